@@ -1,0 +1,112 @@
+//! Where the bus is: what the command line names, else what bus.json listens on.
+
+use std::path::{Path, PathBuf};
+
+use kernel::config::{self, Address};
+
+use crate::Fault;
+
+/// Each address at which the bus may be, to be tried in this order. Never empty.
+///
+/// What was named on the command line is the only one; `config` is read only if nothing was named.
+pub fn find(
+    tcp: Option<Address>,
+    unix: Option<PathBuf>,
+    config: impl FnOnce() -> Result<PathBuf, String>,
+) -> Result<Vec<Address>, Fault> {
+    if let Some(address) = tcp.or(unix.map(Address::Unix)) {
+        return Ok(vec![address]);
+    }
+    in_file(&config().map_err(Fault::NoAddress)?)
+}
+
+/// `HOST:PORT` of a bus to connect to. Unlike one to listen on, the host may be any name.
+pub fn parse_host(text: &str) -> Result<Address, String> {
+    let Some((host, port)) = text.rsplit_once(':') else {
+        return Err("HOST:PORT is needed".to_owned());
+    };
+    let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    if inner.is_none() && host.contains(':') {
+        return Err(format!("an IPv6 address stands in brackets: [{host}]:{port}"));
+    }
+    let host = inner.unwrap_or(host);
+    if host.is_empty() {
+        return Err("the host is missing".to_owned());
+    }
+    match port.parse() {
+        Ok(port) if port != 0 => Ok(Address::Tcp { host: host.into(), port }),
+        _ => Err(format!("port {port:?} is not a number from 1 to 65535")),
+    }
+}
+
+fn in_file(path: &Path) -> Result<Vec<Address>, Fault> {
+    let doors = config::load_listen(path).map_err(Fault::Config)?;
+    // Which port a 0 became is known only to the bus, and its stdio to whoever started it.
+    let reachable = |address: &Address| !matches!(address, Address::Stdio | Address::Tcp { port: 0, .. });
+    let addresses = doors.into_iter().map(|door| door.at).filter(reachable).collect::<Vec<_>>();
+    if addresses.is_empty() {
+        let file = path.display();
+        return Err(Fault::NoAddress(format!(
+            "{file}: listen: no address that a client can know, name one with --tcp or --unix"
+        )));
+    }
+    Ok(addresses)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn urls(listen: &str) -> Result<Vec<String>, Fault> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bus.json");
+        fs::write(&path, format!(r#"{{"listen":{listen},"pools":[]}}"#)).unwrap();
+        let addresses = find(None, None, || Ok(path))?;
+        Ok(addresses.iter().map(Address::to_string).collect())
+    }
+
+    #[test]
+    fn what_is_named_wins_and_no_file_is_read() {
+        let unread = || panic!("the file is not needed");
+        let named = find(Some(parse_host("example.org:7").unwrap()), None, unread).unwrap();
+        assert_eq!(named[0].to_string(), "tcp://example.org:7");
+        let named = find(None, Some("/run/bus.sock".into()), unread).unwrap();
+        assert_eq!(named[0].to_string(), "unix:///run/bus.sock");
+    }
+
+    #[test]
+    fn the_file_gives_every_address_that_can_be_known() {
+        let listen = r#"["stdio:","tcp://127.0.0.1:0","unix:///run/bus.sock?pool=x","tcp://[::1]:9000"]"#;
+        assert_eq!(urls(listen).unwrap(), ["unix:///run/bus.sock", "tcp://[::1]:9000"]);
+    }
+
+    #[test]
+    fn a_file_that_names_no_address_is_a_fault_of_the_configuration() {
+        let none = urls(r#"["stdio:"]"#).unwrap_err();
+        assert!(none.to_string().ends_with("name one with --tcp or --unix"), "{none}");
+        let bad = urls("[7]").unwrap_err();
+        assert!(bad.to_string().ends_with("bus.json: listen[0]: must be a string, not 7"), "{bad}");
+        let absent = find(None, None, || Err("no bus.json".to_owned())).unwrap_err();
+        assert_eq!([none.exit_code(), bad.exit_code(), absent.exit_code()], [78, 78, 78]);
+    }
+
+    #[test]
+    fn a_host_to_connect_to_may_be_any() {
+        let cases = [
+            ("localhost:9000", Ok("tcp://localhost:9000")),
+            ("[::1]:9000", Ok("tcp://[::1]:9000")),
+            ("10.0.0.7:9000", Ok("tcp://10.0.0.7:9000")),
+            ("::1:9000", Err("an IPv6 address stands in brackets: [::1]:9000")),
+            ("localhost", Err("HOST:PORT is needed")),
+            (":9000", Err("the host is missing")),
+            ("localhost:0", Err(r#"port "0" is not a number from 1 to 65535"#)),
+            ("localhost:x", Err(r#"port "x" is not a number from 1 to 65535"#)),
+        ];
+        for (text, expected) in cases {
+            let parsed = parse_host(text).map(|address| address.to_string());
+            assert_eq!(parsed.as_deref().map_err(String::as_str), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! `call`: one request through the bus, and its answer.
+
+use std::time::Duration;
+
+use kernel::config::Address;
+use serde_json::json;
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::Fault;
+use crate::wire::Wire;
+
+#[derive(Debug, Default)]
+pub struct Call {
+    pub method: String,
+    /// Goes out as it was written, newlines aside.
+    pub params: Option<Box<RawValue>>,
+    /// The pool to bind the connection to first.
+    pub pool: Option<String>,
+    /// None: as long as it takes.
+    pub timeout: Option<Duration>,
+}
+
+/// The `result` of the answer, byte for byte.
+pub fn run(call: &Call, addresses: &[Address]) -> Result<Box<RawValue>, Fault> {
+    let mut wire = Wire::connect(addresses, call.timeout)?;
+    if let Some(pool) = &call.pool {
+        let hello = to_raw_value(&json!({"pool": pool, "client": "stdio-bus call"}));
+        wire.ask("_bus/hello", Some(&hello.expect("plain JSON becomes text")))?;
+    }
+    wire.ask(&call.method, call.params.as_deref())
+}
+
+/// What JSON-RPC takes for parameters: an object or a list.
+pub fn parse_params(text: &str) -> Result<Box<RawValue>, String> {
+    let params: Box<RawValue> = serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))?;
+    if !params.get().starts_with(['{', '[']) {
+        return Err("the parameters are an object or a list".to_owned());
+    }
+    Ok(params)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::fake::FakeBus;
+
+    /// Long enough for any answer that comes at all; without it, one that does not would hang the test.
+    const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+
+    fn call(method: &str, params: &str) -> Call {
+        let params = Some(parse_params(params).unwrap());
+        Call { method: method.to_owned(), params, pool: None, timeout: PATIENCE }
+    }
+
+    #[test]
+    fn the_result_comes_back_byte_for_byte() {
+        let bus = FakeBus::answering(&[&[r#"{"jsonrpc":"2.0","id":1,"result":{ "b":1.50, "a":"\u0041" }}"#]]);
+        let result = run(&call("m\"m", "{\"x\":\n 1.0}"), &bus.addresses()).unwrap();
+        assert_eq!(result.get(), r#"{ "b":1.50, "a":"\u0041" }"#);
+        assert_eq!(bus.heard(), [r#"{"jsonrpc":"2.0","id":1,"method":"m\"m","params":{"x":  1.0}}"#]);
+    }
+
+    #[test]
+    fn a_null_is_a_result_and_no_parameters_are_none() {
+        let bus = FakeBus::answering(&[&[r#"{"jsonrpc":"2.0","id":1,"result":null}"#]]);
+        let call = Call { params: None, ..call("m", "{}") };
+        assert_eq!(run(&call, &bus.addresses()).unwrap().get(), "null");
+        assert_eq!(bus.heard(), [r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#]);
+    }
+
+    #[test]
+    fn an_error_is_the_error_as_it_came() {
+        for id in ["1", "null"] {
+            let error = r#"{"code":-32052,"message":"x","data":{"reason":"unknown_pool"}}"#;
+            let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#);
+            let bus = FakeBus::answering(&[&[&line]]);
+            let fault = run(&call("m", "[]"), &bus.addresses()).unwrap_err();
+            assert_eq!((fault.to_string().as_str(), fault.exit_code()), (error, 1));
+        }
+    }
+
+    #[test]
+    fn what_comes_before_the_answer_is_passed_over_and_requests_are_refused() {
+        let bus = FakeBus::answering(&[
+            &[
+                "",
+                r#"{"jsonrpc":"2.0","method":"session/update","params":{}}"#,
+                r#"{"jsonrpc":"2.0","id":7,"result":"not ours"}"#,
+                r#"{"jsonrpc":"2.0","id":1,"method":"fs/read_text_file","params":{}}"#,
+            ],
+            &[r#"{"jsonrpc":"2.0","id":1,"result":"ours"}"#],
+        ]);
+        assert_eq!(run(&call("m", "{}"), &bus.addresses()).unwrap().get(), r#""ours""#);
+        let refusal =
+            r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"this client answers no requests"}}"#;
+        assert_eq!(bus.heard()[1], refusal);
+    }
+
+    #[test]
+    fn a_pool_is_said_first() {
+        let bus = FakeBus::answering(&[
+            &[r#"{"jsonrpc":"2.0","id":1,"result":{}}"#],
+            &[r#"{"jsonrpc":"2.0","id":2,"result":{}}"#],
+        ]);
+        run(&Call { pool: Some("claude".to_owned()), ..call("m", "{}") }, &bus.addresses()).unwrap();
+        let heard = bus.heard();
+        let params = r#"{"client":"stdio-bus call","pool":"claude"}"#;
+        assert_eq!(
+            heard[0],
+            format!(r#"{{"jsonrpc":"2.0","id":1,"method":"_bus/hello","params":{params}}}"#)
+        );
+        assert_eq!(heard[1], r#"{"jsonrpc":"2.0","id":2,"method":"m","params":{}}"#);
+    }
+
+    #[test]
+    fn a_unix_socket_does_as_well() {
+        let bus = FakeBus::answering_on_unix(&[&[r#"{"jsonrpc":"2.0","id":1,"result":1}"#]]);
+        assert_eq!(run(&call("m", "{}"), &bus.addresses()).unwrap().get(), "1");
+    }
+
+    #[test]
+    fn where_nothing_listens_the_next_address_is_tried() {
+        let bus = FakeBus::answering(&[&[r#"{"jsonrpc":"2.0","id":1,"result":1}"#]]);
+        let mut addresses = vec![Address::Unix("/no/such.sock".into())];
+        addresses.extend(bus.addresses());
+        assert_eq!(run(&call("m", "{}"), &addresses).unwrap().get(), "1");
+    }
+
+    #[test]
+    fn no_bus_is_told_with_every_address_tried() {
+        let fault =
+            run(&call("m", "{}"), &["/no/a.sock", "/no/b.sock"].map(|path| Address::Unix(path.into())));
+        let fault = fault.unwrap_err();
+        let gone = "(No such file or directory (os error 2))";
+        let expected = format!("no bus answers at unix:///no/a.sock {gone}, nor at unix:///no/b.sock {gone}");
+        assert_eq!((fault.to_string(), fault.exit_code()), (expected, 69));
+    }
+
+    #[test]
+    fn a_peer_that_is_no_bus_counts_as_none() {
+        for lines in [&[][..], &["HTTP/1.1 400 Bad Request"], &["[]"]] {
+            let bus = FakeBus::answering(&[lines]);
+            assert_eq!(run(&call("m", "{}"), &bus.addresses()).unwrap_err().exit_code(), 69, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn patience_ends_when_the_user_says_so() {
+        // Bound but never accepted from: the connection stands and nothing comes.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let address = Address::Tcp { host: "127.0.0.1".into(), port };
+        let call = Call { timeout: Some(Duration::from_millis(20)), ..call("m", "{}") };
+        let fault = run(&call, &[address]).unwrap_err();
+        let expected = format!("no answer from tcp://127.0.0.1:{port} within 20ms");
+        assert_eq!((fault.to_string(), fault.exit_code()), (expected, 1));
+    }
+
+    #[test]
+    fn parameters_are_an_object_or_a_list() {
+        assert!(parse_params(" {}").is_ok() && parse_params("[1]").is_ok());
+        assert_eq!(parse_params("7").unwrap_err(), "the parameters are an object or a list");
+        assert!(parse_params("{").unwrap_err().starts_with("not JSON: "));
+    }
+}

@@ -1,0 +1,47 @@
+//! Why a program got no good answer: its words for the user, and its exit code.
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use kernel::config::ConfigFaults;
+use serde_json::value::RawValue;
+
+#[derive(Debug)]
+pub enum Fault {
+    /// bus.json does not say where the bus is.
+    Config(ConfigFaults),
+    /// As `Config`, where the file is well but of no use.
+    NoAddress(String),
+    /// Nothing listens there, or what listens does not speak as a bus does.
+    Unreachable(String),
+    /// There is a bus, but no answer came in time.
+    Silent { at: String, waited: Duration },
+    /// The answer is an error: that of the agent, or that of the bus.
+    Refused(Box<RawValue>),
+}
+
+impl Fault {
+    /// As in sysexits.h: EX_UNAVAILABLE and EX_CONFIG.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Fault::Unreachable(_) => 69,
+            Fault::Config(_) | Fault::NoAddress(_) => 78,
+            Fault::Silent { .. } | Fault::Refused(_) => 1,
+        }
+    }
+}
+
+/// One line, except for the faults of a file. A refusal is the JSON of the error as it came.
+impl fmt::Display for Fault {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Config(faults) => write!(out, "{faults}"),
+            Fault::NoAddress(message) | Fault::Unreachable(message) => out.write_str(message),
+            Fault::Silent { at, waited } => write!(out, "no answer from {at} within {waited:?}"),
+            Fault::Refused(error) => out.write_str(error.get()),
+        }
+    }
+}
+
+impl Error for Fault {}

@@ -1,0 +1,17 @@
+//! Programs that talk to a running stdio Bus.
+//!
+//! Each gives back what it has to say, or a `Fault` that knows its words and its exit code; the command line
+//! prints it. They block: one connection, one question.
+
+#![forbid(unsafe_code)]
+
+pub mod address;
+pub mod call;
+pub mod fault;
+pub mod status;
+
+#[cfg(test)]
+mod fake;
+mod wire;
+
+pub use fault::Fault;

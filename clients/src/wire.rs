@@ -1,0 +1,222 @@
+//! One connection to a bus: lines out, lines in, until a deadline.
+//!
+//! Knows JSON-RPC as far as one question needs it. Nothing that the peer sends makes it panic; what no bus
+//! would send is a fault.
+
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use kernel::config::Address;
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+use crate::Fault;
+
+/// A host that drops our packets would hold us for minutes otherwise.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The longest line a bus can be told to carry, and room for what it rewrites in it.
+const LINE_BYTES_MOST: usize = (1 << 30) + (1 << 20);
+
+pub(crate) struct Wire {
+    peer: BufReader<Stream>,
+    at: String,
+    /// How long the user wants to wait in all, and when that is over.
+    patience: Option<(Duration, Instant)>,
+    /// The id of the last question; each has its own.
+    last_id: u32,
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// A message, of which only this much is of interest.
+#[derive(Deserialize)]
+struct Message<'a> {
+    #[serde(borrow, default, deserialize_with = "present")]
+    id: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    method: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    result: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    error: Option<&'a RawValue>,
+}
+
+/// A `null` that stands there is `Some`: it is a good result.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+impl Wire {
+    /// To the first of these addresses at which something listens.
+    pub(crate) fn connect(addresses: &[Address], timeout: Option<Duration>) -> Result<Wire, Fault> {
+        // A time too far away to be told is as good as none.
+        let patience = timeout.and_then(|timeout| Some((timeout, Instant::now().checked_add(timeout)?)));
+        let mut tried = Vec::new();
+        for address in addresses {
+            match Stream::connect(address, timeout.unwrap_or(CONNECT_TIMEOUT).min(CONNECT_TIMEOUT)) {
+                Ok(stream) => {
+                    let peer = BufReader::with_capacity(64 << 10, stream);
+                    return Ok(Wire { peer, at: address.to_string(), patience, last_id: 0 });
+                }
+                Err(error) => tried.push(format!("{address} ({error})")),
+            }
+        }
+        Err(Fault::Unreachable(format!("no bus answers at {}", tried.join(", nor at "))))
+    }
+
+    /// One request and its answer. Notifications that come before it are passed over, and requests are
+    /// refused: there is nobody here to grant them.
+    pub(crate) fn ask(&mut self, method: &str, params: Option<&RawValue>) -> Result<Box<RawValue>, Fault> {
+        self.last_id += 1;
+        let id = self.last_id.to_string();
+        let method = serde_json::Value::from(method);
+        let params = params.map_or_else(String::new, |params| format!(r#","params":{}"#, one_line(params)));
+        self.send(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":{method}{params}}}"#))?;
+        loop {
+            let line = self.next_line()?;
+            if line.iter().all(u8::is_ascii_whitespace) {
+                continue;
+            }
+            let Ok(message) = serde_json::from_slice::<Message<'_>>(&line) else {
+                return Err(Fault::Unreachable(format!("what answers at {} is no bus", self.at)));
+            };
+            let answers_us = |about: &RawValue| about.get() == id;
+            match message {
+                Message { method: Some(_), id: Some(asked), .. } => self.refuse(asked)?,
+                Message { id: Some(about), result: Some(result), .. } if answers_us(about) => {
+                    return Ok(result.to_owned());
+                }
+                // An error about no id is about our only line: the bus could not even read its id.
+                Message { id, error: Some(error), method: None, .. }
+                    if id.is_none_or(|about| answers_us(about) || about.get() == "null") =>
+                {
+                    return Err(Fault::Refused(error.to_owned()));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn refuse(&mut self, asked: &RawValue) -> Result<(), Fault> {
+        let error = r#"{"code":-32601,"message":"this client answers no requests"}"#;
+        self.send(&format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, asked.get()))
+    }
+
+    fn send(&mut self, line: &str) -> Result<(), Fault> {
+        let remaining = self.remaining()?;
+        let stream = self.peer.get_mut();
+        let written = stream.write_patiently(format!("{line}\n").as_bytes(), remaining);
+        written.map_err(|error| self.broken(&error))
+    }
+
+    /// Without its newline.
+    fn next_line(&mut self) -> Result<Vec<u8>, Fault> {
+        let mut line = Vec::new();
+        loop {
+            let remaining = self.remaining()?;
+            let read = self.peer.get_mut().set_read_timeout(remaining).and_then(|()| self.peer.fill_buf());
+            let chunk = match read {
+                Ok(chunk) => chunk,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(self.broken(&error)),
+            };
+            if chunk.is_empty() {
+                let message = format!("{} closed the connection before it answered", self.at);
+                return Err(Fault::Unreachable(message));
+            }
+            let end = chunk.iter().position(|&byte| byte == b'\n');
+            line.extend_from_slice(&chunk[..end.unwrap_or(chunk.len())]);
+            let taken = end.map_or(chunk.len(), |end| end + 1);
+            self.peer.consume(taken);
+            if end.is_some() {
+                return Ok(line);
+            }
+            if line.len() > LINE_BYTES_MOST {
+                return Err(Fault::Unreachable(format!("what answers at {} is no bus", self.at)));
+            }
+        }
+    }
+
+    /// Never zero, which would mean for ever.
+    fn remaining(&self) -> Result<Option<Duration>, Fault> {
+        let Some((_, end)) = self.patience else { return Ok(None) };
+        match end.checked_duration_since(Instant::now()) {
+            Some(Duration::ZERO) | None => Err(self.silent()),
+            remaining => Ok(remaining),
+        }
+    }
+
+    fn broken(&self, error: &io::Error) -> Fault {
+        match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => self.silent(),
+            _ => Fault::Unreachable(format!("the connection to {} broke: {error}", self.at)),
+        }
+    }
+
+    fn silent(&self) -> Fault {
+        let waited = self.patience.map_or(Duration::ZERO, |(timeout, _)| timeout);
+        Fault::Silent { at: self.at.clone(), waited }
+    }
+}
+
+/// JSON may be written over many lines; a newline in it can only be white space.
+fn one_line(json: &RawValue) -> String {
+    json.get().replace(['\n', '\r'], " ")
+}
+
+impl Stream {
+    fn connect(address: &Address, timeout: Duration) -> io::Result<Stream> {
+        match address {
+            Address::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
+            Address::Tcp { host, port } => {
+                let mut last = io::Error::new(ErrorKind::NotFound, "the host has no address");
+                for ip in (&**host, *port).to_socket_addrs()? {
+                    match TcpStream::connect_timeout(&ip, timeout) {
+                        Ok(stream) => {
+                            stream.set_nodelay(true)?;
+                            return Ok(Stream::Tcp(stream));
+                        }
+                        Err(error) => last = error,
+                    }
+                }
+                Err(last)
+            }
+            Address::Stdio => Err(io::Error::new(ErrorKind::Unsupported, "only its parent can reach it")),
+        }
+    }
+
+    fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.set_read_timeout(timeout),
+            Stream::Unix(stream) => stream.set_read_timeout(timeout),
+        }
+    }
+
+    fn write_patiently(&mut self, bytes: &[u8], timeout: Option<Duration>) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => {
+                stream.set_write_timeout(timeout)?;
+                stream.write_all(bytes)
+            }
+            Stream::Unix(stream) => {
+                stream.set_write_timeout(timeout)?;
+                stream.write_all(bytes)
+            }
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(buffer),
+            Stream::Unix(stream) => stream.read(buffer),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Deadlines, the nearest first.
+//!
+//! An alarm is set and never taken back: whoever it is for knows what it is still waiting for, and ignores
+//! one that no longer concerns it.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::Moment;
+use crate::key::{Link, SessionKey, WorkerId};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Alarm {
+    /// The worker's life goes on: a rest is over, patience with a stop is over.
+    Life(WorkerId),
+    /// The worker should have answered initialize.
+    Handshake(WorkerId),
+    /// The worker should have written something.
+    Silence(WorkerId),
+    /// The peer should have taken something.
+    Stall(Link),
+    /// The worker should have left.
+    Retire(WorkerId),
+    /// The session's client should have come back.
+    Keep(SessionKey),
+    /// The bus should have stopped, or gone one step further with it.
+    Stop,
+}
+
+#[derive(Default)]
+pub(super) struct Alarms {
+    waiting: BinaryHeap<Reverse<(Moment, Alarm)>>,
+}
+
+impl Alarms {
+    pub(super) fn set(&mut self, at: Moment, alarm: Alarm) {
+        self.waiting.push(Reverse((at, alarm)));
+    }
+
+    pub(super) fn next(&self) -> Option<Moment> {
+        self.waiting.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// One that is due, if any.
+    pub(super) fn due(&mut self, now: Moment) -> Option<Alarm> {
+        if self.next()? > now {
+            return None;
+        }
+        self.waiting.pop().map(|Reverse((_, alarm))| alarm)
+    }
+}

@@ -1,0 +1,218 @@
+//! Which pool, and which worker of it.
+
+use std::sync::Arc;
+
+use super::alarm::Alarm;
+use super::answer::Refusal;
+use super::call::{CallKey, Id, Purpose, THE_BUS, Who};
+use super::envelope::{Envelope, canonical};
+use super::handshake::Handshake;
+use super::life::Input;
+use super::pool::PoolId;
+use super::worker::{Speech, Worker};
+use super::{Bus, Client};
+use crate::config::Mode;
+use crate::key::{Link, WorkerId};
+
+/// What a worker is wanted for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    /// A new session: the fewest sessions count, and there must be room for one more.
+    Session,
+    /// Just a request: the fewest calls count.
+    Request,
+}
+
+impl Bus {
+    /// The pool of a message: what it names itself, else where the client is bound, else the usual one.
+    pub(super) fn pool_of(
+        &self,
+        client: &Client,
+        line: &[u8],
+        envelope: &Envelope,
+    ) -> Result<PoolId, Refusal> {
+        let opens = matches!(envelope.method.of(line), b"session/new" | b"session/load" | b"session/resume");
+        let named = envelope.pool.or(envelope.meta_pool.filter(|_| opens));
+        if let Some(span) = named {
+            let name = canonical(span.of(line));
+            let name = String::from_utf8_lossy(&name);
+            return self.pools.named(&name).ok_or_else(|| self.unknown_pool(Some(&name)));
+        }
+        let pool = match client.pool {
+            Some(bound) => self.pools.get(bound).filter(|pool| !pool.removed).map(|_| bound),
+            None => self.pools.usual(),
+        };
+        pool.ok_or_else(|| self.unknown_pool(None))
+    }
+
+    pub(super) fn unknown_pool(&self, named: Option<&str>) -> Refusal {
+        Refusal::unknown_pool(named, self.pools.names())
+    }
+
+    /// The worker for a session-less request: the client's home, else the least busy.
+    pub(super) fn home_of(&mut self, link: Link, client_pool: PoolId) -> Result<WorkerId, Refusal> {
+        let home = self.clients.get(link.0).and_then(|client| client.home);
+        if let Some((id, life)) = home
+            && let Some(worker) = self.workers.get(id.0)
+            && worker.link == Some(life)
+            && worker.life.is_up()
+            && worker.pool == client_pool
+            && !worker.retiring
+        {
+            return Ok(id);
+        }
+        self.choose(link, client_pool, Need::Request)
+    }
+
+    /// A worker that speaks the client's handshake, or will. It may not be ready yet; lines for it wait.
+    pub(super) fn choose(&mut self, link: Link, pool_id: PoolId, need: Need) -> Result<WorkerId, Refusal> {
+        let Some(client) = self.clients.get(link.0) else { return Err(Refusal::client_gone()) };
+        let handshake = client.handshake.clone();
+        let Some(pool) = self.pools.get(pool_id) else { return Err(self.unknown_pool(None)) };
+        let config = pool.config.clone();
+        let plain = handshake.is_plain();
+        let dedicated = config.mode == Mode::Dedicated;
+        let usable = |worker: &Worker| {
+            !worker.retiring
+                && worker.can_speak(&handshake)
+                && (need == Need::Request
+                    || worker.open_sessions() + (worker.opening as usize) < config.max_sessions as usize)
+                && (!dedicated || worker.belongs_to == Some(link))
+        };
+        let free = |worker: &Worker| {
+            dedicated && worker.belongs_to.is_none() && worker.joined.is_empty() && !worker.retiring
+        };
+        let chosen = self
+            .least(pool_id, need, plain, |worker| worker.life.is_up() && usable(worker))
+            .or_else(|| self.least(pool_id, need, plain, |worker| worker.life.is_coming() && usable(worker)))
+            .or_else(|| self.least(pool_id, need, plain, |worker| worker.life.is_up() && free(worker)))
+            .or_else(|| self.least(pool_id, need, plain, |worker| worker.life.is_coming() && free(worker)))
+            .or_else(|| self.grow(pool_id))
+            .or_else(|| self.replace_idle(pool_id, link, &handshake));
+        let Some(chosen) = chosen else { return Err(self.nobody(pool_id)) };
+        if let Some(worker) = self.workers.get_mut(chosen.0) {
+            worker.joined.insert(link);
+            if dedicated {
+                worker.belongs_to = Some(link);
+            }
+        }
+        self.assign(chosen, &handshake);
+        Ok(chosen)
+    }
+
+    fn least(
+        &self,
+        pool: PoolId,
+        need: Need,
+        plain: bool,
+        fits: impl Fn(&Worker) -> bool,
+    ) -> Option<WorkerId> {
+        let workers = self.pools.get(pool)?.workers.iter();
+        let fitting = workers.filter_map(|id| Some((*id, self.workers.get(id.0)?)));
+        let rank = |worker: &Worker| {
+            let calls = self.calls.owes(worker.party);
+            let untold = usize::from(!plain && matches!(worker.speech, Speech::Fresh));
+            match need {
+                Need::Session => (worker.open_sessions() + worker.opening as usize, untold, calls),
+                Need::Request => (untold, calls, 0),
+            }
+        };
+        fitting.filter(|(_, worker)| fits(worker)).min_by_key(|(_, worker)| rank(worker)).map(|(id, _)| id)
+    }
+
+    /// One more process, if the pool allows it.
+    fn grow(&mut self, pool_id: PoolId) -> Option<WorkerId> {
+        if self.stopping.is_some() {
+            return None;
+        }
+        let pool = self.pools.get(pool_id)?;
+        let in_service = pool.workers.iter().filter(|id| self.workers.get(id.0).is_some_and(|w| !w.retiring));
+        (in_service.count() < pool.config.max_instances as usize).then(|| self.add_worker(pool_id))?
+    }
+
+    pub(super) fn add_worker(&mut self, pool_id: PoolId) -> Option<WorkerId> {
+        let pool = self.pools.get_mut(pool_id)?;
+        let taken = |index: u32| {
+            pool.workers.iter().any(|id| self.workers.get(id.0).is_some_and(|worker| worker.index == index))
+        };
+        let index = (0..).find(|index| !taken(*index))?;
+        let id = WorkerId(self.workers.next_key());
+        let party = self.calls.enter(Who::Worker(id));
+        self.workers.insert(Worker::new(pool_id, pool.config.clone(), index, party, self.now));
+        pool.workers.push(id);
+        self.live(id, Input::Alarm);
+        Some(id)
+    }
+
+    /// A worker that has nothing to do but speaks another handshake gives way to a fresh one.
+    fn replace_idle(&mut self, pool_id: PoolId, link: Link, handshake: &Handshake) -> Option<WorkerId> {
+        let id = self.pools.get(pool_id)?.workers.iter().copied().find(|id| {
+            self.workers.get(id.0).is_some_and(|worker| {
+                worker.life.is_up()
+                    && !worker.can_speak(handshake)
+                    && !worker.retiring
+                    && worker.belongs_to.is_none_or(|owner| owner == link)
+                    && self.is_idle(worker)
+            })
+        })?;
+        self.replace(id);
+        Some(id)
+    }
+
+    pub(super) fn is_idle(&self, worker: &Worker) -> bool {
+        worker.sessions.is_empty()
+            && worker.waits.is_empty()
+            && self.calls.owes(worker.party) == 0
+            && self.calls.asks(worker.party) == 0
+    }
+
+    fn nobody(&self, pool_id: PoolId) -> Refusal {
+        let Some(pool) = self.pools.get(pool_id) else { return self.unknown_pool(None) };
+        let workers: Vec<_> = pool.workers.iter().filter_map(|id| self.workers.get(id.0)).collect();
+        if workers.iter().any(|worker| worker.life.is_up() || worker.life.is_coming()) {
+            return Refusal::busy(format!(
+                "every worker of the pool {} is at max_sessions or serves clients with other capabilities",
+                pool.name()
+            ));
+        }
+        let why = workers.iter().find_map(|worker| worker.last_words.as_deref());
+        Refusal::pool_down(&pool.config, why.unwrap_or("it is being stopped"))
+    }
+
+    /// The worker is to speak this handshake, which it can.
+    fn assign(&mut self, id: WorkerId, handshake: &Arc<Handshake>) {
+        let Some(worker) = self.workers.get_mut(id.0) else { return };
+        if !matches!(worker.speech, Speech::Fresh) {
+            return;
+        }
+        worker.speech = Speech::Reserved(handshake.clone());
+        if worker.life.is_up() {
+            self.begin_handshake(id);
+        }
+    }
+
+    /// A worker is up: it is told what it was reserved for.
+    pub(super) fn begin_handshake(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get_mut(id.0) else { return };
+        let (Speech::Reserved(handshake), Some(link)) = (worker.speech.clone(), worker.link) else { return };
+        if handshake.is_plain() {
+            worker.speech = Speech::Ready { handshake, answer: None };
+            return self.catch_up(id);
+        }
+        let call = self.calls.ask(THE_BUS, worker.party, Id::none(), Purpose::Initialize, None);
+        worker.initialize_by = self.now + self.limits.init_timeout;
+        self.alarms.set(worker.initialize_by, Alarm::Handshake(id));
+        let line = handshake.request(call.wire());
+        worker.speech = Speech::Awaiting(handshake);
+        self.send_call(link, call, &line);
+    }
+
+    /// Writes the line of a call that has its wire id in it already.
+    pub(super) fn send_call(&mut self, link: Link, call: CallKey, line: &[u8]) {
+        if let (Some(written), Some(call)) =
+            (self.post.send(link, line, std::iter::empty()), self.calls.get_mut(call))
+        {
+            call.written = written;
+        }
+    }
+}

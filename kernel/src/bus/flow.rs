@@ -1,0 +1,115 @@
+//! Flow control: who is not read because somebody's queue is full, and what becomes of those who take nothing.
+//!
+//! Messages are never dropped; a peer that stops taking them is. Every pause has a deadline.
+
+use log::warn;
+
+use super::alarm::Alarm;
+use super::answer::{Death, Refusal};
+use super::call::Written;
+use super::{Bus, Reading};
+use crate::key::{Link, WorkerId};
+use crate::limit::{QUEUE_HARD_TIMES, STALL};
+
+impl Bus {
+    /// What `from` sent made the queue of `full` longer than its limit.
+    pub(super) fn over_limit(&mut self, from: Link, full: Link) {
+        let feeds_others = self.feeds_others(from, full);
+        if feeds_others && self.post.queued_bytes(full) <= self.hard_limit() {
+            return;
+        }
+        self.post.hold_up(from, full);
+        if feeds_others {
+            self.alarms.set(self.now + STALL, Alarm::Stall(full));
+        }
+    }
+
+    /// A worker that serves other clients too is not to wait for this one.
+    fn feeds_others(&self, from: Link, full: Link) -> bool {
+        if self.worker_of(full).is_some() {
+            return false;
+        }
+        let worker = self.worker_of(from).and_then(|worker| self.workers.get(worker.0));
+        worker.is_some_and(|worker| worker.joined.iter().any(|client| *client != full))
+    }
+
+    fn hard_limit(&self) -> usize {
+        let crowded = self.held_bytes() > self.limits.max_held_bytes / 2;
+        self.post.queue_limit.saturating_mul(if crowded { 1 } else { QUEUE_HARD_TIMES })
+    }
+
+    /// Sets the alarms of those whose queues have become full.
+    pub(super) fn watch_full(&mut self) {
+        while let Some(link) = self.post.next_full() {
+            let Some(peer) = self.post.peer_mut(link) else { continue };
+            if !std::mem::replace(&mut peer.stall_alarm, true) {
+                self.alarms.set(self.now + self.limits.backpressure_timeout, Alarm::Stall(link));
+            }
+        }
+    }
+
+    pub(super) fn stalled(&mut self, link: Link) {
+        let Some(peer) = self.post.peer_mut(link) else { return };
+        peer.stall_alarm = false;
+        let Some(since) = peer.full_since else { return };
+        let in_the_way = self.post.holds_up(link).iter().any(|from| self.feeds_others(*from, link));
+        let patience = if in_the_way { STALL } else { self.limits.backpressure_timeout };
+        if self.now >= since + patience {
+            return self.give_up_on(link);
+        }
+        if let Some(peer) = self.post.peer_mut(link) {
+            peer.stall_alarm = true;
+        }
+        self.alarms.set(since + patience, Alarm::Stall(link));
+    }
+
+    fn give_up_on(&mut self, link: Link) {
+        let waiting = self.post.queued_bytes(link);
+        if let Some(worker) = self.worker_of(link) {
+            return self.give_up_on_worker(worker, link);
+        }
+        warn!("client {:?} took nothing while {waiting} bytes waited for it: closed", link.0);
+        self.counters.stalled_clients += 1;
+        self.client_leaves(link);
+    }
+
+    /// It does not read: what it has not begun to read is answered `busy`, then it is stopped.
+    fn give_up_on_worker(&mut self, id: WorkerId, link: Link) {
+        let Some(worker) = self.workers.get(id.0) else { return };
+        let untouched: Vec<_> = self
+            .calls
+            .owed_by(worker.party)
+            .filter(|(_, call)| {
+                call.written == Written::NotYet || self.post.unwritten(link, call.written).is_some()
+            })
+            .map(|(key, _)| key)
+            .collect();
+        let refusal =
+            Refusal::busy(format!("the worker {}/{} does not read", worker.config.id, worker.index));
+        for call in untouched {
+            self.refuse_call(call, &refusal);
+        }
+        self.condemn(id, Death::Stuck);
+        self.post.let_go(link);
+    }
+
+    /// The client will send nothing more. What it has asked is still answered, then it is let go.
+    pub(super) fn client_ended(&mut self, link: Link) {
+        let Some(peer) = self.post.peer_mut(link) else { return };
+        peer.ended = true;
+        self.finish(link);
+    }
+
+    /// Lets a client go that has ended, once nothing is left to be read from or written to it.
+    pub(super) fn finish(&mut self, link: Link) {
+        let Some(peer) = self.post.peer(link) else { return };
+        if !peer.ended || peer.worker.is_some() || self.post.is_held_up(link) {
+            return;
+        }
+        let party = peer.party;
+        self.read(link, &[], Reading::Last);
+        if self.calls.asks(party) == 0 && self.post.to_send(link).is_empty() {
+            self.client_leaves(link);
+        }
+    }
+}

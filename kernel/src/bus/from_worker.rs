@@ -1,0 +1,537 @@
+//! What workers say: answers find their askers, all else the owner of the session it is about.
+//!
+//! A worker can answer only what it was asked and speak only of its own sessions. What a result means is
+//! known from the call, never guessed from the payload.
+
+use log::{debug, warn};
+
+use super::answer::{Death, Refusal};
+use super::call::{Call, CallKey, Id, Party, Purpose, Who};
+use super::envelope::{Envelope, Kind, canonical, listed_sessions};
+use super::handshake::Offers;
+use super::session::{Pending, Session, behind_tag, token};
+use super::splice::{Cut, Cuts, Decimal};
+use super::worker::{Early, Greeting, Notice, Speech, Wait};
+use super::{Bus, Skim, Worker};
+use crate::key::{Link, SessionKey, Table, WorkerId};
+use crate::limit::{ELICITATIONS, NAME_BYTES, NOTICE_BYTES, NOTICES, OPENING_BYTES};
+
+impl Bus {
+    pub(super) fn worker_line(&mut self, id: WorkerId, line: &[u8]) {
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return;
+        }
+        let Some(worker) = self.workers.get_mut(id.0) else { return };
+        if worker.silenced {
+            return;
+        }
+        worker.heard = self.now;
+        match Envelope::scan(line) {
+            Ok(envelope) if matches!(envelope.kind, Kind::Answer { .. }) => {
+                self.worker_answers(id, line, &envelope)
+            }
+            Ok(envelope) => self.worker_speaks(id, line, &envelope),
+            Err(malformed) => {
+                debug!("worker {}/{} wrote no message: {}", worker.config.id, worker.index, malformed.fault);
+                self.counters.stray_lines += 1;
+                let party = worker.party;
+                let key = malformed.id.and_then(|id| CallKey::from_wire(id.of(line)));
+                if let Some(key) = key.filter(|key| self.was_asked(party, *key)) {
+                    self.fail_call(
+                        id,
+                        key,
+                        &Refusal::invalid(format!("the worker's answer: {}", malformed.fault)),
+                    );
+                }
+            }
+        }
+    }
+
+    pub(super) fn worker_too_long(&mut self, id: WorkerId, skim: &Skim) {
+        let Some(worker) = self.workers.get(id.0).filter(|worker| !worker.silenced) else { return };
+        warn!("worker {}/{} wrote a line over max_input_buffer: skipped", worker.config.id, worker.index);
+        let (party, link) = (worker.party, worker.link);
+        let refusal = Refusal::too_large(self.limits.max_input_buffer);
+        if skim.is_answer() {
+            let key = skim.id().and_then(CallKey::from_wire);
+            if let Some(key) = key.filter(|key| self.was_asked(party, *key)) {
+                self.fail_call(id, key, &refusal);
+            }
+        } else if let (true, Some(link)) = (skim.is_request(), link) {
+            self.refuse(link, skim.id(), &refusal);
+        }
+    }
+
+    fn was_asked(&self, party: Party, key: CallKey) -> bool {
+        self.calls
+            .get(key)
+            .is_some_and(|call| call.asked == party && call.written != super::call::Written::NotYet)
+    }
+
+    /// The worker did answer, but nothing that could be passed on.
+    fn fail_call(&mut self, id: WorkerId, key: CallKey, refusal: &Refusal) {
+        if self.calls.get(key).is_some_and(|call| call.purpose == Purpose::Initialize) {
+            self.calls.end(key);
+            return self.no_start(id, "answered initialize with something else", None);
+        }
+        self.refuse_call(key, refusal);
+        self.check_idle(id);
+    }
+
+    fn worker_answers(&mut self, id: WorkerId, line: &[u8], envelope: &Envelope) {
+        let Some(worker) = self.workers.get(id.0) else { return };
+        let (party, pool) = (worker.party, worker.pool);
+        let key = envelope.id.and_then(|span| CallKey::from_wire(span.of(line)));
+        let Some((key, call)) = key.and_then(|key| Some((key, self.calls.answered(key, party)?))) else {
+            self.counters.stray_answers += 1;
+            return;
+        };
+        let failed = envelope.kind == Kind::Answer { failed: true };
+        match call.purpose {
+            Purpose::Initialize => return self.initialized(id, line, envelope),
+            Purpose::Open => return self.opened(id, &call, line, envelope),
+            Purpose::Tell => {
+                if let Some(pool) = self.pools.get_mut(pool) {
+                    pool.told_answered(key, !failed);
+                }
+                self.answer(id, &call, line, envelope);
+            }
+            Purpose::Reopen(session) => {
+                self.answer(id, &call, line, envelope);
+                match failed {
+                    true => self.drop_session(session),
+                    false => self.keep_opening(session, line, envelope),
+                }
+            }
+            Purpose::Close(session) => {
+                self.answer(id, &call, line, envelope);
+                if !failed {
+                    self.drop_session(session);
+                }
+            }
+            Purpose::List => self.answer_list(id, &call, line, envelope),
+            Purpose::Ask => self.answer(id, &call, line, envelope),
+            Purpose::Join | Purpose::Ignore => {}
+        }
+        self.check_idle(id);
+    }
+
+    /// Gives an answer to whoever asked, under the ids that it knows.
+    fn answer(&mut self, id: WorkerId, call: &Call, line: &[u8], envelope: &Envelope) {
+        let (Some(to), Some(span)) = (self.asking_client(call.asker), envelope.id) else { return };
+        let mut cuts = Cuts::none();
+        cuts.add(span, call.id.as_bytes());
+        for span in [envelope.top_session, envelope.result_session].into_iter().flatten() {
+            let session = spoken_of(&self.workers, &self.sessions, id, span.of(line));
+            if let Some(session) = session.filter(|session| session.owner == Some(to)) {
+                cuts.add(span, &session.bus_token);
+            }
+        }
+        self.post.send(to, line, cuts.iter());
+    }
+
+    fn answer_list(&mut self, id: WorkerId, call: &Call, line: &[u8], envelope: &Envelope) {
+        let (Some(to), Some(span)) = (self.asking_client(call.asker), envelope.id) else { return };
+        let Some(worker) = self.workers.get(id.0) else { return };
+        let mut cuts = vec![(span, call.id.as_bytes().to_vec())];
+        let listed = envelope.outcome.map(|outcome| listed_sessions(line, outcome)).unwrap_or_default();
+        let mut shown = 0;
+        for (at, entry) in listed.iter().enumerate() {
+            let name = entry.id.map(|id| canonical(id.of(line)));
+            let held = name.and_then(|name| self.holder(worker.pool, &name, &name));
+            let session = held.and_then(|key| self.session(key));
+            let foreign =
+                held.is_some_and(|key| self.is_owned(key)) && session.is_some_and(|s| s.owner != Some(to));
+            if foreign {
+                // The comma goes with it: the one before, or the one after where nothing is left before.
+                let mut hidden = entry.element;
+                match listed.get(at + 1) {
+                    Some(next) if shown == 0 => hidden.end = next.element.start,
+                    _ if at > 0 && shown > 0 => hidden.start = listed[at - 1].element.end,
+                    _ => {}
+                }
+                cuts.push((hidden, Vec::new()));
+                continue;
+            }
+            shown += 1;
+            if let (Some(span), Some(session)) = (entry.id, session) {
+                cuts.push((span, session.bus_token.to_vec()));
+            }
+        }
+        cuts.sort_by_key(|(span, _)| span.start);
+        self.post.send(to, line, cuts.iter().map(|(span, with)| Cut::new(*span, with)));
+    }
+
+    /// A worker has answered initialize.
+    fn initialized(&mut self, id: WorkerId, line: &[u8], envelope: &Envelope) {
+        let Some(worker) = self.workers.get_mut(id.0) else { return };
+        let (Speech::Awaiting(handshake), Some(span), Some(outcome)) =
+            (worker.speech.clone(), envelope.id, envelope.outcome)
+        else {
+            return;
+        };
+        if envelope.kind == (Kind::Answer { failed: true }) {
+            return self.no_start(id, "answered initialize with an error", Some(outcome.of(line)));
+        }
+        worker.offers = Offers::of(outcome.of(line));
+        let answer = Some(Greeting { line: line.into(), id: span }.into());
+        worker.speech = Speech::Ready { handshake, answer };
+        self.catch_up(id);
+    }
+
+    /// A worker does not get through its handshake: those who wait for it hear why, and it is stopped.
+    pub(super) fn no_start(&mut self, id: WorkerId, message: &str, error: Option<&[u8]>) {
+        let Some(worker) = self.workers.get_mut(id.0) else { return };
+        warn!("worker {}/{} {message}: stopped", worker.config.id, worker.index);
+        worker.last_words = Some(message.to_owned());
+        let mut refusal = Refusal::no_start(&worker.config, worker.index, message);
+        if let Some(error) = error {
+            refusal = refusal.with_error(error);
+        }
+        for wait in self.take_waits(id) {
+            if let Wait::Join(call) | Wait::Say(Some(call), _) = wait {
+                self.refuse_call(call, &refusal);
+            }
+        }
+        self.condemn(id, Death::Stuck);
+    }
+
+    pub(super) fn take_waits(&mut self, id: WorkerId) -> std::collections::VecDeque<Wait> {
+        let Some(worker) = self.workers.get_mut(id.0) else { return Default::default() };
+        self.aside_bytes -= std::mem::take(&mut worker.waits_bytes);
+        std::mem::take(&mut worker.waits)
+    }
+
+    /// A worker is ready: it hears what its like were told, then what waited for it.
+    pub(super) fn catch_up(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get(id.0) else { return };
+        let Some(link) = worker.ready_link() else { return };
+        let told: Vec<Box<[u8]>> = self.pools.get(worker.pool).map_or_else(Vec::new, |pool| {
+            let waits_here = |call| self.calls.get(call).is_some_and(|call| call.asked == worker.party);
+            let due = pool.told.iter().filter(|told| worker.handshake() == Some(&told.handshake));
+            due.filter(|told| !told.awaits.is_some_and(waits_here)).map(|told| told.line.clone()).collect()
+        });
+        for line in told {
+            if let Ok(envelope) = Envelope::scan(&line) {
+                self.tell_one(id, &line, &envelope);
+            }
+        }
+        for wait in self.take_waits(id) {
+            match wait {
+                Wait::Join(key) => {
+                    let call = self.calls.end(key);
+                    let client = call.as_ref().and_then(|call| self.asking_client(call.asker));
+                    if let (Some(call), Some(client)) = (call, client) {
+                        self.greet(client, call.id.as_bytes(), id);
+                    }
+                }
+                Wait::Say(Some(key), line) => {
+                    if self.calls.get(key).is_some() {
+                        self.send_call(link, key, &line);
+                    }
+                }
+                Wait::Say(None, line) => {
+                    self.post.send(link, &line, std::iter::empty());
+                }
+            }
+        }
+        self.check_idle(id);
+    }
+
+    /// Gives a client the worker's answer to initialize, as its own; from now on it is at home there.
+    pub(super) fn greet(&mut self, client: Link, as_id: &[u8], id: WorkerId) {
+        let Some(worker) = self.workers.get_mut(id.0) else { return };
+        let Speech::Ready { answer: Some(greeting), .. } = &worker.speech else { return };
+        let greeting = greeting.clone();
+        worker.joined.insert(client);
+        if let (Some(known), Some(life)) = (self.clients.get_mut(client.0), worker.link) {
+            known.home = Some((id, life));
+        }
+        self.post.send(client, &greeting.line, [Cut::new(greeting.id, as_id)].into_iter());
+        for notice in &worker.notices {
+            self.post.send(client, &notice.line, std::iter::empty());
+        }
+    }
+
+    /// The answer that names a new session.
+    fn opened(&mut self, id: WorkerId, call: &Call, line: &[u8], envelope: &Envelope) {
+        let owner = self.asking_client(call.asker);
+        let named = envelope.result_session.map(|span| canonical(span.of(line)));
+        let Some(name) = named else {
+            self.answer(id, call, line, envelope);
+            return self.opening_ended(call.asked);
+        };
+        let agent = token(&name);
+        let known = self.workers.get(id.0).is_some_and(|worker| worker.sessions.contains_key(&*name));
+        match owner {
+            _ if known || name.len() > NAME_BYTES => {
+                let fault = "the worker opened a session under an id that is taken or too long";
+                if let Some(to) = owner {
+                    self.refuse(to, Some(call.id.as_bytes()), &Refusal::invalid(fault));
+                }
+            }
+            None => self.close_at_agent(id, &agent),
+            Some(owner) => {
+                let bus = self.tags.token(&name);
+                let session = self.bind(owner, id, bus, agent);
+                self.answer(id, call, line, envelope);
+                self.keep_opening(session, line, envelope);
+                self.deliver_early(id, &name);
+            }
+        }
+        self.opening_ended(call.asked);
+    }
+
+    /// What opened a session answers whoever takes it up again.
+    fn keep_opening(&mut self, key: SessionKey, line: &[u8], envelope: &Envelope) {
+        let outcome = envelope.outcome.map(|outcome| outcome.of(line));
+        if let (Some(session), Some(outcome)) = (self.session_mut(key), outcome)
+            && outcome.len() <= OPENING_BYTES
+        {
+            session.opening = Some(outcome.into());
+        }
+    }
+
+    fn deliver_early(&mut self, id: WorkerId, name: &[u8]) {
+        let Some(worker) = self.workers.get_mut(id.0) else { return };
+        let (now_known, still_early) =
+            std::mem::take(&mut worker.early).into_iter().partition(|e| *e.name == *name);
+        worker.early = still_early;
+        for Early { line, .. } in now_known {
+            self.forget_early(id, line.len());
+            self.worker_line(id, &line);
+        }
+    }
+
+    fn forget_early(&mut self, id: WorkerId, bytes: usize) {
+        self.aside_bytes -= bytes;
+        if let Some(worker) = self.workers.get_mut(id.0) {
+            worker.early_bytes -= bytes;
+        }
+    }
+
+    /// One call fewer that will name a session. After the last one, what is still early belongs to nobody.
+    pub(super) fn opening_ended(&mut self, asked: Party) {
+        let Who::Worker(id) = self.calls.who(asked) else { return };
+        let Some(worker) = self.workers.get_mut(id.0) else { return };
+        worker.opening = worker.opening.saturating_sub(1);
+        if worker.opening == 0 {
+            for Early { line, .. } in std::mem::take(&mut worker.early) {
+                self.forget_early(id, line.len());
+                if let Ok(envelope) = Envelope::scan(&line) {
+                    self.concerns_nobody(id, &line, &envelope, &Refusal::unknown_session());
+                }
+            }
+        }
+        self.check_idle(id);
+    }
+
+    /// A request or notification of a worker.
+    fn worker_speaks(&mut self, id: WorkerId, line: &[u8], envelope: &Envelope) {
+        let Some(worker) = self.workers.get_mut(id.0) else { return };
+        if let Some(span) = envelope.session {
+            let name = canonical(span.of(line));
+            if let Some(key) = worker.sessions.get(&*name).copied() {
+                return self.deliver(id, key, line, envelope);
+            }
+            if worker.opening > 0 && worker.early_bytes + line.len() <= self.limits.max_output_queue {
+                worker.early_bytes += line.len();
+                self.aside_bytes += line.len();
+                worker.early.push(Early { name: name.into_owned().into(), line: line.into() });
+                return;
+            }
+            return self.concerns_nobody(id, line, envelope, &Refusal::unknown_session());
+        }
+        if let Some(span) = envelope.top_session {
+            let name = canonical(span.of(line));
+            if let Some(key) = worker.sessions.get(&*name).copied() {
+                return self.deliver(id, key, line, envelope);
+            }
+            if behind_tag(&name).is_some() {
+                return self.concerns_nobody(id, line, envelope, &Refusal::unknown_session());
+            }
+        }
+        match envelope.method.of(line) {
+            b"$/cancel_request" => self.worker_cancels(id, line, envelope),
+            b"elicitation/complete" => self.elicitation_complete(id, line, envelope),
+            _ if envelope.request.is_some() => self.elicit(id, line, envelope),
+            _ => self.session_less(id, line, envelope),
+        }
+    }
+
+    /// To the owner of a session, or kept for it.
+    fn deliver(&mut self, id: WorkerId, key: SessionKey, line: &[u8], envelope: &Envelope) {
+        let Some(session) = self.sessions.get(key.0) else { return };
+        let owner = session.owner.and_then(|owner| Some((owner, self.post.peer(owner)?)));
+        let Some((owner, peer)) = owner else { return self.miss(key, line) };
+        let (asked, ended) = (peer.party, peer.ended);
+        if ended && !session.is_label {
+            // It may be gone for good, or only have stopped sending: what can be lost is kept as well.
+            self.miss(key, line);
+            if envelope.kind == Kind::Request {
+                return;
+            }
+        }
+        if let Some(span) = envelope.child {
+            self.adopt_child(id, owner, &canonical(span.of(line)));
+        }
+        let mut call = None;
+        if let Some(span) = envelope.id {
+            if self.calls.len() >= self.limits.max_calls {
+                return self.concerns_nobody(
+                    id,
+                    line,
+                    envelope,
+                    &Refusal::busy("too many calls are in flight"),
+                );
+            }
+            let Some(worker) = self.workers.get(id.0) else { return };
+            let key = self.calls.ask(worker.party, asked, Id::new(span.of(line)), Purpose::Ask, Some(key));
+            call = Some((key, span, Decimal::of(key.wire())));
+        }
+        let Some(session) = self.sessions.get(key.0) else { return };
+        let mut cuts = Cuts::none();
+        if let Some((_, span, wire)) = &call {
+            cuts.add(*span, wire.as_bytes());
+        }
+        if let Some(span) = envelope.session.or(envelope.top_session) {
+            cuts.add(span, &session.bus_token);
+        }
+        if let Some(span) = envelope.child
+            && let Some(child) = spoken_of(&self.workers, &self.sessions, id, span.of(line))
+        {
+            cuts.add(span, &child.bus_token);
+        }
+        let written = self.post.send(owner, line, cuts.iter());
+        if let (Some((call, ..)), Some(written)) = (call, written) {
+            if let Some(call) = self.calls.get_mut(call) {
+                call.written = written;
+            }
+            if let Some(session) = self.sessions.get_mut(key.0).filter(|session| !session.is_label) {
+                self.aside_bytes += line.len();
+                session.pending.push(Pending { call, line: line.into() });
+            }
+        }
+        if let Some(span) = envelope.elicitation {
+            self.remember_elicitation(id, canonical(span.of(line)).into_owned().into(), owner);
+        }
+    }
+
+    /// A subagent's session belongs to whoever owns the session that announced it.
+    fn adopt_child(&mut self, id: WorkerId, owner: Link, name: &[u8]) {
+        let Some(worker) = self.workers.get(id.0) else { return };
+        if !worker.sessions.contains_key(name) && name.len() <= NAME_BYTES {
+            let bus = self.tags.token(name);
+            self.bind(owner, id, bus, token(name));
+        }
+    }
+
+    /// An agent takes back what it asked.
+    fn worker_cancels(&mut self, id: WorkerId, line: &[u8], envelope: &Envelope) {
+        let Some(worker) = self.workers.get(id.0) else { return };
+        let call =
+            envelope.request.and_then(|span| Some((span, self.calls.find(worker.party, span.of(line))?)));
+        let asked = call.and_then(|(_, key)| self.calls.get(key)).map(|call| self.calls.who(call.asked));
+        let (Some((span, key)), Some(Who::Client(to))) = (call, asked) else {
+            self.counters.dropped_notifications += 1;
+            return;
+        };
+        let wire = Decimal::of(key.wire());
+        self.post.send(to, line, [Cut::new(span, wire.as_bytes())].into_iter());
+    }
+
+    /// An elicitation in the scope of a request goes to the client that made the request.
+    fn elicit(&mut self, id: WorkerId, line: &[u8], envelope: &Envelope) {
+        let Some(worker) = self.workers.get(id.0) else { return };
+        let scope = envelope.request.and_then(|span| Some((span, CallKey::from_wire(span.of(line))?)));
+        let scope = scope.filter(|(_, key)| self.was_asked(worker.party, *key));
+        let Some((span, client, request)) = scope.and_then(|(span, key)| {
+            let call = self.calls.get(key)?;
+            Some((span, self.asking_client(call.asker)?, call.id.clone()))
+        }) else {
+            return self.concerns_nobody(id, line, envelope, &Refusal::client_gone());
+        };
+        self.pass_to(id, client, line, envelope, Some(Cut::new(span, request.as_bytes())));
+        if let Some(span) = envelope.elicitation {
+            self.remember_elicitation(id, canonical(span.of(line)).into_owned().into(), client);
+        }
+    }
+
+    fn remember_elicitation(&mut self, id: WorkerId, name: Box<[u8]>, client: Link) {
+        let Some(worker) = self.workers.get_mut(id.0) else { return };
+        if worker.elicitations.len() >= ELICITATIONS {
+            worker.elicitations.pop_front();
+        }
+        worker.elicitations.push_back((name, client));
+    }
+
+    fn elicitation_complete(&mut self, id: WorkerId, line: &[u8], envelope: &Envelope) {
+        let Some(worker) = self.workers.get_mut(id.0) else { return };
+        let name = envelope.elicitation.map(|span| canonical(span.of(line)));
+        let at = worker.elicitations.iter().position(|(known, _)| Some(&**known) == name.as_deref());
+        let Some((_, client)) = at.and_then(|at| worker.elicitations.remove(at)) else {
+            return self.concerns_nobody(id, line, envelope, &Refusal::unknown_session());
+        };
+        self.pass_to(id, client, line, envelope, None);
+    }
+
+    /// About no session: a notification is kept for those who join later; whom else it concerns is only clear if
+    /// the worker serves just one client.
+    fn session_less(&mut self, id: WorkerId, line: &[u8], envelope: &Envelope) {
+        let Some(worker) = self.workers.get_mut(id.0) else { return };
+        if envelope.kind == Kind::Notification && line.len() <= NOTICE_BYTES {
+            let method = envelope.method.of(line);
+            worker.notices.retain(|notice| *notice.method != *method);
+            if worker.notices.len() < NOTICES {
+                worker.notices.push(Notice { method: method.into(), line: line.into() });
+            }
+        }
+        match (worker.joined.len(), worker.joined.first().copied()) {
+            (1, Some(only)) => self.pass_to(id, only, line, envelope, None),
+            _ => self.concerns_nobody(id, line, envelope, &Refusal::no_method(envelope.method.of(line))),
+        }
+    }
+
+    /// To a client, about no session.
+    fn pass_to(&mut self, id: WorkerId, to: Link, line: &[u8], envelope: &Envelope, cut: Option<Cut<'_>>) {
+        let (Some(worker), Some(peer)) = (self.workers.get(id.0), self.post.peer(to)) else {
+            return self.concerns_nobody(id, line, envelope, &Refusal::client_gone());
+        };
+        if peer.ended && envelope.kind == Kind::Request {
+            return self.concerns_nobody(id, line, envelope, &Refusal::client_gone());
+        }
+        let mut cuts = Cuts::none();
+        if let Some(cut) = cut {
+            cuts.add(cut.span, cut.with);
+        }
+        let Some(span) = envelope.id else {
+            self.post.send(to, line, cuts.iter());
+            return;
+        };
+        let call = self.calls.ask(worker.party, peer.party, Id::new(span.of(line)), Purpose::Ask, None);
+        let wire = Decimal::of(call.wire());
+        cuts.add(span, wire.as_bytes());
+        if let (Some(written), Some(call)) = (self.post.send(to, line, cuts.iter()), self.calls.get_mut(call))
+        {
+            call.written = written;
+        }
+    }
+
+    fn concerns_nobody(&mut self, id: WorkerId, line: &[u8], envelope: &Envelope, refusal: &Refusal) {
+        match (envelope.id, self.workers.get(id.0).and_then(|worker| worker.link)) {
+            (Some(span), Some(link)) => self.refuse(link, Some(span.of(line)), refusal),
+            _ => self.counters.dropped_notifications += 1,
+        }
+    }
+}
+
+/// The session of this worker that a token names.
+fn spoken_of<'a>(
+    workers: &Table<Worker>,
+    sessions: &'a Table<Session>,
+    id: WorkerId,
+    token: &[u8],
+) -> Option<&'a Session> {
+    let key = workers.get(id.0)?.sessions.get(&*canonical(token))?;
+    sessions.get(key.0)
+}

@@ -1,0 +1,163 @@
+//! Which initialize a worker has had, and what it answered.
+//!
+//! Clients whose `protocolVersion` and `clientCapabilities` mean the same have the same handshake and may share
+//! a worker. Who they are (`clientInfo`, `_meta`) makes no difference.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+#[derive(Debug)]
+pub(super) struct Handshake {
+    /// Equal for equal handshakes. Empty for the plain one, which no initialize gives.
+    key: Box<[u8]>,
+    /// The params of the first initialize that gave this handshake, as they were.
+    params: Box<[u8]>,
+}
+
+impl PartialEq for Handshake {
+    fn eq(&self, other: &Handshake) -> bool {
+        self.key == other.key
+    }
+}
+
+impl Handshake {
+    /// Of clients that never initialize.
+    pub(super) fn plain() -> Arc<Handshake> {
+        Arc::new(Handshake { key: Box::default(), params: Box::default() })
+    }
+
+    pub(super) fn of(params: Option<&[u8]>) -> Arc<Handshake> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Params<'a> {
+            #[serde(borrow)]
+            protocol_version: Option<&'a RawValue>,
+            client_capabilities: Option<Value>,
+        }
+
+        let params = params.unwrap_or(b"{}");
+        let key = match serde_json::from_slice::<Params<'_>>(params) {
+            Ok(known) => {
+                let mut key = known.protocol_version.map_or("null", RawValue::get).to_owned();
+                key.push(' ');
+                write_sorted(&known.client_capabilities.unwrap_or(Value::Null), &mut key);
+                key.into_bytes()
+            }
+            // Whatever that is, only its like may share a worker with it.
+            Err(_) => params.to_owned(),
+        };
+        Arc::new(Handshake { key: key.into(), params: params.into() })
+    }
+
+    pub(super) fn is_plain(&self) -> bool {
+        self.key.is_empty()
+    }
+
+    /// The initialize that gives a worker this handshake.
+    pub(super) fn request(&self, wire: u64) -> Vec<u8> {
+        let mut line =
+            format!(r#"{{"jsonrpc":"2.0","id":{wire},"method":"initialize","params":"#).into_bytes();
+        line.extend_from_slice(&self.params);
+        line.push(b'}');
+        line
+    }
+}
+
+/// Keys in order; an empty object says as little as none at all.
+fn write_sorted(value: &Value, out: &mut String) {
+    match value {
+        Value::Object(members) if members.is_empty() => out.push_str("null"),
+        Value::Object(members) => {
+            let mut members: Vec<_> = members.iter().collect();
+            members.sort_by_key(|(name, _)| *name);
+            out.push('{');
+            for (name, member) in members {
+                out.push_str(&Value::from(name.as_str()).to_string());
+                out.push(':');
+                write_sorted(member, out);
+                out.push(',');
+            }
+            out.push('}');
+        }
+        Value::Array(elements) => {
+            out.push('[');
+            for element in elements {
+                write_sorted(element, out);
+                out.push(',');
+            }
+            out.push(']');
+        }
+        plain => out.push_str(&plain.to_string()),
+    }
+}
+
+/// What a worker said it can do, as far as the bus makes use of it.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub(super) struct Offers {
+    pub(super) close: bool,
+}
+
+impl Offers {
+    /// From the result of initialize.
+    pub(super) fn of(result: &[u8]) -> Offers {
+        let result: Value = serde_json::from_slice(result).unwrap_or_default();
+        let sessions = &result["agentCapabilities"]["sessionCapabilities"];
+        Offers { close: !sessions["close"].is_null() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(params: &str) -> Arc<Handshake> {
+        Handshake::of(Some(params.as_bytes()))
+    }
+
+    #[test]
+    fn order_and_names_make_no_difference() {
+        let one =
+            of(r#"{"protocolVersion":1,"clientCapabilities":{"fs":{"a":true,"b":false},"terminal":true}}"#);
+        let two = of(
+            r#"{ "clientInfo":{"name":"x"}, "clientCapabilities":{"terminal":true,"fs":{"b":false,"a":true}},
+            "_meta":{"y":1},"protocolVersion":1}"#,
+        );
+        assert_eq!(one, two);
+    }
+
+    #[test]
+    fn what_the_client_can_do_makes_one() {
+        let all = [
+            of(r#"{"protocolVersion":1}"#),
+            of(r#"{"protocolVersion":2}"#),
+            of(r#"{"protocolVersion":1,"clientCapabilities":{"terminal":true}}"#),
+            of(r#"{"protocolVersion":1,"clientCapabilities":{"fs":["terminal",true]}}"#),
+            of(r#"[1]"#),
+            Handshake::plain(),
+        ];
+        for (at, one) in all.iter().enumerate() {
+            assert!(all[at + 1..].iter().all(|other| other != one), "{one:?}");
+        }
+        assert_eq!(of(r#"{"protocolVersion":1}"#), of(r#"{"protocolVersion":1,"clientCapabilities":{}}"#));
+    }
+
+    #[test]
+    fn the_params_reach_the_worker_as_they_were() {
+        let line = of(r#"{ "protocolVersion" : 1 }"#).request(7);
+        assert_eq!(
+            line,
+            br#"{"jsonrpc":"2.0","id":7,"method":"initialize","params":{ "protocolVersion" : 1 }}"#
+        );
+    }
+
+    #[test]
+    fn offers_are_read_from_the_answer() {
+        let close = br#"{"agentCapabilities":{"sessionCapabilities":{"close":{}}}}"#;
+        assert!(Offers::of(close).close);
+        assert!(!Offers::of(b"{}").close);
+        assert!(!Offers::of(br#"{"agentCapabilities":{"sessionCapabilities":{"close":null}}}"#).close);
+    }
+}

@@ -1,0 +1,343 @@
+//! Sessions: bound, kept while their client is away, taken over, ended.
+
+use super::alarm::Alarm;
+use super::answer::{self, Refusal};
+use super::call::{CallKey, Id, Purpose, THE_BUS, Who};
+use super::envelope::{Envelope, Kind};
+use super::from_client::Named;
+use super::life::Input;
+use super::pool::PoolId;
+use super::session::{Pending, Session};
+use super::{Action, Bus};
+use crate::key::{Link, SessionKey, WorkerId};
+
+impl Bus {
+    /// A session of this client on this worker, under both names.
+    pub(super) fn bind(&mut self, owner: Link, id: WorkerId, bus: Box<[u8]>, agent: Box<[u8]>) -> SessionKey {
+        let session = Session::new(bus, agent, id, owner);
+        let (bus_name, agent_name) = (session.bus_name().into(), session.agent_name().into());
+        let key = SessionKey(self.sessions.insert(session));
+        if let Some(client) = self.clients.get_mut(owner.0) {
+            client.sessions.insert(bus_name, key);
+        }
+        if let Some(worker) = self.workers.get_mut(id.0) {
+            worker.sessions.insert(agent_name, key);
+            worker.joined.insert(owner);
+        }
+        key
+    }
+
+    /// The session that a name from elsewhere means, if it is open here: by the whole name anywhere, or by the
+    /// agent's name in this pool.
+    pub(super) fn holder(&self, pool: PoolId, name: &[u8], agent: &[u8]) -> Option<SessionKey> {
+        let held = || {
+            self.workers.iter().filter_map(|(_, worker)| {
+                let key = *worker.sessions.get(agent)?;
+                Some((worker, key, self.session(key)?))
+            })
+        };
+        let whole = held().find(|(_, _, session)| session.bus_name() == name && !session.is_label);
+        let by_agent = || held().find(|(worker, _, session)| worker.pool == pool && !session.is_label);
+        whole.or_else(by_agent).map(|(_, key, _)| key)
+    }
+
+    /// Somebody is connected whose session it is. One who will say nothing more has let it go.
+    pub(super) fn is_owned(&self, key: SessionKey) -> bool {
+        let owner = self.session(key).and_then(|session| session.owner);
+        owner.and_then(|link| self.post.peer(link)).is_some_and(|peer| !peer.ended)
+    }
+
+    /// The session's worker was initialized for clients like this one.
+    pub(super) fn speaks_with(&self, link: Link, key: SessionKey) -> bool {
+        let worker = self.session(key).and_then(|session| session.worker);
+        let worker = worker.and_then(|id| self.workers.get(id.0));
+        let client = self.clients.get(link.0);
+        worker.zip(client).is_some_and(|(worker, client)| worker.can_speak(&client.handshake))
+    }
+
+    /// A session that was left behind goes on with this client: it hears what was missed, then the answer.
+    pub(super) fn take_over(
+        &mut self,
+        link: Link,
+        key: SessionKey,
+        line: &[u8],
+        envelope: &Envelope,
+        name: &[u8],
+    ) -> Result<(), Refusal> {
+        self.leave_behind(key);
+        let token = super::session::token(name);
+        let Some(session) = self.sessions.get_mut(key.0) else { return Err(Refusal::unknown_session()) };
+        session.owner = Some(link);
+        session.bus_token = token;
+        let missed = std::mem::take(&mut session.missed);
+        self.aside_bytes -= std::mem::take(&mut session.missed_bytes);
+        let too_much = std::mem::take(&mut session.missed_too_much);
+        let worker = session.worker;
+        let opening = session.opening.clone();
+        if let Some(client) = self.clients.get_mut(link.0) {
+            client.sessions.insert(name.into(), key);
+        }
+        let Some(id) = worker else { return Err(Refusal::lost_session()) };
+        if let Some(worker) = self.workers.get_mut(id.0) {
+            worker.joined.insert(link);
+        }
+        if too_much {
+            // Only the agent can tell it all again.
+            let named = Named::Known(key);
+            return self.pass_on(link, id, line, envelope, Purpose::Ask, &named, Some(key)).map(|_| ());
+        }
+        for line in missed {
+            self.worker_line(id, &line);
+        }
+        let Some(id) = envelope.id else { return Ok(()) };
+        let mut result = opening
+            .and_then(|opening| serde_json::from_slice::<serde_json::Value>(&opening).ok())
+            .unwrap_or_else(|| serde_json::json!({}));
+        if let Some(members) = result.as_object_mut() {
+            members.remove("sessionId");
+        }
+        let answer = answer::result(id.of(line), &result);
+        self.post.send(link, &answer, std::iter::empty());
+        Ok(())
+    }
+
+    /// The owner is away: what the worker says of the session is kept for its return.
+    pub(super) fn miss(&mut self, key: SessionKey, line: &[u8]) {
+        let limit = self.limits.max_output_queue;
+        let Some(session) = self.sessions.get_mut(key.0) else { return };
+        if session.missed_too_much {
+            return self.answer_missed(key, line);
+        }
+        if session.missed_bytes + line.len() > limit {
+            session.missed_too_much = true;
+            self.aside_bytes -= std::mem::take(&mut session.missed_bytes);
+            // What is told again need not be kept, but what is asked must still be answered.
+            for line in std::mem::take(&mut session.missed) {
+                self.answer_missed(key, &line);
+            }
+            return self.answer_missed(key, line);
+        }
+        session.missed_bytes += line.len();
+        self.aside_bytes += line.len();
+        session.missed.push_back(line.into());
+    }
+
+    /// If it is an agent's request: nobody came back for it.
+    pub(super) fn answer_missed(&mut self, key: SessionKey, line: &[u8]) {
+        let Ok(Envelope { kind: Kind::Request, id: Some(id), .. }) = Envelope::scan(line) else { return };
+        let worker = self.session(key).and_then(|session| session.worker);
+        if let Some(link) = worker.and_then(|id| self.workers.get(id.0)).and_then(|worker| worker.link) {
+            self.refuse(link, Some(id.of(line)), &Refusal::client_gone());
+        }
+    }
+
+    /// The client has left for good. Its calls lose their asker, its sessions are kept or ended.
+    pub(super) fn client_leaves(&mut self, link: Link) {
+        let Some(client) = self.clients.remove(link.0) else { return };
+        let asked: Vec<_> = self.calls.asked_by(client.party).map(|(key, _)| key).collect();
+        for key in asked {
+            self.abandon(key);
+        }
+        let mut sessions: Vec<_> = client.sessions.into_values().chain(client.labels.into_values()).collect();
+        sessions.sort();
+        for key in sessions {
+            self.leave_session(key, link, client.bye);
+        }
+        let owed: Vec<_> = self.calls.owed_by(client.party).map(|(key, _)| key).collect();
+        for key in owed {
+            self.refuse_call(key, &Refusal::client_gone());
+        }
+        self.post.close(link);
+        self.calls.leave(client.party);
+        let served: Vec<_> = self.workers.iter().map(|(key, _)| WorkerId(key)).collect();
+        for id in served {
+            let Some(worker) = self.workers.get_mut(id.0) else { continue };
+            worker.joined.remove(&link);
+            if worker.belongs_to == Some(link) {
+                self.end_dedicated(id);
+            }
+        }
+    }
+
+    /// Nobody waits for this call any more. If it was sent, its answer must still be dealt with.
+    fn abandon(&mut self, key: CallKey) {
+        let Some(call) = self.calls.get(key) else { return };
+        if call.written != super::call::Written::NotYet {
+            return self.calls.adopt(key);
+        }
+        let (purpose, asked) = (call.purpose, call.asked);
+        self.calls.end(key);
+        match purpose {
+            Purpose::Open => self.opening_ended(asked),
+            Purpose::Reopen(session) => self.drop_session(session),
+            _ => {}
+        }
+    }
+
+    /// A dedicated worker has served its one client.
+    fn end_dedicated(&mut self, id: WorkerId) {
+        let keeps = self.workers.get(id.0).is_some_and(|worker| worker.open_sessions() > 0);
+        if !keeps {
+            self.replace(id);
+        }
+    }
+
+    fn leave_session(&mut self, key: SessionKey, link: Link, bye: bool) {
+        let keep = self.limits.session_keep;
+        let keep_until = self.now + keep;
+        let Some(session) = self.sessions.get_mut(key.0) else { return };
+        if session.owner != Some(link) {
+            return;
+        }
+        if session.worker.is_none() || session.is_label {
+            return self.drop_session(key);
+        }
+        session.owner = None;
+        if bye || keep.is_zero() || self.stopping.is_some() {
+            return self.end_session(key);
+        }
+        session.keep_until = keep_until;
+        self.alarms.set(keep_until, Alarm::Keep(key));
+        self.hold_pending(key);
+    }
+
+    /// What the agent asked and the owner did not answer is asked again of the next owner.
+    fn hold_pending(&mut self, key: SessionKey) {
+        let Some(session) = self.sessions.get_mut(key.0) else { return };
+        for Pending { call, line } in std::mem::take(&mut session.pending) {
+            self.aside_bytes -= line.len();
+            if self.calls.end(call).is_some() {
+                self.miss(key, &line);
+            }
+        }
+    }
+
+    /// The one who owned it, if anybody, no longer does.
+    fn leave_behind(&mut self, key: SessionKey) {
+        let Some(session) = self.sessions.get_mut(key.0) else { return };
+        let Some(owner) = session.owner.take() else { return };
+        let name: Box<[u8]> = session.bus_name().into();
+        if let Some(client) = self.clients.get_mut(owner.0) {
+            client.sessions.remove(&name);
+        }
+        self.hold_pending(key);
+    }
+
+    pub(super) fn keeping_ends(&mut self, key: SessionKey) {
+        let Some(session) = self.session(key) else { return };
+        if session.owner.is_none() && session.keep_until <= self.now {
+            self.end_session(key);
+        }
+    }
+
+    /// Ends a session that nobody wants: what its agent asked is answered, and the agent is told to stop.
+    pub(super) fn end_session(&mut self, key: SessionKey) {
+        let Some(session) = self.sessions.get_mut(key.0) else { return };
+        let (worker, agent) = (session.worker, session.agent_token.clone());
+        let missed = std::mem::take(&mut session.missed);
+        self.aside_bytes -= std::mem::take(&mut session.missed_bytes);
+        for line in missed {
+            self.answer_missed(key, &line);
+        }
+        self.drop_session(key);
+        if let Some(id) = worker {
+            self.close_at_agent(id, &agent);
+        }
+    }
+
+    /// Tells the agent that a session is over.
+    pub(super) fn close_at_agent(&mut self, id: WorkerId, agent: &[u8]) {
+        let agent = String::from_utf8_lossy(agent);
+        let Some(worker) = self.workers.get(id.0) else { return };
+        let (Some(link), party, close) = (worker.ready_link(), worker.party, worker.offers.close) else {
+            return;
+        };
+        let cancel =
+            format!(r#"{{"jsonrpc":"2.0","method":"session/cancel","params":{{"sessionId":{agent}}}}}"#);
+        self.post.send(link, cancel.as_bytes(), std::iter::empty());
+        if close {
+            let call = self.calls.ask(THE_BUS, party, Id::none(), Purpose::Ignore, None);
+            let close = format!(
+                r#"{{"jsonrpc":"2.0","id":{},"method":"session/close","params":{{"sessionId":{agent}}}}}"#,
+                call.wire()
+            );
+            self.send_call(link, call, close.as_bytes());
+        }
+        self.check_idle(id);
+    }
+
+    /// Forgets a session, wherever it is known. What its agent asked of the owner is no longer asked.
+    pub(super) fn drop_session(&mut self, key: SessionKey) {
+        let Some(session) = self.sessions.get(key.0) else { return };
+        let pending: Vec<_> = session.pending.iter().map(|pending| pending.call).collect();
+        for call in pending {
+            self.refuse_call(call, &Refusal::client_gone());
+        }
+        let Some(session) = self.sessions.remove(key.0) else { return };
+        self.aside_bytes -= session.missed_bytes;
+        self.aside_bytes -= session.pending.iter().map(|pending| pending.line.len()).sum::<usize>();
+        if let Some(client) = session.owner.and_then(|owner| self.clients.get_mut(owner.0)) {
+            let names = if session.is_label { &mut client.labels } else { &mut client.sessions };
+            names.remove(session.bus_name());
+        }
+        let Some(id) = session.worker else { return };
+        if let Some(worker) = self.workers.get_mut(id.0) {
+            if worker.sessions.remove(session.agent_name()).is_some() {
+                worker.labels -= usize::from(session.is_label);
+            }
+            self.check_idle(id);
+        }
+    }
+
+    /// The session went with its worker. Its owner will hear of it when it next uses it.
+    pub(super) fn lose_session(&mut self, key: SessionKey) {
+        let Some(session) = self.sessions.get_mut(key.0) else { return };
+        session.worker = None;
+        self.aside_bytes -= std::mem::take(&mut session.missed_bytes);
+        self.aside_bytes -= session.pending.drain(..).map(|pending| pending.line.len()).sum::<usize>();
+        session.missed.clear();
+        if session.owner.is_none() {
+            self.drop_session(key);
+        }
+    }
+
+    /// A request of the agent has been answered.
+    pub(super) fn no_longer_pending(&mut self, session: SessionKey, call: CallKey) {
+        let Some(session) = self.sessions.get_mut(session.0) else { return };
+        if let Some(at) = session.pending.iter().position(|pending| pending.call == call) {
+            self.aside_bytes -= session.pending.remove(at).line.len();
+        }
+    }
+
+    /// The same, the session looked up.
+    pub(super) fn settle_pending(&mut self, call: CallKey) {
+        if let Some(session) = self.calls.get(call).and_then(|call| call.session) {
+            self.no_longer_pending(session, call);
+        }
+    }
+
+    /// A worker that is to go does so as soon as it has nothing left to do.
+    pub(super) fn check_idle(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get(id.0) else { return };
+        if worker.retiring && worker.life.is_up() && self.is_idle(worker) {
+            return self.live(id, Input::Leave);
+        }
+        let left = worker.belongs_to.is_some_and(|owner| self.clients.get(owner.0).is_none());
+        if left && worker.life.is_up() && worker.open_sessions() == 0 {
+            self.replace(id);
+        }
+    }
+
+    /// Who a call's asker is, if it is a client that is still there.
+    pub(super) fn asking_client(&self, asker: super::call::Party) -> Option<Link> {
+        match self.calls.who(asker) {
+            Who::Client(link) => Some(link),
+            Who::Worker(_) | Who::Bus => None,
+        }
+    }
+
+    /// Asks the shell for a signal to the worker's group.
+    pub(super) fn signal(&mut self, id: WorkerId, signal: super::Signal) {
+        self.post.act(Action::Signal(id, signal));
+    }
+}

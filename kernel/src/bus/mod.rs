@@ -1,0 +1,382 @@
+//! The bus: events and lines in, actions out.
+//!
+//! The core of the kernel, a value without I/O, clock, threads or globals (it may say things to the `log`
+//! facade, and reads nothing from it). This file holds what joins the tables and the calls that the shell
+//! makes; `from_client` and `from_worker` carry lines, `choose` finds workers, `keep` has the sessions, `lives`
+//! the deaths and restarts, `flow` the pauses, and `house` what concerns the bus as a whole.
+
+mod alarm;
+mod answer;
+mod call;
+mod check;
+mod choose;
+mod client;
+mod envelope;
+mod flow;
+mod from_client;
+mod from_worker;
+mod handshake;
+mod house;
+mod keep;
+mod life;
+mod line;
+mod lives;
+mod pool;
+mod post;
+mod queue;
+mod session;
+mod skim;
+mod splice;
+mod worker;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::{Config, Limits, PoolConfig};
+use crate::key::{Beside, Link, SessionKey, Table, WorkerId};
+
+use self::alarm::{Alarm, Alarms};
+use self::answer::Refusal;
+use self::call::{Calls, Who};
+use self::client::Client;
+use self::handshake::Handshake;
+use self::house::Stopping;
+use self::life::Input;
+use self::line::Piece;
+use self::pool::Pools;
+use self::post::Post;
+use self::session::{Session, Tags};
+use self::skim::Skim;
+use self::worker::Worker;
+
+/// Time since the bus started. The core has no clock; the shell tells it.
+pub type Moment = Duration;
+
+/// What happened outside. Carries no bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The process of this worker runs.
+    Spawned { worker: WorkerId, pid: u32 },
+    /// It could not be started.
+    SpawnFailed { worker: WorkerId, fault: SpawnFault },
+    /// The process has exited, and all that was left in its stdout was given to `received` before.
+    Exited { worker: WorkerId, exit: Exit },
+    /// The peer will send nothing more (EOF). It may still read.
+    Ended(Link),
+    /// Nothing can be written to the peer any more.
+    Broken(Link),
+    /// The moment of `next_alarm` has come.
+    Alarm,
+    /// Stop: the first time gracefully, the second time at once.
+    Stop,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpawnFault {
+    pub errno: i32,
+    /// The folder to start in is at fault, not the program.
+    pub cwd: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    Code(i32),
+    Signal(i32),
+}
+
+/// What the shell is to do. Carries no bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// `to_send(link)` is not empty: write it.
+    Flush(Link),
+    /// `wants_read(link)` has become true: read on.
+    Resume(Link),
+    /// A worker's stdin: nothing more will be written to it, close it. Its stdout is still read.
+    CloseStdin(Link),
+    /// Close and forget this link. The core no longer knows it.
+    Close(Link),
+    /// Start the process that `command(worker)` describes; its pipes are this link.
+    /// Answered by `Spawned` or `SpawnFailed`.
+    Spawn(WorkerId, Link),
+    /// To the whole process group.
+    Signal(WorkerId, Signal),
+    /// All is done: leave.
+    Exit,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// SIGTERM, then SIGCONT, so that a stopped process hears it.
+    Term,
+    Kill,
+}
+
+pub struct Bus {
+    post: Post,
+    calls: Calls,
+    sessions: Table<Session>,
+    clients: Beside<Client>,
+    workers: Table<Worker>,
+    pools: Pools,
+    alarms: Alarms,
+    tags: Tags,
+    limits: Limits,
+    /// The handshake of those who have none.
+    plain: Arc<Handshake>,
+    stopping: Option<Stopping>,
+    counters: Counters,
+    /// Bytes kept outside of the post: lines that wait for a worker, an answer or a client.
+    aside_bytes: usize,
+    now: Moment,
+}
+
+/// What happened so far, for status.
+#[derive(Clone, Copy, Default, Debug)]
+struct Counters {
+    requests: u64,
+    worker_deaths: u64,
+    /// Lines of workers that were no JSON-RPC messages.
+    stray_lines: u64,
+    /// Answers to nothing that was asked, or not of the one who answers.
+    stray_answers: u64,
+    /// Notifications that concerned nobody.
+    dropped_notifications: u64,
+    /// Clients closed for taking nothing.
+    stalled_clients: u64,
+}
+
+impl Bus {
+    /// `seed` feeds the stream that session tags come from.
+    pub fn new(config: &Config, seed: [u8; 32], now: Moment) -> Bus {
+        let mut bus = Bus {
+            post: Post::new(config.limits.max_output_queue),
+            calls: Calls::default(),
+            sessions: Table::default(),
+            clients: Beside::default(),
+            workers: Table::default(),
+            pools: Pools::default(),
+            alarms: Alarms::default(),
+            tags: Tags::new(seed),
+            limits: config.limits.clone(),
+            plain: Handshake::plain(),
+            stopping: None,
+            counters: Counters::default(),
+            aside_bytes: 0,
+            now,
+        };
+        bus.reload(config, now);
+        bus
+    }
+
+    /// A client has come through a door bound to this pool. `None`: the house is full or stopping; close it.
+    pub fn connect(&mut self, pool: Option<&str>, now: Moment) -> Option<Link> {
+        self.tell_time(now);
+        if self.stopping.is_some() || self.clients.len() >= self.limits.max_clients {
+            return None;
+        }
+        let link = self.post.next_link();
+        let party = self.calls.enter(Who::Client(link));
+        let opened = self.post.open(None, party);
+        debug_assert_eq!(link, opened);
+        let pool = pool.and_then(|name| self.pools.named(name));
+        self.clients.insert(link.0, Client::new(party, pool, self.plain.clone()));
+        Some(link)
+    }
+
+    pub fn handle(&mut self, event: Event, now: Moment) {
+        self.tell_time(now);
+        match event {
+            Event::Spawned { worker, pid } => self.spawned(worker, pid),
+            Event::SpawnFailed { worker, fault } => self.spawn_failed(worker, fault),
+            Event::Exited { worker, exit } => self.exited(worker, exit),
+            Event::Ended(link) => match self.worker_of(link) {
+                Some(worker) => self.live(worker, Input::Ended),
+                None => self.client_ended(link),
+            },
+            Event::Broken(link) => match self.worker_of(link) {
+                Some(worker) => self.live(worker, Input::Ended),
+                None => self.client_leaves(link),
+            },
+            Event::Alarm => {
+                while let Some(alarm) = self.alarms.due(now) {
+                    self.alarm(alarm);
+                }
+            }
+            Event::Stop => self.stop(),
+        }
+        self.settle();
+    }
+
+    /// Bytes from a client's connection or a worker's stdout, in any chunking. Unknown links are ignored.
+    pub fn received(&mut self, link: Link, bytes: &[u8], now: Moment) {
+        self.tell_time(now);
+        self.read(link, bytes, Reading::Willing);
+        self.settle();
+    }
+
+    /// Bytes from a worker's stderr.
+    pub fn muttered(&mut self, worker: WorkerId, bytes: &[u8]) {
+        if let Some(worker) = self.workers.get_mut(worker.0) {
+            worker.mutter(bytes);
+        }
+    }
+
+    pub fn next_action(&mut self) -> Option<Action> {
+        self.post.next_action()
+    }
+
+    /// The bytes waiting for this peer, in order. Empty for an unknown link.
+    pub fn to_send(&self, link: Link) -> &[u8] {
+        self.post.to_send(link)
+    }
+
+    /// The peer took the first `count` bytes of `to_send`.
+    pub fn sent(&mut self, link: Link, count: usize, now: Moment) {
+        self.tell_time(now);
+        self.post.sent(link, count);
+        self.finish(link);
+        self.settle();
+    }
+
+    /// False: leave its bytes where they are until `Action::Resume`.
+    pub fn wants_read(&self, link: Link) -> bool {
+        self.post.wants_read(link)
+    }
+
+    /// When `Event::Alarm` is due, if ever.
+    pub fn next_alarm(&self) -> Option<Moment> {
+        self.alarms.next()
+    }
+
+    /// How to start this worker.
+    pub fn command(&self, worker: WorkerId) -> Option<&Arc<PoolConfig>> {
+        self.workers.get(worker.0).map(|worker| &worker.config)
+    }
+
+    /// All bytes of peers that the bus holds now.
+    pub fn held_bytes(&self) -> usize {
+        self.post.held_bytes() + self.aside_bytes
+    }
+
+    fn tell_time(&mut self, now: Moment) {
+        self.now = now;
+        self.post.now = now;
+    }
+
+    fn worker_of(&self, link: Link) -> Option<WorkerId> {
+        self.post.peer(link)?.worker
+    }
+
+    fn session(&self, key: SessionKey) -> Option<&Session> {
+        self.sessions.get(key.0)
+    }
+
+    fn session_mut(&mut self, key: SessionKey) -> Option<&mut Session> {
+        self.sessions.get_mut(key.0)
+    }
+
+    /// Handles the whole lines among the bytes, and those that were held back before.
+    fn read(&mut self, link: Link, bytes: &[u8], reading: Reading) {
+        let worker = self.worker_of(link);
+        if worker.is_none() && !self.may_speak(link, bytes) {
+            return self.client_leaves(link);
+        }
+        let Some(mut input) = self.post.take_input(link) else { return };
+        let mut chunk = bytes;
+        while reading == Reading::Last || !self.post.is_held_up(link) {
+            let Some(piece) = input.next(&mut chunk, self.limits.max_input_buffer) else { break };
+            self.post.take_over_limit();
+            match (piece, worker) {
+                (Piece::Line(line), Some(worker)) => self.worker_line(worker, line),
+                (Piece::Line(line), None) => self.client_line(link, line),
+                (Piece::TooLong(skim), Some(worker)) => self.worker_too_long(worker, &skim),
+                (Piece::TooLong(skim), None) => self.client_too_long(link, &skim),
+            }
+            if self.post.peer(link).is_none() {
+                chunk = &[];
+                break;
+            }
+            if let Some(full) = self.post.take_over_limit() {
+                self.over_limit(link, full);
+            }
+        }
+        input.hold(chunk);
+        if reading == Reading::Last {
+            self.last_line(link, worker, input.rest());
+            input = line::LineBuf::reusing(input.into_buffer());
+        }
+        self.post.put_back(link, input);
+    }
+
+    /// What stood without a line end when the stream ended: a message if it is whole, else a broken-off piece.
+    fn last_line(&mut self, link: Link, worker: Option<WorkerId>, rest: &[u8]) {
+        if envelope::Envelope::scan(rest).is_err() {
+            return;
+        }
+        match worker {
+            Some(worker) => self.worker_line(worker, rest),
+            None => self.client_line(link, rest),
+        }
+    }
+
+    /// Sees to what the last call has set free or filled up.
+    fn settle(&mut self) {
+        while let Some(link) = self.post.next_resumed() {
+            self.read(link, &[], Reading::Willing);
+            if self.post.wants_read(link) {
+                self.post.act(Action::Resume(link));
+            }
+            self.finish(link);
+        }
+        self.watch_full();
+        if self.stopping.is_some() {
+            self.stop_further();
+        }
+    }
+
+    fn alarm(&mut self, alarm: Alarm) {
+        match alarm {
+            Alarm::Life(worker) => self.live(worker, Input::Alarm),
+            Alarm::Handshake(worker) => self.handshake_overdue(worker),
+            Alarm::Silence(worker) => self.silence_overdue(worker),
+            Alarm::Retire(worker) => self.retirement_due(worker),
+            Alarm::Stall(link) => self.stalled(link),
+            Alarm::Keep(session) => self.keeping_ends(session),
+            Alarm::Stop => {}
+        }
+    }
+
+    /// An answer of the bus itself.
+    fn refuse(&mut self, link: Link, id: Option<&[u8]>, refusal: &Refusal) {
+        self.post.send(link, &refusal.line(id), std::iter::empty());
+    }
+
+    /// Ends a call with an answer of the bus, if somebody still waits for one.
+    fn refuse_call(&mut self, key: call::CallKey, refusal: &Refusal) {
+        let Some(call) = self.calls.end(key) else { return };
+        let to = match self.calls.who(call.asker) {
+            Who::Client(link) => Some(link),
+            Who::Worker(worker) => self.workers.get(worker.0).and_then(|worker| worker.link),
+            Who::Bus => None,
+        };
+        if let Some(link) = to {
+            self.refuse(link, Some(call.id.as_bytes()), refusal);
+        }
+        match call.purpose {
+            call::Purpose::Reopen(session) => self.drop_session(session),
+            call::Purpose::Open => self.opening_ended(call.asked),
+            _ => {}
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    /// As long as the link is not held up.
+    Willing,
+    /// There will be no other time.
+    Last,
+}

@@ -1,0 +1,113 @@
+//! Named pools: what is declared, which workers there are, and what all of them have been told.
+
+use std::sync::Arc;
+
+use super::call::CallKey;
+use super::handshake::Handshake;
+use crate::config::PoolConfig;
+use crate::key::{Key, Table, WorkerId};
+use crate::limit::TOLD;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct PoolId(Key);
+
+pub(super) struct Pool {
+    pub(super) config: Arc<PoolConfig>,
+    pub(super) workers: Vec<WorkerId>,
+    /// No longer declared: it takes nothing new and goes with its last worker.
+    pub(super) removed: bool,
+    pub(super) told: Vec<Told>,
+}
+
+/// A request that concerned the whole process, for workers of its handshake that start later.
+pub(super) struct Told {
+    pub(super) handshake: Arc<Handshake>,
+    pub(super) method: Box<[u8]>,
+    pub(super) line: Box<[u8]>,
+    /// Whether it is to be repeated is known with this call's answer.
+    pub(super) awaits: Option<CallKey>,
+}
+
+impl Pool {
+    pub(super) fn name(&self) -> &str {
+        &self.config.id
+    }
+
+    pub(super) fn tell(&mut self, told: Told) {
+        if self.told.len() >= TOLD {
+            self.told.remove(0);
+        }
+        self.told.push(told);
+    }
+
+    /// The first worker has answered. What it refused is not repeated; what it took replaces what it undoes.
+    pub(super) fn told_answered(&mut self, call: CallKey, succeeded: bool) {
+        let Some(at) = self.told.iter().position(|told| told.awaits == Some(call)) else { return };
+        let mut told = self.told.remove(at);
+        if !succeeded {
+            return;
+        }
+        told.awaits = None;
+        let login = |method: &[u8]| matches!(method, b"authenticate" | b"logout");
+        self.told.retain(|old| {
+            old.handshake != told.handshake
+                || old.line != told.line && !(login(&old.method) && login(&told.method))
+        });
+        self.told.push(told);
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Pools {
+    pools: Table<Pool>,
+    default: Option<Box<str>>,
+}
+
+impl Pools {
+    pub(super) fn add(&mut self, config: Arc<PoolConfig>) -> PoolId {
+        PoolId(self.pools.insert(Pool { config, workers: Vec::new(), removed: false, told: Vec::new() }))
+    }
+
+    pub(super) fn remove(&mut self, id: PoolId) {
+        self.pools.remove(id.0);
+    }
+
+    pub(super) fn set_default(&mut self, name: Option<Box<str>>) {
+        self.default = name;
+    }
+
+    pub(super) fn get(&self, id: PoolId) -> Option<&Pool> {
+        self.pools.get(id.0)
+    }
+
+    pub(super) fn get_mut(&mut self, id: PoolId) -> Option<&mut Pool> {
+        self.pools.get_mut(id.0)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (PoolId, &Pool)> {
+        self.pools.iter().map(|(key, pool)| (PoolId(key), pool))
+    }
+
+    /// Those that are declared now.
+    pub(super) fn declared(&self) -> impl Iterator<Item = (PoolId, &Pool)> {
+        self.iter().filter(|(_, pool)| !pool.removed)
+    }
+
+    pub(super) fn named(&self, name: &str) -> Option<PoolId> {
+        self.declared().find(|(_, pool)| pool.name() == name).map(|(id, _)| id)
+    }
+
+    /// Where clients go that name no pool: the default, else the only one.
+    pub(super) fn usual(&self) -> Option<PoolId> {
+        if let Some(name) = &self.default {
+            return self.named(name);
+        }
+        let mut declared = self.declared();
+        let (id, _) = declared.next()?;
+        declared.next().is_none().then_some(id)
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.declared().map(|(_, pool)| pool.name())
+    }
+}

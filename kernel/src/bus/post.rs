@@ -1,0 +1,301 @@
+//! The post: every link's unfinished line and waiting bytes, and the one door through which bytes leave.
+//!
+//! `send` appends, counts, marks for flushing and notes when a queue is over its limit; nothing else can add
+//! bytes to a queue, so "queued but never flushed" cannot be written. Knows no JSON, sessions or calls.
+
+use std::collections::VecDeque;
+
+use super::call::{Party, Written};
+use super::line::LineBuf;
+use super::queue::SendQueue;
+use super::splice::{Cut, splice};
+use super::{Action, Moment};
+use crate::key::{Link, Table, WorkerId};
+use crate::limit::{QUEUE_LOW_PART, SPARE_BUFFER_BYTES, SPARE_BUFFERS};
+
+pub(super) struct Peer {
+    /// None: a client.
+    pub(super) worker: Option<WorkerId>,
+    pub(super) party: Party,
+    /// It will send nothing more.
+    pub(super) ended: bool,
+    input: LineBuf,
+    output: SendQueue,
+    /// `Action::Flush` is on its way to the shell.
+    flushing: bool,
+    /// Not read until this peer's queue has room. That peer `holds_up` this one.
+    waits_on: Option<Link>,
+    holds_up: Vec<Link>,
+    /// Its queue is over the limit, and it has taken nothing since.
+    pub(super) full_since: Option<Moment>,
+    /// An alarm for that is set.
+    pub(super) stall_alarm: bool,
+}
+
+pub(super) struct Post {
+    peers: Table<Peer>,
+    actions: VecDeque<Action>,
+    /// Buffers of links that need none now.
+    spare: Vec<Vec<u8>>,
+    /// Bytes in lines and queues here.
+    held_bytes: usize,
+    /// Links that may be read again.
+    resumed: VecDeque<Link>,
+    /// The last peer whose queue a `send` found over the limit.
+    over_limit: Option<Link>,
+    /// Peers that need an alarm, lest they take nothing for ever.
+    newly_full: Vec<Link>,
+    /// `max_output_queue`.
+    pub(super) queue_limit: usize,
+    pub(super) now: Moment,
+}
+
+impl Post {
+    pub(super) fn new(queue_limit: usize) -> Post {
+        Post {
+            peers: Table::default(),
+            actions: VecDeque::new(),
+            spare: Vec::new(),
+            held_bytes: 0,
+            resumed: VecDeque::new(),
+            over_limit: None,
+            newly_full: Vec::new(),
+            queue_limit,
+            now: Moment::ZERO,
+        }
+    }
+
+    /// The link that `open` will give next.
+    pub(super) fn next_link(&self) -> Link {
+        Link(self.peers.next_key())
+    }
+
+    pub(super) fn open(&mut self, worker: Option<WorkerId>, party: Party) -> Link {
+        Link(self.peers.insert(Peer {
+            worker,
+            party,
+            ended: false,
+            input: LineBuf::default(),
+            output: SendQueue::default(),
+            flushing: false,
+            waits_on: None,
+            holds_up: Vec::new(),
+            full_since: None,
+            stall_alarm: false,
+        }))
+    }
+
+    /// Forgets the link and all that waits for it. Those it held up are read again.
+    pub(super) fn close(&mut self, link: Link) {
+        let Some(mut peer) = self.peers.remove(link.0) else { return };
+        self.held_bytes -= peer.input.len() + peer.output.len();
+        for held_up in std::mem::take(&mut peer.holds_up) {
+            self.resume(held_up);
+        }
+        self.no_longer_waits(link, peer.waits_on);
+        self.actions.push_back(Action::Close(link));
+    }
+
+    pub(super) fn peer(&self, link: Link) -> Option<&Peer> {
+        self.peers.get(link.0)
+    }
+
+    pub(super) fn peer_mut(&mut self, link: Link) -> Option<&mut Peer> {
+        self.peers.get_mut(link.0)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Link, &Peer)> {
+        self.peers.iter().map(|(key, peer)| (Link(key), peer))
+    }
+
+    pub(super) fn act(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    pub(super) fn next_action(&mut self) -> Option<Action> {
+        let action = self.actions.pop_front()?;
+        if let Action::Flush(link) = action
+            && let Some(peer) = self.peers.get_mut(link.0)
+        {
+            peer.flushing = false;
+        }
+        Some(action)
+    }
+
+    // Out.
+
+    /// The one door. The line gets its end here. `None`: there is no such peer any more.
+    pub(super) fn send<'a>(
+        &mut self,
+        to: Link,
+        line: &[u8],
+        cuts: impl Iterator<Item = Cut<'a>>,
+    ) -> Option<Written> {
+        let peer = self.peers.get_mut(to.0)?;
+        if !peer.output.has_buffer() {
+            peer.output.give_buffer(self.spare.pop().unwrap_or_default());
+        }
+        let position = peer.output.end();
+        let buffer = peer.output.buffer();
+        splice(buffer, line, cuts);
+        buffer.push(b'\n');
+        let length = (peer.output.end() - position) as usize;
+        self.held_bytes += length;
+        if !peer.flushing {
+            peer.flushing = true;
+            self.actions.push_back(Action::Flush(to));
+        }
+        if peer.output.len() > self.queue_limit {
+            self.over_limit = Some(to);
+            if peer.full_since.is_none() {
+                peer.full_since = Some(self.now);
+                self.newly_full.push(to);
+            }
+        }
+        Some(Written::At { position, length: length as u32 })
+    }
+
+    pub(super) fn to_send(&self, link: Link) -> &[u8] {
+        self.peers.get(link.0).map_or(&[], |peer| peer.output.waiting())
+    }
+
+    pub(super) fn queued_bytes(&self, link: Link) -> usize {
+        self.peers.get(link.0).map_or(0, |peer| peer.output.len())
+    }
+
+    /// The peer took some bytes. Once its queue has room, those it held up are read again.
+    pub(super) fn sent(&mut self, link: Link, count: usize) {
+        let Some(peer) = self.peers.get_mut(link.0) else { return };
+        let before = peer.output.len();
+        peer.output.sent(count);
+        let left = peer.output.len();
+        self.held_bytes -= before - left;
+        if left == 0 {
+            let buffer = peer.output.take_buffer();
+            keep_spare(&mut self.spare, buffer);
+        }
+        if left > self.queue_limit {
+            peer.full_since = peer.full_since.map(|_| self.now);
+        } else if left <= self.queue_limit / QUEUE_LOW_PART {
+            peer.full_since = None;
+            if !peer.holds_up.is_empty() {
+                self.let_go(link);
+            }
+        }
+    }
+
+    /// A line that has not begun to be written, without its end.
+    pub(super) fn unwritten(&self, to: Link, written: Written) -> Option<&[u8]> {
+        let Written::At { position, length } = written else { return None };
+        let line = self.peers.get(to.0)?.output.unwritten(position, length as usize)?;
+        Some(&line[..line.len() - 1])
+    }
+
+    // In.
+
+    /// Takes the unfinished line of a link out while its lines are handled; `put_back` follows.
+    pub(super) fn take_input(&mut self, link: Link) -> Option<LineBuf> {
+        let peer = self.peers.get_mut(link.0)?;
+        let input = std::mem::take(&mut peer.input);
+        self.held_bytes -= input.len();
+        if input.is_empty() {
+            return Some(LineBuf::reusing(self.spare.pop().unwrap_or_default()));
+        }
+        Some(input)
+    }
+
+    pub(super) fn put_back(&mut self, link: Link, input: LineBuf) {
+        if !input.is_empty()
+            && let Some(peer) = self.peers.get_mut(link.0)
+        {
+            self.held_bytes += input.len();
+            peer.input = input;
+        } else {
+            keep_spare(&mut self.spare, input.into_buffer());
+        }
+    }
+
+    /// Nothing but white space has come since the last line.
+    pub(super) fn is_input_blank(&self, link: Link) -> bool {
+        self.peers.get(link.0).is_none_or(|peer| peer.input.rest().iter().all(u8::is_ascii_whitespace))
+    }
+
+    // Who is read.
+
+    pub(super) fn wants_read(&self, link: Link) -> bool {
+        self.peers.get(link.0).is_some_and(|peer| peer.waits_on.is_none())
+    }
+
+    pub(super) fn is_held_up(&self, link: Link) -> bool {
+        self.peers.get(link.0).is_some_and(|peer| peer.waits_on.is_some())
+    }
+
+    /// The peer whose queue went over the limit since this was last asked.
+    pub(super) fn take_over_limit(&mut self) -> Option<Link> {
+        self.over_limit.take()
+    }
+
+    pub(super) fn next_full(&mut self) -> Option<Link> {
+        self.newly_full.pop()
+    }
+
+    /// `link` is not read until `on` has room.
+    pub(super) fn hold_up(&mut self, link: Link, on: Link) {
+        let Some(peer) = self.peers.get_mut(link.0) else { return };
+        if peer.waits_on.is_some() {
+            return;
+        }
+        peer.waits_on = Some(on);
+        match self.peers.get_mut(on.0) {
+            Some(full) => full.holds_up.push(link),
+            None => self.resume(link),
+        }
+    }
+
+    pub(super) fn holds_up(&self, link: Link) -> &[Link] {
+        self.peers.get(link.0).map_or(&[], |peer| &peer.holds_up)
+    }
+
+    /// Those that this peer holds up are read again, full as it is.
+    pub(super) fn let_go(&mut self, link: Link) {
+        let Some(peer) = self.peers.get_mut(link.0) else { return };
+        for held_up in std::mem::take(&mut peer.holds_up) {
+            self.resume(held_up);
+        }
+    }
+
+    /// A link that was held up and no longer is; what it sent meanwhile is still to be handled.
+    pub(super) fn next_resumed(&mut self) -> Option<Link> {
+        self.resumed.pop_front()
+    }
+
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
+    /// The same, counted afresh.
+    pub(super) fn count_held_bytes(&self) -> usize {
+        self.peers.iter().map(|(_, peer)| peer.input.len() + peer.output.len()).sum()
+    }
+
+    fn resume(&mut self, link: Link) {
+        if let Some(peer) = self.peers.get_mut(link.0)
+            && peer.waits_on.take().is_some()
+        {
+            self.resumed.push_back(link);
+        }
+    }
+
+    fn no_longer_waits(&mut self, link: Link, on: Option<Link>) {
+        if let Some(full) = on.and_then(|on| self.peers.get_mut(on.0)) {
+            full.holds_up.retain(|held_up| *held_up != link);
+        }
+    }
+}
+
+fn keep_spare(spare: &mut Vec<Vec<u8>>, buffer: Vec<u8>) {
+    let useful = 0 < buffer.capacity() && buffer.capacity() <= SPARE_BUFFER_BYTES;
+    if useful && spare.len() < SPARE_BUFFERS {
+        spare.push(buffer);
+    }
+}

@@ -1,0 +1,437 @@
+//! ACP: handshakes, sessions and where their ids sit, agents that ask.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Event, INITIALIZE, Limits, Mode, TestBus, config, pool};
+
+#[test]
+fn a_worker_is_initialized_once_and_later_clients_hear_its_answer() {
+    let mut bus = TestBus::with(1);
+    let worker = bus.worker(0);
+    let ann = bus.acp_client();
+    let ben = bus.client();
+    bus.sends(ben, r#"{"method":"initialize","params":{"clientCapabilities":{"terminal":true},"protocolVersion":1,"clientInfo":{"name":"x"}},"id":"b"}"#);
+    bus.greets(worker);
+    assert_eq!(bus.sees_json(ann)["id"], 0);
+    assert_eq!(bus.sees_json(ben)["id"], "b");
+    bus.sends(worker, r#"{"method":"_auth/status_update","params":{"n":1}}"#);
+    bus.sends(worker, r#"{"method":"_auth/status_update","params":{"n":2}}"#);
+    let carl = bus.acp_client();
+    assert_eq!(bus.sees_json(carl)["result"]["protocolVersion"], 1);
+    assert_eq!(bus.sees_json(carl)["params"]["n"], 2);
+    bus.sends(ann, INITIALIZE);
+    assert_eq!(bus.sees_json(ann)["result"]["protocolVersion"], 1);
+    bus.sees_nothing(worker);
+    bus.passes(Duration::from_secs(60));
+    assert_eq!(bus.processes.len(), 1, "the worker lives");
+}
+
+#[test]
+fn other_capabilities_replace_an_idle_worker_and_find_a_busy_one_busy() {
+    let mut bus = TestBus::with(1);
+    let ann = bus.acp_client();
+    let first = bus.worker(0);
+    bus.greets(first);
+    bus.sees(ann);
+    let ben = bus.client();
+    bus.sends(ben, r#"{"id":1,"method":"initialize","params":{"protocolVersion":1}}"#);
+    assert!(!bus.processes[0].stdin_open);
+    bus.crashes(0);
+    let second = bus.worker(1);
+    bus.greets(second);
+    assert_eq!(bus.sees_json(ben)["id"], 1);
+    bus.opens(ben, second, "s1");
+    bus.sends(ann, r#"{"id":2,"method":"session/new","params":{}}"#);
+    bus.sees_error(ann, json!(2), "busy");
+}
+
+#[test]
+fn a_worker_that_does_not_get_through_its_handshake_is_stopped() {
+    let mut bus = TestBus::with(1);
+    let client = bus.acp_client();
+    let worker = bus.worker(0);
+    bus.sees_request(worker, "initialize");
+    bus.passes(Duration::from_secs(31));
+    bus.sees_error(client, json!(0), "no_start");
+    assert_eq!(bus.signals.len(), 1);
+
+    let mut bus = TestBus::with(1);
+    let client = bus.acp_client();
+    let worker = bus.worker(0);
+    let (id, _) = bus.sees_request(worker, "initialize");
+    bus.sends(worker, &format!(r#"{{"id":{id},"error":{{"code":-1,"message":"no"}}}}"#));
+    let error = bus.sees_error(client, json!(0), "no_start");
+    assert_eq!(error["data"]["error"]["message"], "no");
+
+    let mut bus = TestBus::with(1);
+    let client = bus.acp_client();
+    bus.crashes(0);
+    bus.sees_error(client, json!(0), "worker_lost");
+}
+
+#[test]
+fn two_workers_name_their_first_session_alike() {
+    let mut bus = TestBus::with(2);
+    let (ann, ben) = (bus.client(), bus.client());
+    let (one, two) = (bus.worker(0), bus.worker(1));
+    let sessions = [
+        bus.opens(ann, one, "s1"),
+        bus.opens(ben, two, "s1"),
+        bus.opens(ann, one, "s2"),
+        bus.opens(ben, two, "s2"),
+    ];
+    for (n, session) in sessions.iter().enumerate() {
+        assert_eq!(session.split_once('.').map(|(tag, _)| tag.len()), Some(13));
+        let (owner, other, worker) = if n % 2 == 0 { (ann, ben, one) } else { (ben, ann, two) };
+        let prompt = |id: u32, session: &str| {
+            format!(r#"{{"id":{id},"method":"session/prompt","params":{{"sessionId":"{session}"}}}}"#)
+        };
+        bus.sends(owner, &prompt(1, session));
+        let (wire, request) = bus.sees_request(worker, "session/prompt");
+        let agent = request["params"]["sessionId"].clone();
+        assert_eq!(agent, format!("s{}", n / 2 + 1));
+        bus.sends(
+            worker,
+            &format!(r#"{{"method":"session/update","params":{{"sessionId":{agent},"update":{{}}}}}}"#),
+        );
+        assert_eq!(bus.sees_json(owner)["params"]["sessionId"], **session);
+        bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
+        assert_eq!(bus.sees_json(owner)["id"], 1);
+        bus.sends(other, &prompt(2, session));
+        let foreign = bus.sees_error(other, json!(2), "unknown_session");
+        bus.sends(other, &prompt(2, "nonsense"));
+        assert_eq!(bus.sees_error(other, json!(2), "unknown_session"), foreign, "nothing tells them apart");
+        bus.sends(owner, &prompt(3, "s1"));
+        bus.sees_error(owner, json!(3), "unknown_session");
+    }
+    bus.is_idle();
+}
+
+#[test]
+fn agents_ask_and_the_answers_go_back_to_those_who_asked() {
+    let mut bus = TestBus::with(4);
+    let mut asked = Vec::new();
+    for nth in 0..4 {
+        let (client, worker) = (bus.client(), bus.worker(nth));
+        let session = bus.opens(client, worker, "s1");
+        bus.sends(
+            worker,
+            r#"{"id":0,"method":"session/request_permission","params":{"sessionId":"s1","n":1}}"#,
+        );
+        let (wire, request) = bus.sees_request(client, "session/request_permission");
+        assert_eq!(request["params"]["sessionId"], session);
+        asked.push((client, worker, wire));
+    }
+    for (nth, (client, worker, wire)) in asked.iter().enumerate().rev() {
+        let thief = asked[(nth + 1) % 4].0;
+        bus.sends(thief, &format!(r#"{{"id":{wire},"result":"stolen"}}"#));
+        bus.sees_nothing(*worker);
+        bus.sends(*client, &format!(r#"{{"id":{wire},"result":{nth}}}"#));
+        assert_eq!(bus.sees(*worker), format!(r#"{{"id":0,"result":{nth}}}"#));
+    }
+    bus.is_idle();
+}
+
+#[test]
+fn early_updates_wait_for_the_answer_that_names_their_session() {
+    let mut bus = TestBus::with(1);
+    let (ann, ben, worker) = (bus.client(), bus.client(), bus.worker(0));
+    for client in [ann, ben] {
+        bus.sends(client, r#"{"id":1,"method":"session/new","params":{}}"#);
+    }
+    let (of_ann, _) = bus.sees_request(worker, "session/new");
+    let (of_ben, _) = bus.sees_request(worker, "session/new");
+    for agent in ["b", "a", "nobody", "b"] {
+        bus.sends(worker, &format!(r#"{{"method":"session/update","params":{{"sessionId":"{agent}"}}}}"#));
+    }
+    bus.sends(worker, r#"{"id":7,"method":"fs/read_text_file","params":{"sessionId":"nobody"}}"#);
+    bus.sends(worker, &format!(r#"{{"id":{of_ben},"result":{{"sessionId":"b"}}}}"#));
+    let session = bus.sees_json(ben)["result"]["sessionId"].clone();
+    assert_eq!(bus.sees_json(ben)["params"]["sessionId"], session);
+    assert_eq!(bus.sees_json(ben)["params"]["sessionId"], session);
+    bus.sees_nothing(ann);
+    bus.sends(worker, &format!(r#"{{"id":{of_ann},"result":{{"sessionId":"a"}}}}"#));
+    bus.sees(ann);
+    bus.sees_json(ann);
+    bus.sees_error(worker, json!(7), "unknown_session");
+    bus.is_idle();
+}
+
+#[test]
+fn a_session_id_that_is_taken_is_no_session() {
+    let mut bus = TestBus::with(1);
+    let (ann, ben, worker) = (bus.client(), bus.client(), bus.worker(0));
+    bus.opens(ann, worker, "s1");
+    bus.sends(ben, r#"{"id":1,"method":"session/new","params":{}}"#);
+    let (wire, _) = bus.sees_request(worker, "session/new");
+    bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{"sessionId":"s1"}}}}"#));
+    bus.sees_error(ben, json!(1), "invalid");
+    bus.sends(worker, r#"{"method":"session/update","params":{"sessionId":"s1"}}"#);
+    bus.sees_json(ann);
+    bus.is_idle();
+}
+
+#[test]
+fn a_child_session_belongs_to_the_owner_of_its_parent() {
+    let mut bus = TestBus::with(1);
+    let (ann, ben, worker) = (bus.client(), bus.client(), bus.worker(0));
+    let parent = bus.opens(ann, worker, "p");
+    bus.opens(ben, worker, "q");
+    bus.sends(worker, r#"{"method":"session/update","params":{"sessionId":"p","update":{"sessionUpdate":"subagent_update","sessionId":"c"}}}"#);
+    let update = bus.sees_json(ann);
+    assert_eq!(update["params"]["sessionId"], parent);
+    let child = update["params"]["update"]["sessionId"].clone();
+    bus.sends(worker, r#"{"method":"session/update","params":{"sessionId":"c"}}"#);
+    assert_eq!(bus.sees_json(ann)["params"]["sessionId"], child);
+    bus.sees_nothing(ben);
+}
+
+#[test]
+fn cancel_requests_are_translated_both_ways() {
+    let mut bus = TestBus::with(1);
+    let (client, worker) = (bus.client(), bus.worker(0));
+    bus.opens(client, worker, "s1");
+    bus.sends(client, r#"{"id":"mine","method":"slow"}"#);
+    let (wire, _) = bus.sees_request(worker, "slow");
+    bus.sends(client, r#"{"method":"$/cancel_request","params":{"requestId":"mine"}}"#);
+    assert_eq!(
+        bus.sees(worker),
+        format!(r#"{{"method":"$/cancel_request","params":{{"requestId":{wire}}}}}"#)
+    );
+    bus.sends(client, r#"{"method":"$/cancel_request","params":{"requestId":"other"}}"#);
+    bus.sees_nothing(worker);
+    bus.sends(worker, r#"{"id":"theirs","method":"terminal/create","params":{"sessionId":"s1"}}"#);
+    let (wire, _) = bus.sees_request(client, "terminal/create");
+    bus.sends(worker, r#"{"method":"$/cancel_request","params":{"requestId":"theirs"}}"#);
+    assert_eq!(bus.sees_json(client)["params"]["requestId"].to_string(), wire);
+}
+
+#[test]
+fn an_elicitation_finds_its_client_by_request_and_by_name() {
+    let mut bus = TestBus::with(1);
+    let (ann, ben, worker) = (bus.client(), bus.client(), bus.worker(0));
+    bus.opens(ben, worker, "s");
+    bus.sends(ann, r#"{"id":"login","method":"work"}"#);
+    let (wire, _) = bus.sees_request(worker, "work");
+    bus.sends(
+        worker,
+        &format!(
+            r#"{{"id":1,"method":"elicitation/create","params":{{"requestId":{wire},"elicitationId":"e"}}}}"#
+        ),
+    );
+    assert_eq!(bus.sees_json(ann)["params"]["requestId"], "login");
+    bus.sends(worker, r#"{"method":"elicitation/complete","params":{"elicitationId":"e"}}"#);
+    assert_eq!(bus.sees_json(ann)["method"], "elicitation/complete");
+    bus.sees_nothing(ben);
+    bus.sends(worker, r#"{"id":2,"method":"elicitation/create","params":{"requestId":99}}"#);
+    bus.sees_error(worker, json!(2), "client_gone");
+}
+
+#[test]
+fn what_is_about_nothing_goes_to_the_only_client_or_nobody() {
+    let mut bus = TestBus::with(1);
+    let (ann, worker) = (bus.client(), bus.worker(0));
+    bus.opens(ann, worker, "s1");
+    bus.sends(worker, r#"{"id":1,"method":"craft/drain"}"#);
+    bus.sees_request(ann, "craft/drain");
+    let ben = bus.client();
+    bus.opens(ben, worker, "s2");
+    bus.sends(worker, r#"{"id":2,"method":"craft/drain"}"#);
+    assert_eq!(bus.sees_json(worker)["error"]["code"], -32601);
+    bus.sees_nothing(ann);
+    bus.sees_nothing(ben);
+}
+
+#[test]
+fn authenticate_reaches_every_worker_and_those_that_come_later() {
+    let mut bus = TestBus::with(2);
+    let client = bus.acp_client();
+    let (one, two) = (bus.worker(0), bus.worker(1));
+    bus.greets(one);
+    bus.sees(client);
+    bus.opens(client, one, "s1");
+    bus.sends(client, r#"{"id":1,"method":"session/new","params":{}}"#);
+    bus.greets(two);
+    bus.sees_request(two, "session/new");
+    bus.sends(client, r#"{"id":2,"method":"authenticate","params":{"methodId":"m"}}"#);
+    for worker in [one, two] {
+        let (wire, _) = bus.sees_request(worker, "authenticate");
+        bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
+    }
+    assert_eq!(bus.sees_json(client)["id"], 2);
+    bus.crashes(1);
+    bus.sees_error(client, json!(1), "worker_lost");
+    bus.passes(Duration::from_secs(1));
+    let third = bus.worker(2);
+    bus.sends(client, r#"{"id":3,"method":"session/new","params":{}}"#);
+    bus.greets(third);
+    bus.sees_request(third, "authenticate");
+    bus.sees_request(third, "session/new");
+    bus.sees_nothing(client);
+}
+
+#[test]
+fn a_list_shows_the_clients_names_and_hides_what_others_hold() {
+    let mut bus = TestBus::with(1);
+    let (ann, ben, worker) = (bus.client(), bus.client(), bus.worker(0));
+    let mine = bus.opens(ann, worker, "a");
+    bus.opens(ben, worker, "b");
+    for (listed, shown) in [
+        (
+            r#"[{"sessionId":"b"},{"sessionId":"a","t":1},{"sessionId":"old"}]"#,
+            json!([{"sessionId":mine,"t":1},{"sessionId":"old"}]),
+        ),
+        (r#"[{"sessionId":"a"} , {"sessionId":"b"}]"#, json!([{"sessionId":mine}])),
+        (r#"[{"sessionId":"b"}]"#, json!([])),
+        (
+            r#"[{"sessionId":"old"},{"sessionId":"b"},{"sessionId":"a"}]"#,
+            json!([{"sessionId":"old"},{"sessionId":mine}]),
+        ),
+    ] {
+        bus.sends(ann, r#"{"id":1,"method":"session/list"}"#);
+        let (wire, _) = bus.sees_request(worker, "session/list");
+        bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{"sessions":{listed}}}}}"#));
+        assert_eq!(bus.sees_json(ann)["result"]["sessions"], shown);
+    }
+}
+
+#[test]
+fn a_session_of_before_is_loaded_under_the_name_the_client_has_for_it() {
+    let mut bus = TestBus::with(1);
+    let (ann, worker) = (bus.client(), bus.worker(0));
+    for name in ["abcdefghijklm.old", "raw"] {
+        bus.sends(ann, &format!(r#"{{"id":1,"method":"session/load","params":{{"sessionId":"{name}"}}}}"#));
+        let (wire, request) = bus.sees_request(worker, "session/load");
+        let agent = request["params"]["sessionId"].clone();
+        assert_eq!(agent, name.strip_prefix("abcdefghijklm.").unwrap_or(name));
+        bus.sends(worker, &format!(r#"{{"method":"session/update","params":{{"sessionId":{agent}}}}}"#));
+        assert_eq!(bus.sees_json(ann)["params"]["sessionId"], name, "the replay comes before the answer");
+        bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{"sessionId":{agent}}}}}"#));
+        assert_eq!(bus.sees_json(ann)["result"]["sessionId"], name);
+    }
+    let ben = bus.client();
+    bus.sends(ben, r#"{"id":1,"method":"session/load","params":{"sessionId":"raw"}}"#);
+    bus.sees_error(ben, json!(1), "unknown_session");
+    bus.sends(ben, r#"{"id":2,"method":"session/load","params":{"sessionId":"bad"}}"#);
+    let (wire, _) = bus.sees_request(worker, "session/load");
+    bus.sends(worker, &format!(r#"{{"id":{wire},"error":{{"code":-32002,"message":"no"}}}}"#));
+    assert_eq!(bus.sees_json(ben)["error"]["code"], -32002);
+    bus.sends(ben, r#"{"id":3,"method":"session/prompt","params":{"sessionId":"bad"}}"#);
+    bus.sees_error(ben, json!(3), "unknown_session");
+    bus.is_idle();
+}
+
+#[test]
+fn a_closed_session_is_no_more_and_a_forked_one_is_new() {
+    let mut bus = TestBus::with(1);
+    let (ann, worker) = (bus.client(), bus.worker(0));
+    let session = bus.opens(ann, worker, "s1");
+    bus.sends(ann, &format!(r#"{{"id":1,"method":"session/fork","params":{{"sessionId":"{session}"}}}}"#));
+    let (wire, request) = bus.sees_request(worker, "session/fork");
+    assert_eq!(request["params"]["sessionId"], "s1");
+    bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{"sessionId":"s2"}}}}"#));
+    let fork = bus.sees_json(ann)["result"]["sessionId"].as_str().expect("an id").to_owned();
+    bus.sends(ann, &format!(r#"{{"id":2,"method":"session/close","params":{{"sessionId":"{session}"}}}}"#));
+    let (wire, _) = bus.sees_request(worker, "session/close");
+    bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
+    bus.sees(ann);
+    bus.sends(ann, &format!(r#"{{"id":3,"method":"session/prompt","params":{{"sessionId":"{session}"}}}}"#));
+    bus.sees_error(ann, json!(3), "unknown_session");
+    bus.sends(ann, &format!(r#"{{"id":4,"method":"session/prompt","params":{{"sessionId":"{fork}"}}}}"#));
+    assert_eq!(bus.sees_json(worker)["params"]["sessionId"], "s2");
+}
+
+#[test]
+fn a_session_is_kept_for_a_client_that_comes_back() {
+    let mut bus = TestBus::with(1);
+    let (ann, worker) = (bus.client(), bus.worker(0));
+    let session = bus.opens(ann, worker, "s1");
+    bus.sends(ann, &format!(r#"{{"id":1,"method":"session/prompt","params":{{"sessionId":"{session}"}}}}"#));
+    let (prompt, _) = bus.sees_request(worker, "session/prompt");
+    bus.sends(worker, r#"{"id":5,"method":"session/request_permission","params":{"sessionId":"s1"}}"#);
+    bus.sees_request(ann, "session/request_permission");
+    bus.happens(Event::Broken(ann));
+    bus.sees_nothing(worker);
+    bus.sends(worker, r#"{"method":"session/update","params":{"sessionId":"s1","n":1}}"#);
+    bus.passes(Duration::from_secs(299));
+    let again = bus.client();
+    bus.sends(
+        again,
+        &format!(r#"{{"id":2,"method":"session/resume","params":{{"sessionId":"{session}"}}}}"#),
+    );
+    let (wire, _) = bus.sees_request(again, "session/request_permission");
+    assert_eq!(bus.sees_json(again)["params"]["n"], 1);
+    assert_eq!(bus.sees_json(again), json!({"jsonrpc":"2.0","id":2,"result":{}}));
+    bus.sends(again, &format!(r#"{{"id":{wire},"result":"yes"}}"#));
+    assert_eq!(bus.sees(worker), r#"{"id":5,"result":"yes"}"#);
+    bus.passes(Duration::from_secs(600));
+    bus.sees_nothing(worker);
+    bus.sends(worker, &format!(r#"{{"id":{prompt},"result":{{}}}}"#));
+    bus.is_idle();
+}
+
+#[test]
+fn keeping_ends_with_a_cancel_and_whatever_was_asked_answered() {
+    let mut bus = TestBus::with(1);
+    let ann = bus.acp_client();
+    let worker = bus.worker(0);
+    bus.greets(worker);
+    bus.sees(ann);
+    let session = bus.opens(ann, worker, "s1");
+    bus.happens(Event::Broken(ann));
+    bus.sends(worker, r#"{"id":5,"method":"session/request_permission","params":{"sessionId":"s1"}}"#);
+    bus.sees_nothing(worker);
+    bus.passes(Duration::from_secs(301));
+    bus.sees_error(worker, json!(5), "client_gone");
+    assert_eq!(bus.sees_json(worker)["method"], "session/cancel");
+    let (wire, close) = bus.sees_request(worker, "session/close");
+    assert_eq!(close["params"]["sessionId"], "s1");
+    bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
+    let again = bus.client();
+    bus.sends(
+        again,
+        &format!(r#"{{"id":2,"method":"session/prompt","params":{{"sessionId":"{session}"}}}}"#),
+    );
+    bus.sees_error(again, json!(2), "unknown_session");
+    bus.happens(Event::Broken(again));
+    assert!(bus.bus.is_empty());
+}
+
+#[test]
+fn a_client_that_says_bye_leaves_nothing_behind() {
+    let mut bus = TestBus::with(1);
+    let (ann, worker) = (bus.client(), bus.worker(0));
+    bus.opens(ann, worker, "s1");
+    bus.sends(ann, r#"{"method":"_bus/bye"}"#);
+    bus.happens(Event::Ended(ann));
+    assert_eq!(bus.sees_json(worker)["method"], "session/cancel");
+    assert!(bus.bus.is_empty());
+}
+
+#[test]
+fn a_dedicated_worker_serves_one_client_and_goes_with_it() {
+    let mut of = pool("agents", 1);
+    of.mode = Mode::Dedicated;
+    of.max_instances = 2;
+    let mut bus = TestBus::of(config(vec![of], Limits { session_keep: Duration::ZERO, ..Limits::default() }));
+    let (ann, ben) = (bus.client(), bus.client());
+    bus.sends(ann, r#"{"id":1,"method":"m"}"#);
+    bus.sends(ben, r#"{"id":1,"method":"m"}"#);
+    let (one, two) = (bus.worker(0), bus.worker(1));
+    bus.sees_request(one, "m");
+    bus.sees_request(two, "m");
+    bus.sends(one, r#"{"id":1,"method":"roots/list"}"#);
+    bus.sees_request(ann, "roots/list");
+    let carl = bus.client();
+    bus.sends(carl, r#"{"id":1,"method":"m"}"#);
+    bus.sees_error(carl, json!(1), "busy");
+    bus.happens(Event::Broken(ann));
+    assert!(!bus.processes[0].stdin_open, "its process goes");
+    assert_eq!(bus.sees_json(one)["error"]["data"]["reason"], Value::from("client_gone"));
+    bus.crashes(0);
+    bus.sends(carl, r#"{"id":2,"method":"m"}"#);
+    let third = bus.worker(2);
+    bus.sees_request(third, "m");
+}

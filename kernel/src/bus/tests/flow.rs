@@ -1,0 +1,121 @@
+//! Flow control: who waits for whom, and for how long.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{Limits, TestBus, config, pool};
+
+fn small() -> Limits {
+    Limits { max_output_queue: 1000, backpressure_timeout: Duration::from_secs(10), ..Limits::default() }
+}
+
+fn long(method: &str, session: &str) -> String {
+    let filler = "x".repeat(400);
+    format!(r#"{{"method":"{method}","params":{{"sessionId":"{session}","filler":"{filler}"}}}}"#)
+}
+
+#[test]
+fn a_worker_that_does_not_read_holds_up_its_clients_and_is_then_stopped() {
+    let mut bus = TestBus::of(config(vec![pool("agents", 1)], small()));
+    let (client, worker) = (bus.client(), bus.worker(0));
+    bus.deafens(worker);
+    let filler = "x".repeat(400);
+    for id in 1..=4 {
+        bus.sends(client, &format!(r#"{{"id":{id},"method":"m","params":"{filler}"}}"#));
+    }
+    assert!(!bus.bus.wants_read(client));
+    bus.passes(Duration::from_secs(9));
+    bus.sees_nothing(client);
+    bus.passes(Duration::from_secs(1));
+    for id in 1..=3 {
+        bus.sees_error(client, json!(id), "busy");
+    }
+    assert!(bus.bus.wants_read(client));
+    // The fourth line was not handled while the client was held up; it waits for the next life.
+    bus.sees_nothing(client);
+    bus.crashes(0);
+    bus.passes(Duration::from_secs(1));
+    let next = bus.worker(1);
+    bus.sees_request(next, "m");
+}
+
+#[test]
+fn a_worker_that_reads_again_is_given_everything_in_order() {
+    let mut bus = TestBus::of(config(vec![pool("agents", 1)], small()));
+    let (client, worker) = (bus.client(), bus.worker(0));
+    bus.deafens(worker);
+    let filler = "x".repeat(400);
+    for id in 1..=6 {
+        bus.sends(client, &format!(r#"{{"id":{id},"method":"m{id}","params":"{filler}"}}"#));
+    }
+    bus.hears_again(worker);
+    for id in 1..=6 {
+        bus.sees_request(worker, &format!("m{id}"));
+    }
+    assert!(bus.bus.wants_read(client));
+}
+
+#[test]
+fn a_client_that_does_not_read_holds_up_a_worker_of_its_own_only() {
+    let mut bus = TestBus::of(config(vec![pool("agents", 1)], small()));
+    let (deaf, worker) = (bus.client(), bus.worker(0));
+    bus.opens(deaf, worker, "s1");
+    bus.deafens(deaf);
+    for _ in 0..3 {
+        bus.sends(worker, &long("session/update", "s1"));
+    }
+    assert!(!bus.bus.wants_read(worker));
+    bus.passes(Duration::from_secs(10));
+    assert!(bus.is_closed(deaf), "it took nothing for as long as it may");
+    assert!(bus.bus.wants_read(worker));
+}
+
+#[test]
+fn a_client_that_does_not_read_costs_others_nothing_but_a_moment() {
+    let mut bus = TestBus::of(config(vec![pool("agents", 1)], small()));
+    let (deaf, other, worker) = (bus.client(), bus.client(), bus.worker(0));
+    bus.opens(deaf, worker, "s1");
+    bus.opens(other, worker, "s2");
+    bus.deafens(deaf);
+    for _ in 0..8 {
+        bus.sends(worker, &long("session/update", "s1"));
+        assert!(bus.bus.wants_read(worker), "up to four times the limit");
+        bus.sends(worker, r#"{"method":"session/update","params":{"sessionId":"s2"}}"#);
+        bus.sees_json(other);
+    }
+    for _ in 0..4 {
+        bus.sends(worker, &long("session/update", "s1"));
+    }
+    assert!(!bus.bus.wants_read(worker));
+    bus.passes(Duration::from_secs(1));
+    assert!(bus.is_closed(deaf) && bus.bus.wants_read(worker));
+    bus.bus.check_invariants();
+}
+
+#[test]
+fn a_client_that_asks_without_reading_is_not_read() {
+    let mut bus = TestBus::of(config(vec![pool("agents", 1)], small()));
+    let client = bus.client();
+    bus.deafens(client);
+    for id in 0..20 {
+        bus.sends(client, &format!(r#"{{"id":{id},"method":"_bus/status"}}"#));
+    }
+    assert!(!bus.bus.wants_read(client));
+    bus.hears_again(client);
+    for id in 0..20 {
+        assert_eq!(bus.sees_json(client)["id"], id);
+    }
+}
+
+#[test]
+fn limits_are_answered_busy() {
+    let limits = Limits { max_calls: 2, max_clients: 1, ..Limits::default() };
+    let mut bus = TestBus::of(config(vec![pool("agents", 1)], limits));
+    let client = bus.client();
+    assert!(bus.bus.connect(None, bus.now).is_none());
+    for id in 1..=3 {
+        bus.sends(client, &format!(r#"{{"id":{id},"method":"m"}}"#));
+    }
+    bus.sees_error(client, json!(3), "busy");
+}

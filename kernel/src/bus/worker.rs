@@ -1,0 +1,213 @@
+//! A worker: a place for a process in a pool, what the process there has been told, and what waits for it.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::Moment;
+use super::answer::Death;
+use super::call::{CallKey, Party};
+use super::envelope::Span;
+use super::handshake::{Handshake, Offers};
+use super::life::{Is, Life};
+use super::pool::PoolId;
+use crate::config::PoolConfig;
+use crate::key::{Link, SessionKey};
+use crate::limit::STDERR_TAIL_BYTES;
+
+pub(super) struct Worker {
+    pub(super) pool: PoolId,
+    /// How it is started. The pool's may have changed since: then this one is `retiring`.
+    pub(super) config: Arc<PoolConfig>,
+    pub(super) index: u32,
+    pub(super) party: Party,
+    pub(super) life: Life,
+    /// Takes nothing new and leaves when it has nothing left to do, at the latest at `retire_by`.
+    pub(super) retiring: bool,
+    pub(super) retire_by: Option<Moment>,
+    /// Of a dedicated pool: the one client it serves.
+    pub(super) belongs_to: Option<Link>,
+    /// When it must have answered initialize.
+    pub(super) initialize_by: Moment,
+    pub(super) silence_alarm: bool,
+    /// Why the last start failed, or how the last life ended, for people.
+    pub(super) last_words: Option<String>,
+    /// What the process still says is of no interest: its life was over for the others, or is being replaced.
+    pub(super) silenced: bool,
+    /// How this life ends, once it does.
+    pub(super) death: Death,
+
+    // Of this life only; see `forget`.
+    /// Its pipes. Some from the order to start until the process is gone.
+    pub(super) link: Option<Link>,
+    pub(super) pid: Option<u32>,
+    pub(super) speech: Speech,
+    pub(super) offers: Offers,
+    /// What is to be said once it is ready, in order.
+    pub(super) waits: VecDeque<Wait>,
+    pub(super) waits_bytes: usize,
+    /// By the agent's names.
+    pub(super) sessions: HashMap<Box<[u8]>, SessionKey>,
+    /// How many of these are labels, which the agent knows nothing of.
+    pub(super) labels: usize,
+    /// Clients that it serves, or has served.
+    pub(super) joined: BTreeSet<Link>,
+    /// Calls in flight whose answers will name a session.
+    pub(super) opening: u32,
+    /// What it said of sessions that no answer has named yet.
+    pub(super) early: Vec<Early>,
+    pub(super) early_bytes: usize,
+    /// The last session-less notification of each method.
+    pub(super) notices: Vec<Notice>,
+    /// Which client an elicitation went to.
+    pub(super) elicitations: VecDeque<(Box<[u8]>, Link)>,
+    /// When it last wrote something, or was first asked something.
+    pub(super) heard: Moment,
+    pub(super) stderr_tail: VecDeque<u8>,
+}
+
+/// How far its handshake is.
+#[derive(Clone, Debug)]
+pub(super) enum Speech {
+    /// It has been told nothing and can become anything.
+    Fresh,
+    /// It is to be initialized so once it is up.
+    Reserved(Arc<Handshake>),
+    /// Its answer to initialize is awaited.
+    Awaiting(Arc<Handshake>),
+    /// It is ready for clients of this handshake. `answer`: to initialize; none for the plain handshake.
+    Ready { handshake: Arc<Handshake>, answer: Option<Arc<Greeting>> },
+}
+
+/// A worker's answer to initialize, which every client that joins is given under its own id.
+#[derive(Debug)]
+pub(super) struct Greeting {
+    pub(super) line: Box<[u8]>,
+    pub(super) id: Span,
+}
+
+#[derive(Debug)]
+pub(super) enum Wait {
+    /// A client's initialize, to be answered with the greeting.
+    Join(CallKey),
+    /// A line, its ids already the worker's. `None`: a notification.
+    Say(Option<CallKey>, Box<[u8]>),
+}
+
+#[derive(Debug)]
+pub(super) struct Early {
+    pub(super) name: Box<[u8]>,
+    pub(super) line: Box<[u8]>,
+}
+
+#[derive(Debug)]
+pub(super) struct Notice {
+    pub(super) method: Box<[u8]>,
+    pub(super) line: Box<[u8]>,
+}
+
+impl Worker {
+    pub(super) fn new(
+        pool: PoolId,
+        config: Arc<PoolConfig>,
+        index: u32,
+        party: Party,
+        now: Moment,
+    ) -> Worker {
+        Worker {
+            pool,
+            config,
+            index,
+            party,
+            life: Life::new(now),
+            retiring: false,
+            retire_by: None,
+            belongs_to: None,
+            initialize_by: Moment::ZERO,
+            silence_alarm: false,
+            last_words: None,
+            silenced: false,
+            death: Death::Hung,
+            link: None,
+            pid: None,
+            speech: Speech::Fresh,
+            offers: Offers::default(),
+            waits: VecDeque::new(),
+            waits_bytes: 0,
+            sessions: HashMap::new(),
+            labels: 0,
+            joined: BTreeSet::new(),
+            opening: 0,
+            early: Vec::new(),
+            early_bytes: 0,
+            notices: Vec::new(),
+            elicitations: VecDeque::new(),
+            heard: now,
+            stderr_tail: VecDeque::new(),
+        }
+    }
+
+    /// This life is over: nothing of what the process knew is true of the next. Only what the next is reserved
+    /// for remains.
+    pub(super) fn forget(&mut self) {
+        if !matches!(self.speech, Speech::Reserved(_)) {
+            self.speech = Speech::Fresh;
+            self.belongs_to = None;
+            self.opening = 0;
+        }
+        self.offers = Offers::default();
+        self.sessions.clear();
+        self.labels = 0;
+        self.joined.clear();
+        self.early = Vec::new();
+        self.early_bytes = 0;
+        self.notices = Vec::new();
+        self.elicitations = VecDeque::new();
+        self.pid = None;
+        self.death = Death::Hung;
+    }
+
+    pub(super) fn handshake(&self) -> Option<&Arc<Handshake>> {
+        match &self.speech {
+            Speech::Fresh => None,
+            Speech::Reserved(handshake) | Speech::Awaiting(handshake) | Speech::Ready { handshake, .. } => {
+                Some(handshake)
+            }
+        }
+    }
+
+    /// It speaks this handshake, or can learn it.
+    pub(super) fn can_speak(&self, handshake: &Handshake) -> bool {
+        self.handshake().is_none_or(|own| **own == *handshake)
+    }
+
+    /// Sessions of the agent, which is what `max_sessions` counts.
+    pub(super) fn open_sessions(&self) -> usize {
+        self.sessions.len() - self.labels
+    }
+
+    /// Lines can be written to it now.
+    pub(super) fn ready_link(&self) -> Option<Link> {
+        self.link.filter(|_| matches!(self.speech, Speech::Ready { .. }))
+    }
+
+    pub(super) fn mutter(&mut self, bytes: &[u8]) {
+        let keep = &bytes[bytes.len().saturating_sub(STDERR_TAIL_BYTES)..];
+        let excess = (self.stderr_tail.len() + keep.len()).saturating_sub(STDERR_TAIL_BYTES);
+        self.stderr_tail.drain(..excess);
+        self.stderr_tail.extend(keep);
+    }
+
+    /// For status.
+    pub(super) fn state(&self) -> &'static str {
+        match self.life.is() {
+            Is::Resting { .. } => "resting",
+            Is::Starting => "starting",
+            Is::Up if self.retiring => "retiring",
+            Is::Up if matches!(self.speech, Speech::Awaiting(_)) => "initializing",
+            Is::Up => "up",
+            Is::Closing { .. } | Is::Ending { .. } | Is::Terminating { .. } | Is::Killed { .. } => "stopping",
+            Is::Broken { .. } => "broken",
+            Is::Gone => "gone",
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! bus.json: what the user declares. Text in, `Config` out; a `Config` that exists is valid.
+//!
+//! One reading finds every fault of the file, each with its JSON path. Nothing here looks whether a program
+//! or a folder exists, and no message holds the value of an environment variable.
+
+mod address;
+mod fault;
+mod json;
+mod parse;
+mod place;
+mod schema;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::{self, Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{env, fmt, fs, io};
+
+pub use address::{parse_listen, parse_tcp, parse_unix};
+pub use fault::{ConfigFault, ConfigFaults};
+pub use schema::schema;
+
+use place::Place;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    pub listen: Vec<Listen>,
+    pub default_pool: Option<Box<str>>,
+    pub pools: Vec<Arc<PoolConfig>>,
+    pub limits: Limits,
+}
+
+impl Config {
+    /// Reads the file; relative paths in it are relative to its folder.
+    pub fn load(path: &Path) -> Result<Config, ConfigFaults> {
+        load_with(path, parse::config)
+    }
+
+    /// Reads the text of a bus.json that stands in `folder`.
+    pub fn parse(text: &str, folder: &Path) -> Result<Config, ConfigFaults> {
+        parse_with(text, folder, parse::config)
+    }
+}
+
+/// Only where the bus of this file listens. Its other faults are not looked at, and no variable of the
+/// environment that its pools ask for is needed: this is for clients.
+pub fn load_listen(path: &Path) -> Result<Vec<Listen>, ConfigFaults> {
+    load_with(path, parse::doors)
+}
+
+type Parse<T> = fn(&str, Place<'_>) -> Result<T, Vec<ConfigFault>>;
+
+fn load_with<T>(path: &Path, parse: Parse<T>) -> Result<T, ConfigFaults> {
+    let in_file = |faults| ConfigFaults { file: path.display().to_string(), faults };
+    let unreadable =
+        |error: io::Error| in_file(vec![ConfigFault::of_file(format!("cannot be read: {error}"))]);
+    let text = fs::read_to_string(path).map_err(unreadable)?;
+    let absolute = path::absolute(path).map_err(unreadable)?;
+    let folder = absolute.parent().unwrap_or(&absolute);
+    parse_with(&text, folder, parse).map_err(|faults| in_file(faults.faults))
+}
+
+fn parse_with<T>(text: &str, folder: &Path, parse: Parse<T>) -> Result<T, ConfigFaults> {
+    let folder = path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    parse(text, Place { folder: &folder, variable: &|name| env::var(name) }).map_err(ConfigFaults::of_text)
+}
+
+/// One door of the bus, and the pool that its clients are bound to unless they say otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Listen {
+    pub at: Address,
+    pub pool: Option<Box<str>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    Tcp { host: Box<str>, port: u16 },
+    Unix(PathBuf),
+    Stdio,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+pub struct PoolConfig {
+    pub id: Box<str>,
+    pub program: Program,
+    pub args: Vec<String>,
+    pub mode: Mode,
+    /// Processes kept. `1 <= instances <= max_instances`.
+    pub instances: u32,
+    pub max_instances: u32,
+    pub max_sessions: u32,
+    pub cwd: Option<PathBuf>,
+    pub env: BTreeMap<String, String>,
+    pub inherit_env: InheritEnv,
+}
+
+/// Without the values of `env`: they may be secrets, and what can be printed ends up in a log.
+impl fmt::Debug for PoolConfig {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.env.keys().collect::<Vec<_>>();
+        out.debug_struct("PoolConfig")
+            .field("id", &self.id)
+            .field("program", &self.program)
+            .field("args", &self.args)
+            .field("mode", &self.mode)
+            .field("instances", &self.instances)
+            .field("max_instances", &self.max_instances)
+            .field("max_sessions", &self.max_sessions)
+            .field("cwd", &self.cwd)
+            .field("env", &names)
+            .field("inherit_env", &self.inherit_env)
+            .finish()
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// The bare name `stdio-bus`: this very binary.
+    ThisBinary,
+    /// A bare name, to be found in PATH.
+    InPath(String),
+    /// A path, made absolute from the folder of bus.json.
+    At(PathBuf),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Shared,
+    Dedicated,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InheritEnv {
+    All,
+    Nothing,
+    Only(Vec<String>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub max_input_buffer: usize,
+    pub max_output_queue: usize,
+    pub backpressure_timeout: Duration,
+    pub max_restarts: u32,
+    pub restart_window: Duration,
+    pub init_timeout: Duration,
+    /// None: off.
+    pub silence_timeout: Option<Duration>,
+    pub drain_timeout: Duration,
+    pub session_keep: Duration,
+    pub max_clients: usize,
+    pub max_calls: usize,
+    pub max_held_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            max_input_buffer: 64 << 20,
+            max_output_queue: 4 << 20,
+            backpressure_timeout: Duration::from_secs(60),
+            max_restarts: 5,
+            restart_window: Duration::from_secs(60),
+            init_timeout: Duration::from_secs(30),
+            silence_timeout: None,
+            drain_timeout: Duration::from_secs(30),
+            session_keep: Duration::from_secs(300),
+            max_clients: 10_000,
+            max_calls: 1 << 20,
+            max_held_bytes: 1 << 30,
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Where names in bus.json lead: relative paths, `~/` and `${VAR}`.
+//!
+//! The environment comes in as a function, so that a test needs no real one. No message holds the value of a
+//! variable.
+
+use std::env::VarError;
+use std::path::{Path, PathBuf};
+
+/// What a name is relative to: the folder of bus.json, and the environment.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    /// Absolute.
+    pub(super) folder: &'a Path,
+    pub(super) variable: &'a dyn Fn(&str) -> Result<String, VarError>,
+}
+
+impl Place<'_> {
+    /// The absolute path that `text` names.
+    pub(super) fn path(&self, text: &str) -> Result<PathBuf, String> {
+        if text.contains('\0') {
+            return Err("must not hold a NUL character".to_owned());
+        }
+        if text.is_empty() {
+            return Err("must not be empty".to_owned());
+        }
+        let path = match text.strip_prefix("~/") {
+            Some(rest) => Path::new(&self.value_of("HOME")?).join(rest),
+            None if text == "~" => PathBuf::from(self.value_of("HOME")?),
+            None => PathBuf::from(text),
+        };
+        // By components, so that `./agent` does not leave its dot behind.
+        Ok(self.folder.join(path).components().collect())
+    }
+
+    /// `text` with each `${NAME}` replaced by what the environment has under that name. `$${` stands for `${`.
+    pub(super) fn expand(&self, text: &str) -> Result<String, String> {
+        let mut expanded = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(at) = rest.find("${") {
+            if let Some(before) = rest[..at].strip_suffix('$') {
+                expanded.push_str(before);
+                expanded.push_str("${");
+                rest = &rest[at + 2..];
+                continue;
+            }
+            expanded.push_str(&rest[..at]);
+            let Some(length) = rest[at + 2..].find('}') else {
+                return Err("\"${\" without its \"}\" (a plain \"${\" is written \"$${\")".to_owned());
+            };
+            let name = &rest[at + 2..at + 2 + length];
+            if !is_variable_name(name) {
+                return Err("what stands in \"${...}\" is no name of a variable".to_owned());
+            }
+            expanded.push_str(&self.value_of(name)?);
+            rest = &rest[at + 2 + length + 1..];
+        }
+        expanded.push_str(rest);
+        Ok(expanded)
+    }
+
+    fn value_of(&self, name: &str) -> Result<String, String> {
+        (self.variable)(name).map_err(|fault| match fault {
+            VarError::NotPresent => format!("the environment variable {name} is not set"),
+            VarError::NotUnicode(_) => format!("the environment variable {name} is not UTF-8"),
+        })
+    }
+}
+
+fn is_variable_name(name: &str) -> bool {
+    !name.is_empty()
+        && !name.starts_with(|c: char| c.is_ascii_digit())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variable(name: &str) -> Result<String, VarError> {
+        match name {
+            "HOME" => Ok("/home/ann".to_owned()),
+            "KEY" => Ok("s3cret".to_owned()),
+            "ODD" => Ok("${KEY}".to_owned()),
+            "LATIN" => Err(VarError::NotUnicode("s3cret".into())),
+            _ => Err(VarError::NotPresent),
+        }
+    }
+
+    fn place() -> Place<'static> {
+        Place { folder: Path::new("/srv/bus"), variable: &variable }
+    }
+
+    #[test]
+    fn a_path_is_absolute_afterwards() {
+        let cases = [
+            ("agent", "/srv/bus/agent"),
+            ("./bin/agent", "/srv/bus/bin/agent"),
+            ("../agent", "/srv/bus/../agent"),
+            (".", "/srv/bus"),
+            ("/opt/agent", "/opt/agent"),
+            ("~/bin/agent", "/home/ann/bin/agent"),
+            ("~", "/home/ann"),
+            ("~ben/x", "/srv/bus/~ben/x"),
+        ];
+        for (text, path) in cases {
+            assert_eq!(place().path(text), Ok(PathBuf::from(path)), "{text}");
+        }
+        assert_eq!(place().path(""), Err("must not be empty".to_owned()));
+        assert_eq!(place().path("a\0b"), Err("must not hold a NUL character".to_owned()));
+        let homeless = Place { variable: &|_| Err(VarError::NotPresent), ..place() };
+        assert_eq!(homeless.path("~/x"), Err("the environment variable HOME is not set".to_owned()));
+    }
+
+    #[test]
+    fn only_a_braced_name_is_replaced_and_only_once() {
+        let cases = [
+            ("plain", "plain"),
+            ("$KEY $ $$ {KEY}", "$KEY $ $$ {KEY}"),
+            ("${KEY}", "s3cret"),
+            ("a${KEY}b${KEY}", "as3cretbs3cret"),
+            ("${ODD}", "${KEY}"),
+            ("$${KEY}", "${KEY}"),
+            ("$$${KEY}", "$${KEY}"),
+            ("Zoë ${KEY} é", "Zoë s3cret é"),
+        ];
+        for (text, expanded) in cases {
+            assert_eq!(place().expand(text).as_deref(), Ok(expanded), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_replaced_is_named_without_its_value() {
+        let cases = [
+            ("${GONE}", "the environment variable GONE is not set"),
+            ("${LATIN}", "the environment variable LATIN is not UTF-8"),
+            ("${}", "what stands in \"${...}\" is no name of a variable"),
+            ("${s3cret with spaces}", "what stands in \"${...}\" is no name of a variable"),
+            ("s3cret${KEY", "\"${\" without its \"}\" (a plain \"${\" is written \"$${\")"),
+        ];
+        for (text, message) in cases {
+            assert_eq!(place().expand(text), Err(message.to_owned()), "{text}");
+        }
+    }
+}

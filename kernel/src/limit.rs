@@ -1,0 +1,60 @@
+//! Every number that bus.json does not set, in one place, with what each must hold towards the others.
+
+use std::time::Duration;
+
+/// A worker's first rest after a crash. Doubles with each crash up to `REST_LONGEST`.
+pub const REST_FIRST: Duration = Duration::from_millis(100);
+pub const REST_LONGEST: Duration = Duration::from_secs(10);
+/// A worker that was up this long starts again with `REST_FIRST`.
+pub const REST_FORGIVEN_AFTER: Duration = Duration::from_secs(30);
+
+/// A crash closes stdout a moment before the exit is known; only after this long is it not a crash.
+pub const EXIT_AFTER_EOF: Duration = Duration::from_millis(250);
+/// From the end of stdin to SIGTERM. Most agents leave within a second of it.
+pub const STOP_BY_EOF: Duration = Duration::from_secs(2);
+/// From SIGTERM to SIGKILL.
+pub const STOP_BY_TERM: Duration = Duration::from_secs(3);
+/// The same once the user has lost patience (a second signal).
+pub const STOP_AT_ONCE: Duration = Duration::from_millis(200);
+/// From SIGKILL to giving the process up: it hangs in the kernel.
+pub const STOP_BY_KILL: Duration = Duration::from_secs(5);
+/// At the end, how long clients may take to read their last answers.
+pub const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// A peer's queue is above its limit when it holds `max_output_queue` bytes and has room again at this part of it.
+pub const QUEUE_LOW_PART: usize = 2;
+/// A worker that serves others too is not held up by one slow client until this many times `max_output_queue`
+/// wait for it..
+pub const QUEUE_HARD_TIMES: usize = 4;
+/// ..and then only this long, if the client takes nothing.
+pub const STALL: Duration = Duration::from_secs(1);
+
+/// A call that could not be written is given to another worker at most this often.
+pub const MOVES: u8 = 3;
+/// Of a worker's stderr, the end is kept for those who ask why it died.
+pub const STDERR_TAIL_BYTES: usize = 4096;
+/// Session-less notifications kept for clients that join later, the last of each method.
+pub const NOTICES: usize = 16;
+pub const NOTICE_BYTES: usize = 64 << 10;
+/// Process-wide requests repeated to workers that start later.
+pub const TOLD: usize = 64;
+/// Elicitations of one worker that are open at a time.
+pub const ELICITATIONS: usize = 256;
+/// Of the answer that opened a session, kept to answer whoever takes the session up again.
+pub const OPENING_BYTES: usize = 64 << 10;
+/// A JSON-RPC id, a session id or a pool name longer than this is refused.
+pub const NAME_BYTES: usize = 4096;
+
+/// Buffers kept for reuse, so that a busy link does not allocate and an idle one holds nothing.
+pub const SPARE_BUFFERS: usize = 64;
+pub const SPARE_BUFFER_BYTES: usize = 256 << 10;
+
+/// A wire id is `generation << CALL_INDEX_BITS | index`.
+pub const CALL_INDEX_BITS: u32 = 20;
+/// The most that `max_calls` may be.
+pub const CALLS: usize = 1 << CALL_INDEX_BITS;
+
+// Below 2^53: a JavaScript worker must hand the id back unchanged.
+const _: () = assert!(32 + CALL_INDEX_BITS < 53);
+const _: () = assert!(QUEUE_LOW_PART > 1 && QUEUE_HARD_TIMES > 1);
+const _: () = assert!(REST_FIRST.as_millis() < REST_LONGEST.as_millis());

@@ -1,0 +1,119 @@
+//! What a child does between fork and exec, so that it starts with nothing of ours but its three pipes.
+//!
+//! A launcher may have given us a signal mask, ignored signals and open fds, and the loop has handlers and a
+//! raised limit of open files; std passes the most of these on. The only unsafe code of the crate is here.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use nix::libc;
+use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
+use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
+use nix::unistd::setsid;
+#[cfg(target_os = "linux")]
+use nix::unistd::{Pid, getpid, getppid};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Leads a process group of its own and dies with the bus.
+    Worker,
+    /// Leads a session of its own and outlives the bus.
+    Guard,
+}
+
+/// The limit of open files as the bus found it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpenFiles {
+    soft: rlim_t,
+    hard: rlim_t,
+}
+
+/// Lets the bus itself open as many files as it may, and remembers the limit that its workers are to have:
+/// programs that still use select(2) fail with fds above 1023.
+pub(super) fn raise_open_files() -> Option<OpenFiles> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
+    // macOS says "unlimited" and then refuses more than OPEN_MAX.
+    let most = if cfg!(target_os = "macos") { hard.min(10_240) } else { hard };
+    if soft >= most {
+        return None;
+    }
+    setrlimit(Resource::RLIMIT_NOFILE, most, hard).ok()?;
+    Some(OpenFiles { soft, hard })
+}
+
+#[allow(unsafe_code)]
+pub(super) fn prepare(command: &mut Command, role: Role, files: Option<OpenFiles>) {
+    #[cfg(target_os = "linux")]
+    let parent = getpid();
+    if role == Role::Worker {
+        command.process_group(0);
+    }
+    let settle = move || {
+        reset_signals();
+        if let Some(files) = files {
+            setrlimit(Resource::RLIMIT_NOFILE, files.soft, files.hard)?;
+        }
+        if role == Role::Guard {
+            setsid()?;
+        }
+        #[cfg(target_os = "linux")]
+        if role == Role::Worker {
+            die_with(parent)?;
+        }
+        close_inherited_on_exec();
+        Ok(())
+    };
+    // SAFETY: the closure runs in the forked child, where only async-signal-safe calls are allowed. It makes
+    // system calls on values it has copied; it allocates nothing and takes no lock.
+    unsafe { command.pre_exec(settle) };
+}
+
+/// Dispositions first: with the mask open, a pending signal would run a handler of the bus in the child.
+#[allow(unsafe_code)]
+fn reset_signals() {
+    const LAST: libc::c_int = if cfg!(target_os = "linux") { 64 } else { 31 };
+    for signal in 1..=LAST {
+        // SAFETY: SIG_DFL is no code of ours. Numbers that cannot be reset are refused with EINVAL.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
+}
+
+/// The bus may have died before the wish was known to the kernel, so the parent is looked at again.
+#[cfg(target_os = "linux")]
+fn die_with(parent: Pid) -> nix::Result<()> {
+    nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
+    match getppid() == parent {
+        true => Ok(()),
+        false => Err(nix::errno::Errno::ESRCH),
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
+fn close_inherited_on_exec() {
+    // By number, because a libc older than the kernel has no such function.
+    // SAFETY: a system call on integers. It closes nothing now, so the pipe by which std learns of a failed exec
+    // goes on working.
+    let refused =
+        unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    if refused != 0 {
+        close_each_on_exec();
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn close_inherited_on_exec() {
+    close_each_on_exec();
+}
+
+/// Our own fds are close-on-exec anyway; those of a launcher have low numbers.
+#[allow(unsafe_code)]
+fn close_each_on_exec() {
+    const FDS_AT_MOST: rlim_t = 4096;
+    let fds = getrlimit(Resource::RLIMIT_NOFILE).map_or(FDS_AT_MOST, |(soft, _)| soft.min(FDS_AT_MOST));
+    for fd in 3..fds as libc::c_int {
+        // SAFETY: sets a flag of an fd number; EBADF where it is not open.
+        unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
+}

@@ -1,0 +1,44 @@
+//! `agent`: the workers that come with the bus, each an agent on stdin and stdout.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use workers::echo;
+
+#[derive(clap::Subcommand)]
+pub(crate) enum Agent {
+    /// An agent that says every prompt back, for trying things out and for load tests
+    Echo(EchoArgs),
+}
+
+#[derive(clap::Args)]
+pub(crate) struct EchoArgs {
+    /// Answer each prompt in exactly so many chunks
+    #[arg(long, value_name = "N")]
+    chunks: Option<usize>,
+    /// Cut or pad the text of each chunk to so many bytes
+    #[arg(long, value_name = "N")]
+    chunk_bytes: Option<usize>,
+    /// Wait so long between the updates of a turn
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    delay_ms: u64,
+    /// Write each message on its own, instead of all that are ready at once
+    #[arg(long)]
+    flush_each: bool,
+    /// Keep sessions in this folder, so that another process can open them again
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+}
+
+pub(crate) fn run(agent: Agent) -> ExitCode {
+    match agent {
+        Agent::Echo(args) => echo::run(echo::Options {
+            chunks: args.chunks,
+            chunk_bytes: args.chunk_bytes,
+            delay: Duration::from_millis(args.delay_ms),
+            flush_each: args.flush_each,
+            state: args.state,
+        }),
+    }
+}

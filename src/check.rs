@@ -1,0 +1,230 @@
+//! `check`: what is wrong with the configuration, or what would run.
+//!
+//! Beyond what a `Config` promises it looks at this machine: a program or a folder that is not there is a fault
+//! here, since nothing of that pool would run. Starts nothing, and prints no value of a variable.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use kernel::config::{Config, ConfigFault, ConfigFaults, Mode, PoolConfig, Program};
+use nix::unistd::{AccessFlags, access};
+
+use crate::place;
+use crate::print::{Paint, answer, complain};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The configuration [default: $STDIO_BUS_CONFIG, else ./bus.json]
+    #[arg(long, value_name = "PATH")]
+    config: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let path = match place::config_path(args.config.as_deref()) {
+        Ok(path) => path,
+        Err(message) => return complain(message, 1),
+    };
+    let config = match Config::load(&path) {
+        Ok(config) => config,
+        Err(faults) => return tell(&faults),
+    };
+    let mut faults = Vec::new();
+    let report = describe(&path, &config, &mut faults, Paint::on_stdout());
+    let printed = answer(&report);
+    if faults.is_empty() { printed } else { tell(&ConfigFaults { file: path.display().to_string(), faults }) }
+}
+
+fn tell(faults: &ConfigFaults) -> ExitCode {
+    let paint = Paint::on_stderr();
+    for ConfigFault { path, message } in &faults.faults {
+        complain(format_args!("{}: {}: {message}", faults.file, paint.red(path)), 1);
+    }
+    ExitCode::FAILURE
+}
+
+/// What would run. What this machine lacks for it is noted in `faults`.
+fn describe(path: &Path, config: &Config, faults: &mut Vec<ConfigFault>, paint: Paint) -> String {
+    let mut pools = String::new();
+    for (index, pool) in config.pools.iter().enumerate() {
+        let before = faults.len();
+        let mut note = |key: &str, message: String| {
+            faults.push(ConfigFault { path: format!("pools[{index}].{key}"), message });
+        };
+        let program = program(pool).unwrap_or_else(|message| {
+            note("command", message);
+            named(&pool.program)
+        });
+        if let Some(message) = pool.cwd.as_deref().and_then(folder_fault) {
+            note("cwd", message);
+        }
+        describe_pool(&mut pools, pool, &program, paint);
+        for fault in &faults[before..] {
+            let _ = writeln!(pools, "  {} {}", paint.red("but"), fault.message);
+        }
+    }
+    let mut text = String::new();
+    let verdict = if faults.is_empty() { paint.green("good") } else { paint.red("would not run here") };
+    let _ = writeln!(text, "{}: {verdict}", path.display());
+    for door in &config.listen {
+        let _ = writeln!(text, "listens at {door}");
+    }
+    if let Some(pool) = &config.default_pool {
+        let _ = writeln!(text, "default pool {pool}");
+    }
+    text + &pools
+}
+
+fn describe_pool(text: &mut String, pool: &PoolConfig, program: &str, paint: Paint) {
+    let mode = match pool.mode {
+        Mode::Shared => "shared",
+        Mode::Dedicated => "dedicated",
+    };
+    let instances = match (pool.instances, pool.max_instances) {
+        (1, 1) => "1 instance".to_owned(),
+        (kept, most) if kept == most => format!("{kept} instances"),
+        (kept, most) => format!("{kept} to {most} instances"),
+    };
+    let name = paint.bold(format_args!("pool {}", pool.id));
+    let _ = writeln!(text, "{name}: {mode}, {instances}, up to {} sessions each", pool.max_sessions);
+    let args = pool.args.iter().map(|arg| format!(" {}", quoted(arg))).collect::<String>();
+    let _ = writeln!(text, "  runs {}{args}", quoted(program));
+    if let Some(cwd) = &pool.cwd {
+        let _ = writeln!(text, "  in {}", cwd.display());
+    }
+    if !pool.env.is_empty() {
+        let names = pool.env.keys().map(String::as_str).collect::<Vec<_>>();
+        let _ = writeln!(text, "  with {} set", names.join(", "));
+    }
+}
+
+/// The file that would be started, or why none would.
+fn program(pool: &PoolConfig) -> Result<String, String> {
+    match &pool.program {
+        Program::ThisBinary => {
+            let path =
+                env::current_exe().map_err(|error| format!("the file of stdio-bus is not found: {error}"))?;
+            Ok(path.display().to_string())
+        }
+        Program::At(path) => program_fault(path).map_or_else(|| Ok(path.display().to_string()), Err),
+        Program::InPath(name) => {
+            let path = pool.env.get("PATH").map(OsString::from).or_else(|| env::var_os("PATH"));
+            let found = find_in_path(name, &path.unwrap_or_default());
+            let hint = if name.contains(' ') { " (its arguments belong into args)" } else { "" };
+            let absent = || format!("{name:?} is not found in PATH{hint}");
+            found.map(|path| path.display().to_string()).ok_or_else(absent)
+        }
+    }
+}
+
+fn named(program: &Program) -> String {
+    match program {
+        Program::ThisBinary => "stdio-bus".to_owned(),
+        Program::At(path) => path.display().to_string(),
+        Program::InPath(name) => name.clone(),
+    }
+}
+
+/// As the bus itself looks: relative folders of PATH are passed over.
+fn find_in_path(name: &str, path: &OsStr) -> Option<PathBuf> {
+    let folders = env::split_paths(path).filter(|folder| folder.is_absolute());
+    folders.map(|folder| folder.join(name)).find(|candidate| program_fault(candidate).is_none())
+}
+
+fn program_fault(path: &Path) -> Option<String> {
+    let shown = path.display();
+    match fs::metadata(path) {
+        Err(error) => Some(format!("{shown}: {error}")),
+        Ok(found) if !found.is_file() => Some(format!("{shown} is not a file")),
+        Ok(_) => access(path, AccessFlags::X_OK).err().map(|_| format!("{shown} is not executable")),
+    }
+}
+
+fn folder_fault(path: &Path) -> Option<String> {
+    let shown = path.display();
+    match fs::metadata(path) {
+        Err(error) => Some(format!("{shown}: {error}")),
+        Ok(found) if !found.is_dir() => Some(format!("{shown} is not a folder")),
+        Ok(_) => access(path, AccessFlags::X_OK).err().map(|_| format!("{shown} may not be entered")),
+    }
+}
+
+/// As one would type it into a shell.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    // A control character must not steer the terminal.
+    let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    format!("'{}'", word.replace('\'', r"'\''").chars().map(shown).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `check` says of these pools in a folder that holds a plain file `plain`.
+    fn checked(pools: &str) -> (String, Vec<String>) {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("plain"), "").unwrap();
+        let config =
+            Config::parse(&format!(r#"{{"default_pool":"a","pools":{pools}}}"#), folder.path()).unwrap();
+        let mut faults = Vec::new();
+        let plain = Paint::on_terminal(false);
+        let text = describe(Path::new("bus.json"), &config, &mut faults, plain);
+        let here = folder.path().display().to_string();
+        let faults = faults.iter().map(|fault| fault.to_string().replace(&here, "HERE")).collect();
+        (text.replace(&here, "HERE"), faults)
+    }
+
+    #[test]
+    fn a_good_file_is_told_as_what_would_run() {
+        let (text, faults) = checked(
+            r#"[{"id":"a","command":"/bin/sh","args":["-c","it's",""],"cwd":".","env":{"TOKEN":"s3cret"}},
+                {"id":"b","command":"sh","env":{"PATH":"bin:/bin"},"instances":2,"max_instances":4,"mode":"dedicated"}]"#,
+        );
+        let expected = r"
+bus.json: good
+listens at tcp://127.0.0.1:9000
+default pool a
+pool a: shared, 1 instance, up to 64 sessions each
+  runs /bin/sh -c 'it'\''s' ''
+  in HERE
+  with TOKEN set
+pool b: dedicated, 2 to 4 instances, up to 64 sessions each
+  runs /bin/sh
+  with PATH set
+";
+        assert_eq!(text, expected.trim_start());
+        assert!(faults.is_empty());
+    }
+
+    #[test]
+    fn what_this_machine_lacks_is_a_fault_with_its_path() {
+        let (text, faults) = checked(
+            r#"[{"id":"a","command":"no-such-agent -y","cwd":"gone"},
+                {"id":"b","command":"./gone"}, {"id":"c","command":"./plain","cwd":"plain"},
+                {"id":"d","command":"./"}]"#,
+        );
+        let expected = [
+            r#"pools[0].command: "no-such-agent -y" is not found in PATH (its arguments belong into args)"#,
+            "pools[0].cwd: HERE/gone: No such file or directory (os error 2)",
+            "pools[1].command: HERE/gone: No such file or directory (os error 2)",
+            "pools[2].command: HERE/plain is not executable",
+            "pools[2].cwd: HERE/plain is not a folder",
+            "pools[3].command: HERE is not a file",
+        ];
+        assert_eq!(faults, expected);
+        assert!(text.starts_with("bus.json: would not run here\n"), "{text}");
+        assert!(text.contains("  but HERE/plain is not a folder\n"), "{text}");
+    }
+
+    #[test]
+    fn an_argument_cannot_steer_the_terminal() {
+        assert_eq!(quoted("\u{1b}[2J"), r"'\u{1b}[2J'");
+    }
+}

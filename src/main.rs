@@ -1,0 +1,93 @@
+//! The command line: one binary, one short file a command.
+
+#![forbid(unsafe_code)]
+
+mod agent;
+mod call;
+mod check;
+mod place;
+mod print;
+mod serve;
+mod status;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+const EXAMPLES: &str = "\
+Examples:
+  stdio-bus                                  serve what ./bus.json declares
+  stdio-bus --tcp 127.0.0.1:0                the same, on a free port of this machine
+  stdio-bus check --config my.json           is the file good, and what would run?
+  stdio-bus status                           one look at the running bus
+  stdio-bus call session/new '{\"cwd\":\"/tmp\",\"mcpServers\":[]}'
+
+The configuration is --config PATH, else $STDIO_BUS_CONFIG, else ./bus.json. The smallest one:
+  {\"pools\": [{\"id\": \"echo\", \"command\": \"stdio-bus\", \"args\": [\"agent\", \"echo\"]}]}
+
+Exit codes: 0 clean, 1 failure, 2 bad usage, 69 no bus answers, 78 bad configuration.";
+
+/// Many clients, few agent processes: a bus for agents that speak JSON-RPC on stdio.
+#[derive(Parser)]
+#[command(name = "stdio-bus", version, args_conflicts_with_subcommands = true, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: serve::Args,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the bus (also when no command is given)
+    Serve(serve::Args),
+    /// Say what is wrong with the configuration, or what would run
+    Check(check::Args),
+    /// One look at a running bus: its pools and workers
+    Status(status::Args),
+    /// Send one request through the bus and print the result of its answer
+    Call(call::Args),
+    /// Be an agent on stdin and stdout, for a pool to run
+    #[command(subcommand)]
+    Agent(agent::Agent),
+    /// Print the JSON Schema of bus.json
+    Schema,
+    /// End what the bus started when the bus itself is gone
+    #[command(hide = true)]
+    Guard,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match cli.command.unwrap_or(Command::Serve(cli.serve)) {
+        Command::Serve(args) => serve::run(args),
+        Command::Check(args) => check::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Call(args) => call::run(args),
+        Command::Agent(agent) => agent::run(agent),
+        Command::Schema => print::answer(&kernel::config::schema()),
+        Command::Guard => kernel::shell::guard(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn serve_is_what_no_command_means() {
+        let bare = Cli::try_parse_from(["stdio-bus", "--tcp", "localhost:0", "--stdio"]).ok().unwrap();
+        assert!(bare.command.is_none());
+        let named =
+            Cli::try_parse_from(["stdio-bus", "serve", "--tcp", "localhost:0", "--stdio"]).ok().unwrap();
+        let Some(Command::Serve(args)) = named.command else { panic!("serve was named") };
+        assert_eq!(bare.serve.doors(), args.doors());
+    }
+}

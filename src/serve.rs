@@ -1,0 +1,124 @@
+//! `serve`: runs the bus.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use kernel::config::{self, Address, Config, ConfigFaults, Listen};
+use kernel::shell;
+
+use crate::place;
+use crate::print::complain;
+
+/// EX_CONFIG of sysexits.h: starting again will not help.
+const BAD_CONFIGURATION: u8 = 78;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The configuration [default: $STDIO_BUS_CONFIG, else ./bus.json]
+    #[arg(long, value_name = "PATH")]
+    config: Option<PathBuf>,
+    /// Listen there instead of where the configuration says; port 0 is a free one
+    #[arg(long, value_name = "HOST:PORT", value_parser = config::parse_tcp)]
+    tcp: Vec<Address>,
+    /// Listen on this socket instead of where the configuration says
+    #[arg(long, value_name = "PATH", value_parser = parse_unix)]
+    unix: Vec<Address>,
+    /// Serve one client on stdin and stdout instead of listening where the configuration says
+    #[arg(long)]
+    stdio: bool,
+}
+
+pub(crate) fn run(args: Args) -> ExitCode {
+    let doors = match args.doors() {
+        Ok(doors) => doors,
+        Err(message) => return complain(format_args!("stdio-bus: {message}"), 2),
+    };
+    let path = match place::config_path(args.config.as_deref()) {
+        Ok(path) => path,
+        Err(message) => return complain(message, BAD_CONFIGURATION),
+    };
+    let config = match load(&path, &doors) {
+        Ok(config) => config,
+        Err(faults) => return complain(faults, BAD_CONFIGURATION),
+    };
+    let this_binary = match env::current_exe() {
+        Ok(path) => path,
+        Err(error) => return complain(format_args!("stdio-bus: cannot find its own file: {error}"), 1),
+    };
+    shell::start_logging();
+    let served = shell::serve(shell::Options {
+        config,
+        reload: Box::new(move || load(&path, &doors).map_err(|faults| faults.to_string())),
+        this_binary,
+        guard_args: vec!["guard".into()],
+    });
+    shell::flush_logs();
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is_misconfigured() => {
+            complain(format_args!("stdio-bus: {error}"), BAD_CONFIGURATION)
+        }
+        Err(error) => complain(format_args!("stdio-bus: {error}"), 1),
+    }
+}
+
+/// The file as it is now, with what the command line says instead of it.
+fn load(path: &Path, doors: &[Listen]) -> Result<Config, ConfigFaults> {
+    let mut config = Config::load(path)?;
+    if !doors.is_empty() {
+        config.listen = doors.to_vec();
+    }
+    Ok(config)
+}
+
+impl Args {
+    /// What replaces `listen`; nothing, if the configuration is to say it.
+    pub(crate) fn doors(&self) -> Result<Vec<Listen>, String> {
+        let stdio = self.stdio.then_some(Address::Stdio);
+        let addresses = self.tcp.iter().chain(&self.unix).cloned().chain(stdio).collect::<Vec<_>>();
+        for (index, address) in addresses.iter().enumerate() {
+            if address.is_exclusive() && addresses[..index].contains(address) {
+                return Err(format!("{address} is named twice"));
+            }
+        }
+        Ok(addresses.into_iter().map(Listen::from).collect())
+    }
+}
+
+fn parse_unix(path: &str) -> Result<Address, String> {
+    let here = env::current_dir().map_err(|error| format!("the working folder is gone: {error}"))?;
+    config::parse_unix(path, &here)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(tcp: &[&str], unix: &[&str], stdio: bool) -> Args {
+        let tcp = tcp.iter().map(|text| config::parse_tcp(text).unwrap()).collect();
+        let unix = unix.iter().map(|path| config::parse_unix(path, Path::new("/run")).unwrap()).collect();
+        Args { config: None, tcp, unix, stdio }
+    }
+
+    #[test]
+    fn the_flags_of_the_command_line_add_up() {
+        assert_eq!(args(&[], &[], false).doors(), Ok(Vec::new()));
+        let doors = args(&["[::1]:1", "localhost:0", "localhost:0"], &["bus.sock"], true).doors().unwrap();
+        let urls = doors.iter().map(Listen::to_string).collect::<Vec<_>>();
+        assert_eq!(
+            urls,
+            ["tcp://[::1]:1", "tcp://localhost:0", "tcp://localhost:0", "unix:///run/bus.sock", "stdio:"]
+        );
+    }
+
+    #[test]
+    fn no_address_is_taken_twice() {
+        let twice = args(&["127.0.0.1:1", "127.0.0.1:1"], &[], false).doors();
+        assert_eq!(twice, Err("tcp://127.0.0.1:1 is named twice".to_owned()));
+        assert_eq!(
+            args(&[], &["a", "/run/a"], false).doors(),
+            Err("unix:///run/a is named twice".to_owned())
+        );
+    }
+}

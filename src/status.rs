@@ -1,0 +1,25 @@
+//! `status`: one look at a running bus.
+
+use std::process::ExitCode;
+
+use clients::status;
+
+use crate::place::BusArgs;
+use crate::print::{answer, complain};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Print all that the bus says of itself, as one line of JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    bus: BusArgs,
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match args.bus.addresses().and_then(|addresses| status::ask(&addresses)) {
+        Ok(status) if args.json => answer(&format!("{status}\n")),
+        Ok(status) => answer(&status::describe(&status)),
+        Err(fault) => complain(&fault, fault.exit_code()),
+    }
+}

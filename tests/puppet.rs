@@ -1,0 +1,174 @@
+//! A worker that a test plays by hand.
+//!
+//! `puppet SOCKET [ANYTHING..]` connects to the test, says in one JSON line how it was started, and from then on
+//! is only hands and ears: what comes on stdin goes to the test, and what the test says goes to stdout, or is
+//! done. It has no will but one: it leaves when stdin ends or the test is gone. Knows nothing of JSON-RPC.
+//!
+//! A frame, in either direction, is one byte that says what it is, four that say how long, and that many bytes.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+use std::process::{self, Command, Stdio};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal, raise};
+use nix::unistd::{close, getpgrp, getppid, read};
+use serde_json::{Value, json};
+
+fn main() {
+    let mut args = env::args_os().skip(1);
+    let Some(first) = args.next() else { panic!("usage: puppet SOCKET") };
+    if first == "--linger" {
+        // Somebody's child that never leaves by itself.
+        SigSet::from(Signal::SIGTERM).thread_block().expect("SIGTERM can be blocked");
+        loop {
+            std::thread::park();
+        }
+    }
+    let about = about_itself();
+    let mut test = UnixStream::connect(&first).expect("the test listens");
+    writeln!(test, "{about}").expect("the test is there");
+    Puppet { test, reads: true, leaves_at_eof: true }.play();
+}
+
+/// How the bus has started it. To be asked before anything is opened.
+fn about_itself() -> Value {
+    let open = || -> io::Result<Vec<i32>> {
+        let names =
+            fs::read_dir("/dev/fd")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        Ok(names.collect())
+    };
+    let mut fds = open().unwrap_or_default();
+    // One of them was the listing itself.
+    fds.retain(|fd| fs::symlink_metadata(format!("/dev/fd/{fd}")).is_ok());
+    fds.sort_unstable();
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"));
+        line.and_then(|hex| u64::from_str_radix(hex, 16).ok())
+    };
+    let args: Vec<_> = env::args().skip(1).collect();
+    let env: BTreeMap<_, _> = env::vars_os().map(|(name, value)| (lossy(name), lossy(value))).collect();
+    json!({
+        "pid": process::id(),
+        "ppid": getppid().as_raw(),
+        "group": getpgrp().as_raw(),
+        "fds": fds,
+        "sigblk": mask("SigBlk"),
+        "sigign": mask("SigIgn"),
+        "args": args,
+        "env": env,
+        "cwd": env::current_dir().ok(),
+    })
+}
+
+fn lossy(text: std::ffi::OsString) -> String {
+    text.to_string_lossy().into_owned()
+}
+
+struct Puppet {
+    test: UnixStream,
+    reads: bool,
+    leaves_at_eof: bool,
+}
+
+impl Puppet {
+    fn play(&mut self) {
+        let mut chunk = vec![0; 64 << 10];
+        loop {
+            let (told, heard) = self.wait();
+            if told {
+                self.obey();
+            }
+            if heard && self.reads {
+                match read(io::stdin(), &mut chunk) {
+                    Ok(0) | Err(_) => self.stdin_ended(),
+                    Ok(count) => self.report(b'i', &chunk[..count]),
+                }
+            }
+        }
+    }
+
+    /// Whether the test, and whether stdin, has something to say.
+    fn wait(&self) -> (bool, bool) {
+        let stdin = io::stdin();
+        let mut fds = vec![PollFd::new(self.test.as_fd(), PollFlags::POLLIN)];
+        if self.reads {
+            fds.push(PollFd::new(stdin.as_fd(), PollFlags::POLLIN));
+        }
+        if poll(&mut fds, PollTimeout::NONE).is_err() {
+            return (false, false);
+        }
+        let ready = |at: usize| fds.get(at).is_some_and(|fd| fd.any() == Some(true));
+        (ready(0), ready(1))
+    }
+
+    fn stdin_ended(&mut self) {
+        self.reads = false;
+        self.report(b'E', &[]);
+        if self.leaves_at_eof {
+            process::exit(0);
+        }
+    }
+
+    /// A test that is gone has no further wishes.
+    fn report(&mut self, what: u8, bytes: &[u8]) {
+        let length = u32::try_from(bytes.len()).expect("a chunk is small").to_be_bytes();
+        let sent =
+            self.test.write_all(&[&[what], &length[..]].concat()).and_then(|()| self.test.write_all(bytes));
+        if sent.is_err() {
+            process::exit(0);
+        }
+    }
+
+    fn obey(&mut self) {
+        let mut head = [0; 5];
+        if self.test.read_exact(&mut head).is_err() {
+            process::exit(0);
+        }
+        let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+        let mut bytes = vec![0; length];
+        self.test.read_exact(&mut bytes).expect("the rest of the frame");
+        let number = || String::from_utf8_lossy(&bytes).parse::<i32>().expect("a number");
+        match head[0] {
+            // What is written after the bus has gone is lost, as it should be.
+            b'o' => drop(write_all_raw(&io::stdout(), &bytes)),
+            b'e' => drop(write_all_raw(&io::stderr(), &bytes)),
+            b'x' => process::exit(number()),
+            b'k' => drop(raise(Signal::try_from(number()).expect("a signal"))),
+            b'c' => drop(close(io::stdout().as_raw_fd())),
+            b'z' => {
+                self.reads = false;
+                drop(close(io::stdin().as_raw_fd()));
+            }
+            b'p' => self.reads = false,
+            b'r' => self.reads = true,
+            b's' => self.leaves_at_eof = false,
+            b't' => SigSet::from(Signal::SIGTERM).thread_block().expect("SIGTERM can be blocked"),
+            b'g' => {
+                let me = env::current_exe().expect("its own file");
+                let child =
+                    Command::new(me).arg("--linger").stdin(Stdio::null()).spawn().expect("a grandchild");
+                self.report(b'g', child.id().to_string().as_bytes());
+            }
+            other => panic!("no such wish: {other}"),
+        }
+        // So that the test knows that it is done.
+        if matches!(head[0], b'c' | b'z' | b'p' | b'r' | b's' | b't') {
+            self.report(b'a', &[]);
+        }
+    }
+}
+
+/// Past the buffer of std, which would flush at each newline only.
+fn write_all_raw(to: &impl AsFd, mut bytes: &[u8]) -> nix::Result<()> {
+    while !bytes.is_empty() {
+        let count = nix::unistd::write(to, bytes)?;
+        bytes = &bytes[count..];
+    }
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! What is kept of a session: where it works, how it is set, what was said.
+//!
+//! A record is the sum of its entries in their order. So a session can be kept as a file to which entries
+//! are only ever added. Of what was said the newest is kept, up to a bound, because a load test never stops
+//! talking.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+/// Kept of what was said in a session. The newest message is kept whatever its size.
+const HISTORY_BYTES: usize = 256 << 10;
+/// What a message costs besides its text.
+const MESSAGE_BYTES: usize = 64;
+const TITLE_CHARS: usize = 60;
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Mode {
+    #[default]
+    Plain,
+    Shout,
+}
+
+/// Where the answer to a prompt is cut into chunks.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Split {
+    #[default]
+    Words,
+    Lines,
+    Whole,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Entry {
+    Cwd(String),
+    Title(String),
+    Mode(Mode),
+    Split(Split),
+    User(String),
+    Agent(String),
+}
+
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(super) struct Record {
+    pub(super) cwd: String,
+    pub(super) title: Option<String>,
+    pub(super) mode: Mode,
+    pub(super) split: Split,
+    /// Only `Entry::User` and `Entry::Agent`.
+    history: VecDeque<Entry>,
+    history_bytes: usize,
+}
+
+impl Record {
+    pub(super) fn new(cwd: String) -> Record {
+        Record { cwd, ..Record::default() }
+    }
+
+    /// `None` if no entry says where it works: every session begins with that.
+    pub(super) fn sum(entries: impl IntoIterator<Item = Entry>) -> Option<Record> {
+        let mut record = Record::default();
+        for entry in entries {
+            record.add(entry);
+        }
+        (!record.cwd.is_empty()).then_some(record)
+    }
+
+    pub(super) fn add(&mut self, entry: Entry) {
+        match entry {
+            Entry::Cwd(cwd) => self.cwd = cwd,
+            Entry::Title(title) => self.title = Some(title),
+            Entry::Mode(mode) => self.mode = mode,
+            Entry::Split(split) => self.split = split,
+            Entry::User(_) | Entry::Agent(_) => {
+                self.history_bytes += bytes(&entry);
+                self.history.push_back(entry);
+                self.forget_oldest();
+            }
+        }
+    }
+
+    pub(super) fn history(&self) -> impl Iterator<Item = &Entry> {
+        self.history.iter()
+    }
+
+    /// Entries whose sum this record is.
+    pub(super) fn entries(&self) -> impl Iterator<Item = Entry> {
+        [Entry::Cwd(self.cwd.clone())]
+            .into_iter()
+            .chain(self.title.clone().map(Entry::Title))
+            .chain([Entry::Mode(self.mode), Entry::Split(self.split)])
+            .chain(self.history.iter().cloned())
+    }
+
+    fn forget_oldest(&mut self) {
+        while self.history_bytes > HISTORY_BYTES && self.history.len() > 1 {
+            let oldest = self.history.pop_front().expect("there is more than one");
+            self.history_bytes -= bytes(&oldest);
+        }
+    }
+}
+
+/// A session is called by the beginning of its first prompt.
+pub(super) fn title(prompt: &str) -> Option<String> {
+    let line = prompt.lines().map(str::trim).find(|line| !line.is_empty())?;
+    match line.char_indices().nth(TITLE_CHARS) {
+        Some((end, _)) => Some(format!("{}…", line[..end].trim_end())),
+        None => Some(line.to_owned()),
+    }
+}
+
+fn bytes(entry: &Entry) -> usize {
+    match entry {
+        Entry::User(text) | Entry::Agent(text) => text.len() + MESSAGE_BYTES,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_the_sum_of_its_entries() {
+        let mut record = Record::new("/work".to_owned());
+        record.add(Entry::Title("first".to_owned()));
+        record.add(Entry::Mode(Mode::Shout));
+        record.add(Entry::Split(Split::Lines));
+        record.add(Entry::User("hi".to_owned()));
+        record.add(Entry::Agent("HI".to_owned()));
+        assert_eq!(Record::sum(record.entries()), Some(record));
+        assert_eq!(Record::sum([Entry::User("hi".to_owned())]), None);
+    }
+
+    #[test]
+    fn an_endless_talk_keeps_its_end_within_the_bound() {
+        let mut record = Record::new("/".to_owned());
+        for number in 0..5000 {
+            record.add(Entry::User(format!("{number:01000}")));
+        }
+        assert!(record.history_bytes <= HISTORY_BYTES);
+        assert_eq!(record.history().last(), Some(&Entry::User(format!("{:01000}", 4999))));
+        record.add(Entry::Agent("x".repeat(2 * HISTORY_BYTES)));
+        assert_eq!(record.history().count(), 1);
+        record.add(Entry::User("next".to_owned()));
+        assert_eq!(record.history().count(), 1);
+    }
+
+    #[test]
+    fn a_title_is_one_short_line() {
+        assert_eq!(title("\n  fix the build \nplease"), Some("fix the build".to_owned()));
+        assert_eq!(title(" \n"), None);
+        assert_eq!(title(&"é".repeat(61)), Some(format!("{}…", "é".repeat(60))));
+    }
+}

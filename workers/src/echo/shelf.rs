@@ -1,0 +1,222 @@
+//! The sessions that can be opened again: in memory, or with `--state` on disk.
+//!
+//! On disk nothing is remembered between calls, so what another process did is always seen. In memory, closed
+//! sessions are kept up to a bound and then the longest closed is forgotten.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::path::Path;
+
+use super::disk::Disk;
+use super::record::{Entry, Record};
+
+const PREFIX: &str = "echo-";
+const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+const TAG_CHARS: usize = 8;
+/// Closed sessions kept in memory.
+const CLOSED: usize = 4096;
+
+/// What `session/list` tells of a session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Info {
+    pub(super) name: String,
+    pub(super) cwd: String,
+    pub(super) title: Option<String>,
+    pub(super) updated_ms: u64,
+}
+
+pub(super) struct Shelf {
+    place: Place,
+    /// Seeded by the system, so that names differ between processes and runs.
+    seed: RandomState,
+    names_made: u64,
+}
+
+enum Place {
+    Memory(Memory),
+    Disk(Disk),
+}
+
+#[derive(Default)]
+struct Memory {
+    kept: HashMap<String, Kept>,
+    /// Closed sessions, the longest closed first. Each is the name of a `Kept` with that number in `closed`.
+    closed: BTreeMap<u64, String>,
+    closings: u64,
+}
+
+struct Kept {
+    record: Record,
+    updated_ms: u64,
+    closed: Option<u64>,
+}
+
+impl Shelf {
+    pub(super) fn new(folder: Option<&Path>) -> io::Result<Shelf> {
+        let place = match folder {
+            Some(folder) => Place::Disk(Disk::open(folder)?),
+            None => Place::Memory(Memory::default()),
+        };
+        Ok(Shelf { place, seed: RandomState::new(), names_made: 0 })
+    }
+
+    /// Keeps a new session, open, and gives it a name.
+    pub(super) fn create(&mut self, record: Record, now_ms: u64) -> io::Result<String> {
+        loop {
+            let name = self.fresh_name();
+            match &mut self.place {
+                Place::Memory(memory) if memory.kept.contains_key(&name) => {}
+                Place::Memory(memory) => {
+                    memory.kept.insert(name.clone(), Kept { record, updated_ms: now_ms, closed: None });
+                    return Ok(name);
+                }
+                Place::Disk(disk) => {
+                    if disk.create(&name, &record)? {
+                        return Ok(name);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn read(&self, name: &str) -> Option<Record> {
+        match &self.place {
+            Place::Memory(memory) => memory.kept.get(name).map(|kept| kept.record.clone()),
+            Place::Disk(disk) => disk.read(name),
+        }
+    }
+
+    pub(super) fn add(&mut self, name: &str, entry: Entry, now_ms: u64) {
+        match &mut self.place {
+            Place::Memory(memory) => {
+                if let Some(kept) = memory.kept.get_mut(name) {
+                    kept.record.add(entry);
+                    kept.updated_ms = now_ms;
+                }
+            }
+            Place::Disk(disk) => {
+                if let Err(error) = disk.add(name, entry) {
+                    // The client still gets its answer; what is lost is a line of history.
+                    eprintln!("echo: session {name} was not written: {error}");
+                }
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, name: &str) -> io::Result<()> {
+        match &mut self.place {
+            Place::Memory(memory) => {
+                memory.open(name);
+                memory.kept.remove(name);
+                Ok(())
+            }
+            Place::Disk(disk) => disk.remove(name),
+        }
+    }
+
+    /// The newest first.
+    pub(super) fn list(&self) -> io::Result<Vec<Info>> {
+        let mut infos = match &self.place {
+            Place::Memory(memory) => memory.list(),
+            Place::Disk(disk) => disk.list()?,
+        };
+        infos.sort_unstable_by(|a, b| (b.updated_ms, &a.name).cmp(&(a.updated_ms, &b.name)));
+        Ok(infos)
+    }
+
+    pub(super) fn opened(&mut self, name: &str) {
+        if let Place::Memory(memory) = &mut self.place {
+            memory.open(name);
+        }
+    }
+
+    pub(super) fn closed(&mut self, name: &str) {
+        if let Place::Memory(memory) = &mut self.place {
+            memory.close(name);
+        }
+    }
+
+    fn fresh_name(&mut self) -> String {
+        self.names_made += 1;
+        let random = self.seed.hash_one(self.names_made);
+        let tag = (0..TAG_CHARS).map(|place| char::from(ALPHABET[(random >> (5 * place)) as usize % 32]));
+        PREFIX.chars().chain(tag).collect()
+    }
+}
+
+impl Memory {
+    fn list(&self) -> Vec<Info> {
+        let info = |(name, kept): (&String, &Kept)| Info {
+            name: name.clone(),
+            cwd: kept.record.cwd.clone(),
+            title: kept.record.title.clone(),
+            updated_ms: kept.updated_ms,
+        };
+        self.kept.iter().map(info).collect()
+    }
+
+    fn open(&mut self, name: &str) {
+        if let Some(number) = self.kept.get_mut(name).and_then(|kept| kept.closed.take()) {
+            self.closed.remove(&number);
+        }
+    }
+
+    fn close(&mut self, name: &str) {
+        self.open(name);
+        let Some(kept) = self.kept.get_mut(name) else { return };
+        self.closings += 1;
+        kept.closed = Some(self.closings);
+        self.closed.insert(self.closings, name.to_owned());
+        if self.closed.len() > CLOSED {
+            let (_, oldest) = self.closed.pop_first().expect("it holds more than none");
+            self.kept.remove(&oldest);
+        }
+    }
+}
+
+/// Whether this is a name as `fresh_name` makes them. No other is ever looked up on disk.
+pub(super) fn is_name(name: &str) -> bool {
+    name.strip_prefix(PREFIX)
+        .is_some_and(|tag| tag.len() == TAG_CHARS && tag.bytes().all(|byte| ALPHABET.contains(&byte)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_short_safe_and_never_the_same() {
+        let mut shelf = Shelf::new(None).unwrap();
+        let names: Vec<_> =
+            (0..2000).map(|_| shelf.create(Record::new("/".to_owned()), 0).unwrap()).collect();
+        assert!(names.iter().all(|name| is_name(name)));
+        assert_eq!(shelf.list().unwrap().len(), 2000);
+        assert!(!is_name("echo-AAAAAAAA") && !is_name("echo-aaaaaaa") && !is_name("xcho-aaaaaaaa"));
+    }
+
+    #[test]
+    fn closed_sessions_are_forgotten_longest_closed_first() {
+        let mut shelf = Shelf::new(None).unwrap();
+        let names: Vec<_> =
+            (0..CLOSED + 2).map(|_| shelf.create(Record::new("/".to_owned()), 0).unwrap()).collect();
+        shelf.closed(&names[0]);
+        shelf.opened(&names[0]);
+        for name in &names[1..] {
+            shelf.closed(name);
+        }
+        assert!(shelf.read(&names[0]).is_some(), "an open session is never forgotten");
+        assert!(shelf.read(&names[1]).is_none());
+        assert!(shelf.read(&names[2]).is_some());
+    }
+
+    #[test]
+    fn the_newest_is_listed_first() {
+        let mut shelf = Shelf::new(None).unwrap();
+        let old = shelf.create(Record::new("/".to_owned()), 1).unwrap();
+        let new = shelf.create(Record::new("/".to_owned()), 2).unwrap();
+        shelf.add(&old, Entry::User("again".to_owned()), 3);
+        let names: Vec<_> = shelf.list().unwrap().into_iter().map(|info| info.name).collect();
+        assert_eq!(names, [old, new]);
+    }
+}

@@ -1,0 +1,37 @@
+//! Points in time as ACP writes them.
+
+/// ISO 8601 in UTC of milliseconds since 1970.
+pub(super) fn iso_8601(unix_ms: u64) -> String {
+    let (seconds, millis) = (unix_ms / 1000, unix_ms % 1000);
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = date(days);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+}
+
+/// Counted in years that begin in March, so that the leap day is the last of its year and the months follow
+/// one rule.
+fn date(days_since_1970: u64) -> (u64, u64, u64) {
+    let days = days_since_1970 + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_days_are_written_as_everybody_writes_them() {
+        assert_eq!(iso_8601(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(iso_8601(951_782_399_999), "2000-02-28T23:59:59.999Z");
+        assert_eq!(iso_8601(951_782_400_000), "2000-02-29T00:00:00.000Z");
+        assert_eq!(iso_8601(1_000_000_000_000), "2001-09-09T01:46:40.000Z");
+        assert_eq!(iso_8601(4_107_542_400_000), "2100-03-01T00:00:00.000Z");
+    }
+}

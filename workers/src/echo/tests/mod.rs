@@ -1,0 +1,163 @@
+//! Stories of the agent as a value: lines in, messages out, time only when the story says so.
+
+mod commands;
+mod schema;
+mod sessions;
+mod talk;
+mod turns;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::{Value, json};
+
+use super::Options;
+use super::agent::Agent;
+
+/// The client's side of a talk. Everything the agent says passes the schema on its way here.
+struct Client {
+    agent: Agent,
+    now: Instant,
+    next_id: u64,
+    /// The methods of requests that are not yet answered, by id as it is spelt.
+    asked: HashMap<String, String>,
+    heard: Vec<Value>,
+}
+
+impl Client {
+    fn new() -> Client {
+        Client::with(Options::default())
+    }
+
+    fn with_state(folder: &Path) -> Client {
+        Client::with(Options { state: Some(folder.to_owned()), ..Options::default() })
+    }
+
+    fn with(options: Options) -> Client {
+        let now = Instant::now();
+        let agent =
+            Agent::new(options, now, SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000)).unwrap();
+        Client { agent, now, next_id: 100, asked: HashMap::new(), heard: Vec::new() }
+    }
+
+    fn line(&mut self, line: &str) {
+        if let Ok(message) = serde_json::from_str::<Value>(line)
+            && let (Some(id), Some(method)) = (message.get("id"), message["method"].as_str())
+        {
+            self.asked.insert(id.to_string(), method.to_owned());
+        }
+        self.agent.line(line.as_bytes(), self.now);
+        self.hear();
+    }
+
+    fn passes(&mut self, time: Duration) {
+        self.now += time;
+        self.agent.tick(self.now);
+        self.hear();
+    }
+
+    fn hear(&mut self) {
+        for line in self.agent.out.bytes().split_inclusive(|&byte| byte == b'\n') {
+            assert_eq!(line.last(), Some(&b'\n'));
+            let message: Value = serde_json::from_slice(line).unwrap();
+            if message.get("method").is_some() {
+                schema::check_message(&message);
+            } else {
+                let method = self.asked.remove(&message["id"].to_string());
+                assert!(method.is_some() || message["id"].is_null(), "nobody asked for {message}");
+                schema::check_answer(method.as_deref(), &message);
+            }
+            self.heard.push(message);
+        }
+        self.agent.out.clear();
+    }
+
+    /// Sends a request and gives its id.
+    fn ask(&mut self, method: &str, params: Value) -> u64 {
+        self.next_id += 1;
+        let id = self.next_id;
+        self.line(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string());
+        id
+    }
+
+    fn tell(&mut self, method: &str, params: Value) {
+        self.line(&json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string());
+    }
+
+    fn answer(&mut self, id: &Value, result: Value) {
+        self.line(&json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string());
+    }
+
+    /// A request that is answered at once, and its answer.
+    fn call(&mut self, method: &str, params: Value) -> Value {
+        let id = self.ask(method, params);
+        self.answer_to(id).unwrap_or_else(|| panic!("{method} waits"))
+    }
+
+    fn result(&mut self, method: &str, params: Value) -> Value {
+        let answer = self.call(method, params);
+        answer.get("result").unwrap_or_else(|| panic!("{method}: {answer}")).clone()
+    }
+
+    fn error(&mut self, method: &str, params: Value) -> i64 {
+        self.call(method, params)["error"]["code"].as_i64().expect("an error")
+    }
+
+    /// Takes the answer out of what was heard.
+    fn answer_to(&mut self, id: u64) -> Option<Value> {
+        let place =
+            self.heard.iter().position(|message| message["id"] == id && message.get("method").is_none())?;
+        Some(self.heard.remove(place))
+    }
+
+    fn stop_reason(&mut self, id: u64) -> Option<String> {
+        Some(self.answer_to(id)?["result"]["stopReason"].as_str()?.to_owned())
+    }
+
+    fn session(&mut self) -> String {
+        let id = self.result("session/new", json!({ "cwd": "/work", "mcpServers": [] }));
+        self.heard.clear();
+        id["sessionId"].as_str().unwrap().to_owned()
+    }
+
+    fn prompt(&mut self, session: &str, text: &str) -> u64 {
+        self.ask(
+            "session/prompt",
+            json!({ "sessionId": session, "prompt": [{ "type": "text", "text": text }] }),
+        )
+    }
+
+    /// A prompt that is done at once; the chunks of its answer.
+    fn say(&mut self, session: &str, text: &str) -> Vec<String> {
+        let id = self.prompt(session, text);
+        assert_eq!(self.stop_reason(id).as_deref(), Some("end_turn"));
+        self.chunks(session)
+    }
+
+    /// Takes what was heard of the agent's message in a session.
+    fn chunks(&mut self, session: &str) -> Vec<String> {
+        self.updates(session, "agent_message_chunk")
+            .iter()
+            .map(|update| update["content"]["text"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    fn updates(&mut self, session: &str, kind: &str) -> Vec<Value> {
+        let wanted = |message: &mut Value| {
+            message["params"]["sessionId"] == session && message["params"]["update"]["sessionUpdate"] == kind
+        };
+        self.heard.extract_if(.., wanted).map(|message| message["params"]["update"].clone()).collect()
+    }
+
+    /// Takes the one request the agent has made: its id and params.
+    fn asked_of_me(&mut self, method: &str) -> (Value, Value) {
+        let place = self.heard.iter().position(|message| message["method"] == method).expect(method);
+        let message = self.heard.remove(place);
+        (message["id"].clone(), message["params"].clone())
+    }
+}
+
+fn seconds(count: f64) -> Duration {
+    Duration::from_secs_f64(count)
+}

@@ -1,0 +1,71 @@
+//! What holds for every message, whatever it asks.
+
+use serde_json::{Value, json};
+
+use super::{Client, seconds};
+
+#[test]
+fn it_speaks_version_one_whatever_it_is_offered() {
+    let mut client = Client::new();
+    for version in [0, 1, 2, 7] {
+        let result = client.result("initialize", json!({ "protocolVersion": version }));
+        assert_eq!(result["protocolVersion"], 1);
+        assert_eq!(result["agentInfo"]["name"], "stdio-bus-echo");
+        assert_eq!(result["agentCapabilities"]["loadSession"], true);
+        for capability in ["list", "resume", "close", "fork", "delete"] {
+            assert_eq!(result["agentCapabilities"]["sessionCapabilities"][capability], json!({}));
+        }
+    }
+    assert_eq!(client.result("authenticate", json!({ "methodId": "none" })), json!({}));
+    assert_eq!(client.result("logout", json!({})), json!({}));
+}
+
+#[test]
+fn any_other_method_is_echoed_byte_for_byte() {
+    let mut client = Client::new();
+    let params = r#"{ "b" : 1.50e3, "a":"\u00e9\/", "a": [ ] }"#;
+    client
+        .agent
+        .line(format!(r#"{{"params":{params},"method":"x/y","id":"0\u0031"}}"#).as_bytes(), client.now);
+    let expected = format!(
+        "{{\"jsonrpc\":\"2.0\",\"id\":\"0\\u0031\",\"result\":{{\"echo\":{params},\"method\":\"x/y\"}}}}\n"
+    );
+    assert_eq!(String::from_utf8_lossy(client.agent.out.bytes()), expected);
+    client.agent.out.clear();
+    client.line(r#"{"id":1,"method":"m"}"#);
+    assert_eq!(client.answer_to(1).unwrap()["result"], json!({ "echo": null, "method": "m" }));
+    client.line(r#"{"method":"session/set_title","params":{}}"#);
+    assert!(client.heard.is_empty());
+}
+
+#[test]
+fn a_session_beside_the_params_comes_back_with_the_answer() {
+    let mut client = Client::new();
+    client.line(r#"{"jsonrpc":"2.0","id":1,"method":"m","sessionId":"mine","params":[1]}"#);
+    let answer = client.answer_to(1).unwrap();
+    assert_eq!((&answer["sessionId"], &answer["result"]["echo"]), (&json!("mine"), &json!([1])));
+    client.line(r#"{"jsonrpc":"2.0","id":2,"method":"session/close","sessionId":"mine"}"#);
+    assert_eq!(client.answer_to(2).unwrap()["sessionId"], "mine");
+    let session = client.session();
+    let prompt = json!({ "sessionId": session, "prompt": [{ "type": "text", "text": "/slow 1" }] });
+    client.line(
+        &json!({ "id": 3, "method": "session/prompt", "sessionId": "mine", "params": prompt }).to_string(),
+    );
+    client.passes(seconds(1.0));
+    assert_eq!(client.answer_to(3).unwrap()["sessionId"], "mine");
+}
+
+#[test]
+fn a_malformed_line_is_refused_and_the_talk_goes_on() {
+    let mut client = Client::new();
+    for (line, code) in [("{not json", -32700), ("[1]", -32600), ("7", -32600), ("{}", -32600)] {
+        client.line(line);
+        let answer = client.heard.pop().unwrap();
+        assert_eq!((&answer["id"], &answer["error"]["code"]), (&Value::Null, &json!(code)), "{line}");
+    }
+    client.line("");
+    client.line(" \r");
+    assert!(client.heard.is_empty());
+    client.line(r#"{"id":1,"method":"m"}"#);
+    assert!(client.answer_to(1).is_some());
+}

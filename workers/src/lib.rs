@@ -1,0 +1,3 @@
+//! Agents that run inside pools of stdio Bus.
+
+pub mod echo;
