@@ -36,10 +36,14 @@ pub const STDERR_TAIL_BYTES: usize = 4096;
 /// Session-less notifications kept for clients that join later, the last of each method.
 pub const NOTICES: usize = 16;
 pub const NOTICE_BYTES: usize = 64 << 10;
-/// Process-wide requests repeated to workers that start later.
+/// Process-wide requests repeated to workers that start later, each of at most `NOTICE_BYTES`.
 pub const TOLD: usize = 64;
 /// Elicitations of one worker that are open at a time.
 pub const ELICITATIONS: usize = 256;
+/// Sessions that one client names itself.
+pub const LABELS: usize = 1 << 16;
+/// Subagents' sessions do not count for `max_sessions`, but end at this many times it.
+pub const CHILDREN_TIMES: usize = 16;
 /// Of the answer that opened a session, kept to answer whoever takes the session up again.
 pub const OPENING_BYTES: usize = 64 << 10;
 /// A JSON-RPC id, a session id or a pool name longer than this is refused.

@@ -14,7 +14,7 @@ use super::splice::{Cuts, Decimal, splice};
 use super::worker::{Speech, Wait};
 use super::{Alarm, Bus, Skim};
 use crate::key::{Link, SessionKey, WorkerId};
-use crate::limit::NAME_BYTES;
+use crate::limit::{LABELS, NAME_BYTES, NOTICE_BYTES};
 
 /// How the worker is to see the session of a message.
 pub(super) enum Named {
@@ -118,14 +118,20 @@ impl Bus {
         if self.stopping.is_some() {
             return Err(Refusal::stopping());
         }
+        self.has_room()?;
+        if id.len() > NAME_BYTES {
+            return Err(Refusal::invalid(format!("an id is at most {NAME_BYTES} bytes long")));
+        }
+        Ok(())
+    }
+
+    /// Whether the house can hold one more call, of anybody.
+    pub(super) fn has_room(&self) -> Routed {
         if self.calls.len() >= self.limits.max_calls {
             return Err(Refusal::busy(format!("max_calls ({}) are in flight", self.limits.max_calls)));
         }
         if self.held_bytes() > self.limits.max_held_bytes {
             return Err(Refusal::busy(format!("max_held_bytes ({}) are held", self.limits.max_held_bytes)));
-        }
-        if id.len() > NAME_BYTES {
-            return Err(Refusal::invalid(format!("an id is at most {NAME_BYTES} bytes long")));
         }
         Ok(())
     }
@@ -183,7 +189,14 @@ impl Bus {
         let awaits = self.pass_on(link, first, line, envelope, Purpose::Tell, &Named::Nothing, None)?;
         let Some(pool) = self.pools.get_mut(pool_id) else { return Ok(()) };
         let (method, line) = (envelope.method.of(line), line);
-        pool.tell(Told { handshake: handshake.clone(), method: method.into(), line: line.into(), awaits });
+        if line.len() <= NOTICE_BYTES {
+            pool.tell(Told {
+                handshake: handshake.clone(),
+                method: method.into(),
+                line: line.into(),
+                awaits,
+            });
+        }
         let others: Vec<_> = pool.workers.iter().copied().filter(|id| *id != first).collect();
         for id in others {
             let ready = |worker: &&super::Worker| {
@@ -294,6 +307,11 @@ impl Bus {
                 true => Ok(Some(key)),
                 false => Err(Refusal::invalid("the sessionId at the top is pinned to another worker")),
             };
+        }
+        if self.client(link)?.labels.len() >= LABELS {
+            return Err(Refusal::busy(format!(
+                "a client has at most {LABELS} sessions that it names itself"
+            )));
         }
         let mut session = Session::new(token(&name), self.tags.token(&name), id, link);
         session.is_label = true;

@@ -14,7 +14,7 @@ use super::splice::{Cut, Cuts, Decimal};
 use super::worker::{Early, Greeting, Notice, Speech, Wait};
 use super::{Bus, Skim, Worker};
 use crate::key::{Link, SessionKey, Table, WorkerId};
-use crate::limit::{ELICITATIONS, NAME_BYTES, NOTICE_BYTES, NOTICES, OPENING_BYTES};
+use crate::limit::{CHILDREN_TIMES, ELICITATIONS, NAME_BYTES, NOTICE_BYTES, NOTICES, OPENING_BYTES};
 
 impl Bus {
     pub(super) fn worker_line(&mut self, id: WorkerId, line: &[u8]) {
@@ -35,7 +35,8 @@ impl Bus {
                 debug!("worker {}/{} wrote no message: {}", worker.config.id, worker.index, malformed.fault);
                 self.counters.stray_lines += 1;
                 let party = worker.party;
-                let key = malformed.id.and_then(|id| CallKey::from_wire(id.of(line)));
+                let answered = malformed.id.filter(|_| malformed.answer);
+                let key = answered.and_then(|id| CallKey::from_wire(id.of(line)));
                 if let Some(key) = key.filter(|key| self.was_asked(party, *key)) {
                     self.fail_call(
                         id,
@@ -377,13 +378,8 @@ impl Bus {
         }
         let mut call = None;
         if let Some(span) = envelope.id {
-            if self.calls.len() >= self.limits.max_calls {
-                return self.concerns_nobody(
-                    id,
-                    line,
-                    envelope,
-                    &Refusal::busy("too many calls are in flight"),
-                );
+            if let Err(refusal) = self.has_room() {
+                return self.concerns_nobody(id, line, envelope, &refusal);
             }
             let Some(worker) = self.workers.get(id.0) else { return };
             let key = self.calls.ask(worker.party, asked, Id::new(span.of(line)), Purpose::Ask, Some(key));
@@ -420,7 +416,8 @@ impl Bus {
     /// A subagent's session belongs to whoever owns the session that announced it.
     fn adopt_child(&mut self, id: WorkerId, owner: Link, name: &[u8]) {
         let Some(worker) = self.workers.get(id.0) else { return };
-        if !worker.sessions.contains_key(name) && name.len() <= NAME_BYTES {
+        let many = worker.config.max_sessions as usize * CHILDREN_TIMES;
+        if !worker.sessions.contains_key(name) && name.len() <= NAME_BYTES && worker.sessions.len() < many {
             let bus = self.tags.token(name);
             self.bind(owner, id, bus, token(name));
         }

@@ -9,6 +9,7 @@ use super::life::Input;
 use super::pool::PoolId;
 use super::session::{Pending, Session};
 use super::{Action, Bus};
+use crate::config::Mode;
 use crate::key::{Link, SessionKey, WorkerId};
 
 impl Bus {
@@ -80,6 +81,9 @@ impl Bus {
         let Some(id) = worker else { return Err(Refusal::lost_session()) };
         if let Some(worker) = self.workers.get_mut(id.0) {
             worker.joined.insert(link);
+            if worker.config.mode == Mode::Dedicated {
+                worker.belongs_to = Some(link);
+            }
         }
         if too_much {
             // Only the agent can tell it all again.

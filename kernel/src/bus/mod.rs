@@ -17,6 +17,7 @@ mod from_client;
 mod from_worker;
 mod handshake;
 mod house;
+mod json;
 mod keep;
 mod life;
 mod line;
@@ -184,6 +185,17 @@ impl Bus {
         let pool = pool.and_then(|name| self.pools.named(name));
         self.clients.insert(link.0, Client::new(party, pool, self.plain.clone()));
         Some(link)
+    }
+
+    /// What one hears whom `connect` did not let in.
+    pub fn why_not(&self) -> Vec<u8> {
+        let refusal = match self.stopping {
+            Some(_) => Refusal::stopping(),
+            None => Refusal::busy(format!("max_clients ({}) are connected", self.limits.max_clients)),
+        };
+        let mut line = refusal.line(None);
+        line.push(b'\n');
+        line
     }
 
     pub fn handle(&mut self, event: Event, now: Moment) {

@@ -223,7 +223,7 @@ impl Skim {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bus::envelope::tests::Lines;
+    use crate::bus::envelope::oracle::Lines;
     use crate::bus::envelope::{Envelope, Kind};
 
     fn skim(line: &[u8], chunk: usize) -> Skim {

@@ -177,6 +177,8 @@ impl Shell {
     fn admit(&mut self, key: Key, socket: OwnedFd) {
         let Some(door) = self.doors.get(key) else { return };
         let Some(link) = self.bus.connect(door.listen.pool.as_deref(), self.now) else {
+            // A new socket has room for one line; whoever does not read it would not have read more.
+            let _ = nix::unistd::write(&socket, &self.bus.why_not());
             return self.turned_away.add(self.now, "the house is full");
         };
         let peer = Peer::socket(link, socket);

@@ -1,0 +1,331 @@
+//! JSON passed over and validated, as strictly as `serde_json`'s `RawValue` does it.
+//!
+//! No allocation, no recursion. Knows strings, numbers and brackets, and nothing of what is in them.
+
+use memchr::memchr2;
+
+/// Brackets inside brackets; one bit each in the reader's stack.
+pub(super) const DEPTH_MAX: usize = 1024;
+
+/// Bytes of a line, `start <= end <= line.len()`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub start: u32,
+    pub end: u32,
+}
+
+impl Span {
+    pub(crate) fn of(self, line: &[u8]) -> &[u8] {
+        &line[self.start as usize..self.end as usize]
+    }
+
+    /// `scan` refuses a line whose places do not fit.
+    pub(super) fn new(start: usize, end: usize) -> Span {
+        Span { start: start as u32, end: end as u32 }
+    }
+}
+
+/// A string or a number, whole and well formed.
+pub(super) fn is_token(token: &[u8]) -> bool {
+    let mut reader = Reader::new(token);
+    is_string_or_number(reader.peek()) && reader.value(0).is_ok() && reader.end().is_ok()
+}
+
+pub(super) fn is_string_or_number(first: u8) -> bool {
+    matches!(first, b'"' | b'-' | b'0'..=b'9')
+}
+
+/// What ends a walk, at the reader's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    Syntax,
+    TooDeep,
+    NotObject,
+}
+
+/// Passes over JSON and validates it. No recursion: a peer chooses the depth.
+pub(super) struct Reader<'a> {
+    pub(super) line: &'a [u8],
+    /// The next byte, `at <= line.len()`.
+    pub(super) at: usize,
+    /// A string holds a byte beyond ASCII, so the line has yet to be checked for UTF-8.
+    beyond_ascii: bool,
+    /// One bit for each open bracket of the value that is passed over: is it a brace?
+    braces: [u64; DEPTH_MAX / 64],
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(line: &'a [u8]) -> Self {
+        Reader { line, at: 0, beyond_ascii: false, braces: [0; DEPTH_MAX / 64] }
+    }
+
+    /// Any value, without looking into it. `around` brackets are open already.
+    pub(super) fn value(&mut self, around: usize) -> Result<(), Stop> {
+        let mut depth = around;
+        loop {
+            match self.past_space() {
+                b'"' => self.string()?,
+                b'-' | b'0'..=b'9' => self.number()?,
+                b't' => self.word(b"true")?,
+                b'f' => self.word(b"false")?,
+                b'n' => self.word(b"null")?,
+                bracket @ (b'{' | b'[') => {
+                    if depth == DEPTH_MAX {
+                        return Err(Stop::TooDeep);
+                    }
+                    let brace = bracket == b'{';
+                    let bit = 1 << (depth % 64);
+                    let word = &mut self.braces[depth / 64];
+                    *word = if brace { *word | bit } else { *word & !bit };
+                    depth += 1;
+                    self.at += 1;
+                    // In ASCII a closing bracket stands two behind its opening one.
+                    if self.past_space() != bracket + 2 {
+                        if brace {
+                            self.key()?;
+                        }
+                        continue;
+                    }
+                    self.at += 1;
+                    depth -= 1;
+                }
+                _ => return Err(Stop::Syntax),
+            }
+            // A value has ended: close what ends with it, up to the next comma.
+            loop {
+                if depth == around {
+                    return Ok(());
+                }
+                let brace = self.braces[(depth - 1) / 64] >> ((depth - 1) % 64) & 1 == 1;
+                match self.past_space() {
+                    b',' => {
+                        self.at += 1;
+                        if brace {
+                            self.past_space();
+                            self.key()?;
+                        }
+                        break;
+                    }
+                    b'}' if brace => {}
+                    b']' if !brace => {}
+                    _ => return Err(Stop::Syntax),
+                }
+                self.at += 1;
+                depth -= 1;
+            }
+        }
+    }
+
+    /// A key and its colon, up to the value. The span is that of the key with its quotes.
+    pub(super) fn key(&mut self) -> Result<Span, Stop> {
+        let start = self.at;
+        if self.peek() != b'"' {
+            return Err(Stop::Syntax);
+        }
+        self.string()?;
+        let key = Span::new(start, self.at);
+        if self.past_space() != b':' {
+            return Err(Stop::Syntax);
+        }
+        self.at += 1;
+        self.past_space();
+        Ok(key)
+    }
+
+    /// From its opening quote to behind the closing one.
+    fn string(&mut self) -> Result<(), Stop> {
+        // Kept out of `self` on the way, where they would be stored and loaded again at each step.
+        let mut at = self.at + 1;
+        let mut bits = 0;
+        at = plain_end(self.line, at, &mut bits);
+        'stretch: loop {
+            match self.line.get(at) {
+                Some(b'"') => break,
+                Some(b'\\') => {}
+                _ => return self.fail(at),
+            }
+            match self.line.get(at + 1) {
+                Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => at += 2,
+                Some(b'u') if is_hex(self.line.get(at + 2..at + 6)) => at += 6,
+                _ => return self.fail(at),
+            }
+            // Escapes come in crowds, where a guessed branch to the next is faster than finding its place.
+            for &byte in self.line[at..].iter().take(NEAR_BYTES) {
+                if is_mark(byte) {
+                    continue 'stretch;
+                }
+                bits |= byte as u64;
+                at += 1;
+            }
+            at = plain_end(self.line, at, &mut bits);
+        }
+        self.at = at + 1;
+        self.beyond_ascii |= bits & HIGH_BITS != 0;
+        Ok(())
+    }
+
+    #[cold]
+    fn fail(&mut self, at: usize) -> Result<(), Stop> {
+        self.at = at;
+        Err(Stop::Syntax)
+    }
+
+    fn number(&mut self) -> Result<(), Stop> {
+        if self.peek() == b'-' {
+            self.at += 1;
+        }
+        if self.peek() == b'0' {
+            self.at += 1;
+        } else {
+            self.digits()?;
+        }
+        if self.peek() == b'.' {
+            self.at += 1;
+            self.digits()?;
+        }
+        if matches!(self.peek(), b'e' | b'E') {
+            self.at += 1;
+            if matches!(self.peek(), b'+' | b'-') {
+                self.at += 1;
+            }
+            self.digits()?;
+        }
+        Ok(())
+    }
+
+    /// One at least.
+    fn digits(&mut self) -> Result<(), Stop> {
+        let start = self.at;
+        while self.peek().is_ascii_digit() {
+            self.at += 1;
+        }
+        if self.at == start { Err(Stop::Syntax) } else { Ok(()) }
+    }
+
+    fn word(&mut self, word: &[u8]) -> Result<(), Stop> {
+        if !self.line[self.at..].starts_with(word) {
+            return Err(Stop::Syntax);
+        }
+        self.at += word.len();
+        Ok(())
+    }
+
+    /// Behind the last byte. Only here is UTF-8 checked: outside of strings, the walk has taken only ASCII.
+    pub(super) fn end(&mut self) -> Result<(), Stop> {
+        self.past_space();
+        if self.at != self.line.len() {
+            return Err(Stop::Syntax);
+        }
+        if self.beyond_ascii
+            && let Err(error) = std::str::from_utf8(self.line)
+        {
+            self.at = error.valid_up_to();
+            return Err(Stop::Syntax);
+        }
+        Ok(())
+    }
+
+    /// The first byte that is not white space, which is then the next.
+    #[inline]
+    pub(super) fn past_space(&mut self) -> u8 {
+        loop {
+            match self.peek() {
+                b' ' | b'\t' | b'\r' | b'\n' => self.at += 1,
+                byte => return byte,
+            }
+        }
+    }
+
+    /// The next byte. NUL at the end of the line: no rule of JSON takes one.
+    #[inline]
+    pub(super) fn peek(&self) -> u8 {
+        self.line.get(self.at).copied().unwrap_or(0)
+    }
+}
+
+/// How far a string is read byte by byte, and then by words, before memchr takes over.
+const NEAR_BYTES: usize = 4;
+const NEAR_WORDS: usize = 8;
+/// A part of the first-level cache.
+pub(super) const BLOCK_BYTES: usize = 4 * 1024;
+const ONES: u64 = 0x0101_0101_0101_0101;
+const HIGH_BITS: u64 = ONES * 0x80;
+
+/// The place of the next quote, backslash or control byte of a string, or the end of the line. All bits
+/// on the way, and maybe some behind it, are added to `bits`.
+#[inline]
+fn plain_end(line: &[u8], mut at: usize, bits: &mut u64) -> usize {
+    let (words, tail) = line[at..].as_chunks::<8>();
+    // Most stretches are short, and starting up memchr costs as much as some words.
+    for word in words.iter().take(NEAR_WORDS) {
+        let word = u64::from_le_bytes(*word);
+        *bits |= word;
+        let marks = marks(word);
+        if marks != 0 {
+            return at + marks.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    if words.len() > NEAR_WORDS {
+        return far_plain_end(line, at, bits);
+    }
+    for &byte in tail {
+        if is_mark(byte) {
+            break;
+        }
+        *bits |= byte as u64;
+        at += 1;
+    }
+    at
+}
+
+fn is_mark(byte: u8) -> bool {
+    byte < b' ' || byte == b'"' || byte == b'\\'
+}
+
+fn is_hex(digits: Option<&[u8]>) -> bool {
+    digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+}
+
+/// The high bit of each byte that `is_mark`. Exact for the lowest of them; above
+/// it a borrow can mark others.
+fn marks(word: u64) -> u64 {
+    let control = word.wrapping_sub(ONES * b' ' as u64);
+    let quote = (word ^ (ONES * b'"' as u64)).wrapping_sub(ONES);
+    let backslash = (word ^ (ONES * b'\\' as u64)).wrapping_sub(ONES);
+    (control | quote | backslash) & !word & HIGH_BITS
+}
+
+/// `plain_end` over a long stretch. In blocks, so that the second look at a block finds it in the cache.
+#[inline(never)]
+fn far_plain_end(line: &[u8], mut at: usize, bits: &mut u64) -> usize {
+    for block in line[at..].chunks(BLOCK_BYTES) {
+        let mark = memchr2(b'"', b'\\', block);
+        let plain = &block[..mark.unwrap_or(block.len())];
+        if !is_printable(plain) {
+            *bits |= plain.iter().fold(0, |all, byte| all | byte) as u64;
+            if plain.iter().fold(u8::MAX, |low, byte| low.min(*byte)) < b' ' {
+                return at + plain.iter().position(|&byte| byte < b' ').unwrap_or(0);
+            }
+        }
+        at += plain.len();
+        if mark.is_some() {
+            break;
+        }
+    }
+    at
+}
+
+/// All in ASCII from the space on. One subtraction puts control bytes and those beyond ASCII above all others,
+/// and the lanes let the compiler make vectors of it.
+fn is_printable(bytes: &[u8]) -> bool {
+    let (chunks, tail) = bytes.as_chunks::<32>();
+    let mut top = [0; 32];
+    for chunk in chunks {
+        for (top, byte) in top.iter_mut().zip(chunk) {
+            *top = byte.wrapping_sub(b' ').max(*top);
+        }
+    }
+    let above = |top: u8| top >= 0x60;
+    !above(top.into_iter().fold(0, u8::max)) && !tail.iter().any(|byte| above(byte.wrapping_sub(b' ')))
+}
