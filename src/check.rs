@@ -4,13 +4,14 @@
 //! here, since nothing of that pool would run. Starts nothing, and prints no value of a variable.
 
 use std::env;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt::Write;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use kernel::config::{Config, ConfigFault, ConfigFaults, Mode, PoolConfig, Program};
+use kernel::shell::find_program;
 use nix::unistd::{AccessFlags, access};
 
 use crate::place;
@@ -56,7 +57,7 @@ fn describe(path: &Path, config: &Config, faults: &mut Vec<ConfigFault>, paint: 
         };
         let program = program(pool).unwrap_or_else(|message| {
             note("command", message);
-            named(&pool.program)
+            pool.program.to_string()
         });
         if let Some(message) = pool.cwd.as_deref().and_then(folder_fault) {
             note("cwd", message);
@@ -112,26 +113,12 @@ fn program(pool: &PoolConfig) -> Result<String, String> {
         Program::At(path) => program_fault(path).map_or_else(|| Ok(path.display().to_string()), Err),
         Program::InPath(name) => {
             let path = pool.env.get("PATH").map(OsString::from).or_else(|| env::var_os("PATH"));
-            let found = find_in_path(name, &path.unwrap_or_default());
+            let found = find_program(name, &path.unwrap_or_default());
             let hint = if name.contains(' ') { " (its arguments belong into args)" } else { "" };
-            let absent = || format!("{name:?} is not found in PATH{hint}");
-            found.map(|path| path.display().to_string()).ok_or_else(absent)
+            let absent = |_| format!("{name:?} is not found in PATH{hint}");
+            found.map(|path| path.display().to_string()).map_err(absent)
         }
     }
-}
-
-fn named(program: &Program) -> String {
-    match program {
-        Program::ThisBinary => "stdio-bus".to_owned(),
-        Program::At(path) => path.display().to_string(),
-        Program::InPath(name) => name.clone(),
-    }
-}
-
-/// As the bus itself looks: relative folders of PATH are passed over.
-fn find_in_path(name: &str, path: &OsStr) -> Option<PathBuf> {
-    let folders = env::split_paths(path).filter(|folder| folder.is_absolute());
-    folders.map(|folder| folder.join(name)).find(|candidate| program_fault(candidate).is_none())
 }
 
 fn program_fault(path: &Path) -> Option<String> {

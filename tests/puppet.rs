@@ -46,11 +46,6 @@ fn about_itself() -> Value {
     // One of them was the listing itself.
     fds.retain(|fd| fs::symlink_metadata(format!("/dev/fd/{fd}")).is_ok());
     fds.sort_unstable();
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"));
-        line.and_then(|hex| u64::from_str_radix(hex, 16).ok())
-    };
     let args: Vec<_> = env::args().skip(1).collect();
     let env: BTreeMap<_, _> = env::vars_os().map(|(name, value)| (lossy(name), lossy(value))).collect();
     json!({
@@ -58,8 +53,6 @@ fn about_itself() -> Value {
         "ppid": getppid().as_raw(),
         "group": getpgrp().as_raw(),
         "fds": fds,
-        "sigblk": mask("SigBlk"),
-        "sigign": mask("SigIgn"),
         "args": args,
         "env": env,
         "cwd": env::current_dir().ok(),

@@ -26,25 +26,20 @@ impl Bus {
             return;
         }
         worker.heard = self.now;
-        match Envelope::scan(line) {
+        let malformed = match Envelope::scan(line) {
             Ok(envelope) if matches!(envelope.kind, Kind::Answer { .. }) => {
-                self.worker_answers(id, line, &envelope)
+                return self.worker_answers(id, line, &envelope);
             }
-            Ok(envelope) => self.worker_speaks(id, line, &envelope),
-            Err(malformed) => {
-                debug!("worker {}/{} wrote no message: {}", worker.config.id, worker.index, malformed.fault);
-                self.counters.stray_lines += 1;
-                let party = worker.party;
-                let answered = malformed.id.filter(|_| malformed.answer);
-                let key = answered.and_then(|id| CallKey::from_wire(id.of(line)));
-                if let Some(key) = key.filter(|key| self.was_asked(party, *key)) {
-                    self.fail_call(
-                        id,
-                        key,
-                        &Refusal::invalid(format!("the worker's answer: {}", malformed.fault)),
-                    );
-                }
-            }
+            Ok(envelope) => return self.worker_speaks(id, line, &envelope),
+            Err(malformed) => malformed,
+        };
+        debug!("worker {}/{} wrote no message: {}", worker.config.id, worker.index, malformed.fault);
+        self.counters.stray_lines += 1;
+        let party = worker.party;
+        let answered = malformed.id.filter(|_| malformed.answer);
+        let key = answered.and_then(|id| CallKey::from_wire(id.of(line)));
+        if let Some(key) = key.filter(|key| self.was_asked(party, *key)) {
+            self.fail_call(id, key, &Refusal::invalid(format!("the worker's answer: {}", malformed.fault)));
         }
     }
 

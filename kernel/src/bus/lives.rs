@@ -1,7 +1,5 @@
 //! Deaths, restarts, and what they mean for those who wait.
 
-use std::borrow::Cow;
-
 use log::{info, warn};
 
 use super::answer::{Death, Refusal};
@@ -10,7 +8,7 @@ use super::choose::Need;
 use super::life::{Effect, Input, Is};
 use super::worker::{Speech, Wait};
 use super::{Action, Alarm, Bus, Exit, Reading, Signal, SpawnFault};
-use crate::config::{Mode, Program};
+use crate::config::Mode;
 use crate::key::{SessionKey, WorkerId};
 use crate::limit::MOVES;
 
@@ -77,8 +75,8 @@ impl Bus {
     pub(super) fn spawn_failed(&mut self, id: WorkerId, fault: SpawnFault) {
         let Some(worker) = self.workers.get_mut(id.0) else { return };
         let what = match fault.cwd {
-            true => worker.config.cwd.as_ref().map_or("its folder".into(), |cwd| cwd.to_string_lossy()),
-            false => program_name(&worker.config.program),
+            true => worker.config.cwd.as_ref().map_or("its folder".into(), |cwd| cwd.display().to_string()),
+            false => worker.config.program.to_string(),
         };
         let why = format!("{what}: {}", std::io::Error::from_raw_os_error(fault.errno));
         warn!("worker {}/{} cannot be started: {why}", worker.config.id, worker.index);
@@ -284,14 +282,6 @@ impl Bus {
         if pool.removed && pool.workers.is_empty() {
             self.pools.remove(worker.pool);
         }
-    }
-}
-
-fn program_name(program: &Program) -> Cow<'_, str> {
-    match program {
-        Program::ThisBinary => "stdio-bus".into(),
-        Program::InPath(name) => name.into(),
-        Program::At(path) => path.to_string_lossy(),
     }
 }
 

@@ -125,6 +125,17 @@ pub enum Program {
     At(PathBuf),
 }
 
+/// As bus.json names it, but for a path, which is absolute.
+impl fmt::Display for Program {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Program::ThisBinary => out.write_str("stdio-bus"),
+            Program::InPath(name) => out.write_str(name),
+            Program::At(path) => write!(out, "{}", path.display()),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Shared,

@@ -31,7 +31,7 @@ pub(super) fn command(pool: &PoolConfig, this_binary: &Path) -> Result<Command, 
         Program::At(path) => Command::new(path),
         Program::InPath(name) => {
             let path = env.get(OsStr::new("PATH")).cloned().or_else(|| env::var_os("PATH"));
-            let found = find(name, path.as_deref().unwrap_or_default())
+            let found = find_program(name, path.as_deref().unwrap_or_default())
                 .map_err(|errno| SpawnFault { errno: errno as i32, cwd: false })?;
             let mut command = Command::new(found);
             command.arg0(name);
@@ -76,7 +76,7 @@ fn is_private(name: &OsStr) -> bool {
 
 /// The first executable file of this name. Relative folders of PATH are passed over: they would make the program
 /// depend on the folder that the agent works in.
-fn find(name: &str, path: &OsStr) -> Result<PathBuf, Errno> {
+pub fn find_program(name: &str, path: &OsStr) -> Result<PathBuf, Errno> {
     let mut fault = Errno::ENOENT;
     for folder in env::split_paths(path).filter(|folder| folder.is_absolute()) {
         let candidate = folder.join(name);
@@ -172,11 +172,11 @@ mod tests {
             fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
         }
         let path = env::join_paths(&folders).unwrap();
-        assert_eq!(find("agent", &path), Ok(folders[2].join("agent")));
-        assert_eq!(find("agent", folders[0].as_os_str()), Err(Errno::EACCES));
-        assert_eq!(find("nobody", &path), Err(Errno::ENOENT));
-        assert_eq!(find("agent", OsStr::new("")), Err(Errno::ENOENT));
-        assert_eq!(find("Cargo.toml", OsStr::new(".:")), Err(Errno::ENOENT));
+        assert_eq!(find_program("agent", &path), Ok(folders[2].join("agent")));
+        assert_eq!(find_program("agent", folders[0].as_os_str()), Err(Errno::EACCES));
+        assert_eq!(find_program("nobody", &path), Err(Errno::ENOENT));
+        assert_eq!(find_program("agent", OsStr::new("")), Err(Errno::ENOENT));
+        assert_eq!(find_program("Cargo.toml", OsStr::new(".:")), Err(Errno::ENOENT));
         fs::remove_dir_all(root).unwrap();
     }
 

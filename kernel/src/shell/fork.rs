@@ -76,7 +76,22 @@ fn reset_signals() {
         // SAFETY: SIG_DFL is no code of ours. Numbers that cannot be reset are refused with EINVAL.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
+    #[cfg(target_os = "linux")]
+    reset_hidden_signals();
     let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
+}
+
+/// Two that glibc keeps for its threads and does not let be reset. Its own posix_spawn gives them to a child as
+/// ignored, so that a bus started by one would hand that on for ever.
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
+fn reset_hidden_signals() {
+    // The kernel's idea of a sigaction, at most this large: the default handler, no flags, an empty mask.
+    let action = [0_u64; 8];
+    for signal in [32, 33] {
+        // SAFETY: a system call that reads `action`; without a handler there is no code to run.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), 0_usize, 8_usize) };
+    }
 }
 
 /// The bus may have died before the wish was known to the kernel, so the parent is looked at again.

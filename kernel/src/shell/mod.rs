@@ -22,6 +22,7 @@ use std::{fmt, io};
 
 use crate::config::{Address, Config};
 
+pub use command::find_program;
 pub use door::DoorFault;
 pub use guard::guard;
 pub use logger::{flush_logs, start_logging};
