@@ -7,7 +7,7 @@ use std::env;
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use kernel::config::{Config, ConfigFault, ConfigFaults, Mode, PoolConfig, Program};

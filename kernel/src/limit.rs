@@ -29,6 +29,9 @@ pub const QUEUE_HARD_TIMES: usize = 4;
 /// ..and then only this long, if the client takes nothing.
 pub const STALL: Duration = Duration::from_secs(1);
 
+/// The longest line that a client may send while more than `max_held_bytes` are held.
+pub const LINE_BYTES_WHEN_FULL: usize = 64 << 10;
+
 /// A call that could not be written is given to another worker at most this often.
 pub const MOVES: u8 = 3;
 /// Of a worker's stderr, the end is kept for those who ask why it died.

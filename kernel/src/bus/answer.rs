@@ -1,6 +1,8 @@
 //! The JSON-RPC answers that the bus itself gives: what is refused, why, and how it is said.
 
-use serde_json::{Map, Value};
+use std::fmt::Write;
+
+use serde_json::Value;
 
 use super::Exit;
 use super::envelope::{Fault, Malformed};
@@ -12,16 +14,17 @@ pub(super) struct Refusal {
     code: i32,
     reason: &'static str,
     message: String,
-    data: Map<String, Value>,
+    /// What `data` says beside the reason.
+    data: Vec<(&'static str, Value)>,
 }
 
 impl Refusal {
     fn new(code: i32, reason: &'static str, message: impl Into<String>) -> Refusal {
-        Refusal { code, reason, message: message.into(), data: Map::new() }
+        Refusal { code, reason, message: message.into(), data: Vec::new() }
     }
 
-    fn with(mut self, key: &str, value: impl Into<Value>) -> Refusal {
-        self.data.insert(key.to_owned(), value.into());
+    fn with(mut self, key: &'static str, value: impl Into<Value>) -> Refusal {
+        self.data.push((key, value.into()));
         self
     }
 
@@ -71,7 +74,7 @@ impl Refusal {
     pub(super) fn unknown_pool<'a>(named: Option<&str>, known: impl Iterator<Item = &'a str>) -> Refusal {
         let message = match named {
             Some(name) => format!("there is no pool {name:?}"),
-            None => "several pools and no default: name one with _bus/hello".to_owned(),
+            None => "which pool? name one with _bus/hello".to_owned(),
         };
         Refusal::new(-32052, "unknown_pool", message)
             .with("pools", known.map(Value::from).collect::<Vec<_>>())
@@ -108,19 +111,26 @@ impl Refusal {
 
     /// The whole line, without its end. `id`: as its owner spelled it.
     pub(super) fn line(&self, id: Option<&[u8]>) -> Vec<u8> {
-        let mut data = Map::from_iter([("reason".to_owned(), Value::from(self.reason))]);
-        data.extend(self.data.clone());
-        let error = serde_json::json!({ "code": self.code, "message": self.message, "data": data });
+        let mut error = format!(
+            r#"{{"code":{},"message":{},"data":{{"reason":"{}""#,
+            self.code,
+            Value::from(self.message.as_str()),
+            self.reason
+        );
+        for (key, value) in &self.data {
+            let _ = write!(error, r#","{key}":{value}"#);
+        }
+        error.push_str("}}");
         answer(id, "error", &error)
     }
 }
 
 /// A result that the bus gives of its own knowledge.
 pub(super) fn result(id: &[u8], result: &Value) -> Vec<u8> {
-    answer(Some(id), "result", result)
+    answer(Some(id), "result", &result.to_string())
 }
 
-fn answer(id: Option<&[u8]>, key: &str, value: &Value) -> Vec<u8> {
+fn answer(id: Option<&[u8]>, key: &str, value: &str) -> Vec<u8> {
     let mut line = br#"{"jsonrpc":"2.0","id":"#.to_vec();
     line.extend_from_slice(id.unwrap_or(b"null"));
     line.extend_from_slice(format!(r#","{key}":{value}}}"#).as_bytes());
@@ -155,5 +165,18 @@ impl std::fmt::Display for Death {
             Death::Hung => write!(out, "closed its pipes"),
             Death::Stuck => write!(out, "was stuck and is stopped"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_its_reason_first() {
+        let line = Refusal::busy("say \"please\"").with("n", 1).line(Some(b"\"x\""));
+        let expected = r#"{"jsonrpc":"2.0","id":"x","error":{"code":-32054,"message":"say \"please\"","data":{"reason":"busy","n":1}}}"#;
+        assert_eq!(String::from_utf8(line).unwrap(), expected);
+        assert!(Refusal::stopping().line(None).starts_with(br#"{"jsonrpc":"2.0","id":null,"#));
     }
 }

@@ -9,7 +9,7 @@ use super::answer::{Death, Refusal};
 use super::call::Written;
 use super::{Bus, Reading};
 use crate::key::{Link, WorkerId};
-use crate::limit::{QUEUE_HARD_TIMES, STALL};
+use crate::limit::{LINE_BYTES_WHEN_FULL, QUEUE_HARD_TIMES, STALL};
 
 impl Bus {
     /// What `from` sent made the queue of `full` longer than its limit.
@@ -36,6 +36,16 @@ impl Bus {
     fn hard_limit(&self) -> usize {
         let crowded = self.held_bytes() > self.limits.max_held_bytes / 2;
         self.post.queue_limit.saturating_mul(if crowded { 1 } else { QUEUE_HARD_TIMES })
+    }
+
+    /// The longest line that is kept. Of clients, only short ones while the house is full.
+    pub(super) fn line_limit(&self, of_client: bool) -> usize {
+        let limit = self.limits.max_input_buffer;
+        if of_client && self.is_full() { limit.min(LINE_BYTES_WHEN_FULL) } else { limit }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.held_bytes() > self.limits.max_held_bytes
     }
 
     /// Sets the alarms of those whose queues have become full.

@@ -66,7 +66,10 @@ impl Bus {
         if let Some(client) = self.clients.get_mut(link.0) {
             client.greeted = true;
         }
-        let refusal = Refusal::too_large(self.limits.max_input_buffer);
+        let refusal = match self.has_room() {
+            Err(refusal) => refusal,
+            Ok(()) => Refusal::too_large(self.limits.max_input_buffer),
+        };
         if skim.is_answer() {
             // It was asked something, and this was to be the answer: the agent hears of it too.
             let party = self.clients.get(link.0).map(|client| client.party);
@@ -130,7 +133,7 @@ impl Bus {
         if self.calls.len() >= self.limits.max_calls {
             return Err(Refusal::busy(format!("max_calls ({}) are in flight", self.limits.max_calls)));
         }
-        if self.held_bytes() > self.limits.max_held_bytes {
+        if self.is_full() {
             return Err(Refusal::busy(format!("max_held_bytes ({}) are held", self.limits.max_held_bytes)));
         }
         Ok(())

@@ -299,7 +299,7 @@ impl Bus {
         let Some(mut input) = self.post.take_input(link) else { return };
         let mut chunk = bytes;
         while reading == Reading::Last || !self.post.is_held_up(link) {
-            let Some(piece) = input.next(&mut chunk, self.limits.max_input_buffer) else { break };
+            let Some(piece) = input.next(&mut chunk, self.line_limit(worker.is_none())) else { break };
             self.post.take_over_limit();
             match (piece, worker) {
                 (Piece::Line(line), Some(worker)) => self.worker_line(worker, line),

@@ -174,13 +174,13 @@ impl Post {
             let buffer = peer.output.take_buffer();
             keep_spare(&mut self.spare, buffer);
         }
-        if left > self.queue_limit {
+        if left > self.queue_limit / QUEUE_LOW_PART {
             peer.full_since = peer.full_since.map(|_| self.now);
-        } else if left <= self.queue_limit / QUEUE_LOW_PART {
-            peer.full_since = None;
-            if !peer.holds_up.is_empty() {
-                self.let_go(link);
-            }
+            return;
+        }
+        peer.full_since = None;
+        if !peer.holds_up.is_empty() {
+            self.let_go(link);
         }
     }
 

@@ -119,3 +119,43 @@ fn limits_are_answered_busy() {
     }
     bus.sees_error(client, json!(3), "busy");
 }
+
+#[test]
+fn a_full_house_takes_no_long_lines() {
+    let limits = Limits { max_held_bytes: 100_000, ..Limits::default() };
+    let mut bus = TestBus::of(config(vec![pool("agents", 1)], limits));
+    let (greedy, other) = (bus.client(), bus.client());
+    bus.sends_bytes(
+        greedy,
+        format!("{{\"id\":1,\"method\":\"m\",\"params\":\"{}", "x".repeat(110_000)).as_bytes(),
+    );
+    bus.sends(other, r#"{"id":1,"method":"m"}"#);
+    bus.sees_error(other, json!(1), "busy");
+    bus.sends_bytes(
+        other,
+        format!("{{\"id\":2,\"method\":\"m\",\"params\":\"{}", "x".repeat(70_000)).as_bytes(),
+    );
+    assert!(bus.bus.held_bytes() < 120_000, "the second long line is not kept");
+    bus.sends(other, "\"}");
+    bus.sees_error(other, json!(2), "busy");
+    bus.sends(greedy, "\"}");
+    let worker = bus.worker(0);
+    assert_eq!(bus.sees_json(worker)["method"], "m", "what was taken on before is carried");
+}
+
+#[test]
+fn a_client_that_reads_slowly_is_not_given_up() {
+    let mut bus = TestBus::of(config(vec![pool("agents", 1)], small()));
+    let (slow, worker) = (bus.client(), bus.worker(0));
+    bus.opens(slow, worker, "s1");
+    bus.deafens(slow);
+    for _ in 0..100 {
+        while bus.bus.wants_read(worker) {
+            bus.sends(worker, &long("session/update", "s1"));
+        }
+        let (now, waiting) = (bus.now, bus.bus.to_send(slow).len());
+        bus.bus.sent(slow, 300.min(waiting), now);
+        bus.passes(Duration::from_secs(9));
+    }
+    assert!(!bus.is_closed(slow));
+}
