@@ -118,6 +118,7 @@ impl Bus {
         }
         let party = peer.party;
         self.read(link, &[], Reading::Last);
+        self.answers_no_more(link);
         if self.calls.asks(party) == 0 && self.post.to_send(link).is_empty() {
             self.client_leaves(link);
         }

@@ -361,11 +361,14 @@ impl Bus {
         let owner = session.owner.and_then(|owner| Some((owner, self.post.peer(owner)?)));
         let Some((owner, peer)) = owner else { return self.miss(key, line) };
         let (asked, ended) = (peer.party, peer.ended);
+        if ended && session.is_label && envelope.kind == Kind::Request {
+            return self.concerns_nobody(id, line, envelope, &Refusal::client_gone());
+        }
         if ended && !session.is_label {
             // It may be gone for good, or only have stopped sending: what can be lost is kept as well.
             self.miss(key, line);
             if envelope.kind == Kind::Request {
-                return;
+                return self.keep_questions(key);
             }
         }
         if let Some(span) = envelope.child {

@@ -1,5 +1,7 @@
 //! Sessions: bound, kept while their client is away, taken over, ended.
 
+use std::collections::VecDeque;
+
 use super::alarm::Alarm;
 use super::answer::{self, Refusal};
 use super::call::{CallKey, Id, Purpose, THE_BUS, Who};
@@ -229,8 +231,57 @@ impl Bus {
 
     pub(super) fn keeping_ends(&mut self, key: SessionKey) {
         let Some(session) = self.session(key) else { return };
-        if session.owner.is_none() && session.keep_until <= self.now {
-            self.end_session(key);
+        if session.keep_until > self.now || self.is_owned(key) {
+            return;
+        }
+        match session.owner {
+            None => self.end_session(key),
+            Some(_) => self.give_up_questions(key),
+        }
+    }
+
+    /// This client has said all that it will ever say. What it was asked is kept for whoever takes the session up
+    /// in its place, or answered where nobody can.
+    pub(super) fn answers_no_more(&mut self, link: Link) {
+        let Some(client) = self.clients.get(link.0) else { return };
+        let owed: Vec<_> = self.calls.owed_by(client.party).map(|(key, call)| (key, call.session)).collect();
+        for (call, session) in owed {
+            let kept = session.filter(|key| self.session(*key).is_some_and(|session| !session.is_label));
+            match kept {
+                None => self.refuse_call(call, &Refusal::client_gone()),
+                Some(key) => {
+                    self.hold_pending(key);
+                    self.keep_questions(key);
+                }
+            }
+        }
+    }
+
+    /// Questions are held in a session whose owner listens but says nothing more: not for ever.
+    pub(super) fn keep_questions(&mut self, key: SessionKey) {
+        let (now, keep) = (self.now, self.limits.session_keep);
+        let Some(session) = self.session_mut(key) else { return };
+        if keep.is_zero() {
+            return self.give_up_questions(key);
+        }
+        if session.keep_until <= now {
+            session.keep_until = now + keep;
+            self.alarms.set(now + keep, Alarm::Keep(key));
+        }
+    }
+
+    /// Nobody came to answer what the agent asked. What it said is still kept.
+    fn give_up_questions(&mut self, key: SessionKey) {
+        let Some(session) = self.session_mut(key) else { return };
+        let is_question = |line: &[u8]| Envelope::scan(line).is_ok_and(|said| said.kind == Kind::Request);
+        let missed = std::mem::take(&mut session.missed).into_iter();
+        let (questions, rest): (VecDeque<_>, VecDeque<_>) = missed.partition(|line| is_question(line));
+        let bytes = questions.iter().map(|line| line.len()).sum::<usize>();
+        session.missed = rest;
+        session.missed_bytes -= bytes;
+        self.aside_bytes -= bytes;
+        for line in questions {
+            self.answer_missed(key, &line);
         }
     }
 

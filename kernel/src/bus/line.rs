@@ -103,6 +103,11 @@ impl LineBuf {
         self.start == self.bytes.len() && self.skipping.is_none()
     }
 
+    /// Whether nothing but white space has come of the current line.
+    pub(super) fn is_blank(&self) -> bool {
+        self.skipping.is_none() && self.rest().iter().all(u8::is_ascii_whitespace)
+    }
+
     pub(super) fn into_buffer(mut self) -> Vec<u8> {
         self.clear();
         self.bytes

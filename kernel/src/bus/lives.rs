@@ -106,6 +106,12 @@ impl Bus {
         worker.belongs_to = None;
         worker.speech = Speech::Fresh;
         worker.silenced = true;
+        // What a client that has left still had to say to it is not for whom it serves next.
+        for wait in self.take_waits(id) {
+            if let Wait::Join(call) | Wait::Say(Some(call), _) = wait {
+                self.refuse_call(call, &Refusal::busy("the worker is being replaced"));
+            }
+        }
         self.live(id, Input::Replace);
     }
 
@@ -152,7 +158,9 @@ impl Bus {
         }
         let name = format!("{}/{}", worker.config.id, worker.index);
         let (party, death, next) = (worker.party, worker.death, worker.life.is());
-        let mut sessions: Vec<SessionKey> = worker.sessions.values().copied().collect();
+        // What is reserved for the next life, this one knows nothing of.
+        let lost_here = worker.sessions.values().copied().filter(|_| !replaced);
+        let mut sessions: Vec<SessionKey> = lost_here.collect();
         sessions.sort();
         let asked: Vec<CallKey> = self.calls.asked_by(party).map(|(key, _)| key).collect();
         let owed: Vec<(CallKey, Option<Vec<u8>>)> = self
@@ -233,9 +241,11 @@ impl Bus {
         let Some(worker) = self.workers.get_mut(id.0) else { return };
         let why = worker.last_words.clone().unwrap_or_default();
         let refusal = Refusal::pool_down(&worker.config, &why);
-        worker.forget();
         worker.speech = Speech::Fresh;
-        worker.belongs_to = None;
+        self.drop_unborn_sessions(id);
+        if let Some(worker) = self.workers.get_mut(id.0) {
+            worker.forget();
+        }
         for wait in self.take_waits(id) {
             match wait {
                 Wait::Join(key) => self.rehouse_join(key, id, &refusal),
@@ -260,8 +270,19 @@ impl Bus {
         }
     }
 
+    /// Labels pinned to a worker that has heard nothing of them, and sessions that it was to open again.
+    fn drop_unborn_sessions(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get(id.0) else { return };
+        let mut sessions: Vec<SessionKey> = worker.sessions.values().copied().collect();
+        sessions.sort();
+        for key in sessions {
+            self.drop_session(key);
+        }
+    }
+
     /// The place of a worker is given up.
     fn gone(&mut self, id: WorkerId) {
+        self.drop_unborn_sessions(id);
         let refusal = match self.stopping {
             Some(_) => Refusal::stopping(),
             None => Refusal::busy("the worker was taken out of service"),

@@ -217,7 +217,7 @@ impl Post {
 
     /// Nothing but white space has come since the last line.
     pub(super) fn is_input_blank(&self, link: Link) -> bool {
-        self.peers.get(link.0).is_none_or(|peer| peer.input.rest().iter().all(u8::is_ascii_whitespace))
+        self.peers.get(link.0).is_none_or(|peer| peer.input.is_blank())
     }
 
     // Who is read.

@@ -153,11 +153,11 @@ impl Worker {
             self.speech = Speech::Fresh;
             self.belongs_to = None;
             self.opening = 0;
+            self.sessions.clear();
+            self.labels = 0;
+            self.joined.clear();
         }
         self.offers = Offers::default();
-        self.sessions.clear();
-        self.labels = 0;
-        self.joined.clear();
         self.early = Vec::new();
         self.early_bytes = 0;
         self.notices = Vec::new();

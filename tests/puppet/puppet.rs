@@ -12,7 +12,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
-use std::process::{self, Command, Stdio};
+use std::process::{self, Child, Command, Stdio};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, raise};
@@ -32,7 +32,7 @@ fn main() {
     let about = about_itself();
     let mut test = UnixStream::connect(&first).expect("the test listens");
     writeln!(test, "{about}").expect("the test is there");
-    Puppet { test, reads: true, leaves_at_eof: true }.play();
+    Puppet { test, reads: true, leaves_at_eof: true, children: Vec::new() }.play();
 }
 
 /// How the bus has started it. To be asked before anything is opened.
@@ -67,6 +67,8 @@ struct Puppet {
     test: UnixStream,
     reads: bool,
     leaves_at_eof: bool,
+    /// They outlive it, as far as it is concerned.
+    children: Vec<Child>,
 }
 
 impl Puppet {
@@ -136,7 +138,7 @@ impl Puppet {
             b'c' => drop(close(io::stdout().as_raw_fd())),
             b'z' => {
                 self.reads = false;
-                drop(close(io::stdin().as_raw_fd()));
+                let _ = close(io::stdin().as_raw_fd());
             }
             b'p' => self.reads = false,
             b'r' => self.reads = true,
@@ -144,9 +146,10 @@ impl Puppet {
             b't' => SigSet::from(Signal::SIGTERM).thread_block().expect("SIGTERM can be blocked"),
             b'g' => {
                 let me = env::current_exe().expect("its own file");
-                let child =
-                    Command::new(me).arg("--linger").stdin(Stdio::null()).spawn().expect("a grandchild");
+                let child = Command::new(me).arg("--linger").stdin(Stdio::null()).spawn();
+                let child = child.expect("a grandchild");
                 self.report(b'g', child.id().to_string().as_bytes());
+                self.children.push(child);
             }
             other => panic!("no such wish: {other}"),
         }
