@@ -22,6 +22,7 @@ mod keep;
 mod life;
 mod line;
 mod lives;
+pub mod mutant;
 mod pool;
 mod post;
 mod queue;
