@@ -5,6 +5,8 @@
 mod agent;
 mod call;
 mod check;
+mod connect;
+mod ide;
 mod place;
 mod print;
 mod serve;
@@ -20,6 +22,7 @@ Examples:
   stdio-bus --tcp 127.0.0.1:0                the same, on a free port of this machine
   stdio-bus check --config my.json           is the file good, and what would run?
   stdio-bus status                           one look at the running bus
+  stdio-bus ide zed --pool claude            the settings with which Zed talks to it
   stdio-bus call session/new '{\"cwd\":\"/tmp\",\"mcpServers\":[]}'
 
 The configuration is --config PATH, else $STDIO_BUS_CONFIG, else ./bus.json. The smallest one:
@@ -47,6 +50,10 @@ enum Command {
     Status(status::Args),
     /// Send one request through the bus and print the result of its answer
     Call(call::Args),
+    /// Be the agent that an IDE starts: stdin and stdout speak ACP, the bus is behind it
+    Connect(connect::Args),
+    /// Print the settings with which an IDE starts `connect`
+    Ide(ide::Args),
     /// Be an agent on stdin and stdout, for a pool to run
     #[command(subcommand)]
     Agent(agent::Agent),
@@ -55,6 +62,9 @@ enum Command {
     /// End what the bus started when the bus itself is gone
     #[command(hide = true)]
     Guard,
+    /// Run the command behind it where no terminal can reach it
+    #[command(hide = true)]
+    Detached(connect::DetachedArgs),
 }
 
 fn main() -> ExitCode {
@@ -64,9 +74,12 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Call(args) => call::run(args),
+        Command::Connect(args) => connect::run(args),
+        Command::Ide(args) => ide::run(&args),
         Command::Agent(agent) => agent::run(agent),
         Command::Schema => print::answer(&kernel::config::schema()),
         Command::Guard => kernel::shell::guard(),
+        Command::Detached(args) => connect::detached(args),
     }
 }
 

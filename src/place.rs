@@ -1,7 +1,8 @@
 //! Which bus.json, and which bus: what the commands have in common.
 
 use std::env;
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::{self, Path, PathBuf};
 
 use clients::Fault;
 use kernel::config::Address;
@@ -39,4 +40,40 @@ impl BusArgs {
     pub(crate) fn addresses(&self) -> Result<Vec<Address>, Fault> {
         clients::address::find(self.tcp.clone(), self.unix.clone(), || config_path(self.config.as_deref()))
     }
+
+    /// The arguments of a `serve` that is found there, and the folder of its configuration.
+    pub(crate) fn serve_args(&self) -> Result<(Vec<OsString>, PathBuf), Fault> {
+        let config = self.absolute_config()?;
+        let folder = config.parent().unwrap_or(Path::new("/")).to_owned();
+        let mut args = vec!["--config".into(), config.into_os_string()];
+        args.extend(self.named_address()?);
+        Ok((args, folder))
+    }
+
+    /// The arguments of a `connect` that finds it from any folder. One that `starts` a bus needs its configuration.
+    pub(crate) fn connect_args(&self, starts: bool) -> Result<Vec<String>, Fault> {
+        let mut args = self.named_address()?;
+        if starts || args.is_empty() || self.config.is_some() {
+            args.extend(["--config".into(), self.absolute_config()?.into_os_string()]);
+        }
+        Ok(args.iter().map(|word| word.to_string_lossy().into_owned()).collect())
+    }
+
+    fn absolute_config(&self) -> Result<PathBuf, Fault> {
+        absolute(&config_path(self.config.as_deref()).map_err(Fault::NoAddress)?)
+    }
+
+    fn named_address(&self) -> Result<Vec<OsString>, Fault> {
+        Ok(match (&self.tcp, &self.unix) {
+            (Some(tcp), _) => {
+                vec!["--tcp".into(), tcp.to_string().trim_start_matches("tcp://").into()]
+            }
+            (None, Some(unix)) => vec!["--unix".into(), absolute(unix)?.into_os_string()],
+            (None, None) => Vec::new(),
+        })
+    }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Fault> {
+    path::absolute(path).map_err(|error| Fault::Failed(format!("{}: {error}", path.display())))
 }

@@ -19,6 +19,8 @@ pub enum Fault {
     Silent { at: String, waited: Duration },
     /// The answer is an error: that of the agent, or that of the bus.
     Refused(Box<RawValue>),
+    /// Something else that the user can do something about.
+    Failed(String),
 }
 
 impl Fault {
@@ -27,7 +29,7 @@ impl Fault {
         match self {
             Fault::Unreachable(_) => 69,
             Fault::Config(_) | Fault::NoAddress(_) => 78,
-            Fault::Silent { .. } | Fault::Refused(_) => 1,
+            Fault::Silent { .. } | Fault::Refused(_) | Fault::Failed(_) => 1,
         }
     }
 }
@@ -37,7 +39,9 @@ impl fmt::Display for Fault {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::Config(faults) => write!(out, "{faults}"),
-            Fault::NoAddress(message) | Fault::Unreachable(message) => out.write_str(message),
+            Fault::NoAddress(message) | Fault::Unreachable(message) | Fault::Failed(message) => {
+                out.write_str(message)
+            }
             Fault::Silent { at, waited } => write!(out, "no answer from {at} within {waited:?}"),
             Fault::Refused(error) => out.write_str(error.get()),
         }

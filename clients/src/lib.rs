@@ -1,17 +1,21 @@
 //! Programs that talk to a running stdio Bus.
 //!
 //! Each gives back what it has to say, or a `Fault` that knows its words and its exit code; the command line
-//! prints it. They block: one connection, one question.
+//! prints it. They block: one connection, one question. Only `connect` stays, and carries what an IDE says.
 
 #![forbid(unsafe_code)]
 
 pub mod address;
 pub mod call;
+pub mod connect;
 pub mod fault;
+pub mod ide;
 pub mod status;
 
 #[cfg(test)]
 mod fake;
+mod message;
+mod stream;
 mod wire;
 
 pub use fault::Fault;

@@ -3,22 +3,18 @@
 //! Knows JSON-RPC as far as one question needs it. Nothing that the peer sends makes it panic; what no bus
 //! would send is a fault.
 
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
+use std::io::{self, BufRead, BufReader, ErrorKind};
 use std::time::{Duration, Instant};
 
 use kernel::config::Address;
-use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use crate::Fault;
-
-/// A host that drops our packets would hold us for minutes otherwise.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::message::Message;
+use crate::stream::{CONNECT_TIMEOUT, Stream};
 
 /// The longest line a bus can be told to carry, and room for what it rewrites in it.
-const LINE_BYTES_MOST: usize = (1 << 30) + (1 << 20);
+pub(crate) const LINE_BYTES_MOST: usize = (1 << 30) + (1 << 20);
 
 pub(crate) struct Wire {
     peer: BufReader<Stream>,
@@ -29,45 +25,15 @@ pub(crate) struct Wire {
     last_id: u32,
 }
 
-enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-/// A message, of which only this much is of interest.
-#[derive(Deserialize)]
-struct Message<'a> {
-    #[serde(borrow, default, deserialize_with = "present")]
-    id: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    method: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    result: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    error: Option<&'a RawValue>,
-}
-
-/// A `null` that stands there is `Some`: it is a good result.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
-    <&RawValue>::deserialize(deserializer).map(Some)
-}
-
 impl Wire {
     /// To the first of these addresses at which something listens.
     pub(crate) fn connect(addresses: &[Address], timeout: Option<Duration>) -> Result<Wire, Fault> {
         // A time too far away to be told is as good as none.
         let patience = timeout.and_then(|timeout| Some((timeout, Instant::now().checked_add(timeout)?)));
-        let mut tried = Vec::new();
-        for address in addresses {
-            match Stream::connect(address, timeout.unwrap_or(CONNECT_TIMEOUT).min(CONNECT_TIMEOUT)) {
-                Ok(stream) => {
-                    let peer = BufReader::with_capacity(64 << 10, stream);
-                    return Ok(Wire { peer, at: address.to_string(), patience, last_id: 0 });
-                }
-                Err(error) => tried.push(format!("{address} ({error})")),
-            }
-        }
-        Err(Fault::Unreachable(format!("no bus answers at {}", tried.join(", nor at "))))
+        let timeout = timeout.unwrap_or(CONNECT_TIMEOUT).min(CONNECT_TIMEOUT);
+        let (stream, address) = Stream::connect(addresses, timeout)?;
+        let peer = BufReader::with_capacity(64 << 10, stream);
+        Ok(Wire { peer, at: address.to_string(), patience, last_id: 0 })
     }
 
     /// One request and its answer. Notifications that come before it are passed over, and requests are
@@ -83,7 +49,7 @@ impl Wire {
             if line.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            let Ok(message) = serde_json::from_slice::<Message<'_>>(&line) else {
+            let Some(message) = Message::scan(&line) else {
                 return Err(Fault::Unreachable(format!("what answers at {} is no bus", self.at)));
             };
             let answers_us = |about: &RawValue| about.get() == id;
@@ -168,55 +134,4 @@ impl Wire {
 /// JSON may be written over many lines; a newline in it can only be white space.
 fn one_line(json: &RawValue) -> String {
     json.get().replace(['\n', '\r'], " ")
-}
-
-impl Stream {
-    fn connect(address: &Address, timeout: Duration) -> io::Result<Stream> {
-        match address {
-            Address::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
-            Address::Tcp { host, port } => {
-                let mut last = io::Error::new(ErrorKind::NotFound, "the host has no address");
-                for ip in (&**host, *port).to_socket_addrs()? {
-                    match TcpStream::connect_timeout(&ip, timeout) {
-                        Ok(stream) => {
-                            stream.set_nodelay(true)?;
-                            return Ok(Stream::Tcp(stream));
-                        }
-                        Err(error) => last = error,
-                    }
-                }
-                Err(last)
-            }
-            Address::Stdio => Err(io::Error::new(ErrorKind::Unsupported, "only its parent can reach it")),
-        }
-    }
-
-    fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        match self {
-            Stream::Tcp(stream) => stream.set_read_timeout(timeout),
-            Stream::Unix(stream) => stream.set_read_timeout(timeout),
-        }
-    }
-
-    fn write_patiently(&mut self, bytes: &[u8], timeout: Option<Duration>) -> io::Result<()> {
-        match self {
-            Stream::Tcp(stream) => {
-                stream.set_write_timeout(timeout)?;
-                stream.write_all(bytes)
-            }
-            Stream::Unix(stream) => {
-                stream.set_write_timeout(timeout)?;
-                stream.write_all(bytes)
-            }
-        }
-    }
-}
-
-impl Read for Stream {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => stream.read(buffer),
-            Stream::Unix(stream) => stream.read(buffer),
-        }
-    }
 }

@@ -7,6 +7,7 @@
 
 mod asking;
 mod cli;
+mod connect;
 mod deaths;
 mod doors;
 mod flow;

@@ -11,6 +11,7 @@ use super::life::Input;
 use super::mutant::{Guard, stands};
 use super::pool::PoolId;
 use super::session::{Pending, Session};
+use super::worker::Worker;
 use super::{Action, Bus};
 use crate::config::Mode;
 use crate::key::{Link, SessionKey, WorkerId};
@@ -51,12 +52,17 @@ impl Bus {
         owner.and_then(|link| self.post.peer(link)).is_some_and(|peer| !peer.ended)
     }
 
-    /// The session's worker was initialized for clients like this one.
+    /// The session's worker was initialized for clients like this one, and is not another's alone.
     pub(super) fn speaks_with(&self, link: Link, key: SessionKey) -> bool {
         let worker = self.session(key).and_then(|session| session.worker);
         let worker = worker.and_then(|id| self.workers.get(id.0));
         let client = self.clients.get(link.0);
-        worker.zip(client).is_some_and(|(worker, client)| worker.can_speak(&client.handshake))
+        let is_there = |owner: Link| self.post.peer(owner).is_some_and(|peer| !peer.ended);
+        let is_free = |worker: &Worker| {
+            let taken = worker.belongs_to.is_some_and(|owner| owner != link && is_there(owner));
+            worker.config.mode != Mode::Dedicated || !taken
+        };
+        worker.zip(client).is_some_and(|(worker, client)| worker.can_speak(&client.handshake) && is_free(worker))
     }
 
     /// A session that was left behind goes on with this client: it hears what was missed, then the answer.
@@ -91,7 +97,7 @@ impl Bus {
         if too_much {
             // Only the agent can tell it all again.
             let named = Named::Known(key);
-            return self.pass_on(link, id, line, envelope, Purpose::Ask, &named, Some(key)).map(|_| ());
+            return self.pass_on(link, id, line, envelope, Purpose::Reopen(key), &named, Some(key)).map(|_| ());
         }
         for line in missed {
             self.worker_line(id, &line);
@@ -292,11 +298,6 @@ impl Bus {
     pub(super) fn end_session(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key.0) else { return };
         let (worker, agent) = (session.worker, session.agent_token.clone());
-        let missed = std::mem::take(&mut session.missed);
-        self.aside_bytes -= std::mem::take(&mut session.missed_bytes);
-        for line in missed {
-            self.answer_missed(key, &line);
-        }
         self.drop_session(key);
         if let Some(id) = worker {
             self.close_at_agent(id, &agent);
@@ -326,8 +327,13 @@ impl Bus {
 
     /// Forgets a session, wherever it is known. What its agent asked of the owner is no longer asked.
     pub(super) fn drop_session(&mut self, key: SessionKey) {
-        let Some(session) = self.sessions.get(key.0) else { return };
+        let Some(session) = self.sessions.get_mut(key.0) else { return };
         let pending: Vec<_> = session.pending.iter().map(|pending| pending.call).collect();
+        let missed = std::mem::take(&mut session.missed);
+        self.aside_bytes -= std::mem::take(&mut session.missed_bytes);
+        for line in missed {
+            self.answer_missed(key, &line);
+        }
         for call in pending {
             self.refuse_call(call, &Refusal::client_gone());
         }

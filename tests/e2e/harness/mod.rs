@@ -15,10 +15,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-pub(crate) use bus::{Bus, run};
+pub(crate) use bus::{BUS, Bus, run};
 pub(crate) use client::{Client, initialize, prompt, session_of};
-pub(crate) use procs::{cpu_ticks, is_gone, open_fds, peak_kib, zombies_of};
+pub(crate) use log::Log;
+pub(crate) use procs::{command_line, cpu_ticks, is_gone, marked, open_fds, peak_kib, zombies_of};
 pub(crate) use puppet::{Puppet, whoever_hears};
+pub(crate) use wire::Wire;
 
 /// How long a test waits before it gives up. Long, because the machine may be busy with all the others.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);

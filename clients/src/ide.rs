@@ -1,0 +1,249 @@
+//! `ide`: the settings with which an IDE starts `stdio-bus connect`.
+//!
+//! Each has its own spelling of the same thing: a name, a command and its arguments.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+/// An IDE, or a program that stands for one.
+pub struct Ide {
+    pub name: &'static str,
+    pub title: &'static str,
+    /// Where the settings go.
+    pub place: &'static str,
+    spell: fn(&Command) -> String,
+}
+
+/// What the IDE is to start.
+pub struct Command {
+    /// An absolute path: IDEs started from a desktop have another PATH than a shell.
+    pub program: String,
+    pub args: Vec<String>,
+    /// What the user will see.
+    pub title: String,
+}
+
+pub const IDES: [Ide; 8] = [
+    Ide { name: "zed", title: "Zed", place: "~/.config/zed/settings.json", spell: zed },
+    Ide { name: "jetbrains", title: "JetBrains IDEs", place: "~/.jetbrains/acp.json", spell: jetbrains },
+    Ide {
+        name: "vscode",
+        title: "VS Code, extension ACP Client",
+        place: "settings.json of VS Code (Preferences: Open User Settings (JSON))",
+        spell: vscode,
+    },
+    Ide {
+        name: "codecompanion",
+        title: "neovim, CodeCompanion",
+        place: "the setup of codecompanion.nvim",
+        spell: codecompanion,
+    },
+    Ide { name: "avante", title: "neovim, avante", place: "the opts of avante.nvim", spell: lua_provider },
+    Ide { name: "agentic", title: "neovim, agentic", place: "the opts of agentic.nvim", spell: lua_provider },
+    Ide { name: "agent-shell", title: "Emacs, agent-shell", place: "your init.el", spell: agent_shell },
+    Ide { name: "acpx", title: "acpx", place: "~/.acpx/config.json", spell: acpx },
+];
+
+pub fn find(name: &str) -> Option<&'static Ide> {
+    IDES.iter().find(|ide| ide.name == name)
+}
+
+/// One line an IDE.
+pub fn list() -> String {
+    let mut text = String::new();
+    for Ide { name, title, place, .. } in &IDES {
+        let _ = writeln!(text, "{name:<14} {title:<30} {place}");
+    }
+    text
+}
+
+impl Ide {
+    /// The settings, ready to be pasted.
+    pub fn snippet(&self, command: &Command) -> String {
+        (self.spell)(command)
+    }
+}
+
+fn zed(command: &Command) -> String {
+    let Command { program, title, .. } = command;
+    let server = format!(
+        r#"{}: {{
+      "type": "custom",
+      "command": {},
+      "args": [{}],
+      "env": {{}}
+    }}"#,
+        quoted(title),
+        quoted(program),
+        words(command, ", ")
+    );
+    format!("{{\n  \"agent_servers\": {{\n    {server}\n  }}\n}}\n")
+}
+
+fn jetbrains(command: &Command) -> String {
+    zed(command).replace("      \"type\": \"custom\",\n", "")
+}
+
+fn vscode(command: &Command) -> String {
+    let Command { program, title, .. } = command;
+    format!(
+        r#"{{
+  "acp.agents": {{
+    {}: {{ "command": {}, "args": [{}], "env": {{}} }}
+  }}
+}}
+"#,
+        quoted(title),
+        quoted(program),
+        words(command, ", ")
+    )
+}
+
+fn codecompanion(command: &Command) -> String {
+    format!(
+        r#"require("codecompanion").setup({{
+  adapters = {{
+    acp = {{
+      stdio_bus = function()
+        return require("codecompanion.adapters").extend("goose", {{
+          name = "stdio_bus",
+          formatted_name = {},
+          commands = {{ default = {{ {}, {} }} }},
+        }})
+      end,
+    }},
+  }},
+  interactions = {{ chat = {{ adapter = "stdio_bus" }} }},
+}})
+"#,
+        quoted(&command.title),
+        quoted(&command.program),
+        words(command, ", ")
+    )
+}
+
+fn lua_provider(command: &Command) -> String {
+    format!(
+        r#"{{
+  provider = "stdio-bus",
+  acp_providers = {{
+    ["stdio-bus"] = {{
+      name = {},
+      command = {},
+      args = {{ {} }},
+      env = {{}},
+    }},
+  }},
+}}
+"#,
+        quoted(&command.title),
+        quoted(&command.program),
+        words(command, ", ")
+    )
+}
+
+fn agent_shell(command: &Command) -> String {
+    let title = quoted(&command.title);
+    let prompt = quoted(&format!("{}> ", command.title));
+    format!(
+        r#"(with-eval-after-load 'agent-shell
+  (add-to-list 'agent-shell-agent-configs
+               (agent-shell-make-agent-config
+                :identifier 'stdio-bus
+                :mode-line-name {title}
+                :buffer-name {title}
+                :shell-prompt {prompt}
+                :shell-prompt-regexp (regexp-quote {prompt})
+                :client-maker (lambda (buffer)
+                                (acp-make-client
+                                 :command {}
+                                 :command-params '({})
+                                 :context-buffer buffer)))))
+"#,
+        quoted(&command.program),
+        words(command, " ")
+    )
+}
+
+fn acpx(command: &Command) -> String {
+    let line = std::iter::once(&command.program).chain(&command.args).map(|word| shell_word(word));
+    let line = line.collect::<Vec<_>>().join(" ");
+    format!("{{\n  \"agents\": {{\n    \"bus\": {{ \"command\": {} }}\n  }}\n}}\n", quoted(&line))
+}
+
+/// The arguments, each in quotes.
+fn words(command: &Command, between: &str) -> String {
+    command.args.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(between)
+}
+
+/// JSON, Lua and Lisp agree on this, control characters aside.
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+/// acpx splits a command as a shell would.
+fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=@%+,[]".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => quoted(word),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command() -> Command {
+        let args = ["connect", "--config", "/home/me/my \"bus\".json", "--pool", "claude"];
+        Command {
+            program: "/opt/stdio bus".to_owned(),
+            args: args.map(str::to_owned).to_vec(),
+            title: "stdio Bus (claude)".to_owned(),
+        }
+    }
+
+    #[test]
+    fn json_settings_are_json_and_start_the_command() {
+        let expected = serde_json::json!(command().args);
+        for (name, path) in [
+            ("zed", "/agent_servers/stdio Bus (claude)"),
+            ("jetbrains", "/agent_servers/stdio Bus (claude)"),
+            ("vscode", "/acp.agents/stdio Bus (claude)"),
+        ] {
+            let settings: Value = find(name).unwrap().snippet(&command()).parse().unwrap();
+            let server = settings.pointer(path).unwrap();
+            assert_eq!(
+                (&server["command"], &server["args"]),
+                (&"/opt/stdio bus".into(), &expected),
+                "{name}"
+            );
+        }
+        let settings: Value = find("acpx").unwrap().snippet(&command()).parse().unwrap();
+        let line = r#""/opt/stdio bus" connect --config "/home/me/my \"bus\".json" --pool claude"#;
+        assert_eq!(settings["agents"]["bus"]["command"], line);
+    }
+
+    #[test]
+    fn the_other_settings_hold_every_word_in_quotes() {
+        for name in ["codecompanion", "avante", "agentic", "agent-shell"] {
+            let text = find(name).unwrap().snippet(&command());
+            for word in command().args.iter().chain([&command().program]) {
+                assert!(text.contains(&quoted(word)), "{name}: {word}: {text}");
+            }
+            let count = |letters: [char; 2]| letters.map(|letter| text.matches(letter).count());
+            for pair in [['(', ')'], ['{', '}'], ['[', ']']] {
+                let [open, close] = count(pair);
+                assert_eq!(open, close, "{name}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_has_a_line_in_the_list() {
+        assert_eq!(list().lines().count(), IDES.len());
+        assert!(list().starts_with("zed "), "{}", list());
+        assert!(find("notepad").is_none());
+    }
+}

@@ -1,0 +1,113 @@
+//! `connect`: the front door for IDEs.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use clients::Fault;
+use clients::connect::{self, Bell, Ended, Options, Start};
+
+use crate::place::BusArgs;
+use crate::print::complain;
+
+const EXAMPLES: &str = "\
+Examples:
+  stdio-bus connect --pool claude            for an IDE to start; `stdio-bus ide` prints its settings
+  stdio-bus connect --config ~/bus.json --start
+  printf '%s\\n' '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"hi\"}' | stdio-bus connect
+
+Exit codes: 0 when stdin ends, 69 when no bus answers.";
+
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The pool to talk to
+    #[arg(long, value_name = "NAME")]
+    pool: Option<String>,
+    /// A file that holds the token that the bus asks for
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Start a bus in the background if none answers
+    #[arg(long)]
+    start: bool,
+    #[command(flatten)]
+    bus: BusArgs,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct DetachedArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<OsString>,
+}
+
+pub(crate) fn run(args: Args) -> ExitCode {
+    let hint = if args.start { "" } else { "; start one with `stdio-bus serve`, or connect with --start" };
+    match carry(args) {
+        Ok(Ended::Done) => ExitCode::SUCCESS,
+        Ok(Ended::Signalled(signal)) => ExitCode::from(128 + signal as u8),
+        Err(fault @ Fault::Unreachable(_)) => {
+            complain(format_args!("stdio-bus: {fault}{hint}"), fault.exit_code())
+        }
+        Err(fault @ (Fault::Config(_) | Fault::NoAddress(_))) => complain(&fault, fault.exit_code()),
+        Err(fault) => complain(format_args!("stdio-bus: {fault}"), fault.exit_code()),
+    }
+}
+
+/// Becomes `stdio-bus ARGS..` in a session of its own, which no terminal and no parent's end can reach.
+pub(crate) fn detached(args: DetachedArgs) -> ExitCode {
+    if let Err(errno) = nix::unistd::setsid() {
+        return complain(format_args!("stdio-bus: cannot have a session of its own: {errno}"), 1);
+    }
+    let error = match env::current_exe() {
+        Ok(this_binary) => Command::new(this_binary).args(args.args).exec(),
+        Err(error) => error,
+    };
+    complain(format_args!("stdio-bus: cannot run itself: {error}"), 1)
+}
+
+fn carry(args: Args) -> Result<Ended, Fault> {
+    let options = Options {
+        addresses: args.bus.addresses()?,
+        token: args.token_file.as_deref().map(read_token).transpose()?,
+        start: if args.start { Some(plan_start(&args.bus)?) } else { None },
+        pool: args.pool,
+    };
+    let own = |what: &str, fd: io::Result<_>| {
+        fd.map(File::from).map_err(|error| Fault::Failed(format!("{what} cannot be used: {error}")))
+    };
+    let input = own("stdin", io::stdin().as_fd().try_clone_to_owned())?;
+    let output = own("stdout", io::stdout().as_fd().try_clone_to_owned())?;
+    let bell = Bell::listen().map_err(|error| Fault::Failed(format!("no signal can be heard: {error}")))?;
+    connect::run(&options, input, output, &bell)
+}
+
+fn read_token(path: &Path) -> Result<String, Fault> {
+    let text = fs::read_to_string(path);
+    let text = text.map_err(|error| Fault::Failed(format!("the token file {}: {error}", path.display())))?;
+    match text.trim() {
+        "" => Err(Fault::Failed(format!("the token file {} is empty", path.display()))),
+        token => Ok(token.to_owned()),
+    }
+}
+
+fn plan_start(bus: &BusArgs) -> Result<Start, Fault> {
+    let (serve, folder) = bus.serve_args()?;
+    let program = env::current_exe();
+    let program = program.map_err(|error| Fault::Failed(format!("cannot find its own file: {error}")))?;
+    let mut args = vec!["detached".into(), "serve".into()];
+    args.extend(serve);
+    Ok(Start { program, args, folder, state: state_folder()? })
+}
+
+/// Where a bus that nobody watches keeps its log.
+fn state_folder() -> Result<PathBuf, Fault> {
+    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
+    let state = state.map(|state| state.join("stdio-bus"));
+    state.ok_or_else(|| Fault::Failed("--start needs HOME or XDG_STATE_HOME, for its log".to_owned()))
+}

@@ -1,0 +1,59 @@
+//! `ide`: prints the settings with which an IDE starts `stdio-bus connect`.
+
+use std::env;
+use std::process::ExitCode;
+
+use clap::builder::PossibleValuesParser;
+use clients::Fault;
+use clients::ide::{self, Command};
+
+use crate::place::BusArgs;
+use crate::print::{answer, complain};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The IDE; without it they are listed
+    #[arg(value_parser = PossibleValuesParser::new(ide::IDES.map(|ide| ide.name)))]
+    name: Option<String>,
+    /// The pool that the IDE is to talk to
+    #[arg(long, value_name = "NAME")]
+    pool: Option<String>,
+    /// The IDE is to start a bus if none answers
+    #[arg(long)]
+    start: bool,
+    #[command(flatten)]
+    bus: BusArgs,
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let Some(ide) = args.name.as_deref().and_then(ide::find) else { return answer(&ide::list()) };
+    match command(args) {
+        Ok(command) => {
+            // Beside the settings, so that they can be passed on.
+            complain(format_args!("For {}, into {}:", ide.title, ide.place), 0);
+            answer(&ide.snippet(&command))
+        }
+        Err(fault) => complain(&fault, fault.exit_code()),
+    }
+}
+
+fn command(args: &Args) -> Result<Command, Fault> {
+    let program = env::current_exe();
+    let program = program
+        .map_err(|error| Fault::Failed(format!("stdio-bus: cannot find its own file: {error}")))?
+        .to_string_lossy()
+        .into_owned();
+    let mut connect = vec!["connect".to_owned()];
+    connect.extend(args.bus.connect_args(args.start)?);
+    let title = match &args.pool {
+        Some(pool) => format!("stdio Bus ({pool})"),
+        None => "stdio Bus".to_owned(),
+    };
+    if let Some(pool) = &args.pool {
+        connect.extend(["--pool".to_owned(), pool.clone()]);
+    }
+    if args.start {
+        connect.push("--start".to_owned());
+    }
+    Ok(Command { program, args: connect, title })
+}
