@@ -96,9 +96,13 @@ impl Bus {
                 self.answer(id, &call, line, envelope);
                 match failed {
                     true => self.drop_session(session),
-                    false => self.keep_opening(session, line, envelope),
+                    false => {
+                        self.keep_opening(session, line, envelope);
+                        self.keep_again(session, id, call.opening.as_deref());
+                    }
                 }
             }
+            Purpose::Recover(session) => self.recovered(session, id, failed),
             Purpose::Close(session) => {
                 self.answer(id, &call, line, envelope);
                 if !failed {
@@ -272,6 +276,7 @@ impl Bus {
                 let session = self.bind(owner, id, bus, agent);
                 self.answer(id, call, line, envelope);
                 self.keep_opening(session, line, envelope);
+                self.keep_again(session, id, call.opening.as_deref());
                 self.deliver_early(id, &name);
             }
         }
@@ -357,6 +362,9 @@ impl Bus {
 
     /// To the owner of a session, or kept for it.
     fn deliver(&mut self, id: WorkerId, key: SessionKey, line: &[u8], envelope: &Envelope) {
+        if envelope.kind == Kind::Notification && self.is_replay(key) {
+            return;
+        }
         let Some(session) = self.sessions.get(key.0) else { return };
         let owner = session.owner.and_then(|owner| Some((owner, self.post.peer(owner)?)));
         let Some((owner, peer)) = owner else { return self.miss(key, line) };

@@ -323,6 +323,7 @@ impl Bus {
 
     /// Forgets a session, wherever it is known. What its agent asked of the owner is no longer asked.
     pub(super) fn drop_session(&mut self, key: SessionKey) {
+        self.end_recovery(key);
         let Some(session) = self.sessions.get(key.0) else { return };
         let pending: Vec<_> = session.pending.iter().map(|pending| pending.call).collect();
         for call in pending {
@@ -345,7 +346,10 @@ impl Bus {
     }
 
     /// The session went with its worker. Its owner will hear of it when it next uses it.
-    pub(super) fn lose_session(&mut self, key: SessionKey) {
+    pub(super) fn lose_session(&mut self, key: SessionKey, refusal: &Refusal) {
+        if self.is_recovering(key) {
+            self.recovery_failed(key, refusal);
+        }
         let Some(session) = self.sessions.get_mut(key.0) else { return };
         session.worker = None;
         self.aside_bytes -= std::mem::take(&mut session.missed_bytes);

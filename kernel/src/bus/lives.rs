@@ -6,6 +6,7 @@ use super::answer::{Death, Refusal};
 use super::call::{CallKey, Purpose, Written};
 use super::choose::Need;
 use super::life::{Effect, Input, Is};
+use super::recover::park;
 use super::worker::{Speech, Wait};
 use super::{Action, Alarm, Bus, Exit, Reading, Signal, SpawnFault};
 use crate::config::Mode;
@@ -181,7 +182,7 @@ impl Bus {
             self.calls.end(key);
         }
         for key in sessions {
-            self.lose_session(key);
+            self.lose_session(key, &refusal);
         }
         let lost = owed.len();
         for (key, line) in owed {
@@ -228,11 +229,7 @@ impl Bus {
         }
         match worker.ready_link() {
             Some(link) => self.send_call(link, key, &line),
-            None => {
-                worker.waits_bytes += line.len();
-                self.aside_bytes += line.len();
-                worker.waits.push_back(Wait::Say(Some(key), line));
-            }
+            None => self.aside_bytes += park(worker, Some(key), line),
         }
     }
 

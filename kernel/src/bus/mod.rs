@@ -25,6 +25,7 @@ mod lives;
 mod pool;
 mod post;
 mod queue;
+mod recover;
 mod session;
 mod skim;
 mod splice;
@@ -380,6 +381,7 @@ impl Bus {
         match call.purpose {
             call::Purpose::Reopen(session) => self.drop_session(session),
             call::Purpose::Open => self.opening_ended(call.asked),
+            call::Purpose::Recover(session) => self.recovery_failed(session, refusal),
             _ => {}
         }
     }

@@ -4,6 +4,7 @@ mod acp;
 mod deaths;
 mod flow;
 mod plain;
+mod recovery;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -181,8 +182,19 @@ impl TestBus {
 
     /// The worker reads an initialize and answers it.
     pub(super) fn greets(&mut self, worker: Link) {
+        self.greets_with(worker, GREETING);
+    }
+
+    pub(super) fn greets_with(&mut self, worker: Link, greeting: &str) {
         let (id, _) = self.sees_request(worker, "initialize");
-        self.sends(worker, &format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{GREETING}}}"#));
+        self.sends(worker, &format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{greeting}}}"#));
+    }
+
+    /// The next request that this worker was sent is answered with this result.
+    pub(super) fn answers(&mut self, worker: Link, method: &str, result: &str) -> Value {
+        let (id, request) = self.sees_request(worker, method);
+        self.sends(worker, &format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#));
+        request
     }
 
     /// A session of this client, on this worker, under this agent id: what the bus calls it.
