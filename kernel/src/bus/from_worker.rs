@@ -175,8 +175,10 @@ impl Bus {
         }
         worker.offers = Offers::of(outcome.of(line));
         let answer = Some(Greeting { line: line.into(), id: span }.into());
-        worker.speech = Speech::Ready { handshake, answer };
+        worker.speech = Speech::Ready { handshake: handshake.clone(), answer };
+        let pool = worker.pool;
         self.catch_up(id);
+        self.newest_handshake(pool, handshake);
     }
 
     /// A worker does not get through its handshake: those who wait for it hear why, and it is stopped.
@@ -363,6 +365,9 @@ impl Bus {
     /// To the owner of a session, or kept for it.
     fn deliver(&mut self, id: WorkerId, key: SessionKey, line: &[u8], envelope: &Envelope) {
         if envelope.kind == Kind::Notification && self.is_replay(key) {
+            return;
+        }
+        if envelope.method.of(line) == b"session/request_permission" && self.permit(id, line, envelope) {
             return;
         }
         let Some(session) = self.sessions.get(key.0) else { return };

@@ -52,6 +52,10 @@ impl Handshake {
         Arc::new(Handshake { key: key.into(), params: params.into() })
     }
 
+    pub(super) fn params(&self) -> &[u8] {
+        &self.params
+    }
+
     pub(super) fn is_plain(&self) -> bool {
         self.key.is_empty()
     }
@@ -99,6 +103,8 @@ fn write_sorted(value: &Value, out: &mut String) {
 pub(super) struct Offers {
     /// `session/close`
     pub(super) close: bool,
+    /// `session/load`
+    pub(super) loads: bool,
     /// How a session of a process that is gone can be opened in another.
     pub(super) reopens: Option<Reopens>,
 }
@@ -117,12 +123,12 @@ impl Offers {
         let result: Value = serde_json::from_slice(result).unwrap_or_default();
         let agent = &result["agentCapabilities"];
         let sessions = &agent["sessionCapabilities"];
-        let reopens = match (sessions["resume"].is_null(), &agent["loadSession"]) {
-            (false, _) => Some(Reopens::Resume),
-            (true, Value::Bool(true)) => Some(Reopens::Load),
-            (true, _) => None,
+        let loads = agent["loadSession"] == true;
+        let reopens = match !sessions["resume"].is_null() {
+            true => Some(Reopens::Resume),
+            false => loads.then_some(Reopens::Load),
         };
-        Offers { close: !sessions["close"].is_null(), reopens }
+        Offers { close: !sessions["close"].is_null(), loads, reopens }
     }
 }
 

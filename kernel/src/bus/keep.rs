@@ -9,6 +9,7 @@ use super::envelope::{Envelope, Kind};
 use super::from_client::Named;
 use super::life::Input;
 use super::pool::PoolId;
+use super::recover::request;
 use super::session::{Pending, Session};
 use super::{Action, Bus};
 use crate::config::Mode;
@@ -69,6 +70,7 @@ impl Bus {
     ) -> Result<(), Refusal> {
         self.leave_behind(key);
         let token = super::session::token(name);
+        let loads = envelope.method.of(line) == b"session/load" && self.can_load_anew(key);
         let Some(session) = self.sessions.get_mut(key.0) else { return Err(Refusal::unknown_session()) };
         session.owner = Some(link);
         session.bus_token = token;
@@ -87,10 +89,15 @@ impl Bus {
                 worker.belongs_to = Some(link);
             }
         }
-        if too_much {
-            // Only the agent can tell it all again.
+        if loads || too_much {
+            // Only the agent can tell it all again. It closes the session first: an agent that loads what it has open
+            // may well end up with two processes for it.
+            if loads {
+                self.close_open_session(key, id);
+            }
             let named = Named::Known(key);
-            return self.pass_on(link, id, line, envelope, Purpose::Ask, &named, Some(key)).map(|_| ());
+            let purpose = if loads { Purpose::Reopen(key) } else { Purpose::Ask };
+            return self.pass_on(link, id, line, envelope, purpose, &named, Some(key)).map(|_| ());
         }
         for line in missed {
             self.worker_line(id, &line);
@@ -105,6 +112,25 @@ impl Bus {
         let answer = answer::result(id.of(line), &result);
         self.post.send(link, &answer, std::iter::empty());
         Ok(())
+    }
+
+    /// Nothing is going on in the session, and its agent can close it and load it: whoever loads it hears all of it.
+    fn can_load_anew(&self, key: SessionKey) -> bool {
+        let Some(worker) =
+            self.session(key).and_then(|session| session.worker).and_then(|id| self.workers.get(id.0))
+        else {
+            return false;
+        };
+        let in_use = self.calls.owed_by(worker.party).any(|(_, call)| call.session == Some(key));
+        worker.offers.close && worker.offers.loads && !in_use
+    }
+
+    fn close_open_session(&mut self, key: SessionKey, id: WorkerId) {
+        let Some(party) = self.workers.get(id.0).map(|worker| worker.party) else { return };
+        let Some(agent) = self.session(key).map(|session| session.agent_token.clone()) else { return };
+        let call = self.calls.ask(THE_BUS, party, Id::none(), Purpose::Ignore, None);
+        let params = [b"{\"sessionId\":", &*agent, b"}"].concat();
+        self.say_call(id, call, request(call, b"session/close", &params));
     }
 
     /// The owner is away: what the worker says of the session is kept for its return.
@@ -312,11 +338,8 @@ impl Bus {
         self.post.send(link, cancel.as_bytes(), std::iter::empty());
         if close {
             let call = self.calls.ask(THE_BUS, party, Id::none(), Purpose::Ignore, None);
-            let close = format!(
-                r#"{{"jsonrpc":"2.0","id":{},"method":"session/close","params":{{"sessionId":{agent}}}}}"#,
-                call.wire()
-            );
-            self.send_call(link, call, close.as_bytes());
+            let params = format!(r#"{{"sessionId":{agent}}}"#);
+            self.send_call(link, call, &request(call, b"session/close", params.as_bytes()));
         }
         self.check_idle(id);
     }
@@ -381,6 +404,8 @@ impl Bus {
         if worker.retiring && worker.life.is_up() && self.is_idle(worker) {
             return self.live(id, Input::Leave);
         }
+        self.watch_idle(id);
+        let Some(worker) = self.workers.get(id.0) else { return };
         let left = worker.belongs_to.is_some_and(|owner| self.clients.get(owner.0).is_none());
         if left && worker.life.is_up() && worker.open_sessions() == 0 {
             self.replace(id);

@@ -70,6 +70,7 @@ impl Bus {
         self.live(id, Input::Spawned);
         if self.workers.get(id.0).is_some_and(|worker| worker.life.is_up()) {
             self.begin_handshake(id);
+            self.warm_up(id);
         }
     }
 
@@ -150,6 +151,13 @@ impl Bus {
         self.post.take_over_limit();
         let Some(worker) = self.workers.get_mut(id.0) else { return };
         self.counters.worker_deaths += 1;
+        // A handshake that kills is not tried ahead of use again.
+        if let Speech::Awaiting(handshake) = &worker.speech
+            && let Some(pool) = self.pools.get_mut(worker.pool)
+            && pool.newest.as_ref() == Some(handshake)
+        {
+            pool.newest = None;
+        }
         worker.last_words = Some(worker.death.to_string());
         let replaced = matches!(worker.speech, Speech::Reserved(_));
         let tail: Vec<u8> = worker.stderr_tail.iter().copied().collect();

@@ -185,7 +185,8 @@ pub(super) fn park(worker: &mut Worker, call: Option<CallKey>, line: Box<[u8]>) 
     bytes
 }
 
-fn request(call: CallKey, method: &[u8], params: &[u8]) -> Vec<u8> {
+/// A request of the bus itself.
+pub(super) fn request(call: CallKey, method: &[u8], params: &[u8]) -> Vec<u8> {
     let mut line = format!(r#"{{"jsonrpc":"2.0","id":{},"method":""#, call.wire()).into_bytes();
     line.extend_from_slice(method);
     line.extend_from_slice(br#"","params":"#);

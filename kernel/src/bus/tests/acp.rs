@@ -435,3 +435,27 @@ fn a_dedicated_worker_serves_one_client_and_goes_with_it() {
     let third = bus.worker(2);
     bus.sees_request(third, "m");
 }
+
+#[test]
+fn a_kept_session_is_loaded_with_all_that_was_said() {
+    let mut bus = TestBus::with(1);
+    let ann = bus.acp_client();
+    let worker = bus.worker(0);
+    let greeting = r#"{"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"close":{}}}}"#;
+    bus.greets_with(worker, greeting);
+    bus.sees(ann);
+    let session = bus.opens(ann, worker, "s1");
+    bus.happens(Event::Broken(ann));
+    bus.sends(worker, r#"{"method":"session/update","params":{"sessionId":"s1","n":1}}"#);
+    let again = bus.acp_client();
+    bus.sees(again);
+    bus.sends(again, &format!(r#"{{"id":2,"method":"session/load","params":{{"sessionId":"{session}"}}}}"#));
+    bus.answers(worker, "session/close", "{}");
+    let (wire, load) = bus.sees_request(worker, "session/load");
+    assert_eq!(load["params"]["sessionId"], "s1");
+    bus.sends(worker, r#"{"method":"session/update","params":{"sessionId":"s1","replay":1}}"#);
+    assert_eq!(bus.sees_json(again)["params"]["replay"], 1);
+    bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
+    assert_eq!(bus.sees_json(again)["id"], 2);
+    bus.is_idle();
+}

@@ -4,6 +4,7 @@ mod acp;
 mod deaths;
 mod flow;
 mod plain;
+mod pools;
 mod recovery;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -13,7 +14,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{Action, Bus, Event, Exit, Moment, Signal};
-use crate::config::{Config, InheritEnv, Limits, Mode, PoolConfig, Program};
+use crate::config::{Config, Limits, Mode, PoolConfig, Program};
 use crate::key::{Link, WorkerId};
 
 pub(super) struct TestBus {
@@ -40,18 +41,8 @@ pub(super) struct Process {
 }
 
 pub(super) fn pool(id: &str, instances: u32) -> PoolConfig {
-    PoolConfig {
-        id: id.into(),
-        program: Program::InPath("agent".into()),
-        args: Vec::new(),
-        mode: Mode::Shared,
-        instances,
-        max_instances: instances,
-        max_sessions: 64,
-        cwd: None,
-        env: BTreeMap::new(),
-        inherit_env: InheritEnv::All,
-    }
+    let program = Program::InPath("agent".into());
+    PoolConfig { instances, max_instances: instances, ..PoolConfig::new(id, program) }
 }
 
 pub(super) fn config(pools: Vec<PoolConfig>, limits: Limits) -> Config {
@@ -69,7 +60,14 @@ impl TestBus {
     }
 
     pub(super) fn of(config: Config) -> TestBus {
-        let mut test = TestBus {
+        let mut test = TestBus::unstarted(config);
+        test.act();
+        test
+    }
+
+    /// Its workers are not started before `act`.
+    pub(super) fn unstarted(config: Config) -> TestBus {
+        TestBus {
             bus: Bus::new(&config, [1; 32], Moment::ZERO),
             now: Moment::ZERO,
             seen: BTreeMap::new(),
@@ -79,9 +77,7 @@ impl TestBus {
             signals: Vec::new(),
             exited: false,
             spawns: true,
-        };
-        test.act();
-        test
+        }
     }
 
     pub(super) fn client(&mut self) -> Link {
@@ -207,7 +203,7 @@ impl TestBus {
         answer["result"]["sessionId"].as_str().expect("a session id").to_owned()
     }
 
-    fn act(&mut self) {
+    pub(super) fn act(&mut self) {
         while let Some(action) = self.bus.next_action() {
             match action {
                 Action::Flush(link) => self.flush(link),
