@@ -10,6 +10,7 @@ mod fork;
 mod guard;
 mod link;
 mod logger;
+mod memory;
 mod owner;
 mod run;
 mod signal;
@@ -33,6 +34,8 @@ pub struct Options {
     pub reload: Box<dyn Fn() -> Result<Config, String>>,
     /// An absolute path. Pools that name `stdio-bus` run it, and so does the guard.
     pub this_binary: PathBuf,
+    /// Where the bus remembers from one life to the next how its workers are initialized. None: it does not.
+    pub memory: Option<PathBuf>,
     /// With these arguments `this_binary` does nothing but call `guard`.
     pub guard_args: Vec<OsString>,
 }
