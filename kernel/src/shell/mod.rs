@@ -12,6 +12,7 @@ mod link;
 mod logger;
 mod memory;
 mod owner;
+mod probe;
 mod run;
 mod signal;
 mod worker;
@@ -27,6 +28,7 @@ pub use command::find_program;
 pub use door::DoorFault;
 pub use guard::guard;
 pub use logger::{flush_logs, start_logging};
+pub use probe::probe;
 
 pub struct Options {
     pub config: Config,
