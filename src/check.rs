@@ -54,7 +54,8 @@ fn probe_all(config: &Config, faults: &mut Vec<ConfigFault>, paint: Paint) -> Ex
         let name = paint.bold(format_args!("pool {}", pool.id));
         match shell::probe(pool, &this_binary, config.limits.init_timeout) {
             Ok(result) => {
-                printed = answer(&format!("{name} {}: {}\n", paint.green("answers"), introduce(&result)))
+                let line = format!("{name} {}: {}\n", paint.green("answers"), introduce(&result));
+                printed = answer(&line);
             }
             Err(message) => faults.push(ConfigFault { path: format!("pools[{index}]"), message }),
         }

@@ -116,7 +116,7 @@ impl Bus {
         for wait in self.take_recovering(key) {
             match wait {
                 Wait::Say(Some(call), line) if self.calls.get(call).is_some() => {
-                    self.send_call(link, call, &line)
+                    self.send_call(link, call, &line);
                 }
                 Wait::Say(None, line) => {
                     self.post.send(link, &line, std::iter::empty());
