@@ -191,6 +191,16 @@ impl Bus {
         }
     }
 
+    /// The client said bye and will say nothing more: its turns are cancelled now, whether or not it still listens.
+    pub(super) fn end_sessions_of(&mut self, link: Link) {
+        let Some(client) = self.clients.get(link.0) else { return };
+        let mut sessions: Vec<_> = client.sessions.values().copied().collect();
+        sessions.sort();
+        for key in sessions {
+            self.end_session(key);
+        }
+    }
+
     /// Nobody waits for this call any more. If it was sent, its answer must still be dealt with.
     fn abandon(&mut self, key: CallKey) {
         let Some(call) = self.calls.get(key) else { return };

@@ -411,6 +411,21 @@ fn a_client_that_says_bye_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_goodbye_ends_the_turn_even_if_the_client_still_listens() {
+    let mut bus = TestBus::with(1);
+    let (ann, worker) = (bus.client(), bus.worker(0));
+    let session = bus.opens(ann, worker, "s1");
+    bus.sends(ann, &format!(r#"{{"id":1,"method":"session/prompt","params":{{"sessionId":"{session}"}}}}"#));
+    let (wire, _) = bus.sees_request(worker, "session/prompt");
+    bus.sends(ann, r#"{"method":"_bus/bye"}"#);
+    bus.happens(Event::Ended(ann));
+    assert_eq!(bus.sees_json(worker)["method"], "session/cancel");
+    bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{"stopReason":"cancelled"}}}}"#));
+    assert_eq!(bus.sees_json(ann)["result"]["stopReason"], "cancelled");
+    assert!(bus.is_closed(ann) && bus.bus.is_empty());
+}
+
+#[test]
 fn a_dedicated_worker_serves_one_client_and_goes_with_it() {
     let mut of = pool("agents", 1);
     of.mode = Mode::Dedicated;
