@@ -218,7 +218,8 @@ mod tests {
     fn a_good_file_is_told_as_what_would_run() {
         let (text, faults) = checked(
             r#"[{"id":"a","command":"/bin/sh","args":["-c","it's",""],"cwd":".","env":{"TOKEN":"s3cret"}},
-                {"id":"b","command":"sh","env":{"PATH":"bin:/bin"},"instances":2,"max_instances":4,"mode":"dedicated"}]"#,
+                {"id":"b","command":"sh","env":{"PATH":"bin:/bin"},
+                 "instances":2,"max_instances":4,"mode":"dedicated"}]"#,
         );
         let expected = r"
 bus.json: good

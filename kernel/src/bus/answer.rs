@@ -175,7 +175,8 @@ mod tests {
     #[test]
     fn an_error_says_its_reason_first() {
         let line = Refusal::busy("say \"please\"").with("n", 1).line(Some(b"\"x\""));
-        let expected = r#"{"jsonrpc":"2.0","id":"x","error":{"code":-32054,"message":"say \"please\"","data":{"reason":"busy","n":1}}}"#;
+        let error = r#"{"code":-32054,"message":"say \"please\"","data":{"reason":"busy","n":1}}"#;
+        let expected = format!(r#"{{"jsonrpc":"2.0","id":"x","error":{error}}}"#);
         assert_eq!(String::from_utf8(line).unwrap(), expected);
         assert!(Refusal::stopping().line(None).starts_with(br#"{"jsonrpc":"2.0","id":null,"#));
     }

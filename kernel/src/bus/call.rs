@@ -4,6 +4,7 @@
 //! answer is found by arithmetic. Every call stands in two chains, that of its asker and that of the asked, so
 //! that what a lost peer leaves behind is found without a search. Knows nothing of bytes, sessions or time.
 
+use super::mutant::{Guard, stands};
 use super::splice::Decimal;
 use crate::key::{Key, Link, SessionKey, Table, WorkerId};
 use crate::limit::CALL_INDEX_BITS;
@@ -74,7 +75,7 @@ pub(super) enum Written {
     At { position: u64, length: u32 },
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Call {
     pub(super) asker: Party,
     pub(super) asked: Party,
@@ -183,11 +184,15 @@ impl Calls {
     /// The call ends with an answer from `by`. `None`: it has ended already, or `by` was not the one asked, or
     /// cannot have seen it yet.
     pub(super) fn answered(&mut self, key: CallKey, by: Party) -> Option<Call> {
+        let newest = || self.entries.at(key.0.index).map_or(key, |(newest, _)| CallKey(newest));
+        let key = if stands(Guard::Generation) { key } else { newest() };
         let call = self.get(key)?;
-        if call.asked != by || call.written == Written::NotYet {
+        if call.asked != by && stands(Guard::Answerer)
+            || call.written == Written::NotYet && stands(Guard::Written)
+        {
             return None;
         }
-        self.end(key)
+        if stands(Guard::Once) { self.end(key) } else { Some(call.clone()) }
     }
 
     /// The call ends, for whatever reason.

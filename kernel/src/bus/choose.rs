@@ -51,9 +51,11 @@ impl Bus {
 
     /// The worker for a session-less request: the client's home, else the least busy.
     pub(super) fn home_of(&mut self, link: Link, client_pool: PoolId) -> Result<WorkerId, Refusal> {
-        let home = self.clients.get(link.0).and_then(|client| client.home);
-        if let Some((id, life)) = home
+        // A greeting may come after the client has asked for another handshake.
+        if let Some(client) = self.clients.get(link.0)
+            && let Some((id, life)) = client.home
             && let Some(worker) = self.workers.get(id.0)
+            && worker.can_speak(&client.handshake)
             && worker.link == Some(life)
             && worker.life.is_up()
             && worker.pool == client_pool

@@ -8,6 +8,7 @@ use super::choose::Need;
 use super::client::Client;
 use super::envelope::{Envelope, Fault, Kind, canonical};
 use super::handshake::Handshake;
+use super::mutant::{Guard, stands};
 use super::pool::{PoolId, Told};
 use super::recover::park;
 use super::session::{Session, token};
@@ -34,7 +35,7 @@ impl Bus {
     /// a TLS hello, anything else is not even answered.
     pub(super) fn may_speak(&self, link: Link, bytes: &[u8]) -> bool {
         let Some(client) = self.clients.get(link.0) else { return true };
-        if client.greeted || !self.post.is_input_blank(link) {
+        if client.greeted || !self.post.is_input_blank(link) || !stands(Guard::FirstLine) {
             return true;
         }
         bytes.iter().find(|byte| !byte.is_ascii_whitespace()).is_none_or(|first| *first == b'{')
@@ -489,16 +490,18 @@ impl Bus {
             }
             self.drop_session(key);
         }
-        let pool = self.pool_of(self.client(link)?, line, envelope)?;
+        let mut pool = self.pool_of(self.client(link)?, line, envelope)?;
         let agent = super::session::behind_tag(&name).unwrap_or(&name);
         if let Some(key) = self.holder(pool, &name, agent) {
-            if self.is_owned(key) {
+            if self.is_owned(key) && stands(Guard::Owner) {
                 return Err(Refusal::unknown_session());
             }
             if self.speaks_with(link, key) {
                 return self.take_over(link, key, line, envelope, &name);
             }
-            // Its worker was initialized for another kind of client; it goes on elsewhere.
+            // Its worker was initialized for another kind of client; it goes on elsewhere in the same pool.
+            let worker = self.session(key).and_then(|session| session.worker);
+            pool = worker.and_then(|id| self.workers.get(id.0)).map_or(pool, |worker| worker.pool);
             self.end_session(key);
         }
         self.reopen(link, pool, line, envelope, &name)
@@ -507,6 +510,9 @@ impl Bus {
     fn reopen(&mut self, link: Link, pool: PoolId, line: &[u8], envelope: &Envelope, name: &[u8]) -> Routed {
         let id = self.choose(link, pool, Need::Session)?;
         let agent = super::session::behind_tag(name).unwrap_or(name);
+        if self.workers.get(id.0).is_some_and(|worker| worker.sessions.contains_key(agent)) {
+            return Err(Refusal::unknown_session());
+        }
         let key = self.bind(link, id, token(name), token(agent));
         let passed =
             self.pass_on(link, id, line, envelope, Purpose::Reopen(key), &Named::Known(key), Some(key));

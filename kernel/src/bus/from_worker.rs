@@ -9,6 +9,7 @@ use super::answer::{Death, Refusal};
 use super::call::{Call, CallKey, Id, Party, Purpose, Who};
 use super::envelope::{Envelope, Kind, canonical, listed_sessions};
 use super::handshake::Offers;
+use super::mutant::{Guard, stands};
 use super::session::{Pending, Session, behind_tag, token};
 use super::splice::{Cut, Cuts, Decimal};
 use super::worker::{Early, Greeting, Notice, Speech, Wait};
@@ -201,6 +202,9 @@ impl Bus {
     pub(super) fn take_waits(&mut self, id: WorkerId) -> std::collections::VecDeque<Wait> {
         let Some(worker) = self.workers.get_mut(id.0) else { return Default::default() };
         self.aside_bytes -= std::mem::take(&mut worker.waits_bytes);
+        if !stands(Guard::WaitsInOrder) {
+            worker.waits.make_contiguous().reverse();
+        }
         std::mem::take(&mut worker.waits)
     }
 
@@ -334,10 +338,14 @@ impl Bus {
         let Some(worker) = self.workers.get_mut(id.0) else { return };
         if let Some(span) = envelope.session {
             let name = canonical(span.of(line));
-            if let Some(key) = worker.sessions.get(&*name).copied() {
+            let (own, pool) = (worker.sessions.get(&*name).copied(), worker.pool);
+            let known = if stands(Guard::OwnSessions) { own } else { self.holder(pool, &name, &name) };
+            if let Some(key) = known {
                 return self.deliver(id, key, line, envelope);
             }
-            if worker.opening > 0 && worker.early_bytes + line.len() <= self.limits.max_output_queue {
+            let Some(worker) = self.workers.get_mut(id.0) else { return };
+            let may_open = worker.opening > 0 && stands(Guard::Early);
+            if may_open && worker.early_bytes + line.len() <= self.limits.max_output_queue {
                 worker.early_bytes += line.len();
                 self.aside_bytes += line.len();
                 worker.early.push(Early { name: name.into_owned().into(), line: line.into() });
@@ -459,8 +467,9 @@ impl Bus {
         }) else {
             return self.concerns_nobody(id, line, envelope, &Refusal::client_gone());
         };
+        let can_answer = self.post.peer(client).is_some_and(|peer| !peer.ended);
         self.pass_to(id, client, line, envelope, Some(Cut::new(span, request.as_bytes())));
-        if let Some(span) = envelope.elicitation {
+        if let Some(span) = envelope.elicitation.filter(|_| can_answer) {
             self.remember_elicitation(id, canonical(span.of(line)).into_owned().into(), client);
         }
     }

@@ -8,6 +8,7 @@ use super::call::{CallKey, Id, Purpose, THE_BUS, Who};
 use super::envelope::{Envelope, Kind};
 use super::from_client::Named;
 use super::life::Input;
+use super::mutant::{Guard, stands};
 use super::pool::PoolId;
 use super::recover::request;
 use super::session::{Pending, Session};
@@ -267,7 +268,7 @@ impl Bus {
 
     pub(super) fn keeping_ends(&mut self, key: SessionKey) {
         let Some(session) = self.session(key) else { return };
-        if session.keep_until > self.now || self.is_owned(key) {
+        if session.keep_until > self.now || self.is_owned(key) || !stands(Guard::KeepEnds) {
             return;
         }
         match session.owner {
@@ -296,8 +297,10 @@ impl Bus {
     /// Questions are held in a session whose owner listens but says nothing more: not for ever.
     pub(super) fn keep_questions(&mut self, key: SessionKey) {
         let (now, keep) = (self.now, self.limits.session_keep);
+        let owner = self.session(key).and_then(|session| session.owner);
+        let bye = owner.and_then(|owner| self.clients.get(owner.0)).is_some_and(|client| client.bye);
         let Some(session) = self.session_mut(key) else { return };
-        if keep.is_zero() {
+        if bye || keep.is_zero() {
             return self.give_up_questions(key);
         }
         if session.keep_until <= now {

@@ -6,7 +6,11 @@ use super::answer::{Death, Refusal};
 use super::call::{CallKey, Purpose, Written};
 use super::choose::Need;
 use super::life::{Effect, Input, Is};
+<<<<<<< HEAD
 use super::recover::park;
+=======
+use super::mutant::{Guard, stands};
+>>>>>>> main
 use super::worker::{Speech, Wait};
 use super::{Action, Alarm, Bus, Exit, Reading, Signal, SpawnFault};
 use crate::config::Mode;
@@ -175,7 +179,7 @@ impl Bus {
         let owed: Vec<(CallKey, Option<Vec<u8>>)> = self
             .calls
             .owed_by(party)
-            .filter(|(_, call)| call.written != Written::NotYet)
+            .filter(|(_, call)| call.written != Written::NotYet && stands(Guard::Mourning))
             .map(|(key, call)| (key, self.post.unwritten(link, call.written).map(<[u8]>::to_vec)))
             .collect();
         let waits = if replaced { Default::default() } else { self.take_waits(id) };

@@ -22,7 +22,11 @@ mod keep;
 mod life;
 mod line;
 mod lives;
+<<<<<<< HEAD
 mod permit;
+=======
+pub mod mutant;
+>>>>>>> main
 mod pool;
 mod post;
 mod queue;

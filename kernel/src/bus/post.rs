@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use super::call::{Party, Written};
 use super::line::LineBuf;
+use super::mutant::{Guard, stands};
 use super::queue::SendQueue;
 use super::splice::{Cut, splice};
 use super::{Action, Moment};
@@ -242,7 +243,7 @@ impl Post {
     /// `link` is not read until `on` has room.
     pub(super) fn hold_up(&mut self, link: Link, on: Link) {
         let Some(peer) = self.peers.get_mut(link.0) else { return };
-        if peer.waits_on.is_some() {
+        if peer.waits_on.is_some() || !stands(Guard::HoldUp) {
             return;
         }
         peer.waits_on = Some(on);

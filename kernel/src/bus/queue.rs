@@ -3,6 +3,8 @@
 //! Knows where in the peer's stream each byte stands, so that one can ask whether a line has begun to be
 //! written. Knows nothing of limits or time.
 
+use super::mutant::{Guard, stands};
+
 /// Compacting moves at most as many bytes as were sent since the last time.
 const COMPACT_BYTES: usize = 64 << 10;
 
@@ -50,6 +52,10 @@ impl SendQueue {
 
     /// A line that has not begun to be written: the bytes from `position`, which are then still here.
     pub(super) fn unwritten(&self, position: u64, length: usize) -> Option<&[u8]> {
+        if !stands(Guard::Unwritten) {
+            let from = (position + self.start as u64).checked_sub(self.taken)? as usize;
+            return self.bytes.get(from..from + length);
+        }
         let from = position.checked_sub(self.taken)? as usize;
         self.waiting().get(from..from + length)
     }

@@ -9,6 +9,7 @@ use super::call::{CallKey, Party};
 use super::envelope::Span;
 use super::handshake::{Handshake, Offers};
 use super::life::{Is, Life};
+use super::mutant::{Guard, stands};
 use super::pool::PoolId;
 use crate::config::PoolConfig;
 use crate::key::{Link, SessionKey};
@@ -180,7 +181,7 @@ impl Worker {
 
     /// It speaks this handshake, or can learn it.
     pub(super) fn can_speak(&self, handshake: &Handshake) -> bool {
-        self.handshake().is_none_or(|own| **own == *handshake)
+        self.handshake().is_none_or(|own| **own == *handshake || !stands(Guard::Handshake))
     }
 
     /// Sessions of the agent, which is what `max_sessions` counts.

@@ -182,7 +182,14 @@ fn a_fault_of_the_top_level_is_told() {
 
 #[test]
 fn a_fault_of_a_pool_is_told() {
+<<<<<<< HEAD
     let known = r#"unknown key, the known ones are "id", "command", "args", "mode", "instances", "max_instances", "max_sessions", "warm", "idle_sec", "permission", "cwd", "env", "inherit_env""#;
+=======
+    let known = concat!(
+        r#"unknown key, the known ones are "id", "command", "args", "mode", "instances", "max_instances", "#,
+        r#""max_sessions", "cwd", "env", "inherit_env""#
+    );
+>>>>>>> main
     let name = r#"the name of a variable must not be empty or hold "=" or NUL"#;
     let instances = "must be a whole number from 1 to 65536, not";
     let cases = [

@@ -12,7 +12,8 @@ fn a_worker_is_initialized_once_and_later_clients_hear_its_answer() {
     let worker = bus.worker(0);
     let ann = bus.acp_client();
     let ben = bus.client();
-    bus.sends(ben, r#"{"method":"initialize","params":{"clientCapabilities":{"terminal":true},"protocolVersion":1,"clientInfo":{"name":"x"}},"id":"b"}"#);
+    let params = r#"{"clientCapabilities":{"terminal":true},"protocolVersion":1,"clientInfo":{"name":"x"}}"#;
+    bus.sends(ben, &format!(r#"{{"method":"initialize","params":{params},"id":"b"}}"#));
     bus.greets(worker);
     assert_eq!(bus.sees_json(ann)["id"], 0);
     assert_eq!(bus.sees_json(ben)["id"], "b");
@@ -179,7 +180,11 @@ fn a_child_session_belongs_to_the_owner_of_its_parent() {
     let (ann, ben, worker) = (bus.client(), bus.client(), bus.worker(0));
     let parent = bus.opens(ann, worker, "p");
     bus.opens(ben, worker, "q");
-    bus.sends(worker, r#"{"method":"session/update","params":{"sessionId":"p","update":{"sessionUpdate":"subagent_update","sessionId":"c"}}}"#);
+    let update = r#"{"sessionUpdate":"subagent_update","sessionId":"c"}"#;
+    bus.sends(
+        worker,
+        &format!(r#"{{"method":"session/update","params":{{"sessionId":"p","update":{update}}}}}"#),
+    );
     let update = bus.sees_json(ann);
     assert_eq!(update["params"]["sessionId"], parent);
     let child = update["params"]["update"]["sessionId"].clone();

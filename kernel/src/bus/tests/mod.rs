@@ -244,6 +244,9 @@ impl TestBus {
     }
 }
 
-pub(super) const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"terminal":true}}}"#;
+pub(super) const INITIALIZE: &str = concat!(
+    r#"{"jsonrpc":"2.0","id":0,"method":"initialize","#,
+    r#""params":{"protocolVersion":1,"clientCapabilities":{"terminal":true}}}"#
+);
 pub(super) const GREETING: &str =
     r#"{"protocolVersion":1,"agentCapabilities":{"sessionCapabilities":{"close":{}}}}"#;

@@ -1,0 +1,180 @@
+//! The command line, and the configurations that people start with.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::harness::{Bus, Client, initialize, one_pool, request, run, session_of};
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+fn folder_with(bus_json: &str) -> TempDir {
+    let folder = TempDir::new().expect("a temporary folder");
+    fs::write(folder.path().join("bus.json"), bus_json).expect("a file");
+    folder
+}
+
+fn stdout(out: &std::process::Output) -> String {
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+fn stderr(out: &std::process::Output) -> String {
+    String::from_utf8_lossy(&out.stderr).into_owned()
+}
+
+/// The chunks of an echoed turn, up to its end.
+fn turn(client: &mut Client, id: u32, session: &str, text: &str) -> String {
+    let prompt = json!({ "sessionId": session, "prompt": [{ "type": "text", "text": text }] });
+    client.sends(&request(id, "session/prompt", prompt));
+    let mut said = String::new();
+    loop {
+        let message = client.hears();
+        if message["id"] == id && message.get("method").is_none() {
+            assert_eq!(message["result"]["stopReason"], "end_turn", "{message}");
+            return said;
+        }
+        assert_eq!(message["params"]["sessionId"], session, "{message}");
+        if message["method"] == "session/request_permission" {
+            let option = &message["params"]["options"][0]["optionId"];
+            client.answers(&message, json!({ "outcome": { "outcome": "selected", "optionId": option } }));
+        }
+        if message["params"]["update"]["sessionUpdate"] == "agent_message_chunk" {
+            said += message["params"]["update"]["content"]["text"].as_str().expect("text");
+        }
+    }
+}
+
+#[test]
+fn the_default_configuration_serves_a_whole_turn() {
+    let bus = Bus::plan_with_file(Path::new(ROOT).join("bus.json")).start();
+    let mut client = bus.client();
+    client.sends(&initialize(0, json!({ "fs": { "readTextFile": true } })));
+    assert_eq!(client.gets(0)["protocolVersion"], 1);
+    client.sends(&request(1, "session/new", json!({ "cwd": "/tmp", "mcpServers": [] })));
+    let opened = loop {
+        let message = client.hears();
+        if message["id"] == 1 {
+            break message["result"].clone();
+        }
+    };
+    let session = session_of(&opened);
+    assert_eq!(turn(&mut client, 2, &session, "Say this back, please."), "Say this back, please.");
+    assert!(!turn(&mut client, 3, &session, "/ask").is_empty());
+    let echoed = client.asks(4, "any/method", json!({ "a": [1] }));
+    assert_eq!(echoed, json!({ "echo": { "a": [1] }, "method": "any/method" }));
+}
+
+#[test]
+fn serve_in_the_root_of_the_repository_finds_its_configuration() {
+    let out = run(Path::new(ROOT), &["check"], "");
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert!(stdout(&out).contains("echo"));
+}
+
+#[test]
+fn a_configuration_of_stdio_bus_2_0_3_runs_unchanged() {
+    let bus = Bus::start(json!({
+        "pools": [
+            { "id": "echo", "command": env!("CARGO_BIN_EXE_stdio-bus"), "args": ["agent", "echo"], "instances": 2 },
+        ],
+        "limits": { "max_input_buffer": 1048576, "max_output_queue": 4194304, "max_restarts": 5,
+            "restart_window_sec": 60, "drain_timeout_sec": 30, "backpressure_timeout_sec": 60 }
+    }));
+    let mut client = bus.client();
+    client
+        .sends(r#"{"jsonrpc":"2.0","id":"1","method":"tools/list","sessionId":"client-1","params":{"x":1}}"#);
+    let answer = client.hears();
+    assert_eq!((&answer["id"], &answer["result"]["echo"]), (&json!("1"), &json!({ "x": 1 })));
+}
+
+#[test]
+fn check_says_what_would_run_or_every_fault_with_its_place() {
+    let good = folder_with(r#"{"pools":[{"id":"e","command":"stdio-bus","args":["agent","echo"]}]}"#);
+    let out = run(good.path(), &["check"], "");
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    let bad = folder_with(
+        r#"{"pools":[{"id":"e","comand":"x","instances":-1},{"id":"e","command":"x"}],"limit":{}}"#,
+    );
+    let out = run(bad.path(), &["check"], "");
+    assert_eq!(out.status.code(), Some(1));
+    for place in ["pools[0].comand", "pools[0].instances", "pools[1].id", "limit", "limits"] {
+        assert!(stderr(&out).contains(place), "{place} in {}", stderr(&out));
+    }
+    let out = run(bad.path(), &["serve", "--tcp", "127.0.0.1:0"], "");
+    assert_eq!(out.status.code(), Some(78));
+    assert!(out.stdout.is_empty() && stderr(&out).contains("pools[0].comand"));
+}
+
+#[test]
+fn the_exit_code_says_whose_fault_it_was() {
+    let folder = folder_with(r#"{"pools":[{"id":"e","command":"stdio-bus","args":["agent","echo"]}]}"#);
+    let empty = TempDir::new().expect("a temporary folder");
+    for (place, args, code) in [
+        (&folder, vec!["--help"], 0),
+        (&folder, vec!["--version"], 0),
+        (&folder, vec!["help", "serve"], 0),
+        (&folder, vec!["schema"], 0),
+        (&folder, vec!["no-such-command"], 2),
+        (&folder, vec!["serve", "--no-such-flag"], 2),
+        (&folder, vec!["serve", "--tcp", "nonsense"], 2),
+        (&folder, vec!["call"], 2),
+        (&folder, vec!["call", "m", "{not json"], 2),
+        (&folder, vec!["status", "--unix", "/nowhere/at/all"], 69),
+        (&folder, vec!["call", "--unix", "/nowhere/at/all", "m"], 69),
+        (&empty, vec!["serve"], 78),
+        (&empty, vec!["check"], 1),
+        (&empty, vec!["serve", "--config", "missing.json"], 78),
+    ] {
+        let out = run(place.path(), &args, "");
+        assert_eq!(out.status.code(), Some(code), "{args:?}: {}{}", stdout(&out), stderr(&out));
+        let said = if code == 0 { &out.stdout } else { &out.stderr };
+        assert!(!said.is_empty(), "{args:?} says nothing");
+    }
+}
+
+#[test]
+fn a_listener_that_cannot_be_opened_is_a_failure() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let at = taken.local_addr().expect("an address").to_string();
+    let folder = folder_with(r#"{"pools":[{"id":"e","command":"stdio-bus","args":["agent","echo"]}]}"#);
+    let out = run(folder.path(), &["serve", "--tcp", &at], "");
+    assert_eq!(out.status.code(), Some(1), "{}", stderr(&out));
+    assert!(out.stdout.is_empty() && stderr(&out).contains(&at), "{}", stderr(&out));
+}
+
+#[test]
+fn call_and_status_talk_to_a_running_bus() {
+    let echo = json!({ "id": "echo", "command": "stdio-bus", "args": ["agent", "echo"], "instances": 2 });
+    let bus = Bus::start(json!({ "pools": [echo] }));
+    let at = ["--tcp", bus.tcp()];
+    let out = run(bus.folder(), &[&["call"][..], &at, &["any/method", r#"{"a":1}"#]].concat(), "");
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert_eq!(
+        stdout(&out).parse::<Value>().expect("JSON"),
+        json!({ "echo": { "a": 1 }, "method": "any/method" })
+    );
+    let out = run(bus.folder(), &[&["call"][..], &at, &["any/method", "-"]].concat(), "[1]");
+    assert_eq!(stdout(&out).parse::<Value>().expect("JSON")["echo"], json!([1]));
+    let out = run(bus.folder(), &[&["call"][..], &at, &["--pool", "none", "m"]].concat(), "");
+    assert_eq!(out.status.code(), Some(1));
+    assert!(stderr(&out).contains("unknown_pool"), "{}", stderr(&out));
+    let out = run(bus.folder(), &[&["status"][..], &at].concat(), "");
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert!(stdout(&out).contains("echo"));
+    let out = run(bus.folder(), &[&["status", "--json"][..], &at].concat(), "");
+    let status: Value = stdout(&out).parse().expect("JSON");
+    assert_eq!(status["pools"][0]["workers"].as_array().map(Vec::len), Some(2));
+}
+
+#[test]
+fn commands_read_from_bus_json_where_the_bus_is() {
+    let mut config = one_pool(1);
+    config["listen"] = json!(["unix://@dir/bus.sock"]);
+    let bus = Bus::start(config);
+    let out = run(bus.folder(), &["status", "--json"], "");
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    let out = run(Path::new("/"), &["status", "--unix", &bus.addresses[0]["unix://".len()..]], "");
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+}

@@ -1,0 +1,98 @@
+//! Other ways in: a Unix socket, and the bus's own stdin and stdout.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::process::{Command, Stdio};
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::harness::{Bus, PATIENCE, one_pool, puppets, request, run};
+
+#[test]
+fn a_bus_on_stdio_serves_one_client_and_ends_with_it() {
+    let mut bus = Bus::plan(one_pool(1)).stdio().start();
+    let mut puppet = bus.puppet();
+    let mut client = bus.stdio();
+    client.has_heard_nothing();
+    client.sends(&request(1, "work", json!({})));
+    client.sends(&request(2, "work", json!({})));
+    client.half_closes();
+    let (one, two) = (puppet.is_asked("work"), puppet.is_asked("work"));
+    puppet.answers(&two, json!("two"));
+    puppet.answers(&one, json!("one"));
+    assert_eq!(client.gets(2), "two");
+    assert_eq!(client.gets(1), "one");
+    client.is_closed();
+    assert_eq!(bus.exit_status().code(), Some(0));
+}
+
+#[test]
+fn stdin_and_stdout_may_be_files() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let config = r#"{"pools":[{"id":"p","command":"stdio-bus","args":["agent","echo"]}]}"#;
+    fs::write(folder.path().join("bus.json"), config).expect("a file");
+    let lines = format!("{}\n{}", request(1, "one", json!({})), request(2, "two", json!({})));
+    fs::write(folder.path().join("in"), lines).expect("a file");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stdio-bus"));
+    command.args(["serve", "--stdio"]).current_dir(&folder).stderr(Stdio::null());
+    command.stdin(File::open(folder.path().join("in")).expect("a file"));
+    command.stdout(File::create(folder.path().join("out")).expect("a file"));
+    assert_eq!(command.status().expect("it runs").code(), Some(0));
+    let out = fs::read_to_string(folder.path().join("out")).expect("a file");
+    let methods: Vec<Value> = out.lines().map(|line| line.parse().expect("JSON")).collect();
+    let methods: Vec<_> = methods.iter().map(|answer| (&answer["id"], &answer["result"]["method"])).collect();
+    assert_eq!(methods, [(&json!(1), &json!("one")), (&json!(2), &json!("two"))]);
+}
+
+#[test]
+fn a_unix_socket_is_for_its_user_alone_and_is_gone_with_the_bus() {
+    let mut bus = Bus::start(json!({ "pools": [puppets("p", 1)], "listen": ["unix://@dir/bus.sock"] }));
+    let path = bus.folder().join("bus.sock");
+    let about = fs::metadata(&path).expect("a socket");
+    assert!(about.file_type().is_socket());
+    assert_eq!(about.permissions().mode() & 0o777, 0o600);
+    let mut puppet = bus.puppet();
+    let mut client = bus.client();
+    client.sends(&request(1, "work", json!({})));
+    let asked = puppet.is_asked("work");
+    puppet.answers(&asked, json!({}));
+    client.gets(1);
+    bus.signal(Signal::SIGTERM);
+    assert_eq!(bus.exit_status().code(), Some(0));
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_socket_file_is_taken_over_only_from_the_dead() {
+    let config = json!({ "pools": [puppets("p", 1)], "listen": ["unix://@dir/bus.sock"] });
+    let bus = Bus::start(config);
+    let path = bus.folder().join("bus.sock");
+    let second = run(bus.folder(), &["serve"], "");
+    assert_ne!(second.status.code(), Some(0), "another bus lives there");
+    bus.client().has_heard_nothing();
+    bus.signal(Signal::SIGKILL);
+    bus.leaves_nothing_within(PATIENCE);
+    assert!(path.exists(), "what is killed cannot clean up");
+    let next =
+        Bus::start(json!({ "pools": [puppets("p", 1)], "listen": [format!("unix://{}", path.display())] }));
+    next.client().has_heard_nothing();
+}
+
+#[test]
+fn a_file_in_the_place_of_the_socket_is_not_touched() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let path = folder.path().join("precious");
+    fs::write(&path, "data").expect("a file");
+    fs::write(
+        folder.path().join("bus.json"),
+        r#"{"pools":[{"id":"p","command":"stdio-bus","args":["agent","echo"]}]}"#,
+    )
+    .expect("a file");
+    let out = run(folder.path(), &["serve", "--unix", "precious"], "");
+    assert_ne!(out.status.code(), Some(0), "{out:?}");
+    assert!(out.stdout.is_empty());
+    assert!(String::from_utf8_lossy(&out.stderr).contains("precious"), "{out:?}");
+    assert_eq!(fs::read_to_string(&path).expect("still there"), "data");
+}

@@ -1,0 +1,219 @@
+//! Slow and silent peers: they cost bounded memory and nobody else's time.
+
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Bus, cpu_ticks, limited, one_pool, open_fds, peak_kib, puppets, request, update};
+
+#[test]
+fn a_client_that_never_reads_costs_bounded_memory_and_nobody_elses_time() {
+    let bus = Bus::start(limited(1, json!({ "max_output_queue": 65536 })));
+    let mut puppet = bus.puppet();
+    let (mut ann, mut ben) = (bus.client(), bus.client());
+    ann.opens(&mut puppet, "s1");
+    let before = peak_kib(bus.pid());
+    let text = "x".repeat(32 << 10);
+    // 20 MiB for ann, who takes none of it.
+    for n in 0..20 {
+        for _ in 0..32 {
+            puppet.says(&update("s1", &text));
+        }
+        ben.sends(&request(n, "work", json!({})));
+        let asked = puppet.is_asked("work");
+        puppet.answers(&asked, json!(n));
+        assert_eq!(ben.gets(n), n);
+    }
+    let grown = peak_kib(bus.pid()) - before;
+    assert!(grown < 4 << 10, "the bus has grown by {grown} KiB");
+    assert_eq!(ben.status()["clients"], 1, "who takes nothing is let go in the end");
+}
+
+#[test]
+fn a_worker_that_never_reads_pauses_its_clients_and_then_they_are_told() {
+    let bus = Bus::start(limited(1, json!({ "max_output_queue": 65536, "backpressure_timeout_sec": 0.5 })));
+    let mut puppet = bus.puppet();
+    let (mut ann, mut ben) = (bus.client(), bus.client());
+    puppet.stops_reading();
+    let text = "x".repeat(10 << 10);
+    for n in 0..60 {
+        ann.sends(&request(n, "work", json!({ "text": text })));
+    }
+    let held = ben.status()["held_bytes"].as_u64().expect("a number");
+    assert!(held < 256 << 10, "{held} bytes are held");
+    // What the first life did not even begin to read is answered `busy`, or moves to the next one.
+    let mut next = bus.puppet();
+    let mut answers = std::collections::BTreeMap::<u64, String>::new();
+    bus.until("each is answered", || {
+        if next.has_more() {
+            let asked = next.is_asked("work");
+            next.answers(&asked, json!("late"));
+        }
+        while ann.wire.has_more() {
+            let answer = ann.hears();
+            let what = answer.pointer("/error/data/reason").unwrap_or(&answer["result"]);
+            let twice = answers
+                .insert(answer["id"].as_u64().expect("an id"), what.as_str().expect("text").to_owned());
+            assert_eq!(twice, None);
+        }
+        answers.len() == 60
+    });
+    let count = |what: &str| answers.values().filter(|answer| *answer == what).count();
+    assert!(count("busy") > 0, "{answers:?}");
+    assert!(count("late") > 0, "{answers:?}");
+    assert_eq!(count("busy") + count("late") + count("worker_lost"), 60, "{answers:?}");
+    ann.has_heard_nothing();
+}
+
+#[test]
+fn a_half_closed_client_gets_all_its_answers() {
+    let bus = Bus::start(one_pool(1));
+    let mut puppet = bus.puppet();
+    let mut client = bus.client();
+    let session = client.opens(&mut puppet, "s1");
+    client.prompts(1, &session);
+    client.sends(&request(2, "work", json!({})));
+    // The last line has no end, and is whole all the same.
+    client.sends_bytes(request(3, "work", json!({})).as_bytes());
+    client.half_closes();
+    let asked: Vec<Value> = (0..3).map(|_| puppet.hears()).collect();
+    puppet.says(&update("s1", "word"));
+    for question in asked.iter().rev() {
+        puppet.answers(question, json!({}));
+    }
+    assert_eq!(client.reads(), update(&session, "word"));
+    for id in [3, 2, 1] {
+        client.gets(id);
+    }
+    client.is_closed();
+}
+
+#[test]
+fn waiting_costs_no_processor_time() {
+    let limits = json!({ "max_output_queue": 65536, "backpressure_timeout_sec": 1000 });
+    let config =
+        json!({ "pools": [puppets("p", 1), puppets("q", 1)], "limits": limits, "default_pool": "p" });
+    let bus = Bus::start(config);
+    let (mut talks, mut deaf) = (bus.puppet_of("p"), bus.puppet_of("q"));
+    // A worker that does not read, a client that does not, and one that has stopped sending.
+    deaf.stops_reading();
+    let (mut ann, mut ben, mut eve) = (bus.client(), bus.client(), bus.client());
+    for id in 0..20 {
+        let text = "x".repeat(20 << 10);
+        ann.sends(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"work","pool":"q","params":"{text}"}}"#));
+    }
+    ben.opens(&mut talks, "s1");
+    eve.sends(r#"{"jsonrpc":"2.0","id":1,"method":"work","pool":"q"}"#);
+    eve.half_closes();
+    let mut watcher = bus.client();
+    let word = update("s1", &"x".repeat(32 << 10));
+    bus.until("all stand still", || {
+        let held = watcher.status()["held_bytes"].as_u64();
+        let before = cpu_ticks(bus.pid());
+        let goes_on = talks.floods(&word);
+        thread::sleep(Duration::from_millis(50));
+        !goes_on && held > Some(128 << 10) && cpu_ticks(bus.pid()) == before
+    });
+    let before = cpu_ticks(bus.pid());
+    // Not for something to happen, but to see that nothing does.
+    thread::sleep(Duration::from_millis(500));
+    let spent = cpu_ticks(bus.pid()) - before;
+    assert!(spent < 10, "{spent} of 50 ticks were spent on waiting");
+}
+
+#[test]
+fn a_worker_that_mutters_without_end_disturbs_nobody() {
+    let bus = Bus::start(one_pool(1));
+    let mut puppet = bus.puppet();
+    let mut client = bus.client();
+    let before = peak_kib(bus.pid());
+    for _ in 0..64 {
+        puppet.mutters(&"x".repeat(64 << 10));
+    }
+    client.sends(&request(1, "work", json!({})));
+    let asked = puppet.is_asked("work");
+    puppet.answers(&asked, json!({}));
+    client.gets(1);
+    let grown = peak_kib(bus.pid()) - before;
+    assert!(grown < 2 << 10, "the bus has grown by {grown} KiB");
+}
+
+#[test]
+fn a_bus_without_a_free_fd_waits_and_serves_again() {
+    let bus = Bus::plan(one_pool(1)).after("ulimit -n 40").start();
+    let mut puppet = bus.puppet();
+    let mut first = bus.client();
+    first.has_heard_nothing();
+    let crowd: Vec<_> = (0..60).map(|_| bus.client()).collect();
+    bus.log_has("no connection can be taken for now");
+    let before = cpu_ticks(bus.pid());
+    // Not for something to happen, but to see that nothing does.
+    thread::sleep(Duration::from_millis(500));
+    let spent = cpu_ticks(bus.pid()) - before;
+    assert!(spent < 10, "{spent} of 50 ticks were spent on waiting");
+    first.sends(&request(1, "work", json!({})));
+    let asked = puppet.is_asked("work");
+    puppet.answers(&asked, json!({}));
+    first.gets(1);
+    drop(crowd);
+    bus.client().has_heard_nothing();
+}
+
+#[test]
+fn those_who_come_and_go_leave_nothing_behind() {
+    let bus = Bus::start(one_pool(1));
+    let mut watcher = bus.client();
+    let mut puppet = bus.puppet();
+    watcher.has_heard_nothing();
+    let before = open_fds(bus.pid());
+    for n in 0..200 {
+        let mut client = bus.client();
+        match n % 5 {
+            0 => drop(client),
+            1 => client.breaks(),
+            2 => client.sends_bytes(b"{\"jsonrpc\":\"2.0\",\"id\":1,"),
+            3 => client.sends_bytes(b"GET / HTTP/1.1"),
+            _ => {
+                let session = client.opens(&mut puppet, &format!("s{n}"));
+                client.sends(&request(1, "session/close", json!({ "sessionId": session })));
+                let asked = puppet.is_asked("session/close");
+                puppet.answers(&asked, json!({}));
+                client.gets(1);
+            }
+        }
+    }
+    for _ in 0..2 {
+        puppet.exits(0);
+        puppet = bus.puppet();
+    }
+    bus.until("all is as before", || {
+        let status = watcher.status();
+        open_fds(bus.pid()) == before
+            && (&status["clients"], &status["sessions"], &status["calls"])
+                == (&json!(1), &json!(0), &json!(0))
+    });
+    assert!(watcher.status()["held_bytes"].as_u64() < Some(1024));
+}
+
+#[test]
+fn a_log_that_nobody_reads_does_not_stop_the_traffic() {
+    let echo = json!({ "id": "echo", "command": "stdio-bus", "args": ["agent", "echo"] });
+    let bus = Bus::plan(json!({ "pools": [echo] })).env("RUST_LOG", "trace").deaf().start();
+    let mut client = bus.client();
+    for batch in 0..50 {
+        for n in 0..100 {
+            client.sends(&request(batch * 100 + n, "any/thing", json!({ "n": n })));
+        }
+        // A line that is no message makes the bus log, whatever the level is.
+        client.sends("{oops");
+        let (mut answers, mut errors) = (0, 0);
+        while answers + errors < 101 {
+            match client.hears().get("error") {
+                Some(_) => errors += 1,
+                None => answers += 1,
+            }
+        }
+        assert_eq!((answers, errors), (100, 1));
+    }
+}

@@ -1,0 +1,65 @@
+//! The stage: a real bus, clients on real sockets, and workers that the test plays by hand.
+//!
+//! Nothing here sleeps for luck. Every wait is for something to be seen, has a generous deadline, and fails with
+//! what was seen instead and what the bus logged.
+
+mod bus;
+mod client;
+mod log;
+mod procs;
+mod puppet;
+mod wire;
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+pub(crate) use bus::{Bus, run};
+pub(crate) use client::{Client, initialize, prompt, session_of};
+pub(crate) use procs::{cpu_ticks, is_gone, open_fds, peak_kib, zombies_of};
+pub(crate) use puppet::{Puppet, whoever_hears};
+
+/// How long a test waits before it gives up. Long, because the machine may be busy with all the others.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A pool of puppets. `@sock` becomes the test's socket.
+pub(crate) fn puppets(id: &str, instances: u32) -> Value {
+    json!({ "id": id, "command": env!("CARGO_BIN_EXE_puppet"), "args": ["@sock", id], "instances": instances })
+}
+
+/// A configuration with one pool of puppets, called `p`.
+pub(crate) fn one_pool(instances: u32) -> Value {
+    json!({ "pools": [puppets("p", instances)] })
+}
+
+/// `one_pool` with limits.
+pub(crate) fn limited(instances: u32, limits: Value) -> Value {
+    json!({ "pools": [puppets("p", instances)], "limits": limits })
+}
+
+/// A pool with more to say about it than `puppets`.
+pub(crate) fn with(mut pool: Value, more: Value) -> Value {
+    for (key, value) in more.as_object().expect("an object") {
+        pool[key] = value.clone();
+    }
+    pool
+}
+
+/// `id` as it is to be spelled.
+pub(crate) fn request(id: impl Display, method: &str, params: Value) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#)
+}
+
+pub(crate) fn notification(method: &str, params: Value) -> String {
+    format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#)
+}
+
+pub(crate) fn result(id: impl Display, result: Value) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)
+}
+
+/// A session/update of this session that says this text.
+pub(crate) fn update(session: &str, text: &str) -> String {
+    notification("session/update", json!({ "sessionId": session, "update": { "text": text } }))
+}

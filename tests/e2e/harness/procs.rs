@@ -1,0 +1,57 @@
+//! What the system knows of processes.
+
+use std::fs;
+
+/// The fields of /proc/PID/stat after the name, which may hold anything. The first is the state.
+fn stat(pid: u32) -> Option<Vec<String>> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    Some(fields.split(' ').map(str::to_owned).collect())
+}
+
+/// It has ended. Whether its parent has noticed makes no difference.
+pub(crate) fn is_gone(pid: u32) -> bool {
+    stat(pid).is_none_or(|fields| fields[0] == "Z" || fields[0] == "X")
+}
+
+pub(crate) fn zombies_of(parent: u32) -> Vec<u32> {
+    let is_zombie = |pid: &u32| stat(*pid).is_some_and(|f| f[0] == "Z" && f[1] == parent.to_string());
+    all().filter(is_zombie).collect()
+}
+
+/// Processor time used so far, in ticks of 10 ms.
+pub(crate) fn cpu_ticks(pid: u32) -> u64 {
+    let fields = stat(pid).expect("the bus runs");
+    fields[11].parse::<u64>().expect("utime") + fields[12].parse::<u64>().expect("stime")
+}
+
+/// The most memory that it has ever had in use.
+pub(crate) fn peak_kib(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the bus runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("VmHWM");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+pub(crate) fn open_fds(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).expect("the bus runs").count()
+}
+
+/// Living processes that were started with this in their environment.
+pub(crate) fn marked(mark: &str) -> Vec<u32> {
+    let is_marked = |pid: &u32| {
+        let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environ.split(|byte| *byte == 0).any(|pair| pair == mark.as_bytes())
+    };
+    all().filter(is_marked).filter(|pid| !is_gone(*pid)).collect()
+}
+
+/// What it was started with, for a message.
+pub(crate) fn command_line(pid: u32) -> String {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&line).replace('\0', " ")
+}
+
+fn all() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}

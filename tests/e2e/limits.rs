@@ -1,0 +1,74 @@
+//! Limits: what is above them is refused with an answer, never with silence.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Bus, limited, puppets, request, with};
+
+#[test]
+fn one_client_too_many_is_told_so() {
+    let bus = Bus::start(limited(1, json!({ "max_clients": 2 })));
+    let (mut ann, mut ben) = (bus.client(), bus.client());
+    ann.has_heard_nothing();
+    ben.has_heard_nothing();
+    let mut eve = bus.client();
+    eve.sees_error(Value::Null, -32054, "busy");
+    eve.is_closed();
+    drop(ben);
+    bus.until("there is room again", || ann.status()["clients"] == 1);
+    bus.client().has_heard_nothing();
+}
+
+#[test]
+fn one_call_too_many_is_busy() {
+    let bus = Bus::start(limited(1, json!({ "max_calls": 2 })));
+    let mut puppet = bus.puppet();
+    let mut client = bus.client();
+    for id in 1..=2 {
+        client.sends(&request(id, "work", json!({})));
+    }
+    let asked = puppet.is_asked("work");
+    client.sends(&request(3, "work", json!({})));
+    client.sees_error(3, -32054, "busy");
+    puppet.answers(&asked, json!({}));
+    client.gets(1);
+    client.sends(&request(4, "work", json!({})));
+    puppet.is_asked("work");
+    assert_eq!(puppet.is_asked("work")["method"], "work");
+}
+
+#[test]
+fn sessions_above_the_limit_of_a_process_need_another_one() {
+    let pool = with(puppets("p", 1), json!({ "max_instances": 2, "max_sessions": 1 }));
+    let bus = Bus::start(json!({ "pools": [pool] }));
+    let mut one = bus.puppet();
+    let mut client = bus.client();
+    let first = client.opens(&mut one, "s1");
+    assert!(!bus.has_another_puppet());
+    client.sends(&request(1, "session/new", json!({})));
+    let mut two = bus.puppet();
+    let asked = two.is_asked("session/new");
+    two.answers(&asked, json!({ "sessionId": "s1" }));
+    client.gets(1);
+    client.sends(&request(2, "session/new", json!({})));
+    client.sees_error(2, -32054, "busy");
+    client.sends(&request(3, "session/close", json!({ "sessionId": first })));
+    let asked = one.is_asked("session/close");
+    one.answers(&asked, json!({}));
+    client.gets(3);
+    client.opens(&mut one, "s2");
+}
+
+#[test]
+fn a_worker_that_is_silent_for_too_long_is_replaced() {
+    let bus = Bus::start(limited(1, json!({ "silence_timeout_sec": 0.3 })));
+    let mut puppet = bus.puppet();
+    let mut client = bus.client();
+    client.sends(&request(1, "work", json!({})));
+    puppet.is_asked("work");
+    client.sees_error(1, -32050, "worker_lost");
+    let mut next = bus.puppet();
+    client.sends(&request(2, "work", json!({})));
+    let asked = next.is_asked("work");
+    next.answers(&asked, json!({}));
+    client.gets(2);
+}

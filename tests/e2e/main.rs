@@ -1,0 +1,24 @@
+//! End-to-end tests: the real binary, real processes, real sockets.
+//!
+//! Each test is a story about one promise of the bus. It starts a bus of its own on a free port, plays clients
+//! and workers, and fails if anything that its bus has started is left when it ends.
+
+#![cfg(target_os = "linux")]
+
+mod asking;
+mod cli;
+mod deaths;
+mod doors;
+mod flow;
+mod garbage;
+mod handshake;
+mod harness;
+mod identity;
+mod kept;
+mod limits;
+mod named;
+mod pools;
+mod reload;
+mod sessions;
+mod stop;
+mod storm;

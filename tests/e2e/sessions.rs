@@ -1,0 +1,324 @@
+//! Sessions: opened, named, owned, and never mixed up.
+
+use serde_json::{Value, json};
+
+use crate::harness::{
+    Bus, Client, Puppet, notification, one_pool, prompt, request, session_of, update, whoever_hears,
+};
+
+/// Thirteen characters of base 32, a dot, and the agent's own id.
+fn is_tagged(id: &str, agent_id: &str) -> bool {
+    let Some((tag, rest)) = id.split_once('.') else { return false };
+    tag.len() == 13 && tag.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7')) && rest == agent_id
+}
+
+/// A session of this client with whichever worker the bus chooses: the bus's id, and the worker's pid.
+fn opens_anywhere(client: &mut Client, puppets: &mut [Puppet], agent_ids: &mut [&str]) -> (String, usize) {
+    client.sends(&request(1, "session/new", json!({ "cwd": "/" })));
+    let puppet = whoever_hears(puppets);
+    let (asked, pid) = (puppet.is_asked("session/new"), puppet.pid);
+    let at = puppets.iter().position(|puppet| puppet.pid == pid).expect("one of them");
+    let id = agent_ids[at];
+    agent_ids[at] = "s2";
+    puppets[at].answers(&asked, json!({ "sessionId": id }));
+    (session_of(&client.gets(1)), at)
+}
+
+#[test]
+fn a_session_is_named_by_a_tag_and_the_agents_own_id() {
+    let bus = Bus::start(one_pool(1));
+    let mut puppet = bus.puppet();
+    let mut client = bus.client();
+    let one = client.opens(&mut puppet, "s1");
+    let two = client.opens(&mut puppet, "a.b/ž");
+    assert!(is_tagged(&one, "s1"), "{one}");
+    assert!(is_tagged(&two, "a.b/ž"), "{two}");
+    assert_ne!(one[..13], two[..13]);
+}
+
+#[test]
+fn four_sessions_of_two_clients_on_two_workers_that_both_say_s1_never_mix() {
+    let bus = Bus::start(one_pool(2));
+    let mut workers = bus.puppets::<2>();
+    let mut names = ["s1", "s1"];
+    let (mut ann, mut ben) = (bus.client(), bus.client());
+    let mut sessions = Vec::new();
+    for _ in 0..2 {
+        sessions.push(opens_anywhere(&mut ann, &mut workers, &mut names));
+        sessions.push(opens_anywhere(&mut ben, &mut workers, &mut names));
+    }
+    let on_first = sessions.iter().filter(|(_, at)| *at == 0).count();
+    assert_eq!(on_first, 2, "sessions are spread evenly");
+    // Each worker speaks of each of its sessions; the owner alone hears it, under the right name.
+    for (at, (id, worker)) in sessions.iter().enumerate() {
+        let (client, other) = if at % 2 == 0 { (&mut ann, &mut ben) } else { (&mut ben, &mut ann) };
+        client.sends(&prompt(7, id));
+        let asked = workers[*worker].is_asked("session/prompt");
+        let agent_id = asked["params"]["sessionId"].as_str().expect("a session").to_owned();
+        assert!(is_tagged(id, &agent_id));
+        workers[*worker].says(&update(&agent_id, id));
+        workers[*worker].answers(&asked, json!({ "stopReason": "end_turn" }));
+        let heard = client.is_told("session/update");
+        assert_eq!(heard["params"], json!({ "sessionId": id, "update": { "text": id } }));
+        client.gets(7);
+        other.has_heard_nothing();
+    }
+}
+
+#[test]
+fn anothers_session_and_the_agents_raw_id_are_unknown() {
+    let bus = Bus::start(one_pool(1));
+    let mut puppet = bus.puppet();
+    let (mut ann, mut ben) = (bus.client(), bus.client());
+    let session = ann.opens(&mut puppet, "s1");
+    let guessed = format!("aaaaaaaaaaaaa.{}", "s1");
+    for name in [session.as_str(), "s1", &guessed, "", "nonsense"] {
+        ben.sends(&prompt(1, name));
+        ben.sees_error(1, -32051, "unknown_session");
+    }
+    ann.sends(&prompt(2, "s1"));
+    ann.sees_error(2, -32051, "unknown_session");
+    for method in ["session/load", "session/resume", "session/fork", "session/delete", "session/close"] {
+        ben.sends(&request(3, method, json!({ "sessionId": session, "cwd": "/" })));
+        ben.sees_error(3, -32051, "unknown_session");
+    }
+    for method in ["session/load", "session/resume", "session/fork", "session/delete"] {
+        ben.sends(&request(4, method, json!({ "sessionId": "s1", "cwd": "/" })));
+        ben.sees_error(4, -32051, "unknown_session");
+    }
+    ben.sends(&notification("session/cancel", json!({ "sessionId": session })));
+    ben.has_heard_nothing();
+    ann.prompts(5, &session);
+    assert_eq!(
+        puppet.is_asked("session/prompt")["params"]["sessionId"],
+        "s1",
+        "nothing of ben's came through"
+    );
+}
+
+#[test]
+fn updates_that_come_before_the_answer_go_to_whoever_is_answered() {
+    let bus = Bus::start(one_pool(1));
+    let mut puppet = bus.puppet();
+    let (mut ann, mut ben) = (bus.client(), bus.client());
+    ann.sends(&request(1, "session/new", json!({ "who": "ann" })));
+    let of_ann = puppet.is_asked("session/new");
+    ben.sends(&request(1, "session/new", json!({ "who": "ben" })));
+    let of_ben = puppet.is_asked("session/new");
+    puppet.says(&update("for ben", "early 1"));
+    puppet.says(&update("for ann", "early 2"));
+    puppet.says(&update("for ben", "early 3"));
+    puppet.says(&update("for nobody", "early 4"));
+    puppet.answers(&of_ben, json!({ "sessionId": "for ben" }));
+    let session = session_of(&ben.gets(1));
+    for text in ["early 1", "early 3"] {
+        assert_eq!(ben.reads(), update(&session, text));
+    }
+    puppet.answers(&of_ann, json!({ "sessionId": "for ann" }));
+    let session = session_of(&ann.gets(1));
+    assert_eq!(ann.reads(), update(&session, "early 2"));
+    ann.has_heard_nothing();
+    ben.has_heard_nothing();
+}
+
+#[test]
+fn a_child_session_announced_in_an_update_is_usable() {
+    let bus = Bus::start(one_pool(1));
+    let mut puppet = bus.puppet();
+    let (mut ann, mut ben) = (bus.client(), bus.client());
+    let parent = ann.opens(&mut puppet, "s1");
+    ben.opens(&mut puppet, "s2");
+    let announced =
+        json!({ "sessionId": "s1", "update": { "sessionUpdate": "subagent_update", "sessionId": "kid" } });
+    puppet.says(&notification("session/update", announced));
+    let told = ann.is_told("session/update");
+    assert_eq!(told["params"]["sessionId"], json!(parent));
+    let child = session_of(&told["params"]["update"]);
+    assert!(is_tagged(&child, "kid"), "{child}");
+    puppet.says(&update("kid", "from the child"));
+    assert_eq!(ann.reads(), update(&child, "from the child"));
+    ann.prompts(1, &child);
+    assert_eq!(puppet.is_asked("session/prompt")["params"]["sessionId"], "kid");
+    ben.prompts(1, &child);
+    ben.sees_error(1, -32051, "unknown_session");
+}
+
+#[test]
+fn a_list_shows_bus_ids_and_hides_what_another_client_holds() {
+    let bus = Bus::start(one_pool(1));
+    let mut puppet = bus.puppet();
+    let (mut ann, mut ben) = (bus.client(), bus.client());
+    let mine = ann.opens(&mut puppet, "s1");
+    ben.opens(&mut puppet, "s2");
+    for (listed, expected) in [
+        (json!(["s1", "s2", "old"]), json!([mine, "old"])),
+        (json!(["s2", "s1"]), json!([mine])),
+        (json!(["s2"]), json!([])),
+        (json!(["old", "s2"]), json!(["old"])),
+        (json!([]), json!([])),
+    ] {
+        ann.sends(&request(1, "session/list", json!({})));
+        let asked = puppet.is_asked("session/list");
+        let entries = |ids: &Value| -> Vec<Value> {
+            let ids = ids.as_array().expect("a list").iter();
+            ids.map(|id| json!({ "cwd": "/", "sessionId": id, "title": "s2" })).collect()
+        };
+        puppet.answers(&asked, json!({ "sessions": entries(&listed), "nextCursor": "c" }));
+        assert_eq!(ann.gets(1), json!({ "sessions": entries(&expected), "nextCursor": "c" }));
+    }
+}
+
+#[test]
+fn an_agents_session_from_elsewhere_can_be_loaded_by_its_raw_or_old_name() {
+    let bus = Bus::start(one_pool(1));
+    let mut puppet = bus.puppet();
+    let mut ann = bus.client();
+    for (name, agent_id) in [("raw", "raw"), ("abcdefghijklm.old", "old")] {
+        ann.sends(&request(1, "session/load", json!({ "sessionId": name, "cwd": "/", "mcpServers": [] })));
+        let asked = puppet.is_asked("session/load");
+        assert_eq!(asked["params"]["sessionId"], agent_id);
+        puppet.says(&update(agent_id, "replayed"));
+        assert_eq!(ann.reads(), update(name, "replayed"), "under the name that the client knows");
+        puppet.answers(&asked, json!({}));
+        ann.gets(1);
+        ann.prompts(2, name);
+        let asked = puppet.is_asked("session/prompt");
+        assert_eq!(asked["params"]["sessionId"], agent_id);
+        puppet.answers(&asked, json!({ "stopReason": "end_turn" }));
+        ann.gets(2);
+    }
+    let mut ben = bus.client();
+    ben.sends(&request(1, "session/load", json!({ "sessionId": "raw", "cwd": "/" })));
+    ben.sees_error(1, -32051, "unknown_session");
+}
+
+#[test]
+fn a_load_that_fails_leaves_no_session() {
+    let bus = Bus::start(one_pool(1));
+    let mut puppet = bus.puppet();
+    let mut ann = bus.client();
+    ann.sends(&request(1, "session/load", json!({ "sessionId": "raw", "cwd": "/" })));
+    let asked = puppet.is_asked("session/load");
+    puppet.says(&format!(
+        r#"{{"jsonrpc":"2.0","id":{},"error":{{"code":-32002,"message":"no"}}}}"#,
+        asked["id"]
+    ));
+    assert_eq!(ann.reads(), r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"no"}}"#);
+    ann.prompts(2, "raw");
+    ann.sees_error(2, -32051, "unknown_session");
+}
+
+#[test]
+fn fork_close_and_delete_speak_the_agents_names() {
+    let bus = Bus::start(one_pool(1));
+    let mut puppet = bus.puppet();
+    let mut ann = bus.client();
+    let session = ann.opens(&mut puppet, "s1");
+    ann.sends(&request(1, "session/fork", json!({ "sessionId": session, "cwd": "/" })));
+    let asked = puppet.is_asked("session/fork");
+    assert_eq!(asked["params"]["sessionId"], "s1");
+    puppet.says(&update("s2", "early"));
+    puppet.answers(&asked, json!({ "sessionId": "s2" }));
+    let fork = session_of(&ann.gets(1));
+    assert!(is_tagged(&fork, "s2") && fork[..13] != session[..13]);
+    assert_eq!(ann.reads(), update(&fork, "early"));
+    for (method, name, agent_id) in [("session/close", &session, "s1"), ("session/delete", &fork, "s2")] {
+        ann.sends(&request(2, method, json!({ "sessionId": name })));
+        let asked = puppet.is_asked(method);
+        assert_eq!(asked["params"]["sessionId"], agent_id);
+        puppet.answers(&asked, json!({}));
+        ann.gets(2);
+        ann.prompts(3, name);
+        ann.sees_error(3, -32051, "unknown_session");
+    }
+}
+
+#[test]
+fn two_clients_cannot_load_the_same_agent_session() {
+    let bus = Bus::start(one_pool(2));
+    let mut workers = bus.puppets::<2>();
+    let (mut ann, mut ben) = (bus.client(), bus.client());
+    ann.sends(&request(1, "session/load", json!({ "sessionId": "raw", "cwd": "/" })));
+    let asked = whoever_hears(&mut workers).is_asked("session/load");
+    assert_eq!(asked["params"]["sessionId"], "raw");
+    for name in ["raw", "abcdefghijklm.raw"] {
+        ben.sends(&request(1, "session/load", json!({ "sessionId": name, "cwd": "/" })));
+        ben.sees_error(1, -32051, "unknown_session");
+    }
+}
+
+#[test]
+fn a_session_that_is_opened_for_somebody_who_has_left_is_closed_again() {
+    let bus = Bus::start(one_pool(1));
+    let mut puppet = bus.puppet();
+    let (mut ann, mut ben) = (bus.client(), bus.client());
+    ann.initializes(&mut puppet, json!({}), json!({ "sessionCapabilities": { "close": {} } }));
+    ann.sends(&request(1, "session/new", json!({})));
+    let asked = puppet.is_asked("session/new");
+    ann.breaks();
+    bus.until("ann has left", || ben.status()["clients"] == 1);
+    puppet.answers(&asked, json!({ "sessionId": "s1" }));
+    assert_eq!(puppet.is_asked("session/cancel")["params"]["sessionId"], "s1");
+    assert_eq!(puppet.is_asked("session/close")["params"]["sessionId"], "s1");
+}
+
+#[test]
+fn notifications_of_a_client_keep_their_order_among_its_requests() {
+    let bus = Bus::start(one_pool(1));
+    let mut puppet = bus.puppet();
+    let mut ann = bus.client();
+    let session = ann.opens(&mut puppet, "s1");
+    ann.prompts(1, &session);
+    ann.sends(&notification("session/cancel", json!({ "sessionId": session })));
+    ann.sends(&notification("_vendor/note", json!({})));
+    ann.prompts(1, &session);
+    let first = puppet.is_asked("session/prompt");
+    assert_eq!(puppet.is_asked("session/cancel")["params"]["sessionId"], "s1");
+    puppet.is_asked("_vendor/note");
+    // The same id twice is two requests, and each has its answer.
+    let second = puppet.is_asked("session/prompt");
+    puppet.answers(&second, json!("second"));
+    puppet.answers(&first, json!("first"));
+    assert_eq!(ann.gets(1), "second");
+    assert_eq!(ann.gets(1), "first");
+    ann.has_heard_nothing();
+}
+
+#[test]
+fn a_session_id_may_be_any_text_in_any_spelling() {
+    let bus = Bus::start(one_pool(1));
+    let mut puppet = bus.puppet();
+    let mut ann = bus.client();
+    let agent_id = "a\"b\\c\n\u{1}é😀/";
+    let session = ann.opens(&mut puppet, agent_id);
+    assert!(is_tagged(&session, agent_id), "{session}");
+    ann.prompts(1, &session);
+    assert_eq!(puppet.is_asked("session/prompt")["params"]["sessionId"], agent_id);
+    // The same in escapes, from both sides.
+    let escaped = |text: &str| text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect::<String>();
+    let spelled = |text: &str| update("@", "word").replace('@', &escaped(text));
+    puppet.says(&spelled(agent_id));
+    assert_eq!(ann.is_told("session/update")["params"]["sessionId"], json!(session));
+    ann.sends(&prompt(2, "@").replace('@', &escaped(&session)));
+    assert_eq!(puppet.is_asked("session/prompt")["params"]["sessionId"], agent_id);
+}
+
+#[test]
+fn an_agent_that_repeats_the_session_in_its_answers_does_not_confuse_the_client() {
+    let bus = Bus::start(one_pool(1));
+    let mut puppet = bus.puppet();
+    let mut ann = bus.client();
+    let session = ann.opens(&mut puppet, "s1");
+    for method in ["session/load", "session/resume"] {
+        ann.sends(&request(1, method, json!({ "sessionId": session, "cwd": "/" })));
+        let asked = puppet.is_asked(method);
+        puppet.answers(&asked, json!({ "modes": {}, "sessionId": "s1" }));
+        assert_eq!(ann.gets(1), json!({ "modes": {}, "sessionId": session }));
+    }
+    ann.sends(&request(2, "session/load", json!({ "sessionId": "raw", "cwd": "/" })));
+    let asked = puppet.is_asked("session/load");
+    puppet.answers(&asked, json!({ "sessionId": "raw" }));
+    let loaded = session_of(&ann.gets(2));
+    ann.prompts(3, &loaded);
+    assert_eq!(puppet.is_asked("session/prompt")["params"]["sessionId"], "raw");
+}

@@ -1,0 +1,162 @@
+//! How a bus ends, and how its workers begin.
+
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::json;
+
+use crate::harness::{Bus, is_gone, limited, one_pool, request, whoever_hears, zombies_of};
+
+#[test]
+fn sigterm_lets_a_turn_finish_and_takes_on_nothing_new() {
+    let mut bus = Bus::start(one_pool(2));
+    let mut workers = bus.puppets::<2>();
+    let mut client = bus.client();
+    client.sends(&request(1, "session/new", json!({})));
+    let puppet = whoever_hears(&mut workers);
+    let asked = puppet.is_asked("session/new");
+    puppet.answers(&asked, json!({ "sessionId": "s1" }));
+    let session = client.gets(1)["sessionId"].as_str().expect("a session").to_owned();
+    client.prompts(2, &session);
+    let turn = puppet.is_asked("session/prompt");
+    bus.signal(Signal::SIGTERM);
+    bus.log_has("stopping");
+    client.prompts(3, &session);
+    client.sees_error(3, -32055, "stopping");
+    client.sends(&request(4, "session/new", json!({})));
+    client.sees_error(4, -32055, "stopping");
+    // What the turn needs still goes through.
+    puppet.asks_permission(9, "s1");
+    let asked = client.is_told("session/request_permission");
+    client.answers(&asked, json!("yes"));
+    assert_eq!(puppet.gets(9)["result"], "yes");
+    puppet.answers(&turn, json!({ "stopReason": "end_turn" }));
+    client.gets(2);
+    client.is_closed();
+    assert_eq!(bus.exit_status().code(), Some(0));
+    bus.leaves_nothing_within(Duration::from_secs(2));
+}
+
+#[test]
+fn nobody_is_let_in_while_the_bus_stops() {
+    let mut bus = Bus::start(one_pool(1));
+    let mut puppet = bus.puppet();
+    let mut client = bus.client();
+    client.sends(&request(1, "work", json!({})));
+    let asked = puppet.is_asked("work");
+    bus.signal(Signal::SIGINT);
+    bus.log_has("stopping");
+    assert!(std::net::TcpStream::connect(bus.tcp()).is_err());
+    puppet.answers(&asked, json!({}));
+    client.gets(1);
+    assert_eq!(bus.exit_status().code(), Some(0));
+}
+
+#[test]
+fn a_turn_that_takes_too_long_is_given_up() {
+    let mut bus = Bus::start(limited(1, json!({ "drain_timeout_sec": 0.2 })));
+    let mut puppet = bus.puppet();
+    let mut client = bus.client();
+    client.sends(&request(1, "work", json!({})));
+    puppet.is_asked("work");
+    bus.signal(Signal::SIGTERM);
+    client.sees_error(1, -32055, "stopping");
+    client.is_closed();
+    assert_eq!(bus.exit_status().code(), Some(0));
+}
+
+#[test]
+fn a_second_signal_stops_at_once_whatever_the_workers_want() {
+    let mut bus = Bus::start(one_pool(1));
+    let mut puppet = bus.puppet();
+    let grandchild = puppet.has_a_child();
+    puppet.stays();
+    puppet.ignores_sigterm();
+    let mut client = bus.client();
+    client.sends(&request(1, "work", json!({})));
+    puppet.is_asked("work");
+    bus.signal(Signal::SIGTERM);
+    bus.log_has("stopping");
+    bus.signal(Signal::SIGINT);
+    client.sees_error(1, -32055, "stopping");
+    assert_eq!(bus.exit_status().code(), Some(0));
+    assert!(is_gone(puppet.pid) && is_gone(grandchild));
+    bus.leaves_nothing_within(Duration::from_secs(2));
+}
+
+#[test]
+fn after_a_kill_of_the_bus_nothing_is_left_within_two_seconds() {
+    let mut bus = Bus::start(one_pool(3));
+    let mut workers = bus.puppets::<3>();
+    let mut pids = vec![bus.pid()];
+    for puppet in &mut workers {
+        pids.extend([puppet.pid, puppet.has_a_child()]);
+        puppet.stays();
+        puppet.ignores_sigterm();
+    }
+    assert!(pids.iter().all(|pid| bus.survivors().contains(pid)), "and the guard makes one more");
+    assert!(bus.survivors().len() > pids.len());
+    bus.signal(Signal::SIGKILL);
+    bus.leaves_nothing_within(Duration::from_secs(2));
+    bus.exit_status();
+}
+
+#[test]
+fn a_guard_that_was_killed_is_replaced() {
+    let bus = Bus::start(one_pool(1));
+    let mut puppet = bus.puppet();
+    puppet.stays();
+    let guard = || bus.survivors().into_iter().find(|pid| ![bus.pid(), puppet.pid].contains(pid));
+    let first = guard().expect("a guard");
+    kill(Pid::from_raw(first as i32), Signal::SIGKILL).expect("it lives");
+    bus.until("there is another guard", || guard().is_some_and(|pid| pid != first));
+    bus.until("the first one is buried", || zombies_of(bus.pid()).is_empty());
+    bus.signal(Signal::SIGKILL);
+    bus.leaves_nothing_within(Duration::from_secs(2));
+}
+
+#[test]
+fn a_worker_that_is_stopped_does_not_keep_the_bus_from_ending() {
+    let mut bus = Bus::start(one_pool(1));
+    let puppet = bus.puppet();
+    kill(Pid::from_raw(puppet.pid as i32), Signal::SIGSTOP).expect("it lives");
+    bus.signal(Signal::SIGTERM);
+    bus.log_has("stopping");
+    bus.signal(Signal::SIGTERM);
+    assert_eq!(bus.exit_status().code(), Some(0));
+    assert!(is_gone(puppet.pid));
+}
+
+#[test]
+fn a_worker_starts_with_three_pipes_and_nothing_else_of_ours() {
+    let prelude = "exec 7</dev/null 9>/dev/null";
+    let plan = Bus::plan(one_pool(1)).after(prelude).env("STDIO_BUS_CONFIG", "x").env("STDIO_BUS_OTHER", "y");
+    let bus = plan.env("FOR_ALL", "z").start();
+    let about = bus.puppet().about;
+    assert_eq!(about["fds"], json!([0, 1, 2]));
+    assert_eq!(about["group"], about["pid"], "it leads a group of its own");
+    assert_eq!(about["ppid"], bus.pid());
+    assert_eq!(about["env"]["FOR_ALL"], "z");
+    let names = about["env"].as_object().expect("an object").keys();
+    let ours: Vec<_> = names.filter(|name| name.starts_with("STDIO_BUS_")).collect();
+    assert!(ours.is_empty(), "{ours:?}");
+}
+
+#[test]
+fn a_worker_inherits_no_signal_that_is_blocked_or_ignored() {
+    // Not a puppet: what is written in Rust ignores SIGPIPE before it can be asked.
+    let pool = json!({ "id": "p", "command": "sleep", "args": ["1000"] });
+    let bus = Bus::plan(json!({ "pools": [pool] })).after("trap '' USR1 PIPE QUIT HUP").start();
+    let mut client = bus.client();
+    let mut pid = json!(null);
+    bus.until("the worker has started", || {
+        pid = client.status()["pools"][0]["workers"][0]["pid"].clone();
+        !pid.is_null()
+    });
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
+    for mask in ["SigBlk", "SigIgn"] {
+        let line = status.lines().find(|line| line.starts_with(mask));
+        assert_eq!(line, Some(format!("{mask}:\t{:016x}", 0).as_str()));
+    }
+}
