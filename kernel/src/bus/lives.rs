@@ -6,11 +6,8 @@ use super::answer::{Death, Refusal};
 use super::call::{CallKey, Purpose, Written};
 use super::choose::Need;
 use super::life::{Effect, Input, Is};
-<<<<<<< HEAD
-use super::recover::park;
-=======
 use super::mutant::{Guard, stands};
->>>>>>> main
+use super::recover::park;
 use super::worker::{Speech, Wait};
 use super::{Action, Alarm, Bus, Exit, Reading, Signal, SpawnFault};
 use crate::config::Mode;

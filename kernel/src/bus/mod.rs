@@ -22,11 +22,8 @@ mod keep;
 mod life;
 mod line;
 mod lives;
-<<<<<<< HEAD
-mod permit;
-=======
 pub mod mutant;
->>>>>>> main
+mod permit;
 mod pool;
 mod post;
 mod queue;

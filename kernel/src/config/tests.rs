@@ -182,20 +182,16 @@ fn a_fault_of_the_top_level_is_told() {
 
 #[test]
 fn a_fault_of_a_pool_is_told() {
-<<<<<<< HEAD
-    let known = r#"unknown key, the known ones are "id", "command", "args", "mode", "instances", "max_instances", "max_sessions", "warm", "idle_sec", "permission", "cwd", "env", "inherit_env""#;
-=======
     let known = concat!(
         r#"unknown key, the known ones are "id", "command", "args", "mode", "instances", "max_instances", "#,
-        r#""max_sessions", "cwd", "env", "inherit_env""#
+        r#""max_sessions", "warm", "idle_sec", "permission", "cwd", "env", "inherit_env""#
     );
->>>>>>> main
     let name = r#"the name of a variable must not be empty or hold "=" or NUL"#;
     let instances = "must be a whole number from 1 to 65536, not";
     let cases = [
         (r#","instnces":2"#, "pools[0].instnces", r#"unknown key, did you mean "instances"?"#),
-        (r#","warm":1"#, "pools[0].warm", "must be true or false, not a number"),
-        (r#","idle_sec":-1"#, "pools[0].idle_sec", "must be a number from 0 to 31536000, not a number"),
+        (r#","warm":1"#, "pools[0].warm", "must be true or false, not 1"),
+        (r#","idle_sec":-1"#, "pools[0].idle_sec", "must be a number from 0 to 31536000, not -1"),
         (
             r#","permission":"maybe""#,
             "pools[0].permission",
