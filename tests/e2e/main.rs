@@ -22,3 +22,4 @@ mod reload;
 mod sessions;
 mod stop;
 mod storm;
+mod survival;
