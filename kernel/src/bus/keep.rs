@@ -328,11 +328,6 @@ impl Bus {
     pub(super) fn end_session(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key.0) else { return };
         let (worker, agent) = (session.worker, session.agent_token.clone());
-        let missed = std::mem::take(&mut session.missed);
-        self.aside_bytes -= std::mem::take(&mut session.missed_bytes);
-        for line in missed {
-            self.answer_missed(key, &line);
-        }
         self.drop_session(key);
         if let Some(id) = worker {
             self.close_at_agent(id, &agent);
@@ -360,8 +355,13 @@ impl Bus {
     /// Forgets a session, wherever it is known. What its agent asked of the owner is no longer asked.
     pub(super) fn drop_session(&mut self, key: SessionKey) {
         self.end_recovery(key);
-        let Some(session) = self.sessions.get(key.0) else { return };
+        let Some(session) = self.sessions.get_mut(key.0) else { return };
         let pending: Vec<_> = session.pending.iter().map(|pending| pending.call).collect();
+        let missed = std::mem::take(&mut session.missed);
+        self.aside_bytes -= std::mem::take(&mut session.missed_bytes);
+        for line in missed {
+            self.answer_missed(key, &line);
+        }
         for call in pending {
             self.refuse_call(call, &Refusal::client_gone());
         }
