@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use kernel::config::{Config, ConfigFault, ConfigFaults, Mode, PoolConfig, Program};
-use kernel::shell::find_program;
+use kernel::shell::{self, find_program};
 use nix::unistd::{AccessFlags, access};
+use serde_json::Value;
 
 use crate::place;
 use crate::print::{Paint, answer, complain};
@@ -22,6 +23,9 @@ pub(crate) struct Args {
     /// The configuration [default: $STDIO_BUS_CONFIG, else ./bus.json]
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
+    /// Really start one worker of each pool, initialize it and say what it is
+    #[arg(long)]
+    probe: bool,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -35,8 +39,50 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     };
     let mut faults = Vec::new();
     let report = describe(&path, &config, &mut faults, Paint::on_stdout());
-    let printed = answer(&report);
+    let mut printed = answer(&report);
+    if args.probe && faults.is_empty() {
+        printed = probe_all(&config, &mut faults, Paint::on_stdout());
+    }
     if faults.is_empty() { printed } else { tell(&ConfigFaults { file: path.display().to_string(), faults }) }
+}
+
+/// Starts one worker of each pool, one after the other, and says what it answered as soon as it has.
+fn probe_all(config: &Config, faults: &mut Vec<ConfigFault>, paint: Paint) -> ExitCode {
+    let this_binary = env::current_exe().unwrap_or_default();
+    let mut printed = ExitCode::SUCCESS;
+    for (index, pool) in config.pools.iter().enumerate() {
+        let name = paint.bold(format_args!("pool {}", pool.id));
+        match shell::probe(pool, &this_binary, config.limits.init_timeout) {
+            Ok(result) => {
+                let line = format!("{name} {}: {}\n", paint.green("answers"), introduce(&result));
+                printed = answer(&line);
+            }
+            Err(message) => faults.push(ConfigFault { path: format!("pools[{index}]"), message }),
+        }
+    }
+    printed
+}
+
+/// Who an agent is and what it can do, from its answer to initialize.
+fn introduce(result: &Value) -> String {
+    let info = &result["agentInfo"];
+    let name = info["title"].as_str().or(info["name"].as_str()).unwrap_or("an agent without a name");
+    let version = info["version"].as_str().unwrap_or("without a version");
+    let agent = &result["agentCapabilities"];
+    let mut can = Vec::new();
+    if agent["loadSession"] == true {
+        can.push("load");
+    }
+    if let Some(sessions) = agent["sessionCapabilities"].as_object() {
+        can.extend(sessions.iter().filter(|(_, offered)| !offered.is_null()).map(|(name, _)| name.as_str()));
+    }
+    if let Some(prompts) = agent["promptCapabilities"].as_object() {
+        can.extend(prompts.iter().filter(|(_, offered)| **offered == true).map(|(name, _)| name.as_str()));
+    }
+    let can = if can.is_empty() { "nothing optional".to_owned() } else { can.join(", ") };
+    let protocol = &result["protocolVersion"];
+    let shown = format!("{name} {version}, protocol {protocol}, can {can}");
+    shown.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 fn tell(faults: &ConfigFaults) -> ExitCode {

@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode};
 use clients::Fault;
 use clients::connect::{self, Bell, Ended, Options, Start};
 
-use crate::place::BusArgs;
+use crate::place::{self, BusArgs};
 use crate::print::complain;
 
 const EXAMPLES: &str = "\
@@ -101,13 +101,8 @@ fn plan_start(bus: &BusArgs) -> Result<Start, Fault> {
     let program = program.map_err(|error| Fault::Failed(format!("cannot find its own file: {error}")))?;
     let mut args = vec!["detached".into(), "serve".into()];
     args.extend(serve);
-    Ok(Start { program, args, folder, state: state_folder()? })
-}
-
-/// Where a bus that nobody watches keeps its log.
-fn state_folder() -> Result<PathBuf, Fault> {
-    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
-    let state = state.map(|state| state.join("stdio-bus"));
-    state.ok_or_else(|| Fault::Failed("--start needs HOME or XDG_STATE_HOME, for its log".to_owned()))
+    let state = place::state_folder();
+    let state =
+        state.ok_or_else(|| Fault::Failed("--start needs HOME or XDG_STATE_HOME, for its log".to_owned()))?;
+    Ok(Start { program, args, folder, state })
 }

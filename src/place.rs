@@ -22,6 +22,20 @@ pub(crate) fn config_path(named: Option<&Path>) -> Result<PathBuf, String> {
         .to_owned())
 }
 
+/// Where a bus of this configuration remembers what it can use after a restart.
+pub(crate) fn memory_path(config: &Path) -> Option<PathBuf> {
+    let config = config.canonicalize().ok()?;
+    let name = |path: &Path| path.to_string_lossy().replace(['/', '%'], "%");
+    Some(state_folder()?.join(format!("handshakes{}", name(&config))))
+}
+
+/// `$XDG_STATE_HOME/stdio-bus`, else `~/.local/state/stdio-bus`.
+pub(crate) fn state_folder() -> Option<PathBuf> {
+    let folder = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")))?;
+    Some(state.join("stdio-bus"))
+}
+
 /// Where the bus to talk to is.
 #[derive(clap::Args)]
 pub(crate) struct BusArgs {

@@ -46,11 +46,13 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Ok(path) => path,
         Err(error) => return complain(format_args!("stdio-bus: cannot find its own file: {error}"), 1),
     };
+    let memory = place::memory_path(&path);
     shell::start_logging();
     let served = shell::serve(shell::Options {
         config,
         reload: Box::new(move || load(&path, &doors).map_err(|faults| faults.to_string())),
         this_binary,
+        memory,
         guard_args: vec!["guard".into()],
     });
     shell::flush_logs();

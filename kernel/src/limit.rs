@@ -47,6 +47,8 @@ pub const ELICITATIONS: usize = 256;
 pub const LABELS: usize = 1 << 16;
 /// Subagents' sessions do not count for `max_sessions`, but end at this many times it.
 pub const CHILDREN_TIMES: usize = 16;
+/// Modes and options of a session that are set again after its worker's death.
+pub const SETTINGS: usize = 64;
 /// Of the answer that opened a session, kept to answer whoever takes the session up again.
 pub const OPENING_BYTES: usize = 64 << 10;
 /// A JSON-RPC id, a session id or a pool name longer than this is refused.

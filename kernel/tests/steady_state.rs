@@ -1,12 +1,11 @@
 //! The hot path allocates nothing: prompts, updates and answers of a busy bus run in memory it already has.
 
 use std::alloc::System;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kernel::bus::{Action, Bus, Event};
-use kernel::config::{Config, InheritEnv, Limits, Mode, PoolConfig, Program};
+use kernel::config::{Config, Limits, PoolConfig, Program};
 use kernel::key::Link;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -28,18 +27,7 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let pool = PoolConfig {
-            id: "agents".into(),
-            program: Program::ThisBinary,
-            args: Vec::new(),
-            mode: Mode::Shared,
-            instances: 1,
-            max_instances: 1,
-            max_sessions: 64,
-            cwd: None,
-            env: BTreeMap::new(),
-            inherit_env: InheritEnv::All,
-        };
+        let pool = PoolConfig::new("agents", Program::ThisBinary);
         let limits = Limits::default();
         let config = Config { listen: Vec::new(), default_pool: None, pools: vec![Arc::new(pool)], limits };
         let mut bus = Bus::new(&config, [0; 32], NOW);

@@ -23,3 +23,4 @@ mod reload;
 mod sessions;
 mod stop;
 mod storm;
+mod survival;

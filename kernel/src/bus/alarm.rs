@@ -21,6 +21,8 @@ pub(super) enum Alarm {
     Stall(Link),
     /// The worker should have left.
     Retire(WorkerId),
+    /// The worker may have had nothing to do for too long.
+    Idle(WorkerId),
     /// The session's client should have come back.
     Keep(SessionKey),
     /// The bus should have stopped, or gone one step further with it.

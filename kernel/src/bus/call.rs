@@ -54,6 +54,8 @@ pub(super) enum Purpose {
     Open,
     /// On success the session, bound already, is really open; otherwise it never was.
     Reopen(SessionKey),
+    /// The bus opens the session again in another process.
+    Recover(SessionKey),
     /// On success the session is no more.
     Close(SessionKey),
     /// The result lists sessions.
@@ -85,6 +87,8 @@ pub(super) struct Call {
     pub(super) written: Written,
     /// How often it was given to another worker.
     pub(super) moves: u8,
+    /// The params of a call that opens a session: what it takes to open it again.
+    pub(super) opening: Option<Box<[u8]>>,
     asker_links: Links,
     asked_links: Links,
 }
@@ -168,6 +172,7 @@ impl Calls {
             session,
             written,
             moves: 0,
+            opening: None,
             asker_links,
             asked_links,
         });

@@ -77,7 +77,7 @@ impl Bus {
         let of_session = |(_, session): (_, &super::Session)| {
             let missed: usize = session.missed.iter().map(|line| line.len()).sum();
             let pending: usize = session.pending.iter().map(|pending| pending.line.len()).sum();
-            missed + pending
+            missed + pending + session.recovering_bytes
         };
         let of_worker = |(_, worker): (_, &super::Worker)| worker.waits_bytes + worker.early_bytes;
         self.sessions.iter().map(of_session).sum::<usize>()

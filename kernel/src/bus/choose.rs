@@ -82,7 +82,11 @@ impl Bus {
                 && (!dedicated || worker.belongs_to == Some(link))
         };
         let free = |worker: &Worker| {
-            dedicated && worker.belongs_to.is_none() && worker.joined.is_empty() && !worker.retiring
+            dedicated
+                && worker.belongs_to.is_none()
+                && worker.joined.is_empty()
+                && worker.can_speak(&handshake)
+                && !worker.retiring
         };
         let chosen = self
             .least(pool_id, need, plain, |worker| worker.life.is_up() && usable(worker))
@@ -94,6 +98,7 @@ impl Bus {
         let Some(chosen) = chosen else { return Err(self.nobody(pool_id)) };
         if let Some(worker) = self.workers.get_mut(chosen.0) {
             worker.joined.insert(link);
+            worker.idle_since = None;
             if dedicated {
                 worker.belongs_to = Some(link);
             }
@@ -128,8 +133,7 @@ impl Bus {
             return None;
         }
         let pool = self.pools.get(pool_id)?;
-        let in_service = pool.workers.iter().filter(|id| self.workers.get(id.0).is_some_and(|w| !w.retiring));
-        (in_service.count() < pool.config.max_instances as usize).then(|| self.add_worker(pool_id))?
+        (self.in_service(pool_id) < pool.config.max_instances as usize).then(|| self.add_worker(pool_id))?
     }
 
     pub(super) fn add_worker(&mut self, pool_id: PoolId) -> Option<WorkerId> {
@@ -168,6 +172,40 @@ impl Bus {
             && self.calls.asks(worker.party) == 0
     }
 
+    /// A worker above the number that is kept, and idle: the clock runs.
+    pub(super) fn watch_idle(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get(id.0) else { return };
+        let Some(idle) = worker.config.idle else { return };
+        if worker.idle_since.is_some() || !worker.life.is_up() || !self.is_idle(worker) {
+            return;
+        }
+        if let Some(worker) = self.workers.get_mut(id.0) {
+            worker.idle_since = Some(self.now);
+            self.alarms.set(self.now + idle, Alarm::Idle(id));
+        }
+    }
+
+    /// The clock has run out, unless the worker had something to do meanwhile.
+    pub(super) fn idle_too_long(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get_mut(id.0) else { return };
+        let since = worker.idle_since.take();
+        let (Some(idle), pool) = (worker.config.idle, worker.pool) else { return };
+        if since.is_none_or(|since| since + idle > self.now) {
+            return self.watch_idle(id);
+        }
+        let kept = self.pools.get(pool).map_or(0, |pool| pool.config.instances as usize);
+        let idle = self.workers.get(id.0).is_some_and(|worker| self.is_idle(worker));
+        if idle && self.in_service(pool) > kept {
+            self.retire(id, None);
+        }
+    }
+
+    /// Workers of a pool that take new work.
+    pub(super) fn in_service(&self, pool: PoolId) -> usize {
+        let Some(pool) = self.pools.get(pool) else { return 0 };
+        pool.workers.iter().filter(|id| self.workers.get(id.0).is_some_and(|worker| !worker.retiring)).count()
+    }
+
     fn nobody(&self, pool_id: PoolId) -> Refusal {
         let Some(pool) = self.pools.get(pool_id) else { return self.unknown_pool(None) };
         let workers: Vec<_> = pool.workers.iter().filter_map(|id| self.workers.get(id.0)).collect();
@@ -190,6 +228,29 @@ impl Bus {
         worker.speech = Speech::Reserved(handshake.clone());
         if worker.life.is_up() {
             self.begin_handshake(id);
+        }
+    }
+
+    /// A worker got through this handshake: fresh ones are made ready for the next client like it.
+    pub(super) fn newest_handshake(&mut self, id: PoolId, handshake: Arc<Handshake>) {
+        let Some(pool) = self.pools.get_mut(id) else { return };
+        if pool.newest.as_ref() == Some(&handshake) {
+            return;
+        }
+        pool.newest = Some(handshake);
+        self.handshakes_changed = true;
+        for worker in pool.workers.clone() {
+            self.warm_up(worker);
+        }
+    }
+
+    /// Initializes a fresh worker ahead of use, if its pool wants that and knows how.
+    pub(super) fn warm_up(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get(id.0) else { return };
+        let fresh = matches!(worker.speech, Speech::Fresh) && worker.life.is_up() && !worker.retiring;
+        let newest = self.pools.get(worker.pool).and_then(|pool| pool.newest.clone());
+        if let (true, true, Some(newest)) = (fresh, worker.config.warm, newest) {
+            self.assign(id, &newest);
         }
     }
 

@@ -108,6 +108,9 @@ impl Bus {
         let Some(peer) = self.post.peer_mut(link) else { return };
         peer.ended = true;
         self.finish(link);
+        if self.clients.get(link.0).is_some_and(|client| client.bye) {
+            self.end_sessions_of(link);
+        }
     }
 
     /// Lets a client go that has ended, once nothing is left to be read from or written to it.

@@ -10,12 +10,13 @@ use super::envelope::{Envelope, Fault, Kind, canonical};
 use super::handshake::Handshake;
 use super::mutant::{Guard, stands};
 use super::pool::{PoolId, Told};
+use super::recover::park;
 use super::session::{Session, token};
 use super::splice::{Cuts, Decimal, splice};
 use super::worker::{Speech, Wait};
 use super::{Alarm, Bus, Skim};
 use crate::key::{Link, SessionKey, WorkerId};
-use crate::limit::{LABELS, NAME_BYTES, NOTICE_BYTES};
+use crate::limit::{LABELS, NAME_BYTES, NOTICE_BYTES, OPENING_BYTES};
 
 /// How the worker is to see the session of a message.
 pub(super) enum Named {
@@ -246,9 +247,11 @@ impl Bus {
                 _ => Err(Refusal::unknown_session()),
             };
         };
-        let Some(worker) = self.session(key).and_then(|session| session.worker) else {
-            return Err(Refusal::lost_session());
+        let worker = match self.session(key).and_then(|session| session.worker) {
+            Some(worker) => worker,
+            None => self.recover(link, key)?,
         };
+        self.keep_setting(key, line, envelope);
         let purpose = match method {
             b"session/fork" => Purpose::Open,
             b"session/close" | b"session/delete" | b"nes/close" => Purpose::Close(key),
@@ -352,8 +355,13 @@ impl Bus {
         let call = envelope.id.map(|span| {
             self.calls.ask(asker, worker.party, Id::new(span.of(line)), purpose, about.or(label))
         });
-        if call.is_some() && purpose == Purpose::Open {
-            worker.opening += 1;
+        if let (Some(key), Purpose::Open | Purpose::Reopen(_)) = (call, purpose) {
+            worker.opening += u32::from(purpose == Purpose::Open);
+            let params =
+                envelope.params.map(|params| params.of(line)).filter(|params| params.len() <= OPENING_BYTES);
+            if let Some(call) = self.calls.get_mut(key) {
+                call.opening = params.map(Box::from);
+            }
         }
         if let (Some(patience), Some(_)) = (self.limits.silence_timeout, call)
             && !std::mem::replace(&mut worker.silence_alarm, true)
@@ -381,6 +389,14 @@ impl Bus {
         {
             cuts.add(span, &session.agent_token);
         }
+        let mut waiting = Vec::new();
+        let recovering =
+            |key: &SessionKey| self.sessions.get(key.0).is_some_and(|session| session.recovering.is_some());
+        if let Some(key) = about.filter(recovering) {
+            splice(&mut waiting, line, cuts.iter());
+            self.wait_for_recovery(key, call, waiting);
+            return Ok(call);
+        }
         match worker.ready_link() {
             Some(link) => {
                 let written = self.post.send(link, line, cuts.iter());
@@ -390,11 +406,8 @@ impl Bus {
                 }
             }
             None => {
-                let mut waiting = Vec::with_capacity(line.len() + 64);
                 splice(&mut waiting, line, cuts.iter());
-                worker.waits_bytes += waiting.len();
-                self.aside_bytes += waiting.len();
-                worker.waits.push_back(Wait::Say(call, waiting.into()));
+                self.aside_bytes += park(worker, call, waiting.into());
             }
         }
         Ok(call)
@@ -409,9 +422,7 @@ impl Bus {
         }
         let mut waiting = Vec::new();
         splice(&mut waiting, line, cuts.iter());
-        worker.waits_bytes += waiting.len();
-        self.aside_bytes += waiting.len();
-        worker.waits.push_back(Wait::Say(None, waiting.into()));
+        self.aside_bytes += park(worker, None, waiting.into());
     }
 
     pub(super) fn party_of(&self, id: WorkerId) -> Result<super::call::Party, Refusal> {

@@ -97,9 +97,13 @@ impl Bus {
                 self.answer(id, &call, line, envelope);
                 match failed {
                     true => self.drop_session(session),
-                    false => self.keep_opening(session, line, envelope),
+                    false => {
+                        self.keep_opening(session, line, envelope);
+                        self.keep_again(session, id, call.opening.as_deref());
+                    }
                 }
             }
+            Purpose::Recover(session) => self.recovered(session, id, failed),
             Purpose::Close(session) => {
                 self.answer(id, &call, line, envelope);
                 if !failed {
@@ -172,8 +176,10 @@ impl Bus {
         }
         worker.offers = Offers::of(outcome.of(line));
         let answer = Some(Greeting { line: line.into(), id: span }.into());
-        worker.speech = Speech::Ready { handshake, answer };
+        worker.speech = Speech::Ready { handshake: handshake.clone(), answer };
+        let pool = worker.pool;
         self.catch_up(id);
+        self.newest_handshake(pool, handshake);
     }
 
     /// A worker does not get through its handshake: those who wait for it hear why, and it is stopped.
@@ -276,6 +282,7 @@ impl Bus {
                 let session = self.bind(owner, id, bus, agent);
                 self.answer(id, call, line, envelope);
                 self.keep_opening(session, line, envelope);
+                self.keep_again(session, id, call.opening.as_deref());
                 self.deliver_early(id, &name);
             }
         }
@@ -365,6 +372,12 @@ impl Bus {
 
     /// To the owner of a session, or kept for it.
     fn deliver(&mut self, id: WorkerId, key: SessionKey, line: &[u8], envelope: &Envelope) {
+        if envelope.kind == Kind::Notification && self.is_replay(key) {
+            return;
+        }
+        if envelope.method.of(line) == b"session/request_permission" && self.permit(id, line, envelope) {
+            return;
+        }
         let Some(session) = self.sessions.get(key.0) else { return };
         let owner = session.owner.and_then(|owner| Some((owner, self.post.peer(owner)?)));
         let Some((owner, peer)) = owner else { return self.miss(key, line) };

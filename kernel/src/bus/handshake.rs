@@ -52,6 +52,10 @@ impl Handshake {
         Arc::new(Handshake { key: key.into(), params: params.into() })
     }
 
+    pub(super) fn params(&self) -> &[u8] {
+        &self.params
+    }
+
     pub(super) fn is_plain(&self) -> bool {
         self.key.is_empty()
     }
@@ -97,15 +101,34 @@ fn write_sorted(value: &Value, out: &mut String) {
 /// What a worker said it can do, as far as the bus makes use of it.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(super) struct Offers {
+    /// `session/close`
     pub(super) close: bool,
+    /// `session/load`
+    pub(super) loads: bool,
+    /// How a session of a process that is gone can be opened in another.
+    pub(super) reopens: Option<Reopens>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reopens {
+    /// By `session/resume`.
+    Resume,
+    /// By `session/load`, which tells everything again.
+    Load,
 }
 
 impl Offers {
     /// From the result of initialize.
     pub(super) fn of(result: &[u8]) -> Offers {
         let result: Value = serde_json::from_slice(result).unwrap_or_default();
-        let sessions = &result["agentCapabilities"]["sessionCapabilities"];
-        Offers { close: !sessions["close"].is_null() }
+        let agent = &result["agentCapabilities"];
+        let sessions = &agent["sessionCapabilities"];
+        let loads = agent["loadSession"] == true;
+        let reopens = match !sessions["resume"].is_null() {
+            true => Some(Reopens::Resume),
+            false => loads.then_some(Reopens::Load),
+        };
+        Offers { close: !sessions["close"].is_null(), loads, reopens }
     }
 }
 
@@ -155,9 +178,17 @@ mod tests {
 
     #[test]
     fn offers_are_read_from_the_answer() {
-        let close = br#"{"agentCapabilities":{"sessionCapabilities":{"close":{}}}}"#;
-        assert!(Offers::of(close).close);
-        assert!(!Offers::of(b"{}").close);
-        assert!(!Offers::of(br#"{"agentCapabilities":{"sessionCapabilities":{"close":null}}}"#).close);
+        let of = |agent: &str| Offers::of(format!(r#"{{"agentCapabilities":{agent}}}"#).as_bytes());
+        assert_eq!(of("{}"), Offers::default());
+        assert_eq!(
+            of(r#"{"sessionCapabilities":{"close":null,"resume":null},"loadSession":false}"#),
+            Offers::default()
+        );
+        assert!(of(r#"{"sessionCapabilities":{"close":{}}}"#).close);
+        assert_eq!(of(r#"{"loadSession":true}"#).reopens, Some(Reopens::Load));
+        assert_eq!(
+            of(r#"{"loadSession":true,"sessionCapabilities":{"resume":{}}}"#).reopens,
+            Some(Reopens::Resume)
+        );
     }
 }

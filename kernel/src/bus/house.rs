@@ -197,19 +197,17 @@ impl Bus {
         self.fill_pool(id);
     }
 
+    /// As many workers as are kept, where they are not left until they are needed.
     fn fill_pool(&mut self, id: PoolId) {
-        loop {
-            let Some(pool) = self.pools.get(id) else { return };
-            let in_service =
-                pool.workers.iter().filter(|id| self.workers.get(id.0).is_some_and(|w| !w.retiring));
-            if in_service.count() >= pool.config.instances as usize {
+        while let Some(pool) = self.pools.get(id) {
+            if !pool.config.warm || self.in_service(id) >= pool.config.instances as usize {
                 return;
             }
             self.add_worker(id);
         }
     }
 
-    fn retire(&mut self, id: WorkerId, by: Option<Moment>) {
+    pub(super) fn retire(&mut self, id: WorkerId, by: Option<Moment>) {
         let Some(worker) = self.workers.get_mut(id.0) else { return };
         worker.retiring = true;
         worker.retire_by = by;

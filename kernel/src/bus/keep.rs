@@ -10,6 +10,7 @@ use super::from_client::Named;
 use super::life::Input;
 use super::mutant::{Guard, stands};
 use super::pool::PoolId;
+use super::recover::request;
 use super::session::{Pending, Session};
 use super::worker::Worker;
 use super::{Action, Bus};
@@ -62,7 +63,9 @@ impl Bus {
             let taken = worker.belongs_to.is_some_and(|owner| owner != link && is_there(owner));
             worker.config.mode != Mode::Dedicated || !taken
         };
-        worker.zip(client).is_some_and(|(worker, client)| worker.can_speak(&client.handshake) && is_free(worker))
+        worker
+            .zip(client)
+            .is_some_and(|(worker, client)| worker.can_speak(&client.handshake) && is_free(worker))
     }
 
     /// A session that was left behind goes on with this client: it hears what was missed, then the answer.
@@ -76,6 +79,7 @@ impl Bus {
     ) -> Result<(), Refusal> {
         self.leave_behind(key);
         let token = super::session::token(name);
+        let loads = envelope.method.of(line) == b"session/load" && self.can_load_anew(key);
         let Some(session) = self.sessions.get_mut(key.0) else { return Err(Refusal::unknown_session()) };
         session.owner = Some(link);
         session.bus_token = token;
@@ -94,10 +98,16 @@ impl Bus {
                 worker.belongs_to = Some(link);
             }
         }
-        if too_much {
-            // Only the agent can tell it all again.
+        if loads || too_much {
+            // Only the agent can tell it all again. It closes the session first: an agent that loads what it has open
+            // may well end up with two processes for it.
+            if loads {
+                self.close_open_session(key, id);
+            }
             let named = Named::Known(key);
-            return self.pass_on(link, id, line, envelope, Purpose::Reopen(key), &named, Some(key)).map(|_| ());
+            return self
+                .pass_on(link, id, line, envelope, Purpose::Reopen(key), &named, Some(key))
+                .map(|_| ());
         }
         for line in missed {
             self.worker_line(id, &line);
@@ -112,6 +122,23 @@ impl Bus {
         let answer = answer::result(id.of(line), &result);
         self.post.send(link, &answer, std::iter::empty());
         Ok(())
+    }
+
+    /// Nothing is going on in the session, and its agent can close it and load it: whoever loads it hears all of it.
+    fn can_load_anew(&self, key: SessionKey) -> bool {
+        let Some(session) = self.session(key) else { return false };
+        let Some(worker) = session.worker.and_then(|id| self.workers.get(id.0)) else { return false };
+        let in_use = self.calls.owed_by(worker.party).any(|(_, call)| call.session == Some(key));
+        let asks = session.missed.iter().any(|line| is_question(line));
+        worker.offers.close && worker.offers.loads && !in_use && !asks
+    }
+
+    fn close_open_session(&mut self, key: SessionKey, id: WorkerId) {
+        let Some(party) = self.workers.get(id.0).map(|worker| worker.party) else { return };
+        let Some(agent) = self.session(key).map(|session| session.agent_token.clone()) else { return };
+        let call = self.calls.ask(THE_BUS, party, Id::none(), Purpose::Ignore, None);
+        let params = [b"{\"sessionId\":", &*agent, b"}"].concat();
+        self.say_call(id, call, request(call, b"session/close", &params));
     }
 
     /// The owner is away: what the worker says of the session is kept for its return.
@@ -169,6 +196,16 @@ impl Bus {
             if worker.belongs_to == Some(link) {
                 self.end_dedicated(id);
             }
+        }
+    }
+
+    /// The client said bye and will say nothing more: its turns are cancelled now, whether or not it still listens.
+    pub(super) fn end_sessions_of(&mut self, link: Link) {
+        let Some(client) = self.clients.get(link.0) else { return };
+        let mut sessions: Vec<_> = client.sessions.values().copied().collect();
+        sessions.sort();
+        for key in sessions {
+            self.end_session(key);
         }
     }
 
@@ -282,7 +319,6 @@ impl Bus {
     /// Nobody came to answer what the agent asked. What it said is still kept.
     fn give_up_questions(&mut self, key: SessionKey) {
         let Some(session) = self.session_mut(key) else { return };
-        let is_question = |line: &[u8]| Envelope::scan(line).is_ok_and(|said| said.kind == Kind::Request);
         let missed = std::mem::take(&mut session.missed).into_iter();
         let (questions, rest): (VecDeque<_>, VecDeque<_>) = missed.partition(|line| is_question(line));
         let bytes = questions.iter().map(|line| line.len()).sum::<usize>();
@@ -316,17 +352,15 @@ impl Bus {
         self.post.send(link, cancel.as_bytes(), std::iter::empty());
         if close {
             let call = self.calls.ask(THE_BUS, party, Id::none(), Purpose::Ignore, None);
-            let close = format!(
-                r#"{{"jsonrpc":"2.0","id":{},"method":"session/close","params":{{"sessionId":{agent}}}}}"#,
-                call.wire()
-            );
-            self.send_call(link, call, close.as_bytes());
+            let params = format!(r#"{{"sessionId":{agent}}}"#);
+            self.send_call(link, call, &request(call, b"session/close", params.as_bytes()));
         }
         self.check_idle(id);
     }
 
     /// Forgets a session, wherever it is known. What its agent asked of the owner is no longer asked.
     pub(super) fn drop_session(&mut self, key: SessionKey) {
+        self.end_recovery(key);
         let Some(session) = self.sessions.get_mut(key.0) else { return };
         let pending: Vec<_> = session.pending.iter().map(|pending| pending.call).collect();
         let missed = std::mem::take(&mut session.missed);
@@ -354,7 +388,10 @@ impl Bus {
     }
 
     /// The session went with its worker. Its owner will hear of it when it next uses it.
-    pub(super) fn lose_session(&mut self, key: SessionKey) {
+    pub(super) fn lose_session(&mut self, key: SessionKey, refusal: &Refusal) {
+        if self.is_recovering(key) {
+            self.recovery_failed(key, refusal);
+        }
         let Some(session) = self.sessions.get_mut(key.0) else { return };
         session.worker = None;
         self.aside_bytes -= std::mem::take(&mut session.missed_bytes);
@@ -386,6 +423,8 @@ impl Bus {
         if worker.retiring && worker.life.is_up() && self.is_idle(worker) {
             return self.live(id, Input::Leave);
         }
+        self.watch_idle(id);
+        let Some(worker) = self.workers.get(id.0) else { return };
         let left = worker.belongs_to.is_some_and(|owner| self.clients.get(owner.0).is_none());
         if left && worker.life.is_up() && worker.open_sessions() == 0 {
             self.replace(id);
@@ -404,4 +443,8 @@ impl Bus {
     pub(super) fn signal(&mut self, id: WorkerId, signal: super::Signal) {
         self.post.act(Action::Signal(id, signal));
     }
+}
+
+fn is_question(line: &[u8]) -> bool {
+    Envelope::scan(line).is_ok_and(|said| said.kind == Kind::Request)
 }

@@ -7,6 +7,7 @@ use super::call::{CallKey, Purpose, Written};
 use super::choose::Need;
 use super::life::{Effect, Input, Is};
 use super::mutant::{Guard, stands};
+use super::recover::park;
 use super::worker::{Speech, Wait};
 use super::{Action, Alarm, Bus, Exit, Reading, Signal, SpawnFault};
 use crate::config::Mode;
@@ -70,6 +71,7 @@ impl Bus {
         self.live(id, Input::Spawned);
         if self.workers.get(id.0).is_some_and(|worker| worker.life.is_up()) {
             self.begin_handshake(id);
+            self.warm_up(id);
         }
     }
 
@@ -150,6 +152,13 @@ impl Bus {
         self.post.take_over_limit();
         let Some(worker) = self.workers.get_mut(id.0) else { return };
         self.counters.worker_deaths += 1;
+        // A handshake that kills is not tried ahead of use again.
+        if let Speech::Awaiting(handshake) = &worker.speech
+            && let Some(pool) = self.pools.get_mut(worker.pool)
+            && pool.newest.as_ref() == Some(handshake)
+        {
+            pool.newest = None;
+        }
         worker.last_words = Some(worker.death.to_string());
         let replaced = matches!(worker.speech, Speech::Reserved(_));
         let tail: Vec<u8> = worker.stderr_tail.iter().copied().collect();
@@ -182,7 +191,7 @@ impl Bus {
             self.calls.end(key);
         }
         for key in sessions {
-            self.lose_session(key);
+            self.lose_session(key, &refusal);
         }
         let lost = owed.len();
         for (key, line) in owed {
@@ -229,11 +238,7 @@ impl Bus {
         }
         match worker.ready_link() {
             Some(link) => self.send_call(link, key, &line),
-            None => {
-                worker.waits_bytes += line.len();
-                self.aside_bytes += line.len();
-                worker.waits.push_back(Wait::Say(Some(key), line));
-            }
+            None => self.aside_bytes += park(worker, Some(key), line),
         }
     }
 

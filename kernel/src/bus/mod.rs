@@ -23,9 +23,11 @@ mod life;
 mod line;
 mod lives;
 pub mod mutant;
+mod permit;
 mod pool;
 mod post;
 mod queue;
+mod recover;
 mod session;
 mod skim;
 mod splice;
@@ -48,7 +50,7 @@ use self::handshake::Handshake;
 use self::house::Stopping;
 use self::life::Input;
 use self::line::Piece;
-use self::pool::Pools;
+use self::pool::{Pool, Pools};
 use self::post::Post;
 use self::session::{Session, Tags};
 use self::skim::Skim;
@@ -128,6 +130,8 @@ pub struct Bus {
     limits: Limits,
     /// The handshake of those who have none.
     plain: Arc<Handshake>,
+    /// A pool's newest handshake is another than when `take_handshakes` was last called.
+    handshakes_changed: bool,
     stopping: Option<Stopping>,
     counters: Counters,
     /// Bytes kept outside of the post: lines that wait for a worker, an answer or a client.
@@ -164,6 +168,7 @@ impl Bus {
             tags: Tags::new(seed),
             limits: config.limits.clone(),
             plain: Handshake::plain(),
+            handshakes_changed: false,
             stopping: None,
             counters: Counters::default(),
             aside_bytes: 0,
@@ -274,6 +279,26 @@ impl Bus {
         self.post.held_bytes() + self.aside_bytes
     }
 
+    /// What the newest clients of each pool said in initialize, if that has changed: pool and params. To be given to
+    /// `remember` in the next life of the bus.
+    pub fn take_handshakes(&mut self) -> Option<Vec<(String, Vec<u8>)>> {
+        if !std::mem::take(&mut self.handshakes_changed) {
+            return None;
+        }
+        let of_pool = |pool: &Pool| Some((pool.name().to_owned(), pool.newest.as_ref()?.params().to_vec()));
+        Some(self.pools.declared().filter_map(|(_, pool)| of_pool(pool)).collect())
+    }
+
+    /// What was the newest handshake of a pool before.
+    pub fn remember(&mut self, pool: &str, params: &[u8]) {
+        let Some(id) = self.pools.named(pool) else { return };
+        if let Some(pool) = self.pools.get_mut(id)
+            && pool.newest.is_none()
+        {
+            pool.newest = Some(Handshake::of(Some(params)));
+        }
+    }
+
     fn tell_time(&mut self, now: Moment) {
         self.now = now;
         self.post.now = now;
@@ -356,6 +381,7 @@ impl Bus {
             Alarm::Handshake(worker) => self.handshake_overdue(worker),
             Alarm::Silence(worker) => self.silence_overdue(worker),
             Alarm::Retire(worker) => self.retirement_due(worker),
+            Alarm::Idle(worker) => self.idle_too_long(worker),
             Alarm::Stall(link) => self.stalled(link),
             Alarm::Keep(session) => self.keeping_ends(session),
             Alarm::Stop => {}
@@ -381,6 +407,7 @@ impl Bus {
         match call.purpose {
             call::Purpose::Reopen(session) => self.drop_session(session),
             call::Purpose::Open => self.opening_ended(call.asked),
+            call::Purpose::Recover(session) => self.recovery_failed(session, refusal),
             _ => {}
         }
     }

@@ -17,6 +17,8 @@ pub(super) struct Pool {
     /// No longer declared: it takes nothing new and goes with its last worker.
     pub(super) removed: bool,
     pub(super) told: Vec<Told>,
+    /// The newest handshake that a worker got through: what fresh ones are initialized with ahead of use.
+    pub(super) newest: Option<Arc<Handshake>>,
 }
 
 /// A request that concerned the whole process, for workers of its handshake that start later.
@@ -65,7 +67,13 @@ pub(super) struct Pools {
 
 impl Pools {
     pub(super) fn add(&mut self, config: Arc<PoolConfig>) -> PoolId {
-        PoolId(self.pools.insert(Pool { config, workers: Vec::new(), removed: false, told: Vec::new() }))
+        PoolId(self.pools.insert(Pool {
+            config,
+            workers: Vec::new(),
+            removed: false,
+            told: Vec::new(),
+            newest: None,
+        }))
     }
 
     pub(super) fn remove(&mut self, id: PoolId) {

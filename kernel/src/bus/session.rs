@@ -10,7 +10,11 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::Moment;
 use super::call::CallKey;
+use super::handshake::Reopens;
+use super::pool::PoolId;
+use super::worker::Wait;
 use crate::key::{Link, WorkerId};
+use crate::limit::SETTINGS;
 
 pub(super) const TAG_BYTES: usize = 13;
 const TAG_LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
@@ -30,6 +34,11 @@ pub(super) struct Session {
     pub(super) is_label: bool,
     /// The result that opened it, if it was not too large to keep.
     pub(super) opening: Option<Box<[u8]>>,
+    /// How it can be opened again should its worker die, if it can.
+    pub(super) again: Option<Again>,
+    /// Its new worker has not opened it yet: what the owner says meanwhile waits here, under the worker's ids.
+    pub(super) recovering: Option<VecDeque<Wait>>,
+    pub(super) recovering_bytes: usize,
     /// Requests of the agent that the owner has not answered: to be asked again of whoever takes it up.
     pub(super) pending: Vec<Pending>,
     /// What the worker said while the owner was away, as it said it.
@@ -37,6 +46,34 @@ pub(super) struct Session {
     pub(super) missed_bytes: usize,
     /// More was missed than is kept.
     pub(super) missed_too_much: bool,
+}
+
+/// What opens a session in another process, and what the owner had set in it.
+#[derive(Debug)]
+pub(super) struct Again {
+    pub(super) by: Reopens,
+    pub(super) pool: PoolId,
+    /// The params that opened it, with the agent's session id.
+    pub(super) params: Box<[u8]>,
+    pub(super) settings: Vec<Setting>,
+}
+
+/// A mode or an option that the owner has set last.
+#[derive(Debug)]
+pub(super) struct Setting {
+    pub(super) method: Box<[u8]>,
+    /// Which option, if there are several.
+    pub(super) option: Option<String>,
+    pub(super) params: Box<[u8]>,
+}
+
+impl Again {
+    pub(super) fn set(&mut self, setting: Setting) {
+        self.settings.retain(|old| old.method != setting.method || old.option != setting.option);
+        if self.settings.len() < SETTINGS {
+            self.settings.push(setting);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -61,6 +98,9 @@ impl Session {
             keep_until: Moment::ZERO,
             is_label: false,
             opening: None,
+            again: None,
+            recovering: None,
+            recovering_bytes: 0,
             pending: Vec::new(),
             missed: VecDeque::new(),
             missed_bytes: 0,

@@ -30,6 +30,8 @@ pub(super) struct Worker {
     /// When it must have answered initialize.
     pub(super) initialize_by: Moment,
     pub(super) silence_alarm: bool,
+    /// Since when it has had nothing to do, as far as that has been looked at.
+    pub(super) idle_since: Option<Moment>,
     /// Why the last start failed, or how the last life ended, for people.
     pub(super) last_words: Option<String>,
     /// What the process still says is of no interest: its life was over for the others, or is being replaced.
@@ -125,6 +127,7 @@ impl Worker {
             belongs_to: None,
             initialize_by: Moment::ZERO,
             silence_alarm: false,
+            idle_since: None,
             last_words: None,
             silenced: false,
             death: Death::Hung,

@@ -91,6 +91,11 @@ pub struct PoolConfig {
     pub instances: u32,
     pub max_instances: u32,
     pub max_sessions: u32,
+    /// Start at once, and initialize ahead of use; otherwise start when first needed.
+    pub warm: bool,
+    /// Processes above `instances` that have nothing to do for this long are stopped. None: never.
+    pub idle: Option<Duration>,
+    pub permission: Permission,
     pub cwd: Option<PathBuf>,
     pub env: BTreeMap<String, String>,
     pub inherit_env: InheritEnv,
@@ -108,6 +113,9 @@ impl fmt::Debug for PoolConfig {
             .field("instances", &self.instances)
             .field("max_instances", &self.max_instances)
             .field("max_sessions", &self.max_sessions)
+            .field("warm", &self.warm)
+            .field("idle", &self.idle)
+            .field("permission", &self.permission)
             .field("cwd", &self.cwd)
             .field("env", &names)
             .field("inherit_env", &self.inherit_env)
@@ -134,6 +142,37 @@ impl fmt::Display for Program {
             Program::At(path) => write!(out, "{}", path.display()),
         }
     }
+}
+
+impl PoolConfig {
+    /// A pool of which nothing but this is declared.
+    pub fn new(id: &str, program: Program) -> PoolConfig {
+        PoolConfig {
+            id: id.into(),
+            program,
+            args: Vec::new(),
+            mode: Mode::Shared,
+            instances: 1,
+            max_instances: 1,
+            max_sessions: 64,
+            warm: true,
+            idle: None,
+            permission: Permission::Ask,
+            cwd: None,
+            env: BTreeMap::new(),
+            inherit_env: InheritEnv::All,
+        }
+    }
+}
+
+/// Who answers an agent that asks for a permission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permission {
+    /// The client.
+    Ask,
+    /// The bus, for clients that cannot.
+    Allow,
+    Deny,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

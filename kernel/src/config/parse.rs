@@ -12,11 +12,11 @@ use std::time::Duration;
 use super::fault::{ConfigFault, quoted, unknown_key};
 use super::json::{Json, join};
 use super::place::Place;
-use super::{Address, Config, InheritEnv, Limits, Listen, Mode, PoolConfig, Program, address};
+use super::{Address, Config, InheritEnv, Limits, Listen, Mode, Permission, PoolConfig, Program, address};
 
 pub(super) const TOP_KEYS: [&str; 5] = ["$schema", "listen", "default_pool", "pools", "limits"];
 
-pub(super) const POOL_KEYS: [&str; 10] = [
+pub(super) const POOL_KEYS: [&str; 13] = [
     "id",
     "command",
     "args",
@@ -24,6 +24,9 @@ pub(super) const POOL_KEYS: [&str; 10] = [
     "instances",
     "max_instances",
     "max_sessions",
+    "warm",
+    "idle_sec",
+    "permission",
     "cwd",
     "env",
     "inherit_env",
@@ -46,6 +49,10 @@ pub(super) const LIMIT_KEYS: [&str; 12] = [
 
 /// Any number of seconds stays below this, so that a deadline never overflows: a year.
 const SECONDS_MOST: u32 = 365 * 24 * 60 * 60;
+
+const MODES: [(&str, Mode); 2] = [("shared", Mode::Shared), ("dedicated", Mode::Dedicated)];
+const PERMISSIONS: [(&str, Permission); 3] =
+    [("ask", Permission::Ask), ("allow", Permission::Allow), ("deny", Permission::Deny)];
 
 const INSTANCES: RangeInclusive<u64> = 1..=65_536;
 const SESSIONS: RangeInclusive<u64> = 1..=1 << 20;
@@ -216,10 +223,13 @@ impl<'a> Reader<'a> {
             id,
             program: program.unwrap_or(Program::ThisBinary),
             args: fields.find("args").map(|spot| self.texts(&spot)).unwrap_or_default(),
-            mode: fields.find("mode").and_then(|spot| self.mode(&spot)).unwrap_or(Mode::Shared),
+            mode: self.choice(&fields, "mode", &MODES).unwrap_or(Mode::Shared),
             instances,
             max_instances,
             max_sessions: self.whole(&fields, "max_sessions", SESSIONS).unwrap_or(64),
+            warm: fields.find("warm").and_then(|spot| self.truth(&spot)).unwrap_or(true),
+            idle: self.seconds(&fields, "idle_sec").filter(|idle| !idle.is_zero()),
+            permission: self.choice(&fields, "permission", &PERMISSIONS).unwrap_or(Permission::Ask),
             cwd: fields.find("cwd").and_then(|spot| {
                 let text = self.text(&spot)?;
                 self.kept(&spot.path, self.place.path(text))
@@ -257,15 +267,22 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn mode(&mut self, spot: &Spot<'a>) -> Option<Mode> {
+    /// One of a few words.
+    fn choice<T: Copy>(&mut self, fields: &Fields<'a>, key: &str, choices: &[(&str, T)]) -> Option<T> {
+        let spot = fields.find(key)?;
+        let words = choices.iter().map(|(word, _)| format!("{word:?}")).collect::<Vec<_>>().join(" or ");
+        let Json::Text(text) = spot.json else { return self.must_be(&spot, words) };
+        let chosen = choices.iter().find(|(word, _)| word == text).map(|(_, choice)| *choice);
+        if chosen.is_none() {
+            self.fault(&spot.path, format!("must be {words}, not {text:?}"));
+        }
+        chosen
+    }
+
+    fn truth(&mut self, spot: &Spot<'a>) -> Option<bool> {
         match spot.json {
-            Json::Text(text) if text == "shared" => Some(Mode::Shared),
-            Json::Text(text) if text == "dedicated" => Some(Mode::Dedicated),
-            Json::Text(text) => {
-                self.fault(&spot.path, format!("must be \"shared\" or \"dedicated\", not {text:?}"));
-                None
-            }
-            _ => self.must_be(spot, "\"shared\" or \"dedicated\""),
+            Json::Bool(truth) => Some(*truth),
+            _ => self.must_be(spot, "true or false"),
         }
     }
 

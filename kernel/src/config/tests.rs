@@ -45,18 +45,7 @@ fn with_limits(keys: &str) -> String {
 #[test]
 fn the_smallest_file_gets_every_default() {
     let config = parse(r#"{"pools":[{"id":"a","command":"agent"}]}"#).unwrap();
-    let pool = PoolConfig {
-        id: "a".into(),
-        program: Program::InPath("agent".to_owned()),
-        args: Vec::new(),
-        mode: Mode::Shared,
-        instances: 1,
-        max_instances: 1,
-        max_sessions: 64,
-        cwd: None,
-        env: BTreeMap::new(),
-        inherit_env: InheritEnv::All,
-    };
+    let pool = PoolConfig::new("a", Program::InPath("agent".to_owned()));
     let listen = vec![Address::Tcp { host: "127.0.0.1".into(), port: 9000 }.into()];
     let expected = Config { listen, default_pool: None, pools: vec![pool.into()], limits: Limits::default() };
     assert_eq!(config, expected);
@@ -195,15 +184,19 @@ fn a_fault_of_the_top_level_is_told() {
 fn a_fault_of_a_pool_is_told() {
     let known = concat!(
         r#"unknown key, the known ones are "id", "command", "args", "mode", "instances", "max_instances", "#,
-        r#""max_sessions", "cwd", "env", "inherit_env""#
+        r#""max_sessions", "warm", "idle_sec", "permission", "cwd", "env", "inherit_env""#
     );
     let name = r#"the name of a variable must not be empty or hold "=" or NUL"#;
     let instances = "must be a whole number from 1 to 65536, not";
     let cases = [
         (r#","instnces":2"#, "pools[0].instnces", r#"unknown key, did you mean "instances"?"#),
-        (r#","warm":true"#, "pools[0].warm", known),
-        (r#","idle_sec":900"#, "pools[0].idle_sec", known),
-        (r#","permission":"ask""#, "pools[0].permission", known),
+        (r#","warm":1"#, "pools[0].warm", "must be true or false, not 1"),
+        (r#","idle_sec":-1"#, "pools[0].idle_sec", "must be a number from 0 to 31536000, not -1"),
+        (
+            r#","permission":"maybe""#,
+            "pools[0].permission",
+            r#"must be "ask" or "allow" or "deny", not "maybe""#,
+        ),
         (r#","a b":1"#, r#"pools[0]["a b"]"#, known),
         (r#","args":[],"args":[]"#, "pools[0].args", "this key stands here more than once"),
         (r#","args":"-y""#, "pools[0].args", "must be a list, not a string"),

@@ -102,24 +102,12 @@ mod tests {
 
     use nix::unistd::mkdtemp;
 
-    use crate::config::Mode;
-
     use super::super::MAKING_FILES;
     use super::*;
 
     fn pool(inherit_env: InheritEnv, env: &[(&str, &str)]) -> PoolConfig {
-        PoolConfig {
-            id: "agents".into(),
-            program: Program::InPath("agent".to_owned()),
-            args: Vec::new(),
-            mode: Mode::Shared,
-            instances: 1,
-            max_instances: 1,
-            max_sessions: 1,
-            cwd: None,
-            env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
-            inherit_env,
-        }
+        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        PoolConfig { env, inherit_env, ..PoolConfig::new("agents", Program::InPath("agent".to_owned())) }
     }
 
     fn given(ours: &[&str], pool: &PoolConfig) -> Vec<String> {

@@ -10,7 +10,9 @@ mod fork;
 mod guard;
 mod link;
 mod logger;
+mod memory;
 mod owner;
+mod probe;
 mod run;
 mod signal;
 mod worker;
@@ -26,6 +28,7 @@ pub use command::find_program;
 pub use door::DoorFault;
 pub use guard::guard;
 pub use logger::{flush_logs, start_logging};
+pub use probe::probe;
 
 pub struct Options {
     pub config: Config,
@@ -33,6 +36,8 @@ pub struct Options {
     pub reload: Box<dyn Fn() -> Result<Config, String>>,
     /// An absolute path. Pools that name `stdio-bus` run it, and so does the guard.
     pub this_binary: PathBuf,
+    /// Where the bus remembers from one life to the next how its workers are initialized. None: it does not.
+    pub memory: Option<PathBuf>,
     /// With these arguments `this_binary` does nothing but call `guard`.
     pub guard_args: Vec<OsString>,
 }

@@ -23,6 +23,7 @@ use super::door::SocketFile;
 use super::fork::{self, OpenFiles};
 use super::guard::Guard;
 use super::link::{Kind, Links, Peer, RunQueue, Stream, Task, key_and_stream};
+use super::memory::Memory;
 use super::signal::{SIGNALS, Signals};
 use super::worker::Process;
 use super::{Options, ServeError};
@@ -33,6 +34,7 @@ pub(super) const SCRATCH_BYTES: usize = 64 << 10;
 
 pub(super) struct Shell {
     pub(super) bus: Bus,
+    memory: Memory,
     pub(super) poll: Poll,
     start: Instant,
     /// When this turn began.
@@ -65,7 +67,7 @@ pub(super) struct Shell {
 
 impl Shell {
     pub(super) fn open(options: Options) -> Result<Shell, ServeError> {
-        let Options { config, reload, this_binary, guard_args } = options;
+        let Options { config, reload, this_binary, memory, guard_args } = options;
         let system = |what| move |fault| ServeError::System { what, fault };
         let open_files = fork::raise_open_files();
         let start = Instant::now();
@@ -77,8 +79,12 @@ impl Shell {
         let opened = Shell::open_doors(&config.listen)?;
         let guard =
             Guard::start(this_binary.clone(), guard_args, open_files, now).map_err(ServeError::Guard)?;
+        let memory = Memory::new(memory);
+        let mut bus = Bus::new(&config, seed, now);
+        memory.recall(&mut bus);
         let mut shell = Shell {
-            bus: Bus::new(&config, seed, now),
+            bus,
+            memory,
             poll,
             start,
             now,
@@ -205,6 +211,7 @@ impl Shell {
         }
         self.writable.drain(..waiting);
         self.act();
+        self.memory.keep(&mut self.bus);
     }
 
     fn hear(&mut self) {

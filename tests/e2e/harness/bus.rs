@@ -52,8 +52,9 @@ pub(crate) struct Plan {
     prelude: Option<&'static str>,
     stdio: bool,
     deaf: bool,
-    /// A file that is there already, instead of `config`.
+    /// Another file than that in the folder of the test: `config` is written to it, or it is there already.
     file: Option<PathBuf>,
+    writes_file: bool,
 }
 
 impl Bus {
@@ -62,7 +63,15 @@ impl Bus {
     }
 
     pub(crate) fn plan(config: Value) -> Plan {
-        Plan { config, envs: Vec::new(), prelude: None, stdio: false, deaf: false, file: None }
+        Plan {
+            config,
+            envs: Vec::new(),
+            prelude: None,
+            stdio: false,
+            deaf: false,
+            file: None,
+            writes_file: false,
+        }
     }
 
     /// With this configuration, where it stands.
@@ -248,6 +257,13 @@ impl Plan {
         self
     }
 
+    /// Its configuration is written here, where another bus can find it after this one.
+    pub(crate) fn at(mut self, file: &Path) -> Plan {
+        self.file = Some(file.to_owned());
+        self.writes_file = true;
+        self
+    }
+
     /// Nobody reads its stderr.
     pub(crate) fn deaf(mut self) -> Plan {
         self.deaf = true;
@@ -257,8 +273,9 @@ impl Plan {
     pub(crate) fn start(self) -> Bus {
         let dir = TempDir::with_prefix("bus").expect("a temporary folder");
         let door = UnixListener::bind(dir.path().join("puppets")).expect("a socket in a folder of ours");
-        fs::write(dir.path().join("bus.json"), fill_in(&self.config, dir.path()))
-            .expect("the folder is ours");
+        let own = dir.path().join("bus.json");
+        let file = self.file.as_ref().filter(|_| self.writes_file).unwrap_or(&own);
+        fs::write(file, fill_in(&self.config, dir.path())).expect("the folder is ours");
         let mut child = self.command(dir.path()).spawn().expect("the bus starts");
         // A pipe that nobody reads stays in the child, so that it is not closed.
         let log = match self.deaf {
@@ -294,7 +311,8 @@ impl Plan {
             (false, None) => drop(command.args(["--tcp", "127.0.0.1:0"])),
             (false, Some(_)) => {}
         }
-        command.current_dir(dir).env("RUST_LOG", "debug").env(MARK, dir).envs(self.envs.iter().cloned());
+        command.current_dir(dir).env("RUST_LOG", "debug").env(MARK, dir).env("XDG_STATE_HOME", dir);
+        command.envs(self.envs.iter().cloned());
         command.stdin(if self.stdio { Stdio::piped() } else { Stdio::null() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command

@@ -416,6 +416,21 @@ fn a_client_that_says_bye_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_goodbye_ends_the_turn_even_if_the_client_still_listens() {
+    let mut bus = TestBus::with(1);
+    let (ann, worker) = (bus.client(), bus.worker(0));
+    let session = bus.opens(ann, worker, "s1");
+    bus.sends(ann, &format!(r#"{{"id":1,"method":"session/prompt","params":{{"sessionId":"{session}"}}}}"#));
+    let (wire, _) = bus.sees_request(worker, "session/prompt");
+    bus.sends(ann, r#"{"method":"_bus/bye"}"#);
+    bus.happens(Event::Ended(ann));
+    assert_eq!(bus.sees_json(worker)["method"], "session/cancel");
+    bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{"stopReason":"cancelled"}}}}"#));
+    assert_eq!(bus.sees_json(ann)["result"]["stopReason"], "cancelled");
+    assert!(bus.is_closed(ann) && bus.bus.is_empty());
+}
+
+#[test]
 fn a_dedicated_worker_serves_one_client_and_goes_with_it() {
     let mut of = pool("agents", 1);
     of.mode = Mode::Dedicated;
@@ -439,4 +454,28 @@ fn a_dedicated_worker_serves_one_client_and_goes_with_it() {
     bus.sends(carl, r#"{"id":2,"method":"m"}"#);
     let third = bus.worker(2);
     bus.sees_request(third, "m");
+}
+
+#[test]
+fn a_kept_session_is_loaded_with_all_that_was_said() {
+    let mut bus = TestBus::with(1);
+    let ann = bus.acp_client();
+    let worker = bus.worker(0);
+    let greeting = r#"{"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"close":{}}}}"#;
+    bus.greets_with(worker, greeting);
+    bus.sees(ann);
+    let session = bus.opens(ann, worker, "s1");
+    bus.happens(Event::Broken(ann));
+    bus.sends(worker, r#"{"method":"session/update","params":{"sessionId":"s1","n":1}}"#);
+    let again = bus.acp_client();
+    bus.sees(again);
+    bus.sends(again, &format!(r#"{{"id":2,"method":"session/load","params":{{"sessionId":"{session}"}}}}"#));
+    bus.answers(worker, "session/close", "{}");
+    let (wire, load) = bus.sees_request(worker, "session/load");
+    assert_eq!(load["params"]["sessionId"], "s1");
+    bus.sends(worker, r#"{"method":"session/update","params":{"sessionId":"s1","replay":1}}"#);
+    assert_eq!(bus.sees_json(again)["params"]["replay"], 1);
+    bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
+    assert_eq!(bus.sees_json(again)["id"], 2);
+    bus.is_idle();
 }

@@ -4,6 +4,8 @@ mod acp;
 mod deaths;
 mod flow;
 mod plain;
+mod pools;
+mod recovery;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -12,7 +14,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{Action, Bus, Event, Exit, Moment, Signal};
-use crate::config::{Config, InheritEnv, Limits, Mode, PoolConfig, Program};
+use crate::config::{Config, Limits, Mode, PoolConfig, Program};
 use crate::key::{Link, WorkerId};
 
 pub(super) struct TestBus {
@@ -39,18 +41,8 @@ pub(super) struct Process {
 }
 
 pub(super) fn pool(id: &str, instances: u32) -> PoolConfig {
-    PoolConfig {
-        id: id.into(),
-        program: Program::InPath("agent".into()),
-        args: Vec::new(),
-        mode: Mode::Shared,
-        instances,
-        max_instances: instances,
-        max_sessions: 64,
-        cwd: None,
-        env: BTreeMap::new(),
-        inherit_env: InheritEnv::All,
-    }
+    let program = Program::InPath("agent".into());
+    PoolConfig { instances, max_instances: instances, ..PoolConfig::new(id, program) }
 }
 
 pub(super) fn config(pools: Vec<PoolConfig>, limits: Limits) -> Config {
@@ -68,7 +60,14 @@ impl TestBus {
     }
 
     pub(super) fn of(config: Config) -> TestBus {
-        let mut test = TestBus {
+        let mut test = TestBus::unstarted(config);
+        test.act();
+        test
+    }
+
+    /// Its workers are not started before `act`.
+    pub(super) fn unstarted(config: Config) -> TestBus {
+        TestBus {
             bus: Bus::new(&config, [1; 32], Moment::ZERO),
             now: Moment::ZERO,
             seen: BTreeMap::new(),
@@ -78,9 +77,7 @@ impl TestBus {
             signals: Vec::new(),
             exited: false,
             spawns: true,
-        };
-        test.act();
-        test
+        }
     }
 
     pub(super) fn client(&mut self) -> Link {
@@ -181,8 +178,19 @@ impl TestBus {
 
     /// The worker reads an initialize and answers it.
     pub(super) fn greets(&mut self, worker: Link) {
+        self.greets_with(worker, GREETING);
+    }
+
+    pub(super) fn greets_with(&mut self, worker: Link, greeting: &str) {
         let (id, _) = self.sees_request(worker, "initialize");
-        self.sends(worker, &format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{GREETING}}}"#));
+        self.sends(worker, &format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{greeting}}}"#));
+    }
+
+    /// The next request that this worker was sent is answered with this result.
+    pub(super) fn answers(&mut self, worker: Link, method: &str, result: &str) -> Value {
+        let (id, request) = self.sees_request(worker, method);
+        self.sends(worker, &format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#));
+        request
     }
 
     /// A session of this client, on this worker, under this agent id: what the bus calls it.
@@ -195,7 +203,7 @@ impl TestBus {
         answer["result"]["sessionId"].as_str().expect("a session id").to_owned()
     }
 
-    fn act(&mut self) {
+    pub(super) fn act(&mut self) {
         while let Some(action) = self.bus.next_action() {
             match action {
                 Action::Flush(link) => self.flush(link),

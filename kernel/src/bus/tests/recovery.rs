@@ -1,0 +1,124 @@
+//! Sessions that survive their worker.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{Link, TestBus};
+
+const RESUMES: &str = r#"{"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"resume":{}}}}"#;
+const LOADS: &str = r#"{"agentCapabilities":{"loadSession":true}}"#;
+
+/// A client with a session on a worker that can do this much, and that worker dead and its next life begun.
+fn after_a_crash(greeting: &str) -> (TestBus, Link, Link, String) {
+    let mut bus = TestBus::with(1);
+    let client = bus.acp_client();
+    let worker = bus.worker(0);
+    bus.greets_with(worker, greeting);
+    bus.sees(client);
+    bus.sends(client, r#"{"id":1,"method":"session/new","params":{"cwd":"/w","mcpServers":[{"name":"m"}]}}"#);
+    bus.answers(worker, "session/new", r#"{"sessionId":"s1"}"#);
+    let session = bus.sees_json(client)["result"]["sessionId"].as_str().expect("an id").to_owned();
+    for (method, params) in [
+        ("session/set_mode", r#""modeId":"old""#),
+        ("session/set_mode", r#""modeId":"new""#),
+        ("session/set_config_option", r#""configId":"a","value":1"#),
+        ("session/set_config_option", r#""configId":"b","value":2"#),
+    ] {
+        bus.sends(
+            client,
+            &format!(r#"{{"id":2,"method":"{method}","params":{{"sessionId":"{session}",{params}}}}}"#),
+        );
+        bus.answers(worker, method, "{}");
+        bus.sees(client);
+    }
+    bus.crashes(0);
+    bus.passes(Duration::from_secs(1));
+    let next = bus.worker(1);
+    bus.sees_nothing(client);
+    (bus, client, next, session)
+}
+
+fn prompt(id: u32, session: &str) -> String {
+    format!(r#"{{"id":{id},"method":"session/prompt","params":{{"sessionId":"{session}"}}}}"#)
+}
+
+#[test]
+fn the_next_message_resumes_a_session_as_it_was() {
+    let (mut bus, client, next, session) = after_a_crash(RESUMES);
+    bus.sends(client, &prompt(7, &session));
+    bus.sends(client, &format!(r#"{{"method":"session/cancel","params":{{"sessionId":"{session}"}}}}"#));
+    bus.greets_with(next, RESUMES);
+    let resume = bus.answers(next, "session/resume", "{}");
+    assert_eq!(resume["params"], json!({"sessionId":"s1","cwd":"/w","mcpServers":[{"name":"m"}]}));
+    assert_eq!(bus.sees_json(next)["params"]["modeId"], "new");
+    assert_eq!(bus.sees_json(next)["params"], json!({"sessionId":"s1","configId":"a","value":1}));
+    assert_eq!(bus.sees_json(next)["params"]["configId"], "b");
+    let (wire, _) = bus.sees_request(next, "session/prompt");
+    assert_eq!(bus.sees_json(next)["method"], "session/cancel");
+    bus.sends(next, r#"{"method":"session/update","params":{"sessionId":"s1"}}"#);
+    assert_eq!(bus.sees_json(client)["params"]["sessionId"], session);
+    bus.sends(next, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
+    assert_eq!(bus.sees_json(client)["id"], 7);
+    bus.bus.check_invariants();
+}
+
+#[test]
+fn a_replay_is_kept_from_the_client() {
+    let (mut bus, client, next, session) = after_a_crash(LOADS);
+    bus.sends(client, &prompt(7, &session));
+    bus.greets_with(next, LOADS);
+    bus.sends(next, r#"{"method":"session/update","params":{"sessionId":"s1","replay":true}}"#);
+    bus.answers(next, "session/load", "{}");
+    bus.sees_nothing(client);
+    bus.sends(next, r#"{"method":"session/update","params":{"sessionId":"s1","replay":false}}"#);
+    assert_eq!(bus.sees_json(client)["params"]["replay"], false);
+}
+
+#[test]
+fn a_session_that_cannot_be_opened_again_is_lost() {
+    let (mut bus, client, next, session) = after_a_crash(RESUMES);
+    bus.sends(client, &prompt(7, &session));
+    bus.sends(client, &prompt(8, &session));
+    bus.greets_with(next, RESUMES);
+    let (wire, _) = bus.sees_request(next, "session/resume");
+    bus.sends(next, &format!(r#"{{"id":{wire},"error":{{"code":-32002,"message":"gone"}}}}"#));
+    for id in [7, 8] {
+        assert_eq!(bus.sees_error(client, json!(id), "unknown_session")["data"]["lost"], true);
+    }
+    bus.sends(client, &prompt(9, &session));
+    bus.sees_error(client, json!(9), "unknown_session");
+    bus.sees_nothing(next);
+    bus.is_idle();
+}
+
+#[test]
+fn a_crash_during_the_recovery_is_answered_and_tried_again() {
+    let (mut bus, client, next, session) = after_a_crash(RESUMES);
+    bus.sends(client, &prompt(7, &session));
+    bus.greets_with(next, RESUMES);
+    bus.sees_request(next, "session/resume");
+    bus.crashes(1);
+    bus.sees_error(client, json!(7), "worker_lost");
+    bus.passes(Duration::from_secs(1));
+    let third = bus.worker(2);
+    bus.sends(client, &prompt(8, &session));
+    bus.greets_with(third, RESUMES);
+    bus.answers(third, "session/resume", "{}");
+    for _ in 0..3 {
+        bus.sees(third);
+    }
+    bus.sees_request(third, "session/prompt");
+}
+
+#[test]
+fn a_client_that_leaves_during_the_recovery_leaves_nothing() {
+    let (mut bus, client, next, session) = after_a_crash(RESUMES);
+    bus.sends(client, &prompt(7, &session));
+    bus.greets_with(next, RESUMES);
+    bus.sends(client, r#"{"method":"_bus/bye"}"#);
+    bus.happens(super::Event::Broken(client));
+    bus.bus.check_invariants();
+    assert_eq!(bus.sees_json(next)["method"], "session/resume");
+    assert!(bus.bus.held_bytes() == 0);
+}

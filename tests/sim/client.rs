@@ -1,0 +1,490 @@
+//! A scripted client: what it says, and what it makes of what it hears. It means well most of the time.
+
+use serde_json::Value as Json;
+
+use crate::ledger::{About, Conn, Kind, Peer, What};
+use crate::line::{self, Hole, Value, hole, mark, noise, object, quoted, text};
+use crate::plan::Plan;
+use crate::rng::Rng;
+use crate::wire::{Mark, Wire};
+use crate::world::World;
+
+/// What clients can do, each set in two spellings that mean the same.
+const CAPABILITIES: [[&str; 2]; 3] = [
+    [r#"{}"#, r#" { } "#],
+    [r#"{"fs":{"a":true,"b":false}}"#, r#"{ "fs" : { "b":false, "a" : true } }"#],
+    [r#"{"terminal":true}"#, r#"{"terminal": true}"#],
+];
+
+pub(crate) struct Client {
+    pub(crate) wire: Wire,
+    /// Which capabilities it initializes with; none: it never does.
+    capabilities: Option<usize>,
+    /// It has begun with something that no client may begin with.
+    pub(crate) hostile: bool,
+    /// It will begin so.
+    will_be_hostile: bool,
+    started: bool,
+    pub(crate) deaf: bool,
+    /// Half a line was written.
+    half: bool,
+    pub(crate) sessions: Vec<String>,
+    next_id: usize,
+    /// Ids it has used, to be used again or cancelled.
+    ids: Vec<Vec<u8>>,
+    /// What agents have asked it and it has not answered, as spelled.
+    asked: Vec<String>,
+    answered: Vec<String>,
+    /// Sessions that it loads, closes or deletes just now, by the id of the request.
+    under_way: Vec<(String, Vec<u8>)>,
+}
+
+impl Client {
+    pub(crate) fn new(rng: &mut Rng, plan: &Plan, wire: Wire) -> Client {
+        Client {
+            wire,
+            capabilities: rng.percent(plan.acp_chance).then(|| rng.below(plan.handshakes)),
+            hostile: false,
+            will_be_hostile: rng.percent(plan.hostile_chance),
+            started: false,
+            deaf: false,
+            half: false,
+            sessions: Vec::new(),
+            next_id: 0,
+            ids: Vec::new(),
+            asked: Vec::new(),
+            answered: Vec::new(),
+            under_way: Vec::new(),
+        }
+    }
+}
+
+/// What may stand in a message of a client besides its method and its params.
+#[derive(Default)]
+struct Draft {
+    session: Option<String>,
+    top: Option<String>,
+    request: Option<Vec<u8>>,
+    pool: Option<String>,
+    params: Vec<(&'static str, Value)>,
+}
+
+impl World {
+    /// Says something, if it has a mind to.
+    pub(crate) fn client_acts(&mut self, conn: Conn) {
+        let client = &self.clients[conn];
+        if client.wire.closed || client.wire.ended || client.hostile || client.wire.up.len() > 8192 {
+            return;
+        }
+        if client.half {
+            return self.end_half_line(conn);
+        }
+        if client.will_be_hostile && !client.started {
+            return self.be_hostile(conn);
+        }
+        if !client.started && self.rng.percent(90) {
+            if let Some(set) = self.clients[conn].capabilities {
+                return self.initialize(conn, set);
+            }
+        }
+        // Whoever comes back takes up what was left.
+        let has_left = !self.gossip.orphans.is_empty() && self.clients[conn].sessions.is_empty();
+        if has_left && self.plan.load_weight > 0 && self.rng.percent(40) {
+            return self.takes_up(conn);
+        }
+        let plan = &self.plan;
+        let weights = [
+            12,
+            8,
+            16,
+            if self.clients[conn].asked.is_empty() { 0 } else { 16 },
+            plan.load_weight,
+            plan.label_weight,
+            4,
+            4,
+            2,
+            plan.bad_line_weight,
+            if self.clients[conn].capabilities.is_some() { 2 } else { 0 },
+            2,
+            plan.bad_line_weight / 2,
+        ];
+        match self.rng.weighted(&weights) {
+            0 => self.plain(conn),
+            1 => self.new_session(conn),
+            2 => self.about_session(conn),
+            3 => self.replies(conn),
+            4 => self.takes_up(conn),
+            5 => self.labelled(conn),
+            6 => self.cancels(conn),
+            7 => self.to_the_house(conn),
+            8 => self.tells_all(conn),
+            9 => self.bad_line(conn),
+            10 => self.initialize_again(conn),
+            11 => drop(self.ask(conn, "session/list", Kind::List, Draft::default())),
+            _ => self.half_line(conn),
+        }
+    }
+
+    /// All that it was asked and owes an answer to.
+    pub(crate) fn client_replies_all(&mut self, conn: Conn) -> bool {
+        if self.clients[conn].wire.closed || self.clients[conn].wire.ended {
+            return false;
+        }
+        if self.clients[conn].half {
+            self.end_half_line(conn);
+            return true;
+        }
+        let any = !self.clients[conn].asked.is_empty();
+        while !self.clients[conn].asked.is_empty() {
+            self.replies(conn);
+        }
+        any
+    }
+
+    pub(crate) fn client_hears(&mut self, conn: Conn, line: &[u8]) {
+        let Ok(value) = serde_json::from_slice::<Json>(line) else { return };
+        if value["method"].is_string() {
+            if let Some(wire) = value.get("id") {
+                self.gossip.wires.extend(wire.as_u64());
+                self.clients[conn].asked.push(wire.to_string());
+            }
+            return;
+        }
+        let id = crate::to_client::id_token(line);
+        self.clients[conn].under_way.retain(|(_, of)| *of != id);
+        if let Some(name) = value["result"]["sessionId"].as_str() {
+            self.gossip.names.push(name.to_owned());
+            self.clients[conn].sessions.push(name.to_owned());
+        }
+    }
+
+    fn plain(&mut self, conn: Conn) {
+        let pool = self.rng.percent(15).then(|| self.some_pool());
+        let draft = Draft { pool, ..Draft::default() };
+        match self.rng.percent(75) {
+            true => self.ask(conn, "work/do", Kind::Plain, draft),
+            false => self.tell(conn, "work/note", About::Nothing, draft),
+        }
+    }
+
+    fn new_session(&mut self, conn: Conn) {
+        let mut params = vec![("cwd", text(r#""/tmp""#)), ("mcpServers", text("[]"))];
+        if self.rng.percent(15) {
+            let pool = quoted(&self.some_pool());
+            params.push(("_meta", text(format!(r#"{{"x":1,"bus/pool": {pool}}}"#))));
+        }
+        let method = self.rng.one(&["session/new", "session/new", "session/new", "nes/start"]);
+        self.ask(conn, method, Kind::New, Draft { params, ..Draft::default() });
+    }
+
+    fn about_session(&mut self, conn: Conn) {
+        let Some(name) = self.some_session(conn) else { return self.new_session(conn) };
+        let session = Some(name.clone());
+        let draft = Draft { session, ..Draft::default() };
+        match self.rng.below(20) {
+            0..12 => self.ask(conn, "session/prompt", Kind::Session(name), draft),
+            12..15 => self.tell(conn, "session/cancel", About::Session(name), draft),
+            15..17 => self.ask(conn, "session/close", Kind::Close(name), draft),
+            17 => self.ask(conn, "session/fork", Kind::Fork(name), draft),
+            18 => self.ask(conn, "session/delete", Kind::Delete(name), draft),
+            _ => self.ask(conn, "session/set_mode", Kind::Session(name), draft),
+        }
+    }
+
+    fn takes_up(&mut self, conn: Conn) {
+        let gossip = &self.gossip.names;
+        let name = match self.rng.below(10) {
+            0..4 if !self.gossip.orphans.is_empty() => self.rng.pick(&self.gossip.orphans).cloned(),
+            0..6 => self.rng.pick(gossip).cloned(),
+            6 => self.rng.pick(&self.clients[conn].sessions).cloned(),
+            7 => self.rng.pick(gossip).map(|name| crate::ledger::behind_tag(name).to_owned()),
+            8 => {
+                self.rng.pick(gossip).map(|name| format!("abcdefghijklm.{}", crate::ledger::behind_tag(name)))
+            }
+            _ => Some(format!("old-{}", self.rng.below(4))),
+        };
+        let Some(name) = name else { return };
+        self.clients[conn].sessions.push(name.clone());
+        let method = self.rng.one(&["session/load", "session/resume"]);
+        let draft = Draft { session: Some(name.clone()), ..Draft::default() };
+        self.ask(conn, method, Kind::Load(name), draft);
+    }
+
+    fn labelled(&mut self, conn: Conn) {
+        let name = self.rng.one(&["main", "side", "s1", "x é"]).to_owned();
+        let draft = Draft { top: Some(name.clone()), ..Draft::default() };
+        match self.rng.percent(70) {
+            true => self.ask(conn, "work/labelled", Kind::Label(name), draft),
+            false => self.tell(conn, "work/noted", About::Label(name), draft),
+        }
+    }
+
+    fn cancels(&mut self, conn: Conn) {
+        let foreign = self.rng.below(self.clients.len());
+        let whose = if self.rng.percent(80) { conn } else { foreign };
+        let Some(id) = self.rng.pick(&self.clients[whose].ids).cloned() else { return };
+        let draft = Draft { request: Some(id.clone()), ..Draft::default() };
+        self.tell(conn, "$/cancel_request", About::Request(id), draft);
+    }
+
+    fn to_the_house(&mut self, conn: Conn) {
+        let pool = quoted(&self.some_pool());
+        let (method, params) = match self.rng.below(6) {
+            0 | 1 => ("_bus/hello", vec![("client", text(r#""sim""#)), ("pool", text(pool))]),
+            2 | 3 => ("_bus/status", vec![]),
+            4 => ("_bus/bye", vec![]),
+            _ => ("_bus/nope", vec![]),
+        };
+        let draft = Draft { params, ..Draft::default() };
+        match method == "_bus/bye" && self.rng.percent(70) {
+            true => self.tell(conn, method, About::Nothing, draft),
+            false => self.ask(conn, method, Kind::House, draft),
+        }
+    }
+
+    fn tells_all(&mut self, conn: Conn) {
+        let method = self.rng.one(&["authenticate", "logout", "providers/set"]);
+        self.ask(conn, method, Kind::TellAll, Draft::default());
+    }
+
+    fn initialize(&mut self, conn: Conn, set: usize) {
+        let spelled = CAPABILITIES[set][self.rng.below(2)];
+        let params = vec![
+            ("protocolVersion", text("1")),
+            ("clientCapabilities", text(spelled)),
+            ("clientInfo", text(r#"{"name":"sim"}"#)),
+        ];
+        self.ask(conn, "initialize", Kind::Initialize(set), Draft { params, ..Draft::default() });
+    }
+
+    fn initialize_again(&mut self, conn: Conn) {
+        let set = match (self.clients[conn].capabilities, self.rng.percent(70)) {
+            (Some(set), true) => set,
+            _ => self.rng.below(self.plan.handshakes),
+        };
+        self.initialize(conn, set);
+    }
+
+    /// Answers something that it was asked; or has answered already; or was never asked.
+    fn replies(&mut self, conn: Conn) {
+        let at = self.rng.below(self.clients[conn].asked.len());
+        let odd = !self.calm && self.rng.percent(15);
+        let wire = match odd {
+            false => self.clients[conn].asked.swap_remove(at),
+            true => match self.rng.percent(50) {
+                true => self.rng.pick(&self.clients[conn].answered).cloned(),
+                false => self.rng.pick(&self.gossip.wires).map(u64::to_string),
+            }
+            .unwrap_or_else(|| "77".to_owned()),
+        };
+        self.clients[conn].answered.push(wire.clone());
+        let serial = self.oracle.next_serial();
+        let marked = text(quoted(&mark(serial)));
+        let outcome = match self.rng.percent(80) {
+            true => ("result", object(&mut self.rng, vec![("m", marked)])),
+            false => ("error", object(&mut self.rng, vec![("code", text("-1")), ("message", marked)])),
+        };
+        let id = hole(Hole::Id, wire.clone().into_bytes());
+        let mut members = vec![("jsonrpc", text(r#""2.0""#)), ("id", id), outcome];
+        let long = self.pad(&mut members);
+        let line = line::line(object(&mut self.rng, members));
+        if long {
+            return self.send_bad(conn, &line.bytes(), Mark::Bad);
+        }
+        self.send(conn, line, What::Reply { wire: wire.parse().ok() });
+    }
+
+    /// Begins as a browser would, or with a line that is no JSON; what follows must have no effect either.
+    fn be_hostile(&mut self, conn: Conn) {
+        let client = &mut self.clients[conn];
+        (client.started, client.hostile) = (true, true);
+        let opening = self.rng.one(&["GET / HTTP/1.1\r\n", "\r\n[", "{broken\n", "  x", "{\"a\":1,}\n"]);
+        // The first byte is enough, unless the line begins well.
+        let enough = match opening.trim_start().starts_with('{') {
+            true => opening.len(),
+            false => opening.len() - opening.trim_start().len() + 1,
+        };
+        let wire = &mut self.clients[conn].wire;
+        wire.write(&opening.as_bytes()[..enough], Some(Mark::Hostile));
+        wire.write(&opening.as_bytes()[enough..], None);
+        self.ask(conn, "work/smuggled", Kind::Plain, Draft::default());
+    }
+
+    fn bad_line(&mut self, conn: Conn) {
+        let started = self.clients[conn].started;
+        let any: &[&str] = &[
+            r#"{}"#,
+            r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"x"}"#,
+            r#"{"jsonrpc":"2.0","id":1,"m\u0065thod":"x"}"#,
+            r#"{"jsonrpc":"2.0","id":null,"method":"x"}"#,
+            r#"{"jsonrpc":"2.0","id":[1],"method":"x"}"#,
+            r#"{"jsonrpc":"2.0","id":5,"method":"x","params":{"sessionId":"a","sessionId":"b"}}"#,
+            r#"{"jsonrpc":"2.0","id":5,"result":1,"error":{}}"#,
+            r#"{"jsonrpc":"2.0","method":7}"#,
+            r#"{"jsonrpc":"2.0","id":5,"method":"x","params":{"sessionId":7}}"#,
+        ];
+        let later: &[&str] =
+            &["[]", "42", r#""text""#, "nonsense", "{", r#"{"a":1,}"#, "[{\"jsonrpc\":\"2.0\"}]", "\u{1}"];
+        let text = match started && self.rng.percent(50) {
+            true => self.rng.one(later),
+            false => self.rng.one(any),
+        };
+        self.send_bad(conn, text.as_bytes(), Mark::Bad);
+    }
+
+    fn half_line(&mut self, conn: Conn) {
+        let half = self.rng.one(&[r#"{"jsonrpc":"2.0","id":1,"meth"#, "{", r#"{"jsonrpc":"2.0","id":9"#]);
+        let client = &mut self.clients[conn];
+        client.half = true;
+        client.wire.write(half.as_bytes(), None);
+    }
+
+    fn end_half_line(&mut self, conn: Conn) {
+        let client = &mut self.clients[conn];
+        client.half = false;
+        let mark = if client.started { Mark::Bad } else { Mark::Hostile };
+        client.hostile |= !client.started;
+        client.started = true;
+        client.wire.write(b"\n", Some(mark));
+    }
+
+    fn ask(&mut self, conn: Conn, method: &str, kind: Kind, draft: Draft) {
+        // Under an id that is in use twice, a refusal could be of either; of these it must be clear.
+        let clear = matches!(kind, Kind::Load(_) | Kind::Close(_) | Kind::Delete(_) | Kind::Initialize(_));
+        let id = self.some_id(conn, clear);
+        if kind != Kind::House {
+            self.clients[conn].ids.push(id.clone());
+        }
+        if let Kind::Load(name) | Kind::Close(name) | Kind::Delete(name) = &kind {
+            let agent = crate::ledger::behind_tag(name).to_owned();
+            let under_way = &mut self.clients[conn].under_way;
+            // Mostly one after the other.
+            if under_way.iter().any(|(other, _)| *other == agent) && !self.rng.percent(5) {
+                return;
+            }
+            under_way.push((agent, id.clone()));
+        }
+        let (line, long) = self.draft(method, Some(&id), draft);
+        let kind = if long { Kind::TooLong } else { kind };
+        self.send(conn, line, What::Ask { kind, id, done: false });
+    }
+
+    fn tell(&mut self, conn: Conn, method: &str, about: About, draft: Draft) {
+        let (line, long) = self.draft(method, None, draft);
+        match long {
+            true => self.send_bad(conn, &line.bytes(), Mark::Bad),
+            false => self.send(conn, line, What::Tell { about }),
+        }
+    }
+
+    /// A message, and whether it is too long for the bus.
+    fn draft(&mut self, method: &str, id: Option<&[u8]>, draft: Draft) -> (line::Line, bool) {
+        let serial = self.oracle.next_serial();
+        let rng = &mut self.rng;
+        let mut params = draft.params;
+        let mut top = vec![("jsonrpc", text(r#""2.0""#)), ("method", text(quoted(method)))];
+        params.push(("m", text(quoted(&mark(serial)))));
+        if rng.percent(40) {
+            params.push(("n", noise(rng)));
+        }
+        if rng.percent(20) {
+            top.push(("x", noise(rng)));
+        }
+        if let Some(name) = draft.session {
+            params.push(("sessionId", hole(Hole::Session, spelled(rng, &name))));
+        }
+        if let Some(request) = draft.request {
+            params.push(("requestId", hole(Hole::Request, request)));
+        }
+        if let Some(name) = draft.top {
+            top.push(("sessionId", hole(Hole::Top, spelled(rng, &name))));
+        }
+        if let Some(pool) = draft.pool {
+            top.push(("pool", text(quoted(&pool))));
+        }
+        if let Some(id) = id {
+            top.push(("id", hole(Hole::Id, id)));
+        }
+        top.push(("params", object(rng, params)));
+        let long = self.pad(&mut top);
+        (line::line(object(&mut self.rng, top)), long)
+    }
+
+    /// Makes a message longer, now and then too long.
+    pub(crate) fn pad(&mut self, members: &mut Vec<(&str, Value)>) -> bool {
+        let limit = self.config.limits.max_input_buffer;
+        let long = !self.calm && self.rng.percent(self.plan.too_long_chance);
+        let bytes = match long {
+            true => limit + 2,
+            false => self.rng.below(self.plan.pad_bytes + 1),
+        };
+        if bytes > 0 {
+            members.push(("pad", text(format!("\"{}\"", "p".repeat(bytes)))));
+        }
+        long
+    }
+
+    fn send(&mut self, conn: Conn, line: line::Line, what: What) {
+        let mut bytes = line.bytes();
+        bytes.extend_from_slice(self.rng.one(&[b"\n" as &[u8], b"\n", b"\r\n", b"\n\n", b"\n \t\n"]));
+        // Complete with the first line end.
+        let end = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |at| at + 1);
+        self.note(format_args!("conn {conn} writes"), &bytes[..end - 1]);
+        let serial = self.oracle.writes(Peer::Client(conn), line, what);
+        let client = &mut self.clients[conn];
+        client.started = true;
+        client.wire.write(&bytes[..end], Some(Mark::Line(serial)));
+        client.wire.write(&bytes[end..], None);
+    }
+
+    fn send_bad(&mut self, conn: Conn, bytes: &[u8], mark: Mark) {
+        let client = &mut self.clients[conn];
+        client.started = true;
+        client.wire.write(bytes, None);
+        client.wire.write(b"\n", Some(mark));
+    }
+
+    fn some_pool(&mut self) -> String {
+        if self.rng.percent(10) {
+            return "nowhere".to_owned();
+        }
+        self.config.pools[self.rng.below(self.config.pools.len())].id.to_string()
+    }
+
+    /// Mostly one of its own.
+    fn some_session(&mut self, conn: Conn) -> Option<String> {
+        match self.rng.percent(85) {
+            true => self.rng.pick(&self.clients[conn].sessions).cloned(),
+            false => self.rng.pick(&self.gossip.names).cloned(),
+        }
+    }
+
+    fn some_id(&mut self, conn: Conn, clear: bool) -> Vec<u8> {
+        let rng = &mut self.rng;
+        let client = &mut self.clients[conn];
+        client.next_id += 1;
+        let number = client.next_id;
+        let id = match if clear { rng.within(5, 10) } else { rng.below(14) } {
+            0..5 => number.to_string(),
+            5 => format!("\"id-{number}\""),
+            6 => format!("{number}.0"),
+            7 => format!("{number}e0"),
+            8 => format!("-{number}"),
+            9 => format!("\"\\u0061{number}\""),
+            10 => format!("\"{}{number}\"", "long".repeat(12)),
+            11 => format!("\"{number}\""),
+            12 => rng.pick(&self.gossip.wires).map_or(number.to_string(), u64::to_string),
+            _ => rng.within(1, 3).to_string(),
+        };
+        id.into_bytes()
+    }
+}
+
+/// A JSON string of this name, now and then in a spelling of its own.
+fn spelled(rng: &mut Rng, name: &str) -> Vec<u8> {
+    let first = name.chars().next().filter(char::is_ascii_alphanumeric);
+    match first.filter(|_| rng.percent(15)) {
+        Some(first) => format!("\"\\u{:04x}{}", first as u32, &quoted(name)[2..]).into_bytes(),
+        None => quoted(name).into_bytes(),
+    }
+}

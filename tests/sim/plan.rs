@@ -1,0 +1,158 @@
+//! What one seed makes of the world: limits, pools, and how often each thing goes wrong.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernel::config::{Config, Limits, Mode, PoolConfig, Program};
+
+use crate::rng::Rng;
+
+/// Weights are relative, chances are of a hundred.
+pub(crate) struct Plan {
+    pub(crate) steps: usize,
+    pub(crate) clients: usize,
+    /// Workers name their sessions so that no two names are the same.
+    pub(crate) unique_names: bool,
+    pub(crate) pipe_bytes: usize,
+    pub(crate) chunk_bytes: usize,
+    pub(crate) pad_bytes: usize,
+    pub(crate) acp_chance: usize,
+    /// How many sets of capabilities clients come with.
+    pub(crate) handshakes: usize,
+    pub(crate) hostile_chance: usize,
+    pub(crate) bad_line_weight: usize,
+    pub(crate) too_long_chance: usize,
+    pub(crate) label_weight: usize,
+    pub(crate) load_weight: usize,
+    pub(crate) leave_weight: usize,
+    pub(crate) deaf_client_weight: usize,
+    pub(crate) stray_weight: usize,
+    pub(crate) early_weight: usize,
+    pub(crate) ask_weight: usize,
+    pub(crate) flood_weight: usize,
+    pub(crate) deaf_worker_weight: usize,
+    pub(crate) crash_weight: usize,
+    pub(crate) close_weight: usize,
+    pub(crate) spawn_fault_chance: usize,
+    pub(crate) spawn_late_chance: usize,
+    pub(crate) init_fault_chance: usize,
+    pub(crate) stubborn_chance: usize,
+    pub(crate) jump_weight: usize,
+    pub(crate) late_alarm_chance: usize,
+    pub(crate) reload_weight: usize,
+    pub(crate) stop_weight: usize,
+}
+
+impl Plan {
+    pub(crate) fn new(rng: &mut Rng) -> Plan {
+        // Some worlds are at peace, so that what goes wrong there has no excuse.
+        let peace = rng.percent(20);
+        let mut fault = |choices: &[usize]| {
+            let chosen = rng.one(choices);
+            if peace { 0 } else { chosen }
+        };
+        let (crash_weight, close_weight) = (fault(&[0, 0, 1, 3, 10]), fault(&[0, 0, 0, 1, 3]));
+        let (deaf_worker_weight, deaf_client_weight) = (fault(&[0, 0, 1, 4]), fault(&[0, 0, 1, 4]));
+        let (spawn_fault_chance, spawn_late_chance) = (fault(&[0, 0, 0, 10, 50]), fault(&[0, 20, 60]));
+        let (init_fault_chance, stubborn_chance) = (fault(&[0, 0, 0, 10, 40]), fault(&[0, 20, 60]));
+        let (flood_weight, stray_weight) = (fault(&[0, 0, 2, 6]), fault(&[0, 3, 10, 30]));
+        let (bad_line_weight, too_long_chance) = (fault(&[0, 1, 6]), fault(&[0, 0, 1, 6]));
+        let (hostile_chance, leave_weight) = (fault(&[0, 5, 20]), fault(&[0, 2, 6, 15]));
+        let (reload_weight, stop_weight) = (fault(&[0, 0, 0, 1, 3]), fault(&[0, 0, 0, 0, 0, 1]));
+        Plan {
+            steps: rng.one(&[200, 400, 900]),
+            clients: rng.within(1, 5),
+            unique_names: rng.percent(70),
+            pipe_bytes: rng.one(&[16, 256, 4096, 65536, 65536]),
+            chunk_bytes: rng.one(&[7, 256, 4096, 4096, 4096]),
+            pad_bytes: rng.one(&[0, 0, 200, 1000]),
+            acp_chance: rng.one(&[0, 50, 100, 100]),
+            handshakes: rng.one(&[1, 1, 2, 3]),
+            label_weight: rng.one(&[0, 2, 8]),
+            load_weight: rng.one(&[0, 4, 16]),
+            early_weight: rng.one(&[0, 8, 30]),
+            ask_weight: rng.one(&[0, 8, 30]),
+            jump_weight: rng.one(&[0, 1, 4]),
+            late_alarm_chance: rng.one(&[0, 10, 50]),
+            hostile_chance,
+            bad_line_weight,
+            too_long_chance,
+            leave_weight,
+            deaf_client_weight,
+            stray_weight,
+            flood_weight,
+            deaf_worker_weight,
+            crash_weight,
+            close_weight,
+            spawn_fault_chance,
+            spawn_late_chance,
+            init_fault_chance,
+            stubborn_chance,
+            reload_weight,
+            stop_weight,
+        }
+    }
+}
+
+pub(crate) fn config(rng: &mut Rng) -> Config {
+    let sec = Duration::from_secs;
+    let limits = Limits {
+        max_input_buffer: rng.one(&[2048, 4096, 65536]),
+        max_output_queue: rng.one(&[512, 2048, 16384, 1 << 20, 1 << 20]),
+        backpressure_timeout: sec(rng.one(&[1, 5, 60])),
+        max_restarts: rng.one(&[1, 3, 5]),
+        restart_window: sec(rng.one(&[5, 20, 60])),
+        init_timeout: sec(rng.one(&[1, 5, 30])),
+        silence_timeout: rng.one(&[None, None, None, Some(sec(3)), Some(sec(10))]),
+        drain_timeout: sec(rng.one(&[1, 5, 30])),
+        session_keep: sec(rng.one(&[0, 3, 30])),
+        max_clients: rng.one(&[3, 100, 100]),
+        max_calls: rng.one(&[4, 16, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 1 << 20]),
+        max_held_bytes: rng.one(&[16 << 10, 1 << 30, 1 << 30, 1 << 30, 1 << 30]),
+    };
+    let pools: Vec<_> =
+        ["a", "b", "c"][..rng.within(1, 3)].iter().map(|id| Arc::new(pool(rng, id))).collect();
+    let default_pool = rng.percent(93).then(|| pools[rng.below(pools.len())].id.clone());
+    Config { listen: Vec::new(), default_pool, pools, limits }
+}
+
+/// The configuration as somebody has edited it since.
+pub(crate) fn edited(rng: &mut Rng, config: &Config) -> Config {
+    let mut config = config.clone();
+    match rng.below(4) {
+        0 if config.pools.len() > 1 => drop(config.pools.remove(rng.below(config.pools.len()))),
+        1 => {
+            let new =
+                ["a", "b", "c", "d"].into_iter().find(|id| config.pools.iter().all(|pool| *pool.id != **id));
+            config.pools.extend(new.map(|id| Arc::new(pool(rng, id))));
+        }
+        2 => {
+            let at = rng.below(config.pools.len());
+            let changed = Arc::make_mut(&mut config.pools[at]);
+            changed.args = vec![format!("{}", rng.below(1000))];
+        }
+        _ => {
+            let at = rng.below(config.pools.len());
+            let changed = Arc::make_mut(&mut config.pools[at]);
+            changed.instances = rng.within(1, 3) as u32;
+            changed.max_instances = changed.instances + rng.below(3) as u32;
+            changed.max_sessions = rng.one(&[1, 2, 64]);
+        }
+    }
+    let gone = |name: &str| config.pools.iter().all(|pool| *pool.id != *name);
+    if config.default_pool.as_deref().is_some_and(gone) {
+        config.default_pool = Some(config.pools[0].id.clone());
+    }
+    config
+}
+
+fn pool(rng: &mut Rng, id: &str) -> PoolConfig {
+    let instances = rng.within(1, 3) as u32;
+    PoolConfig {
+        mode: rng.one(&[Mode::Shared, Mode::Shared, Mode::Dedicated]),
+        instances,
+        max_instances: instances + rng.one(&[0, 0, 1, 2]),
+        max_sessions: rng.one(&[1, 3, 64, 64, 64]),
+        ..PoolConfig::new(id, Program::InPath("agent".to_owned()))
+    }
+}

@@ -1,0 +1,231 @@
+//! One run: a storm of faults, then calm, then everybody leaves, then the bus stops.
+
+use std::time::Duration;
+
+use kernel::bus::{Event, Moment};
+
+use crate::ledger::Peer;
+use crate::oracle::broken;
+use crate::world::World;
+
+/// How long the calm may last until everything is answered: the longest rest of a worker, and more.
+const CALM: Duration = Duration::from_secs(200);
+
+/// The hash of all that happened.
+pub(crate) fn run(seed: u64, print: bool) -> u64 {
+    let mut world = World::new(seed, print);
+    for _ in 0..world.plan.clients {
+        world.connect();
+    }
+    for _ in 0..world.plan.steps {
+        world.storms();
+        if world.exited {
+            return world.trace.hash();
+        }
+    }
+    world.calms_down();
+    if world.stopped.is_none() {
+        world.empties();
+    }
+    world.stops();
+    if std::env::var("STATS").is_ok() {
+        let o = &world.oracle;
+        use crate::ledger::What;
+        let n = |f: &dyn Fn(&What) -> bool| o.sent.iter().filter(|s| f(&s.what)).count();
+        println!(
+            "STAT carried {} asks {} agentasks {} tells {} sessions {} moved {} conns {} lives {} ms {}",
+            o.carried,
+            n(&|w| matches!(w, What::Ask { .. })),
+            n(&|w| matches!(w, What::AgentAsk { .. })),
+            n(&|w| matches!(w, What::AgentTell { .. })),
+            o.sessions.len(),
+            o.sessions.iter().filter(|s| s.moved).count(),
+            o.conns.len(),
+            o.lives.len(),
+            world.now.as_millis()
+        );
+    }
+    world.trace.hash()
+}
+
+#[derive(Clone, Copy)]
+enum Move {
+    Up,
+    Down,
+    Read,
+}
+
+impl World {
+    fn storms(&mut self) {
+        let plan = &self.plan;
+        let weights = [
+            120,
+            120,
+            300,
+            20,
+            3,
+            plan.jump_weight,
+            20,
+            plan.leave_weight,
+            plan.deaf_client_weight,
+            plan.reload_weight,
+            plan.stop_weight,
+        ];
+        let choice = self.rng.weighted(&weights);
+        let (clients, workers) = (self.open_clients(), self.running());
+        let client = self.rng.pick(&clients).copied();
+        // Mostly one that has something to do.
+        let busy = |life: &&usize| {
+            !self.workers[**life].todo.is_empty() || !self.workers[**life].sessions.is_empty()
+        };
+        let at_work: Vec<usize> = workers.iter().filter(busy).copied().collect();
+        let among = if at_work.is_empty() || self.rng.percent(30) { &workers } else { &at_work };
+        let worker = self.rng.pick(among).copied();
+        match (choice, client, worker) {
+            (0, Some(conn), _) => self.client_acts(conn),
+            (1, _, Some(life)) => self.worker_acts(life),
+            (2, ..) => self.moves_something(&clients, &workers),
+            (3, ..) => self.some_time(400),
+            (4, ..) => drop(self.pass_to_next(Duration::from_secs(30))),
+            (5, ..) => self.some_time(20_000),
+            (6, ..) if clients.len() < self.plan.clients => self.connect(),
+            (7, Some(conn), _) => self.leaves(conn),
+            (8, Some(conn), _) => self.clients[conn].deaf = !self.clients[conn].deaf,
+            (9, ..) => self.reload(),
+            (10, ..) => self.stop(),
+            _ => self.some_time(20),
+        }
+    }
+
+    /// Some bytes of somebody go on, in whichever pipe has any.
+    fn moves_something(&mut self, clients: &[usize], workers: &[usize]) {
+        let mut moves: Vec<(Move, Peer)> = Vec::new();
+        let clients = clients.iter().map(|conn| (Peer::Client(*conn), &self.clients[*conn].wire));
+        let workers = workers.iter().map(|life| (Peer::Worker(*life), &self.workers[*life].wire));
+        for (peer, wire) in clients.chain(workers) {
+            if !wire.up.is_empty() && !wire.paused {
+                moves.push((Move::Up, peer));
+            }
+            if wire.flush && !wire.shut && wire.down.len() < wire.down_bytes_max {
+                moves.push((Move::Down, peer));
+            }
+            if !wire.down.is_empty() || wire.shut {
+                moves.push((Move::Read, peer));
+            }
+        }
+        match self.rng.pick(&moves).copied() {
+            Some((Move::Up, peer)) => self.carry_up(peer),
+            Some((Move::Down, peer)) => self.carry_down(peer),
+            Some((Move::Read, Peer::Client(conn))) => drop(self.client_reads(conn)),
+            Some((Move::Read, Peer::Worker(life))) => drop(self.worker_reads(life)),
+            None => self.some_time(20),
+        }
+    }
+
+    /// The clock goes on; the alarm may be late.
+    fn some_time(&mut self, at_most_ms: usize) {
+        self.now += Duration::from_millis(self.rng.below(at_most_ms + 1) as u64);
+        self.processes_go_on();
+        if !self.rng.percent(self.plan.late_alarm_chance) {
+            self.ring();
+        }
+    }
+
+    fn client_reads(&mut self, conn: usize) -> bool {
+        let client = &mut self.clients[conn];
+        if client.wire.closed || client.deaf {
+            return false;
+        }
+        let count = if self.calm { usize::MAX } else { self.rng.within(1, 2000) };
+        let any = !client.wire.down.is_empty();
+        for line in client.wire.hear(count) {
+            self.client_hears(conn, &line);
+        }
+        any
+    }
+
+    /// A client says that it will say no more, or is just gone.
+    fn leaves(&mut self, conn: usize) {
+        self.gossip.orphans.extend(self.clients[conn].sessions.iter().cloned());
+        let wire = &self.clients[conn].wire;
+        let link = wire.link;
+        if self.rng.percent(50) {
+            self.oracle.conns[conn].broken = true;
+            return self.handle(Event::Broken(link));
+        }
+        if wire.up.is_empty() && !wire.ended && !wire.paused && !self.clients[conn].hostile {
+            self.clients[conn].wire.ended = true;
+            self.oracle.conns[conn].ended = true;
+            self.handle(Event::Ended(link));
+        }
+    }
+
+    /// Faults stop, all peers behave, time passes: everything is answered.
+    pub(crate) fn calms_down(&mut self) {
+        self.note(format_args!("calm"), b"");
+        self.calm = true;
+        let until = self.now + CALM;
+        while !self.exited {
+            if self.goes_round() {
+                continue;
+            }
+            if !self.pass_to_next(until.saturating_sub(self.now)) {
+                break;
+            }
+        }
+        self.bus.check_invariants();
+        self.oracle.is_calm();
+    }
+
+    /// Everybody does all that there is to do. False: nothing was.
+    fn goes_round(&mut self) -> bool {
+        let before = self.trace.hash();
+        let mut moved = false;
+        for conn in self.open_clients() {
+            self.clients[conn].deaf = false;
+            moved |= self.client_replies_all(conn);
+            self.carry_up(Peer::Client(conn));
+            self.carry_down(Peer::Client(conn));
+            moved |= self.client_reads(conn);
+        }
+        for life in self.running() {
+            moved |= self.worker_answers_all(life);
+            self.carry_up(Peer::Worker(life));
+            self.carry_down(Peer::Worker(life));
+            moved |= self.worker_reads(life);
+        }
+        self.processes_go_on();
+        self.ring();
+        moved || self.trace.hash() != before
+    }
+
+    /// Everybody leaves; when the last keeping has ended, nothing is left.
+    fn empties(&mut self) {
+        for conn in self.open_clients() {
+            let link = self.clients[conn].wire.link;
+            if self.clients[conn].wire.closed {
+                continue;
+            }
+            self.oracle.conns[conn].broken = true;
+            self.handle(Event::Broken(link));
+        }
+        let until = self.now + self.config.limits.session_keep + CALM;
+        while self.goes_round() || self.pass_to_next(until.saturating_sub(self.now)) {}
+        self.bus.check_invariants();
+        if !self.bus.is_empty() {
+            broken!("(8) all gone, tables empty", "{} bytes are held", self.bus.held_bytes());
+        }
+    }
+
+    fn stops(&mut self) {
+        if self.stopped.is_none() {
+            self.stop();
+        }
+        let since = self.stopped.unwrap_or(Moment::ZERO).max(self.now);
+        let until = since + self.stop_patience();
+        while !self.exited && (self.goes_round() || self.pass_to_next(until.saturating_sub(self.now))) {}
+        if !self.exited {
+            broken!("(11) exit after stop", "stopped at {:?}, not gone at {until:?}", self.stopped);
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! What the oracle makes of a line that the bus says to a worker.
+
+use serde_json::Value;
+
+use crate::ledger::*;
+use crate::line::{Hole, decoded, marked};
+use crate::oracle::{Oracle, broken};
+use crate::to_client::{id_token, number, parse, reason_of, shown, token};
+
+impl Oracle {
+    /// Before anything else of what one call of the bus says: which requests go to which worker. A worker that
+    /// guesses an id may have answered within the same call.
+    pub(crate) fn asked_of_worker(&mut self, life: Life, line: &[u8]) {
+        let Some(serial) = marked(line) else { return };
+        let sent = &self.sent[serial];
+        let (Peer::Client(conn), What::Ask { kind, done, .. }) = (sent.by, &sent.what) else { return };
+        let Some(filled) = sent.line.filled(line) else { return };
+        if *done && *kind != Kind::TellAll && !self.reclaims(conn, serial) {
+            broken!("(2) exactly one answer", "#{serial}# was answered, and goes to life {life}");
+        }
+        let wire = number(token(&filled, Hole::Id));
+        if self.lives[life].asked.insert(wire, serial).is_some() {
+            broken!("(1) an answer under its id", "life {life} is asked twice under {wire}");
+        }
+    }
+
+    pub(crate) fn said_to_worker(&mut self, life: Life, line: &[u8]) {
+        let value = parse(line);
+        if let Some(reason) = reason_of(&value, line) {
+            return self.agent_refused(life, &reason, line);
+        }
+        if value["method"] == "initialize" {
+            return self.initialized(life, &value, line);
+        }
+        let Some(serial) = marked(line) else { return self.closed_at_agent(life, &value, line) };
+        let sent = &self.sent[serial];
+        let Peer::Client(conn) = sent.by else {
+            broken!("(3) no traffic of others", "life {life} is told a worker's line: {}", shown(line));
+        };
+        if sent.read.is_none() || self.conns[conn].hostile {
+            broken!("first line", "life {life} is told what must have no effect: {}", shown(line));
+        }
+        let Some(filled) = sent.line.filled(line) else {
+            broken!("(4) identical bytes", "sent {sent:?} said to life {life}: {}", shown(line));
+        };
+        match sent.what.clone() {
+            What::Reply { wire } => return self.agent_answered(life, conn, wire, &filled, line),
+            What::Ask { kind, .. } => {
+                if kind == Kind::TellAll {
+                    return;
+                }
+                self.may_reach(life, conn, serial, &kind, &filled);
+                self.heard_in_order(life, conn, serial, &kind);
+                if matches!(kind, Kind::Delete(_)) {
+                    return self.said_once(life, serial);
+                }
+            }
+            What::Tell { about } => {
+                self.may_tell(life, conn, serial, &about, &filled);
+                self.heard_in_order(life, conn, serial, &Kind::Session(String::new()));
+            }
+            what => broken!("(3) no traffic of others", "life {life} is told {what:?}"),
+        }
+        self.said_once(life, serial);
+        self.serves(life, conn);
+    }
+
+    /// Another process may be told too, if the first is at its end and had not begun to take the line.
+    fn said_once(&mut self, life: Life, serial: Serial) {
+        let sent = &mut self.sent[serial];
+        for earlier in &sent.said_to {
+            let Peer::Worker(earlier) = earlier else { continue };
+            // Both may have come in one call, in whichever order.
+            let moved = !self.lives[*earlier].well || !self.lives[life].well;
+            if *earlier == life || sent.touched.contains(earlier) || !moved {
+                broken!("(5) delivered at most once", "#{serial}# went to life {earlier}, now to {life}");
+            }
+        }
+        sent.said_to.push(Peer::Worker(life));
+        self.sent[serial].said_at = self.sent.len();
+    }
+
+    /// A dedicated worker has one client at a time.
+    fn serves(&mut self, life: Life, conn: Conn) {
+        let conns = &self.conns;
+        let book = &mut self.lives[life];
+        let other =
+            book.serves.iter().find(|other| **other != conn && conns[**other].open && !conns[**other].ended);
+        if let (true, false, Some(other)) = (book.dedicated, conns[conn].ended, other) {
+            broken!(
+                "(3) no traffic of others",
+                "life {life} belongs to conn {other} and is told of conn {conn}"
+            );
+        }
+        book.serves.insert(conn);
+    }
+
+    /// Whether a request belongs to this worker, under the name it has there.
+    fn may_reach(
+        &mut self,
+        life: Life,
+        conn: Conn,
+        serial: Serial,
+        kind: &Kind,
+        filled: &Vec<(Hole, Vec<u8>)>,
+    ) {
+        let told = decoded(token(filled, Hole::Session)).unwrap_or_default();
+        match kind {
+            Kind::House | Kind::TooLong | Kind::Initialize(_) | Kind::TellAll => {
+                broken!("(4) identical bytes", "life {life} is told {:?}", self.sent[serial]);
+            }
+            Kind::Plain | Kind::New | Kind::List => self.speaks_alike(life, conn, serial),
+            Kind::Label(name) => self.labelled(life, conn, name, token(filled, Hole::Top)),
+            Kind::Session(name) | Kind::Close(name) => self.names(life, conn, name, &told),
+            Kind::Load(name) | Kind::Fork(name) | Kind::Delete(name) => {
+                let agent = behind_tag(name);
+                let own = self.own_session(conn, name).filter(|s| s.life == life);
+                let right = own.map_or(agent, |own| &*own.agent) == told;
+                let pool = &self.lives[life].pool;
+                let held = self.sessions.iter().find(|s| {
+                    let same_pool = self.lives[s.life].pool == *pool;
+                    // It may have waited for the worker since before.
+                    let before = s.since < self.sent[serial].read_at;
+                    self.unique_names
+                        && same_pool
+                        && s.agent == agent
+                        && before
+                        && self.held_by_other(conn, s)
+                });
+                if let (Some(held), None, false) = (held, own, self.murky.contains(agent)) {
+                    broken!("(3) sessions", "conn {conn} reaches {held:?} by {:?}", self.sent[serial]);
+                }
+                if !right {
+                    broken!("(3) sessions", "{name} of conn {conn} is {told} in life {life}, own {own:?}");
+                }
+            }
+        }
+    }
+
+    fn may_tell(
+        &mut self,
+        life: Life,
+        conn: Conn,
+        serial: Serial,
+        about: &About,
+        filled: &Vec<(Hole, Vec<u8>)>,
+    ) {
+        match about {
+            // What somebody has said who has left since still goes its way.
+            _ if !self.conns[conn].open => {}
+            About::Session(name) => {
+                let told = decoded(token(filled, Hole::Session)).unwrap_or_default();
+                self.names(life, conn, name, &told);
+            }
+            About::Label(name) => self.labelled(life, conn, name, token(filled, Hole::Top)),
+            About::Request(id) => {
+                let wire = number(token(filled, Hole::Request));
+                let ask = self.lives[life].asked.get(&wire).map(|ask| &self.sent[*ask]);
+                let right = ask.is_some_and(|ask| {
+                    ask.by == Peer::Client(conn)
+                        && matches!(&ask.what, What::Ask { id: own, .. } if own == id)
+                });
+                // One that it never saw was answered meanwhile.
+                if ask.is_some() && !right {
+                    broken!("(3) no traffic of others", "conn {conn} cancels {ask:?} in #{serial}#");
+                }
+            }
+            About::Nothing | About::Elicited(_) => self.speaks_alike(life, conn, serial),
+        }
+    }
+
+    /// A session's line goes to the session's worker, under the worker's name.
+    fn names(&self, life: Life, conn: Conn, name: &str, told: &str) {
+        let own = self.own_session(conn, name);
+        let agent = match own {
+            Some(own) if own.life == life => Some(&*own.agent),
+            _ => self.loading(conn, behind_tag(name)).map(|_| behind_tag(name)),
+        };
+        let murky = self.murky.contains(told) && behind_tag(name) == told;
+        if agent != Some(told) && !murky {
+            broken!("(3) sessions", "{name} of conn {conn} is {own:?}, and goes to life {life} as {told}");
+        }
+    }
+
+    /// A label goes to one worker, under a name that is nobody else's.
+    fn labelled(&mut self, life: Life, conn: Conn, name: &str, told: &[u8]) {
+        let told = decoded(told).unwrap_or_default();
+        let known = self.lives[life].labels.entry(told.clone()).or_insert((conn, name.to_owned()));
+        if *known != (conn, name.to_owned()) {
+            broken!(
+                "(3) sessions",
+                "label {name} of conn {conn} goes to life {life} as {told}, of {known:?}"
+            );
+        }
+        let elsewhere = self.lives.iter().enumerate().find(|(other, book)| {
+            let holds = |(owner, label): &(Conn, String)| *owner == conn && label == name;
+            *other != life && book.well && !book.over && book.labels.values().any(holds)
+        });
+        if let (Some((other, _)), 0) = (elsewhere, self.causes.reloads) {
+            broken!(
+                "(3) sessions",
+                "label {name} of conn {conn} is pinned to life {other}, and goes to {life}"
+            );
+        }
+    }
+
+    /// A session-less line meets a worker of its client's handshake.
+    fn speaks_alike(&self, life: Life, conn: Conn, serial: Serial) {
+        let sent = &self.sent[serial];
+        let moved = sent.read.is_some_and(|troubles| troubles < self.causes.troubles());
+        let mut may = self.handshakes_at(conn, sent.seq);
+        if moved {
+            may.extend(self.handshakes_at(conn, usize::MAX));
+        }
+        let has = self.lives[life].handshake;
+        if !may.contains(&has) {
+            broken!("handshake", "#{serial}# of conn {conn}, of {may:?}, goes to life {life}, of {has:?}");
+        }
+    }
+
+    fn heard_in_order(&mut self, life: Life, conn: Conn, serial: Serial, kind: &Kind) {
+        let sent = &self.sent[serial];
+        let movable = matches!(kind, Kind::Plain | Kind::New | Kind::List | Kind::Fork(_) | Kind::Delete(_));
+        let moved = movable && sent.read.is_some_and(|troubles| troubles < self.causes.troubles());
+        let newest = self.lives[life].newest_of.entry(conn).or_insert(0);
+        if *newest > sent.seq && !moved {
+            broken!("(3) order", "life {life} is told #{serial}# of conn {conn} after a later line");
+        }
+        *newest = sent.seq.max(*newest);
+    }
+
+    /// The bus initializes a process, once, as a client would.
+    fn initialized(&mut self, life: Life, value: &Value, line: &[u8]) {
+        let client = marked(line).map(|serial| (serial, &self.sent[serial]));
+        let Some((serial, sent)) = client else {
+            broken!("handshake", "nobody's initialize goes to life {life}: {}", shown(line));
+        };
+        let What::Ask { kind: Kind::Initialize(caps), .. } = sent.what else {
+            broken!("handshake", "life {life} is initialized by {sent:?}");
+        };
+        let params = parse(&sent.line.bytes())["params"].clone();
+        let book = &mut self.lives[life];
+        if book.handshake.is_some() || !book.serves.is_empty() || params != value["params"] {
+            broken!("handshake", "life {life} is initialized late, twice or otherwise: {}", shown(line));
+        }
+        book.handshake = Some(caps);
+        book.asked.insert(number(&id_token(line)), serial);
+    }
+
+    /// The bus itself ends a session that nobody owns.
+    fn closed_at_agent(&mut self, life: Life, value: &Value, line: &[u8]) {
+        let agent = value["params"]["sessionId"].as_str().unwrap_or_default().to_owned();
+        if value["method"] != "session/cancel" && value["method"] != "session/close" {
+            broken!("(1) an answer of the asked", "nobody has said this to life {life}: {}", shown(line));
+        }
+        let owner = self.session_of(life, &agent).and_then(|session| session.owner);
+        let owner = owner.filter(|owner| self.conns[*owner].open && !self.conns[*owner].ended);
+        if let Some(owner) = owner.filter(|_| !self.murky.contains(&agent)) {
+            broken!("(3) sessions", "{agent} of life {life} is ended, and conn {owner} owns it");
+        }
+        if let Some(session) = self.session_of(life, &agent) {
+            session.open = false;
+        }
+    }
+
+    fn agent_refused(&mut self, life: Life, reason: &str, line: &[u8]) {
+        let id = id_token(line);
+        let Some(serial) = self.take_agent_waiting(life, &id) else {
+            broken!("(2) exactly one answer", "life {life} does not wait for {}", shown(line));
+        };
+        let explained = match reason {
+            "client_gone" | "unknown_session" => self.may_be_refused(life, serial),
+            "no_method" | "busy" | "too_large" => true,
+            _ => false,
+        };
+        if !explained {
+            broken!(
+                "(9) reasons",
+                "life {life} has no reason for {} to {:?}",
+                shown(line),
+                self.sent[serial]
+            );
+        }
+    }
+
+    /// A worker's request about a session of its own, whose owner is there, is not refused.
+    fn may_be_refused(&self, life: Life, serial: Serial) -> bool {
+        let What::AgentAsk { about: About::Session(agent), .. } = &self.sent[serial].what else {
+            return true;
+        };
+        if self.conns.iter().any(|conn| conn.ended) {
+            return true;
+        }
+        let known = self.sessions.iter().rev().find(|s| s.life == life && s.agent == *agent && s.open);
+        let seq = self.sent[serial].seq;
+        known.is_none_or(|s| {
+            s.moved || seq < s.opened_at || s.owner.is_none_or(|owner| !self.conns[owner].open)
+        })
+    }
+
+    fn agent_answered(
+        &mut self,
+        life: Life,
+        conn: Conn,
+        wire: Option<u64>,
+        filled: &Vec<(Hole, Vec<u8>)>,
+        line: &[u8],
+    ) {
+        let asked = wire.and_then(|wire| self.conns[conn].asked.get(&wire).copied());
+        let Some(asked) = asked else {
+            broken!(
+                "(1) an answer of the asked",
+                "conn {conn} was not asked {wire:?}, life {life} is told {}",
+                shown(line)
+            );
+        };
+        let id = token(filled, Hole::Id);
+        let right = matches!(&self.sent[asked].what, What::AgentAsk { id: own, .. } if own == id);
+        if self.sent[asked].by != Peer::Worker(life) || !right {
+            broken!(
+                "(1) an answer under its id",
+                "{:?} is answered to life {life} as {}",
+                self.sent[asked],
+                shown(line)
+            );
+        }
+        if self.take_agent_waiting(life, id) != Some(asked) {
+            broken!("(2) exactly one answer", "life {life} has had its answer to #{asked}#: {}", shown(line));
+        }
+        self.carried += 1;
+    }
+
+    fn take_agent_waiting(&mut self, life: Life, id: &[u8]) -> Option<Serial> {
+        let at = self.lives[life].waits_for.iter().position(
+            |serial| matches!(&self.sent[*serial].what, What::AgentAsk { id: own, .. } if own == id),
+        )?;
+        let serial = self.lives[life].waits_for.remove(at);
+        if let What::AgentAsk { done, .. } = &mut self.sent[serial].what {
+            *done = true;
+        }
+        Some(serial)
+    }
+}
