@@ -1,2 +1,62 @@
-//! The load harness.
-fn main() {}
+//! The load harness: how fast is a bus, and is every request answered rightly and once?
+
+#![forbid(unsafe_code)]
+
+mod compare;
+mod connection;
+mod cost;
+mod ledger;
+mod load;
+mod outcome;
+mod peer;
+mod print;
+mod request;
+mod run;
+mod wire;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+const EXAMPLES: &str = "\
+Examples:
+  bus-bench run --target tcp://127.0.0.1:9000 --connections 16 --window 16
+  bus-bench run --target unix:///run/user/1000/stdio-bus.sock --bytes 65536 --json
+  bus-bench compare --rounds 5 --seconds 2
+
+Exit codes: 0 all was answered rightly, 1 it was not, or something failed, 2 bad usage, 69 nothing answers.";
+
+/// Loads a bus with requests and checks every answer.
+#[derive(Parser)]
+#[command(name = "bus-bench", version, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Load whatever echoes at an address: a bus with an echo agent, or a server that sends lines back
+    Run(run::Args),
+    /// Measure a bus beside a plain byte pipe (socat) and beside no pipe at all, in turns
+    Compare(compare::Args),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Run(args) => run::run(&args),
+        Command::Compare(args) => compare::run(&args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -15,6 +15,7 @@ use super::session::{Session, token};
 use super::splice::{Cuts, Decimal, splice};
 use super::worker::{Speech, Wait};
 use super::{Alarm, Bus, Skim};
+use crate::config::Mode;
 use crate::key::{Link, SessionKey, WorkerId};
 use crate::limit::{LABELS, NAME_BYTES, NOTICE_BYTES, OPENING_BYTES};
 
@@ -465,8 +466,14 @@ impl Bus {
         let held = self.holder(pool, name, agent);
         let (worker, purpose) = match held {
             Some(key) if self.is_owned(key) => return Err(Refusal::unknown_session()),
+            // A fork lives where the original does, so the client must fit there.
+            Some(key) if !deletes && !self.speaks_with(link, key) => return Err(Refusal::unknown_session()),
             Some(key) => {
                 let worker = self.session(key).and_then(|session| session.worker);
+                let place = worker.and_then(|id| self.workers.get_mut(id.0)).filter(|_| !deletes);
+                if let Some(place) = place.filter(|place| place.config.mode == Mode::Dedicated) {
+                    place.belongs_to = Some(link);
+                }
                 let purpose = if deletes { Purpose::Close(key) } else { Purpose::Open };
                 (worker.ok_or_else(Refusal::unknown_session)?, purpose)
             }
