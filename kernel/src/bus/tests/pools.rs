@@ -8,7 +8,8 @@ use super::{Event, Limits, TestBus, config, pool};
 use crate::config::Permission;
 
 const ASKS: &str = r#"{"id":3,"method":"session/request_permission","params":{"sessionId":"s1","options":[
-    {"optionId":"ra","kind":"reject_always"},{"optionId":"aa","kind":"allow_always"},{"optionId":"ao","kind":"allow_once"}]}}"#;
+    {"optionId":"ra","kind":"reject_always"},{"optionId":"aa","kind":"allow_always"},
+    {"optionId":"ao","kind":"allow_once"}]}}"#;
 
 #[test]
 fn the_bus_answers_permissions_where_the_pool_says_so() {
