@@ -56,7 +56,8 @@ pub const NAME_BYTES: usize = 4096;
 
 /// Buffers kept for reuse, so that a busy link does not allocate and an idle one holds nothing.
 pub const SPARE_BUFFERS: usize = 64;
-pub const SPARE_BUFFER_BYTES: usize = 256 << 10;
+/// All of them together hold at most this much.
+pub const SPARE_BYTES: usize = 1 << 20;
 
 /// A wire id is `generation << CALL_INDEX_BITS | index`.
 pub const CALL_INDEX_BITS: u32 = 20;

@@ -30,6 +30,7 @@ mod queue;
 mod recover;
 mod session;
 mod skim;
+mod spare;
 mod splice;
 mod worker;
 

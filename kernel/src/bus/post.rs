@@ -9,10 +9,11 @@ use super::call::{Party, Written};
 use super::line::LineBuf;
 use super::mutant::{Guard, stands};
 use super::queue::SendQueue;
+use super::spare::Spare;
 use super::splice::{Cut, splice};
 use super::{Action, Moment};
 use crate::key::{Link, Table, WorkerId};
-use crate::limit::{QUEUE_LOW_PART, SPARE_BUFFER_BYTES, SPARE_BUFFERS};
+use crate::limit::QUEUE_LOW_PART;
 
 pub(super) struct Peer {
     /// None: a client.
@@ -36,8 +37,7 @@ pub(super) struct Peer {
 pub(super) struct Post {
     peers: Table<Peer>,
     actions: VecDeque<Action>,
-    /// Buffers of links that need none now.
-    spare: Vec<Vec<u8>>,
+    spare: Spare,
     /// Bytes in lines and queues here.
     held_bytes: usize,
     /// Links that may be read again.
@@ -56,7 +56,7 @@ impl Post {
         Post {
             peers: Table::default(),
             actions: VecDeque::new(),
-            spare: Vec::new(),
+            spare: Spare::default(),
             held_bytes: 0,
             resumed: VecDeque::new(),
             over_limit: None,
@@ -134,7 +134,7 @@ impl Post {
     ) -> Option<Written> {
         let peer = self.peers.get_mut(to.0)?;
         if !peer.output.has_buffer() {
-            peer.output.give_buffer(self.spare.pop().unwrap_or_default());
+            peer.output.give_buffer(self.spare.take());
         }
         let position = peer.output.end();
         let buffer = peer.output.buffer();
@@ -173,7 +173,7 @@ impl Post {
         self.held_bytes -= before - left;
         if left == 0 {
             let buffer = peer.output.take_buffer();
-            keep_spare(&mut self.spare, buffer);
+            self.spare.give(buffer);
         }
         if left > self.queue_limit / QUEUE_LOW_PART {
             peer.full_since = peer.full_since.map(|_| self.now);
@@ -200,7 +200,7 @@ impl Post {
         let input = std::mem::take(&mut peer.input);
         self.held_bytes -= input.len();
         if input.is_empty() {
-            return Some(LineBuf::reusing(self.spare.pop().unwrap_or_default()));
+            return Some(LineBuf::reusing(self.spare.take()));
         }
         Some(input)
     }
@@ -212,7 +212,7 @@ impl Post {
             self.held_bytes += input.len();
             peer.input = input;
         } else {
-            keep_spare(&mut self.spare, input.into_buffer());
+            self.spare.give(input.into_buffer());
         }
     }
 
@@ -291,12 +291,5 @@ impl Post {
         if let Some(full) = on.and_then(|on| self.peers.get_mut(on.0)) {
             full.holds_up.retain(|held_up| *held_up != link);
         }
-    }
-}
-
-fn keep_spare(spare: &mut Vec<Vec<u8>>, buffer: Vec<u8>) {
-    let useful = 0 < buffer.capacity() && buffer.capacity() <= SPARE_BUFFER_BYTES;
-    if useful && spare.len() < SPARE_BUFFERS {
-        spare.push(buffer);
     }
 }

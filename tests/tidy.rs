@@ -1,0 +1,182 @@
+//! The house rules, as a test: what every file looks like, and who may know whom.
+//!
+//! Reads the repository as text. Words that must not stand anywhere are put together here, so that this file does
+//! not find itself.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+const LINE_CHARS: usize = 120;
+const FILE_LINES: usize = 600;
+
+struct Source {
+    /// From the root of the repository.
+    path: String,
+    text: String,
+}
+
+impl Source {
+    /// Its lines with their numbers, as `path:number`.
+    fn lines(&self) -> impl Iterator<Item = (String, &str)> {
+        self.text.lines().enumerate().map(|(at, line)| (format!("{}:{}", self.path, at + 1), line))
+    }
+
+    /// The same without comments that have a line of their own.
+    fn code(&self) -> impl Iterator<Item = (String, &str)> {
+        self.lines().filter(|(_, line)| !line.trim_start().starts_with("//"))
+    }
+}
+
+/// All files of the repository whose name ends so.
+fn files(ending: &str) -> Vec<Source> {
+    let mut found = Vec::new();
+    let mut folders = vec![PathBuf::from(ROOT)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder").flatten() {
+            let (path, name) = (entry.path(), entry.file_name());
+            let name = name.to_string_lossy();
+            if path.is_dir() && name != "target" && !name.starts_with('.') {
+                folders.push(path);
+            } else if path.is_file() && name.ends_with(ending) {
+                let text =
+                    fs::read_to_string(&path).unwrap_or_else(|fault| panic!("{}: {fault}", path.display()));
+                let path = path.strip_prefix(ROOT).expect("below the root").to_string_lossy().into_owned();
+                found.push(Source { path, text });
+            }
+        }
+    }
+    found.sort_by(|one, other| one.path.cmp(&other.path));
+    assert!(!found.is_empty());
+    found
+}
+
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
+}
+
+fn is_clean(faults: Vec<String>) {
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+#[test]
+fn every_file_says_what_it_is() {
+    let silent = files(".rs").into_iter().filter(|file| !file.text.starts_with("//!"));
+    is_clean(silent.map(|file| format!("{} does not begin with //!", file.path)).collect());
+}
+
+#[test]
+fn no_line_and_no_file_is_too_long() {
+    let mut faults = Vec::new();
+    for file in files(".rs") {
+        let count = file.text.lines().count();
+        if count > FILE_LINES {
+            faults.push(format!("{} has {count} lines", file.path));
+        }
+        for (at, line) in file.lines() {
+            let length = line.chars().count();
+            if length > LINE_CHARS {
+                faults.push(format!("{at} has {length} characters"));
+            }
+        }
+    }
+    is_clean(faults);
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    let markers = [["TO", "DO"], ["FIX", "ME"], ["XX", "X"], ["HA", "CK"]].map(|halves| halves.concat());
+    let macros = [["to", "do!"], ["unimpl", "emented!"], ["db", "g!"]].map(|halves| halves.concat());
+    let mut faults = Vec::new();
+    for file in files(".rs").iter().chain(&files(".md")).chain(&files(".toml")) {
+        for (at, line) in file.lines() {
+            let marked = words(line).any(|word| markers.iter().any(|marker| marker == word));
+            if marked || macros.iter().any(|name| line.contains(name.as_str())) {
+                faults.push(format!("{at}: {line}"));
+            }
+        }
+    }
+    is_clean(faults);
+}
+
+#[test]
+fn unsafe_code_stands_only_where_the_system_demands_it() {
+    let mut faults = Vec::new();
+    for file in files(".rs").iter().filter(|file| !file.path.starts_with("kernel/src/shell/")) {
+        let keyword = ["un", "safe"].concat();
+        for (at, line) in file.code().filter(|(_, line)| words(line).any(|word| word == keyword)) {
+            // A word of a text is no code.
+            if !line.contains(&format!("{keyword}_code")) && !line.contains('"') {
+                faults.push(format!("{at}: {line}"));
+            }
+        }
+    }
+    is_clean(faults);
+}
+
+#[test]
+fn the_core_is_pure() {
+    const CRATES: [&str; 3] = ["mio", "nix", "signal_hook"];
+    const OF_STD: [&str; 6] = ["net", "fs", "thread", "process", "env", "os"];
+    let mut faults = Vec::new();
+    let is_core = |file: &&Source| file.path.starts_with("kernel/src/bus/") && !file.path.contains("/tests");
+    for file in files(".rs").iter().filter(is_core) {
+        for (at, line) in file.code() {
+            let foreign = CRATES.iter().any(|name| line.contains(&format!("{name}::")));
+            let of_std = line.contains("std::") && words(line).any(|word| OF_STD.contains(&word));
+            let clock = words(line).any(|word| word == "Instant" || word == "SystemTime");
+            if foreign || of_std || clock {
+                faults.push(format!("{at}: {line}"));
+            }
+        }
+    }
+    is_clean(faults);
+}
+
+#[test]
+fn the_kernel_knows_neither_workers_nor_clients() {
+    let manifest =
+        fs::read_to_string(Path::new(ROOT).join("kernel/Cargo.toml")).expect("the kernel's manifest");
+    let names = manifest.lines().filter_map(|line| words(line).next());
+    let above: Vec<_> = names.filter(|name| ["workers", "clients", "bench"].contains(name)).collect();
+    assert!(above.is_empty(), "the kernel depends on {above:?}");
+    for file in files(".rs").iter().filter(|file| file.path.starts_with("kernel/")) {
+        for (at, line) in file.code() {
+            let line = line.trim_start();
+            assert!(!line.starts_with("use workers") && !line.starts_with("use clients"), "{at}: {line}");
+        }
+    }
+}
+
+#[test]
+fn the_schema_in_the_docs_is_the_one_that_the_binary_prints() {
+    let printed = Command::new(env!("CARGO_BIN_EXE_stdio-bus")).arg("schema").output().expect("it runs");
+    assert!(printed.status.success());
+    let kept = fs::read_to_string(Path::new(ROOT).join("docs/bus.schema.json")).expect("the schema");
+    assert_eq!(String::from_utf8_lossy(&printed.stdout).trim_end(), kept.trim_end());
+}
+
+#[test]
+fn every_link_in_the_docs_leads_somewhere() {
+    let mut faults = Vec::new();
+    for file in files(".md") {
+        let folder = Path::new(ROOT).join(&file.path).parent().expect("a folder").to_owned();
+        for (at, line) in file.lines() {
+            for target in
+                links(line).filter(|target| !target.contains("://") && !target.starts_with("mailto:"))
+            {
+                let path = target.split('#').next().unwrap_or_default();
+                if !path.is_empty() && !folder.join(path).exists() {
+                    faults.push(format!("{at}: {target}"));
+                }
+            }
+        }
+    }
+    is_clean(faults);
+}
+
+/// What stands in `](..)`.
+fn links(line: &str) -> impl Iterator<Item = &str> {
+    line.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next())
+}
