@@ -54,8 +54,7 @@ impl World {
         }
         match &*asked.method {
             "initialize" => {
-                let close = if self.workers[life].offers_close { r#"{"close":{}}"# } else { "{}" };
-                result.push(("agentCapabilities", text(format!(r#"{{"sessionCapabilities":{close}}}"#))));
+                result.push(("agentCapabilities", text(self.workers[life].offers)));
                 self.oracle.causes.failed_handshakes += usize::from(!good);
             }
             "session/list" => result.push(("sessions", self.listing(life))),
@@ -189,7 +188,11 @@ impl World {
                     false => self.rng.pick(&self.workers[life].sessions).cloned(),
                 };
                 let Some(name) = name else { return };
-                self.ask_client(life, "session/request_permission", About::Session(name), Vec::new());
+                let options =
+                    r#"[{"optionId":"no","kind":"reject_once"},{"optionId":"yes","kind":"allow_once"}]"#;
+                let offered = self.rng.percent(50);
+                let more = if offered { vec![("options", text(options))] } else { Vec::new() };
+                self.ask_client(life, "session/request_permission", About::Session(name), more);
             }
             7 | 8 => {
                 let Some(wire) = self.rng.pick(&self.workers[life].todo).map(|asked| asked.wire) else {
@@ -336,7 +339,7 @@ impl World {
         }
         match about {
             About::Session(name) => {
-                params.push(("sessionId", hole(Hole::Session, quoted(name).into_bytes())))
+                params.push(("sessionId", hole(Hole::Session, quoted(name).into_bytes())));
             }
             About::Label(name) => top.push(("sessionId", hole(Hole::Top, quoted(name).into_bytes()))),
             About::Request(id) => params.push(("requestId", hole(Hole::Request, id.clone()))),

@@ -2,8 +2,9 @@
 
 use serde_json::Value as Json;
 
-use crate::ledger::{About, Conn, Kind, Peer, What};
-use crate::line::{self, Hole, Value, hole, mark, noise, object, quoted, text};
+use crate::draft::Draft;
+use crate::ledger::{About, Conn, Kind, What};
+use crate::line::{self, Hole, hole, mark, object, quoted, text};
 use crate::plan::Plan;
 use crate::rng::Rng;
 use crate::wire::{Mark, Wire};
@@ -24,19 +25,19 @@ pub(crate) struct Client {
     pub(crate) hostile: bool,
     /// It will begin so.
     will_be_hostile: bool,
-    started: bool,
+    pub(crate) started: bool,
     pub(crate) deaf: bool,
     /// Half a line was written.
-    half: bool,
+    pub(crate) half: bool,
     pub(crate) sessions: Vec<String>,
-    next_id: usize,
+    pub(crate) next_id: usize,
     /// Ids it has used, to be used again or cancelled.
-    ids: Vec<Vec<u8>>,
+    pub(crate) ids: Vec<Vec<u8>>,
     /// What agents have asked it and it has not answered, as spelled.
     asked: Vec<String>,
     answered: Vec<String>,
     /// Sessions that it loads, closes or deletes just now, by the id of the request.
-    under_way: Vec<(String, Vec<u8>)>,
+    pub(crate) under_way: Vec<(String, Vec<u8>)>,
 }
 
 impl Client {
@@ -59,16 +60,6 @@ impl Client {
     }
 }
 
-/// What may stand in a message of a client besides its method and its params.
-#[derive(Default)]
-struct Draft {
-    session: Option<String>,
-    top: Option<String>,
-    request: Option<Vec<u8>>,
-    pool: Option<String>,
-    params: Vec<(&'static str, Value)>,
-}
-
 impl World {
     /// Says something, if it has a mind to.
     pub(crate) fn client_acts(&mut self, conn: Conn) {
@@ -82,10 +73,11 @@ impl World {
         if client.will_be_hostile && !client.started {
             return self.be_hostile(conn);
         }
-        if !client.started && self.rng.percent(90) {
-            if let Some(set) = self.clients[conn].capabilities {
-                return self.initialize(conn, set);
-            }
+        if !client.started
+            && self.rng.percent(90)
+            && let Some(set) = self.clients[conn].capabilities
+        {
+            return self.initialize(conn, set);
         }
         // Whoever comes back takes up what was left.
         let has_left = !self.gossip.orphans.is_empty() && self.clients[conn].sessions.is_empty();
@@ -116,11 +108,11 @@ impl World {
             4 => self.takes_up(conn),
             5 => self.labelled(conn),
             6 => self.cancels(conn),
-            7 => self.to_the_house(conn),
+            7 => self.asks_the_house(conn),
             8 => self.tells_all(conn),
             9 => self.bad_line(conn),
             10 => self.initialize_again(conn),
-            11 => drop(self.ask(conn, "session/list", Kind::List, Draft::default())),
+            11 => self.ask(conn, "session/list", Kind::List, Draft::default()),
             _ => self.half_line(conn),
         }
     }
@@ -150,7 +142,7 @@ impl World {
             }
             return;
         }
-        let id = crate::to_client::id_token(line);
+        let id = crate::said::id_token(line);
         self.clients[conn].under_way.retain(|(_, of)| *of != id);
         if let Some(name) = value["result"]["sessionId"].as_str() {
             self.gossip.names.push(name.to_owned());
@@ -227,7 +219,7 @@ impl World {
         self.tell(conn, "$/cancel_request", About::Request(id), draft);
     }
 
-    fn to_the_house(&mut self, conn: Conn) {
+    fn asks_the_house(&mut self, conn: Conn) {
         let pool = quoted(&self.some_pool());
         let (method, params) = match self.rng.below(6) {
             0 | 1 => ("_bus/hello", vec![("client", text(r#""sim""#)), ("pool", text(pool))]),
@@ -346,145 +338,5 @@ impl World {
         client.hostile |= !client.started;
         client.started = true;
         client.wire.write(b"\n", Some(mark));
-    }
-
-    fn ask(&mut self, conn: Conn, method: &str, kind: Kind, draft: Draft) {
-        // Under an id that is in use twice, a refusal could be of either; of these it must be clear.
-        let clear = matches!(kind, Kind::Load(_) | Kind::Close(_) | Kind::Delete(_) | Kind::Initialize(_));
-        let id = self.some_id(conn, clear);
-        if kind != Kind::House {
-            self.clients[conn].ids.push(id.clone());
-        }
-        if let Kind::Load(name) | Kind::Close(name) | Kind::Delete(name) = &kind {
-            let agent = crate::ledger::behind_tag(name).to_owned();
-            let under_way = &mut self.clients[conn].under_way;
-            // Mostly one after the other.
-            if under_way.iter().any(|(other, _)| *other == agent) && !self.rng.percent(5) {
-                return;
-            }
-            under_way.push((agent, id.clone()));
-        }
-        let (line, long) = self.draft(method, Some(&id), draft);
-        let kind = if long { Kind::TooLong } else { kind };
-        self.send(conn, line, What::Ask { kind, id, done: false });
-    }
-
-    fn tell(&mut self, conn: Conn, method: &str, about: About, draft: Draft) {
-        let (line, long) = self.draft(method, None, draft);
-        match long {
-            true => self.send_bad(conn, &line.bytes(), Mark::Bad),
-            false => self.send(conn, line, What::Tell { about }),
-        }
-    }
-
-    /// A message, and whether it is too long for the bus.
-    fn draft(&mut self, method: &str, id: Option<&[u8]>, draft: Draft) -> (line::Line, bool) {
-        let serial = self.oracle.next_serial();
-        let rng = &mut self.rng;
-        let mut params = draft.params;
-        let mut top = vec![("jsonrpc", text(r#""2.0""#)), ("method", text(quoted(method)))];
-        params.push(("m", text(quoted(&mark(serial)))));
-        if rng.percent(40) {
-            params.push(("n", noise(rng)));
-        }
-        if rng.percent(20) {
-            top.push(("x", noise(rng)));
-        }
-        if let Some(name) = draft.session {
-            params.push(("sessionId", hole(Hole::Session, spelled(rng, &name))));
-        }
-        if let Some(request) = draft.request {
-            params.push(("requestId", hole(Hole::Request, request)));
-        }
-        if let Some(name) = draft.top {
-            top.push(("sessionId", hole(Hole::Top, spelled(rng, &name))));
-        }
-        if let Some(pool) = draft.pool {
-            top.push(("pool", text(quoted(&pool))));
-        }
-        if let Some(id) = id {
-            top.push(("id", hole(Hole::Id, id)));
-        }
-        top.push(("params", object(rng, params)));
-        let long = self.pad(&mut top);
-        (line::line(object(&mut self.rng, top)), long)
-    }
-
-    /// Makes a message longer, now and then too long.
-    pub(crate) fn pad(&mut self, members: &mut Vec<(&str, Value)>) -> bool {
-        let limit = self.config.limits.max_input_buffer;
-        let long = !self.calm && self.rng.percent(self.plan.too_long_chance);
-        let bytes = match long {
-            true => limit + 2,
-            false => self.rng.below(self.plan.pad_bytes + 1),
-        };
-        if bytes > 0 {
-            members.push(("pad", text(format!("\"{}\"", "p".repeat(bytes)))));
-        }
-        long
-    }
-
-    fn send(&mut self, conn: Conn, line: line::Line, what: What) {
-        let mut bytes = line.bytes();
-        bytes.extend_from_slice(self.rng.one(&[b"\n" as &[u8], b"\n", b"\r\n", b"\n\n", b"\n \t\n"]));
-        // Complete with the first line end.
-        let end = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |at| at + 1);
-        self.note(format_args!("conn {conn} writes"), &bytes[..end - 1]);
-        let serial = self.oracle.writes(Peer::Client(conn), line, what);
-        let client = &mut self.clients[conn];
-        client.started = true;
-        client.wire.write(&bytes[..end], Some(Mark::Line(serial)));
-        client.wire.write(&bytes[end..], None);
-    }
-
-    fn send_bad(&mut self, conn: Conn, bytes: &[u8], mark: Mark) {
-        let client = &mut self.clients[conn];
-        client.started = true;
-        client.wire.write(bytes, None);
-        client.wire.write(b"\n", Some(mark));
-    }
-
-    fn some_pool(&mut self) -> String {
-        if self.rng.percent(10) {
-            return "nowhere".to_owned();
-        }
-        self.config.pools[self.rng.below(self.config.pools.len())].id.to_string()
-    }
-
-    /// Mostly one of its own.
-    fn some_session(&mut self, conn: Conn) -> Option<String> {
-        match self.rng.percent(85) {
-            true => self.rng.pick(&self.clients[conn].sessions).cloned(),
-            false => self.rng.pick(&self.gossip.names).cloned(),
-        }
-    }
-
-    fn some_id(&mut self, conn: Conn, clear: bool) -> Vec<u8> {
-        let rng = &mut self.rng;
-        let client = &mut self.clients[conn];
-        client.next_id += 1;
-        let number = client.next_id;
-        let id = match if clear { rng.within(5, 10) } else { rng.below(14) } {
-            0..5 => number.to_string(),
-            5 => format!("\"id-{number}\""),
-            6 => format!("{number}.0"),
-            7 => format!("{number}e0"),
-            8 => format!("-{number}"),
-            9 => format!("\"\\u0061{number}\""),
-            10 => format!("\"{}{number}\"", "long".repeat(12)),
-            11 => format!("\"{number}\""),
-            12 => rng.pick(&self.gossip.wires).map_or(number.to_string(), u64::to_string),
-            _ => rng.within(1, 3).to_string(),
-        };
-        id.into_bytes()
-    }
-}
-
-/// A JSON string of this name, now and then in a spelling of its own.
-fn spelled(rng: &mut Rng, name: &str) -> Vec<u8> {
-    let first = name.chars().next().filter(char::is_ascii_alphanumeric);
-    match first.filter(|_| rng.percent(15)) {
-        Some(first) => format!("\"\\u{:04x}{}", first as u32, &quoted(name)[2..]).into_bytes(),
-        None => quoted(name).into_bytes(),
     }
 }

@@ -135,6 +135,8 @@ pub(crate) struct ConnBook {
 pub(crate) struct LifeBook {
     pub(crate) pool: String,
     pub(crate) dedicated: bool,
+    /// The option that its pool chooses where it asks for permission.
+    pub(crate) permits: Option<&'static str>,
     /// It runs, and the bus has not begun to end it.
     pub(crate) well: bool,
     /// The bus was told of its exit, or has given it up.
@@ -148,6 +150,8 @@ pub(crate) struct LifeBook {
     pub(crate) waits_for: Vec<Serial>,
     /// The newest line of each client that it was told.
     pub(crate) newest_of: BTreeMap<Conn, usize>,
+    /// The same of each of their sessions.
+    pub(crate) newest_about: BTreeMap<(Conn, String), usize>,
     /// Clients that have spoken to it, or heard its greeting.
     pub(crate) serves: BTreeSet<Conn>,
     /// Labels as it knows them: whose, and that client's name.

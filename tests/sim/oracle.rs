@@ -8,7 +8,7 @@ use kernel::bus::Moment;
 use kernel::config::Limits;
 
 use crate::ledger::*;
-use crate::line::Line;
+use crate::line::{Line, marked};
 
 macro_rules! broken {
     ($rule:literal, $($why:tt)*) => { panic!("rule broken: {}: {}", $rule, format_args!($($why)*)) };
@@ -139,14 +139,15 @@ impl Oracle {
     }
 
     /// A process takes the first byte of a line.
-    pub(crate) fn touches(&mut self, life: Life, serial: Serial) {
+    pub(crate) fn touches(&mut self, life: Life, line: &[u8]) {
+        let Some(serial) = marked(line) else { return };
         let sent = &mut self.sent[serial];
-        if !matches!(sent.by, Peer::Client(_)) || matches!(&sent.what, What::Ask { kind: Kind::TellAll, .. })
-        {
+        // What the bus itself makes of a client's line, such as an initialize, is nobody's delivery.
+        if sent.line.filled(line).is_none() {
             return;
         }
-        // A worker's initialize is made of a client's line, and is nobody's delivery.
-        if matches!(&sent.what, What::Ask { kind: Kind::Initialize(_), .. }) {
+        if !matches!(sent.by, Peer::Client(_)) || matches!(&sent.what, What::Ask { kind: Kind::TellAll, .. })
+        {
             return;
         }
         if let Some(first) = sent.touched.first() {
@@ -219,7 +220,8 @@ impl Oracle {
     /// The same, though its worker may be at its end.
     pub(crate) fn owned_by_other(&self, conn: Conn, session: &Session) -> bool {
         let there = |owner: Conn| owner != conn && self.conns[owner].open && !self.conns[owner].ended;
-        session.open && session.owner.is_some_and(there)
+        // One that was lost with its process is opened again at the next word of its owner.
+        (session.open || !self.lives[session.life].well) && session.owner.is_some_and(there)
     }
 
     /// The connection waits for the answer to a load or resume of this agent's session, under which name.
@@ -294,7 +296,13 @@ impl Oracle {
             };
             let book = &self.lives[life];
             let long = sent.line.bytes().len() > self.limits.max_input_buffer;
-            if long || sent.read.is_none() || !sent.said_to.is_empty() || !book.well || book.over {
+            if long
+                || !self.unique_names
+                || sent.read.is_none()
+                || !sent.said_to.is_empty()
+                || !book.well
+                || book.over
+            {
                 continue;
             }
             if *early && book.early_bytes > self.limits.max_output_queue {

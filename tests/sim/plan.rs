@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kernel::config::{Config, Limits, Mode, PoolConfig, Program};
+use kernel::config::{Config, Limits, Mode, Permission, PoolConfig, Program};
 
 use crate::rng::Rng;
 
@@ -153,6 +153,9 @@ fn pool(rng: &mut Rng, id: &str) -> PoolConfig {
         instances,
         max_instances: instances + rng.one(&[0, 0, 1, 2]),
         max_sessions: rng.one(&[1, 3, 64, 64, 64]),
+        warm: rng.percent(80),
+        idle: rng.one(&[None, None, Some(Duration::from_secs(2))]),
+        permission: rng.one(&[Permission::Ask, Permission::Ask, Permission::Allow, Permission::Deny]),
         ..PoolConfig::new(id, Program::InPath("agent".to_owned()))
     }
 }

@@ -28,23 +28,6 @@ pub(crate) fn run(seed: u64, print: bool) -> u64 {
         world.empties();
     }
     world.stops();
-    if std::env::var("STATS").is_ok() {
-        let o = &world.oracle;
-        use crate::ledger::What;
-        let n = |f: &dyn Fn(&What) -> bool| o.sent.iter().filter(|s| f(&s.what)).count();
-        println!(
-            "STAT carried {} asks {} agentasks {} tells {} sessions {} moved {} conns {} lives {} ms {}",
-            o.carried,
-            n(&|w| matches!(w, What::Ask { .. })),
-            n(&|w| matches!(w, What::AgentAsk { .. })),
-            n(&|w| matches!(w, What::AgentTell { .. })),
-            o.sessions.len(),
-            o.sessions.iter().filter(|s| s.moved).count(),
-            o.conns.len(),
-            o.lives.len(),
-            world.now.as_millis()
-        );
-    }
     world.trace.hash()
 }
 
@@ -153,7 +136,13 @@ impl World {
             self.oracle.conns[conn].broken = true;
             return self.handle(Event::Broken(link));
         }
-        if wire.up.is_empty() && !wire.ended && !wire.paused && !self.clients[conn].hostile {
+        if !wire.up.is_empty() || wire.ended || wire.paused || self.clients[conn].hostile {
+            return;
+        }
+        if self.rng.percent(30) && self.bus.wants_read(link) && self.last_word(conn) {
+            self.give(Peer::Client(conn), usize::MAX);
+        }
+        if !self.clients[conn].wire.closed {
             self.clients[conn].wire.ended = true;
             self.oracle.conns[conn].ended = true;
             self.handle(Event::Ended(link));

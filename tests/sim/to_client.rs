@@ -1,33 +1,11 @@
 //! What the oracle makes of a line that the bus says to a client.
 
-use std::collections::BTreeMap;
-
 use serde_json::Value;
-use serde_json::value::RawValue;
 
 use crate::ledger::*;
 use crate::line::{Hole, decoded, marked};
 use crate::oracle::{Oracle, broken};
-
-/// Every error of the bus: its reason and its code.
-const REASONS: [(&str, i64); 14] = [
-    ("parse", -32700),
-    ("invalid", -32600),
-    ("too_large", -32600),
-    ("no_method", -32601),
-    ("worker_lost", -32050),
-    ("unknown_session", -32051),
-    ("unknown_pool", -32052),
-    ("pool_down", -32053),
-    ("busy", -32054),
-    ("stopping", -32055),
-    ("unauthorized", -32056),
-    ("client_gone", -32057),
-    ("no_start", -32058),
-    ("cancelled", -32800),
-];
-
-type Filled = Vec<(Hole, Vec<u8>)>;
+use crate::said::{Filled, id_token, number, parse, reason_of, shown, token};
 
 impl Oracle {
     pub(crate) fn said_to_client(&mut self, conn: Conn, line: &[u8]) {
@@ -107,13 +85,24 @@ impl Oracle {
             return;
         }
         let id = id_token(line);
-        // An id may be in use twice; then the one that the reason fits.
+        // An id may be in use twice; then the one that the reason fits: the oldest, or, where it is refused as it
+        // comes in, the newest.
         let explained = |kind: &Kind| self.explains(conn, kind, reason, value);
-        let fits = self.waiting(conn, &id, Some(&explained));
+        let fits = match reason {
+            "worker_lost" | "no_start" => self.waiting(conn, &id, Some(&explained)),
+            _ => self.waiting_newest(conn, &id, &explained),
+        };
         let Some(serial) = fits.or_else(|| self.waiting(conn, &id, None)) else {
             broken!("(2) exactly one answer", "conn {conn} does not wait for {}", shown(line));
         };
-        if fits.is_none() {
+        // Of two under one id, the wrong one may have been taken for answered before.
+        let other = self.sent.iter().any(|sent| match &sent.what {
+            What::Ask { kind, id: own, done: true } => {
+                *own == id && sent.by == Peer::Client(conn) && explained(kind)
+            }
+            _ => false,
+        });
+        if fits.is_none() && !other {
             broken!("(9) reasons", "conn {conn} has no reason for {value} to {:?}", self.sent[serial]);
         }
         self.take_exactly(conn, serial);
@@ -148,8 +137,9 @@ impl Oracle {
         if self.murky.contains(&own.agent) {
             return true;
         }
-        let closing = self.conns[conn].waits_for.iter().any(|serial| {
-            matches!(&self.sent[*serial].what, What::Ask { kind: Kind::Close(other) | Kind::Delete(other), .. } if other == name)
+        let closing = self.conns[conn].waits_for.iter().any(|serial| match &self.sent[*serial].what {
+            What::Ask { kind: Kind::Close(other) | Kind::Delete(other), .. } => other == name,
+            _ => false,
         });
         closing || self.lives[own.life].over || !self.lives[own.life].well
     }
@@ -161,9 +151,10 @@ impl Oracle {
         let load = |kind: &Kind| matches!(kind, Kind::Load(_));
         let told = !value["result"]["bus"].is_null();
         let serial = match self.waiting(conn, &id, Some(&house)) {
-            Some(_) => self.take_waiting(conn, &id, Some(&house)),
-            None => self.take_waiting(conn, &id, Some(if told { &house } else { &load })),
+            None if !told => self.take_waiting(conn, &id, Some(&load)),
+            _ => None,
         };
+        let serial = serial.or_else(|| self.take_waiting(conn, &id, Some(&house)));
         let (Some(serial), false) = (serial, value["result"].is_null()) else {
             broken!("(1) an answer of the asked", "nobody has said this to conn {conn}: {}", shown(line));
         };
@@ -180,11 +171,19 @@ impl Oracle {
         let free = all.iter().filter(|s| !self.held_by_other(conn, s));
         // By its whole name, where that is known.
         let known = free.clone().find(|s| s.name == name).or(free.clone().next());
+        if free.clone().count() > 1 && !free.clone().any(|s| s.name == name) {
+            // Several processes have one of this name, and any of them may be meant.
+            self.murky.insert(agent);
+            return;
+        }
         let Some(session) = known else {
             // Its load may not have been answered when the one who asked for it left.
-            if !self.murky.contains(&agent) {
+            // Or it was lost with its process, and its owner left while it was being opened again.
+            let lost = self.sessions.iter().any(|s| s.agent == agent && !self.lives[s.life].well);
+            if !self.murky.contains(&agent) && !lost {
                 broken!("(3) sessions", "conn {conn} took over {name}, of {all:?}");
             }
+            self.murky.insert(agent);
             return;
         };
         let (life, seq) = (session.life, session.opened_at);
@@ -270,6 +269,7 @@ impl Oracle {
                     }
                     let seq = self.sent[serial].seq;
                     self.owns(conn, life, agent, &name, seq);
+                    self.lives[life].serves.insert(conn);
                 }
                 _ => {}
             }
@@ -385,108 +385,7 @@ impl Oracle {
             || (0..self.conns.len()).any(loads)
     }
 
-    /// A request or notification of a worker reaches a client: whether it may.
-    fn hears(&mut self, conn: Conn, life: Life, serial: Serial, about: &About, filled: &Filled) {
-        let again = self.sent[serial].said_to.contains(&Peer::Client(conn));
-        match about {
-            About::Session(agent) => self.hears_of_session(conn, life, serial, agent, filled),
-            About::Label(_) => {
-                let name = decoded(token(filled, Hole::Top)).unwrap_or_default();
-                self.restored(conn, life, serial, &name);
-                self.in_order(conn, life, serial);
-            }
-            About::Request(id) => self.hears_of_request(conn, life, serial, id, filled),
-            About::Elicited(begun) => {
-                if !self.sent[*begun].said_to.contains(&Peer::Client(conn)) {
-                    broken!("(3) no traffic of others", "conn {conn} is told of an elicitation #{begun}#");
-                }
-            }
-            About::Nothing => {
-                let is_ask = matches!(self.sent[serial].what, What::AgentAsk { .. });
-                let others =
-                    self.lives[life].serves.iter().any(|other| *other != conn && self.conns[*other].open);
-                if is_ask && others {
-                    broken!(
-                        "(3) no traffic of others",
-                        "life {life} serves several, conn {conn} is asked #{serial}#"
-                    );
-                }
-                return;
-            }
-        }
-        if again {
-            broken!("(5) delivered at most once", "conn {conn} is told #{serial}# again");
-        }
-    }
-
-    fn hears_of_session(&mut self, conn: Conn, life: Life, serial: Serial, agent: &str, filled: &Filled) {
-        let name = decoded(token(filled, Hole::Session)).unwrap_or_default();
-        let loading = self.loading(conn, agent);
-        let seq = self.sent[serial].seq;
-        let told_before = !self.sent[serial].said_to.is_empty();
-        let owned =
-            self.session_of(life, agent).filter(|s| s.owner == Some(conn) && s.name == name).map(|session| {
-                let late = session.newest.is_some_and(|newest| newest > seq) && !told_before;
-                session.newest = session.newest.max(Some(seq));
-                (session.moved, session.opened_at, late)
-            });
-        match owned {
-            Some((_, _, true)) if loading.is_none() => {
-                broken!("(3) order", "#{serial}# of session {name} comes after a later one");
-            }
-            Some((moved, opened_at, _)) if !moved && seq > opened_at && loading.is_none() => {
-                self.in_order(conn, life, serial);
-            }
-            Some(_) => {}
-            None if loading.as_deref() == Some(&*name) => {}
-            None if self.murky.contains(agent) && self.has_loaded(conn, agent) => {}
-            None => broken!(
-                "(3) no traffic of others",
-                "conn {conn} does not own {agent} of life {life}, told as {name} in #{serial}#: {:?}",
-                self.session_of(life, agent)
-            ),
-        }
-    }
-
-    /// In the scope of a request: an elicitation, or the end of what was asked.
-    fn hears_of_request(&mut self, conn: Conn, life: Life, serial: Serial, id: &[u8], filled: &Filled) {
-        let said = token(filled, Hole::Request);
-        let is_ask = matches!(self.sent[serial].what, What::AgentAsk { .. });
-        if is_ask {
-            let ask = self.lives[life].asked.get(&number(id)).map(|ask| &self.sent[*ask]);
-            let right = ask.is_some_and(|ask| {
-                ask.by == Peer::Client(conn) && matches!(&ask.what, What::Ask { id, .. } if **id == *said)
-            });
-            if !right {
-                broken!("(3) no traffic of others", "conn {conn} is asked in the scope of {ask:?}");
-            }
-        } else {
-            let asked = self.conns[conn].asked.get(&number(said)).map(|ask| &self.sent[*ask]);
-            let right = asked.is_some_and(|ask| {
-                ask.by == Peer::Worker(life)
-                    && matches!(&ask.what, What::AgentAsk { id: own, .. } if **own == *id)
-            });
-            if !right {
-                broken!("(3) no traffic of others", "conn {conn} is told that {asked:?} is over");
-            }
-        }
-        self.in_order(conn, life, serial);
-    }
-
-    /// A label comes back to the client that gave it, as it gave it.
-    fn restored(&self, conn: Conn, life: Life, serial: Serial, name: &str) {
-        let sent = self.sent[serial].line.hole(Hole::Top).and_then(decoded).unwrap_or_default();
-        let known = self.lives[life].labels.get(&sent);
-        let right = match known {
-            Some((owner, label)) => *owner == conn && label == name,
-            None => sent == name,
-        };
-        if !right {
-            broken!("(3) sessions", "label {sent} of life {life} ({known:?}) is {name} to conn {conn}");
-        }
-    }
-
-    fn in_order(&mut self, conn: Conn, life: Life, serial: Serial) {
+    pub(crate) fn in_order(&mut self, conn: Conn, life: Life, serial: Serial) {
         let seq = self.sent[serial].seq;
         let newest = self.conns[conn].newest_of.entry(life).or_insert(0);
         if *newest > seq {
@@ -494,104 +393,10 @@ impl Oracle {
         }
         *newest = seq;
     }
-
-    /// Of two requests under one id, the bus has answered the other.
-    pub(crate) fn reclaims(&mut self, conn: Conn, serial: Serial) -> bool {
-        let What::Ask { id, .. } = self.sent[serial].what.clone() else { return false };
-        if self.take_waiting(conn, &id, None).is_none() {
-            return false;
-        }
-        self.conns[conn].waits_for.push(serial);
-        if let What::Ask { done, .. } = &mut self.sent[serial].what {
-            *done = false;
-        }
-        true
-    }
-
-    fn take_exactly(&mut self, conn: Conn, ask: Serial) -> bool {
-        let Some(at) = self.conns[conn].waits_for.iter().position(|serial| *serial == ask) else {
-            return false;
-        };
-        self.conns[conn].waits_for.remove(at);
-        self.under_way.retain(|(_, serial)| *serial != ask);
-        if let What::Ask { done, .. } = &mut self.sent[ask].what {
-            *done = true;
-        }
-        true
-    }
-
-    /// Takes a request off the list of those that this connection waits for.
-    fn take_waiting(
-        &mut self,
-        conn: Conn,
-        id: &[u8],
-        wanted: Option<&dyn Fn(&Kind) -> bool>,
-    ) -> Option<Serial> {
-        if let Some(serial) = self.waiting(conn, id, wanted) {
-            self.take_exactly(conn, serial);
-            return Some(serial);
-        }
-        // Of two requests under one id, the bus may have answered the other.
-        let wanted = wanted?;
-        let same = |sent: &Sent| match &sent.what {
-            What::Ask { kind, id: own, done: true } => {
-                sent.by == Peer::Client(conn) && own == id && wanted(kind)
-            }
-            _ => false,
-        };
-        let serial = self.sent.iter().rposition(same)?;
-        self.reclaims(conn, serial).then(|| self.take_exactly(conn, serial))?.then_some(serial)
-    }
-
-    fn waiting(&self, conn: Conn, id: &[u8], wanted: Option<&dyn Fn(&Kind) -> bool>) -> Option<Serial> {
-        self.conns[conn].waits_for.iter().copied().find(|serial| match &self.sent[*serial].what {
-            What::Ask { kind, id: own, .. } => own == id && wanted.is_none_or(|wanted| wanted(kind)),
-            _ => false,
-        })
-    }
 }
 
 struct Answered {
     wire: Option<u64>,
     good: bool,
     opens: Option<String>,
-}
-
-pub(crate) fn parse(line: &[u8]) -> Value {
-    match serde_json::from_slice(line) {
-        Ok(value) => value,
-        Err(fault) => broken!("(4) identical bytes", "not JSON, {fault}: {}", shown(line)),
-    }
-}
-
-/// The reason of an error of the bus, which must be one that the users know.
-pub(crate) fn reason_of(value: &Value, line: &[u8]) -> Option<String> {
-    let error = value.get("error")?;
-    let reason = error["data"]["reason"].as_str()?;
-    let known = REASONS.iter().any(|(name, code)| *name == reason && error["code"] == *code);
-    if !known {
-        broken!("(9) reasons", "{}", shown(line));
-    }
-    Some(reason.to_owned())
-}
-
-/// The id of an answer of the bus itself, as it is spelled.
-pub(crate) fn id_token(line: &[u8]) -> Vec<u8> {
-    let members = serde_json::from_slice::<BTreeMap<String, &RawValue>>(line).unwrap_or_default();
-    members.get("id").map(|id| id.get().as_bytes().to_vec()).unwrap_or_default()
-}
-
-pub(crate) fn token(filled: &Filled, hole: Hole) -> &[u8] {
-    filled.iter().find(|(found, _)| *found == hole).map_or(&[], |(_, token)| token)
-}
-
-pub(crate) fn number(token: &[u8]) -> u64 {
-    match std::str::from_utf8(token).ok().and_then(|token| token.parse().ok()) {
-        Some(number) => number,
-        None => broken!("(1) an answer under its id", "not a wire id: {}", shown(token)),
-    }
-}
-
-pub(crate) fn shown(line: &[u8]) -> std::borrow::Cow<'_, str> {
-    String::from_utf8_lossy(line)
 }

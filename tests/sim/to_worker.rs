@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::ledger::*;
 use crate::line::{Hole, decoded, marked};
 use crate::oracle::{Oracle, broken};
-use crate::to_client::{id_token, number, parse, reason_of, shown, token};
+use crate::said::{Filled, id_token, number, parse, reason_of, shown, token};
 
 impl Oracle {
     /// Before anything else of what one call of the bus says: which requests go to which worker. A worker that
@@ -32,7 +32,13 @@ impl Oracle {
         if value["method"] == "initialize" {
             return self.initialized(life, &value, line);
         }
+        if value.get("result").is_some() && marked(line).is_none() {
+            return self.permitted(life, &value, line);
+        }
         let Some(serial) = marked(line) else { return self.closed_at_agent(life, &value, line) };
+        if self.sent[serial].line.filled(line).is_none() && self.recovers(life, serial, &value) {
+            return;
+        }
         let sent = &self.sent[serial];
         let Peer::Client(conn) = sent.by else {
             broken!("(3) no traffic of others", "life {life} is told a worker's line: {}", shown(line));
@@ -51,13 +57,15 @@ impl Oracle {
                 }
                 self.may_reach(life, conn, serial, &kind, &filled);
                 self.heard_in_order(life, conn, serial, &kind);
-                if matches!(kind, Kind::Delete(_)) {
+                // These go where the session is; only a fork that succeeds makes its client one of the worker's.
+                if matches!(kind, Kind::Delete(_) | Kind::Fork(_)) {
                     return self.said_once(life, serial);
                 }
             }
             What::Tell { about } => {
                 self.may_tell(life, conn, serial, &about, &filled);
-                self.heard_in_order(life, conn, serial, &Kind::Session(String::new()));
+                let about = if let About::Session(name) = &about { name.clone() } else { String::new() };
+                self.heard_in_order(life, conn, serial, &Kind::Session(about));
             }
             what => broken!("(3) no traffic of others", "life {life} is told {what:?}"),
         }
@@ -96,14 +104,7 @@ impl Oracle {
     }
 
     /// Whether a request belongs to this worker, under the name it has there.
-    fn may_reach(
-        &mut self,
-        life: Life,
-        conn: Conn,
-        serial: Serial,
-        kind: &Kind,
-        filled: &Vec<(Hole, Vec<u8>)>,
-    ) {
+    fn may_reach(&mut self, life: Life, conn: Conn, serial: Serial, kind: &Kind, filled: &Filled) {
         let told = decoded(token(filled, Hole::Session)).unwrap_or_default();
         match kind {
             Kind::House | Kind::TooLong | Kind::Initialize(_) | Kind::TellAll => {
@@ -137,14 +138,7 @@ impl Oracle {
         }
     }
 
-    fn may_tell(
-        &mut self,
-        life: Life,
-        conn: Conn,
-        serial: Serial,
-        about: &About,
-        filled: &Vec<(Hole, Vec<u8>)>,
-    ) {
+    fn may_tell(&mut self, life: Life, conn: Conn, serial: Serial, about: &About, filled: &Filled) {
         match about {
             // What somebody has said who has left since still goes its way.
             _ if !self.conns[conn].open => {}
@@ -177,7 +171,14 @@ impl Oracle {
             _ => self.loading(conn, behind_tag(name)).map(|_| behind_tag(name)),
         };
         let murky = self.murky.contains(told) && behind_tag(name) == told;
-        if agent != Some(told) && !murky {
+        let just_closed = self.sessions.iter().any(|s| {
+            s.closed_in == self.calls
+                && s.owner == Some(conn)
+                && s.name == name
+                && s.agent == told
+                && s.life == life
+        });
+        if agent != Some(told) && !murky && !just_closed {
             broken!("(3) sessions", "{name} of conn {conn} is {own:?}, and goes to life {life} as {told}");
         }
     }
@@ -219,14 +220,29 @@ impl Oracle {
     }
 
     fn heard_in_order(&mut self, life: Life, conn: Conn, serial: Serial, kind: &Kind) {
-        let sent = &self.sent[serial];
+        let seq = self.sent[serial].seq;
         let movable = matches!(kind, Kind::Plain | Kind::New | Kind::List | Kind::Fork(_) | Kind::Delete(_));
-        let moved = movable && sent.read.is_some_and(|troubles| troubles < self.causes.troubles());
+        if let Some(name) = kind.session().filter(|name| !name.is_empty()) {
+            let newest = self.lives[life].newest_about.entry((conn, name.to_owned())).or_insert(0);
+            if *newest > seq && !movable {
+                broken!(
+                    "(3) order",
+                    "life {life} is told #{serial}# of conn {conn} after a later line about {name}"
+                );
+            }
+            *newest = seq.max(*newest);
+            // What is said to a session that is being opened again waits, and nothing else waits for it.
+            if self.murky.contains(behind_tag(name)) {
+                return;
+            }
+        }
+        let moved =
+            movable && self.sent[serial].read.is_some_and(|troubles| troubles < self.causes.troubles());
         let newest = self.lives[life].newest_of.entry(conn).or_insert(0);
-        if *newest > sent.seq && !moved {
+        if *newest > seq && !moved {
             broken!("(3) order", "life {life} is told #{serial}# of conn {conn} after a later line");
         }
-        *newest = sent.seq.max(*newest);
+        *newest = seq.max(*newest);
     }
 
     /// The bus initializes a process, once, as a client would.
@@ -261,6 +277,40 @@ impl Oracle {
         if let Some(session) = self.session_of(life, &agent) {
             session.open = false;
         }
+    }
+
+    /// The pool says that the bus itself answers what an agent asks for permission.
+    fn permitted(&mut self, life: Life, value: &Value, line: &[u8]) {
+        let right =
+            self.lives[life].permits.is_some_and(|option| value["result"]["outcome"]["optionId"] == option);
+        let asked = self.take_agent_waiting(life, &id_token(line));
+        if !right || asked.is_none() {
+            broken!("(1) an answer of the asked", "nobody has said this to life {life}: {}", shown(line));
+        }
+    }
+
+    /// The bus opens a session again that was lost with another process, and sets what its owner had set.
+    fn recovers(&mut self, life: Life, serial: Serial, value: &Value) -> bool {
+        let What::Ask { kind, .. } = &self.sent[serial].what else { return false };
+        let Some(agent) = value["params"]["sessionId"].as_str().map(str::to_owned) else { return false };
+        match value["method"].as_str() {
+            Some("session/load" | "session/resume")
+                if matches!(kind, Kind::New | Kind::Load(_) | Kind::Fork(_)) => {}
+            Some("session/set_mode") if matches!(kind, Kind::Session(_)) => return true,
+            _ => return false,
+        }
+        let pool = &self.lives[life].pool;
+        let lost = self.sessions.iter().rev().find(|s| {
+            let dead = !self.lives[s.life].well && self.lives[s.life].pool == *pool;
+            s.agent == agent && dead && s.owner.is_some_and(|owner| self.conns[owner].open)
+        });
+        if let Some((owner, name)) = lost.and_then(|s| Some((s.owner?, s.name.clone()))) {
+            self.owns(owner, life, &agent, &name, 0);
+        }
+        self.sessions.iter_mut().filter(|s| s.agent == agent).for_each(|s| s.moved = true);
+        // Whether that works out is between the bus and the worker.
+        self.murky.insert(agent);
+        true
     }
 
     fn agent_refused(&mut self, life: Life, reason: &str, line: &[u8]) {
@@ -298,14 +348,7 @@ impl Oracle {
         })
     }
 
-    fn agent_answered(
-        &mut self,
-        life: Life,
-        conn: Conn,
-        wire: Option<u64>,
-        filled: &Vec<(Hole, Vec<u8>)>,
-        line: &[u8],
-    ) {
+    fn agent_answered(&mut self, life: Life, conn: Conn, wire: Option<u64>, filled: &Filled, line: &[u8]) {
         let asked = wire.and_then(|wire| self.conns[conn].asked.get(&wire).copied());
         let Some(asked) = asked else {
             broken!(

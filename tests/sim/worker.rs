@@ -31,8 +31,8 @@ pub(crate) struct Worker {
     /// It does not read.
     pub(crate) deaf: bool,
     pub(crate) greets: Greets,
-    /// It offers session/close.
-    pub(crate) offers_close: bool,
+    /// What it says that it can do.
+    pub(crate) offers: &'static str,
     pub(crate) todo: Vec<Asked>,
     /// Sessions it has opened or been told to load.
     pub(crate) sessions: Vec<String>,
@@ -89,7 +89,7 @@ impl Worker {
             stubborn: rng.percent(plan.stubborn_chance),
             deaf: false,
             greets,
-            offers_close: rng.percent(50),
+            offers: offers(rng, plan),
             todo: Vec::new(),
             sessions: Vec::new(),
             labels: Vec::new(),
@@ -119,6 +119,18 @@ impl Worker {
             _ => self.exit = Some((at, exit)),
         }
     }
+}
+
+fn offers(rng: &mut Rng, plan: &Plan) -> &'static str {
+    let lasting = [
+        r#"{"sessionCapabilities":{"close":{},"resume":{}}}"#,
+        r#"{"loadSession":true,"sessionCapabilities":{"resume":{}}}"#,
+        r#"{"loadSession":true}"#,
+        r#"{"loadSession":true,"sessionCapabilities":{"close":{}}}"#,
+    ];
+    let plain = ["{}", r#"{"sessionCapabilities":{"close":{}}}"#];
+    // Under one name in two processes it could not be told which of them was opened again.
+    if plan.unique_names && rng.percent(60) { rng.one(&lasting) } else { rng.one(&plain) }
 }
 
 impl World {

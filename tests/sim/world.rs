@@ -4,14 +4,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kernel::bus::{Action, Bus, Event, Exit, Moment, Signal, SpawnFault};
-use kernel::config::{Config, Mode};
-use kernel::key::{Link, WorkerId};
+use kernel::bus::{Action, Bus, Event, Moment};
+use kernel::config::Config;
+use kernel::key::Link;
 use kernel::limit::{QUEUE_HARD_TIMES, STOP_BY_KILL};
 
 use crate::client::Client;
-use crate::ledger::{ConnBook, LifeBook, Peer};
-use crate::line::marked;
+use crate::ledger::{ConnBook, Peer};
 use crate::oracle::{Oracle, broken};
 use crate::plan::{self, Plan};
 use crate::rng::Rng;
@@ -30,18 +29,18 @@ pub(crate) struct World {
     pub(crate) clients: Vec<Client>,
     /// By the number of the life.
     pub(crate) workers: Vec<Worker>,
-    by_link: BTreeMap<Link, Peer>,
+    pub(crate) by_link: BTreeMap<Link, Peer>,
     pub(crate) gossip: Gossip,
     /// No more faults; everybody behaves.
     pub(crate) calm: bool,
     pub(crate) stopped: Option<Moment>,
     pub(crate) exited: bool,
     /// Lives that end with this call.
-    ending: Vec<usize>,
+    pub(crate) ending: Vec<usize>,
     /// The most links that were open at a time.
     links_most: usize,
     /// What the bus had to read whether or not it wanted to, since the process had exited.
-    forced_bytes: usize,
+    pub(crate) forced_bytes: usize,
 }
 
 /// What peers know of each other without having been told.
@@ -192,7 +191,7 @@ impl World {
             broken!("(4) identical bytes", "what was queued for {peer:?} has changed");
         }
         match peer {
-            Peer::Worker(life) => begun.into_iter().for_each(|serial| self.oracle.touches(life, serial)),
+            Peer::Worker(life) => begun.iter().for_each(|line| self.oracle.touches(life, line)),
             Peer::Client(conn) => self.oracle.conns[conn].took = self.now,
         }
         self.note(format_args!("{peer:?} takes {count}"), b"");
@@ -335,91 +334,6 @@ impl World {
         }
     }
 
-    fn spawn(&mut self, id: WorkerId, link: Link) {
-        let life = self.workers.len();
-        let (pool, dedicated) = match self.bus.command(id) {
-            Some(pool) => (pool.id.to_string(), pool.mode == Mode::Dedicated),
-            None => broken!("a worker that is started is known", "{id:?}"),
-        };
-        let wire = Wire::new(link, self.plan.pipe_bytes);
-        let worker = Worker::new(&mut self.rng, &self.plan, self.calm, id, wire, self.now);
-        self.workers.push(worker);
-        self.oracle.lives.push(LifeBook { pool, dedicated, ..LifeBook::default() });
-        self.by_link.insert(link, Peer::Worker(life));
-    }
-
-    fn signal(&mut self, id: WorkerId, signal: Signal) {
-        let of_it = |worker: &Worker| worker.id == id && worker.state != State::Dead;
-        let Some(life) = self.workers.iter().rposition(of_it) else { return };
-        self.oracle.unwell(life);
-        let worker = &mut self.workers[life];
-        let soon = self.now + Duration::from_millis(self.rng.below(300) as u64);
-        match signal {
-            Signal::Kill => {
-                worker.exit_by(soon, Exit::Signal(9));
-                worker.killed = true;
-            }
-            Signal::Term if !worker.stubborn => worker.exit_by(soon, Exit::Signal(15)),
-            Signal::Term => {}
-        }
-    }
-
-    /// The bus has closed a worker's link.
-    fn given_up(&mut self, life: usize) {
-        let worker = &mut self.workers[life];
-        if worker.state == State::Running && !worker.killed {
-            broken!("no process is left running", "life {life} was given up, and was not killed");
-        }
-        worker.state = State::Dead;
-        self.oracle.unwell(life);
-        // What it has said may be among what is told to clients just now.
-        self.ending.push(life);
-    }
-
-    /// Starts and exits that are due.
-    pub(crate) fn processes_go_on(&mut self) {
-        for life in 0..self.workers.len() {
-            let Some(due) = self.workers[life].due().filter(|due| *due <= self.now) else { continue };
-            let (id, state) = (self.workers[life].id, self.workers[life].state);
-            match state {
-                State::Starting { fails: true, .. } => {
-                    self.workers[life].state = State::Dead;
-                    self.oracle.causes.failed_spawns += 1;
-                    self.oracle.lives[life].over = true;
-                    self.handle(Event::SpawnFailed {
-                        worker: id,
-                        fault: SpawnFault { errno: 2, cwd: false },
-                    });
-                }
-                State::Starting { .. } => {
-                    self.workers[life].state = State::Running;
-                    self.oracle.lives[life].well = true;
-                    self.handle(Event::Spawned { worker: id, pid: 1000 + life as u32 });
-                }
-                State::Running => self.exit(life),
-                State::Dead => broken!("sim", "{due:?} of a dead process"),
-            }
-        }
-    }
-
-    /// What a process has written is read, then its exit is known.
-    pub(crate) fn exit(&mut self, life: usize) {
-        let exit = self.workers[life].exit.map_or(Exit::Code(1), |(_, exit)| exit);
-        let id = self.workers[life].id;
-        let peer = Peer::Worker(life);
-        self.forced_bytes += self.workers[life].wire.up.len();
-        while !self.workers[life].wire.up.is_empty() && !self.workers[life].wire.ended {
-            self.give(peer, 65536);
-        }
-        if self.workers[life].state == State::Dead {
-            return;
-        }
-        self.workers[life].state = State::Dead;
-        self.oracle.unwell(life);
-        self.ending.push(life);
-        self.handle(Event::Exited { worker: id, exit });
-    }
-
     /// Memory: each queue, and all together.
     fn check_bounds(&mut self) {
         let limits = &self.config.limits;
@@ -452,8 +366,8 @@ impl World {
     }
 }
 
-/// The marked lines whose first byte is among the first `count` of these.
-fn begun_lines(bytes: &[u8], count: usize, at_start: bool) -> Vec<usize> {
+/// The lines whose first byte is among the first `count` of these.
+fn begun_lines(bytes: &[u8], count: usize, at_start: bool) -> Vec<Vec<u8>> {
     let mut begun = Vec::new();
     let mut at = 0;
     let mut skip = !at_start;
@@ -462,7 +376,7 @@ fn begun_lines(bytes: &[u8], count: usize, at_start: bool) -> Vec<usize> {
             break;
         }
         if !std::mem::take(&mut skip) {
-            begun.extend(marked(line));
+            begun.push(line.strip_suffix(b"\n").unwrap_or(line).to_vec());
         }
         at += line.len();
     }

@@ -33,8 +33,8 @@ impl Bus {
         key
     }
 
-    /// The session that a name from elsewhere means, if it is open here: by the whole name anywhere, or by the
-    /// agent's name in this pool.
+    /// The session that a name from elsewhere means, if it is open here or will be again: by the whole name anywhere,
+    /// or by the agent's name in this pool.
     pub(super) fn holder(&self, pool: PoolId, name: &[u8], agent: &[u8]) -> Option<SessionKey> {
         let held = || {
             self.workers.iter().filter_map(|(_, worker)| {
@@ -44,7 +44,16 @@ impl Bus {
         };
         let whole = held().find(|(_, _, session)| session.bus_name() == name && !session.is_label);
         let by_agent = || held().find(|(worker, _, session)| worker.pool == pool && !session.is_label);
-        whole.or_else(by_agent).map(|(_, key, _)| key)
+        let lost = || {
+            let mut lost = self.sessions.iter().filter(|(_, session)| session.worker.is_none());
+            let key = lost.find(|(_, session)| {
+                let in_pool = session.again.as_ref().is_some_and(|again| again.pool == pool);
+                session.agent_name() == agent
+                    && (in_pool || session.again.is_some() && session.bus_name() == name)
+            });
+            key.map(|(key, _)| SessionKey(key))
+        };
+        whole.or_else(by_agent).map(|(_, key, _)| key).or_else(lost)
     }
 
     /// Somebody is connected whose session it is. One who will say nothing more has let it go.

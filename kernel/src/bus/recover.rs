@@ -13,7 +13,7 @@ use super::call::{CallKey, Id, Purpose, THE_BUS};
 use super::choose::Need;
 use super::envelope::Envelope;
 use super::handshake::Reopens;
-use super::session::{Again, Setting};
+use super::session::{Again, Pending, Setting};
 use super::worker::Wait;
 use super::{Bus, Worker};
 use crate::key::{Link, SessionKey, WorkerId};
@@ -129,6 +129,12 @@ impl Bus {
     /// The session stays lost; those who waited for it hear of it.
     pub(super) fn recovery_failed(&mut self, key: SessionKey, refusal: &Refusal) {
         let waits = self.take_recovering(key);
+        let asked =
+            self.session_mut(key).map_or_else(Vec::new, |session| std::mem::take(&mut session.pending));
+        for Pending { call, line } in asked {
+            self.aside_bytes -= line.len();
+            self.refuse_call(call, &Refusal::client_gone());
+        }
         if let Some(session) = self.sessions.get_mut(key.0)
             && let Some(worker) = session.worker.take().and_then(|id| self.workers.get_mut(id.0))
         {
