@@ -309,11 +309,10 @@ fn an_agent_that_repeats_the_session_in_its_answers_does_not_confuse_the_client(
     let mut puppet = bus.puppet();
     let mut ann = bus.client();
     let session = ann.opens(&mut puppet, "s1");
+    // It has that one open, so its agent is not bothered: some would end up with two processes for it.
     for method in ["session/load", "session/resume"] {
         ann.sends(&request(1, method, json!({ "sessionId": session, "cwd": "/" })));
-        let asked = puppet.is_asked(method);
-        puppet.answers(&asked, json!({ "modes": {}, "sessionId": "s1" }));
-        assert_eq!(ann.gets(1), json!({ "modes": {}, "sessionId": session }));
+        assert_eq!(ann.gets(1), json!({}));
     }
     ann.sends(&request(2, "session/load", json!({ "sessionId": "raw", "cwd": "/" })));
     let asked = puppet.is_asked("session/load");

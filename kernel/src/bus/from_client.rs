@@ -493,7 +493,8 @@ impl Bus {
         }
         if let Some(key) = self.client(link)?.sessions.get(&*name).copied() {
             if self.session(key).is_some_and(|session| session.worker.is_some()) {
-                return self.session_line(link, line, envelope);
+                self.answer_opening(link, key, line, envelope);
+                return Ok(());
             }
             self.drop_session(key);
         }

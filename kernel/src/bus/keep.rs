@@ -96,7 +96,6 @@ impl Bus {
         self.aside_bytes -= std::mem::take(&mut session.missed_bytes);
         let too_much = std::mem::take(&mut session.missed_too_much);
         let worker = session.worker;
-        let opening = session.opening.clone();
         if let Some(client) = self.clients.get_mut(link.0) {
             client.sessions.insert(name.into(), key);
         }
@@ -121,16 +120,20 @@ impl Bus {
         for line in missed {
             self.worker_line(id, &line);
         }
-        let Some(id) = envelope.id else { return Ok(()) };
-        let mut result = opening
-            .and_then(|opening| serde_json::from_slice::<serde_json::Value>(&opening).ok())
-            .unwrap_or_else(|| serde_json::json!({}));
+        self.answer_opening(link, key, line, envelope);
+        Ok(())
+    }
+
+    /// The session is open, and its agent is not bothered: the bus answers with what opened it.
+    pub(super) fn answer_opening(&mut self, link: Link, key: SessionKey, line: &[u8], envelope: &Envelope) {
+        let (Some(id), Some(session)) = (envelope.id, self.session(key)) else { return };
+        let opening = session.opening.as_deref().and_then(|opening| serde_json::from_slice(opening).ok());
+        let mut result = opening.unwrap_or_else(|| serde_json::json!({}));
         if let Some(members) = result.as_object_mut() {
             members.remove("sessionId");
         }
         let answer = answer::result(id.of(line), &result);
         self.post.send(link, &answer, std::iter::empty());
-        Ok(())
     }
 
     /// Nothing is going on in the session, and its agent can close it and load it: whoever loads it hears all of it.

@@ -475,7 +475,13 @@ fn a_kept_session_is_loaded_with_all_that_was_said() {
     assert_eq!(load["params"]["sessionId"], "s1");
     bus.sends(worker, r#"{"method":"session/update","params":{"sessionId":"s1","replay":1}}"#);
     assert_eq!(bus.sees_json(again)["params"]["replay"], 1);
-    bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
+    bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{"modes":1}}}}"#));
     assert_eq!(bus.sees_json(again)["id"], 2);
+    // It is open now, so the agent need not be asked whether it can be resumed.
+    bus.sends(
+        again,
+        &format!(r#"{{"id":3,"method":"session/resume","params":{{"sessionId":"{session}"}}}}"#),
+    );
+    assert_eq!(bus.sees_json(again)["result"], json!({"modes":1}));
     bus.is_idle();
 }
