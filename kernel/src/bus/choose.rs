@@ -12,7 +12,7 @@ use super::pool::PoolId;
 use super::worker::{Speech, Worker};
 use super::{Bus, Client};
 use crate::config::Mode;
-use crate::key::{Link, WorkerId};
+use crate::key::{Link, SessionKey, WorkerId};
 
 /// What a worker is wanted for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -94,7 +94,9 @@ impl Bus {
             .or_else(|| self.least(pool_id, need, plain, |worker| worker.life.is_up() && free(worker)))
             .or_else(|| self.least(pool_id, need, plain, |worker| worker.life.is_coming() && free(worker)))
             .or_else(|| self.grow(pool_id))
-            .or_else(|| self.replace_idle(pool_id, link, &handshake));
+            .or_else(|| self.make_room(pool_id, need, &handshake).filter(|_| !dedicated))
+            .or_else(|| self.replace_idle(pool_id, link, &handshake))
+            .or_else(|| self.replace_kept(pool_id, &handshake));
         let Some(chosen) = chosen else { return Err(self.nobody(pool_id)) };
         if let Some(worker) = self.workers.get_mut(chosen.0) {
             worker.joined.insert(link);
@@ -163,6 +165,58 @@ impl Bus {
         })?;
         self.replace(id);
         Some(id)
+    }
+
+    /// A worker that is at `max_sessions` lets go of the session that was left the longest ago.
+    fn make_room(&mut self, pool_id: PoolId, need: Need, handshake: &Handshake) -> Option<WorkerId> {
+        let pool = self.pools.get(pool_id).filter(|_| need == Need::Session)?;
+        let able = |id: &&WorkerId| {
+            self.workers
+                .get(id.0)
+                .is_some_and(|worker| worker.life.is_up() && !worker.retiring && worker.can_speak(handshake))
+        };
+        let left =
+            pool.workers.iter().filter(able).flat_map(|id| self.left_sessions(*id)).collect::<Vec<_>>();
+        let oldest =
+            left.into_iter().min_by_key(|key| self.session(*key).map(|session| session.keep_until))?;
+        let id = self.session(oldest)?.worker?;
+        self.end_session(oldest);
+        let worker = self.workers.get(id.0)?;
+        (worker.open_sessions() + (worker.opening as usize) < worker.config.max_sessions as usize)
+            .then_some(id)
+    }
+
+    /// A worker of another handshake that has only sessions of clients that have left gives way too: somebody who is
+    /// here comes before somebody who may come back.
+    fn replace_kept(&mut self, pool_id: PoolId, handshake: &Handshake) -> Option<WorkerId> {
+        let id = self.pools.get(pool_id)?.workers.iter().copied().find(|id| {
+            self.workers.get(id.0).is_some_and(|worker| {
+                worker.life.is_up()
+                    && !worker.can_speak(handshake)
+                    && !worker.retiring
+                    && worker.belongs_to.is_none()
+                    && worker.waits.is_empty()
+                    && self.calls.owes(worker.party) == 0
+                    && self.left_sessions(*id).len() == worker.sessions.len()
+            })
+        })?;
+        for key in self.left_sessions(id) {
+            self.drop_session(key);
+        }
+        self.replace(id);
+        Some(id)
+    }
+
+    /// Sessions of this worker whose clients have left and in which nothing is going on.
+    fn left_sessions(&self, id: WorkerId) -> Vec<SessionKey> {
+        let Some(worker) = self.workers.get(id.0) else { return Vec::new() };
+        let busy: Vec<_> = self.calls.owed_by(worker.party).filter_map(|(_, call)| call.session).collect();
+        let is_left = |key: &SessionKey| {
+            self.session(*key).is_some_and(|session| session.owner.is_none()) && !busy.contains(key)
+        };
+        let mut left: Vec<_> = worker.sessions.values().copied().filter(is_left).collect();
+        left.sort();
+        left
     }
 
     pub(super) fn is_idle(&self, worker: &Worker) -> bool {

@@ -92,6 +92,9 @@ impl Bus {
 
     /// The new process has answered.
     pub(super) fn recovered(&mut self, key: SessionKey, id: WorkerId, failed: bool) {
+        if failed && self.try_loading(key, id) {
+            return;
+        }
         if failed {
             if let Some(session) = self.sessions.get_mut(key.0) {
                 session.again = None;
@@ -124,6 +127,18 @@ impl Bus {
                 _ => {}
             }
         }
+    }
+
+    /// Some agents offer to resume and then cannot, but can load.
+    fn try_loading(&mut self, key: SessionKey, id: WorkerId) -> bool {
+        let Some(worker) = self.workers.get(id.0).filter(|worker| worker.offers.loads) else { return false };
+        let again = self.sessions.get_mut(key.0).and_then(|session| session.again.as_mut());
+        let Some(again) = again.filter(|again| again.by == Reopens::Resume) else { return false };
+        again.by = Reopens::Load;
+        let params = again.params.clone();
+        let call = self.calls.ask(THE_BUS, worker.party, Id::none(), Purpose::Recover(key), Some(key));
+        self.say_call(id, call, request(call, b"session/load", &params));
+        true
     }
 
     /// The session stays lost; those who waited for it hear of it.

@@ -107,3 +107,39 @@ fn a_pool_grows_when_it_is_full_and_shrinks_when_it_is_idle() {
     bus.passes(Duration::from_secs(600));
     assert!(bus.processes[0].stdin_open, "one is kept");
 }
+
+#[test]
+fn those_who_are_here_come_before_those_who_may_come_back() {
+    let mut bus = TestBus::with(1);
+    let ann = bus.acp_client();
+    let first = bus.worker(0);
+    bus.greets(first);
+    bus.sees(ann);
+    bus.opens(ann, first, "s1");
+    bus.happens(Event::Broken(ann));
+    let ben = bus.client();
+    bus.sends(ben, r#"{"id":1,"method":"initialize","params":{"protocolVersion":1}}"#);
+    assert!(!bus.processes[0].stdin_open, "its only session was left behind");
+    bus.crashes(0);
+    let second = bus.worker(1);
+    bus.greets(second);
+    assert_eq!(bus.sees_json(ben)["id"], 1);
+    bus.bus.check_invariants();
+}
+
+#[test]
+fn a_session_that_was_left_makes_room_for_a_new_one() {
+    let mut of = pool("agents", 1);
+    of.max_sessions = 2;
+    let mut bus = TestBus::of(config(vec![of], Limits::default()));
+    let (ann, ben, carl, worker) = (bus.client(), bus.client(), bus.client(), bus.worker(0));
+    bus.opens(ann, worker, "a");
+    bus.opens(ben, worker, "b");
+    bus.happens(Event::Broken(ann));
+    bus.sends(carl, r#"{"id":1,"method":"session/new","params":{}}"#);
+    assert_eq!(bus.sees_json(worker)["method"], "session/cancel");
+    bus.answers(worker, "session/new", r#"{"sessionId":"c"}"#);
+    bus.sees(carl);
+    bus.sends(carl, r#"{"id":2,"method":"session/new","params":{}}"#);
+    bus.sees_error(carl, json!(2), "busy");
+}

@@ -81,8 +81,10 @@ fn a_session_that_cannot_be_opened_again_is_lost() {
     bus.sends(client, &prompt(7, &session));
     bus.sends(client, &prompt(8, &session));
     bus.greets_with(next, RESUMES);
-    let (wire, _) = bus.sees_request(next, "session/resume");
-    bus.sends(next, &format!(r#"{{"id":{wire},"error":{{"code":-32002,"message":"gone"}}}}"#));
+    for method in ["session/resume", "session/load"] {
+        let (wire, _) = bus.sees_request(next, method);
+        bus.sends(next, &format!(r#"{{"id":{wire},"error":{{"code":-32002,"message":"gone"}}}}"#));
+    }
     for id in [7, 8] {
         assert_eq!(bus.sees_error(client, json!(id), "unknown_session")["data"]["lost"], true);
     }
@@ -121,4 +123,21 @@ fn a_client_that_leaves_during_the_recovery_leaves_nothing() {
     bus.bus.check_invariants();
     assert_eq!(bus.sees_json(next)["method"], "session/resume");
     assert!(bus.bus.held_bytes() == 0);
+}
+
+#[test]
+fn an_agent_that_cannot_resume_after_all_is_asked_to_load() {
+    let (mut bus, client, next, session) = after_a_crash(RESUMES);
+    bus.sends(client, &prompt(7, &session));
+    bus.greets_with(next, RESUMES);
+    let (wire, _) = bus.sees_request(next, "session/resume");
+    bus.sends(next, &format!(r#"{{"id":{wire},"error":{{"code":-32601,"message":"no"}}}}"#));
+    let (wire, _) = bus.sees_request(next, "session/load");
+    bus.sends(next, r#"{"method":"session/update","params":{"sessionId":"s1","replay":true}}"#);
+    bus.sends(next, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
+    for _ in 0..3 {
+        bus.sees(next);
+    }
+    bus.sees_request(next, "session/prompt");
+    bus.sees_nothing(client);
 }
