@@ -310,14 +310,7 @@ impl Oracle {
             }
             let of_it = |s: &&Session| s.life == life && s.agent == *agent;
             let Some(session) = self.sessions.iter().find(of_it) else { continue };
-            // A child that was announced while nobody listened is nobody's until somebody hears of it.
-            let announced = self.sent.iter().find(|other| {
-                let announces =
-                    matches!(&other.what, What::AgentTell { child: Some(child), .. } if child == agent);
-                announces && other.by == sent.by
-            });
-            if announced.is_some_and(|announced| announced.said_at == 0 || announced.said_at >= sent.read_at)
-            {
+            if self.announced_late(life, agent, sent.read_at) {
                 continue;
             }
             let known_then = *early || sent.seq > session.opened_at;
@@ -327,6 +320,16 @@ impl Oracle {
                 broken!("(4) messages are never dropped", "#{serial}# of {session:?} never came: {sent:?}");
             }
         }
+    }
+
+    /// A child that was announced while nobody listened is nobody's until somebody hears of it.
+    pub(crate) fn announced_late(&self, life: Life, agent: &str, read_at: usize) -> bool {
+        let announcement = self.sent.iter().find(|sent| {
+            let announces =
+                matches!(&sent.what, What::AgentTell { child: Some(child), .. } if child == agent);
+            announces && sent.by == Peer::Worker(life)
+        });
+        announcement.is_some_and(|sent| sent.said_at == 0 || sent.said_at >= read_at)
     }
 
     /// Which handshakes a session-less line of this connection may meet.

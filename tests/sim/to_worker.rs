@@ -343,6 +343,9 @@ impl Oracle {
         }
         let known = self.sessions.iter().rev().find(|s| s.life == life && s.agent == *agent && s.open);
         let seq = self.sent[serial].seq;
+        if self.announced_late(life, agent, self.sent[serial].read_at) {
+            return true;
+        }
         known.is_none_or(|s| {
             s.moved || seq < s.opened_at || s.owner.is_none_or(|owner| !self.conns[owner].open)
         })

@@ -15,12 +15,12 @@ pub(crate) struct Wire {
     /// Where lines end in the peer's stream, and what they are.
     ends: VecDeque<(u64, Mark)>,
     /// Taken from the bus, not read by the peer.
-    pub(crate) down: VecDeque<u8>,
+    pub(crate) down: Vec<u8>,
     pub(crate) down_bytes_max: usize,
     /// The line that the peer has read a part of.
     heard: Vec<u8>,
     /// Said by the bus, not taken.
-    pub(crate) said: VecDeque<u8>,
+    pub(crate) said: Vec<u8>,
     /// What is taken next begins a line.
     pub(crate) at_start: bool,
     /// The core has asked for a flush that is not done.
@@ -52,10 +52,10 @@ impl Wire {
             up: Vec::new(),
             given: 0,
             ends: VecDeque::new(),
-            down: VecDeque::new(),
+            down: Vec::new(),
             down_bytes_max,
             heard: Vec::new(),
-            said: VecDeque::new(),
+            said: Vec::new(),
             at_start: true,
             flush: false,
             paused: false,
@@ -75,7 +75,7 @@ impl Wire {
 
     /// The bytes that the bus is given next, and what is complete with them.
     pub(crate) fn give(&mut self, count: usize) -> (Vec<u8>, Vec<Mark>) {
-        let bytes: Vec<u8> = self.up.drain(..count.min(self.up.len())).collect();
+        let bytes = take_front(&mut self.up, count);
         self.given += bytes.len() as u64;
         let mut marks = Vec::new();
         while self.ends.front().is_some_and(|(end, _)| *end <= self.given) {
@@ -87,14 +87,24 @@ impl Wire {
     /// The whole lines among the next bytes that the peer reads.
     pub(crate) fn hear(&mut self, count: usize) -> Vec<Vec<u8>> {
         let mut lines = Vec::new();
-        for byte in self.down.drain(..count.min(self.down.len())) {
-            match byte {
-                b'\n' => lines.push(std::mem::take(&mut self.heard)),
-                _ => self.heard.push(byte),
+        let bytes = take_front(&mut self.down, count);
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            match part.strip_suffix(b"\n") {
+                Some(end) => {
+                    self.heard.extend_from_slice(end);
+                    lines.push(std::mem::take(&mut self.heard));
+                }
+                None => self.heard.extend_from_slice(part),
             }
         }
         lines
     }
+}
+
+/// The first bytes of these, which are then without them.
+pub(crate) fn take_front(bytes: &mut Vec<u8>, count: usize) -> Vec<u8> {
+    let rest = bytes.split_off(count.min(bytes.len()));
+    std::mem::replace(bytes, rest)
 }
 
 /// What happened: always as a hash, and as text for whoever replays a seed.
@@ -123,8 +133,10 @@ impl Trace {
     }
 
     fn mix(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.hash = (self.hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.hash = (self.hash ^ u64::from_le_bytes(word)).wrapping_mul(0x100_0000_01b3).rotate_left(23);
         }
     }
 }

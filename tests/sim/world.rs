@@ -14,7 +14,7 @@ use crate::ledger::{ConnBook, Peer};
 use crate::oracle::{Oracle, broken};
 use crate::plan::{self, Plan};
 use crate::rng::Rng;
-use crate::wire::{Mark, Trace, Wire};
+use crate::wire::{Mark, Trace, Wire, take_front};
 use crate::worker::{State, Worker};
 
 pub(crate) struct World {
@@ -185,8 +185,8 @@ impl World {
         let wire = self.wire(peer);
         wire.flush = !all;
         wire.at_start = taken.last() == Some(&b'\n');
-        let said: Vec<u8> = wire.said.drain(..count).collect();
-        wire.down.extend(&taken);
+        let said = take_front(&mut wire.said, count);
+        wire.down.extend_from_slice(&taken);
         if said != taken {
             broken!("(4) identical bytes", "what was queued for {peer:?} has changed");
         }
@@ -277,7 +277,7 @@ impl World {
             if let (Peer::Client(conn), true) = (peer, wire.said.is_empty()) {
                 self.oracle.conns[*conn].took = self.now;
             }
-            wire.said.extend(new);
+            wire.said.extend_from_slice(new);
             into.extend(new.split_inclusive(|byte| *byte == b'\n').map(|line| (*peer, line.to_vec())));
         }
         for (peer, line) in &to_workers {

@@ -160,7 +160,7 @@ impl Bus {
                     && !worker.can_speak(handshake)
                     && !worker.retiring
                     && worker.belongs_to.is_none_or(|owner| owner == link)
-                    && self.is_idle(worker)
+                    && (self.is_idle(worker) || self.is_warming_up(worker))
             })
         })?;
         self.replace(id);
@@ -217,6 +217,14 @@ impl Bus {
         let mut left: Vec<_> = worker.sessions.values().copied().filter(is_left).collect();
         left.sort();
         left
+    }
+
+    /// It is being initialized ahead of use, and nobody waits for that.
+    fn is_warming_up(&self, worker: &Worker) -> bool {
+        matches!(worker.speech, Speech::Awaiting(_))
+            && worker.sessions.is_empty()
+            && worker.waits.is_empty()
+            && self.calls.owed_by(worker.party).all(|(_, call)| call.purpose == Purpose::Initialize)
     }
 
     pub(super) fn is_idle(&self, worker: &Worker) -> bool {

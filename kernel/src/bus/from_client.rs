@@ -53,7 +53,12 @@ impl Bus {
             Err(malformed) if first && matches!(malformed.fault, Fault::Syntax { .. }) => {
                 return self.client_leaves(link);
             }
-            Err(malformed) => return self.refuse(link, None, &Refusal::malformed(&malformed)),
+            Err(malformed) => {
+                let answered = malformed.id.filter(|_| malformed.answer).map(|id| id.of(line));
+                let refusal = Refusal::malformed(&malformed);
+                self.fail_answer(link, answered, &refusal);
+                return self.refuse(link, None, &refusal);
+            }
         };
         match envelope.kind {
             Kind::Answer { .. } => self.client_answers(link, line, &envelope),
@@ -73,19 +78,20 @@ impl Bus {
             Err(refusal) => refusal,
             Ok(()) => Refusal::too_large(self.limits.max_input_buffer),
         };
-        if skim.is_answer() {
-            // It was asked something, and this was to be the answer: the agent hears of it too.
-            let party = self.clients.get(link.0).map(|client| client.party);
-            if let (Some(party), Some(key)) = (party, skim.id().and_then(CallKey::from_wire))
-                && self.calls.get(key).is_some_and(|call| call.asked == party)
-            {
-                self.settle_pending(key);
-                self.refuse_call(key, &refusal);
-            }
-            return self.refuse(link, None, &refusal);
-        }
+        self.fail_answer(link, skim.id().filter(|_| skim.is_answer()), &refusal);
         let id = skim.id().filter(|_| skim.is_request());
         self.refuse(link, id, &refusal);
+    }
+
+    /// The client was asked something, and this, which cannot be passed on, was to be the answer: the agent hears of it.
+    fn fail_answer(&mut self, link: Link, id: Option<&[u8]>, refusal: &Refusal) {
+        let party = self.clients.get(link.0).map(|client| client.party);
+        if let (Some(party), Some(key)) = (party, id.and_then(CallKey::from_wire))
+            && self.calls.get(key).is_some_and(|call| call.asked == party)
+        {
+            self.settle_pending(key);
+            self.refuse_call(key, refusal);
+        }
     }
 
     fn refuse_client(&mut self, link: Link, line: &[u8], envelope: &Envelope, refusal: &Refusal) {

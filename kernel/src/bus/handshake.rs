@@ -70,12 +70,21 @@ impl Handshake {
     }
 }
 
-/// Keys in order; an empty object says as little as none at all.
+/// A capability that is left out is not there: false, null and an empty object say no more than that.
+fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Object(members) => members.values().all(is_nothing),
+        _ => false,
+    }
+}
+
+/// Keys in order, and only those that say something.
 fn write_sorted(value: &Value, out: &mut String) {
     match value {
-        Value::Object(members) if members.is_empty() => out.push_str("null"),
+        nothing if is_nothing(nothing) => out.push_str("null"),
         Value::Object(members) => {
-            let mut members: Vec<_> = members.iter().collect();
+            let mut members: Vec<_> = members.iter().filter(|(_, member)| !is_nothing(member)).collect();
             members.sort_by_key(|(name, _)| *name);
             out.push('{');
             for (name, member) in members {
@@ -164,7 +173,10 @@ mod tests {
         for (at, one) in all.iter().enumerate() {
             assert!(all[at + 1..].iter().all(|other| other != one), "{one:?}");
         }
-        assert_eq!(of(r#"{"protocolVersion":1}"#), of(r#"{"protocolVersion":1,"clientCapabilities":{}}"#));
+        let none = of(r#"{"protocolVersion":1}"#);
+        for capabilities in ["{}", "null", r#"{"terminal":false}"#, r#"{"fs":{"readTextFile":false}}"#] {
+            assert_eq!(none, of(&format!(r#"{{"protocolVersion":1,"clientCapabilities":{capabilities}}}"#)));
+        }
     }
 
     #[test]

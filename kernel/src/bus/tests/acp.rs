@@ -136,6 +136,19 @@ fn agents_ask_and_the_answers_go_back_to_those_who_asked() {
 }
 
 #[test]
+fn an_agent_hears_of_an_answer_that_is_none() {
+    let mut bus = TestBus::with(1);
+    let (client, worker) = (bus.client(), bus.worker(0));
+    bus.opens(client, worker, "s1");
+    bus.sends(worker, r#"{"id":5,"method":"terminal/create","params":{"sessionId":"s1"}}"#);
+    let (wire, _) = bus.sees_request(client, "terminal/create");
+    bus.sends(client, &format!(r#"{{"id":{wire},"result":1,"error":{{}}}}"#));
+    bus.sees_error(client, Value::Null, "invalid");
+    bus.sees_error(worker, json!(5), "invalid");
+    bus.is_idle();
+}
+
+#[test]
 fn early_updates_wait_for_the_answer_that_names_their_session() {
     let mut bus = TestBus::with(1);
     let (ann, ben, worker) = (bus.client(), bus.client(), bus.worker(0));

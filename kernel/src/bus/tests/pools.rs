@@ -143,3 +143,19 @@ fn a_session_that_was_left_makes_room_for_a_new_one() {
     bus.sends(carl, r#"{"id":2,"method":"session/new","params":{}}"#);
     bus.sees_error(carl, json!(2), "busy");
 }
+
+#[test]
+fn a_client_of_another_kind_does_not_find_a_worker_that_is_only_warming_up_busy() {
+    let mut bus = TestBus::unstarted(config(vec![pool("agents", 1)], Limits::default()));
+    bus.bus.remember("agents", br#"{"protocolVersion":1}"#);
+    bus.act();
+    let worker = bus.worker(0);
+    bus.sees_request(worker, "initialize");
+    let client = bus.acp_client();
+    bus.sees_nothing(client);
+    bus.crashes(0);
+    let next = bus.worker(1);
+    bus.greets(next);
+    assert_eq!(bus.sees_json(client)["id"], 0);
+    bus.is_idle();
+}

@@ -1,0 +1,317 @@
+"""The agents that stand behind the bus: how each is started offline, what to say to it, and what it can do.
+
+Every agent has a HOME of its own inside the run's folder, and a proxy setting that leads nowhere, so that only the fake model
+server on loopback answers it. `cannot` names the steps that an agent has no way to show, with the reason that the report prints;
+every other step must pass.
+"""
+
+import json
+import pathlib
+from dataclasses import dataclass, field
+from typing import Callable
+
+import install
+
+
+
+@dataclass
+class Agent:
+    name: str
+    tier: int
+    pin: str
+    """What is installed, with its version, for the report."""
+    command: Callable[["Place"], list]
+    env: Callable[["Place"], dict] = lambda place: {}
+    files: Callable[["Place"], dict] = lambda place: {}
+    """Settings to be found in its HOME, by path."""
+    plain: str = "Say {tag}"
+    """A prompt whose answer holds the tag, where `tags` is true."""
+    long: str = "Say {tag} COUNT=150"
+    endless: str = "Say {tag} COUNT=4000"
+    tool: str = "USE_TOOL {tag}"
+    permission: str | None = None
+    """A prompt that asks for a permission, where the tool prompt does not."""
+    recall: str | None = "RECALL {tag}"
+    tags: bool = True
+    proof: bool = True
+    """Whether the tool prompt writes proof.txt into the session's folder."""
+    resumes: bool | str = True
+    """Whether a session goes on after kill -9; else its client is told that it is lost. `sometimes`: either is right."""
+    cannot: dict = field(default_factory=dict)
+    not_with: dict = field(default_factory=dict)
+    """Programs that cannot talk to this agent even without a bus, with the reason."""
+
+
+@dataclass
+class Place:
+    """Where an agent runs: its home, the model server's port, and the bus that starts it."""
+
+    home: pathlib.Path
+    model_port: int
+
+    def model(self, path=""):
+        return f"http://127.0.0.1:{self.model_port}{path}"
+
+
+def node_program(name, program, *arguments):
+    return lambda place: [str(install.npm(name) / ".bin" / program), *arguments]
+
+
+def python_program(name, program, *arguments):
+    return lambda place: [str(install.pip(name) / program), *arguments]
+
+
+def new_node(env):
+    """The same environment with a Node that is newer than the machine's first in PATH."""
+    return lambda place: {**env(place), "PATH": f"{install.node_folder()}:/usr/local/bin:/usr/bin:/bin"}
+
+
+def codex_config(policy):
+    return lambda place: {".codex/config.toml": codex_toml(place, policy)}
+
+
+def codex_toml(place, policy):
+    return f"""
+model = "fake-model"
+model_provider = "fake"
+approval_policy = "{policy}"
+sandbox_mode = "danger-full-access"
+
+[model_providers.fake]
+name = "fake"
+base_url = "{place.model('/v1')}"
+wire_api = "responses"
+env_key = "FAKE_KEY"
+"""
+
+
+def codex_env(place):
+    request = json.dumps({"methodId": "api-key"})
+    keys = {"FAKE_KEY": "fake", "CODEX_API_KEY": "fake", "OPENAI_API_KEY": "fake", "NO_BROWSER": "1"}
+    return {**keys, "DEFAULT_AUTH_REQUEST": request, "CODEX_HOME": str(place.home / ".codex")}
+
+
+def opencode_config(place):
+    options = {"baseURL": place.model("/v1"), "apiKey": "fake"}
+    model = {"name": "fake", "tool_call": True, "limit": {"context": 100000, "output": 8000}}
+    provider = {"npm": "@ai-sdk/openai-compatible", "name": "fake", "options": options, "models": {"fake-model": model}}
+    config = {"model": "fake/fake-model", "small_model": "fake/fake-model", "provider": {"fake": provider}}
+    return json.dumps({**config, "permission": {"bash": "ask"}, "autoupdate": False, "share": "disabled"})
+
+
+def gemini_settings(place):
+    settings = {"security": {"auth": {"selectedType": "gemini-api-key"}}, "privacy": {"usageStatisticsEnabled": False}}
+    return {".gemini/settings.json": json.dumps(settings)}
+
+
+def kimi_config(place):
+    text = f"""
+default_model = "fake"
+
+[providers.fake]
+type = "openai"
+base_url = "{place.model('/v1')}"
+api_key = "fake"
+
+[models.fake]
+provider = "fake"
+model = "fake-model"
+max_context_size = 100000
+"""
+    return {".kimi-code/config.toml": text}
+
+
+def vibe_config(place):
+    text = f"""
+active_model = "fake"
+enable_telemetry = false
+enable_update_checks = false
+
+[[providers]]
+name = "fake"
+api_base = "{place.model('/v1')}"
+api_key_env_var = "FAKE_KEY"
+backend = "generic"
+
+[[models]]
+name = "fake-model"
+provider = "fake"
+alias = "fake"
+"""
+    return {".vibe/config.toml": text}
+
+
+def hermes_config(place):
+    model = f"provider: custom\n  base_url: {place.model('/v1')}\n  api_key: fake\n  default: fake-model"
+    return {".hermes/config.yaml": f"model:\n  {model}\n"}
+
+
+# For agents that send even loopback requests through a proxy.
+UNPROXIED = {name: "" for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")}
+USAGE = {"yopo": "yopo 11.0.0 does not know usage_update, which this agent sends"}
+FOLDER = {"yopo": "yopo 11.0.0 names the folder \".\", and this agent wants an absolute one"}
+INSTANT = "answers at once, so there is no turn to cut short"
+
+AGENTS = [
+    Agent(
+        name="echo",
+        tier=1,
+        pin="stdio-bus agent echo",
+        command=lambda place: ["@bus", "agent", "echo", "--delay-ms", "20", "--state", str(place.home / "state")],
+        plain="{tag} one two three four five six seven eight nine ten",
+        long="{tag} " + "and on " * 80,
+        endless="{tag} " + "and on " * 3000,
+        tool="/tool",
+        permission="/ask",
+        recall=None,
+        proof=False,
+    ),
+    Agent(
+        name="python-example",
+        tier=1,
+        pin=f"agent-client-protocol {install.PINS['sdist']['agent-client-protocol']} examples/agent.py",
+        command=lambda place: [str(install.suite_python()), str(install.sdist("agent-client-protocol") / "examples/agent.py")],
+        resumes=False,
+        recall=None,
+        cannot={"tool": "has no tools", "permission": "has no tools", "cancel": INSTANT},
+    ),
+    Agent(
+        name="python-echo",
+        tier=1,
+        pin=f"agent-client-protocol {install.PINS['sdist']['agent-client-protocol']} examples/echo_agent.py",
+        command=lambda place: [str(install.suite_python()), str(install.sdist("agent-client-protocol") / "examples/echo_agent.py")],
+        resumes=False,
+        recall=None,
+        cannot={"tool": "has no tools", "permission": "has no tools", "cancel": INSTANT},
+    ),
+    Agent(
+        name="typescript-example",
+        tier=1,
+        pin=install.PINS["npm"]["typescript-examples"] + " dist/examples/agent.js",
+        command=lambda place: [
+            "node",
+            str(install.npm("typescript-examples") / "@agentclientprotocol/sdk/dist/examples/agent.js"),
+        ],
+        tool=None,
+        recall=None,
+        tags=False,
+        proof=False,
+        resumes=False,
+    ),
+    Agent(
+        name="qwen",
+        tier=1,
+        pin=install.PINS["npm"]["qwen"],
+        command=node_program("qwen", "qwen", "--acp", "--auth-type", "openai"),
+        env=lambda place: {
+            "OPENAI_API_KEY": "fake",
+            "OPENAI_BASE_URL": place.model("/v1"),
+            "OPENAI_MODEL": "fake-model",
+            **UNPROXIED,
+        },
+    ),
+    Agent(
+        name="zed-codex",
+        not_with=USAGE,
+        tier=1,
+        pin=install.PINS["npm"]["zed-codex"],
+        command=node_program("zed-codex", "codex-acp"),
+        env=codex_env,
+        files=codex_config("untrusted"),
+    ),
+    Agent(
+        name="gemini",
+        tier=2,
+        pin=install.PINS["npm"]["gemini"],
+        command=node_program("gemini", "gemini", "--acp"),
+        env=lambda place: {
+            "GEMINI_API_KEY": "fake",
+            "GOOGLE_GEMINI_BASE_URL": place.model(),
+            "GEMINI_MODEL": "fake-model",
+            "GEMINI_CLI_TRUST_WORKSPACE": "true",
+            "GEMINI_CLI_NO_RELAUNCH": "true",
+        },
+        files=gemini_settings,
+        # It writes a session to disk now and then, and finds it again only if it had done so.
+        resumes="sometimes",
+    ),
+    Agent(
+        name="hermes",
+        not_with=USAGE,
+        tier=2,
+        pin=install.PINS["pip"]["hermes"],
+        command=python_program("hermes", "hermes-acp"),
+        files=hermes_config,
+        cannot={"permission": "approves its own tools"},
+    ),
+    Agent(
+        name="opencode",
+        not_with=USAGE,
+        tier=2,
+        pin=install.PINS["npm"]["opencode"],
+        command=node_program("opencode", "opencode", "acp"),
+        env=lambda place: {"OPENCODE_CONFIG_CONTENT": opencode_config(place)},
+    ),
+    Agent(
+        name="claude",
+        not_with=FOLDER,
+        tier=2,
+        pin=install.PINS["npm"]["claude"],
+        command=node_program("claude", "claude-agent-acp"),
+        env=new_node(
+            lambda place: {
+                "ANTHROPIC_BASE_URL": place.model(),
+                "ANTHROPIC_API_KEY": "fake",
+                "ANTHROPIC_MODEL": "fake-model",
+                "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            }
+        ),
+    ),
+    Agent(
+        name="codex",
+        not_with=FOLDER,
+        tier=2,
+        pin=install.PINS["npm"]["codex"],
+        command=node_program("codex", "codex-acp"),
+        env=new_node(codex_env),
+        files=codex_config("on-request"),
+        cannot={"permission": "no longer has a setting that asks for every command"},
+    ),
+    Agent(
+        name="kimi",
+        not_with=USAGE,
+        tier=2,
+        pin=install.PINS["npm"]["kimi"],
+        command=node_program("kimi", "kimi", "acp"),
+        env=new_node(lambda place: {}),
+        files=kimi_config,
+    ),
+    Agent(
+        name="copilot",
+        not_with=USAGE,
+        tier=2,
+        pin=install.PINS["npm"]["copilot"],
+        command=node_program("copilot", "copilot", "--acp"),
+        env=new_node(
+            lambda place: {
+                "COPILOT_OFFLINE": "true",
+                "COPILOT_PROVIDER_BASE_URL": place.model("/v1"),
+                "COPILOT_PROVIDER_TYPE": "openai",
+                "COPILOT_PROVIDER_API_KEY": "fake",
+                "COPILOT_MODEL": "fake-model",
+            }
+        ),
+    ),
+    Agent(
+        name="elizacp",
+        tier=2,
+        pin=install.PINS["cargo"]["elizacp"],
+        command=lambda place: [str(install.cargo("elizacp")), "acp"],
+        plain="I feel {tag}",
+        long="I feel {tag}",
+        recall=None,
+        tags=False,
+        resumes=False,
+        cannot={"tool": "has no tools", "permission": "has no tools", "cancel": INSTANT},
+    ),
+]

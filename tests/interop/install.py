@@ -1,0 +1,100 @@
+"""Gets third-party programs from the registries into the cache folder, each pinned in pins.json, each in a folder of its own.
+
+A folder carries a stamp with its pin and is used again while the pin is the same. Nothing here needs root or a network other
+than npm, PyPI and cargo. An install that fails ends the run: what the suite names must be there.
+"""
+
+import json
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+REPO = HERE.parents[1]
+PINS = json.loads((HERE / "pins.json").read_text())
+MACHINE = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+NODE = f"node-{sys.platform}-{MACHINE}"
+PINS["npm"]["node"] = f"{NODE}@{PINS['node']}"
+CACHE = pathlib.Path(os.environ.get("STDIO_BUS_INTEROP_CACHE") or REPO / "target" / "interop").resolve()
+
+
+class Missing(Exception):
+    """A program that the suite names could not be installed; holds the end of the installer's output."""
+
+
+def suite_python():
+    """The interpreter that runs the suite and its Python client: a venv with the SDK and the validator."""
+    pins = [f"{name}=={version}" for name, version in PINS["suite"].items()]
+    return _venv("suite", pins)
+
+
+def pip(name):
+    """The folder of the programs of a pinned Python package."""
+    return _venv(name, [PINS["pip"][name]]).parent
+
+
+def npm(name):
+    """The folder `node_modules` of a pinned npm package."""
+
+    def install(folder):
+        (folder / "package.json").write_text('{"private": true}\n')
+        _do(["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", PINS["npm"][name]], folder)
+
+    return _once("npm-" + name, PINS["npm"][name], install) / "node_modules"
+
+
+def cargo(name):
+    """The path of a pinned Rust program."""
+
+    def install(folder):
+        crate, version = PINS["cargo"][name].split("@")
+        _do(["cargo", "install", "--quiet", "--root", str(folder), "--version", version, crate], folder)
+
+    return _once("cargo-" + name, PINS["cargo"][name], install) / "bin" / name
+
+
+def sdist(name):
+    """The unpacked source distribution of a Python package, for the examples and workers that only it holds."""
+    pin = f"{name}=={PINS['sdist'][name]}"
+
+    def install(folder):
+        fetch = [str(suite_python()), "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", pin]
+        _do(fetch, folder)
+        (archive,) = folder.glob("*.tar.gz")
+        shutil.unpack_archive(archive, folder)
+
+    return next(path for path in _once("sdist-" + name, pin, install).iterdir() if path.is_dir())
+
+
+def node_folder():
+    """The folder of a Node that is new enough for every program here. The npm registry has one package for each kind of machine."""
+    return npm("node") / NODE / "bin"
+
+
+def _venv(name, pins):
+    def install(folder):
+        _do([sys.executable, "-m", "venv", str(folder)], REPO)
+        _do([str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *pins], folder)
+
+    return _once("pip-" + name, " ".join(pins), install) / "bin" / "python"
+
+
+def _once(name, pin, install):
+    folder = CACHE / name
+    stamp = folder / ".pin"
+    if not (stamp.exists() and stamp.read_text() == pin):
+        print(f"installing {pin}", flush=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        install(folder)
+        stamp.write_text(pin)
+    return folder
+
+
+def _do(command, folder):
+    done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        raise Missing(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-3000:]}")

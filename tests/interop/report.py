@@ -1,0 +1,91 @@
+"""What was seen: collected while the suite runs, printed as a table, written to docs/INTEROP.md."""
+
+import time
+
+import install
+from scenario import STEPS
+
+WIDTH = 20
+SIGNS = {"ok": "ok", "told": "told", "-": "–", "fail": "**fails**"}
+
+
+class Outcome:
+    def __init__(self, run):
+        self.run = run
+        self.cells, self.agents, self.seconds, self.checks, self.passed_on = {}, {}, {}, [], {}
+
+    def add(self, about, what, is_so, detail=""):
+        """A check that belongs to no cell of the table."""
+        self.checks.append((about, what, is_so, detail))
+
+    def schema(self, agent, side, count, faults, excused):
+        """What the schema said to the messages of one side; `excused` are faults that the origin itself had made."""
+        self.passed_on.setdefault(agent, set()).update(excused)
+        self.add(agent, f"{count} messages {side} are valid ACP v1", not faults and count > 0, str(faults[:3]))
+
+    def counts(self):
+        states = [cells.get(step, ("fail",))[0] for rows in self.cells.values() for cells in rows.values() for step in STEPS]
+        passed = sum(state in ("ok", "told") for state in states) + sum(is_so for _, _, is_so, _ in self.checks)
+        failed = sum(state == "fail" for state in states) + sum(not is_so for _, _, is_so, _ in self.checks)
+        return passed, failed
+
+    def print(self, seconds):
+        for agent, rows in sorted(self.cells.items()):
+            print(f"\n{agent} ({self.agents[agent].pin}), {self.seconds[agent]:.0f} s")
+            print(" " * WIDTH + " ".join(f"{step:>12}" for step in STEPS))
+            for client, cells in rows.items():
+                print(f"{client:<{WIDTH}}" + " ".join(f"{cells.get(step, ('fail',))[0]:>12}" for step in STEPS))
+        print()
+        for agent, kinds in sorted(self.passed_on.items()):
+            for kind in sorted(kinds):
+                print(f"note: {agent}: passed on as it came, though not in the schema: {kind}")
+        for agent, rows in sorted(self.cells.items()):
+            for client, cells in rows.items():
+                for step, (state, detail) in cells.items():
+                    if state == "fail":
+                        print(f"FAILED {agent} / {client} / {step}: {detail}\n       see {self.run / agent}")
+                if missing := [step for step in STEPS if step not in cells]:
+                    print(f"FAILED {agent} / {client}: not reached: {', '.join(missing)}")
+        for about, what, is_so, detail in self.checks:
+            if not is_so:
+                print(f"FAILED {about}: {what}: {detail}\n       see {self.run / about}")
+        passed, failed = self.counts()
+        print(f"\n{seconds:.0f} s, every message under {self.run}")
+        print(f"{passed} passed, {failed} failed")
+
+    def write(self, path, bus_version, command):
+        """docs/INTEROP.md, from what this run saw and nothing else."""
+        path.write_text("\n".join(self.page(bus_version, command)) + "\n")
+
+    def page(self, bus_version, command):
+        passed, failed = self.counts()
+        pins = install.PINS
+        yield "# Seen to work"
+        yield ""
+        yield f"Written by `{command}`: {bus_version}, {time.strftime('%Y-%m-%d')}, {passed} passed, {failed} failed."
+        yield "Every cell was seen in that run, with unmodified programs from npm, PyPI and cargo and a fake model server on loopback."
+        yield ""
+        yield "Clients, all at once on one worker process of each agent:"
+        yield ""
+        yield f"- python: PyPI agent-client-protocol {pins['suite']['agent-client-protocol']}; typescript: npm {pins['npm']['typescript-sdk']};"
+        yield "  `tcp` over a socket, `connect` through `stdio-bus connect`"
+        yield f"- acpx: npm {pins['npm']['acpx']}; yopo: cargo {pins['cargo']['yopo']}; both through `stdio-bus connect`, two at a time"
+        yield ""
+        yield "Steps: **two sessions**: long turns of all clients at once in one process, each hears only its own; **cancel**: in mid-turn;"
+        yield "**reload**: SIGHUP with a changed configuration in everybody's turn; **crash**: kill -9 in everybody's turn, which is answered"
+        yield "`worker_lost`, then the next prompt of the same session goes on and the agent remembers (`told`: it cannot resume, and its client is"
+        yield "told that the session is lost); **leave**: everybody ends cleanly. `–`: the agent or client has no way to show it."
+        for agent, rows in sorted(self.cells.items()):
+            yield from ["", f"## {agent}", "", f"`{self.agents[agent].pin}`", ""]
+            yield f"| client | {' | '.join(STEPS)} |"
+            yield "|---" * (len(STEPS) + 1) + "|"
+            for client, cells in rows.items():
+                yield f"| {client} | " + " | ".join(SIGNS[cells.get(step, ("fail",))[0]] for step in STEPS) + " |"
+            for step, why in (self.agents[agent].cannot | self.agents[agent].not_with).items():
+                yield from ["", f"{step}: {why}."]
+            kinds = sorted(self.passed_on.get(agent, ()))
+            if kinds:
+                yield from ["", "Its own messages that the schema does not have, passed on as they came: " + "; ".join(kinds) + "."]
+        yield from ["", "## Also seen", ""]
+        for about, what, is_so, _ in sorted(self.checks):
+            yield f"- {about}: {what}{'' if is_so else ' **fails**'}"

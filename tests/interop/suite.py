@@ -1,0 +1,120 @@
+"""One run from beginning to end: installs, plays, checks, report, and whether anything was left behind."""
+
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+import habits
+import install
+import one_shot
+import report
+import schema_check
+from agents import AGENTS, Place
+from scenario import Play
+from stage import Failed, Model, left_behind
+
+# Agents under test at the same time; more would make a small machine slow rather than the run fast.
+AT_ONCE = 2
+
+
+def main(arguments):
+    options = parse(arguments)
+    chosen = [agent for agent in AGENTS if agent.name in options.only] if options.only else AGENTS
+    chosen = [agent for agent in chosen if options.only or options.all or agent.tier == 1]
+    began = time.monotonic()
+    binary = bus_binary()
+    run = install.CACHE / "runs" / time.strftime("%Y%m%d-%H%M%S")
+    run.mkdir(parents=True)
+    schema = schema_check.Schema(install.npm("typescript-sdk") / "@agentclientprotocol/sdk/schema/v1/schema.json")
+    programs = ["acpx", "yopo"] if options.all else ["acpx"]
+    fetch_all(chosen, programs)
+    model = Model(run)
+    outcome = report.Outcome(run)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+            plays = [pool.submit(play_one, agent, programs, binary, run, model, schema, outcome) for agent in chosen]
+            for play in plays:
+                play.result()
+        if not options.only:
+            habits.run_all(binary, run, outcome)
+    finally:
+        model.stop()
+    end = time.monotonic() + 5
+    while (left := left_behind(run)) and time.monotonic() < end:
+        time.sleep(0.1)
+    outcome.add("afterwards", "no process is left behind", not left, str(left))
+    for pid, _ in left:
+        os.kill(pid, signal.SIGKILL)
+    version = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    pages = [run / "INTEROP.md"] + ([install.REPO / "docs" / "INTEROP.md"] if options.all and not options.only else [])
+    for page in pages:
+        outcome.write(page, version, " ".join(["tests/interop/run", *arguments]))
+    outcome.print(time.monotonic() - began)
+    return 0 if outcome.counts()[1] == 0 else 1
+
+
+def fetch_all(chosen, programs):
+    """Installs everything before the first play, so that no step waits for a registry."""
+    install.node_folder()
+    place = Place(install.CACHE, 0)
+    for agent in chosen:
+        agent.command(place)
+        agent.env(place)
+    for name in programs:
+        one_shot.PROGRAMS[name]([], "", install.CACHE)
+    for name in install.PINS["sdist"]:
+        install.sdist(name)
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(prog="tests/interop/run", description="The interop suite.")
+    parser.add_argument("--all", action="store_true", help="the second tier too")
+    parser.add_argument("--only", action="append", default=[], choices=[agent.name for agent in AGENTS], metavar="AGENT")
+    return parser.parse_args(arguments)
+
+
+def bus_binary():
+    if os.environ.get("BUS"):
+        return str(pathlib.Path(os.environ["BUS"]).resolve(strict=True))
+    subprocess.run(["cargo", "build", "--release", "--locked", "--quiet"], cwd=install.REPO, check=True)
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or install.REPO / "target")
+    return str((install.REPO / target / "release" / "stdio-bus").resolve(strict=True))
+
+
+def play_one(agent, programs, binary, run, model, schema, outcome):
+    folder = run / agent.name
+    home = folder / "home"
+    home.mkdir(parents=True)
+    began = time.monotonic()
+    programs = [name for name in programs if name not in agent.not_with]
+    try:
+        play = Play(binary, run, agent, Place(home, model.port), folder)
+        play.perform(lambda play: play.cells.update({name: one_shot.perform(name, play) for name in programs}))
+    except (Failed, OSError, ValueError, KeyError) as fault:
+        outcome.add(agent.name, "the play ends", False, repr(fault))
+        return
+    outcome.cells[agent.name] = play.cells
+    outcome.agents[agent.name] = agent
+    outcome.seconds[agent.name] = time.monotonic() - began
+    outcome.add(agent.name, "the bus stops with exit code 0", play.exit_code == 0, str(play.exit_code))
+    check_schema(play, schema, outcome)
+
+
+def check_schema(play, schema, outcome):
+    """What the bus sent to the workers and to each client, less what the other side had got wrong itself."""
+    workers, wires = play.bus.workers(), play.wires()
+    of_agent = {fault for one in workers for fault, _ in schema_check.check(schema, one, "out")[0]}
+    of_clients = {fault for name in wires for one in wires[name] for fault, _ in schema_check.check(schema, one, "in")[0]}
+    sides = [("to the agent", workers, "in", of_clients)]
+    sides += [(f"to {name}", wires[name], "out", of_agent) for name in wires]
+    for side, recordings, direction, excused in sides:
+        faults, count = [], 0
+        for one in recordings:
+            some, more = schema_check.check(schema, one, direction)
+            faults, count = faults + some, count + more
+        own = [(fault, line) for fault, line in faults if fault not in excused]
+        outcome.schema(play.agent.name, side, count, own, [fault for fault, _ in faults if fault in excused])
