@@ -83,7 +83,7 @@ impl Bus {
         self.refuse(link, id, &refusal);
     }
 
-    /// The client was asked something, and this, which cannot be passed on, was to be the answer: the agent hears of it.
+    /// The client was asked something, and this, which cannot be passed on, was to be the answer: the agent is told.
     fn fail_answer(&mut self, link: Link, id: Option<&[u8]>, refusal: &Refusal) {
         let party = self.clients.get(link.0).map(|client| client.party);
         if let (Some(party), Some(key)) = (party, id.and_then(CallKey::from_wire))
