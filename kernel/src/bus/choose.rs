@@ -277,6 +277,10 @@ impl Bus {
                 pool.name()
             ));
         }
+        // All of them have just died together: the pool is not down, only this call came too late for them.
+        if let Some(dying) = workers.iter().find(|worker| worker.life.is_closing()) {
+            return Refusal::worker_lost(&dying.config, dying.index, &dying.death);
+        }
         let why = workers.iter().find_map(|worker| worker.last_words.as_deref());
         Refusal::pool_down(&pool.config, why.unwrap_or("it is being stopped"))
     }

@@ -119,6 +119,11 @@ impl Life {
         self.is == Is::Up
     }
 
+    /// It has closed its pipes, and its exit is not known yet.
+    pub(super) fn is_closing(&self) -> bool {
+        matches!(self.is, Is::Closing { .. })
+    }
+
     /// It is not up but will be, so that it is worth waiting for.
     pub(super) fn is_coming(&self) -> bool {
         match self.is {

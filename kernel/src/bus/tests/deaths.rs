@@ -108,6 +108,20 @@ fn a_worker_that_closes_its_pipes_but_lives_is_stopped() {
 }
 
 #[test]
+fn a_pool_whose_workers_are_just_dying_is_not_down() {
+    let mut bus = TestBus::with(1);
+    let (client, worker) = (bus.client(), bus.worker(0));
+    bus.happens(Event::Ended(worker));
+    bus.sends(client, r#"{"id":1,"method":"m"}"#);
+    bus.sees_error(client, json!(1), "worker_lost");
+    bus.crashes(0);
+    bus.sends(client, r#"{"id":2,"method":"m"}"#);
+    bus.passes(Duration::from_millis(100));
+    let next = bus.worker(1);
+    bus.sees_request(next, "m");
+}
+
+#[test]
 fn a_program_that_does_not_exist_is_a_pool_that_is_down() {
     let mut bus = TestBus::of(config(vec![pool("good", 1), pool("bad", 1)], Limits::default()));
     bus.spawns = false;
