@@ -78,7 +78,8 @@ impl Bus {
         if let Some(worker) = self.worker_of(link) {
             return self.give_up_on_worker(worker, link);
         }
-        warn!("client {:?} took nothing while {waiting} bytes waited for it: closed", link.0);
+        let name = self.clients.get(link.0).and_then(|client| client.name.as_deref()).unwrap_or("unnamed");
+        warn!("client {:?} ({name}) took nothing while {waiting} bytes waited for it: closed", link.0);
         self.counters.stalled_clients += 1;
         self.client_leaves(link);
     }
