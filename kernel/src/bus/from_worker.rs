@@ -139,7 +139,10 @@ impl Bus {
         let mut shown = 0;
         for (at, entry) in listed.iter().enumerate() {
             let name = entry.id.map(|id| canonical(id.of(line)));
-            let held = name.and_then(|name| self.holder(worker.pool, &name, &name));
+            let held = name.and_then(|name| {
+                let own = worker.sessions.get(&*name).copied();
+                own.or_else(|| self.agents_session(worker.pool, &name))
+            });
             let session = held.and_then(|key| self.session(key));
             let foreign =
                 held.is_some_and(|key| self.is_owned(key)) && session.is_some_and(|s| s.owner != Some(to));
@@ -339,7 +342,7 @@ impl Bus {
         if let Some(span) = envelope.session {
             let name = canonical(span.of(line));
             let (own, pool) = (worker.sessions.get(&*name).copied(), worker.pool);
-            let known = if stands(Guard::OwnSessions) { own } else { self.holder(pool, &name, &name) };
+            let known = if stands(Guard::OwnSessions) { own } else { self.agents_session(pool, &name) };
             if let Some(key) = known {
                 return self.deliver(id, key, line, envelope);
             }

@@ -33,27 +33,30 @@ impl Bus {
         key
     }
 
-    /// The session that a name from elsewhere means, if it is open here or will be again: by the whole name anywhere,
-    /// or by the agent's name in this pool.
+    /// The session that a client's name from elsewhere means, if it is open here or will be again: the tag makes a
+    /// name one of a kind, without it the agent's name in this pool comes first.
     pub(super) fn holder(&self, pool: PoolId, name: &[u8], agent: &[u8]) -> Option<SessionKey> {
-        let held = || {
-            self.workers.iter().filter_map(|(_, worker)| {
-                let key = *worker.sessions.get(agent)?;
-                Some((worker, key, self.session(key)?))
-            })
-        };
-        let whole = held().find(|(_, _, session)| session.bus_name() == name && !session.is_label);
-        let by_agent = || held().find(|(worker, _, session)| worker.pool == pool && !session.is_label);
-        let lost = || {
-            let mut lost = self.sessions.iter().filter(|(_, session)| session.worker.is_none());
-            let key = lost.find(|(_, session)| {
-                let in_pool = session.again.as_ref().is_some_and(|again| again.pool == pool);
-                session.agent_name() == agent
-                    && (in_pool || session.again.is_some() && session.bus_name() == name)
-            });
-            key.map(|(key, _)| SessionKey(key))
-        };
-        whole.or_else(by_agent).map(|(_, key, _)| key).or_else(lost)
+        let whole = || self.named(agent, |_, session| session.bus_name() == name);
+        let of_agent = || self.agents_session(pool, agent);
+        if name == agent { of_agent().or_else(whole) } else { whole().or_else(of_agent) }
+    }
+
+    /// The session that the agents of this pool know by this name.
+    pub(super) fn agents_session(&self, pool: PoolId, agent: &[u8]) -> Option<SessionKey> {
+        self.named(agent, |home, _| home == pool)
+    }
+
+    /// The first session of this agent's name that fits: of the open ones, then of those lost with their worker.
+    fn named(&self, agent: &[u8], fits: impl Fn(PoolId, &Session) -> bool) -> Option<SessionKey> {
+        let mut open = self.workers.iter().filter_map(|(_, worker)| {
+            let key = *worker.sessions.get(agent)?;
+            Some((worker.pool, key, self.session(key)?))
+        });
+        let mut lost = self.sessions.iter().filter(|(_, session)| session.worker.is_none());
+        let open = open.find(|(home, _, session)| !session.is_label && fits(*home, session));
+        let again = |session: &Session| session.again.as_ref().is_some_and(|again| fits(again.pool, session));
+        let mut lost = || lost.find(|(_, session)| session.agent_name() == agent && again(session));
+        open.map(|(_, key, _)| key).or_else(|| lost().map(|(key, _)| SessionKey(key)))
     }
 
     /// Somebody is connected whose session it is. One who will say nothing more has let it go.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Event, INITIALIZE, Limits, Mode, TestBus, config, pool};
+use super::{Config, Event, INITIALIZE, Limits, Mode, TestBus, config, pool};
 
 #[test]
 fn a_worker_is_initialized_once_and_later_clients_hear_its_answer() {
@@ -313,6 +313,25 @@ fn a_list_shows_the_clients_names_and_hides_what_others_hold() {
         bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{"sessions":{listed}}}}}"#));
         assert_eq!(bus.sees_json(ann)["result"]["sessions"], shown);
     }
+}
+
+#[test]
+fn a_session_that_is_hidden_stays_so_for_one_who_has_its_name_from_another_pool() {
+    let pools = config(vec![pool("a", 1), pool("b", 1)], Limits::default());
+    let mut bus = TestBus::of(Config { default_pool: Some("a".into()), ..pools });
+    let (ann, ben, here, there) = (bus.client(), bus.client(), bus.worker(0), bus.worker(1));
+    bus.sends(ann, r#"{"id":1,"method":"session/load","params":{"sessionId":"s","_meta":{"bus/pool":"b"}}}"#);
+    let (wire, _) = bus.sees_request(there, "session/load");
+    bus.sends(there, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
+    bus.sees_json(ann);
+    bus.sends(ben, r#"{"id":1,"method":"session/new"}"#);
+    let (wire, _) = bus.sees_request(here, "session/new");
+    bus.sends(here, &format!(r#"{{"id":{wire},"result":{{"sessionId":"s"}}}}"#));
+    bus.sees_json(ben);
+    bus.sends(ann, r#"{"id":2,"method":"session/list"}"#);
+    let (wire, _) = bus.sees_request(here, "session/list");
+    bus.sends(here, &format!(r#"{{"id":{wire},"result":{{"sessions":[{{"sessionId":"s"}}]}}}}"#));
+    assert_eq!(bus.sees_json(ann)["result"]["sessions"], json!([]), "that one is ben's");
 }
 
 #[test]
