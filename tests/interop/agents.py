@@ -40,6 +40,8 @@ class Agent:
     cannot: dict = field(default_factory=dict)
     not_with: dict = field(default_factory=dict)
     """Programs that cannot talk to this agent even without a bus, with the reason."""
+    second: bool = False
+    """Whether it also speaks the second version of ACP."""
 
 
 @dataclass
@@ -255,6 +257,7 @@ AGENTS = [
     Agent(
         name="claude",
         not_with=FOLDER,
+        second=True,
         tier=2,
         pin=install.PINS["npm"]["claude"],
         command=node_program("claude", "claude-agent-acp"),
@@ -270,6 +273,7 @@ AGENTS = [
     Agent(
         name="codex",
         not_with=FOLDER,
+        second=True,
         tier=2,
         pin=install.PINS["npm"]["codex"],
         command=node_program("codex", "codex-acp"),

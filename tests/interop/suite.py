@@ -13,6 +13,7 @@ import install
 import one_shot
 import report
 import schema_check
+import second_version
 from agents import AGENTS, Place
 from scenario import Play
 from stage import Failed, Model, left_behind
@@ -102,6 +103,8 @@ def play_one(agent, programs, binary, run, model, schema, outcome):
     outcome.seconds[agent.name] = time.monotonic() - began
     outcome.add(agent.name, "the bus stops with exit code 0", play.exit_code == 0, str(play.exit_code))
     check_schema(play, schema, outcome)
+    if agent.second:
+        second_version.run_all(agent, binary, run, model, outcome)
 
 
 def check_schema(play, schema, outcome):

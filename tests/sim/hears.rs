@@ -44,6 +44,10 @@ impl Oracle {
         let name = decoded(token(filled, Hole::Session)).unwrap_or_default();
         let loading = self.loading(conn, agent);
         let seq = self.sent[serial].seq;
+        if self.inherits(conn, life, agent) {
+            self.owns(conn, life, agent, &name, seq);
+            self.session_of(life, agent).into_iter().for_each(|session| session.moved = true);
+        }
         let told_before = !self.sent[serial].said_to.is_empty();
         let owned =
             self.session_of(life, agent).filter(|s| s.owner == Some(conn) && s.name == name).map(|session| {

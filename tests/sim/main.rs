@@ -28,7 +28,7 @@ use std::panic::{self, AssertUnwindSafe};
 use kernel::bus::mutant::{Guard, with_guard_off};
 
 /// Seeds that have found something once.
-const KEPT_SEEDS: &[u64] = &[0x1810, 0x1c89, 0x2c70, 0x9d49, 0x9ff5, 0xe435];
+const KEPT_SEEDS: &[u64] = &[0x1810, 0x1c89, 0x2c70, 0x9d49, 0x9ff5, 0xe435, 0xec7a, 0x124ac, 0x1305e];
 const SEEDS: u64 = 256;
 /// In so many seeds a mutant must be caught.
 const MUTANT_SEEDS: u64 = 256;

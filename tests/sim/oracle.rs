@@ -236,7 +236,7 @@ impl Oracle {
         let since = self.sent.len();
         if let Some(known) = self.session_of(life, agent) {
             if known.owner != Some(conn) {
-                (known.moved, known.since) = (true, since);
+                (known.moved, known.since, known.newest) = (true, since, None);
             }
             (known.owner, known.name) = (Some(conn), name.to_owned());
             return;
@@ -253,6 +253,27 @@ impl Oracle {
             closed_in: 0,
             newest: None,
         });
+    }
+
+    /// A child of a session that this connection has taken up, or is taking up, which is nobody else's.
+    pub(crate) fn inherits(&self, conn: Conn, life: Life, agent: &str) -> bool {
+        let of_it = |s: &&Session| s.life == life && s.agent == *agent && s.open;
+        let known = self.sessions.iter().rev().find(of_it);
+        if known.is_some_and(|s| s.owner == Some(conn) || self.owned_by_other(conn, s)) {
+            return false;
+        }
+        let announcer = self.sent.iter().find_map(|sent| match &sent.what {
+            What::AgentTell { about: About::Session(parent), child: Some(child), .. } => {
+                (child == agent && sent.by == Peer::Worker(life)).then_some(parent)
+            }
+            _ => None,
+        });
+        announcer.is_some_and(|parent| {
+            let owned = |s: &Session| s.life == life && s.agent == *parent && s.owner == Some(conn) && s.open;
+            self.sessions.iter().any(owned)
+                || self.has_loaded(conn, parent)
+                || self.inherits(conn, life, parent)
+        })
     }
 
     /// Storm, then calm: whoever is still there has all its answers.

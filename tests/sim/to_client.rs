@@ -375,8 +375,11 @@ impl Oracle {
 
     /// Somebody else holds it, or is about to.
     fn may_be_hidden(&self, conn: Conn, agent: &str) -> bool {
-        let loads =
-            |other: Conn| other != conn && self.conns[other].open && self.loading(other, agent).is_some();
+        let inherits = |other: Conn| (0..self.lives.len()).any(|life| self.inherits(other, life, agent));
+        let loads = |other: Conn| {
+            let takes = || self.loading(other, agent).is_some() || inherits(other);
+            other != conn && self.conns[other].open && takes()
+        };
         let mut known = self.sessions.iter().filter(|s| s.agent == agent).peekable();
         // One that nobody has been told of yet is told to its owner in this very moment.
         known.peek().is_none()

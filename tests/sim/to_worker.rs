@@ -168,6 +168,7 @@ impl Oracle {
         let own = self.own_session(conn, name);
         let agent = match own {
             Some(own) if own.life == life => Some(&*own.agent),
+            _ if self.inherits(conn, life, told) => Some(told),
             _ => self.loading(conn, behind_tag(name)).map(|_| behind_tag(name)),
         };
         let murky = self.murky.contains(told) && behind_tag(name) == told;

@@ -111,6 +111,11 @@ impl Refusal {
 
     /// The whole line, without its end. `id`: as its owner spelled it.
     pub(super) fn line(&self, id: Option<&[u8]>) -> Vec<u8> {
+        answer(id, "error", &self.error())
+    }
+
+    /// The error object alone.
+    pub(super) fn error(&self) -> String {
         let mut error = format!(
             r#"{{"code":{},"message":{},"data":{{"reason":"{}""#,
             self.code,
@@ -121,7 +126,7 @@ impl Refusal {
             let _ = write!(error, r#","{key}":{value}"#);
         }
         error.push_str("}}");
-        answer(id, "error", &error)
+        error
     }
 }
 

@@ -1,6 +1,7 @@
 //! What must hold between the tables after every call from outside. For tests; it looks at everything.
 
 use super::Bus;
+use super::call::Purpose;
 use super::worker::Speech;
 use crate::key::SessionKey;
 
@@ -64,6 +65,8 @@ impl Bus {
             let labels =
                 worker.sessions.values().filter(|key| self.session(**key).is_some_and(|s| s.is_label));
             assert_eq!(labels.count(), worker.labels, "labels are counted");
+            let opening = self.calls.owed_by(worker.party).filter(|(_, call)| call.purpose == Purpose::Open);
+            assert_eq!(opening.count(), worker.opening as usize, "calls that open a session are counted");
             if matches!(worker.speech, Speech::Ready { .. }) {
                 assert!(worker.waits.is_empty(), "nothing waits for a worker that is ready");
             }

@@ -175,10 +175,11 @@ impl Bus {
                 .get(id.0)
                 .is_some_and(|worker| worker.life.is_up() && !worker.retiring && worker.can_speak(handshake))
         };
-        let left =
-            pool.workers.iter().filter(able).flat_map(|id| self.left_sessions(*id)).collect::<Vec<_>>();
-        let oldest =
-            left.into_iter().min_by_key(|key| self.session(*key).map(|session| session.keep_until))?;
+        let left = pool.workers.iter().filter(able).flat_map(|id| self.left_sessions(*id));
+        // A child goes with the session that announced it.
+        let oldest = left
+            .filter(|key| self.root(*key) == *key)
+            .min_by_key(|key| self.session(*key).map(|session| session.keep_until))?;
         let id = self.session(oldest)?.worker?;
         self.end_session(oldest);
         let worker = self.workers.get(id.0)?;

@@ -156,25 +156,6 @@ impl Field {
     }
 }
 
-/// One session of a `session/list` answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Listed {
-    pub element: Span,
-    /// Its `sessionId` with the quotes, the last one as decoders do. None if that is not a string.
-    pub id: Option<Span>,
-}
-
-/// The sessions in a `session/list` answer, `line` and `outcome` as they came out of `scan`.
-pub(crate) fn listed_sessions(line: &[u8], outcome: Span) -> Vec<Listed> {
-    let Some(sessions) = last_member(line, outcome, b"sessions") else { return Vec::new() };
-    let mut listed = Vec::new();
-    for_each_in(line, sessions, b'[', |_, element| {
-        let id = last_member(line, element, b"sessionId").filter(|id| id.of(line).starts_with(b"\""));
-        listed.push(Listed { element, id });
-    });
-    listed
-}
-
 /// What stands between the quotes of a JSON string, spelled so that equal strings are equal bytes. A string
 /// with a lone surrogate has no such spelling and stays as it is.
 pub(crate) fn canonical(token: &[u8]) -> Cow<'_, [u8]> {
@@ -489,44 +470,6 @@ fn unescaped(chars: &mut std::str::Chars<'_>) -> Option<char> {
 
 fn unquoted(token: &[u8]) -> Option<&[u8]> {
     token.strip_prefix(b"\"")?.strip_suffix(b"\"")
-}
-
-/// The value under `key` in this object.
-fn last_member(line: &[u8], object: Span, key: &[u8]) -> Option<Span> {
-    let mut found = None;
-    for_each_in(line, object, b'{', |name, value| {
-        if *canonical(name.of(line)) == *key {
-            found = Some(value);
-        }
-    });
-    found
-}
-
-/// Each element, or key and value, of a value that was validated before. Does nothing if it does not begin
-/// with this bracket.
-fn for_each_in(line: &[u8], value: Span, bracket: u8, mut each: impl FnMut(Span, Span)) {
-    // Cut at its end, so that what follows it in the line is not looked at.
-    let mut reader = Reader::new(&line[..value.end as usize]);
-    reader.at = value.start as usize;
-    if reader.peek() != bracket {
-        return;
-    }
-    reader.at += 1;
-    while !matches!(reader.past_space(), b'}' | b']' | 0) {
-        let mut name = Span::default();
-        if bracket == b'{' {
-            let Ok(span) = reader.key() else { return };
-            name = span;
-        }
-        let start = reader.at;
-        if reader.value(0).is_err() {
-            return;
-        }
-        each(name, Span::new(start, reader.at));
-        if reader.past_space() == b',' {
-            reader.at += 1;
-        }
-    }
 }
 
 #[cfg(test)]

@@ -112,7 +112,8 @@ impl Bus {
         match method {
             b"initialize" => self.client_initializes(link, line, envelope),
             b"$/cancel_request" => self.client_cancels(link, line, envelope),
-            b"authenticate" | b"logout" | b"providers/set" | b"providers/disable"
+            b"authenticate" | b"logout" | b"auth/login" | b"auth/logout" | b"providers/set"
+            | b"providers/disable"
                 if envelope.id.is_some() =>
             {
                 self.tell_all(link, line, envelope)
@@ -327,7 +328,7 @@ impl Bus {
                 "a client has at most {LABELS} sessions that it names itself"
             )));
         }
-        let mut session = Session::new(token(&name), self.tags.token(&name), id, link);
+        let mut session = Session::new(token(&name), self.tags.token(&name), id, Some(link));
         session.is_label = true;
         let agent_name: Box<[u8]> = session.agent_name().into();
         let key = SessionKey(self.sessions.insert(session));
@@ -527,7 +528,7 @@ impl Bus {
         if self.workers.get(id.0).is_some_and(|worker| worker.sessions.contains_key(agent)) {
             return Err(Refusal::unknown_session());
         }
-        let key = self.bind(link, id, token(name), token(agent));
+        let key = self.bind(Some(link), id, token(name), token(agent));
         let passed =
             self.pass_on(link, id, line, envelope, Purpose::Reopen(key), &Named::Known(key), Some(key));
         if !matches!(passed, Ok(Some(_))) {

@@ -6,16 +6,18 @@
 use log::{debug, warn};
 
 use super::answer::{Death, Refusal};
-use super::call::{Call, CallKey, Id, Party, Purpose, Who};
-use super::envelope::{Envelope, Kind, canonical, listed_sessions};
+use super::call::{Call, CallKey, Id, Party, Purpose, Who, Written};
+use super::envelope::{Envelope, Kind, canonical};
 use super::handshake::Offers;
+use super::json::Span;
 use super::mutant::{Guard, stands};
+use super::post::Post;
 use super::session::{Pending, Session, behind_tag, token};
 use super::splice::{Cut, Cuts, Decimal};
 use super::worker::{Early, Greeting, Notice, Speech, Wait};
-use super::{Bus, Skim, Worker};
+use super::{Bus, Skim, Worker, nested};
 use crate::key::{Link, SessionKey, Table, WorkerId};
-use crate::limit::{CHILDREN_TIMES, ELICITATIONS, NAME_BYTES, NOTICE_BYTES, NOTICES, OPENING_BYTES};
+use crate::limit::{ELICITATIONS, NAME_BYTES, NOTICE_BYTES, NOTICES, OPENING_BYTES};
 
 impl Bus {
     pub(super) fn worker_line(&mut self, id: WorkerId, line: &[u8]) {
@@ -60,9 +62,7 @@ impl Bus {
     }
 
     fn was_asked(&self, party: Party, key: CallKey) -> bool {
-        self.calls
-            .get(key)
-            .is_some_and(|call| call.asked == party && call.written != super::call::Written::NotYet)
+        self.calls.get(key).is_some_and(|call| call.asked == party && call.written != Written::NotYet)
     }
 
     /// The worker did answer, but nothing that could be passed on.
@@ -128,14 +128,28 @@ impl Bus {
                 cuts.add(span, &session.bus_token);
             }
         }
-        self.post.send(to, line, cuts.iter());
+        let failed = envelope.kind == Kind::Answer { failed: true };
+        let nests = failed || self.workers.get(id.0).is_some_and(|worker| worker.offers.nests);
+        let nested = if nests { nested::in_answer(line, envelope) } else { Vec::new() };
+        let nested = self.names_for(to, id, line, &nested);
+        send_cut(&mut self.post, to, line, &cuts, &nested);
+    }
+
+    /// What this client calls those of its sessions that a line names in these places.
+    fn names_for(&self, to: Link, id: WorkerId, line: &[u8], places: &[Span]) -> Vec<(Span, Box<[u8]>)> {
+        let known = places.iter().filter_map(|span| {
+            let session = spoken_of(&self.workers, &self.sessions, id, span.of(line))?;
+            (session.owner == Some(to)).then(|| (*span, session.bus_token.clone()))
+        });
+        known.collect()
     }
 
     fn answer_list(&mut self, id: WorkerId, call: &Call, line: &[u8], envelope: &Envelope) {
         let (Some(to), Some(span)) = (self.asking_client(call.asker), envelope.id) else { return };
         let Some(worker) = self.workers.get(id.0) else { return };
         let mut cuts = vec![(span, call.id.as_bytes().to_vec())];
-        let listed = envelope.outcome.map(|outcome| listed_sessions(line, outcome)).unwrap_or_default();
+        let listed =
+            envelope.outcome.map(|outcome| nested::listed_sessions(line, outcome)).unwrap_or_default();
         let mut shown = 0;
         for (at, entry) in listed.iter().enumerate() {
             let name = entry.id.map(|id| canonical(id.of(line)));
@@ -177,7 +191,7 @@ impl Bus {
         if envelope.kind == (Kind::Answer { failed: true }) {
             return self.no_start(id, "answered initialize with an error", Some(outcome.of(line)));
         }
-        worker.offers = Offers::of(outcome.of(line));
+        worker.offers = Offers::of(outcome.of(line), &handshake);
         let answer = Some(Greeting { line: line.into(), id: span }.into());
         worker.speech = Speech::Ready { handshake: handshake.clone(), answer };
         let pool = worker.pool;
@@ -282,7 +296,7 @@ impl Bus {
             None => self.close_at_agent(id, &agent),
             Some(owner) => {
                 let bus = self.tags.token(&name);
-                let session = self.bind(owner, id, bus, agent);
+                let session = self.bind(Some(owner), id, bus, agent);
                 self.answer(id, call, line, envelope);
                 self.keep_opening(session, line, envelope);
                 self.keep_again(session, id, call.opening.as_deref());
@@ -302,7 +316,7 @@ impl Bus {
         }
     }
 
-    fn deliver_early(&mut self, id: WorkerId, name: &[u8]) {
+    pub(super) fn deliver_early(&mut self, id: WorkerId, name: &[u8]) {
         let Some(worker) = self.workers.get_mut(id.0) else { return };
         let (now_known, still_early) =
             std::mem::take(&mut worker.early).into_iter().partition(|e| *e.name == *name);
@@ -324,7 +338,7 @@ impl Bus {
     pub(super) fn opening_ended(&mut self, asked: Party) {
         let Who::Worker(id) = self.calls.who(asked) else { return };
         let Some(worker) = self.workers.get_mut(id.0) else { return };
-        worker.opening = worker.opening.saturating_sub(1);
+        worker.opening -= 1;
         if worker.opening == 0 {
             for Early { line, .. } in std::mem::take(&mut worker.early) {
                 self.forget_early(id, line.len());
@@ -339,6 +353,10 @@ impl Bus {
     /// A request or notification of a worker.
     fn worker_speaks(&mut self, id: WorkerId, line: &[u8], envelope: &Envelope) {
         let Some(worker) = self.workers.get_mut(id.0) else { return };
+        if matches!(worker.speech, Speech::Reserved(_)) {
+            // All that is known of it is of its next life.
+            return self.concerns_nobody(id, line, envelope, &Refusal::unknown_session());
+        }
         if let Some(span) = envelope.session {
             let name = canonical(span.of(line));
             let (own, pool) = (worker.sessions.get(&*name).copied(), worker.pool);
@@ -375,15 +393,22 @@ impl Bus {
 
     /// To the owner of a session, or kept for it.
     fn deliver(&mut self, id: WorkerId, key: SessionKey, line: &[u8], envelope: &Envelope) {
-        if envelope.kind == Kind::Notification && self.is_replay(key) {
-            return;
+        if envelope.kind == Kind::Notification {
+            if self.is_replay(key) {
+                return;
+            }
+            self.note_work(id, key, line);
         }
         if envelope.method.of(line) == b"session/request_permission" && self.permit(id, line, envelope) {
             return;
         }
         let Some(session) = self.sessions.get(key.0) else { return };
         let owner = session.owner.and_then(|owner| Some((owner, self.post.peer(owner)?)));
-        let Some((owner, peer)) = owner else { return self.miss(key, line) };
+        let Some((owner, peer)) = owner else {
+            let child = self.adopt_child(id, key, line, envelope);
+            self.miss(key, line);
+            return child.into_iter().for_each(|child| self.deliver_early(id, &child));
+        };
         let (asked, ended) = (peer.party, peer.ended);
         if ended && session.is_label && envelope.kind == Kind::Request {
             return self.concerns_nobody(id, line, envelope, &Refusal::client_gone());
@@ -395,9 +420,7 @@ impl Bus {
                 return self.keep_questions(key);
             }
         }
-        if let Some(span) = envelope.child {
-            self.adopt_child(id, owner, &canonical(span.of(line)));
-        }
+        let child = self.adopt_child(id, key, line, envelope);
         let mut call = None;
         if let Some(span) = envelope.id {
             if let Err(refusal) = self.has_room() {
@@ -407,6 +430,9 @@ impl Bus {
             let key = self.calls.ask(worker.party, asked, Id::new(span.of(line)), Purpose::Ask, Some(key));
             call = Some((key, span, Decimal::of(key.wire())));
         }
+        let nests = self.workers.get(id.0).is_some_and(|worker| worker.offers.nests);
+        let nested = if nests { nested::in_update(line, envelope) } else { Vec::new() };
+        let nested = self.names_for(owner, id, line, &nested);
         let Some(session) = self.sessions.get(key.0) else { return };
         let mut cuts = Cuts::none();
         if let Some((_, span, wire)) = &call {
@@ -420,7 +446,7 @@ impl Bus {
         {
             cuts.add(span, &child.bus_token);
         }
-        let written = self.post.send(owner, line, cuts.iter());
+        let written = send_cut(&mut self.post, owner, line, &cuts, &nested);
         if let (Some((call, ..)), Some(written)) = (call, written) {
             if let Some(call) = self.calls.get_mut(call) {
                 call.written = written;
@@ -433,16 +459,7 @@ impl Bus {
         if let Some(span) = envelope.elicitation {
             self.remember_elicitation(id, canonical(span.of(line)).into_owned().into(), owner);
         }
-    }
-
-    /// A subagent's session belongs to whoever owns the session that announced it.
-    fn adopt_child(&mut self, id: WorkerId, owner: Link, name: &[u8]) {
-        let Some(worker) = self.workers.get(id.0) else { return };
-        let many = worker.config.max_sessions as usize * CHILDREN_TIMES;
-        if !worker.sessions.contains_key(name) && name.len() <= NAME_BYTES && worker.sessions.len() < many {
-            let bus = self.tags.token(name);
-            self.bind(owner, id, bus, token(name));
-        }
+        child.into_iter().for_each(|child| self.deliver_early(id, &child));
     }
 
     /// An agent takes back what it asked.
@@ -543,6 +560,23 @@ impl Bus {
             _ => self.counters.dropped_notifications += 1,
         }
     }
+}
+
+/// Sends a line with the cuts of routing and those deeper in it.
+fn send_cut(
+    post: &mut Post,
+    to: Link,
+    line: &[u8],
+    cuts: &Cuts<'_>,
+    nested: &[(Span, Box<[u8]>)],
+) -> Option<Written> {
+    if nested.is_empty() {
+        return post.send(to, line, cuts.iter());
+    }
+    let nested = nested.iter().map(|(span, with)| Cut::new(*span, with));
+    let mut all: Vec<_> = cuts.iter().chain(nested).collect();
+    all.sort_by_key(|cut| cut.span.start);
+    post.send(to, line, all.into_iter())
 }
 
 /// The session of this worker that a token names.

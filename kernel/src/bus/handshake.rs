@@ -1,10 +1,11 @@
 //! Which initialize a worker has had, and what it answered.
 //!
-//! Clients whose `protocolVersion` and `clientCapabilities` mean the same have the same handshake and may share
-//! a worker. Who they are (`clientInfo`, `_meta`) makes no difference.
+//! Clients whose `protocolVersion` and `clientCapabilities` (`capabilities` in ACP's second version) mean the same
+//! have the same handshake and may share a worker. Who they are (`clientInfo`, `_meta`) makes no difference.
 
 use std::sync::Arc;
 
+use memchr::memmem;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -36,6 +37,7 @@ impl Handshake {
             #[serde(borrow)]
             protocol_version: Option<&'a RawValue>,
             client_capabilities: Option<Value>,
+            capabilities: Option<Value>,
         }
 
         let params = params.unwrap_or(b"{}");
@@ -44,6 +46,9 @@ impl Handshake {
                 let mut key = known.protocol_version.map_or("null", RawValue::get).to_owned();
                 key.push(' ');
                 write_sorted(&known.client_capabilities.unwrap_or(Value::Null), &mut key);
+                if let Some(second) = known.capabilities.filter(|second| !is_nothing(second)) {
+                    write_sorted(&second, &mut key);
+                }
                 key.into_bytes()
             }
             // Whatever that is, only its like may share a worker with it.
@@ -116,6 +121,10 @@ pub(super) struct Offers {
     pub(super) loads: bool,
     /// How a session of a process that is gone can be opened in another.
     pub(super) reopens: Option<Reopens>,
+    /// It speaks ACP's second version, where a `session/resume` replays if asked to, and updates tell what goes on.
+    pub(super) tells_work: bool,
+    /// It may name sessions of its client in what it says of others.
+    pub(super) nests: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,8 +137,13 @@ pub(super) enum Reopens {
 
 impl Offers {
     /// From the result of initialize.
-    pub(super) fn of(result: &[u8]) -> Offers {
+    pub(super) fn of(result: &[u8], handshake: &Handshake) -> Offers {
         let result: Value = serde_json::from_slice(result).unwrap_or_default();
+        if result["protocolVersion"].as_u64().is_some_and(|version| version >= 2) {
+            let sessions = !result["capabilities"]["session"].is_null();
+            let reopens = sessions.then_some(Reopens::Resume);
+            return Offers { close: sessions, loads: false, reopens, tells_work: true, nests: true };
+        }
         let agent = &result["agentCapabilities"];
         let sessions = &agent["sessionCapabilities"];
         let loads = agent["loadSession"] == true;
@@ -137,7 +151,9 @@ impl Offers {
             true => Some(Reopens::Resume),
             false => loads.then_some(Reopens::Load),
         };
-        Offers { close: !sessions["close"].is_null(), loads, reopens }
+        // Agents speak of subagents only to clients that said they know of them.
+        let nests = memmem::find(&handshake.params, br#""subagents""#).is_some();
+        Offers { close: !sessions["close"].is_null(), loads, reopens, tells_work: false, nests }
     }
 }
 
@@ -190,7 +206,9 @@ mod tests {
 
     #[test]
     fn offers_are_read_from_the_answer() {
-        let of = |agent: &str| Offers::of(format!(r#"{{"agentCapabilities":{agent}}}"#).as_bytes());
+        let of = |agent: &str| {
+            Offers::of(format!(r#"{{"agentCapabilities":{agent}}}"#).as_bytes(), &Handshake::plain())
+        };
         assert_eq!(of("{}"), Offers::default());
         assert_eq!(
             of(r#"{"sessionCapabilities":{"close":null,"resume":null},"loadSession":false}"#),

@@ -12,9 +12,10 @@ use super::call::{THE_BUS, Who};
 use super::envelope::Envelope;
 use super::life::Input;
 use super::pool::PoolId;
+use super::worker::Wait;
 use super::{Action, Bus, Moment};
 use crate::config::{Config, Mode, PoolConfig};
-use crate::key::{Link, WorkerId};
+use crate::key::{Link, SessionKey, WorkerId};
 use crate::limit::LAST_WORDS;
 
 /// How far the stop is.
@@ -264,7 +265,7 @@ impl Bus {
     /// Goes on with the stop as far as it can.
     pub(super) fn stop_further(&mut self) {
         if let Some(Stopping::Draining { until }) = self.stopping
-            && (self.client_calls() == 0 || until <= self.now)
+            && (self.client_calls() == 0 && !self.works_for_somebody() || until <= self.now)
         {
             self.stopping = Some(Stopping::Workers);
             self.refuse_all_calls();
@@ -298,12 +299,27 @@ impl Bus {
     }
 
     fn refuse_all_calls(&mut self) {
+        let sessions: Vec<_> = self.sessions.iter().map(|(key, _)| SessionKey(key)).collect();
+        for key in sessions {
+            self.end_work(key, &Refusal::stopping());
+        }
         let clients: Vec<_> = self.clients.iter().map(|(_, client)| client.party).collect();
         for party in clients {
             debug_assert!(matches!(self.calls.who(party), Who::Client(_)));
             let asked: Vec<_> = self.calls.asked_by(party).map(|(key, _)| key).collect();
             for key in asked {
                 self.refuse_call(key, &Refusal::stopping());
+            }
+        }
+        // What is left waits for workers that have heard nothing of what it is about.
+        for id in self.worker_ids() {
+            for wait in self.take_waits(id) {
+                match wait {
+                    Wait::Join(call) | Wait::Say(Some(call), _) => {
+                        self.refuse_call(call, &Refusal::stopping());
+                    }
+                    Wait::Say(None, _) => self.counters.dropped_notifications += 1,
+                }
             }
         }
     }

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use serde_json::Value;
+
 use super::alarm::Alarm;
 use super::answer::{self, Refusal};
 use super::call::{CallKey, Id, Purpose, THE_BUS, Who};
@@ -18,17 +20,23 @@ use crate::config::Mode;
 use crate::key::{Link, SessionKey, WorkerId};
 
 impl Bus {
-    /// A session of this client on this worker, under both names.
-    pub(super) fn bind(&mut self, owner: Link, id: WorkerId, bus: Box<[u8]>, agent: Box<[u8]>) -> SessionKey {
+    /// A session of this client, or of one that is away, on this worker, under both names.
+    pub(super) fn bind(
+        &mut self,
+        owner: Option<Link>,
+        id: WorkerId,
+        bus: Box<[u8]>,
+        agent: Box<[u8]>,
+    ) -> SessionKey {
         let session = Session::new(bus, agent, id, owner);
         let (bus_name, agent_name) = (session.bus_name().into(), session.agent_name().into());
         let key = SessionKey(self.sessions.insert(session));
-        if let Some(client) = self.clients.get_mut(owner.0) {
+        if let Some(client) = owner.and_then(|owner| self.clients.get_mut(owner.0)) {
             client.sessions.insert(bus_name, key);
         }
         if let Some(worker) = self.workers.get_mut(id.0) {
             worker.sessions.insert(agent_name, key);
-            worker.joined.insert(owner);
+            worker.joined.extend(owner);
         }
         key
     }
@@ -90,13 +98,13 @@ impl Bus {
         name: &[u8],
     ) -> Result<(), Refusal> {
         self.leave_behind(key);
+        self.children_follow(key, link);
         let token = super::session::token(name);
-        let loads = envelope.method.of(line) == b"session/load" && self.can_load_anew(key);
+        let loads = wants_replay(line, envelope) && self.can_load_anew(key);
+        let missed = self.take_missed(key);
         let Some(session) = self.sessions.get_mut(key.0) else { return Err(Refusal::unknown_session()) };
         session.owner = Some(link);
         session.bus_token = token;
-        let missed = std::mem::take(&mut session.missed);
-        self.aside_bytes -= std::mem::take(&mut session.missed_bytes);
         let too_much = std::mem::take(&mut session.missed_too_much);
         let worker = session.worker;
         if let Some(client) = self.clients.get_mut(link.0) {
@@ -136,6 +144,7 @@ impl Bus {
             members.remove("sessionId");
         }
         let answer = answer::result(id.of(line), &result);
+        self.tell_work(link, key);
         self.post.send(link, &answer, std::iter::empty());
     }
 
@@ -144,8 +153,10 @@ impl Bus {
         let Some(session) = self.session(key) else { return false };
         let Some(worker) = session.worker.and_then(|id| self.workers.get(id.0)) else { return false };
         let in_use = self.calls.owed_by(worker.party).any(|(_, call)| call.session == Some(key));
-        let asks = session.missed.iter().any(|line| is_question(line));
-        worker.offers.close && worker.offers.loads && !in_use && !asks
+        let asks =
+            self.session(self.root(key)).is_some_and(|root| root.missed.iter().any(|line| is_question(line)));
+        let replays = worker.offers.loads || worker.offers.tells_work;
+        worker.offers.close && replays && !in_use && !asks && !self.is_working(key)
     }
 
     fn close_open_session(&mut self, key: SessionKey, id: WorkerId) {
@@ -158,7 +169,7 @@ impl Bus {
 
     /// The owner is away: what the worker says of the session is kept for its return.
     pub(super) fn miss(&mut self, key: SessionKey, line: &[u8]) {
-        let limit = self.limits.max_output_queue;
+        let (key, limit) = (self.root(key), self.limits.max_output_queue);
         let Some(session) = self.sessions.get_mut(key.0) else { return };
         if session.missed_too_much {
             return self.answer_missed(key, line);
@@ -278,7 +289,7 @@ impl Bus {
     }
 
     /// The one who owned it, if anybody, no longer does.
-    fn leave_behind(&mut self, key: SessionKey) {
+    pub(super) fn leave_behind(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key.0) else { return };
         let Some(owner) = session.owner.take() else { return };
         let name: Box<[u8]> = session.bus_name().into();
@@ -294,6 +305,7 @@ impl Bus {
             return;
         }
         match session.owner {
+            None if self.root(key) != key => {}
             None => self.end_session(key),
             Some(_) => self.give_up_questions(key),
         }
@@ -318,7 +330,7 @@ impl Bus {
 
     /// Questions are held in a session whose owner listens but says nothing more: not for ever.
     pub(super) fn keep_questions(&mut self, key: SessionKey) {
-        let (now, keep) = (self.now, self.limits.session_keep);
+        let (key, now, keep) = (self.root(key), self.now, self.limits.session_keep);
         let owner = self.session(key).and_then(|session| session.owner);
         let bye = owner.and_then(|owner| self.clients.get(owner.0)).is_some_and(|client| client.bye);
         let Some(session) = self.session_mut(key) else { return };
@@ -333,6 +345,7 @@ impl Bus {
 
     /// Nobody came to answer what the agent asked. What it said is still kept.
     fn give_up_questions(&mut self, key: SessionKey) {
+        let key = self.root(key);
         let Some(session) = self.session_mut(key) else { return };
         let missed = std::mem::take(&mut session.missed).into_iter();
         let (questions, rest): (VecDeque<_>, VecDeque<_>) = missed.partition(|line| is_question(line));
@@ -376,6 +389,11 @@ impl Bus {
     /// Forgets a session, wherever it is known. What its agent asked of the owner is no longer asked.
     pub(super) fn drop_session(&mut self, key: SessionKey) {
         self.end_recovery(key);
+        for child in self.children(key) {
+            if self.session(child).is_some_and(|child| child.owner.is_none()) {
+                self.end_session(child);
+            }
+        }
         let Some(session) = self.sessions.get_mut(key.0) else { return };
         let pending: Vec<_> = session.pending.iter().map(|pending| pending.call).collect();
         let missed = std::mem::take(&mut session.missed);
@@ -407,6 +425,7 @@ impl Bus {
         if self.is_recovering(key) {
             self.recovery_failed(key, refusal);
         }
+        self.end_work(key, refusal);
         let Some(session) = self.sessions.get_mut(key.0) else { return };
         session.worker = None;
         self.aside_bytes -= std::mem::take(&mut session.missed_bytes);
@@ -457,6 +476,15 @@ impl Bus {
     /// Asks the shell for a signal to the worker's group.
     pub(super) fn signal(&mut self, id: WorkerId, signal: super::Signal) {
         self.post.act(Action::Signal(id, signal));
+    }
+}
+
+/// `session/load`, or a `session/resume` that says from where.
+fn wants_replay(line: &[u8], envelope: &Envelope) -> bool {
+    let params = || envelope.params.and_then(|params| serde_json::from_slice::<Value>(params.of(line)).ok());
+    match envelope.method.of(line) {
+        b"session/load" => true,
+        _ => params().is_some_and(|params| !params["replayFrom"].is_null()),
     }
 }
 

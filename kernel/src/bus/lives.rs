@@ -221,6 +221,7 @@ impl Bus {
     /// Gives a call that its worker has not seen to another, or answers it if there is none.
     fn move_call(&mut self, key: CallKey, line: Box<[u8]>, from: WorkerId, refusal: &Refusal) {
         let Some(call) = self.calls.get(key) else { return };
+        let asked = call.asked;
         let movable = call.session.is_none()
             && matches!(call.purpose, Purpose::Ask | Purpose::Open | Purpose::List)
             && call.moves < MOVES
@@ -228,10 +229,17 @@ impl Bus {
         let need = if call.purpose == Purpose::Open { Need::Session } else { Need::Request };
         let client = self.asking_client(call.asker).filter(|_| movable);
         let pool = self.workers.get(from.0).map(|worker| worker.pool);
+        // It no longer takes room where it was, which may well be where it goes.
+        if need == Need::Session {
+            self.opening_ended(asked);
+        }
         let chosen = client.zip(pool).and_then(|(client, pool)| self.choose(client, pool, need).ok());
-        let Some(to) = chosen else { return self.refuse_call(key, refusal) };
-        let Some(worker) = self.workers.get_mut(to.0) else { return self.refuse_call(key, refusal) };
-        worker.opening += u32::from(need == Need::Session);
+        let opening = u32::from(need == Need::Session);
+        let Some(worker) = chosen.and_then(|to| self.workers.get_mut(to.0)) else {
+            self.workers.get_mut(from.0).into_iter().for_each(|worker| worker.opening += opening);
+            return self.refuse_call(key, refusal);
+        };
+        worker.opening += opening;
         self.calls.reassign(key, worker.party);
         if let Some(call) = self.calls.get_mut(key) {
             call.moves += 1;

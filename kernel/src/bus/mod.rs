@@ -12,6 +12,7 @@ mod check;
 mod choose;
 mod client;
 mod envelope;
+mod family;
 mod flow;
 mod from_client;
 mod from_worker;
@@ -23,6 +24,7 @@ mod life;
 mod line;
 mod lives;
 pub mod mutant;
+mod nested;
 mod permit;
 mod pool;
 mod post;
@@ -32,6 +34,7 @@ mod session;
 mod skim;
 mod spare;
 mod splice;
+mod work;
 mod worker;
 
 #[cfg(test)]

@@ -50,7 +50,8 @@ impl Pool {
             return;
         }
         told.awaits = None;
-        let login = |method: &[u8]| matches!(method, b"authenticate" | b"logout");
+        let login =
+            |method: &[u8]| matches!(method, b"authenticate" | b"logout" | b"auth/login" | b"auth/logout");
         self.told.retain(|old| {
             old.handshake != told.handshake
                 || old.line != told.line && !(login(&old.method) && login(&told.method))

@@ -220,6 +220,9 @@ pub(super) fn request(call: CallKey, method: &[u8], params: &[u8]) -> Vec<u8> {
 fn with_session(params: &[u8], token: &[u8]) -> Option<Box<[u8]>> {
     let mut params: Value = serde_json::from_slice(params).ok()?;
     let name: Value = serde_json::from_slice(token).ok()?;
-    params.as_object_mut()?.insert("sessionId".to_owned(), name);
+    let members = params.as_object_mut()?;
+    members.insert("sessionId".to_owned(), name);
+    // What the session was opened with does not say how it is opened again: the client has heard it all.
+    members.remove("replayFrom");
     Some(params.to_string().into_bytes().into())
 }

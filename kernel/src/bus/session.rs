@@ -12,8 +12,9 @@ use super::Moment;
 use super::call::CallKey;
 use super::handshake::Reopens;
 use super::pool::PoolId;
+use super::work::Work;
 use super::worker::Wait;
-use crate::key::{Link, WorkerId};
+use crate::key::{Link, SessionKey, WorkerId};
 use crate::limit::SETTINGS;
 
 pub(super) const TAG_BYTES: usize = 13;
@@ -30,12 +31,16 @@ pub(super) struct Session {
     /// None: the owner has left and may come back until `keep_until`.
     pub(super) owner: Option<Link>,
     pub(super) keep_until: Moment,
+    /// The session that announced it, if it is a subagent's.
+    pub(super) parent: Option<SessionKey>,
     /// Named by the client at the top of its messages; the agent knows no such session.
     pub(super) is_label: bool,
     /// The result that opened it, if it was not too large to keep.
     pub(super) opening: Option<Box<[u8]>>,
     /// How it can be opened again should its worker die, if it can.
     pub(super) again: Option<Again>,
+    /// What its agent does for it, where agents tell.
+    pub(super) work: Option<Work>,
     /// Its new worker has not opened it yet: what the owner says meanwhile waits here, under the worker's ids.
     pub(super) recovering: Option<VecDeque<Wait>>,
     pub(super) recovering_bytes: usize,
@@ -88,17 +93,19 @@ impl Session {
         bus_token: Box<[u8]>,
         agent_token: Box<[u8]>,
         worker: WorkerId,
-        owner: Link,
+        owner: Option<Link>,
     ) -> Session {
         Session {
             bus_token,
             agent_token,
             worker: Some(worker),
-            owner: Some(owner),
+            owner,
+            parent: None,
             keep_until: Moment::ZERO,
             is_label: false,
             opening: None,
             again: None,
+            work: None,
             recovering: None,
             recovering_bytes: 0,
             pending: Vec::new(),

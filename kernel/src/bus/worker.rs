@@ -156,7 +156,6 @@ impl Worker {
         if !matches!(self.speech, Speech::Reserved(_)) {
             self.speech = Speech::Fresh;
             self.belongs_to = None;
-            self.opening = 0;
             self.sessions.clear();
             self.labels = 0;
             self.joined.clear();

@@ -348,45 +348,6 @@ fn a_fault_is_one_sentence() {
 }
 
 #[test]
-fn listed_sessions_are_found_with_their_ids() {
-    let listed = |result: &str| -> Vec<(String, Option<String>)> {
-        let line = format!(r#"{{"id":1,"result":{result},"z":[]}}"#);
-        let outcome = scan(&line).unwrap().outcome.unwrap();
-        let text = |span: Span| String::from_utf8(span.of(line.as_bytes()).to_vec()).unwrap();
-        let sessions = listed_sessions(line.as_bytes(), outcome);
-        sessions.into_iter().map(|listed| (text(listed.element), listed.id.map(text))).collect()
-    };
-    for (result, expected) in [
-        ("null", vec![]),
-        ("[]", vec![]),
-        ("{}", vec![]),
-        (r#"{"sessions":{"sessionId":"a"}}"#, vec![]),
-        (r#"{"sessions":[ ]}"#, vec![]),
-        (r#"{"sessions":[1],"x":2,"s\u0065ssions" : [ "a" , {} ]}"#, vec![(r#""a""#, None), ("{}", None)]),
-        (
-            r#"{"sessions":[{"sessionId":"a","cwd":"/[{"} ,{"sessionId":1},{"x":{"sessionId":"b"}}],"next":null}"#,
-            vec![
-                (r#"{"sessionId":"a","cwd":"/[{"}"#, Some(r#""a""#)),
-                (r#"{"sessionId":1}"#, None),
-                (r#"{"x":{"sessionId":"b"}}"#, None),
-            ],
-        ),
-        (
-            r#"{"sessions":[{"sessionId":"a","\u0073essionId":"b\"","\ud800":1}]}"#,
-            vec![(r#"{"sessionId":"a","\u0073essionId":"b\"","\ud800":1}"#, Some(r#""b\"""#))],
-        ),
-        (
-            r#"{"sessions":[{"sessionId":"a","sessionId":null}]}"#,
-            vec![(r#"{"sessionId":"a","sessionId":null}"#, None)],
-        ),
-    ] {
-        let expected: Vec<_> =
-            expected.into_iter().map(|(e, id)| (e.to_owned(), id.map(str::to_owned))).collect();
-        assert_eq!(listed(result), expected, "{result}");
-    }
-}
-
-#[test]
 fn equal_strings_have_one_canonical_spelling() {
     for (token, body) in [
         (r#""""#, ""),

@@ -188,25 +188,6 @@ fn a_session_id_that_is_taken_is_no_session() {
 }
 
 #[test]
-fn a_child_session_belongs_to_the_owner_of_its_parent() {
-    let mut bus = TestBus::with(1);
-    let (ann, ben, worker) = (bus.client(), bus.client(), bus.worker(0));
-    let parent = bus.opens(ann, worker, "p");
-    bus.opens(ben, worker, "q");
-    let update = r#"{"sessionUpdate":"subagent_update","sessionId":"c"}"#;
-    bus.sends(
-        worker,
-        &format!(r#"{{"method":"session/update","params":{{"sessionId":"p","update":{update}}}}}"#),
-    );
-    let update = bus.sees_json(ann);
-    assert_eq!(update["params"]["sessionId"], parent);
-    let child = update["params"]["update"]["sessionId"].clone();
-    bus.sends(worker, r#"{"method":"session/update","params":{"sessionId":"c"}}"#);
-    assert_eq!(bus.sees_json(ann)["params"]["sessionId"], child);
-    bus.sees_nothing(ben);
-}
-
-#[test]
 fn cancel_requests_are_translated_both_ways() {
     let mut bus = TestBus::with(1);
     let (client, worker) = (bus.client(), bus.worker(0));

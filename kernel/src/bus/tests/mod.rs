@@ -6,6 +6,7 @@ mod flow;
 mod plain;
 mod pools;
 mod recovery;
+mod second_version;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
