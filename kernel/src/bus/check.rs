@@ -27,6 +27,11 @@ impl Bus {
         self.calls.len() == 0 && self.sessions.is_empty() && self.clients.is_empty() && self.held_bytes() == 0
     }
 
+    /// What was asked and is not answered, by anybody.
+    pub fn calls_in_flight(&self) -> usize {
+        self.calls.len()
+    }
+
     fn check_sessions(&self) {
         for (key, session) in self.sessions.iter() {
             let key = SessionKey(key);
