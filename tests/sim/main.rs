@@ -33,7 +33,7 @@ use kernel::bus::mutant::{Guard, with_guard_off};
 use self::storm::Run;
 
 /// Seeds that have found something once.
-const KEPT_SEEDS: &[u64] = &[0x1810, 0x1c89, 0x2c70, 0x9d49, 0x9ff5, 0xe435];
+const KEPT_SEEDS: &[u64] = &[0x1810, 0x1c89, 0x2c70, 0x9d49, 0x9ff5, 0xe435, 0x102246, 0x103f01];
 const SEEDS: u64 = 256;
 /// In so many seeds a mutant must be caught.
 const MUTANT_SEEDS: u64 = 256;

@@ -20,7 +20,7 @@ pub(crate) struct Oracle {
     pub(crate) conns: Vec<ConnBook>,
     pub(crate) lives: Vec<LifeBook>,
     pub(crate) sessions: Vec<Session>,
-    /// Sessions that clients have closed, and how many lines there were in the world by then.
+    /// Sessions that clients have closed, and in which call of the bus.
     pub(crate) closed: Vec<(Conn, String, usize)>,
     /// Loads, closes and deletes in flight, by the agent's name of the session.
     pub(crate) under_way: Vec<(String, Serial)>,
@@ -98,7 +98,8 @@ impl Oracle {
             self.lives[life].early_bytes += line.bytes().len();
         }
         let (said_to, touched) = (Vec::new(), Vec::new());
-        self.sent.push(Sent { by, seq, line, what, read: None, read_at: 0, said_at: 0, said_to, touched });
+        let (read_at, said_at, said_in) = (0, 0, 0);
+        self.sent.push(Sent { by, seq, line, what, read: None, read_at, said_at, said_in, said_to, touched });
         serial
     }
 
