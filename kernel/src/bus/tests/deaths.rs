@@ -269,6 +269,27 @@ fn a_reload_touches_only_what_has_changed() {
     bus.sees_error(client, json!(5), "unknown_pool");
 }
 
+/// Otherwise its sessions would be unknown in the new one, and anybody could load them there.
+#[test]
+fn a_pool_that_is_declared_again_before_its_workers_left_is_the_same_pool() {
+    let mut bus = TestBus::of(config(vec![pool("agents", 1), pool("other", 1)], Limits::default()));
+    let (ann, ben, old) = (bus.client(), bus.client(), bus.worker(0));
+    bus.sends(ann, r#"{"id":1,"pool":"agents","method":"session/new","params":{}}"#);
+    bus.answers(old, "session/new", r#"{"sessionId":"s"}"#);
+    bus.sees(ann);
+    bus.bus.reload(&config(vec![pool("other", 1)], Limits::default()), bus.now);
+    bus.act();
+    bus.bus.reload(&config(vec![pool("other", 1), pool("agents", 1)], Limits::default()), bus.now);
+    bus.act();
+    let fresh = bus.worker(2);
+    bus.sends(ben, r#"{"id":2,"pool":"agents","method":"session/load","params":{"sessionId":"s"}}"#);
+    bus.sees_error(ben, json!(2), "unknown_session");
+    bus.sends(ben, r#"{"id":3,"pool":"agents","method":"m"}"#);
+    bus.answers(fresh, "m", "{}");
+    bus.sees(ben);
+    bus.is_idle();
+}
+
 #[test]
 fn late_news_of_a_worker_given_up_is_ignored() {
     let mut bus = TestBus::with(1);
