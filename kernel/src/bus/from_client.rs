@@ -375,7 +375,6 @@ impl Bus {
             self.calls.ask(asker, worker.party, Id::new(span.of(line)), purpose, about.or(label))
         });
         if let (Some(key), Purpose::Open | Purpose::Reopen(_)) = (call, purpose) {
-            worker.opening += u32::from(purpose == Purpose::Open);
             let params =
                 envelope.params.map(|params| params.of(line)).filter(|params| params.len() <= OPENING_BYTES);
             if let Some(call) = self.calls.get_mut(key) {

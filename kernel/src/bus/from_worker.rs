@@ -324,8 +324,7 @@ impl Bus {
     pub(super) fn opening_ended(&mut self, asked: Party) {
         let Who::Worker(id) = self.calls.who(asked) else { return };
         let Some(worker) = self.workers.get_mut(id.0) else { return };
-        worker.opening = worker.opening.saturating_sub(1);
-        if worker.opening == 0 {
+        if self.calls.opens(asked) == 0 {
             for Early { line, .. } in std::mem::take(&mut worker.early) {
                 self.forget_early(id, line.len());
                 if let Ok(envelope) = Envelope::scan(&line) {
@@ -347,7 +346,7 @@ impl Bus {
                 return self.deliver(id, key, line, envelope);
             }
             let Some(worker) = self.workers.get_mut(id.0) else { return };
-            let may_open = worker.opening > 0 && stands(Guard::Early);
+            let may_open = self.calls.opens(worker.party) > 0 && stands(Guard::Early);
             if may_open && worker.early_bytes + line.len() <= self.limits.max_output_queue {
                 worker.early_bytes += line.len();
                 self.aside_bytes += line.len();

@@ -3,7 +3,7 @@
 use log::{info, warn};
 
 use super::answer::{Death, Refusal};
-use super::call::{CallKey, Purpose, Written};
+use super::call::{CallKey, Purpose, THE_BUS, Written};
 use super::choose::Need;
 use super::life::{Effect, Input, Is};
 use super::mutant::{Guard, stands};
@@ -228,10 +228,11 @@ impl Bus {
         let need = if call.purpose == Purpose::Open { Need::Session } else { Need::Request };
         let client = self.asking_client(call.asker).filter(|_| movable);
         let pool = self.workers.get(from.0).map(|worker| worker.pool);
+        // So that it does not take up the room that it is looking for.
+        self.calls.reassign(key, THE_BUS);
         let chosen = client.zip(pool).and_then(|(client, pool)| self.choose(client, pool, need).ok());
         let Some(to) = chosen else { return self.refuse_call(key, refusal) };
         let Some(worker) = self.workers.get_mut(to.0) else { return self.refuse_call(key, refusal) };
-        worker.opening += u32::from(need == Need::Session);
         self.calls.reassign(key, worker.party);
         if let Some(call) = self.calls.get_mut(key) {
             call.moves += 1;

@@ -269,6 +269,25 @@ fn a_reload_touches_only_what_has_changed() {
     bus.sees_error(client, json!(5), "unknown_pool");
 }
 
+#[test]
+fn what_is_said_early_in_the_next_life_is_held_for_a_session_that_moved_there() {
+    let mut bus = TestBus::with(1);
+    let (ann, ben, worker) = (bus.client(), bus.client(), bus.worker(0));
+    bus.deafens(worker);
+    for client in [ann, ben] {
+        bus.sends(client, r#"{"id":1,"method":"session/new","params":{}}"#);
+    }
+    bus.happens(Event::Broken(ben));
+    bus.crashes(0);
+    bus.passes(Duration::from_secs(1));
+    let next = bus.worker(1);
+    bus.sends(next, r#"{"method":"session/update","params":{"sessionId":"s"}}"#);
+    bus.answers(next, "session/new", r#"{"sessionId":"s"}"#);
+    let session = bus.sees_json(ann)["result"]["sessionId"].clone();
+    assert_eq!(bus.sees_json(ann)["params"]["sessionId"], session);
+    bus.is_idle();
+}
+
 /// Otherwise its sessions would be unknown in the new one, and anybody could load them there.
 #[test]
 fn a_pool_that_is_declared_again_before_its_workers_left_is_the_same_pool() {
