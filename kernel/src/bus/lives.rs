@@ -66,10 +66,11 @@ impl Bus {
         let Some(worker) = self.workers.get_mut(id.0) else { return };
         info!("worker {}/{} started, pid {pid}", worker.config.id, worker.index);
         worker.pid = Some(pid);
-        worker.silenced = false;
         worker.stderr_tail.clear();
         self.live(id, Input::Spawned);
-        if self.workers.get(id.0).is_some_and(|worker| worker.life.is_up()) {
+        // One that was replaced or retired while it started is ended again, and not heard.
+        if let Some(worker) = self.workers.get_mut(id.0).filter(|worker| worker.life.is_up()) {
+            worker.silenced = false;
             self.begin_handshake(id);
             self.warm_up(id);
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{Event, Exit, Limits, Signal, TestBus, config, pool};
+use super::{Event, Exit, Limits, Mode, Signal, TestBus, config, pool};
 use crate::bus::SpawnFault;
 
 #[test]
@@ -267,6 +267,28 @@ fn a_reload_touches_only_what_has_changed() {
     bus.bus.reload(&config(vec![pool("same", 1)], Limits::default()), bus.now);
     bus.sends(client, r#"{"id":5,"pool":"third","method":"m"}"#);
     bus.sees_error(client, json!(5), "unknown_pool");
+}
+
+#[test]
+fn a_process_that_was_replaced_while_it_started_is_not_heard() {
+    let mut of = pool("agents", 1);
+    of.mode = Mode::Dedicated;
+    let mut bus = TestBus::unstarted(config(vec![of], Limits::default()));
+    let (ann, ben) = (bus.client(), bus.client());
+    bus.bus.received(ann, b"{\"id\":1,\"method\":\"m\"}\n", bus.now);
+    bus.bus.handle(Event::Broken(ann), bus.now);
+    let loads = b"{\"id\":2,\"method\":\"session/load\",\"params\":{\"sessionId\":\"s\"}}\n";
+    bus.bus.received(ben, loads, bus.now);
+    bus.act();
+    assert!(!bus.processes[0].stdin_open, "it was started for somebody who has left");
+    let old = bus.worker(0);
+    bus.sends(old, r#"{"id":3,"method":"session/request_permission","params":{"sessionId":"s"}}"#);
+    bus.sees_nothing(ben);
+    bus.crashes(0);
+    let next = bus.worker(1);
+    bus.answers(next, "session/load", "{}");
+    assert_eq!(bus.sees_json(ben)["id"], 2);
+    bus.is_idle();
 }
 
 #[test]
