@@ -529,7 +529,7 @@ fn for_each_in(line: &[u8], value: Span, bracket: u8, mut each: impl FnMut(Span,
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(super) mod oracle;
 #[cfg(test)]
 mod tests;

@@ -15,6 +15,8 @@ mod envelope;
 mod flow;
 mod from_client;
 mod from_worker;
+#[cfg(feature = "fuzzing")]
+pub mod fuzz;
 mod handshake;
 mod house;
 mod json;
