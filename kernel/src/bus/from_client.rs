@@ -455,7 +455,8 @@ impl Bus {
             self.counters.stray_answers += 1;
             return;
         };
-        let Some(call) = self.calls.answered(key, party) else {
+        let answered = self.has_begun(party, key).then(|| self.calls.answered(key, party)).flatten();
+        let Some(call) = answered else {
             self.counters.stray_answers += 1;
             return;
         };

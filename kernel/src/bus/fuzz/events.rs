@@ -197,7 +197,9 @@ impl World {
             _ => {
                 let said = match kind / 16 {
                     0 => r#"{"method":"_bus/bye"}"#.to_owned(),
-                    1..=4 => format!(r#"{{"method":"$/cancel_request","params":{{"requestId":{}}}}}"#, id - 1),
+                    1..=4 => {
+                        format!(r#"{{"method":"$/cancel_request","params":{{"requestId":{}}}}}"#, id - 1)
+                    }
                     _ => format!(r#"{{"method":"session/cancel","params":{{"sessionId":"{name}"}}}}"#),
                 };
                 self.says(link, &said);
