@@ -349,11 +349,9 @@ impl World {
         if longest > one {
             broken!("(6) bounded memory", "{longest} bytes wait for one peer, at most {one}");
         }
-        // Of its own, the bus asks each worker to initialize, and for each session that it recovers.
-        let workers = self.by_link.values().filter(|peer| matches!(peer, Peer::Worker(_))).count();
-        let calls = limits.max_calls.saturating_add(workers + self.oracle.sessions.len());
-        if self.bus.calls_in_flight() > calls {
-            broken!("(6) bounded memory", "{} calls, at most {calls}", self.bus.calls_in_flight());
+        let calls = self.bus.calls_in_flight();
+        if calls > limits.max_calls {
+            broken!("(6) bounded memory", "{calls} calls, at most {}", limits.max_calls);
         }
         let sessions = self.oracle.sessions.iter().filter(|session| session.open).count() + 4;
         let all = links * (2 * line + self.plan.chunk_bytes + one + 4 * queue)

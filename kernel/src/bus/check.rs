@@ -1,6 +1,7 @@
 //! What must hold between the tables after every call from outside. For tests; it looks at everything.
 
 use super::Bus;
+use super::call::THE_BUS;
 use super::worker::Speech;
 use crate::key::SessionKey;
 
@@ -27,9 +28,9 @@ impl Bus {
         self.calls.len() == 0 && self.sessions.is_empty() && self.clients.is_empty() && self.held_bytes() == 0
     }
 
-    /// What was asked and is not answered, by anybody.
+    /// What clients and workers have asked and not been answered.
     pub fn calls_in_flight(&self) -> usize {
-        self.calls.len()
+        self.calls.len() - self.calls.asks(THE_BUS)
     }
 
     fn check_sessions(&self) {
