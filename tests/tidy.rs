@@ -7,6 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::Value;
+
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const LINE_CHARS: usize = 120;
 const FILE_LINES: usize = 600;
@@ -103,7 +105,7 @@ fn nothing_is_left_for_later() {
 #[test]
 fn unsafe_code_stands_only_where_the_system_demands_it() {
     let mut faults = Vec::new();
-    for file in files(".rs").iter().filter(|file| !file.path.starts_with("kernel/src/shell/")) {
+    for file in files(".rs").iter().filter(|file| file.path != "kernel/src/shell/fork.rs") {
         let keyword = ["un", "safe"].concat();
         for (at, line) in file.code().filter(|(_, line)| words(line).any(|word| word == keyword)) {
             // A word of a text is no code.
@@ -147,6 +149,40 @@ fn the_kernel_knows_neither_workers_nor_clients() {
             assert!(!line.starts_with("use workers") && !line.starts_with("use clients"), "{at}: {line}");
         }
     }
+}
+
+#[test]
+fn what_is_built_in_may_be_and_comes_from_the_registry() {
+    let allowed = fs::read_to_string(Path::new(ROOT).join("deny.toml")).expect("deny.toml");
+    let allowed =
+        allowed.split_once("allow = [").and_then(|(_, list)| list.split_once(']')).expect("a list").0;
+    let allowed: Vec<&str> = allowed.split('"').skip(1).step_by(2).collect();
+    let rustc = Command::new("rustc").arg("-vV").output().expect("rustc runs").stdout;
+    let rustc = String::from_utf8_lossy(&rustc);
+    let host = rustc.lines().find_map(|line| line.strip_prefix("host: ")).expect("a host");
+    let metadata = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--locked", "--filter-platform", host])
+        .current_dir(ROOT)
+        .output()
+        .expect("cargo runs");
+    let metadata: Value = serde_json::from_slice(&metadata.stdout).expect("what cargo says");
+    let packages = metadata["packages"].as_array().expect("packages");
+    assert!(packages.len() > 20);
+    let mut faults = Vec::new();
+    for package in packages {
+        let name = &package["name"];
+        let license = package["license"].as_str().unwrap_or_default().replace('/', " OR ");
+        // Alternatives stand in brackets where both are needed.
+        let may =
+            |part: &str| part.split(" OR ").any(|one| allowed.contains(&one.trim_matches(['(', ')', ' '])));
+        if !license.split(" AND ").all(may) {
+            faults.push(format!("{name}: the licence {license:?} is not in deny.toml"));
+        }
+        if package["source"].as_str().is_some_and(|source| !source.starts_with("registry+")) {
+            faults.push(format!("{name} comes from {}", package["source"]));
+        }
+    }
+    is_clean(faults);
 }
 
 #[test]

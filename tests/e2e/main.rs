@@ -18,6 +18,7 @@ mod identity;
 mod kept;
 mod limits;
 mod named;
+mod naughty;
 mod pools;
 mod reload;
 mod sessions;

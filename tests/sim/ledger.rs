@@ -33,6 +33,8 @@ pub(crate) struct Sent {
     pub(crate) read_at: usize,
     /// The same when the bus said it.
     pub(crate) said_at: usize,
+    /// In which call of the bus.
+    pub(crate) said_in: usize,
     /// To whom the bus has said it.
     pub(crate) said_to: Vec<Peer>,
     /// Processes that took its first byte.

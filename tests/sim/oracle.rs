@@ -20,7 +20,7 @@ pub(crate) struct Oracle {
     pub(crate) conns: Vec<ConnBook>,
     pub(crate) lives: Vec<LifeBook>,
     pub(crate) sessions: Vec<Session>,
-    /// Sessions that clients have closed, and how many lines there were in the world by then.
+    /// Sessions that clients have closed, and in which call of the bus.
     pub(crate) closed: Vec<(Conn, String, usize)>,
     /// Loads, closes and deletes in flight, by the agent's name of the session.
     pub(crate) under_way: Vec<(String, Serial)>,
@@ -88,22 +88,15 @@ impl Oracle {
         };
         *lines += 1;
         let seq = *lines;
-        if let (
-            Peer::Worker(life),
-            What::AgentTell { about: About::Session(name), .. }
-            | What::AgentAsk { about: About::Session(name), .. },
-        ) = (by, &what)
-            && self.session_of(life, name).is_none()
-        {
-            self.lives[life].early_bytes += line.bytes().len();
-        }
         let (said_to, touched) = (Vec::new(), Vec::new());
-        self.sent.push(Sent { by, seq, line, what, read: None, read_at: 0, said_at: 0, said_to, touched });
+        let (read_at, said_at, said_in) = (0, 0, 0);
+        self.sent.push(Sent { by, seq, line, what, read: None, read_at, said_at, said_in, said_to, touched });
         serial
     }
 
     /// The bus is given the end of a line.
     pub(crate) fn read(&mut self, serial: Serial) {
+        self.counts_early(serial);
         self.sent[serial].read_at = self.sent.len();
         let sent = &mut self.sent[serial];
         sent.read = Some(self.causes.troubles());
@@ -127,6 +120,22 @@ impl Oracle {
             }
             (Peer::Worker(life), What::AgentAsk { .. }) => self.lives[life].waits_for.push(serial),
             _ => {}
+        }
+    }
+
+    /// What is said of a session that is not open, which the bus keeps for a while.
+    fn counts_early(&mut self, serial: Serial) {
+        let sent = &self.sent[serial];
+        if let (
+            Peer::Worker(life),
+            What::AgentTell { about: About::Session(name), .. }
+            | What::AgentAsk { about: About::Session(name), .. },
+        ) = (sent.by, &sent.what)
+        {
+            let (name, bytes) = (name.clone(), sent.line.bytes().len());
+            if self.session_of(life, &name).is_none() {
+                self.lives[life].early_bytes += bytes;
+            }
         }
     }
 

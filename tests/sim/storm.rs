@@ -11,24 +11,19 @@ use crate::world::World;
 /// How long the calm may last until everything is answered: the longest rest of a worker, and more.
 const CALM: Duration = Duration::from_secs(200);
 
-/// The hash of all that happened.
-pub(crate) fn run(seed: u64, print: bool) -> u64 {
+/// What a run leaves behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// Of all that happened, in its order.
+    pub(crate) hash: u64,
+    /// How many calls the bus was given: bytes, events, room to write.
+    pub(crate) calls: usize,
+}
+
+pub(crate) fn run(seed: u64, print: bool) -> Run {
     let mut world = World::new(seed, print);
-    for _ in 0..world.plan.clients {
-        world.connect();
-    }
-    for _ in 0..world.plan.steps {
-        world.storms();
-        if world.exited {
-            return world.trace.hash();
-        }
-    }
-    world.calms_down();
-    if world.stopped.is_none() {
-        world.empties();
-    }
-    world.stops();
-    world.trace.hash()
+    world.lives_through_it();
+    Run { hash: world.trace.hash(), calls: world.oracle.calls }
 }
 
 #[derive(Clone, Copy)]
@@ -39,6 +34,23 @@ enum Move {
 }
 
 impl World {
+    fn lives_through_it(&mut self) {
+        for _ in 0..self.plan.clients {
+            self.connect();
+        }
+        for _ in 0..self.plan.steps {
+            self.storms();
+            if self.exited {
+                return;
+            }
+        }
+        self.calms_down();
+        if self.stopped.is_none() {
+            self.empties();
+        }
+        self.stops();
+    }
+
     fn storms(&mut self) {
         let plan = &self.plan;
         let weights = [

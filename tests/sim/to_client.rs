@@ -267,6 +267,10 @@ impl Oracle {
                     {
                         broken!("(3) sessions", "{agent} of life {life} became {name}");
                     }
+                    // An agent may use a name again; the session that had it before has then ended.
+                    if let Some(before) = self.session_of(life, agent) {
+                        before.open = false;
+                    }
                     let seq = self.sent[serial].seq;
                     self.owns(conn, life, agent, &name, seq);
                     self.lives[life].serves.insert(conn);
@@ -291,18 +295,18 @@ impl Oracle {
                     broken!("(3) sessions", "{agent} is open twice: in life {life} and {other:?}");
                 }
                 let seq = self.sent[serial].seq;
-                // It may have been closed before the load was answered.
-                let said_at = self.sent[ask].said_at;
-                if !self
-                    .closed
-                    .iter()
-                    .any(|(whose, closed, at)| (*whose, closed) == (conn, name) && *at >= said_at)
-                {
-                    self.owns(conn, life, &agent, name, seq);
+                let said_in = self.sent[ask].said_in;
+                let closings = self.closed.iter().filter(|(whose, of, _)| (*whose, of) == (conn, name));
+                match closings.map(|(.., closed_in)| *closed_in).max() {
+                    // It may have been closed before the load was answered.
+                    Some(closed_in) if closed_in > said_in => {}
+                    // The load was passed on with the call that closed it, and which came first is not seen.
+                    Some(closed_in) if closed_in == said_in => drop(self.murky.insert(agent)),
+                    _ => self.owns(conn, life, &agent, name, seq),
                 }
             }
             Kind::Close(name) | Kind::Delete(name) if good => {
-                self.closed.push((conn, name.clone(), self.sent.len()));
+                self.closed.push((conn, name.clone(), self.calls));
                 let agent = behind_tag(name).to_owned();
                 for session in self.sessions.iter_mut().filter(|s| s.life == life) {
                     if session.name == *name && (session.owner == Some(conn) || session.owner.is_none())

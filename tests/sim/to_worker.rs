@@ -85,7 +85,7 @@ impl Oracle {
             }
         }
         sent.said_to.push(Peer::Worker(life));
-        self.sent[serial].said_at = self.sent.len();
+        (self.sent[serial].said_at, self.sent[serial].said_in) = (self.sent.len(), self.calls);
     }
 
     /// A dedicated worker has one client at a time.

@@ -349,6 +349,10 @@ impl World {
         if longest > one {
             broken!("(6) bounded memory", "{longest} bytes wait for one peer, at most {one}");
         }
+        let calls = self.bus.calls_in_flight();
+        if calls > limits.max_calls {
+            broken!("(6) bounded memory", "{calls} calls, at most {}", limits.max_calls);
+        }
         let sessions = self.oracle.sessions.iter().filter(|session| session.open).count() + 4;
         let all = links * (2 * line + self.plan.chunk_bytes + one + 4 * queue)
             + sessions * (queue + line)

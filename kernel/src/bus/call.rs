@@ -93,6 +93,12 @@ pub(super) struct Call {
     asked_links: Links,
 }
 
+impl Call {
+    fn is_opening(&self, side: Side) -> bool {
+        matches!((side, self.purpose), (Side::Asked, Purpose::Open))
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Links {
     older: u32,
@@ -122,6 +128,8 @@ struct PartyEntry {
     who: Who,
     asks: Chain,
     owes: Chain,
+    /// How many of what it owes will name a new session.
+    opens: u32,
 }
 
 #[derive(Debug)]
@@ -141,7 +149,7 @@ impl Default for Calls {
 
 impl Calls {
     pub(super) fn enter(&mut self, who: Who) -> Party {
-        Party(self.parties.insert(PartyEntry { who, asks: EMPTY, owes: EMPTY }) as u32)
+        Party(self.parties.insert(PartyEntry { who, asks: EMPTY, owes: EMPTY, opens: 0 }) as u32)
     }
 
     /// The party is gone. Its calls were ended or given away before.
@@ -248,6 +256,11 @@ impl Calls {
         self.parties[party.0 as usize].owes.count as usize
     }
 
+    /// How many sessions this party has been asked to open.
+    pub(super) fn opens(&self, party: Party) -> usize {
+        self.parties[party.0 as usize].opens as usize
+    }
+
     /// The call that this party made under this id. The newest is looked at first.
     pub(super) fn find(&self, asker: Party, id: &[u8]) -> Option<CallKey> {
         let mut at = self.parties[asker.0 as usize].asks.newest;
@@ -271,6 +284,9 @@ impl Calls {
             Side::Asker => call.asker,
             Side::Asked => call.asked,
         };
+        if call.is_opening(side) {
+            self.parties[party.0 as usize].opens += 1;
+        }
         let chain = self.chain(party, side);
         let older = chain.newest;
         chain.newest = key.index;
@@ -289,6 +305,9 @@ impl Calls {
             Side::Asker => (call.asker, call.asker_links),
             Side::Asked => (call.asked, call.asked_links),
         };
+        if call.is_opening(side) {
+            self.parties[party.0 as usize].opens -= 1;
+        }
         if links.older != NONE {
             self.links_at(links.older, side).newer = links.newer;
         }

@@ -78,7 +78,7 @@ impl Bus {
             !worker.retiring
                 && worker.can_speak(&handshake)
                 && (need == Need::Request
-                    || worker.open_sessions() + (worker.opening as usize) < config.max_sessions as usize)
+                    || worker.open_sessions() + self.calls.opens(worker.party) < config.max_sessions as usize)
                 && (!dedicated || worker.belongs_to == Some(link))
         };
         let free = |worker: &Worker| {
@@ -122,7 +122,7 @@ impl Bus {
             let calls = self.calls.owes(worker.party);
             let untold = usize::from(!plain && matches!(worker.speech, Speech::Fresh));
             match need {
-                Need::Session => (worker.open_sessions() + worker.opening as usize, untold, calls),
+                Need::Session => (worker.open_sessions() + self.calls.opens(worker.party), untold, calls),
                 Need::Request => (untold, calls, 0),
             }
         };
@@ -183,7 +183,7 @@ impl Bus {
         let id = self.session(oldest)?.worker?;
         self.end_session(oldest);
         let worker = self.workers.get(id.0)?;
-        (worker.open_sessions() + (worker.opening as usize) < worker.config.max_sessions as usize)
+        (worker.open_sessions() + self.calls.opens(worker.party) < worker.config.max_sessions as usize)
             .then_some(id)
     }
 

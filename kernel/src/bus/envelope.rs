@@ -472,7 +472,7 @@ fn unquoted(token: &[u8]) -> Option<&[u8]> {
     token.strip_prefix(b"\"")?.strip_suffix(b"\"")
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(super) mod oracle;
 #[cfg(test)]
 mod tests;

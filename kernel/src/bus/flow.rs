@@ -7,6 +7,7 @@ use log::warn;
 use super::alarm::Alarm;
 use super::answer::{Death, Refusal};
 use super::call::Written;
+use super::mutant::{Guard, stands};
 use super::{Bus, Reading};
 use crate::key::{Link, WorkerId};
 use crate::limit::{LINE_BYTES_WHEN_FULL, QUEUE_HARD_TIMES, STALL};
@@ -40,6 +41,9 @@ impl Bus {
 
     /// The longest line that is kept. Of clients, only short ones while the house is full.
     pub(super) fn line_limit(&self, of_client: bool) -> usize {
+        if !stands(Guard::LineLimit) {
+            return usize::MAX - 1;
+        }
         let limit = self.limits.max_input_buffer;
         if of_client && self.is_full() { limit.min(LINE_BYTES_WHEN_FULL) } else { limit }
     }

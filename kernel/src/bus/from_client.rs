@@ -140,6 +140,9 @@ impl Bus {
 
     /// Whether the house can hold one more call, of anybody.
     pub(super) fn has_room(&self) -> Routed {
+        if !stands(Guard::Room) {
+            return Ok(());
+        }
         if self.calls.len() >= self.limits.max_calls {
             return Err(Refusal::busy(format!("max_calls ({}) are in flight", self.limits.max_calls)));
         }
@@ -249,7 +252,8 @@ impl Bus {
     fn session_line(&mut self, link: Link, line: &[u8], envelope: &Envelope) -> Routed {
         let name = envelope.session.map(|span| canonical(span.of(line))).unwrap_or_default();
         let method = envelope.method.of(line);
-        let Some(key) = self.client(link)?.sessions.get(&*name).copied() else {
+        let own = self.client(link)?.sessions.get(&*name).copied();
+        let Some(key) = own.or_else(|| self.anybodys_session(&name)) else {
             return match method {
                 b"session/fork" | b"session/delete" => self.absent_session(link, line, envelope, &name),
                 _ => Err(Refusal::unknown_session()),
@@ -267,6 +271,14 @@ impl Bus {
         };
         self.pass_on(link, worker, line, envelope, purpose, &Named::Known(key), Some(key))?;
         Ok(())
+    }
+
+    /// What is looked at only where the guard is off.
+    fn anybodys_session(&self, name: &[u8]) -> Option<SessionKey> {
+        if stands(Guard::OwnNames) {
+            return None;
+        }
+        self.sessions.iter().find(|(_, session)| session.bus_name() == name).map(|(key, _)| SessionKey(key))
     }
 
     /// A message about no session, or one that only the client names.
@@ -364,7 +376,6 @@ impl Bus {
             self.calls.ask(asker, worker.party, Id::new(span.of(line)), purpose, about.or(label))
         });
         if let (Some(key), Purpose::Open | Purpose::Reopen(_)) = (call, purpose) {
-            worker.opening += u32::from(purpose == Purpose::Open);
             let params =
                 envelope.params.map(|params| params.of(line)).filter(|params| params.len() <= OPENING_BYTES);
             if let Some(call) = self.calls.get_mut(key) {
@@ -445,7 +456,8 @@ impl Bus {
             self.counters.stray_answers += 1;
             return;
         };
-        let Some(call) = self.calls.answered(key, party) else {
+        let answered = self.has_begun(party, key).then(|| self.calls.answered(key, party)).flatten();
+        let Some(call) = answered else {
             self.counters.stray_answers += 1;
             return;
         };

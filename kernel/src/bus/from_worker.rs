@@ -62,7 +62,19 @@ impl Bus {
     }
 
     fn was_asked(&self, party: Party, key: CallKey) -> bool {
-        self.calls.get(key).is_some_and(|call| call.asked == party && call.written != Written::NotYet)
+        let asked = |call: &Call| call.asked == party && call.written != Written::NotYet;
+        self.calls.get(key).is_some_and(asked) && self.has_begun(party, key)
+    }
+
+    /// The line of this call has begun to be written to the one asked, who can know of it then. Ids can be guessed.
+    pub(super) fn has_begun(&self, by: Party, key: CallKey) -> bool {
+        let link = match self.calls.who(by) {
+            Who::Client(link) => Some(link),
+            Who::Worker(id) => self.workers.get(id.0).and_then(|worker| worker.link),
+            Who::Bus => None,
+        };
+        let call = self.calls.get(key).filter(|_| stands(Guard::Written));
+        !link.zip(call).is_some_and(|(link, call)| self.post.unwritten(link, call.written).is_some())
     }
 
     /// The worker did answer, but nothing that could be passed on.
@@ -79,6 +91,7 @@ impl Bus {
         let Some(worker) = self.workers.get(id.0) else { return };
         let (party, pool) = (worker.party, worker.pool);
         let key = envelope.id.and_then(|span| CallKey::from_wire(span.of(line)));
+        let key = key.filter(|key| self.has_begun(party, *key));
         let Some((key, call)) = key.and_then(|key| Some((key, self.calls.answered(key, party)?))) else {
             self.counters.stray_answers += 1;
             return;
@@ -338,8 +351,7 @@ impl Bus {
     pub(super) fn opening_ended(&mut self, asked: Party) {
         let Who::Worker(id) = self.calls.who(asked) else { return };
         let Some(worker) = self.workers.get_mut(id.0) else { return };
-        worker.opening -= 1;
-        if worker.opening == 0 {
+        if self.calls.opens(asked) == 0 {
             for Early { line, .. } in std::mem::take(&mut worker.early) {
                 self.forget_early(id, line.len());
                 if let Ok(envelope) = Envelope::scan(&line) {
@@ -365,7 +377,7 @@ impl Bus {
                 return self.deliver(id, key, line, envelope);
             }
             let Some(worker) = self.workers.get_mut(id.0) else { return };
-            let may_open = worker.opening > 0 && stands(Guard::Early);
+            let may_open = self.calls.opens(worker.party) > 0 && stands(Guard::Early);
             if may_open && worker.early_bytes + line.len() <= self.limits.max_output_queue {
                 worker.early_bytes += line.len();
                 self.aside_bytes += line.len();

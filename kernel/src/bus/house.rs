@@ -153,9 +153,15 @@ impl Bus {
             }
         }
         for new in &config.pools {
-            if self.pools.named(&new.id).is_none() {
-                let id = self.pools.add(new.clone());
-                self.fill_pool(id);
+            if self.pools.named(&new.id).is_some() {
+                continue;
+            }
+            match self.pools.revive(&new.id) {
+                Some(id) => self.change_pool(id, new),
+                None => {
+                    let id = self.pools.add(new.clone());
+                    self.fill_pool(id);
+                }
             }
         }
         self.settle();

@@ -138,10 +138,11 @@ impl LineBuf {
 }
 
 fn whole(line: &[u8], limit: usize) -> Piece<'_> {
-    let line = line.strip_suffix(b"\r").unwrap_or(line);
-    if line.len() <= limit {
-        return Piece::Line(line);
+    let stripped = line.strip_suffix(b"\r").unwrap_or(line);
+    if stripped.len() <= limit {
+        return Piece::Line(stripped);
     }
+    // With its CR, which in pieces it would be skimmed with as well.
     let mut skim = Box::new(Skim::default());
     skim.feed(line);
     Piece::TooLong(skim)

@@ -3,7 +3,7 @@
 use log::{info, warn};
 
 use super::answer::{Death, Refusal};
-use super::call::{CallKey, Purpose, Written};
+use super::call::{CallKey, Purpose, THE_BUS, Written};
 use super::choose::Need;
 use super::life::{Effect, Input, Is};
 use super::mutant::{Guard, stands};
@@ -66,10 +66,11 @@ impl Bus {
         let Some(worker) = self.workers.get_mut(id.0) else { return };
         info!("worker {}/{} started, pid {pid}", worker.config.id, worker.index);
         worker.pid = Some(pid);
-        worker.silenced = false;
         worker.stderr_tail.clear();
         self.live(id, Input::Spawned);
-        if self.workers.get(id.0).is_some_and(|worker| worker.life.is_up()) {
+        // One that was replaced or retired while it started is ended again, and not heard.
+        if let Some(worker) = self.workers.get_mut(id.0).filter(|worker| worker.life.is_up()) {
+            worker.silenced = false;
             self.begin_handshake(id);
             self.warm_up(id);
         }
@@ -221,7 +222,6 @@ impl Bus {
     /// Gives a call that its worker has not seen to another, or answers it if there is none.
     fn move_call(&mut self, key: CallKey, line: Box<[u8]>, from: WorkerId, refusal: &Refusal) {
         let Some(call) = self.calls.get(key) else { return };
-        let asked = call.asked;
         let movable = call.session.is_none()
             && matches!(call.purpose, Purpose::Ask | Purpose::Open | Purpose::List)
             && call.moves < MOVES
@@ -229,17 +229,11 @@ impl Bus {
         let need = if call.purpose == Purpose::Open { Need::Session } else { Need::Request };
         let client = self.asking_client(call.asker).filter(|_| movable);
         let pool = self.workers.get(from.0).map(|worker| worker.pool);
-        // It no longer takes room where it was, which may well be where it goes.
-        if need == Need::Session {
-            self.opening_ended(asked);
-        }
+        // So that it does not take up the room that it is looking for.
+        self.calls.reassign(key, THE_BUS);
         let chosen = client.zip(pool).and_then(|(client, pool)| self.choose(client, pool, need).ok());
-        let opening = u32::from(need == Need::Session);
-        let Some(worker) = chosen.and_then(|to| self.workers.get_mut(to.0)) else {
-            self.workers.get_mut(from.0).into_iter().for_each(|worker| worker.opening += opening);
-            return self.refuse_call(key, refusal);
-        };
-        worker.opening += opening;
+        let Some(to) = chosen else { return self.refuse_call(key, refusal) };
+        let Some(worker) = self.workers.get_mut(to.0) else { return self.refuse_call(key, refusal) };
         self.calls.reassign(key, worker.party);
         if let Some(call) = self.calls.get_mut(key) {
             call.moves += 1;

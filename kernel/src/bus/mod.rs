@@ -16,6 +16,8 @@ mod family;
 mod flow;
 mod from_client;
 mod from_worker;
+#[cfg(feature = "fuzzing")]
+pub mod fuzz;
 mod handshake;
 mod house;
 mod json;

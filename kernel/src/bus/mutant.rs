@@ -14,6 +14,8 @@ pub enum Guard {
     Once,
     /// A session that somebody connected holds cannot be taken up.
     Owner,
+    /// A client speaks only of its own sessions.
+    OwnNames,
     /// A worker speaks only of its own sessions.
     OwnSessions,
     /// What a worker says of a session before its answer opens it is held.
@@ -22,6 +24,10 @@ pub enum Guard {
     WaitsInOrder,
     /// Whoever fills a queue is not read until it has room.
     HoldUp,
+    /// A line that is too long is not kept.
+    LineLimit,
+    /// No call is made that the house has no room for.
+    Room,
     /// What a dead worker owed is answered.
     Mourning,
     /// Only a call whose line has not begun to be written moves.
@@ -35,16 +41,19 @@ pub enum Guard {
 }
 
 impl Guard {
-    pub const ALL: [Guard; 14] = [
+    pub const ALL: [Guard; 17] = [
         Guard::Answerer,
         Guard::Generation,
         Guard::Written,
         Guard::Once,
         Guard::Owner,
+        Guard::OwnNames,
         Guard::OwnSessions,
         Guard::Early,
         Guard::WaitsInOrder,
         Guard::HoldUp,
+        Guard::LineLimit,
+        Guard::Room,
         Guard::Mourning,
         Guard::Unwritten,
         Guard::FirstLine,

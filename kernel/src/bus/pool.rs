@@ -77,6 +77,14 @@ impl Pools {
         }))
     }
 
+    /// A pool of this name whose workers are still leaving is declared again. It is the same pool: what its
+    /// sessions are called and whose they are goes on.
+    pub(super) fn revive(&mut self, name: &str) -> Option<PoolId> {
+        let (id, _) = self.iter().find(|(_, pool)| pool.removed && pool.name() == name)?;
+        self.get_mut(id)?.removed = false;
+        Some(id)
+    }
+
     pub(super) fn remove(&mut self, id: PoolId) {
         self.pools.remove(id.0);
     }

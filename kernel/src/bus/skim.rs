@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn every_chunking_tells_the_same() {
         let mut lines = Lines::new(0x5eed_0001);
-        for _ in 0..300 {
+        for _ in 0..if cfg!(miri) { 2 } else { 300 } {
             let line = lines.next_line();
             let whole = skim(&line, line.len());
             for chunk in 1..=64 {
@@ -299,8 +299,8 @@ mod tests {
     #[test]
     fn it_agrees_with_the_scanner_on_good_lines() {
         let mut lines = Lines::new(0x5eed_0002);
-        let mut good = 0;
-        for _ in 0..20_000 {
+        let (mut good, count) = (0, if cfg!(miri) { 100 } else { 20_000 });
+        for _ in 0..count {
             let line = lines.next_line();
             let Ok(envelope) = Envelope::scan(&line) else { continue };
             good += 1;
@@ -313,6 +313,6 @@ mod tests {
                 assert_eq!(skim.id_at(), id.start as usize, "{}", shown());
             }
         }
-        assert!(good > 1_000, "only {good} good lines");
+        assert!(good > count / 20, "only {good} good lines");
     }
 }

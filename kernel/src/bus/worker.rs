@@ -54,8 +54,6 @@ pub(super) struct Worker {
     pub(super) labels: usize,
     /// Clients that it serves, or has served.
     pub(super) joined: BTreeSet<Link>,
-    /// Calls in flight whose answers will name a session.
-    pub(super) opening: u32,
     /// What it said of sessions that no answer has named yet.
     pub(super) early: Vec<Early>,
     pub(super) early_bytes: usize,
@@ -140,7 +138,6 @@ impl Worker {
             sessions: HashMap::new(),
             labels: 0,
             joined: BTreeSet::new(),
-            opening: 0,
             early: Vec::new(),
             early_bytes: 0,
             notices: Vec::new(),

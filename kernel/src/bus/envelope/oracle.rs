@@ -169,14 +169,14 @@ impl<'de> Deserialize<'de> for Members<'de> {
 
 /// The same verdict as `scan`, by way of serde_json. Syntax faults are all at byte 0.
 #[derive(Default)]
-pub(super) struct Oracle<'a> {
+pub(in crate::bus) struct Oracle<'a> {
     found: Vec<(Field, &'a str)>,
     ids: usize,
     fault: Option<Fault>,
 }
 
 impl<'a> Oracle<'a> {
-    pub(super) fn scan(line: &'a [u8]) -> Result<Envelope, Malformed> {
+    pub(in crate::bus) fn scan(line: &'a [u8]) -> Result<Envelope, Malformed> {
         let refuse = |fault| Err(Malformed { fault, id: None, answer: false });
         let Ok(value) = serde_json::from_slice::<&RawValue>(line) else {
             return refuse(Fault::Syntax { at: 0 });

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{Event, Exit, Limits, Signal, TestBus, config, pool};
+use super::{Event, Exit, Limits, Mode, Signal, TestBus, config, pool};
 use crate::bus::SpawnFault;
 
 #[test]
@@ -267,6 +267,68 @@ fn a_reload_touches_only_what_has_changed() {
     bus.bus.reload(&config(vec![pool("same", 1)], Limits::default()), bus.now);
     bus.sends(client, r#"{"id":5,"pool":"third","method":"m"}"#);
     bus.sees_error(client, json!(5), "unknown_pool");
+}
+
+#[test]
+fn a_process_that_was_replaced_while_it_started_is_not_heard() {
+    let mut of = pool("agents", 1);
+    of.mode = Mode::Dedicated;
+    let mut bus = TestBus::unstarted(config(vec![of], Limits::default()));
+    let (ann, ben) = (bus.client(), bus.client());
+    bus.bus.received(ann, b"{\"id\":1,\"method\":\"m\"}\n", bus.now);
+    bus.bus.handle(Event::Broken(ann), bus.now);
+    let loads = b"{\"id\":2,\"method\":\"session/load\",\"params\":{\"sessionId\":\"s\"}}\n";
+    bus.bus.received(ben, loads, bus.now);
+    bus.act();
+    assert!(!bus.processes[0].stdin_open, "it was started for somebody who has left");
+    let old = bus.worker(0);
+    bus.sends(old, r#"{"id":3,"method":"session/request_permission","params":{"sessionId":"s"}}"#);
+    bus.sees_nothing(ben);
+    bus.crashes(0);
+    let next = bus.worker(1);
+    bus.answers(next, "session/load", "{}");
+    assert_eq!(bus.sees_json(ben)["id"], 2);
+    bus.is_idle();
+}
+
+#[test]
+fn what_is_said_early_in_the_next_life_is_held_for_a_session_that_moved_there() {
+    let mut bus = TestBus::with(1);
+    let (ann, ben, worker) = (bus.client(), bus.client(), bus.worker(0));
+    bus.deafens(worker);
+    for client in [ann, ben] {
+        bus.sends(client, r#"{"id":1,"method":"session/new","params":{}}"#);
+    }
+    bus.happens(Event::Broken(ben));
+    bus.crashes(0);
+    bus.passes(Duration::from_secs(1));
+    let next = bus.worker(1);
+    bus.sends(next, r#"{"method":"session/update","params":{"sessionId":"s"}}"#);
+    bus.answers(next, "session/new", r#"{"sessionId":"s"}"#);
+    let session = bus.sees_json(ann)["result"]["sessionId"].clone();
+    assert_eq!(bus.sees_json(ann)["params"]["sessionId"], session);
+    bus.is_idle();
+}
+
+/// Otherwise its sessions would be unknown in the new one, and anybody could load them there.
+#[test]
+fn a_pool_that_is_declared_again_before_its_workers_left_is_the_same_pool() {
+    let mut bus = TestBus::of(config(vec![pool("agents", 1), pool("other", 1)], Limits::default()));
+    let (ann, ben, old) = (bus.client(), bus.client(), bus.worker(0));
+    bus.sends(ann, r#"{"id":1,"pool":"agents","method":"session/new","params":{}}"#);
+    bus.answers(old, "session/new", r#"{"sessionId":"s"}"#);
+    bus.sees(ann);
+    bus.bus.reload(&config(vec![pool("other", 1)], Limits::default()), bus.now);
+    bus.act();
+    bus.bus.reload(&config(vec![pool("other", 1), pool("agents", 1)], Limits::default()), bus.now);
+    bus.act();
+    let fresh = bus.worker(2);
+    bus.sends(ben, r#"{"id":2,"pool":"agents","method":"session/load","params":{"sessionId":"s"}}"#);
+    bus.sees_error(ben, json!(2), "unknown_session");
+    bus.sends(ben, r#"{"id":3,"pool":"agents","method":"m"}"#);
+    bus.answers(fresh, "m", "{}");
+    bus.sees(ben);
+    bus.is_idle();
 }
 
 #[test]

@@ -5,6 +5,22 @@ use serde_json::{Value, json};
 use super::{Event, Limits, TestBus, config, pool};
 
 #[test]
+fn what_has_not_begun_to_be_written_cannot_be_answered_yet() {
+    let mut bus = TestBus::with(1);
+    let (client, worker) = (bus.client(), bus.worker(0));
+    bus.deafens(worker);
+    bus.sends(client, r#"{"id":1,"method":"m"}"#);
+    let waiting = String::from_utf8_lossy(bus.bus.to_send(worker)).into_owned();
+    let id = serde_json::from_str::<serde_json::Value>(&waiting).expect("a request")["id"].clone();
+    bus.sends(worker, &format!(r#"{{"id":{id},"result":"guessed"}}"#));
+    bus.sees_nothing(client);
+    bus.hears_again(worker);
+    bus.answers(worker, "m", "\"read\"");
+    assert_eq!(bus.sees_json(client)["result"], "read");
+    bus.is_idle();
+}
+
+#[test]
 fn equal_ids_of_six_clients_do_not_meet() {
     let mut bus = TestBus::with(1);
     let worker = bus.worker(0);

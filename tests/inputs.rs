@@ -1,0 +1,79 @@
+//! What must hold for any bytes, by every way in, without a fuzzer: the kept inputs of `fuzz/corpus`, what is near
+//! them, and made-up lines. The same inputs every time.
+
+use std::fs;
+use std::panic::{self, AssertUnwindSafe};
+use std::path::Path;
+
+use kernel::bus::fuzz::{self, TARGETS};
+
+/// Of each kept input so many neighbours are tried.
+const NEIGHBOURS: u64 = if cfg!(debug_assertions) { 40 } else { 400 };
+const LINES: usize = if cfg!(debug_assertions) { 20_000 } else { 500_000 };
+
+#[test]
+fn kept_inputs_and_their_neighbours_break_nothing() {
+    for (name, target) in TARGETS {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
+        let mut kept: Vec<_> = fs::read_dir(&folder)
+            .unwrap_or_else(|fault| panic!("{}: {fault}", folder.display()))
+            .map(|entry| entry.expect("a file").path())
+            .collect();
+        kept.sort();
+        assert!(kept.len() > 4, "{name} has {} kept inputs", kept.len());
+        for path in kept {
+            let input = fs::read(&path).expect("a file");
+            holds(name, target, &input);
+            for seed in 0..NEIGHBOURS {
+                holds(name, target, &neighbour(&input, seed));
+            }
+        }
+    }
+}
+
+/// The scanner against serde_json, a million of them in a release build.
+#[test]
+fn made_up_lines_are_read_as_serde_json_reads_them() {
+    std::thread::scope(|scope| {
+        for seed in [0x1234_5678_9abc, 0xdef0_1234_5678] {
+            scope.spawn(move || {
+                for line in fuzz::made_up_lines(seed).take(LINES) {
+                    holds("scanner", fuzz::scanner, &line);
+                    holds("splicer", fuzz::splicer, &line);
+                }
+            });
+        }
+    });
+}
+
+fn holds(name: &str, target: fn(&[u8]), input: &[u8]) {
+    if let Err(fault) = panic::catch_unwind(AssertUnwindSafe(|| target(input))) {
+        println!("{name} with \"{}\"", input.escape_ascii());
+        panic::resume_unwind(fault);
+    }
+}
+
+/// An input with a few bytes changed, doubled, left out or put in.
+fn neighbour(input: &[u8], seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ input.len() as u64;
+    let mut below = |end: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as usize % end.max(1)
+    };
+    let mut bytes = input.to_vec();
+    for _ in 0..=below(4) {
+        let at = below(bytes.len() + 1);
+        let to = (at + below(16)).min(bytes.len());
+        match below(5) {
+            0 => bytes.insert(at, below(256) as u8),
+            1 => bytes.extend_from_within(at..to),
+            2 => drop(bytes.drain(at..to)),
+            _ if at == bytes.len() => {}
+            3 => bytes[at] ^= 1 << below(8),
+            _ => bytes[at] = b"\"\\{}[]:,\n\r0\xff"[below(12)],
+        }
+    }
+    bytes
+}
