@@ -61,7 +61,10 @@ impl Oracle {
                             )
                         }
                         Some(_) => {}
-                        None => self.owns(conn, life, &child, &name, seq),
+                        None => {
+                            self.owns(conn, life, &child, &name, seq);
+                            self.kept_like_its_parent(conn, life, &about, &child);
+                        }
                     }
                 }
             }
@@ -69,6 +72,14 @@ impl Oracle {
         }
         self.sent[serial].said_to.push(Peer::Client(conn));
         self.sent[serial].said_at = self.sent.len();
+    }
+
+    /// What was kept of a family is told later than what came meanwhile, of the child as of its parent.
+    fn kept_like_its_parent(&mut self, conn: Conn, life: Life, about: &About, child: &str) {
+        let About::Session(parent) = about else { return };
+        let kept = self.loading(conn, parent).is_some()
+            || self.session_of(life, parent).is_some_and(|session| session.moved);
+        self.session_of(life, child).into_iter().for_each(|session| session.moved = kept);
     }
 
     /// An answer of the bus itself that is an error.
