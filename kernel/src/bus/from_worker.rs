@@ -74,7 +74,7 @@ impl Bus {
             Who::Bus => None,
         };
         let call = self.calls.get(key).filter(|_| stands(Guard::Written));
-        !link.zip(call).is_some_and(|(link, call)| self.post.unwritten(link, call.written).is_some())
+        link.zip(call).is_none_or(|(link, call)| self.post.unwritten(link, call.written).is_none())
     }
 
     /// The worker did answer, but nothing that could be passed on.

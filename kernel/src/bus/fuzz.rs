@@ -19,8 +19,11 @@ use crate::config::{Config, Limits, PoolConfig, Program};
 
 pub use self::events::events;
 
-/// A way in, by its name.
-pub const TARGETS: [(&str, fn(&[u8])); 6] = [
+/// Panics where something does not hold for these bytes.
+pub type Target = fn(&[u8]);
+
+/// Each way in, by its name.
+pub const TARGETS: [(&str, Target); 6] = [
     ("framer", framer),
     ("scanner", scanner),
     ("splicer", splicer),

@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn bytes_leave_in_order_whatever_the_pieces() {
-        for piece in 1..=64 {
+        for piece in (1..=64).step_by(if cfg!(miri) { 21 } else { 1 }) {
             let mut queue = SendQueue::default();
             let mut seen = Vec::new();
             for round in 0..50u8 {
