@@ -13,6 +13,9 @@ use crate::print::complain;
 /// EX_CONFIG of sysexits.h: starting again will not help.
 const BAD_CONFIGURATION: u8 = 78;
 
+/// EX_TEMPFAIL: another bus has the address, and may give it back.
+const IN_USE: u8 = 75;
+
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The configuration [default: $STDIO_BUS_CONFIG, else ./bus.json]
@@ -61,6 +64,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Err(error) if error.is_misconfigured() => {
             complain(format_args!("stdio-bus: {error}"), BAD_CONFIGURATION)
         }
+        Err(error) if error.is_in_use() => complain(format_args!("stdio-bus: {error}"), IN_USE),
         Err(error) => complain(format_args!("stdio-bus: {error}"), 1),
     }
 }

@@ -15,6 +15,7 @@ mod owner;
 mod probe;
 mod run;
 mod signal;
+mod unix;
 mod worker;
 
 use std::error::Error;
@@ -66,6 +67,11 @@ impl ServeError {
     /// True where the configuration asks for something that no state of this machine can give.
     pub fn is_misconfigured(&self) -> bool {
         matches!(self, ServeError::Listen { fault, .. } if fault.is_misconfigured())
+    }
+
+    /// True where another has what the bus was to have, and may give it back.
+    pub fn is_in_use(&self) -> bool {
+        matches!(self, ServeError::Listen { fault, .. } if fault.is_in_use())
     }
 }
 

@@ -19,7 +19,6 @@ use crate::config::Config;
 use crate::key::{Key, Link, Table, WorkerId};
 
 use super::client::{Complaint, Door, StdioModes};
-use super::door::SocketFile;
 use super::fork::{self, OpenFiles};
 use super::guard::Guard;
 use super::link::{Kind, Links, Peer, RunQueue, Stream, Task, key_and_stream};
@@ -47,8 +46,6 @@ pub(super) struct Shell {
     signals: Signals,
     signalled: bool,
     pub(super) doors: Table<Door>,
-    /// Files of doors that were closed when the bus began to stop. They go when the bus goes.
-    pub(super) files: Vec<SocketFile>,
     /// When doors are tried again after the machine had no fd or memory for a connection.
     pub(super) accept_again: Option<Moment>,
     pub(super) shortage_told: bool,
@@ -76,7 +73,7 @@ impl Shell {
         let signals = Signals::listen(poll.registry()).map_err(system("cannot listen to signals"))?;
         let seed = seed().map_err(system("cannot read /dev/urandom"))?;
         // Before the guard: a second bus at the same address is to fail without having started anything.
-        let opened = Shell::open_doors(&config.listen)?;
+        let opened = Shell::open_doors(&config.listen, config.auth.is_some())?;
         let guard =
             Guard::start(this_binary.clone(), guard_args, open_files, now).map_err(ServeError::Guard)?;
         let memory = Memory::new(memory);
@@ -95,7 +92,6 @@ impl Shell {
             signals,
             signalled: false,
             doors: Table::default(),
-            files: Vec::new(),
             accept_again: None,
             shortage_told: false,
             turned_away: Complaint::default(),
@@ -230,7 +226,7 @@ impl Shell {
 
     fn reload(&mut self) {
         let fault = match (self.reload)() {
-            Ok(config) => match self.change_doors(&config.listen) {
+            Ok(config) => match self.change_doors(&config) {
                 Ok(()) => {
                     self.bus.reload(&config, self.now);
                     info!("the configuration was read again");
@@ -274,7 +270,7 @@ impl Shell {
     }
 
     /// One read, if there is something to read and the core wants it.
-    fn read(&mut self, link: Link) {
+    pub(super) fn read(&mut self, link: Link) {
         let Some(peer) = self.links.get_mut(link) else { return };
         peer.queued = false;
         if !peer.can_read || !self.bus.wants_read(link) {
