@@ -53,8 +53,10 @@ pub enum DoorFault {
     FolderOpenToAll(PathBuf),
     /// The user of this number could.
     FolderOfAnother(PathBuf, u32),
-    /// Somebody listens there: where it is known, the bus with this process id.
-    InUse(Option<u32>),
+    /// Somebody listens there.
+    InUse,
+    /// Another bus does, or is about to: the one with this process id, where it is known.
+    Locked(Option<u32>),
     /// stdin and stdout can only be there from the start.
     StdioTooLate,
     System(io::Error),
@@ -127,7 +129,7 @@ fn bind_all(hosts: &[IpAddr], port: u16) -> Result<Vec<OwnedFd>, DoorFault> {
         tries -= 1;
         match bind_each(hosts, port) {
             Err(Errno::EADDRINUSE) if tries > 0 => {}
-            Err(Errno::EADDRINUSE) => return Err(DoorFault::InUse(None)),
+            Err(Errno::EADDRINUSE) => return Err(DoorFault::InUse),
             Err(errno) => return Err(DoorFault::System(errno.into())),
             Ok(sockets) => return Ok(sockets),
         }
@@ -178,11 +180,11 @@ pub(super) fn stream_socket(family: AddressFamily) -> nix::Result<OwnedFd> {
 
 impl DoorFault {
     pub(super) fn is_misconfigured(&self) -> bool {
-        !matches!(self, DoorFault::InUse(_) | DoorFault::System(_))
+        !matches!(self, DoorFault::InUse | DoorFault::Locked(_) | DoorFault::System(_))
     }
 
-    pub(super) fn is_in_use(&self) -> bool {
-        matches!(self, DoorFault::InUse(_))
+    pub(super) fn is_locked(&self) -> bool {
+        matches!(self, DoorFault::Locked(_))
     }
 }
 
@@ -225,12 +227,9 @@ impl fmt::Display for DoorFault {
                     folder.display()
                 )
             }
-            DoorFault::InUse(None) => {
-                out.write_str("it is in use: another bus, or another program, listens there")
-            }
-            DoorFault::InUse(Some(pid)) => {
-                write!(out, "it is in use: a bus runs there already, as process {pid}")
-            }
+            DoorFault::InUse => out.write_str("it is in use: another bus, or another program, listens there"),
+            DoorFault::Locked(None) => out.write_str("another bus starts there just now"),
+            DoorFault::Locked(Some(pid)) => write!(out, "a bus runs there already, as process {pid}"),
             DoorFault::StdioTooLate => out.write_str("stdin and stdout cannot be added while the bus runs"),
             DoorFault::System(fault) => fault.fmt(out),
         }
@@ -270,7 +269,7 @@ mod tests {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port();
         let fault = open(&Address::Tcp { host: "127.0.0.1".into(), port }, false).err().unwrap();
-        assert!(fault.is_in_use(), "{fault}");
+        assert!(matches!(fault, DoorFault::InUse), "{fault}");
     }
 
     #[test]

@@ -27,6 +27,7 @@ use crate::config::{Address, Config};
 
 pub use command::find_program;
 pub use door::DoorFault;
+pub use fork::keep_memory_private;
 pub use guard::guard;
 pub use logger::{flush_logs, start_logging};
 pub use probe::probe;
@@ -69,9 +70,9 @@ impl ServeError {
         matches!(self, ServeError::Listen { fault, .. } if fault.is_misconfigured())
     }
 
-    /// True where another has what the bus was to have, and may give it back.
-    pub fn is_in_use(&self) -> bool {
-        matches!(self, ServeError::Listen { fault, .. } if fault.is_in_use())
+    /// True where another bus runs in the same place.
+    pub fn is_locked(&self) -> bool {
+        matches!(self, ServeError::Listen { fault, .. } if fault.is_locked())
     }
 }
 

@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::key::{Key, Link, Table, WorkerId};
 
 use super::client::{Complaint, Door, StdioModes};
-use super::fork::{self, OpenFiles};
+use super::fork::FoundLimits;
 use super::guard::Guard;
 use super::link::{Kind, Links, Peer, RunQueue, Stream, Task, key_and_stream};
 use super::memory::Memory;
@@ -55,7 +55,7 @@ pub(super) struct Shell {
     /// Starting a process can take milliseconds, so there is at most one a turn.
     pub(super) spawns: VecDeque<(WorkerId, Link)>,
     pub(super) guard: Guard,
-    pub(super) open_files: Option<OpenFiles>,
+    pub(super) limits: FoundLimits,
     pub(super) this_binary: PathBuf,
     reload: Box<dyn Fn() -> Result<Config, String>>,
     pub(super) stopping: bool,
@@ -66,7 +66,7 @@ impl Shell {
     pub(super) fn open(options: Options) -> Result<Shell, ServeError> {
         let Options { config, reload, this_binary, memory, guard_args } = options;
         let system = |what| move |fault| ServeError::System { what, fault };
-        let open_files = fork::raise_open_files();
+        let limits = FoundLimits::replace();
         let start = Instant::now();
         let now = Moment::ZERO;
         let poll = Poll::new().map_err(system("cannot create a poll"))?;
@@ -74,8 +74,7 @@ impl Shell {
         let seed = seed().map_err(system("cannot read /dev/urandom"))?;
         // Before the guard: a second bus at the same address is to fail without having started anything.
         let opened = Shell::open_doors(&config.listen, config.auth.is_some())?;
-        let guard =
-            Guard::start(this_binary.clone(), guard_args, open_files, now).map_err(ServeError::Guard)?;
+        let guard = Guard::start(this_binary.clone(), guard_args, limits, now).map_err(ServeError::Guard)?;
         let memory = Memory::new(memory);
         let mut bus = Bus::new(&config, seed, now);
         memory.recall(&mut bus);
@@ -99,7 +98,7 @@ impl Shell {
             processes: Vec::new(),
             spawns: VecDeque::new(),
             guard,
-            open_files,
+            limits,
             this_binary,
             reload,
             stopping: false,

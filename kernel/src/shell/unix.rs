@@ -67,7 +67,7 @@ fn remove_stale(path: &Path) -> Result<(), DoorFault> {
         Err(Errno::ECONNREFUSED) => Ok(fs::remove_file(path)?),
         Err(Errno::ENOENT) => Ok(()),
         // EAGAIN: it listens, and many wait. EPROTOTYPE: it is of another kind, and somebody's.
-        Ok(()) | Err(Errno::EAGAIN | Errno::EINPROGRESS | Errno::EPROTOTYPE) => Err(DoorFault::InUse(None)),
+        Ok(()) | Err(Errno::EAGAIN | Errno::EINPROGRESS | Errno::EPROTOTYPE) => Err(DoorFault::InUse),
         Err(errno) => Err(errno.into()),
     }
 }
@@ -122,7 +122,7 @@ impl Lock {
             let holder = holder(&file).ok_or_else(|| DoorFault::NotALock(path.clone()))?;
             let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(file) => file,
-                Err((_, Errno::EWOULDBLOCK)) => return Err(DoorFault::InUse(holder.parse().ok())),
+                Err((_, Errno::EWOULDBLOCK)) => return Err(DoorFault::Locked(holder.parse().ok())),
                 Err((_, errno)) => return Err(errno.into()),
             };
             // Whoever had it may have removed it after we opened it: then it locks nothing.
@@ -134,7 +134,7 @@ impl Lock {
                 return Ok(Lock { path, file });
             }
         }
-        Err(DoorFault::InUse(None))
+        Err(DoorFault::Locked(None))
     }
 }
 
@@ -207,7 +207,7 @@ mod tests {
         // Even where the socket itself is gone, so that nothing seems to listen.
         fs::remove_file(folder.socket()).unwrap();
         let fault = open(&folder.socket()).err().unwrap();
-        let words = format!("it is in use: a bus runs there already, as process {}", process::id());
+        let words = format!("a bus runs there already, as process {}", process::id());
         assert_eq!(fault.to_string(), words);
         drop(first);
         assert!(!folder.lock().exists());
@@ -271,8 +271,13 @@ mod tests {
         drop(StdUnixListener::bind(folder.socket()).unwrap());
         let first = open(&folder.socket()).ok().unwrap();
         let fault = open(&folder.socket()).err().unwrap();
-        assert!(fault.is_in_use(), "{fault}");
+        assert!(fault.is_locked(), "{fault}");
         drop(first);
+        let other = StdUnixListener::bind(folder.socket()).unwrap();
+        let fault = open(&folder.socket()).err().unwrap();
+        assert!(matches!(fault, DoorFault::InUse), "{fault}");
+        drop(other);
+        fs::remove_file(folder.socket()).unwrap();
         fs::write(folder.socket(), "precious").unwrap();
         let fault = open(&folder.socket()).err().unwrap();
         assert!(matches!(fault, DoorFault::NotASocket), "{fault}");
