@@ -372,7 +372,8 @@ impl Bus {
         let Some(mut input) = self.post.take_input(link) else { return };
         let mut chunk = bytes;
         while reading == Reading::Last || !self.post.is_held_up(link) {
-            let limit = if stranger { HELLO_BYTES } else { self.line_limit(worker.is_none()) };
+            let limit = self.line_limit(worker.is_none());
+            let limit = if stranger { limit.min(HELLO_BYTES) } else { limit };
             let Some(piece) = input.next(&mut chunk, limit) else { break };
             self.post.take_over_limit();
             match (piece, worker) {
