@@ -65,41 +65,23 @@ fn of_all_first_bytes_only_a_brace_goes_on_and_none_of_25600_lines_reaches_a_wor
     puppet.is_asked("good");
 }
 
-/// As Chromium sends them, with a message where a page has a say.
-fn browsers(body: &str) -> Vec<Vec<u8>> {
-    let length = body.len() + 1;
-    let agent = "User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) HeadlessChrome/138.0.0.0 \
-                 Safari/537.36";
-    let head = format!(
-        "Host: 127.0.0.1:9000\r\nConnection: keep-alive\r\n{agent}\r\nAccept: */*\r\nOrigin: null\r\n"
-    );
-    let multipart = format!(
-        "------WebKitFormBoundaryA\r\nContent-Disposition: form-data; name=\"x\"\r\n\r\n\r\n{body}\n\r\n"
-    );
-    let texts = [
-        // fetch(url, {method: "POST", mode: "no-cors", body})
-        format!(
-            "POST / HTTP/1.1\r\n{head}Content-Type: text/plain;charset=UTF-8\r\nContent-Length: {length}\r\n\r\n{body}\n"
-        ),
-        // <form enctype="text/plain" method="post">, whose name and value are the message
-        format!(
-            "POST / HTTP/1.1\r\n{head}Content-Type: text/plain\r\nContent-Length: {length}\r\n\r\n{body}\n"
-        ),
-        format!("POST / HTTP/1.1\r\n{head}Content-Type: multipart/form-data\r\n\r\n{multipart}"),
-        format!("GET /?x={body} HTTP/1.1\r\n{head}\r\n"),
-        format!("GET / HTTP/1.1\r\n{head}Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\r\n{body}\n"),
-        format!("PUT / HTTP/1.1\r\n{head}\r\n{body}\n"),
-        format!("OPTIONS / HTTP/1.1\r\n{head}Access-Control-Request-Method: POST\r\n\r\n{body}\n"),
-        format!("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n{body}\n"),
-        format!("EHLO x\r\n{body}\n"),
-        format!("\u{0}\u{1}\u{0}\u{8}!\u{12}\u{a4}B\n{body}\n"),
+/// What a headless Chromium has really sent, as tests/interop/browser.mjs records it: fetch, forms, images, frames, an
+/// event stream, a WebSocket, TLS. Where the page had a say, it says this.
+fn browsers(says: &str) -> Vec<Vec<u8>> {
+    let recorded: Vec<String> =
+        serde_json::from_str(include_str!("browser.json")).expect("one text a connection");
+    let line = r#"{"jsonrpc":"2.0","id":1,"method":"evil/from_a_page","params":{}}"#;
+    assert!(recorded.iter().any(|text| text.contains(line)));
+    let other = [
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        "EHLO x\r\n",
+        "\0\u{1}\0\u{8}!\u{12}\u{a4}B\n",
+        "\u{16}\u{3}\u{1}\n",
     ];
-    let mut all: Vec<Vec<u8>> = texts.into_iter().map(String::into_bytes).collect();
-    // https and wss: a TLS hello, whose session ticket may hold newlines and anything else.
-    let mut tls = vec![0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01, 0xfc, 0x03, 0x03];
-    tls.extend_from_slice(format!("\n{body}\n").as_bytes());
-    all.push(tls);
-    all
+    let other = other.map(|opening| format!("{opening}{line}\n"));
+    // A letter is a byte.
+    let bytes = |text: String| text.replace(line, says).chars().map(|letter| letter as u8).collect();
+    recorded.into_iter().chain(other).map(bytes).collect()
 }
 
 #[test]
