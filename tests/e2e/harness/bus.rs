@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use super::PATIENCE;
 use super::client::Client;
 use super::log::Log;
-use super::procs::{command_line, marked};
+use super::procs::{command_line, is_gone, marked};
 use super::puppet::Puppet;
 use super::wire::Wire;
 
@@ -211,7 +211,11 @@ impl Bus {
 
     /// What was started by this bus, or is it, and still lives.
     pub(crate) fn survivors(&self) -> Vec<u32> {
-        marked(&mark(self.folder()))
+        let mut found = marked(&mark(self.folder()));
+        // Whose environment only root may look into.
+        let bus = Some(self.pid()).filter(|pid| self.exited.is_none() && !is_gone(*pid));
+        found.extend(bus.filter(|pid| !found.contains(pid)));
+        found
     }
 
     /// Waits until nothing of it is left, and fails if that takes too long.

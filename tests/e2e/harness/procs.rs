@@ -46,6 +46,11 @@ pub(crate) fn marked(mark: &str) -> Vec<u32> {
     all().filter(is_marked).filter(|pid| !is_gone(*pid)).collect()
 }
 
+/// Living processes whose command line holds these words.
+pub(crate) fn started_with(words: &str) -> Vec<u32> {
+    all().filter(|pid| command_line(*pid).contains(words) && !is_gone(*pid)).collect()
+}
+
 /// What it was started with, for a message.
 pub(crate) fn command_line(pid: u32) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
