@@ -72,7 +72,7 @@ fn a_socket_that_was_cleared_away_is_back_after_a_reload_and_nobody_has_noticed(
     client.has_heard_nothing();
     let folder = bus.folder().join("run");
     let wipes: [&dyn Fn(); 2] = [&|| fs::remove_file(folder.join("bus.sock")).expect("a socket"), &|| {
-        fs::remove_dir_all(&folder).expect("a folder")
+        fs::remove_dir_all(&folder).expect("a folder");
     }];
     for wipe in wipes {
         wipe();

@@ -1,5 +1,5 @@
-//! Those who should not be at the door at all: browsers, other protocols, other users; and what they try to leave behind
-//! in the log.
+//! Those who should not be at the door at all: browsers, other protocols, other users; and what they try to leave
+//! behind in the log.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;

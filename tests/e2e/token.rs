@@ -135,7 +135,7 @@ fn a_file_that_others_could_read_or_have_written_is_refused() {
     };
     let mode = |name: &'static str, mode: u32| {
         move |folder: &Path| {
-            fs::set_permissions(folder.join(name), Permissions::from_mode(mode)).expect("ours")
+            fs::set_permissions(folder.join(name), Permissions::from_mode(mode)).expect("ours");
         }
     };
     refused(&mode("token", 0o640), "token (mode 0640): chmod 600");
@@ -291,7 +291,8 @@ fn guessing_does_not_help_and_costs_nothing() {
 
 #[test]
 fn a_thousand_who_only_sit_there_keep_nobody_out() {
-    let config = json!({ "pools": [puppets("p", 1)], "listen": ["unix://@dir/bus.sock"], "limits": { "max_clients": 5 } });
+    let mut config = both_doors();
+    config["limits"] = json!({ "max_clients": 5 });
     let bus = Bus::plan(config).token(TOKEN).start();
     let mut puppet = bus.puppet();
     let mut good = bus.client();

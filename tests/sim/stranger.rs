@@ -1,4 +1,4 @@
-//! Worlds with a token: clients that show it, and those that do not, or too late. An unauthenticated byte has no effect.
+//! Worlds with a token: clients that show it, and those that do not, or too late. A byte of a stranger has no effect.
 
 use kernel::bus::Moment;
 use kernel::config::{Auth, Config};
@@ -41,7 +41,7 @@ pub(crate) enum Pass {
 
 /// Every fourth world has one. Chosen apart from all else, so that the other worlds stay what they were.
 pub(crate) fn guard(seed: u64, config: &mut Config) {
-    if Rng::new(seed ^ 0x746f_6b65_6e).percent(25) {
+    if Rng::new(seed ^ 0x0074_6f6b_656e).percent(25) {
         config.auth = Some(Auth { token_file: "/token".into(), digest: TokenDigest::of(TOKEN) });
         config.limits.max_clients = 100;
     }

@@ -2,8 +2,9 @@
 //!
 //! The core of the kernel, a value without I/O, clock, threads or globals (it may say things to the `log`
 //! facade, and reads nothing from it). This file holds what joins the tables and the calls that the shell
-//! makes; `stranger` asks for the token, `from_client` and `from_worker` carry lines, `choose` finds workers, `keep` has the sessions, `lives`
-//! the deaths and restarts, `flow` the pauses, and `house` what concerns the bus as a whole.
+//! makes; `stranger` asks for the token, `from_client` and `from_worker` carry lines, `choose` finds workers,
+//! `keep` has the sessions, `lives` the deaths and restarts, `flow` the pauses, and `house` what concerns the bus
+//! as a whole.
 
 mod alarm;
 mod answer;

@@ -1,7 +1,7 @@
 //! Where names in bus.json lead: relative paths, `~/` and `${VAR}`.
 //!
-//! The environment and the token come in as functions, so that a test needs no real ones. No message holds the value of a
-//! variable.
+//! The environment and the token come in as functions, so that a test needs no real ones. No message holds the
+//! value of a variable.
 
 use std::env::{self, VarError};
 use std::path::{Path, PathBuf};

@@ -116,7 +116,7 @@ fn a_first_line_without_an_end_is_not_waited_for() {
     bus.is_turned_away(client, Value::Null, "unauthorized");
     // One that ends in the middle of it is no hello.
     let client = bus.client();
-    bus.sends_bytes(client, HELLO_LINE[..30].as_bytes());
+    bus.sends_bytes(client, &HELLO_LINE.as_bytes()[..30]);
     bus.happens(Event::Ended(client));
     assert!(bus.is_closed(client));
     bus.sees_nothing(client);
