@@ -215,6 +215,8 @@ fn commands_find_the_token_and_say_what_is_wrong_with_it() {
         assert_eq!(wrong.status.code(), Some(77), "{command:?}: {}", words(&wrong));
         assert!(words(&wrong).contains("refuses the token of wrong"), "{}", words(&wrong));
     }
+    let ide = run(elsewhere.path(), &["ide", "zed", "--unix", socket, "--token-file", file], "");
+    assert!(words(&ide).contains(&format!(r#""--token-file", "{file}""#)), "{}", words(&ide));
     // What the IDE hears is not what would make it start the login of the agent.
     let out = run(elsewhere.path(), &["connect", "--unix", socket], &hi);
     let heard: Value = serde_json::from_slice(&out.stdout).expect("one answer");
