@@ -1,5 +1,6 @@
 //! `token`: makes a token file that nobody else can read.
 
+use std::env;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -57,7 +58,9 @@ fn usual_path() -> Option<PathBuf> {
 }
 
 fn instructions(path: &Path) -> String {
-    let file = serde_json::Value::from(path.to_string_lossy());
+    let in_home = env::var_os("HOME").and_then(|home| path.strip_prefix(home).ok());
+    let file = in_home.map_or(path.to_path_buf(), |inner| Path::new("~").join(inner));
+    let file = serde_json::Value::from(file.to_string_lossy());
     format!(
         "The token is in {}, and only you can read it. The bus asks for it with this line in bus.json:\n  \
          \"auth\": {{ \"token_file\": {file} }},\nThe commands of stdio-bus find it there; other clients begin with \

@@ -116,8 +116,8 @@ pub(crate) struct ConnBook {
     /// What it sent first was no JSON object: it must be closed, and nothing of it may have an effect.
     pub(crate) hostile: bool,
     pub(crate) pass: Pass,
-    /// Its first line, if that shows the right token.
-    pub(crate) hello: Option<Serial>,
+    /// Its first line, if that shows a token that was right when it was written.
+    pub(crate) hello: Option<(Serial, &'static str)>,
     pub(crate) lines: usize,
     /// Requests not answered.
     pub(crate) waits_for: Vec<Serial>,

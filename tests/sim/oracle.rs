@@ -9,6 +9,7 @@ use kernel::config::Limits;
 
 use crate::ledger::*;
 use crate::line::{Line, marked};
+use crate::stranger::TOKENS;
 
 macro_rules! broken {
     ($rule:literal, $($why:tt)*) => { panic!("rule broken: {}: {}", $rule, format_args!($($why)*)) };
@@ -29,6 +30,8 @@ pub(crate) struct Oracle {
     pub(crate) murky: BTreeSet<String>,
     pub(crate) limits: Limits,
     pub(crate) now: Moment,
+    /// The one that is asked for, in worlds that have one.
+    pub(crate) token: &'static str,
     /// What has happened that explains errors of the bus.
     pub(crate) causes: Causes,
     /// Workers name their sessions so that no two names are the same.
@@ -70,6 +73,7 @@ impl Oracle {
             murky: BTreeSet::new(),
             limits,
             now: Moment::ZERO,
+            token: TOKENS[0],
             causes: Causes::default(),
             unique_names,
             calls: 1,

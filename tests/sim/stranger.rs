@@ -13,7 +13,8 @@ use crate::rng::Rng;
 use crate::said::{id_token, shown};
 use crate::world::World;
 
-const TOKEN: &str = "right";
+/// The first, and the one that it may be changed to and back.
+pub(crate) const TOKENS: [&str; 2] = ["right", "newer"];
 
 /// What a client does about the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +43,7 @@ pub(crate) enum Pass {
 /// Every fourth world has one. Chosen apart from all else, so that the other worlds stay what they were.
 pub(crate) fn guard(seed: u64, config: &mut Config) {
     if Rng::new(seed ^ 0x0074_6f6b_656e).percent(25) {
-        config.auth = Some(Auth { token_file: "/token".into(), digest: TokenDigest::of(TOKEN) });
+        config.auth = Some(Auth { token_file: "/token".into(), digest: TokenDigest::of(TOKENS[0]) });
         config.limits.max_clients = 100;
     }
 }
@@ -55,10 +56,19 @@ impl Shows {
 }
 
 impl World {
+    /// Somebody has changed the token too.
+    pub(crate) fn changes_token(&mut self) {
+        if self.config.auth.is_some() && self.rng.percent(40) {
+            self.oracle.token = self.rng.one(&TOKENS);
+            let digest = TokenDigest::of(self.oracle.token);
+            self.config.auth = Some(Auth { token_file: "/token".into(), digest });
+        }
+    }
+
     /// Its first line, which is a hello with the right token or with another.
     pub(crate) fn shows_token(&mut self, conn: Conn, right: bool) {
         let wrong = ["", "Right", "right ", "righ", "wrong"];
-        let token = if right { TOKEN } else { self.rng.one(&wrong) };
+        let token = if right { self.oracle.token } else { self.rng.one(&wrong) };
         let serial = self.oracle.next_serial();
         let id = format!("\"hello {conn}\"").into_bytes();
         let params = vec![("token", text(quoted(token))), ("m", text(quoted(&mark(serial))))];
@@ -71,7 +81,7 @@ impl World {
             ("params", params),
         ];
         if right {
-            self.oracle.conns[conn].hello = Some(serial);
+            self.oracle.conns[conn].hello = Some((serial, token));
         }
         let line = line::line(object(&mut self.rng, top));
         self.send(conn, line, What::Ask { kind: Kind::House, id, done: false });
@@ -83,7 +93,7 @@ impl Oracle {
     pub(crate) fn may_act(&mut self, conn: Conn, serial: Option<Serial>) -> bool {
         let book = &mut self.conns[conn];
         if matches!(book.pass, Pass::Awaited { .. }) {
-            let hello = serial.is_some() && book.hello == serial;
+            let hello = book.hello.is_some_and(|hello| Some(hello.0) == serial && hello.1 == self.token);
             book.pass = if hello { Pass::Free } else { Pass::Doomed };
         }
         book.pass == Pass::Free

@@ -254,6 +254,7 @@ impl World {
 
     pub(crate) fn reload(&mut self) {
         self.config = plan::edited(&mut self.rng, &self.config);
+        self.changes_token();
         self.oracle.causes.reloads += 1;
         let config = self.config.clone();
         self.note(format_args!("reload {config:?}"), b"");
