@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kernel::config::{Address, Doors};
+use kernel::config::{self, Address, Doors};
 
 use crate::{Fault, TokenFile};
 
@@ -24,15 +24,17 @@ pub struct Named {
 
 impl Way {
     /// An address that is named is the only one, and a token that is named the right one. What is not named stands in
-    /// the bus.json that `config` finds; where only the token is missing, there need be none.
-    pub fn find(named: Named, config: impl FnOnce() -> Result<PathBuf, String>) -> Result<Way, Fault> {
+    /// the file that `bus_json` finds; where only the token is missing, there need be none.
+    pub fn find(named: Named, bus_json: impl FnOnce() -> Result<PathBuf, String>) -> Result<Way, Fault> {
         let token = named.token_file.map(|path| TokenFile { path, anywhere: true });
         if let Some(address) = named.tcp.or(named.unix.map(Address::Unix)) {
-            let in_file = || Doors::load(&config().ok()?).ok()?.token_file;
-            let found = || Some(TokenFile { path: in_file()?, anywhere: false });
+            // That file may be of another bus, so what is wrong with it is not this one's fault.
+            let in_file = || Doors::load(&bus_json().ok()?).ok()?.token_file;
+            let usable = |path: &PathBuf| config::read_token(path).is_ok();
+            let found = || Some(TokenFile { path: in_file().filter(usable)?, anywhere: false });
             return Ok(Way { addresses: vec![address], token: token.or_else(found) });
         }
-        let path = config().map_err(Fault::NoAddress)?;
+        let path = bus_json().map_err(Fault::NoAddress)?;
         let doors = Doors::load(&path).map_err(Fault::Config)?;
         let found = doors.token_file.clone().map(|path| TokenFile { path, anywhere: false });
         Ok(Way { addresses: reachable(doors, &path)?, token: token.or(found) })
@@ -73,7 +75,8 @@ fn reachable(doors: Doors, path: &Path) -> Result<Vec<Address>, Fault> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
@@ -103,9 +106,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("bus.json");
         fs::write(&path, r#"{"auth":{"token_file":"token"}}"#).unwrap();
-        let found = Some(TokenFile { path: folder.path().join("token"), anywhere: false });
+        let token = folder.path().join("token");
+        let found = Some(TokenFile { path: token.clone(), anywhere: false });
         assert_eq!(Way::find(Named::default(), || Ok(path.clone())).unwrap().token, found);
         let unix = || Named { unix: Some("/run/bus.sock".into()), ..Named::default() };
+        assert_eq!(Way::find(unix(), || Ok(path.clone())).unwrap().token, None, "it is not there");
+        fs::write(&token, "0123456789abcdef").unwrap();
+        fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
         assert_eq!(Way::find(unix(), || Ok(path)).unwrap().token, found);
         assert_eq!(Way::find(unix(), || Err("no bus.json".to_owned())).unwrap().token, None);
         assert_eq!(Way::find(unix(), || Ok("/no/such/bus.json".into())).unwrap().token, None);

@@ -118,16 +118,8 @@ impl Shell {
 
     /// The new ones first: where one cannot be opened, nothing has changed.
     pub(super) fn change_doors(&mut self, config: &Config) -> Result<(), ServeError> {
+        self.refuse_open_doors(config)?;
         let (listens, token) = (&config.listen[..], config.auth.is_some());
-        for listen in listens {
-            // One that was opened because there was a token may not be able to tell who comes.
-            let blind =
-                |door: &Door| door.listen.at == listen.at && matches!(door.listener, Listener::Tcp(_, None));
-            let untold = !token && self.doors.iter().any(|(_, door)| blind(door));
-            let may = door::may_be_open(&listen.at, token);
-            let may = if untold { may.and(Err(DoorFault::OwnersUnknown(Errno::ENOTSUP))) } else { may };
-            may.map_err(|fault| ServeError::Listen { at: listen.at.clone(), fault })?;
-        }
         self.drop_lost_doors();
         let here = |at: &Address, doors: &[Listen]| doors.iter().any(|door| door.at == *at);
         let old = self.doors.iter().map(|(_, door)| door.listen.clone()).collect::<Vec<_>>();
@@ -148,6 +140,25 @@ impl Shell {
                     self.remove_door(key);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// A door that needs a token does not stay without one. Also one on loopback that was opened because there was a
+    /// token, and cannot tell who comes.
+    fn refuse_open_doors(&self, config: &Config) -> Result<(), ServeError> {
+        let token = config.auth.is_some();
+        for listen in &config.listen {
+            let blind =
+                |door: &Door| door.listen.at == listen.at && matches!(door.listener, Listener::Tcp(_, None));
+            let fault = match door::may_be_open(&listen.at, token) {
+                Err(fault) => fault,
+                Ok(()) if !token && self.doors.iter().any(|(_, door)| blind(door)) => {
+                    DoorFault::OwnersUnknown(Errno::ENOTSUP)
+                }
+                Ok(()) => continue,
+            };
+            return Err(ServeError::Listen { at: listen.at.clone(), fault });
         }
         Ok(())
     }
