@@ -87,7 +87,7 @@ impl Bus {
 
     pub(super) fn client_too_long(&mut self, link: Link, skim: &Skim) {
         if self.is_stranger(link) {
-            return self.stranger_too_long(link, skim.id().filter(|_| skim.is_request()));
+            return self.stranger_too_long(link);
         }
         if let Some(client) = self.clients.get_mut(link.0) {
             client.standing = Standing::Known;

@@ -407,7 +407,7 @@ impl Bus {
         let endless = stranger && input.is_too_long();
         self.post.put_back(link, input);
         if endless {
-            self.stranger_too_long(link, None);
+            self.stranger_too_long(link);
         }
     }
 

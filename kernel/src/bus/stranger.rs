@@ -116,10 +116,11 @@ impl Bus {
         self.client_line(link, line);
     }
 
-    pub(super) fn stranger_too_long(&mut self, link: Link, id: Option<&[u8]>) {
+    /// Its end is not waited for, and so neither is its id.
+    pub(super) fn stranger_too_long(&mut self, link: Link) {
         let refusal =
             Refusal::unauthorized(format!("before the token a line has at most {HELLO_BYTES} bytes"));
-        self.turn_away(link, id, &refusal);
+        self.turn_away(link, None, &refusal);
     }
 
     /// The time of some is over: to show the token, or to take the answer that they did not.
