@@ -51,7 +51,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Err(message) => return complain(format_args!("stdio-bus: {message}"), 2),
     };
     let call = Call { method: args.method, params, pool: args.pool, timeout: args.timeout };
-    match args.bus.addresses().and_then(|addresses| call::run(&call, &addresses)) {
+    match args.bus.way().and_then(|way| call::run(&call, &way)) {
         Ok(result) => answer(&format!("{result}\n")),
         Err(fault) => complain(&fault, fault.exit_code()),
     }

@@ -117,7 +117,15 @@ fn describe(path: &Path, config: &Config, faults: &mut Vec<ConfigFault>, paint: 
     let verdict = if faults.is_empty() { paint.green("good") } else { paint.red("would not run here") };
     let _ = writeln!(text, "{}: {verdict}", path.display());
     for door in &config.listen {
-        let _ = writeln!(text, "listens at {door}");
+        let open = if door.at.is_local() {
+            ""
+        } else {
+            " (not on loopback: what is said there can be read on the way)"
+        };
+        let _ = writeln!(text, "listens at {door}{open}");
+    }
+    if let Some(auth) = &config.auth {
+        let _ = writeln!(text, "asks for the token in {}", auth.token_file.display());
     }
     if let Some(pool) = &config.default_pool {
         let _ = writeln!(text, "default pool {pool}");

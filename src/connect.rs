@@ -2,11 +2,10 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clients::Fault;
@@ -21,7 +20,7 @@ Examples:
   stdio-bus connect --config ~/bus.json --start
   printf '%s\\n' '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"hi\"}' | stdio-bus connect
 
-Exit codes: 0 when stdin ends, 69 when no bus answers.";
+Exit codes: 0 when stdin ends, 69 when no bus answers, 77 when it refuses the token.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -29,9 +28,6 @@ pub(crate) struct Args {
     /// The pool to talk to
     #[arg(long, value_name = "NAME")]
     pool: Option<String>,
-    /// A file that holds the token that the bus asks for
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
     /// Start a bus in the background if none answers
     #[arg(long)]
     start: bool,
@@ -72,8 +68,7 @@ pub(crate) fn detached(args: DetachedArgs) -> ExitCode {
 
 fn carry(args: Args) -> Result<Ended, Fault> {
     let options = Options {
-        addresses: args.bus.addresses()?,
-        token: args.token_file.as_deref().map(read_token).transpose()?,
+        way: args.bus.way()?,
         start: if args.start { Some(plan_start(&args.bus)?) } else { None },
         pool: args.pool,
     };
@@ -84,15 +79,6 @@ fn carry(args: Args) -> Result<Ended, Fault> {
     let output = own("stdout", io::stdout().as_fd().try_clone_to_owned())?;
     let bell = Bell::listen().map_err(|error| Fault::Failed(format!("no signal can be heard: {error}")))?;
     connect::run(&options, input, output, &bell)
-}
-
-fn read_token(path: &Path) -> Result<String, Fault> {
-    let text = fs::read_to_string(path);
-    let text = text.map_err(|error| Fault::Failed(format!("the token file {}: {error}", path.display())))?;
-    match text.trim() {
-        "" => Err(Fault::Failed(format!("the token file {} is empty", path.display()))),
-        token => Ok(token.to_owned()),
-    }
 }
 
 fn plan_start(bus: &BusArgs) -> Result<Start, Fault> {

@@ -11,6 +11,7 @@ mod place;
 mod print;
 mod serve;
 mod status;
+mod token;
 
 use std::process::ExitCode;
 
@@ -22,13 +23,15 @@ Examples:
   stdio-bus --tcp 127.0.0.1:0                the same, on a free port of this machine
   stdio-bus check --config my.json           is the file good, and what would run?
   stdio-bus status                           one look at the running bus
+  stdio-bus token                            make a token, to be asked for by the bus
   stdio-bus ide zed --pool claude            the settings with which Zed talks to it
   stdio-bus call session/new '{\"cwd\":\"/tmp\",\"mcpServers\":[]}'
 
 The configuration is --config PATH, else $STDIO_BUS_CONFIG, else ./bus.json. The smallest one:
   {\"pools\": [{\"id\": \"echo\", \"command\": \"stdio-bus\", \"args\": [\"agent\", \"echo\"]}]}
 
-Exit codes: 0 clean, 1 failure, 2 bad usage, 69 no bus answers, 78 bad configuration.";
+Exit codes: 0 clean, 1 failure, 2 bad usage, 69 no bus answers, 75 another bus has the socket, 77 the bus refuses
+the token, 78 bad configuration.";
 
 /// Many clients, few agent processes: a bus for agents that speak JSON-RPC on stdio.
 #[derive(Parser)]
@@ -52,6 +55,8 @@ enum Command {
     Call(call::Args),
     /// Be the agent that an IDE starts: stdin and stdout speak ACP, the bus is behind it
     Connect(connect::Args),
+    /// Make a token, for the bus to ask those for who connect
+    Token(token::Args),
     /// Print the settings with which an IDE starts `connect`
     Ide(ide::Args),
     /// Be an agent on stdin and stdout, for a pool to run
@@ -75,6 +80,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(&args),
         Command::Call(args) => call::run(args),
         Command::Connect(args) => connect::run(args),
+        Command::Token(args) => token::run(&args),
         Command::Ide(args) => ide::run(&args),
         Command::Agent(agent) => agent::run(agent),
         Command::Schema => print::answer(&kernel::config::schema()),

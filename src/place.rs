@@ -4,7 +4,8 @@ use std::env;
 use std::ffi::OsString;
 use std::path::{self, Path, PathBuf};
 
-use clients::Fault;
+use clients::address::Named;
+use clients::{Fault, Way};
 use kernel::config::Address;
 
 /// The configuration: the one named, else `$STDIO_BUS_CONFIG`, else `./bus.json`.
@@ -31,9 +32,18 @@ pub(crate) fn memory_path(config: &Path) -> Option<PathBuf> {
 
 /// `$XDG_STATE_HOME/stdio-bus`, else `~/.local/state/stdio-bus`.
 pub(crate) fn state_folder() -> Option<PathBuf> {
+    own_folder("XDG_STATE_HOME", ".local/state")
+}
+
+/// `$XDG_CONFIG_HOME/stdio-bus`, else `~/.config/stdio-bus`.
+pub(crate) fn config_folder() -> Option<PathBuf> {
+    own_folder("XDG_CONFIG_HOME", ".config")
+}
+
+fn own_folder(variable: &str, in_home: &str) -> Option<PathBuf> {
     let folder = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")))?;
-    Some(state.join("stdio-bus"))
+    let base = folder(variable).or_else(|| Some(folder("HOME")?.join(in_home)))?;
+    Some(base.join("stdio-bus"))
 }
 
 /// Where the bus to talk to is.
@@ -45,14 +55,19 @@ pub(crate) struct BusArgs {
     /// The bus listens on this socket
     #[arg(long, value_name = "PATH", conflicts_with = "tcp")]
     unix: Option<PathBuf>,
+    /// A file that holds the token that the bus asks for [default: the auth.token_file of bus.json]
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// The configuration of the bus [default: $STDIO_BUS_CONFIG, else ./bus.json]
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
 }
 
 impl BusArgs {
-    pub(crate) fn addresses(&self) -> Result<Vec<Address>, Fault> {
-        clients::address::find(self.tcp.clone(), self.unix.clone(), || config_path(self.config.as_deref()))
+    pub(crate) fn way(&self) -> Result<Way, Fault> {
+        let Self { tcp, unix, token_file, config } = self;
+        let named = Named { tcp: tcp.clone(), unix: unix.clone(), token_file: token_file.clone() };
+        Way::find(named, || config_path(config.as_deref()))
     }
 
     /// The arguments of a `serve` that is found there, and the folder of its configuration.
@@ -69,6 +84,9 @@ impl BusArgs {
         let mut args = self.named_address()?;
         if starts || args.is_empty() || self.config.is_some() {
             args.extend(["--config".into(), self.absolute_config()?.into_os_string()]);
+        }
+        if let Some(file) = &self.token_file {
+            args.extend(["--token-file".into(), absolute(file)?.into_os_string()]);
         }
         Ok(args.iter().map(|word| word.to_string_lossy().into_owned()).collect())
     }

@@ -13,6 +13,9 @@ use crate::print::complain;
 /// EX_CONFIG of sysexits.h: starting again will not help.
 const BAD_CONFIGURATION: u8 = 78;
 
+/// EX_TEMPFAIL: another bus has the socket, and will give it back.
+const RUNS_ALREADY: u8 = 75;
+
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The configuration [default: $STDIO_BUS_CONFIG, else ./bus.json]
@@ -30,6 +33,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
+    // Before the token is read.
+    shell::keep_memory_private();
     let doors = match args.doors() {
         Ok(doors) => doors,
         Err(message) => return complain(format_args!("stdio-bus: {message}"), 2),
@@ -61,6 +66,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Err(error) if error.is_misconfigured() => {
             complain(format_args!("stdio-bus: {error}"), BAD_CONFIGURATION)
         }
+        Err(error) if error.is_locked() => complain(format_args!("stdio-bus: {error}"), RUNS_ALREADY),
         Err(error) => complain(format_args!("stdio-bus: {error}"), 1),
     }
 }

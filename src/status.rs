@@ -17,7 +17,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    match args.bus.addresses().and_then(|addresses| status::ask(&addresses)) {
+    match args.bus.way().and_then(|way| status::ask(&way)) {
         Ok(status) if args.json => answer(&format!("{status}\n")),
         Ok(status) => answer(&status::describe(&status)),
         Err(fault) => complain(&fault, fault.exit_code()),

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use kernel::config::Address;
-use serde_json::json;
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::RawValue;
 
-use crate::Fault;
 use crate::wire::Wire;
+use crate::{Fault, Way};
 
 #[derive(Debug, Default)]
 pub struct Call {
@@ -21,12 +19,9 @@ pub struct Call {
 }
 
 /// The `result` of the answer, byte for byte.
-pub fn run(call: &Call, addresses: &[Address]) -> Result<Box<RawValue>, Fault> {
-    let mut wire = Wire::connect(addresses, call.timeout)?;
-    if let Some(pool) = &call.pool {
-        let hello = to_raw_value(&json!({"pool": pool, "client": "stdio-bus call"}));
-        wire.ask("_bus/hello", Some(&hello.expect("plain JSON becomes text")))?;
-    }
+pub fn run(call: &Call, way: &Way) -> Result<Box<RawValue>, Fault> {
+    let mut wire = Wire::connect(way, call.timeout)?;
+    wire.greet("stdio-bus call", call.pool.as_deref())?;
     wire.ask(&call.method, call.params.as_deref())
 }
 
@@ -41,9 +36,14 @@ pub fn parse_params(text: &str) -> Result<Box<RawValue>, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, Permissions};
     use std::net::TcpListener;
+    use std::os::unix::fs::PermissionsExt;
+
+    use kernel::config::Address;
 
     use super::*;
+    use crate::TokenFile;
     use crate::fake::FakeBus;
 
     /// Long enough for any answer that comes at all; without it, one that does not would hang the test.
@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn the_result_comes_back_byte_for_byte() {
         let bus = FakeBus::answering(&[&[r#"{"jsonrpc":"2.0","id":1,"result":{ "b":1.50, "a":"\u0041" }}"#]]);
-        let result = run(&call("m\"m", "{\"x\":\n 1.0}"), &bus.addresses()).unwrap();
+        let result = run(&call("m\"m", "{\"x\":\n 1.0}"), &bus.way()).unwrap();
         assert_eq!(result.get(), r#"{ "b":1.50, "a":"\u0041" }"#);
         assert_eq!(bus.heard(), [r#"{"jsonrpc":"2.0","id":1,"method":"m\"m","params":{"x":  1.0}}"#]);
     }
@@ -66,7 +66,7 @@ mod tests {
     fn a_null_is_a_result_and_no_parameters_are_none() {
         let bus = FakeBus::answering(&[&[r#"{"jsonrpc":"2.0","id":1,"result":null}"#]]);
         let call = Call { params: None, ..call("m", "{}") };
-        assert_eq!(run(&call, &bus.addresses()).unwrap().get(), "null");
+        assert_eq!(run(&call, &bus.way()).unwrap().get(), "null");
         assert_eq!(bus.heard(), [r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#]);
     }
 
@@ -76,9 +76,32 @@ mod tests {
             let error = r#"{"code":-32052,"message":"x","data":{"reason":"unknown_pool"}}"#;
             let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#);
             let bus = FakeBus::answering(&[&[&line]]);
-            let fault = run(&call("m", "[]"), &bus.addresses()).unwrap_err();
+            let fault = run(&call("m", "[]"), &bus.way()).unwrap_err();
             assert_eq!((fault.to_string().as_str(), fault.exit_code()), (error, 1));
         }
+    }
+
+    #[test]
+    fn a_bus_that_asks_for_a_token_is_told_apart_from_one_that_refuses_it() {
+        let line = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32056,"message":"x","data":{"reason":"unauthorized"}}}"#;
+        let bus = FakeBus::answering(&[&[line]]);
+        let at = bus.way().addresses[0].to_string();
+        let fault = run(&call("m", "{}"), &bus.way()).unwrap_err();
+        let asks = format!("the bus at {at} asks for a token: name its file with --token-file");
+        assert_eq!((fault.to_string(), fault.exit_code()), (asks, 77));
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        fs::write(&path, "0123456789abcdef").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        let bus = FakeBus::answering(&[&[line]]);
+        let at = bus.way().addresses[0].to_string();
+        let token = Some(TokenFile { path: path.clone(), anywhere: false });
+        let fault = run(&call("m", "{}"), &Way { token, ..bus.way() }).unwrap_err();
+        let refuses = format!("the bus at {at} refuses the token of {}", path.display());
+        assert_eq!((fault.to_string(), fault.exit_code()), (refuses, 77));
+        let hello = r#""params":{"client":"stdio-bus call","token":"0123456789abcdef"}"#;
+        assert_eq!(bus.heard(), [format!(r#"{{"jsonrpc":"2.0","id":1,"method":"_bus/hello",{hello}}}"#)]);
     }
 
     #[test]
@@ -92,7 +115,7 @@ mod tests {
             ],
             &[r#"{"jsonrpc":"2.0","id":1,"result":"ours"}"#],
         ]);
-        assert_eq!(run(&call("m", "{}"), &bus.addresses()).unwrap().get(), r#""ours""#);
+        assert_eq!(run(&call("m", "{}"), &bus.way()).unwrap().get(), r#""ours""#);
         let refusal =
             r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"this client answers no requests"}}"#;
         assert_eq!(bus.heard()[1], refusal);
@@ -104,7 +127,7 @@ mod tests {
             &[r#"{"jsonrpc":"2.0","id":1,"result":{}}"#],
             &[r#"{"jsonrpc":"2.0","id":2,"result":{}}"#],
         ]);
-        run(&Call { pool: Some("claude".to_owned()), ..call("m", "{}") }, &bus.addresses()).unwrap();
+        run(&Call { pool: Some("claude".to_owned()), ..call("m", "{}") }, &bus.way()).unwrap();
         let heard = bus.heard();
         let hello: serde_json::Value = serde_json::from_str(&heard[0]).unwrap();
         let params = serde_json::json!({ "client": "stdio-bus call", "pool": "claude" });
@@ -115,22 +138,21 @@ mod tests {
     #[test]
     fn a_unix_socket_does_as_well() {
         let bus = FakeBus::answering_on_unix(&[&[r#"{"jsonrpc":"2.0","id":1,"result":1}"#]]);
-        assert_eq!(run(&call("m", "{}"), &bus.addresses()).unwrap().get(), "1");
+        assert_eq!(run(&call("m", "{}"), &bus.way()).unwrap().get(), "1");
     }
 
     #[test]
     fn where_nothing_listens_the_next_address_is_tried() {
         let bus = FakeBus::answering(&[&[r#"{"jsonrpc":"2.0","id":1,"result":1}"#]]);
-        let mut addresses = vec![Address::Unix("/no/such.sock".into())];
-        addresses.extend(bus.addresses());
-        assert_eq!(run(&call("m", "{}"), &addresses).unwrap().get(), "1");
+        let mut way = bus.way();
+        way.addresses.insert(0, Address::Unix("/no/such.sock".into()));
+        assert_eq!(run(&call("m", "{}"), &way).unwrap().get(), "1");
     }
 
     #[test]
     fn no_bus_is_told_with_every_address_tried() {
-        let fault =
-            run(&call("m", "{}"), &["/no/a.sock", "/no/b.sock"].map(|path| Address::Unix(path.into())));
-        let fault = fault.unwrap_err();
+        let addresses = ["/no/a.sock", "/no/b.sock"].map(|path| Address::Unix(path.into())).to_vec();
+        let fault = run(&call("m", "{}"), &Way { addresses, token: None }).unwrap_err();
         let gone = "(No such file or directory (os error 2))";
         let expected = format!("no bus answers at unix:///no/a.sock {gone}, nor at unix:///no/b.sock {gone}");
         assert_eq!((fault.to_string(), fault.exit_code()), (expected, 69));
@@ -140,7 +162,7 @@ mod tests {
     fn a_peer_that_is_no_bus_counts_as_none() {
         for lines in [&[][..], &["HTTP/1.1 400 Bad Request"], &["[]"]] {
             let bus = FakeBus::answering(&[lines]);
-            assert_eq!(run(&call("m", "{}"), &bus.addresses()).unwrap_err().exit_code(), 69, "{lines:?}");
+            assert_eq!(run(&call("m", "{}"), &bus.way()).unwrap_err().exit_code(), 69, "{lines:?}");
         }
     }
 
@@ -149,9 +171,9 @@ mod tests {
         // Bound but never accepted from: the connection stands and nothing comes.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let address = Address::Tcp { host: "127.0.0.1".into(), port };
+        let addresses = vec![Address::Tcp { host: "127.0.0.1".into(), port }];
         let call = Call { timeout: Some(Duration::from_millis(20)), ..call("m", "{}") };
-        let fault = run(&call, &[address]).unwrap_err();
+        let fault = run(&call, &Way { addresses, token: None }).unwrap_err();
         let expected = format!("no answer from tcp://127.0.0.1:{port} within 20ms");
         assert_eq!((fault.to_string(), fault.exit_code()), (expected, 1));
     }

@@ -8,6 +8,8 @@ use std::thread::{self, JoinHandle};
 use kernel::config::Address;
 use tempfile::TempDir;
 
+use crate::Way;
+
 pub(crate) struct FakeBus {
     address: Address,
     heard: JoinHandle<Vec<String>>,
@@ -40,8 +42,8 @@ impl FakeBus {
         FakeBus { address: Address::Unix(path), heard, _folder: Some(folder) }
     }
 
-    pub(crate) fn addresses(&self) -> Vec<Address> {
-        vec![self.address.clone()]
+    pub(crate) fn way(&self) -> Way {
+        Way { addresses: vec![self.address.clone()], token: None }
     }
 
     /// The lines that the client sent.

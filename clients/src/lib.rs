@@ -16,6 +16,9 @@ pub mod status;
 mod fake;
 mod message;
 mod stream;
+mod token;
 mod wire;
 
+pub use address::Way;
 pub use fault::Fault;
+pub use token::TokenFile;

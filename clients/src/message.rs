@@ -4,6 +4,7 @@
 //! looked at.
 
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 #[derive(Default, Deserialize)]
@@ -29,6 +30,12 @@ impl<'a> Message<'a> {
     pub(crate) fn scan(line: &'a [u8]) -> Option<Message<'a>> {
         parts(line)
     }
+}
+
+/// The `data.reason` of an error of the bus. Empty where it has none.
+pub(crate) fn reason(error: &RawValue) -> String {
+    let error = serde_json::from_str::<Value>(error.get()).unwrap_or_default();
+    error["data"]["reason"].as_str().unwrap_or_default().to_owned()
 }
 
 /// The parts of a JSON object. None: it is not one, or a part is there twice.

@@ -5,20 +5,20 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use kernel::config::Address;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::Fault;
 use crate::wire::Wire;
+use crate::{Fault, Way};
 
 /// A bus answers this at once or not at all.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the bus says of itself, as it came.
-pub fn ask(addresses: &[Address]) -> Result<Box<RawValue>, Fault> {
-    let answer = Wire::connect(addresses, Some(TIMEOUT))?.ask("_bus/status", None);
-    answer.map_err(|fault| match fault {
+pub fn ask(way: &Way) -> Result<Box<RawValue>, Fault> {
+    let mut wire = Wire::connect(way, Some(TIMEOUT))?;
+    let greeted = wire.greet("stdio-bus status", None);
+    greeted.and_then(|()| wire.ask("_bus/status", None)).map_err(|fault| match fault {
         Fault::Silent { .. } => Fault::Unreachable(fault.to_string()),
         fault => fault,
     })
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn a_status_is_asked_for_and_kept_as_it_came() {
         let bus = FakeBus::answering(&[&[r#"{"jsonrpc":"2.0","id":1,"result":{"clients": 1}}"#]]);
-        assert_eq!(ask(&bus.addresses()).unwrap().get(), r#"{"clients": 1}"#);
+        assert_eq!(ask(&bus.way()).unwrap().get(), r#"{"clients": 1}"#);
         assert_eq!(bus.heard(), [r#"{"jsonrpc":"2.0","id":1,"method":"_bus/status"}"#]);
     }
 

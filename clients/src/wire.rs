@@ -6,12 +6,11 @@
 use std::io::{self, BufRead, BufReader, ErrorKind};
 use std::time::{Duration, Instant};
 
-use kernel::config::Address;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 
-use crate::Fault;
-use crate::message::Message;
+use crate::message::{Message, reason};
 use crate::stream::{CONNECT_TIMEOUT, Stream};
+use crate::{Fault, TokenFile, Way};
 
 /// The longest line a bus can be told to carry, and room for what it rewrites in it.
 pub(crate) const LINE_BYTES_MOST: usize = (1 << 30) + (1 << 20);
@@ -19,6 +18,9 @@ pub(crate) const LINE_BYTES_MOST: usize = (1 << 30) + (1 << 20);
 pub(crate) struct Wire {
     peer: BufReader<Stream>,
     at: String,
+    token: Option<String>,
+    /// Where that is from.
+    token_file: Option<TokenFile>,
     /// How long the user wants to wait in all, and when that is over.
     patience: Option<(Duration, Instant)>,
     /// The id of the last question; each has its own.
@@ -27,13 +29,31 @@ pub(crate) struct Wire {
 
 impl Wire {
     /// To the first of these addresses at which something listens.
-    pub(crate) fn connect(addresses: &[Address], timeout: Option<Duration>) -> Result<Wire, Fault> {
+    pub(crate) fn connect(way: &Way, timeout: Option<Duration>) -> Result<Wire, Fault> {
         // A time too far away to be told is as good as none.
         let patience = timeout.and_then(|timeout| Some((timeout, Instant::now().checked_add(timeout)?)));
         let timeout = timeout.unwrap_or(CONNECT_TIMEOUT).min(CONNECT_TIMEOUT);
-        let (stream, address) = Stream::connect(addresses, timeout)?;
+        let (stream, address) = Stream::connect(&way.addresses, timeout)?;
         let peer = BufReader::with_capacity(64 << 10, stream);
-        Ok(Wire { peer, at: address.to_string(), patience, last_id: 0 })
+        let token = way.token.as_ref().map(|file| file.token_for(address)).transpose()?.flatten();
+        let token_file = way.token.clone().filter(|_| token.is_some());
+        Ok(Wire { peer, at: address.to_string(), token, token_file, patience, last_id: 0 })
+    }
+
+    /// Says who is there, for which pool, and shows the token, if there is anything of this to say.
+    pub(crate) fn greet(&mut self, client: &str, pool: Option<&str>) -> Result<(), Fault> {
+        if self.token.is_none() && pool.is_none() {
+            return Ok(());
+        }
+        let mut hello = serde_json::json!({ "client": client });
+        if let Some(pool) = pool {
+            hello["pool"] = pool.into();
+        }
+        if let Some(token) = &self.token {
+            hello["token"] = token.as_str().into();
+        }
+        let hello = to_raw_value(&hello).expect("plain JSON becomes text");
+        self.ask("_bus/hello", Some(&hello)).map(|_| ())
     }
 
     /// One request and its answer. Notifications that come before it are passed over, and requests are
@@ -62,7 +82,10 @@ impl Wire {
                 Message { id, error: Some(error), method: None, .. }
                     if id.is_none_or(|about| answers_us(about) || about.get() == "null") =>
                 {
-                    return Err(Fault::Refused(error.to_owned()));
+                    return Err(match reason(error).as_str() {
+                        "unauthorized" => Fault::unauthorized(&self.at, self.token_file.as_ref()),
+                        _ => Fault::Refused(error.to_owned()),
+                    });
                 }
                 _ => {}
             }

@@ -8,3 +8,4 @@ pub mod config;
 pub mod key;
 pub mod limit;
 pub mod shell;
+pub mod token;

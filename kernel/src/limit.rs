@@ -21,6 +21,14 @@ pub const STOP_BY_KILL: Duration = Duration::from_secs(5);
 /// At the end, how long clients may take to read their last answers.
 pub const LAST_WORDS: Duration = Duration::from_secs(1);
 
+/// Where a token is asked for, so many connections may be about to show it. Their places are their own: whoever has
+/// shown it does not lose one to them.
+pub const STRANGERS: usize = 64;
+/// How long one of them may take..
+pub const HELLO: Duration = Duration::from_secs(5);
+/// ..and the longest line that it may say before.
+pub const HELLO_BYTES: usize = 4096;
+
 /// A peer's queue is above its limit when it holds `max_output_queue` bytes and has room again at this part of it.
 pub const QUEUE_LOW_PART: usize = 2;
 /// A worker that serves others too is not held up by one slow client until this many times `max_output_queue`

@@ -29,7 +29,13 @@ impl World {
     fn new() -> World {
         let pool = PoolConfig::new("agents", Program::ThisBinary);
         let limits = Limits::default();
-        let config = Config { listen: Vec::new(), default_pool: None, pools: vec![Arc::new(pool)], limits };
+        let config = Config {
+            listen: Vec::new(),
+            auth: None,
+            default_pool: None,
+            pools: vec![Arc::new(pool)],
+            limits,
+        };
         let mut bus = Bus::new(&config, [0; 32], NOW);
         let Some(Action::Spawn(id, worker)) = bus.next_action() else { panic!("a worker is started") };
         bus.handle(Event::Spawned { worker: id, pid: 1 }, NOW);

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::harness::{
-    BUS, Client, Log, PATIENCE, Wire, command_line, initialize, marked, request, run, session_of,
+    BUS, Client, Log, PATIENCE, Wire, initialize, marked, request, run, session_of, started_with, write_token,
 };
 
 /// A folder with a bus.json: the echo agent, which keeps its sessions, behind a socket.
@@ -52,7 +52,10 @@ impl Place {
 
     /// A bus that listens.
     fn serve(&self) -> Child {
-        let mut child = self.command(&["serve"]).spawn().expect("the bus starts");
+        let mut child = self
+            .command(&["serve", "--config", &self.path().join("bus.json").to_string_lossy()])
+            .spawn()
+            .expect("the bus starts");
         let mut line = String::new();
         let stdout = child.stdout.take().expect("piped");
         BufReader::new(stdout).read_line(&mut line).expect("a line");
@@ -68,10 +71,10 @@ impl Place {
         Ide { client, child, stderr }
     }
 
-    /// Every bus that runs here.
+    /// Every bus that runs here. By its command line: nobody but root may look into the environment of a bus.
     fn buses(&self) -> Vec<u32> {
-        let pids = marked(&format!("E2E_MARK={}", self.path().display()));
-        pids.into_iter().filter(|pid| command_line(*pid).contains("stdio-bus serve")).collect()
+        let of_it = format!("stdio-bus serve --config {}/bus.json", self.path().display());
+        started_with(&of_it)
     }
 }
 
@@ -188,6 +191,27 @@ fn the_ide_goes_on_when_the_bus_is_killed_and_comes_back() {
     let error = ide.hears_turn(3).expect_err("nobody ends this turn");
     assert_eq!((&error["code"], &error["data"]["reason"]), (&json!(-32050), &json!("worker_lost")));
     // Said while there is no bus, answered by the next one; nothing is told twice.
+    ide.prompts(4, &session, "two");
+    let bus = place.serve();
+    assert_eq!(ide.hears_turn(4), Ok("two".to_owned()));
+    let (status, said) = ide.closes();
+    assert_eq!((status.code(), said.as_str()), (Some(0), ""));
+    ends(bus);
+}
+
+#[test]
+fn the_token_is_shown_again_to_a_bus_that_comes_back_and_it_is_the_new_one() {
+    let place = Place::new();
+    let file = place.path().join("bus.json");
+    let mut config: Value = serde_json::from_str(&fs::read_to_string(&file).expect("a file")).expect("JSON");
+    config["auth"] = json!({ "token_file": "token" });
+    fs::write(&file, config.to_string()).expect("a file");
+    write_token(&place.path().join("token"), "the-first-token-of-two");
+    let bus = place.serve();
+    let mut ide = place.ide(&[]);
+    let session = ide.opens_session();
+    ends(bus);
+    write_token(&place.path().join("token"), "the-second-token-of-two");
     ide.prompts(4, &session, "two");
     let bus = place.serve();
     assert_eq!(ide.hears_turn(4), Ok("two".to_owned()));

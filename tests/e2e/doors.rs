@@ -61,7 +61,30 @@ fn a_unix_socket_is_for_its_user_alone_and_is_gone_with_the_bus() {
     client.gets(1);
     bus.signal(Signal::SIGTERM);
     assert_eq!(bus.exit_status().code(), Some(0));
-    assert!(!path.exists());
+    assert!(!path.exists() && !bus.folder().join(".bus.sock.lock").exists());
+}
+
+#[test]
+fn a_socket_that_was_cleared_away_is_back_after_a_reload_and_nobody_has_noticed() {
+    let bus = Bus::start(json!({ "pools": [puppets("p", 1)], "listen": ["unix://@dir/run/bus.sock"] }));
+    let mut puppet = bus.puppet();
+    let mut client = bus.client();
+    client.has_heard_nothing();
+    let folder = bus.folder().join("run");
+    let wipes: [&dyn Fn(); 2] = [&|| fs::remove_file(folder.join("bus.sock")).expect("a socket"), &|| {
+        fs::remove_dir_all(&folder).expect("a folder");
+    }];
+    for wipe in wipes {
+        wipe();
+        bus.signal(Signal::SIGHUP);
+        bus.until("the socket is back", || folder.join("bus.sock").exists());
+        client.sends(&request(1, "work", json!({})));
+        let asked = puppet.is_asked("work");
+        puppet.answers(&asked, json!({}));
+        client.gets(1);
+        bus.client().has_heard_nothing();
+    }
+    bus.log_has("is no longer there");
 }
 
 #[test]
@@ -70,7 +93,9 @@ fn a_socket_file_is_taken_over_only_from_the_dead() {
     let bus = Bus::start(config);
     let path = bus.folder().join("bus.sock");
     let second = run(bus.folder(), &["serve"], "");
-    assert_ne!(second.status.code(), Some(0), "another bus lives there");
+    assert_eq!(second.status.code(), Some(75), "another bus lives there");
+    let words = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(words.contains(&format!("a bus runs there already, as process {}", bus.pid())), "{words}");
     bus.client().has_heard_nothing();
     bus.signal(Signal::SIGKILL);
     bus.leaves_nothing_within(PATIENCE);

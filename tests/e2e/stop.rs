@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
@@ -130,16 +131,22 @@ fn a_worker_that_is_stopped_does_not_keep_the_bus_from_ending() {
 
 #[test]
 fn a_worker_starts_with_three_pipes_and_nothing_else_of_ours() {
-    let prelude = "exec 7</dev/null 9>/dev/null";
+    let prelude = "ulimit -S -c 7; exec 7</dev/null 9>/dev/null";
     let plan = Bus::plan(one_pool(1)).after(prelude).env("STDIO_BUS_CONFIG", "x").env("STDIO_BUS_OTHER", "y");
+    let plan = plan.env("NOTIFY_SOCKET", "/x").env("LISTEN_FDS", "0").env("WATCHDOG_USEC", "1");
     let bus = plan.env("FOR_ALL", "z").start();
     let about = bus.puppet().about;
     assert_eq!(about["fds"], json!([0, 1, 2]));
+    // A shell counts in blocks of 512 bytes, and may not be allowed to.
+    if getrlimit(Resource::RLIMIT_CORE).is_ok_and(|(_, hard)| hard >= 7 * 512) {
+        assert_eq!(about["core_bytes"], 7 * 512);
+    }
     assert_eq!(about["group"], about["pid"], "it leads a group of its own");
     assert_eq!(about["ppid"], bus.pid());
     assert_eq!(about["env"]["FOR_ALL"], "z");
     let names = about["env"].as_object().expect("an object").keys();
-    let ours: Vec<_> = names.filter(|name| name.starts_with("STDIO_BUS_")).collect();
+    let private = ["STDIO_BUS_", "NOTIFY_SOCKET", "LISTEN_", "WATCHDOG_"];
+    let ours: Vec<_> = names.filter(|name| private.iter().any(|word| name.starts_with(word))).collect();
     assert!(ours.is_empty(), "{ours:?}");
 }
 

@@ -37,11 +37,11 @@ def pip(name):
 
 
 def npm(name):
-    """The folder `node_modules` of a pinned npm package."""
+    """The folder `node_modules` of a pinned npm package, or of several that go together."""
 
     def install(folder):
         (folder / "package.json").write_text('{"private": true}\n')
-        _do(["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", PINS["npm"][name]], folder)
+        _do(["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *PINS["npm"][name].split()], folder)
 
     return _once("npm-" + name, PINS["npm"][name], install) / "node_modules"
 

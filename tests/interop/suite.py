@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 
+import browser
 import habits
 import install
 import one_shot
@@ -42,6 +43,8 @@ def main(arguments):
                 play.result()
         if not options.only:
             habits.run_all(binary, run, outcome)
+        if options.all and not options.only:
+            browser.run(binary, run, outcome)
     finally:
         model.stop()
     end = time.monotonic() + 5
@@ -67,6 +70,8 @@ def fetch_all(chosen, programs):
         agent.env(place)
     for name in programs:
         one_shot.PROGRAMS[name]([], "", install.CACHE)
+    if "yopo" in programs:
+        install.npm("browser")
     for name in install.PINS["sdist"]:
         install.sdist(name)
 

@@ -15,6 +15,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{self, Child, Command, Stdio};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::{SigSet, Signal, raise};
 use nix::unistd::{close, getpgrp, getppid, read};
 use serde_json::{Value, json};
@@ -56,6 +57,7 @@ fn about_itself() -> Value {
         "args": args,
         "env": env,
         "cwd": env::current_dir().ok(),
+        "core_bytes": getrlimit(Resource::RLIMIT_CORE).map(|(soft, _)| soft).ok(),
     })
 }
 

@@ -7,6 +7,7 @@ use crate::ledger::{About, Conn, Kind, What};
 use crate::line::{self, Hole, hole, mark, object, quoted, text};
 use crate::plan::Plan;
 use crate::rng::Rng;
+use crate::stranger::Shows;
 use crate::wire::{Mark, Wire};
 use crate::world::World;
 
@@ -26,6 +27,8 @@ pub(crate) struct Client {
     /// It will begin so.
     will_be_hostile: bool,
     pub(crate) started: bool,
+    /// None: it is not asked for the token.
+    pub(crate) shows: Option<Shows>,
     pub(crate) deaf: bool,
     /// Half a line was written.
     pub(crate) half: bool,
@@ -48,6 +51,7 @@ impl Client {
             hostile: false,
             will_be_hostile: rng.percent(plan.hostile_chance),
             started: false,
+            shows: None,
             deaf: false,
             half: false,
             sessions: Vec::new(),
@@ -73,7 +77,19 @@ impl World {
         if client.will_be_hostile && !client.started {
             return self.be_hostile(conn);
         }
-        if !client.started
+        match client.shows.filter(|_| !client.started) {
+            Some(Shows::Silence) => return,
+            Some(Shows::Wrong) => return self.shows_token(conn, false),
+            Some(Shows::Right) => {
+                self.shows_token(conn, true);
+                if let Some(set) = self.clients[conn].capabilities {
+                    self.initialize(conn, set);
+                }
+                return;
+            }
+            Some(Shows::Nothing) | None => {}
+        }
+        if !self.clients[conn].started
             && self.rng.percent(90)
             && let Some(set) = self.clients[conn].capabilities
         {

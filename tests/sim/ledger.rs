@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kernel::bus::Moment;
 
 use crate::line::Line;
+use crate::stranger::Pass;
 
 /// A line of a peer, counted over the whole run.
 pub(crate) type Serial = usize;
@@ -114,6 +115,9 @@ pub(crate) struct ConnBook {
     pub(crate) broken: bool,
     /// What it sent first was no JSON object: it must be closed, and nothing of it may have an effect.
     pub(crate) hostile: bool,
+    pub(crate) pass: Pass,
+    /// Its first line, if that shows a token that was right when it was written.
+    pub(crate) hello: Option<(Serial, &'static str)>,
     pub(crate) lines: usize,
     /// Requests not answered.
     pub(crate) waits_for: Vec<Serial>,

@@ -16,6 +16,7 @@ mod process;
 mod rng;
 mod said;
 mod storm;
+mod stranger;
 mod to_client;
 mod to_worker;
 mod waiting;

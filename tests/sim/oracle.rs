@@ -9,6 +9,7 @@ use kernel::config::Limits;
 
 use crate::ledger::*;
 use crate::line::{Line, marked};
+use crate::stranger::TOKENS;
 
 macro_rules! broken {
     ($rule:literal, $($why:tt)*) => { panic!("rule broken: {}: {}", $rule, format_args!($($why)*)) };
@@ -28,6 +29,9 @@ pub(crate) struct Oracle {
     /// is between the bus and the worker.
     pub(crate) murky: BTreeSet<String>,
     pub(crate) limits: Limits,
+    pub(crate) now: Moment,
+    /// The one that is asked for, in worlds that have one.
+    pub(crate) token: &'static str,
     /// What has happened that explains errors of the bus.
     pub(crate) causes: Causes,
     /// Workers name their sessions so that no two names are the same.
@@ -68,6 +72,8 @@ impl Oracle {
             under_way: Vec::new(),
             murky: BTreeSet::new(),
             limits,
+            now: Moment::ZERO,
+            token: TOKENS[0],
             causes: Causes::default(),
             unique_names,
             calls: 1,
@@ -100,6 +106,12 @@ impl Oracle {
         self.sent[serial].read_at = self.sent.len();
         let sent = &mut self.sent[serial];
         sent.read = Some(self.causes.troubles());
+        if let Peer::Client(conn) = sent.by
+            && !self.may_act(conn, Some(serial))
+        {
+            return;
+        }
+        let sent = &self.sent[serial];
         match (sent.by, &sent.what) {
             (Peer::Client(conn), What::Ask { kind, .. }) => {
                 let conn = &mut self.conns[conn];
@@ -139,6 +151,13 @@ impl Oracle {
         }
     }
 
+    /// The bus is given the end of a line that must be refused without an id.
+    pub(crate) fn reads_bad(&mut self, conn: Conn) {
+        if self.may_act(conn, None) {
+            self.conns[conn].bad_lines += 1;
+        }
+    }
+
     /// The bus has said something to a peer.
     pub(crate) fn said(&mut self, to: Peer, line: &[u8]) {
         match to {
@@ -174,7 +193,8 @@ impl Oracle {
         };
         let book = &self.conns[conn];
         let finished = book.ended && book.waits_for.is_empty() && book.untaken == 0;
-        if !(book.hostile || book.broken || finished || stalled || self.causes.stops > 0) {
+        let excused = book.hostile || book.broken || finished || stalled || self.causes.stops > 0;
+        if !self.may_be_turned_away(conn) && !excused {
             broken!("(2) or the connection is closed", "conn {conn} was closed for no reason: {book:?}");
         }
         self.gone(conn);
@@ -288,6 +308,9 @@ impl Oracle {
     /// Storm, then calm: whoever is still there has all its answers.
     pub(crate) fn is_calm(&self) {
         for (conn, book) in self.conns.iter().enumerate().filter(|(_, book)| book.open) {
+            if self.is_stranger(conn) {
+                broken!("(12) strangers leave", "conn {conn} is still there: {:?}", book.pass);
+            }
             if let Some(serial) = book.waits_for.first() {
                 broken!(
                     "(2) exactly one answer",

@@ -13,6 +13,9 @@ impl Oracle {
             broken!("first line", "conn {conn} is answered: {}", shown(line));
         }
         let value = parse(line);
+        if self.is_stranger(conn) {
+            return self.said_to_stranger(conn, &value, line);
+        }
         if let Some(reason) = reason_of(&value, line) {
             return self.refused(conn, &reason, &value, line);
         }

@@ -43,6 +43,9 @@ impl Oracle {
         let Peer::Client(conn) = sent.by else {
             broken!("(3) no traffic of others", "life {life} is told a worker's line: {}", shown(line));
         };
+        if self.is_stranger(conn) {
+            broken!("(12) no effect without the token", "life {life} is told: {}", shown(line));
+        }
         if sent.read.is_none() || self.conns[conn].hostile {
             broken!("first line", "life {life} is told what must have no effect: {}", shown(line));
         }

@@ -14,6 +14,7 @@ use crate::ledger::{ConnBook, Peer};
 use crate::oracle::{Oracle, broken};
 use crate::plan::{self, Plan};
 use crate::rng::Rng;
+use crate::stranger::{self, Pass, Shows};
 use crate::wire::{Mark, Trace, Wire, take_front};
 use crate::worker::{State, Worker};
 
@@ -57,7 +58,8 @@ pub(crate) struct Gossip {
 impl World {
     pub(crate) fn new(seed: u64, print: bool) -> World {
         let mut rng = Rng::new(seed);
-        let config = plan::config(&mut rng);
+        let mut config = plan::config(&mut rng);
+        stranger::guard(seed, &mut config);
         let plan = Plan::new(&mut rng);
         let mut tags = [0; 32];
         tags[..8].copy_from_slice(&rng.next().to_le_bytes());
@@ -111,12 +113,21 @@ impl World {
             let at = self.rng.below(self.config.pools.len());
             self.config.pools[at].id.clone()
         });
-        let Some(link) = self.bus.connect(pool.as_deref(), self.now) else { return };
+        // Whoever has started the bus needs no token.
+        let guarded = self.config.auth.is_some() && !self.rng.percent(10);
+        let link = match guarded {
+            true => self.bus.connect(pool.as_deref(), self.now),
+            false => self.bus.connect_owner(pool.as_deref(), self.now),
+        };
+        let Some(link) = link else { return };
         let conn = self.clients.len();
         self.note(format_args!("conn {conn} comes, for {pool:?}"), b"");
         let room = self.plan.pipe_bytes;
-        self.clients.push(Client::new(&mut self.rng, &self.plan, Wire::new(link, room)));
-        self.oracle.conns.push(ConnBook { open: true, took: self.now, ..ConnBook::default() });
+        let mut client = Client::new(&mut self.rng, &self.plan, Wire::new(link, room));
+        client.shows = guarded.then(|| Shows::some(&mut self.rng));
+        self.clients.push(client);
+        let pass = if guarded { Pass::Awaited { came: self.now } } else { Pass::Free };
+        self.oracle.conns.push(ConnBook { open: true, took: self.now, pass, ..ConnBook::default() });
         self.by_link.insert(link, Peer::Client(conn));
         self.after();
     }
@@ -145,10 +156,11 @@ impl World {
         for mark in marks {
             match (mark, peer) {
                 (Mark::Line(serial), _) => self.oracle.read(serial),
-                (Mark::Bad, Peer::Client(conn)) => self.oracle.conns[conn].bad_lines += 1,
+                (Mark::Bad, Peer::Client(conn)) => self.oracle.reads_bad(conn),
                 (Mark::Hostile, Peer::Client(conn)) => {
-                    self.oracle.conns[conn].hostile = true;
-                    hostile = true;
+                    // Who has been turned away is not heard, whatever it says.
+                    hostile = self.oracle.conns[conn].pass != Pass::Refused;
+                    self.oracle.conns[conn].hostile |= hostile;
                 }
                 (_, Peer::Worker(_)) => {}
             }
@@ -242,6 +254,7 @@ impl World {
 
     pub(crate) fn reload(&mut self) {
         self.config = plan::edited(&mut self.rng, &self.config);
+        self.changes_token();
         self.oracle.causes.reloads += 1;
         let config = self.config.clone();
         self.note(format_args!("reload {config:?}"), b"");
@@ -257,6 +270,7 @@ impl World {
 
     /// After every call: does what the bus says, and shows the oracle what it has said to peers.
     pub(crate) fn after(&mut self) {
+        self.oracle.now = self.now;
         while let Some(action) = self.bus.next_action() {
             if !matches!(action, Action::Flush(_)) {
                 self.note(format_args!("  {action:?}"), b"");

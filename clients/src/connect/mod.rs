@@ -19,17 +19,14 @@ use std::fs::File;
 use kernel::config::Address;
 use serde_json::json;
 
-use crate::Fault;
+use crate::{Fault, Way};
 
 pub use signal::Bell;
 pub use start::Start;
 
 pub struct Options {
-    /// To be tried in this order; see `address::find`.
-    pub addresses: Vec<Address>,
+    pub way: Way,
     pub pool: Option<String>,
-    /// Said to the bus and to nobody else.
-    pub token: Option<String>,
     /// How to start a bus where none answers. None: that is a fault.
     pub start: Option<Start>,
 }
@@ -49,15 +46,16 @@ pub fn run(options: &Options, input: File, output: File, bell: &Bell) -> Result<
 }
 
 impl Options {
-    /// The params of `_bus/hello`.
-    fn hello(&self) -> String {
+    /// The params of `_bus/hello` to the bus at this address.
+    fn hello(&self, at: &Address) -> Result<String, Fault> {
         let mut hello = json!({ "client": "stdio-bus connect" });
         if let Some(pool) = &self.pool {
             hello["pool"] = pool.as_str().into();
         }
-        if let Some(token) = &self.token {
-            hello["token"] = token.as_str().into();
+        let token = self.way.token.as_ref().map(|file| file.token_for(at)).transpose()?.flatten();
+        if let Some(token) = token {
+            hello["token"] = token.into();
         }
-        hello.to_string()
+        Ok(hello.to_string())
     }
 }

@@ -13,11 +13,19 @@ pub(super) struct Reach<'a> {
 }
 
 pub(super) enum Attempt {
-    /// Connected, and to what.
-    Here(Stream, String),
+    /// Connected.
+    Here(Arrival),
     /// It may be worth to try again.
     NotYet(Fault),
     Never(Fault),
+}
+
+pub(super) struct Arrival {
+    pub(super) stream: Stream,
+    /// Where.
+    pub(super) at: String,
+    /// The params of the `_bus/hello` to say there.
+    pub(super) hello: String,
 }
 
 impl<'a> Reach<'a> {
@@ -31,13 +39,17 @@ impl<'a> Reach<'a> {
 
     pub(super) fn attempt(&mut self, timeout: Duration) -> Attempt {
         loop {
-            let fault = match Stream::connect(&self.options.addresses, timeout) {
+            let fault = match Stream::connect(&self.options.way.addresses, timeout) {
                 Ok((stream, at)) => {
                     if let Some(starter) = &mut self.starter {
                         starter.has_arrived();
                     }
+                    let hello = match self.options.hello(at) {
+                        Ok(hello) => hello,
+                        Err(fault) => return Attempt::Never(fault),
+                    };
                     return match stream.set_nonblocking() {
-                        Ok(()) => Attempt::Here(stream, at.to_string()),
+                        Ok(()) => Attempt::Here(Arrival { stream, at: at.to_string(), hello }),
                         Err(error) => Attempt::Never(Fault::Failed(format!("a socket fails: {error}"))),
                     };
                 }

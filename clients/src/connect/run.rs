@@ -12,7 +12,7 @@ use nix::libc::PIPE_BUF;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::lines::Inbox;
-use super::reach::{Attempt, Reach};
+use super::reach::{Arrival, Attempt, Reach};
 use super::talk::{News, Talk};
 use super::{Bell, Ended, Options};
 use crate::Fault;
@@ -38,6 +38,7 @@ const PAUSE_LONGEST: Duration = Duration::from_secs(1);
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) struct Loop<'a> {
+    options: &'a Options,
     bell: &'a Bell,
     reach: Reach<'a>,
     talk: Talk,
@@ -86,9 +87,10 @@ struct Ready {
 impl<'a> Loop<'a> {
     pub(super) fn new(options: &'a Options, input: File, output: File, bell: &'a Bell) -> Loop<'a> {
         Loop {
+            options,
             bell,
             reach: Reach::new(options),
-            talk: Talk::new(options.hello()),
+            talk: Talk::new(),
             input,
             output,
             inbox: Inbox::default(),
@@ -102,8 +104,8 @@ impl<'a> Loop<'a> {
     }
 
     pub(super) fn run(mut self) -> Result<Ended, Fault> {
-        let (stream, at) = self.first_connection()?;
-        self.connected(stream, at);
+        let arrival = self.first_connection()?;
+        self.connected(arrival);
         loop {
             self.carry();
             if self.flush_output() {
@@ -130,12 +132,12 @@ impl<'a> Loop<'a> {
         }
     }
 
-    fn first_connection(&mut self) -> Result<(Stream, String), Fault> {
+    fn first_connection(&mut self) -> Result<Arrival, Fault> {
         let give_up = Instant::now() + START_PATIENCE;
         self.bell.while_away(|| {
             loop {
                 match self.reach.attempt(CONNECT_TIMEOUT) {
-                    Attempt::Here(stream, at) => return Ok((stream, at)),
+                    Attempt::Here(arrival) => return Ok(arrival),
                     Attempt::Never(fault) => return Err(fault),
                     Attempt::NotYet(fault) if !self.reach.starts() => return Err(fault),
                     Attempt::NotYet(fault) if Instant::now() >= give_up => {
@@ -148,8 +150,8 @@ impl<'a> Loop<'a> {
         })
     }
 
-    fn connected(&mut self, stream: Stream, at: String) {
-        self.talk.connected();
+    fn connected(&mut self, Arrival { stream, at, hello }: Arrival) {
+        self.talk.connected(&hello);
         let step = (self.talk.turn(), Instant::now() + HELLO_PATIENCE);
         self.bus =
             Some(Peer { stream, at, inbox: Inbox::default(), is_deaf: false, half_closed: false, step });
@@ -317,7 +319,8 @@ impl<'a> Loop<'a> {
                 match self.talk.bus_says(line) {
                     News::None => {}
                     News::NotNow(why) => return self.lost(why),
-                    News::Refused(why) => return self.refused(why),
+                    News::Refused(why) => return self.refused(&why),
+                    News::Unauthorized => return self.unauthorized(),
                 }
             }
             if peer.inbox.len() > LINE_BYTES_MOST {
@@ -348,11 +351,21 @@ impl<'a> Loop<'a> {
         Ok(())
     }
 
-    fn refused(&mut self, why: String) -> Result<(), Fault> {
+    fn refused(&mut self, why: &str) -> Result<(), Fault> {
+        self.leave_bus(|at| Fault::Failed(format!("the bus at {at} refuses: {why}")));
+        Ok(())
+    }
+
+    fn unauthorized(&mut self) -> Result<(), Fault> {
+        let token = self.options.way.token.as_ref();
+        self.leave_bus(|at| Fault::unauthorized(at, token));
+        Ok(())
+    }
+
+    fn leave_bus(&mut self, why: impl FnOnce(&str) -> Fault) {
         let at = self.bus.take().map_or_else(String::new, |peer| peer.at);
         self.outage = None;
-        self.refusal = Some(Fault::Failed(format!("the bus at {at} refuses: {why}")));
-        Ok(())
+        self.refusal = Some(why(&at));
     }
 
     fn look_at_the_clock(&mut self) -> Result<(), Fault> {
@@ -376,7 +389,7 @@ impl<'a> Loop<'a> {
         }
         let timeout = CONNECT_TIMEOUT.min(outage.give_up - now);
         match self.bell.while_away(|| self.reach.attempt(timeout)) {
-            Attempt::Here(stream, at) => self.connected(stream, at),
+            Attempt::Here(arrival) => self.connected(arrival),
             Attempt::NotYet(fault) => outage.again(Instant::now(), fault.to_string()),
             Attempt::Never(fault) => return Err(self.give_up(fault.to_string())),
         }

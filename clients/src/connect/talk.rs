@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 
 use super::lines::Outbox;
 use super::session::{Opening, Session, named_in};
-use crate::message::{Message, parts, present};
+use crate::message::{Message, parts, present, reason};
 
 const BYE: &[u8] = b"{\"jsonrpc\":\"2.0\",\"method\":\"_bus/bye\"}\n";
 
@@ -22,8 +22,6 @@ pub(super) struct Talk {
     /// Whole lines for the one and for the other.
     pub(super) to_bus: Outbox,
     pub(super) to_ide: Outbox,
-    /// The params of `_bus/hello`.
-    hello: String,
     awaits: Awaits,
     /// Counts what was awaited, so that it can be seen whether it is still the same.
     turns: u64,
@@ -83,14 +81,15 @@ pub(super) enum News {
     NotNow(String),
     /// The bus does not take us at all.
     Refused(String),
+    /// For want of the right token.
+    Unauthorized,
 }
 
 impl Talk {
-    pub(super) fn new(hello: String) -> Talk {
+    pub(super) fn new() -> Talk {
         Talk {
             to_bus: Outbox::default(),
             to_ide: Outbox::default(),
-            hello,
             awaits: Awaits::Connection,
             turns: 0,
             settled: false,
@@ -128,10 +127,9 @@ impl Talk {
         self.turns
     }
 
-    /// A connection stands.
-    pub(super) fn connected(&mut self) {
+    /// A connection stands. `params`: of the `_bus/hello` to say.
+    pub(super) fn connected(&mut self, params: &str) {
         let id = self.own_ids.next();
-        let params = &self.hello;
         let line =
             format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"_bus/hello","params":{params}}}{}"#, '\n');
         self.to_bus.push(line.as_bytes());
@@ -365,12 +363,12 @@ impl Talk {
     }
 
     fn turned_away(&mut self, error: Option<&RawValue>) -> News {
-        let words = words(error);
-        if self.settled && matches!(reason(error).as_str(), "busy" | "stopping") {
+        let (words, reason) = (words(error), error.map(reason).unwrap_or_default());
+        if self.settled && matches!(reason.as_str(), "busy" | "stopping") {
             return News::NotNow(words);
         }
         self.await_next(Awaits::Refused(error.map_or("null", RawValue::get).into()));
-        News::Refused(words)
+        if reason == "unauthorized" { News::Unauthorized } else { News::Refused(words) }
     }
 
     /// The bus knows the new connection as little as it knew the first one.
@@ -468,11 +466,6 @@ fn error(id: &str, code: i32, reason: &str, message: &str) -> String {
 
 fn client_gone(id: &str) -> String {
     error(id, -32057, "client_gone", "the client of this session has left")
-}
-
-fn reason(error: Option<&RawValue>) -> String {
-    let error = error.and_then(|error| serde_json::from_str::<Value>(error.get()).ok()).unwrap_or_default();
-    error["data"]["reason"].as_str().unwrap_or_default().to_owned()
 }
 
 /// An error of the bus, for people.

@@ -36,7 +36,7 @@ impl Stage {
         let bus = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = bus.local_addr().unwrap().port();
         let addresses = vec![Address::Tcp { host: "127.0.0.1".into(), port }];
-        let mut options = Options { addresses, pool: None, token: None, start: None };
+        let mut options = Options { way: Way { addresses, token: None }, pool: None, start: None };
         change(&mut options);
         let (to_connect, input) = UnixStream::pair().unwrap();
         let (from_connect, output) = UnixStream::pair().unwrap();
@@ -152,14 +152,11 @@ impl Line {
 
 #[test]
 fn a_hello_is_said_first_and_lines_pass_as_they_are() {
-    let mut stage = Stage::with(|options| {
-        options.pool = Some("claude".to_owned());
-        options.token = Some("s3cret".to_owned());
-    });
+    let mut stage = Stage::with(|options| options.pool = Some("claude".to_owned()));
     stage.says(r#"{ "id" : 1.0, "method":"m" }"#);
     let mut line = stage.accepts();
     let hello = line.is_asked("_bus/hello");
-    let params = json!({ "client": "stdio-bus connect", "pool": "claude", "token": "s3cret" });
+    let params = json!({ "client": "stdio-bus connect", "pool": "claude" });
     assert_eq!(hello["params"], params);
     line.answers(&hello, json!({}));
     assert_eq!(line.reads(), r#"{ "id" : 1.0, "method":"m" }"#);
@@ -245,7 +242,7 @@ fn no_bus_and_what_is_no_bus_are_the_same() {
         assert!(fault.to_string().starts_with("no bus answers at tcp://127.0.0.1:"), "{fault}");
         assert_eq!(fault.exit_code(), 69);
     }
-    let stage = Stage::with(|options| options.addresses = vec![Address::Unix("/no/such.sock".into())]);
+    let stage = Stage::with(|options| options.way.addresses = vec![Address::Unix("/no/such.sock".into())]);
     assert_eq!(stage.end().unwrap_err().exit_code(), 69);
 }
 

@@ -25,6 +25,8 @@ pub(super) enum Alarm {
     Idle(WorkerId),
     /// The session's client should have come back.
     Keep(SessionKey),
+    /// Somebody should have shown the token, or have left for not having it.
+    Strangers,
     /// The bus should have stopped, or gone one step further with it.
     Stop,
 }

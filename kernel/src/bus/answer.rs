@@ -94,6 +94,10 @@ impl Refusal {
         Refusal::new(-32055, "stopping", "the bus is stopping")
     }
 
+    pub(super) fn unauthorized(message: impl Into<String>) -> Refusal {
+        Refusal::new(-32056, "unauthorized", message)
+    }
+
     pub(super) fn client_gone() -> Refusal {
         Refusal::new(-32057, "client_gone", "the client of this session has left")
     }

@@ -10,6 +10,7 @@ impl Bus {
     pub fn check_invariants(&self) {
         self.check_sessions();
         self.check_workers();
+        self.check_strangers();
         assert_eq!(self.post.held_bytes(), self.post.count_held_bytes(), "bytes in the post");
         assert_eq!(self.aside_bytes, self.count_aside_bytes(), "bytes kept aside");
         for (link, peer) in self.post.iter() {

@@ -21,14 +21,31 @@ pub(super) struct Client {
     pub(super) sessions: HashMap<Box<[u8]>, SessionKey>,
     /// Sessions that it names at the top of its messages.
     pub(super) labels: HashMap<Box<[u8]>, SessionKey>,
-    /// Its first line was a JSON object; before that it may be anything, a browser for instance.
-    pub(super) greeted: bool,
+    pub(super) standing: Standing,
     /// When it leaves, its sessions are not kept.
     pub(super) bye: bool,
 }
 
+/// What a connection may say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// The token, and nothing else.
+    Stranger,
+    /// Its first line is still to come. It may be anything, a browser for instance.
+    Fresh,
+    /// Whatever a client says: its first line was a JSON object.
+    Known,
+    /// Nothing any more. It leaves when it has taken the answer that says why.
+    TurnedAway,
+}
+
 impl Client {
-    pub(super) fn new(party: Party, pool: Option<PoolId>, handshake: Arc<Handshake>) -> Client {
+    pub(super) fn new(
+        party: Party,
+        pool: Option<PoolId>,
+        handshake: Arc<Handshake>,
+        standing: Standing,
+    ) -> Client {
         Client {
             party,
             pool,
@@ -37,7 +54,7 @@ impl Client {
             home: None,
             sessions: HashMap::new(),
             labels: HashMap::new(),
-            greeted: false,
+            standing,
             bye: false,
         }
     }

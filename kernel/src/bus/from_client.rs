@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::answer::Refusal;
 use super::call::{CallKey, Id, Purpose, THE_BUS, Who};
 use super::choose::Need;
-use super::client::Client;
+use super::client::{Client, Standing};
 use super::envelope::{Envelope, Fault, Kind, canonical};
 use super::handshake::Handshake;
 use super::mutant::{Guard, stands};
@@ -14,7 +14,7 @@ use super::recover::park;
 use super::session::{Session, token};
 use super::splice::{Cuts, Decimal, splice};
 use super::worker::{Speech, Wait};
-use super::{Alarm, Bus, Skim};
+use super::{Alarm, Bus, Ear, Skim};
 use crate::config::Mode;
 use crate::key::{Link, SessionKey, WorkerId};
 use crate::limit::{LABELS, NAME_BYTES, NOTICE_BYTES, OPENING_BYTES};
@@ -32,22 +32,37 @@ pub(super) enum Named {
 type Routed = Result<(), Refusal>;
 
 impl Bus {
-    /// Whether bytes may come from this client: its first one must open a JSON object. A browser's request,
-    /// a TLS hello, anything else is not even answered.
-    pub(super) fn may_speak(&self, link: Link, bytes: &[u8]) -> bool {
-        let Some(client) = self.clients.get(link.0) else { return true };
-        if client.greeted || !self.post.is_input_blank(link) || !stands(Guard::FirstLine) {
-            return true;
-        }
-        bytes.iter().find(|byte| !byte.is_ascii_whitespace()).is_none_or(|first| *first == b'{')
+    /// How bytes from this client are taken: its first one must open a JSON object. A browser's request, a TLS
+    /// hello, anything else is not even answered.
+    pub(super) fn ear_for(&self, link: Link, bytes: &[u8]) -> Ear {
+        let ear = match self.clients.get(link.0).map(|client| client.standing) {
+            None | Some(Standing::Known) => return Ear::Open,
+            Some(Standing::TurnedAway) => return Ear::Shut,
+            Some(Standing::Fresh) => Ear::Open,
+            Some(Standing::Stranger) => Ear::ForToken,
+        };
+        let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
+        let begins = self.post.is_input_blank(link) && first.is_some_and(|first| *first != b'{');
+        if begins && stands(Guard::FirstLine) { Ear::Never } else { ear }
     }
 
     pub(super) fn client_line(&mut self, link: Link, line: &[u8]) {
         if line.iter().all(|byte| matches!(byte, b' ' | b'\t' | b'\r')) {
             return;
         }
-        let first =
-            self.clients.get_mut(link.0).is_some_and(|client| !std::mem::replace(&mut client.greeted, true));
+        let Some(client) = self.clients.get_mut(link.0) else { return };
+        let first = match std::mem::replace(&mut client.standing, Standing::Known) {
+            Standing::Known => false,
+            Standing::Fresh => true,
+            Standing::Stranger => {
+                client.standing = Standing::Stranger;
+                return self.stranger_line(link, line);
+            }
+            Standing::TurnedAway => {
+                client.standing = Standing::TurnedAway;
+                return;
+            }
+        };
         let envelope = match Envelope::scan(line) {
             Ok(envelope) => envelope,
             Err(malformed) if first && matches!(malformed.fault, Fault::Syntax { .. }) => {
@@ -71,8 +86,11 @@ impl Bus {
     }
 
     pub(super) fn client_too_long(&mut self, link: Link, skim: &Skim) {
+        if self.is_stranger(link) {
+            return self.stranger_too_long(link);
+        }
         if let Some(client) = self.clients.get_mut(link.0) {
-            client.greeted = true;
+            client.standing = Standing::Known;
         }
         let refusal = match self.has_room() {
             Err(refusal) => refusal,

@@ -15,7 +15,8 @@ use super::line::{LineBuf, Piece};
 use super::skim::Skim;
 use super::splice::{Cuts, Decimal, splice};
 use super::{Action, Bus, Moment};
-use crate::config::{Config, Limits, PoolConfig, Program};
+use crate::config::{Auth, Config, Limits, PoolConfig, Program};
+use crate::token::TokenDigest;
 
 pub use self::events::events;
 
@@ -147,27 +148,45 @@ fn replaced(line: &[u8], spans: &mut [(Span, &[u8])]) -> Vec<u8> {
 }
 
 /// What a client begins with: closed without a word unless it begins as an object does, and the same in any chunking.
+/// Where there is a token, which these bytes do not hold, nothing of it sets anything in motion.
 pub fn hello(bytes: &[u8]) {
-    let whole = begins(bytes, bytes.len().max(1));
-    assert_eq!(begins(bytes, 1), whole);
-    assert_eq!(begins(bytes, 7), whole);
-    let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
-    if first.is_some_and(|first| *first != b'{') {
-        assert_eq!(whole, (Vec::new(), true), "not an object, and not closed without a word");
+    let digest = TokenDigest::of("a token that nobody will think of");
+    let guarded = Config { auth: Some(Auth { token_file: "/token".into(), digest }), ..small_config() };
+    for config in [small_config(), guarded] {
+        let whole = begins(&config, bytes, bytes.len().max(1));
+        assert_eq!(begins(&config, bytes, 1), whole);
+        assert_eq!(begins(&config, bytes, 7), whole);
+        let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
+        if first.is_some_and(|first| *first != b'{') {
+            assert_eq!(whole, Beginning { closed: true, ..Beginning::default() }, "closed without a word");
+        }
+        if config.auth.is_some() {
+            let lines = whole.said.iter().filter(|byte| **byte == b'\n').count();
+            assert!(lines <= 1 && !whole.started, "a stranger was heard: {whole:?}");
+        }
     }
 }
 
-/// What the client is told, and whether it was closed.
-fn begins(bytes: &[u8], chunk: usize) -> (Vec<u8>, bool) {
-    let mut bus = Bus::new(&small_config(), [0; 32], Moment::ZERO);
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Beginning {
+    /// What the client is told.
+    said: Vec<u8>,
+    closed: bool,
+    /// A process was to be started for it.
+    started: bool,
+}
+
+fn begins(config: &Config, bytes: &[u8], chunk: usize) -> Beginning {
+    let mut bus = Bus::new(config, [0; 32], Moment::ZERO);
     let link = bus.connect(None, Moment::ZERO).expect("an empty house has room");
     for chunk in bytes.chunks(chunk) {
         bus.received(link, chunk, Moment::ZERO);
     }
     bus.check_invariants();
     let said = bus.to_send(link).to_vec();
-    let closed = std::iter::from_fn(|| bus.next_action()).any(|action| action == Action::Close(link));
-    (said, closed)
+    let actions: Vec<Action> = std::iter::from_fn(|| bus.next_action()).collect();
+    let started = actions.iter().any(|action| matches!(action, Action::Spawn(..)));
+    Beginning { said, closed: actions.contains(&Action::Close(link)), started }
 }
 
 fn small_config() -> Config {
@@ -175,6 +194,7 @@ fn small_config() -> Config {
     let pools = ["a", "b"].map(|id| PoolConfig { warm: false, ..PoolConfig::new(id, program()) });
     Config {
         listen: Vec::new(),
+        auth: None,
         default_pool: Some("a".into()),
         pools: pools.into_iter().map(std::sync::Arc::new).collect(),
         limits: Limits { max_input_buffer: 4096, max_output_queue: 2048, ..Limits::default() },

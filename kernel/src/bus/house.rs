@@ -93,7 +93,7 @@ impl Bus {
             "version": env!("CARGO_PKG_VERSION"),
             "uptime_sec": self.now.as_secs(),
             "stopping": self.stopping.is_some(),
-            "clients": self.clients.len(),
+            "clients": self.clients.len() - self.strangers.len(),
             "calls": self.calls.len(),
             "sessions": self.sessions.len(),
             "held_bytes": self.held_bytes(),
@@ -105,6 +105,7 @@ impl Bus {
                 "stray_answers": counters.stray_answers,
                 "dropped_notifications": counters.dropped_notifications,
                 "stalled_clients": counters.stalled_clients,
+                "unauthorized": counters.unauthorized,
             },
         })
     }
@@ -140,6 +141,7 @@ impl Bus {
         self.limits = config.limits.clone();
         self.post.queue_limit = config.limits.max_output_queue;
         self.pools.set_default(config.default_pool.clone());
+        self.change_token(config.auth.as_ref().map(|auth| auth.digest));
         if self.stopping.is_some() {
             return;
         }

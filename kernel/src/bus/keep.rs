@@ -200,6 +200,7 @@ impl Bus {
     /// The client has left for good. Its calls lose their asker, its sessions are kept or ended.
     pub(super) fn client_leaves(&mut self, link: Link) {
         let Some(client) = self.clients.remove(link.0) else { return };
+        self.strangers.forget(link);
         let asked: Vec<_> = self.calls.asked_by(client.party).map(|(key, _)| key).collect();
         for key in asked {
             self.abandon(key);

@@ -103,6 +103,11 @@ impl LineBuf {
         self.start == self.bytes.len() && self.skipping.is_none()
     }
 
+    /// Whether the current line is over the limit, though its end has not come.
+    pub(super) fn is_too_long(&self) -> bool {
+        self.skipping.is_some()
+    }
+
     /// Whether nothing but white space has come of the current line.
     pub(super) fn is_blank(&self) -> bool {
         self.skipping.is_none() && self.rest().iter().all(u8::is_ascii_whitespace)

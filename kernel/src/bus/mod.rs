@@ -2,8 +2,9 @@
 //!
 //! The core of the kernel, a value without I/O, clock, threads or globals (it may say things to the `log`
 //! facade, and reads nothing from it). This file holds what joins the tables and the calls that the shell
-//! makes; `from_client` and `from_worker` carry lines, `choose` finds workers, `keep` has the sessions, `lives`
-//! the deaths and restarts, `flow` the pauses, and `house` what concerns the bus as a whole.
+//! makes; `stranger` asks for the token, `from_client` and `from_worker` carry lines, `choose` finds workers,
+//! `keep` has the sessions, `lives` the deaths and restarts, `flow` the pauses, and `house` what concerns the bus
+//! as a whole.
 
 mod alarm;
 mod answer;
@@ -36,6 +37,7 @@ mod session;
 mod skim;
 mod spare;
 mod splice;
+mod stranger;
 mod work;
 mod worker;
 
@@ -47,11 +49,13 @@ use std::time::Duration;
 
 use crate::config::{Config, Limits, PoolConfig};
 use crate::key::{Beside, Link, SessionKey, Table, WorkerId};
+use crate::limit::HELLO_BYTES;
+use crate::token::TokenDigest;
 
 use self::alarm::{Alarm, Alarms};
 use self::answer::Refusal;
 use self::call::{Calls, Who};
-use self::client::Client;
+use self::client::{Client, Standing};
 use self::handshake::Handshake;
 use self::house::Stopping;
 use self::life::Input;
@@ -60,6 +64,7 @@ use self::pool::{Pool, Pools};
 use self::post::Post;
 use self::session::{Session, Tags};
 use self::skim::Skim;
+use self::stranger::Strangers;
 use self::worker::Worker;
 
 /// Time since the bus started. The core has no clock; the shell tells it.
@@ -129,6 +134,10 @@ pub struct Bus {
     calls: Calls,
     sessions: Table<Session>,
     clients: Beside<Client>,
+    /// What a connection must show before it is heard. None: nothing.
+    token: Option<TokenDigest>,
+    /// Clients that have not, in the order in which they came.
+    strangers: Strangers,
     workers: Table<Worker>,
     pools: Pools,
     alarms: Alarms,
@@ -158,6 +167,8 @@ struct Counters {
     dropped_notifications: u64,
     /// Clients closed for taking nothing.
     stalled_clients: u64,
+    /// Connections closed for not showing the token.
+    unauthorized: u64,
 }
 
 impl Bus {
@@ -168,6 +179,8 @@ impl Bus {
             calls: Calls::default(),
             sessions: Table::default(),
             clients: Beside::default(),
+            token: None,
+            strangers: Strangers::default(),
             workers: Table::default(),
             pools: Pools::default(),
             alarms: Alarms::default(),
@@ -184,26 +197,49 @@ impl Bus {
         bus
     }
 
-    /// A client has come through a door bound to this pool. `None`: the house is full or stopping; close it.
+    /// Somebody has come through a door bound to this pool. `None`: the house is full or stopping; close it.
     pub fn connect(&mut self, pool: Option<&str>, now: Moment) -> Option<Link> {
+        if self.token.is_none() {
+            return self.connect_owner(pool, now);
+        }
         self.tell_time(now);
-        if self.stopping.is_some() || self.clients.len() >= self.limits.max_clients {
+        if self.stopping.is_some() {
             return None;
         }
+        self.make_room_for_a_stranger();
+        let link = self.enter(pool, Standing::Stranger);
+        self.await_token(link);
+        Some(link)
+    }
+
+    /// The same for one who needs no token: whoever has started the bus, on its stdin and stdout.
+    pub fn connect_owner(&mut self, pool: Option<&str>, now: Moment) -> Option<Link> {
+        self.tell_time(now);
+        if self.stopping.is_some() || self.has_all_clients() {
+            return None;
+        }
+        Some(self.enter(pool, Standing::Fresh))
+    }
+
+    fn has_all_clients(&self) -> bool {
+        self.clients.len() - self.strangers.len() >= self.limits.max_clients
+    }
+
+    fn enter(&mut self, pool: Option<&str>, standing: Standing) -> Link {
         let link = self.post.next_link();
         let party = self.calls.enter(Who::Client(link));
         let opened = self.post.open(None, party);
         debug_assert_eq!(link, opened);
         let pool = pool.and_then(|name| self.pools.named(name));
-        self.clients.insert(link.0, Client::new(party, pool, self.plain.clone()));
-        Some(link)
+        self.clients.insert(link.0, Client::new(party, pool, self.plain.clone(), standing));
+        link
     }
 
     /// What one hears whom `connect` did not let in.
     pub fn why_not(&self) -> Vec<u8> {
         let refusal = match self.stopping {
             Some(_) => Refusal::stopping(),
-            None => Refusal::busy(format!("max_clients ({}) are connected", self.limits.max_clients)),
+            None => self.too_many_clients(),
         };
         let mut line = refusal.line(None);
         line.push(b'\n');
@@ -325,19 +361,35 @@ impl Bus {
     /// Handles the whole lines among the bytes, and those that were held back before.
     fn read(&mut self, link: Link, bytes: &[u8], reading: Reading) {
         let worker = self.worker_of(link);
-        if worker.is_none() && !self.may_speak(link, bytes) {
-            return self.client_leaves(link);
+        let mut stranger = false;
+        if worker.is_none() {
+            match self.ear_for(link, bytes) {
+                Ear::Open => {}
+                Ear::ForToken => stranger = true,
+                Ear::Shut => return,
+                Ear::Never => return self.client_leaves(link),
+            }
         }
         let Some(mut input) = self.post.take_input(link) else { return };
         let mut chunk = bytes;
         while reading == Reading::Last || !self.post.is_held_up(link) {
-            let Some(piece) = input.next(&mut chunk, self.line_limit(worker.is_none())) else { break };
+            let limit = self.line_limit(worker.is_none());
+            let limit = if stranger { limit.min(HELLO_BYTES) } else { limit };
+            let Some(piece) = input.next(&mut chunk, limit) else { break };
             self.post.take_over_limit();
             match (piece, worker) {
                 (Piece::Line(line), Some(worker)) => self.worker_line(worker, line),
                 (Piece::Line(line), None) => self.client_line(link, line),
                 (Piece::TooLong(skim), Some(worker)) => self.worker_too_long(worker, &skim),
                 (Piece::TooLong(skim), None) => self.client_too_long(link, &skim),
+            }
+            if stranger {
+                stranger = self.is_stranger(link);
+                if !stranger && self.is_turned_away(link) {
+                    chunk = &[];
+                    input = line::LineBuf::reusing(input.into_buffer());
+                    break;
+                }
             }
             if self.post.peer(link).is_none() {
                 chunk = &[];
@@ -352,7 +404,11 @@ impl Bus {
             self.last_line(link, worker, input.rest());
             input = line::LineBuf::reusing(input.into_buffer());
         }
+        let endless = stranger && input.is_too_long();
         self.post.put_back(link, input);
+        if endless {
+            self.stranger_too_long(link);
+        }
     }
 
     /// What stood without a line end when the stream ended: a message if it is whole, else a broken-off piece.
@@ -390,6 +446,7 @@ impl Bus {
             Alarm::Idle(worker) => self.idle_too_long(worker),
             Alarm::Stall(link) => self.stalled(link),
             Alarm::Keep(session) => self.keeping_ends(session),
+            Alarm::Strangers => self.strangers_overdue(),
             Alarm::Stop => {}
         }
     }
@@ -417,6 +474,18 @@ impl Bus {
             _ => {}
         }
     }
+}
+
+/// How a client is listened to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ear {
+    Open,
+    /// For its first line, which has to show the token.
+    ForToken,
+    /// It was turned away; what it still says is lost.
+    Shut,
+    /// It is none.
+    Never,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

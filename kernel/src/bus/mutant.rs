@@ -34,6 +34,8 @@ pub enum Guard {
     Unwritten,
     /// What does not begin like a JSON object is closed.
     FirstLine,
+    /// Without the token nothing is heard.
+    Token,
     /// A session whose client does not come back ends.
     KeepEnds,
     /// Clients of another handshake meet another worker.
@@ -41,7 +43,7 @@ pub enum Guard {
 }
 
 impl Guard {
-    pub const ALL: [Guard; 17] = [
+    pub const ALL: [Guard; 18] = [
         Guard::Answerer,
         Guard::Generation,
         Guard::Written,
@@ -57,6 +59,7 @@ impl Guard {
         Guard::Mourning,
         Guard::Unwritten,
         Guard::FirstLine,
+        Guard::Token,
         Guard::KeepEnds,
         Guard::Handshake,
     ];

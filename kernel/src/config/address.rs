@@ -1,9 +1,8 @@
 //! Addresses: the URLs of `listen`, and what the command line gives instead of them.
 //!
 //! `tcp://HOST:PORT`, `unix://PATH` or `stdio:`, each with `?pool=NAME` where its clients belong to a pool.
-//! An address that exists can be bound without a token: TCP is on loopback, a path fits into a socket.
+//! TCP is at a literal address or localhost, never at another name; a path fits into a socket.
 
-use std::env;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
@@ -16,7 +15,7 @@ const UNIX_PATH_BYTES: usize = if cfg!(target_os = "linux") { 107 } else { 103 }
 
 /// One URL of `listen`. A relative path is relative to `folder`, which is absolute.
 pub fn parse_listen(text: &str, folder: &Path) -> Result<Listen, String> {
-    listen(text, Place { folder, variable: &|name| env::var(name) })
+    listen(text, Place::real(folder))
 }
 
 /// `HOST:PORT`, an IPv6 address in brackets.
@@ -41,15 +40,12 @@ pub fn parse_tcp(text: &str) -> Result<Address, String> {
     let Some(ip) = ip else {
         return Err(format!("host {host:?} is neither an IP address nor localhost"));
     };
-    if !ip.to_canonical().is_loopback() {
-        return Err("listening off loopback needs a token, which this version does not have".to_owned());
-    }
     Ok(Address::Tcp { host: ip.to_string().into(), port })
 }
 
 /// The path of a Unix socket. A relative one is relative to `folder`, which is absolute.
 pub fn parse_unix(path: &str, folder: &Path) -> Result<Address, String> {
-    unix(path, Place { folder, variable: &|name| env::var(name) })
+    unix(path, Place::real(folder))
 }
 
 pub(super) fn listen(text: &str, place: Place<'_>) -> Result<Listen, String> {
@@ -94,6 +90,17 @@ impl Address {
     pub fn is_exclusive(&self) -> bool {
         !matches!(self, Address::Tcp { port: 0, .. })
     }
+
+    /// True where nobody on another machine can be at the other end.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Address::Tcp { host, .. } => {
+                &**host == "localhost"
+                    || host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
+            }
+            Address::Unix(_) | Address::Stdio => true,
+        }
+    }
 }
 
 impl From<Address> for Listen {
@@ -134,7 +141,8 @@ mod tests {
             "HOME" => Ok("/home/ann".to_owned()),
             _ => Err(VarError::NotPresent),
         };
-        listen(text, Place { folder: Path::new("/srv/bus"), variable: &variable })
+        let token = &|_: &Path| unreachable!("no token is read");
+        listen(text, Place { folder: Path::new("/srv/bus"), variable: &variable, token })
     }
 
     #[test]
@@ -146,6 +154,8 @@ mod tests {
             ("tcp://[::1]:9000?pool=echo", "tcp://[::1]:9000?pool=echo"),
             ("tcp://[0:0::1]:9000", "tcp://[::1]:9000"),
             ("tcp://[::ffff:127.0.0.1]:9000", "tcp://[::ffff:127.0.0.1]:9000"),
+            ("tcp://0.0.0.0:9000", "tcp://0.0.0.0:9000"),
+            ("tcp://[::]:9000", "tcp://[::]:9000"),
             ("unix:///run/bus.sock", "unix:///run/bus.sock"),
             ("unix://run/bus.sock?pool=x", "unix:///srv/bus/run/bus.sock?pool=x"),
             ("unix://./bus.sock", "unix:///srv/bus/bus.sock"),
@@ -162,7 +172,6 @@ mod tests {
 
     #[test]
     fn a_bad_url_is_refused_with_what_is_wrong_in_it() {
-        let off_loopback = "listening off loopback needs a token, which this version does not have";
         let cases = [
             ("", r#""" is not tcp://HOST:PORT, unix:///PATH or stdio:"#),
             ("127.0.0.1:9000", r#""127.0.0.1:9000" is not tcp://HOST:PORT, unix:///PATH or stdio:"#),
@@ -177,9 +186,6 @@ mod tests {
             ("tcp://example.org:80", r#"host "example.org" is neither an IP address nor localhost"#),
             ("tcp://[127.0.0.1]:80", r#"host "[127.0.0.1]" is neither an IP address nor localhost"#),
             ("tcp://::1:80", "an IPv6 address stands in brackets: [::1]:80"),
-            ("tcp://0.0.0.0:80", off_loopback),
-            ("tcp://[::]:80", off_loopback),
-            ("tcp://192.168.0.7:80", off_loopback),
             ("unix://", "must not be empty"),
             ("unix://a\0b", "must not hold a NUL character"),
             ("stdio:?", r#""?" is not ?pool=NAME"#),
@@ -189,6 +195,16 @@ mod tests {
         ];
         for (text, message) in cases {
             assert_eq!(read(text), Err(message.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_loopback_sockets_and_stdio_are_local() {
+        let local = ["127.0.0.1:1", "127.9.9.9:1", "localhost:1", "[::1]:1", "[::ffff:127.0.0.1]:1"];
+        assert!(local.iter().all(|text| parse_tcp(text).unwrap().is_local()));
+        assert!(Address::Stdio.is_local() && Address::Unix("/run/x".into()).is_local());
+        for open in ["0.0.0.0:1", "[::]:1", "192.168.0.7:1", "[::ffff:10.0.0.1]:1", "[2001:db8::1]:1"] {
+            assert!(!parse_tcp(open).unwrap().is_local(), "{open}");
         }
     }
 

@@ -5,6 +5,7 @@
 
 mod address;
 mod fault;
+mod file;
 mod json;
 mod parse;
 mod place;
@@ -16,17 +17,23 @@ use std::collections::BTreeMap;
 use std::path::{self, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use std::{env, fmt, fs, io};
+use std::{fmt, io};
 
 pub use address::{parse_listen, parse_tcp, parse_unix};
 pub use fault::{ConfigFault, ConfigFaults};
+pub use file::read_token;
+pub(crate) use parse::OFF_LOOPBACK;
 pub use schema::schema;
 
 use place::Place;
 
+use crate::token::TokenDigest;
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     pub listen: Vec<Listen>,
+    /// What those who connect must show. None: nothing.
+    pub auth: Option<Auth>,
     pub default_pool: Option<Box<str>>,
     pub pools: Vec<Arc<PoolConfig>>,
     pub limits: Limits,
@@ -44,10 +51,19 @@ impl Config {
     }
 }
 
-/// Only where the bus of this file listens. Its other faults are not looked at, and no variable of the
-/// environment that its pools ask for is needed: this is for clients.
-pub fn load_listen(path: &Path) -> Result<Vec<Listen>, ConfigFaults> {
-    load_with(path, parse::doors)
+/// Where the bus of a file listens, and where the token is that it asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Doors {
+    pub listen: Vec<Listen>,
+    pub token_file: Option<PathBuf>,
+}
+
+impl Doors {
+    /// The other faults of the file are not looked at, and no variable of the environment that its pools ask for is
+    /// needed: this is for clients.
+    pub fn load(path: &Path) -> Result<Doors, ConfigFaults> {
+        load_with(path, parse::doors)
+    }
 }
 
 type Parse<T> = fn(&str, Place<'_>) -> Result<T, Vec<ConfigFault>>;
@@ -56,7 +72,7 @@ fn load_with<T>(path: &Path, parse: Parse<T>) -> Result<T, ConfigFaults> {
     let in_file = |faults| ConfigFaults { file: path.display().to_string(), faults };
     let unreadable =
         |error: io::Error| in_file(vec![ConfigFault::of_file(format!("cannot be read: {error}"))]);
-    let text = fs::read_to_string(path).map_err(unreadable)?;
+    let text = file::read_config(path).map_err(|message| in_file(vec![ConfigFault::of_file(message)]))?;
     let absolute = path::absolute(path).map_err(unreadable)?;
     let folder = absolute.parent().unwrap_or(&absolute);
     parse_with(&text, folder, parse).map_err(|faults| in_file(faults.faults))
@@ -64,7 +80,14 @@ fn load_with<T>(path: &Path, parse: Parse<T>) -> Result<T, ConfigFaults> {
 
 fn parse_with<T>(text: &str, folder: &Path, parse: Parse<T>) -> Result<T, ConfigFaults> {
     let folder = path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-    parse(text, Place { folder: &folder, variable: &|name| env::var(name) }).map_err(ConfigFaults::of_text)
+    parse(text, Place::real(&folder)).map_err(ConfigFaults::of_text)
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Auth {
+    pub token_file: PathBuf,
+    /// Of the token that stood there when the configuration was read.
+    pub digest: TokenDigest,
 }
 
 /// One door of the bus, and the pool that its clients are bound to unless they say otherwise.

@@ -6,15 +6,21 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::fault::{ConfigFault, quoted, unknown_key};
 use super::json::{Json, join};
 use super::place::Place;
-use super::{Address, Config, InheritEnv, Limits, Listen, Mode, Permission, PoolConfig, Program, address};
+use super::{
+    Address, Auth, Config, Doors, InheritEnv, Limits, Listen, Mode, Permission, PoolConfig, Program, address,
+};
+use crate::token::TokenDigest;
 
-pub(super) const TOP_KEYS: [&str; 5] = ["$schema", "listen", "default_pool", "pools", "limits"];
+pub(super) const TOP_KEYS: [&str; 6] = ["$schema", "listen", "auth", "default_pool", "pools", "limits"];
+
+pub(super) const AUTH_KEYS: [&str; 1] = ["token_file"];
 
 pub(super) const POOL_KEYS: [&str; 13] = [
     "id",
@@ -47,6 +53,10 @@ pub(super) const LIMIT_KEYS: [&str; 12] = [
     "max_held_bytes",
 ];
 
+/// What to do about a door that others can reach.
+pub(crate) const OFF_LOOPBACK: &str = "without a token whoever reaches it could run commands here; make one with \
+    `stdio-bus token` and name its file in auth.token_file";
+
 /// Any number of seconds stays below this, so that a deadline never overflows: a year.
 const SECONDS_MOST: u32 = 365 * 24 * 60 * 60;
 
@@ -65,15 +75,16 @@ pub(super) fn config(text: &str, place: Place<'_>) -> Result<Config, Vec<ConfigF
     if reader.faults.is_empty() { Ok(config) } else { Err(reader.faults) }
 }
 
-/// Only where the bus listens: a client needs neither the pools nor the environment they ask for.
-pub(super) fn doors(text: &str, place: Place<'_>) -> Result<Vec<Listen>, Vec<ConfigFault>> {
+/// Only how the bus is reached: a client needs neither the pools nor the environment they ask for.
+pub(super) fn doors(text: &str, place: Place<'_>) -> Result<Doors, Vec<ConfigFault>> {
     let json = read_json(text)?;
     let mut reader = Reader { place, faults: Vec::new() };
     let top = reader.object(&Spot { path: String::new(), json: &json }, &TOP_KEYS);
     // What else is wrong with the file is for `serve` and `check` to tell.
     reader.faults.retain(|fault| fault.path == "$");
-    let doors = top.map(|top| reader.listen(&top)).unwrap_or_default();
-    let doors = doors.into_iter().map(|(door, _)| door).collect();
+    let listen = top.as_ref().map(|top| reader.listen(top)).unwrap_or_default();
+    let token_file = top.as_ref().and_then(|top| reader.token_file(top)).map(|(path, _)| path);
+    let doors = Doors { listen: listen.into_iter().map(|(door, _)| door).collect(), token_file };
     if reader.faults.is_empty() { Ok(doors) } else { Err(reader.faults) }
 }
 
@@ -120,6 +131,7 @@ impl<'a> Reader<'a> {
         let Some(top) = self.object(&Spot { path: String::new(), json }, &TOP_KEYS) else {
             return Config {
                 listen: Vec::new(),
+                auth: None,
                 default_pool: None,
                 pools: Vec::new(),
                 limits: Limits::default(),
@@ -130,6 +142,10 @@ impl<'a> Reader<'a> {
         }
         let pools = self.pools(&top);
         let listen = self.listen(&top);
+        let auth = self.auth(&top);
+        if top.find("auth").is_none() {
+            self.refuse_off_loopback(&listen);
+        }
         let default_pool = top.find("default_pool").and_then(|spot| Some((self.filled(&spot)?, spot.path)));
         // A pool without a readable id may be the very one that is meant.
         if pools.iter().all(|pool| !pool.id.is_empty()) && !pools.is_empty() {
@@ -144,6 +160,7 @@ impl<'a> Reader<'a> {
         let limits = top.find("limits").map(|spot| self.limits(&spot)).unwrap_or_default();
         Config {
             listen: listen.into_iter().map(|(door, _)| door).collect(),
+            auth,
             default_pool: default_pool.map(|(pool, _)| pool.into()),
             pools: pools.into_iter().map(Arc::new).collect(),
             limits,
@@ -179,6 +196,33 @@ impl<'a> Reader<'a> {
             doors.push((door, item.path));
         }
         doors
+    }
+
+    fn refuse_off_loopback(&mut self, listen: &[(Listen, String)]) {
+        for (door, path) in listen.iter().filter(|(door, _)| !door.at.is_local()) {
+            self.fault(path, format!("{} is not on loopback: {OFF_LOOPBACK}", door.at));
+        }
+    }
+
+    fn auth(&mut self, top: &Fields<'a>) -> Option<Auth> {
+        let (token_file, path) = self.token_file(top)?;
+        let token = self.kept(&path, (self.place.token)(&token_file))?;
+        Some(Auth { token_file, digest: TokenDigest::of(&token) })
+    }
+
+    /// With where it is named.
+    fn token_file(&mut self, top: &Fields<'a>) -> Option<(PathBuf, String)> {
+        let fields = self.object(&top.find("auth")?, &AUTH_KEYS)?;
+        let Some(spot) = fields.find("token_file") else {
+            // Another key that stands there is told already, and is probably the one that was meant.
+            if fields.pairs.is_empty() {
+                self.fault(&join(&fields.path, "token_file"), "missing");
+            }
+            return None;
+        };
+        let text = self.text(&spot)?;
+        let path = self.kept(&spot.path, self.place.path(text))?;
+        Some((path, spot.path))
     }
 
     fn pools(&mut self, top: &Fields<'a>) -> Vec<PoolConfig> {

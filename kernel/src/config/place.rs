@@ -1,9 +1,9 @@
 //! Where names in bus.json lead: relative paths, `~/` and `${VAR}`.
 //!
-//! The environment comes in as a function, so that a test needs no real one. No message holds the value of a
-//! variable.
+//! The environment and the token come in as functions, so that a test needs no real ones. No message holds the
+//! value of a variable.
 
-use std::env::VarError;
+use std::env::{self, VarError};
 use std::path::{Path, PathBuf};
 
 /// What a name is relative to: the folder of bus.json, and the environment.
@@ -12,6 +12,15 @@ pub(super) struct Place<'a> {
     /// Absolute.
     pub(super) folder: &'a Path,
     pub(super) variable: &'a dyn Fn(&str) -> Result<String, VarError>,
+    /// The token in the file of this path, or why it cannot be used.
+    pub(super) token: &'a dyn Fn(&Path) -> Result<String, String>,
+}
+
+impl<'a> Place<'a> {
+    /// This folder on this machine.
+    pub(super) fn real(folder: &'a Path) -> Place<'a> {
+        Place { folder, variable: &|name| env::var(name), token: &super::file::read_token }
+    }
 }
 
 impl Place<'_> {
@@ -87,7 +96,8 @@ mod tests {
     }
 
     fn place() -> Place<'static> {
-        Place { folder: Path::new("/srv/bus"), variable: &variable }
+        let token = &|_: &Path| Err("there is none".to_owned());
+        Place { folder: Path::new("/srv/bus"), variable: &variable, token }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::env::VarError;
+use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -16,8 +17,19 @@ fn variable(name: &str) -> Result<String, VarError> {
     }
 }
 
+fn token(path: &Path) -> Result<String, String> {
+    match path.to_str() {
+        Some("/home/ann/token") => Ok("the token of ann".to_owned()),
+        _ => Err(format!("there is no {}", path.display())),
+    }
+}
+
+fn place() -> Place<'static> {
+    Place { folder: Path::new("/srv/bus"), variable: &variable, token: &token }
+}
+
 fn parse(text: &str) -> Result<Config, Vec<(String, String)>> {
-    let place = Place { folder: Path::new("/srv/bus"), variable: &variable };
+    let place = place();
     let pair = |fault: ConfigFault| (fault.path, fault.message);
     parse::config(text, place).map_err(|faults| faults.into_iter().map(pair).collect())
 }
@@ -47,7 +59,8 @@ fn the_smallest_file_gets_every_default() {
     let config = parse(r#"{"pools":[{"id":"a","command":"agent"}]}"#).unwrap();
     let pool = PoolConfig::new("a", Program::InPath("agent".to_owned()));
     let listen = vec![Address::Tcp { host: "127.0.0.1".into(), port: 9000 }.into()];
-    let expected = Config { listen, default_pool: None, pools: vec![pool.into()], limits: Limits::default() };
+    let pools = vec![pool.into()];
+    let expected = Config { listen, auth: None, default_pool: None, pools, limits: Limits::default() };
     assert_eq!(config, expected);
 }
 
@@ -144,10 +157,15 @@ fn a_fault_of_the_top_level_is_told() {
         (r#","pool":1"#, "pool", r#"unknown key, did you mean "pools"?"#),
         (r#","defaultPool":"a""#, "defaultPool", r#"unknown key, did you mean "default_pool"?"#),
         (
-            r#","auth":{"token_file":"t"}"#,
-            "auth",
-            r#"unknown key, the known ones are "$schema", "listen", "default_pool", "pools", "limits""#,
+            r#","warm":true"#,
+            "warm",
+            r#"unknown key, the known ones are "$schema", "listen", "auth", "default_pool", "pools", "limits""#,
         ),
+        (r#","auth":"token""#, "auth", "must be an object, not a string"),
+        (r#","auth":{}"#, "auth.token_file", "missing"),
+        (r#","auth":{"tokenFile":"t"}"#, "auth.tokenFile", r#"unknown key, did you mean "token_file"?"#),
+        (r#","auth":{"token_file":""}"#, "auth.token_file", "must not be empty"),
+        (r#","auth":{"token_file":"t"}"#, "auth.token_file", "there is no /srv/bus/t"),
         (r#","$schema":1"#, "$schema", "must be a string, not 1"),
         (r#","limits":[]"#, "limits", "must be an object, not a list"),
         (r#","limits":{},"limits":{}"#, "limits", "this key stands here more than once"),
@@ -167,7 +185,8 @@ fn a_fault_of_the_top_level_is_told() {
         (
             r#","listen":["stdio:","tcp://0.0.0.0:9000"]"#,
             "listen[1]",
-            "listening off loopback needs a token, which this version does not have",
+            "tcp://0.0.0.0:9000 is not on loopback: without a token whoever reaches it could run commands here; \
+             make one with `stdio-bus token` and name its file in auth.token_file",
         ),
         (r#","listen":["unix://a\u0000b"]"#, "listen[0]", "must not hold a NUL character"),
     ];
@@ -342,14 +361,31 @@ fn what_prints_a_pool_does_not_print_its_secrets() {
 }
 
 #[test]
+fn a_token_opens_doors_to_others_and_is_printed_nowhere() {
+    let text = r#","listen":["tcp://0.0.0.0:9000"],"auth":{"token_file":"~/token"}"#;
+    let config = parse(&with_top(text)).unwrap();
+    let auth = config.auth.as_ref().unwrap();
+    assert_eq!(auth.token_file, Path::new("/home/ann/token"));
+    assert!(auth.digest.admits("the token of ann") && !auth.digest.admits("the token of ben"));
+    assert!(!format!("{config:?}").contains("of ann"));
+}
+
+#[test]
 fn a_client_learns_the_doors_of_a_file_that_could_not_be_served_here() {
-    let place = Place { folder: Path::new("/srv/bus"), variable: &variable };
-    let text = r#"{"listen":["unix://bus.sock"],"pools":[{"id":"a","env":{"T":"${GONE}"}}],"new_key":1}"#;
-    let doors = parse::doors(text, place).unwrap();
-    assert_eq!(doors, [Listen::from(Address::Unix("/srv/bus/bus.sock".into()))]);
-    assert_eq!(parse::doors("{}", place).unwrap()[0].to_string(), "tcp://127.0.0.1:9000");
-    assert_eq!(parse::doors("[]", place).unwrap_err()[0].path, "$");
-    assert_eq!(parse::doors(r#"{"listen":[1]}"#, place).unwrap_err()[0].path, "listen[0]");
+    let text = r#"{"listen":["unix://bus.sock"],"pools":[{"id":"a","env":{"T":"${GONE}"}}],"new_key":1,
+                   "auth":{"token_file":"gone"}}"#;
+    let doors = parse::doors(text, place()).unwrap();
+    assert_eq!(doors.listen, [Listen::from(Address::Unix("/srv/bus/bus.sock".into()))]);
+    assert_eq!(
+        doors.token_file.as_deref(),
+        Some(Path::new("/srv/bus/gone")),
+        "that it is not there is for later"
+    );
+    let usual = parse::doors("{}", place()).unwrap();
+    assert_eq!((usual.listen[0].to_string().as_str(), usual.token_file), ("tcp://127.0.0.1:9000", None));
+    assert_eq!(parse::doors("[]", place()).unwrap_err()[0].path, "$");
+    assert_eq!(parse::doors(r#"{"listen":[1]}"#, place()).unwrap_err()[0].path, "listen[0]");
+    assert_eq!(parse::doors(r#"{"auth":[1]}"#, place()).unwrap_err()[0].path, "auth");
 }
 
 #[test]
@@ -377,6 +413,7 @@ fn the_schema_knows_the_keys_that_the_parser_knows() {
     let schema = schema_json();
     let objects = [
         (&schema, &parse::TOP_KEYS[..]),
+        (&schema["properties"]["auth"], &parse::AUTH_KEYS[..]),
         (&schema["$defs"]["pool"], &parse::POOL_KEYS[..]),
         (&schema["$defs"]["limits"], &parse::LIMIT_KEYS[..]),
     ];

@@ -14,13 +14,14 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::geteuid;
 
 use crate::bus::{Event, Moment};
-use crate::config::{Address, Listen};
+use crate::config::{Address, Config, Listen};
 use crate::key::Key;
 
 use super::ServeError;
-use super::door::{self, DoorFault, Listener, Opened, SocketFile};
+use super::door::{self, DoorFault, Listener, Opened};
 use super::link::{Kind, Peer, Stream, Task, forget, set_nonblocking, token, watch};
 use super::run::Shell;
+use super::unix::SocketFile;
 
 const ACCEPTS_A_TURN: usize = 64;
 /// Without an fd for it a connection stays where it is, and no edge tells when there is one again.
@@ -50,7 +51,10 @@ impl Listener {
                 let (socket, peer) = listener.accept()?;
                 // Without it every streamed turn waits for an acknowledgement. It fails where the peer has left.
                 let _ = socket.set_nodelay(true);
-                let admitted = socket.local_addr().is_ok_and(|here| owners.admits(peer, here));
+                let admitted = match owners {
+                    Some(owners) => socket.local_addr().is_ok_and(|here| owners.admits(peer, here)),
+                    None => true,
+                };
                 Ok(admitted.then(|| socket.into()))
             }
             Listener::Unix(listener) => {
@@ -64,8 +68,8 @@ impl Listener {
 
 impl Shell {
     /// All or none.
-    pub(super) fn open_doors(listens: &[Listen]) -> Result<Vec<(Listen, Opened)>, ServeError> {
-        let open = |listen: &Listen| match door::open(&listen.at) {
+    pub(super) fn open_doors(listens: &[Listen], token: bool) -> Result<Vec<(Listen, Opened)>, ServeError> {
+        let open = |listen: &Listen| match door::open(&listen.at, token) {
             Ok(opened) => Ok((listen.clone(), opened)),
             Err(fault) => Err(ServeError::Listen { at: listen.at.clone(), fault }),
         };
@@ -95,6 +99,12 @@ impl Shell {
 
     fn add_door(&mut self, listen: Listen, opened: Opened) -> Result<(), ServeError> {
         info!("listening at {}", opened.at);
+        if !opened.at.is_local() {
+            warn!(
+                "{} is not on loopback: the token and all that is said there can be read on the way",
+                opened.at
+            );
+        }
         let mut file = opened.file;
         for listener in opened.listeners {
             let token = token(self.doors.next_key(), Stream::House);
@@ -107,14 +117,17 @@ impl Shell {
     }
 
     /// The new ones first: where one cannot be opened, nothing has changed.
-    pub(super) fn change_doors(&mut self, listens: &[Listen]) -> Result<(), ServeError> {
+    pub(super) fn change_doors(&mut self, config: &Config) -> Result<(), ServeError> {
+        self.refuse_open_doors(config)?;
+        let (listens, token) = (&config.listen[..], config.auth.is_some());
+        self.drop_lost_doors();
         let here = |at: &Address, doors: &[Listen]| doors.iter().any(|door| door.at == *at);
         let old = self.doors.iter().map(|(_, door)| door.listen.clone()).collect::<Vec<_>>();
         if here(&Address::Stdio, listens) && self.stdio.is_none() {
             return Err(ServeError::Listen { at: Address::Stdio, fault: DoorFault::StdioTooLate });
         }
         let new = listens.iter().filter(|listen| !here(&listen.at, &old)).cloned().collect::<Vec<_>>();
-        for (listen, opened) in Shell::open_doors(&new)? {
+        for (listen, opened) in Shell::open_doors(&new, token)? {
             self.add_door(listen, opened)?;
         }
         let keys = self.doors.iter().map(|(key, _)| key).collect::<Vec<_>>();
@@ -124,27 +137,59 @@ impl Shell {
                 Some(listen) => door.listen = listen.clone(),
                 None => {
                     info!("no longer listening at {}", door.listen.at);
-                    drop(self.remove_door(key));
+                    self.remove_door(key);
                 }
             }
         }
         Ok(())
     }
 
-    /// The bus stops: nobody comes in any more, but the socket files stay ours until the end.
+    /// A door that needs a token does not stay without one. Also one on loopback that was opened because there was a
+    /// token, and cannot tell who comes.
+    fn refuse_open_doors(&self, config: &Config) -> Result<(), ServeError> {
+        let token = config.auth.is_some();
+        for listen in &config.listen {
+            let blind =
+                |door: &Door| door.listen.at == listen.at && matches!(door.listener, Listener::Tcp(_, None));
+            let fault = match door::may_be_open(&listen.at, token) {
+                Err(fault) => fault,
+                Ok(()) if !token && self.doors.iter().any(|(_, door)| blind(door)) => {
+                    DoorFault::OwnersUnknown(Errno::ENOTSUP)
+                }
+                Ok(()) => continue,
+            };
+            return Err(ServeError::Listen { at: listen.at.clone(), fault });
+        }
+        Ok(())
+    }
+
+    /// A socket file that somebody has removed, or whose folder was cleared, leads nobody to us any more. Its door is
+    /// closed, so that it can be opened again in the same place.
+    fn drop_lost_doors(&mut self) {
+        let lost = |door: &Door| door.file.as_ref().is_some_and(|file| !file.is_there());
+        let keys = self.doors.iter().filter(|(_, door)| lost(door)).map(|(key, _)| key).collect::<Vec<_>>();
+        for key in keys {
+            if let Some(door) = self.doors.get_mut(key) {
+                warn!("{} is no longer there", door.listen.at);
+            }
+            self.remove_door(key);
+        }
+    }
+
+    /// The bus stops: nobody comes in any more, and another bus may take the place.
     pub(super) fn close_doors(&mut self) {
         let keys = self.doors.iter().map(|(key, _)| key).collect::<Vec<_>>();
         for key in keys {
-            let file = self.remove_door(key);
-            self.files.extend(file);
+            self.remove_door(key);
         }
         self.accept_again = None;
     }
 
-    fn remove_door(&mut self, key: Key) -> Option<SocketFile> {
-        let door = self.doors.remove(key)?;
-        forget(self.poll.registry(), door.listener.fd());
-        door.file
+    /// Its socket file goes with it.
+    fn remove_door(&mut self, key: Key) {
+        if let Some(door) = self.doors.remove(key) {
+            forget(self.poll.registry(), door.listener.fd());
+        }
     }
 
     pub(super) fn accept(&mut self, key: Key) {
@@ -185,7 +230,14 @@ impl Shell {
         let registered = peer.register(self.poll.registry());
         self.add(peer);
         if registered.is_err() {
-            self.bus.handle(Event::Broken(link), self.now);
+            return self.bus.handle(Event::Broken(link), self.now);
+        }
+        // Whoever has to show the token mostly brings it along. Read at once, it is in before others can crowd it out.
+        if self.bus.awaits_token(link)
+            && let Some(peer) = self.links.get_mut(link)
+        {
+            peer.can_read = true;
+            self.read(link);
         }
     }
 
@@ -217,7 +269,7 @@ impl Shell {
         let own = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(failed);
         let (input, output) = (own(io::stdin().as_fd())?, own(io::stdout().as_fd())?);
         self.stdio = Some(StdioModes::keep().map_err(|errno| failed(errno.into()))?);
-        let Some(link) = self.bus.connect(listen.pool.as_deref(), self.now) else {
+        let Some(link) = self.bus.connect_owner(listen.pool.as_deref(), self.now) else {
             return Err(failed(io::Error::other("the house has no room for a client")));
         };
         let mut peer = Peer::pipes(link, Kind::Stdio, input, output);

@@ -1,36 +1,32 @@
 //! Doors: the sockets that clients come through, opened so that nobody else can.
 //!
-//! A TCP door is on loopback; a Unix door is a socket file of mode 0600 that takes the place of a stale one and
-//! of nothing else. Knows nothing of the loop.
+//! A TCP door is on loopback, where the kernel tells who comes, or there is a token to ask for. A Unix door is a
+//! socket file of mode 0600 that takes the place of a stale one and of nothing else. Knows nothing of the loop.
 
-use std::fs::{self, File, Metadata};
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-use std::{fmt, thread};
+use std::path::PathBuf;
+use std::{fmt, io};
 
 use mio::net::{TcpListener, UnixListener};
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, FdFlag, Flock, FlockArg, fcntl};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, UnixAddr, bind, connect, listen, setsockopt,
-    socket, sockopt,
+    AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, listen, setsockopt, socket, sockopt,
 };
-use nix::sys::stat::{Mode, umask};
 
-use crate::config::Address;
+use crate::config::{Address, OFF_LOOPBACK};
 
 use super::link::set_nonblocking;
 use super::owner::TcpOwners;
+use super::unix::{self, SocketFile};
 
 /// Each overflow of a shorter queue costs a client a second. Linux cuts it to net.core.somaxconn.
 const CONNECTIONS_WAITING: i32 = 4096;
 
 pub(super) enum Listener {
-    Tcp(TcpListener, TcpOwners),
+    /// None: whose a connection is cannot be told, and the token has to do.
+    Tcp(TcpListener, Option<TcpOwners>),
     Unix(UnixListener),
 }
 
@@ -51,24 +47,46 @@ pub enum DoorFault {
     NotAnAddress,
     /// Something that is not a socket has this path. It stays.
     NotASocket,
+    /// Something that is not our lock has its path. It stays.
+    NotALock(PathBuf),
     /// Others could replace the socket file.
     FolderOpenToAll(PathBuf),
+    /// The user of this number could.
+    FolderOfAnother(PathBuf, u32),
     /// Somebody listens there.
     InUse,
+    /// Another bus does, or is about to: the one with this process id, where it is known.
+    Locked(Option<u32>),
     /// stdin and stdout can only be there from the start.
     StdioTooLate,
     System(io::Error),
 }
 
-pub(super) fn open(at: &Address) -> Result<Opened, DoorFault> {
+/// `token`: whoever comes will be asked for one.
+pub(super) fn open(at: &Address, token: bool) -> Result<Opened, DoorFault> {
+    may_be_open(at, token)?;
     match at {
-        Address::Tcp { host, port } => open_tcp(host, *port),
-        Address::Unix(path) => open_unix(path),
+        Address::Tcp { host, port } => open_tcp(host, *port, token),
+        Address::Unix(path) => {
+            let (listener, file) = unix::open(path)?;
+            Ok(Opened { at: at.clone(), listeners: vec![Listener::Unix(listener)], file: Some(file) })
+        }
         Address::Stdio => Err(DoorFault::StdioTooLate),
     }
 }
 
-fn open_tcp(host: &str, port: u16) -> Result<Opened, DoorFault> {
+/// Whether such a door may be open, or stay open after a reload.
+pub(super) fn may_be_open(at: &Address, token: bool) -> Result<(), DoorFault> {
+    let tells = cfg!(target_os = "linux") || !matches!(at, Address::Tcp { .. });
+    match (token, at.is_local()) {
+        (true, _) => Ok(()),
+        (false, false) => Err(DoorFault::NotLoopback),
+        (false, true) if !tells => Err(DoorFault::OwnersUnknown(Errno::ENOTSUP)),
+        (false, true) => Ok(()),
+    }
+}
+
+fn open_tcp(host: &str, port: u16, token: bool) -> Result<Opened, DoorFault> {
     let hosts = addresses(host)?;
     let bound = bind_all(&hosts, port)?;
     let mut listeners = Vec::new();
@@ -77,7 +95,12 @@ fn open_tcp(host: &str, port: u16) -> Result<Opened, DoorFault> {
         let listener = TcpListener::from(socket);
         let here = listener.local_addr()?;
         real_port = here.port();
-        let owners = TcpOwners::open(here).map_err(DoorFault::OwnersUnknown)?;
+        // From elsewhere come sockets that no table of this machine has.
+        let local = here.ip().is_loopback();
+        let owners = match local.then(|| TcpOwners::open(here)).transpose() {
+            Err(errno) if !token => return Err(DoorFault::OwnersUnknown(errno)),
+            owners => owners.ok().flatten(),
+        };
         listeners.push(Listener::Tcp(listener, owners));
     }
     Ok(Opened { at: Address::Tcp { host: host.into(), port: real_port }, listeners, file: None })
@@ -93,9 +116,6 @@ fn addresses(host: &str) -> Result<Vec<IpAddr>, DoorFault> {
             Err(_) => vec![Ipv4Addr::LOCALHOST.into()],
         },
     };
-    if !hosts.iter().all(IpAddr::is_loopback) {
-        return Err(DoorFault::NotLoopback);
-    }
     hosts.sort_unstable();
     hosts.dedup();
     Ok(hosts)
@@ -146,98 +166,25 @@ fn bind_tcp(address: SocketAddr) -> nix::Result<(OwnedFd, u16)> {
     Ok((listener.into(), port))
 }
 
-fn backlog() -> Backlog {
+pub(super) fn backlog() -> Backlog {
     Backlog::new(CONNECTIONS_WAITING).unwrap_or(Backlog::MAXCONN)
 }
 
 /// Close-on-exec and non-blocking. Not in one call, which macOS does not have; nobody forks meanwhile.
-fn stream_socket(family: AddressFamily) -> nix::Result<OwnedFd> {
+pub(super) fn stream_socket(family: AddressFamily) -> nix::Result<OwnedFd> {
     let socket = socket(family, SockType::Stream, SockFlag::empty(), None)?;
     fcntl(&socket, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
     set_nonblocking(&socket)?;
     Ok(socket)
 }
 
-fn open_unix(path: &Path) -> Result<Opened, DoorFault> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if fs::metadata(folder)?.permissions().mode() & 0o002 != 0 {
-        return Err(DoorFault::FolderOpenToAll(folder.to_owned()));
-    }
-    // Two that start at once must not both find a stale socket, or the second removes the first one's.
-    let _alone = lock(folder)?;
-    remove_stale(path)?;
-    let socket = stream_socket(AddressFamily::Unix)?;
-    let address = UnixAddr::new(path)?;
-    // The file must not be open to others for even a moment, so its mode is right from the start.
-    let usual = umask(Mode::from_bits_truncate(0o177));
-    let bound = bind(socket.as_raw_fd(), &address);
-    umask(usual);
-    bound?;
-    let file = SocketFile::at(path)?;
-    listen(&socket, backlog())?;
-    let listeners = vec![Listener::Unix(UnixListener::from(socket))];
-    Ok(Opened { at: Address::Unix(path.to_owned()), listeners, file: Some(file) })
-}
-
-/// Held for microseconds, so whoever cannot have it soon is kept from it on purpose.
-fn lock(folder: &Path) -> Result<Flock<File>, DoorFault> {
-    let mut file = File::open(folder)?;
-    for _ in 0..50 {
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => return Ok(lock),
-            Err((unlocked, Errno::EWOULDBLOCK)) => file = unlocked,
-            Err((_, errno)) => return Err(errno.into()),
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    Err(DoorFault::InUse)
-}
-
-fn remove_stale(path: &Path) -> Result<(), DoorFault> {
-    match fs::symlink_metadata(path) {
-        Err(fault) if fault.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(fault) => return Err(fault.into()),
-        Ok(found) if !found.file_type().is_socket() => return Err(DoorFault::NotASocket),
-        Ok(_) => {}
-    }
-    let probe = stream_socket(AddressFamily::Unix)?;
-    match connect(probe.as_raw_fd(), &UnixAddr::new(path)?) {
-        Err(Errno::ECONNREFUSED) => Ok(fs::remove_file(path)?),
-        Err(Errno::ENOENT) => Ok(()),
-        // EAGAIN: it listens, and many wait. EPROTOTYPE: it is of another kind, and somebody's.
-        Ok(()) | Err(Errno::EAGAIN | Errno::EINPROGRESS | Errno::EPROTOTYPE) => Err(DoorFault::InUse),
-        Err(errno) => Err(errno.into()),
-    }
-}
-
-/// Our socket file: removed when dropped, unless another has taken its place.
-pub(super) struct SocketFile {
-    path: PathBuf,
-    identity: (u64, u64),
-}
-
-impl SocketFile {
-    fn at(path: &Path) -> io::Result<SocketFile> {
-        let identity = identity(&fs::symlink_metadata(path)?);
-        Ok(SocketFile { path: path.to_owned(), identity })
-    }
-}
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        if fs::symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.identity) {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
-fn identity(found: &Metadata) -> (u64, u64) {
-    (found.dev(), found.ino())
-}
-
 impl DoorFault {
     pub(super) fn is_misconfigured(&self) -> bool {
-        !matches!(self, DoorFault::InUse | DoorFault::System(_))
+        !matches!(self, DoorFault::InUse | DoorFault::Locked(_) | DoorFault::System(_))
+    }
+
+    pub(super) fn is_locked(&self) -> bool {
+        matches!(self, DoorFault::Locked(_))
     }
 }
 
@@ -256,13 +203,12 @@ impl From<Errno> for DoorFault {
 impl fmt::Display for DoorFault {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DoorFault::NotLoopback => out.write_str(
-                "it is not a loopback address, and without a token anybody could run commands there",
-            ),
+            DoorFault::NotLoopback => write!(out, "it is not on loopback: {OFF_LOOPBACK}"),
             DoorFault::OwnersUnknown(errno) => {
                 write!(
                     out,
-                    "this system does not tell whose a TCP connection is ({}); use a Unix socket",
+                    "this system does not tell whose a TCP connection is ({}): use a Unix socket, or make a token \
+                     with `stdio-bus token` and name its file in auth.token_file",
                     errno.desc()
                 )
             }
@@ -271,7 +217,19 @@ impl fmt::Display for DoorFault {
             DoorFault::FolderOpenToAll(folder) => {
                 write!(out, "everybody may write to the folder {}", folder.display())
             }
+            DoorFault::NotALock(path) => {
+                write!(out, "{} is in the way: it is not the lock of a bus", path.display())
+            }
+            DoorFault::FolderOfAnother(folder, uid) => {
+                write!(
+                    out,
+                    "the folder {} belongs to uid {uid}, who could replace the socket",
+                    folder.display()
+                )
+            }
             DoorFault::InUse => out.write_str("it is in use: another bus, or another program, listens there"),
+            DoorFault::Locked(None) => out.write_str("another bus starts there just now"),
+            DoorFault::Locked(Some(pid)) => write!(out, "a bus runs there already, as process {pid}"),
             DoorFault::StdioTooLate => out.write_str("stdin and stdout cannot be added while the bus runs"),
             DoorFault::System(fault) => fault.fmt(out),
         }
@@ -280,42 +238,13 @@ impl fmt::Display for DoorFault {
 
 #[cfg(test)]
 mod tests {
-    use std::env;
-    use std::os::unix::net::UnixListener as StdUnixListener;
-    use std::os::unix::net::UnixStream;
-
-    use std::sync::{MutexGuard, PoisonError};
-
-    use nix::unistd::mkdtemp;
-
-    use super::super::MAKING_FILES;
     use super::*;
-
-    /// A folder of mode 0700 that goes away with the test.
-    struct Folder(PathBuf, #[expect(dead_code)] MutexGuard<'static, ()>);
-
-    impl Folder {
-        fn new() -> Folder {
-            let alone = MAKING_FILES.lock().unwrap_or_else(PoisonError::into_inner);
-            Folder(mkdtemp(&env::temp_dir().join("bus-door-XXXXXX")).unwrap(), alone)
-        }
-
-        fn socket(&self) -> PathBuf {
-            self.0.join("bus.sock")
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
 
     // Elsewhere there is no TCP door without a token.
     #[cfg(target_os = "linux")]
     #[test]
     fn port_0_becomes_a_real_port_that_can_be_connected_to() {
-        let opened = open(&Address::Tcp { host: "127.0.0.1".into(), port: 0 }).ok().unwrap();
+        let opened = open(&Address::Tcp { host: "127.0.0.1".into(), port: 0 }, false).ok().unwrap();
         let Address::Tcp { host, port } = &opened.at else { panic!("{}", opened.at) };
         assert_eq!(&**host, "127.0.0.1");
         std::net::TcpStream::connect(("127.0.0.1", *port)).unwrap();
@@ -326,7 +255,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn localhost_has_one_port_in_every_family_it_has() {
-        let opened = open(&Address::Tcp { host: "localhost".into(), port: 0 }).ok().unwrap();
+        let opened = open(&Address::Tcp { host: "localhost".into(), port: 0 }, false).ok().unwrap();
         let ports = opened.listeners.iter().map(|listener| match listener {
             Listener::Tcp(listener, _) => listener.local_addr().unwrap().port(),
             Listener::Unix(_) => panic!("not TCP"),
@@ -339,61 +268,27 @@ mod tests {
     fn a_taken_port_is_said_to_be_in_use() {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port();
-        let fault = open(&Address::Tcp { host: "127.0.0.1".into(), port }).err().unwrap();
+        let fault = open(&Address::Tcp { host: "127.0.0.1".into(), port }, false).err().unwrap();
         assert!(matches!(fault, DoorFault::InUse), "{fault}");
     }
 
     #[test]
-    fn only_loopback_is_opened() {
+    fn with_a_token_any_address_is_opened_and_whose_a_connection_is_matters_on_loopback_only() {
+        let owners = |host: &str| {
+            let opened = open(&Address::Tcp { host: host.into(), port: 0 }, true).ok().unwrap();
+            opened.listeners.iter().all(|listener| matches!(listener, Listener::Tcp(_, Some(_))))
+        };
+        assert_eq!(owners("127.0.0.1"), cfg!(target_os = "linux"));
+        assert!(!owners("0.0.0.0"));
+    }
+
+    #[test]
+    fn without_a_token_only_loopback_is_opened() {
         for host in ["0.0.0.0", "::", "192.0.2.1"] {
-            let fault = open(&Address::Tcp { host: host.into(), port: 0 }).err().unwrap();
+            let fault = open(&Address::Tcp { host: host.into(), port: 0 }, false).err().unwrap();
             assert!(matches!(fault, DoorFault::NotLoopback) && fault.is_misconfigured(), "{host}: {fault}");
         }
-        let fault = open(&Address::Tcp { host: "example.org".into(), port: 0 }).err().unwrap();
+        let fault = open(&Address::Tcp { host: "example.org".into(), port: 0 }, true).err().unwrap();
         assert!(matches!(fault, DoorFault::NotAnAddress), "{fault}");
-    }
-
-    #[test]
-    fn a_socket_file_is_ours_alone_and_goes_with_its_door() {
-        let folder = Folder::new();
-        let opened = open(&Address::Unix(folder.socket())).ok().unwrap();
-        assert_eq!(fs::metadata(folder.socket()).unwrap().permissions().mode() & 0o777, 0o600);
-        UnixStream::connect(folder.socket()).unwrap();
-        drop(opened);
-        assert!(!folder.socket().exists());
-    }
-
-    #[test]
-    fn a_stale_socket_is_replaced_and_a_live_one_or_a_file_never() {
-        let folder = Folder::new();
-        // std does not remove the file, so it is stale from here on.
-        drop(StdUnixListener::bind(folder.socket()).unwrap());
-        let first = open(&Address::Unix(folder.socket())).ok().unwrap();
-        let fault = open(&Address::Unix(folder.socket())).err().unwrap();
-        assert!(matches!(fault, DoorFault::InUse), "{fault}");
-        drop(first);
-        fs::write(folder.socket(), "precious").unwrap();
-        let fault = open(&Address::Unix(folder.socket())).err().unwrap();
-        assert!(matches!(fault, DoorFault::NotASocket), "{fault}");
-        assert_eq!(fs::read(folder.socket()).unwrap(), b"precious");
-    }
-
-    #[test]
-    fn a_socket_file_that_another_has_replaced_is_left_alone() {
-        let folder = Folder::new();
-        let opened = open(&Address::Unix(folder.socket())).ok().unwrap();
-        // The old file is kept under another name, so that the new one cannot get its inode.
-        fs::rename(folder.socket(), folder.0.join("old")).unwrap();
-        let _other = StdUnixListener::bind(folder.socket()).unwrap();
-        drop(opened);
-        assert!(folder.socket().exists());
-    }
-
-    #[test]
-    fn a_folder_that_everybody_may_write_to_is_refused() {
-        let folder = Folder::new();
-        fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o777)).unwrap();
-        let fault = open(&Address::Unix(folder.socket())).err().unwrap();
-        assert!(matches!(fault, DoorFault::FolderOpenToAll(_)), "{fault}");
     }
 }

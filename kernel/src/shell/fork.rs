@@ -21,16 +21,47 @@ pub(super) enum Role {
     Guard,
 }
 
-/// The limit of open files as the bus found it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OpenFiles {
-    soft: rlim_t,
-    hard: rlim_t,
+/// Limits as the bus found them, soft and hard, where it has others for itself. Workers have these.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct FoundLimits {
+    open_files: Option<(rlim_t, rlim_t)>,
+    core_bytes: Option<(rlim_t, rlim_t)>,
 }
 
-/// Lets the bus itself open as many files as it may, and remembers the limit that its workers are to have:
-/// programs that still use select(2) fail with fds above 1023.
-pub(super) fn raise_open_files() -> Option<OpenFiles> {
+impl FoundLimits {
+    /// Sets those that the bus is to have itself.
+    pub(super) fn replace() -> FoundLimits {
+        FoundLimits { open_files: raise_open_files(), core_bytes: forbid_core_dumps() }
+    }
+
+    fn restore(self) -> nix::Result<()> {
+        for (limit, found) in
+            [(Resource::RLIMIT_NOFILE, self.open_files), (Resource::RLIMIT_CORE, self.core_bytes)]
+        {
+            if let Some((soft, hard)) = found {
+                setrlimit(limit, soft, hard)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What clients say is nobody else's: no core dump of this process, and no other process of the same user can read its
+/// memory or its environment. A program that it starts is not concerned.
+pub fn keep_memory_private() {
+    #[cfg(target_os = "linux")]
+    let _ = nix::sys::prctl::set_dumpable(false);
+}
+
+/// Where the system has no other way to forbid them.
+fn forbid_core_dumps() -> Option<(rlim_t, rlim_t)> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_CORE).ok()?;
+    setrlimit(Resource::RLIMIT_CORE, 0, hard).ok()?;
+    Some((soft, hard))
+}
+
+/// As many as the bus may open. Programs that still use select(2) fail with fds above 1023.
+fn raise_open_files() -> Option<(rlim_t, rlim_t)> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
     // macOS says "unlimited" and then refuses more than OPEN_MAX.
     let most = if cfg!(target_os = "macos") { hard.min(10_240) } else { hard };
@@ -38,11 +69,11 @@ pub(super) fn raise_open_files() -> Option<OpenFiles> {
         return None;
     }
     setrlimit(Resource::RLIMIT_NOFILE, most, hard).ok()?;
-    Some(OpenFiles { soft, hard })
+    Some((soft, hard))
 }
 
 #[allow(unsafe_code)]
-pub(super) fn prepare(command: &mut Command, role: Role, files: Option<OpenFiles>) {
+pub(super) fn prepare(command: &mut Command, role: Role, limits: FoundLimits) {
     #[cfg(target_os = "linux")]
     let parent = getpid();
     if role == Role::Worker {
@@ -50,9 +81,7 @@ pub(super) fn prepare(command: &mut Command, role: Role, files: Option<OpenFiles
     }
     let settle = move || {
         reset_signals();
-        if let Some(files) = files {
-            setrlimit(Resource::RLIMIT_NOFILE, files.soft, files.hard)?;
-        }
+        limits.restore()?;
         if role == Role::Guard {
             setsid()?;
         }

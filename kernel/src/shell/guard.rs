@@ -19,7 +19,7 @@ use nix::unistd::{Pid, getpgrp, write};
 
 use crate::bus::Moment;
 
-use super::fork::{self, OpenFiles, Role};
+use super::fork::{self, FoundLimits, Role};
 use super::link::set_nonblocking;
 
 /// A guard that ends at once is not started again at once.
@@ -67,7 +67,7 @@ fn groups_at_the_end_of(mut orders: impl BufRead) -> BTreeSet<i32> {
 pub(super) struct Guard {
     binary: PathBuf,
     args: Vec<OsString>,
-    files: Option<OpenFiles>,
+    limits: FoundLimits,
     running: Option<Running>,
     groups: BTreeSet<i32>,
     started: Moment,
@@ -87,11 +87,11 @@ impl Guard {
     pub(super) fn start(
         binary: PathBuf,
         args: Vec<OsString>,
-        files: Option<OpenFiles>,
+        limits: FoundLimits,
         now: Moment,
     ) -> io::Result<Guard> {
         let mut guard =
-            Guard { binary, args, files, running: None, groups: BTreeSet::new(), started: now, again: None };
+            Guard { binary, args, limits, running: None, groups: BTreeSet::new(), started: now, again: None };
         guard.running = Some(guard.launch()?);
         Ok(guard)
     }
@@ -166,7 +166,7 @@ impl Guard {
         let mut command = Command::new(&self.binary);
         command.args(&self.args).current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        fork::prepare(&mut command, Role::Guard, self.files);
+        fork::prepare(&mut command, Role::Guard, self.limits);
         let mut process = command.spawn()?;
         let orders = OwnedFd::from(process.stdin.take().expect("stdin is piped"));
         set_nonblocking(&orders)?;

@@ -15,6 +15,7 @@ mod owner;
 mod probe;
 mod run;
 mod signal;
+mod unix;
 mod worker;
 
 use std::error::Error;
@@ -26,6 +27,7 @@ use crate::config::{Address, Config};
 
 pub use command::find_program;
 pub use door::DoorFault;
+pub use fork::keep_memory_private;
 pub use guard::guard;
 pub use logger::{flush_logs, start_logging};
 pub use probe::probe;
@@ -66,6 +68,11 @@ impl ServeError {
     /// True where the configuration asks for something that no state of this machine can give.
     pub fn is_misconfigured(&self) -> bool {
         matches!(self, ServeError::Listen { fault, .. } if fault.is_misconfigured())
+    }
+
+    /// True where another bus runs in the same place.
+    pub fn is_locked(&self) -> bool {
+        matches!(self, ServeError::Listen { fault, .. } if fault.is_locked())
     }
 }
 

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::command::command;
-use super::fork::{self, Role};
+use super::fork::{self, FoundLimits, Role};
 use crate::config::PoolConfig;
 
 const INITIALIZE: &str = concat!(
@@ -32,7 +32,7 @@ const SHOWN_BYTES: usize = 300;
 pub fn probe(pool: &PoolConfig, this_binary: &Path, patience: Duration) -> Result<Value, String> {
     let refused = |errno| std::io::Error::from_raw_os_error(errno).to_string();
     let mut command = command(pool, this_binary).map_err(|fault| refused(fault.errno))?;
-    fork::prepare(&mut command, Role::Worker, None);
+    fork::prepare(&mut command, Role::Worker, FoundLimits::default());
     let mut child = command.spawn().map_err(|fault| fault.to_string())?;
     let outcome = ask(&mut child, Instant::now() + patience);
     let group = Pid::from_raw(child.id() as i32);

@@ -19,8 +19,7 @@ use crate::config::Config;
 use crate::key::{Key, Link, Table, WorkerId};
 
 use super::client::{Complaint, Door, StdioModes};
-use super::door::SocketFile;
-use super::fork::{self, OpenFiles};
+use super::fork::FoundLimits;
 use super::guard::Guard;
 use super::link::{Kind, Links, Peer, RunQueue, Stream, Task, key_and_stream};
 use super::memory::Memory;
@@ -47,8 +46,6 @@ pub(super) struct Shell {
     signals: Signals,
     signalled: bool,
     pub(super) doors: Table<Door>,
-    /// Files of doors that were closed when the bus began to stop. They go when the bus goes.
-    pub(super) files: Vec<SocketFile>,
     /// When doors are tried again after the machine had no fd or memory for a connection.
     pub(super) accept_again: Option<Moment>,
     pub(super) shortage_told: bool,
@@ -58,7 +55,7 @@ pub(super) struct Shell {
     /// Starting a process can take milliseconds, so there is at most one a turn.
     pub(super) spawns: VecDeque<(WorkerId, Link)>,
     pub(super) guard: Guard,
-    pub(super) open_files: Option<OpenFiles>,
+    pub(super) limits: FoundLimits,
     pub(super) this_binary: PathBuf,
     reload: Box<dyn Fn() -> Result<Config, String>>,
     pub(super) stopping: bool,
@@ -69,16 +66,15 @@ impl Shell {
     pub(super) fn open(options: Options) -> Result<Shell, ServeError> {
         let Options { config, reload, this_binary, memory, guard_args } = options;
         let system = |what| move |fault| ServeError::System { what, fault };
-        let open_files = fork::raise_open_files();
+        let limits = FoundLimits::replace();
         let start = Instant::now();
         let now = Moment::ZERO;
         let poll = Poll::new().map_err(system("cannot create a poll"))?;
         let signals = Signals::listen(poll.registry()).map_err(system("cannot listen to signals"))?;
         let seed = seed().map_err(system("cannot read /dev/urandom"))?;
         // Before the guard: a second bus at the same address is to fail without having started anything.
-        let opened = Shell::open_doors(&config.listen)?;
-        let guard =
-            Guard::start(this_binary.clone(), guard_args, open_files, now).map_err(ServeError::Guard)?;
+        let opened = Shell::open_doors(&config.listen, config.auth.is_some())?;
+        let guard = Guard::start(this_binary.clone(), guard_args, limits, now).map_err(ServeError::Guard)?;
         let memory = Memory::new(memory);
         let mut bus = Bus::new(&config, seed, now);
         memory.recall(&mut bus);
@@ -95,7 +91,6 @@ impl Shell {
             signals,
             signalled: false,
             doors: Table::default(),
-            files: Vec::new(),
             accept_again: None,
             shortage_told: false,
             turned_away: Complaint::default(),
@@ -103,7 +98,7 @@ impl Shell {
             processes: Vec::new(),
             spawns: VecDeque::new(),
             guard,
-            open_files,
+            limits,
             this_binary,
             reload,
             stopping: false,
@@ -230,7 +225,7 @@ impl Shell {
 
     fn reload(&mut self) {
         let fault = match (self.reload)() {
-            Ok(config) => match self.change_doors(&config.listen) {
+            Ok(config) => match self.change_doors(&config) {
                 Ok(()) => {
                     self.bus.reload(&config, self.now);
                     info!("the configuration was read again");
@@ -274,7 +269,7 @@ impl Shell {
     }
 
     /// One read, if there is something to read and the core wants it.
-    fn read(&mut self, link: Link) {
+    pub(super) fn read(&mut self, link: Link) {
         let Some(peer) = self.links.get_mut(link) else { return };
         peer.queued = false;
         if !peer.can_read || !self.bus.wants_read(link) {

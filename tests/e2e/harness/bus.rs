@@ -1,10 +1,11 @@
 //! A bus of one test: started, spoken to, and gone without a trace when the test ends.
 
 use std::cell::RefCell;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -14,13 +15,13 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::PATIENCE;
 use super::client::Client;
 use super::log::Log;
-use super::procs::{command_line, marked};
+use super::procs::{command_line, is_gone, marked};
 use super::puppet::Puppet;
 use super::wire::Wire;
 
@@ -52,6 +53,8 @@ pub(crate) struct Plan {
     prelude: Option<&'static str>,
     stdio: bool,
     deaf: bool,
+    /// Stands in the file `token` in the folder of the test.
+    token: Option<&'static str>,
     /// Another file than that in the folder of the test: `config` is written to it, or it is there already.
     file: Option<PathBuf>,
     writes_file: bool,
@@ -69,6 +72,7 @@ impl Bus {
             prelude: None,
             stdio: false,
             deaf: false,
+            token: None,
             file: None,
             writes_file: false,
         }
@@ -207,7 +211,11 @@ impl Bus {
 
     /// What was started by this bus, or is it, and still lives.
     pub(crate) fn survivors(&self) -> Vec<u32> {
-        marked(&mark(self.folder()))
+        let mut found = marked(&mark(self.folder()));
+        // Whose environment only root may look into.
+        let bus = Some(self.pid()).filter(|pid| self.exited.is_none() && !is_gone(*pid));
+        found.extend(bus.filter(|pid| !found.contains(pid)));
+        found
     }
 
     /// Waits until nothing of it is left, and fails if that takes too long.
@@ -264,6 +272,13 @@ impl Plan {
         self
     }
 
+    /// Who connects must show this token.
+    pub(crate) fn token(mut self, token: &'static str) -> Plan {
+        self.config["auth"] = json!({ "token_file": "@dir/token" });
+        self.token = Some(token);
+        self
+    }
+
     /// Nobody reads its stderr.
     pub(crate) fn deaf(mut self) -> Plan {
         self.deaf = true;
@@ -276,6 +291,9 @@ impl Plan {
         let own = dir.path().join("bus.json");
         let file = self.file.as_ref().filter(|_| self.writes_file).unwrap_or(&own);
         fs::write(file, fill_in(&self.config, dir.path())).expect("the folder is ours");
+        if let Some(token) = self.token {
+            write_token(&dir.path().join("token"), token);
+        }
         let mut child = self.command(dir.path()).spawn().expect("the bus starts");
         // A pipe that nobody reads stays in the child, so that it is not closed.
         let log = match self.deaf {
@@ -337,6 +355,12 @@ pub(crate) fn run(folder: &Path, args: &[&str], stdin: &str) -> Output {
         thread::sleep(LOOK_AGAIN);
     }
     waiting.join().expect("it was waited for")
+}
+
+/// Only its owner can read it.
+pub(crate) fn write_token(path: &Path, token: &str) {
+    fs::write(path, token).expect("the folder is ours");
+    fs::set_permissions(path, Permissions::from_mode(0o600)).expect("the file is ours");
 }
 
 /// The text of a configuration: `@sock` is where puppets report, `@dir` the folder of the test.

@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-pub(crate) use bus::{BUS, Bus, run};
+pub(crate) use bus::{BUS, Bus, run, write_token};
 pub(crate) use client::{Client, initialize, prompt, session_of};
 pub(crate) use log::Log;
-pub(crate) use procs::{command_line, cpu_ticks, is_gone, marked, open_fds, peak_kib, zombies_of};
+pub(crate) use procs::{cpu_ticks, is_gone, marked, open_fds, peak_kib, started_with, zombies_of};
 pub(crate) use puppet::{Puppet, whoever_hears};
 pub(crate) use wire::Wire;
 

@@ -32,8 +32,9 @@ pub(crate) fn peak_kib(pid: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
-pub(crate) fn open_fds(pid: u32) -> usize {
-    fs::read_dir(format!("/proc/{pid}/fd")).expect("the bus runs").count()
+/// None: only root may look, since the bus keeps itself private.
+pub(crate) fn open_fds(pid: u32) -> Option<usize> {
+    fs::read_dir(format!("/proc/{pid}/fd")).ok().map(Iterator::count)
 }
 
 /// Living processes that were started with this in their environment.
@@ -43,6 +44,11 @@ pub(crate) fn marked(mark: &str) -> Vec<u32> {
         environ.split(|byte| *byte == 0).any(|pair| pair == mark.as_bytes())
     };
     all().filter(is_marked).filter(|pid| !is_gone(*pid)).collect()
+}
+
+/// Living processes whose command line holds these words.
+pub(crate) fn started_with(words: &str) -> Vec<u32> {
+    all().filter(|pid| command_line(*pid).contains(words) && !is_gone(*pid)).collect()
 }
 
 /// What it was started with, for a message.

@@ -7,6 +7,7 @@ mod plain;
 mod pools;
 mod recovery;
 mod second_version;
+mod strangers;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -49,6 +50,7 @@ pub(super) fn pool(id: &str, instances: u32) -> PoolConfig {
 pub(super) fn config(pools: Vec<PoolConfig>, limits: Limits) -> Config {
     Config {
         listen: Vec::new(),
+        auth: None,
         default_pool: None,
         pools: pools.into_iter().map(Arc::new).collect(),
         limits,

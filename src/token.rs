@@ -1,0 +1,160 @@
+//! `token`: makes a token file that nobody else can read.
+
+use std::env;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{self, Path, PathBuf};
+use std::process::{self, ExitCode};
+
+use nix::libc::O_NOFOLLOW;
+
+use crate::place;
+use crate::print::{answer, complain};
+
+/// As many as nobody can guess.
+const TOKEN_BYTES: usize = 32;
+/// EX_CANTCREAT of sysexits.h.
+const CANNOT_CREATE: u8 = 73;
+
+const EXAMPLES: &str = "\
+Examples:
+  stdio-bus token                            makes ~/.config/stdio-bus/token
+  stdio-bus token --force                    replaces it; a bus that runs asks for the new one after SIGHUP
+
+The token itself is not printed.";
+
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Where to put it [default: $XDG_CONFIG_HOME/stdio-bus/token, else ~/.config/stdio-bus/token]
+    path: Option<PathBuf>,
+    /// Replace a file that is there
+    #[arg(long)]
+    force: bool,
+    /// Print the token, and nothing else
+    #[arg(long)]
+    show: bool,
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let Some(path) = args.path.clone().or_else(usual_path) else {
+        return complain("stdio-bus: without HOME, say where to put the token: stdio-bus token PATH", 2);
+    };
+    let made = path::absolute(&path).and_then(|path| Ok((make(&path, args.force)?, path)));
+    match made {
+        Ok((token, _)) if args.show => answer(&format!("{token}\n")),
+        Ok((_, path)) => answer(&instructions(&path)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let path = path.display();
+            complain(format_args!("stdio-bus: {path} is there already, --force replaces it"), CANNOT_CREATE)
+        }
+        Err(error) => complain(format_args!("stdio-bus: {}: {error}", path.display()), CANNOT_CREATE),
+    }
+}
+
+fn usual_path() -> Option<PathBuf> {
+    Some(place::config_folder()?.join("token"))
+}
+
+fn instructions(path: &Path) -> String {
+    let in_home = env::var_os("HOME").and_then(|home| path.strip_prefix(home).ok());
+    let file = in_home.map_or(path.to_path_buf(), |inner| Path::new("~").join(inner));
+    let file = serde_json::Value::from(file.to_string_lossy());
+    format!(
+        "The token is in {}, and only you can read it. The bus asks for it with this line in bus.json:\n  \
+         \"auth\": {{ \"token_file\": {file} }},\nThe commands of stdio-bus find it there; other clients begin with \
+         _bus/hello.\n",
+        path.display()
+    )
+}
+
+/// Nothing that stands there is followed or written into: it is a new file, or there is none.
+fn make(path: &Path, replace: bool) -> io::Result<String> {
+    if let Some(folder) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    let mut seed = [0; TOKEN_BYTES];
+    File::open("/dev/urandom")?.read_exact(&mut seed)?;
+    let token = base64url(&seed);
+    if !replace {
+        write_new(path, &token)?;
+        return Ok(token);
+    }
+    // Beside it first, so that at every moment the old token or the new one stands there, whole.
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
+    let beside = path.with_file_name(format!(".{name}.{}", process::id()));
+    write_new(&beside, &token)?;
+    fs::rename(&beside, path).inspect_err(|_| drop(fs::remove_file(&beside)))?;
+    Ok(token)
+}
+
+fn write_new(path: &Path, token: &str) -> io::Result<()> {
+    let mut file =
+        OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(O_NOFOLLOW).open(path)?;
+    let written = writeln!(file, "{token}").and_then(|()| file.sync_all());
+    // Half a token is none.
+    written.inspect_err(|_| drop(fs::remove_file(path)))
+}
+
+/// Without padding: letters, digits, `-` and `_`, which need no quoting anywhere.
+fn base64url(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let letters = bytes.chunks(3).flat_map(|three| {
+        let bits = three.iter().fold(0, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
+        (0..=three.len()).map(move |at| LETTERS[(bits >> (18 - 6 * at) & 63) as usize] as char)
+    });
+    letters.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn base64url_is_that_of_the_standard() {
+        let cases = [
+            (&b""[..], ""),
+            (b"f", "Zg"),
+            (b"fo", "Zm8"),
+            (b"foo", "Zm9v"),
+            (b"foobar", "Zm9vYmFy"),
+            (b"\xff\xef\xbe", "_---"),
+        ];
+        for (bytes, text) in cases {
+            assert_eq!(base64url(bytes), text);
+        }
+    }
+
+    #[test]
+    fn a_token_is_new_and_for_its_owner_alone_and_replaced_only_when_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/b/token");
+        let first = make(&path, false).unwrap();
+        assert_eq!(first.len(), 43);
+        assert_eq!(kernel::config::read_token(&path), Ok(first.clone()));
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(make(&path, false).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(kernel::config::read_token(&path), Ok(first.clone()));
+        let second = make(&path, true).unwrap();
+        assert_ne!(first, second);
+        assert_eq!(kernel::config::read_token(&path), Ok(second));
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn a_link_in_its_place_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (link, precious) = (folder.path().join("token"), folder.path().join("precious"));
+        symlink(&precious, &link).unwrap();
+        assert_eq!(make(&link, false).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert!(!precious.exists());
+        fs::write(&precious, "data").unwrap();
+        make(&link, true).unwrap();
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "data");
+        assert!(fs::symlink_metadata(&link).unwrap().is_file());
+    }
+}
