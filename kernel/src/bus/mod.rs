@@ -49,7 +49,7 @@ use std::time::Duration;
 
 use crate::config::{Config, Limits, PoolConfig};
 use crate::key::{Beside, Link, SessionKey, Table, WorkerId};
-use crate::limit::HELLO_BYTES;
+use crate::limit::{HELLO_BYTES, LINE_UNFINISHED};
 use crate::token::TokenDigest;
 
 use self::alarm::{Alarm, Alarms};
@@ -165,7 +165,7 @@ struct Counters {
     stray_answers: u64,
     /// Notifications that concerned nobody.
     dropped_notifications: u64,
-    /// Clients closed for taking nothing.
+    /// Clients closed for taking nothing, or for half a line.
     stalled_clients: u64,
     /// Connections closed for not showing the token.
     unauthorized: u64,
@@ -407,7 +407,10 @@ impl Bus {
         let endless = stranger && input.is_too_long();
         self.post.put_back(link, input);
         if endless {
-            self.stranger_too_long(link);
+            return self.stranger_too_long(link);
+        }
+        if worker.is_none() && self.post.begins_to_wait(link) {
+            self.alarms.set(self.now + LINE_UNFINISHED, Alarm::Line(link));
         }
     }
 
@@ -445,6 +448,7 @@ impl Bus {
             Alarm::Retire(worker) => self.retirement_due(worker),
             Alarm::Idle(worker) => self.idle_too_long(worker),
             Alarm::Stall(link) => self.stalled(link),
+            Alarm::Line(link) => self.line_overdue(link),
             Alarm::Keep(session) => self.keeping_ends(session),
             Alarm::Strangers => self.strangers_overdue(),
             Alarm::Stop => {}
