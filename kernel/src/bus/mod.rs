@@ -258,7 +258,11 @@ impl Bus {
             },
             Event::Broken(link) => match self.worker_of(link) {
                 Some(worker) => self.live(worker, Input::Ended),
-                None => self.client_leaves(link),
+                None => {
+                    // It may have been held up until now.
+                    self.read(link, &[], Reading::Through);
+                    self.client_leaves(link);
+                }
             },
             Event::Alarm => {
                 while let Some(alarm) = self.alarms.due(now) {
@@ -372,7 +376,7 @@ impl Bus {
         }
         let Some(mut input) = self.post.take_input(link) else { return };
         let mut chunk = bytes;
-        while reading == Reading::Last || !self.post.is_held_up(link) {
+        while reading != Reading::Willing || !self.post.is_held_up(link) {
             let limit = self.line_limit(worker.is_none());
             let limit = if stranger { limit.min(HELLO_BYTES) } else { limit };
             let Some(piece) = input.next(&mut chunk, limit) else { break };
@@ -496,6 +500,8 @@ enum Ear {
 enum Reading {
     /// As long as the link is not held up.
     Willing,
+    /// Whatever holds it up. What has no end is broken off.
+    Through,
     /// There will be no other time.
     Last,
 }

@@ -273,8 +273,8 @@ impl Shell {
         let Some(peer) = self.links.get_mut(link) else { return };
         peer.queued = false;
         if !peer.can_read || !self.bus.wants_read(link) {
-            // It takes nothing and gives nothing.
             if peer.dead {
+                self.hear_out(link);
                 self.tell_broken(link);
             }
             return;
@@ -298,6 +298,19 @@ impl Shell {
             Err(Errno::EINTR) => self.queue.push(Task::Read(link), &mut peer.queued),
             Err(_) if peer.is_socket() => self.tell_broken(link),
             Err(_) => self.tell_ended(link),
+        }
+    }
+
+    /// A client has gone while the core did not want to read it. What it said before is in the kernel's buffer, and
+    /// there will be no other time.
+    fn hear_out(&mut self, link: Link) {
+        loop {
+            let Some(peer) = self.links.get_mut(link).filter(|peer| !peer.ended) else { return };
+            match read(peer.input(), &mut self.scratch) {
+                Err(Errno::EINTR) => {}
+                Ok(0) | Err(_) => return,
+                Ok(count) => self.bus.received(link, &self.scratch[..count], self.now),
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{Limits, TestBus, config, pool};
+use super::{Event, Limits, TestBus, config, pool};
 
 fn small() -> Limits {
     Limits { max_output_queue: 1000, backpressure_timeout: Duration::from_secs(10), ..Limits::default() }
@@ -207,4 +207,24 @@ fn a_line_that_the_bus_does_not_read_is_not_held_against_its_client() {
     for _ in 1..=4 {
         bus.sees_request(worker, "m");
     }
+}
+
+#[test]
+fn what_a_client_said_before_it_left_is_carried_though_it_was_held_up() {
+    let mut bus = TestBus::of(config(vec![pool("agents", 1)], small()));
+    let (client, worker) = (bus.client(), bus.worker(0));
+    bus.deafens(worker);
+    let filler = "x".repeat(400);
+    for n in 1..=6 {
+        bus.sends(client, &format!(r#"{{"method":"m{n}","params":"{filler}"}}"#));
+    }
+    assert!(!bus.bus.wants_read(client));
+    bus.sends_bytes(client, br#"{"method":"broken off"}"#);
+    bus.happens(Event::Broken(client));
+    assert!(bus.is_closed(client));
+    bus.hears_again(worker);
+    for n in 1..=6 {
+        assert_eq!(bus.sees_json(worker)["method"], format!("m{n}"));
+    }
+    bus.is_idle();
 }
