@@ -241,9 +241,12 @@ impl Bus {
             Some(_) => Refusal::stopping(),
             None => self.too_many_clients(),
         };
-        let mut line = refusal.line(None);
-        line.push(b'\n');
-        line
+        line_of(&refusal)
+    }
+
+    /// What one hears for whom the machine has no room.
+    pub fn no_room(&self, why: &str) -> Vec<u8> {
+        line_of(&Refusal::busy(why))
     }
 
     pub fn handle(&mut self, event: Event, now: Moment) {
@@ -482,6 +485,12 @@ impl Bus {
             _ => {}
         }
     }
+}
+
+fn line_of(refusal: &Refusal) -> Vec<u8> {
+    let mut line = refusal.line(None);
+    line.push(b'\n');
+    line
 }
 
 /// How a client is listened to.

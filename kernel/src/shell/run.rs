@@ -19,10 +19,11 @@ use crate::config::Config;
 use crate::key::{Key, Link, Table, WorkerId};
 
 use super::client::{Complaint, Door, StdioModes};
-use super::fork::FoundLimits;
+use super::fork::{FoundLimits, fds_at_most};
 use super::guard::Guard;
 use super::link::{Kind, Links, Peer, RunQueue, Stream, Task, key_and_stream};
 use super::memory::Memory;
+use super::notify::Notify;
 use super::signal::{SIGNALS, Signals};
 use super::worker::Process;
 use super::{Options, ServeError};
@@ -56,6 +57,8 @@ pub(super) struct Shell {
     pub(super) spawns: VecDeque<(WorkerId, Link)>,
     pub(super) guard: Guard,
     pub(super) limits: FoundLimits,
+    pub(super) fds_at_most: usize,
+    notify: Notify,
     pub(super) this_binary: PathBuf,
     reload: Box<dyn Fn() -> Result<Config, String>>,
     pub(super) stopping: bool,
@@ -99,6 +102,8 @@ impl Shell {
             spawns: VecDeque::new(),
             guard,
             limits,
+            fds_at_most: fds_at_most(),
+            notify: Notify::of_this_process(),
             this_binary,
             reload,
             stopping: false,
@@ -111,15 +116,16 @@ impl Shell {
     pub(super) fn run(mut self) -> Result<(), ServeError> {
         let mut events = Events::with_capacity(EVENTS_A_TURN);
         self.act();
+        self.notify.ready();
         let end = loop {
             if self.done {
                 break Ok(());
             }
             match self.poll.poll(&mut events, self.timeout()) {
-                Err(fault) if fault.kind() != io::ErrorKind::Interrupted => {
-                    break Err(ServeError::System { what: "cannot poll", fault });
-                }
-                _ => {}
+                Ok(()) => {}
+                // What is ready was not looked at. An alarm may be due, but not before that.
+                Err(fault) if fault.kind() == io::ErrorKind::Interrupted => continue,
+                Err(fault) => break Err(ServeError::Poll(fault)),
             }
             self.now = self.start.elapsed();
             for event in &events {
@@ -136,7 +142,12 @@ impl Shell {
         if !self.queue.is_empty() || !self.writable.is_empty() || !self.spawns.is_empty() {
             return Some(Duration::ZERO);
         }
-        let own = [self.accept_again, self.guard.next_retry(), self.turned_away.next_word()];
+        let own = [
+            self.accept_again,
+            self.guard.next_retry(),
+            self.turned_away.next_word(),
+            self.notify.next_beat(),
+        ];
         let next = own.into_iter().chain([self.bus.next_alarm()]).flatten().min()?;
         Some(next.saturating_sub(self.start.elapsed()))
     }
@@ -183,6 +194,7 @@ impl Shell {
         if std::mem::take(&mut self.signalled) {
             self.hear();
         }
+        self.notify.beat(self.now);
         self.guard.retry(self.now);
         self.retry_doors();
         // Those who come back for more during this turn wait for the next one.
@@ -194,17 +206,18 @@ impl Shell {
                 None => break,
             }
         }
+        let waiting = self.writable.len();
+        for at in 0..waiting {
+            self.flush(self.writable[at]);
+        }
+        self.writable.drain(..waiting);
+        // After all that could be read and written: a bus that was stopped for a while blames nobody for it.
         if self.bus.next_alarm().is_some_and(|alarm| alarm <= self.now) {
             self.bus.handle(Event::Alarm, self.now);
         }
         if let Some((worker, link)) = self.spawns.pop_front() {
             self.spawn(worker, link);
         }
-        let waiting = self.writable.len();
-        for at in 0..waiting {
-            self.flush(self.writable[at]);
-        }
-        self.writable.drain(..waiting);
         self.act();
         self.memory.keep(&mut self.bus);
     }
@@ -244,6 +257,7 @@ impl Shell {
     pub(super) fn stop(&mut self) {
         if !self.stopping {
             self.stopping = true;
+            self.notify.stopping();
             self.close_doors();
         }
         self.bus.handle(Event::Stop, self.now);
