@@ -12,6 +12,7 @@ mod deaths;
 mod doors;
 mod faults_client;
 mod faults_life;
+mod faults_sweep;
 mod faults_system;
 mod faults_worker;
 mod flow;

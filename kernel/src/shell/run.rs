@@ -123,8 +123,12 @@ impl Shell {
             }
             match self.poll.poll(&mut events, self.timeout()) {
                 Ok(()) => {}
-                // What is ready was not looked at. An alarm may be due, but not before that.
-                Err(fault) if fault.kind() == io::ErrorKind::Interrupted => continue,
+                // By a signal, whose bell may not have rung. What is ready comes first: an alarm that is due must not
+                // blame those who were not looked at.
+                Err(fault) if fault.kind() == io::ErrorKind::Interrupted => {
+                    self.signalled = true;
+                    continue;
+                }
                 Err(fault) => break Err(ServeError::Poll(fault)),
             }
             self.now = self.start.elapsed();
@@ -139,7 +143,8 @@ impl Shell {
 
     /// None: until something happens.
     fn timeout(&self) -> Option<Duration> {
-        if !self.queue.is_empty() || !self.writable.is_empty() || !self.spawns.is_empty() {
+        let more = !self.queue.is_empty() || !self.writable.is_empty() || !self.spawns.is_empty();
+        if more || self.signalled {
             return Some(Duration::ZERO);
         }
         let own = [
@@ -191,7 +196,7 @@ impl Shell {
     }
 
     fn turn(&mut self) {
-        if std::mem::take(&mut self.signalled) {
+        if std::mem::take(&mut self.signalled) || self.signals.wait() {
             self.hear();
         }
         self.notify.beat(self.now);
