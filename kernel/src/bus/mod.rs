@@ -12,6 +12,7 @@ mod call;
 mod check;
 mod choose;
 mod client;
+mod elicit;
 mod envelope;
 mod family;
 mod flow;
