@@ -528,6 +528,9 @@ impl Bus {
             self.post.send(to, line, cuts.iter());
             return;
         };
+        if let Err(refusal) = self.has_room() {
+            return self.concerns_nobody(id, line, envelope, &refusal);
+        }
         let call = self.calls.ask(worker.party, peer.party, Id::new(span.of(line)), Purpose::Ask, None);
         let wire = Decimal::of(call.wire());
         cuts.add(span, wire.as_bytes());
