@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use kernel::config::{self, Address, Config, ConfigFaults, Listen};
-use kernel::shell;
+use kernel::shell::{self, ServeError};
 
 use crate::place;
 use crate::print::complain;
 
 /// EX_CONFIG of sysexits.h: starting again will not help.
 const BAD_CONFIGURATION: u8 = 78;
-
+/// EX_SOFTWARE of sysexits.h: a supervisor may well start it again.
+const BROKEN_LOOP: u8 = 70;
 /// EX_TEMPFAIL: another bus has the socket, and will give it back.
 const RUNS_ALREADY: u8 = 75;
 
@@ -67,6 +68,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
             complain(format_args!("stdio-bus: {error}"), BAD_CONFIGURATION)
         }
         Err(error) if error.is_locked() => complain(format_args!("stdio-bus: {error}"), RUNS_ALREADY),
+        Err(error @ ServeError::Poll(_)) => complain(format_args!("stdio-bus: {error}"), BROKEN_LOOP),
         Err(error) => complain(format_args!("stdio-bus: {error}"), 1),
     }
 }

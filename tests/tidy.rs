@@ -212,6 +212,40 @@ fn every_link_in_the_docs_leads_somewhere() {
     is_clean(faults);
 }
 
+#[test]
+fn every_fault_has_its_row_and_every_test_named_there_exists() {
+    let table = fs::read_to_string(Path::new(ROOT).join("docs/FAULTS.md")).expect("the table of faults");
+    let mut faults = Vec::new();
+    for (side, count) in [("C", 23), ("W", 33), ("O", 26), ("L", 18)] {
+        for number in 1..=count {
+            let row = format!("| {side}{number} | ");
+            if table.lines().filter(|line| line.starts_with(&row)).count() != 1 {
+                faults.push(format!("{side}{number} has not one row"));
+            }
+        }
+    }
+    for (file, name) in table.split('`').filter_map(|word| word.split_once(".rs::")) {
+        let source = fs::read_to_string(Path::new(ROOT).join(format!("{file}.rs"))).unwrap_or_default();
+        if !source.contains(&format!("#[test]\n    fn {name}()"))
+            && !source.contains(&format!("#[test]\nfn {name}()"))
+        {
+            faults.push(format!("{file}.rs has no test {name}"));
+        }
+    }
+    is_clean(faults);
+}
+
+#[test]
+fn only_the_log_looks_at_the_clock_on_the_wall() {
+    let of_the_bus = |file: &&Source| file.path.starts_with("kernel/src/") || file.path.starts_with("src/");
+    let mut faults = Vec::new();
+    for file in files(".rs").iter().filter(of_the_bus).filter(|file| !file.path.ends_with("/logger.rs")) {
+        let clock = |line: &str| words(line).any(|word| word == "SystemTime" || word == "UNIX_EPOCH");
+        faults.extend(file.code().filter(|(_, line)| clock(line)).map(|(at, line)| format!("{at}: {line}")));
+    }
+    is_clean(faults);
+}
+
 /// What stands in `](..)`.
 fn links(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next())

@@ -37,6 +37,10 @@ pub const QUEUE_HARD_TIMES: usize = 4;
 /// ..and then only this long, if the client takes nothing.
 pub const STALL: Duration = Duration::from_secs(1);
 
+/// A client that has begun a line and adds nothing to it for this long is closed where there are others: what it holds
+/// of everybody's memory would never be free again.
+pub const LINE_UNFINISHED: Duration = Duration::from_secs(60);
+
 /// The longest line that a client may send while more than `max_held_bytes` are held.
 pub const LINE_BYTES_WHEN_FULL: usize = 64 << 10;
 

@@ -13,6 +13,8 @@ fn a_client_that_never_reads_costs_bounded_memory_and_nobody_elses_time() {
     let mut puppet = bus.puppet();
     let (mut ann, mut ben) = (bus.client(), bus.client());
     ann.opens(&mut puppet, "s1");
+    // A worker that serves ann alone may well wait for her.
+    ben.opens(&mut puppet, "s2");
     let before = peak_kib(bus.pid());
     let text = "x".repeat(32 << 10);
     // 20 MiB for ann, who takes none of it.
@@ -140,23 +142,30 @@ fn a_worker_that_mutters_without_end_disturbs_nobody() {
 }
 
 #[test]
-fn a_bus_without_a_free_fd_waits_and_serves_again() {
-    let bus = Bus::plan(one_pool(1)).after("ulimit -n 40").start();
+fn clients_do_not_use_up_the_fds_that_workers_need() {
+    let bus = Bus::plan(one_pool(1)).after("ulimit -n 60").start();
     let mut puppet = bus.puppet();
     let mut first = bus.client();
     first.has_heard_nothing();
-    let crowd: Vec<_> = (0..60).map(|_| bus.client()).collect();
-    bus.log_has("no connection can be taken for now");
+    let mut crowd: Vec<_> = (0..80).map(|_| bus.client()).collect();
+    let mut last = crowd.pop().expect("one of them");
+    last.sees_error(Value::Null, -32054, "busy");
+    last.is_closed();
     let before = cpu_ticks(bus.pid());
     // Not for something to happen, but to see that nothing does.
     thread::sleep(Duration::from_millis(500));
     let spent = cpu_ticks(bus.pid()) - before;
     assert!(spent < 10, "{spent} of 50 ticks were spent on waiting");
-    first.sends(&request(1, "work", json!({})));
-    let asked = puppet.is_asked("work");
-    puppet.answers(&asked, json!({}));
-    first.gets(1);
+    for id in 0..3 {
+        puppet.exits(0);
+        puppet = bus.puppet();
+        first.sends(&request(id, "work", json!({})));
+        let asked = puppet.is_asked("work");
+        puppet.answers(&asked, json!({}));
+        first.gets(id);
+    }
     drop(crowd);
+    bus.until("there is room again", || first.status()["clients"] == 1);
     bus.client().has_heard_nothing();
 }
 

@@ -11,13 +11,15 @@ fn each_malformed_line_gets_one_error_and_the_connection_lives() {
     let mut client = bus.client();
     client.has_heard_nothing();
     let deep = "[".repeat(200_000);
-    let lines: [(&[u8], i32, &str); 16] = [
+    let lines: [(&[u8], i32, &str); 18] = [
         (b"garbage", -32700, "parse"),
         (b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"wo", -32700, "parse"),
         (b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"work\"}}", -32700, "parse"),
         (b"{\"jsonrpc\":\"2.0\",\"id\":01,\"method\":\"work\"}", -32700, "parse"),
         (b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"work\",\"params\":\"\xff\"}", -32700, "parse"),
         (b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"work\",\"params\":\"\t\"}", -32700, "parse"),
+        (b"\xef\xbb\xbf{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"work\"}", -32700, "parse"),
+        (b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"work\"}\0", -32700, "parse"),
         (deep.as_bytes(), -32700, "parse"),
         (b"[{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"work\"}]", -32600, "invalid"),
         (b"[]", -32600, "invalid"),

@@ -145,6 +145,7 @@ impl Puppet {
             b'p' => self.reads = false,
             b'r' => self.reads = true,
             b's' => self.leaves_at_eof = false,
+            b'P' => shrink_pipes(),
             b't' => SigSet::from(Signal::SIGTERM).thread_block().expect("SIGTERM can be blocked"),
             b'g' => {
                 let me = env::current_exe().expect("its own file");
@@ -156,9 +157,18 @@ impl Puppet {
             other => panic!("no such wish: {other}"),
         }
         // So that the test knows that it is done.
-        if matches!(head[0], b'c' | b'z' | b'p' | b'r' | b's' | b't') {
+        if matches!(head[0], b'c' | b'z' | b'p' | b'r' | b's' | b't' | b'P') {
             self.report(b'a', &[]);
         }
+    }
+}
+
+/// To the least that the system knows. Elsewhere they are as small as they are.
+fn shrink_pipes() {
+    #[cfg(target_os = "linux")]
+    for fd in [io::stdin().as_fd(), io::stdout().as_fd()] {
+        use nix::fcntl::{FcntlArg, fcntl};
+        fcntl(fd, FcntlArg::F_SETPIPE_SZ(4096)).expect("a pipe");
     }
 }
 

@@ -134,6 +134,8 @@ pub(crate) struct ConnBook {
     pub(crate) took: Moment,
     /// Said and not taken.
     pub(crate) untaken: usize,
+    /// When it gave the bus the last byte so far of a line that has no end yet.
+    pub(crate) unfinished: Option<Moment>,
 }
 
 /// One process.

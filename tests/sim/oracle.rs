@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use kernel::bus::Moment;
 use kernel::config::Limits;
+use kernel::limit::LINE_UNFINISHED;
 
 use crate::ledger::*;
 use crate::line::{Line, marked};
@@ -192,9 +193,10 @@ impl Oracle {
             book.untaken > self.limits.max_output_queue / 2 && now >= book.took + patience
         };
         let book = &self.conns[conn];
+        let unfinished = book.unfinished.is_some_and(|since| now >= since + LINE_UNFINISHED);
         let finished = book.ended && book.waits_for.is_empty() && book.untaken == 0;
-        let excused = book.hostile || book.broken || finished || stalled || self.causes.stops > 0;
-        if !self.may_be_turned_away(conn) && !excused {
+        let excused = book.hostile || book.broken || finished || stalled || unfinished;
+        if !(excused || self.causes.stops > 0 || self.may_be_turned_away(conn)) {
             broken!("(2) or the connection is closed", "conn {conn} was closed for no reason: {book:?}");
         }
         self.gone(conn);

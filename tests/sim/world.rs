@@ -165,6 +165,9 @@ impl World {
                 (_, Peer::Worker(_)) => {}
             }
         }
+        if let Peer::Client(conn) = peer {
+            self.oracle.conns[conn].unfinished = (bytes.last() != Some(&b'\n')).then_some(self.now);
+        }
         self.note(format_args!("{peer:?} gives"), &bytes);
         self.bus.received(link, &bytes, self.now);
         self.after();

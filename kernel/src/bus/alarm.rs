@@ -19,6 +19,8 @@ pub(super) enum Alarm {
     Silence(WorkerId),
     /// The peer should have taken something.
     Stall(Link),
+    /// The client should have gone on with the line that it has begun.
+    Line(Link),
     /// The worker should have left.
     Retire(WorkerId),
     /// The worker may have had nothing to do for too long.

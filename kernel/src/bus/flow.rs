@@ -10,7 +10,7 @@ use super::call::Written;
 use super::mutant::{Guard, stands};
 use super::{Bus, Reading};
 use crate::key::{Link, WorkerId};
-use crate::limit::{LINE_BYTES_WHEN_FULL, QUEUE_HARD_TIMES, STALL};
+use crate::limit::{LINE_BYTES_WHEN_FULL, LINE_UNFINISHED, QUEUE_HARD_TIMES, STALL};
 
 impl Bus {
     /// What `from` sent made the queue of `full` longer than its limit.
@@ -77,12 +77,31 @@ impl Bus {
         self.alarms.set(since + patience, Alarm::Stall(link));
     }
 
+    /// A client has begun a line: has it gone on with it?
+    pub(super) fn line_overdue(&mut self, link: Link) {
+        let Some(since) = self.post.waits_for_line(link) else { return };
+        if self.now < since + LINE_UNFINISHED {
+            return self.alarms.set(since + LINE_UNFINISHED, Alarm::Line(link));
+        }
+        // An only client, such as the one on stdin and stdout, is in nobody's way.
+        if self.clients.len() == 1 {
+            return self.alarms.set(self.now + LINE_UNFINISHED, Alarm::Line(link));
+        }
+        warn!("client {:?} ({}) left a line unfinished: closed", link.0, self.name_of(link));
+        self.counters.stalled_clients += 1;
+        self.client_leaves(link);
+    }
+
+    fn name_of(&self, link: Link) -> &str {
+        self.clients.get(link.0).and_then(|client| client.name.as_deref()).unwrap_or("unnamed")
+    }
+
     fn give_up_on(&mut self, link: Link) {
         let waiting = self.post.queued_bytes(link);
         if let Some(worker) = self.worker_of(link) {
             return self.give_up_on_worker(worker, link);
         }
-        let name = self.clients.get(link.0).and_then(|client| client.name.as_deref()).unwrap_or("unnamed");
+        let name = self.name_of(link);
         warn!("client {:?} ({name}) took nothing while {waiting} bytes waited for it: closed", link.0);
         self.counters.stalled_clients += 1;
         self.client_leaves(link);

@@ -17,7 +17,7 @@ use super::splice::{Cut, Cuts, Decimal};
 use super::worker::{Early, Greeting, Notice, Speech, Wait};
 use super::{Bus, Skim, Worker, nested};
 use crate::key::{Link, SessionKey, Table, WorkerId};
-use crate::limit::{ELICITATIONS, NAME_BYTES, NOTICE_BYTES, NOTICES, OPENING_BYTES};
+use crate::limit::{NAME_BYTES, NOTICE_BYTES, NOTICES, OPENING_BYTES};
 
 impl Bus {
     pub(super) fn worker_line(&mut self, id: WorkerId, line: &[u8]) {
@@ -61,7 +61,7 @@ impl Bus {
         }
     }
 
-    fn was_asked(&self, party: Party, key: CallKey) -> bool {
+    pub(super) fn was_asked(&self, party: Party, key: CallKey) -> bool {
         let asked = |call: &Call| call.asked == party && call.written != Written::NotYet;
         self.calls.get(key).is_some_and(asked) && self.has_begun(party, key)
     }
@@ -488,42 +488,6 @@ impl Bus {
         self.post.send(to, line, [Cut::new(span, wire.as_bytes())].into_iter());
     }
 
-    /// An elicitation in the scope of a request goes to the client that made the request.
-    fn elicit(&mut self, id: WorkerId, line: &[u8], envelope: &Envelope) {
-        let Some(worker) = self.workers.get(id.0) else { return };
-        let scope = envelope.request.and_then(|span| Some((span, CallKey::from_wire(span.of(line))?)));
-        let scope = scope.filter(|(_, key)| self.was_asked(worker.party, *key));
-        let Some((span, client, request)) = scope.and_then(|(span, key)| {
-            let call = self.calls.get(key)?;
-            Some((span, self.asking_client(call.asker)?, call.id.clone()))
-        }) else {
-            return self.concerns_nobody(id, line, envelope, &Refusal::client_gone());
-        };
-        let can_answer = self.post.peer(client).is_some_and(|peer| !peer.ended);
-        self.pass_to(id, client, line, envelope, Some(Cut::new(span, request.as_bytes())));
-        if let Some(span) = envelope.elicitation.filter(|_| can_answer) {
-            self.remember_elicitation(id, canonical(span.of(line)).into_owned().into(), client);
-        }
-    }
-
-    fn remember_elicitation(&mut self, id: WorkerId, name: Box<[u8]>, client: Link) {
-        let Some(worker) = self.workers.get_mut(id.0) else { return };
-        if worker.elicitations.len() >= ELICITATIONS {
-            worker.elicitations.pop_front();
-        }
-        worker.elicitations.push_back((name, client));
-    }
-
-    fn elicitation_complete(&mut self, id: WorkerId, line: &[u8], envelope: &Envelope) {
-        let Some(worker) = self.workers.get_mut(id.0) else { return };
-        let name = envelope.elicitation.map(|span| canonical(span.of(line)));
-        let at = worker.elicitations.iter().position(|(known, _)| Some(&**known) == name.as_deref());
-        let Some((_, client)) = at.and_then(|at| worker.elicitations.remove(at)) else {
-            return self.concerns_nobody(id, line, envelope, &Refusal::unknown_session());
-        };
-        self.pass_to(id, client, line, envelope, None);
-    }
-
     /// About no session: a notification is kept for those who join later; whom else it concerns is only clear if
     /// the worker serves just one client.
     fn session_less(&mut self, id: WorkerId, line: &[u8], envelope: &Envelope) {
@@ -542,7 +506,14 @@ impl Bus {
     }
 
     /// To a client, about no session.
-    fn pass_to(&mut self, id: WorkerId, to: Link, line: &[u8], envelope: &Envelope, cut: Option<Cut<'_>>) {
+    pub(super) fn pass_to(
+        &mut self,
+        id: WorkerId,
+        to: Link,
+        line: &[u8],
+        envelope: &Envelope,
+        cut: Option<Cut<'_>>,
+    ) {
         let (Some(worker), Some(peer)) = (self.workers.get(id.0), self.post.peer(to)) else {
             return self.concerns_nobody(id, line, envelope, &Refusal::client_gone());
         };
@@ -557,6 +528,9 @@ impl Bus {
             self.post.send(to, line, cuts.iter());
             return;
         };
+        if let Err(refusal) = self.has_room() {
+            return self.concerns_nobody(id, line, envelope, &refusal);
+        }
         let call = self.calls.ask(worker.party, peer.party, Id::new(span.of(line)), Purpose::Ask, None);
         let wire = Decimal::of(call.wire());
         cuts.add(span, wire.as_bytes());
@@ -566,7 +540,13 @@ impl Bus {
         }
     }
 
-    fn concerns_nobody(&mut self, id: WorkerId, line: &[u8], envelope: &Envelope, refusal: &Refusal) {
+    pub(super) fn concerns_nobody(
+        &mut self,
+        id: WorkerId,
+        line: &[u8],
+        envelope: &Envelope,
+        refusal: &Refusal,
+    ) {
         match (envelope.id, self.workers.get(id.0).and_then(|worker| worker.link)) {
             (Some(span), Some(link)) => self.refuse(link, Some(span.of(line)), refusal),
             _ => self.counters.dropped_notifications += 1,

@@ -12,6 +12,7 @@ mod call;
 mod check;
 mod choose;
 mod client;
+mod elicit;
 mod envelope;
 mod family;
 mod flow;
@@ -49,7 +50,7 @@ use std::time::Duration;
 
 use crate::config::{Config, Limits, PoolConfig};
 use crate::key::{Beside, Link, SessionKey, Table, WorkerId};
-use crate::limit::HELLO_BYTES;
+use crate::limit::{HELLO_BYTES, LINE_UNFINISHED};
 use crate::token::TokenDigest;
 
 use self::alarm::{Alarm, Alarms};
@@ -165,7 +166,7 @@ struct Counters {
     stray_answers: u64,
     /// Notifications that concerned nobody.
     dropped_notifications: u64,
-    /// Clients closed for taking nothing.
+    /// Clients closed for taking nothing, or for half a line.
     stalled_clients: u64,
     /// Connections closed for not showing the token.
     unauthorized: u64,
@@ -241,9 +242,12 @@ impl Bus {
             Some(_) => Refusal::stopping(),
             None => self.too_many_clients(),
         };
-        let mut line = refusal.line(None);
-        line.push(b'\n');
-        line
+        line_of(&refusal)
+    }
+
+    /// What one hears for whom the machine has no room.
+    pub fn no_room(&self, why: &str) -> Vec<u8> {
+        line_of(&Refusal::busy(why))
     }
 
     pub fn handle(&mut self, event: Event, now: Moment) {
@@ -258,7 +262,11 @@ impl Bus {
             },
             Event::Broken(link) => match self.worker_of(link) {
                 Some(worker) => self.live(worker, Input::Ended),
-                None => self.client_leaves(link),
+                None => {
+                    // It may have been held up until now.
+                    self.read(link, &[], Reading::Through);
+                    self.client_leaves(link);
+                }
             },
             Event::Alarm => {
                 while let Some(alarm) = self.alarms.due(now) {
@@ -372,7 +380,7 @@ impl Bus {
         }
         let Some(mut input) = self.post.take_input(link) else { return };
         let mut chunk = bytes;
-        while reading == Reading::Last || !self.post.is_held_up(link) {
+        while reading != Reading::Willing || !self.post.is_held_up(link) {
             let limit = self.line_limit(worker.is_none());
             let limit = if stranger { limit.min(HELLO_BYTES) } else { limit };
             let Some(piece) = input.next(&mut chunk, limit) else { break };
@@ -407,7 +415,10 @@ impl Bus {
         let endless = stranger && input.is_too_long();
         self.post.put_back(link, input);
         if endless {
-            self.stranger_too_long(link);
+            return self.stranger_too_long(link);
+        }
+        if worker.is_none() && self.post.begins_to_wait(link) {
+            self.alarms.set(self.now + LINE_UNFINISHED, Alarm::Line(link));
         }
     }
 
@@ -445,6 +456,7 @@ impl Bus {
             Alarm::Retire(worker) => self.retirement_due(worker),
             Alarm::Idle(worker) => self.idle_too_long(worker),
             Alarm::Stall(link) => self.stalled(link),
+            Alarm::Line(link) => self.line_overdue(link),
             Alarm::Keep(session) => self.keeping_ends(session),
             Alarm::Strangers => self.strangers_overdue(),
             Alarm::Stop => {}
@@ -476,6 +488,12 @@ impl Bus {
     }
 }
 
+fn line_of(refusal: &Refusal) -> Vec<u8> {
+    let mut line = refusal.line(None);
+    line.push(b'\n');
+    line
+}
+
 /// How a client is listened to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ear {
@@ -492,6 +510,8 @@ enum Ear {
 enum Reading {
     /// As long as the link is not held up.
     Willing,
+    /// Whatever holds it up. What has no end is broken off.
+    Through,
     /// There will be no other time.
     Last,
 }

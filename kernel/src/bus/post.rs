@@ -13,7 +13,7 @@ use super::spare::Spare;
 use super::splice::{Cut, splice};
 use super::{Action, Moment};
 use crate::key::{Link, Table, WorkerId};
-use crate::limit::QUEUE_LOW_PART;
+use crate::limit::{NAME_BYTES, QUEUE_LOW_PART};
 
 pub(super) struct Peer {
     /// None: a client.
@@ -32,6 +32,10 @@ pub(super) struct Peer {
     pub(super) full_since: Option<Moment>,
     /// An alarm for that is set.
     pub(super) stall_alarm: bool,
+    /// When the unfinished line in `input` was last added to.
+    line_since: Moment,
+    /// An alarm for that is set.
+    line_alarm: bool,
 }
 
 pub(super) struct Post {
@@ -83,6 +87,8 @@ impl Post {
             holds_up: Vec::new(),
             full_since: None,
             stall_alarm: false,
+            line_since: Moment::ZERO,
+            line_alarm: false,
         }))
     }
 
@@ -219,6 +225,29 @@ impl Post {
     /// Nothing but white space has come since the last line.
     pub(super) fn is_input_blank(&self, link: Link) -> bool {
         self.peers.get(link.0).is_none_or(|peer| peer.input.is_blank())
+    }
+
+    /// The peer was just read. True: it has begun a line, and no alarm is set for the rest of it.
+    pub(super) fn begins_to_wait(&mut self, link: Link) -> bool {
+        let now = self.now;
+        let Some(peer) = self.peers.get_mut(link.0).filter(|peer| !peer.input.is_empty()) else {
+            return false;
+        };
+        peer.line_since = now;
+        !std::mem::replace(&mut peer.line_alarm, true)
+    }
+
+    /// The alarm of an unfinished line rings: since when nothing was added to it, if it is still there.
+    pub(super) fn waits_for_line(&mut self, link: Link) -> Option<Moment> {
+        let peer = self.peers.get_mut(link.0)?;
+        // A few blanks are no line.
+        let begun = !peer.input.is_blank() || peer.input.len() > NAME_BYTES;
+        peer.line_alarm = begun && !peer.ended;
+        if peer.waits_on.is_some() {
+            // It is the bus that does not read.
+            peer.line_since = self.now;
+        }
+        peer.line_alarm.then_some(peer.line_since)
     }
 
     // Who is read.

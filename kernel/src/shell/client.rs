@@ -4,7 +4,7 @@
 //! a turn that those who are in do not notice.
 
 use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use log::{info, warn};
@@ -24,6 +24,8 @@ use super::run::Shell;
 use super::unix::SocketFile;
 
 const ACCEPTS_A_TURN: usize = 64;
+/// A worker needs eight fds to start and three to live: clients must not keep one from being replaced.
+const FDS_FOR_WORKERS: usize = 16;
 /// Without an fd for it a connection stays where it is, and no edge tells when there is one again.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
@@ -221,6 +223,12 @@ impl Shell {
 
     fn admit(&mut self, key: Key, socket: OwnedFd) {
         let Some(door) = self.doors.get(key) else { return };
+        // The system gives the lowest free number, so a high one says that few are left.
+        if socket.as_raw_fd() as usize + FDS_FOR_WORKERS >= self.fds_at_most {
+            const WHY: &str = "the last open files are kept for workers";
+            let _ = nix::unistd::write(&socket, &self.bus.no_room(WHY));
+            return self.turned_away.add(self.now, WHY);
+        }
         let Some(link) = self.bus.connect(door.listen.pool.as_deref(), self.now) else {
             // A new socket has room for one line; whoever does not read it would not have read more.
             let _ = nix::unistd::write(&socket, &self.bus.why_not());

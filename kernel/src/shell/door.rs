@@ -24,6 +24,12 @@ use super::unix::{self, SocketFile};
 /// Each overflow of a shorter queue costs a client a second. Linux cuts it to net.core.somaxconn.
 const CONNECTIONS_WAITING: i32 = 4096;
 
+/// What the kernel keeps for a client that does not read, beside the bus's own queue.
+const SEND_BUFFER_BYTES: usize = 256 << 10;
+/// A connection that is silent for so long is asked whether it lives, and given up after so many times.
+const ALIVE_EVERY_SEC: u32 = 30;
+const ALIVE_TIMES: u32 = 3;
+
 pub(super) enum Listener {
     /// None: whose a connection is cannot be told, and the token has to do.
     Tcp(TcpListener, Option<TcpOwners>),
@@ -159,11 +165,25 @@ fn bind_tcp(address: SocketAddr) -> nix::Result<(OwnedFd, u16)> {
     if address.is_ipv6() {
         setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
     }
+    keep_in_touch(&socket)?;
     bind(socket.as_raw_fd(), &SockaddrStorage::from(address))?;
     listen(&socket, backlog())?;
     let listener = std::net::TcpListener::from(socket);
     let port = listener.local_addr().map_err(super::command::errno_of)?.port();
     Ok((listener.into(), port))
+}
+
+/// Set on the listener, inherited by each connection: a peer whose machine is gone is found out, and one that does
+/// not read fills the queue that the bus bounds, not megabytes of the kernel's.
+fn keep_in_touch(socket: &OwnedFd) -> nix::Result<()> {
+    setsockopt(socket, sockopt::SndBuf, &SEND_BUFFER_BYTES)?;
+    setsockopt(socket, sockopt::KeepAlive, &true)?;
+    #[cfg(target_os = "macos")]
+    setsockopt(socket, sockopt::TcpKeepAlive, &ALIVE_EVERY_SEC)?;
+    #[cfg(not(target_os = "macos"))]
+    setsockopt(socket, sockopt::TcpKeepIdle, &ALIVE_EVERY_SEC)?;
+    setsockopt(socket, sockopt::TcpKeepInterval, &ALIVE_EVERY_SEC)?;
+    setsockopt(socket, sockopt::TcpKeepCount, &ALIVE_TIMES)
 }
 
 pub(super) fn backlog() -> Backlog {
@@ -238,6 +258,8 @@ impl fmt::Display for DoorFault {
 
 #[cfg(test)]
 mod tests {
+    use nix::sys::socket::getsockopt;
+
     use super::*;
 
     // Elsewhere there is no TCP door without a token.
@@ -249,6 +271,20 @@ mod tests {
         assert_eq!(&**host, "127.0.0.1");
         std::net::TcpStream::connect(("127.0.0.1", *port)).unwrap();
         assert_eq!(opened.at.to_string(), format!("tcp://127.0.0.1:{port}"));
+    }
+
+    #[test]
+    fn a_connection_is_asked_whether_it_lives_and_its_kernel_buffer_is_small() {
+        let (socket, port) = bind_tcp(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)).unwrap();
+        let _client = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let listener = std::net::TcpListener::from(socket);
+        listener.set_nonblocking(false).unwrap();
+        let (taken, _) = listener.accept().unwrap();
+        assert!(getsockopt(&taken, sockopt::KeepAlive).unwrap());
+        assert_eq!(getsockopt(&taken, sockopt::TcpKeepInterval).unwrap(), ALIVE_EVERY_SEC);
+        assert_eq!(getsockopt(&taken, sockopt::TcpKeepCount).unwrap(), ALIVE_TIMES);
+        // Linux counts its own bookkeeping in and so doubles what was asked for.
+        assert!(getsockopt(&taken, sockopt::SndBuf).unwrap() <= 2 * SEND_BUFFER_BYTES);
     }
 
     // Elsewhere there is no TCP door without a token.

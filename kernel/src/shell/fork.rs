@@ -60,6 +60,12 @@ fn forbid_core_dumps() -> Option<(rlim_t, rlim_t)> {
     Some((soft, hard))
 }
 
+/// How many fds the bus may have, as it is now.
+pub(super) fn fds_at_most() -> usize {
+    getrlimit(Resource::RLIMIT_NOFILE)
+        .map_or(usize::MAX, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX))
+}
+
 /// As many as the bus may open. Programs that still use select(2) fail with fds above 1023.
 fn raise_open_files() -> Option<(rlim_t, rlim_t)> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;

@@ -53,8 +53,11 @@ fn write(file: &Path, handshakes: &[(String, Vec<u8>)]) -> io::Result<()> {
     }
     let unfinished = file.with_extension(format!("{}.tmp", std::process::id()));
     let mut out = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
-    out.write_all(&serde_json::to_vec(&known)?)?;
-    fs::rename(unfinished, file)
+    let written = out.write_all(&serde_json::to_vec(&known)?).and_then(|()| fs::rename(&unfinished, file));
+    if written.is_err() {
+        let _ = fs::remove_file(unfinished);
+    }
+    written
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod guard;
 mod link;
 mod logger;
 mod memory;
+mod notify;
 mod owner;
 mod probe;
 mod run;
@@ -51,6 +52,8 @@ pub enum ServeError {
     Listen { at: Address, fault: DoorFault },
     /// The process that ends the workers when the bus is killed could not be started.
     Guard(io::Error),
+    /// The loop could not go on. Everything that the bus had started has been ended.
+    Poll(io::Error),
     /// The system refused something else the bus cannot be without.
     System { what: &'static str, fault: io::Error },
 }
@@ -81,6 +84,7 @@ impl fmt::Display for ServeError {
         match self {
             ServeError::Listen { at, fault } => write!(out, "cannot listen at {at}: {fault}"),
             ServeError::Guard(fault) => write!(out, "cannot start the guard of the workers: {fault}"),
+            ServeError::Poll(fault) => write!(out, "cannot poll: {fault}"),
             ServeError::System { what, fault } => write!(out, "{what}: {fault}"),
         }
     }

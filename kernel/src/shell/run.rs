@@ -19,10 +19,11 @@ use crate::config::Config;
 use crate::key::{Key, Link, Table, WorkerId};
 
 use super::client::{Complaint, Door, StdioModes};
-use super::fork::FoundLimits;
+use super::fork::{FoundLimits, fds_at_most};
 use super::guard::Guard;
 use super::link::{Kind, Links, Peer, RunQueue, Stream, Task, key_and_stream};
 use super::memory::Memory;
+use super::notify::Notify;
 use super::signal::{SIGNALS, Signals};
 use super::worker::Process;
 use super::{Options, ServeError};
@@ -56,6 +57,8 @@ pub(super) struct Shell {
     pub(super) spawns: VecDeque<(WorkerId, Link)>,
     pub(super) guard: Guard,
     pub(super) limits: FoundLimits,
+    pub(super) fds_at_most: usize,
+    notify: Notify,
     pub(super) this_binary: PathBuf,
     reload: Box<dyn Fn() -> Result<Config, String>>,
     pub(super) stopping: bool,
@@ -99,6 +102,8 @@ impl Shell {
             spawns: VecDeque::new(),
             guard,
             limits,
+            fds_at_most: fds_at_most(),
+            notify: Notify::of_this_process(),
             this_binary,
             reload,
             stopping: false,
@@ -111,15 +116,20 @@ impl Shell {
     pub(super) fn run(mut self) -> Result<(), ServeError> {
         let mut events = Events::with_capacity(EVENTS_A_TURN);
         self.act();
+        self.notify.ready();
         let end = loop {
             if self.done {
                 break Ok(());
             }
             match self.poll.poll(&mut events, self.timeout()) {
-                Err(fault) if fault.kind() != io::ErrorKind::Interrupted => {
-                    break Err(ServeError::System { what: "cannot poll", fault });
+                Ok(()) => {}
+                // By a signal, whose bell may not have rung. What is ready comes first: an alarm that is due must not
+                // blame those who were not looked at.
+                Err(fault) if fault.kind() == io::ErrorKind::Interrupted => {
+                    self.signalled = true;
+                    continue;
                 }
-                _ => {}
+                Err(fault) => break Err(ServeError::Poll(fault)),
             }
             self.now = self.start.elapsed();
             for event in &events {
@@ -133,10 +143,16 @@ impl Shell {
 
     /// None: until something happens.
     fn timeout(&self) -> Option<Duration> {
-        if !self.queue.is_empty() || !self.writable.is_empty() || !self.spawns.is_empty() {
+        let more = !self.queue.is_empty() || !self.writable.is_empty() || !self.spawns.is_empty();
+        if more || self.signalled {
             return Some(Duration::ZERO);
         }
-        let own = [self.accept_again, self.guard.next_retry(), self.turned_away.next_word()];
+        let own = [
+            self.accept_again,
+            self.guard.next_retry(),
+            self.turned_away.next_word(),
+            self.notify.next_beat(),
+        ];
         let next = own.into_iter().chain([self.bus.next_alarm()]).flatten().min()?;
         Some(next.saturating_sub(self.start.elapsed()))
     }
@@ -180,9 +196,10 @@ impl Shell {
     }
 
     fn turn(&mut self) {
-        if std::mem::take(&mut self.signalled) {
+        if std::mem::take(&mut self.signalled) || self.signals.wait() {
             self.hear();
         }
+        self.notify.beat(self.now);
         self.guard.retry(self.now);
         self.retry_doors();
         // Those who come back for more during this turn wait for the next one.
@@ -194,17 +211,18 @@ impl Shell {
                 None => break,
             }
         }
+        let waiting = self.writable.len();
+        for at in 0..waiting {
+            self.flush(self.writable[at]);
+        }
+        self.writable.drain(..waiting);
+        // After all that could be read and written: a bus that was stopped for a while blames nobody for it.
         if self.bus.next_alarm().is_some_and(|alarm| alarm <= self.now) {
             self.bus.handle(Event::Alarm, self.now);
         }
         if let Some((worker, link)) = self.spawns.pop_front() {
             self.spawn(worker, link);
         }
-        let waiting = self.writable.len();
-        for at in 0..waiting {
-            self.flush(self.writable[at]);
-        }
-        self.writable.drain(..waiting);
         self.act();
         self.memory.keep(&mut self.bus);
     }
@@ -244,6 +262,7 @@ impl Shell {
     pub(super) fn stop(&mut self) {
         if !self.stopping {
             self.stopping = true;
+            self.notify.stopping();
             self.close_doors();
         }
         self.bus.handle(Event::Stop, self.now);
@@ -273,8 +292,8 @@ impl Shell {
         let Some(peer) = self.links.get_mut(link) else { return };
         peer.queued = false;
         if !peer.can_read || !self.bus.wants_read(link) {
-            // It takes nothing and gives nothing.
             if peer.dead {
+                self.hear_out(link);
                 self.tell_broken(link);
             }
             return;
@@ -298,6 +317,19 @@ impl Shell {
             Err(Errno::EINTR) => self.queue.push(Task::Read(link), &mut peer.queued),
             Err(_) if peer.is_socket() => self.tell_broken(link),
             Err(_) => self.tell_ended(link),
+        }
+    }
+
+    /// A client has gone while the core did not want to read it. What it said before is in the kernel's buffer, and
+    /// there will be no other time.
+    fn hear_out(&mut self, link: Link) {
+        loop {
+            let Some(peer) = self.links.get_mut(link).filter(|peer| !peer.ended) else { return };
+            match read(peer.input(), &mut self.scratch) {
+                Err(Errno::EINTR) => {}
+                Ok(0) | Err(_) => return,
+                Ok(count) => self.bus.received(link, &self.scratch[..count], self.now),
+            }
         }
     }
 

@@ -53,6 +53,11 @@ impl Signals {
         Ok(signals)
     }
 
+    /// Whether one has come. Where the system has no memory for it, the bell does not ring.
+    pub(super) fn wait(&self) -> bool {
+        [&self.child, &self.interrupt, &self.terminate, &self.hang_up].into_iter().any(Flag::is_set)
+    }
+
     /// The bell is emptied before the flags are read: the other way round could lose a signal.
     pub(super) fn heard(&mut self) -> Heard {
         let mut strokes = [0; 64];
@@ -79,6 +84,10 @@ impl Flag {
         let rope: OwnedFd = rope.as_fd().try_clone_to_owned()?;
         own.handlers.push(low_level::pipe::register(signal, rope)?);
         Ok(own)
+    }
+
+    fn is_set(&self) -> bool {
+        self.is_set.load(Ordering::SeqCst)
     }
 
     fn take(&self) -> bool {

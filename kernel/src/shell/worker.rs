@@ -102,6 +102,7 @@ impl Shell {
         let group = Pid::from_raw(pid as i32);
         debug!("pool {}: process {pid} started", pool.id);
         self.guard.watch(group);
+        prefer_to_bus(pid);
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         self.processes.push(Process { worker, link, child, group, standing: Standing::Unknown });
         let (Some(input), Some(output), Some(mutter)) = pipes else { unreachable!("all three are piped") };
@@ -292,6 +293,22 @@ impl Shell {
         }
     }
 }
+
+/// Where memory runs out, the system is to end an agent and not the bus, with which all of them would go. Not
+/// in the child: one that may not dump core may not write to its own file there.
+#[cfg(target_os = "linux")]
+fn prefer_to_bus(pid: u32) {
+    use std::fs;
+
+    const ABOVE_US: i32 = 100;
+    const HIGHEST: i32 = 1000;
+    let own = fs::read_to_string("/proc/self/oom_score_adj").ok().and_then(|text| text.trim().parse().ok());
+    let score = (own.unwrap_or(0) + ABOVE_US).min(HIGHEST);
+    let _ = fs::write(format!("/proc/{pid}/oom_score_adj"), score.to_string());
+}
+
+#[cfg(not(target_os = "linux"))]
+fn prefer_to_bus(_pid: u32) {}
 
 /// Calls `each` with every line that ends in `heard`, cut where it is too long, and keeps the start of the next.
 fn split_lines(line: &mut Vec<u8>, heard: &[u8], mut each: impl FnMut(&[u8])) {

@@ -8,6 +8,7 @@ mod client;
 mod log;
 mod procs;
 mod puppet;
+mod strace;
 mod wire;
 
 use std::fmt::Display;
@@ -18,8 +19,11 @@ use serde_json::{Value, json};
 pub(crate) use bus::{BUS, Bus, run, write_token};
 pub(crate) use client::{Client, initialize, prompt, session_of};
 pub(crate) use log::Log;
-pub(crate) use procs::{cpu_ticks, is_gone, marked, open_fds, peak_kib, started_with, zombies_of};
+pub(crate) use procs::{
+    cpu_ticks, is_gone, is_stopped, marked, open_fds, peak_kib, started_with, zombies_of,
+};
 pub(crate) use puppet::{Puppet, whoever_hears};
+pub(crate) use strace::Strace;
 pub(crate) use wire::Wire;
 
 /// How long a test waits before it gives up. Long, because the machine may be busy with all the others.
@@ -28,6 +32,12 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// A pool of puppets. `@sock` becomes the test's socket.
 pub(crate) fn puppets(id: &str, instances: u32) -> Value {
     json!({ "id": id, "command": env!("CARGO_BIN_EXE_puppet"), "args": ["@sock", id], "instances": instances })
+}
+
+/// The same, started by a shell that first does this.
+pub(crate) fn puppets_after(prelude: &str, id: &str) -> Value {
+    let script = format!(r#"{prelude}; exec "$0" "$@""#);
+    json!({ "id": id, "command": "sh", "args": ["-c", script, env!("CARGO_BIN_EXE_puppet"), "@sock", id] })
 }
 
 /// A configuration with one pool of puppets, called `p`.

@@ -14,6 +14,11 @@ pub(crate) fn is_gone(pid: u32) -> bool {
     stat(pid).is_none_or(|fields| fields[0] == "Z" || fields[0] == "X")
 }
 
+/// By SIGSTOP.
+pub(crate) fn is_stopped(pid: u32) -> bool {
+    stat(pid).is_some_and(|fields| fields[0] == "T")
+}
+
 pub(crate) fn zombies_of(parent: u32) -> Vec<u32> {
     let is_zombie = |pid: &u32| stat(*pid).is_some_and(|f| f[0] == "Z" && f[1] == parent.to_string());
     all().filter(is_zombie).collect()

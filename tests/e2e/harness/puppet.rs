@@ -162,6 +162,15 @@ impl Puppet {
         self.does(b'p');
     }
 
+    pub(crate) fn reads_again(&mut self) {
+        self.does(b'r');
+    }
+
+    /// Its stdin and stdout hold no more than a page.
+    pub(crate) fn has_small_pipes(&mut self) {
+        self.does(b'P');
+    }
+
     /// It stays when its stdin ends.
     pub(crate) fn stays(&mut self) {
         self.does(b's');

@@ -115,6 +115,13 @@ impl Wire {
         Some(self.inbox.drain(..count).collect())
     }
 
+    /// Takes what is there now. How much it was.
+    pub(crate) fn takes_all(&mut self) -> usize {
+        while self.is_ready(PollFlags::POLLIN, Instant::now()) && self.fill("bytes", Instant::now()) {}
+        self.searched = 0;
+        std::mem::take(&mut self.inbox).len()
+    }
+
     /// Waits for the end of it. What else came is an error.
     pub(crate) fn is_closed(&mut self) {
         if let Some(line) = self.line_or_end() {

@@ -341,3 +341,77 @@ fn late_news_of_a_worker_given_up_is_ignored() {
     bus.passes(Duration::from_secs(1));
     assert_eq!(bus.processes.len(), 2);
 }
+
+#[test]
+fn a_process_that_even_a_kill_does_not_end_is_given_up_and_replaced() {
+    let mut bus = TestBus::with(1);
+    let (client, worker) = (bus.client(), bus.worker(0));
+    bus.sends(client, r#"{"id":1,"method":"work"}"#);
+    bus.sees_request(worker, "work");
+    bus.happens(Event::Ended(worker));
+    bus.passes(Duration::from_secs(4));
+    bus.sees_error(client, json!(1), "worker_lost");
+    assert_eq!(bus.signals.last().map(|(_, signal)| *signal), Some(Signal::Kill));
+    assert_eq!(bus.processes.len(), 1);
+    bus.passes(Duration::from_secs(5));
+    assert!(bus.is_closed(worker) && bus.processes.len() == 2, "the next one does not wait for it");
+    bus.sends(client, r#"{"id":2,"method":"work"}"#);
+    let next = bus.worker(1);
+    bus.sees_request(next, "work");
+}
+
+#[test]
+fn a_reload_gives_a_crash_loop_a_new_start_only_where_the_pool_has_changed() {
+    let mut bus = TestBus::of(config(vec![pool("loops", 1)], Limits::default()));
+    for nth in 0..6 {
+        bus.crashes(nth);
+        bus.passes(Duration::from_secs(2));
+    }
+    let client = bus.client();
+    bus.sends(client, r#"{"id":1,"method":"m"}"#);
+    bus.sees_error(client, json!(1), "pool_down");
+    let (now, same) = (bus.now, config(vec![pool("loops", 1)], Limits::default()));
+    bus.bus.reload(&same, now);
+    bus.act();
+    bus.sends(client, r#"{"id":2,"method":"m"}"#);
+    bus.sees_error(client, json!(2), "pool_down");
+    assert_eq!(bus.processes.len(), 6);
+    let mut mended = pool("loops", 1);
+    mended.args = vec!["mended".into()];
+    bus.bus.reload(&config(vec![mended], Limits::default()), now);
+    bus.act();
+    bus.sends(client, r#"{"id":3,"method":"m"}"#);
+    let fresh = bus.worker(6);
+    bus.sees_request(fresh, "m");
+}
+
+#[test]
+fn a_bus_goes_on_for_centuries() {
+    let mut bus = TestBus::with(1);
+    // As long as a limit may be at most.
+    let year = Duration::from_secs(365 * 24 * 3600);
+    let limits = Limits {
+        backpressure_timeout: year,
+        restart_window: year,
+        init_timeout: year,
+        silence_timeout: Some(year),
+        drain_timeout: year,
+        session_keep: year,
+        ..Limits::default()
+    };
+    bus.passes(year * 500);
+    bus.bus.reload(&config(vec![pool("agents", 1)], limits), bus.now);
+    let (client, worker) = (bus.client(), bus.worker(0));
+    bus.opens(client, worker, "s1");
+    bus.happens(Event::Broken(client));
+    bus.crashes(0);
+    bus.passes(year * 500);
+    let client = bus.client();
+    bus.sends(client, r#"{"id":1,"method":"m"}"#);
+    let next = bus.worker(1);
+    bus.sees_request(next, "m");
+    bus.happens(Event::Stop);
+    bus.passes(year * 500);
+    bus.crashes(1);
+    assert!(bus.exited);
+}

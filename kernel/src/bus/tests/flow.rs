@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{Limits, TestBus, config, pool};
+use super::{Event, Limits, TestBus, config, pool};
 
 fn small() -> Limits {
     Limits { max_output_queue: 1000, backpressure_timeout: Duration::from_secs(10), ..Limits::default() }
@@ -158,4 +158,73 @@ fn a_client_that_reads_slowly_is_not_given_up() {
         bus.passes(Duration::from_secs(9));
     }
     assert!(!bus.is_closed(slow));
+}
+
+#[test]
+fn a_client_that_leaves_a_line_unfinished_is_let_go_and_a_slow_one_is_not() {
+    let mut bus = TestBus::of(config(vec![pool("agents", 1)], small()));
+    let (slow, stuck, worker) = (bus.client(), bus.client(), bus.worker(0));
+    bus.sends(stuck, r#"{"id":1,"method":"m"}"#);
+    bus.sees_request(worker, "m");
+    let line = format!(r#"{{"id":1,"method":"m","params":"{}"}}"#, "x".repeat(10));
+    for byte in line.bytes() {
+        bus.sends_bytes(slow, &[byte]);
+        bus.passes(Duration::from_secs(59));
+    }
+    bus.sends(slow, "");
+    bus.sees_request(worker, "m");
+    bus.sends_bytes(stuck, br#"{"id":2,"#);
+    bus.passes(Duration::from_secs(59));
+    assert!(!bus.is_closed(stuck));
+    bus.passes(Duration::from_secs(1));
+    assert!(bus.is_closed(stuck) && !bus.is_closed(slow));
+    bus.sees_nothing(worker);
+    assert_eq!(bus.bus.held_bytes(), 0);
+    bus.sends_bytes(slow, br#"{"id":2,"#);
+    bus.passes(Duration::from_secs(600));
+    assert!(!bus.is_closed(slow), "it is in nobody's way");
+    bus.client();
+    bus.passes(Duration::from_secs(60));
+    assert!(bus.is_closed(slow));
+}
+
+#[test]
+fn a_line_that_the_bus_does_not_read_is_not_held_against_its_client() {
+    let limits = Limits { backpressure_timeout: Duration::from_secs(300), ..small() };
+    let mut bus = TestBus::of(config(vec![pool("agents", 1)], limits));
+    let (client, worker) = (bus.client(), bus.worker(0));
+    bus.deafens(worker);
+    let filler = "x".repeat(400);
+    for id in 1..=3 {
+        bus.sends(client, &format!(r#"{{"id":{id},"method":"m","params":"{filler}"}}"#));
+    }
+    bus.sends_bytes(client, br#"{"id":4,"#);
+    assert!(!bus.bus.wants_read(client));
+    bus.passes(Duration::from_secs(200));
+    assert!(!bus.is_closed(client));
+    bus.hears_again(worker);
+    bus.sends(client, r#""method":"m"}"#);
+    for _ in 1..=4 {
+        bus.sees_request(worker, "m");
+    }
+}
+
+#[test]
+fn what_a_client_said_before_it_left_is_carried_though_it_was_held_up() {
+    let mut bus = TestBus::of(config(vec![pool("agents", 1)], small()));
+    let (client, worker) = (bus.client(), bus.worker(0));
+    bus.deafens(worker);
+    let filler = "x".repeat(400);
+    for n in 1..=6 {
+        bus.sends(client, &format!(r#"{{"method":"m{n}","params":"{filler}"}}"#));
+    }
+    assert!(!bus.bus.wants_read(client));
+    bus.sends_bytes(client, br#"{"method":"broken off"}"#);
+    bus.happens(Event::Broken(client));
+    assert!(bus.is_closed(client));
+    bus.hears_again(worker);
+    for n in 1..=6 {
+        assert_eq!(bus.sees_json(worker)["method"], format!("m{n}"));
+    }
+    bus.is_idle();
 }

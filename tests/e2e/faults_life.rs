@@ -1,0 +1,184 @@
+//! What goes wrong in the life of a bus: reloads that come too often or cannot be done, signals in the wrong order,
+//! an abort. Whatever happens, nothing is left behind and nothing is half done.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::harness::{Bus, Client, Puppet, limited, one_pool, open_fds, puppets, request};
+
+fn is_served(client: &mut Client, puppet: &mut Puppet) {
+    client.sends(&request(1, "work", json!({})));
+    let asked = puppet.is_asked("work");
+    puppet.answers(&asked, json!({}));
+    client.gets(1);
+}
+
+fn config(pools: &[Value], drain_sec: f64) -> Value {
+    json!({ "pools": pools, "default_pool": "p", "limits": { "drain_timeout_sec": drain_sec } })
+}
+
+#[test]
+fn a_removed_pool_finishes_what_it_has_begun() {
+    let both = [puppets("p", 1), puppets("q", 1)];
+    for in_time in [true, false] {
+        let drain_sec = if in_time { 1000.0 } else { 0.2 };
+        let bus = Bus::start(config(&both, drain_sec));
+        let (mut kept, mut removed) = (bus.puppet_of("p"), bus.puppet_of("q"));
+        let mut client = bus.client();
+        client.sends(&request(1, "session/new", json!({ "_meta": { "bus/pool": "q" } })));
+        let asked = removed.is_asked("session/new");
+        removed.answers(&asked, json!({ "sessionId": "s1" }));
+        let session = client.gets(1)["sessionId"].as_str().expect("a session").to_owned();
+        client.prompts(2, &session);
+        let turn = removed.is_asked("session/prompt");
+        bus.rewrite(&config(&both[..1], drain_sec));
+        bus.signal(Signal::SIGHUP);
+        bus.log_has("pool q is no longer declared");
+        client.sends(&request(3, "session/new", json!({ "_meta": { "bus/pool": "q" } })));
+        match in_time {
+            true => {
+                client.sees_error(3, -32052, "unknown_pool");
+                removed.answers(&turn, json!({ "stopReason": "end_turn" }));
+                assert_eq!(client.gets(2)["stopReason"], "end_turn");
+            }
+            false => {
+                let answers = [client.hears(), client.hears()];
+                let reason = |id: u32| {
+                    let answer = answers.iter().find(|answer| answer["id"] == id);
+                    answer.map(|answer| answer["error"]["data"]["reason"].clone())
+                };
+                assert_eq!(reason(3), Some(json!("unknown_pool")), "{answers:?}");
+                assert_eq!(reason(2), Some(json!("stopping")), "{answers:?}");
+                removed.hears_the_end();
+                removed.is_gone();
+                bus.until("the session is lost", || {
+                    client.prompts(4, &session);
+                    client.hears()["error"]["data"]["lost"] == true
+                });
+            }
+        }
+        is_served(&mut client, &mut kept);
+    }
+}
+
+#[test]
+fn a_hundred_reloads_leave_one_process_and_no_fd_behind() {
+    let bus = Bus::start(one_pool(1));
+    let mut watcher = bus.client();
+    let mut puppet = bus.puppet();
+    is_served(&mut watcher, &mut puppet);
+    let before = open_fds(bus.pid());
+    for n in 0..100 {
+        let mut changed = puppets("p", 1);
+        changed["args"] = json!(["@sock", "p", n.to_string()]);
+        bus.rewrite(&json!({ "pools": [changed] }));
+        bus.signal(Signal::SIGHUP);
+    }
+    let mut newest = bus.puppet();
+    while newest.about["args"][2] != "99" {
+        newest = bus.puppet();
+    }
+    is_served(&mut watcher, &mut newest);
+    bus.until("all is as before", || {
+        // The bus, its guard and one worker.
+        open_fds(bus.pid()) == before && bus.survivors().len() == 3
+    });
+}
+
+#[test]
+fn a_reload_that_cannot_listen_changes_nothing() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let place = format!("tcp://{}", taken.local_addr().expect("an address"));
+    let bus = Bus::start(json!({ "pools": [puppets("p", 1)], "listen": ["unix://@dir/one"] }));
+    let mut puppet = bus.puppet();
+    let pools = json!([puppets("p", 1), puppets("q", 1)]);
+    bus.rewrite(&json!({ "pools": pools, "listen": ["unix://@dir/two", place] }));
+    bus.signal(Signal::SIGHUP);
+    bus.log_has("reload refused");
+    is_served(&mut bus.client(), &mut puppet);
+    assert!(!bus.folder().join("two").exists(), "also what could be opened is closed again");
+    assert!(!bus.has_another_puppet());
+}
+
+#[test]
+fn a_stop_wins_over_any_number_of_reloads() {
+    let mut bus = Bus::start(one_pool(1));
+    let mut puppet = bus.puppet();
+    let mut client = bus.client();
+    client.sends(&request(1, "work", json!({})));
+    let asked = puppet.is_asked("work");
+    bus.signal(Signal::SIGTERM);
+    bus.log_has("stopping");
+    bus.rewrite(&json!({ "pools": [puppets("p", 1), puppets("q", 1)] }));
+    for _ in 0..100 {
+        bus.signal(Signal::SIGHUP);
+    }
+    client.has_heard_nothing();
+    puppet.answers(&asked, json!({}));
+    client.gets(1);
+    assert_eq!(bus.exit_status().code(), Some(0));
+    assert!(!bus.log.text().contains("the configuration was read again"));
+    assert!(!bus.has_another_puppet());
+}
+
+#[test]
+fn a_worker_that_rests_is_not_started_to_be_stopped() {
+    let script = "echo started >> @dir/starts; exit 3";
+    let crashes = json!({ "id": "crashes", "command": "sh", "args": ["-c", script] });
+    let mut bus = Bus::start(json!({ "pools": [crashes] }));
+    bus.log_has("exited with code 3");
+    bus.signal(Signal::SIGTERM);
+    assert_eq!(bus.exit_status().code(), Some(0));
+    let log = bus.log.text();
+    let after = log.split("stopping:").nth(1).expect("it said so");
+    assert!(!after.contains("started, pid"), "{log}");
+}
+
+#[test]
+fn a_worker_that_ignores_everything_does_not_keep_the_bus_from_ending() {
+    let mut bus = Bus::start(limited(1, json!({ "drain_timeout_sec": 0.1 })));
+    let mut puppet = bus.puppet();
+    puppet.stays();
+    puppet.ignores_sigterm();
+    let mut client = bus.client();
+    client.sends(&request(1, "work", json!({})));
+    puppet.is_asked("work");
+    bus.signal(Signal::SIGTERM);
+    client.sees_error(1, -32055, "stopping");
+    assert_eq!(bus.exit_status().code(), Some(0));
+    bus.leaves_nothing_within(Duration::from_secs(2));
+}
+
+#[test]
+fn after_an_abort_nothing_is_left_within_two_seconds() {
+    let mut bus = Bus::plan(one_pool(2)).after("ulimit -c 0").start();
+    let mut workers = bus.puppets::<2>();
+    for puppet in &mut workers {
+        puppet.has_a_child();
+        puppet.stays();
+        puppet.ignores_sigterm();
+    }
+    // What a panic ends in.
+    bus.signal(Signal::SIGABRT);
+    assert!(!bus.exit_status().success());
+    bus.leaves_nothing_within(Duration::from_secs(2));
+}
+
+#[test]
+fn a_socket_file_that_was_removed_is_missed_by_nobody_who_is_in() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let listen = format!("unix://{}/bus.sock", folder.path().display());
+    let mut bus = Bus::start(json!({ "pools": [puppets("p", 1)], "listen": [listen] }));
+    let mut puppet = bus.puppet();
+    let mut client = bus.client();
+    is_served(&mut client, &mut puppet);
+    folder.close().expect("a folder of ours");
+    is_served(&mut client, &mut puppet);
+    bus.signal(Signal::SIGTERM);
+    client.is_closed();
+    assert_eq!(bus.exit_status().code(), Some(0));
+}

@@ -1,0 +1,202 @@
+//! What workers do wrong: they leave, break off in mid-line, answer nonsense, cannot be started. Each call still
+//! gets its one answer, and the pool goes on.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+use crate::harness::{
+    Bus, cpu_ticks, initialize, is_gone, is_stopped, one_pool, puppets, puppets_after, request, result,
+    update, whoever_hears,
+};
+
+#[test]
+fn a_worker_that_leaves_while_idle_is_replaced_and_its_sessions_are_lost() {
+    let bus = Bus::start(one_pool(1));
+    let mut puppet = bus.puppet();
+    let mut client = bus.client();
+    let session = client.opens(&mut puppet, "s1");
+    puppet.exits(0);
+    let mut next = bus.puppet();
+    client.prompts(1, &session);
+    assert_eq!(client.sees_error(1, -32051, "unknown_session")["lost"], true);
+    client.opens(&mut next, "s1");
+}
+
+#[test]
+fn a_long_line_that_breaks_off_with_its_worker_reaches_nobody() {
+    let bus = Bus::start(one_pool(1));
+    let mut client = bus.client();
+    let text = "x".repeat(100_000);
+    for part in [1, 50, 99] {
+        let mut puppet = bus.puppet();
+        let session = client.opens(&mut puppet, "s1");
+        client.prompts(1, &session);
+        let turn = puppet.is_asked("session/prompt");
+        puppet.says(&update("s1", "whole"));
+        let broken = match part {
+            50 => update("s1", &text),
+            _ => result(&turn["id"], json!(text)),
+        };
+        puppet.says_bytes(&broken.as_bytes()[..broken.len() * part / 100]);
+        puppet.dies_by(Signal::SIGKILL as i32);
+        assert_eq!(client.reads(), update(&session, "whole"));
+        client.sees_error(1, -32050, "worker_lost");
+        client.has_heard_nothing();
+    }
+}
+
+#[test]
+fn what_a_worker_forked_away_ends_with_it() {
+    let forks = puppets_after("(sleep 1000 & echo $! > @dir/forked.$$)", "p");
+    let bus = Bus::start(json!({ "pools": [forks] }));
+    let mut puppet = bus.puppet();
+    let file = bus.folder().join(format!("forked.{}", puppet.pid));
+    let forked: u32 = fs::read_to_string(file).expect("it was forked").trim().parse().expect("a pid");
+    assert!(!is_gone(forked));
+    puppet.exits(0);
+    bus.until("it has ended too", || is_gone(forked));
+    bus.puppet();
+}
+
+#[test]
+fn a_stopped_worker_that_owes_an_answer_is_woken_to_be_ended() {
+    // Killed, it could not say that it was asked to leave.
+    let script = "trap 'echo asked > @dir/asked; exit' TERM; kill -STOP $$; while read line; do :; done";
+    let pool = json!({ "id": "p", "command": "sh", "args": ["-c", script] });
+    let bus = Bus::start(json!({ "pools": [pool], "limits": { "silence_timeout_sec": 0.3 } }));
+    let mut client = bus.client();
+    let mut pid = json!(null);
+    bus.until("it has stopped itself", || {
+        pid = client.status()["pools"][0]["workers"][0]["pid"].clone();
+        pid.as_u64().is_some_and(|pid| is_stopped(pid as u32))
+    });
+    client.sends(&request(1, "work", json!({})));
+    client.sees_error(1, -32050, "worker_lost");
+    bus.until("it was asked to leave", || bus.folder().join("asked").exists());
+}
+
+#[test]
+fn an_answer_that_is_none_is_told_to_its_asker() {
+    let bus = Bus::start(one_pool(1));
+    let mut puppet = bus.puppet();
+    let mut client = bus.client();
+    let nonsense: [&[u8]; 6] = [
+        b"{\"jsonrpc\":\"2.0\",\"id\":@,\"result\":\"\xff\"}",
+        b"{\"jsonrpc\":\"2.0\",\"result\":\"\xff\",\"id\":@}",
+        b"{\"jsonrpc\":\"2.0\",\"id\":@,\"result\":1,\"error\":{\"code\":1,\"message\":\"both\"}}",
+        b"{\"jsonrpc\":\"2.0\",\"id\":@}",
+        b"{\"jsonrpc\":\"2.0\",\"id\":@,\"result\":1,\"result\":2}",
+        b"{\"jsonrpc\":\"2.0\",\"id\":@,\"result\":[1,2}",
+    ];
+    for (n, line) in nonsense.into_iter().enumerate() {
+        client.sends(&request(n, "work", json!({})));
+        let wire = puppet.is_asked("work")["id"].to_string();
+        let at = line.iter().position(|byte| *byte == b'@').expect("an id");
+        puppet.says_bytes(&[&line[..at], wire.as_bytes(), &line[at + 1..], b"\n"].concat());
+        client.sees_error(n, -32600, "invalid");
+    }
+    assert_eq!(client.status()["counters"]["worker_deaths"], 0);
+}
+
+#[test]
+fn what_cannot_be_run_takes_its_own_pool_down_with_the_reason() {
+    let broken = [
+        ("no-right", json!({ "command": "@dir/no-right" }), "Permission denied"),
+        ("no-interpreter", json!({ "command": "@dir/no-interpreter" }), "No such file"),
+        ("no-folder", json!({ "command": "cat", "cwd": "/no/such/folder" }), "/no/such/folder"),
+    ];
+    let mut pools = vec![puppets("p", 1)];
+    for (id, pool, _) in &broken {
+        let mut pool = pool.clone();
+        (pool["id"], pool["warm"]) = (json!(id), json!(false));
+        pools.push(pool);
+    }
+    let bus = Bus::start(json!({ "pools": pools, "default_pool": "p" }));
+    for (name, mode) in [("no-right", 0o644), ("no-interpreter", 0o755)] {
+        let path = bus.folder().join(name);
+        fs::write(&path, "#!/no/such/program\n").expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a file of ours");
+    }
+    let mut puppet = bus.puppet();
+    let mut client = bus.client();
+    for (id, _, reason) in &broken {
+        client.sends(&format!(r#"{{"jsonrpc":"2.0","id":1,"method":"work","pool":"{id}"}}"#));
+        let data = client.sees_error(1, -32053, "pool_down");
+        assert!(data["cause"].as_str().is_some_and(|cause| cause.contains(reason)), "{data}");
+    }
+    client.sends(&request(2, "work", json!({})));
+    puppet.is_asked("work");
+}
+
+#[test]
+fn a_worker_without_stderr_is_a_worker_like_any_other() {
+    let bus = Bus::start(json!({ "pools": [puppets_after("exec 2>&-", "p")] }));
+    let mut puppet = bus.puppet();
+    let mut client = bus.client();
+    let before = cpu_ticks(bus.pid());
+    for id in 0..100 {
+        client.sends(&request(id, "work", json!({})));
+        let asked = puppet.is_asked("work");
+        puppet.answers(&asked, json!({}));
+        client.gets(id);
+    }
+    assert!(cpu_ticks(bus.pid()) - before < 50);
+}
+
+#[test]
+fn a_session_name_that_is_given_twice_is_refused_and_the_first_session_goes_on() {
+    let bus = Bus::start(one_pool(1));
+    let mut puppet = bus.puppet();
+    let (mut ann, mut ben) = (bus.client(), bus.client());
+    let session = ann.opens(&mut puppet, "s1");
+    for client in [&mut ben, &mut ann] {
+        client.sends(&request(1, "session/new", json!({})));
+        let asked = puppet.is_asked("session/new");
+        puppet.answers(&asked, json!({ "sessionId": "s1" }));
+        client.sees_error(1, -32600, "invalid");
+    }
+    puppet.says(&update("s1", "word"));
+    assert_eq!(ann.reads(), update(&session, "word"));
+    ann.prompts(2, &session);
+    puppet.is_asked("session/prompt");
+    ben.has_heard_nothing();
+}
+
+#[test]
+fn the_system_out_of_memory_is_to_choose_a_worker_before_the_bus() {
+    let bus = Bus::start(one_pool(1));
+    let puppet = bus.puppet();
+    let score = |pid: u32| -> i32 {
+        let text = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("it lives");
+        text.trim().parse().expect("a number")
+    };
+    bus.until("it is known", || score(puppet.pid) == (score(bus.pid()) + 100).min(1000));
+}
+
+#[test]
+fn workers_that_are_not_alike_are_each_taken_for_what_they_say() {
+    let bus = Bus::start(one_pool(2));
+    let mut workers = bus.puppets::<2>();
+    let (mut ann, mut ben) = (bus.client(), bus.client());
+    let offers = [json!({ "loadSession": true }), json!({ "loadSession": false })];
+    ann.sends(&initialize(0, json!({})));
+    let first = whoever_hears(&mut workers);
+    let asked = first.is_asked("initialize");
+    first.answers(&asked, json!({ "protocolVersion": 1, "agentCapabilities": offers[0] }));
+    let pid = first.pid;
+    assert_eq!(ann.gets(0)["agentCapabilities"], offers[0]);
+    workers.sort_by_key(|puppet| puppet.pid != pid);
+    let [one, two] = &mut workers;
+    // The second process is initialized ahead of use, and answers otherwise.
+    let asked = two.is_asked("initialize");
+    two.answers(&asked, json!({ "protocolVersion": 2, "agentCapabilities": offers[1] }));
+    two.is_heard();
+    ann.opens(one, "s1");
+    ben.sends(&initialize(0, json!({})));
+    let heard = ben.gets(0)["agentCapabilities"].clone();
+    assert!(offers.contains(&heard), "one of the two, whole: {heard}");
+    ben.opens(two, "s1");
+}

@@ -1,0 +1,71 @@
+//! Faults of the system, put before a running bus by strace.
+//!
+//! A call that is failed so is not made: what the bus does then is what it does when the kernel refuses. Only the
+//! loop's own thread is watched, not the log writer and not the workers.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::Bus;
+
+pub(crate) struct Strace {
+    child: Child,
+    file: PathBuf,
+}
+
+impl Strace {
+    /// Watches these calls, and fails them as strace's `inject` says: `error=EMFILE:when=1..3`. None, with the
+    /// reason printed, where strace is not there or may not.
+    pub(crate) fn on(bus: &Bus, calls: &str, fault: Option<&str>) -> Option<Strace> {
+        let file = bus.folder().join("strace");
+        let mut command = Command::new("strace");
+        command.arg("-p").arg(bus.pid().to_string()).arg("-o").arg(&file);
+        command.args(["-e", &format!("trace={calls}")]);
+        if let Some(fault) = fault {
+            command.args(["-e", &format!("inject={calls}:{fault}")]);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(fault) => {
+                eprintln!("skipped: strace cannot be started: {fault}");
+                return None;
+            }
+        };
+        let mut words = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
+        let first = words.next().unwrap_or_default();
+        let mut strace = Strace { child, file };
+        if first.contains("attached") {
+            return Some(strace);
+        }
+        eprintln!("skipped: strace cannot watch the bus: {first}");
+        strace.ends();
+        None
+    }
+
+    /// What it has seen so far, a line a call.
+    pub(crate) fn seen(&self) -> String {
+        fs::read_to_string(&self.file).unwrap_or_default()
+    }
+
+    /// How many calls it has failed.
+    pub(crate) fn failed(&self) -> usize {
+        self.seen().matches("(INJECTED)").count()
+    }
+
+    fn ends(&mut self) {
+        let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Strace {
+    fn drop(&mut self) {
+        self.ends();
+    }
+}
