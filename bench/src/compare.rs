@@ -3,7 +3,6 @@
 //! The peers are measured in turns, round after round, so that what else the machine does meets all of them;
 //! what is printed are medians over the rounds. A ratio is the median of the ratios within each round.
 
-use std::env;
 use std::fmt::Write;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,6 +16,7 @@ use crate::outcome::{Faults, Outcome};
 use crate::peer::{Peer, has_socat};
 use crate::print::{Progress, answer, complain, micros, thousands};
 use crate::run::parse_seconds;
+use crate::stage::beside_us;
 
 /// Connections, requests in flight on each, bytes of a request.
 const LOADS: [(u32, usize, usize); 6] =
@@ -76,12 +76,6 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     if faults.any() { ExitCode::FAILURE } else { printed }
 }
 
-fn beside_us() -> PathBuf {
-    let name = PathBuf::from("stdio-bus");
-    let beside = env::current_exe().map(|exe| exe.with_file_name(&name)).ok();
-    beside.filter(|path| path.is_file()).unwrap_or(name)
-}
-
 fn measure(
     peer: Peer,
     (connections, window, line_bytes): (u32, usize, usize),
@@ -91,7 +85,7 @@ fn measure(
 ) -> io::Result<Outcome> {
     let mut running = peer.start(stdio_bus)?;
     let wires = (0..connections).map(|_| running.connect()).collect::<io::Result<Vec<_>>>()?;
-    let watched = running.pid().filter(|_| peer == Peer::Bus);
+    let watched = running.pid();
     drive(wires, &Load { window, line_bytes, warmup: measured / 2, measured }, watched, progress)
 }
 

@@ -1,4 +1,4 @@
-//! What a process has cost so far, as Linux tells it in /proc. Elsewhere there is nothing to read.
+//! What a process has cost so far and what it holds, as Linux tells it in /proc. Elsewhere there is nothing to read.
 
 use std::fs;
 use std::time::Duration;
@@ -13,17 +13,77 @@ pub(crate) fn cpu_time(pid: u32) -> Option<Duration> {
 
 /// Memory that is really there (RSS).
 pub(crate) fn resident_bytes(pid: u32) -> Option<u64> {
+    in_status(pid, "VmRSS:")
+}
+
+/// The most memory that was ever really there.
+pub(crate) fn peak_bytes(pid: u32) -> Option<u64> {
+    in_status(pid, "VmHWM:")
+}
+
+pub(crate) fn open_fds(pid: u32) -> Option<usize> {
+    Some(fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count())
+}
+
+/// Children that have ended and whose end this process has not noticed.
+pub(crate) fn zombies_of(parent: u32) -> Vec<u32> {
+    let parent = parent.to_string();
+    let is_one = |pid: &u32| state_and_parent(*pid).is_some_and(|(state, of)| state == "Z" && of == parent);
+    processes().filter(is_one).collect()
+}
+
+/// Living processes that were started with this pair in their environment.
+pub(crate) fn marked(pair: &str) -> Vec<u32> {
+    let is_marked = |pid: &u32| {
+        let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environ.split(|byte| *byte == 0).any(|one| one == pair.as_bytes())
+    };
+    let lives = |pid: &u32| state_and_parent(*pid).is_some_and(|(state, _)| state != "Z" && state != "X");
+    processes().filter(is_marked).filter(lives).collect()
+}
+
+/// What it was started with, for a message.
+pub(crate) fn command_line(pid: u32) -> String {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&line).replace('\0', " ").trim_end().to_owned()
+}
+
+/// Connections that the system turned away because somebody was too slow to accept them, anywhere on this machine.
+pub(crate) fn listen_overflows() -> Option<u64> {
+    overflows_in(&fs::read_to_string("/proc/net/netstat").ok()?)
+}
+
+fn processes() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn state_and_parent(pid: u32) -> Option<(String, String)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name of the program may itself hold spaces and brackets.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().map(str::to_owned);
+    Some((fields.next()?, fields.next()?))
+}
+
+fn in_status(pid: u32, name: &str) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
 }
 
 fn cpu_in_stat(stat: &str) -> Option<Duration> {
-    // The name of the program may itself hold spaces and brackets.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut times = fields.split_ascii_whitespace().skip(11).map(|field| field.parse::<u64>().ok());
     let ticks = times.next()?? + times.next()??;
     Some(Duration::from_millis(ticks * 1000 / TICKS_A_SECOND))
+}
+
+/// A line of names, and below it one of numbers.
+fn overflows_in(netstat: &str) -> Option<u64> {
+    let mut lines = netstat.lines().filter_map(|line| line.strip_prefix("TcpExt:"));
+    let mut names = lines.next()?.split_ascii_whitespace();
+    let at = names.position(|name| name == "ListenOverflows")?;
+    lines.next()?.split_ascii_whitespace().nth(at)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -38,10 +98,22 @@ mod tests {
     }
 
     #[test]
+    fn overflows_are_found_by_their_name() {
+        let netstat =
+            "TcpExt: SyncookiesSent ListenOverflows ListenDrops\nTcpExt: 1 14 15\nIpExt: A\nIpExt: 2\n";
+        assert_eq!(overflows_in(netstat), Some(14));
+        assert_eq!(overflows_in("TcpExt: ListenOverflows\n"), None);
+    }
+
+    #[test]
     #[cfg(target_os = "linux")]
     fn our_own_process_can_be_seen() {
-        assert!(cpu_time(std::process::id()).is_some());
-        assert!(resident_bytes(std::process::id()).is_some_and(|bytes| bytes > 0));
+        let own = std::process::id();
+        assert!(cpu_time(own).is_some());
+        assert!(resident_bytes(own).is_some_and(|bytes| bytes > 0));
+        assert!(peak_bytes(own) >= resident_bytes(own));
+        assert!(open_fds(own).is_some_and(|fds| fds >= 3));
+        assert!(!command_line(own).is_empty());
         assert_eq!(resident_bytes(0), None);
     }
 }

@@ -1,10 +1,15 @@
-//! The load harness: how fast is a bus, and is every request answered rightly and once?
+//! The load harness: how fast is a bus, is every request answered rightly and once whatever happens, and what does it
+//! cost at most?
 
 #![forbid(unsafe_code)]
 
+mod bounds;
+mod chance;
+mod chaos;
 mod compare;
 mod connection;
 mod cost;
+mod goal;
 mod ledger;
 mod load;
 mod outcome;
@@ -12,6 +17,9 @@ mod peer;
 mod print;
 mod request;
 mod run;
+mod soak;
+mod stage;
+mod talk;
 mod wire;
 
 use std::process::ExitCode;
@@ -23,8 +31,11 @@ Examples:
   bus-bench run --target tcp://127.0.0.1:9000 --connections 16 --window 16
   bus-bench run --target unix:///run/user/1000/stdio-bus.sock --bytes 65536 --json
   bus-bench compare --rounds 5 --seconds 2
+  bus-bench chaos --seconds 120 --seed 1
+  bus-bench bounds silent restarts
+  bus-bench soak --seconds 3600
 
-Exit codes: 0 all was answered rightly, 1 it was not, or something failed, 2 bad usage, 69 nothing answers.";
+Exit codes: 0 all was answered rightly and every goal met, 1 not, or it failed, 2 bad usage, 69 nothing answers.";
 
 /// Loads a bus with requests and checks every answer.
 #[derive(Parser)]
@@ -40,12 +51,21 @@ enum Command {
     Run(run::Args),
     /// Measure a bus beside a plain byte pipe (socat) and beside no pipe at all, in turns
     Compare(compare::Args),
+    /// Kill workers, play tricks and reload under load, and hold every answer against what it should be
+    Chaos(chaos::Args),
+    /// Try what the bus may cost at most, whatever its peers do
+    Bounds(bounds::Args),
+    /// Chaos for a long time: does the bus hold more and more?
+    Soak(soak::Args),
 }
 
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Chaos(args) => chaos::run(&args),
+        Command::Bounds(args) => bounds::run(&args),
+        Command::Soak(args) => soak::run(&args),
     }
 }
 

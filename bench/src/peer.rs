@@ -3,18 +3,18 @@
 //! Each is started for one measurement and is gone when it ends.
 
 use std::env;
-use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{self, Child, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
+use crate::stage::{Bus, echo};
 use crate::wire::{self, Target, Wire};
 
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -44,7 +44,7 @@ impl Peer {
 
     pub(crate) fn start(self, stdio_bus: &Path) -> io::Result<Running> {
         match self {
-            Peer::Direct => Ok(Running { stdio_bus: stdio_bus.into(), door: None, processes: Vec::new() }),
+            Peer::Direct => Ok(Running::new(stdio_bus, None, Vec::new())),
             Peer::Socat => start_socat(stdio_bus),
             Peer::Bus => start_bus(stdio_bus),
         }
@@ -62,9 +62,14 @@ pub(crate) struct Running {
     /// None: each connection starts its own agent.
     door: Option<Target>,
     processes: Vec<Child>,
+    bus: Option<Bus>,
 }
 
 impl Running {
+    fn new(stdio_bus: &Path, door: Option<Target>, processes: Vec<Child>) -> Running {
+        Running { stdio_bus: stdio_bus.into(), door, processes, bus: None }
+    }
+
     pub(crate) fn connect(&mut self) -> io::Result<Wire> {
         if let Some(door) = &self.door {
             return door.connect();
@@ -76,9 +81,9 @@ impl Running {
         wire::unix(ours)
     }
 
-    /// The one process that stands between clients and agents, if there is just one.
+    /// The bus, if there is one.
     pub(crate) fn pid(&self) -> Option<u32> {
-        self.door.as_ref().and(self.processes.first()).map(Child::id)
+        self.bus.as_ref().map(Bus::pid)
     }
 }
 
@@ -100,7 +105,7 @@ fn start_socat(stdio_bus: &Path) -> io::Result<Running> {
     let agent = format!("EXEC:\"{} agent echo\"", stdio_bus.display());
     let socat = Command::new("socat").args([listen, agent]).stdin(Stdio::null()).spawn()?;
     let door = Target::Tcp(format!("127.0.0.1:{port}"));
-    let mut running = Running { stdio_bus: stdio_bus.into(), door: Some(door), processes: vec![socat] };
+    let mut running = Running::new(stdio_bus, Some(door), vec![socat]);
     let deadline = Instant::now() + START_TIMEOUT;
     while let Err(error) = running.connect() {
         if let Some(status) = running.processes[0].try_wait()? {
@@ -115,30 +120,10 @@ fn start_socat(stdio_bus: &Path) -> io::Result<Running> {
 }
 
 fn start_bus(stdio_bus: &Path) -> io::Result<Running> {
-    let config = json!({
-        "listen": ["tcp://127.0.0.1:0"],
-        "pools": [{ "id": "echo", "command": "stdio-bus", "args": ["agent", "echo"], "instances": 1 }],
-    });
-    let path = env::temp_dir().join(format!("bus-bench-{}.json", process::id()));
-    File::create_new(&path)?.write_all(config.to_string().as_bytes())?;
-    let started = serve(stdio_bus, &path);
-    // Whoever says that it listens has read it.
-    fs::remove_file(&path)?;
-    started
-}
-
-fn serve(stdio_bus: &Path, config: &Path) -> io::Result<Running> {
-    let mut command = Command::new(stdio_bus);
-    command.args(["serve", "--config"]).arg(config).env("RUST_LOG", "warn");
-    let bus = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-    let mut running = Running { stdio_bus: stdio_bus.into(), door: None, processes: vec![bus] };
-    let mut announcement = String::new();
-    if let Some(stdout) = running.processes[0].stdout.take() {
-        BufReader::new(stdout).read_line(&mut announcement)?;
-    }
-    let listening = serde_json::from_str::<Value>(&announcement).unwrap_or_default();
-    let door = listening["listening"].as_str().and_then(|url| url.parse().ok());
-    let silent = || io::Error::other(format!("{} does not say where it listens", stdio_bus.display()));
-    running.door = Some(door.ok_or_else(silent)?);
+    let config = json!({ "listen": ["tcp://127.0.0.1:0"], "pools": [echo("echo", 1, &[])] });
+    let bus = Bus::start(stdio_bus, &config)?;
+    let door = Some(bus.door().clone());
+    let mut running = Running::new(stdio_bus, door, Vec::new());
+    running.bus = Some(bus);
     Ok(running)
 }

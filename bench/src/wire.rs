@@ -9,6 +9,8 @@ use std::str::FromStr;
 
 use mio::event::Source;
 
+use crate::talk::Socket;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// HOST:PORT.
@@ -29,6 +31,18 @@ impl Target {
             Target::Tcp(place) => tcp(TcpStream::connect(place)?),
             Target::Unix(path) => unix(UnixStream::connect(path)?),
         }
+    }
+
+    /// A connection that blocks.
+    pub(crate) fn open(&self) -> io::Result<Socket> {
+        Ok(match self {
+            Target::Tcp(place) => {
+                let socket = TcpStream::connect(place)?;
+                socket.set_nodelay(true)?;
+                Socket::Tcp(socket)
+            }
+            Target::Unix(path) => Socket::Unix(UnixStream::connect(path)?),
+        })
     }
 }
 

@@ -104,6 +104,22 @@ fn after_a_kill_of_the_bus_nothing_is_left_within_two_seconds() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn a_child_that_left_its_group_ends_with_the_bus_all_the_same() {
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        let mut bus = Bus::start(one_pool(1));
+        let mut puppet = bus.puppet();
+        let left = puppet.has_a_child_that_left();
+        bus.until("it leads a session", || {
+            nix::unistd::getsid(Some(Pid::from_raw(left as i32))).is_ok_and(|sid| sid.as_raw() == left as i32)
+        });
+        bus.signal(signal);
+        bus.exit_status();
+        bus.leaves_nothing_within(Duration::from_secs(2));
+    }
+}
+
+#[test]
 fn a_guard_that_was_killed_is_replaced() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();

@@ -17,13 +17,17 @@ use std::process::{self, Child, Command, Stdio};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::{SigSet, Signal, raise};
-use nix::unistd::{close, getpgrp, getppid, read};
+use nix::unistd::{close, getpgrp, getppid, read, setsid};
 use serde_json::{Value, json};
 
 fn main() {
     let mut args = env::args_os().skip(1);
     let Some(first) = args.next() else { panic!("usage: puppet SOCKET") };
-    if first == "--linger" {
+    if first == "--leave" {
+        // Not even a part of its parent's session.
+        setsid().expect("a child leads no group");
+    }
+    if first == "--linger" || first == "--leave" {
         // Somebody's child that never leaves by itself.
         SigSet::from(Signal::SIGTERM).thread_block().expect("SIGTERM can be blocked");
         loop {
@@ -147,9 +151,10 @@ impl Puppet {
             b's' => self.leaves_at_eof = false,
             b'P' => shrink_pipes(),
             b't' => SigSet::from(Signal::SIGTERM).thread_block().expect("SIGTERM can be blocked"),
-            b'g' => {
+            b'g' | b'd' => {
                 let me = env::current_exe().expect("its own file");
-                let child = Command::new(me).arg("--linger").stdin(Stdio::null()).spawn();
+                let how = if head[0] == b'g' { "--linger" } else { "--leave" };
+                let child = Command::new(me).arg(how).stdin(Stdio::null()).spawn();
                 let child = child.expect("a grandchild");
                 self.report(b'g', child.id().to_string().as_bytes());
                 self.children.push(child);

@@ -102,6 +102,7 @@ pub(crate) fn config(rng: &mut Rng) -> Config {
         backpressure_timeout: sec(rng.one(&[1, 5, 60])),
         max_restarts: rng.one(&[1, 3, 5]),
         restart_window: sec(rng.one(&[5, 20, 60])),
+        max_restart_delay: sec(10),
         init_timeout: sec(rng.one(&[1, 5, 30])),
         silence_timeout: rng.one(&[None, None, None, Some(sec(3)), Some(sec(10))]),
         drain_timeout: sec(rng.one(&[1, 5, 30])),

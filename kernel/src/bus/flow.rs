@@ -15,13 +15,18 @@ use crate::limit::{LINE_BYTES_WHEN_FULL, LINE_UNFINISHED, QUEUE_HARD_TIMES, STAL
 impl Bus {
     /// What `from` sent made the queue of `full` longer than its limit.
     pub(super) fn over_limit(&mut self, from: Link, full: Link) {
+        // A worker's answer lets go of what waited for a worker, even for itself. It must be read on: who cannot
+        // write does not read either, and so would never have room again.
+        if self.worker_of(from).is_some() && self.worker_of(full).is_some() {
+            return;
+        }
         let feeds_others = self.feeds_others(from, full);
         if feeds_others && self.post.queued_bytes(full) <= self.hard_limit() {
             return;
         }
         self.post.hold_up(from, full);
-        if feeds_others {
-            self.alarms.set(self.now + STALL, Alarm::Stall(full));
+        if let Some(peer) = self.post.peer(full).filter(|_| feeds_others) {
+            self.alarms.set(self.now.max(peer.unmoved_since + STALL), Alarm::Stall(full));
         }
     }
 
@@ -34,9 +39,15 @@ impl Bus {
         worker.is_some_and(|worker| worker.joined.iter().any(|client| *client != full))
     }
 
+    /// What may wait for one peer before those who feed it are not read. The fuller the house the less, so that
+    /// peers who take nothing do not fill it, however many they are.
+    pub(super) fn queue_limit(&self) -> usize {
+        let room = self.limits.max_held_bytes.saturating_sub(self.held_bytes());
+        self.limits.max_output_queue.min(room / QUEUE_HARD_TIMES)
+    }
+
     fn hard_limit(&self) -> usize {
-        let crowded = self.held_bytes() > self.limits.max_held_bytes / 2;
-        self.post.queue_limit.saturating_mul(if crowded { 1 } else { QUEUE_HARD_TIMES })
+        self.post.queue_limit.saturating_mul(QUEUE_HARD_TIMES)
     }
 
     /// The longest line that is kept. Of clients, only short ones while the house is full.
@@ -67,14 +78,16 @@ impl Bus {
         peer.stall_alarm = false;
         let Some(since) = peer.full_since else { return };
         let in_the_way = self.post.holds_up(link).iter().any(|from| self.feeds_others(*from, link));
-        let patience = if in_the_way { STALL } else { self.limits.backpressure_timeout };
-        if self.now >= since + patience {
+        let Some(peer) = self.post.peer_mut(link) else { return };
+        let until = match in_the_way {
+            true => peer.unmoved_since + STALL,
+            false => since + self.limits.backpressure_timeout,
+        };
+        if self.now >= until {
             return self.give_up_on(link);
         }
-        if let Some(peer) = self.post.peer_mut(link) {
-            peer.stall_alarm = true;
-        }
-        self.alarms.set(since + patience, Alarm::Stall(link));
+        peer.stall_alarm = true;
+        self.alarms.set(until, Alarm::Stall(link));
     }
 
     /// A client has begun a line: has it gone on with it?

@@ -139,7 +139,7 @@ impl Bus {
     pub fn reload(&mut self, config: &Config, now: Moment) {
         self.tell_time(now);
         self.limits = config.limits.clone();
-        self.post.queue_limit = config.limits.max_output_queue;
+        self.post.queue_limit = self.queue_limit();
         self.pools.set_default(config.default_pool.clone());
         self.change_token(config.auth.as_ref().map(|auth| auth.digest));
         if self.stopping.is_some() {

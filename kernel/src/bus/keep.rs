@@ -169,7 +169,7 @@ impl Bus {
 
     /// The owner is away: what the worker says of the session is kept for its return.
     pub(super) fn miss(&mut self, key: SessionKey, line: &[u8]) {
-        let (key, limit) = (self.root(key), self.limits.max_output_queue);
+        let (key, limit) = (self.root(key), self.queue_limit());
         let Some(session) = self.sessions.get_mut(key.0) else { return };
         if session.missed_too_much {
             return self.answer_missed(key, line);

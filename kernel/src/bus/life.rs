@@ -9,8 +9,7 @@ use std::time::Duration;
 use super::Moment;
 use crate::config::Limits;
 use crate::limit::{
-    EXIT_AFTER_EOF, REST_FIRST, REST_FORGIVEN_AFTER, REST_LONGEST, STOP_AT_ONCE, STOP_BY_EOF, STOP_BY_KILL,
-    STOP_BY_TERM,
+    EXIT_AFTER_EOF, REST_FIRST, REST_FORGIVEN_AFTER, STOP_AT_ONCE, STOP_BY_EOF, STOP_BY_KILL, STOP_BY_TERM,
 };
 
 #[derive(Clone, Debug)]
@@ -265,8 +264,9 @@ impl Life {
             let until = self.restarts.front().map_or(now, |oldest| *oldest) + limits.restart_window;
             return Is::Broken { until };
         }
-        let until = now + self.rest;
-        self.rest = (self.rest * 2).min(REST_LONGEST);
+        let rest = self.rest.min(limits.max_restart_delay);
+        let until = now + rest;
+        self.rest = rest * 2;
         Is::Resting { until, failed }
     }
 }
@@ -377,6 +377,19 @@ mod tests {
             crash(&mut life, &mut now, Duration::ZERO),
             Is::Broken { until: first_restart + Duration::from_secs(60) }
         );
+    }
+
+    #[test]
+    fn no_rest_is_longer_than_it_may_be() {
+        let limits = Limits { max_restart_delay: Duration::from_millis(150), ..Limits::default() };
+        let (mut life, mut now) = (Life::new(Moment::ZERO), Moment::ZERO);
+        for rest_ms in [100, 150, 150] {
+            now = life.deadline().unwrap_or(now);
+            for input in [Input::Alarm, Input::Spawned, Input::Exited] {
+                life.step(input, now, &limits);
+            }
+            assert_eq!(life.deadline(), Some(now + Duration::from_millis(rest_ms)));
+        }
     }
 
     #[test]

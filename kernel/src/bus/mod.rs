@@ -352,6 +352,7 @@ impl Bus {
     fn tell_time(&mut self, now: Moment) {
         self.now = now;
         self.post.now = now;
+        self.post.queue_limit = self.queue_limit();
     }
 
     fn worker_of(&self, link: Link) -> Option<WorkerId> {

@@ -28,6 +28,8 @@ pub(super) struct Peer {
     /// Not read until this peer's queue has room. That peer `holds_up` this one.
     waits_on: Option<Link>,
     holds_up: Vec<Link>,
+    /// It has taken nothing since then, if there was anything to take.
+    pub(super) unmoved_since: Moment,
     /// Its queue is over the limit, and it has taken nothing since.
     pub(super) full_since: Option<Moment>,
     /// An alarm for that is set.
@@ -50,7 +52,7 @@ pub(super) struct Post {
     over_limit: Option<Link>,
     /// Peers that need an alarm, lest they take nothing for ever.
     newly_full: Vec<Link>,
-    /// `max_output_queue`.
+    /// `max_output_queue`, or less while much is held.
     pub(super) queue_limit: usize,
     pub(super) now: Moment,
 }
@@ -85,6 +87,7 @@ impl Post {
             flushing: false,
             waits_on: None,
             holds_up: Vec::new(),
+            unmoved_since: self.now,
             full_since: None,
             stall_alarm: false,
             line_since: Moment::ZERO,
@@ -139,6 +142,9 @@ impl Post {
         cuts: impl Iterator<Item = Cut<'a>>,
     ) -> Option<Written> {
         let peer = self.peers.get_mut(to.0)?;
+        if peer.output.is_empty() {
+            peer.unmoved_since = self.now;
+        }
         if !peer.output.has_buffer() {
             peer.output.give_buffer(self.spare.take());
         }
@@ -175,6 +181,7 @@ impl Post {
         let Some(peer) = self.peers.get_mut(link.0) else { return };
         let before = peer.output.len();
         peer.output.sent(count);
+        peer.unmoved_since = self.now;
         let left = peer.output.len();
         self.held_bytes -= before - left;
         if left == 0 {

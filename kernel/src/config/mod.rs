@@ -218,6 +218,8 @@ pub struct Limits {
     pub backpressure_timeout: Duration,
     pub max_restarts: u32,
     pub restart_window: Duration,
+    /// The longest rest of a worker before it is started again.
+    pub max_restart_delay: Duration,
     pub init_timeout: Duration,
     /// None: off.
     pub silence_timeout: Option<Duration>,
@@ -236,6 +238,7 @@ impl Default for Limits {
             backpressure_timeout: Duration::from_secs(60),
             max_restarts: 5,
             restart_window: Duration::from_secs(60),
+            max_restart_delay: Duration::from_secs(10),
             init_timeout: Duration::from_secs(30),
             silence_timeout: None,
             drain_timeout: Duration::from_secs(30),

@@ -38,12 +38,13 @@ pub(super) const POOL_KEYS: [&str; 13] = [
     "inherit_env",
 ];
 
-pub(super) const LIMIT_KEYS: [&str; 12] = [
+pub(super) const LIMIT_KEYS: [&str; 13] = [
     "max_input_buffer",
     "max_output_queue",
     "backpressure_timeout_sec",
     "max_restarts",
     "restart_window_sec",
+    "max_restart_delay_sec",
     "init_timeout_sec",
     "silence_timeout_sec",
     "drain_timeout_sec",
@@ -386,6 +387,9 @@ impl<'a> Reader<'a> {
                 .unwrap_or(usual.backpressure_timeout),
             max_restarts: self.whole(&fields, "max_restarts", 0..=1_000_000).unwrap_or(usual.max_restarts),
             restart_window: self.some_seconds(&fields, "restart_window_sec").unwrap_or(usual.restart_window),
+            max_restart_delay: self
+                .some_seconds(&fields, "max_restart_delay_sec")
+                .unwrap_or(usual.max_restart_delay),
             init_timeout: self.some_seconds(&fields, "init_timeout_sec").unwrap_or(usual.init_timeout),
             silence_timeout: match self.seconds(&fields, "silence_timeout_sec") {
                 None => usual.silence_timeout,

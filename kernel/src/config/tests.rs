@@ -80,8 +80,8 @@ fn a_full_file_says_what_it_says() {
           ],
           "limits": {
             "max_input_buffer": 1024, "max_output_queue": 2048, "backpressure_timeout_sec": 0.5, "max_restarts": 0,
-            "restart_window_sec": 1, "init_timeout_sec": 2, "silence_timeout_sec": 3, "drain_timeout_sec": 0,
-            "session_keep_sec": 0, "max_clients": 1, "max_calls": 1e3, "max_held_bytes": 1024
+            "restart_window_sec": 1, "max_restart_delay_sec": 0.02, "init_timeout_sec": 2, "silence_timeout_sec": 3,
+            "drain_timeout_sec": 0, "session_keep_sec": 0, "max_clients": 1, "max_calls": 1e3, "max_held_bytes": 1024
           }
         }"#,
     )
@@ -112,6 +112,7 @@ fn a_full_file_says_what_it_says() {
         backpressure_timeout: Duration::from_millis(500),
         max_restarts: 0,
         restart_window: Duration::from_secs(1),
+        max_restart_delay: Duration::from_millis(20),
         init_timeout: Duration::from_secs(2),
         silence_timeout: Some(Duration::from_secs(3)),
         drain_timeout: Duration::ZERO,
@@ -305,6 +306,7 @@ fn a_fault_of_a_limit_is_told() {
         (r#""max_output_queue":0"#, "limits.max_output_queue", &format!("{buffer} 0")),
         (r#""backpressure_timeout_sec":0"#, "limits.backpressure_timeout_sec", above),
         (r#""restart_window_sec":0"#, "limits.restart_window_sec", above),
+        (r#""max_restart_delay_sec":0"#, "limits.max_restart_delay_sec", above),
         (r#""init_timeout_sec":0"#, "limits.init_timeout_sec", above),
         (r#""init_timeout_sec":-1"#, "limits.init_timeout_sec", &format!("{seconds} -1")),
         (r#""silence_timeout_sec":-0.5"#, "limits.silence_timeout_sec", &format!("{seconds} -0.5")),

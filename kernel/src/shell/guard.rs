@@ -1,7 +1,8 @@
 //! The guard: a small process that outlives the bus just long enough to kill what the bus has left behind.
 //!
 //! It learns each worker's process group over its stdin, which nobody but the bus can write to. When that ends,
-//! for whatever reason, it kills every group it still knows. Both ends of that pipe are here.
+//! for whatever reason, it kills every group it still knows, and whoever else is of the bus's family. Both ends of
+//! that pipe are here.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -19,6 +20,7 @@ use nix::unistd::{Pid, getpgrp, write};
 
 use crate::bus::Moment;
 
+use super::descent::{self, Family};
 use super::fork::{self, FoundLimits, Role};
 use super::link::set_nonblocking;
 
@@ -29,23 +31,31 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The body of the guard process: returns when the bus has gone and its groups are killed.
 ///
-/// Reads `+GROUP` and `-GROUP` lines. Nothing but the end of stdin, or SIGKILL, ends it.
+/// Reads `=FAMILY`, `+GROUP` and `-GROUP` lines. Nothing but the end of stdin, or SIGKILL, ends it.
 pub fn guard() -> ExitCode {
     // Blocked, not ignored: that needs no unsafe code, and in one thread comes to the same.
     let _ = SigSet::all().thread_block();
-    let known = groups_at_the_end_of(io::stdin().lock());
+    let (known, family) = known_at_the_end_of(io::stdin().lock());
     let own = getpgrp();
     for group in known.into_iter().map(Pid::from_raw).filter(|group| *group != own) {
         let _ = killpg(group, Signal::SIGKILL);
     }
+    // Last, because it takes a while to find them.
+    if let Some(family) = family {
+        descent::end(&family);
+    }
     ExitCode::SUCCESS
 }
 
-fn groups_at_the_end_of(mut orders: impl BufRead) -> BTreeSet<i32> {
-    let mut groups = BTreeSet::new();
+fn known_at_the_end_of(mut orders: impl BufRead) -> (BTreeSet<i32>, Option<String>) {
+    let (mut groups, mut family) = (BTreeSet::new(), None);
     let mut line = Vec::new();
     while orders.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
         let (order, group) = match line.as_slice() {
+            [b'=', name @ .., b'\n'] if !name.is_empty() => {
+                family = String::from_utf8(name.to_vec()).ok();
+                (0, None)
+            }
             [order, group @ .., b'\n'] => {
                 (*order, str::from_utf8(group).ok().and_then(|text| text.parse().ok()))
             }
@@ -60,7 +70,7 @@ fn groups_at_the_end_of(mut orders: impl BufRead) -> BTreeSet<i32> {
         };
         line.clear();
     }
-    groups
+    (groups, family)
 }
 
 /// The bus's side: the guard that runs now, and what it has to know.
@@ -70,6 +80,7 @@ pub(super) struct Guard {
     limits: FoundLimits,
     running: Option<Running>,
     groups: BTreeSet<i32>,
+    family: Family,
     started: Moment,
     /// When a new guard is to be started. `running` is None then.
     again: Option<Moment>,
@@ -90,10 +101,16 @@ impl Guard {
         limits: FoundLimits,
         now: Moment,
     ) -> io::Result<Guard> {
+        let (groups, family) = (BTreeSet::new(), Family::new());
         let mut guard =
-            Guard { binary, args, limits, running: None, groups: BTreeSet::new(), started: now, again: None };
+            Guard { binary, args, limits, running: None, groups, family, started: now, again: None };
         guard.running = Some(guard.launch()?);
         Ok(guard)
+    }
+
+    /// A variable that every worker is started with.
+    pub(super) fn mark(&self) -> (&'static str, String) {
+        self.family.mark()
     }
 
     /// A worker runs. Until this is written only its tie to the bus's thread protects it, which is enough:
@@ -170,7 +187,8 @@ impl Guard {
         let mut process = command.spawn()?;
         let orders = OwnedFd::from(process.stdin.take().expect("stdin is piped"));
         set_nonblocking(&orders)?;
-        Ok(Running { process, orders, trusted: true })
+        let trusted = write_whole(&orders, format!("={}\n", self.family.name()).as_bytes());
+        Ok(Running { process, orders, trusted })
     }
 
     fn tell(&mut self, orders: &str) {
@@ -201,14 +219,20 @@ mod tests {
 
     #[test]
     fn the_guard_knows_the_groups_that_came_and_did_not_go() {
-        let known = |orders: &str| groups_at_the_end_of(orders.as_bytes()).into_iter().collect::<Vec<_>>();
+        let known = |orders: &str| known_at_the_end_of(orders.as_bytes()).0.into_iter().collect::<Vec<_>>();
         assert_eq!(known("+100\n+200\n-100\n+300\n-300\n+300\n"), [200, 300]);
         assert!(known("").is_empty());
     }
 
     #[test]
+    fn the_guard_knows_whose_it_is() {
+        let known = known_at_the_end_of(&b"=7-abc\n+100\n"[..]);
+        assert_eq!(known, (BTreeSet::from([100]), Some("7-abc".to_owned())));
+    }
+
+    #[test]
     fn the_guard_never_aims_at_everybody() {
-        let known = groups_at_the_end_of(&b"+0\n+1\n+-1\n+-7\n+\n\n+x\n400\n+99999999999\n\xff\n+1234"[..]);
-        assert!(known.is_empty(), "{known:?}");
+        let known = known_at_the_end_of(&b"+0\n+1\n+-1\n+-7\n+\n\n=\n+x\n400\n+99999999999\n\xff\n+1234"[..]);
+        assert_eq!(known, (BTreeSet::new(), None));
     }
 }

@@ -5,6 +5,7 @@
 
 mod client;
 mod command;
+mod descent;
 mod door;
 mod fork;
 mod guard;

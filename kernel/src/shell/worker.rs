@@ -96,6 +96,8 @@ impl Shell {
         let fault = |errno: Errno| SpawnFault { errno: errno as i32, cwd: false };
         let pool = self.bus.command(worker).ok_or(fault(Errno::ESRCH))?;
         let mut command = command(pool, &self.this_binary)?;
+        let (name, value) = self.guard.mark();
+        command.env(name, value);
         fork::prepare(&mut command, Role::Worker, self.limits);
         let mut child = command.spawn().map_err(|refused| fault(errno_of(refused)))?;
         let pid = child.id();

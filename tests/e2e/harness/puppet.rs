@@ -182,7 +182,16 @@ impl Puppet {
 
     /// The pid of a child that shares its group and its stdout and never leaves.
     pub(crate) fn has_a_child(&mut self) -> u32 {
-        self.wishes(b'g', &[]);
+        self.has(b'g')
+    }
+
+    /// The same, but it leads a session of its own.
+    pub(crate) fn has_a_child_that_left(&mut self) -> u32 {
+        self.has(b'd')
+    }
+
+    fn has(&mut self, child: u8) -> u32 {
+        self.wishes(child, &[]);
         let pid =
             self.until(b'g').unwrap_or_else(|| self.wire.fail("waited for a grandchild, but it is gone"));
         String::from_utf8_lossy(&pid).parse().expect("a pid")

@@ -57,6 +57,24 @@ fn a_worker_that_reads_again_is_given_everything_in_order() {
 }
 
 #[test]
+fn a_worker_is_read_while_it_takes_what_has_waited_for_it() {
+    let mut bus = TestBus::of(config(vec![pool("agents", 1)], small()));
+    let (client, worker) = (bus.acp_client(), bus.worker(0));
+    let filler = "x".repeat(400);
+    for id in 1..=3 {
+        bus.sends(client, &format!(r#"{{"id":{id},"method":"m","params":"{filler}"}}"#));
+    }
+    // Its own answer is what lets go of more than its queue is to hold; it may have to be read before it reads on.
+    bus.deafens(worker);
+    bus.greets(worker);
+    assert!(bus.bus.wants_read(worker), "nobody waits for himself");
+    bus.hears_again(worker);
+    for _ in 1..=3 {
+        bus.sees_request(worker, "m");
+    }
+}
+
+#[test]
 fn a_client_that_does_not_read_holds_up_a_worker_of_its_own_only() {
     let mut bus = TestBus::of(config(vec![pool("agents", 1)], small()));
     let (deaf, worker) = (bus.client(), bus.worker(0));
@@ -141,6 +159,32 @@ fn a_full_house_takes_no_long_lines() {
     bus.sends(greedy, "\"}");
     let worker = bus.worker(0);
     assert_eq!(bus.sees_json(worker)["method"], "m", "what was taken on before is carried");
+}
+
+#[test]
+fn those_who_take_nothing_do_not_fill_the_house_however_many_they_are() {
+    let limits = Limits { max_held_bytes: 100_000, max_output_queue: 20_000, ..Limits::default() };
+    let mut bus = TestBus::of(config(vec![pool("agents", 1)], limits));
+    let (other, worker) = (bus.client(), bus.worker(0));
+    bus.opens(other, worker, "other");
+    let deaf: Vec<_> = (0..30).map(|_| bus.client()).collect();
+    for (n, client) in deaf.iter().enumerate() {
+        bus.opens(*client, worker, &format!("s{n}"));
+        bus.deafens(*client);
+    }
+    // A megabyte in all, of which each is aimed at one who does not read.
+    for turn in 0..2400 {
+        if !bus.bus.wants_read(worker) {
+            bus.passes(Duration::from_secs(1));
+        }
+        assert!(bus.bus.wants_read(worker), "a moment is all that it may cost");
+        bus.sends(worker, &long("session/update", &format!("s{}", turn % deaf.len())));
+        assert!(bus.bus.held_bytes() <= 100_000);
+    }
+    bus.sends(other, r#"{"id":1,"method":"m"}"#);
+    bus.answers(worker, "m", "{}");
+    assert_eq!(bus.sees_json(other)["id"], 1);
+    bus.bus.check_invariants();
 }
 
 #[test]

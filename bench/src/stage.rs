@@ -1,0 +1,185 @@
+//! A bus that is put to the test: started with a configuration in a folder of its own, and gone when that is over.
+//!
+//! Every process that comes of it carries the folder's name in its environment, so that what it leaves behind is
+//! found whoever its parent is.
+
+use std::env;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::cost;
+use crate::talk::Talk;
+use crate::wire::Target;
+
+const MARK: &str = "BUS_BENCH_MARK";
+/// Between two looks at something that the system does not tell about.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+pub(crate) struct Bus {
+    child: Child,
+    doors: Vec<Target>,
+    folder: TempDir,
+}
+
+/// The binary of the bus: beside ours, else in PATH.
+pub(crate) fn beside_us() -> PathBuf {
+    let name = PathBuf::from("stdio-bus");
+    let beside = env::current_exe().map(|exe| exe.with_file_name(&name)).ok();
+    beside.filter(|path| path.is_file()).unwrap_or(name)
+}
+
+impl Bus {
+    /// `@dir` in the configuration is the folder of this bus.
+    pub(crate) fn start(stdio_bus: &Path, config: &Value) -> io::Result<Bus> {
+        let folder = TempDir::with_prefix("bus-bench-")?;
+        let (file, log) = (folder.path().join("bus.json"), folder.path().join("log"));
+        fs::write(&file, fill_in(config, folder.path()))?;
+        let mut command = Command::new(stdio_bus);
+        command.args(["serve", "--config"]).arg(&file).env("RUST_LOG", "info").env(MARK, folder.path());
+        command.env("XDG_STATE_HOME", folder.path()).stdin(Stdio::null()).stdout(Stdio::piped());
+        let child = command.stderr(File::create(log)?).spawn()?;
+        let mut bus = Bus { child, doors: Vec::new(), folder };
+        let mut said = bus.child.stdout.take().map(BufReader::new);
+        for _ in 0..config["listen"].as_array().map_or(1, Vec::len) {
+            let mut line = String::new();
+            if let Some(stdout) = &mut said {
+                stdout.read_line(&mut line)?;
+            }
+            let listening = serde_json::from_str::<Value>(&line).unwrap_or_default();
+            let door = listening["listening"].as_str().and_then(|url| url.parse().ok());
+            let silent = || format!("{} does not say where it listens\n{}", stdio_bus.display(), bus.log());
+            bus.doors.push(door.ok_or_else(|| io::Error::other(silent()))?);
+        }
+        Ok(bus)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Where it listens first.
+    pub(crate) fn door(&self) -> &Target {
+        &self.doors[0]
+    }
+
+    pub(crate) fn doors(&self) -> &[Target] {
+        &self.doors
+    }
+
+    pub(crate) fn client(&self) -> io::Result<Talk> {
+        Talk::to(self.door())
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
+        Ok(kill(Pid::from_raw(self.pid() as i32), signal)?)
+    }
+
+    /// Another configuration in the place of the first one.
+    pub(crate) fn rewrite(&self, config: &Value) -> io::Result<()> {
+        self.rewrite_text(&fill_in(config, self.folder.path()))
+    }
+
+    pub(crate) fn rewrite_text(&self, text: &str) -> io::Result<()> {
+        fs::write(self.folder.path().join("bus.json"), text)
+    }
+
+    pub(crate) fn log(&self) -> String {
+        let bytes = fs::read(self.folder.path().join("log")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    pub(crate) fn status(&self) -> io::Result<Value> {
+        self.client()?.status()
+    }
+
+    /// Waits until this is so; false if it takes too long.
+    pub(crate) fn until(&self, patience: Duration, mut is_so: impl FnMut(&Bus) -> bool) -> bool {
+        let deadline = Instant::now() + patience;
+        loop {
+            if is_so(self) {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// Waits until so many workers of all pools are up.
+    pub(crate) fn until_up(&self, count: usize, patience: Duration) -> io::Result<()> {
+        let mut watcher = self.client()?;
+        match self.until(patience, |_| watcher.status().is_ok_and(|status| up(&status).len() == count)) {
+            true => Ok(()),
+            false => {
+                Err(io::Error::other(format!("not all workers are up within {patience:?}\n{}", self.log())))
+            }
+        }
+    }
+
+    /// Waits for it to leave.
+    pub(crate) fn exit_within(&mut self, patience: Duration) -> Option<ExitStatus> {
+        let deadline = Instant::now() + patience;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Some(status),
+                _ if Instant::now() >= deadline => return None,
+                _ => thread::sleep(LOOK_AGAIN),
+            }
+        }
+    }
+
+    /// What was started by this bus, or is it, and still lives.
+    pub(crate) fn survivors(&self) -> Vec<u32> {
+        cost::marked(&format!("{MARK}={}", self.folder.path().display()))
+    }
+
+    /// Ends what it has left, and says what that was.
+    pub(crate) fn sweep(&self) -> Vec<String> {
+        let left = self.survivors();
+        let names = left.iter().map(|pid| cost::command_line(*pid)).collect();
+        for pid in left {
+            let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
+        }
+        names
+    }
+}
+
+impl Drop for Bus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let gone = self.until(Duration::from_secs(2), |bus| bus.survivors().is_empty());
+        if !gone {
+            self.sweep();
+        }
+    }
+}
+
+/// A pool of echo agents, each with these further arguments.
+pub(crate) fn echo(id: &str, instances: usize, args: &[&str]) -> Value {
+    let args = ["agent", "echo"].iter().chain(args).collect::<Vec<_>>();
+    json!({ "id": id, "command": "stdio-bus", "args": args, "instances": instances, "max_sessions": 100_000 })
+}
+
+/// Number and pid of every worker that is up, in the order of the pools.
+pub(crate) fn up(status: &Value) -> Vec<(u64, i32)> {
+    let pools = status["pools"].as_array().into_iter().flatten();
+    let workers = pools.flat_map(|pool| pool["workers"].as_array().into_iter().flatten());
+    let up = workers.filter(|worker| worker["state"] == "up");
+    up.filter_map(|worker| Some((worker["worker"].as_u64()?, worker["pid"].as_i64()?.try_into().ok()?)))
+        .collect()
+}
+
+fn fill_in(config: &Value, folder: &Path) -> String {
+    config.to_string().replace("@dir", &folder.to_string_lossy())
+}
