@@ -20,7 +20,7 @@ impl Bus {
         }) else {
             return self.concerns_nobody(id, line, envelope, &Refusal::client_gone());
         };
-        let can_answer = self.post.peer(client).is_some_and(|peer| !peer.ended) && self.has_room().is_ok();
+        let can_answer = self.post.peer(client).is_some_and(|peer| !peer.ended);
         self.pass_to(id, client, line, envelope, Some(Cut::new(span, request.as_bytes())));
         if let Some(span) = envelope.elicitation.filter(|_| can_answer) {
             self.remember_elicitation(id, canonical(span.of(line)).into_owned().into(), client);

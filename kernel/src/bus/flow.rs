@@ -6,7 +6,7 @@ use log::warn;
 
 use super::alarm::Alarm;
 use super::answer::{Death, Refusal};
-use super::call::Written;
+use super::call::{CallKey, Party, Who, Written};
 use super::mutant::{Guard, stands};
 use super::{Bus, Reading};
 use crate::key::{Link, WorkerId};
@@ -44,6 +44,17 @@ impl Bus {
     pub(super) fn queue_limit(&self) -> usize {
         let room = self.limits.max_held_bytes.saturating_sub(self.held_bytes());
         self.limits.max_output_queue.min(room / QUEUE_HARD_TIMES)
+    }
+
+    /// The line of this call has begun to be written to the one asked, who can know of it then. Ids can be guessed.
+    pub(super) fn has_begun(&self, by: Party, key: CallKey) -> bool {
+        let link = match self.calls.who(by) {
+            Who::Client(link) => Some(link),
+            Who::Worker(id) => self.workers.get(id.0).and_then(|worker| worker.link),
+            Who::Bus => None,
+        };
+        let call = self.calls.get(key).filter(|_| stands(Guard::Written));
+        link.zip(call).is_none_or(|(link, call)| self.post.unwritten(link, call.written).is_none())
     }
 
     fn hard_limit(&self) -> usize {

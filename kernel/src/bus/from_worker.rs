@@ -66,17 +66,6 @@ impl Bus {
         self.calls.get(key).is_some_and(asked) && self.has_begun(party, key)
     }
 
-    /// The line of this call has begun to be written to the one asked, who can know of it then. Ids can be guessed.
-    pub(super) fn has_begun(&self, by: Party, key: CallKey) -> bool {
-        let link = match self.calls.who(by) {
-            Who::Client(link) => Some(link),
-            Who::Worker(id) => self.workers.get(id.0).and_then(|worker| worker.link),
-            Who::Bus => None,
-        };
-        let call = self.calls.get(key).filter(|_| stands(Guard::Written));
-        link.zip(call).is_none_or(|(link, call)| self.post.unwritten(link, call.written).is_none())
-    }
-
     /// The worker did answer, but nothing that could be passed on.
     fn fail_call(&mut self, id: WorkerId, key: CallKey, refusal: &Refusal) {
         if self.calls.get(key).is_some_and(|call| call.purpose == Purpose::Initialize) {
@@ -364,6 +353,11 @@ impl Bus {
 
     /// A request or notification of a worker.
     fn worker_speaks(&mut self, id: WorkerId, line: &[u8], envelope: &Envelope) {
+        if envelope.kind == Kind::Request
+            && let Err(refusal) = self.has_room()
+        {
+            return self.concerns_nobody(id, line, envelope, &refusal);
+        }
         let Some(worker) = self.workers.get_mut(id.0) else { return };
         if matches!(worker.speech, Speech::Reserved(_)) {
             // All that is known of it is of its next life.
@@ -435,9 +429,6 @@ impl Bus {
         let child = self.adopt_child(id, key, line, envelope);
         let mut call = None;
         if let Some(span) = envelope.id {
-            if let Err(refusal) = self.has_room() {
-                return self.concerns_nobody(id, line, envelope, &refusal);
-            }
             let Some(worker) = self.workers.get(id.0) else { return };
             let key = self.calls.ask(worker.party, asked, Id::new(span.of(line)), Purpose::Ask, Some(key));
             call = Some((key, span, Decimal::of(key.wire())));
@@ -528,9 +519,6 @@ impl Bus {
             self.post.send(to, line, cuts.iter());
             return;
         };
-        if let Err(refusal) = self.has_room() {
-            return self.concerns_nobody(id, line, envelope, &refusal);
-        }
         let call = self.calls.ask(worker.party, peer.party, Id::new(span.of(line)), Purpose::Ask, None);
         let wire = Decimal::of(call.wire());
         cuts.add(span, wire.as_bytes());

@@ -294,7 +294,7 @@ fn a_mark_is_found_at_every_place_of_a_string() {
         let step = if cfg!(miri) { 29 } else { 1 };
         let near = (0..200).step_by(step).flat_map(|before| [0, 1, 7, 8, 100].map(|after| (before, after)));
         let far = (BLOCK_BYTES + 50..BLOCK_BYTES + 80)
-            .step_by(step)
+            .filter(|_| !cfg!(miri))
             .flat_map(|before| [3, 2 * BLOCK_BYTES].map(|after| (before, after)));
         for (before, after) in near.chain(far) {
             let mut line = b"{\"method\":\"m\",\"x\":\"".to_vec();
