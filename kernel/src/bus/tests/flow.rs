@@ -137,7 +137,8 @@ fn limits_are_answered_busy() {
     }
     bus.sees_error(client, json!(3), "busy");
     let worker = bus.worker(0);
-    (bus.sees(worker), bus.sees(worker));
+    bus.sees(worker);
+    bus.sees(worker);
     bus.sends(worker, r#"{"id":4,"method":"_ask"}"#);
     bus.sees_error(worker, json!(4), "busy");
     bus.sees_nothing(client);
