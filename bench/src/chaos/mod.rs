@@ -38,8 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const MOURNING: Duration = Duration::from_millis(50);
 /// Of a soak.
 const ROUND: Duration = Duration::from_secs(8);
-/// What the allocator may keep for later: less than what waited for all who stalled. That it does not grow from there is
-/// for `soak` to show.
+/// What the allocator may keep for later: less than what waited for all who stalled.
+/// That it does not grow further is for `soak` to show.
 const KEPT_BYTES: u64 = 64 << 20;
 
 #[derive(clap::Args)]

@@ -5,10 +5,11 @@
 //! its environment, nobody is found.
 
 use std::env;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::process;
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -22,9 +23,10 @@ const LOOKS_APART: Duration = Duration::from_millis(2);
 pub(super) struct Family(String);
 
 impl Family {
-    pub(super) fn new() -> Family {
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Family(format!("{}-{:x}", process::id(), since_1970.as_nanos()))
+    pub(super) fn new() -> io::Result<Family> {
+        let mut number = [0; 16];
+        File::open("/dev/urandom")?.read_exact(&mut number)?;
+        Ok(Family(format!("{}-{:x}", process::id(), u128::from_ne_bytes(number))))
     }
 
     pub(super) fn name(&self) -> &str {
@@ -85,7 +87,7 @@ mod tests {
 
     #[test]
     fn no_two_lives_have_the_same_name_and_nobody_is_in_a_new_one() {
-        let (one, other) = (Family::new(), Family::new());
+        let (one, other) = (Family::new().unwrap(), Family::new().unwrap());
         assert_ne!(one.name(), other.name());
         assert!(members(one.name()).is_empty());
     }

@@ -101,7 +101,7 @@ impl Guard {
         limits: FoundLimits,
         now: Moment,
     ) -> io::Result<Guard> {
-        let (groups, family) = (BTreeSet::new(), Family::new());
+        let (groups, family) = (BTreeSet::new(), Family::new()?);
         let mut guard =
             Guard { binary, args, limits, running: None, groups, family, started: now, again: None };
         guard.running = Some(guard.launch()?);
