@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use crate::harness::{Bus, Client, Puppet, limited, one_pool, open_fds, puppets, request};
 
@@ -166,19 +165,4 @@ fn after_an_abort_nothing_is_left_within_two_seconds() {
     bus.signal(Signal::SIGABRT);
     assert!(!bus.exit_status().success());
     bus.leaves_nothing_within(Duration::from_secs(2));
-}
-
-#[test]
-fn a_socket_file_that_was_removed_is_missed_by_nobody_who_is_in() {
-    let folder = TempDir::new().expect("a temporary folder");
-    let listen = format!("unix://{}/bus.sock", folder.path().display());
-    let mut bus = Bus::start(json!({ "pools": [puppets("p", 1)], "listen": [listen] }));
-    let mut puppet = bus.puppet();
-    let mut client = bus.client();
-    is_served(&mut client, &mut puppet);
-    folder.close().expect("a folder of ours");
-    is_served(&mut client, &mut puppet);
-    bus.signal(Signal::SIGTERM);
-    client.is_closed();
-    assert_eq!(bus.exit_status().code(), Some(0));
 }
