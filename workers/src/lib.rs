@@ -1,3 +1,11 @@
 //! Agents that run inside pools of stdio Bus.
 
+mod disk;
+mod incoming;
+mod lines;
+mod listing;
+mod name;
+mod rpc;
+mod stamp;
+
 pub mod echo;

@@ -15,7 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::Options;
 use super::agent::Agent;
-use super::lines::Lines;
+use crate::lines::Lines;
 
 pub(super) fn run(options: Options) -> ExitCode {
     match speak(options) {
