@@ -5,7 +5,9 @@ mod incoming;
 mod lines;
 mod listing;
 mod name;
+mod ready;
 mod rpc;
 mod stamp;
 
 pub mod echo;
+pub mod openai;

@@ -8,6 +8,7 @@ use crate::stamp::iso_8601;
 
 /// Sessions on one page.
 const PAGE: usize = 100;
+const TITLE_CHARS: usize = 60;
 
 /// What is told of a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,6 +45,15 @@ pub(crate) fn page(mut infos: Vec<Info>, wanted: Wanted) -> Result<Value, Refusa
     Ok(result)
 }
 
+/// A session is called by the beginning of its first prompt.
+pub(crate) fn title(prompt: &str) -> Option<String> {
+    let line = prompt.lines().map(str::trim).find(|line| !line.is_empty())?;
+    match line.char_indices().nth(TITLE_CHARS) {
+        Some((end, _)) => Some(format!("{}…", line[..end].trim_end())),
+        None => Some(line.to_owned()),
+    }
+}
+
 fn listed(info: &Info) -> Value {
     let mut shape =
         json!({ "sessionId": info.name, "cwd": info.cwd, "updatedAt": iso_8601(info.updated_ms) });
@@ -59,4 +69,16 @@ fn page_start(cursor: &str) -> Result<(u64, &str), Refusal> {
         .split_once('.')
         .and_then(|(updated_ms, name)| Some((updated_ms.parse().ok()?, name)))
         .ok_or_else(|| Refusal::new(INVALID_PARAMS, "Invalid params: this cursor is none of ours"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_title_is_one_short_line() {
+        assert_eq!(title("\n  fix the build \nplease"), Some("fix the build".to_owned()));
+        assert_eq!(title(" \n"), None);
+        assert_eq!(title(&"é".repeat(61)), Some(format!("{}…", "é".repeat(60))));
+    }
 }

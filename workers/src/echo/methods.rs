@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use super::agent::{Agent, Open};
 use super::command::{self, Scene};
 use super::out::Speaker;
-use super::record::{Entry, Mode, Record, Split, title};
+use super::record::{Entry, Mode, Record, Split};
 use super::shapes;
 use super::turn::Turn;
-use crate::listing;
+use crate::listing::{self, title};
 use crate::rpc::{Asker, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, NOT_FOUND, Refusal};
 
 impl Agent {
