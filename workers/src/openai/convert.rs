@@ -187,7 +187,8 @@ mod tests {
     #[test]
     fn a_loaded_session_is_told_as_it_went() {
         let call = ToolCall::new("1".to_owned(), "read_file".to_owned(), r#"{"path":"/a"}"#.to_owned());
-        let prompt = json!([{ "type": "text", "text": "look" }, { "type": "image", "mimeType": "image/png", "data": "AAAA" }]);
+        let image = json!({ "type": "image", "mimeType": "image/png", "data": "AAAA" });
+        let prompt = json!([{ "type": "text", "text": "look" }, image]);
         let history = [
             Message::User { content: content(&serde_json::from_value::<Vec<_>>(prompt).unwrap()).unwrap() },
             Message::Assistant { content: Some(String::new()), tool_calls: vec![call] },
@@ -197,14 +198,16 @@ mod tests {
         let told = json!(replay(&history));
         let kinds: Vec<_> = told.as_array().unwrap().iter().map(|update| &update["sessionUpdate"]).collect();
         assert_eq!(kinds, ["user_message_chunk", "user_message_chunk", "tool_call", "agent_message_chunk"]);
-        assert_eq!(told[1]["content"], json!({ "type": "image", "mimeType": "image/png", "data": "AAAA" }));
+        assert_eq!(told[1]["content"], image);
         assert_eq!(told[2]["status"], "completed");
         assert_eq!(told[2]["content"][0]["content"]["text"], "text of a");
     }
 
     proptest! {
         #[test]
-        fn texts_are_joined_by_newlines_and_nothing_else_is_done_to_them(texts in prop::collection::vec(".{0,20}", 0..6)) {
+        fn texts_are_joined_by_newlines_and_nothing_else_is_done_to_them(
+            texts in prop::collection::vec(".{0,20}", 0..6),
+        ) {
             let blocks: Vec<_> = texts.iter().map(|text| acp::ContentBlock::from(text.as_str())).collect();
             prop_assert_eq!(content(&blocks), Ok(Content::Text(texts.join("\n"))));
         }

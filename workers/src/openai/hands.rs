@@ -1,7 +1,7 @@
 //! What a model asks for, done with the client's hands: announced, permitted, done, reported.
 //!
-//! A failure is no end of the turn: it goes back to the model, which may do better. Nothing that changes something is done
-//! before the user has allowed it, except where the session's mode says so.
+//! A failure is no end of the turn: it goes back to the model, which may do better. Nothing that changes
+//! something is done before the user has allowed it, except where the session's mode says so.
 
 use std::path::Path;
 use std::time::Duration;
@@ -25,7 +25,8 @@ const ALLOW_ALWAYS: &str = "allow_always";
 const REJECT_ONCE: &str = "reject_once";
 
 /// A file as it is to be.
-struct Change {
+struct Change<'a> {
+    path: &'a Path,
     old_text: Option<String>,
     new_text: String,
 }
@@ -78,7 +79,7 @@ impl Turn {
             Ok(change) => change,
             Err(why) => return Ok(Outcome::failed(why)),
         };
-        let content = change.as_ref().map(|(path, change)| vec![diff(path, change)]);
+        let content = change.as_ref().map(|change| vec![diff(change)]);
         if let Some(content) = &content {
             self.update(id, acp::ToolCallUpdateFields::new().content(content.clone()))?;
         }
@@ -92,7 +93,8 @@ impl Turn {
                 Err(why) => Outcome::failed(why),
             },
             (Deed::Run { command }, _) => self.run_command(id, command)?,
-            (_, Some((path, change))) => {
+            (_, Some(change)) => {
+                let path = change.path;
                 let mut params = self.params();
                 params["path"] = json!(path);
                 params["content"] = json!(change.new_text);
@@ -109,17 +111,17 @@ impl Turn {
     }
 
     /// The change that a deed makes to a file, for those that make one.
-    fn prepare<'a>(&self, deed: &'a Deed) -> Result<Result<Option<(&'a Path, Change)>, String>, End> {
+    fn prepare<'a>(&self, deed: &'a Deed) -> Result<Result<Option<Change<'a>>, String>, End> {
         Ok(match deed {
             Deed::Read { .. } | Deed::Run { .. } => Ok(None),
             Deed::Write { path, content } => {
                 let can_read = self.hands()?.0.reads;
                 let old_text = if can_read { self.read_file(path, None, None)?.ok() } else { None };
-                Ok(Some((path, Change { old_text, new_text: content.clone() })))
+                Ok(Some(Change { path, old_text, new_text: content.clone() }))
             }
             Deed::Edit { path, old_text, new_text } => self.read_file(path, None, None)?.and_then(|text| {
                 let new_text = edited(&text, old_text, new_text)?;
-                Ok(Some((path.as_path(), Change { old_text: Some(text), new_text })))
+                Ok(Some(Change { path, old_text: Some(text), new_text }))
             }),
         })
     }
@@ -231,8 +233,8 @@ impl Turn {
     }
 }
 
-fn diff(path: &Path, change: &Change) -> acp::ToolCallContent {
-    acp::Diff::new(path, change.new_text.clone()).old_text(change.old_text.clone()).into()
+fn diff(change: &Change<'_>) -> acp::ToolCallContent {
+    acp::Diff::new(change.path, change.new_text.clone()).old_text(change.old_text.clone()).into()
 }
 
 /// The beginning, on a letter's border.

@@ -1,7 +1,7 @@
 //! What all threads of the agent share.
 //!
-//! Locks are taken in this order: the table of sessions, one session, then any of the small ones (models, quirks, asked,
-//! stdout), which are never held while another is taken.
+//! Locks are taken in this order: the table of sessions, one session, then any of the small ones (models,
+//! quirks, asked, stdout), which are never held while another is taken.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

@@ -1,8 +1,8 @@
 //! The OpenAI agent: an ACP agent in front of any endpoint that speaks Chat Completions.
 //!
-//! The main thread reads stdin and answers all but prompts at once; each running prompt has a thread of its own, so a slow
-//! one delays nobody. What parses, converts and decides is pure (`sse`, `reply`, `convert`, `history`, `retry`, `tools`);
-//! `http`, `out`, `turn` and `stdio` are all it has of the world.
+//! The main thread reads stdin and answers all but prompts at once; each running prompt has a thread of its
+//! own, so a slow one delays nobody. What parses, converts and decides is pure (`sse`, `reply`, `convert`,
+//! `history`, `retry`, `tools`); `http`, `out`, `turn` and `stdio` are all it has of the world.
 
 mod agent;
 mod config;

@@ -1,7 +1,7 @@
 //! The models that a client can choose from: what the user lists, else what `GET /models` says.
 //!
-//! Asked for in the background and again when the answer is old, so that no session waits for it. An endpoint that has no
-//! such list leaves the one model of the environment.
+//! Asked for in the background and again when the answer is old, so that no session waits for it. An endpoint
+//! that has no such list leaves the one model of the environment.
 
 use std::time::{Duration, Instant};
 

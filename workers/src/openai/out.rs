@@ -1,7 +1,7 @@
 //! Stdout: whole messages of many threads, one a line.
 //!
-//! A message is put together first and written under the lock, so that none is torn. When nobody reads any more there is
-//! nobody to work for: the process ends.
+//! A message is put together first and written under the lock, so that none is torn. When nobody reads any more
+//! there is nobody to work for: the process ends.
 
 use std::fs::File;
 use std::io::ErrorKind;

@@ -1,8 +1,9 @@
 //! One streamed answer of a model, as it adds up: text, thoughts, tool calls, how it ended, what it cost.
 //!
-//! Takes events and gives the pieces to be said at once. Forgiving in everything that servers do differently: the three
-//! spellings of reasoning, text as parts, tool calls with no index or no id, arguments as an object, usage with or without
-//! choices. What it cannot read it skips and reports; what says that the server failed is a fault. No I/O.
+//! Takes events and gives the pieces to be said at once. Forgiving in everything that servers do differently:
+//! the three spellings of reasoning, text as parts, tool calls with no index or no id, arguments as an object,
+//! usage with or without choices. What it cannot read it skips and reports; what says that the server failed is
+//! a fault. No I/O.
 
 use serde_json::Value;
 
@@ -324,8 +325,9 @@ mod tests {
         let whole = json!({ "tool_calls": [{ "function": { "name": "f", "arguments": { "x": 1 } } },
                                            { "function": { "name": "g" } }] });
         assert_eq!(calls(&[whole]), [call("call_0", "f", "{\"x\":1}"), call("call_1", "g", "{}")]);
-        let same_index = json!({ "tool_calls": [{ "index": 0, "id": "a", "function": { "name": "f", "arguments": "{}" } },
-                                                { "index": 0, "id": "b", "function": { "name": "f", "arguments": "{}" } }] });
+        let function = json!({ "name": "f", "arguments": "{}" });
+        let same_index = json!({ "tool_calls": [{ "index": 0, "id": "a", "function": function },
+                                                { "index": 0, "id": "b", "function": function }] });
         assert_eq!(calls(&[same_index]).len(), 2);
         let by_id = [
             json!({ "tool_calls": [{ "id": "a", "function": { "name": "f", "arguments": "{" } }] }),

@@ -1,8 +1,8 @@
 //! An open session: its record, and the turn that runs in it.
 //!
-//! Everything a turn says, keeps or answers is done under the session's lock and only while the turn is the running one. So
-//! whoever ends a turn (itself, a cancel, a close) has the last word: after the answer nothing more of it is heard, even
-//! if its thread still hangs in a connect.
+//! Everything a turn says, keeps or answers is done under the session's lock and only while the turn is the
+//! running one. So whoever ends a turn (itself, a cancel, a close) has the last word: after the answer nothing
+//! more of it is heard, even if its thread still hangs in a connect.
 
 use std::collections::HashSet;
 use std::sync::mpsc::Sender;

@@ -183,7 +183,8 @@ mod tests {
             let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
             cuts.sort_unstable();
             let ends = cuts.iter().copied().chain([bytes.len()]);
-            let chunks: Vec<_> = [0].into_iter().chain(cuts.iter().copied()).zip(ends).map(|(a, b)| &bytes[a..b]).collect();
+            let begins = [0].into_iter().chain(cuts.iter().copied());
+            let chunks: Vec<_> = begins.zip(ends).map(|(begin, end)| &bytes[begin..end]).collect();
             prop_assert_eq!(read(&chunks), read(&[bytes]));
         }
 

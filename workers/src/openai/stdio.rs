@@ -1,7 +1,7 @@
 //! The agent's process: stdin, signals, and the end.
 //!
-//! The end of stdin, SIGTERM and SIGINT all mean the same: running turns are answered as cancelled, and the process is gone
-//! within a second whatever still hangs.
+//! The end of stdin, SIGTERM and SIGINT all mean the same: running turns are answered as cancelled, and the
+//! process is gone within a second whatever still hangs.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};

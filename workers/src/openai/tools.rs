@@ -1,7 +1,7 @@
 //! The tools that a model is offered, and what it means when it calls one.
 //!
-//! Each is done with the client's own hands, so only those are offered that the client has. Pure: no asking and no doing,
-//! which is in `hands`.
+//! Each is done with the client's own hands, so only those are offered that the client has. Pure: no asking and
+//! no doing, which is in `hands`.
 
 use std::path::{Path, PathBuf};
 

@@ -110,16 +110,13 @@ pub(super) fn begin(
 
 impl Turn {
     fn run(mut self) {
-        let ended = match self.converse() {
+        // One that is gone has been answered by whoever ended it.
+        let _ = match self.converse() {
             Ok(reason) => self.finish(reason),
             Err(End::Cancelled) => self.finish(acp::StopReason::Cancelled),
             Err(End::Fault(fault)) => self.fail(&fault),
-            Err(End::Gone) => return,
+            Err(End::Gone) => Err(Gone),
         };
-        // A turn that ended in peace leaves a connection that can be used again.
-        if ended.is_ok() {
-            self.house.http.give_back(self.http);
-        }
     }
 
     fn converse(&mut self) -> Result<acp::StopReason, End> {
@@ -439,6 +436,8 @@ impl Turn {
     fn answer(&self, outcome: Result<&impl Serialize, &Value>) -> Result<(), Gone> {
         let mut state = self.session.lock_for(self.number)?;
         let running = state.turn.take().expect("the lock is only had while it runs");
+        // Before the answer, so that the next prompt finds the connection.
+        self.house.http.give_back(running.http);
         self.house.out.answer_waiter(&running.waiter, outcome);
         Ok(())
     }
