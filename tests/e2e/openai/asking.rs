@@ -34,7 +34,7 @@ fn a_cancel_is_felt_before_the_headers_and_between_two_tries() {
     silent.sees_the_end();
     let id = stage.prompts(&session, "go");
     stage.server.is_asked().refuses(429, "retry-after: 55\r\n", "");
-    stage.bus.log_has("Trying again in");
+    stage.bus.log_has("(trying again in");
     stage.cancels(&session);
     assert_eq!(stage.until_answer(id).stop(), "cancelled");
     assert_eq!(stage.says(&session, "go", "yes").said(), "yes");

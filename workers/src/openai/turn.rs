@@ -195,7 +195,7 @@ impl Turn {
             let pause = retry::pause(house.config.patience, made, status, &failure.wish, house.chance());
             let Some(pause) = pause else { return Err(failure.fault.into()) };
             let text = house.config.redact(&failure.fault.text(&shown(&url)));
-            log(format_args!("{} Trying again in {pause:.1?}.", text.replace('\n', " ")));
+            log(format_args!("{} (trying again in {pause:.1?})", text.replace('\n', " ")));
             self.rest(pause)?;
         }
     }
