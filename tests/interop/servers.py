@@ -8,7 +8,9 @@ import json
 import os
 import pathlib
 import socket
+import ssl
 import subprocess
+import threading
 import time
 import types
 import urllib.request
@@ -161,6 +163,42 @@ class Talk:
         return self.listed
 
 
+class TlsDoor:
+    """TLS in front of a server: a relay with a certificate that only the file `ca` vouches for."""
+
+    def __init__(self, port, folder):
+        python = str(install.pip("trustme") / "python")
+        subprocess.run([python, "-m", "trustme", "-q", "-d", str(folder)], check=True)
+        self.ca, self.port = folder / "client.pem", port
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(folder / "server.pem", folder / "server.key")
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"https://localhost:{self.listener.getsockname()[1]}/v1"
+        self.door = context.wrap_socket(self.listener, server_side=True)
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            try:
+                one, _ = self.door.accept()
+            except ssl.SSLError:
+                continue  # A client that does not trust the certificate, as some checks want it.
+            except OSError:
+                return
+            other = socket.create_connection(("127.0.0.1", self.port))
+            for source, sink in ((one, other), (other, one)):
+                threading.Thread(target=self.pump, args=(source, sink), daemon=True).start()
+
+    @staticmethod
+    def pump(source, sink):
+        try:
+            while chunk := source.recv(65536):
+                sink.sendall(chunk)
+            sink.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # Either side may leave.
+
+
 class Server:
     """A server process on a free port, ready when its port answers."""
 
@@ -213,6 +251,7 @@ class Aimock(Server):
         command = [program, "--port", str(self.port), "--fixtures", str(fixtures), "--strict", "--validate-on-load"]
         node = f"{install.node_folder()}:{os.environ['PATH']}"
         self.start(command, run, folder, PATH=node, AIMOCK_API_KEYS=self.key)
+        self.tls = TlsDoor(self.port, folder)
 
     @staticmethod
     def fixtures():
@@ -317,7 +356,22 @@ class Aimock(Server):
         turn = talk.prompt("hello")
         expect(turn.said.startswith("Hello from aimock"), str(turn))
 
-    checks = [text, reasoning, tool, bad_key, rate_limit, server_error, length, disconnect, cancel, listed, azure]
+    @with_env(lambda server: {"OPENAI_BASE_URL": server.tls.url, "SSL_CERT_FILE": str(server.tls.ca)})
+    def trusted(self, talk):
+        """TLS with a certificate of a root that is trusted"""
+        for _ in range(2):
+            turn = talk.prompt("hello")
+            expect(turn.said.startswith("Hello from aimock"), str(turn))
+        turn = talk.prompt("slow", at_first_word=lambda: talk.tell("session/cancel"))
+        expect(turn.stop == "cancelled", str(turn.stop))
+
+    @with_env(lambda server: {"OPENAI_BASE_URL": server.tls.url})
+    def not_trusted(self, talk):
+        """TLS with a certificate of nobody known is refused and named"""
+        turn = talk.prompt("hello")
+        expect(turn.said.startswith("Network error connecting to https://") and "certificate" in turn.said, str(turn))
+
+    checks = [text, reasoning, tool, bad_key, rate_limit, server_error, length, disconnect, cancel, listed, azure, trusted, not_trusted]
 
 
 class Llama(Server):

@@ -81,6 +81,7 @@ def fetch_all(chosen, programs):
     for name in install.PINS["sdist"]:
         install.sdist(name)
     install.npm("aimock")
+    install.pip("trustme")
 
 
 def parse(arguments):

@@ -158,6 +158,30 @@ fn one_slow_session_delays_no_other_and_takes_one_prompt_at_a_time() {
 }
 
 #[test]
+fn many_sessions_are_at_work_in_one_process_at_once() {
+    let mut stage = Stage::new();
+    let sessions: Vec<_> = (0..40).map(|_| stage.session()).collect();
+    let mut waiting: Vec<_> = sessions.iter().map(|session| stage.prompts(session, session)).collect();
+    // The last has asked the model before the first is answered.
+    let exchanges: Vec<_> = sessions.iter().map(|_| stage.server.is_asked()).collect();
+    for exchange in exchanges {
+        let asked = exchange.body["messages"][0]["content"].clone();
+        exchange.streams(&[json!({ "content": asked })], "stop");
+    }
+    let mut said = std::collections::HashMap::new();
+    while !waiting.is_empty() {
+        let message = stage.client.hears();
+        let update = &message["params"]["update"];
+        if update["sessionUpdate"] == "agent_message_chunk" {
+            said.insert(message["params"]["sessionId"].clone(), update["content"]["text"].clone());
+        }
+        waiting.retain(|id| message["id"] != *id);
+    }
+    assert_eq!(said.len(), 40);
+    assert!(said.iter().all(|(session, text)| session == text), "each heard its own: {said:?}");
+}
+
+#[test]
 fn a_connection_is_used_again_after_a_turn() {
     let mut stage = Stage::with(json!({ "OPENAI_MODELS": "test-model" }), &[]);
     let session = stage.session();

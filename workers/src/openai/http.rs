@@ -85,7 +85,7 @@ impl Http {
             let fault = Fault::Status { status, message: message_of(&read_some(response.into_body())) };
             return Err(Failure { fault, wish });
         }
-        let is_json = response.body().mime_type().is_some_and(|kind| kind.ends_with("json"));
+        let is_json = response.body().mime_type().is_some_and(|kind| kind == "application/json");
         Ok(Answer { is_stream: !is_json, body: response.into_body() })
     }
 
