@@ -99,6 +99,46 @@ fn sigterm_and_the_end_of_stdin_end_it_with_the_turn_answered() {
 }
 
 #[test]
+fn a_client_that_does_not_read_does_not_keep_it() {
+    let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
+    let mut agent = Running::new(&server.url, folder.path());
+    let exchange = agent.prompts(&server);
+    exchange.begins();
+    let flood = std::thread::spawn(move || {
+        let text = "x".repeat(60_000);
+        // More than all pipes and sockets between here and the client hold.
+        (0..400).for_each(|_| exchange.delta(&json!({ "content": text })));
+    });
+    agent.hears();
+    kill(Pid::from_raw(agent.child.id() as i32), Signal::SIGTERM).expect("it runs");
+    let deadline = Instant::now() + PATIENCE;
+    while agent.child.try_wait().expect("it is our child").is_none() {
+        assert!(Instant::now() < deadline, "it stays");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    flood.join().unwrap();
+}
+
+#[test]
+fn it_speaks_version_one_whatever_it_is_offered() {
+    let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
+    let mut agent = Running::new(&server.url, folder.path());
+    for version in [0, 1, 2, 99, 65535] {
+        agent.says(&request(version, "initialize", json!({ "protocolVersion": version })));
+        let result = agent.hears()["result"].clone();
+        assert_eq!((&result["protocolVersion"], &result["authMethods"]), (&json!(1), &json!([])));
+        assert_eq!(result["agentInfo"]["name"], "openai-agent");
+        let prompts = json!({ "image": true, "audio": false, "embeddedContext": true });
+        assert_eq!(result["agentCapabilities"]["promptCapabilities"], prompts);
+        assert_eq!(result["agentCapabilities"]["mcpCapabilities"], json!({ "http": false, "sse": false }));
+    }
+    agent.says(&request(1, "authenticate", json!({ "methodId": "anything" })));
+    assert_eq!(agent.hears()["result"], json!({}));
+    let _ = agent.child.kill();
+    let _ = agent.child.wait();
+}
+
+#[test]
 fn it_talks_without_initialize_and_says_what_is_no_message() {
     let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
     let mut agent = Running::new(&server.url, folder.path());
