@@ -29,7 +29,7 @@ Environment (an empty variable is an unset one):
   OPENAI_PROJECT_ID           sent as `OpenAI-Project`
   AZURE_OPENAI_API_KEY        sent as `api-key`, instead of the bearer key
   OPENAI_API_VERSION          added to the URL as `api-version`
-  OPENAI_CONNECT_TIMEOUT_SEC  for name and connection [10]
+  OPENAI_CONNECT_TIMEOUT_SEC  for the connection [10]
   OPENAI_TIMEOUT_SEC          for each wait for the server's next byte [300]
   OPENAI_MAX_RETRIES          requests after a first one that failed in passing [2]
   OPENAI_MAX_RETRY_SEC        longest wait that a server may ask for [60]
@@ -37,7 +37,7 @@ Environment (an empty variable is an unset one):
   OPENAI_CONTEXT_TOKENS       size of the context window, where GET /models does not say it [128000]
   OPENAI_TOOLS                on, off: offer the client's files and terminal to the model [on]
   OPENAI_MAX_STEPS            requests in one turn [50]
-  OPENAI_THINK_TAGS           on, off: take a leading <think>..</think> of an answer as thought [off]
+  OPENAI_THINK_TAGS           on, off: take a leading <think>..</think> as thought [off]
   HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY as usual";
 
 pub(super) struct Config {
