@@ -171,5 +171,6 @@ fn silence_has_an_end() {
     let silent = stage.server.is_asked();
     silent.begins();
     silent.delta(&json!({ "content": "a" }));
-    assert!(stage.until_answer(id).said().contains("nothing came in time"));
+    // On a busy machine even the first byte may be late.
+    assert!(stage.until_answer(id).said().contains("in time (OPENAI_TIMEOUT_SEC)"));
 }
