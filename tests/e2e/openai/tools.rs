@@ -191,6 +191,19 @@ fn bad_calls_go_back_to_the_model_and_steps_have_an_end() {
 }
 
 #[test]
+fn a_tool_that_was_not_offered_is_not_there() {
+    let mut stage = Stage::with(json!({ "OPENAI_TOOLS": "off" }), &[]);
+    let session = stage.session_that_can(all_hands());
+    let id = stage.prompts(&session, "go");
+    let exchange = stage.server.is_asked();
+    assert!(exchange.body.get("tools").is_none());
+    let wanted = call("c1", "run_command", &json!({ "command": "ls" }));
+    exchange.streams(&[json!({ "tool_calls": [wanted] })], "tool_calls");
+    assert_eq!(stage.model_hears(), "Error: there is no tool called run_command");
+    assert_eq!(stage.until_answer(id).stop(), "end_turn");
+}
+
+#[test]
 fn a_model_that_knows_no_tools_is_asked_without() {
     let mut stage = Stage::new();
     let session = stage.session_that_can(all_hands());

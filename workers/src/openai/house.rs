@@ -21,8 +21,9 @@ use super::config::Config;
 use super::http::Http;
 use super::models::{self, Models};
 use super::out::Out;
-use super::record::{Entry, Record};
+use super::record::{Entry, Mode, Record};
 use super::session::{News, Session, State};
+use super::tools::Hands;
 use super::url::shown;
 use super::wire::Quirks;
 use super::{Options, log, shapes};
@@ -108,7 +109,12 @@ impl House {
 
     pub(super) fn learn(&self, model: &str, quirks: Quirks) {
         log(format_args!("{model} does not take everything, and is asked without it: {quirks:?}"));
-        lock(&self.quirks).insert(model.to_owned(), quirks);
+        lock(&self.quirks).entry(model.to_owned()).or_default().add(quirks);
+    }
+
+    /// With what a model may do things in a session of this mode.
+    pub(super) fn hands(&self, mode: Mode) -> Hands {
+        if self.config.has_tools { Hands::new(&self.client(), mode) } else { Hands::default() }
     }
 
     /// An id for a request whose answer these are told.

@@ -28,6 +28,7 @@ impl Models {
     /// The user's own list, which is never asked for.
     pub(super) fn fixed(ids: &[String]) -> Models {
         let model = |id: &String| Model { id: id.clone(), context_tokens: None };
+        // As if somebody asked for ever: nobody else will.
         Models { known: ids.iter().map(model).collect(), asked: None, is_asking: !ids.is_empty() }
     }
 

@@ -21,6 +21,17 @@ pub(super) struct Usage {
     pub(super) cached: u64,
 }
 
+impl Usage {
+    /// As far as numbers go: a server may say anything.
+    pub(super) fn add(&mut self, other: Usage) {
+        self.input = self.input.saturating_add(other.input);
+        self.output = self.output.saturating_add(other.output);
+        self.total = self.total.saturating_add(other.total);
+        self.thought = self.thought.saturating_add(other.thought);
+        self.cached = self.cached.saturating_add(other.cached);
+    }
+}
+
 pub(super) struct Reply {
     pub(super) text: String,
     pub(super) usage: Option<Usage>,

@@ -201,14 +201,13 @@ impl Turn {
     }
 
     fn scene(&self) -> Result<Scene, Gone> {
-        let (client, config) = (self.house.client().clone(), &self.house.config);
+        let config = &self.house.config;
         let state = self.session.lock_for(self.number)?;
         let record = &state.record;
-        let hands = if config.has_tools { Hands::new(&client, record.mode) } else { Hands::default() };
         Ok(Scene {
             model: record.model.clone().unwrap_or_else(|| config.model.clone()),
             cwd: PathBuf::from(&record.cwd),
-            hands,
+            hands: self.house.hands(record.mode),
             messages: to_send(config.system_prompt.as_deref(), &record.history, config.history_tokens),
         })
     }
@@ -356,10 +355,9 @@ impl Turn {
     }
 
     pub(super) fn hands(&self) -> Result<(Hands, Mode, PathBuf), Gone> {
-        let client = self.house.client().clone();
         let state = self.session.lock_for(self.number)?;
         let mode = state.record.mode;
-        Ok((Hands::new(&client, mode), mode, Path::new(&state.record.cwd).to_owned()))
+        Ok((self.house.hands(mode), mode, Path::new(&state.record.cwd).to_owned()))
     }
 
     /// What came at once is said at once, and in as few words.
@@ -393,11 +391,7 @@ impl Turn {
     fn tell_usage(&mut self, usage: Option<Usage>) -> Result<(), Gone> {
         let Some(usage) = usage else { return Ok(()) };
         let sum = self.usage.get_or_insert_default();
-        sum.input += usage.input;
-        sum.output += usage.output;
-        sum.total += usage.total;
-        sum.thought += usage.thought;
-        sum.cached += usage.cached;
+        sum.add(usage);
         let state = self.session.lock_for(self.number)?;
         let config = &self.house.config;
         let model = state.record.model.as_deref().unwrap_or(&config.model);

@@ -91,6 +91,15 @@ pub(super) struct Quirks {
     pub(super) no_tools: bool,
 }
 
+impl Quirks {
+    /// Another turn may have learned something else meanwhile.
+    pub(super) fn add(&mut self, other: Quirks) {
+        self.no_stream_options |= other.no_stream_options;
+        self.wants_completion_tokens |= other.wants_completion_tokens;
+        self.no_tools |= other.no_tools;
+    }
+}
+
 pub(super) struct Request<'a> {
     pub(super) model: &'a str,
     pub(super) messages: &'a [Message],
