@@ -4,12 +4,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use workers::echo;
+use workers::{echo, openai};
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Agent {
     /// An agent that says every prompt back, for trying things out and for load tests
     Echo(EchoArgs),
+    /// An agent in front of any endpoint that speaks OpenAI's Chat Completions
+    #[command(name = "openai", after_help = openai::VARIABLES)]
+    OpenAi(OpenAiArgs),
 }
 
 #[derive(clap::Args)]
@@ -31,6 +34,22 @@ pub(crate) struct EchoArgs {
     state: Option<PathBuf>,
 }
 
+#[derive(clap::Args)]
+pub(crate) struct OpenAiArgs {
+    /// How a prompt that failed is answered: as a message of the agent, or as a JSON-RPC error
+    #[arg(long, value_name = "HOW", default_value = "text")]
+    errors: Errors,
+    /// Keep sessions in this folder [default: stdio-bus/openai in the user's state folder]
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Errors {
+    Text,
+    Rpc,
+}
+
 pub(crate) fn run(agent: Agent) -> ExitCode {
     match agent {
         Agent::Echo(args) => echo::run(echo::Options {
@@ -38,6 +57,13 @@ pub(crate) fn run(agent: Agent) -> ExitCode {
             chunk_bytes: args.chunk_bytes,
             delay: Duration::from_millis(args.delay_ms),
             flush_each: args.flush_each,
+            state: args.state,
+        }),
+        Agent::OpenAi(args) => openai::run(openai::Options {
+            errors: match args.errors {
+                Errors::Text => openai::Errors::Text,
+                Errors::Rpc => openai::Errors::Rpc,
+            },
             state: args.state,
         }),
     }

@@ -20,6 +20,7 @@ mod run;
 mod soak;
 mod stage;
 mod talk;
+mod ttft;
 mod wire;
 
 use std::process::ExitCode;
@@ -57,6 +58,8 @@ enum Command {
     Bounds(bounds::Args),
     /// Chaos for a long time: does the bus hold more and more?
     Soak(soak::Args),
+    /// Measure what the OpenAI agent adds to the time until the first token
+    Ttft(ttft::Args),
 }
 
 fn main() -> ExitCode {
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Command::Chaos(args) => chaos::run(&args),
         Command::Bounds(args) => bounds::run(&args),
         Command::Soak(args) => soak::run(&args),
+        Command::Ttft(args) => ttft::run(&args),
     }
 }
 

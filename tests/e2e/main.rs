@@ -25,6 +25,7 @@ mod kept;
 mod limits;
 mod named;
 mod naughty;
+mod openai;
 mod pools;
 mod reload;
 mod sessions;

@@ -213,6 +213,19 @@ AGENTS = [
         },
     ),
     Agent(
+        name="openai",
+        tier=1,
+        pin="stdio-bus agent openai",
+        command=lambda place: ["@bus", "agent", "openai", "--state", str(place.home / "state")],
+        env=lambda place: {
+            "OPENAI_API_KEY": "fake",
+            "OPENAI_BASE_URL": place.model("/v1"),
+            "OPENAI_MODEL": "fake-model",
+            **UNPROXIED,
+        },
+        not_with=USAGE,
+    ),
+    Agent(
         name="zed-codex",
         not_with=USAGE,
         tier=1,

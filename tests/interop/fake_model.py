@@ -5,7 +5,8 @@ What it says depends only on the newest message of the user:
 
     TAG-name        the answer ends with that word, so that an answer shows whose question it was
     COUNT=N         the answer has N words before it, PACE_SECONDS apart
-    USE_TOOL        the first answer is a call of the agent's shell tool, which writes proof.txt in the session's folder
+    USE_TOOL        the first answer is a call of the agent's shell tool, which writes proof.txt in the session's folder; an agent
+                    that has no shell but `write_file` is asked to write it with that
     RECALL          the answer names every TAG of the whole conversation: proof that a session kept its history
 
 The port is printed on stdout; ends when its stdin ends. Standard library only.
@@ -66,6 +67,8 @@ def shell_tool(tools):
     by_name = dict(tools)
     names = [name for name in SHELL_TOOLS if name in by_name]
     names += [name for name in by_name if re.search(r"shell|bash|exec|terminal", name, re.I)]
+    if not names and "write_file" in by_name:
+        return ("write_file", {"path": "proof.txt", "content": "interop-proof\n"})
     return (names[0], arguments_for(by_name[names[0]] or {})) if names else None
 
 

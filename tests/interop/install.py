@@ -33,7 +33,7 @@ def suite_python():
 
 def pip(name):
     """The folder of the programs of a pinned Python package."""
-    return _venv(name, [PINS["pip"][name]]).parent
+    return _venv(name, PINS["pip"][name].split()).parent
 
 
 def npm(name):

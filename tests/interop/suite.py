@@ -15,6 +15,7 @@ import one_shot
 import report
 import schema_check
 import second_version
+import servers
 from agents import AGENTS, Place
 from scenario import Play
 from stage import Failed, Model, left_behind
@@ -27,13 +28,15 @@ def main(arguments):
     options = parse(arguments)
     chosen = [agent for agent in AGENTS if agent.name in options.only] if options.only else AGENTS
     chosen = [agent for agent in chosen if options.only or options.all or agent.tier == 1]
+    if options.servers:
+        chosen = []
     began = time.monotonic()
     binary = bus_binary()
     run = install.CACHE / "runs" / time.strftime("%Y%m%d-%H%M%S")
     run.mkdir(parents=True)
     schema = schema_check.Schema(install.npm("typescript-sdk") / "@agentclientprotocol/sdk/schema/v1/schema.json")
     programs = ["acpx", "yopo"] if options.all else ["acpx"]
-    fetch_all(chosen, programs)
+    fetch_all(chosen, [] if options.servers else programs)
     model = Model(run)
     outcome = report.Outcome(run)
     try:
@@ -41,10 +44,12 @@ def main(arguments):
             plays = [pool.submit(play_one, agent, programs, binary, run, model, schema, outcome) for agent in chosen]
             for play in plays:
                 play.result()
-        if not options.only:
+        if not options.only and not options.servers:
             habits.run_all(binary, run, outcome)
-        if options.all and not options.only:
+        if options.all and not options.only and not options.servers:
             browser.run(binary, run, outcome)
+        if not options.only:
+            servers.run_all(binary, run, schema, outcome, options.all)
     finally:
         model.stop()
     end = time.monotonic() + 5
@@ -54,7 +59,8 @@ def main(arguments):
     for pid, _ in left:
         os.kill(pid, signal.SIGKILL)
     version = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout.strip()
-    pages = [run / "INTEROP.md"] + ([install.REPO / "docs" / "INTEROP.md"] if options.all and not options.only else [])
+    is_whole = options.all and not options.only and not options.servers
+    pages = [run / "INTEROP.md"] + ([install.REPO / "docs" / "INTEROP.md"] if is_whole else [])
     for page in pages:
         outcome.write(page, version, " ".join(["tests/interop/run", *arguments]))
     outcome.print(time.monotonic() - began)
@@ -74,11 +80,14 @@ def fetch_all(chosen, programs):
         install.npm("browser")
     for name in install.PINS["sdist"]:
         install.sdist(name)
+    install.npm("aimock")
+    install.pip("trustme")
 
 
 def parse(arguments):
     parser = argparse.ArgumentParser(prog="tests/interop/run", description="The interop suite.")
     parser.add_argument("--all", action="store_true", help="the second tier too")
+    parser.add_argument("--servers", action="store_true", help="just the OpenAI agent in front of other people's model servers")
     parser.add_argument("--only", action="append", default=[], choices=[agent.name for agent in AGENTS], metavar="AGENT")
     return parser.parse_args(arguments)
 

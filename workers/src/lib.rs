@@ -1,3 +1,13 @@
 //! Agents that run inside pools of stdio Bus.
 
+mod disk;
+mod incoming;
+mod lines;
+mod listing;
+mod name;
+mod ready;
+mod rpc;
+mod stamp;
+
 pub mod echo;
+pub mod openai;

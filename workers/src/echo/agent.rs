@@ -13,11 +13,12 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::Options;
-use super::incoming::{Incoming, Outcome};
-use super::out::{CANCELLED, Out, Refusal};
+use super::out::Out;
 use super::record::{Entry, Mode, Split};
 use super::shelf::Shelf;
 use super::turn::{Pause, Turn};
+use crate::incoming::{Incoming, Outcome};
+use crate::rpc::{CANCELLED, Refusal};
 
 /// A longer delay between chunks is no delay but a mistake, and would overflow the clock in the end.
 const DELAY_MOST: Duration = Duration::from_secs(24 * 60 * 60);

@@ -12,15 +12,12 @@ use serde_json::{Value, json};
 
 use super::agent::{Agent, Open};
 use super::command::{self, Scene};
-use super::out::{Asker, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, NOT_FOUND, Refusal, Speaker};
-use super::record::{Entry, Mode, Record, Split, title};
+use super::out::Speaker;
+use super::record::{Entry, Mode, Record, Split};
 use super::shapes;
-use super::shelf::Info;
-use super::stamp::iso_8601;
 use super::turn::Turn;
-
-/// Sessions on one page of `session/list`.
-const PAGE: usize = 100;
+use crate::listing::{self, title};
+use crate::rpc::{Asker, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, NOT_FOUND, Refusal};
 
 impl Agent {
     pub(super) fn request(
@@ -148,20 +145,8 @@ impl Agent {
     }
 
     fn list(&mut self, params: Option<&RawValue>) -> Result<Value, Refusal> {
-        let List { cwd, cursor } = read(params)?;
-        let mut infos = self.shelf.list().map_err(broken)?;
-        infos.retain(|info| cwd.as_ref().is_none_or(|cwd| *cwd == info.cwd));
-        if let Some(cursor) = cursor {
-            let (updated_ms, name) = page_start(&cursor)?;
-            infos.retain(|info| (updated_ms, info.name.as_str()) > (info.updated_ms, name));
-        }
-        let more = infos.len() > PAGE;
-        infos.truncate(PAGE);
-        let mut result = json!({ "sessions": infos.iter().map(listed).collect::<Vec<_>>() });
-        if let Some(last) = infos.last().filter(|_| more) {
-            result["nextCursor"] = json!(format!("{}.{}", last.updated_ms, last.name));
-        }
-        Ok(result)
+        let wanted = read(params)?;
+        listing::page(self.shelf.list().map_err(broken)?, wanted)
     }
 
     fn close(&mut self, params: Option<&RawValue>, now: Instant) -> Result<Value, Refusal> {
@@ -274,12 +259,6 @@ struct Opening {
 }
 
 #[derive(Deserialize)]
-struct List {
-    cwd: Option<String>,
-    cursor: Option<String>,
-}
-
-#[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct OneSession {
     session_id: String,
@@ -334,23 +313,6 @@ fn text(blocks: Vec<Block>) -> (String, Option<String>) {
         all.push_str(&text);
     }
     (all, command)
-}
-
-fn listed(info: &Info) -> Value {
-    let mut shape =
-        json!({ "sessionId": info.name, "cwd": info.cwd, "updatedAt": iso_8601(info.updated_ms) });
-    if let Some(title) = &info.title {
-        shape["title"] = json!(title);
-    }
-    shape
-}
-
-/// A cursor names the last session of the page before it.
-fn page_start(cursor: &str) -> Result<(u64, &str), Refusal> {
-    cursor
-        .split_once('.')
-        .and_then(|(updated_ms, name)| Some((updated_ms.parse().ok()?, name)))
-        .ok_or_else(|| Refusal::new(INVALID_PARAMS, "Invalid params: this cursor is none of ours"))
 }
 
 /// Absent params are an empty object, since some methods need none.

@@ -7,15 +7,11 @@
 mod agent;
 mod chunks;
 mod command;
-mod disk;
-mod incoming;
-mod lines;
 mod methods;
 mod out;
 mod record;
 mod shapes;
 mod shelf;
-mod stamp;
 mod stdio;
 mod turn;
 

@@ -7,42 +7,12 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-pub(super) const PARSE_ERROR: i32 = -32700;
-pub(super) const INVALID_REQUEST: i32 = -32600;
-pub(super) const INVALID_PARAMS: i32 = -32602;
-pub(super) const INTERNAL_ERROR: i32 = -32603;
-pub(super) const NOT_FOUND: i32 = -32002;
-pub(super) const CANCELLED: i32 = -32800;
+use crate::rpc::{Asker, Refusal};
 
 /// Stdout is written once this much waits.
 const FULL_BYTES: usize = 64 << 10;
-/// The longest message of a refusal.
-const MESSAGE_CHARS: usize = 300;
 /// A buffer that has grown beyond this is given back.
 const KEEP_BYTES: usize = 4 << 20;
-
-/// Who waits for an answer: the request's id and its top-level session, both as they were spelt.
-#[derive(Clone, Copy)]
-pub(super) struct Asker<'a> {
-    pub(super) id: &'a RawValue,
-    pub(super) session: Option<&'a RawValue>,
-}
-
-pub(super) struct Refusal {
-    pub(super) code: i32,
-    pub(super) message: String,
-}
-
-impl Refusal {
-    pub(super) fn new(code: i32, message: impl Into<String>) -> Refusal {
-        let mut message = message.into();
-        // The JSON reader quotes what it did not expect, and that may be all of a very long line.
-        if let Some((end, _)) = message.char_indices().nth(MESSAGE_CHARS) {
-            message.truncate(end);
-        }
-        Refusal { code, message }
-    }
-}
 
 #[derive(Clone, Copy)]
 pub(super) enum Speaker {

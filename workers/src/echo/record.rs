@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 const HISTORY_BYTES: usize = 256 << 10;
 /// What a message costs besides its text.
 const MESSAGE_BYTES: usize = 64;
-const TITLE_CHARS: usize = 60;
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -103,15 +102,6 @@ impl Record {
     }
 }
 
-/// A session is called by the beginning of its first prompt.
-pub(super) fn title(prompt: &str) -> Option<String> {
-    let line = prompt.lines().map(str::trim).find(|line| !line.is_empty())?;
-    match line.char_indices().nth(TITLE_CHARS) {
-        Some((end, _)) => Some(format!("{}…", line[..end].trim_end())),
-        None => Some(line.to_owned()),
-    }
-}
-
 fn bytes(entry: &Entry) -> usize {
     match entry {
         Entry::User(text) | Entry::Agent(text) => text.len() + MESSAGE_BYTES,
@@ -147,12 +137,5 @@ mod tests {
         assert_eq!(record.history().count(), 1);
         record.add(Entry::User("next".to_owned()));
         assert_eq!(record.history().count(), 1);
-    }
-
-    #[test]
-    fn a_title_is_one_short_line() {
-        assert_eq!(title("\n  fix the build \nplease"), Some("fix the build".to_owned()));
-        assert_eq!(title(" \n"), None);
-        assert_eq!(title(&"é".repeat(61)), Some(format!("{}…", "é".repeat(60))));
     }
 }

@@ -4,38 +4,26 @@
 //! sessions are kept up to a bound and then the longest closed is forgotten.
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::Path;
 
-use super::disk::Disk;
 use super::record::{Entry, Record};
+use crate::disk::Disk;
+use crate::listing::{Info, newest_first};
+use crate::name::Names;
 
 const PREFIX: &str = "echo-";
-const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
-const TAG_CHARS: usize = 8;
 /// Closed sessions kept in memory.
 const CLOSED: usize = 4096;
 
-/// What `session/list` tells of a session.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Info {
-    pub(super) name: String,
-    pub(super) cwd: String,
-    pub(super) title: Option<String>,
-    pub(super) updated_ms: u64,
-}
-
 pub(super) struct Shelf {
     place: Place,
-    /// Seeded by the system, so that names differ between processes and runs.
-    seed: RandomState,
-    names_made: u64,
+    names: Names,
 }
 
 enum Place {
     Memory(Memory),
-    Disk(Disk),
+    Disk(Disk<Entry>),
 }
 
 #[derive(Default)]
@@ -55,16 +43,16 @@ struct Kept {
 impl Shelf {
     pub(super) fn new(folder: Option<&Path>) -> io::Result<Shelf> {
         let place = match folder {
-            Some(folder) => Place::Disk(Disk::open(folder)?),
+            Some(folder) => Place::Disk(Disk::open(folder, PREFIX)?),
             None => Place::Memory(Memory::default()),
         };
-        Ok(Shelf { place, seed: RandomState::new(), names_made: 0 })
+        Ok(Shelf { place, names: Names::new(PREFIX) })
     }
 
     /// Keeps a new session, open, and gives it a name.
     pub(super) fn create(&mut self, record: Record, now_ms: u64) -> io::Result<String> {
         loop {
-            let name = self.fresh_name();
+            let name = self.names.fresh();
             match &mut self.place {
                 Place::Memory(memory) if memory.kept.contains_key(&name) => {}
                 Place::Memory(memory) => {
@@ -72,7 +60,7 @@ impl Shelf {
                     return Ok(name);
                 }
                 Place::Disk(disk) => {
-                    if disk.create(&name, &record)? {
+                    if disk.create(&name, record.entries())? {
                         return Ok(name);
                     }
                 }
@@ -83,7 +71,7 @@ impl Shelf {
     pub(super) fn read(&self, name: &str) -> Option<Record> {
         match &self.place {
             Place::Memory(memory) => memory.kept.get(name).map(|kept| kept.record.clone()),
-            Place::Disk(disk) => disk.read(name),
+            Place::Disk(disk) => Record::sum(disk.read(name)?),
         }
     }
 
@@ -96,7 +84,7 @@ impl Shelf {
                 }
             }
             Place::Disk(disk) => {
-                if let Err(error) = disk.add(name, entry) {
+                if let Err(error) = disk.add(name, &entry) {
                     // The client still gets its answer; what is lost is a line of history.
                     eprintln!("echo: session {name} was not written: {error}");
                 }
@@ -119,9 +107,11 @@ impl Shelf {
     pub(super) fn list(&self) -> io::Result<Vec<Info>> {
         let mut infos = match &self.place {
             Place::Memory(memory) => memory.list(),
-            Place::Disk(disk) => disk.list()?,
+            Place::Disk(disk) => {
+                disk.list(|entries| Record::sum(entries).map(|record| (record.cwd, record.title)))?
+            }
         };
-        infos.sort_unstable_by(|a, b| (b.updated_ms, &a.name).cmp(&(a.updated_ms, &b.name)));
+        newest_first(&mut infos);
         Ok(infos)
     }
 
@@ -135,13 +125,6 @@ impl Shelf {
         if let Place::Memory(memory) = &mut self.place {
             memory.close(name);
         }
-    }
-
-    fn fresh_name(&mut self) -> String {
-        self.names_made += 1;
-        let random = self.seed.hash_one(self.names_made);
-        let tag = (0..TAG_CHARS).map(|place| char::from(ALPHABET[(random >> (5 * place)) as usize % 32]));
-        PREFIX.chars().chain(tag).collect()
     }
 }
 
@@ -175,24 +158,18 @@ impl Memory {
     }
 }
 
-/// Whether this is a name as `fresh_name` makes them. No other is ever looked up on disk.
-pub(super) fn is_name(name: &str) -> bool {
-    name.strip_prefix(PREFIX)
-        .is_some_and(|tag| tag.len() == TAG_CHARS && tag.bytes().all(|byte| ALPHABET.contains(&byte)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::name::is_name;
 
     #[test]
     fn names_are_short_safe_and_never_the_same() {
         let mut shelf = Shelf::new(None).unwrap();
         let names: Vec<_> =
             (0..2000).map(|_| shelf.create(Record::new("/".to_owned()), 0).unwrap()).collect();
-        assert!(names.iter().all(|name| is_name(name)));
+        assert!(names.iter().all(|name| is_name(PREFIX, name)));
         assert_eq!(shelf.list().unwrap().len(), 2000);
-        assert!(!is_name("echo-AAAAAAAA") && !is_name("echo-aaaaaaa") && !is_name("xcho-aaaaaaaa"));
     }
 
     #[test]

@@ -6,16 +6,16 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::process::ExitCode;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::PollFlags;
 
 use super::Options;
 use super::agent::Agent;
-use super::lines::Lines;
+use crate::lines::Lines;
+use crate::ready::{is_ready, write_all};
 
 pub(super) fn run(options: Options) -> ExitCode {
     match speak(options) {
@@ -119,44 +119,11 @@ impl<W: Write + AsFd> Talk<W> {
     }
 }
 
-/// Waits for room where stdout was handed over non-blocking, as some parents do.
-fn write_all<W: Write + AsFd>(stdout: &mut W, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match stdout.write(bytes) {
-            Ok(0) => return Err(ErrorKind::WriteZero.into()),
-            Ok(count) => bytes = &bytes[count..],
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                is_ready(stdout.as_fd(), PollFlags::POLLOUT, None)?;
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-/// Waits until the fd is ready (true) or the moment has come (false).
-fn is_ready(fd: BorrowedFd<'_>, wanted: PollFlags, until: Option<Instant>) -> io::Result<bool> {
-    let timeout = match until {
-        None => PollTimeout::NONE,
-        Some(until) => {
-            let left = until.saturating_duration_since(Instant::now());
-            // Rounded up: a wait that ends before its moment would only be begun again.
-            let millis = left.as_nanos().div_ceil(Duration::from_millis(1).as_nanos());
-            PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
-        }
-    };
-    match poll(&mut [PollFd::new(fd, wanted)], timeout) {
-        Ok(count) => Ok(count > 0),
-        Err(Errno::EINTR) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader, PipeReader, PipeWriter, pipe};
     use std::thread::{self, JoinHandle};
+    use std::time::Duration;
 
     use nix::fcntl::{FcntlArg, OFlag, fcntl};
 

@@ -14,9 +14,10 @@ use serde_json::{Value, json};
 use super::Options;
 use super::chunks::Chunks;
 use super::command::{DOT_EVERY, in_mode, say, tool_update};
-use super::incoming::Outcome;
-use super::out::{Asker, Out, Speaker};
+use super::out::{Out, Speaker};
 use super::record::{Mode, Split};
+use crate::incoming::Outcome;
+use crate::rpc::Asker;
 
 /// What one turn may say before it rests for others and for the next line. Shorter turns are done in one
 /// go, however much is waiting to be written, so pipelined prompts of one session do not collide.

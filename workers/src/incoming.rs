@@ -9,28 +9,28 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use super::out::{Asker, INVALID_REQUEST, PARSE_ERROR, Refusal};
+use crate::rpc::{Asker, INVALID_REQUEST, PARSE_ERROR, Refusal};
 
-pub(super) enum Incoming<'a> {
+pub(crate) enum Incoming<'a> {
     Request { asker: Asker<'a>, method: Cow<'a, str>, params: Option<&'a RawValue> },
     Notification { method: Cow<'a, str>, params: Option<&'a RawValue> },
     Answer { id: &'a RawValue, outcome: Outcome<'a> },
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Outcome<'a> {
+pub(crate) enum Outcome<'a> {
     Result(&'a RawValue),
     Error(&'a RawValue),
 }
 
 /// A line that is no message, and whom to tell: somebody, where an id could be read.
-pub(super) struct Malformed<'a> {
-    pub(super) asker: Option<Asker<'a>>,
-    pub(super) refusal: Refusal,
+pub(crate) struct Malformed<'a> {
+    pub(crate) asker: Option<Asker<'a>>,
+    pub(crate) refusal: Refusal,
 }
 
 impl<'a> Incoming<'a> {
-    pub(super) fn scan(line: &'a [u8]) -> Result<Incoming<'a>, Malformed<'a>> {
+    pub(crate) fn scan(line: &'a [u8]) -> Result<Incoming<'a>, Malformed<'a>> {
         let text = match std::str::from_utf8(line) {
             Ok(text) => text,
             Err(_) => return Err(Malformed::new(PARSE_ERROR, "the line is not UTF-8")),

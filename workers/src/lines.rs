@@ -11,7 +11,7 @@ use memchr::memchr;
 const READ_BYTES: usize = 256 << 10;
 
 #[derive(Default)]
-pub(super) struct Lines {
+pub(crate) struct Lines {
     bytes: Vec<u8>,
     /// Start of the unfinished line. `start <= searched <= filled <= bytes.len()`.
     start: usize,
@@ -23,7 +23,7 @@ pub(super) struct Lines {
 
 impl Lines {
     /// The next whole line, without its newline.
-    pub(super) fn next_line(&mut self) -> Option<&[u8]> {
+    pub(crate) fn next_line(&mut self) -> Option<&[u8]> {
         let Some(newline) = memchr(b'\n', &self.bytes[self.searched..self.filled]) else {
             self.searched = self.filled;
             return None;
@@ -35,12 +35,12 @@ impl Lines {
     }
 
     /// What no newline has ended. At the end of stdin it counts as a line.
-    pub(super) fn rest(&self) -> &[u8] {
+    pub(crate) fn rest(&self) -> &[u8] {
         &self.bytes[self.start..self.filled]
     }
 
     /// One read. Zero bytes mean the end of stdin.
-    pub(super) fn fill(&mut self, source: &mut impl Read) -> io::Result<usize> {
+    pub(crate) fn fill(&mut self, source: &mut impl Read) -> io::Result<usize> {
         self.make_room();
         let count = source.read(&mut self.bytes[self.filled..])?;
         self.filled += count;

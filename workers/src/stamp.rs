@@ -1,7 +1,7 @@
 //! Points in time as ACP writes them.
 
 /// ISO 8601 in UTC of milliseconds since 1970.
-pub(super) fn iso_8601(unix_ms: u64) -> String {
+pub(crate) fn iso_8601(unix_ms: u64) -> String {
     let (seconds, millis) = (unix_ms / 1000, unix_ms % 1000);
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = date(days);

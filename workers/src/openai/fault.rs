@@ -1,0 +1,172 @@
+//! What can go wrong between the agent and its endpoint, and how it is said.
+//!
+//! The first sentence of each text is fixed, because people and programs look for it; what the server said itself
+//! stands on the next line. Nothing here knows keys: texts of others are redacted before they come here.
+
+use serde_json::{Value, json};
+
+use crate::rpc::{INTERNAL_ERROR, INVALID_PARAMS};
+
+const AUTH_REQUIRED: i32 = -32000;
+/// Kept of what a server says about its failure.
+const MESSAGE_CHARS: usize = 1000;
+
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Fault {
+    /// An answer that is no success, and what it says.
+    Status { status: u16, message: String },
+    /// No answer.
+    Network { message: String },
+    /// A success with nothing in it.
+    NoBody,
+    /// The stream ended, or could not be read, before the answer was complete.
+    Broken { message: String },
+    /// The server gave up in the middle of the stream, and says why.
+    Server { message: String },
+}
+
+impl Fault {
+    pub(super) fn text(&self, url: &str) -> String {
+        match self {
+            Fault::Status { status, message } => with_message(sentence(*status, url), message),
+            Fault::Network { message } => format!("Network error connecting to {url}: {message}"),
+            Fault::NoBody => format!("No response body from {url}."),
+            Fault::Broken { message } => format!("The stream from {url} broke off: {message}."),
+            Fault::Server { message } => {
+                with_message(format!("Server error in the stream from {url}."), message)
+            }
+        }
+    }
+
+    /// The same for programs: code, message and data of a JSON-RPC error.
+    pub(super) fn rpc(&self, url: &str) -> Value {
+        let (code, reason, status) = match self {
+            Fault::Status { status: status @ (401 | 403), .. } => {
+                (AUTH_REQUIRED, "authentication", Some(*status))
+            }
+            Fault::Status { status: 429, .. } => (INTERNAL_ERROR, "rate_limit", Some(429)),
+            Fault::Status { status: status @ (400 | 404 | 413 | 422), .. } => {
+                (INVALID_PARAMS, "request", Some(*status))
+            }
+            Fault::Status { status, .. } => (INTERNAL_ERROR, "server", Some(*status)),
+            Fault::Network { .. } => (INTERNAL_ERROR, "network", None),
+            Fault::NoBody | Fault::Broken { .. } => (INTERNAL_ERROR, "stream", None),
+            Fault::Server { .. } => (INTERNAL_ERROR, "server", None),
+        };
+        let mut data = json!({ "reason": reason, "url": url });
+        if let Some(status) = status {
+            data["status"] = json!(status);
+        }
+        json!({ "code": code, "message": self.text(url), "data": data })
+    }
+}
+
+fn sentence(status: u16, url: &str) -> String {
+    match status {
+        401 | 403 => {
+            format!("Authentication error (HTTP {status}) calling {url}. Check your OPENAI_API_KEY.")
+        }
+        429 => format!("Rate limit exceeded (HTTP 429) calling {url}. Please retry later."),
+        500.. => format!("Server error (HTTP {status}) from {url}."),
+        _ => format!("HTTP error ({status}) from {url}."),
+    }
+}
+
+fn with_message(sentence: String, message: &str) -> String {
+    if message.is_empty() { sentence } else { format!("{sentence}\n{message}") }
+}
+
+/// What the body of a failure says, in whichever of the shapes that servers use.
+pub(super) fn message_of(body: &str) -> String {
+    let said = match serde_json::from_str::<Value>(body) {
+        Ok(value) => message_in(&value).unwrap_or_default(),
+        // A page for browsers helps nobody here.
+        Err(_) if body.trim_start().starts_with('<') => String::new(),
+        Err(_) => body.to_owned(),
+    };
+    let said = said.trim();
+    match said.char_indices().nth(MESSAGE_CHARS) {
+        Some((end, _)) => format!("{}…", &said[..end]),
+        None => said.to_owned(),
+    }
+}
+
+fn message_in(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(items) => items.iter().find_map(message_in),
+        Value::Object(object) => ["error", "message", "detail", "msg", "errors"]
+            .iter()
+            .find_map(|key| message_in(object.get(*key)?)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const URL: &str = "http://h/v1/chat/completions";
+
+    fn status(status: u16, message: &str) -> String {
+        Fault::Status { status, message: message.to_owned() }.text(URL)
+    }
+
+    #[test]
+    fn the_sentences_are_those_that_people_know() {
+        let check = "Check your OPENAI_API_KEY.";
+        assert_eq!(status(401, ""), format!("Authentication error (HTTP 401) calling {URL}. {check}"));
+        assert_eq!(status(403, "no"), format!("Authentication error (HTTP 403) calling {URL}. {check}\nno"));
+        assert_eq!(
+            status(429, ""),
+            format!("Rate limit exceeded (HTTP 429) calling {URL}. Please retry later.")
+        );
+        assert_eq!(status(500, ""), format!("Server error (HTTP 500) from {URL}."));
+        assert_eq!(status(404, "gone"), format!("HTTP error (404) from {URL}.\ngone"));
+        let network = Fault::Network { message: "refused".to_owned() };
+        assert_eq!(network.text(URL), format!("Network error connecting to {URL}: refused"));
+        assert_eq!(Fault::NoBody.text(URL), format!("No response body from {URL}."));
+    }
+
+    #[test]
+    fn what_a_server_says_is_found_in_every_shape() {
+        for (body, message) in [
+            (r#"{"error":{"message":"a","type":"t"}}"#, "a"),
+            (r#"{"error":"a"}"#, "a"),
+            (r#"{"object":"error","message":"a"}"#, "a"),
+            (r#"{"detail":[{"loc":["body"],"msg":"a"}]}"#, "a"),
+            (r#"[{"error":{"code":400,"message":"a"}}]"#, "a"),
+            ("\"a\"", "a"),
+            (" a \n", "a"),
+            ("<html>a</html>", ""),
+            (r#"{"code":7}"#, ""),
+            ("", ""),
+        ] {
+            assert_eq!(message_of(body), message, "{body}");
+        }
+        assert_eq!(message_of(&"é".repeat(5000)).chars().count(), MESSAGE_CHARS + 1);
+    }
+
+    proptest! {
+        #[test]
+        fn every_status_has_its_class(code in 300u16..1000) {
+            let text = status(code, "");
+            let class = match code {
+                401 | 403 => "Authentication error (HTTP ",
+                429 => "Rate limit exceeded (HTTP 429)",
+                500.. => "Server error (HTTP ",
+                _ => "HTTP error (",
+            };
+            prop_assert!(text.starts_with(class) && text.contains(&code.to_string()) && text.contains(URL));
+            let fault = Fault::Status { status: code, message: String::new() };
+            prop_assert_eq!(&fault.rpc(URL)["data"]["status"], &json!(code));
+        }
+
+        #[test]
+        fn no_body_makes_it_panic(body in ".{0,200}") {
+            message_of(&body);
+        }
+    }
+}

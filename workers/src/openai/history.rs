@@ -1,0 +1,139 @@
+//! What of a conversation is sent: the system prompt, then as many whole turns as the limit allows, the newest first.
+//!
+//! A turn is never cut, because a tool's result without its call is refused by every server. Prompts that follow each
+//! other (the first was cancelled, or failed) are sent as one, because many chat templates want the roles to alternate.
+
+use super::wire::{Content, Message, Part};
+
+/// What a picture counts, about.
+const IMAGE_TOKENS: u64 = 1000;
+/// A usual guess, good enough for a limit.
+const BYTES_PER_TOKEN: usize = 4;
+
+pub(super) fn to_send(system: Option<&str>, history: &[Message], limit_tokens: Option<u64>) -> Vec<Message> {
+    let kept = &history[first_kept(history, limit_tokens.unwrap_or(u64::MAX))..];
+    let mut messages: Vec<Message> = Vec::with_capacity(kept.len() + 1);
+    messages.extend(system.map(|text| Message::System { content: text.to_owned() }));
+    for message in kept {
+        match (messages.last_mut(), message) {
+            (Some(Message::User { content: before }), Message::User { content }) => {
+                let first = std::mem::replace(before, Content::Parts(Vec::new()));
+                *before = joined(first, content.clone());
+            }
+            _ => messages.push(message.clone()),
+        }
+    }
+    messages
+}
+
+/// Where the oldest turn begins that still has room. The newest has, whatever its size.
+fn first_kept(history: &[Message], limit_tokens: u64) -> usize {
+    let (mut first, mut tokens) = (history.len(), 0u64);
+    for (at, message) in history.iter().enumerate().rev() {
+        tokens = tokens.saturating_add(estimate(message));
+        if tokens > limit_tokens && first < history.len() {
+            break;
+        }
+        if matches!(message, Message::User { .. }) {
+            first = at;
+        }
+    }
+    first
+}
+
+fn estimate(message: &Message) -> u64 {
+    let of_text = |text: &str| (text.len() / BYTES_PER_TOKEN) as u64;
+    match message {
+        Message::System { content } | Message::Tool { content, .. } => of_text(content),
+        Message::User { content: Content::Text(text) } => of_text(text),
+        Message::User { content: Content::Parts(parts) } => {
+            let of_part = |part: &Part| match part {
+                Part::Text { text } => of_text(text),
+                Part::ImageUrl { .. } => IMAGE_TOKENS,
+            };
+            parts.iter().map(of_part).sum()
+        }
+        Message::Assistant { content, tool_calls } => {
+            let calls = tool_calls.iter().map(|call| of_text(&call.function.arguments));
+            of_text(content.as_deref().unwrap_or_default()) + calls.sum::<u64>()
+        }
+    }
+}
+
+fn joined(first: Content, second: Content) -> Content {
+    match (first, second) {
+        (Content::Text(first), Content::Text(second)) => Content::Text(format!("{first}\n\n{second}")),
+        (first, second) => {
+            Content::Parts(first.into_parts().into_iter().chain(second.into_parts()).collect())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::wire::{ImageUrl, ToolCall};
+    use super::*;
+
+    fn user(text: &str) -> Message {
+        Message::User { content: Content::Text(text.to_owned()) }
+    }
+
+    fn assistant(text: &str) -> Message {
+        Message::Assistant { content: Some(text.to_owned()), tool_calls: Vec::new() }
+    }
+
+    fn call(id: &str) -> Message {
+        let calls = vec![ToolCall::new(id.to_owned(), "f".to_owned(), "{}".to_owned())];
+        Message::Assistant { content: None, tool_calls: calls }
+    }
+
+    fn result(id: &str) -> Message {
+        Message::Tool { tool_call_id: id.to_owned(), content: "x".repeat(400) }
+    }
+
+    #[test]
+    fn the_system_prompt_is_first_and_the_rest_in_order() {
+        let history = [user("a"), assistant("b"), user("c")];
+        let system = Message::System { content: "s".to_owned() };
+        assert_eq!(to_send(Some("s"), &history, None), [&[system], &history[..]].concat());
+        assert_eq!(to_send(None, &history, None), history);
+    }
+
+    #[test]
+    fn prompts_in_a_row_are_sent_as_one() {
+        assert_eq!(
+            to_send(None, &[user("a"), user("b"), assistant("c")], None),
+            [user("a\n\nb"), assistant("c")]
+        );
+        let image = Part::ImageUrl { image_url: ImageUrl { url: "u".to_owned() } };
+        let picture = Message::User { content: Content::Parts(vec![image.clone()]) };
+        let both = Content::Parts(vec![Part::Text { text: "a".to_owned() }, image]);
+        assert_eq!(to_send(None, &[user("a"), picture], None), [Message::User { content: both }]);
+    }
+
+    #[test]
+    fn old_turns_are_left_out_whole_and_the_newest_is_sent_whatever_its_size() {
+        let history =
+            [user("old"), call("1"), result("1"), assistant("done"), user("new"), call("2"), result("2")];
+        assert_eq!(to_send(None, &history, Some(150)), history[4..]);
+        assert_eq!(to_send(None, &history, Some(0)), history[4..]);
+        assert_eq!(to_send(None, &history, Some(1000)), history);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_sent_begins_with_a_prompt_and_ends_with_the_newest(
+            turns in prop::collection::vec((".{0,40}", ".{0,40}"), 1..12),
+            limit in prop::option::of(0u64..60),
+        ) {
+            let history: Vec<_> = turns.iter().flat_map(|(a, b)| [user(a), assistant(b)]).collect();
+            let sent = to_send(None, &history, limit);
+            let begins_well = matches!(sent[0], Message::User { .. });
+            prop_assert!(begins_well);
+            prop_assert_eq!(sent.last(), history.last());
+            prop_assert_eq!(&sent[..], &history[history.len() - sent.len()..]);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What is kept of a session: where it works, how it is set, what was said.
+//!
+//! A record is the sum of its entries in their order, so a session's file is only ever added to. Only whole steps are
+//! entered (a tool call with its result), so at every moment the history is one that a server accepts.
+
+use serde::{Deserialize, Serialize};
+
+use super::wire::Message;
+
+/// What the model may do without asking.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Mode {
+    /// It looks; whatever changes something is asked for.
+    #[default]
+    Ask,
+    /// It looks and changes.
+    Auto,
+    /// It can only look.
+    Read,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Entry {
+    Cwd(String),
+    Title(String),
+    Model(String),
+    Mode(Mode),
+    Message(Message),
+    /// The history is cut back to so many messages: a turn that was refused did not take place.
+    Rewind(usize),
+}
+
+#[derive(Clone, Default, PartialEq, Debug)]
+pub(super) struct Record {
+    pub(super) cwd: String,
+    pub(super) title: Option<String>,
+    /// `None`: whichever the environment names.
+    pub(super) model: Option<String>,
+    pub(super) mode: Mode,
+    pub(super) history: Vec<Message>,
+}
+
+impl Record {
+    pub(super) fn new(cwd: String) -> Record {
+        Record { cwd, ..Record::default() }
+    }
+
+    /// `None` if no entry says where it works: every session begins with that.
+    pub(super) fn sum(entries: impl IntoIterator<Item = Entry>) -> Option<Record> {
+        let mut record = Record::default();
+        for entry in entries {
+            record.add(entry);
+        }
+        (!record.cwd.is_empty()).then_some(record)
+    }
+
+    pub(super) fn add(&mut self, entry: Entry) {
+        match entry {
+            Entry::Cwd(cwd) => self.cwd = cwd,
+            Entry::Title(title) => self.title = Some(title),
+            Entry::Model(model) => self.model = Some(model),
+            Entry::Mode(mode) => self.mode = mode,
+            Entry::Message(message) => self.history.push(message),
+            Entry::Rewind(length) => self.history.truncate(length),
+        }
+    }
+
+    /// Entries whose sum this record is.
+    pub(super) fn entries(&self) -> impl Iterator<Item = Entry> {
+        [Entry::Cwd(self.cwd.clone())]
+            .into_iter()
+            .chain(self.title.clone().map(Entry::Title))
+            .chain(self.model.clone().map(Entry::Model))
+            .chain([Entry::Mode(self.mode)])
+            .chain(self.history.iter().cloned().map(Entry::Message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::wire::Content;
+    use super::*;
+
+    fn user(text: &str) -> Entry {
+        Entry::Message(Message::User { content: Content::Text(text.to_owned()) })
+    }
+
+    fn any_entry() -> impl Strategy<Value = Entry> {
+        prop_oneof![
+            "/[a-z]{0,8}".prop_map(Entry::Cwd),
+            ".{0,8}".prop_map(Entry::Title),
+            ".{0,8}".prop_map(Entry::Model),
+            Just(Entry::Mode(Mode::Auto)),
+            ".{0,8}".prop_map(|text| user(&text)),
+            (0usize..5).prop_map(Entry::Rewind),
+        ]
+    }
+
+    #[test]
+    fn a_refused_turn_did_not_take_place() {
+        let entries = [Entry::Cwd("/".to_owned()), user("a"), user("b"), Entry::Rewind(1), user("c")];
+        assert_eq!(Record::sum(entries).unwrap().history.len(), 2);
+        assert_eq!(Record::sum([user("a")]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_record_is_the_sum_of_its_entries_also_through_a_file(
+            entries in prop::collection::vec(any_entry(), 0..20),
+        ) {
+            let begun = [Entry::Cwd("/".to_owned())].into_iter().chain(entries);
+            let record = Record::sum(begun).unwrap();
+            let file: Vec<_> = record.entries().map(|entry| serde_json::to_string(&entry).unwrap()).collect();
+            let read = file.iter().map(|line| serde_json::from_str::<Entry>(line).unwrap());
+            prop_assert_eq!(Record::sum(read), Some(record));
+        }
+
+        #[test]
+        fn what_was_said_stays_in_its_order(texts in prop::collection::vec(".{0,8}", 0..20)) {
+            let mut record = Record::new("/".to_owned());
+            for text in &texts {
+                record.add(user(text));
+            }
+            let kept: Vec<_> = record.history.iter().map(|message| Entry::Message(message.clone())).collect();
+            let said: Vec<_> = texts.iter().map(|text| user(text)).collect();
+            prop_assert_eq!(kept, said);
+        }
+    }
+}

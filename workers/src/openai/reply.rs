@@ -1,0 +1,426 @@
+//! One streamed answer of a model, as it adds up: text, thoughts, tool calls, how it ended, what it cost.
+//!
+//! Takes events and gives the pieces to be said at once. Forgiving in everything that servers do differently:
+//! the three spellings of reasoning, text as parts, tool calls with no index or no id, arguments as an object,
+//! usage with or without choices. What it cannot read it skips and reports; what says that the server failed is
+//! a fault. No I/O.
+
+use serde_json::Value;
+
+use super::fault::{Fault, message_of};
+use super::sse::Event;
+use super::think::{Piece, Think};
+use super::wire::ToolCall;
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct Usage {
+    pub(super) input: u64,
+    pub(super) output: u64,
+    pub(super) total: u64,
+    pub(super) thought: u64,
+    pub(super) cached: u64,
+}
+
+impl Usage {
+    /// As far as numbers go: a server may say anything.
+    pub(super) fn add(&mut self, other: Usage) {
+        self.input = self.input.saturating_add(other.input);
+        self.output = self.output.saturating_add(other.output);
+        self.total = self.total.saturating_add(other.total);
+        self.thought = self.thought.saturating_add(other.thought);
+        self.cached = self.cached.saturating_add(other.cached);
+    }
+}
+
+pub(super) struct Reply {
+    pub(super) text: String,
+    pub(super) usage: Option<Usage>,
+    finish: Option<String>,
+    is_done: bool,
+    calls: Vec<Call>,
+    think: Option<Think>,
+    /// The model itself declined, in words of its own.
+    has_refused: bool,
+}
+
+/// Why the model stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Finish {
+    Stop,
+    Length,
+    Refusal,
+}
+
+#[derive(Default)]
+struct Call {
+    index: Option<u64>,
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+impl Reply {
+    pub(super) fn new(has_think_tags: bool) -> Reply {
+        Reply {
+            text: String::new(),
+            usage: None,
+            finish: None,
+            is_done: false,
+            calls: Vec::new(),
+            think: has_think_tags.then(Think::new),
+            has_refused: false,
+        }
+    }
+
+    /// An event of the stream. The words are for stderr: it could not be read and is skipped.
+    pub(super) fn event(&mut self, event: &Event, pieces: &mut Vec<Piece>) -> Result<Option<String>, Fault> {
+        let data = event.data.trim();
+        if event.kind == "error" {
+            return Err(Fault::Server { message: message_of(data) });
+        }
+        if data == "[DONE]" {
+            self.is_done = true;
+            return Ok(None);
+        }
+        match serde_json::from_str(data) {
+            Ok(chunk @ Value::Object(_)) => self.chunk(&chunk, pieces).map(|()| None),
+            Ok(_) => Ok(Some("an event of the stream is no JSON object, and skipped".to_owned())),
+            Err(error) => Ok(Some(format!("an event of the stream is no JSON, and skipped: {error}"))),
+        }
+    }
+
+    /// A chunk of the stream, or all of an answer that came without one.
+    pub(super) fn chunk(&mut self, chunk: &Value, pieces: &mut Vec<Piece>) -> Result<(), Fault> {
+        if let Some(error) = chunk.get("error").filter(|error| !error.is_null()) {
+            return Err(Fault::Server { message: message_of(&error.to_string()) });
+        }
+        if let Some(usage) = chunk.get("usage").filter(|usage| usage.is_object()) {
+            self.usage = Some(read_usage(usage));
+        }
+        let choices = chunk["choices"].as_array().map_or(&[][..], Vec::as_slice);
+        let is_first = |choice: &&Value| choice["index"].as_u64().unwrap_or(0) == 0;
+        let Some(choice) = choices.iter().find(is_first) else { return Ok(()) };
+        let delta = choice.get("delta").filter(|delta| delta.is_object()).unwrap_or(&choice["message"]);
+        if let Some(thought) = reasoning(delta) {
+            pieces.push(Piece::Thought(thought));
+        }
+        self.content(&delta["content"], pieces);
+        if let Some(refusal) = delta["refusal"].as_str().filter(|text| !text.is_empty()) {
+            self.has_refused = true;
+            self.say(refusal, pieces);
+        }
+        for call in delta["tool_calls"].as_array().into_iter().flatten() {
+            self.call(call);
+        }
+        if let Some(reason) = choice["finish_reason"].as_str() {
+            self.finish = Some(reason.to_owned());
+        }
+        Ok(())
+    }
+
+    /// The stream is over. Whether the answer is.
+    pub(super) fn end(&mut self, pieces: &mut Vec<Piece>) -> Result<(), Fault> {
+        if let Some(mut think) = self.think.take() {
+            let before = pieces.len();
+            think.finish(pieces);
+            self.keep_text(&pieces[before..]);
+        }
+        if !self.has_finished() && !self.is_done {
+            let message = "it ended without finish_reason and without [DONE]".to_owned();
+            return Err(Fault::Broken { message });
+        }
+        Ok(())
+    }
+
+    /// The last event has come.
+    pub(super) fn is_done(&self) -> bool {
+        self.is_done
+    }
+
+    /// All has come that matters, but perhaps not yet the usage.
+    pub(super) fn has_finished(&self) -> bool {
+        self.finish.is_some()
+    }
+
+    pub(super) fn finish(&self) -> Finish {
+        match self.finish.as_deref() {
+            _ if self.has_refused => Finish::Refusal,
+            Some("length" | "max_tokens") => Finish::Length,
+            Some("content_filter") => Finish::Refusal,
+            _ => Finish::Stop,
+        }
+    }
+
+    /// The calls it asks for; one without an id gets one.
+    pub(super) fn take_calls(&mut self) -> Vec<ToolCall> {
+        let calls = std::mem::take(&mut self.calls).into_iter().filter(|call| !call.name.is_empty());
+        let whole = |(at, call): (usize, Call)| {
+            let id = if call.id.is_empty() { format!("call_{at}") } else { call.id };
+            let arguments = if call.arguments.trim().is_empty() { "{}".to_owned() } else { call.arguments };
+            ToolCall::new(id, call.name, arguments)
+        };
+        calls.enumerate().map(whole).collect()
+    }
+
+    fn content(&mut self, content: &Value, pieces: &mut Vec<Piece>) {
+        match content {
+            Value::String(text) => self.say(text, pieces),
+            Value::Array(parts) => {
+                for part in parts {
+                    if let Some(text) = part["text"].as_str() {
+                        self.say(text, pieces);
+                    } else if let Some(thought) = part.get("thinking").and_then(joined) {
+                        pieces.push(Piece::Thought(thought));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn say(&mut self, text: &str, pieces: &mut Vec<Piece>) {
+        if text.is_empty() {
+            return;
+        }
+        let before = pieces.len();
+        match &mut self.think {
+            Some(think) => think.push(text, pieces),
+            None => pieces.push(Piece::Text(text.to_owned())),
+        }
+        self.keep_text(&pieces[before..]);
+    }
+
+    fn keep_text(&mut self, pieces: &[Piece]) {
+        for piece in pieces {
+            if let Piece::Text(text) = piece {
+                self.text.push_str(text);
+            }
+        }
+    }
+
+    /// A piece of a tool call: the next of one that was begun, or the first of another. An index tells them apart,
+    /// except where a server gives every call the same one.
+    fn call(&mut self, piece: &Value) {
+        let (index, id) = (piece["index"].as_u64(), piece["id"].as_str().unwrap_or_default());
+        let known = match index {
+            Some(_) => self.calls.iter_mut().rev().find(|call| call.index == index),
+            None => self.calls.last_mut(),
+        };
+        let known = known.filter(|call| {
+            let is_other = !id.is_empty() && !call.id.is_empty() && call.id != id;
+            // Without an index, a piece with a name begins a call.
+            !is_other && (index.is_some() || piece["function"]["name"].as_str().is_none_or(str::is_empty))
+        });
+        let call = match known {
+            Some(call) => call,
+            None => {
+                self.calls.push(Call { index, ..Call::default() });
+                self.calls.last_mut().expect("it was just added")
+            }
+        };
+        if call.id.is_empty() {
+            id.clone_into(&mut call.id);
+        }
+        let function = &piece["function"];
+        if call.name.is_empty() {
+            function["name"].as_str().unwrap_or_default().clone_into(&mut call.name);
+        }
+        match &function["arguments"] {
+            Value::String(more) => call.arguments.push_str(more),
+            whole @ Value::Object(_) => call.arguments = whole.to_string(),
+            _ => {}
+        }
+    }
+}
+
+/// `reasoning_content`, `reasoning` or `reasoning_details`. A server that sends two of them says the same twice.
+fn reasoning(delta: &Value) -> Option<String> {
+    let text = |key: &str| delta[key].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    text("reasoning_content")
+        .or_else(|| text("reasoning"))
+        .or_else(|| delta.get("reasoning_details").and_then(joined))
+}
+
+/// The texts of a list of parts.
+fn joined(parts: &Value) -> Option<String> {
+    let text = |part: &Value| Some(part["text"].as_str().or(part["summary"].as_str())?.to_owned());
+    let all: String = parts.as_array()?.iter().filter_map(text).collect();
+    (!all.is_empty()).then_some(all)
+}
+
+fn read_usage(usage: &Value) -> Usage {
+    let count = |value: &Value| value.as_u64().unwrap_or(0);
+    let (input, output) = (count(&usage["prompt_tokens"]), count(&usage["completion_tokens"]));
+    Usage {
+        input,
+        output,
+        total: usage["total_tokens"].as_u64().unwrap_or(input.saturating_add(output)),
+        thought: count(&usage["completion_tokens_details"]["reasoning_tokens"]),
+        cached: count(&usage["prompt_tokens_details"]["cached_tokens"]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn event(data: &str) -> Event {
+        Event { kind: String::new(), data: data.to_owned() }
+    }
+
+    /// All deltas one after the other, then the end.
+    fn hear(deltas: &[Value]) -> (Reply, Vec<Piece>) {
+        let (mut reply, mut pieces) = (Reply::new(false), Vec::new());
+        for delta in deltas {
+            reply.chunk(&json!({ "choices": [{ "index": 0, "delta": delta }] }), &mut pieces).unwrap();
+        }
+        (reply, pieces)
+    }
+
+    fn thought(text: &str) -> Piece {
+        Piece::Thought(text.to_owned())
+    }
+
+    fn calls(deltas: &[Value]) -> Vec<(String, String, String)> {
+        let calls = hear(deltas).0.take_calls().into_iter();
+        calls.map(|call| (call.id, call.function.name, call.function.arguments)).collect()
+    }
+
+    fn call(id: &str, name: &str, arguments: &str) -> (String, String, String) {
+        (id.to_owned(), name.to_owned(), arguments.to_owned())
+    }
+
+    #[test]
+    fn reasoning_is_heard_in_each_of_its_spellings_and_once() {
+        for delta in [
+            json!({ "reasoning_content": "why" }),
+            json!({ "reasoning": "why" }),
+            json!({ "reasoning_details": [{ "type": "reasoning.text", "text": "why" }] }),
+            json!({ "reasoning": "why", "reasoning_details": [{ "summary": "why" }], "content": "" }),
+            json!({ "content": [{ "type": "thinking", "thinking": [{ "type": "text", "text": "why" }] }] }),
+        ] {
+            let (reply, pieces) = hear(std::slice::from_ref(&delta));
+            assert_eq!((pieces, reply.text.as_str()), (vec![thought("why")], ""), "{delta}");
+        }
+    }
+
+    #[test]
+    fn text_comes_as_a_string_or_as_parts_and_nothing_is_no_text() {
+        let (reply, pieces) = hear(&[
+            json!({ "role": "assistant", "content": null }),
+            json!({ "content": "" }),
+            json!({ "content": "a" }),
+            json!({ "content": [{ "type": "text", "text": "b" }, 7] }),
+            json!({}),
+        ]);
+        assert_eq!((reply.text.as_str(), pieces.len()), ("ab", 2));
+    }
+
+    #[test]
+    fn pieces_of_calls_find_each_other() {
+        let streamed = [
+            json!({ "tool_calls": [{ "index": 0, "id": "a", "function": { "name": "f", "arguments": "" } }] }),
+            json!({ "tool_calls": [{ "index": 1, "id": "b", "function": { "name": "g", "arguments": "{" } }] }),
+            json!({ "tool_calls": [{ "index": 0, "function": { "arguments": "{\"x\"" } }] }),
+            json!({ "tool_calls": [{ "index": 1, "function": { "arguments": "}" } },
+                                   { "index": 0, "id": "a", "function": { "name": "f", "arguments": ":1}" } }] }),
+        ];
+        assert_eq!(calls(&streamed), [call("a", "f", "{\"x\":1}"), call("b", "g", "{}")]);
+    }
+
+    #[test]
+    fn calls_without_index_id_or_text_are_understood() {
+        let whole = json!({ "tool_calls": [{ "function": { "name": "f", "arguments": { "x": 1 } } },
+                                           { "function": { "name": "g" } }] });
+        assert_eq!(calls(&[whole]), [call("call_0", "f", "{\"x\":1}"), call("call_1", "g", "{}")]);
+        let function = json!({ "name": "f", "arguments": "{}" });
+        let same_index = json!({ "tool_calls": [{ "index": 0, "id": "a", "function": function },
+                                                { "index": 0, "id": "b", "function": function }] });
+        assert_eq!(calls(&[same_index]).len(), 2);
+        let by_id = [
+            json!({ "tool_calls": [{ "id": "a", "function": { "name": "f", "arguments": "{" } }] }),
+            json!({ "tool_calls": [{ "function": { "arguments": "}" } }] }),
+        ];
+        assert_eq!(calls(&by_id), [call("a", "f", "{}")]);
+        assert_eq!(calls(&[json!({ "tool_calls": [{ "index": 0, "id": "a" }] })]), []);
+    }
+
+    #[test]
+    fn a_stream_is_whole_with_a_reason_or_with_done() {
+        let end = |chunks: &[&str]| {
+            let (mut reply, mut pieces) = (Reply::new(false), Vec::new());
+            for chunk in chunks {
+                reply.event(&event(chunk), &mut pieces)?;
+            }
+            reply.end(&mut pieces).map(|()| reply.finish())
+        };
+        let text = r#"{"choices":[{"delta":{"content":"a"}}]}"#;
+        let reason = |word: &str| format!(r#"{{"choices":[{{"delta":{{}},"finish_reason":"{word}"}}]}}"#);
+        assert_eq!(end(&[text, " [DONE]\r"]), Ok(Finish::Stop));
+        assert_eq!(end(&[&reason("length")]), Ok(Finish::Length));
+        assert_eq!(end(&[&reason("content_filter"), "[DONE]"]), Ok(Finish::Refusal));
+        assert_eq!(end(&[&reason("eos")]), Ok(Finish::Stop));
+        assert!(matches!(end(&[text]), Err(Fault::Broken { .. })));
+        assert!(matches!(end(&[]), Err(Fault::Broken { .. })));
+    }
+
+    #[test]
+    fn an_error_in_the_stream_is_a_failure_and_bad_json_is_not() {
+        let hear = |kind: &str, data: &str| {
+            let event = Event { kind: kind.to_owned(), data: data.to_owned() };
+            Reply::new(false).event(&event, &mut Vec::new())
+        };
+        let fault = Fault::Server { message: "boom".to_owned() };
+        assert_eq!(hear("", r#"{"error":{"message":"boom"}}"#), Err(fault.clone()));
+        assert_eq!(hear("", r#"{"error":"boom","choices":[]}"#), Err(fault.clone()));
+        assert_eq!(hear("error", "boom"), Err(fault));
+        assert_eq!(hear("", r#"{"error":null,"choices":[]}"#), Ok(None));
+        for nonsense in ["{", "null", "[]", "7", ""] {
+            assert!(hear("", nonsense).unwrap().is_some(), "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn usage_is_read_with_and_without_choices() {
+        let usage = json!({ "prompt_tokens": 8, "completion_tokens": 3,
+            "completion_tokens_details": { "reasoning_tokens": 2 }, "prompt_tokens_details": { "cached_tokens": 5 } });
+        for choices in [json!([]), json!([{ "index": 0, "delta": {} }])] {
+            let mut reply = Reply::new(false);
+            reply.chunk(&json!({ "choices": choices, "usage": usage }), &mut Vec::new()).unwrap();
+            let expected = Usage { input: 8, output: 3, total: 11, thought: 2, cached: 5 };
+            assert_eq!(reply.usage, Some(expected));
+        }
+    }
+
+    #[test]
+    fn an_answer_without_a_stream_is_an_answer() {
+        let (mut reply, mut pieces) = (Reply::new(true), Vec::new());
+        let message = json!({ "role": "assistant", "content": "<think>a</think>b" });
+        let body = json!({ "choices": [{ "index": 0, "message": message, "finish_reason": "stop" }] });
+        reply.chunk(&body, &mut pieces).unwrap();
+        assert_eq!(reply.end(&mut pieces), Ok(()));
+        assert_eq!((pieces, reply.text.as_str()), (vec![thought("a"), Piece::Text("b".to_owned())], "b"));
+    }
+
+    #[test]
+    fn a_model_that_declines_in_words_is_heard_and_counts_as_a_refusal() {
+        let (reply, pieces) = hear(&[json!({ "refusal": "I will not." })]);
+        assert_eq!((pieces.len(), reply.finish()), (1, Finish::Refusal));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_streamed_is_what_is_kept(words in prop::collection::vec(".{0,8}", 0..12)) {
+            let deltas: Vec<_> = words.iter().map(|word| json!({ "content": word })).collect();
+            prop_assert_eq!(hear(&deltas).0.text, words.concat());
+        }
+
+        #[test]
+        fn no_event_makes_it_panic(text in "[\\[\\]{}\":,a-z0-9 ]{0,80}") {
+            let _ = Reply::new(true).event(&event(&text), &mut Vec::new());
+        }
+    }
+}

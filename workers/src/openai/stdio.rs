@@ -1,0 +1,96 @@
+//! The agent's process: stdin, signals, and the end.
+//!
+//! The end of stdin, SIGTERM and SIGINT all mean the same: running turns are answered as cancelled, and the
+//! process is gone within a second whatever still hangs.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::process::{self, ExitCode};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use nix::poll::PollFlags;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::low_level;
+
+use super::agent::Agent;
+use super::config::Config;
+use super::house::{House, usual_folder};
+use super::out::Out;
+use super::{Options, log};
+use crate::lines::Lines;
+use crate::ready::is_ready;
+
+/// For the last words of those that run.
+const GRACE: Duration = Duration::from_millis(500);
+
+pub(super) fn run(options: Options) -> ExitCode {
+    let variable = |name: &str| std::env::var(name).ok();
+    let (config, warnings) = Config::read(variable);
+    for warning in warnings {
+        log(format_args!("{warning}"));
+    }
+    let folder = options.state.clone().or_else(|| usual_folder(variable));
+    match start(config, options, folder.as_deref()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            log(format_args!("{error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(config: Config, options: Options, folder: Option<&std::path::Path>) -> io::Result<()> {
+    // As files, because std's own handles buffer in their way.
+    let mut stdin = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let house = Arc::new(House::new(config, options, folder, Out::new(stdout))?);
+    heed_signals(house.clone())?;
+    let agent = Agent::new(house.clone());
+    let mut lines = Lines::default();
+    loop {
+        while let Some(line) = lines.next_line() {
+            agent.line(line);
+        }
+        match lines.fill(&mut stdin) {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                is_ready(stdin.as_fd(), PollFlags::POLLIN, None)?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    agent.line(lines.rest());
+    leave(&house)
+}
+
+/// On a thread of its own: the main one may be held up by a client that does not read.
+fn heed_signals(house: Arc<House>) -> io::Result<()> {
+    let (mut bell, rope) = UnixStream::pair()?;
+    for signal in [SIGTERM, SIGINT] {
+        low_level::pipe::register(signal, rope.try_clone()?)?;
+    }
+    let heed = move || {
+        if bell.read(&mut [0]).is_ok_and(|count| count > 0) {
+            leave(&house);
+        }
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(heed)?;
+    Ok(())
+}
+
+fn leave(house: &House) -> ! {
+    let limit = || {
+        thread::sleep(GRACE);
+        process::exit(0);
+    };
+    // Without the thread there is no limit but that of whoever started us.
+    let _ = thread::Builder::new().spawn(limit);
+    house.end_all_turns();
+    process::exit(0)
+}

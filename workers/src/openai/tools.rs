@@ -1,0 +1,253 @@
+//! The tools that a model is offered, and what it means when it calls one.
+//!
+//! Each is done with the client's own hands, so only those are offered that the client has. Pure: no asking and
+//! no doing, which is in `hands`.
+
+use std::path::{Path, PathBuf};
+
+use agent_client_protocol_schema::v1 as acp;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::record::Mode;
+
+pub(super) const READ: &str = "read_file";
+pub(super) const WRITE: &str = "write_file";
+pub(super) const EDIT: &str = "edit_file";
+pub(super) const RUN: &str = "run_command";
+
+/// Which hands there are.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct Hands {
+    pub(super) reads: bool,
+    pub(super) writes: bool,
+    pub(super) runs: bool,
+}
+
+impl Hands {
+    pub(super) fn new(client: &acp::ClientCapabilities, mode: Mode) -> Hands {
+        let may_change = mode != Mode::Read;
+        Hands {
+            reads: client.fs.read_text_file,
+            writes: client.fs.write_text_file && may_change,
+            runs: client.terminal && may_change,
+        }
+    }
+
+    fn has(self, name: &str) -> bool {
+        match name {
+            READ => self.reads,
+            WRITE => self.writes,
+            EDIT => self.reads && self.writes,
+            RUN => self.runs,
+            _ => false,
+        }
+    }
+}
+
+/// What a call asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Deed {
+    Read { path: PathBuf, line: Option<u32>, limit: Option<u32> },
+    Write { path: PathBuf, content: String },
+    Edit { path: PathBuf, old_text: String, new_text: String },
+    Run { command: String },
+}
+
+impl Deed {
+    /// The words go back to the model, so that it can do better.
+    pub(super) fn read(name: &str, arguments: &str, hands: Hands, cwd: &Path) -> Result<Deed, String> {
+        if !hands.has(name) {
+            return Err(format!("there is no tool called {name}"));
+        }
+        Ok(match name {
+            READ => {
+                let ReadFile { path, line, limit } = parse(arguments)?;
+                Deed::Read { path: cwd.join(path), line, limit }
+            }
+            WRITE => {
+                let WriteFile { path, content } = parse(arguments)?;
+                Deed::Write { path: cwd.join(path), content }
+            }
+            EDIT => {
+                let EditFile { path, old_text, new_text } = parse(arguments)?;
+                Deed::Edit { path: cwd.join(path), old_text, new_text }
+            }
+            _ => Deed::Run { command: parse::<RunCommand>(arguments)?.command },
+        })
+    }
+
+    pub(super) fn tool(&self) -> &'static str {
+        match self {
+            Deed::Read { .. } => READ,
+            Deed::Write { .. } => WRITE,
+            Deed::Edit { .. } => EDIT,
+            Deed::Run { .. } => RUN,
+        }
+    }
+
+    pub(super) fn changes_something(&self) -> bool {
+        !matches!(self, Deed::Read { .. })
+    }
+
+    pub(super) fn title(&self) -> String {
+        match self {
+            Deed::Read { path, .. } => format!("Read {}", path.display()),
+            Deed::Write { path, .. } => format!("Write {}", path.display()),
+            Deed::Edit { path, .. } => format!("Edit {}", path.display()),
+            Deed::Run { command } => format!("`{command}`"),
+        }
+    }
+
+    pub(super) fn kind(&self) -> acp::ToolKind {
+        match self {
+            Deed::Read { .. } => acp::ToolKind::Read,
+            Deed::Write { .. } | Deed::Edit { .. } => acp::ToolKind::Edit,
+            Deed::Run { .. } => acp::ToolKind::Execute,
+        }
+    }
+
+    pub(super) fn locations(&self) -> Vec<acp::ToolCallLocation> {
+        match self {
+            Deed::Read { path, line, .. } => vec![acp::ToolCallLocation::new(path).line(*line)],
+            Deed::Write { path, .. } | Deed::Edit { path, .. } => vec![acp::ToolCallLocation::new(path)],
+            Deed::Run { .. } => Vec::new(),
+        }
+    }
+}
+
+/// The text with one place of it replaced, or why it was not.
+pub(super) fn edited(text: &str, old_text: &str, new_text: &str) -> Result<String, String> {
+    if old_text.is_empty() {
+        return Err("old_text is empty".to_owned());
+    }
+    match text.matches(old_text).count() {
+        0 => Err("old_text does not stand in the file; read it again".to_owned()),
+        1 => Ok(text.replacen(old_text, new_text, 1)),
+        count => Err(format!("old_text stands in the file {count} times; give more of what is around it")),
+    }
+}
+
+/// The tools as a request declares them.
+pub(super) fn offered(hands: Hands, cwd: &Path) -> Vec<Value> {
+    let path =
+        json!({ "type": "string", "description": format!("absolute, or relative to {}", cwd.display()) });
+    let text = |what: &str| json!({ "type": "string", "description": what });
+    let number = |what: &str| json!({ "type": "integer", "description": what });
+    let all = [
+        (
+            READ,
+            "Reads a text file, with changes that the user has not saved yet.",
+            json!({ "path": path, "line": number("first line, from 1"), "limit": number("most lines") }),
+            &["path"][..],
+        ),
+        (
+            WRITE,
+            "Writes a text file as a whole, and creates it if it is not there.",
+            json!({ "path": path, "content": text("all of the file") }),
+            &["path", "content"],
+        ),
+        (
+            EDIT,
+            "Replaces one place of a text file.",
+            json!({
+                "path": path,
+                "old_text": text("as it stands in the file, exactly once"),
+                "new_text": text("what is to stand there"),
+            }),
+            &["path", "old_text", "new_text"],
+        ),
+        (
+            RUN,
+            "Runs a shell command in the user's terminal and gives its output.",
+            json!({ "command": text("as it would be typed") }),
+            &["command"],
+        ),
+    ];
+    let shape = |(name, does, properties, required): (&str, &str, Value, &[&str])| {
+        let parameters = json!({ "type": "object", "properties": properties, "required": required });
+        json!({ "type": "function", "function": { "name": name, "description": does, "parameters": parameters } })
+    };
+    all.into_iter().filter(|(name, ..)| hands.has(name)).map(shape).collect()
+}
+
+#[derive(Deserialize)]
+struct ReadFile {
+    path: PathBuf,
+    line: Option<u32>,
+    limit: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct WriteFile {
+    path: PathBuf,
+    content: String,
+}
+
+#[derive(Deserialize)]
+struct EditFile {
+    path: PathBuf,
+    old_text: String,
+    new_text: String,
+}
+
+#[derive(Deserialize)]
+struct RunCommand {
+    command: String,
+}
+
+fn parse<T: DeserializeOwned>(arguments: &str) -> Result<T, String> {
+    serde_json::from_str(arguments).map_err(|error| format!("the arguments cannot be read: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Hands = Hands { reads: true, writes: true, runs: true };
+
+    fn names(hands: Hands) -> Vec<String> {
+        let name = |tool: &Value| tool["function"]["name"].as_str().unwrap().to_owned();
+        offered(hands, Path::new("/w")).iter().map(name).collect()
+    }
+
+    fn read(name: &str, arguments: &str) -> Result<Deed, String> {
+        Deed::read(name, arguments, ALL, Path::new("/w"))
+    }
+
+    #[test]
+    fn only_what_the_client_can_do_is_offered_and_taken() {
+        assert_eq!(names(ALL), [READ, WRITE, EDIT, RUN]);
+        assert_eq!(names(Hands { writes: true, ..Hands::default() }), [WRITE], "an edit needs to read");
+        assert!(names(Hands::default()).is_empty());
+        assert!(Deed::read(RUN, r#"{"command":"ls"}"#, Hands::default(), Path::new("/w")).is_err());
+        assert!(read("rm", "{}").is_err());
+    }
+
+    #[test]
+    fn a_session_that_only_reads_has_nothing_that_changes() {
+        let can = json!({ "fs": { "readTextFile": true, "writeTextFile": true }, "terminal": true });
+        let client: acp::ClientCapabilities = serde_json::from_value(can).unwrap();
+        assert_eq!(names(Hands::new(&client, Mode::Read)), [READ]);
+        assert_eq!(Hands::new(&client, Mode::Ask), ALL);
+        assert_eq!(Hands::new(&acp::ClientCapabilities::default(), Mode::Auto), Hands::default());
+    }
+
+    #[test]
+    fn paths_are_made_absolute_and_bad_arguments_are_said_back() {
+        let deed = read(READ, r#"{"path":"a/b","line":3}"#).unwrap();
+        assert_eq!(deed, Deed::Read { path: "/w/a/b".into(), line: Some(3), limit: None });
+        assert_eq!(read(READ, r#"{"path":"/x"}"#).unwrap().locations()[0].path, Path::new("/x"));
+        for bad in ["", "{", "{}", r#"{"path":7}"#] {
+            assert!(read(READ, bad).unwrap_err().contains("arguments"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_edit_is_of_one_place() {
+        assert_eq!(edited("a b c", "b", "x"), Ok("a x c".to_owned()));
+        assert!(edited("a b b", "b", "x").unwrap_err().contains("2 times"));
+        assert!(edited("a", "b", "x").is_err() && edited("a", "", "x").is_err());
+    }
+}

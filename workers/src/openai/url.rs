@@ -1,0 +1,107 @@
+//! Where the endpoint is: the base URL and what is reached below it.
+//!
+//! A trailing slash, a query and a path that already names the method are all taken as they are meant. What is shown
+//! to people has neither credentials nor a query in it.
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Endpoint {
+    /// Scheme, authority and path, without a slash at the end.
+    base: String,
+    /// Without the question mark; may be empty.
+    query: String,
+}
+
+const CHAT: &str = "/chat/completions";
+
+impl Endpoint {
+    /// The version, if there is one, becomes `api-version` in the query, unless the URL has one already.
+    pub(super) fn new(url: &str, api_version: Option<&str>) -> Result<Endpoint, String> {
+        let url = url.trim();
+        let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+        let Some(rest) = rest else {
+            return Err(format!("{} is neither http:// nor https://", shown(url)));
+        };
+        if rest.is_empty() || rest.starts_with(['/', '?', '#', ':']) || rest.contains(char::is_whitespace) {
+            return Err(format!("{} names no host", shown(url)));
+        }
+        let url = url.split('#').next().unwrap_or_default();
+        let (base, query) = url.split_once('?').unwrap_or((url, ""));
+        let base = base.trim_end_matches('/');
+        let mut query = query.to_owned();
+        if let Some(version) = api_version
+            && !query.split('&').any(|pair| pair.starts_with("api-version="))
+        {
+            let and = if query.is_empty() { "" } else { "&" };
+            query.push_str(&format!("{and}api-version={version}"));
+        }
+        Ok(Endpoint { base: base.strip_suffix(CHAT).unwrap_or(base).to_owned(), query })
+    }
+
+    pub(super) fn chat(&self) -> String {
+        self.below(CHAT)
+    }
+
+    pub(super) fn models(&self) -> String {
+        self.below("/models")
+    }
+
+    fn below(&self, path: &str) -> String {
+        let mark = if self.query.is_empty() { "" } else { "?" };
+        format!("{}{path}{mark}{}", self.base, self.query)
+    }
+}
+
+/// As people may see it: the query and the credentials before the host may hold a key.
+pub(super) fn shown(url: &str) -> String {
+    let url = url.split(['?', '#']).next().unwrap_or_default();
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}{path}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chat(url: &str) -> String {
+        Endpoint::new(url, None).unwrap().chat()
+    }
+
+    #[test]
+    fn slashes_queries_and_full_paths_are_taken_as_meant() {
+        for url in [
+            "http://h/v1",
+            "http://h/v1/",
+            "http://h/v1//",
+            " http://h/v1/chat/completions ",
+            "http://h/v1#x",
+        ] {
+            assert_eq!(chat(url), "http://h/v1/chat/completions", "{url}");
+        }
+        assert_eq!(chat("https://h:8/v1/?a=b"), "https://h:8/v1/chat/completions?a=b");
+        assert_eq!(Endpoint::new("http://h/v1/?a=b", None).unwrap().models(), "http://h/v1/models?a=b");
+    }
+
+    #[test]
+    fn the_api_version_is_added_once() {
+        let chat = |url, version| Endpoint::new(url, Some(version)).unwrap().chat();
+        assert_eq!(chat("https://h/d", "1"), "https://h/d/chat/completions?api-version=1");
+        assert_eq!(chat("https://h/d?x=y", "1"), "https://h/d/chat/completions?x=y&api-version=1");
+        assert_eq!(chat("https://h/d?api-version=2", "1"), "https://h/d/chat/completions?api-version=2");
+    }
+
+    #[test]
+    fn what_is_no_url_is_refused() {
+        for url in ["", "h/v1", "ftp://h", "http://", "http:///v1", "https://?x", "http://a b"] {
+            assert!(Endpoint::new(url, None).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn what_is_shown_holds_no_secret() {
+        assert_eq!(shown("https://me:secret@h:8/v1?key=secret#secret"), "https://h:8/v1");
+        assert_eq!(shown("https://h/a@b"), "https://h/a@b");
+        assert_eq!(shown("secret?secret"), "secret");
+    }
+}

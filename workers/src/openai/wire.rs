@@ -1,0 +1,233 @@
+//! Chat Completions as it is sent: messages, tools, the request.
+//!
+//! Messages are also what a session's file holds, so they are read back as they are written. What comes from a server
+//! is read in `reply`, which has to be more forgiving.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(tag = "role", rename_all = "snake_case")]
+pub(super) enum Message {
+    System {
+        content: String,
+    },
+    User {
+        content: Content,
+    },
+    Assistant {
+        content: Option<String>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        tool_calls: Vec<ToolCall>,
+    },
+    Tool {
+        tool_call_id: String,
+        content: String,
+    },
+}
+
+/// Plain where it can be: some servers know nothing else.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(super) enum Part {
+    Text { text: String },
+    ImageUrl { image_url: ImageUrl },
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct ImageUrl {
+    pub(super) url: String,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct ToolCall {
+    pub(super) id: String,
+    #[serde(rename = "type")]
+    kind: FunctionKind,
+    pub(super) function: Function,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum FunctionKind {
+    #[default]
+    Function,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct Function {
+    pub(super) name: String,
+    /// JSON as text, as the model wrote it.
+    pub(super) arguments: String,
+}
+
+impl ToolCall {
+    pub(super) fn new(id: String, name: String, arguments: String) -> ToolCall {
+        ToolCall { id, kind: FunctionKind::Function, function: Function { name, arguments } }
+    }
+}
+
+impl Content {
+    pub(super) fn into_parts(self) -> Vec<Part> {
+        match self {
+            Content::Text(text) => vec![Part::Text { text }],
+            Content::Parts(parts) => parts,
+        }
+    }
+}
+
+/// What this server or model does not take, as learned from its refusals.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct Quirks {
+    pub(super) no_stream_options: bool,
+    pub(super) wants_completion_tokens: bool,
+    pub(super) no_tools: bool,
+}
+
+impl Quirks {
+    /// Another turn may have learned something else meanwhile.
+    pub(super) fn add(&mut self, other: Quirks) {
+        self.no_stream_options |= other.no_stream_options;
+        self.wants_completion_tokens |= other.wants_completion_tokens;
+        self.no_tools |= other.no_tools;
+    }
+}
+
+pub(super) struct Request<'a> {
+    pub(super) model: &'a str,
+    pub(super) messages: &'a [Message],
+    pub(super) max_tokens: Option<u64>,
+    pub(super) temperature: Option<f64>,
+    pub(super) tools: &'a [Value],
+    pub(super) extra: &'a Map<String, Value>,
+}
+
+impl Request<'_> {
+    pub(super) fn body(&self, quirks: Quirks) -> Vec<u8> {
+        let mut body = Map::new();
+        body.insert("model".to_owned(), json!(self.model));
+        body.insert("messages".to_owned(), json!(self.messages));
+        body.insert("stream".to_owned(), json!(true));
+        if let Some(count) = self.max_tokens {
+            let name = if quirks.wants_completion_tokens { "max_completion_tokens" } else { "max_tokens" };
+            body.insert(name.to_owned(), json!(count));
+        }
+        if let Some(temperature) = self.temperature {
+            body.insert("temperature".to_owned(), json!(temperature));
+        }
+        if !quirks.no_stream_options {
+            body.insert("stream_options".to_owned(), json!({ "include_usage": true }));
+        }
+        if !self.tools.is_empty() && !quirks.no_tools {
+            body.insert("tools".to_owned(), json!(self.tools));
+        }
+        body.extend(self.extra.clone());
+        serde_json::to_vec(&body).expect("memory takes every byte of a plain value")
+    }
+
+    /// What to leave out next time, if this refusal is about something that can be.
+    pub(super) fn learn(&self, mut quirks: Quirks, status: u16, refusal: &str) -> Option<Quirks> {
+        if !matches!(status, 400 | 404 | 405 | 415 | 422 | 500 | 501) {
+            return None;
+        }
+        let before = quirks;
+        let refusal = refusal.to_ascii_lowercase();
+        if refusal.contains("stream_options") || refusal.contains("include_usage") {
+            quirks.no_stream_options = true;
+        } else if refusal.contains("max_completion_tokens") && self.max_tokens.is_some() {
+            quirks.wants_completion_tokens = true;
+        } else if !self.tools.is_empty() && is_about_tools(&refusal) {
+            quirks.no_tools = true;
+        }
+        (quirks != before).then_some(quirks)
+    }
+}
+
+/// As Ollama, vLLM and llama.cpp say it.
+fn is_about_tools(refusal: &str) -> bool {
+    ["support tool", "support function", "tool choice", "tool_choice", "tools param", "\"tools\"", "'tools'"]
+        .iter()
+        .any(|words| refusal.contains(words))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn request<'a>(
+        messages: &'a [Message],
+        tools: &'a [Value],
+        extra: &'a Map<String, Value>,
+    ) -> Request<'a> {
+        Request { model: "m", messages, max_tokens: Some(5), temperature: Some(0.5), tools, extra }
+    }
+
+    fn text(body: Vec<u8>) -> String {
+        String::from_utf8(body).unwrap()
+    }
+
+    #[test]
+    fn a_request_has_everything_in_its_usual_order() {
+        let messages = [Message::User { content: Content::Text("hi".to_owned()) }];
+        let extra = json!({ "top_p": 1, "temperature": 0 });
+        let body = text(request(&messages, &[], extra.as_object().unwrap()).body(Quirks::default()));
+        assert_eq!(
+            body,
+            r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true,"max_tokens":5,"#
+                .to_owned()
+                + r#""temperature":0,"stream_options":{"include_usage":true},"top_p":1}"#
+        );
+    }
+
+    #[test]
+    fn what_a_server_refuses_is_left_out_the_next_time() {
+        let (tools, extra) = ([json!({})], Map::new());
+        let request = request(&[], &tools, &extra);
+        let mut quirks = Quirks::default();
+        for refusal in [
+            "Unknown field `stream_options`",
+            "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.",
+            "registry/gemma:latest does not support tools",
+        ] {
+            quirks = request.learn(quirks, 400, refusal).unwrap_or_else(|| panic!("{refusal}"));
+            assert_eq!(request.learn(quirks, 400, refusal), None, "what is left out already cannot be");
+        }
+        let body = text(request.body(quirks));
+        assert_eq!(
+            body,
+            r#"{"model":"m","messages":[],"stream":true,"max_completion_tokens":5,"temperature":0.5}"#
+        );
+        assert_eq!(request.learn(Quirks::default(), 429, "stream_options"), None);
+        assert_eq!(request.learn(Quirks::default(), 400, "no such model"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn messages_are_read_as_they_were_written(text in ".{0,40}", id in "[a-z0-9]{1,8}", url in ".{0,20}") {
+            let parts = vec![
+                Part::Text { text: text.clone() },
+                Part::ImageUrl { image_url: ImageUrl { url } },
+            ];
+            let calls = vec![ToolCall::new(id.clone(), "read".to_owned(), text.clone())];
+            for message in [
+                Message::User { content: Content::Text(text.clone()) },
+                Message::User { content: Content::Parts(parts) },
+                Message::Assistant { content: Some(text.clone()), tool_calls: Vec::new() },
+                Message::Assistant { content: None, tool_calls: calls },
+                Message::Tool { tool_call_id: id, content: text },
+            ] {
+                let written = serde_json::to_string(&message).unwrap();
+                prop_assert_eq!(serde_json::from_str::<Message>(&written).unwrap(), message);
+            }
+        }
+    }
+}
