@@ -275,6 +275,11 @@ impl Oracle {
             (known.owner, known.name) = (Some(conn), name.to_owned());
             return;
         }
+        // One name for sessions of two processes that call them alike: which of them is meant, only the bus knows.
+        let alike = |s: &Session| s.life != life && s.agent == agent && s.name == name;
+        if !self.unique_names && self.sessions.iter().any(alike) {
+            self.murky.insert(agent.to_owned());
+        }
         self.sessions.push(Session {
             life,
             agent: agent.to_owned(),

@@ -174,7 +174,10 @@ impl Oracle {
             _ if self.inherits(conn, life, told) => Some(told),
             _ => self.loading(conn, behind_tag(name)).map(|_| behind_tag(name)),
         };
-        let murky = self.murky.contains(told) && behind_tag(name) == told;
+        // Where processes call their sessions alike, a name may have come to mean the one in another process.
+        let alike = |s: &Session| s.life == life && s.agent == told && !self.owned_by_other(conn, s);
+        let alike = !self.unique_names && self.sessions.iter().any(alike);
+        let murky = (self.murky.contains(told) || alike) && behind_tag(name) == told;
         let just_closed = self.sessions.iter().any(|s| {
             s.closed_in == self.calls
                 && s.owner == Some(conn)
