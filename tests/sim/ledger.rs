@@ -186,6 +186,8 @@ pub(crate) struct Session {
     pub(crate) open: bool,
     /// In which call of the bus it was closed.
     pub(crate) closed_in: usize,
+    /// Who left it last, and in which call: what it had said before is still carried in that one.
+    pub(crate) left: Option<(Conn, usize)>,
     /// The newest line about it that its owner was told.
     pub(crate) newest: Option<usize>,
 }

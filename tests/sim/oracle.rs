@@ -215,7 +215,7 @@ impl Oracle {
             self.murky.extend(left.map(|(agent, _)| agent.clone()));
         }
         for session in self.sessions.iter_mut().filter(|session| session.owner == Some(conn)) {
-            session.owner = None;
+            (session.owner, session.left) = (None, Some((conn, self.calls)));
         }
     }
 
@@ -290,6 +290,7 @@ impl Oracle {
             moved: false,
             open: true,
             closed_in: 0,
+            left: None,
             newest: None,
         });
     }

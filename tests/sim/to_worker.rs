@@ -179,8 +179,8 @@ impl Oracle {
         let alike = !self.unique_names && self.sessions.iter().any(alike);
         let murky = (self.murky.contains(told) || alike) && behind_tag(name) == told;
         let just_closed = self.sessions.iter().any(|s| {
-            s.closed_in == self.calls
-                && s.owner == Some(conn)
+            let closed = s.closed_in == self.calls && s.owner == Some(conn);
+            (closed || s.left == Some((conn, self.calls)))
                 && s.name == name
                 && s.agent == told
                 && s.life == life

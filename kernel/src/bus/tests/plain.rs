@@ -21,6 +21,22 @@ fn what_has_not_begun_to_be_written_cannot_be_answered_yet() {
 }
 
 #[test]
+fn an_id_that_is_used_twice_is_answered_twice() {
+    let mut bus = TestBus::with(1);
+    let (client, worker) = (bus.client(), bus.worker(0));
+    bus.sends(client, r#"{"id":1,"method":"one"}"#);
+    bus.sends(client, r#"{"id":1,"method":"two"}"#);
+    let (one, two) = (bus.sees_request(worker, "one").0, bus.sees_request(worker, "two").0);
+    bus.sends(client, r#"{"method":"$/cancel_request","params":{"requestId":1}}"#);
+    assert_eq!(bus.sees_json(worker)["params"]["requestId"].to_string(), two);
+    for (wire, result) in [(two, 2), (one, 1)] {
+        bus.sends(worker, &format!(r#"{{"id":{wire},"result":{result}}}"#));
+        assert_eq!(bus.sees_json(client), json!({"id": 1, "result": result}));
+    }
+    bus.is_idle();
+}
+
+#[test]
 fn equal_ids_of_six_clients_do_not_meet() {
     let mut bus = TestBus::with(1);
     let worker = bus.worker(0);
