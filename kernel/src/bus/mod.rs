@@ -269,8 +269,10 @@ impl Bus {
                 }
             },
             Event::Alarm => {
+                // What one sets in motion may be overdue at once.
                 while let Some(alarm) = self.alarms.due(now) {
                     self.alarm(alarm);
+                    self.settle();
                 }
             }
             Event::Stop => self.stop(),
