@@ -3,22 +3,27 @@
 
 #![forbid(unsafe_code)]
 
+mod acp;
 mod bounds;
+mod case;
 mod chance;
 mod chaos;
 mod compare;
 mod connection;
 mod cost;
+mod docs;
 mod goal;
 mod ledger;
 mod load;
 mod outcome;
 mod peer;
+mod plot;
 mod print;
 mod request;
 mod run;
 mod soak;
 mod stage;
+mod table;
 mod talk;
 mod ttft;
 mod wire;
@@ -31,7 +36,9 @@ const EXAMPLES: &str = "\
 Examples:
   bus-bench run --target tcp://127.0.0.1:9000 --connections 16 --window 16
   bus-bench run --target unix:///run/user/1000/stdio-bus.sock --bytes 65536 --json
-  bus-bench compare --rounds 5 --seconds 2
+  bus-bench run --target tcp://127.0.0.1:9000 --acp --connections 16 --sessions 4 --window 4 --rate 2000
+  bus-bench run --acp --updates 100 -- stdio-bus agent echo --chunks 100
+  bus-bench compare --rounds 5 --seconds 2 --peer 'mine=my-proxy --listen 127.0.0.1:{port} -- {agent}'
   bus-bench chaos --seconds 120 --seed 1
   bus-bench bounds silent restarts
   bus-bench soak --seconds 3600

@@ -111,7 +111,7 @@ impl Trial<'_> {
 /// So many clients ask, one request at a time each, and every answer is judged.
 fn load(bus: &Bus, connections: usize, length: Duration) -> io::Result<Outcome> {
     let wires = (0..connections).map(|_| bus.door().connect()).collect::<io::Result<Vec<_>>>()?;
-    let load = Load { window: 1, line_bytes: 1024, warmup: length / 10, measured: length };
+    let load = Load::closed(1, 1024, length / 10, length);
     drive(wires, &load, None, Progress::on_stderr("load".to_owned()))
 }
 
