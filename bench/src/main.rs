@@ -12,7 +12,9 @@ mod compare;
 mod connection;
 mod cost;
 mod docs;
+mod fan;
 mod goal;
+mod idle;
 mod ledger;
 mod load;
 mod outcome;
@@ -59,6 +61,10 @@ enum Command {
     Run(run::Args),
     /// Measure a bus beside a plain byte pipe (socat) and beside no pipe at all, in turns
     Compare(compare::Args),
+    /// Measure what a message costs while more and more is open: connections, sessions, calls
+    Fan(fan::Args),
+    /// Measure start, memory, idle CPU time and calls of the system, against their goals
+    Idle(idle::Args),
     /// Kill workers, play tricks and reload under load, and hold every answer against what it should be
     Chaos(chaos::Args),
     /// Try what the bus may cost at most, whatever its peers do
@@ -73,6 +79,8 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Fan(args) => fan::run(&args),
+        Command::Idle(args) => idle::run(&args),
         Command::Chaos(args) => chaos::run(&args),
         Command::Bounds(args) => bounds::run(&args),
         Command::Soak(args) => soak::run(&args),

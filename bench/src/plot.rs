@@ -8,11 +8,12 @@ const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 380.0;
 /// Around the lines: room for the title, the legend, and the numbers at the axes.
 const LEFT: f64 = 72.0;
-const RIGHT: f64 = 24.0;
+const RIGHT: f64 = 40.0;
 const TOP: f64 = 76.0;
 const BOTTOM: f64 = 52.0;
 const COLOURS: [&str; 6] = ["#94a3b8", "#f59e0b", "#2563eb", "#10b981", "#a855f7", "#ef4444"];
-const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#475569}.title{font-size:16px;font-weight:600;fill:#0f172a}\
+const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#475569}\
+.title{font-size:16px;font-weight:600;fill:#0f172a}\
 .grid{stroke:#e2e8f0}.line{fill:none;stroke-width:2.5;stroke-linejoin:round;stroke-linecap:round}.page{fill:#fff}\
 @media(prefers-color-scheme:dark){text{fill:#94a3b8}.title{fill:#f1f5f9}.grid{stroke:#334155}.page{fill:#0f172a}}";
 
@@ -127,7 +128,7 @@ mod tests {
     #[test]
     fn points_stand_where_their_values_are() {
         let svg = plot(false, &[(1.0, 0.0), (10.0, 5.0), (100.0, 10.0), (100.0, f64::NAN)]).svg();
-        assert!(svg.contains("points=\"72.0,328.0 384.0,202.0 696.0,76.0\""), "{svg}");
+        assert!(svg.contains("points=\"72.0,328.0 376.0,202.0 680.0,76.0\""), "{svg}");
         assert!(svg.contains(">a&lt;b</text>") && svg.ends_with("</svg>\n"));
     }
 }

@@ -69,9 +69,9 @@ impl Table {
                 micros(row.median(bus, |one| one.latency_us(0.99))),
             );
         }
-        text += "Requests or turns a second; medians of the rounds, also of their ratios, which are of p50 where the goal\n\
-                 is. Alone and behind socat each connection has an agent of its own, behind the bus all share one. CPU\n\
-                 time and memory are those of the bus alone. A goal with ! is missed.\n";
+        text += "Requests or turns a second; medians of the rounds, also of their ratios, which are of p50 where the\n\
+                 goal is. Alone and behind socat each connection has an agent of its own, behind the bus all share\n\
+                 one. CPU time and memory are those of the bus alone. A goal with ! is missed.\n";
         text
     }
 

@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     sheet.finish(args.json)
 }
 
-fn raise_open_files() -> io::Result<()> {
+pub(crate) fn raise_open_files() -> io::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let most = if cfg!(target_os = "macos") { hard.min(10_240) } else { hard };
     Ok(setrlimit(Resource::RLIMIT_NOFILE, most, hard)?)
