@@ -6,8 +6,17 @@ use std::time::Duration;
 /// The tick of /proc on Linux, whatever that of the kernel itself.
 const TICKS_A_SECOND: u64 = 100;
 
-/// User and system time, in steps of 10 ms.
+/// User and system time, of all threads that live: to the nanosecond where the system counts so, else in steps
+/// of 10 ms.
 pub(crate) fn cpu_time(pid: u32) -> Option<Duration> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+    let spent = |thread: fs::DirEntry| {
+        let stat = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        stat.split_ascii_whitespace().next()?.parse::<u64>().ok()
+    };
+    if let Some(nanos) = threads.map(spent).sum::<Option<u64>>() {
+        return Some(Duration::from_nanos(nanos));
+    }
     cpu_in_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 

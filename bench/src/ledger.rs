@@ -21,6 +21,8 @@ pub(crate) struct Ledger {
 pub(crate) enum Verdict {
     /// The answer to what was asked at that moment.
     Right(Instant),
+    /// As it must be, and more is to come.
+    Passing,
     /// An answer, but with other params than those of its request.
     Spoiled,
     /// An answer to what has been answered before.

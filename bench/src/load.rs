@@ -1,9 +1,16 @@
-//! The load: a closed loop on every connection, driven by one thread.
+//! The load: a closed or an open loop over all connections, driven by one thread.
 //!
-//! Each connection keeps `window` requests in flight: an answer makes room for the next request, and all that
-//! one read has made room for leaves in one write. Every line that comes back is judged, also before and after
-//! the time that is measured. A request's time runs from the moment it is put up for writing until its answer
-//! has been read; since a slow answer also delays the next request, these times say nothing of an open load.
+//! Closed: each connection keeps `window` requests (or turns) in flight; an answer makes room for the next, and
+//! all that one read has made room for leaves in one write. A request's time runs from the moment it is put up
+//! for writing until its answer has been read; a slow answer also delays the next request, so that these times
+//! say nothing of what users who do not wait for each other would see.
+//!
+//! Open: requests are due at a fixed rate, whatever has been answered, and a request's time runs from the moment
+//! it was due. One that finds no room waits for it, and its waiting counts; one that still waits at the end
+//! counts with the time it has waited. Between two that are near each other the loop does not sleep, since poll
+//! cannot wake in time.
+//!
+//! Every line that comes back is judged, also before and after the time that is measured.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -12,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use mio::{Events, Interest, Poll, Token};
 
+use crate::acp::{Acp, Turns};
 use crate::connection::Connection;
 use crate::cost;
 use crate::ledger::{Ledger, Verdict};
@@ -25,14 +33,27 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the last answers may take. What has not come by then is lost.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 const EXCERPT_BYTES: usize = 200;
+/// Poll wakes in steps of this.
+const POLL_STEP: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy)]
 pub(crate) struct Load {
+    /// None: plain requests.
+    pub(crate) turns: Option<Turns>,
+    /// Requests or turns a second over all connections. None: a closed loop.
+    pub(crate) rate: Option<f64>,
     /// In flight on each connection.
     pub(crate) window: usize,
     pub(crate) line_bytes: usize,
     pub(crate) warmup: Duration,
     pub(crate) measured: Duration,
+}
+
+impl Load {
+    /// Plain requests in a closed loop.
+    pub(crate) fn closed(window: usize, line_bytes: usize, warmup: Duration, measured: Duration) -> Load {
+        Load { turns: None, rate: None, window, line_bytes, warmup, measured }
+    }
 }
 
 /// Loads what is at the other end of these wires. `watched` is a process whose cost is of interest.
@@ -42,7 +63,8 @@ pub(crate) fn drive(
     watched: Option<u32>,
     progress: Progress,
 ) -> io::Result<Outcome> {
-    let askers = (0..).zip(wires).map(|(number, wire)| Asker::new(number, wire)).collect::<Vec<_>>();
+    let askers =
+        (0..).zip(wires).map(|(number, wire)| Asker::new(number, wire, load.turns)).collect::<Vec<_>>();
     let now = Instant::now();
     let mut driver = Driver {
         load: *load,
@@ -54,13 +76,15 @@ pub(crate) fn drive(
         phase: Phase::Joining,
         until: now + JOIN_TIMEOUT,
         began: now,
+        arrivals: 0,
+        arrivals_began: now,
         watched,
         progress,
         outcome: Outcome::new(),
     };
     driver.run()?;
     let mut outcome = driver.outcome;
-    outcome.faults.lost = driver.askers.iter().map(|asker| asker.ledger.in_flight() as u64).sum();
+    outcome.faults.lost = driver.askers.iter().map(|asker| asker.speech.in_flight() as u64).sum();
     if outcome.faults.lost > 0 {
         outcome.faults.note(|| "some answers never came".to_owned());
     }
@@ -93,6 +117,9 @@ struct Driver {
     until: Instant,
     /// When the measured time began.
     began: Instant,
+    /// Of an open load: how many requests have been due since it began.
+    arrivals: u64,
+    arrivals_began: Instant,
     watched: Option<u32>,
     progress: Progress,
     outcome: Outcome,
@@ -100,24 +127,32 @@ struct Driver {
 
 struct Asker {
     connection: Connection,
-    ledger: Ledger,
+    speech: Speech,
+    /// Of an open load: when what waits for room was due.
+    due: VecDeque<Instant>,
     open: bool,
     heard: bool,
     /// It stands in `ready`.
     queued: bool,
 }
 
+/// What is spoken on a connection.
+enum Speech {
+    Plain(Ledger),
+    Acp(Acp),
+}
+
 impl Driver {
     fn run(&mut self) -> io::Result<()> {
         let (mut poll, mut events) = (Poll::new()?, Events::with_capacity(1024));
-        for (index, asker) in self.askers.iter_mut().enumerate() {
+        for index in 0..self.askers.len() {
+            let asker = &mut self.askers[index];
             let interest = Interest::READABLE | Interest::WRITABLE;
             poll.registry().register(asker.connection.source(), Token(index), interest)?;
-            let now = Instant::now();
-            for _ in 0..self.load.window {
-                asker.ledger.ask(&self.shape, &mut asker.connection.output, now);
+            if let Speech::Acp(acp) = &mut asker.speech {
+                acp.begin(&mut asker.connection.output);
             }
-            asker.connection.write();
+            self.queue(index);
         }
         loop {
             let now = Instant::now();
@@ -125,8 +160,8 @@ impl Driver {
             if self.phase == Phase::Done {
                 return Ok(());
             }
-            let patience = self.until.saturating_duration_since(now);
-            let timeout = if self.ready.is_empty() { patience } else { Duration::ZERO };
+            self.arrive(now);
+            let timeout = if self.ready.is_empty() { self.patience(now) } else { Duration::ZERO };
             match poll.poll(&mut events, Some(timeout)) {
                 Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
                 _ => {}
@@ -165,6 +200,31 @@ impl Driver {
         });
     }
 
+    /// How long nothing needs to be done.
+    fn patience(&self, now: Instant) -> Duration {
+        let patience = self.until.saturating_duration_since(now);
+        let Some(due) = self.next_due() else { return patience };
+        let patience = patience.min(due.saturating_duration_since(now));
+        patience.checked_sub(POLL_STEP).unwrap_or_default()
+    }
+
+    /// When the next request of an open load is due.
+    fn next_due(&self) -> Option<Instant> {
+        let open = matches!(self.phase, Phase::Warming | Phase::Measuring);
+        let rate = self.load.rate.filter(|_| open)?;
+        Some(self.arrivals_began + Duration::from_secs_f64(self.arrivals as f64 / rate))
+    }
+
+    /// Gives those requests to connections that are due by now.
+    fn arrive(&mut self, now: Instant) {
+        while let Some(due) = self.next_due().filter(|due| *due <= now) {
+            let index = self.arrivals as usize % self.askers.len();
+            self.arrivals += 1;
+            self.askers[index].due.push_back(due);
+            self.queue(index);
+        }
+    }
+
     fn enter(&mut self, next: Phase, now: Instant) {
         let own_cpu = || cost::cpu_time(process::id());
         let watched_cpu = || self.watched.and_then(cost::cpu_time);
@@ -175,6 +235,13 @@ impl Driver {
             outcome.own_cpu = since(outcome.own_cpu, own_cpu());
             outcome.watched_cpu = since(outcome.watched_cpu, watched_cpu());
             outcome.watched_bytes = self.watched.and_then(cost::resident_bytes);
+            for due in self.askers.iter_mut().flat_map(|asker| asker.due.drain(..)) {
+                outcome.unsent += 1;
+                outcome.latency_ns.saturating_record((now - due).as_nanos() as u64);
+            }
+        }
+        if next == Phase::Warming {
+            (self.arrivals, self.arrivals_began) = (0, now);
         }
         if next == Phase::Measuring {
             self.began = now;
@@ -192,7 +259,7 @@ impl Driver {
     }
 
     fn is_drained(&self) -> bool {
-        self.askers.iter().all(|asker| !asker.open || asker.ledger.in_flight() == 0)
+        self.askers.iter().all(|asker| !asker.open || asker.speech.in_flight() == 0)
     }
 
     fn queue(&mut self, index: usize) {
@@ -213,8 +280,12 @@ impl Driver {
         }
         let now = Instant::now();
         while let Some((line, output)) = asker.connection.next_line() {
-            let verdict = asker.ledger.judge(&self.shape, line);
+            let verdict = match &mut asker.speech {
+                Speech::Plain(ledger) => ledger.judge(&self.shape, line),
+                Speech::Acp(acp) => acp.judge(line, output),
+            };
             match verdict {
+                Verdict::Passing => outcome.updates += u64::from(self.phase == Phase::Measuring),
                 Verdict::Right(asked) if self.phase == Phase::Measuring => {
                     outcome.answered += 1;
                     outcome.latency_ns.saturating_record((now - asked).as_nanos() as u64);
@@ -223,25 +294,55 @@ impl Driver {
                 Verdict::Spoiled | Verdict::Unasked => outcome.faults.wrong += 1,
                 Verdict::Repeated => outcome.faults.repeated += 1,
             }
-            if !matches!(verdict, Verdict::Right(_)) {
+            if !matches!(verdict, Verdict::Right(_) | Verdict::Passing) {
                 let excerpt = &line[..line.len().min(EXCERPT_BYTES)];
                 outcome.faults.note(|| format!("{verdict:?}: {}", String::from_utf8_lossy(excerpt)));
             }
-            if matches!(verdict, Verdict::Right(_) | Verdict::Spoiled) && self.phase != Phase::Draining {
-                asker.ledger.ask(&self.shape, output, now);
-            }
         }
+        self.fill(index, now);
+        let asker = &mut self.askers[index];
         asker.connection.write();
         if asker.connection.can_read() {
             self.queue(index);
         }
     }
+
+    /// Asks as much as there is room for and is to be asked.
+    fn fill(&mut self, index: usize, now: Instant) {
+        let asker = &mut self.askers[index];
+        let open_loop = self.load.rate.is_some() && self.phase != Phase::Joining;
+        while self.phase != Phase::Draining && asker.speech.has_room(self.load.window) {
+            let due = if open_loop { asker.due.pop_front() } else { Some(now) };
+            let Some(due) = due else { return };
+            match &mut asker.speech {
+                Speech::Plain(ledger) => ledger.ask(&self.shape, &mut asker.connection.output, due),
+                Speech::Acp(acp) => acp.ask(&self.shape, &mut asker.connection.output, due),
+            }
+        }
+    }
+}
+
+impl Speech {
+    fn in_flight(&self) -> usize {
+        match self {
+            Speech::Plain(ledger) => ledger.in_flight(),
+            Speech::Acp(acp) => acp.in_flight(),
+        }
+    }
+
+    fn has_room(&self, window: usize) -> bool {
+        self.in_flight() < window && !matches!(self, Speech::Acp(acp) if !acp.has_room())
+    }
 }
 
 impl Asker {
-    fn new(number: u32, wire: Wire) -> Asker {
-        let (connection, ledger) = (Connection::new(wire), Ledger::new(number));
-        Asker { connection, ledger, open: true, heard: false, queued: false }
+    fn new(number: u32, wire: Wire, turns: Option<Turns>) -> Asker {
+        let speech = match turns {
+            Some(turns) => Speech::Acp(Acp::new(number, turns)),
+            None => Speech::Plain(Ledger::new(number)),
+        };
+        let (connection, due) = (Connection::new(wire), VecDeque::new());
+        Asker { connection, speech, due, open: true, heard: false, queued: false }
     }
 }
 
@@ -258,6 +359,15 @@ mod tests {
 
     /// A run against threads that make their answer to each line with `answer`, and hang up where it is None.
     fn run(connections: usize, measured: Duration, answer: fn(usize, &str) -> Option<String>) -> Outcome {
+        run_at(None, connections, measured, answer)
+    }
+
+    fn run_at(
+        rate: Option<f64>,
+        connections: usize,
+        measured: Duration,
+        answer: fn(usize, &str) -> Option<String>,
+    ) -> Outcome {
         let door = TcpListener::bind("127.0.0.1:0").unwrap();
         let target = Target::Tcp(door.local_addr().unwrap().to_string());
         let mut wires = Vec::new();
@@ -270,7 +380,8 @@ mod tests {
                 answers.all(|answer| (&theirs).write_all(answer.as_bytes()).is_ok())
             });
         }
-        let load = Load { window: 8, line_bytes: 200, warmup: Duration::ZERO, measured };
+        let warmup = Duration::ZERO;
+        let load = Load { turns: None, rate, window: 8, line_bytes: 200, warmup, measured };
         drive(wires, &load, None, Progress::none()).unwrap()
     }
 
@@ -306,5 +417,31 @@ mod tests {
         let [lost, wrong, repeated] = counts(&outcome);
         assert!(lost >= 16 && wrong == 0 && repeated == 0, "{:?}", outcome.faults);
         assert!(outcome.faults.first.is_some_and(|first| first.contains("has ended")));
+    }
+
+    #[test]
+    fn an_open_load_keeps_its_rate_and_counts_what_waits_for_room() {
+        let outcome =
+            run_at(Some(1000.0), 2, Duration::from_millis(200), |_, line| Some(format!("{line}\n")));
+        assert!(!outcome.faults.any(), "{:?}", outcome.faults);
+        let most = 1000.0 * outcome.elapsed.as_secs_f64() + 20.0;
+        assert!(
+            (outcome.answered + outcome.unsent) as f64 <= most,
+            "it asks no faster: {}",
+            outcome.answered
+        );
+        // Whoever takes a while for each answer cannot keep up, and those that wait are seen in the times.
+        let slow = |_: usize, line: &str| {
+            thread::sleep(Duration::from_millis(5));
+            Some(format!("{line}\n"))
+        };
+        let outcome = run_at(Some(2000.0), 1, Duration::from_millis(300), slow);
+        assert!(outcome.unsent > 100, "{}", outcome.unsent);
+        assert_eq!(outcome.latency_ns.len(), outcome.answered + outcome.unsent);
+        assert!(
+            outcome.latency_us(0.5) > 80_000.0,
+            "more than eight answers take: {}",
+            outcome.latency_us(0.5)
+        );
     }
 }

@@ -3,22 +3,29 @@
 
 #![forbid(unsafe_code)]
 
+mod acp;
 mod bounds;
+mod case;
 mod chance;
 mod chaos;
 mod compare;
 mod connection;
 mod cost;
+mod docs;
+mod fan;
 mod goal;
+mod idle;
 mod ledger;
 mod load;
 mod outcome;
 mod peer;
+mod plot;
 mod print;
 mod request;
 mod run;
 mod soak;
 mod stage;
+mod table;
 mod talk;
 mod ttft;
 mod wire;
@@ -31,7 +38,9 @@ const EXAMPLES: &str = "\
 Examples:
   bus-bench run --target tcp://127.0.0.1:9000 --connections 16 --window 16
   bus-bench run --target unix:///run/user/1000/stdio-bus.sock --bytes 65536 --json
-  bus-bench compare --rounds 5 --seconds 2
+  bus-bench run --target tcp://127.0.0.1:9000 --acp --connections 16 --sessions 4 --window 4 --rate 2000
+  bus-bench run --acp --updates 100 -- stdio-bus agent echo --chunks 100
+  bus-bench compare --rounds 5 --seconds 2 --peer 'mine=my-proxy --listen 127.0.0.1:{port} -- {agent}'
   bus-bench chaos --seconds 120 --seed 1
   bus-bench bounds silent restarts
   bus-bench soak --seconds 3600
@@ -52,6 +61,10 @@ enum Command {
     Run(run::Args),
     /// Measure a bus beside a plain byte pipe (socat) and beside no pipe at all, in turns
     Compare(compare::Args),
+    /// Measure what a message costs while more and more is open: connections, sessions, calls
+    Fan(fan::Args),
+    /// Measure start, memory, idle CPU time and calls of the system, against their goals
+    Idle(idle::Args),
     /// Kill workers, play tricks and reload under load, and hold every answer against what it should be
     Chaos(chaos::Args),
     /// Try what the bus may cost at most, whatever its peers do
@@ -66,6 +79,8 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Fan(args) => fan::run(&args),
+        Command::Idle(args) => idle::run(&args),
         Command::Chaos(args) => chaos::run(&args),
         Command::Bounds(args) => bounds::run(&args),
         Command::Soak(args) => soak::run(&args),

@@ -12,6 +12,10 @@ const LATENCY_NS_MOST: u64 = 60_000_000_000;
 pub(crate) struct Outcome {
     /// Right answers within the measured time.
     pub(crate) answered: u64,
+    /// Updates of turns within the measured time.
+    pub(crate) updates: u64,
+    /// What was due by the end of an open load and had not been sent: whoever answers has fallen behind.
+    pub(crate) unsent: u64,
     /// The measured time as it really was. Zero: it never began.
     pub(crate) elapsed: Duration,
     pub(crate) latency_ns: Histogram<u64>,
@@ -37,6 +41,8 @@ impl Outcome {
     pub(crate) fn new() -> Outcome {
         Outcome {
             answered: 0,
+            updates: 0,
+            unsent: 0,
             elapsed: Duration::ZERO,
             latency_ns: Histogram::new_with_max(LATENCY_NS_MOST, 3).expect("the bounds are good"),
             faults: Faults::default(),
@@ -66,9 +72,12 @@ impl Outcome {
             "answered": self.answered,
             "seconds": self.elapsed.as_secs_f64(),
             "rate": self.rate(),
+            "updates": self.updates,
+            "unsent": self.unsent,
             "p50_us": self.latency_us(0.5),
             "p90_us": self.latency_us(0.9),
             "p99_us": self.latency_us(0.99),
+            "p999_us": self.latency_us(0.999),
             "max_us": self.latency_us(1.0),
             "own_cpu_seconds": self.own_cpu.map(|cpu| cpu.as_secs_f64()),
             "peer_cpu_us_a_request": self.watched_us_a_request(),
@@ -83,9 +92,16 @@ impl Outcome {
     /// For a person.
     pub(crate) fn describe(&self) -> String {
         let seconds = self.elapsed.as_secs_f64();
-        let [p50, p90, p99, max] = [0.5, 0.9, 0.99, 1.0].map(|quantile| micros(self.latency_us(quantile)));
+        let [p50, p90, p99, p999, max] =
+            [0.5, 0.9, 0.99, 0.999, 1.0].map(|quantile| micros(self.latency_us(quantile)));
         let mut text = format!("{} requests/s over {seconds:.1} s\n", thousands(self.rate()));
-        text += &format!("p50 {p50}, p90 {p90}, p99 {p99}, max {max}\n");
+        if self.updates > 0 && seconds > 0.0 {
+            text += &format!("{} updates/s\n", thousands(self.updates as f64 / seconds));
+        }
+        if self.unsent > 0 {
+            text += &format!("{} were due and could not be sent: it has fallen behind\n", self.unsent);
+        }
+        text += &format!("p50 {p50}, p90 {p90}, p99 {p99}, p99.9 {p999}, max {max}\n");
         if let Some(cpu) = self.own_cpu.filter(|_| seconds > 0.0).map(|cpu| cpu.as_secs_f64()) {
             // Near 100 % it is the harness that is measured.
             let share = 100.0 * cpu / seconds;

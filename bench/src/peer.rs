@@ -23,7 +23,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// An ordinary one would make many clients at once wait a second each for their connection.
 const BACKLOG: u32 = 4096;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
     /// An agent a connection, over a socketpair.
     Direct,
@@ -31,23 +31,40 @@ pub(crate) enum Peer {
     Socat,
     /// One bus with one agent for all connections.
     Bus,
+    /// A command of the user's, which listens at {port} and starts {agent}.
+    Other { name: String, command: String },
 }
 
 impl Peer {
-    pub(crate) fn name(self) -> &'static str {
+    pub(crate) fn name(&self) -> &str {
         match self {
             Peer::Direct => "direct",
             Peer::Socat => "socat",
             Peer::Bus => "bus",
+            Peer::Other { name, .. } => name,
         }
     }
 
-    pub(crate) fn start(self, stdio_bus: &Path) -> io::Result<Running> {
+    /// With the echo agent, and these further arguments for it.
+    pub(crate) fn start(&self, stdio_bus: &Path, agent: &[&str]) -> io::Result<Running> {
+        let agent: Vec<_> = ["agent", "echo"].iter().chain(agent).map(|arg| (*arg).to_owned()).collect();
+        let processes = Started::default();
+        let running = Running { stdio_bus: stdio_bus.into(), agent, door: None, processes, bus: None };
         match self {
-            Peer::Direct => Ok(Running::new(stdio_bus, None, Vec::new())),
-            Peer::Socat => start_socat(stdio_bus),
-            Peer::Bus => start_bus(stdio_bus),
+            Peer::Direct => Ok(running),
+            Peer::Socat => start_socat(running),
+            Peer::Bus => start_bus(running),
+            Peer::Other { command, .. } => start_other(running, command),
         }
+    }
+}
+
+/// NAME=CMD.
+pub(crate) fn parse_other(text: &str) -> Result<Peer, String> {
+    let (name, command) = text.split_once('=').ok_or("NAME=CMD is needed")?;
+    match command.contains("{port}") {
+        true => Ok(Peer::Other { name: name.to_owned(), command: command.to_owned() }),
+        false => Err("the command must say where {port} goes".to_owned()),
     }
 }
 
@@ -56,60 +73,86 @@ pub(crate) fn has_socat() -> bool {
     env::split_paths(&path).any(|folder| folder.join("socat").is_file())
 }
 
-/// A peer that runs. Its processes end with it.
+/// Processes that end with it.
+#[derive(Default)]
+pub(crate) struct Started(Vec<Child>);
+
+impl Started {
+    /// A connection to the stdin and stdout of a new process.
+    pub(crate) fn connect(&mut self, command: &mut Command) -> io::Result<Wire> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let (stdin, stdout) = (OwnedFd::from(theirs.try_clone()?), OwnedFd::from(theirs));
+        self.0.push(command.stdin(stdin).stdout(stdout).spawn()?);
+        wire::unix(ours)
+    }
+}
+
+/// A peer that runs, until it is dropped.
 pub(crate) struct Running {
     stdio_bus: PathBuf,
+    /// What the agent is started with.
+    agent: Vec<String>,
     /// None: each connection starts its own agent.
     door: Option<Target>,
-    processes: Vec<Child>,
+    processes: Started,
     bus: Option<Bus>,
 }
 
 impl Running {
-    fn new(stdio_bus: &Path, door: Option<Target>, processes: Vec<Child>) -> Running {
-        Running { stdio_bus: stdio_bus.into(), door, processes, bus: None }
-    }
-
     pub(crate) fn connect(&mut self) -> io::Result<Wire> {
         if let Some(door) = &self.door {
             return door.connect();
         }
-        let (ours, theirs) = UnixStream::pair()?;
-        let (stdin, stdout) = (OwnedFd::from(theirs.try_clone()?), OwnedFd::from(theirs));
-        let mut agent = Command::new(&self.stdio_bus);
-        self.processes.push(agent.args(["agent", "echo"]).stdin(stdin).stdout(stdout).spawn()?);
-        wire::unix(ours)
+        self.processes.connect(Command::new(&self.stdio_bus).args(&self.agent))
     }
 
-    /// The bus, if there is one.
+    fn agent_command(&self) -> String {
+        format!("{} {}", self.stdio_bus.display(), self.agent.join(" "))
+    }
+
+    /// The process whose cost is of interest, if it is just one.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.bus.as_ref().map(Bus::pid)
     }
 }
 
-impl Drop for Running {
+impl Drop for Started {
     fn drop(&mut self) {
-        for process in &mut self.processes {
+        for process in &mut self.0 {
             let _ = process.kill();
         }
-        for process in &mut self.processes {
+        for process in &mut self.0 {
             let _ = process.wait();
         }
     }
 }
 
-fn start_socat(stdio_bus: &Path) -> io::Result<Running> {
-    // Nobody holds the port until socat does; whoever takes it meanwhile makes socat fail, and us with it.
-    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+/// Nobody holds it until a peer does; whoever takes it meanwhile makes the peer fail, and us with it.
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+fn start_socat(running: Running) -> io::Result<Running> {
+    let port = free_port()?;
     let listen = format!("TCP-LISTEN:{port},bind=127.0.0.1,fork,reuseaddr,nodelay,backlog={BACKLOG}");
-    let agent = format!("EXEC:\"{} agent echo\"", stdio_bus.display());
-    let socat = Command::new("socat").args([listen, agent]).stdin(Stdio::null()).spawn()?;
-    let door = Target::Tcp(format!("127.0.0.1:{port}"));
-    let mut running = Running::new(stdio_bus, Some(door), vec![socat]);
+    let agent = format!("EXEC:\"{}\"", running.agent_command());
+    await_door(running, Command::new("socat").args([listen, agent]), port)
+}
+
+fn start_other(running: Running, command: &str) -> io::Result<Running> {
+    let port = free_port()?;
+    let command = command.replace("{port}", &port.to_string()).replace("{agent}", &running.agent_command());
+    await_door(running, Command::new("sh").args(["-c", &format!("exec {command}")]), port)
+}
+
+/// Starts it and waits until it listens, which it does not tell.
+fn await_door(mut running: Running, command: &mut Command, port: u16) -> io::Result<Running> {
+    running.processes.0.push(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?);
+    running.door = Some(Target::Tcp(format!("127.0.0.1:{port}")));
     let deadline = Instant::now() + START_TIMEOUT;
     while let Err(error) = running.connect() {
-        if let Some(status) = running.processes[0].try_wait()? {
-            return Err(io::Error::other(format!("socat left: {status}")));
+        if let Some(status) = running.processes.0[0].try_wait()? {
+            return Err(io::Error::other(format!("it left: {status}")));
         }
         if Instant::now() > deadline {
             return Err(error);
@@ -119,11 +162,11 @@ fn start_socat(stdio_bus: &Path) -> io::Result<Running> {
     Ok(running)
 }
 
-fn start_bus(stdio_bus: &Path) -> io::Result<Running> {
-    let config = json!({ "listen": ["tcp://127.0.0.1:0"], "pools": [echo("echo", 1, &[])] });
-    let bus = Bus::start(stdio_bus, &config)?;
-    let door = Some(bus.door().clone());
-    let mut running = Running::new(stdio_bus, door, Vec::new());
+fn start_bus(mut running: Running) -> io::Result<Running> {
+    let agent: Vec<_> = running.agent.iter().skip(2).map(String::as_str).collect();
+    let config = json!({ "listen": ["tcp://127.0.0.1:0"], "pools": [echo("echo", 1, &agent)] });
+    let bus = Bus::start(&running.stdio_bus, &config)?;
+    running.door = Some(bus.door().clone());
     running.bus = Some(bus);
     Ok(running)
 }

@@ -47,6 +47,12 @@ impl Shape {
         }
     }
 
+    /// As much padding as a line with so many other bytes needs, and some in any case.
+    pub(crate) fn pad(&self, other_bytes: usize) -> &[u8] {
+        const LEAST: usize = 16;
+        &self.pad[..self.line_bytes.saturating_sub(other_bytes).max(LEAST)]
+    }
+
     /// Whether these are, byte for byte, the params of that request.
     pub(crate) fn is_params(&self, params: &[u8], asker: u32, id: u64) -> bool {
         let (asker, id) = (Decimal::of(asker.into()), Decimal::of(id));

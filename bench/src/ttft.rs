@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::compare::median;
 use crate::print::{answer, complain, micros};
 use crate::stage::beside_us;
+use crate::table::median;
 
 const TOKEN: &str = "first-token";
 

@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     sheet.finish(args.json)
 }
 
-fn raise_open_files() -> io::Result<()> {
+pub(crate) fn raise_open_files() -> io::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let most = if cfg!(target_os = "macos") { hard.min(10_240) } else { hard };
     Ok(setrlimit(Resource::RLIMIT_NOFILE, most, hard)?)
@@ -111,7 +111,7 @@ impl Trial<'_> {
 /// So many clients ask, one request at a time each, and every answer is judged.
 fn load(bus: &Bus, connections: usize, length: Duration) -> io::Result<Outcome> {
     let wires = (0..connections).map(|_| bus.door().connect()).collect::<io::Result<Vec<_>>>()?;
-    let load = Load { window: 1, line_bytes: 1024, warmup: length / 10, measured: length };
+    let load = Load::closed(1, 1024, length / 10, length);
     drive(wires, &load, None, Progress::on_stderr("load".to_owned()))
 }
 

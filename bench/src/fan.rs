@@ -1,0 +1,197 @@
+//! `fan`: what a message costs the bus while more and more is open and idle. It must not grow.
+//!
+//! The cost is the CPU time of the bus for a message of a load that stays the same. All sizes of one thing are there
+//! at once, each on a bus of its own, and are measured in turns; what is told is the least of the rounds, since
+//! what else the machine does can only add to it.
+
+use std::fmt::Write;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::bounds::raise_open_files;
+use crate::docs;
+use crate::goal::Sheet;
+use crate::load::{Load, drive};
+use crate::plot::{Line, Plot};
+use crate::print::{Progress, complain};
+use crate::run::parse_seconds;
+use crate::stage::{Bus, beside_us, echo};
+use crate::talk::{Socket, Talk};
+
+/// In flight, of 200 bytes.
+const WINDOW: usize = 64;
+const GROWTH_PERCENT_MOST: f64 = 10.0;
+/// Requests that are put up for writing at once while calls are parked: their queue at the bus stays short.
+const PARK_AT_ONCE: usize = 1000;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// How often each size is measured
+    #[arg(long, value_name = "R", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// How long each measurement takes, and half as long before it to warm up
+    #[arg(long, value_name = "SEC", default_value = "1", value_parser = parse_seconds)]
+    seconds: Duration,
+    /// The binary of the bus [default: beside this one, else in PATH]
+    #[arg(long, value_name = "PATH")]
+    bus: Option<PathBuf>,
+    /// Write the table into PERFORMANCE.md of this folder, and a plot beside it
+    #[arg(long, value_name = "DIR")]
+    docs: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What there is more and more of.
+struct Axis {
+    name: &'static str,
+    sizes: &'static [usize],
+    open: fn(&Bus, usize) -> io::Result<Vec<Idle>>,
+}
+
+/// Something that is open and idle until it is dropped.
+#[expect(dead_code, reason = "they are only held")]
+enum Idle {
+    Socket(Socket),
+    Talk(Talk),
+}
+
+const AXES: [Axis; 3] = [
+    Axis { name: "idle connections", sizes: &[1, 10, 100, 1_000, 10_000], open: connections },
+    Axis { name: "open sessions", sizes: &[1, 10, 100, 1_000, 10_000], open: sessions },
+    Axis { name: "calls in flight", sizes: &[1, 10, 100, 1_000, 10_000, 100_000], open: calls },
+];
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let stdio_bus = args.bus.clone().unwrap_or_else(beside_us);
+    if let Err(error) = raise_open_files() {
+        return complain(format_args!("cannot open as many files as are needed: {error}"), 1);
+    }
+    let (mut sheet, mut lines) = (Sheet::default(), Vec::new());
+    for axis in &AXES {
+        let points = match measure(axis, args, &stdio_bus) {
+            Ok(points) => points,
+            Err(error) => return complain(format_args!("{}: {error}", axis.name), 1),
+        };
+        for (size, us) in &points {
+            sheet.tell(&format!("{size} {}: CPU a message", axis.name), format!("{us:.3} us"));
+        }
+        let (first, last) = (points[0].1, points[points.len() - 1].1);
+        sheet.share_at_most(&format!("{}: growth", axis.name), last / first - 1.0, GROWTH_PERCENT_MOST);
+        lines.push(Line { name: axis.name.to_owned(), points });
+    }
+    let written = args.docs.as_deref().map_or(Ok(()), |folder| write_docs(folder, lines));
+    match written {
+        Ok(()) => sheet.finish(args.json),
+        Err(error) => complain(format_args!("cannot write the documentation: {error}"), 1),
+    }
+}
+
+/// Each size, and the microseconds of CPU time that a message costs there.
+fn measure(axis: &Axis, args: &Args, stdio_bus: &Path) -> io::Result<Vec<(f64, f64)>> {
+    let mut buses = Vec::new();
+    for size in axis.sizes {
+        let bus = Bus::start(stdio_bus, &config())?;
+        let idle = (axis.open)(&bus, *size)?;
+        buses.push((bus, idle));
+    }
+    let mut least = vec![f64::INFINITY; buses.len()];
+    for round in 1..=args.rounds {
+        for (index, (bus, _)) in buses.iter().enumerate() {
+            let label = format!("round {round} of {}, {} {}", args.rounds, axis.sizes[index], axis.name);
+            let load = Load::closed(WINDOW, 200, args.seconds / 2, args.seconds);
+            let wires = vec![bus.door().connect()?];
+            let outcome = drive(wires, &load, Some(bus.pid()), Progress::on_stderr(label))?;
+            if outcome.faults.any() {
+                return Err(io::Error::other(outcome.faults.describe()));
+            }
+            // A request and its answer are two messages.
+            let us =
+                outcome.watched_us_a_request().ok_or_else(|| io::Error::other("the bus cannot be seen"))?
+                    / 2.0;
+            least[index] = least[index].min(us);
+        }
+    }
+    Ok(axis.sizes.iter().map(|size| *size as f64).zip(least).collect())
+}
+
+fn config() -> Value {
+    // Reads what it is sent, and never answers.
+    let deaf = json!({ "id": "deaf", "command": "sh", "args": ["-c", "exec cat > /dev/null"] });
+    json!({
+        "listen": ["unix://@dir/bus.sock"],
+        "default_pool": "echo",
+        // A process that an ACP client has initialized does not serve others, so the sessions have their own.
+        "pools": [echo("echo", 1, &[]), echo("sessions", 1, &[]), deaf],
+        "limits": { "max_clients": 20_000 },
+    })
+}
+
+fn connections(bus: &Bus, count: usize) -> io::Result<Vec<Idle>> {
+    let idle = (0..count).map(|_| bus.door().open().map(Idle::Socket)).collect::<io::Result<Vec<_>>>()?;
+    let mut watcher = bus.client()?;
+    let there = |status: Value| status["clients"].as_u64() > Some(count as u64);
+    match bus.until(Duration::from_secs(30), |_| watcher.status().is_ok_and(there)) {
+        true => Ok(idle),
+        false => Err(io::Error::other("not all connections are there")),
+    }
+}
+
+fn sessions(bus: &Bus, count: usize) -> io::Result<Vec<Idle>> {
+    let mut client = bus.client()?;
+    client.ask("hello", "_bus/hello", json!({ "pool": "sessions" }))?;
+    if let Some(reason) = client.initialize()? {
+        return Err(io::Error::other(reason));
+    }
+    for _ in 0..count {
+        client.open_session()?;
+    }
+    Ok(vec![Idle::Talk(client)])
+}
+
+fn calls(bus: &Bus, count: usize) -> io::Result<Vec<Idle>> {
+    let mut client = bus.client()?;
+    for first in (0..count).step_by(PARK_AT_ONCE) {
+        let mut lines = String::new();
+        for id in first..count.min(first + PARK_AT_ONCE) {
+            let _ = writeln!(
+                lines,
+                r#"{{"jsonrpc":"2.0","id":{id},"pool":"deaf","method":"park","params":{{}}}}"#
+            );
+        }
+        client.send(lines.as_bytes())?;
+        // Its answer comes after all of these were read.
+        client.status()?;
+    }
+    Ok(vec![Idle::Talk(client)])
+}
+
+fn write_docs(folder: &Path, lines: Vec<Line>) -> io::Result<()> {
+    let sizes =
+        lines.iter().map(|line| &line.points).max_by_key(|points| points.len()).cloned().unwrap_or_default();
+    let count = |size: f64| crate::print::thousands(size);
+    let mut table =
+        format!("| |{}\n", sizes.iter().map(|(size, _)| format!(" {} |", count(*size))).collect::<String>());
+    let _ = writeln!(table, "|---|{}", "---|".repeat(sizes.len()));
+    for line in &lines {
+        let cells = sizes.iter().map(|(size, _)| line.points.iter().find(|(other, _)| other == size));
+        let cells = cells.map(|cell| cell.map_or(" - |".to_owned(), |(_, us)| format!(" {us:.2} us |")));
+        let _ = writeln!(table, "| {} |{}", line.name, cells.collect::<String>());
+    }
+    docs::write_between(folder, "fan", &table)?;
+    let plot = Plot {
+        title: "CPU time of the bus for a message, by what else is open",
+        x_title: "how many are open",
+        x_marks: sizes.iter().map(|(size, _)| (*size, count(*size))).collect(),
+        y_mark: |us| format!("{us:.1} us"),
+        y_log: false,
+        lines,
+    };
+    fs::write(folder.join("growth.svg"), plot.svg())
+}
