@@ -9,6 +9,7 @@ mod connect;
 mod ide;
 mod place;
 mod print;
+mod run;
 mod serve;
 mod status;
 mod token;
@@ -23,6 +24,7 @@ Examples:
   stdio-bus --tcp 127.0.0.1:0                the same, on a free port of this machine
   stdio-bus check --config my.json           is the file good, and what would run?
   stdio-bus status                           one look at the running bus
+  stdio-bus run gemini \"explain this\"        talk to an agent, with no bus at all
   stdio-bus token                            make a token, to be asked for by the bus
   stdio-bus ide zed --pool claude            the settings with which Zed talks to it
   stdio-bus call session/new '{\"cwd\":\"/tmp\",\"mcpServers\":[]}'
@@ -55,6 +57,8 @@ enum Command {
     Call(call::Args),
     /// Be the agent that an IDE starts: stdin and stdout speak ACP, the bus is behind it
     Connect(connect::Args),
+    /// Talk to an agent: any that speaks ACP, from a command or through the bus
+    Run(run::Args),
     /// Make a token, for the bus to ask those for who connect
     Token(token::Args),
     /// Print the settings with which an IDE starts `connect`
@@ -80,6 +84,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(&args),
         Command::Call(args) => call::run(args),
         Command::Connect(args) => connect::run(args),
+        Command::Run(args) => run::run(args),
         Command::Token(args) => token::run(&args),
         Command::Ide(args) => ide::run(&args),
         Command::Agent(agent) => agent::run(agent),

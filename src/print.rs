@@ -45,6 +45,10 @@ impl Paint {
         Paint { on: terminal && !unwanted && !dumb }
     }
 
+    pub(crate) fn is_on(self) -> bool {
+        self.on
+    }
+
     pub(crate) fn bold(self, text: impl fmt::Display) -> String {
         self.with("1", text)
     }

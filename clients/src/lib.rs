@@ -1,7 +1,8 @@
 //! Programs that talk to a running stdio Bus.
 //!
 //! Each gives back what it has to say, or a `Fault` that knows its words and its exit code; the command line
-//! prints it. They block: one connection, one question. Only `connect` stays, and carries what an IDE says.
+//! prints it. They block: one connection, one question. Only `connect`
+//! stays, and carries what an IDE says, and `run`, which talks to an agent.
 
 #![forbid(unsafe_code)]
 
@@ -10,6 +11,7 @@ pub mod call;
 pub mod connect;
 pub mod fault;
 pub mod ide;
+pub mod run;
 pub mod status;
 
 #[cfg(test)]

@@ -92,6 +92,15 @@ impl Wire {
         }
     }
 
+    /// For a conversation instead of questions: what comes, and where to write. No deadline holds any more.
+    pub(crate) fn into_halves(self) -> Result<(BufReader<Stream>, Stream), Fault> {
+        let broken =
+            |error: io::Error| Fault::Unreachable(format!("the connection to {} broke: {error}", self.at));
+        let stream = self.peer.get_ref();
+        let writer = stream.set_read_timeout(None).and_then(|()| stream.try_clone()).map_err(broken)?;
+        Ok((self.peer, writer))
+    }
+
     fn refuse(&mut self, asked: &RawValue) -> Result<(), Fault> {
         let error = r#"{"code":-32601,"message":"this client answers no requests"}"#;
         self.send(&format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, asked.get()))

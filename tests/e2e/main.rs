@@ -28,6 +28,8 @@ mod naughty;
 mod openai;
 mod pools;
 mod reload;
+mod run;
+mod run_screen;
 mod sessions;
 mod stop;
 mod storm;

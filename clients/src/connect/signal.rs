@@ -42,7 +42,7 @@ impl Bell {
         Ok(Bell { bell, heard: Arc::default(), away: Arc::default(), _rope: rope })
     }
 
-    pub(super) fn heard(&self) -> Option<i32> {
+    pub(crate) fn heard(&self) -> Option<i32> {
         while (&self.bell).read(&mut [0; 64]).is_ok_and(|count| count > 0) {}
         match self.heard.swap(0, Ordering::SeqCst) {
             0 => None,

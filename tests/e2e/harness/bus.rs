@@ -27,7 +27,7 @@ use super::wire::Wire;
 
 pub(crate) const BUS: &str = env!("CARGO_BIN_EXE_stdio-bus");
 /// Every process that a test starts carries this in its environment, with the folder of the test.
-const MARK: &str = "E2E_MARK";
+pub(super) const MARK: &str = "E2E_MARK";
 /// Between two looks at something that the system does not tell about.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 

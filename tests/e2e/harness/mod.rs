@@ -9,6 +9,7 @@ mod log;
 mod procs;
 mod puppet;
 mod strace;
+mod talk;
 mod wire;
 
 use std::fmt::Display;
@@ -24,6 +25,7 @@ pub(crate) use procs::{
 };
 pub(crate) use puppet::{Puppet, whoever_hears};
 pub(crate) use strace::Strace;
+pub(crate) use talk::Talk;
 pub(crate) use wire::Wire;
 
 /// How long a test waits before it gives up. Long, because the machine may be busy with all the others.
@@ -73,5 +75,9 @@ pub(crate) fn result(id: impl Display, result: Value) -> String {
 
 /// A session/update of this session that says this text.
 pub(crate) fn update(session: &str, text: &str) -> String {
-    notification("session/update", json!({ "sessionId": session, "update": { "text": text } }))
+    update_of(session, json!({ "text": text }))
+}
+
+pub(crate) fn update_of(session: &str, update: Value) -> String {
+    notification("session/update", json!({ "sessionId": session, "update": update }))
 }

@@ -1,0 +1,111 @@
+//! Files that an agent reads and writes through the runner: those inside one folder, and no others.
+//!
+//! Links are followed before it is decided what is inside, and a last one that appears later is not followed.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::libc::O_NOFOLLOW;
+use serde_json::Value;
+
+/// No agent can use more of a file at once.
+const READ_BYTES_MOST: u64 = 16 << 20;
+
+pub(super) struct Folder {
+    /// Without links.
+    root: PathBuf,
+}
+
+impl Folder {
+    pub(super) fn new(path: &Path) -> io::Result<Folder> {
+        Ok(Folder { root: path.canonicalize()? })
+    }
+
+    /// Where this really is. An error: it is not inside, or its folder is not there.
+    pub(super) fn inside(&self, path: &str) -> Result<PathBuf, String> {
+        let asked = self.root.join(path);
+        let real = asked.canonicalize().or_else(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                let name = asked.file_name().ok_or(ErrorKind::InvalidInput)?;
+                Ok(asked.parent().ok_or(ErrorKind::InvalidInput)?.canonicalize()?.join(name))
+            }
+            _ => Err(error),
+        });
+        let real = real.map_err(|error: io::Error| format!("{path}: {error}"))?;
+        // A link that leads to nothing yet would be followed when it is written to.
+        let dangles = fs::symlink_metadata(&real).is_ok_and(|found| found.is_symlink());
+        if dangles || !real.starts_with(&self.root) {
+            return Err(format!("{path} is not inside {}", self.root.display()));
+        }
+        Ok(real)
+    }
+
+    /// `line` counts from 1, `limit` is a number of lines.
+    pub(super) fn read(path: &Path, line: &Value, limit: &Value) -> io::Result<String> {
+        if !fs::metadata(path)?.is_file() {
+            return Err(io::Error::new(ErrorKind::InvalidInput, "not a plain file"));
+        }
+        let file = OpenOptions::new().read(true).custom_flags(O_NOFOLLOW).open(path)?;
+        let mut text = String::new();
+        file.take(READ_BYTES_MOST).read_to_string(&mut text)?;
+        let first = line.as_u64().unwrap_or(1).saturating_sub(1);
+        let count = limit.as_u64().unwrap_or(u64::MAX);
+        if first == 0 && count == u64::MAX {
+            return Ok(text);
+        }
+        let (first, count) = (usize::try_from(first), usize::try_from(count));
+        let lines = text.split_inclusive('\n').skip(first.unwrap_or(usize::MAX));
+        Ok(lines.take(count.unwrap_or(usize::MAX)).collect())
+    }
+
+    pub(super) fn write(path: &Path, content: &str) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).custom_flags(O_NOFOLLOW);
+        options.open(path)?.write_all(content.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_what_is_really_inside_is_inside() {
+        let outer = tempfile::tempdir().unwrap();
+        let root = outer.path().join("work");
+        fs::create_dir_all(root.join("sub")).unwrap();
+        fs::write(outer.path().join("secret"), "s").unwrap();
+        fs::write(root.join("a.txt"), "a").unwrap();
+        symlink(outer.path().join("secret"), root.join("link")).unwrap();
+        symlink(outer.path().join("nothing yet"), root.join("dangling")).unwrap();
+        symlink(outer.path(), root.join("up")).unwrap();
+        let folder = Folder::new(&root).unwrap();
+        for path in ["a.txt", "sub/../a.txt", "sub/new.txt", root.join("a.txt").to_str().unwrap()] {
+            assert!(folder.inside(path).is_ok(), "{path}");
+        }
+        for path in
+            ["../secret", "link", "dangling", "up/secret", "up/new", "/etc/passwd", "no/such/folder", ".."]
+        {
+            assert!(folder.inside(path).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_file_is_told_by_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        Folder::write(&path, "one\ntwo\nthree\n").unwrap();
+        let read = |line: Value, limit: Value| Folder::read(&path, &line, &limit).unwrap();
+        assert_eq!(read(Value::Null, Value::Null), "one\ntwo\nthree\n");
+        assert_eq!(read(json!(2), json!(1)), "two\n");
+        assert_eq!(read(json!(3), Value::Null), "three\n");
+        assert_eq!(read(json!(u64::MAX), json!(u64::MAX)), "");
+        assert!(Folder::read(folder.path(), &Value::Null, &Value::Null).is_err());
+    }
+}

@@ -1,0 +1,408 @@
+//! The mapper's rules, one test a rule.
+//!
+//! Ids are never compared with a value: only their form, and which of them are the same.
+
+use std::collections::HashSet;
+
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A mapper and all that it has said, as JSON.
+struct Story {
+    mapper: Mapper,
+    said: Vec<Value>,
+    now_ms: u64,
+}
+
+impl Story {
+    fn new() -> Story {
+        Story::with(false)
+    }
+
+    fn streaming() -> Story {
+        Story::with(true)
+    }
+
+    fn with(stream: bool) -> Story {
+        Story { mapper: Mapper::new(Ids::new([1; 32]), stream), said: Vec::new(), now_ms: 1_000 }
+    }
+
+    fn note(&mut self, envelopes: Vec<Envelope>) -> &mut Story {
+        self.said.extend(envelopes.iter().map(|one| serde_json::to_value(one).unwrap()));
+        self
+    }
+
+    fn running(&mut self) -> &mut Story {
+        let envelopes = self.mapper.start_turn(self.now_ms);
+        self.note(envelopes)
+    }
+
+    fn ends(&mut self, status: Status) -> &mut Story {
+        let envelopes = self.mapper.end_turn(status, &Value::Null, self.now_ms);
+        self.note(envelopes)
+    }
+
+    fn idle(&mut self) -> &mut Story {
+        self.ends(Status::Completed)
+    }
+
+    fn update(&mut self, update: Value) -> &mut Story {
+        let envelopes = self.mapper.update(&update, self.now_ms);
+        self.note(envelopes)
+    }
+
+    fn text(&mut self, text: &str) -> &mut Story {
+        let content = json!({ "type": "text", "text": text });
+        self.update(json!({ "sessionUpdate": "agent_message_chunk", "content": content }))
+    }
+
+    fn thought(&mut self, text: &str) -> &mut Story {
+        let content = json!({ "type": "text", "text": text });
+        self.update(json!({ "sessionUpdate": "agent_thought_chunk", "content": content }))
+    }
+
+    fn tool_call(&mut self, id: &str) -> &mut Story {
+        self.update(json!({
+            "sessionUpdate": "tool_call", "toolCallId": id, "title": "List files", "kind": "execute",
+            "rawInput": { "command": "ls" },
+        }))
+    }
+
+    fn tool_result(&mut self, id: &str) -> &mut Story {
+        self.update(json!({ "sessionUpdate": "tool_call_update", "toolCallId": id, "status": "completed" }))
+    }
+
+    fn asks_permission(&mut self, id: &str) -> &mut Story {
+        let call = json!({ "toolCallId": id, "title": "rm -rf", "kind": "execute" });
+        let envelopes = self.mapper.permission(&call, self.now_ms);
+        self.note(envelopes)
+    }
+
+    /// The kinds of all that was said.
+    fn kinds(&self) -> Vec<&str> {
+        self.said.iter().map(|one| one["ev"]["t"].as_str().unwrap()).collect()
+    }
+
+    fn turns(&self) -> HashSet<&str> {
+        self.said.iter().map(|one| one["turn"].as_str().expect("a turn")).collect()
+    }
+}
+
+fn is_cuid2(id: &Value) -> bool {
+    let Some(id) = id.as_str() else { return false };
+    id.len() == 24
+        && id.starts_with(|one: char| one.is_ascii_lowercase())
+        && id.chars().all(|one| one.is_ascii_lowercase() || one.is_ascii_digit())
+}
+
+#[test]
+fn running_emits_one_turn_start_with_a_cuid2_turn() {
+    let mut story = Story::new();
+    story.running();
+    assert_eq!(story.kinds(), ["turn-start"]);
+    assert_eq!(story.said[0]["ev"], json!({ "t": "turn-start" }));
+    assert!(is_cuid2(&story.said[0]["turn"]) && is_cuid2(&story.said[0]["id"]));
+    assert_eq!(story.said[0]["role"], "agent");
+}
+
+#[test]
+fn running_then_idle_completes_the_turn() {
+    let mut story = Story::new();
+    story.running().idle();
+    assert_eq!(story.kinds(), ["turn-start", "turn-end"]);
+    assert_eq!(story.said[1]["ev"]["status"], "completed");
+    assert_eq!(story.turns().len(), 1);
+}
+
+#[test]
+fn running_then_error_fails_the_turn() {
+    let mut story = Story::new();
+    story.running().ends(Status::Failed);
+    assert_eq!(story.said[1]["ev"], json!({ "t": "turn-end", "status": "failed" }));
+    assert_eq!(story.turns().len(), 1);
+}
+
+#[test]
+fn running_then_stopped_cancels_the_turn() {
+    let mut story = Story::new();
+    story.running().ends(Status::Cancelled);
+    assert_eq!(story.said[1]["ev"], json!({ "t": "turn-end", "status": "cancelled" }));
+    assert_eq!(story.turns().len(), 1);
+}
+
+#[test]
+fn running_twice_starts_one_turn() {
+    let mut story = Story::new();
+    story.running().running();
+    assert_eq!(story.kinds(), ["turn-start"]);
+}
+
+#[test]
+fn idle_without_prior_running_says_nothing() {
+    let mut story = Story::new();
+    story.idle();
+    assert!(story.said.is_empty());
+}
+
+#[test]
+fn idle_twice_ends_one_turn() {
+    let mut story = Story::new();
+    story.running().idle().idle();
+    assert_eq!(story.kinds(), ["turn-start", "turn-end"]);
+}
+
+#[test]
+fn two_cycles_are_two_turns() {
+    let mut story = Story::new();
+    story.running().idle().running().idle();
+    assert_eq!(story.kinds(), ["turn-start", "turn-end", "turn-start", "turn-end"]);
+    assert_eq!(story.said[0]["turn"], story.said[1]["turn"]);
+    assert_eq!(story.said[2]["turn"], story.said[3]["turn"]);
+    assert_eq!(story.turns().len(), 2);
+}
+
+#[test]
+fn starting_is_ignored() {
+    let mut story = Story::new();
+    story.update(json!({ "sessionUpdate": "available_commands_update", "availableCommands": [] }));
+    story.update(json!({ "sessionUpdate": "current_mode_update", "currentModeId": "code" }));
+    story.update(json!({ "sessionUpdate": "a_thing_to_come" })).update(json!(7)).update(Value::Null);
+    assert!(story.said.is_empty());
+}
+
+#[test]
+fn model_output_during_a_turn_is_text_of_that_turn() {
+    let mut story = Story::new();
+    story.running().text("Hello").idle();
+    assert_eq!(story.kinds(), ["turn-start", "text", "turn-end"]);
+    assert_eq!(story.said[1]["ev"], json!({ "t": "text", "text": "Hello" }));
+    assert_eq!(story.turns().len(), 1);
+}
+
+#[test]
+fn model_output_without_a_turn_is_text_without_turn() {
+    let mut story = Story::new();
+    story.text("early").idle();
+    assert_eq!(story.kinds(), ["text"]);
+    assert!(story.said[0].get("turn").is_none());
+    story.text("late").running();
+    assert_eq!(story.kinds(), ["text", "text", "turn-start"]);
+    assert!(story.said[1].get("turn").is_none());
+}
+
+#[test]
+fn an_empty_text_delta_is_no_envelope() {
+    for mut story in [Story::new(), Story::streaming()] {
+        story.running().text("").idle();
+        assert_eq!(story.kinds(), ["turn-start", "turn-end"]);
+    }
+}
+
+#[test]
+fn text_is_kept_until_something_else_comes_and_trimmed_of_newlines() {
+    let mut story = Story::new();
+    story.running().text("\n\nHel").text("lo\n").text(" world\n\n");
+    assert_eq!(story.kinds(), ["turn-start"]);
+    story
+        .tool_call("a")
+        .text("\n\n")
+        .tool_result("a")
+        .text("done")
+        .thought("hm")
+        .thought("m")
+        .text("x")
+        .idle();
+    let texts: Vec<_> =
+        story.said.iter().filter(|one| one["ev"]["t"] == "text").map(|one| &one["ev"]).collect();
+    let thinking = json!({ "t": "text", "text": "hmm", "thinking": true });
+    assert_eq!(*texts[0], json!({ "t": "text", "text": "Hello\n world" }));
+    assert_eq!(*texts[1], json!({ "t": "text", "text": "done" }));
+    assert_eq!((texts[2], texts.len()), (&thinking, 4), "only newlines are no text");
+    assert_eq!(story.kinds()[1..4], ["text", "tool-call-start", "tool-call-end"]);
+}
+
+#[test]
+fn a_stream_passes_each_delta_on_as_it_is() {
+    let mut story = Story::streaming();
+    story.running().text("\nHel").text("lo\n").thought("hm");
+    assert_eq!(story.kinds(), ["turn-start", "text", "text", "text"]);
+    assert_eq!(story.said[1]["ev"]["text"], "\nHel");
+    assert_eq!(story.said[3]["ev"], json!({ "t": "text", "text": "hm", "thinking": true }));
+}
+
+#[test]
+fn a_tool_call_starts_with_a_cuid2_call_and_all_its_fields() {
+    let mut story = Story::new();
+    story.running().tool_call("native id");
+    let ev = &story.said[1]["ev"];
+    assert!(is_cuid2(&ev["call"]));
+    let expected = json!({
+        "t": "tool-call-start", "call": ev["call"], "name": "execute", "title": "List files",
+        "description": "Running execute", "args": { "command": "ls" },
+    });
+    assert_eq!(*ev, expected);
+}
+
+#[test]
+fn a_tool_result_ends_the_call_of_the_same_id() {
+    let mut story = Story::new();
+    story.running().tool_call("a").tool_result("a");
+    assert_eq!(story.kinds(), ["turn-start", "tool-call-start", "tool-call-end"]);
+    assert_eq!(story.said[1]["ev"]["call"], story.said[2]["ev"]["call"]);
+    assert_eq!(story.said[2]["ev"].as_object().unwrap().len(), 2);
+}
+
+#[test]
+fn many_tool_calls_are_told_apart_and_paired() {
+    let mut story = Story::new();
+    story.running().tool_call("a").tool_call("b").tool_result("b").tool_result("a");
+    let call = |at: usize| &story.said[at]["ev"]["call"];
+    assert_ne!(call(1), call(2));
+    assert_eq!((call(3), call(4)), (call(2), call(1)));
+}
+
+#[test]
+fn a_tool_result_for_an_unknown_call_starts_and_ends_one_with_a_new_cuid2() {
+    let mut story = Story::new();
+    story.running().tool_result("never seen");
+    assert_eq!(story.kinds(), ["turn-start", "tool-call-start", "tool-call-end"]);
+    assert!(is_cuid2(&story.said[2]["ev"]["call"]));
+    assert_eq!(story.said[1]["ev"]["call"], story.said[2]["ev"]["call"]);
+}
+
+#[test]
+fn all_tool_envelopes_carry_the_turn() {
+    let mut story = Story::new();
+    story.running().tool_call("a").tool_result("a").tool_result("b").asks_permission("c").idle();
+    assert_eq!(story.turns().len(), 1);
+}
+
+#[test]
+fn a_call_that_comes_completed_starts_and_ends_and_does_so_once() {
+    let mut story = Story::new();
+    let done =
+        json!({ "sessionUpdate": "tool_call", "toolCallId": "a", "title": "t", "status": "completed" });
+    story.running().update(done.clone()).update(done).tool_result("a").tool_call("a").idle();
+    assert_eq!(story.kinds(), ["turn-start", "tool-call-start", "tool-call-end", "turn-end"]);
+}
+
+#[test]
+fn a_call_first_seen_in_a_permission_request_starts_there() {
+    let mut story = Story::new();
+    story.running().text("I will").asks_permission("a").tool_call("a").tool_result("a").idle();
+    assert_eq!(story.kinds(), ["turn-start", "text", "tool-call-start", "tool-call-end", "turn-end"]);
+    assert_eq!(story.said[2]["ev"]["title"], "rm -rf");
+}
+
+#[test]
+fn open_calls_are_closed_before_the_turn_ends_and_forgotten_after_it() {
+    let mut story = Story::new();
+    story.running().tool_call("a").tool_call("b").tool_result("a").ends(Status::Cancelled);
+    let kinds =
+        ["turn-start", "tool-call-start", "tool-call-start", "tool-call-end", "tool-call-end", "turn-end"];
+    assert_eq!(story.kinds(), kinds);
+    assert_eq!(story.said[2]["ev"]["call"], story.said[4]["ev"]["call"]);
+    story.running().tool_call("a");
+    assert_ne!(story.said[1]["ev"]["call"], story.said[7]["ev"]["call"]);
+}
+
+#[test]
+fn thinking_is_text_marked_so_with_the_turn() {
+    let mut story = Story::new();
+    story.running().thought("Let me see").idle();
+    assert_eq!(story.said[1]["ev"], json!({ "t": "text", "text": "Let me see", "thinking": true }));
+    assert_eq!(story.turns().len(), 1);
+}
+
+#[test]
+fn thinking_with_empty_text_is_no_envelope() {
+    let mut story = Story::new();
+    story.running().thought("").idle();
+    assert_eq!(story.kinds(), ["turn-start", "turn-end"]);
+}
+
+#[test]
+fn a_permission_request_for_a_known_call_is_no_envelope() {
+    let mut story = Story::new();
+    story.running().tool_call("a").asks_permission("a");
+    assert_eq!(story.kinds(), ["turn-start", "tool-call-start"]);
+}
+
+#[test]
+fn a_permission_response_is_no_envelope() {
+    let mut story = Story::new();
+    let waits = json!({ "sessionUpdate": "tool_call_update", "toolCallId": "a", "status": "in_progress" });
+    story.running().tool_call("a").asks_permission("a").update(waits);
+    assert_eq!(story.kinds(), ["turn-start", "tool-call-start"]);
+}
+
+#[test]
+fn a_token_count_is_no_envelope_but_stands_on_the_turn_end() {
+    let mut story = Story::new();
+    story.running().update(json!({ "sessionUpdate": "usage_update", "used": 9, "size": 100 }));
+    assert_eq!(story.kinds(), ["turn-start"]);
+    let usage = json!({ "inputTokens": 5, "outputTokens": 4, "totalTokens": 9 });
+    let envelopes = story.mapper.end_turn(Status::Completed, &usage, 0);
+    story.note(envelopes);
+    let expected = json!({ "input_tokens": 5, "output_tokens": 4, "context_window": 100 });
+    assert_eq!(story.said[1]["usage"], expected);
+    story.running().idle();
+    assert!(story.said[3].get("usage").is_none(), "each turn has its own");
+}
+
+#[test]
+fn an_fs_edit_is_no_envelope() {
+    let mut story = Story::new();
+    let diff = json!([{ "type": "diff", "path": "/a", "oldText": null, "newText": "x" }]);
+    story.running().tool_call("a");
+    story.update(json!({ "sessionUpdate": "tool_call_update", "toolCallId": "a", "content": diff }));
+    assert_eq!(story.kinds(), ["turn-start", "tool-call-start"]);
+}
+
+#[test]
+fn terminal_output_is_no_envelope() {
+    let mut story = Story::new();
+    let terminal = json!([{ "type": "terminal", "terminalId": "t1" }]);
+    story.running().tool_call("a");
+    story.update(json!({ "sessionUpdate": "tool_call_update", "toolCallId": "a", "content": terminal }));
+    story.update(json!({ "sessionUpdate": "plan", "entries": [] }));
+    assert_eq!(story.kinds(), ["turn-start", "tool-call-start"]);
+}
+
+#[test]
+fn the_runner_speaks_as_a_service_in_its_place() {
+    let mut story = Story::new();
+    story.running().text("Hel");
+    let envelopes = story.mapper.service("the agent ended", story.now_ms);
+    story.note(envelopes).ends(Status::Failed);
+    assert_eq!(story.kinds(), ["turn-start", "text", "service", "turn-end"]);
+    assert_eq!(story.said[2]["ev"], json!({ "t": "service", "text": "the agent ended" }));
+}
+
+#[test]
+fn time_increases_strictly_whatever_the_clock_does() {
+    let mut story = Story::new();
+    story.running();
+    story.now_ms = 500;
+    story.tool_call("a");
+    story.now_ms = 2_000;
+    story.tool_result("a").idle();
+    let times: Vec<_> = story.said.iter().map(|one| one["time"].as_u64().unwrap()).collect();
+    assert_eq!(times, [1_000, 1_001, 2_000, 2_001]);
+}
+
+#[test]
+fn ids_are_consistent_across_a_full_sequence() {
+    let mut story = Story::new();
+    story.running().text("I look.").tool_call("a").tool_result("a").text("Done.").idle();
+    let kinds = ["turn-start", "text", "tool-call-start", "tool-call-end", "text", "turn-end"];
+    assert_eq!(story.kinds(), kinds);
+    assert_eq!(story.turns().len(), 1);
+    assert_eq!(story.said[2]["ev"]["call"], story.said[3]["ev"]["call"]);
+    assert!(story.said.iter().all(|one| is_cuid2(&one["id"]) && is_cuid2(&one["turn"])));
+    story.running().idle();
+    assert_eq!(story.turns().len(), 2, "the turn changes between turns");
+    let ids: HashSet<_> = story.said.iter().map(|one| one["id"].as_str().unwrap()).collect();
+    assert_eq!(ids.len(), story.said.len(), "every id is its own");
+}

@@ -1,0 +1,138 @@
+//! The screen, as a terminal shows it.
+
+use std::cell::RefCell;
+use std::num::NonZero;
+use std::rc::Rc;
+
+use serde_json::json;
+
+use super::*;
+
+const ROWS: NonZero<u16> = NonZero::new(10).unwrap();
+const COLUMNS: NonZero<u16> = NonZero::new(30).unwrap();
+
+/// A terminal that understands what is written to it.
+#[derive(Clone)]
+struct Glass(Rc<RefCell<vt100::Parser>>);
+
+impl Write for Glass {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // A terminal turns a newline into the beginning of the next row.
+        let text = String::from_utf8_lossy(bytes).replace('\n', "\r\n");
+        self.0.borrow_mut().process(text.as_bytes());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Glass {
+    fn new() -> (Glass, Screen<Glass>) {
+        let glass = Glass(Rc::new(RefCell::new(vt100::Parser::new(ROWS, COLUMNS, 0))));
+        let screen = Screen::new(glass.clone(), true, Box::new(|| (10, 30)));
+        (glass, screen)
+    }
+
+    fn shows(&self) -> String {
+        self.0.borrow().screen().contents()
+    }
+}
+
+fn chunk(kind: &str, text: &str) -> Value {
+    json!({ "sessionUpdate": kind, "content": { "type": "text", "text": text } })
+}
+
+fn call(id: &str, title: Option<&str>, status: &str) -> Value {
+    json!({ "sessionUpdate": "tool_call_update", "toolCallId": id, "title": title, "status": status })
+}
+
+#[test]
+fn text_streams_and_thoughts_are_dimmed_on_lines_of_their_own() {
+    let (glass, mut screen) = Glass::new();
+    screen.begins().unwrap();
+    for update in [
+        chunk("agent_thought_chunk", "Let me "),
+        chunk("agent_thought_chunk", "see"),
+        chunk("agent_message_chunk", "Hel"),
+        chunk("agent_message_chunk", "lo"),
+    ] {
+        screen.update(&update).unwrap();
+    }
+    assert_eq!(glass.shows(), "Let me see\nHello");
+    let parser = glass.0.borrow();
+    assert!(parser.screen().cell(0, 0).unwrap().dim() && !parser.screen().cell(1, 0).unwrap().dim());
+}
+
+#[test]
+fn a_tool_call_is_one_line_that_changes_in_its_place() {
+    let (glass, mut screen) = Glass::new();
+    screen.update(&chunk("agent_message_chunk", "I look.")).unwrap();
+    screen.update(&call("a", Some("ls"), "pending")).unwrap();
+    screen.update(&call("b", Some("cat"), "in_progress")).unwrap();
+    assert_eq!(glass.shows(), "I look.\n● ls\n● cat");
+    screen.update(&call("a", None, "completed")).unwrap();
+    screen.update(&call("b", Some("cat file"), "failed")).unwrap();
+    assert_eq!(glass.shows(), "I look.\n✓ ls\n✗ cat file");
+    screen.update(&chunk("agent_message_chunk", "Done.")).unwrap();
+    screen.ends(Status::Completed, &json!({ "inputTokens": 5, "outputTokens": 2 })).unwrap();
+    assert_eq!(glass.shows(), "I look.\n✓ ls\n✗ cat file\nDone.\n5 tokens in, 2 out");
+}
+
+#[test]
+fn a_call_that_text_has_pushed_into_the_past_is_told_once_more_when_it_ends() {
+    let (glass, mut screen) = Glass::new();
+    screen.update(&call("a", Some("ls"), "pending")).unwrap();
+    screen.update(&chunk("agent_message_chunk", "meanwhile")).unwrap();
+    screen.update(&call("a", None, "in_progress")).unwrap();
+    screen.update(&call("a", None, "completed")).unwrap();
+    assert_eq!(glass.shows(), "● ls\nmeanwhile\n✓ ls");
+}
+
+#[test]
+fn a_plan_is_a_list_that_changes_in_its_place() {
+    let (glass, mut screen) = Glass::new();
+    let plan = |first: &str, second: &str| {
+        let entries = json!([{ "content": "look", "status": first }, { "content": "act", "status": second }]);
+        json!({ "sessionUpdate": "plan", "entries": entries })
+    };
+    screen.update(&plan("in_progress", "pending")).unwrap();
+    assert_eq!(glass.shows(), "plan\n▸ look\n· act");
+    screen.update(&call("a", Some("ls"), "completed")).unwrap();
+    screen.update(&plan("completed", "in_progress")).unwrap();
+    assert_eq!(glass.shows(), "plan\n✓ look\n▸ act\n✓ ls");
+}
+
+#[test]
+fn what_is_too_wide_or_too_high_breaks_nothing() {
+    let (glass, mut screen) = Glass::new();
+    screen.update(&call("a", Some(&"日本語".repeat(20)), "pending")).unwrap();
+    screen.update(&call("a", None, "completed")).unwrap();
+    let shown = glass.shows();
+    assert!(shown.starts_with("✓ 日本語") && shown.ends_with('…') && !shown.contains('\n'), "{shown}");
+    for number in 0..30 {
+        screen.update(&call(&number.to_string(), Some(&format!("call {number}")), "pending")).unwrap();
+    }
+    screen.update(&call("29", None, "completed")).unwrap();
+    assert_eq!(glass.shows().lines().filter(|line| line.ends_with("call 28")).count(), 1);
+    assert!(glass.shows().contains("✓ call 29"), "{}", glass.shows());
+}
+
+#[test]
+fn an_agent_cannot_steer_the_terminal() {
+    let (glass, mut screen) = Glass::new();
+    screen.update(&chunk("agent_message_chunk", "safe\x1b[2J\x1b]0;title\x07 \u{9b}1mtext")).unwrap();
+    screen.update(&call("a", Some("x\x1b[1Ay\nz"), "completed")).unwrap();
+    assert_eq!(glass.shows(), "safe[2J]0;title 1mtext\n✓ x[1Ay z");
+}
+
+#[test]
+fn without_colour_there_is_none() {
+    let mut out = Vec::new();
+    let mut screen = Screen::new(&mut out, false, Box::new(|| (10, 30)));
+    screen.update(&chunk("agent_thought_chunk", "hm")).unwrap();
+    screen.service("no").unwrap();
+    screen.invites().unwrap();
+    assert_eq!(String::from_utf8(out).unwrap(), "hm\nno\n> ");
+}

@@ -1,0 +1,217 @@
+//! Commands that run for the agent, their output kept for it.
+//!
+//! Each has a process group of its own, which is killed when the agent lets go of it or the runner ends.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use super::link::Event;
+use super::process::Guard;
+
+/// Where the agent sets no limit of its own.
+const OUTPUT_BYTES: usize = 1 << 20;
+/// What a command leaves running may hold its output open; this long after its exit more is taken.
+const LATE_OUTPUT: Duration = Duration::from_millis(200);
+
+pub(super) struct Terminals {
+    running: BTreeMap<String, Terminal>,
+    count: u32,
+    events: Sender<Event>,
+    guard: Guard,
+}
+
+struct Terminal {
+    group: u32,
+    shared: Arc<Mutex<Shared>>,
+    /// Ids of requests that wait for its exit.
+    waiting: Vec<Value>,
+}
+
+#[derive(Default)]
+struct Shared {
+    output: Vec<u8>,
+    most: usize,
+    truncated: bool,
+    exit: Option<ExitStatus>,
+}
+
+impl Terminals {
+    pub(super) fn new(events: Sender<Event>, guard: Guard) -> Terminals {
+        Terminals { running: BTreeMap::new(), count: 0, events, guard }
+    }
+
+    /// The name of the new one.
+    pub(super) fn create(&mut self, params: &Value, cwd: &Path) -> io::Result<String> {
+        let mut command = command(params);
+        let (mut output, writer) = io::pipe()?;
+        command.current_dir(cwd).process_group(0);
+        command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+        let mut child = command.spawn()?;
+        // It holds the writing ends, and the output would never end.
+        drop(command);
+        let group = child.id();
+        self.guard.watch(group);
+        let most = params["outputByteLimit"].as_u64().and_then(|most| usize::try_from(most).ok());
+        let shared = Shared { most: most.unwrap_or(OUTPUT_BYTES), ..Shared::default() };
+        let shared = Arc::new(Mutex::new(shared));
+        let (kept, done, events) = (shared.clone(), shared.clone(), self.events.clone());
+        let (over, is_over) = channel::<()>();
+        thread::spawn(move || {
+            let mut chunk = [0; 8 << 10];
+            while let Ok(count @ 1..) = output.read(&mut chunk) {
+                lock(&kept).keep(&chunk[..count]);
+            }
+            drop(over);
+        });
+        thread::spawn(move || {
+            let exit = child.wait().unwrap_or(ExitStatus::from_raw(0));
+            let _ = is_over.recv_timeout(LATE_OUTPUT);
+            lock(&done).exit = Some(exit);
+            let _ = events.send(Event::Ended);
+        });
+        self.count += 1;
+        let name = format!("terminal-{}", self.count);
+        self.running.insert(name.clone(), Terminal { group, shared, waiting: Vec::new() });
+        Ok(name)
+    }
+
+    /// The result of `terminal/output`.
+    pub(super) fn output(&self, name: &str) -> Option<Value> {
+        let shared = lock(&self.running.get(name)?.shared);
+        let mut result = json!({
+            "output": String::from_utf8_lossy(&shared.output), "truncated": shared.truncated,
+        });
+        if let Some(exit) = shared.exit {
+            result["exitStatus"] = told(exit);
+        }
+        Some(result)
+    }
+
+    /// The request of this id is to be answered when it has ended. False: there is no such terminal.
+    pub(super) fn wait(&mut self, name: &str, id: &Value) -> bool {
+        let terminal = self.running.get_mut(name);
+        terminal.map(|terminal| terminal.waiting.push(id.clone())).is_some()
+    }
+
+    /// Requests whose terminal has ended, with their results.
+    pub(super) fn answers(&mut self) -> Vec<(Value, Value)> {
+        let mut answers = Vec::new();
+        for terminal in self.running.values_mut() {
+            if let Some(exit) = lock(&terminal.shared).exit {
+                answers.extend(terminal.waiting.drain(..).map(|id| (id, told(exit))));
+            }
+        }
+        answers
+    }
+
+    /// False: there is no such terminal.
+    pub(super) fn kill(&self, name: &str) -> bool {
+        self.running.get(name).map(Terminal::kill).is_some()
+    }
+
+    pub(super) fn release(&mut self, name: &str) -> bool {
+        let Some(terminal) = self.running.remove(name) else { return false };
+        terminal.kill();
+        self.guard.forget(terminal.group);
+        true
+    }
+
+    pub(super) fn release_all(&mut self) {
+        for name in self.running.keys().cloned().collect::<Vec<_>>() {
+            self.release(&name);
+        }
+    }
+}
+
+impl Terminal {
+    fn kill(&self) {
+        let _ = killpg(Pid::from_raw(self.group as i32), Signal::SIGKILL);
+    }
+}
+
+impl Shared {
+    /// The end of it is what counts.
+    fn keep(&mut self, chunk: &[u8]) {
+        self.output.extend_from_slice(chunk);
+        if self.output.len() > self.most {
+            self.truncated = true;
+            let mut excess = self.output.len() - self.most;
+            // Not in the midst of a letter.
+            while excess < self.output.len() && self.output[excess] & 0xc0 == 0x80 {
+                excess += 1;
+            }
+            self.output.drain(..excess);
+        }
+    }
+}
+
+fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Agents that give no arguments often mean a line for a shell.
+fn command(params: &Value) -> Command {
+    let program = params["command"].as_str().unwrap_or_default();
+    let args: Vec<_> = params["args"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let mut command = if args.is_empty() && program.contains(char::is_whitespace) {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", program]);
+        shell
+    } else {
+        Command::new(program)
+    };
+    command.args(args);
+    for pair in params["env"].as_array().into_iter().flatten() {
+        if let (Some(name), Some(value)) = (pair["name"].as_str(), pair["value"].as_str()) {
+            command.env(name, value);
+        }
+    }
+    command
+}
+
+fn told(exit: ExitStatus) -> Value {
+    let signal = exit.signal().and_then(|signal| Signal::try_from(signal).ok());
+    json!({ "exitCode": exit.code(), "signal": signal.map(Signal::as_str) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_long_output_is_kept_in_whole_letters() {
+        let mut shared = Shared { most: 4, ..Shared::default() };
+        shared.keep("ab".as_bytes());
+        assert!(!shared.truncated);
+        shared.keep("cäö".as_bytes());
+        assert_eq!((shared.output.as_slice(), shared.truncated), ("äö".as_bytes(), true));
+        shared.keep("x".as_bytes());
+        assert_eq!(shared.output, "öx".as_bytes());
+    }
+
+    #[test]
+    fn a_line_without_arguments_is_for_a_shell() {
+        let words = |params: Value| {
+            let command = command(&params);
+            let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect();
+            (command.get_program().to_string_lossy().into_owned(), args)
+        };
+        assert_eq!(words(json!({ "command": "ls" })), ("ls".into(), vec![]));
+        assert_eq!(words(json!({ "command": "a b", "args": ["c"] })), ("a b".into(), vec!["c".into()]));
+        assert_eq!(
+            words(json!({ "command": "ls | wc" })),
+            ("sh".into(), vec!["-c".into(), "ls | wc".into()])
+        );
+    }
+}

@@ -1,0 +1,185 @@
+//! `run`: a conversation with an agent.
+
+use std::env;
+use std::io::{self, IsTerminal};
+use std::path::{self, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clients::connect::Bell;
+use clients::run::{self, AgentCommand, Options, Policy, Target, View, agents};
+use clients::{Fault, run::Ended};
+
+use crate::place::BusArgs;
+use crate::print::{Paint, complain};
+
+/// No answer in time.
+const TIMEOUT: u8 = 3;
+const USAGE: u8 = 2;
+
+const EXAMPLES: &str = "\
+Examples:
+  stdio-bus run echo \"hello\"                 the agent that comes with the bus, for trying this out
+  stdio-bus run gemini \"explain this folder\"
+  stdio-bus run -- my-agent --flag           any command that speaks ACP
+  stdio-bus run --pool claude                an agent of a running bus
+  stdio-bus run --json --allow --once opencode \"fix the tests\" | jq .ev
+
+PROMPT is said first, then each line of stdin is a prompt, until it ends (Ctrl-D). Ctrl-C cancels the turn, and
+once more ends it all. On a terminal you are asked for permissions; elsewhere they are refused, unless --allow.
+Piped, stdout is the agent's text alone. The agent finds its keys and settings in your environment as always.
+
+Exit codes: 0 done, 1 the agent failed, 2 bad usage, 3 took too long, 5 a permission was refused without asking you,
+69 no bus answers, 130 ended by Ctrl-C.";
+
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// An agent that is known by name, or a command
+    #[arg(long_help = agent_help())]
+    agent: Option<String>,
+    /// What to say first
+    prompt: Option<String>,
+    /// The command of an agent, instead of a name
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<String>,
+    /// Talk to this pool of a running bus instead
+    #[arg(long, value_name = "NAME", conflicts_with = "command")]
+    pool: Option<String>,
+    /// Print session envelopes, one JSON object a line
+    #[arg(long)]
+    json: bool,
+    /// With --json: every piece of text as it comes, instead of whole paragraphs
+    #[arg(long, requires = "json")]
+    stream: bool,
+    /// End after PROMPT instead of reading more from stdin
+    #[arg(long)]
+    once: bool,
+    /// Allow everything that the agent asks for
+    #[arg(long, conflicts_with = "deny")]
+    allow: bool,
+    /// Refuse everything that the agent asks for
+    #[arg(long)]
+    deny: bool,
+    /// Offer to read and write files below the working folder, and to run commands, each after permission
+    #[arg(long)]
+    hands: bool,
+    /// The folder that the agent works in [default: this one]
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<PathBuf>,
+    /// Give up when a turn takes longer than so many seconds [default: wait as long as it takes]
+    #[arg(long, value_name = "SEC", value_parser = crate::call::parse_seconds)]
+    timeout: Option<Duration>,
+    /// How many seconds the agent may take to begin
+    #[arg(long, value_name = "SEC", default_value = "60", value_parser = crate::call::parse_seconds)]
+    init_timeout: Duration,
+    /// Show what the agent writes to stderr
+    #[arg(long)]
+    stderr: bool,
+    #[command(flatten)]
+    bus: BusArgs,
+}
+
+pub(crate) fn run(args: Args) -> ExitCode {
+    let options = match args.options() {
+        Ok(options) => options,
+        Err(Refusal::Usage(message)) => return complain(format_args!("stdio-bus: {message}"), USAGE),
+        Err(Refusal::Fault(fault)) => return tell(&fault),
+    };
+    let talked = Bell::listen()
+        .map_err(|error| Fault::Failed(format!("no signal can be heard: {error}")))
+        .and_then(|bell| run::run(options, bell));
+    match talked {
+        Ok(Ended::NoPrompt) => {
+            complain("stdio-bus: there is nothing to say: give a prompt, or write some to stdin", USAGE)
+        }
+        Ok(ended) => ExitCode::from(ended.exit_code()),
+        Err(fault) => tell(&fault),
+    }
+}
+
+fn tell(fault: &Fault) -> ExitCode {
+    let code = if matches!(fault, Fault::Silent { .. }) { TIMEOUT } else { fault.exit_code() };
+    complain(format_args!("stdio-bus: {fault}"), code)
+}
+
+fn agent_help() -> String {
+    let names: Vec<_> = agents::names().collect();
+    format!("An agent that is known by name ({}), or a command", names.join(", "))
+}
+
+enum Refusal {
+    Usage(&'static str),
+    Fault(Fault),
+}
+
+impl Args {
+    fn options(self) -> Result<Options, Refusal> {
+        let failed = |what: &str, error: io::Error| Refusal::Fault(Fault::Failed(format!("{what}: {error}")));
+        // On a terminal the user is asked; where its output goes makes no difference.
+        let attended = io::stdin().is_terminal() && io::stderr().is_terminal();
+        let view = self.view();
+        let policy = match (self.allow, self.deny) {
+            (true, _) => Policy::Allow,
+            (_, true) => Policy::Deny,
+            _ => Policy::Ask,
+        };
+        let cwd = self.cwd.clone().unwrap_or_else(|| PathBuf::from("."));
+        let cwd = cwd.canonicalize().map_err(|error| failed(&cwd.display().to_string(), error))?;
+        let this_binary = env::current_exe().and_then(path::absolute);
+        let this_binary = this_binary.map_err(|error| failed("cannot find its own file", error))?;
+        let (once, hands, mutters) = (self.once, self.hands, self.stderr);
+        let (init_timeout, timeout) = (self.init_timeout, self.timeout);
+        let (target, prompt) = self.target()?;
+        Ok(Options {
+            target,
+            this_binary,
+            cwd,
+            prompt,
+            once,
+            policy,
+            attended,
+            hands,
+            view,
+            mutters,
+            init_timeout,
+            timeout,
+        })
+    }
+
+    fn view(&self) -> View {
+        // Without a cursor to move there is no screen.
+        let dumb = env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
+        match self.json {
+            true => View::Json { stream: self.stream },
+            false if io::stdout().is_terminal() && !dumb => {
+                View::Screen { colour: Paint::on_stdout().is_on() }
+            }
+            false => View::Plain,
+        }
+    }
+
+    /// Who to talk to, and what to say first. Where the agent is not named by its place, the place is the prompt's.
+    fn target(self) -> Result<(Target, Option<String>), Refusal> {
+        let mut command = self.command.into_iter();
+        let target = match (command.next(), self.pool) {
+            (Some(program), _) => Target::Agent(AgentCommand::new(program, command.collect())),
+            (None, Some(pool)) => {
+                let way = self.bus.way().map_err(Refusal::Fault)?;
+                Target::Pool { way, pool: Some(pool) }
+            }
+            (None, None) => {
+                let Some(agent) = &self.agent else {
+                    return Err(Refusal::Usage("name an agent, a command after `--`, or a --pool"));
+                };
+                return Ok((Target::Agent(agents::find(agent)), self.prompt));
+            }
+        };
+        match (self.agent, self.prompt) {
+            (prompt, None) => Ok((target, prompt)),
+            (_, Some(_)) => {
+                Err(Refusal::Usage("with --pool or a command, only a PROMPT may stand before it"))
+            }
+        }
+    }
+}

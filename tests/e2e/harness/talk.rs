@@ -1,0 +1,268 @@
+//! `stdio-bus run`, started by a test: with pipes, or at a terminal that the test types at and looks at.
+//!
+//! Whatever it starts carries a mark, and must be gone when the test ends.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::num::NonZero;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::pty::{Winsize, openpty};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::bus::{BUS, MARK};
+use super::log::Log;
+use super::procs::{command_line, marked};
+use super::puppet::Puppet;
+use super::wire::Wire;
+use super::{PATIENCE, result, update_of};
+
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const ROWS: u16 = 20;
+const COLUMNS: u16 = 60;
+
+pub(crate) struct Talk {
+    child: Child,
+    ears: Ears,
+    /// What it says on stderr, unless that is the terminal.
+    pub(crate) log: Log,
+    dir: TempDir,
+    door: UnixListener,
+}
+
+enum Ears {
+    Pipes(Wire),
+    Terminal { master: File, glass: Box<vt100::Parser> },
+}
+
+/// How it is to be started.
+pub(crate) struct TalkPlan {
+    args: Vec<String>,
+    envs: Vec<(&'static str, String)>,
+    dir: TempDir,
+    door: UnixListener,
+}
+
+impl Talk {
+    /// `@puppet` among the arguments becomes the command of a puppet, `@dir` the folder of the test.
+    pub(crate) fn plan(args: &[&str]) -> TalkPlan {
+        let dir = TempDir::with_prefix("run").expect("a temporary folder");
+        let door = UnixListener::bind(dir.path().join("puppets")).expect("a socket in a folder of ours");
+        let folder = dir.path().to_str().expect("UTF-8");
+        let mut filled = Vec::new();
+        for arg in args {
+            match *arg {
+                "@puppet" => {
+                    filled.extend([env!("CARGO_BIN_EXE_puppet").to_owned(), format!("{folder}/puppets")]);
+                }
+                arg => filled.push(arg.replace("@dir", folder)),
+            }
+        }
+        TalkPlan { args: filled, envs: Vec::new(), dir, door }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The agent, where it is a puppet.
+    pub(crate) fn puppet(&self) -> Puppet {
+        let patience = PollTimeout::try_from(PATIENCE).expect("it is short");
+        if poll(&mut [PollFd::new(self.door.as_fd(), PollFlags::POLLIN)], patience) != Ok(1) {
+            panic!("waited {PATIENCE:?} for the agent to start\n{}", self.log.text());
+        }
+        let (socket, _) = self.door.accept().expect("a puppet at the door");
+        Puppet::meet(Wire::socket("puppet", socket, &self.log))
+    }
+
+    /// The next envelope.
+    pub(crate) fn envelope(&mut self) -> Value {
+        let Ears::Pipes(wire) = &mut self.ears else { panic!("only with pipes") };
+        serde_json::from_slice(&wire.line()).expect("an envelope is JSON")
+    }
+
+    pub(crate) fn types(&mut self, text: &str) {
+        match &mut self.ears {
+            Ears::Pipes(wire) => wire.send(text.as_bytes()),
+            Ears::Terminal { master, .. } => {
+                master.write_all(text.as_bytes()).expect("the terminal is there");
+            }
+        }
+    }
+
+    /// Waits until the terminal shows this.
+    pub(crate) fn shows(&mut self, text: &str) {
+        self.shows_so(&format!("{text:?}"), |screen| screen.contains(text));
+    }
+
+    pub(crate) fn shows_so(&mut self, what: &str, is_so: impl Fn(&str) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        let Ears::Terminal { master, glass } = &mut self.ears else { panic!("only at a terminal") };
+        loop {
+            let screen = glass.screen().contents();
+            if is_so(&screen) {
+                return;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
+            let ready = poll(&mut [PollFd::new(master.as_fd(), PollFlags::POLLIN)], left);
+            assert_eq!(ready, Ok(1), "waited for {what} on the screen, not\n{screen}");
+            let mut chunk = [0; 4096];
+            match master.read(&mut chunk) {
+                Ok(count @ 1..) => glass.process(&chunk[..count]),
+                Err(fault) if fault.kind() == ErrorKind::Interrupted => {}
+                // The last one at the terminal has left.
+                _ => panic!("waited for {what} on the screen, but it is over:\n{screen}"),
+            }
+        }
+    }
+
+    /// The cell at this place of the screen is dimmed.
+    pub(crate) fn is_dim(&self, row: u16, column: u16) -> bool {
+        let Ears::Terminal { glass, .. } = &self.ears else { panic!("only at a terminal") };
+        glass.screen().cell(row, column).is_some_and(vt100::Cell::dim)
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid() as i32), signal).expect("it runs");
+    }
+
+    /// Waits until it says this on stderr.
+    pub(crate) fn log_has(&self, words: &str) {
+        self.log.has(words);
+    }
+
+    /// Nothing more comes on stdin.
+    pub(crate) fn hangs_up(&mut self) {
+        let Ears::Pipes(wire) = &mut self.ears else { panic!("only with pipes") };
+        wire.half_closes();
+    }
+
+    /// Waits for its end, after which nothing that it started may be left.
+    pub(crate) fn ends(&mut self) -> i32 {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("it is our child") {
+                let left = marked(&self.mark());
+                let lines: Vec<_> = left.iter().map(|pid| command_line(*pid)).collect();
+                assert!(left.is_empty(), "left behind: {lines:?}");
+                return status.code().unwrap_or(-1);
+            }
+            if let Ears::Terminal { master, glass } = &mut self.ears {
+                // It could not write its last words otherwise.
+                let ready = poll(&mut [PollFd::new(master.as_fd(), PollFlags::POLLIN)], 0u8) == Ok(1);
+                let mut chunk = [0; 4096];
+                if ready && let Ok(count @ 1..) = master.read(&mut chunk) {
+                    glass.process(&chunk[..count]);
+                }
+            }
+            assert!(Instant::now() < deadline, "it does not end\n{}", self.log.text());
+            thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// Waits until all that it started is gone.
+    pub(crate) fn leaves_nothing_within(&self, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        while let left = marked(&self.mark())
+            && !left.is_empty()
+        {
+            assert!(Instant::now() < deadline, "left behind after {patience:?}: {left:?}");
+            thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    fn mark(&self) -> String {
+        format!("{MARK}={}", self.dir.path().display())
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if !thread::panicking() {
+            self.leaves_nothing_within(PATIENCE);
+        }
+    }
+}
+
+impl TalkPlan {
+    pub(crate) fn env(mut self, name: &'static str, value: &str) -> TalkPlan {
+        self.envs.push((name, value.to_owned()));
+        self
+    }
+
+    pub(crate) fn with_pipes(self) -> Talk {
+        let mut command = self.command(BUS);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        let log = Log::of(child.stderr.take().expect("piped"));
+        let (stdin, stdout) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
+        let ears = Ears::Pipes(Wire::pipes("run", stdout, stdin, &log));
+        Talk { child, ears, log, dir: self.dir, door: self.door }
+    }
+
+    /// In a session of its own, at a terminal of its own.
+    pub(crate) fn at_terminal(self) -> Talk {
+        let size = Winsize { ws_row: ROWS, ws_col: COLUMNS, ws_xpixel: 0, ws_ypixel: 0 };
+        let pty = openpty(&size, None).expect("a pseudo-terminal");
+        let slave = || -> OwnedFd { pty.slave.try_clone().expect("an fd more") };
+        let mut command = self.command("setsid");
+        command.stdin(slave()).stdout(slave()).stderr(slave()).env("TERM", "xterm").env_remove("NO_COLOR");
+        command.envs(self.envs.iter().cloned());
+        let child = command.spawn().expect("setsid of util-linux is there");
+        let (rows, columns) = (NonZero::new(ROWS).expect("some"), NonZero::new(COLUMNS).expect("some"));
+        let glass = Box::new(vt100::Parser::new(rows, columns, 0));
+        let ears = Ears::Terminal { master: File::from(pty.master), glass };
+        Talk { child, ears, log: Log::default(), dir: self.dir, door: self.door }
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        if program != BUS {
+            command.args(["--ctty", BUS]);
+        }
+        command.arg("run").args(&self.args).current_dir(self.dir.path()).env(MARK, self.dir.path());
+        command.env_remove("STDIO_BUS_CONFIG").envs(self.envs.iter().cloned());
+        command
+    }
+}
+
+impl Puppet {
+    /// Plays an agent up to its first prompt, which it returns. Its session is called `s`.
+    pub(crate) fn is_prompted(&mut self) -> Value {
+        let initialize = self.is_asked("initialize");
+        assert_eq!(initialize["params"]["protocolVersion"], 1);
+        self.answers(&initialize, json!({ "protocolVersion": 1, "agentCapabilities": {} }));
+        let new = self.is_asked("session/new");
+        self.answers(&new, json!({ "sessionId": "s" }));
+        self.is_asked("session/prompt")
+    }
+
+    pub(crate) fn updates(&mut self, update: Value) {
+        self.says(&update_of("s", update));
+    }
+
+    pub(crate) fn speaks(&mut self, text: &str) {
+        let content = json!({ "type": "text", "text": text });
+        self.updates(json!({ "sessionUpdate": "agent_message_chunk", "content": content }));
+    }
+
+    pub(crate) fn ends_turn(&mut self, prompt: &Value, stop_reason: &str) {
+        self.says(&result(&prompt["id"], json!({ "stopReason": stop_reason })));
+    }
+}

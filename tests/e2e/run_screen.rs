@@ -1,0 +1,151 @@
+//! `stdio-bus run` at a terminal: what the screen shows, what is typed, Ctrl-C, and how it is left.
+
+use std::fs;
+
+use serde_json::json;
+
+use crate::harness::{Talk, request};
+
+const CTRL_C: &str = "\x03";
+const CTRL_D: &str = "\x04";
+
+#[test]
+fn a_conversation_is_shown_as_it_goes() {
+    let mut talk = Talk::plan(&["hi", "--", "@puppet"]).at_terminal();
+    let mut agent = talk.puppet();
+    let prompt = agent.is_prompted();
+    let thought = json!({ "type": "text", "text": "Let me see" });
+    agent.updates(json!({ "sessionUpdate": "agent_thought_chunk", "content": thought }));
+    talk.shows("Let me see");
+    assert!(talk.is_dim(0, 0));
+    agent.speaks("I loo");
+    talk.shows("Let me see\nI loo");
+    agent.speaks("k.");
+    agent.updates(
+        json!({ "sessionUpdate": "tool_call", "toolCallId": "a", "title": "ls -l", "status": "pending" }),
+    );
+    talk.shows("I look.\n● ls -l");
+    agent.updates(json!({ "sessionUpdate": "tool_call_update", "toolCallId": "a", "status": "completed" }));
+    talk.shows("I look.\n✓ ls -l");
+    let plan =
+        json!([{ "content": "read", "status": "completed" }, { "content": "write", "status": "pending" }]);
+    agent.updates(json!({ "sessionUpdate": "plan", "entries": plan }));
+    talk.shows("✓ ls -l\nplan\n✓ read\n· write");
+    agent.speaks("Done.");
+    let usage = json!({ "inputTokens": 12, "outputTokens": 3, "totalTokens": 15 });
+    agent.answers(&prompt, json!({ "stopReason": "end_turn", "usage": usage }));
+    talk.shows("· write\nDone.\n12 tokens in, 3 out\n> ");
+    talk.types("more\n");
+    let prompt = agent.is_asked("session/prompt");
+    assert_eq!(prompt["params"]["prompt"][0]["text"], "more");
+    agent.speaks("Yes.");
+    agent.ends_turn(&prompt, "end_turn");
+    talk.shows("> more\nYes.\n> ");
+    talk.types(CTRL_D);
+    agent.hears_the_end();
+    assert_eq!(talk.ends(), 0);
+}
+
+#[test]
+fn a_permission_is_asked_with_the_options_of_the_agent() {
+    let mut talk = Talk::plan(&["hi", "--", "@puppet"]).at_terminal();
+    let mut agent = talk.puppet();
+    let prompt = agent.is_prompted();
+    let options = json!([
+        { "optionId": "x", "name": "Do it", "kind": "allow_once" },
+        { "optionId": "y", "name": "Leave it", "kind": "reject_once" },
+    ]);
+    let mut ask = |talk: &mut Talk, id: u32, typed: &[&str]| {
+        let call = json!({ "toolCallId": format!("call {id}"), "title": format!("rm {id}") });
+        let params = json!({ "sessionId": "s", "toolCall": call, "options": options });
+        agent.says(&request(id, "session/request_permission", params));
+        for line in typed {
+            talk.shows_so("a question", |screen| {
+                screen.contains(&format!("The agent asks: rm {id}\n  1) Do it\n  2) Leave it\n1-2?"))
+                    && screen.trim_end().ends_with("1-2?")
+            });
+            talk.types(line);
+        }
+        if typed.last() == Some(&CTRL_C) {
+            agent.is_asked("session/cancel");
+        }
+        agent.gets(id)["result"]["outcome"].clone()
+    };
+    assert_eq!(ask(&mut talk, 1, &["1\n"]), json!({ "outcome": "selected", "optionId": "x" }));
+    assert_eq!(ask(&mut talk, 2, &["perhaps\n", "n\n"]), json!({ "outcome": "selected", "optionId": "y" }));
+    assert_eq!(ask(&mut talk, 3, &[CTRL_C]), json!({ "outcome": "cancelled" }));
+    agent.ends_turn(&prompt, "cancelled");
+    talk.shows("cancelled\n> ");
+    talk.types(CTRL_D);
+    assert_eq!(talk.ends(), 130, "the last thing that happened was a Ctrl-C");
+}
+
+#[test]
+fn hands_ask_before_they_do_and_may_be_trusted_for_good() {
+    let mut talk = Talk::plan(&["--hands", "hi", "--", "@puppet"]).at_terminal();
+    let mut agent = talk.puppet();
+    let prompt = agent.is_prompted();
+    for (name, typed) in [("one", Some("n\n")), ("two", Some("2\n")), ("three", None)] {
+        let params = json!({ "sessionId": "s", "path": talk.folder().join(name), "content": "x" });
+        agent.says(&request(1, "fs/write_text_file", params));
+        if let Some(typed) = typed {
+            talk.shows_so("a question", |screen| {
+                let asks = screen.replace('\n', "").contains(&format!("/{name}  1) Yes"));
+                asks && screen.trim_end().ends_with("1-3?")
+            });
+            talk.types(typed);
+        }
+        agent.gets(1);
+    }
+    let mut names: Vec<_> = fs::read_dir(talk.folder())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["puppets", "three", "two"]);
+    agent.ends_turn(&prompt, "end_turn");
+    talk.shows("\n> ");
+    talk.types(CTRL_D);
+    assert_eq!(talk.ends(), 0);
+}
+
+#[test]
+fn ctrl_c_cancels_the_turn_and_once_more_ends() {
+    let mut talk = Talk::plan(&["hi", "--", "@puppet"]).at_terminal();
+    let mut agent = talk.puppet();
+    let prompt = agent.is_prompted();
+    talk.types(CTRL_C);
+    agent.is_asked("session/cancel");
+    agent.ends_turn(&prompt, "cancelled");
+    talk.shows("cancelled\n> ");
+    talk.types("again\n");
+    agent.is_asked("session/prompt");
+    agent.stays();
+    let child = agent.has_a_child();
+    talk.types(CTRL_C);
+    agent.is_asked("session/cancel");
+    talk.types(CTRL_C);
+    assert_eq!(talk.ends(), 130);
+    assert!(crate::harness::is_gone(child));
+}
+
+#[test]
+fn ctrl_c_where_nothing_happens_ends() {
+    let mut talk = Talk::plan(&["echo"]).at_terminal();
+    talk.shows("> ");
+    talk.types(CTRL_C);
+    assert_eq!(talk.ends(), 130);
+}
+
+#[test]
+fn without_colour_the_screen_moves_all_the_same() {
+    let mut talk = Talk::plan(&["echo"]).env("NO_COLOR", "1").at_terminal();
+    talk.shows("> ");
+    talk.types("/think deeply\n");
+    talk.shows("deeply\nI have thought about it.\n> ");
+    assert!(!talk.is_dim(1, 0));
+    talk.types("/tool\n");
+    talk.shows("✓ A tool call that does nothing\nThe tool has run.\n> ");
+    talk.types(CTRL_D);
+    assert_eq!(talk.ends(), 0);
+}
