@@ -13,6 +13,7 @@ import habits
 import install
 import one_shot
 import report
+import runner
 import schema_check
 import second_version
 import servers
@@ -36,19 +37,24 @@ def main(arguments):
     run.mkdir(parents=True)
     schema = schema_check.Schema(install.npm("typescript-sdk") / "@agentclientprotocol/sdk/schema/v1/schema.json")
     programs = ["acpx", "yopo"] if options.all else ["acpx"]
-    fetch_all(chosen, [] if options.servers else programs)
+    fetch_all(chosen, [] if options.servers or options.runner else programs)
     model = Model(run)
     outcome = report.Outcome(run)
     try:
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-            plays = [pool.submit(play_one, agent, programs, binary, run, model, schema, outcome) for agent in chosen]
+            played = [] if options.runner else chosen
+            plays = [pool.submit(play_one, agent, programs, binary, run, model, schema, outcome) for agent in played]
             for play in plays:
                 play.result()
-        if not options.only and not options.servers:
+            talks = [pool.submit(runner.run_all, agent, binary, run, model, outcome) for agent in chosen]
+            for talk in talks:
+                talk.result()
+        is_part = options.only or options.servers or options.runner
+        if not is_part:
             habits.run_all(binary, run, outcome)
-        if options.all and not options.only and not options.servers:
+        if options.all and not is_part:
             browser.run(binary, run, outcome)
-        if not options.only:
+        if not options.only and not options.runner:
             servers.run_all(binary, run, schema, outcome, options.all)
     finally:
         model.stop()
@@ -59,8 +65,7 @@ def main(arguments):
     for pid, _ in left:
         os.kill(pid, signal.SIGKILL)
     version = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout.strip()
-    is_whole = options.all and not options.only and not options.servers
-    pages = [run / "INTEROP.md"] + ([install.REPO / "docs" / "INTEROP.md"] if is_whole else [])
+    pages = [run / "INTEROP.md"] + ([install.REPO / "docs" / "INTEROP.md"] if options.all and not is_part else [])
     for page in pages:
         outcome.write(page, version, " ".join(["tests/interop/run", *arguments]))
     outcome.print(time.monotonic() - began)
@@ -70,6 +75,7 @@ def main(arguments):
 def fetch_all(chosen, programs):
     """Installs everything before the first play, so that no step waits for a registry."""
     install.node_folder()
+    install.npm("happy-wire")
     place = Place(install.CACHE, 0)
     for agent in chosen:
         agent.command(place)
@@ -88,6 +94,7 @@ def parse(arguments):
     parser = argparse.ArgumentParser(prog="tests/interop/run", description="The interop suite.")
     parser.add_argument("--all", action="store_true", help="the second tier too")
     parser.add_argument("--servers", action="store_true", help="just the OpenAI agent in front of other people's model servers")
+    parser.add_argument("--runner", action="store_true", help="only `stdio-bus run`, with no bus")
     parser.add_argument("--only", action="append", default=[], choices=[agent.name for agent in AGENTS], metavar="AGENT")
     return parser.parse_args(arguments)
 
