@@ -26,6 +26,11 @@ impl<'a> ToolCall<'a> {
         })
     }
 
+    /// It does not run yet.
+    pub(super) fn is_pending(&self) -> bool {
+        self.0["status"] == "pending"
+    }
+
     /// What the tool is called. Agents that know it say so in different places.
     pub(super) fn name(&self) -> &'a str {
         let call = self.0;

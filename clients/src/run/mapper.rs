@@ -4,7 +4,7 @@
 //! with the prompt's answer; every call that was begun in it is ended before it. Text is kept back until something
 //! else comes, so that a reader gets paragraphs instead of tokens. Knows nothing of processes, terminals or the clock.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::call::{State, ToolCall, text_of};
 use super::envelope::{Envelope, Ev, Status};
@@ -32,7 +32,18 @@ struct Call {
     agents: String,
     /// Ours.
     ours: String,
-    open: bool,
+    phase: Phase,
+    name: String,
+    title: Option<String>,
+    args: Map<String, Value>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Announced, but what it is about is still to be said.
+    Held,
+    Open,
+    Ended,
 }
 
 impl Mapper {
@@ -66,16 +77,16 @@ impl Mapper {
 
     /// The agent asks for a permission. Some speak of the call there for the first time.
     pub(super) fn permission(&mut self, tool_call: &Value, now_ms: u64) -> Vec<Envelope> {
-        if let Some(id) = ToolCall(tool_call).id()
-            && !self.calls.iter().any(|call| call.agents == id)
-        {
-            self.start_call(&ToolCall(tool_call), id, now_ms);
+        if let Some(id) = ToolCall(tool_call).id() {
+            let at = self.learn(&ToolCall(tool_call), id);
+            self.start_call(at, now_ms);
         }
         self.take()
     }
 
     /// The runner itself has something to say.
     pub(super) fn service(&mut self, text: &str, now_ms: u64) -> Vec<Envelope> {
+        self.release(now_ms);
         self.flush(now_ms);
         self.push(Ev::Service { text: text.to_owned() }, now_ms);
         self.take()
@@ -84,9 +95,10 @@ impl Mapper {
     /// The prompt is answered, or never will be. `usage` is that of the answer. Without a turn only what waits is
     /// given out.
     pub(super) fn end_turn(&mut self, status: Status, usage: &Value, now_ms: u64) -> Vec<Envelope> {
+        self.release(now_ms);
         self.flush(now_ms);
         if self.turn.is_some() {
-            for call in std::mem::take(&mut self.calls).into_iter().filter(|call| call.open) {
+            for call in std::mem::take(&mut self.calls).into_iter().filter(|call| call.phase == Phase::Open) {
                 self.push(Ev::ToolCallEnd { call: call.ours }, now_ms);
             }
             self.push(Ev::TurnEnd { status }, now_ms);
@@ -101,6 +113,7 @@ impl Mapper {
         if text.is_empty() {
             return;
         }
+        self.release(now_ms);
         if self.stream {
             return self.push(Ev::Text { text: text.to_owned(), thinking }, now_ms);
         }
@@ -112,27 +125,56 @@ impl Mapper {
 
     fn call(&mut self, call: &ToolCall<'_>, now_ms: u64) {
         let Some(id) = call.id() else { return };
-        let at = self.calls.iter().position(|known| known.agents == id);
-        let at = at.unwrap_or_else(|| self.start_call(call, id, now_ms));
+        let at = self.learn(call, id);
+        // Many agents announce a call while its input is still being written, and tell the input a moment later.
+        if !call.is_pending() || !self.calls[at].args.is_empty() {
+            self.start_call(at, now_ms);
+        }
         let ended = matches!(call.state(), Some(State::Completed | State::Failed));
-        if ended && std::mem::replace(&mut self.calls[at].open, false) {
+        if ended && self.calls[at].phase == Phase::Open {
             self.flush(now_ms);
+            self.calls[at].phase = Phase::Ended;
             self.push(Ev::ToolCallEnd { call: self.calls[at].ours.clone() }, now_ms);
         }
     }
 
-    fn start_call(&mut self, call: &ToolCall<'_>, id: &str, now_ms: u64) -> usize {
+    /// Where it stands among the calls, now that this was said of it.
+    fn learn(&mut self, call: &ToolCall<'_>, id: &str) -> usize {
+        let known = self.calls.iter().position(|known| known.agents == id);
+        let at = known.unwrap_or(self.calls.len());
+        if known.is_none() {
+            let (agents, ours, name) = (id.to_owned(), self.ids.next(), call.name().to_owned());
+            let (phase, title, args) = (Phase::Held, None, Map::new());
+            self.calls.push(Call { agents, ours, phase, name, title, args });
+        }
+        if let Some(title) = call.title() {
+            self.calls[at].title = Some(title.to_owned());
+        }
+        let args = call.args();
+        if !args.is_empty() {
+            self.calls[at].args = args;
+        }
+        at
+    }
+
+    fn start_call(&mut self, at: usize, now_ms: u64) {
+        if self.calls[at].phase != Phase::Held {
+            return;
+        }
         self.flush(now_ms);
-        let ours = self.ids.next();
-        let name = call.name().to_owned();
-        let title = call.title().unwrap_or(&name).to_owned();
+        let known = &mut self.calls[at];
+        known.phase = Phase::Open;
+        let (call, name, args) = (known.ours.clone(), known.name.clone(), known.args.clone());
+        let title = known.title.clone().unwrap_or_else(|| name.clone());
         let description = format!("Running {name}");
-        self.push(
-            Ev::ToolCallStart { call: ours.clone(), name, title, description, args: call.args() },
-            now_ms,
-        );
-        self.calls.push(Call { agents: id.to_owned(), ours, open: true });
-        self.calls.len() - 1
+        self.push(Ev::ToolCallStart { call, name, title, description, args }, now_ms);
+    }
+
+    /// Something else comes: what was held is said as far as it is known.
+    fn release(&mut self, now_ms: u64) {
+        for at in 0..self.calls.len() {
+            self.start_call(at, now_ms);
+        }
     }
 
     fn flush(&mut self, now_ms: u64) {

@@ -296,6 +296,28 @@ fn a_call_first_seen_in_a_permission_request_starts_there() {
 }
 
 #[test]
+fn a_call_whose_input_is_still_written_starts_when_it_is_known() {
+    let announced = |id: &str| json!({ "sessionUpdate": "tool_call", "toolCallId": id, "status": "pending" });
+    let told = json!({
+        "sessionUpdate": "tool_call_update", "toolCallId": "a", "title": "ls", "rawInput": { "command": "ls" },
+    });
+    let mut story = Story::new();
+    story.running().text("I look.").update(announced("a"));
+    assert_eq!(story.kinds(), ["turn-start"]);
+    story.update(told);
+    assert_eq!(story.kinds(), ["turn-start", "text", "tool-call-start"]);
+    assert_eq!(
+        (&story.said[2]["ev"]["title"], &story.said[2]["ev"]["args"]),
+        (&json!("ls"), &json!({ "command": "ls" }))
+    );
+    // Nothing is held back longer than until something else comes.
+    story.tool_result("a").update(announced("b")).text("meanwhile").update(announced("c")).idle();
+    let kinds = story.kinds();
+    assert_eq!(kinds[3..7], ["tool-call-end", "tool-call-start", "text", "tool-call-start"]);
+    assert_eq!(kinds[7..], ["tool-call-end", "tool-call-end", "turn-end"]);
+}
+
+#[test]
 fn open_calls_are_closed_before_the_turn_ends_and_forgotten_after_it() {
     let mut story = Story::new();
     story.running().tool_call("a").tool_call("b").tool_result("a").ends(Status::Cancelled);
