@@ -6,6 +6,7 @@ mod agent;
 mod call;
 mod check;
 mod connect;
+mod detect;
 mod ide;
 mod place;
 mod print;
@@ -59,6 +60,8 @@ enum Command {
     Connect(connect::Args),
     /// Talk to an agent: any that speaks ACP, from a command or through the bus
     Run(run::Args),
+    /// Say which agent CLIs this machine has, and how the bus would use them
+    Detect(detect::Args),
     /// Make a token, for the bus to ask those for who connect
     Token(token::Args),
     /// Print the settings with which an IDE starts `connect`
@@ -85,6 +88,7 @@ fn main() -> ExitCode {
         Command::Call(args) => call::run(args),
         Command::Connect(args) => connect::run(args),
         Command::Run(args) => run::run(args),
+        Command::Detect(args) => detect::run(&args),
         Command::Token(args) => token::run(&args),
         Command::Ide(args) => ide::run(&args),
         Command::Agent(agent) => agent::run(agent),

@@ -9,6 +9,7 @@ mod asking;
 mod cli;
 mod connect;
 mod deaths;
+mod detect;
 mod doors;
 mod faults_client;
 mod faults_life;

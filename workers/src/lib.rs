@@ -9,5 +9,7 @@ mod ready;
 mod rpc;
 mod stamp;
 
+pub mod cli;
+pub mod detect;
 pub mod echo;
 pub mod openai;

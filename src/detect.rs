@@ -1,0 +1,233 @@
+//! `detect`: which agent CLIs this machine has, and how the bus would use them.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write as _};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::{env, fs};
+
+use kernel::config::Config;
+use serde_json::Value;
+use workers::cli::runtimes;
+use workers::detect::{Found, detect};
+
+use crate::print::{Paint, answer, complain};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Print everything that was found out as JSON
+    #[arg(long)]
+    json: bool,
+    /// Ask each for its models too, which starts those that only tell over ACP
+    #[arg(long)]
+    models: bool,
+    /// Add a pool for each to the configuration, beside what is there
+    #[arg(long)]
+    write: bool,
+    /// The configuration that --write adds to [default: $STDIO_BUS_CONFIG, else ./bus.json]
+    #[arg(long, value_name = "PATH")]
+    config: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let rows = match runtimes::all() {
+        Ok(rows) => rows,
+        Err(why) => return complain(format_args!("stdio-bus: {why}"), 78),
+    };
+    let shows_progress = io::stderr().is_terminal();
+    let progress = |done| {
+        if shows_progress {
+            let _ = write!(io::stderr(), "\rlooking for agents: {done} of {}", rows.len());
+        }
+    };
+    let found = detect(&rows, args.models, progress);
+    if shows_progress {
+        let _ = write!(io::stderr(), "\r\x1b[K");
+    }
+    let text = if args.json {
+        serde_json::to_string_pretty(&found).expect("plain values") + "\n"
+    } else {
+        table(&found, Paint::on_stdout())
+    };
+    let printed = answer(&text);
+    if args.write { write(args, &found) } else { printed }
+}
+
+fn write(args: &Args, found: &[Found]) -> ExitCode {
+    let in_env = || env::var_os("STDIO_BUS_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let path = args.config.clone().or_else(in_env).unwrap_or_else(|| "bus.json".into());
+    match add_pools(&path, found.iter().filter_map(|one| one.pool.as_ref())) {
+        Ok(added) if added.is_empty() => complain(format_args!("{}: nothing to add", path.display()), 0),
+        Ok(added) => complain(format_args!("{}: added {}", path.display(), added.join(", ")), 0),
+        Err(why) => complain(format_args!("stdio-bus: {}: {why}", path.display()), 1),
+    }
+}
+
+/// Adds those whose ids are free, and says which. The rest of the file stays as it is, byte for byte.
+fn add_pools<'a>(path: &Path, pools: impl Iterator<Item = &'a Value>) -> Result<Vec<String>, String> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => "{\n  \"pools\": [\n  ]\n}\n".to_owned(),
+        Err(error) => return Err(error.to_string()),
+    };
+    let config: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    let there = config["pools"].as_array().ok_or("there is no list of pools in it")?;
+    let is_free = |pool: &&Value| there.iter().all(|other| other["id"] != pool["id"]);
+    let new: Vec<&Value> = pools.filter(is_free).collect();
+    if new.is_empty() {
+        return Ok(Vec::new());
+    }
+    let end = end_of_pools(&text).ok_or("the list of pools was not found in it")?;
+    let before = text[..end].trim_end();
+    let mut longer = before.to_owned();
+    for (at, pool) in new.iter().enumerate() {
+        let comma = if at > 0 || !there.is_empty() { "," } else { "" };
+        let _ = write!(longer, "{comma}\n    {pool}");
+    }
+    longer += "\n  ";
+    longer += &text[end..];
+    replace(path, &longer)?;
+    Ok(new.iter().filter_map(|pool| pool["id"].as_str().map(ToOwned::to_owned)).collect())
+}
+
+/// Written beside it first, and only put in its place if a bus would take it.
+fn replace(path: &Path, text: &str) -> Result<(), String> {
+    let words = |error: io::Error| error.to_string();
+    // A link stays one.
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let beside = path.with_extension("json.new");
+    fs::write(&beside, text).map_err(words)?;
+    let mode = fs::metadata(&path).map_or(0o644, |found| found.permissions().mode());
+    let done = Config::load(&beside)
+        .map_err(|faults| {
+            let first =
+                faults.faults.first().map_or(String::new(), |one| format!("{}: {}", one.path, one.message));
+            format!("with the new pools it would not be good: {first}")
+        })
+        .and_then(|_| fs::set_permissions(&beside, fs::Permissions::from_mode(mode)).map_err(words))
+        .and_then(|()| fs::rename(&beside, &path).map_err(words));
+    if done.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    done
+}
+
+/// Where the `]` of the top-level `pools` stands, in a text that is JSON.
+fn end_of_pools(text: &str) -> Option<usize> {
+    let (mut depth, mut word, mut pools) = (0, None, false);
+    let mut bytes = text.bytes().enumerate();
+    while let Some((at, byte)) = bytes.next() {
+        match byte {
+            b'"' => {
+                while let Some((end, byte)) = bytes.next() {
+                    if byte == b'\\' {
+                        bytes.next();
+                    } else if byte == b'"' {
+                        word = Some(&text[at + 1..end]);
+                        break;
+                    }
+                }
+            }
+            b':' if depth == 1 => pools = word == Some("pools"),
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => {
+                depth -= 1;
+                if depth == 1 && pools && byte == b']' {
+                    return Some(at);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+fn table(found: &[Found], paint: Paint) -> String {
+    let (there, absent): (Vec<&Found>, Vec<&Found>) = found.iter().partition(|one| one.available);
+    let mut text = String::new();
+    let width =
+        |of: fn(&Found) -> usize, least: usize| there.iter().map(|one| of(one)).max().unwrap_or(0).max(least);
+    let name_width = width(|one| one.id.len(), 5);
+    let version_width = width(|one| one.version.as_deref().map_or(1, |text| text.chars().count()), 7);
+    if !there.is_empty() {
+        let head = format!(
+            "{:name_width$}  {:version_width$}  {:7}  {:9}  WHERE",
+            "AGENT", "VERSION", "SPEAKS", "LOGIN"
+        );
+        let _ = writeln!(text, "{}", paint.bold(head));
+    }
+    for one in &there {
+        let speaks = if one.acp { "ACP" } else { "adapter" };
+        let login = match one.logged_in {
+            Some(true) => paint.green(format_args!("{:9}", "yes")),
+            Some(false) => paint.red(format_args!("{:9}", "no")),
+            None => format!("{:9}", "-"),
+        };
+        let name = paint.green(format_args!("{:name_width$}", one.id));
+        let version = one.version.as_deref().unwrap_or("-");
+        let path = one.path.as_deref().unwrap_or_default();
+        let _ = writeln!(text, "{name}  {version:version_width$}  {speaks:7}  {login}  {path}");
+        if let Some(models) = &one.models {
+            let ids: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
+            let _ = writeln!(text, "{:name_width$}  models: {}", "", ids.join(", "));
+        }
+    }
+    for one in absent.iter().filter(|one| one.path.is_some()) {
+        let reason = one.reason.as_deref().unwrap_or_default();
+        let _ = writeln!(text, "{}  {reason}", paint.red(format_args!("{:name_width$}", one.id)));
+    }
+    let missing: Vec<&str> =
+        absent.iter().filter(|one| one.path.is_none()).map(|one| one.id.as_str()).collect();
+    if !missing.is_empty() {
+        let _ = writeln!(text, "not here: {}", missing.join(", "));
+    }
+    if !there.is_empty() {
+        text += "\nPools for bus.json (--write adds them):\n";
+        for pool in there.iter().filter_map(|one| one.pool.as_ref()) {
+            let _ = writeln!(text, "  {pool}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_end_of_the_pools_is_found_among_other_lists() {
+        for text in [
+            r#"{"pools":[|]}"#,
+            r#"{"listen":["pools",["]"]],"pools":[{"id":"a","args":["]","\"]"]}|],"limits":{}}"#,
+            r#"{"limits":{"pools":[]},"pools": [ 1 |] }"#,
+        ] {
+            let at = text.find('|').unwrap();
+            assert_eq!(end_of_pools(&text.replace('|', "")), Some(at), "{text}");
+        }
+        assert_eq!(end_of_pools(r#"{"a":{"pools":[]}}"#), None);
+    }
+
+    #[test]
+    fn what_stands_in_the_file_stays_and_no_pool_comes_twice() {
+        let folder = env::temp_dir().join(format!("stdio-bus-write-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("bus.json");
+        let old = "{ \"pools\": [\n    { \"id\": \"one\",   \"command\": \"one\" }\n  ],\n \"limits\":{} }";
+        fs::write(&path, old).unwrap();
+        let pools =
+            [json!({ "id": "one", "command": "x" }), json!({ "id": "two", "command": "two", "args": [] })];
+        assert_eq!(add_pools(&path, pools.iter()).unwrap(), ["two"]);
+        let expected = old.replace("\n  ]", ",\n    {\"id\":\"two\",\"command\":\"two\",\"args\":[]}\n  ]");
+        assert_eq!(fs::read_to_string(&path).unwrap(), expected);
+        assert_eq!(add_pools(&path, pools.iter()).unwrap(), [""; 0]);
+        fs::write(&path, "{ \"pools\": [], \"nonsense\": 1 }").unwrap();
+        assert!(add_pools(&path, pools.iter()).unwrap_err().contains("nonsense"));
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(add_pools(&path, pools.iter()).unwrap(), ["one", "two"]);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,112 @@
+//! `detect`, on a PATH that has nothing but stand-ins.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::harness::BUS;
+
+/// A program of that name that notes each of its runs.
+fn stands_in(folder: &Path, name: &str, script: &str) {
+    let path = folder.join(name);
+    let log = folder.join("log").display().to_string();
+    let words = "echo \"${0##*/} $*\" >>";
+    fs::write(&path, format!("#!/bin/sh\n{words} {log}\n{script}\n")).expect("a file");
+    fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("ours");
+}
+
+fn detect(folder: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(BUS);
+    command.arg("detect").args(args).current_dir(folder).env_clear();
+    command.env("PATH", folder).env("HOME", folder).output().expect("it runs")
+}
+
+fn found(out: &Output, id: &str) -> Value {
+    let all: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    all.as_array().expect("a list").iter().find(|one| one["id"] == id).expect(id).clone()
+}
+
+fn machine() -> TempDir {
+    let folder = TempDir::new().expect("a folder");
+    let claude = r#"case "$1" in
+        --version) echo '2.1.0 (Claude Code)';;
+        auth) exit 1;;
+        -p) read line; echo '{"type":"control_response","response":{"response":{"models":[{"value":"big"}]}}}';;
+    esac"#;
+    let gemini = r#"case "$1" in
+        --version) echo 0.61.0;;
+        --acp) read a; read b; echo '{"id":1,"result":{}}';
+            echo '{"id":2,"result":{"models":{"availableModels":[{"modelId":"flash","name":"Flash"}]}}}';;
+    esac"#;
+    stands_in(folder.path(), "claude", claude);
+    stands_in(folder.path(), "gemini", gemini);
+    stands_in(folder.path(), "kimi", "echo 'kimi-cli is no longer maintained'");
+    stands_in(folder.path(), "codex", "echo broken >&2; exit 1");
+    stands_in(folder.path(), "goose", "exit 127");
+    fs::write(folder.path().join("qwen"), "no program").expect("a file");
+    folder
+}
+
+#[test]
+fn what_is_there_is_told_with_its_pool_and_one_failure_fails_nobody_else() {
+    let folder = machine();
+    let out = detect(folder.path(), &["--json", "--models"]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let claude = found(&out, "claude");
+    assert_eq!(claude["version"], "2.1.0");
+    assert_eq!(claude["logged_in"], false);
+    assert_eq!(claude["models"], json!([{ "id": "big", "name": "big" }]));
+    let adapter =
+        json!({ "id": "claude", "command": "stdio-bus", "args": ["agent", "cli", "--runtime", "claude"] });
+    assert_eq!(claude["pool"], adapter);
+    let gemini = found(&out, "gemini");
+    assert_eq!(gemini["pool"], json!({ "id": "gemini", "command": "gemini", "args": ["--acp"] }));
+    assert_eq!(gemini["models"][0]["id"], "flash");
+    let codex = found(&out, "codex");
+    assert_eq!((&codex["available"], &codex["version"]), (&json!(true), &json!(null)));
+    for (id, reason) in
+        [("kimi", "stub"), ("goose", "127"), ("qwen", "not installed"), ("hermes", "pip install")]
+    {
+        let absent = found(&out, id);
+        assert_eq!(absent["available"], false, "{absent}");
+        assert!(absent["reason"].as_str().is_some_and(|text| text.contains(reason)), "{absent}");
+        assert_eq!(absent["pool"], Value::Null);
+    }
+    let log = fs::read_to_string(folder.path().join("log")).expect("they ran");
+    assert!(log.lines().all(|line| line.trim_end().contains(' ')), "one was run bare: {log}");
+}
+
+#[test]
+fn write_adds_what_is_missing_and_the_bus_takes_it() {
+    let folder = machine();
+    let before = "{ \"pools\": [ {\"id\":\"claude\", \"command\":\"mine\"} ] }";
+    fs::write(folder.path().join("bus.json"), before).expect("a file");
+    let out = detect(folder.path(), &["--write"]);
+    assert!(out.status.success());
+    assert!(String::from_utf8_lossy(&out.stdout).contains("not here: "), "a table");
+    assert_eq!(String::from_utf8_lossy(&out.stderr), "bus.json: added codex, gemini\n");
+    let written = fs::read_to_string(folder.path().join("bus.json")).expect("a file");
+    assert!(written.starts_with("{ \"pools\": [ {\"id\":\"claude\", \"command\":\"mine\"},"), "{written}");
+    let again = detect(folder.path(), &["--write"]);
+    assert_eq!(String::from_utf8_lossy(&again.stderr), "bus.json: nothing to add\n");
+}
+
+#[test]
+fn a_row_of_the_users_own_is_found_and_a_bad_one_is_named() {
+    let folder = machine();
+    stands_in(folder.path(), "mine", "echo 1.2.3");
+    let rows = r#"[{"id":"mine","name":"Mine","binaries":["mine"],"acp":{"args":["talk"]}}]"#;
+    fs::create_dir_all(folder.path().join(".config/stdio-bus")).expect("a folder");
+    let file = folder.path().join(".config/stdio-bus/runtimes.json");
+    fs::write(&file, rows).expect("a file");
+    let mine = found(&detect(folder.path(), &["--json"]), "mine");
+    assert_eq!(mine["pool"], json!({ "id": "mine", "command": "mine", "args": ["talk"] }));
+    fs::write(&file, rows.replace("talk\"]", "talk\"],\"way\":1")).expect("a file");
+    let out = detect(folder.path(), &[]);
+    assert_eq!(out.status.code(), Some(78));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("runtimes.json: unknown field `way`"));
+}

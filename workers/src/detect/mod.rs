@@ -1,0 +1,161 @@
+//! Which agent CLIs this machine has, asked of all of them at once.
+//!
+//! A program is only ever run with arguments of its row, with nothing to read, in a group of its own and for a limited
+//! time; what one of them does wrong is a word about that one. Knows nothing of terminals and of bus.json.
+
+mod models;
+mod probe;
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::cli::runtimes::Runtime;
+pub use models::Model;
+use probe::{Answer, ask};
+
+/// A cold start of node takes a few seconds.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// What is known of one runtime on this machine.
+#[derive(Serialize, Debug)]
+pub struct Found {
+    pub id: String,
+    pub name: String,
+    pub available: bool,
+    pub path: Option<String>,
+    pub version: Option<String>,
+    /// `None`: not asked, or no answer.
+    pub models: Option<Vec<Model>>,
+    pub efforts: Vec<String>,
+    /// Whether it speaks ACP itself.
+    pub acp: bool,
+    /// `None`: it cannot be asked.
+    pub logged_in: Option<bool>,
+    /// The entry of bus.json with which it is used.
+    pub pool: Option<Value>,
+    /// Why it is not available.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Looks for all of them. `told` hears after each how many are done.
+pub fn detect(rows: &[Runtime], with_models: bool, mut told: impl FnMut(usize)) -> Vec<Found> {
+    let (sender, receiver) = mpsc::channel();
+    let mut found: Vec<Option<Found>> = rows.iter().map(|_| None).collect();
+    thread::scope(|scope| {
+        for (at, row) in rows.iter().enumerate() {
+            let sender = sender.clone();
+            scope.spawn(move || {
+                // The receiver waits until all have spoken.
+                let _ = sender.send((at, look(row, with_models)));
+            });
+        }
+        drop(sender);
+        for (done, (at, one)) in receiver.iter().enumerate() {
+            found[at] = Some(one);
+            told(done + 1);
+        }
+    });
+    found.into_iter().map(|one| one.expect("each has spoken")).collect()
+}
+
+fn look(row: &Runtime, with_models: bool) -> Found {
+    let mut found = Found {
+        id: row.id.clone(),
+        name: row.name.clone(),
+        available: false,
+        path: None,
+        version: None,
+        models: None,
+        efforts: row.efforts.clone(),
+        acp: row.acp.is_some(),
+        logged_in: None,
+        pool: None,
+        reason: None,
+    };
+    let Some(program) = row.program() else {
+        found.reason = Some(row.missing());
+        return found;
+    };
+    found.path = Some(program.display().to_string());
+    let answer = ask(&program, &row.version, "", LIMIT);
+    if let Err(reason) = judge(row, &answer) {
+        found.reason = Some(reason);
+        return found;
+    }
+    found.available = true;
+    found.version = version(&answer.stdout);
+    found.pool = Some(pool(row, &program));
+    if let Some(args) = &row.login {
+        found.logged_in = ask(&program, args, "", LIMIT).exit_code.map(|code| code == 0);
+    }
+    if with_models {
+        found.models = models::of(row, &program);
+    }
+    found
+}
+
+/// A failure that only the missing program explains. Any other leaves it available, without a version.
+fn judge(row: &Runtime, answer: &Answer) -> Result<(), String> {
+    if let Some(fault) = &answer.not_started {
+        return Err(format!("it cannot be started: {fault}"));
+    }
+    // What a shell or `env` says of a program that it did not find or may not run.
+    if let Some(code @ (126 | 127)) = answer.exit_code {
+        return Err(format!("it cannot be started: exit code {code}"));
+    }
+    if row.stub.as_ref().is_some_and(|words| answer.all().contains(words.as_str())) {
+        let instead = row.install.as_ref().map_or(String::new(), |install| format!("; try: {install}"));
+        return Err(format!("this {} is a stub that only says that it is gone{instead}", row.binaries[0]));
+    }
+    Ok(())
+}
+
+/// The first three numbers with dots between them; else the first line that is short.
+fn version(stdout: &str) -> Option<String> {
+    let is_part = |c: char| c.is_ascii_digit() || c == '.';
+    let numbers = stdout.split(|c: char| !is_part(c)).find(|word| {
+        let parts: Vec<&str> = word.split('.').collect();
+        parts.len() >= 3 && parts.iter().all(|part| !part.is_empty())
+    });
+    let line = || stdout.lines().map(str::trim).find(|line| !line.is_empty() && line.len() <= 40);
+    let clean = |text: &str| text.chars().filter(|c| !c.is_control()).collect();
+    numbers.or_else(line).map(clean)
+}
+
+/// ACP of its own is better than any adapter.
+fn pool(row: &Runtime, program: &Path) -> Value {
+    let name = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    match &row.acp {
+        Some(acp) => {
+            json!({ "id": row.id, "command": acp.command.as_ref().unwrap_or(&name), "args": acp.args })
+        }
+        None => {
+            json!({ "id": row.id, "command": "stdio-bus", "args": ["agent", "cli", "--runtime", row.id] })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_found_in_what_a_cli_says() {
+        for (said, expected) in [
+            ("2.1.325 (Claude Code)\n", Some("2.1.325")),
+            ("codex-cli 0.166.0\n", Some("0.166.0")),
+            ("v1.2.3-beta.1", Some("1.2.3")),
+            ("tool 7\n", Some("tool 7")),
+            ("", None),
+            ("..\n", Some("..")),
+        ] {
+            assert_eq!(version(said).as_deref(), expected, "{said}");
+        }
+    }
+}
