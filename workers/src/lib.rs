@@ -5,6 +5,7 @@ mod incoming;
 mod lines;
 mod listing;
 mod name;
+mod out;
 mod ready;
 mod rpc;
 mod stamp;

@@ -1,11 +1,35 @@
 //! Waiting for an fd, also one that was handed over non-blocking.
 
+use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::lines::Lines;
+
+/// Tells every line until stdin ends; what no newline has ended then is the last one.
+pub(crate) fn each_line(stdin: &mut File, mut tell: impl FnMut(&[u8])) -> io::Result<()> {
+    let mut lines = Lines::default();
+    loop {
+        while let Some(line) = lines.next_line() {
+            tell(line);
+        }
+        match lines.fill(stdin) {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                is_ready(stdin.as_fd(), PollFlags::POLLIN, None)?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    tell(lines.rest());
+    Ok(())
+}
 
 /// Waits for room where stdout was handed over non-blocking, as some parents do.
 pub(crate) fn write_all<W: Write + AsFd>(stdout: &mut W, mut bytes: &[u8]) -> io::Result<()> {

@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 use super::convert;
 use super::house::{House, refresh_models, tell_options};
 use super::log;
-use super::out::Waiter;
 use super::record::{Entry, Record};
 use super::session::Session;
 use super::shapes::{self, Settings};
@@ -21,6 +20,7 @@ use super::turn;
 use super::wire::Message;
 use crate::incoming::{Incoming, Outcome};
 use crate::listing;
+use crate::out::Waiter;
 use crate::rpc::{Asker, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, NOT_FOUND, Refusal};
 
 const METHOD_NOT_FOUND: i32 = -32601;

@@ -20,7 +20,6 @@ use serde_json::{Value, json};
 use super::config::Config;
 use super::http::Http;
 use super::models::{self, Models};
-use super::out::Out;
 use super::record::{Entry, Mode, Record};
 use super::session::{News, Session, State};
 use super::tools::Hands;
@@ -30,6 +29,7 @@ use super::{Options, log, shapes};
 use crate::disk::Disk;
 use crate::listing::{Info, newest_first};
 use crate::name::Names;
+use crate::out::Out;
 use crate::rpc::CANCELLED;
 
 const PREFIX: &str = "openai-";

@@ -13,7 +13,6 @@ mod history;
 mod house;
 mod http;
 mod models;
-mod out;
 mod record;
 mod reply;
 mod retry;

@@ -10,8 +10,8 @@ use std::sync::{Mutex, MutexGuard};
 
 use serde_json::value::RawValue;
 
-use super::out::Waiter;
 use super::record::Record;
+use crate::out::Waiter;
 
 pub(super) struct Session {
     pub(super) name: String,

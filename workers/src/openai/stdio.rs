@@ -4,7 +4,7 @@
 //! process is gone within a second whatever still hangs.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::{self, ExitCode};
@@ -12,17 +12,15 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use nix::poll::PollFlags;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level;
 
 use super::agent::Agent;
 use super::config::Config;
 use super::house::{House, usual_folder};
-use super::out::Out;
 use super::{Options, log};
-use crate::lines::Lines;
-use crate::ready::is_ready;
+use crate::out::Out;
+use crate::ready::each_line;
 
 /// For the last words of those that run.
 const GRACE: Duration = Duration::from_millis(500);
@@ -50,22 +48,7 @@ fn start(config: Config, options: Options, folder: Option<&std::path::Path>) -> 
     let house = Arc::new(House::new(config, options, folder, Out::new(stdout))?);
     heed_signals(house.clone())?;
     let agent = Agent::new(house.clone());
-    let mut lines = Lines::default();
-    loop {
-        while let Some(line) = lines.next_line() {
-            agent.line(line);
-        }
-        match lines.fill(&mut stdin) {
-            Ok(0) => break,
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                is_ready(stdin.as_fd(), PollFlags::POLLIN, None)?;
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    agent.line(lines.rest());
+    each_line(&mut stdin, |line| agent.line(line))?;
     leave(&house)
 }
 

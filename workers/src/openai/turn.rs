@@ -20,7 +20,6 @@ use super::fault::Fault;
 use super::history::to_send;
 use super::house::House;
 use super::http::{Answer, Watchdog, read_fault};
-use super::out::Waiter;
 use super::record::{Entry, Mode};
 use super::reply::{Finish, Reply, Usage};
 use super::retry;
@@ -31,6 +30,7 @@ use super::tools::{self, Hands};
 use super::url::shown;
 use super::wire::{Message, Request};
 use super::{Errors, log};
+use crate::out::Waiter;
 
 /// After the answer is complete: how long to wait for its usage and for the end of the stream, without which the
 /// connection cannot be used again.

@@ -16,14 +16,14 @@ use serde_json::{Value, json};
 use crate::ready::write_all;
 use crate::rpc::{Asker, Refusal};
 
-pub(super) struct Out {
+pub(crate) struct Out {
     stdout: Mutex<File>,
 }
 
 /// Who waits for an answer, for longer than the line that asked is there.
 #[derive(Clone)]
-pub(super) struct Waiter {
-    pub(super) id: Box<RawValue>,
+pub(crate) struct Waiter {
+    pub(crate) id: Box<RawValue>,
     session: Option<Box<RawValue>>,
 }
 
@@ -60,34 +60,34 @@ enum Body<'a, T> {
 }
 
 impl Out {
-    pub(super) fn new(stdout: File) -> Out {
+    pub(crate) fn new(stdout: File) -> Out {
         Out { stdout: Mutex::new(stdout) }
     }
 
-    pub(super) fn answer(&self, asker: Asker<'_>, result: &impl Serialize) {
+    pub(crate) fn answer(&self, asker: Asker<'_>, result: &impl Serialize) {
         self.reply(Some(asker), Body::Result { result });
     }
 
     /// `None`: the line that is refused had no id that could be read.
-    pub(super) fn refuse(&self, asker: Option<Asker<'_>>, refusal: &Refusal) {
+    pub(crate) fn refuse(&self, asker: Option<Asker<'_>>, refusal: &Refusal) {
         let error = json!({ "code": refusal.code, "message": refusal.message });
         self.reply(asker, Body::Error { error: &error });
     }
 
-    pub(super) fn answer_waiter(&self, waiter: &Waiter, outcome: Result<&impl Serialize, &Value>) {
+    pub(crate) fn answer_waiter(&self, waiter: &Waiter, outcome: Result<&impl Serialize, &Value>) {
         match outcome {
             Ok(result) => self.answer(waiter.asker(), result),
             Err(error) => self.reply(Some(waiter.asker()), Body::Error { error }),
         }
     }
 
-    pub(super) fn update(&self, session: &str, update: acp::SessionUpdate) {
+    pub(crate) fn update(&self, session: &str, update: acp::SessionUpdate) {
         let params = acp::SessionNotification::new(session.to_owned(), update);
         let body = Body::Call { method: "session/update", params: &params };
         self.write(&Line { jsonrpc: "2.0", id: None, session: None, body });
     }
 
-    pub(super) fn ask(&self, id: u64, method: &str, params: &impl Serialize) {
+    pub(crate) fn ask(&self, id: u64, method: &str, params: &impl Serialize) {
         let id = serde_json::value::to_raw_value(&id).expect("a number is JSON");
         let body = Body::Call { method, params };
         self.write(&Line { jsonrpc: "2.0", id: Some(&id), session: None, body });
@@ -109,7 +109,7 @@ impl Out {
         let mut stdout = self.stdout.lock().expect("nobody panics with it");
         if let Err(error) = write_all(&mut *stdout, &bytes) {
             if error.kind() != ErrorKind::BrokenPipe {
-                eprintln!("[openai-agent] stdout: {error}");
+                eprintln!("[agent] stdout: {error}");
                 process::exit(1);
             }
             process::exit(0);
