@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use workers::{echo, openai};
+use workers::{cli, echo, openai};
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Agent {
@@ -13,6 +13,8 @@ pub(crate) enum Agent {
     /// An agent in front of any endpoint that speaks OpenAI's Chat Completions
     #[command(name = "openai", after_help = openai::VARIABLES)]
     OpenAi(OpenAiArgs),
+    /// An agent CLI that does not speak ACP, as an agent that does
+    Cli(CliArgs),
 }
 
 #[derive(clap::Args)]
@@ -44,6 +46,31 @@ pub(crate) struct OpenAiArgs {
     state: Option<PathBuf>,
 }
 
+#[derive(clap::Args)]
+pub(crate) struct CliArgs {
+    /// Which one: claude, codex, gemini, .. (`stdio-bus detect` says what there is)
+    #[arg(long, value_name = "NAME")]
+    runtime: String,
+    /// The program, instead of the one in PATH
+    #[arg(long, value_name = "PATH")]
+    program: Option<PathBuf>,
+    /// The model of new sessions [default: the CLI's own]
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// What it may do without asking, in new sessions [default: the first mode of its row]
+    #[arg(long, value_name = "NAME")]
+    mode: Option<String>,
+    /// Keep sessions in this folder [default: stdio-bus/cli in the user's state folder]
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// End a CLI that says nothing at all for so long after its start; 0: never
+    #[arg(long, value_name = "N", default_value_t = 120)]
+    first_output_sec: u64,
+    /// End a CLI that says nothing for so long later; 0: never
+    #[arg(long, value_name = "N", default_value_t = 1800)]
+    silence_sec: u64,
+}
+
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Errors {
     Text,
@@ -65,6 +92,15 @@ pub(crate) fn run(agent: Agent) -> ExitCode {
                 Errors::Rpc => openai::Errors::Rpc,
             },
             state: args.state,
+        }),
+        Agent::Cli(args) => cli::run(cli::Options {
+            runtime: args.runtime,
+            program: args.program,
+            model: args.model,
+            mode: args.mode,
+            state: args.state,
+            first_output: Duration::from_secs(args.first_output_sec),
+            silence: Duration::from_secs(args.silence_sec),
         }),
     }
 }

@@ -1,22 +1,18 @@
 //! `detect`, on a PATH that has nothing but stand-ins.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::BUS;
+use crate::harness::{BUS, stands_in};
 
 /// A program of that name that notes each of its runs.
-fn stands_in(folder: &Path, name: &str, script: &str) {
-    let path = folder.join(name);
+fn notes_its_runs(folder: &Path, name: &str, script: &str) {
     let log = folder.join("log").display().to_string();
-    let words = "echo \"${0##*/} $*\" >>";
-    fs::write(&path, format!("#!/bin/sh\n{words} {log}\n{script}\n")).expect("a file");
-    fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("ours");
+    stands_in(folder, name, &format!("echo \"${{0##*/}} $*\" >> {log}\n{script}"));
 }
 
 fn detect(folder: &Path, args: &[&str]) -> Output {
@@ -42,11 +38,11 @@ fn machine() -> TempDir {
         --acp) read a; read b; echo '{"id":1,"result":{}}';
             echo '{"id":2,"result":{"models":{"availableModels":[{"modelId":"flash","name":"Flash"}]}}}';;
     esac"#;
-    stands_in(folder.path(), "claude", claude);
-    stands_in(folder.path(), "gemini", gemini);
-    stands_in(folder.path(), "kimi", "echo 'kimi-cli is no longer maintained'");
-    stands_in(folder.path(), "codex", "echo broken >&2; exit 1");
-    stands_in(folder.path(), "goose", "exit 127");
+    notes_its_runs(folder.path(), "claude", claude);
+    notes_its_runs(folder.path(), "gemini", gemini);
+    notes_its_runs(folder.path(), "kimi", "echo 'kimi-cli is no longer maintained'");
+    notes_its_runs(folder.path(), "codex", "echo broken >&2; exit 1");
+    notes_its_runs(folder.path(), "goose", "exit 127");
     fs::write(folder.path().join("qwen"), "no program").expect("a file");
     folder
 }
@@ -98,7 +94,7 @@ fn write_adds_what_is_missing_and_the_bus_takes_it() {
 #[test]
 fn a_row_of_the_users_own_is_found_and_a_bad_one_is_named() {
     let folder = machine();
-    stands_in(folder.path(), "mine", "echo 1.2.3");
+    notes_its_runs(folder.path(), "mine", "echo 1.2.3");
     let rows = r#"[{"id":"mine","name":"Mine","binaries":["mine"],"acp":{"args":["talk"]}}]"#;
     fs::create_dir_all(folder.path().join(".config/stdio-bus")).expect("a folder");
     let file = folder.path().join(".config/stdio-bus/runtimes.json");

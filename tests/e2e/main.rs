@@ -7,6 +7,7 @@
 
 mod asking;
 mod cli;
+mod cli_agent;
 mod connect;
 mod deaths;
 mod detect;

@@ -13,6 +13,8 @@ mod talk;
 mod wire;
 
 use std::fmt::Display;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -80,4 +82,13 @@ pub(crate) fn update(session: &str, text: &str) -> String {
 
 pub(crate) fn update_of(session: &str, update: Value) -> String {
     notification("session/update", json!({ "sessionId": session, "update": update }))
+}
+
+/// A script of that name in the folder. A shell writes it: were it open here, even for a moment, a process that another
+/// test forks just then would hold it open too, and nobody could run it.
+pub(crate) fn stands_in(folder: &Path, name: &str, script: &str) {
+    let write = r#"printf '#!/bin/sh\n%s\n' "$2" > "$1.new" && chmod 755 "$1.new" && mv "$1.new" "$1""#;
+    let path = folder.join(name);
+    let done = Command::new("/bin/sh").args(["-c", write, "sh"]).arg(path).arg(script).status();
+    assert!(done.is_ok_and(|status| status.success()), "{name} is not there");
 }

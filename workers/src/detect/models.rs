@@ -168,7 +168,7 @@ mod tests {
         let older = json!({ "models": { "availableModels": [{ "modelId": "one", "name": "One" }] } });
         let newer = json!({ "configOptions": [
             { "category": "mode", "options": [{ "value": "ask" }] },
-            { "category": "model", "options": [{ "value": "one" }, { "name": "More", "options": [{ "value": "two" }] }] },
+            { "category": "model", "options": [{ "value": "one" }, { "options": [{ "value": "two" }] }] },
         ] });
         assert_eq!(ids(&offered(&older)), ["one"]);
         assert_eq!(ids(&offered(&newer)), ["one", "two"]);

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -43,11 +43,8 @@ pub(super) fn ask(program: &Path, args: &[String], stdin: &str, limit: Duration)
     let (stdout, stderr) = (reads(child.stdout.take()), reads(child.stderr.take()));
     let said = |source: mpsc::Receiver<Vec<u8>>| {
         let mut bytes = Vec::new();
-        loop {
-            match source.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(more) => bytes.extend(more),
-                Err(RecvTimeoutError::Disconnected | RecvTimeoutError::Timeout) => break,
-            }
+        while let Ok(more) = source.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            bytes.extend(more);
         }
         String::from_utf8_lossy(&bytes).into_owned()
     };

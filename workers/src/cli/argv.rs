@@ -1,0 +1,144 @@
+//! The arguments of a turn: what a row says, filled in with what is known, and nothing that a CLI could misread.
+
+use std::path::Path;
+
+use super::runtimes::{Arg, Delivery, Turn};
+
+/// Linux takes no argument of 128 KiB; a prompt that goes there is refused before.
+const PROMPT_BYTES: usize = 120 << 10;
+const ID_CHARS: usize = 128;
+
+#[derive(Default)]
+pub(super) struct Values<'a> {
+    pub(super) cwd: &'a str,
+    pub(super) session: Option<&'a str>,
+    pub(super) model: Option<&'a str>,
+    pub(super) effort: Option<&'a str>,
+    pub(super) mode: Option<&'a str>,
+    pub(super) mcp_config: Option<&'a Path>,
+    pub(super) prompt: &'a str,
+}
+
+/// The words say why there are none.
+pub(super) fn arguments(turn: &Turn, values: &Values<'_>) -> Result<Vec<String>, String> {
+    if turn.prompt == Delivery::Argument {
+        if values.prompt.len() > PROMPT_BYTES {
+            return Err(format!("the prompt is longer than the {PROMPT_BYTES} bytes that this CLI can take"));
+        }
+        if values.prompt.contains('\0') {
+            return Err("the prompt has a NUL in it, which no argument can have".to_owned());
+        }
+    }
+    let mut words = Vec::new();
+    for arg in &turn.args {
+        match arg {
+            Arg::Word(word) if word == "{mode}" => {
+                let chosen = turn.modes.iter().find(|mode| Some(mode.id.as_str()) == values.mode);
+                words.extend(chosen.or(turn.modes.first()).into_iter().flat_map(|mode| mode.args.clone()));
+            }
+            Arg::Word(word) => {
+                words.push(fill(word, values).ok_or_else(|| format!("nothing is known for {word}"))?);
+            }
+            Arg::Group(group) => {
+                let filled: Option<Vec<String>> = group.iter().map(|word| fill(word, values)).collect();
+                words.extend(filled.into_iter().flatten());
+            }
+        }
+    }
+    Ok(words)
+}
+
+/// `None`: what it names is not known.
+fn fill(word: &str, values: &Values<'_>) -> Option<String> {
+    let Some((before, rest)) = word.split_once('{') else { return Some(word.to_owned()) };
+    let Some((name, after)) = rest.split_once('}') else { return Some(word.to_owned()) };
+    let prompt;
+    let value = match name {
+        "cwd" => Some(values.cwd),
+        "session" => values.session,
+        "model" => values.model,
+        "effort" => values.effort,
+        "mcp_config" => values.mcp_config.and_then(Path::to_str),
+        "prompt" => {
+            // A prompt is never taken for an option.
+            prompt = if values.prompt.starts_with('-') {
+                format!(" {}", values.prompt)
+            } else {
+                values.prompt.to_owned()
+            };
+            Some(prompt.as_str())
+        }
+        _ => return Some(word.to_owned()),
+    };
+    value.map(|value| format!("{before}{value}{after}"))
+}
+
+/// Whether this can be the name of a model: never an option, never a sentence.
+pub(super) fn is_model(id: &str) -> bool {
+    is_id(id, b"._/:@[]#|()$-")
+}
+
+/// Whether this can be what a CLI calls a session.
+pub(super) fn is_session(id: &str) -> bool {
+    is_id(id, b"._:-")
+}
+
+fn is_id(id: &str, marks: &[u8]) -> bool {
+    id.len() <= ID_CHARS
+        && id.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
+        && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || marks.contains(&byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::runtimes;
+
+    fn words(id: &str, values: &Values<'_>) -> String {
+        let row = runtimes::named(id).unwrap();
+        arguments(&row.turn.unwrap(), values).unwrap().join(" ")
+    }
+
+    #[test]
+    fn what_is_not_known_is_left_out_with_its_option() {
+        let mut values = Values { cwd: "/w", prompt: "hi", ..Values::default() };
+        let new = "exec --json --skip-git-repo-check -s workspace-write -C /w -";
+        assert_eq!(words("codex", &values), new);
+        values.session = Some("t1");
+        values.model = Some("m");
+        values.effort = Some("low");
+        values.mode = Some("read-only");
+        let next = "exec --json --skip-git-repo-check -s read-only -C /w -m m -c model_reasoning_effort=\"low\" \
+                    resume t1 -";
+        assert_eq!(words("codex", &values), next);
+    }
+
+    #[test]
+    fn a_prompt_goes_into_arguments_only_where_it_must_and_is_never_an_option() {
+        let values = Values { cwd: "/w", prompt: "--yolo", ..Values::default() };
+        assert_eq!(words("kimi", &values), "--output-format stream-json -p  --yolo");
+        for id in ["claude", "codex", "gemini", "opencode", "qwen", "cursor-agent"] {
+            assert!(!words(id, &values).contains("--yolo"), "{id}");
+        }
+        let row = runtimes::named("kimi").unwrap().turn.unwrap();
+        let long = "x".repeat(PROMPT_BYTES + 1);
+        for prompt in ["a\0b", long.as_str()] {
+            assert!(arguments(&row, &Values { cwd: "/w", prompt, ..Values::default() }).is_err());
+        }
+    }
+
+    #[test]
+    fn ids_are_ids() {
+        for good in ["opus", "a/b:c@d", "claude-opus-4-5[1m]", "p/m#high"] {
+            assert!(is_model(good), "{good}");
+        }
+        for bad in ["", "-m", "--yolo", "a b", "a\n", "a;b", "é", &"x".repeat(129)] {
+            assert!(!is_model(bad), "{bad}");
+        }
+        assert!(
+            is_session("ses_e236bbc7effeBOQYMz43iDj97m")
+                && is_session("01a1dc85-e350-79a0-8c1a-d3e8fc33ff9b")
+        );
+        assert!(!is_session("--last") && !is_session("../x") && !is_session("a/b"));
+    }
+}

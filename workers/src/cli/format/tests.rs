@@ -1,0 +1,168 @@
+//! Golden files: what a CLI printed, trimmed, and what a client is told of it.
+//!
+//! `GOLDEN=write` writes them anew, to be read with care before they are kept.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use agent_client_protocol_schema::v1 as acp;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::cli::told::{End, Tokens};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cli/format/golden")
+}
+
+/// The format of a file, by how its name begins.
+fn format_of(name: &str) -> FormatName {
+    match name.split('-').next().unwrap_or_default() {
+        "claude" | "qwen" => FormatName::ClaudeStream,
+        "codex" => FormatName::CodexExec,
+        "gemini" => FormatName::GeminiStream,
+        "opencode" => FormatName::Opencode,
+        "kimi" => FormatName::Kimi,
+        "cursor" => FormatName::Cursor,
+        other => panic!("no format prints {other}"),
+    }
+}
+
+fn read(name: FormatName, text: &str) -> Told {
+    let mut told = Told::new(Path::new("/work"), Tokens::default());
+    let mut format = of(name);
+    for line in text.lines() {
+        format.line(line.as_bytes(), &mut told);
+    }
+    format.ends(Some(0), &mut told);
+    told.close_open_calls();
+    told
+}
+
+fn lines(told: &Told) -> String {
+    let mut lines: Vec<String> = told.updates.iter().map(|update| json!(update).to_string()).collect();
+    let end = match &told.end {
+        Some(End::Stop(reason)) => json!({ "stopReason": reason }),
+        Some(End::Fault { is_auth, message }) => json!({ "error": message, "isAuth": is_auth }),
+        None => json!({ "end": null }),
+    };
+    let usage = told.tokens.map(|tokens| tokens.usage());
+    lines.push(
+        json!({ "session": told.session, "end": end, "usage": usage, "unknown": told.unknown }).to_string(),
+    );
+    lines.join("\n") + "\n"
+}
+
+#[test]
+fn every_kept_stream_is_told_as_its_golden_file_says() {
+    let mut count = 0;
+    for entry in fs::read_dir(folder()).unwrap().flatten() {
+        let path = entry.path();
+        let Some(name) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".ndjson")) else {
+            continue;
+        };
+        let told = read(format_of(name), &fs::read_to_string(&path).unwrap());
+        let golden = path.with_file_name(format!("{name}.golden"));
+        if std::env::var_os("GOLDEN").is_some_and(|wish| wish == "write") {
+            fs::write(&golden, lines(&told)).unwrap();
+        }
+        let expected = fs::read_to_string(&golden).unwrap();
+        for (line, expected) in lines(&told).lines().zip(expected.lines()) {
+            assert_eq!(line, expected, "{name}");
+        }
+        assert_eq!(lines(&told), expected, "{name}");
+        count += 1;
+    }
+    assert!(count > 30, "{count}");
+}
+
+#[test]
+fn every_update_is_one_that_the_schema_knows_and_every_call_is_introduced_and_closed() {
+    for entry in fs::read_dir(folder()).unwrap().flatten() {
+        let name = entry.file_name().into_string().unwrap();
+        if !name.ends_with(".ndjson") {
+            continue;
+        }
+        let told = read(format_of(&name), &fs::read_to_string(entry.path()).unwrap());
+        let mut open: Vec<String> = Vec::new();
+        let mut known: Vec<String> = Vec::new();
+        for update in &told.updates {
+            let shape = json!(update);
+            let again: acp::SessionUpdate = serde_json::from_value(shape.clone()).unwrap();
+            assert_eq!(json!(again), shape, "{name}");
+            let id = shape["toolCallId"].as_str().unwrap_or_default().to_owned();
+            match update {
+                acp::SessionUpdate::ToolCall(_) => {
+                    assert!(!known.contains(&id), "{name}: {id} is introduced twice");
+                    known.push(id.clone());
+                    open.push(id);
+                }
+                acp::SessionUpdate::ToolCallUpdate(_) => {
+                    assert!(known.contains(&id), "{name}: nobody knows {id}");
+                    if shape["status"] == "completed" || shape["status"] == "failed" {
+                        open.retain(|other| *other != id);
+                    }
+                }
+                _ => {}
+            }
+        }
+        assert!(open.is_empty(), "{name}: {open:?} stay open");
+    }
+}
+
+#[test]
+fn a_stream_that_is_cut_anywhere_closes_its_calls_and_never_ends_well() {
+    for name in ["claude-shell", "codex-shellfail", "gemini-shell", "kimi-shell", "cursor-agent-partial"] {
+        let text = fs::read_to_string(folder().join(format!("{name}.ndjson"))).unwrap();
+        let all: Vec<&str> = text.lines().collect();
+        for count in 0..all.len() - 1 {
+            let mut told = Told::new(Path::new("/work"), Tokens::default());
+            let mut format = of(format_of(name));
+            for line in &all[..count] {
+                format.line(line.as_bytes(), &mut told);
+            }
+            format.ends(Some(0), &mut told);
+            assert_eq!(told.end, None, "{name} after {count} lines");
+        }
+    }
+}
+
+#[test]
+fn garbage_is_counted_and_hurts_nothing() {
+    for name in
+        [FormatName::ClaudeStream, FormatName::CodexExec, FormatName::GeminiStream, FormatName::Cursor]
+    {
+        let told = read(name, "no json\n{\"type\":\"never seen\"}\n[]\n7\n\n{\"type\":{}}\n\u{0}\n");
+        assert!(told.updates.is_empty());
+        assert!(told.unknown >= 5, "{name:?}: {}", told.unknown);
+    }
+}
+
+#[test]
+fn tokens_of_a_thread_are_told_of_the_turn() {
+    let line = r#"{"type":"turn.completed","usage":{"input_tokens":80,"cached_input_tokens":16,"output_tokens":34}}"#;
+    let before = Tokens { input: 32, output: 17, cached_read: 8, ..Tokens::default() };
+    let mut told = Told::new(Path::new("/work"), before);
+    of(FormatName::CodexExec).line(line.as_bytes(), &mut told);
+    assert_eq!(told.tokens, Some(before));
+    assert_eq!(told.total, Tokens { input: 64, output: 34, cached_read: 16, ..Tokens::default() });
+}
+
+#[test]
+fn codex_changes_are_shown_as_the_file_was_and_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.txt");
+    let item = |kind: &str| {
+        json!({ "type": kind, "item": { "id": "1", "type": "file_change", "status": "completed",
+            "changes": [{ "path": path, "kind": "update" }] } })
+    };
+    let mut told = Told::new(folder.path(), Tokens::default());
+    let mut format = of(FormatName::CodexExec);
+    fs::write(&path, "alpha\n").unwrap();
+    format.event(&item("item.started"), &mut told);
+    fs::write(&path, "beta\n").unwrap();
+    format.event(&item("item.completed"), &mut told);
+    let shape: Value = json!(told.updates.last().unwrap());
+    let diff = json!([{ "type": "diff", "path": path, "oldText": "alpha\n", "newText": "beta\n" }]);
+    assert_eq!(shape["content"], diff);
+}

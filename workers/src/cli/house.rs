@@ -1,0 +1,176 @@
+//! What all threads of the agent share.
+//!
+//! Locks are taken in this order: the table of sessions, one session, then the small ones, which are never held while
+//! another is taken.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use serde_json::{Value, json};
+
+use super::record::{Entry, Record};
+use super::runtimes::{Runtime, Turn};
+use super::session::Session;
+use super::{Options, log};
+use crate::disk::Disk;
+use crate::listing::{Info, newest_first};
+use crate::name::Names;
+use crate::out::Out;
+use crate::rpc::CANCELLED;
+
+const PREFIX: &str = "cli-";
+
+pub(super) struct House {
+    pub(super) row: Runtime,
+    pub(super) turn: Turn,
+    pub(super) options: Options,
+    pub(super) out: Out,
+    /// The folder of files that live as long as a turn.
+    pub(super) folder: Option<PathBuf>,
+    sessions: Mutex<HashMap<String, Arc<Session>>>,
+    /// Closed while their turns ran, which are not over yet.
+    closing: Mutex<Vec<Arc<Session>>>,
+    /// `None`: sessions live as long as the process.
+    disk: Option<Disk<Entry>>,
+    names: Mutex<Names>,
+    turns: AtomicU64,
+}
+
+impl House {
+    pub(super) fn new(row: Runtime, turn: Turn, options: Options, out: Out) -> io::Result<House> {
+        // A session of one CLI is unknown to another, so each has a folder.
+        let folder = options.state.clone().or_else(usual_folder).map(|folder| folder.join(&row.id));
+        let disk = folder.as_deref().map(|folder| Disk::open(folder, PREFIX)).transpose()?;
+        let names = Mutex::new(Names::new(PREFIX));
+        let (sessions, closing, turns) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
+        Ok(House { row, turn, options, out, folder, sessions, closing, disk, names, turns })
+    }
+
+    pub(super) fn program(&self) -> Result<PathBuf, String> {
+        self.options.program.clone().or_else(|| self.row.program()).ok_or_else(|| self.row.missing())
+    }
+
+    pub(super) fn sessions(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
+        self.sessions.lock().expect("nobody panics with it")
+    }
+
+    pub(super) fn next_turn(&self) -> u64 {
+        self.turns.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Cancels the turn whose prompt has this id, because the client takes it back.
+    pub(super) fn take_back(&self, id: &str) {
+        let error = json!({ "code": CANCELLED, "message": "Request cancelled" });
+        for session in self.sessions().values() {
+            if let Some(running) = session.lock().turn.as_ref().filter(|turn| turn.waiter.id.get() == id) {
+                running.cancel(false, Some(error.clone()));
+            }
+        }
+    }
+
+    /// Cancels the turn of a session that is no longer in the table.
+    pub(super) fn close(&self, session: Arc<Session>) {
+        let is_running = match &session.lock().turn {
+            Some(running) => {
+                running.cancel(false, None);
+                true
+            }
+            None => false,
+        };
+        if is_running {
+            let mut closing = self.closing.lock().expect("nobody panics with it");
+            closing.retain(|session| session.lock().turn.is_some());
+            closing.push(session);
+        }
+    }
+
+    pub(super) fn end_all_turns(&self) {
+        for session in self.everyone() {
+            if let Some(running) = &session.lock().turn {
+                running.cancel(true, None);
+            }
+        }
+    }
+
+    pub(super) fn has_turns(&self) -> bool {
+        self.everyone().iter().any(|session| session.lock().turn.is_some())
+    }
+
+    fn everyone(&self) -> Vec<Arc<Session>> {
+        let mut all: Vec<_> = self.sessions().values().cloned().collect();
+        all.extend(self.closing.lock().expect("nobody panics with it").iter().cloned());
+        all
+    }
+
+    pub(super) fn create(&self, cwd: String) -> io::Result<Arc<Session>> {
+        let mut record = Record::default();
+        record.add(Entry::Cwd(cwd.clone()));
+        loop {
+            let name = self.names.lock().expect("nobody panics with it").fresh();
+            match &self.disk {
+                Some(disk) if !disk.create(&name, [Entry::Cwd(cwd.clone())])? => {}
+                _ => return Ok(Arc::new(Session::new(name, record))),
+            }
+        }
+    }
+
+    /// A session that is not open but was kept.
+    pub(super) fn kept(&self, name: &str) -> Option<Arc<Session>> {
+        let record = Record::sum(self.disk.as_ref()?.read(name)?)?;
+        Some(Arc::new(Session::new(name.to_owned(), record)))
+    }
+
+    /// Adds to the session, in memory and on disk.
+    pub(super) fn keep(&self, name: &str, record: &mut Record, entry: Entry) {
+        if let Some(disk) = &self.disk
+            && let Err(error) = disk.add(name, &entry)
+        {
+            log(format_args!("session {name} was not written: {error}"));
+        }
+        record.add(entry);
+    }
+
+    pub(super) fn forget(&self, name: &str) -> io::Result<()> {
+        self.disk.as_ref().map_or(Ok(()), |disk| disk.remove(name))
+    }
+
+    pub(super) fn listed(&self) -> io::Result<Vec<Info>> {
+        let mut infos = match &self.disk {
+            Some(disk) => {
+                disk.list(|entries| Record::sum(entries).map(|record| (record.cwd, record.title)))?
+            }
+            None => {
+                let info = |session: &Arc<Session>| {
+                    let state = session.lock();
+                    let (cwd, title) = (state.record.cwd.clone(), state.record.title.clone());
+                    Info { name: session.name.clone(), cwd, title, updated_ms: 0 }
+                };
+                self.sessions().values().map(info).collect()
+            }
+        };
+        newest_first(&mut infos);
+        Ok(infos)
+    }
+
+    /// What a failed turn is answered with.
+    pub(super) fn error(&self, is_auth: bool, message: &str) -> Value {
+        let kind = if is_auth { "authentication" } else { "runtime" };
+        let data = json!({ "errorKind": kind, "runtime": self.row.id, "details": message });
+        let log_in = self.row.log_in.as_ref().map_or(String::new(), |how| format!(" (to log in: {how})"));
+        if is_auth {
+            json!({ "code": -32000, "message": format!("Authentication required: {message}{log_in}"), "data": data })
+        } else {
+            json!({ "code": -32603, "message": format!("{}: {message}", self.row.name), "data": data })
+        }
+    }
+}
+
+/// Where sessions are kept unless the user says otherwise.
+fn usual_folder() -> Option<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
+    Some(state.join("stdio-bus/cli"))
+}

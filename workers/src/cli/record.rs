@@ -1,0 +1,79 @@
+//! What is kept of a session: where it works, what the CLI calls it, how it is set, what was said.
+
+use agent_client_protocol_schema::v1 as acp;
+use serde::{Deserialize, Serialize};
+
+use super::told::Tokens;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Entry {
+    Cwd(String),
+    Title(String),
+    /// What the CLI calls the session.
+    Cli(String),
+    Model(String),
+    Effort(String),
+    Mode(String),
+    /// Tokens of the whole session, for a CLI that only counts those.
+    Total(Tokens),
+    Update(Box<acp::SessionUpdate>),
+}
+
+#[derive(Clone, Default, Debug)]
+pub(super) struct Record {
+    pub(super) cwd: String,
+    pub(super) title: Option<String>,
+    pub(super) cli: Option<String>,
+    pub(super) model: Option<String>,
+    pub(super) effort: Option<String>,
+    pub(super) mode: Option<String>,
+    pub(super) total: Tokens,
+    /// For `session/load`.
+    pub(super) updates: Vec<acp::SessionUpdate>,
+}
+
+impl Record {
+    /// `None` if no entry says where it works: every session begins with that.
+    pub(super) fn sum(entries: impl IntoIterator<Item = Entry>) -> Option<Record> {
+        let mut record = Record::default();
+        for entry in entries {
+            record.add(entry);
+        }
+        (!record.cwd.is_empty()).then_some(record)
+    }
+
+    pub(super) fn add(&mut self, entry: Entry) {
+        match entry {
+            Entry::Cwd(cwd) => self.cwd = cwd,
+            Entry::Title(title) => self.title = Some(title),
+            Entry::Cli(id) => self.cli = Some(id),
+            Entry::Model(model) => self.model = Some(model),
+            Entry::Effort(effort) => self.effort = Some(effort),
+            Entry::Mode(mode) => self.mode = Some(mode),
+            Entry::Total(total) => self.total = total,
+            Entry::Update(update) => self.updates.push(*update),
+        }
+    }
+}
+
+/// The updates of a turn as they are kept: what was streamed in parts is one.
+pub(super) fn condensed(updates: Vec<acp::SessionUpdate>) -> Vec<acp::SessionUpdate> {
+    use acp::SessionUpdate::{AgentMessageChunk, AgentThoughtChunk, AvailableCommandsUpdate};
+    let mut kept: Vec<acp::SessionUpdate> = Vec::new();
+    for update in updates {
+        match (kept.last_mut(), &update) {
+            (Some(AgentMessageChunk(whole)), AgentMessageChunk(part))
+            | (Some(AgentThoughtChunk(whole)), AgentThoughtChunk(part)) => {
+                if let (acp::ContentBlock::Text(whole), acp::ContentBlock::Text(part)) =
+                    (&mut whole.content, &part.content)
+                {
+                    whole.text.push_str(&part.text);
+                }
+            }
+            (_, AvailableCommandsUpdate(_)) => {}
+            _ => kept.push(update),
+        }
+    }
+    kept
+}

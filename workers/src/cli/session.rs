@@ -1,0 +1,81 @@
+//! An open session: its record, and the turn that runs in it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use agent_client_protocol_schema::v1 as acp;
+use serde_json::Value;
+
+use super::record::Record;
+use crate::out::Waiter;
+
+pub(super) struct Session {
+    pub(super) name: String,
+    state: Mutex<State>,
+}
+
+pub(super) struct State {
+    pub(super) record: Record,
+    pub(super) turn: Option<Running>,
+    /// Kept in memory only: they may have secrets in them.
+    pub(super) mcp_servers: Vec<acp::McpServer>,
+}
+
+/// What others need of a running turn.
+pub(super) struct Running {
+    pub(super) waiter: Waiter,
+    pub(super) orders: Arc<Orders>,
+    pub(super) news: SyncSender<News>,
+}
+
+/// What a turn's thread is to do; looked at after every piece of news.
+#[derive(Default)]
+pub(super) struct Orders {
+    cancel: AtomicBool,
+    hurry: AtomicBool,
+    /// The error that answers the prompt, where it is not simply cancelled.
+    pub(super) error: Mutex<Option<Value>>,
+}
+
+/// What a turn's thread hears.
+pub(super) enum News {
+    Line(Vec<u8>),
+    /// Stdout has ended.
+    Silence,
+    /// There are new orders.
+    Look,
+}
+
+impl Session {
+    pub(super) fn new(name: String, record: Record) -> Session {
+        Session { name, state: Mutex::new(State { record, turn: None, mcp_servers: Vec::new() }) }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nobody panics with it")
+    }
+}
+
+impl Running {
+    /// Its thread ends the CLI, then answers.
+    pub(super) fn cancel(&self, hurry: bool, error: Option<Value>) {
+        if let Some(error) = error {
+            *self.orders.error.lock().expect("nobody panics with it") = Some(error);
+        }
+        self.orders.hurry.fetch_or(hurry, Ordering::Relaxed);
+        self.orders.cancel.store(true, Ordering::Release);
+        // A full channel is news enough, and a thread that has ended hears nothing.
+        let _ = self.news.try_send(News::Look);
+    }
+}
+
+impl Orders {
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancel.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_in_a_hurry(&self) -> bool {
+        self.hurry.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,82 @@
+//! The larger things the agent says of itself: what it can do, and how a session is set.
+
+use agent_client_protocol_schema::ProtocolVersion;
+use agent_client_protocol_schema::v1 as acp;
+use serde_json::{Value, json};
+
+use super::house::House;
+use super::record::Record;
+use super::runtimes::Mode;
+
+pub(super) const MODEL_OPTION: &str = "model";
+pub(super) const EFFORT_OPTION: &str = "effort";
+pub(super) const MODE_OPTION: &str = "mode";
+/// The choice that leaves it to the CLI.
+pub(super) const USUAL: &str = "default";
+
+pub(super) fn initialized(house: &House) -> acp::InitializeResponse {
+    let sessions = acp::SessionCapabilities::new()
+        .list(acp::SessionListCapabilities::new())
+        .resume(acp::SessionResumeCapabilities::new())
+        .close(acp::SessionCloseCapabilities::new())
+        .delete(acp::SessionDeleteCapabilities::new());
+    let capabilities = acp::AgentCapabilities::new()
+        .load_session(true)
+        .prompt_capabilities(acp::PromptCapabilities::new().embedded_context(true))
+        .session_capabilities(sessions);
+    let name = format!("{}-cli", house.row.id);
+    acp::InitializeResponse::new(ProtocolVersion::V1)
+        .agent_capabilities(capabilities)
+        .agent_info(acp::Implementation::new(name, env!("CARGO_PKG_VERSION")).title(house.row.name.clone()))
+}
+
+/// What a client is told of a session it opens.
+pub(super) fn opened(house: &House, record: &Record, new_id: Option<&str>) -> Value {
+    let mut settings = json!({ "configOptions": config_options(house, record) });
+    if let Some(id) = new_id {
+        settings["sessionId"] = json!(id);
+    }
+    if !house.turn.modes.is_empty() {
+        let mode = |mode: &Mode| acp::SessionMode::new(mode.id.clone(), mode.name.clone());
+        let modes = house.turn.modes.iter().map(mode).collect();
+        settings["modes"] = json!(acp::SessionModeState::new(mode_of(house, record), modes));
+    }
+    settings
+}
+
+pub(super) fn config_options(house: &House, record: &Record) -> Vec<acp::SessionConfigOption> {
+    let choice = |id: &str, name: &str| acp::SessionConfigSelectOption::new(id.to_owned(), name.to_owned());
+    let select = |id: &'static str, name: &'static str, current: &str, choices, category| {
+        acp::SessionConfigOption::select(id, name, current.to_owned(), choices).category(category)
+    };
+    let mut options = Vec::new();
+    let usual = choice(USUAL, "Default");
+    let model = model_of(house, record).unwrap_or(USUAL);
+    let mut models = vec![usual.clone()];
+    models.extend(Some(model).filter(|model| *model != USUAL).map(|model| choice(model, model)));
+    let category = acp::SessionConfigOptionCategory::Model;
+    options.push(select(MODEL_OPTION, "Model", model, models, category));
+    if !house.row.efforts.is_empty() {
+        let mut efforts = vec![usual];
+        efforts.extend(house.row.efforts.iter().map(|effort| choice(effort, effort)));
+        let effort = record.effort.as_deref().unwrap_or(USUAL);
+        let category = acp::SessionConfigOptionCategory::ThoughtLevel;
+        options.push(select(EFFORT_OPTION, "Reasoning effort", effort, efforts, category));
+    }
+    if !house.turn.modes.is_empty() {
+        let modes = house.turn.modes.iter().map(|mode| choice(&mode.id, &mode.name)).collect();
+        let category = acp::SessionConfigOptionCategory::Mode;
+        options.push(select(MODE_OPTION, "Mode", &mode_of(house, record), modes, category));
+    }
+    options
+}
+
+pub(super) fn model_of<'a>(house: &'a House, record: &'a Record) -> Option<&'a str> {
+    record.model.as_deref().or(house.options.model.as_deref()).filter(|model| *model != USUAL)
+}
+
+/// The chosen mode, else that of the command line, else the first.
+pub(super) fn mode_of(house: &House, record: &Record) -> String {
+    let chosen = record.mode.as_ref().or(house.options.mode.as_ref());
+    chosen.or(house.turn.modes.first().map(|mode| &mode.id)).cloned().unwrap_or_default()
+}

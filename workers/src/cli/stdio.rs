@@ -1,0 +1,88 @@
+//! The agent's process: stdin, signals, and the end.
+//!
+//! The end of stdin, SIGTERM and SIGINT all mean the same: running CLIs are ended with all that they started, their
+//! turns answered as cancelled, and the process leaves.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::process::{self, ExitCode};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::low_level;
+
+use super::agent::Agent;
+use super::house::House;
+use super::{Options, argv, log, runtimes};
+use crate::out::Out;
+use crate::ready::each_line;
+
+/// For the ends of those that run. Whoever started us waits longer than that.
+const GRACE: Duration = Duration::from_secs(4);
+
+pub(super) fn run(options: Options) -> ExitCode {
+    match start(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            log(format_args!("{why}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(options: Options) -> Result<(), String> {
+    let words = |error: io::Error| error.to_string();
+    let row = runtimes::named(&options.runtime)?;
+    let Some(turn) = row.turn.clone() else {
+        let args = row.acp.as_ref().map(|acp| acp.args.join(" ")).unwrap_or_default();
+        return Err(format!(
+            "{} speaks ACP itself and needs no adapter: {} {args}",
+            row.name, row.binaries[0]
+        ));
+    };
+    if let Some(model) = options.model.as_deref().filter(|model| !argv::is_model(model)) {
+        return Err(format!("{model:?} is no name of a model"));
+    }
+    if let Some(mode) =
+        options.mode.as_deref().filter(|mode| turn.modes.iter().all(|known| known.id != *mode))
+    {
+        let known: Vec<&str> = turn.modes.iter().map(|mode| mode.id.as_str()).collect();
+        return Err(format!("no mode is called {mode}; there are {}", known.join(", ")));
+    }
+    // As files, because std's own handles buffer in their way.
+    let mut stdin = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(words)?);
+    let stdout = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(words)?);
+    let house = Arc::new(House::new(row, turn, options, Out::new(stdout)).map_err(words)?);
+    heed_signals(house.clone()).map_err(words)?;
+    let agent = Agent::new(house.clone());
+    each_line(&mut stdin, |line| agent.line(line)).map_err(words)?;
+    leave(&house)
+}
+
+/// On a thread of its own: the main one may be held up by a client that does not read.
+fn heed_signals(house: Arc<House>) -> io::Result<()> {
+    let (mut bell, rope) = UnixStream::pair()?;
+    for signal in [SIGTERM, SIGINT] {
+        low_level::pipe::register(signal, rope.try_clone()?)?;
+    }
+    let heed = move || {
+        if bell.read(&mut [0]).is_ok_and(|count| count > 0) {
+            leave(&house);
+        }
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(heed)?;
+    Ok(())
+}
+
+fn leave(house: &House) -> ! {
+    let until = Instant::now() + GRACE;
+    house.end_all_turns();
+    while house.has_turns() && Instant::now() < until {
+        thread::sleep(Duration::from_millis(5));
+    }
+    process::exit(0)
+}
