@@ -15,7 +15,7 @@ use crate::harness::{BUS, Bus, PATIENCE, is_gone, notification, request, session
 
 const ID: &str = "0a0a0a0a-59e7-4350-8eaf-4835821efe65";
 
-/// What the stand-in for claude prints for a good turn.
+/// What the stand-in for qwen prints for a good turn.
 const TURN: &str = r#"cat >> $HOME/stdin; echo "$@" >> $HOME/args
 echo '{"type":"system","subtype":"init","session_id":"0a0a0a0a-59e7-4350-8eaf-4835821efe65"}'
 echo '{"type":"assistant","message":{"id":"m","content":[{"type":"text","text":"Hello."}]}}'
@@ -143,14 +143,14 @@ fn goes_away(pid: u32) {
 #[test]
 fn a_turn_through_the_bus_and_the_next_one_continues_it() {
     let folder = TempDir::new().expect("a folder");
-    stands_in(folder.path(), "claude", TURN);
+    stands_in(folder.path(), "qwen", TURN);
     let env = json!({ "PATH": path_of(folder.path()), "HOME": folder.path() });
-    let args = json!(["agent", "cli", "--runtime", "claude", "--model", "big"]);
+    let args = json!(["agent", "cli", "--runtime", "qwen", "--model", "big"]);
     let bus =
         Bus::start(json!({ "pools": [{ "id": "c", "command": "stdio-bus", "args": args, "env": env }] }));
     let mut client = bus.client();
     client.sends(&request(1, "initialize", json!({ "protocolVersion": 1, "clientCapabilities": {} })));
-    assert_eq!(client.gets(1)["agentInfo"]["title"], "Claude Code");
+    assert_eq!(client.gets(1)["agentInfo"]["title"], "Qwen Code");
     client.sends(&request(2, "session/new", json!({ "cwd": folder.path(), "mcpServers": [] })));
     let session = session_of(&client.gets(2));
     for id in [3, 4] {
@@ -184,8 +184,8 @@ fn a_cancel_ends_everything_that_the_cli_started_whatever_it_ignores() {
         "trap '' INT TERM\nsetsid sh -c \"trap '' INT TERM; echo \\$\\$ > $HOME/tool; while :; do sleep 60; done\" &\n\
          echo $$ > $HOME/leader\nwhile [ ! -s $HOME/tool ]; do :; done\n{CALL}\nwhile :; do sleep 60; done"
     );
-    stands_in(folder.path(), "claude", &script);
-    let mut agent = Agent::start(folder.path(), &["claude"]);
+    stands_in(folder.path(), "qwen", &script);
+    let mut agent = Agent::start(folder.path(), &["qwen"]);
     let session = agent.session(folder.path());
     let id = agent.prompts(&session, "go");
     agent.sees("tool_call");
@@ -196,7 +196,7 @@ fn a_cancel_ends_everything_that_the_cli_started_whatever_it_ignores() {
     for name in ["leader", "tool"] {
         assert!(is_gone(pid_in(&folder.path().join(name))), "the {name} lives on");
     }
-    stands_in(folder.path(), "claude", TURN);
+    stands_in(folder.path(), "qwen", TURN);
     assert_eq!(agent.turn(&session, "again").1["result"]["stopReason"], "end_turn");
 }
 
@@ -207,10 +207,10 @@ fn an_interrupt_that_is_heeded_is_enough() {
         r#"echo '{"type":"result","subtype":"error_during_execution","terminal_reason":"aborted_tools"}'"#;
     stands_in(
         folder.path(),
-        "claude",
+        "qwen",
         &format!("trap \"{}; exit 0\" INT\n{CALL}\nwhile :; do sleep 0.1; done", end.replace('"', "\\\"")),
     );
-    let mut agent = Agent::start(folder.path(), &["claude"]);
+    let mut agent = Agent::start(folder.path(), &["qwen"]);
     let session = agent.session(folder.path());
     let id = agent.prompts(&session, "go");
     agent.sees("tool_call");
@@ -224,10 +224,10 @@ fn the_end_of_the_agent_is_the_end_of_its_clis() {
         let folder = TempDir::new().expect("a folder");
         stands_in(
             folder.path(),
-            "claude",
+            "qwen",
             &format!("trap '' INT TERM\necho $$ > $HOME/leader\n{CALL}\nwhile :; do sleep 60; done"),
         );
-        let mut agent = Agent::start(folder.path(), &["claude"]);
+        let mut agent = Agent::start(folder.path(), &["qwen"]);
         let session = agent.session(folder.path());
         let id = agent.prompts(&session, "go");
         agent.sees("tool_call");
@@ -250,8 +250,8 @@ fn a_cli_that_ends_without_a_result_has_failed_whatever_its_exit_code() {
         ("exec >&-; sleep 1000", "without a result"),
         ("kill -9 $$", "signal: 9"),
     ] {
-        stands_in(folder.path(), "claude", script);
-        let mut agent = Agent::start(folder.path(), &["claude"]);
+        stands_in(folder.path(), "qwen", script);
+        let mut agent = Agent::start(folder.path(), &["qwen"]);
         let session = agent.session(folder.path());
         let (_, answer) = agent.turn(&session, "go");
         assert_eq!(answer["error"]["code"], -32603, "{script}: {answer}");
@@ -284,16 +284,16 @@ fn one_that_is_missing_logged_out_or_silent_is_said_to_be() {
 #[test]
 fn a_session_is_loaded_by_the_next_agent_and_goes_on_where_the_cli_was() {
     let folder = TempDir::new().expect("a folder");
-    stands_in(folder.path(), "claude", TURN);
+    stands_in(folder.path(), "qwen", TURN);
     let session = {
-        let mut agent = Agent::start(folder.path(), &["claude"]);
+        let mut agent = Agent::start(folder.path(), &["qwen"]);
         let session = agent.session(folder.path());
         agent.turn(&session, "remember me");
         let option = json!({ "sessionId": session, "configId": "mode", "type": "select", "value": "plan" });
         assert!(agent.call("session/set_config_option", option)["result"].is_object());
         session
     };
-    let mut agent = Agent::start(folder.path(), &["claude"]);
+    let mut agent = Agent::start(folder.path(), &["qwen"]);
     let params = json!({ "sessionId": session, "cwd": folder.path(), "mcpServers": [] });
     let id = agent.asks("session/load", params);
     let (updates, answer) = agent.answer(id);
@@ -302,10 +302,7 @@ fn a_session_is_loaded_by_the_next_agent_and_goes_on_where_the_cli_was() {
     assert_eq!(answer["result"]["modes"]["currentModeId"], "plan");
     agent.turn(&session, "go on");
     let args = fs::read_to_string(folder.path().join("args")).expect("it ran");
-    assert!(
-        args.lines().last().is_some_and(|line| line.contains("--permission-mode plan --resume")),
-        "{args}"
-    );
+    assert!(args.lines().last().is_some_and(|line| line.contains("--approval-mode plan --resume")), "{args}");
     let listed = agent.call("session/list", json!({}));
     assert_eq!(listed["result"]["sessions"][0]["title"], "remember me");
 }
@@ -313,8 +310,8 @@ fn a_session_is_loaded_by_the_next_agent_and_goes_on_where_the_cli_was() {
 #[test]
 fn what_a_client_says_never_becomes_an_option_or_another_folder() {
     let folder = TempDir::new().expect("a folder");
-    stands_in(folder.path(), "claude", TURN);
-    let mut agent = Agent::start(folder.path(), &["claude"]);
+    stands_in(folder.path(), "qwen", TURN);
+    let mut agent = Agent::start(folder.path(), &["qwen"]);
     for cwd in ["relative", "/no/such/folder", ""] {
         let refused = agent.call("session/new", json!({ "cwd": cwd, "mcpServers": [] }));
         assert_eq!(refused["error"]["code"], -32602, "{refused}");
@@ -326,16 +323,95 @@ fn what_a_client_says_never_becomes_an_option_or_another_folder() {
         let option = json!({ "sessionId": session, "configId": option, "type": "select", "value": value });
         assert_eq!(agent.call("session/set_config_option", option)["error"]["code"], -32602);
     }
+}
+
+/// What the stand-in for claude reads before it goes on: the prompt. Its stdin stays open.
+const READS: &str = "read -r line; printf '%s\\n' \"$line\" >> $HOME/stdin; echo \"$@\" >> $HOME/args";
+/// What it does after its last line: it waits for the end of its stdin.
+const ENDS: &str = r#"echo '{"type":"result","subtype":"success","usage":{}}'; cat > /dev/null"#;
+
+#[test]
+fn mcp_servers_are_given_in_a_file_and_never_as_an_argument() {
+    let folder = TempDir::new().expect("a folder");
+    let copy = "while [ $# -gt 1 ]; do [ $1 = --mcp-config ] && cat $2 > $HOME/mcp; shift; done";
+    stands_in(folder.path(), "claude", &format!("{READS}\n{copy}\n{ENDS}"));
+    let mut agent = Agent::start(folder.path(), &["claude"]);
     let env = json!([{ "name": "K", "value": "hush" }]);
     let secret = json!([{ "name": "s", "command": "/bin/true", "args": [], "env": env }]);
     let opened = agent.call("session/new", json!({ "cwd": folder.path(), "mcpServers": secret }));
-    let script =
-        format!("while [ $# -gt 1 ]; do [ $1 = --mcp-config ] && cat $2 > $HOME/mcp; shift; done\n{TURN}");
-    stands_in(folder.path(), "claude", &script);
     agent.turn(&session_of(&opened["result"]), "go");
     let seen: Value =
         serde_json::from_str(&fs::read_to_string(folder.path().join("mcp")).expect("a file")).expect("JSON");
     assert_eq!(seen["mcpServers"]["s"]["env"], json!({ "K": "hush" }));
     let args = fs::read_to_string(folder.path().join("args")).expect("it ran");
     assert!(!args.contains("hush"), "{args}");
+}
+
+#[test]
+fn claude_asks_its_client_and_does_what_it_says() {
+    let folder = TempDir::new().expect("a folder");
+    let ask = concat!(
+        r#"echo '{"type":"control_request","request_id":"r","request":{"subtype":"can_use_tool","tool_name":"Bash","#,
+        r#""input":{"command":"wait"},"tool_use_id":"t","permission_suggestions":[{"type":"setMode"}]}}'"#
+    );
+    let keep = "read -r line; printf '%s\\n' \"$line\" >> $HOME/stdin";
+    stands_in(folder.path(), "claude", &format!("{READS}\n{CALL}\n{ask}\n{keep}\n{ENDS}"));
+    let mut agent = Agent::start(folder.path(), &["claude"]);
+    let session = agent.session(folder.path());
+    for (option, behavior) in
+        [("allow", "allow"), ("allow_always", "allow"), ("reject", "deny"), ("", "deny")]
+    {
+        let id = agent.prompts(&session, "go");
+        let asked = loop {
+            let message = agent.hears();
+            if message["method"] == "session/request_permission" {
+                break message;
+            }
+        };
+        assert_eq!(asked["params"]["toolCall"]["toolCallId"], "t");
+        let options = asked["params"]["options"].as_array().expect("options");
+        assert_eq!(options.len(), 3, "{asked}");
+        let outcome = match option {
+            "" => json!({ "outcome": "cancelled" }),
+            option => json!({ "outcome": "selected", "optionId": option }),
+        };
+        agent.says(
+            &json!({ "jsonrpc": "2.0", "id": asked["id"], "result": { "outcome": outcome } }).to_string(),
+        );
+        assert_eq!(agent.answer(id).1["result"]["stopReason"], "end_turn");
+        let stdin = fs::read_to_string(folder.path().join("stdin")).expect("it read");
+        let lines: Vec<Value> = stdin.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let [.., prompt, decision] = &lines[..] else { panic!("{stdin}") };
+        assert_eq!(prompt["message"]["content"][0]["text"], "go");
+        assert_eq!(decision["response"]["request_id"], "r");
+        assert_eq!(decision["response"]["response"]["behavior"], behavior);
+        assert_eq!(
+            decision["response"]["response"]["updatedPermissions"].is_array(),
+            option == "allow_always"
+        );
+    }
+}
+
+#[test]
+fn claude_is_interrupted_by_a_word_also_while_it_asks() {
+    let folder = TempDir::new().expect("a folder");
+    let ask = concat!(
+        r#"echo '{"type":"control_request","request_id":"r","request":{"subtype":"can_use_tool","#,
+        r#""tool_name":"Bash","input":{},"tool_use_id":"t"}}'"#
+    );
+    let end =
+        r#"echo '{"type":"result","subtype":"error_during_execution","terminal_reason":"aborted_tools"}'"#;
+    let keep = "read -r line; printf '%s\\n' \"$line\" >> $HOME/stdin";
+    let script = format!("trap '' INT TERM\n{READS}\n{CALL}\n{ask}\n{keep}\n{end}\ncat > /dev/null");
+    stands_in(folder.path(), "claude", &script);
+    let mut agent = Agent::start(folder.path(), &["claude"]);
+    let session = agent.session(folder.path());
+    let id = agent.prompts(&session, "go");
+    while agent.hears()["method"] != "session/request_permission" {}
+    agent.says(&notification("session/cancel", json!({ "sessionId": session })));
+    let (updates, answer) = agent.answer(id);
+    assert_eq!(answer["result"]["stopReason"], "cancelled");
+    assert_eq!(updates.last().map(|last| &last["status"]), Some(&json!("failed")), "{updates:?}");
+    let stdin = fs::read_to_string(folder.path().join("stdin")).expect("it read");
+    assert!(stdin.lines().last().is_some_and(|line| line.contains("interrupt")), "{stdin}");
 }

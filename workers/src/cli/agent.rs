@@ -15,7 +15,7 @@ use super::house::House;
 use super::record::Entry;
 use super::session::Session;
 use super::{argv, shapes, turn};
-use crate::incoming::Incoming;
+use crate::incoming::{Incoming, Outcome};
 use crate::listing;
 use crate::out::Waiter;
 use crate::rpc::{Asker, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, NOT_FOUND, Refusal};
@@ -43,8 +43,13 @@ impl Agent {
                 Err(refusal) => self.house.out.refuse(Some(asker), &refusal),
             },
             Ok(Incoming::Notification { method, params }) => self.notification(&method, params),
-            // Nothing was asked.
-            Ok(Incoming::Answer { .. }) => {}
+            Ok(Incoming::Answer { id, outcome }) => {
+                let result = match outcome {
+                    Outcome::Result(result) => serde_json::from_str(result.get()).unwrap_or_default(),
+                    Outcome::Error(_) => Value::Null,
+                };
+                self.house.answered(id.get(), result);
+            }
             Err(malformed) => self.house.out.refuse(malformed.asker, &malformed.refusal),
         }
     }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::record::{Entry, Record};
 use super::runtimes::{Runtime, Turn};
-use super::session::Session;
+use super::session::{News, Session};
 use super::{Options, log};
 use crate::disk::Disk;
 use crate::listing::{Info, newest_first};
@@ -33,6 +33,8 @@ pub(super) struct House {
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     /// Closed while their turns ran, which are not over yet.
     closing: Mutex<Vec<Arc<Session>>>,
+    /// Requests to the client that are not yet answered, and the sessions that ask.
+    asked: Mutex<HashMap<u64, Arc<Session>>>,
     /// `None`: sessions live as long as the process.
     disk: Option<Disk<Entry>>,
     names: Mutex<Names>,
@@ -45,8 +47,9 @@ impl House {
         let folder = options.state.clone().or_else(usual_folder).map(|folder| folder.join(&row.id));
         let disk = folder.as_deref().map(|folder| Disk::open(folder, PREFIX)).transpose()?;
         let names = Mutex::new(Names::new(PREFIX));
-        let (sessions, closing, turns) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
-        Ok(House { row, turn, options, out, folder, sessions, closing, disk, names, turns })
+        let (sessions, closing, asked) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let turns = AtomicU64::new(1);
+        Ok(House { row, turn, options, out, folder, sessions, closing, asked, disk, names, turns })
     }
 
     pub(super) fn program(&self) -> Result<PathBuf, String> {
@@ -59,6 +62,30 @@ impl House {
 
     pub(super) fn next_turn(&self) -> u64 {
         self.turns.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Asks the client, and gives back the id under which the session's turn will hear the answer.
+    pub(super) fn ask(&self, session: &Arc<Session>, method: &str, params: &impl serde::Serialize) -> u64 {
+        let id = self.next_turn();
+        self.asked.lock().expect("nobody panics with it").insert(id, session.clone());
+        self.out.ask(id, method, params);
+        id
+    }
+
+    pub(super) fn forget_question(&self, id: u64) {
+        self.asked.lock().expect("nobody panics with it").remove(&id);
+    }
+
+    /// An id that nobody knows is that of a turn that is over.
+    pub(super) fn answered(&self, id: &str, result: Value) {
+        let Ok(id) = id.parse() else { return };
+        let session = self.asked.lock().expect("nobody panics with it").remove(&id);
+        if let Some(session) = session
+            && let Some(running) = &session.lock().turn
+        {
+            running.orders.is_answered(id, result);
+            let _ = running.news.try_send(News::Look);
+        }
     }
 
     /// Cancels the turn whose prompt has this id, because the client takes it back.

@@ -6,6 +6,7 @@
 
 mod agent;
 mod argv;
+mod conversation;
 mod format;
 mod house;
 mod process;

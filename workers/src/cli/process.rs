@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,6 +30,8 @@ const GONE: Duration = Duration::from_secs(2);
 pub(super) struct Process {
     child: Child,
     mark: String,
+    /// What is said to it, until it is hung up.
+    stdin: Option<Sender<String>>,
     stderr: Arc<Mutex<Tail>>,
 }
 
@@ -49,8 +51,8 @@ pub(super) struct Start<'a> {
 }
 
 impl Process {
-    /// What it says goes to `news`; `stdin` is given to it, and then nothing more.
-    pub(super) fn start(start: Start<'_>, stdin: String, news: SyncSender<News>) -> io::Result<Process> {
+    /// What it says goes to `news`.
+    pub(super) fn start(start: Start<'_>, news: SyncSender<News>) -> io::Result<Process> {
         let mut command = Command::new(start.program);
         command.args(start.args).envs(start.env).env(MARK, &start.mark).current_dir(start.cwd);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -59,10 +61,23 @@ impl Process {
         let tail = stderr.clone();
         let (input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         // A CLI that does not read its stdin must not hold up the turn, so each pipe has a thread.
-        thread::spawn(move || input.map(|mut input| input.write_all(stdin.as_bytes())));
+        let (stdin, said) = mpsc::channel();
+        thread::spawn(move || input.map(|input| pass_on(&said, input)));
         thread::spawn(move || output.map(|output| tell_lines(output, &news)));
         thread::spawn(move || errors.map(|errors| keep_tail(errors, &tail)));
-        Ok(Process { child, mark: format!("{MARK}={}", start.mark), stderr })
+        Ok(Process { child, mark: format!("{MARK}={}", start.mark), stdin: Some(stdin), stderr })
+    }
+
+    /// Never waits; one that does not listen does not hear it.
+    pub(super) fn say(&self, text: String) {
+        if let Some(stdin) = &self.stdin {
+            let _ = stdin.send(text);
+        }
+    }
+
+    /// Its stdin ends after what was said.
+    pub(super) fn hang_up(&mut self) {
+        self.stdin = None;
     }
 
     pub(super) fn exited(&mut self) -> Option<ExitStatus> {
@@ -169,6 +184,14 @@ fn everybody(_mark: &[u8]) -> Vec<Member> {
         (!is_dead).then_some(Member { pid, parent, group, is_marked: false })
     };
     listed.lines().filter_map(member).collect()
+}
+
+fn pass_on(said: &Receiver<String>, mut input: impl Write) {
+    for text in said {
+        if input.write_all(text.as_bytes()).and_then(|()| input.flush()).is_err() {
+            return;
+        }
+    }
 }
 
 fn tell_lines(mut output: impl Read, news: &SyncSender<News>) {

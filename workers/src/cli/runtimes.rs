@@ -109,6 +109,8 @@ pub enum Delivery {
     Stdin,
     /// In place of `{prompt}`, for a CLI that reads it nowhere else.
     Argument,
+    /// As a message of claude's stream-json on a stdin that stays open: permissions are asked and given there.
+    Conversation,
 }
 
 #[derive(Deserialize, Clone, Debug)]

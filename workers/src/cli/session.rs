@@ -36,6 +36,8 @@ pub(super) struct Orders {
     hurry: AtomicBool,
     /// The error that answers the prompt, where it is not simply cancelled.
     pub(super) error: Mutex<Option<Value>>,
+    /// What the client has answered, by the id of the request.
+    pub(super) answers: Mutex<Vec<(u64, Value)>>,
 }
 
 /// What a turn's thread hears.
@@ -71,6 +73,11 @@ impl Running {
 }
 
 impl Orders {
+    /// A client that refuses answers with nothing.
+    pub(super) fn is_answered(&self, id: u64, result: Value) {
+        self.answers.lock().expect("nobody panics with it").push((id, result));
+    }
+
     pub(super) fn is_cancelled(&self) -> bool {
         self.cancel.load(Ordering::Acquire)
     }

@@ -19,6 +19,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::argv::{self, Values};
+use super::conversation::{self, Questions};
 use super::format::{self, Format, is_auth};
 use super::house::House;
 use super::process::{Process, Start};
@@ -38,6 +39,8 @@ const TERMINATED: Duration = Duration::from_secs(3);
 const HURRIED: Duration = Duration::from_millis(500);
 /// How long one of stdout and the process may live without the other: a tool may still hold the pipe.
 const APART: Duration = Duration::from_millis(500);
+/// How long it may say nothing after its result.
+const LINGERING: Duration = Duration::from_secs(60);
 /// Lines that wait to be read; a CLI that is faster than the client waits.
 const LINES: usize = 256;
 
@@ -66,6 +69,7 @@ pub(super) fn begin(
             told,
             format: format::of(house.turn.format),
             said: Vec::new(),
+            questions: Questions::default(),
             house: &house,
             session: &session,
             orders: &orders,
@@ -87,12 +91,13 @@ pub(super) fn begin(
 
 struct Turning<'a> {
     house: &'a House,
-    session: &'a Session,
+    session: &'a Arc<Session>,
     orders: &'a Orders,
     told: Told,
     format: Box<dyn Format>,
     /// All that the client was told, to be kept.
     said: Vec<acp::SessionUpdate>,
+    questions: Questions,
 }
 
 /// What is being done to end the process.
@@ -126,11 +131,19 @@ impl Turning<'_> {
                 prompt,
             },
         )?;
-        let stdin = if house.turn.prompt == Delivery::Stdin { prompt.to_owned() } else { String::new() };
         let mark = format!("{}.{}.{}", process::id(), self.session.name, house.next_turn());
         let start = Start { program: &program, args: &args, env: &house.turn.env, cwd: &record.cwd, mark };
-        Process::start(start, stdin, news)
-            .map_err(|error| format!("{} did not start: {error}", program.display()))
+        let mut process = Process::start(start, news)
+            .map_err(|error| format!("{} did not start: {error}", program.display()))?;
+        match house.turn.prompt {
+            Delivery::Conversation => process.say(conversation::prompt(prompt)),
+            Delivery::Stdin => {
+                process.say(prompt.to_owned());
+                process.hang_up();
+            }
+            Delivery::Argument => process.hang_up(),
+        }
+        Ok(process)
     }
 
     /// Hears the CLI until it is gone.
@@ -145,12 +158,18 @@ impl Turning<'_> {
                     heard = Some(Instant::now());
                     self.format.line(&line, &mut self.told);
                     self.tell();
+                    self.converse(&line, &mut process);
                 }
                 Ok(News::Silence) => silent_since = Some(Instant::now()),
                 Ok(News::Look) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => unreachable!("the session has a sender"),
             }
             let now = Instant::now();
+            self.pass_on_answers(&process);
+            if !self.questions.is_empty() {
+                // It waits for a person, and says nothing meanwhile.
+                heard = Some(now);
+            }
             if exited.is_none() {
                 exited = process.exited().map(|status| (status, now));
             }
@@ -168,10 +187,34 @@ impl Turning<'_> {
             if silence.is_none() && ladder == Ladder::Running {
                 silence = self.silence(began, heard.max(process.muttered()), now);
             }
-            // One that has closed its stdout and does not leave is not waited for.
-            let hangs = silent_since.is_some_and(|since| now > since + INTERRUPTED);
+            // One that has closed its stdout and does not leave is not waited for; one that has told its result may
+            // still have tasks in the background.
+            let has_ended = self.told.end.is_some() && heard.is_some_and(|heard| now > heard + LINGERING);
+            let hangs = has_ended || silent_since.is_some_and(|since| now > since + INTERRUPTED);
             let is_over = self.orders.is_cancelled() || silence.is_some() || hangs;
             ladder = self.step(ladder, is_over, &mut process, now);
+        }
+    }
+
+    /// What is said on a stdin that stays open: it may ask, and with its result it is hung up.
+    fn converse(&mut self, line: &[u8], process: &mut Process) {
+        if self.house.turn.prompt != Delivery::Conversation {
+            return;
+        }
+        if let Some(answer) = self.questions.hear(line, self.house, self.session) {
+            process.say(answer);
+        }
+        if self.told.end.is_some() {
+            process.hang_up();
+        }
+    }
+
+    fn pass_on_answers(&mut self, process: &Process) {
+        let answers = std::mem::take(&mut *self.orders.answers.lock().expect("nobody panics with it"));
+        for (id, result) in answers {
+            if let Some(decision) = self.questions.answer(id, &result) {
+                process.say(decision);
+            }
         }
     }
 
@@ -179,7 +222,10 @@ impl Turning<'_> {
         let wait = |usual: Duration| now + if self.orders.is_in_a_hurry() { HURRIED } else { usual };
         match ladder {
             Ladder::Running if is_over => {
-                process.signal(Signal::SIGINT);
+                match self.house.turn.prompt {
+                    Delivery::Conversation => process.say(conversation::interrupt()),
+                    _ => process.signal(Signal::SIGINT),
+                }
                 Ladder::Interrupted(wait(INTERRUPTED))
             }
             Ladder::Interrupted(until) if now > until.min(wait(INTERRUPTED)) => {
@@ -233,6 +279,7 @@ impl Turning<'_> {
     fn finish(mut self, end: End) {
         self.told.close_open_calls();
         self.tell();
+        self.questions.forget(self.house);
         if self.told.unknown > 0 {
             let (name, unknown) = (&self.session.name, self.told.unknown);
             log(format_args!("session {name}: {unknown} lines or events were not understood"));
