@@ -415,3 +415,21 @@ fn claude_is_interrupted_by_a_word_also_while_it_asks() {
     let stdin = fs::read_to_string(folder.path().join("stdin")).expect("it read");
     assert!(stdin.lines().last().is_some_and(|line| line.contains("interrupt")), "{stdin}");
 }
+
+#[test]
+fn the_models_that_a_cli_lists_are_offered() {
+    let folder = TempDir::new().expect("a folder");
+    stands_in(folder.path(), "opencode", "[ \"$1\" = models ] && printf 'a/one\\na/two\\n'");
+    let mut agent = Agent::start(folder.path(), &["opencode", "--model", "a/two"]);
+    let session = agent.session(folder.path());
+    agent.says(&request(900, "initialize", json!({ "protocolVersion": 1, "clientCapabilities": {} })));
+    let told = agent.sees("config_option_update");
+    let model = &told["configOptions"][0];
+    let options = model["options"].as_array().expect("options");
+    let values: Vec<Value> = options.iter().map(|option| option["value"].clone()).collect();
+    assert_eq!(json!(values), json!(["default", "a/one", "a/two"]));
+    assert_eq!(model["currentValue"], "a/two");
+    let option = json!({ "sessionId": session, "configId": "model", "type": "select", "value": "a/one" });
+    let set = agent.call("session/set_config_option", option);
+    assert_eq!(set["result"]["configOptions"][0]["currentValue"], "a/one");
+}

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::house::House;
+use super::house::{House, ask_for_models};
 use super::record::Entry;
 use super::session::Session;
 use super::{argv, shapes, turn};
@@ -63,7 +63,12 @@ impl Agent {
     ) -> Result<Option<Value>, Refusal> {
         Ok(Some(match method {
             "session/prompt" => return self.prompt(asker, read(params)?).map(|()| None),
-            "initialize" => json!(shapes::initialized(&self.house)),
+            "initialize" => {
+                if self.house.row.models.is_some() {
+                    ask_for_models(&self.house);
+                }
+                json!(shapes::initialized(&self.house))
+            }
             "session/new" => self.open_new(read(params)?)?,
             "session/load" => self.load(read(params)?)?,
             "session/resume" => self.resume(read(params)?)?,

@@ -8,13 +8,16 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
 
+use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Value, json};
 
 use super::record::{Entry, Record};
 use super::runtimes::{Runtime, Turn};
 use super::session::{News, Session};
-use super::{Options, log};
+use super::{Options, argv, log, shapes};
+use crate::detect::{self, Model};
 use crate::disk::Disk;
 use crate::listing::{Info, newest_first};
 use crate::name::Names;
@@ -35,6 +38,8 @@ pub(super) struct House {
     closing: Mutex<Vec<Arc<Session>>>,
     /// Requests to the client that are not yet answered, and the sessions that ask.
     asked: Mutex<HashMap<u64, Arc<Session>>>,
+    /// Models that the CLI lists. `None`: nobody has asked it yet.
+    models: Mutex<Option<Vec<Model>>>,
     /// `None`: sessions live as long as the process.
     disk: Option<Disk<Entry>>,
     names: Mutex<Names>,
@@ -48,8 +53,8 @@ impl House {
         let disk = folder.as_deref().map(|folder| Disk::open(folder, PREFIX)).transpose()?;
         let names = Mutex::new(Names::new(PREFIX));
         let (sessions, closing, asked) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let turns = AtomicU64::new(1);
-        Ok(House { row, turn, options, out, folder, sessions, closing, asked, disk, names, turns })
+        let (models, turns) = (Mutex::default(), AtomicU64::new(1));
+        Ok(House { row, turn, options, out, folder, sessions, closing, asked, models, disk, names, turns })
     }
 
     pub(super) fn program(&self) -> Result<PathBuf, String> {
@@ -62,6 +67,12 @@ impl House {
 
     pub(super) fn next_turn(&self) -> u64 {
         self.turns.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Names of models, and what people call them.
+    pub(super) fn models(&self) -> Vec<(String, String)> {
+        let models = self.models.lock().expect("nobody panics with it");
+        models.iter().flatten().map(|model| (model.id.clone(), model.name.clone())).collect()
     }
 
     /// Asks the client, and gives back the id under which the session's turn will hear the answer.
@@ -193,6 +204,29 @@ impl House {
             json!({ "code": -32603, "message": format!("{}: {message}", self.row.name), "data": data })
         }
     }
+}
+
+/// Asks the CLI for its models, once, on a thread of its own. Open sessions are told what came.
+pub(super) fn ask_for_models(house: &Arc<House>) {
+    let mut models = house.models.lock().expect("nobody panics with it");
+    if models.is_some() {
+        return;
+    }
+    *models = Some(Vec::new());
+    let house = house.clone();
+    let ask = move || {
+        let Ok(program) = house.program() else { return };
+        let mut listed = detect::listed(&house.row, &program);
+        listed.retain(|model| argv::is_model(&model.id) && model.id != shapes::USUAL);
+        *house.models.lock().expect("nobody panics with it") = Some(listed);
+        for session in house.everyone() {
+            let options = shapes::config_options(&house, &session.lock().record);
+            let update = acp::ConfigOptionUpdate::new(options);
+            house.out.update(&session.name, acp::SessionUpdate::ConfigOptionUpdate(update));
+        }
+    };
+    // Without the thread there is no list, and any name is still taken.
+    let _ = thread::Builder::new().name("models".to_owned()).spawn(ask);
 }
 
 /// Where sessions are kept unless the user says otherwise.

@@ -53,7 +53,10 @@ pub(super) fn config_options(house: &House, record: &Record) -> Vec<acp::Session
     let usual = choice(USUAL, "Default");
     let model = model_of(house, record).unwrap_or(USUAL);
     let mut models = vec![usual.clone()];
-    models.extend(Some(model).filter(|model| *model != USUAL).map(|model| choice(model, model)));
+    let listed = house.models();
+    models.extend(listed.iter().map(|(id, name)| choice(id, name)));
+    let is_new = model != USUAL && listed.iter().all(|(id, _)| id != model);
+    models.extend(is_new.then(|| choice(model, model)));
     let category = acp::SessionConfigOptionCategory::Model;
     options.push(select(MODEL_OPTION, "Model", model, models, category));
     if !house.row.efforts.is_empty() {

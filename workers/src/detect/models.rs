@@ -27,14 +27,17 @@ pub struct Model {
 
 pub(super) fn of(row: &Runtime, program: &Path) -> Option<Vec<Model>> {
     let models = match (&row.models, &row.acp) {
-        (Some(ModelsProbe { args, shape, stdin }), _) => {
-            let answer = ask(program, args, stdin, LIMIT);
-            read(*shape, &answer.stdout)
-        }
+        (Some(_), _) => listed(row, program),
         (None, Some(acp)) if acp.command.is_none() => over_acp(acp, program, &row.id)?,
         _ => return None,
     };
     Some(models).filter(|models| !models.is_empty())
+}
+
+/// Those of its own list, if it has one.
+pub(crate) fn listed(row: &Runtime, program: &Path) -> Vec<Model> {
+    let Some(ModelsProbe { args, shape, stdin }) = &row.models else { return Vec::new() };
+    read(*shape, &ask(program, args, stdin, LIMIT).stdout)
 }
 
 fn read(shape: ModelsShape, said: &str) -> Vec<Model> {
