@@ -7,6 +7,7 @@ every other step must pass.
 
 import json
 import pathlib
+import sys
 from dataclasses import dataclass, field
 from typing import Callable
 
@@ -148,6 +149,30 @@ def hermes_config(place):
     return {".hermes/config.yaml": f"model:\n  {model}\n"}
 
 
+def adapter(runtime, program, *arguments):
+    """The bus's own adapter around a CLI that is installed there."""
+
+    def command(place):
+        state = ["--state", str(place.home / "state")]
+        return ["@bus", "agent", "cli", "--runtime", runtime, "--program", str(program()), *arguments, *state]
+
+    return command
+
+
+def claude_program():
+    """The CLI that its ACP adapter brings along."""
+    return install.npm("claude") / "@anthropic-ai" / f"claude-agent-sdk-{sys.platform}-{install.MACHINE}" / "claude"
+
+
+def claude_env(place):
+    return {
+        "ANTHROPIC_BASE_URL": place.model(),
+        "ANTHROPIC_API_KEY": "fake",
+        "ANTHROPIC_MODEL": "fake-model",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    }
+
+
 # For agents that send even loopback requests through a proxy.
 UNPROXIED = {name: "" for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")}
 USAGE = {"yopo": "yopo 11.0.0 does not know usage_update, which this agent sends"}
@@ -274,14 +299,15 @@ AGENTS = [
         tier=2,
         pin=install.PINS["npm"]["claude"],
         command=node_program("claude", "claude-agent-acp"),
-        env=new_node(
-            lambda place: {
-                "ANTHROPIC_BASE_URL": place.model(),
-                "ANTHROPIC_API_KEY": "fake",
-                "ANTHROPIC_MODEL": "fake-model",
-                "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-            }
-        ),
+        env=new_node(claude_env),
+    ),
+    Agent(
+        name="cli-claude",
+        not_with=FOLDER,
+        tier=2,
+        pin="stdio-bus agent cli, the claude of " + install.PINS["npm"]["claude"],
+        command=adapter("claude", claude_program),
+        env=claude_env,
     ),
     Agent(
         name="codex",
