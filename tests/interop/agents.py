@@ -177,6 +177,8 @@ def claude_env(place):
 UNPROXIED = {name: "" for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")}
 USAGE = {"yopo": "yopo 11.0.0 does not know usage_update, which this agent sends"}
 FOLDER = {"yopo": "yopo 11.0.0 names the folder \".\", and this agent wants an absolute one"}
+ONE_PROCESS = "one process a prompt has no way to ask"
+WHOLE = {"permission": ONE_PROCESS, "cancel": "prints a message only when it is whole, so no turn can be cut after its first word"}
 INSTANT = "answers at once, so there is no turn to cut short"
 
 AGENTS = [
@@ -308,6 +310,30 @@ AGENTS = [
         pin="stdio-bus agent cli, the claude of " + install.PINS["npm"]["claude"],
         command=adapter("claude", claude_program),
         env=claude_env,
+    ),
+    Agent(
+        name="cli-codex",
+        not_with=FOLDER,
+        tier=2,
+        pin="stdio-bus agent cli, the codex of " + install.PINS["npm"]["codex"],
+        command=adapter("codex", lambda: install.npm("codex") / ".bin/codex", "--mode", "full-access"),
+        env=new_node(codex_env),
+        files=codex_config("never"),
+        cannot=WHOLE,
+    ),
+    Agent(
+        name="cli-qwen",
+        not_with=FOLDER,
+        tier=2,
+        pin="stdio-bus agent cli, " + install.PINS["npm"]["qwen"],
+        command=adapter("qwen", lambda: install.npm("qwen") / ".bin/qwen"),
+        env=lambda place: {
+            "OPENAI_API_KEY": "fake",
+            "OPENAI_BASE_URL": place.model("/v1"),
+            "OPENAI_MODEL": "fake-model",
+            **UNPROXIED,
+        },
+        cannot={"permission": ONE_PROCESS},
     ),
     Agent(
         name="codex",
