@@ -33,8 +33,8 @@ Examples:
 The configuration is --config PATH, else $STDIO_BUS_CONFIG, else ./bus.json. The smallest one:
   {\"pools\": [{\"id\": \"echo\", \"command\": \"stdio-bus\", \"args\": [\"agent\", \"echo\"]}]}
 
-Exit codes: 0 clean, 1 failure, 2 bad usage, 69 no bus answers, 70 the loop could not go on, 75 another bus
-has the socket, 77 the bus refuses the token, 78 bad configuration.";
+Exit codes: 0 clean, 1 failure, 2 bad usage, 69 no bus answers, 70 the loop could not go on,
+75 another bus has the socket, 77 the bus refuses the token, 78 bad configuration.";
 
 /// Many clients, few agent processes: a bus for agents that speak JSON-RPC on stdio.
 #[derive(Parser)]
