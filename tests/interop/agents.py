@@ -41,6 +41,8 @@ class Agent:
     cannot: dict = field(default_factory=dict)
     not_with: dict = field(default_factory=dict)
     """Programs that cannot talk to this agent even without a bus, with the reason."""
+    hands: bool = False
+    """Whether its tools are the client's hands, so that it has none where the client offers none."""
     second: bool = False
     """Whether it also speaks the second version of ACP."""
 
@@ -243,6 +245,7 @@ AGENTS = [
         name="openai",
         tier=1,
         pin="stdio-bus agent openai",
+        hands=True,
         command=lambda place: ["@bus", "agent", "openai", "--state", str(place.home / "state")],
         env=lambda place: {
             "OPENAI_API_KEY": "fake",

@@ -39,7 +39,7 @@ def plain(stage):
 
 def tool(stage):
     """a tool is used with --allow, and each call that starts ends in its turn"""
-    ended, envelopes = stage.ends("--allow", stage.agent.permission or stage.agent.tool)
+    ended, envelopes = stage.ends("--allow", stage.hands, stage.agent.permission or stage.agent.tool)
     expect(ended == 0, f"exit code {ended}: {stage.complaints()}")
     started = [one["ev"]["call"] for one in envelopes if one["ev"]["t"] == "tool-call-start"]
     finished = [one["ev"]["call"] for one in envelopes if one["ev"]["t"] == "tool-call-end"]
@@ -50,7 +50,7 @@ def tool(stage):
 
 def refused(stage):
     """where nobody can be asked a permission is refused, which the exit code tells"""
-    ended, envelopes = stage.ends(None, stage.agent.permission or stage.agent.tool)
+    ended, envelopes = stage.ends(stage.hands, stage.agent.permission or stage.agent.tool)
     expect(ended == 5, f"exit code {ended}: {stage.complaints()}")
     expect(not (stage.work / "proof.txt").exists(), "the tool was used all the same")
     expect(any(one["ev"]["t"] == "service" for one in envelopes), "nothing was said about it")
@@ -78,6 +78,7 @@ class Stage:
 
     def __init__(self, agent, binary, run, model, step):
         self.agent, self.run, self.step = agent, run, step
+        self.hands = "--hands" if agent.hands else None
         self.folder = run / f"{agent.name}-runner" / step
         self.home, self.work = self.folder / "home", self.folder / "work"
         self.output = self.folder / "envelopes"
