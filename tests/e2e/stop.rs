@@ -103,8 +103,8 @@ fn after_a_kill_of_the_bus_nothing_is_left_within_two_seconds() {
     bus.exit_status();
 }
 
-#[test]
 #[cfg(target_os = "linux")]
+#[test]
 fn a_child_that_left_its_group_ends_with_the_bus_all_the_same() {
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         let mut bus = Bus::start(one_pool(1));

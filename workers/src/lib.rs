@@ -8,6 +8,7 @@ mod name;
 mod out;
 mod ready;
 mod rpc;
+mod signals;
 mod stamp;
 
 pub mod cli;

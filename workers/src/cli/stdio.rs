@@ -4,22 +4,19 @@
 //! turns answered as cancelled, and the process leaves.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::process::{self, ExitCode};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
-
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::low_level;
 
 use super::agent::Agent;
 use super::house::House;
 use super::{Options, argv, log, runtimes};
 use crate::out::Out;
 use crate::ready::each_line;
+use crate::signals::on_signal;
 
 /// For the ends of those that run. Whoever started us waits longer than that.
 const GRACE: Duration = Duration::from_secs(4);
@@ -57,25 +54,11 @@ fn start(options: Options) -> Result<(), String> {
     let mut stdin = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(words)?);
     let stdout = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(words)?);
     let house = Arc::new(House::new(row, turn, options, Out::new(stdout)).map_err(words)?);
-    heed_signals(house.clone()).map_err(words)?;
+    let stops = house.clone();
+    on_signal(move || leave(&stops)).map_err(words)?;
     let agent = Agent::new(house.clone());
     each_line(&mut stdin, |line| agent.line(line)).map_err(words)?;
     leave(&house)
-}
-
-/// On a thread of its own: the main one may be held up by a client that does not read.
-fn heed_signals(house: Arc<House>) -> io::Result<()> {
-    let (mut bell, rope) = UnixStream::pair()?;
-    for signal in [SIGTERM, SIGINT] {
-        low_level::pipe::register(signal, rope.try_clone()?)?;
-    }
-    let heed = move || {
-        if bell.read(&mut [0]).is_ok_and(|count| count > 0) {
-            leave(&house);
-        }
-    };
-    thread::Builder::new().name("signals".to_owned()).spawn(heed)?;
-    Ok(())
 }
 
 fn leave(house: &House) -> ! {

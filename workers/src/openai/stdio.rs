@@ -4,16 +4,12 @@
 //! process is gone within a second whatever still hangs.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::process::{self, ExitCode};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
-
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::low_level;
 
 use super::agent::Agent;
 use super::config::Config;
@@ -21,6 +17,7 @@ use super::house::{House, usual_folder};
 use super::{Options, log};
 use crate::out::Out;
 use crate::ready::each_line;
+use crate::signals::on_signal;
 
 /// For the last words of those that run.
 const GRACE: Duration = Duration::from_millis(500);
@@ -46,25 +43,11 @@ fn start(config: Config, options: Options, folder: Option<&std::path::Path>) -> 
     let mut stdin = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let house = Arc::new(House::new(config, options, folder, Out::new(stdout))?);
-    heed_signals(house.clone())?;
+    let stops = house.clone();
+    on_signal(move || leave(&stops))?;
     let agent = Agent::new(house.clone());
     each_line(&mut stdin, |line| agent.line(line))?;
     leave(&house)
-}
-
-/// On a thread of its own: the main one may be held up by a client that does not read.
-fn heed_signals(house: Arc<House>) -> io::Result<()> {
-    let (mut bell, rope) = UnixStream::pair()?;
-    for signal in [SIGTERM, SIGINT] {
-        low_level::pipe::register(signal, rope.try_clone()?)?;
-    }
-    let heed = move || {
-        if bell.read(&mut [0]).is_ok_and(|count| count > 0) {
-            leave(&house);
-        }
-    };
-    thread::Builder::new().name("signals".to_owned()).spawn(heed)?;
-    Ok(())
 }
 
 fn leave(house: &House) -> ! {
