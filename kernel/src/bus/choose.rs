@@ -69,14 +69,36 @@ impl Bus {
     /// A worker that speaks the client's handshake, or will. It may not be ready yet; lines for it wait.
     pub(super) fn choose(&mut self, link: Link, pool_id: PoolId, need: Need) -> Result<WorkerId, Refusal> {
         let Some(client) = self.clients.get(link.0) else { return Err(Refusal::client_gone()) };
-        let handshake = client.handshake.clone();
         let Some(pool) = self.pools.get(pool_id) else { return Err(self.unknown_pool(None)) };
-        let config = pool.config.clone();
+        let dedicated = pool.config.mode == Mode::Dedicated;
+        let chosen = self.fitting(link, client, pool_id, need);
+        let Some(chosen) = chosen.or_else(|| self.make_place(link, pool_id, need)) else {
+            return Err(self.nobody(pool_id));
+        };
+        let Some(worker) = self.workers.get_mut(chosen.0) else { return Ok(chosen) };
+        worker.joined.insert(link);
+        worker.idle_since = None;
+        if dedicated {
+            worker.belongs_to = Some(link);
+        }
+        if matches!(worker.speech, Speech::Fresh)
+            && let Some(client) = self.clients.get(link.0)
+        {
+            let handshake = client.handshake.clone();
+            self.assign(chosen, &handshake);
+        }
+        Ok(chosen)
+    }
+
+    /// One that can be taken as it is.
+    fn fitting(&self, link: Link, client: &Client, pool_id: PoolId, need: Need) -> Option<WorkerId> {
+        let config = &self.pools.get(pool_id)?.config;
+        let handshake = &*client.handshake;
         let plain = handshake.is_plain();
         let dedicated = config.mode == Mode::Dedicated;
         let usable = |worker: &Worker| {
             !worker.retiring
-                && worker.can_speak(&handshake)
+                && worker.can_speak(handshake)
                 && (need == Need::Request
                     || worker.open_sessions() + self.calls.opens(worker.party) < config.max_sessions as usize)
                 && (!dedicated || worker.belongs_to == Some(link))
@@ -85,28 +107,23 @@ impl Bus {
             dedicated
                 && worker.belongs_to.is_none()
                 && worker.joined.is_empty()
-                && worker.can_speak(&handshake)
+                && worker.can_speak(handshake)
                 && !worker.retiring
         };
-        let chosen = self
-            .least(pool_id, need, plain, |worker| worker.life.is_up() && usable(worker))
+        self.least(pool_id, need, plain, |worker| worker.life.is_up() && usable(worker))
             .or_else(|| self.least(pool_id, need, plain, |worker| worker.life.is_coming() && usable(worker)))
             .or_else(|| self.least(pool_id, need, plain, |worker| worker.life.is_up() && free(worker)))
             .or_else(|| self.least(pool_id, need, plain, |worker| worker.life.is_coming() && free(worker)))
-            .or_else(|| self.grow(pool_id))
-            .or_else(|| self.make_room(pool_id, need, &handshake).filter(|_| !dedicated))
+    }
+
+    /// A new worker, or one that something had to give way for.
+    fn make_place(&mut self, link: Link, pool_id: PoolId, need: Need) -> Option<WorkerId> {
+        let handshake = self.clients.get(link.0)?.handshake.clone();
+        let shared = self.pools.get(pool_id)?.config.mode == Mode::Shared;
+        self.grow(pool_id)
+            .or_else(|| self.make_room(pool_id, need, &handshake).filter(|_| shared))
             .or_else(|| self.replace_idle(pool_id, link, &handshake))
-            .or_else(|| self.replace_kept(pool_id, &handshake));
-        let Some(chosen) = chosen else { return Err(self.nobody(pool_id)) };
-        if let Some(worker) = self.workers.get_mut(chosen.0) {
-            worker.joined.insert(link);
-            worker.idle_since = None;
-            if dedicated {
-                worker.belongs_to = Some(link);
-            }
-        }
-        self.assign(chosen, &handshake);
-        Ok(chosen)
+            .or_else(|| self.replace_kept(pool_id, &handshake))
     }
 
     fn least(

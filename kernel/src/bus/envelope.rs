@@ -10,7 +10,7 @@ use std::fmt;
 use memchr::memchr;
 
 pub(crate) use super::json::Span;
-use super::json::{DEPTH_MAX, Reader, Stop, is_string_or_number, is_token};
+use super::json::{DEPTH_MAX, Key, Reader, Stop, is_string_or_number, is_token};
 use super::skim::Skim;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,6 +215,36 @@ impl Place {
         }
     }
 
+    /// The field that is spelled so here. One comparison with a constant each, which needs no call.
+    #[inline]
+    fn field(self, key: &[u8]) -> Option<Field> {
+        Some(match self {
+            Place::Top => match key {
+                b"jsonrpc" => Field::Jsonrpc,
+                b"id" => Field::Id,
+                b"method" => Field::Method,
+                b"params" => Field::Params,
+                b"result" => Field::Result,
+                b"error" => Field::Error,
+                b"sessionId" => Field::TopSession,
+                b"pool" => Field::Pool,
+                _ => return None,
+            },
+            Place::Params => match key {
+                b"sessionId" => Field::Session,
+                b"requestId" => Field::Request,
+                b"elicitationId" => Field::Elicitation,
+                b"_meta" => Field::Meta,
+                b"update" => Field::Update,
+                _ => return None,
+            },
+            Place::Meta if key == b"bus/pool" => Field::MetaPool,
+            Place::Update if key == b"sessionId" => Field::Child,
+            Place::Result if key == b"sessionId" => Field::ResultSession,
+            Place::Meta | Place::Update | Place::Result => return None,
+        })
+    }
+
     fn fields(self) -> &'static [(Field, &'static str)] {
         match self {
             Place::Top => &FIELDS[..8],
@@ -253,13 +283,21 @@ struct Scanner<'a> {
     seen: u16,
     /// The value of each field that was seen. Blank for an id that was there twice.
     spans: [Span; FIELDS.len()],
+    /// The first byte of each value, which tells its type. NUL where there is none.
+    firsts: [u8; FIELDS.len()],
     /// The first fault that does not end the walk.
     fault: Option<Fault>,
 }
 
 impl<'a> Scanner<'a> {
     fn new(line: &'a [u8]) -> Self {
-        Scanner { reader: Reader::new(line), seen: 0, spans: [Span::default(); FIELDS.len()], fault: None }
+        Scanner {
+            reader: Reader::new(line),
+            seen: 0,
+            spans: [Span::default(); FIELDS.len()],
+            firsts: [0; FIELDS.len()],
+            fault: None,
+        }
     }
 
     /// From the first byte to the last.
@@ -272,57 +310,70 @@ impl<'a> Scanner<'a> {
         self.reader.at += 1;
         let mut place = Place::Top;
         // Nothing of the object was read but its brace.
-        let mut fresh = true;
+        let mut fresh = !self.opens_as_usual();
         loop {
-            match self.reader.past_space() {
-                b'}' => {
-                    self.reader.at += 1;
-                    let Some((parent, field)) = place.around() else { return self.reader.end() };
-                    self.spans[field as usize].end = self.reader.at as u32;
-                    place = parent;
-                    fresh = false;
-                }
-                b',' if !fresh => {
-                    self.reader.at += 1;
-                    self.reader.past_space();
-                    fresh = self.member(&mut place)?;
-                }
-                _ if fresh => fresh = self.member(&mut place)?,
-                _ => return Err(Stop::Syntax),
+            let next = self.reader.past_space();
+            if next == b'}' {
+                self.reader.at += 1;
+                let Some((parent, field)) = place.around() else { return self.reader.end() };
+                self.spans[field as usize].end = self.reader.at as u32;
+                place = parent;
+                fresh = false;
+                continue;
             }
+            if !fresh {
+                if next != b',' {
+                    return Err(Stop::Syntax);
+                }
+                self.reader.at += 1;
+                self.reader.past_space();
+            }
+            fresh = self.member(&mut place)?;
         }
     }
 
+    /// Most lines begin with the same bytes, which need not be taken apart each time.
+    #[inline]
+    fn opens_as_usual(&mut self) -> bool {
+        const OPENING: &[u8] = br#"{"jsonrpc":"2.0""#;
+        const VERSION_BYTES: usize = r#""2.0""#.len();
+        let usual = self.reader.line.starts_with(OPENING);
+        if usual {
+            self.reader.at = OPENING.len();
+            self.seen = 1 << Field::Jsonrpc as usize;
+            self.firsts[Field::Jsonrpc as usize] = b'"';
+            self.spans[Field::Jsonrpc as usize] = Span::new(OPENING.len() - VERSION_BYTES, OPENING.len());
+        }
+        usual
+    }
+
     /// A key and its value; or only the brace of the value, if that is a place to step into: then true.
+    #[inline]
     fn member(&mut self, place: &mut Place) -> Result<bool, Stop> {
         let key = self.reader.key()?;
         let start = self.reader.at;
-        let Some(field) = self.note(*place, key) else {
-            self.reader.value(place.depth())?;
-            return Ok(false);
-        };
-        if let Some(inner) = Place::inside(field)
-            && self.reader.peek() == b'{'
-        {
-            self.reader.at += 1;
+        let field = self.note(*place, key);
+        if let Some(field) = field {
+            let first = self.reader.peek();
+            self.firsts[field as usize] = first;
             self.spans[field as usize] = Span::new(start, start);
-            *place = inner;
-            return Ok(true);
+            if let Some(inner) = Place::inside(field).filter(|_| first == b'{') {
+                self.reader.at += 1;
+                *place = inner;
+                return Ok(true);
+            }
         }
         self.reader.value(place.depth())?;
-        self.spans[field as usize] = Span::new(start, self.reader.at);
+        if let Some(field) = field {
+            self.spans[field as usize].end = self.reader.at as u32;
+        }
         Ok(false)
     }
 
     /// The field that this key names, the first time it does.
-    fn note(&mut self, place: Place, key: Span) -> Option<Field> {
-        // Without its quotes.
-        let key = &self.reader.line[key.start as usize + 1..key.end as usize - 1];
-        let fields = place.fields();
-        // The first byte tells most names apart, and spares the call of a comparison.
-        let is_key = |name: &[u8]| name.len() == key.len() && name[0] == key[0] && name == key;
-        let Some(&(field, _)) = fields.iter().find(|(_, name)| is_key(name.as_bytes())) else {
-            let field = disguised(fields, key)?;
+    fn note(&mut self, place: Place, key: Key<'_>) -> Option<Field> {
+        let Some(field) = place.field(key.name) else {
+            let field = disguised(place.fields(), &key)?;
             self.fault.get_or_insert(Fault::EscapedKey(field));
             return None;
         };
@@ -331,6 +382,7 @@ impl<'a> Scanner<'a> {
             self.fault.get_or_insert(Fault::DuplicateKey(field));
             if field == Field::Id {
                 self.spans[Field::Id as usize] = Span::default();
+                self.firsts[Field::Id as usize] = 0;
             }
             return None;
         }
@@ -413,9 +465,8 @@ impl<'a> Scanner<'a> {
         self.has(field).then(|| self.spans[field as usize])
     }
 
-    /// The first byte of the value, which tells its type.
     fn first(&self, field: Field) -> Option<u8> {
-        self.span(field)?.of(self.reader.line).first().copied()
+        Some(self.firsts[field as usize]).filter(|first| *first != 0)
     }
 
     fn text(&self, field: Field) -> Option<Span> {
@@ -432,15 +483,15 @@ impl<'a> Scanner<'a> {
 }
 
 /// The field that a decoder may take this key for, though it is not spelled like it.
-fn disguised(fields: &[(Field, &str)], key: &[u8]) -> Option<Field> {
+fn disguised(fields: &[(Field, &str)], key: &Key<'_>) -> Option<Field> {
     let folds_to =
         |folded: &[u8]| fields.iter().find(|(_, name)| name.as_bytes().eq_ignore_ascii_case(folded));
-    if !key.iter().any(|&byte| byte == b'\\' || !byte.is_ascii()) {
-        return folds_to(key).map(|&(field, _)| field);
+    if key.plain {
+        return folds_to(key.name).map(|&(field, _)| field);
     }
     let mut folded = [0; NAME_BYTES_MAX];
     let mut folded_bytes = 0;
-    let mut chars = std::str::from_utf8(key).ok()?.chars();
+    let mut chars = std::str::from_utf8(key.name).ok()?.chars();
     while let Some(char) = chars.next() {
         let char = if char == '\\' { unescaped(&mut chars)? } else { char };
         let folded_char = match char {

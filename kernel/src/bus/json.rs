@@ -3,6 +3,7 @@
 //! No allocation, no recursion. Knows strings, numbers and brackets, and nothing of what is in them.
 
 use memchr::memchr2;
+use wide::u8x16;
 
 /// Brackets inside brackets; one bit each in the reader's stack.
 pub(super) const DEPTH_MAX: usize = 1024;
@@ -35,6 +36,15 @@ pub(super) fn is_string_or_number(first: u8) -> bool {
     matches!(first, b'"' | b'-' | b'0'..=b'9')
 }
 
+pub(super) struct Key<'a> {
+    /// With its quotes.
+    pub(super) token: &'a [u8],
+    /// What stands between them.
+    pub(super) name: &'a [u8],
+    /// It is ASCII without escapes. False: it may not be.
+    pub(super) plain: bool,
+}
+
 /// What ends a walk, at the reader's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
@@ -60,11 +70,22 @@ impl<'a> Reader<'a> {
     }
 
     /// Any value, without looking into it. `around` brackets are open already.
+    #[inline(always)]
     pub(super) fn value(&mut self, around: usize) -> Result<(), Stop> {
+        match self.past_space() {
+            b'"' => self.string().map(|_| ()),
+            _ => self.any_value(around),
+        }
+    }
+
+    #[inline(never)]
+    fn any_value(&mut self, around: usize) -> Result<(), Stop> {
         let mut depth = around;
         loop {
             match self.past_space() {
-                b'"' => self.string()?,
+                b'"' => {
+                    self.string()?;
+                }
                 b'-' | b'0'..=b'9' => self.number()?,
                 b't' => self.word(b"true")?,
                 b'f' => self.word(b"false")?,
@@ -116,32 +137,53 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A key and its colon, up to the value. The span is that of the key with its quotes.
-    pub(super) fn key(&mut self) -> Result<Span, Stop> {
+    /// A key and its colon, up to the value.
+    #[inline(always)]
+    pub(super) fn key(&mut self) -> Result<Key<'a>, Stop> {
         let start = self.at;
         if self.peek() != b'"' {
             return Err(Stop::Syntax);
         }
-        self.string()?;
-        let key = Span::new(start, self.at);
+        let plain = self.string()?;
+        let token = &self.line[start..self.at];
+        let name = &self.line[start + 1..self.at - 1];
         if self.past_space() != b':' {
             return Err(Stop::Syntax);
         }
         self.at += 1;
         self.past_space();
-        Ok(key)
+        Ok(Key { token, name, plain })
     }
 
-    /// From its opening quote to behind the closing one.
-    fn string(&mut self) -> Result<(), Stop> {
+    /// From its opening quote to behind the closing one. True: it is ASCII without escapes; false: it may not be.
+    #[inline(always)]
+    fn string(&mut self) -> Result<bool, Stop> {
+        let start = self.at + 1;
+        // Most strings end within a block.
+        if let Some(block) = self.line.get(start..).and_then(<[u8]>::first_chunk) {
+            let bytes = u8x16::new(*block);
+            let end = marks(bytes).trailing_zeros() as usize;
+            if block.get(end) == Some(&b'"') {
+                let plain = bytes.to_bitmask() == 0;
+                self.at = start + end + 1;
+                self.beyond_ascii |= !plain;
+                return Ok(plain);
+            }
+        }
+        self.long_string()
+    }
+
+    /// The same for any string.
+    #[inline(never)]
+    fn long_string(&mut self) -> Result<bool, Stop> {
         // Kept out of `self` on the way, where they would be stored and loaded again at each step.
-        let mut at = self.at + 1;
         let mut bits = 0;
-        at = plain_end(self.line, at, &mut bits);
+        let mut at = plain_end(self.line, self.at + 1, &mut bits);
+        let mut plain = true;
         'stretch: loop {
             match self.line.get(at) {
                 Some(b'"') => break,
-                Some(b'\\') => {}
+                Some(b'\\') => plain = false,
                 _ => return self.fail(at),
             }
             match self.line.get(at + 1) {
@@ -154,18 +196,18 @@ impl<'a> Reader<'a> {
                 if is_mark(byte) {
                     continue 'stretch;
                 }
-                bits |= byte as u64;
+                bits |= u32::from(!byte.is_ascii());
                 at += 1;
             }
             at = plain_end(self.line, at, &mut bits);
         }
         self.at = at + 1;
-        self.beyond_ascii |= bits & HIGH_BITS != 0;
-        Ok(())
+        self.beyond_ascii |= bits != 0;
+        Ok(plain && bits == 0)
     }
 
     #[cold]
-    fn fail(&mut self, at: usize) -> Result<(), Stop> {
+    fn fail(&mut self, at: usize) -> Result<bool, Stop> {
         self.at = at;
         Err(Stop::Syntax)
     }
@@ -243,40 +285,58 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// How far a string is read byte by byte, and then by words, before memchr takes over.
+/// How far a string is read byte by byte, and then by blocks, before memchr takes over.
 const NEAR_BYTES: usize = 4;
-const NEAR_WORDS: usize = 8;
+const NEAR_BLOCKS: usize = 8;
 /// A part of the first-level cache.
 pub(super) const BLOCK_BYTES: usize = 4 * 1024;
-const ONES: u64 = 0x0101_0101_0101_0101;
-const HIGH_BITS: u64 = ONES * 0x80;
 
-/// The place of the next quote, backslash or control byte of a string, or the end of the line. All bits
-/// on the way, and maybe some behind it, are added to `bits`.
+/// The place of the next quote, backslash or control byte of a string, or the end of the line. `bits` is no longer
+/// zero if a byte on the way, or one near it, is beyond ASCII.
 #[inline]
-fn plain_end(line: &[u8], mut at: usize, bits: &mut u64) -> usize {
-    let (words, tail) = line[at..].as_chunks::<8>();
-    // Most stretches are short, and starting up memchr costs as much as some words.
-    for word in words.iter().take(NEAR_WORDS) {
-        let word = u64::from_le_bytes(*word);
-        *bits |= word;
-        let marks = marks(word);
+fn plain_end(line: &[u8], mut at: usize, bits: &mut u32) -> usize {
+    let (blocks, tail) = line[at..].as_chunks();
+    let near = &blocks[..blocks.len().min(NEAR_BLOCKS)];
+    let mut seen = u8x16::ZERO;
+    // Most stretches are short, and starting up memchr costs as much as some blocks.
+    for block in near {
+        let bytes = u8x16::new(*block);
+        seen |= bytes;
+        let marks = marks(bytes);
         if marks != 0 {
-            return at + marks.trailing_zeros() as usize / 8;
+            *bits |= seen.to_bitmask();
+            return at + marks.trailing_zeros() as usize;
         }
-        at += 8;
+        at += block.len();
     }
-    if words.len() > NEAR_WORDS {
+    *bits |= seen.to_bitmask();
+    if blocks.len() > NEAR_BLOCKS {
         return far_plain_end(line, at, bits);
     }
-    for &byte in tail {
-        if is_mark(byte) {
-            break;
-        }
-        *bits |= byte as u64;
-        at += 1;
-    }
-    at
+    // The last bytes of the line are looked at as a whole block, with some that were looked at already.
+    let Some(block) = line.last_chunk() else { return near_plain_end(line, at, bits) };
+    let bytes = u8x16::new(*block);
+    *bits |= bytes.to_bitmask();
+    let behind = (marks(bytes) >> (block.len() - tail.len())).trailing_zeros() as usize;
+    at + behind.min(tail.len())
+}
+
+/// A bit for each byte that `is_mark`.
+#[inline]
+fn marks(bytes: u8x16) -> u32 {
+    let quotes = bytes.simd_eq(u8x16::splat(b'"'));
+    let backslashes = bytes.simd_eq(u8x16::splat(b'\\'));
+    let controls = bytes.simd_eq(bytes.min(u8x16::splat(b' ' - 1)));
+    (quotes | backslashes | controls).to_bitmask()
+}
+
+/// `plain_end` of a line that is shorter than a block.
+fn near_plain_end(line: &[u8], at: usize, bits: &mut u32) -> usize {
+    let plain = line[at..].iter().take_while(|byte| !is_mark(**byte));
+    plain.fold(at, |at, byte| {
+        *bits |= u32::from(!byte.is_ascii());
+        at + 1
+    })
 }
 
 fn is_mark(byte: u8) -> bool {
@@ -287,23 +347,14 @@ fn is_hex(digits: Option<&[u8]>) -> bool {
     digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// The high bit of each byte that `is_mark`. Exact for the lowest of them; above
-/// it a borrow can mark others.
-fn marks(word: u64) -> u64 {
-    let control = word.wrapping_sub(ONES * b' ' as u64);
-    let quote = (word ^ (ONES * b'"' as u64)).wrapping_sub(ONES);
-    let backslash = (word ^ (ONES * b'\\' as u64)).wrapping_sub(ONES);
-    (control | quote | backslash) & !word & HIGH_BITS
-}
-
 /// `plain_end` over a long stretch. In blocks, so that the second look at a block finds it in the cache.
 #[inline(never)]
-fn far_plain_end(line: &[u8], mut at: usize, bits: &mut u64) -> usize {
+fn far_plain_end(line: &[u8], mut at: usize, bits: &mut u32) -> usize {
     for block in line[at..].chunks(BLOCK_BYTES) {
         let mark = memchr2(b'"', b'\\', block);
         let plain = &block[..mark.unwrap_or(block.len())];
         if !is_printable(plain) {
-            *bits |= plain.iter().fold(0, |all, byte| all | byte) as u64;
+            *bits |= u32::from(!plain.is_ascii());
             if plain.iter().fold(u8::MAX, |low, byte| low.min(*byte)) < b' ' {
                 return at + plain.iter().position(|&byte| byte < b' ').unwrap_or(0);
             }

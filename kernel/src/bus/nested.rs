@@ -71,16 +71,16 @@ fn text(line: &[u8], object: Option<Span>, key: &[u8]) -> Option<Span> {
 fn member(line: &[u8], object: Option<Span>, key: &[u8]) -> Option<Span> {
     let mut found = None;
     for_each_in(line, object?, b'{', |name, value| {
-        if *canonical(name.of(line)) == *key {
+        if *canonical(name) == *key {
             found = Some(value);
         }
     });
     found
 }
 
-/// Each element, or key and value, of a value that was validated before. Does nothing if it does not begin
+/// Each element, or key with its quotes and value, of a value that was validated before. Does nothing if it does not begin
 /// with this bracket.
-fn for_each_in(line: &[u8], value: Span, bracket: u8, mut each: impl FnMut(Span, Span)) {
+fn for_each_in(line: &[u8], value: Span, bracket: u8, mut each: impl FnMut(&[u8], Span)) {
     // Cut at its end, so that what follows it in the line is not looked at.
     let mut reader = Reader::new(&line[..value.end as usize]);
     reader.at = value.start as usize;
@@ -89,10 +89,10 @@ fn for_each_in(line: &[u8], value: Span, bracket: u8, mut each: impl FnMut(Span,
     }
     reader.at += 1;
     while !matches!(reader.past_space(), b'}' | b']' | 0) {
-        let mut name = Span::default();
+        let mut name: &[u8] = b"";
         if bracket == b'{' {
-            let Ok(span) = reader.key() else { return };
-            name = span;
+            let Ok(key) = reader.key() else { return };
+            name = key.token;
         }
         let start = reader.at;
         if reader.value(0).is_err() {

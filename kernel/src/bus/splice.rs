@@ -56,25 +56,20 @@ pub(super) fn splice<'a>(out: &mut Vec<u8>, line: &[u8], cuts: impl Iterator<Ite
 /// A number as it stands in a line.
 pub(super) struct Decimal {
     digits: [u8; 20],
-    start: usize,
+    length: usize,
 }
 
 impl Decimal {
-    pub(super) fn of(mut number: u64) -> Decimal {
+    pub(super) fn of(number: u64) -> Decimal {
+        let mut buffer = itoa::Buffer::new();
+        let spelled = buffer.format(number).as_bytes();
         let mut digits = [0; 20];
-        let mut start = digits.len();
-        loop {
-            start -= 1;
-            digits[start] = b'0' + (number % 10) as u8;
-            number /= 10;
-            if number == 0 {
-                return Decimal { digits, start };
-            }
-        }
+        digits[..spelled.len()].copy_from_slice(spelled);
+        Decimal { digits, length: spelled.len() }
     }
 
     pub(super) fn as_bytes(&self) -> &[u8] {
-        &self.digits[self.start..]
+        &self.digits[..self.length]
     }
 
     /// The number spelled so, if it is spelled as `of` would.
