@@ -20,9 +20,18 @@ const KEYS: &str = "jsonrpc id method params result error sessionId pool request
 const ODD_KEYS: &str = r#"ID \u0069d i\u0064x Method PARAMS re\u0073ult ſessionId \u017fessionID sessionid POOL
     bus\/pool Update \ud800 a\"b\\ é id\n"#;
 const SCALARS: &str = r#"1|0|-0.5e+3|1e999|12345678901234567890|null|true|false|""|"abc"|"é😀"|"\ud800\u0041"|"{\\"|
-    "a \"quoted\" word\n"|
-    "a text that goes on for more than the sixty-four bytes that are read by words, to meet memchr as well"|
-    "a text of that length with an accént, and an escape \t behind it, before it comes to its end at last""#;
+    "a \"quoted\" word\n""#;
+/// Longer than what is looked at block by block, to meet memchr as well.
+const LONG_SCALARS: [&str; 2] = [
+    concat!(
+        r#""a text that goes on for more than the hundred and twenty-eight bytes that are looked at in blocks of "#,
+        r#"sixteen each, so that it comes to meet what is behind them""#
+    ),
+    concat!(
+        r#""a text of about that length with an accént, and, long before it has come to its end, and some way "#,
+        r#"behind that, but not quite among the last of its words, an escape \t as well""#
+    ),
+];
 const METHODS: [&str; 4] = ["session/prompt", "session/update", "$/cancel_request", "m"];
 const NOISE: &[u8] = b"\"\\{}[]:,0-.eEu+ntf \t\n\0\x1f\x7f\xc3\xa9\xff";
 
@@ -32,7 +41,7 @@ impl Lines {
             state: seed,
             keys: KEYS.split_whitespace().collect(),
             odd_keys: ODD_KEYS.split_whitespace().collect(),
-            scalars: SCALARS.split('|').map(str::trim).collect(),
+            scalars: SCALARS.split('|').map(str::trim).chain(LONG_SCALARS).collect(),
         }
     }
 
