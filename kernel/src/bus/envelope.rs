@@ -283,6 +283,8 @@ struct Scanner<'a> {
     seen: u16,
     /// The value of each field that was seen. Blank for an id that was there twice.
     spans: [Span; FIELDS.len()],
+    /// One bit for each that is a string in ASCII without escapes. There may be others.
+    plain: u16,
     /// The first byte of each value, which tells its type. NUL where there is none.
     firsts: [u8; FIELDS.len()],
     /// The first fault that does not end the walk.
@@ -295,6 +297,7 @@ impl<'a> Scanner<'a> {
             reader: Reader::new(line),
             seen: 0,
             spans: [Span::default(); FIELDS.len()],
+            plain: 0,
             firsts: [0; FIELDS.len()],
             fault: None,
         }
@@ -363,9 +366,10 @@ impl<'a> Scanner<'a> {
                 return Ok(true);
             }
         }
-        self.reader.value(place.depth())?;
+        let plain = self.reader.value(place.depth())?;
         if let Some(field) = field {
             self.spans[field as usize].end = self.reader.at as u32;
+            self.plain |= u16::from(plain) << field as usize;
         }
         Ok(false)
     }
@@ -445,7 +449,8 @@ impl<'a> Scanner<'a> {
     fn method(&self) -> Result<Span, Fault> {
         let token = self.text(Field::Method).ok_or(Fault::NotRpc("method must be a string"))?;
         let method = Span { start: token.start + 1, end: token.end - 1 };
-        if memchr(b'\\', method.of(self.reader.line)).is_some() {
+        let plain = self.plain & 1 << Field::Method as usize != 0;
+        if !plain && memchr(b'\\', method.of(self.reader.line)).is_some() {
             return Err(Fault::NotRpc("method must be spelled plainly"));
         }
         Ok(method)

@@ -139,6 +139,9 @@ impl Bus {
 
     /// What this client calls those of its sessions that a line names in these places.
     fn names_for(&self, to: Link, id: WorkerId, line: &[u8], places: &[Span]) -> Vec<(Span, Box<[u8]>)> {
+        if places.is_empty() {
+            return Vec::new();
+        }
         let known = places.iter().filter_map(|span| {
             let session = spoken_of(&self.workers, &self.sessions, id, span.of(line))?;
             (session.owner == Some(to)).then(|| (*span, session.bus_token.clone()))
@@ -364,8 +367,16 @@ impl Bus {
             return self.concerns_nobody(id, line, envelope, &Refusal::unknown_session());
         }
         if let Some(span) = envelope.session {
+            if let Some(key) = worker.lately
+                && let Some(session) = self.sessions.get(key.0)
+                && session.worker == Some(id)
+                && *session.agent_token == *span.of(line)
+            {
+                return self.deliver(id, key, line, envelope);
+            }
             let name = canonical(span.of(line));
-            let (own, pool) = (worker.sessions.get(&*name).copied(), worker.pool);
+            worker.lately = worker.sessions.get(&*name).copied();
+            let (own, pool) = (worker.lately, worker.pool);
             let known = if stands(Guard::OwnSessions) { own } else { self.agents_session(pool, &name) };
             if let Some(key) = known {
                 return self.deliver(id, key, line, envelope);

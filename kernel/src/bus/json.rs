@@ -69,12 +69,13 @@ impl<'a> Reader<'a> {
         Reader { line, at: 0, beyond_ascii: false, braces: [0; DEPTH_MAX / 64] }
     }
 
-    /// Any value, without looking into it. `around` brackets are open already.
+    /// Any value, without looking into it. `around` brackets are open already. True: it is a string, and that is
+    /// ASCII without escapes.
     #[inline(always)]
-    pub(super) fn value(&mut self, around: usize) -> Result<(), Stop> {
+    pub(super) fn value(&mut self, around: usize) -> Result<bool, Stop> {
         match self.past_space() {
-            b'"' => self.string().map(|_| ()),
-            _ => self.any_value(around),
+            b'"' => self.string(),
+            _ => self.any_value(around).map(|()| false),
         }
     }
 

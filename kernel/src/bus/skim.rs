@@ -306,10 +306,11 @@ mod tests {
             good += 1;
             let skim = skim(&line, 7);
             let shown = || String::from_utf8_lossy(&line);
-            assert_eq!(skim.id(), envelope.id.map(|id| id.of(&line)), "{}", shown());
+            let id = envelope.id.filter(|id| id.of(&line).len() <= ID_BYTES_MAX);
+            assert_eq!(skim.id(), id.map(|id| id.of(&line)), "{}", shown());
             assert_eq!(skim.is_request(), matches!(envelope.kind, Kind::Request), "{}", shown());
             assert_eq!(skim.is_answer(), matches!(envelope.kind, Kind::Answer { .. }), "{}", shown());
-            if let Some(id) = envelope.id {
+            if let Some(id) = id {
                 assert_eq!(skim.id_at(), id.start as usize, "{}", shown());
             }
         }

@@ -50,6 +50,8 @@ pub(super) struct Worker {
     pub(super) waits_bytes: usize,
     /// By the agent's names.
     pub(super) sessions: HashMap<Box<[u8]>, SessionKey>,
+    /// The one it spoke of last, and will most likely speak of next. It may have gone since.
+    pub(super) lately: Option<SessionKey>,
     /// How many of these are labels, which the agent knows nothing of.
     pub(super) labels: usize,
     /// Clients that it serves, or has served.
@@ -136,6 +138,7 @@ impl Worker {
             waits: VecDeque::new(),
             waits_bytes: 0,
             sessions: HashMap::new(),
+            lately: None,
             labels: 0,
             joined: BTreeSet::new(),
             early: Vec::new(),
