@@ -303,14 +303,16 @@ mod tests {
         for _ in 0..count {
             let line = lines.next_line();
             let Ok(envelope) = Envelope::scan(&line) else { continue };
+            if envelope.id.is_some_and(|id| id.of(&line).len() > ID_BYTES_MAX) {
+                continue;
+            }
             good += 1;
             let skim = skim(&line, 7);
             let shown = || String::from_utf8_lossy(&line);
-            let id = envelope.id.filter(|id| id.of(&line).len() <= ID_BYTES_MAX);
-            assert_eq!(skim.id(), id.map(|id| id.of(&line)), "{}", shown());
+            assert_eq!(skim.id(), envelope.id.map(|id| id.of(&line)), "{}", shown());
             assert_eq!(skim.is_request(), matches!(envelope.kind, Kind::Request), "{}", shown());
             assert_eq!(skim.is_answer(), matches!(envelope.kind, Kind::Answer { .. }), "{}", shown());
-            if let Some(id) = id {
+            if let Some(id) = envelope.id {
                 assert_eq!(skim.id_at(), id.start as usize, "{}", shown());
             }
         }
