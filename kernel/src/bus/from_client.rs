@@ -71,6 +71,7 @@ impl Bus {
             Err(malformed) => {
                 let answered = malformed.id.filter(|_| malformed.answer).map(|id| id.of(line));
                 let refusal = Refusal::malformed(&malformed);
+                self.counters.malformed_lines += 1;
                 self.fail_answer(link, answered, &refusal);
                 return self.refuse(link, None, &refusal);
             }
@@ -92,6 +93,7 @@ impl Bus {
         if let Some(client) = self.clients.get_mut(link.0) {
             client.standing = Standing::Known;
         }
+        self.counters.too_large += 1;
         let refusal = match self.has_room() {
             Err(refusal) => refusal,
             Ok(()) => Refusal::too_large(self.limits.max_input_buffer),
@@ -358,7 +360,7 @@ impl Bus {
                 "a client has at most {LABELS} sessions that it names itself"
             )));
         }
-        let mut session = Session::new(token(&name), self.tags.token(&name), id, Some(link));
+        let mut session = Session::new(token(&name), self.tags.token(&name), id, Some(link), self.now);
         session.is_label = true;
         let agent_name: Box<[u8]> = session.agent_name().into();
         let key = SessionKey(self.sessions.insert(session));
@@ -385,11 +387,13 @@ impl Bus {
         about: Option<SessionKey>,
     ) -> Result<Option<CallKey>, Refusal> {
         let label = self.label(from, line, envelope, id)?;
+        self.touch(about.or(label));
         let asker = self.client(from)?.party;
         let Some(worker) = self.workers.get_mut(id.0) else { return Err(Refusal::unknown_session()) };
         if worker.ready_link().is_none() && worker.waits_bytes > self.limits.max_output_queue {
             return Err(Refusal::busy("too much waits for the worker to be ready"));
         }
+        worker.requests += u64::from(envelope.id.is_some());
         let call = envelope.id.map(|span| {
             self.calls.ask(asker, worker.party, Id::new(span.of(line)), purpose, about.or(label))
         });
@@ -479,6 +483,9 @@ impl Bus {
             self.counters.stray_answers += 1;
             return;
         };
+        self.counters.answers += 1;
+        self.counters.errors += u64::from(envelope.kind == Kind::Answer { failed: true });
+        self.touch(call.session);
         if let Some(session) = call.session {
             self.no_longer_pending(session, key);
         }

@@ -29,6 +29,7 @@ impl Bus {
             return;
         }
         worker.heard = self.now;
+        worker.lines_in += 1;
         let malformed = match Envelope::scan(line) {
             Ok(envelope) if matches!(envelope.kind, Kind::Answer { .. }) => {
                 return self.worker_answers(id, line, &envelope);
@@ -49,6 +50,7 @@ impl Bus {
     pub(super) fn worker_too_long(&mut self, id: WorkerId, skim: &Skim) {
         let Some(worker) = self.workers.get(id.0).filter(|worker| !worker.silenced) else { return };
         warn!("worker {}/{} wrote a line over max_input_buffer: skipped", worker.config.id, worker.index);
+        self.counters.too_large += 1;
         let (party, link) = (worker.party, worker.link);
         let refusal = Refusal::too_large(self.limits.max_input_buffer);
         if skim.is_answer() {
@@ -86,6 +88,7 @@ impl Bus {
             return;
         };
         let failed = envelope.kind == Kind::Answer { failed: true };
+        self.count_answer(pool, &call, failed);
         match call.purpose {
             Purpose::Initialize => return self.initialized(id, line, envelope),
             Purpose::Open => return self.opened(id, &call, line, envelope),
@@ -320,9 +323,11 @@ impl Bus {
 
     pub(super) fn deliver_early(&mut self, id: WorkerId, name: &[u8]) {
         let Some(worker) = self.workers.get_mut(id.0) else { return };
-        let (now_known, still_early) =
+        let (now_known, still_early): (Vec<_>, _) =
             std::mem::take(&mut worker.early).into_iter().partition(|e| *e.name == *name);
         worker.early = still_early;
+        // They were counted when they came.
+        worker.lines_in -= now_known.len() as u64;
         for Early { line, .. } in now_known {
             self.forget_early(id, line.len());
             self.worker_line(id, &line);
@@ -399,6 +404,7 @@ impl Bus {
 
     /// To the owner of a session, or kept for it.
     fn deliver(&mut self, id: WorkerId, key: SessionKey, line: &[u8], envelope: &Envelope) {
+        self.touch(Some(key));
         if envelope.kind == Kind::Notification {
             if self.is_replay(key) {
                 return;

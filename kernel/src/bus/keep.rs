@@ -28,7 +28,7 @@ impl Bus {
         bus: Box<[u8]>,
         agent: Box<[u8]>,
     ) -> SessionKey {
-        let session = Session::new(bus, agent, id, owner);
+        let session = Session::new(bus, agent, id, owner, self.now);
         let (bus_name, agent_name) = (session.bus_name().into(), session.agent_name().into());
         let key = SessionKey(self.sessions.insert(session));
         if let Some(client) = owner.and_then(|owner| self.clients.get_mut(owner.0)) {

@@ -7,6 +7,7 @@ mod plain;
 mod pools;
 mod recovery;
 mod second_version;
+mod seeing;
 mod strangers;
 
 use std::collections::{BTreeMap, VecDeque};
