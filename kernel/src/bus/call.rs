@@ -7,6 +7,7 @@
 use super::Moment;
 use super::mutant::{Guard, stands};
 use super::splice::Decimal;
+use super::tally::micros;
 use crate::key::{Key, Link, SessionKey, Table, WorkerId};
 use crate::limit::CALL_INDEX_BITS;
 
@@ -86,8 +87,8 @@ pub(super) struct Call {
     /// The session it is about.
     pub(super) session: Option<SessionKey>,
     pub(super) written: Written,
-    /// When it was asked for the first time.
-    pub(super) asked_at: Moment,
+    /// When it was asked for the first time, in microseconds.
+    pub(super) asked_us: u64,
     /// How often it was given to another worker.
     pub(super) moves: u8,
     /// The params of a call that opens a session: what it takes to open it again.
@@ -183,7 +184,7 @@ impl Calls {
             purpose,
             session,
             written,
-            asked_at: self.now,
+            asked_us: micros(self.now),
             moves: 0,
             opening: None,
             asker_links,

@@ -190,10 +190,12 @@ impl Bus {
         let worker = self.home_of(link, pool)?;
         let (asker, asked) = (self.client(link)?.party, self.party_of(worker)?);
         if matches!(self.workers.get(worker.0).map(|worker| &worker.speech), Some(Speech::Ready { .. })) {
-            self.greet(link, id.of(line), worker);
+            self.see_line(Who::Client(link), Who::Worker(worker), None, None, line, envelope);
+            self.greet(link, id.of(line), worker, None);
             return Ok(());
         }
         let call = self.calls.ask(asker, asked, Id::new(id.of(line)), Purpose::Join, None);
+        self.see_line(Who::Client(link), Who::Worker(worker), None, Some(call), line, envelope);
         if let Some(worker) = self.workers.get_mut(worker.0) {
             worker.waits.push_back(Wait::Join(call));
         }
@@ -212,6 +214,7 @@ impl Bus {
         let wire = Decimal::of(key.wire());
         let mut cuts = Cuts::none();
         cuts.add(request, wire.as_bytes());
+        self.see_line(Who::Client(link), Who::Worker(worker), None, None, line, envelope);
         self.say(worker, line, &cuts);
         Ok(())
     }
@@ -436,21 +439,16 @@ impl Bus {
         if let Some(key) = about.filter(recovering) {
             splice(&mut waiting, line, cuts.iter());
             self.wait_for_recovery(key, call, waiting);
-            return Ok(call);
-        }
-        match worker.ready_link() {
-            Some(link) => {
-                let written = self.post.send(link, line, cuts.iter());
-                if let (Some(written), Some(call)) = (written, call.and_then(|call| self.calls.get_mut(call)))
-                {
-                    call.written = written;
-                }
+        } else if let Some(link) = worker.ready_link() {
+            let written = self.post.send(link, line, cuts.iter());
+            if let (Some(written), Some(call)) = (written, call.and_then(|call| self.calls.get_mut(call))) {
+                call.written = written;
             }
-            None => {
-                splice(&mut waiting, line, cuts.iter());
-                self.aside_bytes += park(worker, call, waiting.into());
-            }
+        } else {
+            splice(&mut waiting, line, cuts.iter());
+            self.aside_bytes += park(worker, call, waiting.into());
         }
+        self.see_line(Who::Client(from), Who::Worker(id), about, call, line, envelope);
         Ok(call)
     }
 
@@ -486,6 +484,7 @@ impl Bus {
         self.counters.answers += 1;
         self.counters.errors += u64::from(envelope.kind == Kind::Answer { failed: true });
         self.touch(call.session);
+        self.see_answer(Who::Client(link), key, &call, line, envelope);
         if let Some(session) = call.session {
             self.no_longer_pending(session, key);
         }

@@ -89,6 +89,7 @@ impl Bus {
         };
         let failed = envelope.kind == Kind::Answer { failed: true };
         self.count_answer(pool, &call, failed);
+        self.see_answer(Who::Worker(id), key, &call, line, envelope);
         match call.purpose {
             Purpose::Initialize => return self.initialized(id, line, envelope),
             Purpose::Open => return self.opened(id, &call, line, envelope),
@@ -250,7 +251,7 @@ impl Bus {
                     let call = self.calls.end(key);
                     let client = call.as_ref().and_then(|call| self.asking_client(call.asker));
                     if let (Some(call), Some(client)) = (call, client) {
-                        self.greet(client, call.id.as_bytes(), id);
+                        self.greet(client, call.id.as_bytes(), id, Some((key, call.asked_us)));
                     }
                 }
                 Wait::Say(Some(key), line) => {
@@ -267,7 +268,7 @@ impl Bus {
     }
 
     /// Gives a client the worker's answer to initialize, as its own; from now on it is at home there.
-    pub(super) fn greet(&mut self, client: Link, as_id: &[u8], id: WorkerId) {
+    pub(super) fn greet(&mut self, client: Link, as_id: &[u8], id: WorkerId, asked: Option<(CallKey, u64)>) {
         let Some(worker) = self.workers.get_mut(id.0) else { return };
         let Speech::Ready { answer: Some(greeting), .. } = &worker.speech else { return };
         let greeting = greeting.clone();
@@ -279,6 +280,7 @@ impl Bus {
         for notice in &worker.notices {
             self.post.send(client, &notice.line, std::iter::empty());
         }
+        self.see_greeting(client, as_id, &greeting, asked);
     }
 
     /// The answer that names a new session.
@@ -417,6 +419,7 @@ impl Bus {
         let Some(session) = self.sessions.get(key.0) else { return };
         let owner = session.owner.and_then(|owner| Some((owner, self.post.peer(owner)?)));
         let Some((owner, peer)) = owner else {
+            self.see_line(Who::Worker(id), Who::Bus, Some(key), None, line, envelope);
             let child = self.adopt_child(id, key, line, envelope);
             self.miss(key, line);
             return child.into_iter().for_each(|child| self.deliver_early(id, &child));
@@ -429,6 +432,7 @@ impl Bus {
             // It may be gone for good, or only have stopped sending: what can be lost is kept as well.
             self.miss(key, line);
             if envelope.kind == Kind::Request {
+                self.see_line(Who::Worker(id), Who::Bus, Some(key), None, line, envelope);
                 return self.keep_questions(key);
             }
         }
@@ -456,6 +460,8 @@ impl Bus {
             cuts.add(span, &child.bus_token);
         }
         let written = send_cut(&mut self.post, owner, line, &cuts, &nested);
+        let asked = call.as_ref().map(|(call, ..)| *call);
+        self.see_line(Who::Worker(id), Who::Client(owner), Some(key), asked, line, envelope);
         if let (Some((call, ..)), Some(written)) = (call, written) {
             if let Some(call) = self.calls.get_mut(call) {
                 call.written = written;
@@ -483,6 +489,7 @@ impl Bus {
         };
         let wire = Decimal::of(key.wire());
         self.post.send(to, line, [Cut::new(span, wire.as_bytes())].into_iter());
+        self.see_line(Who::Worker(id), Who::Client(to), None, None, line, envelope);
     }
 
     /// About no session: a notification is kept for those who join later; whom else it concerns is only clear if
@@ -523,11 +530,13 @@ impl Bus {
         }
         let Some(span) = envelope.id else {
             self.post.send(to, line, cuts.iter());
+            self.see_line(Who::Worker(id), Who::Client(to), None, None, line, envelope);
             return;
         };
         let call = self.calls.ask(worker.party, peer.party, Id::new(span.of(line)), Purpose::Ask, None);
         let wire = Decimal::of(call.wire());
         cuts.add(span, wire.as_bytes());
+        self.see_line(Who::Worker(id), Who::Client(to), None, Some(call), line, envelope);
         if let (Some(written), Some(call)) = (self.post.send(to, line, cuts.iter()), self.calls.get_mut(call))
         {
             call.written = written;

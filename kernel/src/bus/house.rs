@@ -41,6 +41,7 @@ impl Bus {
         let result = match method {
             b"_bus/hello" => self.hello(link, envelope.params.map(|params| params.of(line)))?,
             b"_bus/status" => self.status(),
+            b"_bus/trace" => self.begin_trace(link, envelope.params.map(|params| params.of(line)))?,
             b"_bus/sessions" => self.sessions_status(),
             b"_bus/bye" => {
                 if let Some(client) = self.clients.get_mut(link.0) {
@@ -91,6 +92,7 @@ impl Bus {
         self.tell_time(now);
         self.limits = config.limits.clone();
         self.post.queue_limit = self.queue_limit();
+        self.trace.let_payloads(config.trace_payloads);
         self.pools.set_default(config.default_pool.clone());
         self.change_token(config.auth.as_ref().map(|auth| auth.digest));
         if self.stopping.is_some() {

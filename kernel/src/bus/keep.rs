@@ -145,6 +145,7 @@ impl Bus {
         }
         let answer = answer::result(id.of(line), &result);
         self.tell_work(link, key);
+        self.see_own(link, &answer, None);
         self.post.send(link, &answer, std::iter::empty());
     }
 
@@ -201,6 +202,7 @@ impl Bus {
     pub(super) fn client_leaves(&mut self, link: Link) {
         let Some(client) = self.clients.remove(link.0) else { return };
         self.strangers.forget(link);
+        self.trace.forget(link);
         let asked: Vec<_> = self.calls.asked_by(client.party).map(|(key, _)| key).collect();
         for key in asked {
             self.abandon(key);
@@ -378,6 +380,7 @@ impl Bus {
         };
         let cancel =
             format!(r#"{{"jsonrpc":"2.0","method":"session/cancel","params":{{"sessionId":{agent}}}}}"#);
+        self.see_own(link, cancel.as_bytes(), None);
         self.post.send(link, cancel.as_bytes(), std::iter::empty());
         if close {
             let call = self.calls.ask(THE_BUS, party, Id::none(), Purpose::Ignore, None);

@@ -4,7 +4,7 @@
 //! facade, and reads nothing from it). This file holds what joins the tables and the calls that the shell
 //! makes; `stranger` asks for the token, `from_client` and `from_worker` carry lines, `choose` finds workers,
 //! `keep` has the sessions, `lives` the deaths and restarts, `flow` the pauses, `house` what concerns the bus
-//! as a whole, and `status` what can be seen of it.
+//! as a whole, `status` and `trace` what can be seen of it.
 
 mod alarm;
 mod answer;
@@ -41,6 +41,7 @@ mod splice;
 mod status;
 mod stranger;
 mod tally;
+mod trace;
 mod work;
 mod worker;
 
@@ -69,6 +70,7 @@ use self::session::{Session, Tags};
 use self::skim::Skim;
 use self::stranger::Strangers;
 use self::tally::{Counters, Tally};
+use self::trace::Trace;
 use self::worker::Worker;
 
 /// Time since the bus started. The core has no clock; the shell tells it.
@@ -163,6 +165,7 @@ pub struct Bus {
     stopping: Option<Stopping>,
     counters: Counters,
     tally: Tally,
+    trace: Trace,
     /// Where clients find the bus.
     listening: Vec<String>,
     /// Bytes kept outside of the post: lines that wait for a worker, an answer or a client.
@@ -190,6 +193,7 @@ impl Bus {
             stopping: None,
             counters: Counters::default(),
             tally: Tally::default(),
+            trace: Trace::default(),
             listening: Vec::new(),
             aside_bytes: 0,
             now,
@@ -477,8 +481,20 @@ impl Bus {
 
     /// An answer of the bus itself.
     fn refuse(&mut self, link: Link, id: Option<&[u8]>, refusal: &Refusal) {
+        self.refuse_asked(link, id, refusal, None);
+    }
+
+    fn refuse_asked(
+        &mut self,
+        link: Link,
+        id: Option<&[u8]>,
+        refusal: &Refusal,
+        asked: Option<(call::CallKey, u64)>,
+    ) {
         self.count_refusal(refusal);
-        self.post.send(link, &refusal.line(id), std::iter::empty());
+        let line = refusal.line(id);
+        self.see_own(link, &line, asked);
+        self.post.send(link, &line, std::iter::empty());
     }
 
     /// Ends a call with an answer of the bus, if somebody still waits for one.
@@ -490,7 +506,7 @@ impl Bus {
             Who::Bus => None,
         };
         if let Some(link) = to {
-            self.refuse(link, Some(call.id.as_bytes()), refusal);
+            self.refuse_asked(link, Some(call.id.as_bytes()), refusal, Some((key, call.asked_us)));
         }
         match call.purpose {
             call::Purpose::Reopen(session) => self.drop_session(session),
