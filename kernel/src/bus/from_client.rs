@@ -115,6 +115,7 @@ impl Bus {
     }
 
     fn refuse_client(&mut self, link: Link, line: &[u8], envelope: &Envelope, refusal: &Refusal) {
+        self.see_line(Who::Client(link), Who::Bus, None, None, line, envelope);
         match envelope.id {
             Some(id) => self.refuse(link, Some(id.of(line)), refusal),
             None => self.counters.dropped_notifications += 1,

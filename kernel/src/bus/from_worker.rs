@@ -550,6 +550,7 @@ impl Bus {
         envelope: &Envelope,
         refusal: &Refusal,
     ) {
+        self.see_line(Who::Worker(id), Who::Bus, None, None, line, envelope);
         match (envelope.id, self.workers.get(id.0).and_then(|worker| worker.link)) {
             (Some(span), Some(link)) => self.refuse(link, Some(span.of(line)), refusal),
             _ => self.counters.dropped_notifications += 1,

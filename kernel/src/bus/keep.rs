@@ -144,6 +144,7 @@ impl Bus {
             members.remove("sessionId");
         }
         let answer = answer::result(id.of(line), &result);
+        self.see_line(Who::Client(link), Who::Bus, Some(key), None, line, envelope);
         self.tell_work(link, key);
         self.see_own(link, &answer, None);
         self.post.send(link, &answer, std::iter::empty());

@@ -31,6 +31,7 @@ impl Bus {
             "stopping": self.stopping.is_some(),
             "listening": self.listening,
             "clients": self.clients.len() - self.strangers.len(),
+            "tracers": self.trace.count(),
             "calls": self.calls.len(),
             "sessions": self.sessions.len(),
             "held_bytes": self.held_bytes(),

@@ -78,6 +78,11 @@ impl Trace {
         !self.tracers.is_empty()
     }
 
+    /// How many follow.
+    pub(super) fn count(&self) -> usize {
+        self.tracers.len()
+    }
+
     pub(super) fn forget(&mut self, link: Link) {
         self.tracers.retain(|tracer| tracer.link != link);
     }
@@ -143,6 +148,9 @@ impl Bus {
         line: &[u8],
         envelope: &Envelope,
     ) {
+        if envelope.method.of(line).starts_with(b"_bus/") {
+            return;
+        }
         let session = session.or_else(|| self.calls.get(call?)?.session);
         let id = envelope.id.map(|id| id.of(line));
         self.tell(&Seen { from, to, session, call, id, since_us: None, line, envelope });
