@@ -127,6 +127,9 @@ fn describe(path: &Path, config: &Config, faults: &mut Vec<ConfigFault>, paint: 
     if let Some(auth) = &config.auth {
         let _ = writeln!(text, "asks for the token in {}", auth.token_file.display());
     }
+    if config.trace_payloads {
+        let _ = writeln!(text, "shows what is said to whoever follows the traffic");
+    }
     if let Some(pool) = &config.default_pool {
         let _ = writeln!(text, "default pool {pool}");
     }

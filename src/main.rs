@@ -14,6 +14,7 @@ mod run;
 mod serve;
 mod status;
 mod token;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -25,6 +26,7 @@ Examples:
   stdio-bus --tcp 127.0.0.1:0                the same, on a free port of this machine
   stdio-bus check --config my.json           is the file good, and what would run?
   stdio-bus status                           one look at the running bus
+  stdio-bus trace --pool claude              who says what to whom, as it happens
   stdio-bus run gemini \"explain this\"        talk to an agent, with no bus at all
   stdio-bus token                            make a token, to be asked for by the bus
   stdio-bus ide zed --pool claude            the settings with which Zed talks to it
@@ -54,6 +56,8 @@ enum Command {
     Check(check::Args),
     /// One look at a running bus: its pools and workers
     Status(status::Args),
+    /// Follow the live traffic of a running bus, one line of JSON a message
+    Trace(trace::Args),
     /// Send one request through the bus and print the result of its answer
     Call(call::Args),
     /// Be the agent that an IDE starts: stdin and stdout speak ACP, the bus is behind it
@@ -85,6 +89,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Check(args) => check::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Trace(args) => trace::run(args),
         Command::Call(args) => call::run(args),
         Command::Connect(args) => connect::run(args),
         Command::Run(args) => run::run(args),

@@ -65,6 +65,14 @@ pub const OPENING_BYTES: usize = 64 << 10;
 /// A JSON-RPC id, a session id or a pool name longer than this is refused.
 pub const NAME_BYTES: usize = 4096;
 
+/// So many may follow the traffic at a time..
+pub const TRACERS: usize = 16;
+/// ..and so much may wait for each, at most this part of `max_held_bytes`: all of them hold little of it.
+pub const TRACE_QUEUE_BYTES: usize = 1 << 20;
+pub const TRACE_QUEUE_PART: usize = 64;
+/// A longer line is told of without what it says.
+pub const TRACE_PAYLOAD_BYTES: usize = 256 << 10;
+
 /// Buffers kept for reuse, so that a busy link does not allocate and an idle one holds nothing.
 pub const SPARE_BUFFERS: usize = 64;
 /// All of them together hold at most this much.
@@ -77,4 +85,5 @@ pub const CALLS: usize = 1 << CALL_INDEX_BITS;
 
 // Below 2^53: a JavaScript worker must hand the id back unchanged.
 const _: () = assert!(32 + CALL_INDEX_BITS < 53);
+const _: () = assert!(TRACERS * 4 <= TRACE_QUEUE_PART && TRACE_PAYLOAD_BYTES < TRACE_QUEUE_BYTES);
 const _: () = assert!(QUEUE_LOW_PART > 1 && QUEUE_HARD_TIMES > 1);

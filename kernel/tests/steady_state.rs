@@ -35,6 +35,7 @@ impl World {
             default_pool: None,
             pools: vec![Arc::new(pool)],
             limits,
+            trace_payloads: false,
         };
         let mut bus = Bus::new(&config, [0; 32], NOW);
         let Some(Action::Spawn(id, worker)) = bus.next_action() else { panic!("a worker is started") };

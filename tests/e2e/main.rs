@@ -32,6 +32,7 @@ mod pools;
 mod reload;
 mod run;
 mod run_screen;
+mod seeing;
 mod sessions;
 mod stop;
 mod storm;

@@ -239,7 +239,7 @@ impl World {
         let pool = quoted(&self.some_pool());
         let (method, params) = match self.rng.below(6) {
             0 | 1 => ("_bus/hello", vec![("client", text(r#""sim""#)), ("pool", text(pool))]),
-            2 | 3 => ("_bus/status", vec![]),
+            2 | 3 => (self.looks_on(conn), vec![]),
             4 => ("_bus/bye", vec![]),
             _ => ("_bus/nope", vec![]),
         };
@@ -248,6 +248,11 @@ impl World {
             true => self.tell(conn, method, About::Nothing, draft),
             false => self.ask(conn, method, Kind::House, draft),
         }
+    }
+
+    /// Some only look, others follow the traffic from here on.
+    fn looks_on(&self, conn: Conn) -> &'static str {
+        ["_bus/status", "_bus/trace", "_bus/sessions"][self.clients[conn].next_id % 3]
     }
 
     fn tells_all(&mut self, conn: Conn) {

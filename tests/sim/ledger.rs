@@ -119,6 +119,8 @@ pub(crate) struct ConnBook {
     /// Its first line, if that shows a token that was right when it was written.
     pub(crate) hello: Option<(Serial, &'static str)>,
     pub(crate) lines: usize,
+    /// It follows the traffic.
+    pub(crate) traces: bool,
     /// Requests not answered.
     pub(crate) waits_for: Vec<Serial>,
     /// Lines that must each be answered by an error without an id.

@@ -114,7 +114,7 @@ pub(crate) fn config(rng: &mut Rng) -> Config {
     let pools: Vec<_> =
         ["a", "b", "c"][..rng.within(1, 3)].iter().map(|id| Arc::new(pool(rng, id))).collect();
     let default_pool = rng.percent(93).then(|| pools[rng.below(pools.len())].id.clone());
-    Config { listen: Vec::new(), auth: None, default_pool, pools, limits }
+    Config { listen: Vec::new(), auth: None, default_pool, pools, limits, trace_payloads: false }
 }
 
 /// The configuration as somebody has edited it since.

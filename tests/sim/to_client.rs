@@ -16,6 +16,9 @@ impl Oracle {
         if self.is_stranger(conn) {
             return self.said_to_stranger(conn, &value, line);
         }
+        if value["method"].as_str().is_some_and(|method| method.starts_with("_bus/")) {
+            return self.told_of_traffic(conn, &value, line);
+        }
         if let Some(reason) = reason_of(&value, line) {
             return self.refused(conn, &reason, &value, line);
         }
@@ -75,6 +78,20 @@ impl Oracle {
         }
         self.sent[serial].said_to.push(Peer::Client(conn));
         self.sent[serial].said_at = self.sent.len();
+    }
+
+    /// Only those who asked hear of what others say, and then nothing of what it is.
+    fn told_of_traffic(&self, conn: Conn, value: &Value, line: &[u8]) {
+        let told = match value["method"].as_str() {
+            Some("_bus/event") => value["params"]["direction"].is_string(),
+            Some("_bus/dropped") => value["params"]["count"].as_u64() > Some(0),
+            _ => false,
+        };
+        let tells_more = value.get("id").is_some() || value["params"].get("payload").is_some();
+        let own = value["params"]["method"].as_str().is_some_and(|method| method.starts_with("_bus/"));
+        if !told || tells_more || own || !self.conns[conn].traces {
+            broken!("(13) tracers hear of traffic", "conn {conn} is told {}", shown(line));
+        }
     }
 
     /// What was kept of a family is told later than what came meanwhile, of the child as of its parent.
@@ -163,7 +180,8 @@ impl Oracle {
         let id = id_token(line);
         let house = |kind: &Kind| *kind == Kind::House;
         let load = |kind: &Kind| matches!(kind, Kind::Load(_));
-        let told = !value["result"]["bus"].is_null();
+        let told = ["bus", "at_us", "sessions"].iter().any(|key| !value["result"][*key].is_null());
+        self.conns[conn].traces |= !value["result"]["at_us"].is_null();
         let serial = match self.waiting(conn, &id, Some(&house)) {
             None if !told => self.take_waiting(conn, &id, Some(&load)),
             _ => None,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use kernel::bus::{Action, Bus, Event, Moment};
 use kernel::config::Config;
 use kernel::key::Link;
-use kernel::limit::{QUEUE_HARD_TIMES, STOP_BY_KILL};
+use kernel::limit::{QUEUE_HARD_TIMES, STOP_BY_KILL, TRACE_QUEUE_PART};
 
 use crate::client::Client;
 use crate::ledger::{ConnBook, Peer};
@@ -17,6 +17,9 @@ use crate::rng::Rng;
 use crate::stranger::{self, Pass, Shows};
 use crate::wire::{Mark, Trace, Wire, take_front};
 use crate::worker::{State, Worker};
+
+/// How a line begins that tells of the traffic.
+const EVENT: &[u8] = br#"{"jsonrpc":"2.0","method":"_bus/event""#;
 
 pub(crate) struct World {
     pub(crate) rng: Rng,
@@ -365,6 +368,14 @@ impl World {
         }
         if longest > one {
             broken!("(6) bounded memory", "{longest} bytes wait for one peer, at most {one}");
+        }
+        let told = queue.min(limits.max_held_bytes / TRACE_QUEUE_PART);
+        for link in self.by_link.keys() {
+            let waiting = self.bus.to_send(*link).split_inclusive(|byte| *byte == b'\n');
+            let events = waiting.filter(|line| line.starts_with(EVENT)).map(<[u8]>::len).sum::<usize>();
+            if events > told {
+                broken!("(13) tracers hear of traffic", "{events} bytes of it wait for one, at most {told}");
+            }
         }
         let calls = self.bus.calls_in_flight();
         if calls > limits.max_calls {

@@ -51,7 +51,7 @@ impl Bell {
     }
 
     /// Does something that may take long.
-    pub(super) fn while_away<T>(&self, work: impl FnOnce() -> T) -> T {
+    pub(crate) fn while_away<T>(&self, work: impl FnOnce() -> T) -> T {
         self.away.store(true, Ordering::SeqCst);
         let done = work();
         self.away.store(false, Ordering::SeqCst);

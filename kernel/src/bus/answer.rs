@@ -113,6 +113,10 @@ impl Refusal {
         self.with("error", serde_json::from_slice::<Value>(error).unwrap_or_default())
     }
 
+    pub(super) fn reason(&self) -> &'static str {
+        self.reason
+    }
+
     /// The whole line, without its end. `id`: as its owner spelled it.
     pub(super) fn line(&self, id: Option<&[u8]>) -> Vec<u8> {
         answer(id, "error", &self.error())

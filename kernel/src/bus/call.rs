@@ -2,10 +2,12 @@
 //!
 //! A call is made when a request is passed on and ends with its one answer. The wire id *is* the key, so an
 //! answer is found by arithmetic. Every call stands in two chains, that of its asker and that of the asked, so
-//! that what a lost peer leaves behind is found without a search. Knows nothing of bytes, sessions or time.
+//! that what a lost peer leaves behind is found without a search. Knows nothing of bytes or sessions; the time is told.
 
+use super::Moment;
 use super::mutant::{Guard, stands};
 use super::splice::Decimal;
+use super::tally::micros;
 use crate::key::{Key, Link, SessionKey, Table, WorkerId};
 use crate::limit::CALL_INDEX_BITS;
 
@@ -85,6 +87,8 @@ pub(super) struct Call {
     /// The session it is about.
     pub(super) session: Option<SessionKey>,
     pub(super) written: Written,
+    /// When it was asked for the first time, in microseconds.
+    pub(super) asked_us: u64,
     /// How often it was given to another worker.
     pub(super) moves: u8,
     /// The params of a call that opens a session: what it takes to open it again.
@@ -136,11 +140,12 @@ struct PartyEntry {
 pub(super) struct Calls {
     entries: Table<Call>,
     parties: slab::Slab<PartyEntry>,
+    pub(super) now: Moment,
 }
 
 impl Default for Calls {
     fn default() -> Self {
-        let mut calls = Calls { entries: Table::default(), parties: slab::Slab::new() };
+        let mut calls = Calls { entries: Table::default(), parties: slab::Slab::new(), now: Moment::ZERO };
         let bus = calls.enter(Who::Bus);
         debug_assert_eq!(bus, THE_BUS);
         calls
@@ -179,6 +184,7 @@ impl Calls {
             purpose,
             session,
             written,
+            asked_us: micros(self.now),
             moves: 0,
             opening: None,
             asker_links,

@@ -356,6 +356,10 @@ impl Bus {
 
     /// Writes the line of a call that has its wire id in it already.
     pub(super) fn send_call(&mut self, link: Link, call: CallKey, line: &[u8]) {
+        // What others ask was seen when they asked it.
+        if self.calls.get(call).is_some_and(|call| call.asker == THE_BUS) {
+            self.see_own(link, line, None);
+        }
         if let (Some(written), Some(call)) =
             (self.post.send(link, line, std::iter::empty()), self.calls.get_mut(call))
         {

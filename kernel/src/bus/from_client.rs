@@ -71,6 +71,7 @@ impl Bus {
             Err(malformed) => {
                 let answered = malformed.id.filter(|_| malformed.answer).map(|id| id.of(line));
                 let refusal = Refusal::malformed(&malformed);
+                self.counters.malformed_lines += 1;
                 self.fail_answer(link, answered, &refusal);
                 return self.refuse(link, None, &refusal);
             }
@@ -92,6 +93,7 @@ impl Bus {
         if let Some(client) = self.clients.get_mut(link.0) {
             client.standing = Standing::Known;
         }
+        self.counters.too_large += 1;
         let refusal = match self.has_room() {
             Err(refusal) => refusal,
             Ok(()) => Refusal::too_large(self.limits.max_input_buffer),
@@ -113,6 +115,7 @@ impl Bus {
     }
 
     fn refuse_client(&mut self, link: Link, line: &[u8], envelope: &Envelope, refusal: &Refusal) {
+        self.see_line(Who::Client(link), Who::Bus, None, None, line, envelope);
         match envelope.id {
             Some(id) => self.refuse(link, Some(id.of(line)), refusal),
             None => self.counters.dropped_notifications += 1,
@@ -188,10 +191,12 @@ impl Bus {
         let worker = self.home_of(link, pool)?;
         let (asker, asked) = (self.client(link)?.party, self.party_of(worker)?);
         if matches!(self.workers.get(worker.0).map(|worker| &worker.speech), Some(Speech::Ready { .. })) {
-            self.greet(link, id.of(line), worker);
+            self.see_line(Who::Client(link), Who::Worker(worker), None, None, line, envelope);
+            self.greet(link, id.of(line), worker, None);
             return Ok(());
         }
         let call = self.calls.ask(asker, asked, Id::new(id.of(line)), Purpose::Join, None);
+        self.see_line(Who::Client(link), Who::Worker(worker), None, Some(call), line, envelope);
         if let Some(worker) = self.workers.get_mut(worker.0) {
             worker.waits.push_back(Wait::Join(call));
         }
@@ -210,6 +215,7 @@ impl Bus {
         let wire = Decimal::of(key.wire());
         let mut cuts = Cuts::none();
         cuts.add(request, wire.as_bytes());
+        self.see_line(Who::Client(link), Who::Worker(worker), None, None, line, envelope);
         self.say(worker, line, &cuts);
         Ok(())
     }
@@ -358,7 +364,7 @@ impl Bus {
                 "a client has at most {LABELS} sessions that it names itself"
             )));
         }
-        let mut session = Session::new(token(&name), self.tags.token(&name), id, Some(link));
+        let mut session = Session::new(token(&name), self.tags.token(&name), id, Some(link), self.now);
         session.is_label = true;
         let agent_name: Box<[u8]> = session.agent_name().into();
         let key = SessionKey(self.sessions.insert(session));
@@ -385,11 +391,13 @@ impl Bus {
         about: Option<SessionKey>,
     ) -> Result<Option<CallKey>, Refusal> {
         let label = self.label(from, line, envelope, id)?;
+        self.touch(about.or(label));
         let asker = self.client(from)?.party;
         let Some(worker) = self.workers.get_mut(id.0) else { return Err(Refusal::unknown_session()) };
         if worker.ready_link().is_none() && worker.waits_bytes > self.limits.max_output_queue {
             return Err(Refusal::busy("too much waits for the worker to be ready"));
         }
+        worker.requests += u64::from(envelope.id.is_some());
         let call = envelope.id.map(|span| {
             self.calls.ask(asker, worker.party, Id::new(span.of(line)), purpose, about.or(label))
         });
@@ -432,21 +440,16 @@ impl Bus {
         if let Some(key) = about.filter(recovering) {
             splice(&mut waiting, line, cuts.iter());
             self.wait_for_recovery(key, call, waiting);
-            return Ok(call);
-        }
-        match worker.ready_link() {
-            Some(link) => {
-                let written = self.post.send(link, line, cuts.iter());
-                if let (Some(written), Some(call)) = (written, call.and_then(|call| self.calls.get_mut(call)))
-                {
-                    call.written = written;
-                }
+        } else if let Some(link) = worker.ready_link() {
+            let written = self.post.send(link, line, cuts.iter());
+            if let (Some(written), Some(call)) = (written, call.and_then(|call| self.calls.get_mut(call))) {
+                call.written = written;
             }
-            None => {
-                splice(&mut waiting, line, cuts.iter());
-                self.aside_bytes += park(worker, call, waiting.into());
-            }
+        } else {
+            splice(&mut waiting, line, cuts.iter());
+            self.aside_bytes += park(worker, call, waiting.into());
         }
+        self.see_line(Who::Client(from), Who::Worker(id), about, call, line, envelope);
         Ok(call)
     }
 
@@ -479,6 +482,10 @@ impl Bus {
             self.counters.stray_answers += 1;
             return;
         };
+        self.counters.answers += 1;
+        self.counters.errors += u64::from(envelope.kind == Kind::Answer { failed: true });
+        self.touch(call.session);
+        self.see_answer(Who::Client(link), key, &call, line, envelope);
         if let Some(session) = call.session {
             self.no_longer_pending(session, key);
         }

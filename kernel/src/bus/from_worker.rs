@@ -29,6 +29,7 @@ impl Bus {
             return;
         }
         worker.heard = self.now;
+        worker.lines_in += 1;
         let malformed = match Envelope::scan(line) {
             Ok(envelope) if matches!(envelope.kind, Kind::Answer { .. }) => {
                 return self.worker_answers(id, line, &envelope);
@@ -49,6 +50,7 @@ impl Bus {
     pub(super) fn worker_too_long(&mut self, id: WorkerId, skim: &Skim) {
         let Some(worker) = self.workers.get(id.0).filter(|worker| !worker.silenced) else { return };
         warn!("worker {}/{} wrote a line over max_input_buffer: skipped", worker.config.id, worker.index);
+        self.counters.too_large += 1;
         let (party, link) = (worker.party, worker.link);
         let refusal = Refusal::too_large(self.limits.max_input_buffer);
         if skim.is_answer() {
@@ -86,6 +88,8 @@ impl Bus {
             return;
         };
         let failed = envelope.kind == Kind::Answer { failed: true };
+        self.count_answer(pool, &call, failed);
+        self.see_answer(Who::Worker(id), key, &call, line, envelope);
         match call.purpose {
             Purpose::Initialize => return self.initialized(id, line, envelope),
             Purpose::Open => return self.opened(id, &call, line, envelope),
@@ -250,7 +254,7 @@ impl Bus {
                     let call = self.calls.end(key);
                     let client = call.as_ref().and_then(|call| self.asking_client(call.asker));
                     if let (Some(call), Some(client)) = (call, client) {
-                        self.greet(client, call.id.as_bytes(), id);
+                        self.greet(client, call.id.as_bytes(), id, Some((key, call.asked_us)));
                     }
                 }
                 Wait::Say(Some(key), line) => {
@@ -267,7 +271,7 @@ impl Bus {
     }
 
     /// Gives a client the worker's answer to initialize, as its own; from now on it is at home there.
-    pub(super) fn greet(&mut self, client: Link, as_id: &[u8], id: WorkerId) {
+    pub(super) fn greet(&mut self, client: Link, as_id: &[u8], id: WorkerId, asked: Option<(CallKey, u64)>) {
         let Some(worker) = self.workers.get_mut(id.0) else { return };
         let Speech::Ready { answer: Some(greeting), .. } = &worker.speech else { return };
         let greeting = greeting.clone();
@@ -279,6 +283,7 @@ impl Bus {
         for notice in &worker.notices {
             self.post.send(client, &notice.line, std::iter::empty());
         }
+        self.see_greeting(client, as_id, &greeting, asked);
     }
 
     /// The answer that names a new session.
@@ -323,9 +328,11 @@ impl Bus {
 
     pub(super) fn deliver_early(&mut self, id: WorkerId, name: &[u8]) {
         let Some(worker) = self.workers.get_mut(id.0) else { return };
-        let (now_known, still_early) =
+        let (now_known, still_early): (Vec<_>, _) =
             std::mem::take(&mut worker.early).into_iter().partition(|e| *e.name == *name);
         worker.early = still_early;
+        // They were counted when they came.
+        worker.lines_in -= now_known.len() as u64;
         for Early { line, .. } in now_known {
             self.forget_early(id, line.len());
             self.worker_line(id, &line);
@@ -410,6 +417,7 @@ impl Bus {
 
     /// To the owner of a session, or kept for it.
     fn deliver(&mut self, id: WorkerId, key: SessionKey, line: &[u8], envelope: &Envelope) {
+        self.touch(Some(key));
         if envelope.kind == Kind::Notification {
             if self.is_replay(key) {
                 return;
@@ -422,6 +430,7 @@ impl Bus {
         let Some(session) = self.sessions.get(key.0) else { return };
         let owner = session.owner.and_then(|owner| Some((owner, self.post.peer(owner)?)));
         let Some((owner, peer)) = owner else {
+            self.see_line(Who::Worker(id), Who::Bus, Some(key), None, line, envelope);
             let child = self.adopt_child(id, key, line, envelope);
             self.miss(key, line);
             return child.into_iter().for_each(|child| self.deliver_early(id, &child));
@@ -434,6 +443,7 @@ impl Bus {
             // It may be gone for good, or only have stopped sending: what can be lost is kept as well.
             self.miss(key, line);
             if envelope.kind == Kind::Request {
+                self.see_line(Who::Worker(id), Who::Bus, Some(key), None, line, envelope);
                 return self.keep_questions(key);
             }
         }
@@ -461,6 +471,8 @@ impl Bus {
             cuts.add(span, &child.bus_token);
         }
         let written = send_cut(&mut self.post, owner, line, &cuts, &nested);
+        let asked = call.as_ref().map(|(call, ..)| *call);
+        self.see_line(Who::Worker(id), Who::Client(owner), Some(key), asked, line, envelope);
         if let (Some((call, ..)), Some(written)) = (call, written) {
             if let Some(call) = self.calls.get_mut(call) {
                 call.written = written;
@@ -488,6 +500,7 @@ impl Bus {
         };
         let wire = Decimal::of(key.wire());
         self.post.send(to, line, [Cut::new(span, wire.as_bytes())].into_iter());
+        self.see_line(Who::Worker(id), Who::Client(to), None, None, line, envelope);
     }
 
     /// About no session: a notification is kept for those who join later; whom else it concerns is only clear if
@@ -528,11 +541,13 @@ impl Bus {
         }
         let Some(span) = envelope.id else {
             self.post.send(to, line, cuts.iter());
+            self.see_line(Who::Worker(id), Who::Client(to), None, None, line, envelope);
             return;
         };
         let call = self.calls.ask(worker.party, peer.party, Id::new(span.of(line)), Purpose::Ask, None);
         let wire = Decimal::of(call.wire());
         cuts.add(span, wire.as_bytes());
+        self.see_line(Who::Worker(id), Who::Client(to), None, Some(call), line, envelope);
         if let (Some(written), Some(call)) = (self.post.send(to, line, cuts.iter()), self.calls.get_mut(call))
         {
             call.written = written;
@@ -546,6 +561,7 @@ impl Bus {
         envelope: &Envelope,
         refusal: &Refusal,
     ) {
+        self.see_line(Who::Worker(id), Who::Bus, None, None, line, envelope);
         match (envelope.id, self.workers.get(id.0).and_then(|worker| worker.link)) {
             (Some(span), Some(link)) => self.refuse(link, Some(span.of(line)), refusal),
             _ => self.counters.dropped_notifications += 1,

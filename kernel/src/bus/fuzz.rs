@@ -198,6 +198,7 @@ fn small_config() -> Config {
         default_pool: Some("a".into()),
         pools: pools.into_iter().map(std::sync::Arc::new).collect(),
         limits: Limits { max_input_buffer: 4096, max_output_queue: 2048, ..Limits::default() },
+        trace_payloads: true,
     }
 }
 

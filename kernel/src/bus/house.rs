@@ -1,4 +1,4 @@
-//! What concerns the bus as a whole: greetings, status, reload, stop.
+//! What concerns the bus as a whole: greetings, reload, stop.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::life::Input;
 use super::pool::PoolId;
 use super::worker::Wait;
 use super::{Action, Bus, Moment};
-use crate::config::{Config, Mode, PoolConfig};
+use crate::config::{Config, PoolConfig};
 use crate::key::{Link, SessionKey, WorkerId};
 use crate::limit::LAST_WORDS;
 
@@ -41,6 +41,8 @@ impl Bus {
         let result = match method {
             b"_bus/hello" => self.hello(link, envelope.params.map(|params| params.of(line)))?,
             b"_bus/status" => self.status(),
+            b"_bus/trace" => self.begin_trace(link, envelope.params.map(|params| params.of(line)))?,
+            b"_bus/sessions" => self.sessions_status(),
             b"_bus/bye" => {
                 if let Some(client) = self.clients.get_mut(link.0) {
                     client.bye = true;
@@ -85,61 +87,12 @@ impl Bus {
         Ok(json!({ "bus": "stdio-bus", "version": env!("CARGO_PKG_VERSION"), "pools": pools }))
     }
 
-    fn status(&self) -> Value {
-        let pools: Vec<Value> = self.pools.iter().map(|(_, pool)| self.pool_status(pool)).collect();
-        let counters = &self.counters;
-        json!({
-            "bus": "stdio-bus",
-            "version": env!("CARGO_PKG_VERSION"),
-            "uptime_sec": self.now.as_secs(),
-            "stopping": self.stopping.is_some(),
-            "clients": self.clients.len() - self.strangers.len(),
-            "calls": self.calls.len(),
-            "sessions": self.sessions.len(),
-            "held_bytes": self.held_bytes(),
-            "pools": pools,
-            "counters": {
-                "requests": counters.requests,
-                "worker_deaths": counters.worker_deaths,
-                "stray_lines": counters.stray_lines,
-                "stray_answers": counters.stray_answers,
-                "dropped_notifications": counters.dropped_notifications,
-                "stalled_clients": counters.stalled_clients,
-                "unauthorized": counters.unauthorized,
-            },
-        })
-    }
-
-    fn pool_status(&self, pool: &super::pool::Pool) -> Value {
-        let workers = pool.workers.iter().filter_map(|id| self.workers.get(id.0)).map(|worker| {
-            json!({
-                "worker": worker.index,
-                "state": worker.state(),
-                "pid": worker.pid,
-                "sessions": worker.open_sessions(),
-                "calls": self.calls.owes(worker.party),
-                "clients": worker.joined.len(),
-                "restarts": worker.life.restarts(),
-                "queued_bytes": worker.link.map_or(0, |link| self.post.queued_bytes(link)) + worker.waits_bytes,
-                "handshake": worker.handshake().is_some_and(|handshake| !handshake.is_plain()),
-                "last_words": worker.last_words,
-            })
-        });
-        json!({
-            "id": pool.config.id,
-            "mode": match pool.config.mode { Mode::Shared => "shared", Mode::Dedicated => "dedicated" },
-            "instances": pool.config.instances,
-            "max_instances": pool.config.max_instances,
-            "removed": pool.removed,
-            "workers": workers.collect::<Vec<_>>(),
-        })
-    }
-
     /// A new, valid configuration. What has not changed is not touched.
     pub fn reload(&mut self, config: &Config, now: Moment) {
         self.tell_time(now);
         self.limits = config.limits.clone();
         self.post.queue_limit = self.queue_limit();
+        self.trace.let_payloads(config.trace_payloads);
         self.pools.set_default(config.default_pool.clone());
         self.change_token(config.auth.as_ref().map(|auth| auth.digest));
         if self.stopping.is_some() {

@@ -28,7 +28,7 @@ impl Bus {
         bus: Box<[u8]>,
         agent: Box<[u8]>,
     ) -> SessionKey {
-        let session = Session::new(bus, agent, id, owner);
+        let session = Session::new(bus, agent, id, owner, self.now);
         let (bus_name, agent_name) = (session.bus_name().into(), session.agent_name().into());
         let key = SessionKey(self.sessions.insert(session));
         if let Some(client) = owner.and_then(|owner| self.clients.get_mut(owner.0)) {
@@ -144,7 +144,9 @@ impl Bus {
             members.remove("sessionId");
         }
         let answer = answer::result(id.of(line), &result);
+        self.see_line(Who::Client(link), Who::Bus, Some(key), None, line, envelope);
         self.tell_work(link, key);
+        self.see_own(link, &answer, None);
         self.post.send(link, &answer, std::iter::empty());
     }
 
@@ -201,6 +203,7 @@ impl Bus {
     pub(super) fn client_leaves(&mut self, link: Link) {
         let Some(client) = self.clients.remove(link.0) else { return };
         self.strangers.forget(link);
+        self.trace.forget(link);
         let asked: Vec<_> = self.calls.asked_by(client.party).map(|(key, _)| key).collect();
         for key in asked {
             self.abandon(key);
@@ -378,6 +381,7 @@ impl Bus {
         };
         let cancel =
             format!(r#"{{"jsonrpc":"2.0","method":"session/cancel","params":{{"sessionId":{agent}}}}}"#);
+        self.see_own(link, cancel.as_bytes(), None);
         self.post.send(link, cancel.as_bytes(), std::iter::empty());
         if close {
             let call = self.calls.ask(THE_BUS, party, Id::none(), Purpose::Ignore, None);

@@ -118,6 +118,11 @@ impl Life {
         self.is == Is::Up
     }
 
+    /// Since when, if it is.
+    pub(super) fn up_since(&self) -> Option<Moment> {
+        self.is_up().then_some(self.since)
+    }
+
     /// It has closed its pipes, and its exit is not known yet.
     pub(super) fn is_closing(&self) -> bool {
         matches!(self.is, Is::Closing { .. })

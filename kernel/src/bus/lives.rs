@@ -92,6 +92,7 @@ impl Bus {
     pub(super) fn exited(&mut self, id: WorkerId, exit: Exit) {
         let Some(worker) = self.workers.get_mut(id.0) else { return };
         worker.death = Death::Exited(exit);
+        worker.last_exit = Some(exit);
         self.live(id, Input::Exited);
     }
 
@@ -308,6 +309,7 @@ impl Bus {
         self.calls.leave(worker.party);
         let Some(pool) = self.pools.get_mut(worker.pool) else { return };
         pool.workers.retain(|other| *other != id);
+        pool.tally.past_requests += worker.requests;
         if pool.removed && pool.workers.is_empty() {
             self.pools.remove(worker.pool);
         }

@@ -3,8 +3,8 @@
 //! The core of the kernel, a value without I/O, clock, threads or globals (it may say things to the `log`
 //! facade, and reads nothing from it). This file holds what joins the tables and the calls that the shell
 //! makes; `stranger` asks for the token, `from_client` and `from_worker` carry lines, `choose` finds workers,
-//! `keep` has the sessions, `lives` the deaths and restarts, `flow` the pauses, and `house` what concerns the bus
-//! as a whole.
+//! `keep` has the sessions, `lives` the deaths and restarts, `flow` the pauses, `house` what concerns the bus
+//! as a whole, `status` and `trace` what can be seen of it.
 
 mod alarm;
 mod answer;
@@ -38,7 +38,10 @@ mod session;
 mod skim;
 mod spare;
 mod splice;
+mod status;
 mod stranger;
+mod tally;
+mod trace;
 mod work;
 mod worker;
 
@@ -66,6 +69,8 @@ use self::post::Post;
 use self::session::{Session, Tags};
 use self::skim::Skim;
 use self::stranger::Strangers;
+use self::tally::{Counters, Tally};
+use self::trace::Trace;
 use self::worker::Worker;
 
 /// Time since the bus started. The core has no clock; the shell tells it.
@@ -101,6 +106,15 @@ pub struct SpawnFault {
 pub enum Exit {
     Code(i32),
     Signal(i32),
+}
+
+impl std::fmt::Display for Exit {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Exit::Code(code) => write!(out, "exit {code}"),
+            Exit::Signal(signal) => write!(out, "signal {signal}"),
+        }
+    }
 }
 
 /// What the shell is to do. Carries no bytes.
@@ -150,26 +164,13 @@ pub struct Bus {
     handshakes_changed: bool,
     stopping: Option<Stopping>,
     counters: Counters,
+    tally: Tally,
+    trace: Trace,
+    /// Where clients find the bus.
+    listening: Vec<String>,
     /// Bytes kept outside of the post: lines that wait for a worker, an answer or a client.
     aside_bytes: usize,
     now: Moment,
-}
-
-/// What happened so far, for status.
-#[derive(Clone, Copy, Default, Debug)]
-struct Counters {
-    requests: u64,
-    worker_deaths: u64,
-    /// Lines of workers that were no JSON-RPC messages.
-    stray_lines: u64,
-    /// Answers to nothing that was asked, or not of the one who answers.
-    stray_answers: u64,
-    /// Notifications that concerned nobody.
-    dropped_notifications: u64,
-    /// Clients closed for taking nothing, or for half a line.
-    stalled_clients: u64,
-    /// Connections closed for not showing the token.
-    unauthorized: u64,
 }
 
 impl Bus {
@@ -191,6 +192,9 @@ impl Bus {
             handshakes_changed: false,
             stopping: None,
             counters: Counters::default(),
+            tally: Tally::default(),
+            trace: Trace::default(),
+            listening: Vec::new(),
             aside_bytes: 0,
             now,
         };
@@ -237,17 +241,20 @@ impl Bus {
     }
 
     /// What one hears whom `connect` did not let in.
-    pub fn why_not(&self) -> Vec<u8> {
+    pub fn why_not(&mut self) -> Vec<u8> {
         let refusal = match self.stopping {
             Some(_) => Refusal::stopping(),
             None => self.too_many_clients(),
         };
+        self.count_refusal(&refusal);
         line_of(&refusal)
     }
 
     /// What one hears for whom the machine has no room.
-    pub fn no_room(&self, why: &str) -> Vec<u8> {
-        line_of(&Refusal::busy(why))
+    pub fn no_room(&mut self, why: &str) -> Vec<u8> {
+        let refusal = Refusal::busy(why);
+        self.count_refusal(&refusal);
+        line_of(&refusal)
     }
 
     pub fn handle(&mut self, event: Event, now: Moment) {
@@ -354,7 +361,9 @@ impl Bus {
     fn tell_time(&mut self, now: Moment) {
         self.now = now;
         self.post.now = now;
+        self.calls.now = now;
         self.post.queue_limit = self.queue_limit();
+        self.note_second();
     }
 
     fn worker_of(&self, link: Link) -> Option<WorkerId> {
@@ -383,10 +392,12 @@ impl Bus {
         }
         let Some(mut input) = self.post.take_input(link) else { return };
         let mut chunk = bytes;
+        let mut lines = 0;
         while reading != Reading::Willing || !self.post.is_held_up(link) {
             let limit = self.line_limit(worker.is_none());
             let limit = if stranger { limit.min(HELLO_BYTES) } else { limit };
             let Some(piece) = input.next(&mut chunk, limit) else { break };
+            lines += 1;
             self.post.take_over_limit();
             match (piece, worker) {
                 (Piece::Line(line), Some(worker)) => self.worker_line(worker, line),
@@ -410,6 +421,8 @@ impl Bus {
                 self.over_limit(link, full);
             }
         }
+        self.counters.lines_in += lines;
+        self.counters.bytes_in += bytes.len() as u64;
         input.hold(chunk);
         if reading == Reading::Last {
             self.last_line(link, worker, input.rest());
@@ -468,7 +481,20 @@ impl Bus {
 
     /// An answer of the bus itself.
     fn refuse(&mut self, link: Link, id: Option<&[u8]>, refusal: &Refusal) {
-        self.post.send(link, &refusal.line(id), std::iter::empty());
+        self.refuse_asked(link, id, refusal, None);
+    }
+
+    fn refuse_asked(
+        &mut self,
+        link: Link,
+        id: Option<&[u8]>,
+        refusal: &Refusal,
+        asked: Option<(call::CallKey, u64)>,
+    ) {
+        self.count_refusal(refusal);
+        let line = refusal.line(id);
+        self.see_own(link, &line, asked);
+        self.post.send(link, &line, std::iter::empty());
     }
 
     /// Ends a call with an answer of the bus, if somebody still waits for one.
@@ -480,7 +506,7 @@ impl Bus {
             Who::Bus => None,
         };
         if let Some(link) = to {
-            self.refuse(link, Some(call.id.as_bytes()), refusal);
+            self.refuse_asked(link, Some(call.id.as_bytes()), refusal, Some((key, call.asked_us)));
         }
         match call.purpose {
             call::Purpose::Reopen(session) => self.drop_session(session),

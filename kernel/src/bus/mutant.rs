@@ -40,10 +40,12 @@ pub enum Guard {
     KeepEnds,
     /// Clients of another handshake meet another worker.
     Handshake,
+    /// Who follows the traffic and takes nothing is told nothing more.
+    TraceBound,
 }
 
 impl Guard {
-    pub const ALL: [Guard; 18] = [
+    pub const ALL: [Guard; 19] = [
         Guard::Answerer,
         Guard::Generation,
         Guard::Written,
@@ -62,6 +64,7 @@ impl Guard {
         Guard::Token,
         Guard::KeepEnds,
         Guard::Handshake,
+        Guard::TraceBound,
     ];
 }
 

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::Bus;
 use super::answer;
+use super::call::Who;
 use super::envelope::Envelope;
 use crate::config::Permission;
 use crate::key::WorkerId;
@@ -28,6 +29,7 @@ impl Bus {
     /// Answers an agent's request for a permission. False: the client is to be asked.
     pub(super) fn permit(&mut self, id: WorkerId, line: &[u8], envelope: &Envelope) -> bool {
         let Some(worker) = self.workers.get(id.0) else { return false };
+        let from = Who::Worker(id);
         let kinds = match worker.config.permission {
             Permission::Ask => return false,
             Permission::Allow => ["allow_once", "allow_always"],
@@ -40,7 +42,10 @@ impl Bus {
         let chosen = kinds.iter().find_map(|kind| options.iter().find(|option| option.kind == *kind));
         let Some(chosen) = chosen else { return false };
         let result = json!({ "outcome": { "outcome": "selected", "optionId": chosen.option_id } });
-        self.post.send(link, &answer::result(id.of(line), &result), std::iter::empty());
+        let answer = answer::result(id.of(line), &result);
+        self.see_line(from, Who::Bus, None, None, line, envelope);
+        self.see_own(link, &answer, None);
+        self.post.send(link, &answer, std::iter::empty());
         true
     }
 }

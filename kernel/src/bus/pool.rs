@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::call::CallKey;
 use super::handshake::Handshake;
+use super::tally::PoolTally;
 use crate::config::PoolConfig;
 use crate::key::{Key, Table, WorkerId};
 use crate::limit::TOLD;
@@ -19,6 +20,7 @@ pub(super) struct Pool {
     pub(super) told: Vec<Told>,
     /// The newest handshake that a worker got through: what fresh ones are initialized with ahead of use.
     pub(super) newest: Option<Arc<Handshake>>,
+    pub(super) tally: PoolTally,
 }
 
 /// A request that concerned the whole process, for workers of its handshake that start later.
@@ -74,6 +76,7 @@ impl Pools {
             removed: false,
             told: Vec::new(),
             newest: None,
+            tally: PoolTally::default(),
         }))
     }
 

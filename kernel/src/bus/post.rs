@@ -21,6 +21,8 @@ pub(super) struct Peer {
     pub(super) party: Party,
     /// It will send nothing more.
     pub(super) ended: bool,
+    /// Lines that it was told.
+    pub(super) lines_out: u64,
     input: LineBuf,
     output: SendQueue,
     /// `Action::Flush` is on its way to the shell.
@@ -46,6 +48,9 @@ pub(super) struct Post {
     spare: Spare,
     /// Bytes in lines and queues here.
     held_bytes: usize,
+    /// Lines and bytes that were ever sent.
+    lines_out: u64,
+    bytes_out: u64,
     /// Links that may be read again.
     resumed: VecDeque<Link>,
     /// The last peer whose queue a `send` found over the limit.
@@ -64,6 +69,8 @@ impl Post {
             actions: VecDeque::new(),
             spare: Spare::default(),
             held_bytes: 0,
+            lines_out: 0,
+            bytes_out: 0,
             resumed: VecDeque::new(),
             over_limit: None,
             newly_full: Vec::new(),
@@ -82,6 +89,7 @@ impl Post {
             worker,
             party,
             ended: false,
+            lines_out: 0,
             input: LineBuf::default(),
             output: SendQueue::default(),
             flushing: false,
@@ -154,6 +162,9 @@ impl Post {
         buffer.push(b'\n');
         let length = (peer.output.end() - position) as usize;
         self.held_bytes += length;
+        self.lines_out += 1;
+        self.bytes_out += length as u64;
+        peer.lines_out += 1;
         if !peer.flushing {
             peer.flushing = true;
             self.actions.push_back(Action::Flush(to));
@@ -166,6 +177,11 @@ impl Post {
             }
         }
         Some(Written::At { position, length: length as u32 })
+    }
+
+    /// How many lines and bytes `send` has taken.
+    pub(super) fn written(&self) -> (u64, u64) {
+        (self.lines_out, self.bytes_out)
     }
 
     pub(super) fn to_send(&self, link: Link) -> &[u8] {

@@ -31,6 +31,9 @@ pub(super) struct Session {
     /// None: the owner has left and may come back until `keep_until`.
     pub(super) owner: Option<Link>,
     pub(super) keep_until: Moment,
+    pub(super) opened: Moment,
+    /// When something was last said about it.
+    pub(super) touched: Moment,
     /// The session that announced it, if it is a subagent's.
     pub(super) parent: Option<SessionKey>,
     /// Named by the client at the top of its messages; the agent knows no such session.
@@ -94,6 +97,7 @@ impl Session {
         agent_token: Box<[u8]>,
         worker: WorkerId,
         owner: Option<Link>,
+        now: Moment,
     ) -> Session {
         Session {
             bus_token,
@@ -102,6 +106,8 @@ impl Session {
             owner,
             parent: None,
             keep_until: Moment::ZERO,
+            opened: now,
+            touched: now,
             is_label: false,
             opening: None,
             again: None,

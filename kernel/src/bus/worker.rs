@@ -3,7 +3,6 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::Moment;
 use super::answer::Death;
 use super::call::{CallKey, Party};
 use super::envelope::Span;
@@ -11,6 +10,7 @@ use super::handshake::{Handshake, Offers};
 use super::life::{Is, Life};
 use super::mutant::{Guard, stands};
 use super::pool::PoolId;
+use super::{Exit, Moment};
 use crate::config::PoolConfig;
 use crate::key::{Link, SessionKey};
 use crate::limit::STDERR_TAIL_BYTES;
@@ -34,6 +34,9 @@ pub(super) struct Worker {
     pub(super) idle_since: Option<Moment>,
     /// Why the last start failed, or how the last life ended, for people.
     pub(super) last_words: Option<String>,
+    pub(super) last_exit: Option<Exit>,
+    /// What clients have asked it, in all its lives.
+    pub(super) requests: u64,
     /// What the process still says is of no interest: its life was over for the others, or is being replaced.
     pub(super) silenced: bool,
     /// How this life ends, once it does.
@@ -65,6 +68,8 @@ pub(super) struct Worker {
     pub(super) elicitations: VecDeque<(Box<[u8]>, Link)>,
     /// When it last wrote something, or was first asked something.
     pub(super) heard: Moment,
+    /// Lines that it has said.
+    pub(super) lines_in: u64,
     pub(super) stderr_tail: VecDeque<u8>,
 }
 
@@ -129,6 +134,8 @@ impl Worker {
             silence_alarm: false,
             idle_since: None,
             last_words: None,
+            last_exit: None,
+            requests: 0,
             silenced: false,
             death: Death::Hung,
             link: None,
@@ -146,6 +153,7 @@ impl Worker {
             notices: Vec::new(),
             elicitations: VecDeque::new(),
             heard: now,
+            lines_in: 0,
             stderr_tail: VecDeque::new(),
         }
     }
@@ -166,6 +174,7 @@ impl Worker {
         self.notices = Vec::new();
         self.elicitations = VecDeque::new();
         self.pid = None;
+        self.lines_in = 0;
         self.death = Death::Hung;
     }
 

@@ -37,6 +37,8 @@ pub struct Config {
     pub default_pool: Option<Box<str>>,
     pub pools: Vec<Arc<PoolConfig>>,
     pub limits: Limits,
+    /// Those who follow the traffic may see what is said.
+    pub trace_payloads: bool,
 }
 
 impl Config {

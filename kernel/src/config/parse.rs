@@ -18,9 +18,12 @@ use super::{
 };
 use crate::token::TokenDigest;
 
-pub(super) const TOP_KEYS: [&str; 6] = ["$schema", "listen", "auth", "default_pool", "pools", "limits"];
+pub(super) const TOP_KEYS: [&str; 7] =
+    ["$schema", "listen", "auth", "default_pool", "pools", "limits", "trace"];
 
 pub(super) const AUTH_KEYS: [&str; 1] = ["token_file"];
+
+pub(super) const TRACE_KEYS: [&str; 1] = ["payloads"];
 
 pub(super) const POOL_KEYS: [&str; 13] = [
     "id",
@@ -136,6 +139,7 @@ impl<'a> Reader<'a> {
                 default_pool: None,
                 pools: Vec::new(),
                 limits: Limits::default(),
+                trace_payloads: false,
             };
         };
         if let Some(schema) = top.find("$schema") {
@@ -165,6 +169,7 @@ impl<'a> Reader<'a> {
             default_pool: default_pool.map(|(pool, _)| pool.into()),
             pools: pools.into_iter().map(Arc::new).collect(),
             limits,
+            trace_payloads: self.trace_payloads(&top).unwrap_or(false),
         }
     }
 
@@ -224,6 +229,11 @@ impl<'a> Reader<'a> {
         let text = self.text(&spot)?;
         let path = self.kept(&spot.path, self.place.path(text))?;
         Some((path, spot.path))
+    }
+
+    fn trace_payloads(&mut self, top: &Fields<'a>) -> Option<bool> {
+        let fields = self.object(&top.find("trace")?, &TRACE_KEYS)?;
+        self.truth(&fields.find("payloads")?)
     }
 
     fn pools(&mut self, top: &Fields<'a>) -> Vec<PoolConfig> {

@@ -60,7 +60,8 @@ fn the_smallest_file_gets_every_default() {
     let pool = PoolConfig::new("a", Program::InPath("agent".to_owned()));
     let listen = vec![Address::Tcp { host: "127.0.0.1".into(), port: 9000 }.into()];
     let pools = vec![pool.into()];
-    let expected = Config { listen, auth: None, default_pool: None, pools, limits: Limits::default() };
+    let limits = Limits::default();
+    let expected = Config { listen, auth: None, default_pool: None, pools, limits, trace_payloads: false };
     assert_eq!(config, expected);
 }
 
@@ -82,7 +83,8 @@ fn a_full_file_says_what_it_says() {
             "max_input_buffer": 1024, "max_output_queue": 2048, "backpressure_timeout_sec": 0.5, "max_restarts": 0,
             "restart_window_sec": 1, "max_restart_delay_sec": 0.02, "init_timeout_sec": 2, "silence_timeout_sec": 3,
             "drain_timeout_sec": 0, "session_keep_sec": 0, "max_clients": 1, "max_calls": 1e3, "max_held_bytes": 1024
-          }
+          },
+          "trace": { "payloads": true }
         }"#,
     )
     .unwrap();
@@ -122,6 +124,7 @@ fn a_full_file_says_what_it_says() {
         max_held_bytes: 1024,
     };
     assert_eq!(config.limits, limits);
+    assert!(config.trace_payloads);
 }
 
 #[test]
@@ -160,13 +163,19 @@ fn a_fault_of_the_top_level_is_told() {
         (
             r#","warm":true"#,
             "warm",
-            r#"unknown key, the known ones are "$schema", "listen", "auth", "default_pool", "pools", "limits""#,
+            concat!(
+                r#"unknown key, the known ones are "$schema", "listen", "auth", "default_pool", "pools", "#,
+                r#""limits", "trace""#
+            ),
         ),
         (r#","auth":"token""#, "auth", "must be an object, not a string"),
         (r#","auth":{}"#, "auth.token_file", "missing"),
         (r#","auth":{"tokenFile":"t"}"#, "auth.tokenFile", r#"unknown key, did you mean "token_file"?"#),
         (r#","auth":{"token_file":""}"#, "auth.token_file", "must not be empty"),
         (r#","auth":{"token_file":"t"}"#, "auth.token_file", "there is no /srv/bus/t"),
+        (r#","trace":true"#, "trace", "must be an object, not true"),
+        (r#","trace":{"payload":true}"#, "trace.payload", r#"unknown key, did you mean "payloads"?"#),
+        (r#","trace":{"payloads":1}"#, "trace.payloads", "must be true or false, not 1"),
         (r#","$schema":1"#, "$schema", "must be a string, not 1"),
         (r#","limits":[]"#, "limits", "must be an object, not a list"),
         (r#","limits":{},"limits":{}"#, "limits", "this key stands here more than once"),
@@ -416,6 +425,7 @@ fn the_schema_knows_the_keys_that_the_parser_knows() {
     let objects = [
         (&schema, &parse::TOP_KEYS[..]),
         (&schema["properties"]["auth"], &parse::AUTH_KEYS[..]),
+        (&schema["properties"]["trace"], &parse::TRACE_KEYS[..]),
         (&schema["$defs"]["pool"], &parse::POOL_KEYS[..]),
         (&schema["$defs"]["limits"], &parse::LIMIT_KEYS[..]),
     ];

@@ -32,6 +32,8 @@ const ACCEPT_REST: Duration = Duration::from_millis(100);
 pub(super) struct Door {
     /// The entry of `listen` it belongs to.
     listen: Listen,
+    /// With the port that was really bound.
+    at: Address,
     listener: Listener,
     file: Option<SocketFile>,
     /// It stands in the run queue.
@@ -90,6 +92,7 @@ impl Shell {
             announcement += &format!("{line}\n");
             self.add_door(listen, opened)?;
         }
+        self.tell_addresses();
         if let Some(stdio) = listens.iter().find(|listen| listen.at == Address::Stdio) {
             return self.open_stdio(stdio);
         }
@@ -113,7 +116,8 @@ impl Shell {
             watch(self.poll.registry(), listener.fd(), token, Interest::READABLE).map_err(|fault| {
                 ServeError::Listen { at: listen.at.clone(), fault: DoorFault::System(fault) }
             })?;
-            self.doors.insert(Door { listen: listen.clone(), listener, file: file.take(), queued: false });
+            let (listen, at) = (listen.clone(), opened.at.clone());
+            self.doors.insert(Door { listen, at, listener, file: file.take(), queued: false });
         }
         Ok(())
     }
@@ -143,7 +147,16 @@ impl Shell {
                 }
             }
         }
+        self.tell_addresses();
         Ok(())
+    }
+
+    /// Those who ask the core where the bus is found hear it.
+    fn tell_addresses(&mut self) {
+        let mut addresses: Vec<_> = self.doors.iter().map(|(_, door)| door.at.to_string()).collect();
+        // `localhost` may have two sockets.
+        addresses.dedup();
+        self.bus.listens_at(addresses);
     }
 
     /// A door that needs a token does not stay without one. Also one on loopback that was opened because there was a
@@ -184,6 +197,7 @@ impl Shell {
         for key in keys {
             self.remove_door(key);
         }
+        self.tell_addresses();
         self.accept_again = None;
     }
 

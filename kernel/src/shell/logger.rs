@@ -150,7 +150,7 @@ impl Write for Stderr {
 fn format_line(record: &Record<'_>, now: SystemTime, colour: bool) -> String {
     let mut line = String::with_capacity(128);
     let (on, off) = if colour { (colour_of(record.level()), "\x1b[0m") } else { ("", "") };
-    let _ = write!(line, "[{} {on}{:<5}{off} {}] ", stamp(now), record.level(), record.target());
+    let _ = write!(line, "[{} {on}{:<5}{off} {}] ", timestamp(now), record.level(), record.target());
     let _ = write!(Escaped { line: &mut line, room: LINE_BYTES }, "{}", record.args());
     line.push('\n');
     line
@@ -198,7 +198,7 @@ fn is_invisible(letter: char) -> bool {
 }
 
 /// UTC, to the millisecond.
-fn stamp(now: SystemTime) -> String {
+pub fn timestamp(now: SystemTime) -> String {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (seconds, millis) = (since.as_secs(), since.subsec_millis());
     let (year, month, day) = date(seconds / 86_400);

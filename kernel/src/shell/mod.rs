@@ -31,7 +31,7 @@ pub use command::find_program;
 pub use door::DoorFault;
 pub use fork::keep_memory_private;
 pub use guard::guard;
-pub use logger::{flush_logs, start_logging};
+pub use logger::{flush_logs, start_logging, timestamp};
 pub use probe::probe;
 
 pub struct Options {

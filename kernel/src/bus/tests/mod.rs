@@ -7,7 +7,9 @@ mod plain;
 mod pools;
 mod recovery;
 mod second_version;
+mod seeing;
 mod strangers;
+mod tracing;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -54,6 +56,7 @@ pub(super) fn config(pools: Vec<PoolConfig>, limits: Limits) -> Config {
         default_pool: None,
         pools: pools.into_iter().map(Arc::new).collect(),
         limits,
+        trace_payloads: false,
     }
 }
 
@@ -148,6 +151,11 @@ impl TestBus {
 
     pub(super) fn sees_nothing(&self, link: Link) {
         assert!(self.seen.get(&link).is_none_or(VecDeque::is_empty), "{:?}", self.seen[&link]);
+    }
+
+    /// How many lines it was sent that the test has not looked at.
+    pub(super) fn seen_so_far(&self, link: Link) -> usize {
+        self.seen.get(&link).map_or(0, VecDeque::len)
     }
 
     pub(super) fn sees_error(&mut self, link: Link, id: Value, reason: &str) -> Value {

@@ -1,0 +1,234 @@
+//! Following the traffic: who is told what, and that nobody has to wait for those who are told.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Config, Event, Link, TestBus, config, pool};
+use crate::config::Limits;
+use crate::limit::{TRACE_PAYLOAD_BYTES, TRACERS};
+
+impl TestBus {
+    fn tracer(&mut self, params: &str) -> Link {
+        let tracer = self.client();
+        let answer = self.traces(tracer, params);
+        assert!(answer["result"]["at_us"].is_u64(), "{answer}");
+        tracer
+    }
+
+    fn traces(&mut self, tracer: Link, params: &str) -> Value {
+        self.sends(tracer, &format!(r#"{{"id":"trace","method":"_bus/trace","params":{params}}}"#));
+        self.sees_json(tracer)
+    }
+
+    /// What the next event tells.
+    fn event(&mut self, tracer: Link) -> Value {
+        let event = self.sees_json(tracer);
+        assert_eq!((&event["method"], event.get("id")), (&json!("_bus/event"), None), "{event}");
+        event["params"].clone()
+    }
+
+    /// The next events: direction, and method or kind.
+    fn events<const N: usize>(&mut self, tracer: Link) -> [String; N] {
+        std::array::from_fn(|_| {
+            let event = self.event(tracer);
+            let what = event["method"].as_str().or(event["kind"].as_str()).unwrap_or_default();
+            format!("{} {what}", event["direction"].as_str().unwrap_or_default())
+        })
+    }
+}
+
+fn open_house() -> Config {
+    Config { trace_payloads: true, ..config(vec![pool("agents", 1)], Limits::default()) }
+}
+
+#[test]
+fn a_request_and_its_answer_are_told_with_the_time_between() {
+    let mut bus = TestBus::with(1);
+    let (client, worker) = (bus.client(), bus.worker(0));
+    let tracer = bus.tracer("{}");
+    bus.passes(Duration::from_millis(5));
+    bus.sends(client, r#"{"id":"mine","method":"work"}"#);
+    let asked = bus.event(tracer);
+    bus.passes(Duration::from_micros(1500));
+    bus.answers(worker, "work", "true");
+    let answered = bus.event(tracer);
+    assert_eq!(bus.sees_json(client), json!({ "jsonrpc": "2.0", "id": "mine", "result": true }));
+    let call = asked["call"].clone();
+    let expected = json!({
+        "at_us": 5000, "direction": "client->worker", "kind": "request", "method": "work", "id": "mine", "call": call,
+        "client": asked["client"], "pool": "agents", "worker": 0, "bytes": 29,
+    });
+    assert_eq!(asked, expected);
+    let expected = json!({
+        "at_us": 6500, "direction": "worker->client", "kind": "result", "id": "mine", "call": call,
+        "client": asked["client"], "pool": "agents", "worker": 0, "bytes": answered["bytes"], "latency_us": 1500,
+    });
+    assert_eq!(answered, expected);
+    bus.is_idle();
+}
+
+#[test]
+fn a_whole_conversation_is_told_in_order() {
+    let mut bus = TestBus::with(1);
+    let (tracer, worker) = (bus.tracer("{}"), bus.worker(0));
+    let ann = bus.acp_client();
+    bus.greets(worker);
+    bus.sees(ann);
+    let id = bus.opens(ann, worker, "own");
+    let prompt = format!(r#"{{"id":1,"method":"session/prompt","params":{{"sessionId":"{id}"}}}}"#);
+    bus.sends(ann, &prompt);
+    bus.sends(worker, r#"{"method":"session/update","params":{"sessionId":"own","update":{}}}"#);
+    bus.sends(worker, r#"{"id":7,"method":"fs/read_text_file","params":{"sessionId":"own"}}"#);
+    bus.sees(ann);
+    let (asked, _) = bus.sees_request(ann, "fs/read_text_file");
+    bus.sends(ann, &format!(r#"{{"id":{asked},"result":{{"content":""}}}}"#));
+    let heard = bus.events::<6>(tracer);
+    let handshake = [
+        "client->worker initialize",
+        "bus->worker initialize",
+        "worker->bus result",
+        "bus->client result",
+        "client->worker session/new",
+        "worker->client result",
+    ];
+    let mut sorted = heard.clone();
+    sorted.sort();
+    let mut expected = handshake.map(str::to_owned);
+    expected.sort();
+    assert_eq!(sorted, expected, "{heard:?}");
+    let turn: [Value; 4] = std::array::from_fn(|_| bus.event(tracer));
+    let told = turn.each_ref().map(|event| (&event["direction"], &event["session"]));
+    let label = json!("s1");
+    let [out, back] = ["client->worker", "worker->client"].map(Value::from);
+    assert_eq!(told, [(&out, &label), (&back, &label), (&back, &label), (&out, &label)]);
+    assert_eq!((&turn[3]["id"], &turn[3]["call"]), (&json!(7), &turn[2]["call"]));
+    bus.crashes(0);
+    bus.sees_error(ann, json!(1), "worker_lost");
+    let lost = bus.event(tracer);
+    assert_eq!(
+        (&lost["direction"], &lost["code"], &lost["reason"]),
+        (&json!("bus->client"), &json!(-32050), &json!("worker_lost"))
+    );
+    assert!(lost["latency_us"].is_u64(), "{lost}");
+}
+
+#[test]
+fn filters_leave_out_what_is_of_others() {
+    let pools = vec![pool("a", 1), pool("b", 1)];
+    let mut bus = TestBus::of(Config { default_pool: Some("a".into()), ..config(pools, Limits::default()) });
+    let (ann, ben) = (bus.client(), bus.client());
+    bus.sends(ann, r#"{"id":0,"method":"_bus/hello","params":{"client":"ann"}}"#);
+    bus.sends(ben, r#"{"id":0,"method":"_bus/hello","params":{"client":"ben","pool":"b"}}"#);
+    bus.sees(ann);
+    bus.sees(ben);
+    let [of_ann, of_b] = [r#"{"client":"ann"}"#, r#"{"pool":"b"}"#].map(|params| bus.tracer(params));
+    let (a, b) = (bus.worker(0), bus.worker(1));
+    let id = bus.opens(ann, a, "one");
+    let [by_label, by_id] = [r#"{"session":"s1"}"#.to_owned(), format!(r#"{{"session":"{id}"}}"#)]
+        .map(|params| bus.tracer(&params));
+    bus.sends(ann, &format!(r#"{{"id":1,"method":"session/prompt","params":{{"sessionId":"{id}"}}}}"#));
+    bus.sends(ann, r#"{"id":2,"method":"other"}"#);
+    bus.sends(ben, r#"{"id":3,"method":"work"}"#);
+    bus.answers(b, "work", "1");
+    bus.sees(ben);
+    for tracer in [by_label, by_id] {
+        assert_eq!(bus.events::<1>(tracer), ["client->worker session/prompt"]);
+        bus.sees_nothing(tracer);
+    }
+    assert_eq!(
+        bus.events::<4>(of_ann).join(", "),
+        "client->worker session/new, worker->client result, client->worker session/prompt, client->worker other"
+    );
+    assert_eq!(bus.events::<2>(of_b), ["client->worker work", "worker->client result"]);
+    [of_ann, of_b].iter().for_each(|tracer| bus.sees_nothing(*tracer));
+    bus.traces(of_ann, r#"{"pool":"b"}"#);
+    bus.sends(ann, r#"{"id":4,"method":"other"}"#);
+    bus.sees_nothing(of_ann);
+    let nobody = bus.traces(of_ann, r#"{"pool":"c"}"#);
+    assert_eq!(nobody["error"]["data"]["reason"], "unknown_pool");
+    let odd = bus.traces(of_ann, r#"{"pool":7}"#);
+    assert_eq!(odd["error"]["data"]["reason"], "invalid");
+}
+
+#[test]
+fn payloads_are_shown_only_where_the_configuration_lets_them() {
+    let mut bus = TestBus::with(1);
+    let client = bus.client();
+    let refused = bus.traces(client, r#"{"payloads":true}"#);
+    assert_eq!(refused["error"]["data"]["reason"], "invalid");
+    assert!(
+        refused["error"]["message"]
+            .as_str()
+            .is_some_and(|why| why.contains(r#""trace": {"payloads": true}"#))
+    );
+    bus.sends(client, r#"{"id":1,"method":"m","params":{"secret":1}}"#);
+    bus.sees_nothing(client);
+
+    let mut bus = TestBus::of(open_house());
+    let (client, seeing, blind) = (bus.client(), bus.tracer(r#"{"payloads":true}"#), bus.tracer("{}"));
+    let line = r#"{"id":1,"method":"m","params":{"secret": 1.0}}"#;
+    bus.sends(client, line);
+    assert!(bus.sees(seeing).ends_with(&format!(r#","payload":{line}}}}}"#)), "byte for byte");
+    assert_eq!(bus.event(blind).get("payload"), None);
+    let pad = "x".repeat(TRACE_PAYLOAD_BYTES);
+    bus.sends(client, &format!(r#"{{"id":1,"method":"m","params":"{pad}"}}"#));
+    let long = bus.event(seeing);
+    assert_eq!((long.get("payload"), &long["payload_too_large"]), (None, &json!(true)));
+    bus.bus.reload(&Config { trace_payloads: false, ..open_house() }, bus.now);
+    bus.sends(client, line);
+    assert_eq!(bus.event(seeing).get("payload"), None, "also not to those who saw them before");
+}
+
+#[test]
+fn a_tracer_that_reads_nothing_costs_events_and_holds_up_nobody() {
+    let small = Limits { max_output_queue: 4096, ..Limits::default() };
+    let mut bus = TestBus::of(config(vec![pool("agents", 1)], small));
+    let (client, worker, tracer) = (bus.client(), bus.worker(0), bus.tracer("{}"));
+    bus.deafens(tracer);
+    for _ in 0..500 {
+        bus.sends(client, r#"{"id":1,"method":"m"}"#);
+        bus.answers(worker, "m", "1");
+        bus.sees(client);
+    }
+    assert!(bus.bus.to_send(tracer).len() <= 4096);
+    assert!(bus.bus.wants_read(client) && bus.bus.wants_read(worker));
+    bus.passes(Duration::from_secs(1000));
+    assert!(!bus.is_closed(tracer), "it is in nobody's way");
+    bus.hears_again(tracer);
+    let mut told = 0;
+    while bus.seen_so_far(tracer) > 0 {
+        bus.event(tracer);
+        told += 1;
+    }
+    assert!(told > 5);
+    bus.sends(client, r#"{"method":"n"}"#);
+    let dropped = bus.sees_json(tracer);
+    let expected = json!({ "jsonrpc": "2.0", "method": "_bus/dropped", "params": { "count": 1000 - told } });
+    assert_eq!(dropped, expected);
+    assert_eq!(bus.events::<1>(tracer), ["client->worker n"]);
+    bus.sends(client, r#"{"method":"n"}"#);
+    assert_eq!(bus.events::<1>(tracer), ["client->worker n"], "the count is told once");
+}
+
+#[test]
+fn what_is_said_to_the_bus_itself_is_not_told_and_tracers_are_few() {
+    let mut bus = TestBus::with(1);
+    let tracers: Vec<_> = (0..TRACERS).map(|_| bus.tracer("{}")).collect();
+    let late = bus.client();
+    assert_eq!(bus.traces(late, "{}")["error"]["data"]["reason"], "busy");
+    // That refusal is an answer of the bus like any other.
+    assert!(tracers.iter().all(|tracer| bus.events::<1>(*tracer) == ["bus->client error"]));
+    bus.sends(late, r#"{"id":1,"method":"_bus/status"}"#);
+    bus.sends(late, r#"{"id":1,"method":"_bus/hello"}"#);
+    bus.sees(late);
+    bus.sees(late);
+    tracers.iter().for_each(|tracer| bus.sees_nothing(*tracer));
+    bus.happens(Event::Broken(tracers[0]));
+    assert!(bus.traces(late, "{}")["result"].is_object(), "one has left");
+    bus.happens(Event::Ended(tracers[1]));
+    assert!(bus.is_closed(tracers[1]), "one that says nothing more is not told anything more");
+    bus.sends(late, r#"{"id":1,"method":"m"}"#);
+    bus.sees_nothing(tracers[0]);
+    assert_eq!(bus.events::<1>(tracers[2]), ["client->worker m"]);
+}

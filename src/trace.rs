@@ -1,0 +1,86 @@
+//! `trace`: follows the live traffic of a running bus.
+
+use std::fs::OpenOptions;
+use std::io::{self, BufWriter};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clients::Fault;
+use clients::connect::Bell;
+use clients::trace::{Filter, Lines, Viewable, follow};
+
+use crate::place::BusArgs;
+use crate::print::complain;
+
+const EXAMPLES: &str = "\
+Examples:
+  stdio-bus trace                            every message, one line of JSON each, without what it says
+  stdio-bus trace --pool claude | jq -c 'select(.latency_us > 1e6)'
+  stdio-bus trace --payloads --out turn.jsons
+  agent-client-protocol-trace-viewer turn.jsons
+
+Ctrl-C ends it. The keys are in docs/GUIDE.md, \"Seeing the bus\".";
+
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Only what concerns this pool
+    #[arg(long, value_name = "NAME")]
+    pool: Option<String>,
+    /// Only what concerns this session: its label (s17), or the id that its client knows
+    #[arg(long, value_name = "ID")]
+    session: Option<String>,
+    /// Only what concerns this client: what it calls itself, or its number (#5)
+    #[arg(long, value_name = "NAME")]
+    client: Option<String>,
+    /// Show whole messages; bus.json must allow it with "trace": {"payloads": true}
+    #[arg(long)]
+    payloads: bool,
+    /// Write a trace file for the viewer of ACP's conductor instead (.jsons)
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    bus: BusArgs,
+}
+
+pub(crate) fn run(args: Args) -> ExitCode {
+    match trace(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => complain(&fault, fault.exit_code()),
+    }
+}
+
+fn trace(args: Args) -> Result<(), Fault> {
+    let Args { pool, session, client, payloads, out, bus } = args;
+    let way = bus.way()?;
+    let filter = Filter { pool, session, client, payloads };
+    let bell = Bell::listen().map_err(|error| Fault::Failed(format!("no signal can be heard: {error}")))?;
+    let Some(path) = out else {
+        return follow(&way, &filter, &mut Lines(Buffered(BufWriter::new(io::stdout()))), &bell);
+    };
+    // It may hold what was said.
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+    let file = file.map_err(|error| Fault::Failed(format!("cannot write {}: {error}", path.display())))?;
+    follow(&way, &filter, &mut Viewable::new(Buffered(BufWriter::new(file))), &bell)
+}
+
+/// Events that come together are written together.
+struct Buffered<W: io::Write>(BufWriter<W>);
+
+impl<W: io::Write> io::Write for Buffered<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+impl<W: io::Write + AsFd> AsFd for Buffered<W> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.get_ref().as_fd()
+    }
+}
