@@ -12,6 +12,8 @@ const ID_CHARS: usize = 128;
 pub(super) struct Values<'a> {
     pub(super) cwd: &'a str,
     pub(super) session: Option<&'a str>,
+    /// The session to branch from.
+    pub(super) fork: Option<&'a str>,
     pub(super) model: Option<&'a str>,
     pub(super) effort: Option<&'a str>,
     pub(super) mode: Option<&'a str>,
@@ -56,6 +58,7 @@ fn fill(word: &str, values: &Values<'_>) -> Option<String> {
     let value = match name {
         "cwd" => Some(values.cwd),
         "session" => values.session,
+        "fork" => values.fork,
         "model" => values.model,
         "effort" => values.effort,
         "mcp_config" => values.mcp_config.and_then(Path::to_str),

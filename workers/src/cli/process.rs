@@ -1,4 +1,4 @@
-//! The process of a turn: started, heard, and ended with everything that it started.
+//! A process of a CLI: started, heard, and ended with everything that it started.
 //!
 //! It stays in the worker's own process group, so that whoever ends the worker ends it too. Its descendants are found
 //! by their parents and by a mark in their environment, because tools run in sessions of their own and outlive their
@@ -46,7 +46,7 @@ pub(super) struct Start<'a> {
     pub(super) args: &'a [String],
     pub(super) env: &'a BTreeMap<String, String>,
     pub(super) cwd: &'a str,
-    /// No other turn of any process has it.
+    /// No other process of any agent has it.
     pub(super) mark: String,
 }
 

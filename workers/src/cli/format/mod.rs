@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use super::runtimes::FormatName;
 use super::told::Told;
+pub(super) use claude::Claude;
 
 pub(super) trait Format: Send {
     /// One line of stdout, without its newline.
@@ -39,7 +40,7 @@ pub(super) trait Format: Send {
 
 pub(super) fn of(name: FormatName) -> Box<dyn Format> {
     match name {
-        FormatName::ClaudeStream => Box::<claude::Claude>::default(),
+        FormatName::ClaudeStream => Box::<Claude>::default(),
         FormatName::CodexExec => Box::<codex_exec::CodexExec>::default(),
         FormatName::GeminiStream => Box::<gemini::Gemini>::default(),
         FormatName::Opencode => Box::<opencode::Opencode>::default(),

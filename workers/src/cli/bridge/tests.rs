@@ -1,0 +1,1 @@
+//! Conversations played to the bridges.
