@@ -14,6 +14,8 @@ use crate::harness::{is_gone, notification, session_of, stands_in};
 const ID: &str = "0a0a0a0a-59e7-4350-8eaf-4835821efe65";
 
 const CLAUDE: &str = include_str!("stand_ins/claude.sh");
+const CODEX: &str = include_str!("stand_ins/codex.sh");
+const THREAD: &str = "01a1dc88-0000-7000-8000-000000000001";
 
 fn lines(folder: &Path, name: &str) -> Vec<String> {
     fs::read_to_string(folder.join(name)).unwrap_or_default().lines().map(ToOwned::to_owned).collect()
@@ -289,4 +291,130 @@ fn mcp_servers_are_given_in_a_file_and_never_as_an_argument() {
         serde_json::from_str(&fs::read_to_string(folder.path().join("mcp")).expect("a file")).expect("JSON");
     assert_eq!(seen["mcpServers"]["s"]["env"], json!({ "K": "hush" }));
     assert!(!lines(folder.path(), "args")[0].contains("hush"));
+}
+
+/// The params of every request of this method that the stand-in got.
+fn requests(folder: &Path, method: &str) -> Vec<Value> {
+    let is_so = |line: &Value| line["method"] == method;
+    heard(folder).iter().filter(|line| is_so(line)).map(|line| line["params"].clone()).collect()
+}
+
+#[test]
+fn codex_has_one_process_for_all_turns_and_settings_go_with_the_next() {
+    let (folder, mut agent, session) = stage("codex", CODEX);
+    let options = agent.sees("config_option_update");
+    assert_eq!(options["configOptions"][0]["options"][1]["value"], "big");
+    let (updates, answer) = agent.turn(&session, "one");
+    assert_eq!((texts(&updates).as_str(), &answer["result"]["stopReason"]), ("turn 1", &json!("end_turn")));
+    assert_eq!(answer["result"]["usage"]["totalTokens"], 11);
+    assert_eq!(answer["result"]["_meta"]["cliSessionId"], THREAD);
+    agent.call("session/set_config_option", option(&session, "model", "big"));
+    agent.call("session/set_config_option", option(&session, "effort", "huge"));
+    agent.call("session/set_config_option", option(&session, "mode", "full-access"));
+    let (updates, answer) = agent.turn(&session, "two");
+    assert_eq!(texts(&updates), "turn 2");
+    assert_eq!(answer["result"]["usage"]["totalTokens"], 11, "of this turn, not of the thread");
+    agent.call("session/set_config_option", option(&session, "model", "default"));
+    agent.turn(&session, "three");
+    assert_eq!(lines(folder.path(), "pids").len(), 1);
+    let start = &requests(folder.path(), "thread/start")[0];
+    assert_eq!(
+        (&start["approvalPolicy"], &start["sandbox"]),
+        (&json!("on-request"), &json!("workspace-write"))
+    );
+    let turns = requests(folder.path(), "turn/start");
+    assert!(turns[0]["sandboxPolicy"].is_null());
+    assert_eq!((&turns[1]["model"], &turns[1]["effort"]), (&json!("big"), &json!("huge")));
+    assert_eq!(turns[1]["approvalPolicy"], "never");
+    assert_eq!(turns[1]["sandboxPolicy"], json!({ "type": "dangerFullAccess" }));
+    assert_eq!(turns[2]["model"], "usual");
+}
+
+#[test]
+fn codex_asks_and_is_answered() {
+    let (folder, mut agent, session) = stage("codex", CODEX);
+    let rule = json!({ "acceptWithExecpolicyAmendment": { "execpolicy_amendment": ["wait"] } });
+    for (option, decision, stop, status) in [
+        ("allow", json!("accept"), "end_turn", "completed"),
+        ("allow_always", rule, "end_turn", "completed"),
+        ("reject", json!("decline"), "end_turn", "failed"),
+        ("", json!("cancel"), "cancelled", "failed"),
+    ] {
+        let id = agent.prompts(&session, "ASK");
+        let asked = question(&mut agent);
+        assert_eq!(asked["params"]["toolCall"]["title"], "wait", "{asked}");
+        decides(&mut agent, &asked, option);
+        let (updates, answer) = agent.answer(id);
+        assert_eq!(answer["result"]["stopReason"], stop, "{answer}");
+        assert!(updates.iter().any(|update| update["status"] == status), "{updates:?}");
+        assert_eq!(heard(folder.path()).last().expect("an answer")["result"]["decision"], decision);
+    }
+}
+
+#[test]
+fn codex_is_interrupted_by_a_word_and_ended_if_it_does_not_hear() {
+    let (folder, mut agent, session) = stage("codex", CODEX);
+    for word in ["WAIT", "ASK", "DEAF"] {
+        let id = agent.prompts(&session, word);
+        match word {
+            "ASK" => drop(question(&mut agent)),
+            _ => drop(agent.sees("tool_call")),
+        }
+        agent.says(&notification("session/cancel", json!({ "sessionId": session })));
+        let (updates, answer) = agent.answer(id);
+        assert_eq!(answer["result"]["stopReason"], "cancelled");
+        assert!(updates.iter().any(|update| update["status"] == "failed"), "{word}");
+        let is_open =
+            lines(folder.path(), "pids").len() == 1 && !is_gone(pid_in(&folder.path().join("pids")));
+        assert_eq!(is_open, word != "DEAF");
+    }
+    assert!(is_gone(pid_in(&folder.path().join("tool"))), "the tool lives on");
+    assert_eq!(agent.turn(&session, "again").1["result"]["stopReason"], "end_turn");
+    assert_eq!(requests(folder.path(), "thread/resume")[0]["threadId"], THREAD);
+}
+
+#[test]
+fn codex_that_died_goes_on_and_one_that_has_lost_its_thread_says_so() {
+    let (folder, mut agent, session) = stage("codex", CODEX);
+    let (updates, answer) = agent.turn(&session, "DIE");
+    let said = answer["error"]["message"].as_str().unwrap_or_default().to_owned();
+    assert!(said.contains("it hurts") && !said.contains('\u{1b}'), "{answer}");
+    assert!(updates.iter().any(|update| update["status"] == "failed"), "{updates:?}");
+    assert_eq!(agent.turn(&session, "LEAVE").1["result"]["stopReason"], "end_turn");
+    goes_away(lines(folder.path(), "pids")[1].parse().expect("a pid"));
+    assert_eq!(agent.turn(&session, "again").1["result"]["stopReason"], "end_turn");
+    assert_eq!(requests(folder.path(), "thread/resume").len(), 2);
+    fs::write(folder.path().join("lost"), "").expect("a file");
+    agent.turn(&session, "DIE");
+    let (_, lost) = agent.turn(&session, "again");
+    assert!(lost["error"]["message"].as_str().is_some_and(|text| text.contains("no longer knows")), "{lost}");
+}
+
+#[test]
+fn codex_that_is_logged_out_is_said_to_be_and_noise_hurts_nothing() {
+    let (_folder, mut agent, session) = stage("codex", CODEX);
+    let (_, out) = agent.turn(&session, "OUT");
+    assert_eq!(out["error"]["code"], -32000, "{out}");
+    assert!(out["error"]["message"].as_str().is_some_and(|text| text.contains("codex login")), "{out}");
+    assert_eq!(texts(&agent.turn(&session, "GARBAGE").0), "turn 2");
+    assert_eq!(texts(&agent.turn(&session, "OTHERS").0), "turn 3");
+}
+
+#[test]
+fn codex_forks_and_is_given_mcp_servers_and_ends_with_its_session() {
+    let (folder, mut agent, session) = stage("codex", CODEX);
+    agent.turn(&session, "SPAWN");
+    let env = json!([{ "name": "K", "value": "hush" }]);
+    let server = json!([{ "name": "my server", "command": "/bin/true", "args": [], "env": env }]);
+    let params = json!({ "sessionId": session, "cwd": folder.path(), "mcpServers": server });
+    let fork = session_of(&agent.call("session/fork", params)["result"]);
+    let answer = agent.turn(&fork, "two").1;
+    assert_eq!(answer["result"]["_meta"]["cliSessionId"], "01a1dc88-0000-7000-8000-000000000002");
+    let forked = &requests(folder.path(), "thread/fork")[0];
+    assert_eq!(forked["threadId"], THREAD);
+    assert_eq!(forked["config"]["mcp_servers"]["my_server"]["env"], json!({ "K": "hush" }));
+    agent.call("session/close", json!({ "sessionId": session }));
+    goes_away(pid_in(&folder.path().join("tool")));
+    goes_away(lines(folder.path(), "pids")[0].parse().expect("a pid"));
+    assert_eq!(agent.turn(&fork, "three").1["result"]["stopReason"], "end_turn");
 }

@@ -224,13 +224,13 @@ impl Agent {
     /// What is set now counts from the next turn on, or at once where the CLI can be told.
     fn set(&self, session: &Session, option: &str, value: &str) -> Result<(), Refusal> {
         let value = value.to_owned();
-        let row = &self.house.row;
+        let efforts = || shapes::efforts_of(&self.house, &session.lock().record);
         let entry = match option {
             shapes::MODE_OPTION if self.house.turn.modes.iter().any(|mode| mode.id == value) => {
                 Entry::Mode(value)
             }
             shapes::MODE_OPTION => return Err(invalid(&format!("no mode is called {value}"))),
-            shapes::EFFORT_OPTION if value == shapes::USUAL || row.efforts.contains(&value) => {
+            shapes::EFFORT_OPTION if value == shapes::USUAL || efforts().contains(&value) => {
                 Entry::Effort(value)
             }
             shapes::EFFORT_OPTION => return Err(invalid(&format!("no effort is called {value}"))),

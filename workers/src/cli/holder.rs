@@ -185,9 +185,11 @@ impl Holder<'_> {
         let settings = shapes::settings_of(house, &record);
         let mut wire = Wire::default();
         let opening = Opening {
+            cwd: record.cwd.as_ref(),
             session: record.cli.as_deref(),
             fork: record.fork.as_deref().filter(|_| record.cli.is_none()),
             settings: &settings,
+            mcp_servers: &mcp_servers,
         };
         bridge.open(&opening, &mut wire);
         let (is_stale, is_named) = (false, false);

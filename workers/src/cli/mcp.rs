@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::house::House;
 use super::log;
+use super::runtimes::FormatName;
 
 /// A file that only the user can read, since there may be secrets in it. It lives as long as the process.
 pub(super) struct McpConfig {
@@ -18,11 +19,11 @@ pub(super) struct McpConfig {
 }
 
 impl McpConfig {
-    /// `None`: there are none, or the CLI takes none.
+    /// `None`: there are none, or the CLI takes none, or none this way.
     pub(super) fn write(house: &House, servers: &[acp::McpServer]) -> Option<McpConfig> {
         let takes =
             house.turn.args.iter().flat_map(|arg| arg.words()).any(|word| word.contains("{mcp_config}"));
-        if servers.is_empty() {
+        if servers.is_empty() || house.turn.format == FormatName::CodexAppServer {
             return None;
         }
         let folder = house.folder.as_deref().filter(|_| takes);

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::format::without_escapes;
 use super::session::News;
 use crate::lines::Lines;
 
@@ -90,7 +91,7 @@ impl Process {
     }
 
     pub(super) fn last_words(&self) -> String {
-        String::from_utf8_lossy(&lock(&self.stderr).bytes).trim().to_owned()
+        without_escapes(String::from_utf8_lossy(&lock(&self.stderr).bytes).trim())
     }
 
     /// To the CLI and what it runs in its own group, as a terminal would. Its tools in groups of their own are the

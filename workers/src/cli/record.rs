@@ -85,7 +85,9 @@ pub(super) fn condensed(updates: Vec<acp::SessionUpdate>) -> Vec<acp::SessionUpd
     for update in updates {
         match (kept.last_mut(), &update) {
             (Some(AgentMessageChunk(whole)), AgentMessageChunk(part))
-            | (Some(AgentThoughtChunk(whole)), AgentThoughtChunk(part)) => {
+            | (Some(AgentThoughtChunk(whole)), AgentThoughtChunk(part))
+                if whole.message_id == part.message_id =>
+            {
                 if let (acp::ContentBlock::Text(whole), acp::ContentBlock::Text(part)) =
                     (&mut whole.content, &part.content)
                 {

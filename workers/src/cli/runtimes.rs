@@ -87,6 +87,8 @@ pub struct Turn {
 pub enum FormatName {
     ClaudeStream,
     CodexExec,
+    /// JSON-RPC in both directions, so only as a conversation.
+    CodexAppServer,
     GeminiStream,
     Opencode,
     Kimi,
@@ -214,14 +216,23 @@ fn wrong(row: &Runtime) -> Option<String> {
         Some(format!("{}: binaries are names, at least one", row.id))
     } else if row.acp.is_none() && row.turn.is_none() {
         Some(format!("{}: neither acp nor turn says how it is run", row.id))
-    } else if row.turn.as_ref().is_some_and(|turn| {
-        turn.prompt == Delivery::Conversation && !matches!(turn.format, FormatName::ClaudeStream)
-    }) {
-        Some(format!("{}: no conversation is held in this format", row.id))
+    } else if row.turn.as_ref().is_some_and(Turn::is_mute) {
+        Some(format!("{}: no conversation is held in this format, or nothing else is", row.id))
     } else if wants_prompt != has_prompt {
         Some(format!("{}: {{prompt}} stands in args just where prompt is \"argument\"", row.id))
     } else {
         None
+    }
+}
+
+impl Turn {
+    /// Whether a conversation is wanted that the format does not have, or the other way round.
+    fn is_mute(&self) -> bool {
+        match self.format {
+            FormatName::ClaudeStream => false,
+            FormatName::CodexAppServer => self.prompt != Delivery::Conversation,
+            _ => self.prompt == Delivery::Conversation,
+        }
     }
 }
 

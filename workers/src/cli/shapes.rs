@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::bridge::Settings;
 use super::house::House;
 use super::record::Record;
-use super::runtimes::Mode;
+use super::runtimes::{FormatName, Mode};
 
 pub(super) const MODEL_OPTION: &str = "model";
 pub(super) const EFFORT_OPTION: &str = "effort";
@@ -62,9 +62,10 @@ pub(super) fn config_options(house: &House, record: &Record) -> Vec<acp::Session
     models.extend(is_new.then(|| choice(model, model)));
     let category = acp::SessionConfigOptionCategory::Model;
     options.push(select(MODEL_OPTION, "Model", model, models, category));
-    if !house.row.efforts.is_empty() {
+    let known = efforts_of(house, record);
+    if !known.is_empty() {
         let mut efforts = vec![usual];
-        efforts.extend(house.row.efforts.iter().map(|effort| choice(effort, effort)));
+        efforts.extend(known.iter().map(|effort| choice(effort, effort)));
         let effort = record.effort.as_deref().unwrap_or(USUAL);
         let category = acp::SessionConfigOptionCategory::ThoughtLevel;
         options.push(select(EFFORT_OPTION, "Reasoning effort", effort, efforts, category));
@@ -77,9 +78,18 @@ pub(super) fn config_options(house: &House, record: &Record) -> Vec<acp::Session
     options
 }
 
+/// Those of the model, where the CLI has told them, else those of the CLI.
+pub(super) fn efforts_of(house: &House, record: &Record) -> Vec<String> {
+    let model = model_of(house, record);
+    let listed = house.models().into_iter().find(|known| Some(known.id.as_str()) == model);
+    let own = listed.map(|known| known.efforts).filter(|efforts| !efforts.is_empty());
+    own.unwrap_or_else(|| house.row.efforts.clone())
+}
+
 /// Whether the CLI can branch from a session.
 pub(super) fn can_fork(house: &House) -> bool {
-    house.turn.args.iter().flat_map(|arg| arg.words()).any(|word| word.contains("{fork}"))
+    house.turn.format == FormatName::CodexAppServer
+        || house.turn.args.iter().flat_map(|arg| arg.words()).any(|word| word.contains("{fork}"))
 }
 
 /// How the CLI is to be set for this session.

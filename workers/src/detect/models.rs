@@ -127,7 +127,7 @@ fn offered(result: &Value) -> Vec<Model> {
 }
 
 /// What has spaces in it is a sentence, like the one of a CLI that wants a login.
-fn model(id: &Value, name: &Value, efforts: &[String]) -> Option<Model> {
+pub(crate) fn model(id: &Value, name: &Value, efforts: &[String]) -> Option<Model> {
     let id = id.as_str().filter(|id| !id.is_empty() && id.len() <= ID_CHARS)?;
     if id.chars().any(|c| c.is_whitespace() || c.is_control()) {
         return None;

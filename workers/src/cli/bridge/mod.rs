@@ -4,6 +4,12 @@
 //! said and asked. It does no I/O and knows no clock, so that kept conversations can be played to it.
 
 mod claude;
+mod codex;
+mod codex_items;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
 
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Map, Value};
@@ -33,10 +39,13 @@ pub(super) trait Bridge: Send {
 }
 
 pub(super) struct Opening<'a> {
+    pub(super) cwd: &'a Path,
     /// What the CLI calls the session that is to go on, or the one to branch from.
     pub(super) session: Option<&'a str>,
     pub(super) fork: Option<&'a str>,
     pub(super) settings: &'a Settings,
+    /// For a CLI that takes them in its own protocol.
+    pub(super) mcp_servers: &'a [acp::McpServer],
 }
 
 #[derive(Clone, Default, PartialEq, Debug)]
@@ -75,6 +84,7 @@ pub(super) struct Question {
 pub(super) fn of(name: FormatName) -> Option<Box<dyn Bridge>> {
     match name {
         FormatName::ClaudeStream => Some(Box::<claude::Claude>::default()),
+        FormatName::CodexAppServer => Some(Box::<codex::Codex>::default()),
         _ => None,
     }
 }
