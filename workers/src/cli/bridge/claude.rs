@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{Bridge, Opening, Question, Settings, Wire};
 use crate::cli::format::{self, Format};
 use crate::cli::prompt::{Part, Prompt};
-use crate::cli::told::Told;
+use crate::cli::told::{End, Told};
 use crate::cli::tool::{Tool, text};
 use crate::detect;
 
@@ -27,6 +27,10 @@ pub(super) struct Claude {
     /// The id of the prompt that it has, and whether it still waits in its queue.
     prompt: Option<String>,
     is_queued: bool,
+    /// Sub-agents that work in the background. A turn that has started them is over when they are, since the CLI speaks
+    /// again then.
+    agents: usize,
+    is_held: bool,
     settings: Settings,
     /// Whether it was told to go on with a session, and has not yet done so.
     resumes: bool,
@@ -64,10 +68,14 @@ impl Bridge for Claude {
         line["uuid"] = json!(id);
         wire.says.push(line);
         self.prompt = Some(id);
-        self.is_queued = false;
+        (self.is_queued, self.is_held) = (false, false);
     }
 
-    fn interrupt(&mut self, _told: &mut Told, wire: &mut Wire) {
+    fn interrupt(&mut self, told: &mut Told, wire: &mut Wire) {
+        if self.is_held {
+            // It has told its result, and may tell no other.
+            told.stops(acp::StopReason::Cancelled);
+        }
         // Also what is still in its queue, which a plain interrupt would leave to run.
         self.request(json!({ "subtype": "interrupt", "cancel_queued": true }), wire);
     }
@@ -101,7 +109,7 @@ impl Bridge for Claude {
             "command_lifecycle" => self.goes_on(message, told),
             "result" => self.result(message, told, wire),
             _ => {
-                self.resumes &= message["type"] != "system" || message["subtype"] != "init";
+                self.looks_at(message);
                 self.format.event(message, told);
             }
         }
@@ -181,6 +189,17 @@ impl Claude {
         }
     }
 
+    fn looks_at(&mut self, message: &Value) {
+        match (message["type"].as_str(), message["subtype"].as_str()) {
+            (Some("system"), Some("init")) => self.resumes = false,
+            (Some("system"), Some("background_tasks_changed")) => {
+                let tasks = message["tasks"].as_array().into_iter().flatten();
+                self.agents = tasks.filter(|task| task["task_type"] == "local_agent").count();
+            }
+            _ => {}
+        }
+    }
+
     fn result(&mut self, message: &Value, told: &mut Told, wire: &mut Wire) {
         let before = told.end.take();
         self.format.event(message, told);
@@ -189,8 +208,12 @@ impl Claude {
         }
         if self.prompt.is_none() || self.is_queued {
             told.end = before;
+        } else if self.agents > 0 && told.end == Some(End::Stop(acp::StopReason::EndTurn)) {
+            told.end = None;
+            self.is_held = true;
         } else {
             self.prompt = None;
+            self.is_held = false;
         }
     }
 

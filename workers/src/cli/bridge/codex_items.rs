@@ -72,12 +72,13 @@ impl Items {
     /// The call that a question is about.
     pub(super) fn question(&self, params: &Value, told: &Told) -> acp::ToolCallUpdate {
         let id = params["itemId"].as_str().unwrap_or_default();
-        let tool = match (self.open.get(id), params["command"].is_string()) {
-            (Some(tool), _) => tool.clone(),
-            (None, true) => command(params),
-            (None, false) => {
+        let known = self.open.get(id).cloned();
+        let tool = match params["command"].as_str() {
+            // Whoever decides must see the command, and not what it is thought to do.
+            Some(line) => known.unwrap_or_else(|| command(params)).titled(&unwrapped(line)),
+            None => known.unwrap_or_else(|| {
                 Tool::named("tool").titled(params["reason"].as_str().unwrap_or("More permissions"))
-            }
+            }),
         };
         let fields = acp::ToolCallUpdateFields::new()
             .title(tool.title.clone())
