@@ -191,6 +191,15 @@ fn a_death_in_a_turn_is_its_error_and_one_between_turns_is_not_noticed() {
 }
 
 #[test]
+fn a_prompt_to_one_that_was_dying_goes_to_the_next() {
+    let (folder, mut agent, session) = stage("claude", CLAUDE);
+    agent.turn(&session, "one");
+    fs::write(folder.path().join("dying"), "").expect("a file");
+    assert_eq!(agent.turn(&session, "two").1["result"]["stopReason"], "end_turn");
+    assert_eq!(lines(folder.path(), "args").len(), 2);
+}
+
+#[test]
 fn a_session_that_the_cli_has_lost_is_begun_again_only_if_nothing_was_said_in_it() {
     let (folder, mut agent, session) = stage("claude", CLAUDE);
     fs::write(folder.path().join("lost"), "").expect("a file");

@@ -20,6 +20,7 @@ while next; do
       say "{\"type\":\"control_response\",\"response\":{\"subtype\":\"error\",\"request_id\":\"$(field request_id)\",\"error\":\"not launched so\"}}" ;;
     *'"subtype":"set_'*) ok '{}' ;;
     *'"type":"user"'*)
+      [ -e $HOME/dying ] && { rm $HOME/dying; exit 9; }
       say "{\"type\":\"command_lifecycle\",\"command_uuid\":\"$(field uuid)\",\"state\":\"queued\"}"
       case "$line" in *BACKGROUND*) text old; result success done ;; esac
       say "{\"type\":\"command_lifecycle\",\"command_uuid\":\"$(field uuid)\",\"state\":\"started\"}"

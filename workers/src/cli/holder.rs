@@ -45,7 +45,7 @@ pub(super) fn rouse(
     let (house, session) = (house.clone(), session.clone());
     let body = move || {
         let telling = Telling::new(&house, &session);
-        Holder { telling, line: None, questions: HashMap::new(), is_lost: false }.live();
+        Holder { telling, line: None, questions: HashMap::new(), is_lost: false, was_dying: false }.live();
     };
     thread::Builder::new().name("holder".to_owned()).spawn(body)?;
     state.holder = Some(sender.clone());
@@ -59,6 +59,8 @@ struct Holder<'a> {
     questions: HashMap<u64, String>,
     /// The CLI has just said that it does not know the session.
     is_lost: bool,
+    /// The process has just ended and had not said a word since the prompt.
+    was_dying: bool,
 }
 
 /// The process, and what is spoken with it.
@@ -136,9 +138,13 @@ impl Holder<'_> {
                 Err(message) => return End::Fault { is_auth: false, message },
             };
             self.telling.told.end = None;
-            self.is_lost = false;
+            (self.is_lost, self.was_dying) = (false, false);
             self.with_bridge(|bridge, _, wire| bridge.prompt(&next.prompt, wire));
             let end = self.listen(&next.orders, was_open);
+            if self.was_dying && was_open && !is_again {
+                // It was as good as gone when it was prompted; both CLIs say at once that they have a prompt.
+                continue;
+            }
             if !self.is_lost || is_again {
                 return end;
             }
@@ -220,11 +226,13 @@ impl Holder<'_> {
         let (mut silent_since, mut exited) = (None, None::<(ExitStatus, Instant)>);
         let mut ladder = Ladder::Running;
         let mut silent = None;
+        let mut has_spoken = false;
         loop {
             let Some(line) = &mut self.line else { unreachable!("the turn ends it itself") };
             match line.news.recv_timeout(TICK) {
                 Ok(News::Line(bytes)) => {
                     heard = Some(Instant::now());
+                    has_spoken = true;
                     self.hear(&bytes);
                 }
                 Ok(News::Silence) => silent_since = Some(Instant::now()),
@@ -252,6 +260,7 @@ impl Holder<'_> {
                     line.process.kill_all();
                     let end = self.telling.conclude(orders, silent, &line.process, &status.to_string());
                     self.line = None;
+                    self.was_dying = !has_spoken && ladder == Ladder::Running;
                     return end;
                 }
                 continue;
