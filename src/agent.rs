@@ -69,6 +69,9 @@ pub(crate) struct CliArgs {
     /// End a CLI that says nothing for so long later; 0: never
     #[arg(long, value_name = "N", default_value_t = 1800)]
     silence_sec: u64,
+    /// End the process that is kept open for a session when no prompt has come for so long; 0: never
+    #[arg(long, value_name = "N", default_value_t = 900)]
+    idle_sec: u64,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -101,6 +104,7 @@ pub(crate) fn run(agent: Agent) -> ExitCode {
             state: args.state,
             first_output: Duration::from_secs(args.first_output_sec),
             silence: Duration::from_secs(args.silence_sec),
+            idle: Duration::from_secs(args.idle_sec),
         }),
     }
 }

@@ -32,15 +32,15 @@ fn path_of(folder: &Path) -> String {
 }
 
 /// The agent without a bus.
-struct Agent {
-    child: Child,
-    stdin: Option<ChildStdin>,
+pub(crate) struct Agent {
+    pub(crate) child: Child,
+    pub(crate) stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
     next_id: u32,
 }
 
 impl Agent {
-    fn start(folder: &Path, args: &[&str]) -> Agent {
+    pub(crate) fn start(folder: &Path, args: &[&str]) -> Agent {
         let mut command = Command::new(BUS);
         command.args(["agent", "cli", "--runtime"]).args(args).arg("--state").arg(folder.join("state"));
         command.env_clear().env("PATH", path_of(folder)).env("HOME", folder);
@@ -50,17 +50,17 @@ impl Agent {
         Agent { child, stdin, stdout, next_id: 1 }
     }
 
-    fn says(&mut self, line: &str) {
+    pub(crate) fn says(&mut self, line: &str) {
         writeln!(self.stdin.as_mut().expect("open"), "{line}").expect("it reads");
     }
 
-    fn hears(&mut self) -> Value {
+    pub(crate) fn hears(&mut self) -> Value {
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("it writes");
         serde_json::from_str(&line).unwrap_or_else(|_| panic!("no message: {line:?}"))
     }
 
-    fn asks(&mut self, method: &str, params: Value) -> u32 {
+    pub(crate) fn asks(&mut self, method: &str, params: Value) -> u32 {
         self.next_id += 1;
         let id = self.next_id;
         self.says(&request(id, method, params));
@@ -68,7 +68,7 @@ impl Agent {
     }
 
     /// The updates up to the answer, and the answer.
-    fn answer(&mut self, id: u32) -> (Vec<Value>, Value) {
+    pub(crate) fn answer(&mut self, id: u32) -> (Vec<Value>, Value) {
         let mut updates = Vec::new();
         loop {
             let message = self.hears();
@@ -79,27 +79,27 @@ impl Agent {
         }
     }
 
-    fn call(&mut self, method: &str, params: Value) -> Value {
+    pub(crate) fn call(&mut self, method: &str, params: Value) -> Value {
         let id = self.asks(method, params);
         self.answer(id).1
     }
 
-    fn session(&mut self, cwd: &Path) -> String {
+    pub(crate) fn session(&mut self, cwd: &Path) -> String {
         session_of(&self.call("session/new", json!({ "cwd": cwd, "mcpServers": [] }))["result"])
     }
 
-    fn prompts(&mut self, session: &str, text: &str) -> u32 {
+    pub(crate) fn prompts(&mut self, session: &str, text: &str) -> u32 {
         let prompt = json!([{ "type": "text", "text": text }]);
         self.asks("session/prompt", json!({ "sessionId": session, "prompt": prompt }))
     }
 
-    fn turn(&mut self, session: &str, text: &str) -> (Vec<Value>, Value) {
+    pub(crate) fn turn(&mut self, session: &str, text: &str) -> (Vec<Value>, Value) {
         let id = self.prompts(session, text);
         self.answer(id)
     }
 
     /// Waits for an update of this kind.
-    fn sees(&mut self, kind: &str) -> Value {
+    pub(crate) fn sees(&mut self, kind: &str) -> Value {
         loop {
             let update = self.hears()["params"]["update"].clone();
             if update["sessionUpdate"] == kind {
@@ -116,12 +116,12 @@ impl Drop for Agent {
     }
 }
 
-fn texts(updates: &[Value]) -> String {
+pub(crate) fn texts(updates: &[Value]) -> String {
     let chunks = updates.iter().filter(|update| update["sessionUpdate"] == "agent_message_chunk");
     chunks.filter_map(|update| update["content"]["text"].as_str()).collect()
 }
 
-fn pid_in(path: &Path) -> u32 {
+pub(crate) fn pid_in(path: &Path) -> u32 {
     let began = Instant::now();
     loop {
         if let Some(pid) = fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()) {
@@ -132,7 +132,7 @@ fn pid_in(path: &Path) -> u32 {
     }
 }
 
-fn goes_away(pid: u32) {
+pub(crate) fn goes_away(pid: u32) {
     let began = Instant::now();
     while !is_gone(pid) {
         assert!(began.elapsed() < PATIENCE, "{pid} lives on");
@@ -323,97 +323,6 @@ fn what_a_client_says_never_becomes_an_option_or_another_folder() {
         let option = json!({ "sessionId": session, "configId": option, "type": "select", "value": value });
         assert_eq!(agent.call("session/set_config_option", option)["error"]["code"], -32602);
     }
-}
-
-/// What the stand-in for claude reads before it goes on: the prompt. Its stdin stays open.
-const READS: &str = "read -r line; printf '%s\\n' \"$line\" >> $HOME/stdin; echo \"$@\" >> $HOME/args";
-/// What it does after its last line: it waits for the end of its stdin.
-const ENDS: &str = r#"echo '{"type":"result","subtype":"success","usage":{}}'; cat > /dev/null"#;
-
-#[test]
-fn mcp_servers_are_given_in_a_file_and_never_as_an_argument() {
-    let folder = TempDir::new().expect("a folder");
-    let copy = "while [ $# -gt 1 ]; do [ $1 = --mcp-config ] && cat $2 > $HOME/mcp; shift; done";
-    stands_in(folder.path(), "claude", &format!("{READS}\n{copy}\n{ENDS}"));
-    let mut agent = Agent::start(folder.path(), &["claude"]);
-    let env = json!([{ "name": "K", "value": "hush" }]);
-    let secret = json!([{ "name": "s", "command": "/bin/true", "args": [], "env": env }]);
-    let opened = agent.call("session/new", json!({ "cwd": folder.path(), "mcpServers": secret }));
-    agent.turn(&session_of(&opened["result"]), "go");
-    let seen: Value =
-        serde_json::from_str(&fs::read_to_string(folder.path().join("mcp")).expect("a file")).expect("JSON");
-    assert_eq!(seen["mcpServers"]["s"]["env"], json!({ "K": "hush" }));
-    let args = fs::read_to_string(folder.path().join("args")).expect("it ran");
-    assert!(!args.contains("hush"), "{args}");
-}
-
-#[test]
-fn claude_asks_its_client_and_does_what_it_says() {
-    let folder = TempDir::new().expect("a folder");
-    let ask = concat!(
-        r#"echo '{"type":"control_request","request_id":"r","request":{"subtype":"can_use_tool","tool_name":"Bash","#,
-        r#""input":{"command":"wait"},"tool_use_id":"t","permission_suggestions":[{"type":"setMode"}]}}'"#
-    );
-    let keep = "read -r line; printf '%s\\n' \"$line\" >> $HOME/stdin";
-    stands_in(folder.path(), "claude", &format!("{READS}\n{CALL}\n{ask}\n{keep}\n{ENDS}"));
-    let mut agent = Agent::start(folder.path(), &["claude"]);
-    let session = agent.session(folder.path());
-    for (option, behavior) in
-        [("allow", "allow"), ("allow_always", "allow"), ("reject", "deny"), ("", "deny")]
-    {
-        let id = agent.prompts(&session, "go");
-        let asked = loop {
-            let message = agent.hears();
-            if message["method"] == "session/request_permission" {
-                break message;
-            }
-        };
-        assert_eq!(asked["params"]["toolCall"]["toolCallId"], "t");
-        let options = asked["params"]["options"].as_array().expect("options");
-        assert_eq!(options.len(), 3, "{asked}");
-        let outcome = match option {
-            "" => json!({ "outcome": "cancelled" }),
-            option => json!({ "outcome": "selected", "optionId": option }),
-        };
-        agent.says(
-            &json!({ "jsonrpc": "2.0", "id": asked["id"], "result": { "outcome": outcome } }).to_string(),
-        );
-        assert_eq!(agent.answer(id).1["result"]["stopReason"], "end_turn");
-        let stdin = fs::read_to_string(folder.path().join("stdin")).expect("it read");
-        let lines: Vec<Value> = stdin.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-        let [.., prompt, decision] = &lines[..] else { panic!("{stdin}") };
-        assert_eq!(prompt["message"]["content"][0]["text"], "go");
-        assert_eq!(decision["response"]["request_id"], "r");
-        assert_eq!(decision["response"]["response"]["behavior"], behavior);
-        assert_eq!(
-            decision["response"]["response"]["updatedPermissions"].is_array(),
-            option == "allow_always"
-        );
-    }
-}
-
-#[test]
-fn claude_is_interrupted_by_a_word_also_while_it_asks() {
-    let folder = TempDir::new().expect("a folder");
-    let ask = concat!(
-        r#"echo '{"type":"control_request","request_id":"r","request":{"subtype":"can_use_tool","#,
-        r#""tool_name":"Bash","input":{},"tool_use_id":"t"}}'"#
-    );
-    let end =
-        r#"echo '{"type":"result","subtype":"error_during_execution","terminal_reason":"aborted_tools"}'"#;
-    let keep = "read -r line; printf '%s\\n' \"$line\" >> $HOME/stdin";
-    let script = format!("trap '' INT TERM\n{READS}\n{CALL}\n{ask}\n{keep}\n{end}\ncat > /dev/null");
-    stands_in(folder.path(), "claude", &script);
-    let mut agent = Agent::start(folder.path(), &["claude"]);
-    let session = agent.session(folder.path());
-    let id = agent.prompts(&session, "go");
-    while agent.hears()["method"] != "session/request_permission" {}
-    agent.says(&notification("session/cancel", json!({ "sessionId": session })));
-    let (updates, answer) = agent.answer(id);
-    assert_eq!(answer["result"]["stopReason"], "cancelled");
-    assert_eq!(updates.last().map(|last| &last["status"]), Some(&json!("failed")), "{updates:?}");
-    let stdin = fs::read_to_string(folder.path().join("stdin")).expect("it read");
-    assert!(stdin.lines().last().is_some_and(|line| line.contains("interrupt")), "{stdin}");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 #![cfg(target_os = "linux")]
 
 mod asking;
+mod bridges;
 mod cli;
 mod cli_agent;
 mod connect;

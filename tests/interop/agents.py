@@ -322,7 +322,7 @@ AGENTS = [
         command=adapter("codex", lambda: install.npm("codex") / ".bin/codex", "--mode", "full-access"),
         env=new_node(codex_env),
         files=codex_config("never"),
-        cannot=WHOLE,
+        cannot={"permission": "does not ask in this mode"},
     ),
     Agent(
         name="cli-qwen",

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 
+import bridges
 import browser
 import habits
 import install
@@ -49,6 +50,7 @@ def main(arguments):
             talks = [pool.submit(runner.run_all, agent, binary, run, model, outcome) for agent in chosen]
             for talk in talks:
                 talk.result()
+        bridges.run_all(binary, run, model, outcome, [] if options.runner else [agent.name for agent in chosen])
         is_part = options.only or options.servers or options.runner
         if not is_part:
             habits.run_all(binary, run, outcome)

@@ -12,9 +12,10 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::house::{House, ask_for_models};
+use super::prompt::Prompt;
 use super::record::Entry;
-use super::session::Session;
-use super::{argv, shapes, turn};
+use super::session::{Next, Orders, Running, Session, State};
+use super::{argv, holder, shapes, turn};
 use crate::incoming::{Incoming, Outcome};
 use crate::listing;
 use crate::out::Waiter;
@@ -69,7 +70,16 @@ impl Agent {
                 }
                 json!(shapes::initialized(&self.house))
             }
-            "session/new" => self.open_new(read(params)?)?,
+            "session/new" => {
+                let (answer, session) = self.open_new(read(params)?)?;
+                self.house.out.answer(asker, &answer);
+                // After the answer, so that what the CLI says first is about a session that the client knows.
+                if self.house.is_bridge() {
+                    let _ = holder::rouse(&self.house, &session, &mut session.lock());
+                }
+                return Ok(None);
+            }
+            "session/fork" if shapes::can_fork(&self.house) => self.fork(read(params)?)?,
             "session/load" => self.load(read(params)?)?,
             "session/resume" => self.resume(read(params)?)?,
             "session/list" => listing::page(self.house.listed().map_err(broken)?, read(params)?)?,
@@ -130,11 +140,29 @@ impl Agent {
         }
     }
 
-    fn open_new(&self, asked: acp::NewSessionRequest) -> Result<Value, Refusal> {
+    fn open_new(&self, asked: acp::NewSessionRequest) -> Result<(Value, Arc<Session>), Refusal> {
         let cwd = checked(&asked.cwd)?;
         let session = self.house.create(cwd).map_err(broken)?;
         session.lock().mcp_servers = asked.mcp_servers;
         let answer = shapes::opened(&self.house, &session.lock().record, Some(&session.name));
+        self.house.sessions().insert(session.name.clone(), session.clone());
+        Ok((answer, session))
+    }
+
+    /// A new session that goes on where the other is, which goes on too.
+    fn fork(&self, asked: acp::ForkSessionRequest) -> Result<Value, Refusal> {
+        let name = asked.session_id.to_string();
+        let source = self.open(&name).or_else(|refusal| self.house.kept(&name).ok_or(refusal))?;
+        let record = source.lock().record.clone();
+        let cwd = if asked.cwd.as_os_str().is_empty() { record.cwd.clone() } else { checked(&asked.cwd)? };
+        let session = self.house.create(cwd).map_err(broken)?;
+        let mut state = session.lock();
+        state.mcp_servers = asked.mcp_servers;
+        for entry in record.branch() {
+            self.house.keep(&session.name, &mut state.record, entry);
+        }
+        let answer = shapes::opened(&self.house, &state.record, Some(&session.name));
+        drop(state);
         self.house.sessions().insert(session.name.clone(), session);
         Ok(answer)
     }
@@ -193,16 +221,16 @@ impl Agent {
         Ok(json!({ "configOptions": options }))
     }
 
-    /// What is set now counts from the next turn on.
+    /// What is set now counts from the next turn on, or at once where the CLI can be told.
     fn set(&self, session: &Session, option: &str, value: &str) -> Result<(), Refusal> {
         let value = value.to_owned();
-        let row = &self.house.row;
+        let efforts = || shapes::efforts_of(&self.house, &session.lock().record);
         let entry = match option {
             shapes::MODE_OPTION if self.house.turn.modes.iter().any(|mode| mode.id == value) => {
                 Entry::Mode(value)
             }
             shapes::MODE_OPTION => return Err(invalid(&format!("no mode is called {value}"))),
-            shapes::EFFORT_OPTION if value == shapes::USUAL || row.efforts.contains(&value) => {
+            shapes::EFFORT_OPTION if value == shapes::USUAL || efforts().contains(&value) => {
                 Entry::Effort(value)
             }
             shapes::EFFORT_OPTION => return Err(invalid(&format!("no effort is called {value}"))),
@@ -210,7 +238,9 @@ impl Agent {
             shapes::MODEL_OPTION => return Err(invalid("this is no name of a model")),
             _ => return Err(invalid(&format!("no option is called {option}"))),
         };
-        self.house.keep(&session.name, &mut session.lock().record, entry);
+        let mut state = session.lock();
+        self.house.keep(&session.name, &mut state.record, entry);
+        state.wake();
         Ok(())
     }
 
@@ -222,11 +252,13 @@ impl Agent {
 
     fn prompt(&self, asker: Asker<'_>, asked: acp::PromptRequest) -> Result<(), Refusal> {
         let session = self.open(&asked.session_id.to_string())?;
-        let text = words(&asked.prompt)?;
         let mut state = session.lock();
+        let cwd = Path::new(&state.record.cwd);
+        let prompt = Prompt::read(&asked.prompt, cwd, self.house.is_bridge()).map_err(|why| invalid(&why))?;
         if state.turn.is_some() {
             return Err(Refusal::new(INVALID_REQUEST, "Invalid request: a turn is running in this session"));
         }
+        let text = prompt.text();
         if state.record.title.is_none()
             && let Some(title) = listing::title(&text)
         {
@@ -234,8 +266,31 @@ impl Agent {
             self.house.out.update(&session.name, acp::SessionUpdate::SessionInfoUpdate(info));
             self.house.keep(&session.name, &mut state.record, Entry::Title(title));
         }
-        turn::begin(&self.house, &session, &mut state, Waiter::from(asker), text)
-            .map_err(|why| Refusal::new(INTERNAL_ERROR, format!("Internal error: {why}")))
+        for block in asked.prompt {
+            let said = acp::SessionUpdate::UserMessageChunk(acp::ContentChunk::new(block));
+            self.house.keep(&session.name, &mut state.record, Entry::Update(Box::new(said)));
+        }
+        let waiter = Waiter::from(asker);
+        let begun = match self.house.is_bridge() {
+            true => self.hand_over(&session, &mut state, waiter, prompt),
+            false => turn::begin(&self.house, &session, &mut state, waiter, text),
+        };
+        begun.map_err(|why| Refusal::new(INTERNAL_ERROR, format!("Internal error: {why}")))
+    }
+
+    /// Gives a prompt to the thread that holds the session's process.
+    fn hand_over(
+        &self,
+        session: &Arc<Session>,
+        state: &mut State,
+        waiter: Waiter,
+        prompt: Prompt,
+    ) -> io::Result<()> {
+        let orders = Arc::new(Orders::default());
+        state.next = Some(Next { prompt, orders: orders.clone() });
+        let news = holder::rouse(&self.house, session, state).inspect_err(|_| state.next = None)?;
+        state.turn = Some(Running { waiter, orders, news });
+        Ok(())
     }
 
     fn open(&self, name: &str) -> Result<Arc<Session>, Refusal> {
@@ -269,24 +324,6 @@ fn checked(cwd: &Path) -> Result<String, Refusal> {
         Some(cwd) => Ok(cwd.to_owned()),
         None => Err(invalid(&format!("cwd is no absolute path of a folder: {}", cwd.display()))),
     }
-}
-
-/// A prompt as text, which is what all of these CLIs read.
-fn words(blocks: &[acp::ContentBlock]) -> Result<String, Refusal> {
-    let word = |block: &acp::ContentBlock| match block {
-        acp::ContentBlock::Text(text) => Ok(text.text.clone()),
-        acp::ContentBlock::ResourceLink(link) => Ok(format!("[{}] {}", link.name, link.uri)),
-        acp::ContentBlock::Resource(resource) => match &resource.resource {
-            acp::EmbeddedResourceResource::TextResourceContents(file) => {
-                Ok(format!("[{}]\n{}", file.uri, file.text))
-            }
-            _ => Err(invalid("only texts can be embedded")),
-        },
-        _ => Err(invalid("this kind of content cannot be given to a CLI")),
-    };
-    let words: Vec<String> = blocks.iter().map(word).collect::<Result<_, _>>()?;
-    let text = words.join("\n");
-    if text.trim().is_empty() { Err(invalid("the prompt is empty")) } else { Ok(text) }
 }
 
 fn invalid(why: &str) -> Refusal {

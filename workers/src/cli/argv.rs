@@ -12,6 +12,8 @@ const ID_CHARS: usize = 128;
 pub(super) struct Values<'a> {
     pub(super) cwd: &'a str,
     pub(super) session: Option<&'a str>,
+    /// The session to branch from.
+    pub(super) fork: Option<&'a str>,
     pub(super) model: Option<&'a str>,
     pub(super) effort: Option<&'a str>,
     pub(super) mode: Option<&'a str>,
@@ -56,6 +58,7 @@ fn fill(word: &str, values: &Values<'_>) -> Option<String> {
     let value = match name {
         "cwd" => Some(values.cwd),
         "session" => values.session,
+        "fork" => values.fork,
         "model" => values.model,
         "effort" => values.effort,
         "mcp_config" => values.mcp_config.and_then(Path::to_str),
@@ -102,15 +105,17 @@ mod tests {
     #[test]
     fn what_is_not_known_is_left_out_with_its_option() {
         let mut values = Values { cwd: "/w", prompt: "hi", ..Values::default() };
-        let new = "exec --json --skip-git-repo-check -s workspace-write -C /w -";
-        assert_eq!(words("codex", &values), new);
+        let always = "-p --input-format stream-json --output-format stream-json --verbose --include-partial-messages \
+                      --permission-prompt-tool stdio --permission-mode";
+        assert_eq!(words("claude", &values), format!("{always} default"));
         values.session = Some("t1");
         values.model = Some("m");
         values.effort = Some("low");
-        values.mode = Some("read-only");
-        let next = "exec --json --skip-git-repo-check -s read-only -C /w -m m -c model_reasoning_effort=\"low\" \
-                    resume t1 -";
-        assert_eq!(words("codex", &values), next);
+        values.mode = Some("plan");
+        assert_eq!(words("claude", &values), format!("{always} plan --model m --effort low --resume t1"));
+        values.session = None;
+        values.fork = Some("t2");
+        assert!(words("claude", &values).ends_with(" --resume t2 --fork-session"));
     }
 
     #[test]

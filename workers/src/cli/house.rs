@@ -14,8 +14,8 @@ use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Value, json};
 
 use super::record::{Entry, Record};
-use super::runtimes::{Runtime, Turn};
-use super::session::{News, Session};
+use super::runtimes::{Delivery, Runtime, Turn};
+use super::session::{Leave, Session};
 use super::{Options, argv, log, shapes};
 use crate::detect::{self, Model};
 use crate::disk::Disk;
@@ -31,10 +31,10 @@ pub(super) struct House {
     pub(super) turn: Turn,
     pub(super) options: Options,
     pub(super) out: Out,
-    /// The folder of files that live as long as a turn.
+    /// The folder of files that live as long as a process.
     pub(super) folder: Option<PathBuf>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
-    /// Closed while their turns ran, which are not over yet.
+    /// Closed while their turns ran or their processes lived, which are not over yet.
     closing: Mutex<Vec<Arc<Session>>>,
     /// Requests to the client that are not yet answered, and the sessions that ask.
     asked: Mutex<HashMap<u64, Arc<Session>>>,
@@ -69,13 +69,30 @@ impl House {
         self.turns.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Names of models, and what people call them.
-    pub(super) fn models(&self) -> Vec<(String, String)> {
-        let models = self.models.lock().expect("nobody panics with it");
-        models.iter().flatten().map(|model| (model.id.clone(), model.name.clone())).collect()
+    pub(super) fn models(&self) -> Vec<Model> {
+        self.models.lock().expect("nobody panics with it").clone().unwrap_or_default()
     }
 
-    /// Asks the client, and gives back the id under which the session's turn will hear the answer.
+    /// Whether the CLI's process is kept open for a session, and not only for a prompt.
+    pub(super) fn is_bridge(&self) -> bool {
+        self.turn.prompt == Delivery::Conversation
+    }
+
+    /// These are the models that there are. If that is news, open sessions are told.
+    pub(super) fn learn(&self, mut listed: Vec<Model>) {
+        listed.retain(|model| argv::is_model(&model.id) && model.id != shapes::USUAL);
+        let before = self.models.lock().expect("nobody panics with it").replace(listed.clone());
+        if listed.is_empty() || before.is_some_and(|before| before == listed) {
+            return;
+        }
+        for session in self.everyone() {
+            let options = shapes::config_options(self, &session.lock().record);
+            let update = acp::ConfigOptionUpdate::new(options);
+            self.out.update(&session.name, acp::SessionUpdate::ConfigOptionUpdate(update));
+        }
+    }
+
+    /// Asks the client, and gives back the id under which the session's holder will hear the answer.
     pub(super) fn ask(&self, session: &Arc<Session>, method: &str, params: &impl serde::Serialize) -> u64 {
         let id = self.next_turn();
         self.asked.lock().expect("nobody panics with it").insert(id, session.clone());
@@ -91,11 +108,10 @@ impl House {
     pub(super) fn answered(&self, id: &str, result: Value) {
         let Ok(id) = id.parse() else { return };
         let session = self.asked.lock().expect("nobody panics with it").remove(&id);
-        if let Some(session) = session
-            && let Some(running) = &session.lock().turn
-        {
-            running.orders.is_answered(id, result);
-            let _ = running.news.try_send(News::Look);
+        if let Some(session) = session {
+            let mut state = session.lock();
+            state.answers.push((id, result));
+            state.wake();
         }
     }
 
@@ -109,32 +125,25 @@ impl House {
         }
     }
 
-    /// Cancels the turn of a session that is no longer in the table.
+    /// Ends the turn and the process of a session that is no longer in the table.
     pub(super) fn close(&self, session: Arc<Session>) {
-        let is_running = match &session.lock().turn {
-            Some(running) => {
-                running.cancel(false, None);
-                true
-            }
-            None => false,
-        };
-        if is_running {
+        end(&session, Leave::Soon);
+        let is_at_work = session.lock().is_at_work();
+        if is_at_work {
             let mut closing = self.closing.lock().expect("nobody panics with it");
-            closing.retain(|session| session.lock().turn.is_some());
+            closing.retain(|session| session.lock().is_at_work());
             closing.push(session);
         }
     }
 
-    pub(super) fn end_all_turns(&self) {
+    pub(super) fn end_all(&self) {
         for session in self.everyone() {
-            if let Some(running) = &session.lock().turn {
-                running.cancel(true, None);
-            }
+            end(&session, Leave::Now);
         }
     }
 
-    pub(super) fn has_turns(&self) -> bool {
-        self.everyone().iter().any(|session| session.lock().turn.is_some())
+    pub(super) fn is_at_work(&self) -> bool {
+        self.everyone().iter().any(|session| session.lock().is_at_work())
     }
 
     fn everyone(&self) -> Vec<Arc<Session>> {
@@ -206,6 +215,15 @@ impl House {
     }
 }
 
+fn end(session: &Session, leave: Leave) {
+    let mut state = session.lock();
+    state.leave = Some(leave);
+    if let Some(running) = &state.turn {
+        running.cancel(leave == Leave::Now, None);
+    }
+    state.wake();
+}
+
 /// Asks the CLI for its models, once, on a thread of its own. Open sessions are told what came.
 pub(super) fn ask_for_models(house: &Arc<House>) {
     let mut models = house.models.lock().expect("nobody panics with it");
@@ -216,14 +234,7 @@ pub(super) fn ask_for_models(house: &Arc<House>) {
     let house = house.clone();
     let ask = move || {
         let Ok(program) = house.program() else { return };
-        let mut listed = detect::listed(&house.row, &program);
-        listed.retain(|model| argv::is_model(&model.id) && model.id != shapes::USUAL);
-        *house.models.lock().expect("nobody panics with it") = Some(listed);
-        for session in house.everyone() {
-            let options = shapes::config_options(&house, &session.lock().record);
-            let update = acp::ConfigOptionUpdate::new(options);
-            house.out.update(&session.name, acp::SessionUpdate::ConfigOptionUpdate(update));
-        }
+        house.learn(detect::listed(&house.row, &program));
     };
     // Without the thread there is no list, and any name is still taken.
     let _ = thread::Builder::new().name("models".to_owned()).spawn(ask);

@@ -1,4 +1,4 @@
-//! The process of a turn: started, heard, and ended with everything that it started.
+//! A process of a CLI: started, heard, and ended with everything that it started.
 //!
 //! It stays in the worker's own process group, so that whoever ends the worker ends it too. Its descendants are found
 //! by their parents and by a mark in their environment, because tools run in sessions of their own and outlive their
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::format::without_escapes;
 use super::session::News;
 use crate::lines::Lines;
 
@@ -46,7 +47,7 @@ pub(super) struct Start<'a> {
     pub(super) args: &'a [String],
     pub(super) env: &'a BTreeMap<String, String>,
     pub(super) cwd: &'a str,
-    /// No other turn of any process has it.
+    /// No other process of any agent has it.
     pub(super) mark: String,
 }
 
@@ -90,7 +91,7 @@ impl Process {
     }
 
     pub(super) fn last_words(&self) -> String {
-        String::from_utf8_lossy(&lock(&self.stderr).bytes).trim().to_owned()
+        without_escapes(String::from_utf8_lossy(&lock(&self.stderr).bytes).trim())
     }
 
     /// To the CLI and what it runs in its own group, as a terminal would. Its tools in groups of their own are the

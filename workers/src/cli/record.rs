@@ -12,6 +12,10 @@ pub(super) enum Entry {
     Title(String),
     /// What the CLI calls the session.
     Cli(String),
+    /// What it calls the session that this one branches from, until it has a name of its own.
+    Fork(String),
+    /// A turn has ended as it should, so the CLI has something to go on with.
+    Answered,
     Model(String),
     Effort(String),
     Mode(String),
@@ -25,6 +29,8 @@ pub(super) struct Record {
     pub(super) cwd: String,
     pub(super) title: Option<String>,
     pub(super) cli: Option<String>,
+    pub(super) fork: Option<String>,
+    pub(super) is_answered: bool,
     pub(super) model: Option<String>,
     pub(super) effort: Option<String>,
     pub(super) mode: Option<String>,
@@ -43,11 +49,26 @@ impl Record {
         (!record.cwd.is_empty()).then_some(record)
     }
 
+    /// What a session begins with that branches from this one.
+    pub(super) fn branch(self) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        entries.extend(self.cli.or(self.fork).map(Entry::Fork));
+        entries.extend(self.title.map(Entry::Title));
+        entries.extend(self.model.map(Entry::Model));
+        entries.extend(self.effort.map(Entry::Effort));
+        entries.extend(self.mode.map(Entry::Mode));
+        entries.extend(self.updates.into_iter().map(|update| Entry::Update(Box::new(update))));
+        entries
+    }
+
     pub(super) fn add(&mut self, entry: Entry) {
         match entry {
             Entry::Cwd(cwd) => self.cwd = cwd,
             Entry::Title(title) => self.title = Some(title),
-            Entry::Cli(id) => self.cli = Some(id),
+            // Empty: it was forgotten.
+            Entry::Cli(id) => self.cli = Some(id).filter(|id| !id.is_empty()),
+            Entry::Fork(id) => self.fork = Some(id),
+            Entry::Answered => self.is_answered = true,
             Entry::Model(model) => self.model = Some(model),
             Entry::Effort(effort) => self.effort = Some(effort),
             Entry::Mode(mode) => self.mode = Some(mode),
@@ -64,7 +85,9 @@ pub(super) fn condensed(updates: Vec<acp::SessionUpdate>) -> Vec<acp::SessionUpd
     for update in updates {
         match (kept.last_mut(), &update) {
             (Some(AgentMessageChunk(whole)), AgentMessageChunk(part))
-            | (Some(AgentThoughtChunk(whole)), AgentThoughtChunk(part)) => {
+            | (Some(AgentThoughtChunk(whole)), AgentThoughtChunk(part))
+                if whole.message_id == part.message_id =>
+            {
                 if let (acp::ContentBlock::Text(whole), acp::ContentBlock::Text(part)) =
                     (&mut whole.content, &part.content)
                 {

@@ -36,7 +36,7 @@ pub struct Runtime {
     pub efforts: Vec<String>,
     /// How it speaks ACP itself.
     pub acp: Option<Acp>,
-    /// How one process a prompt is run.
+    /// How its processes are run.
     pub turn: Option<Turn>,
 }
 
@@ -87,6 +87,8 @@ pub struct Turn {
 pub enum FormatName {
     ClaudeStream,
     CodexExec,
+    /// JSON-RPC in both directions, so only as a conversation.
+    CodexAppServer,
     GeminiStream,
     Opencode,
     Kimi,
@@ -109,7 +111,8 @@ pub enum Delivery {
     Stdin,
     /// In place of `{prompt}`, for a CLI that reads it nowhere else.
     Argument,
-    /// As a message of claude's stream-json on a stdin that stays open: permissions are asked and given there.
+    /// As a message of the CLI's own protocol, to a process that is kept open for the session: permissions are asked
+    /// and given there, and the next prompt follows.
     Conversation,
 }
 
@@ -118,7 +121,11 @@ pub enum Delivery {
 pub struct Mode {
     pub id: String,
     pub name: String,
+    #[serde(default)]
     pub args: Vec<String>,
+    /// What it means in the CLI's own protocol, where it is not told by arguments.
+    #[serde(default)]
+    pub set: serde_json::Map<String, serde_json::Value>,
 }
 
 /// All rows: the user's, then the built-in ones whose ids they do not have.
@@ -209,10 +216,23 @@ fn wrong(row: &Runtime) -> Option<String> {
         Some(format!("{}: binaries are names, at least one", row.id))
     } else if row.acp.is_none() && row.turn.is_none() {
         Some(format!("{}: neither acp nor turn says how it is run", row.id))
+    } else if row.turn.as_ref().is_some_and(Turn::is_mute) {
+        Some(format!("{}: no conversation is held in this format, or nothing else is", row.id))
     } else if wants_prompt != has_prompt {
         Some(format!("{}: {{prompt}} stands in args just where prompt is \"argument\"", row.id))
     } else {
         None
+    }
+}
+
+impl Turn {
+    /// Whether a conversation is wanted that the format does not have, or the other way round.
+    fn is_mute(&self) -> bool {
+        match self.format {
+            FormatName::ClaudeStream => false,
+            FormatName::CodexAppServer => self.prompt != Delivery::Conversation,
+            _ => self.prompt == Delivery::Conversation,
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! An open session: its record, and the turn that runs in it.
+//! An open session: its record, the turn that runs in it, and what the thread that holds its process is to do.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::Value;
 
+use super::prompt::Prompt;
 use super::record::Record;
 use crate::out::Waiter;
 
@@ -20,6 +21,25 @@ pub(super) struct State {
     pub(super) turn: Option<Running>,
     /// Kept in memory only: they may have secrets in them.
     pub(super) mcp_servers: Vec<acp::McpServer>,
+    /// How the thread is woken that holds the session's process, where one is kept open.
+    pub(super) holder: Option<SyncSender<News>>,
+    /// For that thread: the prompt of `turn`, what the client has answered by the ids of the questions, and
+    /// whether the session is closed.
+    pub(super) next: Option<Next>,
+    pub(super) answers: Vec<(u64, Value)>,
+    pub(super) leave: Option<Leave>,
+}
+
+pub(super) struct Next {
+    pub(super) prompt: Prompt,
+    pub(super) orders: Arc<Orders>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leave {
+    Soon,
+    /// The agent itself must leave.
+    Now,
 }
 
 /// What others need of a running turn.
@@ -36,8 +56,6 @@ pub(super) struct Orders {
     hurry: AtomicBool,
     /// The error that answers the prompt, where it is not simply cancelled.
     pub(super) error: Mutex<Option<Value>>,
-    /// What the client has answered, by the id of the request.
-    pub(super) answers: Mutex<Vec<(u64, Value)>>,
 }
 
 /// What a turn's thread hears.
@@ -51,11 +69,35 @@ pub(super) enum News {
 
 impl Session {
     pub(super) fn new(name: String, record: Record) -> Session {
-        Session { name, state: Mutex::new(State { record, turn: None, mcp_servers: Vec::new() }) }
+        let state = State {
+            record,
+            turn: None,
+            mcp_servers: Vec::new(),
+            holder: None,
+            next: None,
+            answers: Vec::new(),
+            leave: None,
+        };
+        Session { name, state: Mutex::new(state) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("nobody panics with it")
+    }
+}
+
+impl State {
+    /// Whether a process of the CLI may live.
+    pub(super) fn is_at_work(&self) -> bool {
+        self.turn.is_some() || self.holder.is_some()
+    }
+
+    /// The holder looks at what is here after every piece of news.
+    pub(super) fn wake(&self) {
+        if let Some(holder) = &self.holder {
+            // A full channel is news enough.
+            let _ = holder.try_send(News::Look);
+        }
     }
 }
 
@@ -73,11 +115,6 @@ impl Running {
 }
 
 impl Orders {
-    /// A client that refuses answers with nothing.
-    pub(super) fn is_answered(&self, id: u64, result: Value) {
-        self.answers.lock().expect("nobody panics with it").push((id, result));
-    }
-
     pub(super) fn is_cancelled(&self) -> bool {
         self.cancel.load(Ordering::Acquire)
     }

@@ -63,8 +63,8 @@ fn start(options: Options) -> Result<(), String> {
 
 fn leave(house: &House) -> ! {
     let until = Instant::now() + GRACE;
-    house.end_all_turns();
-    while house.has_turns() && Instant::now() < until {
+    house.end_all();
+    while house.is_at_work() && Instant::now() < until {
         thread::sleep(Duration::from_millis(5));
     }
     process::exit(0)

@@ -82,6 +82,21 @@ impl Told {
         }
     }
 
+    /// A part of the message of this id.
+    pub(super) fn text_of(&mut self, id: &str, text: &str) {
+        if !text.is_empty() {
+            self.updates
+                .push(acp::SessionUpdate::AgentMessageChunk(chunk(text).message_id(acp::MessageId::new(id))));
+        }
+    }
+
+    pub(super) fn thought_of(&mut self, id: &str, text: &str) {
+        if !text.is_empty() {
+            self.updates
+                .push(acp::SessionUpdate::AgentThoughtChunk(chunk(text).message_id(acp::MessageId::new(id))));
+        }
+    }
+
     pub(super) fn plan(&mut self, entries: Vec<acp::PlanEntry>) {
         self.updates.push(acp::SessionUpdate::Plan(acp::Plan::new(entries)));
     }
@@ -236,7 +251,7 @@ impl Tokens {
         self.each(other, u64::saturating_add)
     }
 
-    fn minus(self, other: Tokens) -> Tokens {
+    pub(super) fn minus(self, other: Tokens) -> Tokens {
         self.each(other, u64::saturating_sub)
     }
 

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::cli::runtimes::Runtime;
 pub use models::Model;
-pub(crate) use models::listed;
+pub(crate) use models::{claude_models, listed, model};
 use probe::{Answer, ask};
 
 /// A cold start of node takes a few seconds.

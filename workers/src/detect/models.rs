@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(15);
 const MODELS: usize = 500;
 const ID_CHARS: usize = 128;
 
-#[derive(Serialize, PartialEq, Eq, Debug)]
+#[derive(Serialize, Clone, PartialEq, Eq, Debug)]
 pub struct Model {
     pub id: String,
     pub name: String,
@@ -54,13 +54,18 @@ fn read(shape: ModelsShape, said: &str) -> Vec<Model> {
         }
         ModelsShape::Claude => {
             let answer = objects().find(|line| line["type"] == "control_response").unwrap_or_default();
-            let list = items(&answer["response"]["response"]["models"]);
-            let efforts = |one: &Value| words(&one["supportedEffortLevels"], |level| level);
-            list.iter().filter_map(|one| model(&one["value"], &one["displayName"], &efforts(one))).collect()
+            claude_models(&answer["response"]["response"]["models"])
         }
     };
     models.truncate(MODELS);
     models
+}
+
+/// Of the answer to the control request `initialize`.
+pub(crate) fn claude_models(list: &Value) -> Vec<Model> {
+    let efforts = |one: &Value| words(&one["supportedEffortLevels"], |level| level);
+    let shown = items(list).iter().take(MODELS);
+    shown.filter_map(|one| model(&one["value"], &one["displayName"], &efforts(one))).collect()
 }
 
 /// Asks with a session that nothing is said in, in an empty folder.
@@ -122,7 +127,7 @@ fn offered(result: &Value) -> Vec<Model> {
 }
 
 /// What has spaces in it is a sentence, like the one of a CLI that wants a login.
-fn model(id: &Value, name: &Value, efforts: &[String]) -> Option<Model> {
+pub(crate) fn model(id: &Value, name: &Value, efforts: &[String]) -> Option<Model> {
     let id = id.as_str().filter(|id| !id.is_empty() && id.len() <= ID_CHARS)?;
     if id.chars().any(|c| c.is_whitespace() || c.is_control()) {
         return None;

@@ -24,6 +24,8 @@ pub(in crate::cli) struct Claude {
     used: u64,
     size: u64,
     commands: Vec<String>,
+    /// Whether they were told with their descriptions; events only have names.
+    has_descriptions: bool,
     /// Calls whose input is known: it is told once.
     begun: HashSet<String>,
     tasks: Vec<Task>,
@@ -57,6 +59,7 @@ impl Format for Claude {
             "control_request"
             | "control_response"
             | "control_cancel_request"
+            | "command_lifecycle"
             | "keep_alive"
             | "rate_limit_event"
             | "auth_status"
@@ -71,6 +74,23 @@ impl Format for Claude {
 }
 
 impl Claude {
+    /// The commands as a list with descriptions.
+    pub(in crate::cli) fn commands_are(&mut self, list: &Value, told: &mut Told) {
+        let command = |one: &Value| {
+            let about = one["description"].as_str().unwrap_or_default();
+            let hint = one["argumentHint"].as_str().filter(|hint| !hint.is_empty());
+            let input = hint.map(|hint| {
+                acp::AvailableCommandInput::Unstructured(acp::UnstructuredCommandInput::new(hint.to_owned()))
+            });
+            Some(acp::AvailableCommand::new(one["name"].as_str()?.to_owned(), about.to_owned()).input(input))
+        };
+        let commands: Vec<_> = list.as_array().into_iter().flatten().filter_map(command).collect();
+        self.has_descriptions |= !commands.is_empty();
+        if !commands.is_empty() {
+            told.commands(commands);
+        }
+    }
+
     fn system(&mut self, event: &Value, told: &mut Told) {
         match event["subtype"].as_str().unwrap_or_default() {
             "init" => {
@@ -81,7 +101,7 @@ impl Claude {
                     .flatten()
                     .filter_map(|name| name.as_str().map(ToOwned::to_owned))
                     .collect();
-                if !names.is_empty() && names != self.commands {
+                if !names.is_empty() && names != self.commands && !self.has_descriptions {
                     let command = |name: &String| acp::AvailableCommand::new(name.clone(), "");
                     told.commands(names.iter().map(command).collect());
                     self.commands = names;
@@ -92,6 +112,7 @@ impl Claude {
                     told.call_ends(id, false, event["message"].as_str().unwrap_or("permission denied"), None);
                 }
             }
+            "commands_changed" => self.commands_are(&event["commands"], told),
             "task_notification" => {
                 if let Some(id) = event["tool_use_id"].as_str() {
                     told.call_goes_on(id, event["summary"].as_str().unwrap_or_default());

@@ -17,6 +17,9 @@ use serde_json::Value;
 
 use super::runtimes::FormatName;
 use super::told::Told;
+pub(super) use claude::Claude;
+pub(super) use codex_exec::unwrapped;
+pub(super) use plain::without_escapes;
 
 pub(super) trait Format: Send {
     /// One line of stdout, without its newline.
@@ -39,13 +42,14 @@ pub(super) trait Format: Send {
 
 pub(super) fn of(name: FormatName) -> Box<dyn Format> {
     match name {
-        FormatName::ClaudeStream => Box::<claude::Claude>::default(),
+        FormatName::ClaudeStream => Box::<Claude>::default(),
         FormatName::CodexExec => Box::<codex_exec::CodexExec>::default(),
         FormatName::GeminiStream => Box::<gemini::Gemini>::default(),
         FormatName::Opencode => Box::<opencode::Opencode>::default(),
         FormatName::Kimi => Box::<kimi::Kimi>::default(),
         FormatName::Cursor => Box::<cursor::Cursor>::default(),
         FormatName::Plain => Box::<plain::Plain>::default(),
+        FormatName::CodexAppServer => unreachable!("only a bridge speaks it, and the table was checked"),
     }
 }
 
@@ -69,7 +73,7 @@ pub(super) fn is_auth(message: &str) -> bool {
 }
 
 /// A message that is itself JSON, as some are: what it says inside.
-fn inner_message(message: &str) -> String {
+pub(super) fn inner_message(message: &str) -> String {
     let start = message.find('{').unwrap_or(message.len());
     let inner = message[start..].trim_end_matches(']');
     match serde_json::from_str::<Value>(inner) {
@@ -79,7 +83,7 @@ fn inner_message(message: &str) -> String {
 }
 
 /// Text of a content that is a text or a list of blocks.
-fn words(content: &Value) -> String {
+pub(super) fn words(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
         Value::Array(blocks) => {
@@ -90,6 +94,6 @@ fn words(content: &Value) -> String {
     }
 }
 
-fn count(object: &Value, key: &str) -> u64 {
+pub(super) fn count(object: &Value, key: &str) -> u64 {
     object[key].as_u64().unwrap_or(0)
 }

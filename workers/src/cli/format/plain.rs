@@ -25,7 +25,7 @@ impl Format for Plain {
 }
 
 /// ESC [ .. letter, and ESC ] .. BEL or ESC \.
-fn without_escapes(text: &str) -> String {
+pub(in crate::cli) fn without_escapes(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {

@@ -1,0 +1,429 @@
+//! `agent cli` with CLIs whose process is kept open, played by shell scripts that speak both directions.
+
+use std::fs;
+use std::path::Path;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::cli_agent::{Agent, goes_away, pid_in, texts};
+use crate::harness::{is_gone, notification, session_of, stands_in};
+
+const ID: &str = "0a0a0a0a-59e7-4350-8eaf-4835821efe65";
+
+const CLAUDE: &str = include_str!("stand_ins/claude.sh");
+const CODEX: &str = include_str!("stand_ins/codex.sh");
+const THREAD: &str = "01a1dc88-0000-7000-8000-000000000001";
+
+fn lines(folder: &Path, name: &str) -> Vec<String> {
+    fs::read_to_string(folder.join(name)).unwrap_or_default().lines().map(ToOwned::to_owned).collect()
+}
+
+/// What the stand-in was told, as JSON.
+fn heard(folder: &Path) -> Vec<Value> {
+    lines(folder, "stdin").iter().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+fn option(session: &str, id: &str, value: &str) -> Value {
+    json!({ "sessionId": session, "configId": id, "type": "select", "value": value })
+}
+
+/// The next question of the agent.
+fn question(agent: &mut Agent) -> Value {
+    loop {
+        let message = agent.hears();
+        if message["method"] == "session/request_permission" {
+            return message;
+        }
+    }
+}
+
+fn decides(agent: &mut Agent, asked: &Value, option: &str) {
+    let outcome = match option {
+        "" => json!({ "outcome": "cancelled" }),
+        option => json!({ "outcome": "selected", "optionId": option }),
+    };
+    agent.says(&json!({ "jsonrpc": "2.0", "id": asked["id"], "result": { "outcome": outcome } }).to_string());
+}
+
+fn stage(name: &str, script: &str) -> (TempDir, Agent, String) {
+    let folder = TempDir::new().expect("a folder");
+    stands_in(folder.path(), name, script);
+    let mut agent = Agent::start(folder.path(), &[name]);
+    let session = agent.session(folder.path());
+    (folder, agent, session)
+}
+
+#[test]
+fn turns_of_a_session_share_one_process_which_is_told_new_settings() {
+    let (folder, mut agent, session) = stage("claude", CLAUDE);
+    let commands = agent.sees("available_commands_update");
+    assert_eq!(commands["availableCommands"][0]["description"], "Makes a plan");
+    let options = agent.sees("config_option_update");
+    assert_eq!(options["configOptions"][0]["options"][1]["value"], "big");
+    let (updates, answer) = agent.turn(&session, "one");
+    assert_eq!((texts(&updates).as_str(), &answer["result"]["stopReason"]), ("turn 2", &json!("end_turn")));
+    assert_eq!(answer["result"]["usage"]["inputTokens"], 10);
+    assert!(agent.call("session/set_config_option", option(&session, "model", "big"))["result"].is_object());
+    assert!(agent.call("session/set_config_option", option(&session, "mode", "plan"))["result"].is_object());
+    let (updates, _) = agent.turn(&session, "two");
+    assert!(texts(&updates).starts_with("turn "), "{updates:?}");
+    assert!(updates.iter().all(|update| update["sessionUpdate"] != "available_commands_update"));
+    assert_eq!(lines(folder.path(), "pids").len(), 1);
+    let told = heard(folder.path());
+    let prompt = told.iter().rposition(|line| line["type"] == "user").expect("a prompt");
+    let subjects: Vec<&Value> = told[..prompt]
+        .iter()
+        .filter(|line| line["request"].is_object())
+        .map(|line| &line["request"])
+        .collect();
+    assert_eq!(*subjects[1], json!({ "subtype": "set_model", "model": "big" }), "{told:?}");
+    assert_eq!(*subjects[2], json!({ "subtype": "set_permission_mode", "mode": "plan" }));
+}
+
+#[test]
+fn a_setting_reaches_the_process_in_the_middle_of_a_turn() {
+    let (folder, mut agent, session) = stage("claude", CLAUDE);
+    let id = agent.prompts(&session, "WAIT");
+    agent.sees("tool_call");
+    agent.asks("session/set_model", json!({ "sessionId": session, "modelId": "big" }));
+    while agent.sees("agent_message_chunk")["content"]["text"] != "tuned" {}
+    agent.says(&notification("session/cancel", json!({ "sessionId": session })));
+    assert_eq!(agent.answer(id).1["result"]["stopReason"], "cancelled");
+    assert!(heard(folder.path()).iter().any(|line| line["request"]["subtype"] == "set_model"));
+}
+
+#[test]
+fn a_setting_that_the_process_does_not_take_starts_another_that_goes_on() {
+    let (folder, mut agent, session) = stage("claude", CLAUDE);
+    agent.turn(&session, "one");
+    agent.call("session/set_config_option", option(&session, "effort", "high"));
+    agent.turn(&session, "two");
+    agent.call("session/set_config_option", option(&session, "mode", "bypassPermissions"));
+    // The refusal of that mode is heard before the end of this turn at the latest.
+    agent.turn(&session, "three");
+    agent.turn(&session, "four");
+    let args = lines(folder.path(), "args");
+    assert!(args[1].contains("--effort high") && args[1].contains(&format!("--resume {ID}")), "{args:?}");
+    assert!(args.last().is_some_and(|args| args.contains("--permission-mode bypassPermissions")), "{args:?}");
+    assert_eq!(args.len(), 3);
+    assert!(is_gone(lines(folder.path(), "pids")[0].parse().expect("a pid")));
+}
+
+#[test]
+fn a_permission_is_asked_of_the_client_and_given_or_not() {
+    let (folder, mut agent, session) = stage("claude", CLAUDE);
+    for (option, behavior) in
+        [("allow", "allow"), ("allow_always", "allow"), ("reject", "deny"), ("", "deny")]
+    {
+        let id = agent.prompts(&session, "ASK");
+        let asked = question(&mut agent);
+        assert_eq!(asked["params"]["options"].as_array().map(Vec::len), Some(3), "{asked}");
+        assert_eq!(asked["params"]["toolCall"]["title"], "wait");
+        decides(&mut agent, &asked, option);
+        let (updates, answer) = agent.answer(id);
+        assert_eq!(
+            (texts(&updates).as_str(), &answer["result"]["stopReason"]),
+            ("decided", &json!("end_turn"))
+        );
+        let told = heard(folder.path());
+        let decision = &told.last().expect("an answer")["response"]["response"];
+        assert_eq!(decision["behavior"], behavior);
+        assert_eq!(decision["updatedPermissions"].is_array(), option == "allow_always");
+    }
+    assert_eq!(lines(folder.path(), "pids").len(), 1);
+}
+
+#[test]
+fn a_cancel_is_a_word_to_the_process_also_while_it_asks_and_it_lives_on() {
+    let (folder, mut agent, session) = stage("claude", CLAUDE);
+    for word in ["WAIT", "ASK"] {
+        let id = agent.prompts(&session, word);
+        match word {
+            "ASK" => drop(question(&mut agent)),
+            _ => drop(agent.sees("tool_call")),
+        }
+        agent.says(&notification("session/cancel", json!({ "sessionId": session })));
+        let (updates, answer) = agent.answer(id);
+        assert_eq!(answer["result"]["stopReason"], "cancelled");
+        assert_eq!(
+            updates.iter().rfind(|update| update["status"] == "failed").map(|_| ()),
+            Some(()),
+            "{word}"
+        );
+    }
+    assert_eq!(agent.turn(&session, "again").1["result"]["stopReason"], "end_turn");
+    assert_eq!(lines(folder.path(), "pids").len(), 1);
+}
+
+#[test]
+fn one_that_does_not_hear_the_cancel_is_ended_with_all_that_it_started() {
+    let (folder, mut agent, session) = stage("claude", CLAUDE);
+    let id = agent.prompts(&session, "DEAF");
+    agent.sees("tool_call");
+    agent.says(&notification("session/cancel", json!({ "sessionId": session })));
+    assert_eq!(agent.answer(id).1["result"]["stopReason"], "cancelled");
+    assert!(is_gone(pid_in(&folder.path().join("tool"))), "the tool lives on");
+    assert!(is_gone(pid_in(&folder.path().join("pids"))), "the CLI lives on");
+    assert_eq!(agent.turn(&session, "again").1["result"]["stopReason"], "end_turn");
+    assert!(lines(folder.path(), "args")[1].contains(&format!("--resume {ID}")));
+}
+
+#[test]
+fn a_death_in_a_turn_is_its_error_and_one_between_turns_is_not_noticed() {
+    let (folder, mut agent, session) = stage("claude", CLAUDE);
+    let (updates, answer) = agent.turn(&session, "DIE");
+    assert_eq!(answer["error"]["code"], -32603);
+    assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains("it hurts")), "{answer}");
+    assert!(updates.iter().any(|update| update["status"] == "failed"), "{updates:?}");
+    assert_eq!(agent.turn(&session, "LEAVE").1["result"]["stopReason"], "end_turn");
+    goes_away(lines(folder.path(), "pids")[1].parse().expect("a pid"));
+    assert_eq!(agent.turn(&session, "again").1["result"]["stopReason"], "end_turn");
+    let third: u32 = lines(folder.path(), "pids")[2].parse().expect("a pid");
+    kill(Pid::from_raw(third as i32), Signal::SIGKILL).expect("it lives");
+    goes_away(third);
+    assert_eq!(agent.turn(&session, "again").1["result"]["stopReason"], "end_turn");
+    let args = lines(folder.path(), "args");
+    assert_eq!(args.len(), 4, "{args:?}");
+    assert!(args[1..].iter().all(|args| args.contains(&format!("--resume {ID}"))), "{args:?}");
+}
+
+#[test]
+fn a_prompt_to_one_that_was_dying_goes_to_the_next() {
+    let (folder, mut agent, session) = stage("claude", CLAUDE);
+    agent.turn(&session, "one");
+    fs::write(folder.path().join("dying"), "").expect("a file");
+    assert_eq!(agent.turn(&session, "two").1["result"]["stopReason"], "end_turn");
+    assert_eq!(lines(folder.path(), "args").len(), 2);
+}
+
+#[test]
+fn a_session_that_the_cli_has_lost_is_begun_again_only_if_nothing_was_said_in_it() {
+    let (folder, mut agent, session) = stage("claude", CLAUDE);
+    fs::write(folder.path().join("lost"), "").expect("a file");
+    agent.turn(&session, "DIE");
+    assert_eq!(agent.turn(&session, "one").1["result"]["stopReason"], "end_turn");
+    let resumed: Vec<bool> =
+        lines(folder.path(), "args").iter().map(|args| args.contains("--resume")).collect();
+    assert_eq!(resumed, [false, true, false]);
+    agent.turn(&session, "DIE");
+    let (_, lost) = agent.turn(&session, "two");
+    assert!(lost["error"]["message"].as_str().is_some_and(|text| text.contains("no longer knows")), "{lost}");
+}
+
+#[test]
+fn the_end_of_a_session_is_the_end_of_its_process_and_of_what_that_started() {
+    for how in ["close", "delete", "eof", "idle"] {
+        let folder = TempDir::new().expect("a folder");
+        stands_in(folder.path(), "claude", CLAUDE);
+        let idle = if how == "idle" { "1" } else { "0" };
+        let mut agent = Agent::start(folder.path(), &["claude", "--idle-sec", idle]);
+        let session = agent.session(folder.path());
+        agent.turn(&session, "SPAWN");
+        let (leader, tool) = (pid_in(&folder.path().join("pids")), pid_in(&folder.path().join("tool")));
+        match how {
+            "eof" => drop(agent.stdin.take()),
+            "idle" => {}
+            how => {
+                agent.call(&format!("session/{how}"), json!({ "sessionId": session }));
+            }
+        }
+        goes_away(leader);
+        goes_away(tool);
+        if how == "idle" {
+            assert_eq!(agent.turn(&session, "again").1["result"]["stopReason"], "end_turn");
+            assert!(lines(folder.path(), "args")[1].contains(&format!("--resume {ID}")));
+        }
+    }
+}
+
+#[test]
+fn what_is_no_message_and_results_of_earlier_work_hurt_nothing() {
+    let (_folder, mut agent, session) = stage("claude", CLAUDE);
+    let (updates, answer) = agent.turn(&session, "GARBAGE");
+    assert_eq!((texts(&updates).as_str(), &answer["result"]["stopReason"]), ("turn 2", &json!("end_turn")));
+    // A task in the background has a result of its own, which does not end the turn that waits.
+    let (updates, _) = agent.turn(&session, "BACKGROUND");
+    assert_eq!(texts(&updates), "oldturn 3");
+}
+
+#[test]
+fn images_and_files_go_with_a_prompt_and_nothing_from_outside_the_folder() {
+    let (folder, mut agent, session) = stage("claude", CLAUDE);
+    let file = json!({ "uri": "file:///a.txt", "text": "inside", "mimeType": "text/plain" });
+    let prompt = json!([
+        { "type": "text", "text": "look" },
+        { "type": "image", "mimeType": "image/png", "data": "QUJD" },
+        { "type": "resource", "resource": file },
+    ]);
+    let answer = agent.call("session/prompt", json!({ "sessionId": session, "prompt": prompt }));
+    assert_eq!(answer["result"]["stopReason"], "end_turn");
+    let told = heard(folder.path());
+    let content = &told.last().expect("a prompt")["message"]["content"];
+    assert_eq!(content[1]["source"], json!({ "type": "base64", "media_type": "image/png", "data": "QUJD" }));
+    assert_eq!(content[2]["text"], "[file:///a.txt]\ninside");
+    let link = json!([{ "type": "resource_link", "name": "p", "uri": "file:///etc/passwd" }]);
+    let refused = agent.call("session/prompt", json!({ "sessionId": session, "prompt": link }));
+    assert_eq!(refused["error"]["code"], -32602, "{refused}");
+}
+
+#[test]
+fn a_fork_branches_from_the_session_and_both_go_on() {
+    let (folder, mut agent, session) = stage("claude", CLAUDE);
+    agent.turn(&session, "one");
+    let params = json!({ "sessionId": session, "cwd": folder.path(), "mcpServers": [] });
+    let fork = session_of(&agent.call("session/fork", params)["result"]);
+    assert_ne!(fork, session);
+    assert_eq!(agent.turn(&fork, "two").1["result"]["stopReason"], "end_turn");
+    assert_eq!(agent.turn(&session, "three").1["result"]["stopReason"], "end_turn");
+    let args = lines(folder.path(), "args");
+    assert_eq!(args.len(), 2, "{args:?}");
+    assert!(args[1].ends_with(&format!("--resume {ID} --fork-session")), "{args:?}");
+    let loaded =
+        agent.asks("session/load", json!({ "sessionId": fork, "cwd": folder.path(), "mcpServers": [] }));
+    assert_eq!(agent.answer(loaded).0[0]["content"]["text"], "one");
+}
+
+#[test]
+fn mcp_servers_are_given_in_a_file_and_never_as_an_argument() {
+    let folder = TempDir::new().expect("a folder");
+    let copy = "for one in \"$@\"; do [ \"$last\" = --mcp-config ] && cat $one > $HOME/mcp; last=$one; done";
+    stands_in(folder.path(), "claude", &format!("{copy}\n{CLAUDE}"));
+    let mut agent = Agent::start(folder.path(), &["claude"]);
+    let env = json!([{ "name": "K", "value": "hush" }]);
+    let secret = json!([{ "name": "s", "command": "/bin/true", "args": [], "env": env }]);
+    let opened = agent.call("session/new", json!({ "cwd": folder.path(), "mcpServers": secret }));
+    agent.turn(&session_of(&opened["result"]), "go");
+    let seen: Value =
+        serde_json::from_str(&fs::read_to_string(folder.path().join("mcp")).expect("a file")).expect("JSON");
+    assert_eq!(seen["mcpServers"]["s"]["env"], json!({ "K": "hush" }));
+    assert!(!lines(folder.path(), "args")[0].contains("hush"));
+}
+
+/// The params of every request of this method that the stand-in got.
+fn requests(folder: &Path, method: &str) -> Vec<Value> {
+    let is_so = |line: &Value| line["method"] == method;
+    heard(folder).iter().filter(|line| is_so(line)).map(|line| line["params"].clone()).collect()
+}
+
+#[test]
+fn codex_has_one_process_for_all_turns_and_settings_go_with_the_next() {
+    let (folder, mut agent, session) = stage("codex", CODEX);
+    let options = agent.sees("config_option_update");
+    assert_eq!(options["configOptions"][0]["options"][1]["value"], "big");
+    let (updates, answer) = agent.turn(&session, "one");
+    assert_eq!((texts(&updates).as_str(), &answer["result"]["stopReason"]), ("turn 1", &json!("end_turn")));
+    assert_eq!(answer["result"]["usage"]["totalTokens"], 11);
+    assert_eq!(answer["result"]["_meta"]["cliSessionId"], THREAD);
+    agent.call("session/set_config_option", option(&session, "model", "big"));
+    agent.call("session/set_config_option", option(&session, "effort", "huge"));
+    agent.call("session/set_config_option", option(&session, "mode", "full-access"));
+    let (updates, answer) = agent.turn(&session, "two");
+    assert_eq!(texts(&updates), "turn 2");
+    assert_eq!(answer["result"]["usage"]["totalTokens"], 11, "of this turn, not of the thread");
+    agent.call("session/set_config_option", option(&session, "model", "default"));
+    agent.turn(&session, "three");
+    assert_eq!(lines(folder.path(), "pids").len(), 1);
+    let start = &requests(folder.path(), "thread/start")[0];
+    assert_eq!(
+        (&start["approvalPolicy"], &start["sandbox"]),
+        (&json!("on-request"), &json!("workspace-write"))
+    );
+    let turns = requests(folder.path(), "turn/start");
+    assert!(turns[0]["sandboxPolicy"].is_null());
+    assert_eq!((&turns[1]["model"], &turns[1]["effort"]), (&json!("big"), &json!("huge")));
+    assert_eq!(turns[1]["approvalPolicy"], "never");
+    assert_eq!(turns[1]["sandboxPolicy"], json!({ "type": "dangerFullAccess" }));
+    assert_eq!(turns[2]["model"], "usual");
+}
+
+#[test]
+fn codex_asks_and_is_answered() {
+    let (folder, mut agent, session) = stage("codex", CODEX);
+    let rule = json!({ "acceptWithExecpolicyAmendment": { "execpolicy_amendment": ["wait"] } });
+    for (option, decision, stop, status) in [
+        ("allow", json!("accept"), "end_turn", "completed"),
+        ("allow_always", rule, "end_turn", "completed"),
+        ("reject", json!("decline"), "end_turn", "failed"),
+        ("", json!("cancel"), "cancelled", "failed"),
+    ] {
+        let id = agent.prompts(&session, "ASK");
+        let asked = question(&mut agent);
+        assert_eq!(asked["params"]["toolCall"]["title"], "wait", "{asked}");
+        decides(&mut agent, &asked, option);
+        let (updates, answer) = agent.answer(id);
+        assert_eq!(answer["result"]["stopReason"], stop, "{answer}");
+        assert!(updates.iter().any(|update| update["status"] == status), "{updates:?}");
+        assert_eq!(heard(folder.path()).last().expect("an answer")["result"]["decision"], decision);
+    }
+}
+
+#[test]
+fn codex_is_interrupted_by_a_word_and_ended_if_it_does_not_hear() {
+    let (folder, mut agent, session) = stage("codex", CODEX);
+    for word in ["WAIT", "ASK", "DEAF"] {
+        let id = agent.prompts(&session, word);
+        match word {
+            "ASK" => drop(question(&mut agent)),
+            _ => drop(agent.sees("tool_call")),
+        }
+        agent.says(&notification("session/cancel", json!({ "sessionId": session })));
+        let (updates, answer) = agent.answer(id);
+        assert_eq!(answer["result"]["stopReason"], "cancelled");
+        assert!(updates.iter().any(|update| update["status"] == "failed"), "{word}");
+        let is_open =
+            lines(folder.path(), "pids").len() == 1 && !is_gone(pid_in(&folder.path().join("pids")));
+        assert_eq!(is_open, word != "DEAF");
+    }
+    assert!(is_gone(pid_in(&folder.path().join("tool"))), "the tool lives on");
+    assert_eq!(agent.turn(&session, "again").1["result"]["stopReason"], "end_turn");
+    assert_eq!(requests(folder.path(), "thread/resume")[0]["threadId"], THREAD);
+}
+
+#[test]
+fn codex_that_died_goes_on_and_one_that_has_lost_its_thread_says_so() {
+    let (folder, mut agent, session) = stage("codex", CODEX);
+    let (updates, answer) = agent.turn(&session, "DIE");
+    let said = answer["error"]["message"].as_str().unwrap_or_default().to_owned();
+    assert!(said.contains("it hurts") && !said.contains('\u{1b}'), "{answer}");
+    assert!(updates.iter().any(|update| update["status"] == "failed"), "{updates:?}");
+    assert_eq!(agent.turn(&session, "LEAVE").1["result"]["stopReason"], "end_turn");
+    goes_away(lines(folder.path(), "pids")[1].parse().expect("a pid"));
+    assert_eq!(agent.turn(&session, "again").1["result"]["stopReason"], "end_turn");
+    assert_eq!(requests(folder.path(), "thread/resume").len(), 2);
+    fs::write(folder.path().join("lost"), "").expect("a file");
+    agent.turn(&session, "DIE");
+    let (_, lost) = agent.turn(&session, "again");
+    assert!(lost["error"]["message"].as_str().is_some_and(|text| text.contains("no longer knows")), "{lost}");
+}
+
+#[test]
+fn codex_that_is_logged_out_is_said_to_be_and_noise_hurts_nothing() {
+    let (_folder, mut agent, session) = stage("codex", CODEX);
+    let (_, out) = agent.turn(&session, "OUT");
+    assert_eq!(out["error"]["code"], -32000, "{out}");
+    assert!(out["error"]["message"].as_str().is_some_and(|text| text.contains("codex login")), "{out}");
+    assert_eq!(texts(&agent.turn(&session, "GARBAGE").0), "turn 2");
+    assert_eq!(texts(&agent.turn(&session, "OTHERS").0), "turn 3");
+}
+
+#[test]
+fn codex_forks_and_is_given_mcp_servers_and_ends_with_its_session() {
+    let (folder, mut agent, session) = stage("codex", CODEX);
+    agent.turn(&session, "SPAWN");
+    let env = json!([{ "name": "K", "value": "hush" }]);
+    let server = json!([{ "name": "my server", "command": "/bin/true", "args": [], "env": env }]);
+    let params = json!({ "sessionId": session, "cwd": folder.path(), "mcpServers": server });
+    let fork = session_of(&agent.call("session/fork", params)["result"]);
+    let answer = agent.turn(&fork, "two").1;
+    assert_eq!(answer["result"]["_meta"]["cliSessionId"], "01a1dc88-0000-7000-8000-000000000002");
+    let forked = &requests(folder.path(), "thread/fork")[0];
+    assert_eq!(forked["threadId"], THREAD);
+    assert_eq!(forked["config"]["mcp_servers"]["my_server"]["env"], json!({ "K": "hush" }));
+    agent.call("session/close", json!({ "sessionId": session }));
+    goes_away(pid_in(&folder.path().join("tool")));
+    goes_away(lines(folder.path(), "pids")[0].parse().expect("a pid"));
+    assert_eq!(agent.turn(&fork, "three").1["result"]["stopReason"], "end_turn");
+}

@@ -1,0 +1,117 @@
+"""The bridges of `stdio-bus agent cli`: a CLI's process that is kept open for a session, beside the ACP adapter that others made for it.
+
+Both play the same turns through a bus of their own, in front of the same model, and must tell the same; then it is looked at what only the
+process behind a bridge can show: that it is one for all turns, takes settings, and is started again where it was after a kill -9.
+"""
+
+import os
+import pathlib
+import re
+import signal
+
+from agents import AGENTS, Place
+from scenario import expect
+from stage import Bus, Failed, Raw, within
+
+# What is said, and what is done at the first word of the answer.
+TURNS = [("Say TAG-one", None), ("USE_TOOL TAG-two", None), ("Say TAG-three COUNT=4000", "cancel"), ("RECALL TAG-four", None)]
+
+
+def run_all(binary, run, model, outcome, chosen):
+    for name in ("claude", "codex"):
+        if f"cli-{name}" not in chosen:
+            continue
+        folder = run / f"bridge-{name}"
+        try:
+            theirs = told_by(name, binary, run, model, folder / "official")
+            ours = told_by(f"cli-{name}", binary, run, model, folder / "bridge", lives)
+            differ = [(one, other) for one, other in zip(ours, theirs) if one != other]
+            outcome.add(f"bridge {name}", "tells the same turns as the adapter of others", not differ, str(differ[:1]))
+            outcome.add(f"bridge {name}", "one process for all turns, which is told settings and started again where it was", True, "")
+        except (Failed, KeyError, OSError) as fault:
+            outcome.add(f"bridge {name}", "is played to its end", False, f"{fault!r}, see {folder}")
+
+
+def told_by(name, binary, run, model, folder, then=lambda talk: None):
+    """What this agent told of each turn."""
+    (folder / "home").mkdir(parents=True)
+    (folder / "work").mkdir()
+    agent = next(agent for agent in AGENTS if agent.name == name)
+    bus = Bus(binary, run, agent, Place(folder / "home", model.port), folder)
+    try:
+        with Raw(bus.address) as raw:
+            raw.socket.settimeout(60)
+            talk = Talk(raw, bus, folder / "work")
+            told = [talk.turn(text, act) for text, act in TURNS]
+            then(talk)
+            return told
+    finally:
+        bus.stop()
+
+
+class Talk:
+    def __init__(self, raw, bus, work):
+        self.raw, self.bus, self.count = raw, bus, 0
+        raw.ask("initialize", {"protocolVersion": 1, "clientCapabilities": {}})
+        self.session = raw.ask("session/new", {"cwd": str(work), "mcpServers": []})["result"]["sessionId"]
+
+    def tell(self, method, **params):
+        self.raw.send({"jsonrpc": "2.0", "method": method, "params": {"sessionId": self.session, **params}})
+
+    def turn(self, text, act=None):
+        """The text, the calls by title, kind and how they ended, and the stop reason; no text of a turn that was cut short."""
+        self.count += 1
+        prompt = {"sessionId": self.session, "prompt": [{"type": "text", "text": text}]}
+        self.raw.send({"jsonrpc": "2.0", "id": self.count, "method": "session/prompt", "params": prompt})
+        said, calls = "", {}
+        while True:
+            message = self.raw.read()
+            update = message["params"]["update"] if message.get("method") == "session/update" else {}
+            if update.get("sessionUpdate") == "agent_message_chunk":
+                said += update["content"]["text"]
+                if act and update["content"]["text"].startswith("word0"):
+                    self.tell("session/cancel") if act == "cancel" else act()
+            elif update.get("sessionUpdate", "").startswith("tool_call"):
+                call = calls.setdefault(update["toolCallId"], {})
+                call.update({key: update[key] for key in ("title", "kind", "status") if update.get(key)})
+            elif message.get("method") == "session/request_permission":
+                option = next(one for one in message["params"]["options"] if one["kind"] == "allow_once")
+                outcome = {"outcome": {"outcome": "selected", "optionId": option["optionId"]}}
+                self.raw.send({"jsonrpc": "2.0", "id": message["id"], "result": outcome})
+            elif message.get("id") == self.count:
+                stop = message.get("result", {}).get("stopReason") or message.get("error", {}).get("code")
+                # The adapter of codex tells the CLI's warnings as if the model had said them.
+                said = re.sub(r"Warning: .*\n\n", "", said)
+                return {"text": None if act else said, "calls": list(calls.values()), "stop": stop}
+
+    def cli(self):
+        """The process of the CLI: the one child of the agent."""
+        agent = self.bus.workers()[-1].pid
+        lists = pathlib.Path(f"/proc/{agent}/task").glob("*/children")
+        children = [child for one in lists for child in one.read_text().split()]
+        expect(len(children) == 1, f"the agent has the children {children}")
+        return int(children[0])
+
+
+def lives(talk):
+    first = talk.cli()
+    expect(talk.turn("Say TAG-five")["stop"] == "end_turn" and talk.cli() == first, "another process for the next turn")
+    option = {"sessionId": talk.session, "configId": "model", "type": "select", "value": "another-model"}
+    talk.raw.ask("session/set_config_option", option)
+    expect(talk.turn("Say TAG-six")["stop"] == "end_turn" and talk.cli() == first, "another process after a change of the model")
+    os.kill(first, signal.SIGKILL)
+    within(10, lambda: not is_running(first), "the end of the CLI")
+    answer = talk.turn("RECALL TAG-seven")
+    expect(answer["stop"] == "end_turn" and "TAG-one" in answer["text"], f"after a kill between turns: {answer}")
+    second = talk.cli()
+    cut = talk.turn("Say TAG-eight COUNT=4000", lambda: os.kill(second, signal.SIGKILL))
+    expect(cut["stop"] == -32603, f"a kill in a turn is answered with {cut}")
+    answer = talk.turn("RECALL TAG-nine")
+    expect(answer["stop"] == "end_turn" and "TAG-one" in answer["text"], f"after a kill in a turn: {answer}")
+
+
+def is_running(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] not in "ZX"
+    except OSError:
+        return False
