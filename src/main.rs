@@ -17,6 +17,7 @@ mod run;
 mod serve;
 mod status;
 mod token;
+mod top;
 
 use std::process::ExitCode;
 
@@ -28,6 +29,7 @@ Examples:
   stdio-bus --tcp 127.0.0.1:0                the same, on a free port of this machine
   stdio-bus check --config my.json           is the file good, and what would run?
   stdio-bus status                           one look at the running bus
+  stdio-bus top                              and a live screen of it
   stdio-bus run gemini \"explain this\"        talk to an agent, with no bus at all
   stdio-bus detect --write                   add the agent CLIs of this machine to bus.json
   stdio-bus token                            make a token, to be asked for by the bus
@@ -61,6 +63,8 @@ enum Command {
     Check(check::Args),
     /// One look at a running bus: its pools and workers
     Status(status::Args),
+    /// A live screen of a running bus: traffic, latency, pools, workers, sessions
+    Top(top::Args),
     /// Send one request through the bus and print the result of its answer
     Call(call::Args),
     /// Be the agent that an IDE starts: stdin and stdout speak ACP, the bus is behind it
@@ -98,6 +102,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Check(args) => check::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Call(args) => call::run(args),
         Command::Connect(args) => connect::run(args),
         Command::Run(args) => run::run(args),

@@ -37,3 +37,4 @@ mod stop;
 mod storm;
 mod survival;
 mod token;
+mod top;
