@@ -1,7 +1,7 @@
 //! The terminal while `top` has it: raw, on its second page. However this ends, it is given back as it was.
 
 use std::io::{self, Stdout, Write, stdout};
-use std::panic;
+use std::{panic, thread};
 
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
@@ -30,7 +30,10 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        give_back();
+        // After a panic it was given back already, and the message stands on it.
+        if !thread::panicking() {
+            give_back();
+        }
     }
 }
 
