@@ -4,16 +4,40 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use workers::{cli, echo, openai};
+use workers::cli::{self, runtimes};
+use workers::{echo, openai};
+
+use crate::print::complain;
+
+pub(crate) const EXAMPLES: &str = "\
+Examples, in bus.json:
+  { \"id\": \"echo\", \"command\": \"stdio-bus\", \"args\": [\"agent\", \"echo\"] }
+  { \"id\": \"claude\", \"command\": \"stdio-bus\", \"args\": [\"agent\", \"cli\", \"--runtime\", \"claude\"] }
+  { \"id\": \"llama\", \"command\": \"stdio-bus\", \"args\": [\"agent\", \"openai\"],
+    \"env\": { \"OPENAI_BASE_URL\": \"http://localhost:11434/v1\", \"OPENAI_MODEL\": \"llama3.2\" } }";
+
+const ECHO_EXAMPLES: &str = "\
+Examples:
+  stdio-bus run -- stdio-bus agent echo      talk to it
+  stdio-bus agent echo --chunks 100 --delay-ms 20   a hundred pieces, as slow as a model
+
+Prompts it understands: /ask /read PATH /think /tool /slow N /die. All else is said back.";
+
+const CLI_EXAMPLES: &str = "\
+Examples:
+  stdio-bus run -- stdio-bus agent cli --runtime claude
+  stdio-bus agent cli --runtime codex --model gpt-5 --program ~/bin/codex";
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Agent {
     /// An agent that says every prompt back, for trying things out and for load tests
+    #[command(after_help = ECHO_EXAMPLES)]
     Echo(EchoArgs),
     /// An agent in front of any endpoint that speaks OpenAI's Chat Completions
     #[command(name = "openai", after_help = openai::VARIABLES)]
     OpenAi(OpenAiArgs),
     /// An agent CLI that does not speak ACP, as an agent that does
+    #[command(after_help = CLI_EXAMPLES)]
     Cli(CliArgs),
 }
 
@@ -96,15 +120,29 @@ pub(crate) fn run(agent: Agent) -> ExitCode {
             },
             state: args.state,
         }),
-        Agent::Cli(args) => cli::run(cli::Options {
-            runtime: args.runtime,
-            program: args.program,
-            model: args.model,
-            mode: args.mode,
-            state: args.state,
-            first_output: Duration::from_secs(args.first_output_sec),
-            silence: Duration::from_secs(args.silence_sec),
-            idle: Duration::from_secs(args.idle_sec),
-        }),
+        Agent::Cli(args) => match unknown(&args.runtime) {
+            Some(refused) => refused,
+            None => run_cli(args),
+        },
     }
+}
+
+/// A name that no row has is bad usage, and rows that cannot be read are a bad configuration.
+fn unknown(runtime: &str) -> Option<ExitCode> {
+    let why = runtimes::named(runtime).err()?;
+    let code = if runtimes::all().is_ok() { 2 } else { 78 };
+    Some(complain(format_args!("stdio-bus: {why}"), code))
+}
+
+fn run_cli(args: CliArgs) -> ExitCode {
+    cli::run(cli::Options {
+        runtime: args.runtime,
+        program: args.program,
+        model: args.model,
+        mode: args.mode,
+        state: args.state,
+        first_output: Duration::from_secs(args.first_output_sec),
+        silence: Duration::from_secs(args.silence_sec),
+        idle: Duration::from_secs(args.idle_sec),
+    })
 }

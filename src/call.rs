@@ -8,7 +8,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clients::call::{self, Call};
 
 use crate::place::BusArgs;
-use crate::print::{answer, complain};
+use crate::print::{answer, complain, tell};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,7 +53,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     let call = Call { method: args.method, params, pool: args.pool, timeout: args.timeout };
     match args.bus.way().and_then(|way| call::run(&call, &way)) {
         Ok(result) => answer(&format!("{result}\n")),
-        Err(fault) => complain(&fault, fault.exit_code()),
+        Err(fault) => tell(&fault),
     }
 }
 

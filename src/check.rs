@@ -18,7 +18,15 @@ use serde_json::Value;
 use crate::place;
 use crate::print::{Paint, answer, complain};
 
+const EXAMPLES: &str = "\
+Examples:
+  stdio-bus check                            ./bus.json
+  stdio-bus check --config my.json --probe   and does each agent really start?
+
+Each fault stands on a line of its own, with its place in the file. Exit codes: 0 good, 1 there are faults.";
+
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The configuration [default: $STDIO_BUS_CONFIG, else ./bus.json]
     #[arg(long, value_name = "PATH")]
@@ -31,7 +39,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> ExitCode {
     let path = match place::config_path(args.config.as_deref()) {
         Ok(path) => path,
-        Err(message) => return complain(message, 1),
+        Err(message) => return complain(format_args!("stdio-bus: {message}"), 1),
     };
     let config = match Config::load(&path) {
         Ok(config) => config,

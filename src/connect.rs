@@ -12,7 +12,7 @@ use clients::Fault;
 use clients::connect::{self, Bell, Ended, Options, Start};
 
 use crate::place::{self, BusArgs};
-use crate::print::complain;
+use crate::print::{complain, tell};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,15 +42,16 @@ pub(crate) struct DetachedArgs {
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
-    let hint = if args.start { "" } else { "; start one with `stdio-bus serve`, or connect with --start" };
+    let starts = args.start;
     match carry(args) {
         Ok(Ended::Done) => ExitCode::SUCCESS,
         Ok(Ended::Signalled(signal)) => ExitCode::from(128 + signal as u8),
-        Err(fault @ Fault::Unreachable(_)) => {
-            complain(format_args!("stdio-bus: {fault}{hint}"), fault.exit_code())
+        Err(fault @ Fault::Unreachable(_)) if !starts => {
+            let hint = "start one with `stdio-bus serve`, or connect with --start";
+            complain(format_args!("stdio-bus: {fault}; {hint}"), fault.exit_code())
         }
-        Err(fault @ (Fault::Config(_) | Fault::NoAddress(_))) => complain(&fault, fault.exit_code()),
-        Err(fault) => complain(format_args!("stdio-bus: {fault}"), fault.exit_code()),
+        Err(fault @ Fault::Unreachable(_)) => complain(format_args!("stdio-bus: {fault}"), fault.exit_code()),
+        Err(fault) => tell(&fault),
     }
 }
 

@@ -14,7 +14,14 @@ use workers::detect::{Found, detect};
 
 use crate::print::{Paint, answer, complain};
 
+const EXAMPLES: &str = "\
+Examples:
+  stdio-bus detect                           a table, and a pool for each
+  stdio-bus detect --write                   and the pools into ./bus.json
+  stdio-bus detect --models --json | jq '.[] | select(.available) | {id, models}'";
+
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Print everything that was found out as JSON
     #[arg(long)]

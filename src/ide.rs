@@ -8,9 +8,16 @@ use clients::Fault;
 use clients::ide::{self, Command};
 
 use crate::place::BusArgs;
-use crate::print::{answer, complain};
+use crate::print::{answer, complain, tell};
+
+const EXAMPLES: &str = "\
+Examples:
+  stdio-bus ide                              which IDEs there are
+  stdio-bus ide zed --pool claude            its settings on stdout, where they go on stderr
+  stdio-bus ide jetbrains --start > ~/.jetbrains/acp.json";
 
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The IDE; without it they are listed
     #[arg(value_parser = PossibleValuesParser::new(ide::IDES.map(|ide| ide.name)))]
@@ -33,14 +40,14 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             complain(format_args!("For {}, into {}:", ide.title, ide.place), 0);
             answer(&ide.snippet(&command))
         }
-        Err(fault) => complain(&fault, fault.exit_code()),
+        Err(fault) => tell(&fault),
     }
 }
 
 fn command(args: &Args) -> Result<Command, Fault> {
     let program = env::current_exe();
     let program = program
-        .map_err(|error| Fault::Failed(format!("stdio-bus: cannot find its own file: {error}")))?
+        .map_err(|error| Fault::Failed(format!("cannot find its own file: {error}")))?
         .to_string_lossy()
         .into_owned();
     let mut connect = vec!["connect".to_owned()];

@@ -8,12 +8,16 @@ mod check;
 mod connect;
 mod detect;
 mod ide;
+mod manual;
 mod place;
 mod print;
+#[cfg(test)]
+mod reference;
 mod run;
 mod serve;
 mod status;
 mod token;
+mod top;
 mod trace;
 
 use std::process::ExitCode;
@@ -26,22 +30,26 @@ Examples:
   stdio-bus --tcp 127.0.0.1:0                the same, on a free port of this machine
   stdio-bus check --config my.json           is the file good, and what would run?
   stdio-bus status                           one look at the running bus
+  stdio-bus top                              and a live screen of it
   stdio-bus trace --pool claude              who says what to whom, as it happens
   stdio-bus run gemini \"explain this\"        talk to an agent, with no bus at all
+  stdio-bus detect --write                   add the agent CLIs of this machine to bus.json
   stdio-bus token                            make a token, to be asked for by the bus
   stdio-bus ide zed --pool claude            the settings with which Zed talks to it
   stdio-bus call session/new '{\"cwd\":\"/tmp\",\"mcpServers\":[]}'
 
 The configuration is --config PATH, else $STDIO_BUS_CONFIG, else ./bus.json. The smallest one:
-  {\"pools\": [{\"id\": \"echo\", \"command\": \"stdio-bus\", \"args\": [\"agent\", \"echo\"]}]}
+  {\"pools\": [{\"id\": \"echo\", \"command\": \"stdio-bus\", \"args\": [\"agent\", \"echo\"]}]}";
 
-Exit codes: 0 clean, 1 failure, 2 bad usage, 69 no bus answers, 70 the loop could not go on,
-75 another bus has the socket, 77 the bus refuses the token, 78 bad configuration.";
+const SCHEMA_EXAMPLES: &str = "\
+Examples:
+  stdio-bus schema > bus.schema.json         and in bus.json: \"$schema\": \"bus.schema.json\"";
 
 /// Many clients, few agent processes: a bus for agents that speak JSON-RPC on stdio.
 #[derive(Parser)]
-#[command(name = "stdio-bus", version, args_conflicts_with_subcommands = true, after_help = EXAMPLES)]
-struct Cli {
+#[command(name = "stdio-bus", version = env!("BUS_VERSION"), args_conflicts_with_subcommands = true)]
+#[command(after_help = EXAMPLES, after_long_help = manual::appendix(EXAMPLES))]
+pub(crate) struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
@@ -51,11 +59,14 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run the bus (also when no command is given)
+    #[command(after_help = serve::EXAMPLES)]
     Serve(serve::Args),
     /// Say what is wrong with the configuration, or what would run
     Check(check::Args),
     /// One look at a running bus: its pools and workers
     Status(status::Args),
+    /// A live screen of a running bus: traffic, latency, pools, workers, sessions
+    Top(top::Args),
     /// Follow the live traffic of a running bus, one line of JSON a message
     Trace(trace::Args),
     /// Send one request through the bus and print the result of its answer
@@ -71,10 +82,16 @@ enum Command {
     /// Print the settings with which an IDE starts `connect`
     Ide(ide::Args),
     /// Be an agent on stdin and stdout, for a pool to run
-    #[command(subcommand)]
+    #[command(subcommand, after_help = agent::EXAMPLES)]
     Agent(agent::Agent),
     /// Print the JSON Schema of bus.json
+    #[command(after_help = SCHEMA_EXAMPLES)]
     Schema,
+    /// Print what makes a shell complete these commands and their options
+    #[command(after_help = manual::COMPLETIONS_EXAMPLES)]
+    Completions(manual::CompletionsArgs),
+    /// Print a manual page, or write all of them
+    Man(manual::ManArgs),
     /// End what the bus started when the bus itself is gone
     #[command(hide = true)]
     Guard,
@@ -89,6 +106,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Check(args) => check::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Trace(args) => trace::run(args),
         Command::Call(args) => call::run(args),
         Command::Connect(args) => connect::run(args),
@@ -98,6 +116,8 @@ fn main() -> ExitCode {
         Command::Ide(args) => ide::run(&args),
         Command::Agent(agent) => agent::run(agent),
         Command::Schema => print::answer(&kernel::config::schema()),
+        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::man(&args),
         Command::Guard => kernel::shell::guard(),
         Command::Detached(args) => connect::detached(args),
     }

@@ -18,7 +18,7 @@ pub(crate) fn config_path(named: Option<&Path>) -> Result<PathBuf, String> {
     if usual.exists() {
         return Ok(usual);
     }
-    Err("stdio-bus: there is no bus.json in this folder, \
+    Err("there is no bus.json in this folder, \
          name one with --config PATH or in the variable STDIO_BUS_CONFIG"
         .to_owned())
 }

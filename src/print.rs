@@ -7,6 +7,8 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 use std::{env, fmt};
 
+use clients::Fault;
+
 /// Prints it and gives the exit code of having done so.
 pub(crate) fn answer(text: &str) -> ExitCode {
     let mut stdout = io::stdout().lock();
@@ -21,6 +23,19 @@ pub(crate) fn answer(text: &str) -> ExitCode {
 pub(crate) fn complain(message: impl fmt::Display, exit_code: u8) -> ExitCode {
     let _ = writeln!(io::stderr(), "{message}");
     ExitCode::from(exit_code)
+}
+
+/// Says why a program got no good answer, and what to do about it. An error that was answered is JSON, and the faults
+/// of a file have its name; both are printed as they are, for programs to read.
+pub(crate) fn tell(fault: &Fault) -> ExitCode {
+    let code = fault.exit_code();
+    match fault {
+        Fault::Config(_) | Fault::Refused(_) => complain(fault, code),
+        Fault::Unreachable(_) => {
+            complain(format_args!("stdio-bus: {fault}; start one with `stdio-bus serve`"), code)
+        }
+        fault => complain(format_args!("stdio-bus: {fault}"), code),
+    }
 }
 
 /// Colours, where they can be seen and are wanted.

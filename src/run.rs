@@ -11,7 +11,7 @@ use clients::run::{self, AgentCommand, Options, Policy, Target, View, agents};
 use clients::{Fault, run::Ended};
 
 use crate::place::BusArgs;
-use crate::print::{Paint, complain};
+use crate::print::{self, Paint, complain};
 
 /// No answer in time.
 const TIMEOUT: u8 = 3;
@@ -25,11 +25,11 @@ Examples:
   stdio-bus run --pool claude                an agent of a running bus
   stdio-bus run --json --allow --once opencode \"fix the tests\" | jq .ev
 
-PROMPT is said first, then each line of stdin is a prompt, until it ends (Ctrl-D). Ctrl-C cancels the turn, and
-once more ends it all. On a terminal you are asked for permissions; elsewhere they are refused, unless --allow.
+PROMPT is said first, then each line of stdin is a prompt, until it ends (Ctrl-D). Ctrl-C cancels the turn, and \
+once more ends it all. On a terminal you are asked for permissions; elsewhere they are refused, unless --allow. \
 Piped, stdout is the agent's text alone. The agent finds its keys and settings in your environment as always.
 
-Exit codes: 0 done, 1 the agent failed, 2 bad usage, 3 took too long, 5 a permission was refused without asking you,
+Exit codes: 0 done, 1 the agent failed, 2 bad usage, 3 took too long, 5 a permission was refused without asking you, \
 69 no bus answers, 130 ended by Ctrl-C.";
 
 #[derive(clap::Args)]
@@ -99,8 +99,10 @@ pub(crate) fn run(args: Args) -> ExitCode {
 }
 
 fn tell(fault: &Fault) -> ExitCode {
-    let code = if matches!(fault, Fault::Silent { .. }) { TIMEOUT } else { fault.exit_code() };
-    complain(format_args!("stdio-bus: {fault}"), code)
+    match fault {
+        Fault::Silent { .. } => complain(format_args!("stdio-bus: {fault}"), TIMEOUT),
+        fault => print::tell(fault),
+    }
 }
 
 fn agent_help() -> String {

@@ -17,6 +17,16 @@ const BROKEN_LOOP: u8 = 70;
 /// EX_TEMPFAIL: another bus has the socket, and will give it back.
 const RUNS_ALREADY: u8 = 75;
 
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  stdio-bus serve                            what ./bus.json declares
+  stdio-bus serve --config my.json --unix /tmp/bus.sock
+  stdio-bus serve --stdio                    one client, on stdin and stdout
+
+Where it listens is said on stdout, a line of JSON an address, when it can be connected to. \
+SIGTERM lets the calls in flight finish and ends every worker; a second one does not wait. \
+SIGHUP reads the configuration again.";
+
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The configuration [default: $STDIO_BUS_CONFIG, else ./bus.json]
@@ -42,7 +52,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     };
     let path = match place::config_path(args.config.as_deref()) {
         Ok(path) => path,
-        Err(message) => return complain(message, BAD_CONFIGURATION),
+        Err(message) => return complain(format_args!("stdio-bus: {message}"), BAD_CONFIGURATION),
     };
     let config = match load(&path, &doors) {
         Ok(config) => config,

@@ -2,7 +2,7 @@
 //!
 //! Each gives back what it has to say, or a `Fault` that knows its words and its exit code; the command line
 //! prints it. They block: one connection, one question. Only `connect`
-//! stays, and carries what an IDE says, `run`, which talks to an agent, and `trace`, which looks on.
+//! stays, and carries what an IDE says, `run`, which talks to an agent, and `top` and `trace`, which look on.
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,7 @@ pub mod fault;
 pub mod ide;
 pub mod run;
 pub mod status;
+pub mod top;
 pub mod trace;
 
 #[cfg(test)]

@@ -56,6 +56,11 @@ impl Wire {
         self.ask("_bus/hello", Some(&hello)).map(|_| ())
     }
 
+    /// The time that its user waits begins now, as if it had just connected.
+    pub(crate) fn begin_to_wait(&mut self) {
+        self.patience = self.patience.and_then(|(all, _)| Some((all, Instant::now().checked_add(all)?)));
+    }
+
     /// One request and its answer. Notifications that come before it are passed over, and requests are
     /// refused: there is nobody here to grant them.
     pub(crate) fn ask(&mut self, method: &str, params: Option<&RawValue>) -> Result<Box<RawValue>, Fault> {

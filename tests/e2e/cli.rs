@@ -121,16 +121,82 @@ fn the_exit_code_says_whose_fault_it_was() {
         (&folder, vec!["serve", "--tcp", "nonsense"], 2),
         (&folder, vec!["call"], 2),
         (&folder, vec!["call", "m", "{not json"], 2),
+        (&folder, vec!["run"], 2),
+        (&folder, vec!["ide", "no-such-ide"], 2),
+        (&folder, vec!["agent", "cli", "--runtime", "no-such-cli"], 2),
+        (&folder, vec!["completions", "no-such-shell"], 2),
+        (&folder, vec!["man", "agent", "no-such-agent"], 2),
         (&folder, vec!["status", "--unix", "/nowhere/at/all"], 69),
         (&folder, vec!["call", "--unix", "/nowhere/at/all", "m"], 69),
+        (&folder, vec!["connect", "--unix", "/nowhere/at/all"], 69),
+        (&folder, vec!["run", "--pool", "e", "--unix", "/nowhere/at/all", "hi"], 69),
+        (&folder, vec!["run", "no-such-agent", "hi"], 1),
+        (&folder, vec!["token", "bus.json"], 73),
+        (&folder, vec!["man", "--dir", "bus.json"], 73),
         (&empty, vec!["serve"], 78),
+        (&empty, vec!["status"], 78),
+        (&empty, vec!["call", "m"], 78),
+        (&empty, vec!["connect"], 78),
+        (&empty, vec!["run", "--pool", "e"], 78),
+        (&empty, vec!["ide", "zed"], 78),
         (&empty, vec!["check"], 1),
         (&empty, vec!["serve", "--config", "missing.json"], 78),
     ] {
         let out = run(place.path(), &args, "");
         assert_eq!(out.status.code(), Some(code), "{args:?}: {}{}", stdout(&out), stderr(&out));
-        let said = if code == 0 { &out.stdout } else { &out.stderr };
+        let said = if code == 0 { stdout(&out) } else { stderr(&out) };
         assert!(!said.is_empty(), "{args:?} says nothing");
+        let next = match code {
+            69 => "start one with `stdio-bus serve`",
+            78 if !args.contains(&"missing.json") => "--config PATH",
+            _ => "",
+        };
+        assert!(said.contains(next), "{args:?} does not say what to do: {said}");
+        assert!(!said.contains("stdio-bus: stdio-bus:"), "{said}");
+    }
+}
+
+#[test]
+fn rows_of_agent_clis_that_cannot_be_read_are_a_bad_configuration() {
+    let folder = folder_with("{}");
+    for args in [&["detect"][..], &["agent", "cli", "--runtime", "claude"]] {
+        let mut command = std::process::Command::new(crate::harness::BUS);
+        let out = command.args(args).env("STDIO_BUS_RUNTIMES", folder.path().join("none.json")).output();
+        let out = out.expect("the binary starts");
+        assert_eq!(out.status.code(), Some(78), "{args:?}: {}", stderr(&out));
+        assert!(stderr(&out).contains("none.json"), "{}", stderr(&out));
+    }
+}
+
+#[test]
+fn the_version_names_the_commit_where_there_is_one() {
+    let told = stdout(&run(Path::new(ROOT), &["--version"], ""));
+    let version = env!("CARGO_PKG_VERSION");
+    let git = std::process::Command::new("git").args(["-C", ROOT, "rev-parse", "HEAD"]).output();
+    let commit = git.ok().filter(|git| git.status.success() && Path::new(ROOT).join(".git").exists());
+    let expected = match commit {
+        Some(git) => format!("stdio-bus {version} ({})\n", &stdout(&git)[..9]),
+        None => format!("stdio-bus {version}\n"),
+    };
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn there_is_a_manual_page_of_every_command_and_shells_can_complete_them() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let out = run(folder.path(), &["man", "--dir", "pages"], "");
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    for (page, args) in
+        [("stdio-bus.1", &["man"][..]), ("stdio-bus-agent-openai.1", &["man", "agent", "openai"])]
+    {
+        let written = fs::read_to_string(folder.path().join("pages").join(page)).expect("a page");
+        assert!(written.contains(".SH EXAMPLES"), "{written}");
+        assert_eq!(stdout(&run(folder.path(), args, "")), written);
+    }
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = stdout(&run(folder.path(), &["completions", shell], ""));
+        assert!(script.contains("connect") && script.contains("token-file"), "{shell}");
+        assert!(!script.contains("detached"), "{shell} is told what only the bus itself calls");
     }
 }
 

@@ -39,3 +39,4 @@ mod stop;
 mod storm;
 mod survival;
 mod token;
+mod top;

@@ -1,4 +1,4 @@
-//! `stdio-bus run`, started by a test: with pipes, or at a terminal that the test types at and looks at.
+//! `stdio-bus run` or `top`, started by a test: with pipes, or at a terminal that the test types at and looks at.
 //!
 //! Whatever it starts carries a mark, and must be gone when the test ends.
 
@@ -6,20 +6,22 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::num::NonZero;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::libc::O_NOCTTY;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, ttyname};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::bus::{BUS, MARK};
+use super::bus::{BUS, Bus, MARK};
 use super::log::Log;
 use super::procs::{command_line, marked};
 use super::puppet::Puppet;
@@ -41,11 +43,12 @@ pub(crate) struct Talk {
 
 enum Ears {
     Pipes(Wire),
-    Terminal { master: File, glass: Box<vt100::Parser> },
+    Terminal { master: File, tty: PathBuf, glass: Box<vt100::Parser> },
 }
 
 /// How it is to be started.
 pub(crate) struct TalkPlan {
+    command: &'static str,
     args: Vec<String>,
     envs: Vec<(&'static str, String)>,
     dir: TempDir,
@@ -67,7 +70,14 @@ impl Talk {
                 arg => filled.push(arg.replace("@dir", folder)),
             }
         }
-        TalkPlan { args: filled, envs: Vec::new(), dir, door }
+        TalkPlan { command: "run", args: filled, envs: Vec::new(), dir, door }
+    }
+
+    /// `top`, to look at this bus ten times a second.
+    pub(crate) fn plan_top(bus: &Bus) -> TalkPlan {
+        let config = bus.config_path();
+        let config = config.to_str().expect("UTF-8");
+        Talk::plan(&["--config", config, "--interval", "0.1"]).command_is("top")
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -109,13 +119,18 @@ impl Talk {
     }
 
     pub(crate) fn shows_so(&mut self, what: &str, is_so: impl Fn(&str) -> bool) {
+        self.looks(what, |screen| is_so(&screen.contents()));
+    }
+
+    /// Waits until the terminal is like this, not only what it shows.
+    pub(crate) fn looks(&mut self, what: &str, is_so: impl Fn(&vt100::Screen) -> bool) {
         let deadline = Instant::now() + PATIENCE;
-        let Ears::Terminal { master, glass } = &mut self.ears else { panic!("only at a terminal") };
+        let Ears::Terminal { master, glass, .. } = &mut self.ears else { panic!("only at a terminal") };
         loop {
-            let screen = glass.screen().contents();
-            if is_so(&screen) {
+            if is_so(glass.screen()) {
                 return;
             }
+            let screen = glass.screen().contents();
             let left = deadline.saturating_duration_since(Instant::now());
             let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
             let ready = poll(&mut [PollFd::new(master.as_fd(), PollFlags::POLLIN)], left);
@@ -128,6 +143,31 @@ impl Talk {
                 _ => panic!("waited for {what} on the screen, but it is over:\n{screen}"),
             }
         }
+    }
+
+    /// Its terminal as a program sees it. It stays as it was left as long as this is held.
+    pub(crate) fn tty(&self) -> File {
+        let Ears::Terminal { tty, .. } = &self.ears else { panic!("only at a terminal") };
+        File::options()
+            .read(true)
+            .write(true)
+            .custom_flags(O_NOCTTY)
+            .open(tty)
+            .expect("the terminal is there")
+    }
+
+    /// Its window gets another size.
+    pub(crate) fn resizes(&mut self, rows: u16, columns: u16) {
+        let Ears::Terminal { tty, glass, .. } = &mut self.ears else { panic!("only at a terminal") };
+        let (rows_word, columns_word) = (rows.to_string(), columns.to_string());
+        let resized = Command::new("stty")
+            .arg("-F")
+            .arg(tty)
+            .args(["rows", &rows_word, "cols", &columns_word])
+            .status();
+        assert!(resized.expect("stty runs").success());
+        let sides = (NonZero::new(rows).expect("some"), NonZero::new(columns).expect("some"));
+        glass.screen_mut().set_size(sides.0, sides.1);
     }
 
     /// The cell at this place of the screen is dimmed.
@@ -161,7 +201,7 @@ impl Talk {
                 assert!(left.is_empty(), "left behind: {lines:?}");
                 return status.code().unwrap_or(-1);
             }
-            if let Ears::Terminal { master, glass } = &mut self.ears {
+            if let Ears::Terminal { master, glass, .. } = &mut self.ears {
                 // It could not write its last words otherwise.
                 let ready = poll(&mut [PollFd::new(master.as_fd(), PollFlags::POLLIN)], 0u8) == Ok(1);
                 let mut chunk = [0; 4096];
@@ -206,6 +246,12 @@ impl TalkPlan {
         self
     }
 
+    /// Instead of `run`.
+    pub(crate) fn command_is(mut self, command: &'static str) -> TalkPlan {
+        self.command = command;
+        self
+    }
+
     pub(crate) fn with_pipes(self) -> Talk {
         let mut command = self.command(BUS);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -227,7 +273,8 @@ impl TalkPlan {
         let child = command.spawn().expect("setsid of util-linux is there");
         let (rows, columns) = (NonZero::new(ROWS).expect("some"), NonZero::new(COLUMNS).expect("some"));
         let glass = Box::new(vt100::Parser::new(rows, columns, 0));
-        let ears = Ears::Terminal { master: File::from(pty.master), glass };
+        let tty = ttyname(&pty.slave).expect("a terminal has a name");
+        let ears = Ears::Terminal { master: File::from(pty.master), tty, glass };
         Talk { child, ears, log: Log::default(), dir: self.dir, door: self.door }
     }
 
@@ -236,7 +283,7 @@ impl TalkPlan {
         if program != BUS {
             command.args(["--ctty", BUS]);
         }
-        command.arg("run").args(&self.args).current_dir(self.dir.path()).env(MARK, self.dir.path());
+        command.arg(self.command).args(&self.args).current_dir(self.dir.path()).env(MARK, self.dir.path());
         command.env_remove("STDIO_BUS_CONFIG").envs(self.envs.iter().cloned());
         command
     }

@@ -1,0 +1,252 @@
+//! What the screen shows of a bus, and what keys do, without a terminal.
+
+use std::fs;
+use std::path::Path;
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::style::Color;
+use serde_json::{Value, json};
+
+use super::draw;
+use super::model::{Item, Model, Step};
+use super::paint::Paint;
+use super::picture;
+
+/// A busy bus with something of everything, that has been looked at so often.
+pub(super) fn busy(looks: u32) -> Model {
+    let mut model = Model::new(1.0);
+    let (mut requests, mut lines_in, mut lines_out) = (90_000, 400_000, 410_000);
+    for look in 0..looks {
+        let wave = (f64::from(look) / 9.0).sin() * 0.5 + (f64::from(look) / 3.7).cos() * 0.3 + 1.0;
+        requests += (wave * 24.0) as u64;
+        lines_in += (wave * 310.0) as u64;
+        lines_out += (wave * 320.0 + f64::from(look % 7) * 9.0) as u64;
+        let mut status = status();
+        status["uptime_sec"] = json!(11_520 + look);
+        status["counters"] = json!({
+            "requests": requests, "lines_in": lines_in, "lines_out": lines_out,
+            "bytes_in": lines_in * 410, "bytes_out": lines_out * 395,
+        });
+        status["pools"][0]["workers"][0]["lines_in"] = json!(lines_in / 3);
+        model.hear(&status, Some(&sessions()), look.into());
+    }
+    model
+}
+
+fn status() -> Value {
+    let worker = |number: u32, state: &str, sessions: u32, calls: u32, pid: Value| {
+        json!({ "worker": number, "state": state, "pid": pid, "sessions": sessions, "calls": calls, "clients": calls,
+            "restarts": 0, "queued_bytes": 0, "up_sec": 11_500, "lines_in": 0, "lines_out": 4_120,
+            "last_exit": null, "last_words": null })
+    };
+    let mut resting = worker(2, "resting", 0, 0, Value::Null);
+    resting["restarts"] = json!(3);
+    resting["last_exit"] = json!("signal 9");
+    resting["last_words"] = json!("killed by signal 9; stderr: out of memory");
+    let mut slow = worker(0, "up", 14, 9, json!(4127));
+    slow["queued_bytes"] = json!(1_843_200);
+    let latency =
+        |p50: u64| json!({ "p50": p50, "p90": p50 * 4, "p99": p50 * 11, "max": p50 * 26, "count": 1412 });
+    json!({
+        "bus": "stdio-bus", "version": "0.1.0", "uptime_sec": 11_520, "stopping": false,
+        "clients": 17, "calls": 13, "sessions": 41, "held_bytes": 94_371_840,
+        "listening": ["tcp://127.0.0.1:9000", "unix:///run/bus.sock"],
+        "limits": { "clients": 1024, "calls": 65_536, "held_bytes": 268_435_456 },
+        "latency_us": latency(7_400),
+        "refused": { "busy": 12, "unknown_session": 3 }, "skipped": { "stray_lines": 7 },
+        "pools": [
+            { "id": "claude", "mode": "shared", "instances": 3, "max_instances": 4, "max_sessions": 16,
+              "latency_us": latency(812_000), "rates": { "requests": 4.2 },
+              "workers": [worker(0, "up", 10, 2, json!(4121)), worker(1, "up", 12, 1, json!(4122)), resting] },
+            { "id": "codex", "mode": "dedicated", "instances": 1, "max_instances": 8, "max_sessions": 16,
+              "latency_us": latency(96_000), "rates": { "requests": 1.1 }, "workers": [slow] },
+            { "id": "echo", "mode": "shared", "instances": 2, "max_instances": 2, "max_sessions": 64,
+              "latency_us": latency(180), "rates": { "requests": 18.9 },
+              "workers": [worker(0, "up", 3, 1, json!(4130)), worker(1, "up", 2, 0, json!(4131))] },
+        ],
+        "counters": { "requests": 90_000 },
+    })
+}
+
+fn sessions() -> Value {
+    let session = |name: &str, pool: &str, worker: u32, client: Value, age: u32, idle: u32, calls: u32| {
+        let state = if client.is_null() { "kept" } else { "live" };
+        json!({ "session": name, "pool": pool, "worker": worker, "client": client, "age_sec": age,
+            "idle_sec": idle, "calls": calls, "state": state })
+    };
+    let mut all = vec![
+        session("s12", "claude", 0, json!("zed"), 7_301, 0, 1),
+        session("s15", "claude", 1, json!("jetbrains"), 5_020, 2, 1),
+        session("s22", "codex", 0, json!("neovim"), 1_845, 61, 0),
+        session("s31", "claude", 0, Value::Null, 640, 212, 0),
+        session("s40", "echo", 0, json!("#57"), 12, 3, 1),
+    ];
+    let others = [("claude", 0, 8), ("claude", 1, 11), ("codex", 0, 13), ("echo", 0, 2), ("echo", 1, 2)];
+    for (pool, worker, count) in others {
+        for _ in 0..count {
+            let number = 37 + all.len() as u32;
+            let (age, idle) = (900 - number * 8, number * 3);
+            all.push(session(&format!("s{number}"), pool, worker, json!("script"), age, idle, 0));
+        }
+    }
+    json!({ "sessions": all })
+}
+
+fn drawn(model: &Model, columns: u16, rows: u16, colour: bool) -> Buffer {
+    let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
+    terminal.draw(|frame| draw::screen(frame, model, Paint { colour })).unwrap();
+    terminal.backend().buffer().clone()
+}
+
+fn shown(model: &Model, columns: u16, rows: u16) -> String {
+    let buffer = drawn(model, columns, rows, true);
+    let lines = (0..rows).map(|y| {
+        let line: String = (0..columns).map(|x| buffer[(x, y)].symbol()).collect();
+        line.trim_end().to_owned() + "\n"
+    });
+    lines.collect()
+}
+
+fn press(model: &mut Model, codes: &[KeyCode]) {
+    for code in codes {
+        assert_eq!(model.press(KeyEvent::new(*code, KeyModifiers::NONE)), Step::Stay);
+    }
+}
+
+#[test]
+fn the_screen_has_what_there_is_to_see() {
+    let screen = shown(&busy(60), 120, 36);
+    for words in [
+        "stdio-bus 0.1.0 up 3h 12m  tcp://127.0.0.1:9000 unix:///run/bus.sock",
+        "clients 17/1024  sessions 41  calls 13  held ███▋······ 90.0 MiB/256.0 MiB",
+        "refused busy 12",
+        "skipped stray_lines 7",
+        "▸ claude         2 of 3",
+        "    2            resting",
+        "▸ codex          1 of 1       ████████▊·       14     9    1.1   96 ms   1.1 s        0   1.8 MiB",
+        "s12          claude/0         live       1",
+        "s31          claude/0         kept",
+        "Enter detail  Tab sessions  q leave",
+        "every 1 s",
+    ] {
+        assert!(screen.contains(words), "{words}\n{screen}");
+    }
+}
+
+#[test]
+fn a_bus_that_says_little_is_shown_as_well() {
+    let mut model = Model::new(0.5);
+    for told in ["null", "7", "[]", "{}", r#"{"pools":{},"counters":[],"limits":7,"latency_us":"x"}"#] {
+        model.hear(&serde_json::from_str(told).unwrap(), None, 1.0);
+        assert!(shown(&model, 80, 24).contains("clients -  sessions -  calls -"), "{told}");
+        press(&mut model, &[KeyCode::Down, KeyCode::Enter, KeyCode::Tab, KeyCode::Esc]);
+    }
+    let today = json!({ "version": "0.1.0", "uptime_sec": 1, "clients": 1, "calls": 0, "sessions": 0, "held_bytes": 0,
+        "pools": [{ "id": "e\u{1b}[2J", "mode": "shared", "workers": [{ "worker": 0, "state": "up", "pid": 7 }] }],
+        "counters": { "requests": 3, "stray_lines": 2 } });
+    model.hear(&today, None, 2.0);
+    let screen = shown(&model, 110, 24);
+    assert!(screen.contains("▸ e?[2J") && screen.contains("1 of 1"), "{screen}");
+    assert!(screen.contains("skipped stray_lines 2") && !screen.contains("sessions ("), "{screen}");
+}
+
+#[test]
+fn it_fits_into_any_terminal() {
+    let mut model = busy(10);
+    for open in [false, true] {
+        model.is_open = open;
+        for (columns, rows) in [(1, 1), (2, 60), (10, 3), (43, 9), (60, 18), (99, 17), (250, 2), (300, 90)] {
+            drawn(&model, columns, rows, true);
+        }
+    }
+    let screen = shown(&busy(3), 40, 17);
+    assert!(screen.contains("▸ echo") && !screen.contains("traffic"), "{screen}");
+}
+
+#[test]
+fn the_selected_line_is_followed_and_shown_in_detail() {
+    let mut model = busy(5);
+    assert_eq!(model.selected(), Some(&Item::Pool("claude".into())));
+    press(&mut model, &[KeyCode::Down, KeyCode::Down, KeyCode::Down, KeyCode::Enter]);
+    let screen = shown(&model, 100, 30);
+    for words in ["worker claude/2", "resting", "signal 9", "stderr: out of memory", "Esc back"] {
+        assert!(screen.contains(words), "{words}\n{screen}");
+    }
+    // A pool that comes before it changes nothing.
+    let mut status = status();
+    let pools = status["pools"].as_array_mut().unwrap();
+    pools.insert(0, json!({ "id": "new", "workers": [] }));
+    model.hear(&status, Some(&sessions()), 9.0);
+    assert_eq!(model.selected(), Some(&Item::Worker("claude".into(), 2)));
+    assert!(model.is_open);
+    // When it goes, its neighbour is selected, and its detail is closed.
+    status["pools"].as_array_mut().unwrap().remove(1);
+    model.hear(&status, Some(&sessions()), 10.0);
+    assert!(!model.is_open && model.selected().is_some());
+}
+
+#[test]
+fn tab_goes_to_the_sessions_and_back() {
+    let mut model = busy(5);
+    press(&mut model, &[KeyCode::Tab, KeyCode::Down, KeyCode::Enter]);
+    let screen = shown(&model, 100, 30);
+    assert!(screen.contains("session s15") && screen.contains("jetbrains"), "{screen}");
+    assert!(screen.contains("1h 23m ago"), "{screen}");
+    press(&mut model, &[KeyCode::Esc, KeyCode::Tab, KeyCode::Enter]);
+    let screen = shown(&model, 100, 30);
+    assert!(screen.contains("pool claude") && screen.contains("its sessions (22)"), "{screen}");
+    press(&mut model, &[KeyCode::End]);
+    assert_eq!(model.selected(), Some(&Item::Session("s77".into())));
+    press(&mut model, &[KeyCode::PageDown, KeyCode::Home, KeyCode::Up]);
+    assert_eq!(model.selected(), Some(&Item::Pool("claude".into())));
+}
+
+#[test]
+fn q_and_ctrl_c_leave() {
+    let mut model = busy(1);
+    let key = |code, with| KeyEvent::new(code, with);
+    assert_eq!(model.press(key(KeyCode::Char('c'), KeyModifiers::NONE)), Step::Stay);
+    assert_eq!(model.press(key(KeyCode::Char('c'), KeyModifiers::CONTROL)), Step::Leave);
+    assert_eq!(model.press(key(KeyCode::Char('q'), KeyModifiers::NONE)), Step::Leave);
+}
+
+#[test]
+fn a_bus_that_is_gone_is_told_until_it_is_back() {
+    let mut model = busy(30);
+    model.lose("no bus answers at tcp://127.0.0.1:9000".to_owned());
+    let screen = shown(&model, 120, 30);
+    assert!(screen.contains("bus gone, trying again (no bus answers at tcp://127.0.0.1:9000)"), "{screen}");
+    assert!(screen.contains("▸ claude"), "what was known last stays\n{screen}");
+    let mut young = status();
+    young["uptime_sec"] = json!(1);
+    model.hear(&young, None, 60.0);
+    assert!(!shown(&model, 120, 30).contains("bus gone"));
+    assert_eq!(model.history.rates("requests").count(), 0, "a new bus counts anew");
+}
+
+#[test]
+fn without_colours_there_are_none() {
+    let plain = drawn(&busy(20), 120, 36, false);
+    assert!(plain.content.iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
+    let coloured = drawn(&busy(20), 120, 36, true);
+    assert!(coloured.content.iter().any(|cell| cell.fg == Color::Green));
+}
+
+#[test]
+fn the_pictures_in_the_docs_are_what_it_shows() {
+    let mut model = busy(90);
+    let screen = picture::svg(&drawn(&model, 116, 31, true));
+    press(&mut model, &[KeyCode::Down, KeyCode::Enter]);
+    let detail = picture::svg(&drawn(&model, 116, 31, true));
+    for (name, made) in [("top.svg", screen), ("top-worker.svg", detail)] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name);
+        if std::env::var_os("GOLDEN").is_some_and(|wish| wish == "write") {
+            fs::write(&path, &made).unwrap();
+        }
+        let kept = fs::read_to_string(&path).unwrap_or_default();
+        assert!(kept == made, "docs/{name} is stale; GOLDEN=write cargo test -p clients top writes it anew");
+    }
+}

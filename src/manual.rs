@@ -1,0 +1,189 @@
+//! What the program says of itself beyond `--help`: manual pages, completions, exit codes, variables.
+//!
+//! All of it, docs/CLI.md too, is made from the one definition of the command line, so none can say another thing.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Command, CommandFactory};
+use clap_complete::Shell;
+use clap_mangen::Man;
+use clap_mangen::roff::{Inline, Roff, bold, roman};
+
+use crate::Cli;
+use crate::print::{answer, complain};
+
+pub(crate) const EXIT_CODES: [(&str, &str); 12] = [
+    ("0", "all is well"),
+    ("1", "it failed; from `check`: there are faults; from `call` and `run`: the answer is an error"),
+    ("2", "bad usage"),
+    ("3", "`run`: the agent took too long"),
+    ("5", "`run`: a permission was refused without asking you"),
+    ("69", "no bus answers"),
+    ("70", "the loop of the bus could not go on; a supervisor may start it again"),
+    ("73", "`token`: the file cannot be made, or is there already"),
+    ("75", "another bus has the socket"),
+    ("77", "the bus refuses the token"),
+    ("78", "bad configuration; starting again will not help"),
+    ("128 + N", "ended by signal N, so 130 after Ctrl-C"),
+];
+
+pub(crate) const VARIABLES: [(&str, &str); 9] = [
+    ("STDIO_BUS_CONFIG", "the configuration, where --config names none [./bus.json]"),
+    ("STDIO_BUS_RUNTIMES", "agent CLIs of your own [~/.config/stdio-bus/runtimes.json]"),
+    ("RUST_LOG", "what the bus logs: error, warn, info, debug, trace, off [info]"),
+    ("NO_COLOR", "any value but the empty one: no colours"),
+    ("TERM", "`dumb`: no colours, and nothing that moves"),
+    ("XDG_CONFIG_HOME", "where stdio-bus/ has the token and runtimes.json [~/.config]"),
+    ("XDG_STATE_HOME", "where stdio-bus/ keeps sessions and handshakes [~/.local/state]"),
+    ("NOTIFY_SOCKET", "set by a service manager, which hears that the bus is up and alive"),
+    ("OPENAI_..", "those of the OpenAI agent: `stdio-bus agent openai --help`"),
+];
+
+pub(crate) const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  stdio-bus completions bash > ~/.local/share/bash-completion/completions/stdio-bus
+  stdio-bus completions zsh > \"${fpath[1]}/_stdio-bus\"
+  stdio-bus completions fish > ~/.config/fish/completions/stdio-bus.fish";
+
+const MAN_EXAMPLES: &str = "\
+Examples:
+  stdio-bus man | man -l -                   the page of the program, read at once
+  stdio-bus man agent openai | man -l -      that of one command
+  stdio-bus man --dir ~/.local/share/man/man1
+                                             all of them, for `man stdio-bus-serve`";
+
+#[derive(clap::Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    shell: Shell,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = MAN_EXAMPLES)]
+pub(crate) struct ManArgs {
+    /// The command, such as `serve` or `agent openai` [default: the program itself]
+    command: Vec<String>,
+    /// Write the pages of all commands into this folder instead
+    #[arg(long, value_name = "DIR", conflicts_with = "command")]
+    dir: Option<PathBuf>,
+}
+
+pub(crate) fn completions(args: &CompletionsArgs) -> ExitCode {
+    let mut script = Vec::new();
+    // Those that only the bus itself calls are not offered.
+    let program = Cli::command();
+    let (arguments, commands) = (program.get_arguments().cloned(), shown(&program).cloned());
+    let mut program = Command::new("stdio-bus").version("").args(arguments).subcommands(commands);
+    clap_complete::generate(args.shell, &mut program, "stdio-bus", &mut script);
+    answer(&String::from_utf8_lossy(&script))
+}
+
+pub(crate) fn man(args: &ManArgs) -> ExitCode {
+    let program = built();
+    if let Some(folder) = &args.dir {
+        return match write_pages(&program, folder) {
+            Ok(count) => complain(format_args!("{}: {count} pages written", folder.display()), 0),
+            Err(error) => complain(format_args!("stdio-bus: {}: {error}", folder.display()), 73),
+        };
+    }
+    let mut command = &program;
+    for name in &args.command {
+        let Some(inner) = shown(command).find(|inner| inner.get_name() == name) else {
+            let known: Vec<_> = shown(command).map(Command::get_name).collect();
+            let known = if known.is_empty() { "no more".to_owned() } else { known.join(", ") };
+            return complain(format_args!("stdio-bus: no command is called {name:?}; there are {known}"), 2);
+        };
+        command = inner;
+    }
+    answer(&page(command))
+}
+
+/// Under `--help`: what concerns all commands.
+pub(crate) fn appendix(examples: &str) -> String {
+    let mut text = format!("{examples}\n\nExit codes:\n");
+    for (code, meaning) in EXIT_CODES {
+        let _ = writeln!(text, "  {code:<8} {meaning}");
+    }
+    text.push_str("\nEnvironment:\n");
+    for (name, meaning) in VARIABLES {
+        let _ = writeln!(text, "  {name:<18} {meaning}");
+    }
+    text
+}
+
+/// With all its parts, each knowing its full name.
+pub(crate) fn built() -> Command {
+    let mut program = Cli::command().disable_help_subcommand(true);
+    program.build();
+    program
+}
+
+/// Those that are for people.
+pub(crate) fn shown(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|inner| !inner.is_hide_set())
+}
+
+/// All below it, it first, as they stand in the help.
+pub(crate) fn family(command: &Command) -> Vec<&Command> {
+    let mut all = vec![command];
+    all.extend(shown(command).flat_map(family));
+    all
+}
+
+fn write_pages(program: &Command, folder: &Path) -> io::Result<usize> {
+    fs::create_dir_all(folder)?;
+    let commands = family(program);
+    for command in &commands {
+        let name = command.get_display_name().unwrap_or(command.get_name());
+        fs::write(folder.join(format!("{name}.1")), page(command))?;
+    }
+    Ok(commands.len())
+}
+
+fn page(command: &Command) -> String {
+    let is_program = command.get_name() == "stdio-bus";
+    let man =
+        Man::new(command.clone()).source(format!("stdio-bus {}", env!("BUS_VERSION"))).manual("stdio Bus");
+    let mut page = Vec::new();
+    let mut rest = Roff::default();
+    let mut write = || -> io::Result<()> {
+        man.render_title(&mut page)?;
+        man.render_name_section(&mut page)?;
+        man.render_synopsis_section(&mut page)?;
+        man.render_description_section(&mut page)?;
+        man.render_options_section(&mut page)?;
+        if shown(command).next().is_some() {
+            man.render_subcommands_section(&mut page)?;
+        }
+        if let Some(examples) = command.get_after_help() {
+            rest.control("SH", ["EXAMPLES"]);
+            for paragraph in examples.to_string().trim_start_matches("Examples:\n").split("\n\n") {
+                // What is to be typed stays as it is.
+                let typed = paragraph.contains("  ");
+                rest.control("PP", []).control(if typed { "nf" } else { "fi" }, []).text([roman(paragraph)]);
+            }
+            rest.control("fi", []);
+        }
+        if is_program {
+            list(&mut rest, "EXIT STATUS", &EXIT_CODES);
+            list(&mut rest, "ENVIRONMENT", &VARIABLES);
+        } else {
+            rest.control("SH", ["SEE ALSO"])
+                .text([bold("stdio-bus"), roman("(1), its exit status and environment")]);
+        }
+        rest.to_writer(&mut page)
+    };
+    write().expect("a vector takes all");
+    String::from_utf8_lossy(&page).into_owned()
+}
+
+fn list(roff: &mut Roff, title: &str, entries: &[(&str, &str)]) {
+    roff.control("SH", [title]);
+    for (name, meaning) in entries {
+        roff.control("TP", []).text([bold(*name)]).text([roman(*meaning)] as [Inline; 1]);
+    }
+}
