@@ -113,6 +113,53 @@ fn a_setting_that_the_process_does_not_take_starts_another_that_goes_on() {
 }
 
 #[test]
+fn a_mode_that_the_cli_takes_by_itself_is_told_and_kept() {
+    let (folder, mut agent, session) = stage("claude", CLAUDE);
+    let (updates, _) = agent.turn(&session, "AGREED");
+    let mode = updates.iter().find(|update| update["sessionUpdate"] == "current_mode_update");
+    assert_eq!(mode.map(|update| &update["currentModeId"]), Some(&json!("acceptEdits")), "{updates:?}");
+    agent.turn(&session, "DIE");
+    agent.turn(&session, "two");
+    let args = lines(folder.path(), "args");
+    assert!(args[1].contains("--permission-mode acceptEdits"), "{args:?}");
+    assert!(heard(folder.path()).iter().all(|line| line["request"]["subtype"] != "set_permission_mode"));
+}
+
+#[test]
+fn one_that_is_missing_logged_out_or_silent_is_said_to_be() {
+    let folder = TempDir::new().expect("a folder");
+    let mut agent = Agent::start(folder.path(), &["claude", "--first-output-sec", "1"]);
+    let session = agent.session(folder.path());
+    let says = |answer: &Value, word: &str| {
+        assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains(word)), "{answer}");
+    };
+    says(&agent.turn(&session, "one").1, "npm install");
+    stands_in(folder.path(), "claude", CLAUDE);
+    let (_, out) = agent.turn(&session, "OUT");
+    assert_eq!(out["error"]["code"], -32000, "{out}");
+    says(&out, "claude auth login");
+    stands_in(folder.path(), "claude", "cat > /dev/null");
+    // It is started with the session and has all that time to say something, and still it is silent since its start.
+    let session = agent.session(folder.path());
+    says(&agent.turn(&session, "two").1, "said nothing for 1 s");
+}
+
+#[test]
+fn another_folder_or_other_servers_need_another_process() {
+    let (folder, mut agent, session) = stage("claude", CLAUDE);
+    agent.turn(&session, "one");
+    let same = json!({ "sessionId": session, "cwd": folder.path(), "mcpServers": [] });
+    agent.call("session/resume", same);
+    agent.turn(&session, "two");
+    let server = json!([{ "name": "s", "command": "/bin/true", "args": [], "env": [] }]);
+    agent.call("session/resume", json!({ "sessionId": session, "cwd": folder.path(), "mcpServers": server }));
+    agent.turn(&session, "three");
+    let args = lines(folder.path(), "args");
+    assert_eq!(args.len(), 2, "{args:?}");
+    assert!(args[1].contains("--mcp-config") && args[1].contains(&format!("--resume {ID}")), "{args:?}");
+}
+
+#[test]
 fn a_permission_is_asked_of_the_client_and_given_or_not() {
     let (folder, mut agent, session) = stage("claude", CLAUDE);
     for (option, behavior) in
@@ -200,11 +247,24 @@ fn a_prompt_to_one_that_was_dying_goes_to_the_next() {
 }
 
 #[test]
+fn one_that_never_starts_is_tried_again_and_then_said_to_have_failed() {
+    let (folder, mut agent, session) =
+        stage("codex", "echo x >> $HOME/starts; echo 'no database' >&2; exit 1");
+    let (_, answer) = agent.turn(&session, "one");
+    assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains("no database")), "{answer}");
+    assert!(lines(folder.path(), "starts").len() >= 3);
+    stands_in(folder.path(), "codex", &format!("[ -e $HOME/made ] || {{ > $HOME/made; exit 1; }}\n{CODEX}"));
+    assert_eq!(agent.turn(&session, "two").1["result"]["stopReason"], "end_turn");
+}
+
+#[test]
 fn a_session_that_the_cli_has_lost_is_begun_again_only_if_nothing_was_said_in_it() {
     let (folder, mut agent, session) = stage("claude", CLAUDE);
     fs::write(folder.path().join("lost"), "").expect("a file");
     agent.turn(&session, "DIE");
-    assert_eq!(agent.turn(&session, "one").1["result"]["stopReason"], "end_turn");
+    let (_, answer) = agent.turn(&session, "one");
+    assert_eq!(answer["result"]["stopReason"], "end_turn");
+    assert_eq!(answer["result"]["_meta"]["cliSessionId"], ID);
     let resumed: Vec<bool> =
         lines(folder.path(), "args").iter().map(|args| args.contains("--resume")).collect();
     assert_eq!(resumed, [false, true, false]);

@@ -9,7 +9,7 @@ result() { say "{\"type\":\"result\",\"subtype\":\"$1\",\"session_id\":\"$sid\",
 call() { say "{\"type\":\"assistant\",\"message\":{\"id\":\"c$n\",\"content\":[{\"type\":\"tool_use\",\"id\":\"t$n\",\"name\":\"Bash\",\"input\":{\"command\":\"wait\"}}]}}"; }
 next() { IFS= read -r line || exit 0; printf '%s\n' "$line" >> $HOME/stdin; }
 case "$*" in *--resume*) [ -e $HOME/lost ] && {
-  say '{"type":"result","subtype":"error_during_execution","is_error":true,"errors":["No conversation found with session ID"]}'; exit 1; } ;; esac
+  say '{"type":"result","subtype":"error_during_execution","is_error":true,"session_id":"stale","errors":["No conversation found with session ID"]}'; exit 1; } ;; esac
 n=0
 while next; do
   n=$((n+1))
@@ -48,6 +48,8 @@ while next; do
           setsid sh -c "trap '' INT TERM; echo \$\$ > $HOME/tool; while :; do sleep 60; done" > /dev/null 2>&1 &
           while [ ! -s $HOME/tool ]; do :; done
           text "turn $n"; result success done ;;
+        *AGREED*) say '{"type":"system","subtype":"status","status":null,"permissionMode":"acceptEdits"}'; text "turn $n"; result success done ;;
+        *OUT*) say '{"type":"result","subtype":"success","is_error":true,"api_error_status":401,"terminal_reason":"api_error","result":"Invalid API key"}' ;;
         *DIE*) call; echo 'it hurts' >&2; exit 7 ;;
         *LEAVE*) text "turn $n"; result success done; exit 0 ;;
         *) text "turn $n"; result success done ;;

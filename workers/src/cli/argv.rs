@@ -106,7 +106,7 @@ mod tests {
     fn what_is_not_known_is_left_out_with_its_option() {
         let mut values = Values { cwd: "/w", prompt: "hi", ..Values::default() };
         let always = "-p --input-format stream-json --output-format stream-json --verbose --include-partial-messages \
-                      --permission-prompt-tool stdio --permission-mode";
+                      --permission-prompt-tool stdio --disallowedTools AskUserQuestion --permission-mode";
         assert_eq!(words("claude", &values), format!("{always} default"));
         values.session = Some("t1");
         values.model = Some("m");

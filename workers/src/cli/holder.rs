@@ -27,6 +27,8 @@ use super::told::{End, Told};
 use super::turn::{self, APART, LINES, TICK};
 use super::{log, shapes};
 
+/// How often a process is started for one prompt.
+const ATTEMPTS: u32 = 3;
 /// Between two looks of one that waits and is never too long idle.
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -69,8 +71,12 @@ struct Line {
     bridge: Box<dyn Bridge>,
     news: Receiver<News>,
     settings: Settings,
+    /// What it was started with and cannot be told later.
+    cwd: String,
+    mcp_servers: Vec<acp::McpServer>,
     /// The next prompt needs a new process.
     is_stale: bool,
+    has_spoken: bool,
     /// Whether what the CLI calls the session was kept.
     is_named: bool,
     /// Read by the CLI when it starts, or later.
@@ -129,23 +135,27 @@ impl Holder<'_> {
     }
 
     fn play(&mut self, next: &Next) -> End {
-        for is_again in [false, true] {
+        let mut attempt = 1;
+        loop {
             if next.orders.is_cancelled() {
                 return End::Stop(acp::StopReason::Cancelled);
             }
-            let was_open = match self.make_ready() {
-                Ok(was_open) => was_open,
-                Err(message) => return End::Fault { is_auth: false, message },
-            };
-            self.telling.told.end = None;
+            if let Err(message) = self.make_ready() {
+                return End::Fault { is_auth: false, message };
+            }
+            // Neither may be of the process before.
+            (self.telling.told.end, self.telling.told.session) = (None, None);
             (self.is_lost, self.was_dying) = (false, false);
             self.with_bridge(|bridge, _, wire| bridge.prompt(&next.prompt, wire));
-            let end = self.listen(&next.orders, was_open);
-            if self.was_dying && was_open && !is_again {
-                // It was as good as gone when it was prompted; both CLIs say at once that they have a prompt.
+            let end = self.listen(&next.orders);
+            let is_last = attempt == ATTEMPTS;
+            attempt += 1;
+            if self.was_dying && !is_last {
+                // The prompt was not read, since the CLIs say at once that they have one. It was as good as gone, or
+                // could not start beside another that starts: codex makes one database for all of them.
                 continue;
             }
-            if !self.is_lost || is_again {
+            if !self.is_lost || is_last {
                 return end;
             }
             self.close();
@@ -157,22 +167,20 @@ impl Holder<'_> {
             // It was ended before it had kept anything, so nothing is lost by beginning again.
             self.telling.house.keep(&self.telling.session.name, &mut state.record, Entry::Cli(String::new()));
         }
-        unreachable!("the second time is the last")
     }
 
-    /// Sees to it that there is a process with the right settings. Tells whether it was there before.
-    fn make_ready(&mut self) -> Result<bool, String> {
+    /// Sees to it that there is a process with the right settings.
+    fn make_ready(&mut self) -> Result<(), String> {
         self.tune();
-        if let Some(line) = &mut self.line
-            && (line.is_stale || line.process.exited().is_some())
-        {
-            self.close();
+        if let Some(line) = &mut self.line {
+            let state = self.telling.session.lock();
+            let has_moved = line.cwd != state.record.cwd || line.mcp_servers != state.mcp_servers;
+            drop(state);
+            if has_moved || line.is_stale || line.process.exited().is_some() {
+                self.close();
+            }
         }
-        let was_open = self.line.is_some();
-        if !was_open {
-            self.open()?;
-        }
-        Ok(was_open)
+        if self.line.is_none() { self.open() } else { Ok(()) }
     }
 
     fn open(&mut self) -> Result<(), String> {
@@ -198,9 +206,18 @@ impl Holder<'_> {
             mcp_servers: &mcp_servers,
         };
         bridge.open(&opening, &mut wire);
-        let (is_stale, is_named) = (false, false);
-        self.line =
-            Some(Line { process, bridge, news, settings, is_stale, is_named, _mcp_config: mcp_config });
+        self.line = Some(Line {
+            process,
+            bridge,
+            news,
+            settings,
+            cwd: record.cwd,
+            mcp_servers,
+            is_stale: false,
+            has_spoken: false,
+            is_named: false,
+            _mcp_config: mcp_config,
+        });
         self.flush(wire);
         Ok(())
     }
@@ -219,10 +236,10 @@ impl Holder<'_> {
     }
 
     /// Hears the CLI until the turn is over.
-    fn listen(&mut self, orders: &Orders, was_open: bool) -> End {
+    fn listen(&mut self, orders: &Orders) -> End {
         let began = Instant::now();
-        // One that is open already is not given the time of a start.
-        let mut heard = was_open.then_some(began);
+        // One that has started is not given the time of a start.
+        let mut heard = self.line.as_ref().is_some_and(|line| line.has_spoken).then_some(began);
         let (mut silent_since, mut exited) = (None, None::<(ExitStatus, Instant)>);
         let mut ladder = Ladder::Running;
         let mut silent = None;
@@ -282,6 +299,9 @@ impl Holder<'_> {
     fn hear(&mut self, bytes: &[u8]) {
         if bytes.trim_ascii().is_empty() {
             return;
+        }
+        if let Some(line) = &mut self.line {
+            line.has_spoken = true;
         }
         match serde_json::from_slice::<Value>(bytes) {
             Ok(message) => self.with_bridge(|bridge, told, wire| bridge.hear(&message, told, wire)),
@@ -352,6 +372,29 @@ impl Holder<'_> {
         if let Some(models) = wire.models {
             house.learn(models);
         }
+        if let Some(mode) = wire.mode {
+            self.mode_is(mode);
+        }
+    }
+
+    /// The CLI has changed its mode by itself.
+    fn mode_is(&mut self, mode: String) {
+        let (house, session) = (self.telling.house, self.telling.session);
+        if house.turn.modes.iter().all(|known| known.id != mode) {
+            return;
+        }
+        let mut state = session.lock();
+        house.keep(&session.name, &mut state.record, Entry::Mode(mode.clone()));
+        let (settings, options) =
+            (shapes::settings_of(house, &state.record), shapes::config_options(house, &state.record));
+        drop(state);
+        if let Some(line) = &mut self.line {
+            line.settings = settings;
+        }
+        let mode = acp::SessionUpdate::CurrentModeUpdate(acp::CurrentModeUpdate::new(mode));
+        house.out.update(&session.name, mode);
+        let options = acp::SessionUpdate::ConfigOptionUpdate(acp::ConfigOptionUpdate::new(options));
+        house.out.update(&session.name, options);
     }
 
     fn forget_questions(&mut self) {

@@ -109,7 +109,7 @@ impl Bridge for Claude {
             "command_lifecycle" => self.goes_on(message, told),
             "result" => self.result(message, told, wire),
             _ => {
-                self.looks_at(message);
+                self.looks_at(message, wire);
                 self.format.event(message, told);
             }
         }
@@ -189,12 +189,20 @@ impl Claude {
         }
     }
 
-    fn looks_at(&mut self, message: &Value) {
+    fn looks_at(&mut self, message: &Value, wire: &mut Wire) {
         match (message["type"].as_str(), message["subtype"].as_str()) {
             (Some("system"), Some("init")) => self.resumes = false,
             (Some("system"), Some("background_tasks_changed")) => {
                 let tasks = message["tasks"].as_array().into_iter().flatten();
                 self.agents = tasks.filter(|task| task["task_type"] == "local_agent").count();
+            }
+            (Some("system"), Some("status")) => {
+                let mode = message["permissionMode"].as_str().filter(|mode| *mode != self.settings.mode);
+                if let Some(mode) = mode {
+                    // As when a plan is agreed upon.
+                    self.settings.mode = mode.to_owned();
+                    wire.mode = Some(mode.to_owned());
+                }
             }
             _ => {}
         }

@@ -68,6 +68,8 @@ pub(super) struct Wire {
     pub(super) taken_back: Vec<String>,
     /// Models that the CLI has listed.
     pub(super) models: Option<Vec<Model>>,
+    /// The mode that it has taken by itself.
+    pub(super) mode: Option<String>,
     /// The CLI does not know the session that was to go on.
     pub(super) is_lost: bool,
     /// The next turn needs a new process: this one did not take a setting.

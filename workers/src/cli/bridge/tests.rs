@@ -99,7 +99,7 @@ fn uuid(line: &Value) -> Option<Value> {
 
 impl Played {
     fn takes(&mut self, wire: &mut Wire, told: &mut Told, asked: &mut Vec<String>) {
-        let Wire { says, asks, taken_back, models, is_lost, is_stale } = std::mem::take(wire);
+        let Wire { says, asks, taken_back, models, mode, is_lost, is_stale } = std::mem::take(wire);
         for update in told.updates.drain(..) {
             let update = json!(update);
             if let Some(turn) = self.turns.last_mut() {
@@ -116,6 +116,9 @@ impl Played {
         asked.retain(|key| !taken_back.contains(key));
         if let Some(models) = models {
             self.lines.push(json!({ "models": models }));
+        }
+        if let Some(mode) = mode {
+            self.lines.push(json!({ "mode": mode }));
         }
         if is_lost || is_stale {
             self.lines.push(json!({ "isLost": is_lost, "isStale": is_stale }));
