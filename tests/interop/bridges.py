@@ -16,6 +16,9 @@ from stage import Bus, Failed, Raw, within
 # What is said, and what is done at the first word of the answer.
 TURNS = [("Say TAG-one", None), ("USE_TOOL TAG-two", None), ("Say TAG-three COUNT=4000", "cancel"), ("RECALL TAG-four", None)]
 
+# The mode in which each asks before it runs a command.
+ASKS = {"cli-claude": "default", "cli-codex": "ask"}
+
 
 def run_all(binary, run, model, outcome, chosen):
     for name in ("claude", "codex"):
@@ -27,7 +30,7 @@ def run_all(binary, run, model, outcome, chosen):
             ours = told_by(f"cli-{name}", binary, run, model, folder / "bridge", lives)
             differ = [(one, other) for one, other in zip(ours, theirs) if one != other]
             outcome.add(f"bridge {name}", "tells the same turns as the adapter of others", not differ, str(differ[:1]))
-            outcome.add(f"bridge {name}", "one process for all turns, which is told settings and started again where it was", True, "")
+            outcome.add(f"bridge {name}", "one process for all turns, which asks, is told settings and started again where it was", True, "")
         except (Failed, KeyError, OSError) as fault:
             outcome.add(f"bridge {name}", "is played to its end", False, f"{fault!r}, see {folder}")
 
@@ -51,7 +54,7 @@ def told_by(name, binary, run, model, folder, then=lambda talk: None):
 
 class Talk:
     def __init__(self, raw, bus, work):
-        self.raw, self.bus, self.count = raw, bus, 0
+        self.raw, self.bus, self.count, self.asked = raw, bus, 0, 0
         raw.ask("initialize", {"protocolVersion": 1, "clientCapabilities": {}})
         self.session = raw.ask("session/new", {"cwd": str(work), "mcpServers": []})["result"]["sessionId"]
 
@@ -75,6 +78,7 @@ class Talk:
                 call = calls.setdefault(update["toolCallId"], {})
                 call.update({key: update[key] for key in ("title", "kind", "status") if update.get(key)})
             elif message.get("method") == "session/request_permission":
+                self.asked += 1
                 option = next(one for one in message["params"]["options"] if one["kind"] == "allow_once")
                 outcome = {"outcome": {"outcome": "selected", "optionId": option["optionId"]}}
                 self.raw.send({"jsonrpc": "2.0", "id": message["id"], "result": outcome})
@@ -83,6 +87,10 @@ class Talk:
                 # The adapter of codex tells the CLI's warnings as if the model had said them.
                 said = re.sub(r"Warning: .*\n\n", "", said)
                 return {"text": None if act else said, "calls": list(calls.values()), "stop": stop}
+
+    def set(self, option, value):
+        params = {"sessionId": self.session, "configId": option, "type": "select", "value": value}
+        expect("result" in self.raw.ask("session/set_config_option", params), f"{option} cannot be {value}")
 
     def cli(self):
         """The process of the CLI: the one child of the agent."""
@@ -96,9 +104,12 @@ class Talk:
 def lives(talk):
     first = talk.cli()
     expect(talk.turn("Say TAG-five")["stop"] == "end_turn" and talk.cli() == first, "another process for the next turn")
-    option = {"sessionId": talk.session, "configId": "model", "type": "select", "value": "another-model"}
-    talk.raw.ask("session/set_config_option", option)
+    talk.set("model", "another-model")
     expect(talk.turn("Say TAG-six")["stop"] == "end_turn" and talk.cli() == first, "another process after a change of the model")
+    talk.set("mode", ASKS[talk.bus.config["default_pool"]])
+    before = talk.asked
+    tool = talk.turn("USE_TOOL TAG-tool")
+    expect(tool["stop"] == "end_turn" and talk.asked > before, f"no permission was asked for: {tool}")
     os.kill(first, signal.SIGKILL)
     within(10, lambda: not is_running(first), "the end of the CLI")
     answer = talk.turn("RECALL TAG-seven")
