@@ -27,6 +27,8 @@ const TAIL_BYTES: usize = 2 << 10;
 const LINE_BYTES: usize = 64 << 20;
 /// How long what was killed may take to be gone.
 const GONE: Duration = Duration::from_secs(2);
+/// How long its last words may take to be read.
+const SPOKEN: Duration = Duration::from_millis(500);
 
 pub(super) struct Process {
     child: Child,
@@ -40,6 +42,8 @@ pub(super) struct Process {
 struct Tail {
     bytes: Vec<u8>,
     heard: Option<Instant>,
+    /// It will say no more.
+    is_over: bool,
 }
 
 pub(super) struct Start<'a> {
@@ -90,7 +94,12 @@ impl Process {
         lock(&self.stderr).heard
     }
 
+    /// Of one that is gone. What it has said may still be in the pipe.
     pub(super) fn last_words(&self) -> String {
+        let until = Instant::now() + SPOKEN;
+        while !lock(&self.stderr).is_over && Instant::now() < until {
+            thread::sleep(Duration::from_millis(2));
+        }
         without_escapes(String::from_utf8_lossy(&lock(&self.stderr).bytes).trim())
     }
 
@@ -219,6 +228,7 @@ fn keep_tail(mut errors: impl Read, tail: &Mutex<Tail>) {
         let excess = tail.bytes.len().saturating_sub(TAIL_BYTES);
         tail.bytes.drain(..excess);
     }
+    lock(tail).is_over = true;
 }
 
 fn lock(tail: &Mutex<Tail>) -> MutexGuard<'_, Tail> {
