@@ -292,3 +292,42 @@ fn what_is_asked_and_not_understood_is_refused() {
         assert_eq!(wire.says.len(), 1, "{request}");
     }
 }
+
+/// The value with each of its parts replaced by what nobody expects there.
+fn strange(value: &Value) -> Vec<Value> {
+    let mut all = vec![Value::Null, json!(7), json!("x\u{1b}é"), json!([]), json!({})];
+    let mut put = |key: &dyn Fn(&mut Value) -> &mut Value, part: &Value| {
+        for other in strange(part) {
+            let mut whole = value.clone();
+            *key(&mut whole) = other;
+            all.push(whole);
+        }
+    };
+    if let Value::Object(map) = value {
+        map.iter().for_each(|(key, part)| put(&|whole| &mut whole[key.as_str()], part));
+    }
+    if let Value::Array(list) = value {
+        list.iter().enumerate().for_each(|(at, part)| put(&|whole| &mut whole[at], part));
+    }
+    all
+}
+
+#[test]
+fn no_message_of_a_cli_brings_a_bridge_down() {
+    for (name, format) in NAMES {
+        let mut bridge = of(format).unwrap();
+        let (mut told, mut wire) = (Told::new(Path::new("/work"), Tokens::default()), Wire::default());
+        let prompt = Prompt { parts: vec![Part::Text("go".to_owned())] };
+        bridge.prompt(&prompt, &mut wire);
+        for step in steps(name).iter().filter(|step| step["hears"].is_object()) {
+            for message in strange(&step["hears"]).iter().chain([&step["hears"]]) {
+                bridge.hear(message, &mut told, &mut wire);
+            }
+            for question in std::mem::take(&mut wire.asks) {
+                bridge.answer(&question.key, &Value::Null, &mut wire);
+            }
+        }
+        bridge.interrupt(&mut told, &mut wire);
+        assert!(!told.updates.is_empty(), "{name}");
+    }
+}
