@@ -46,8 +46,13 @@ def left_behind(run):
     return found
 
 
+def asked(run, tag):
+    """How often the model server was asked the question of this tag."""
+    return (run / "model.log").read_text().splitlines().count(tag)
+
+
 class Model:
-    """The fake model server."""
+    """The fake model server, with the tag of each question in its log."""
 
     def __init__(self, run):
         command = [sys.executable, str(HERE / "fake_model.py")]
