@@ -191,6 +191,9 @@ impl Claude {
                 self.tool_use(id, name, &block["input"], parent, told);
                 continue;
             }
+            // Qwen has new names for all wholes of a message but the first.
+            let was_streamed = parent.is_some() || self.streamed.contains_key(&(id.to_owned(), kind));
+            let id = if was_streamed { id } else { &self.message };
             let is_told = self.streamed.get_mut(&(id.to_owned(), kind)).filter(|left| **left > 0);
             match is_told {
                 Some(left) => *left -= 1,
@@ -276,13 +279,19 @@ impl Claude {
     fn result(&mut self, event: &Value, told: &mut Told) {
         told.session_is(&event["session_id"]);
         let usage = &event["usage"];
-        told.spent(Tokens {
+        let cached_read = count(usage, "cache_read_input_tokens");
+        let tokens = Tokens {
             input: count(usage, "input_tokens"),
             output: count(usage, "output_tokens"),
-            cached_read: count(usage, "cache_read_input_tokens"),
+            cached_read,
             cached_write: count(usage, "cache_creation_input_tokens"),
             thought: count(&usage["output_tokens_details"], "thinking_tokens"),
-        });
+        };
+        // Qwen, which alone has a total, counts the whole session, and what was cached as input too.
+        match usage["total_tokens"].is_number() {
+            true => told.spent_in_total(Tokens { input: tokens.input.saturating_sub(cached_read), ..tokens }),
+            false => told.spent(tokens),
+        }
         let models = event["modelUsage"].as_object();
         let sizes =
             models.into_iter().flat_map(|models| models.values()).map(|model| count(model, "contextWindow"));
