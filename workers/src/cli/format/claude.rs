@@ -229,16 +229,20 @@ impl Claude {
             let subject = text(input, &["subject", "description"]).unwrap_or_default();
             let task = Task { call: call.to_owned(), id: None, subject, status: "pending".to_owned() };
             self.tasks.push(task);
-        } else {
-            let wanted = text(input, &["taskId", "task_id", "id"]);
-            let Some(task) = self.tasks.iter_mut().find(|task| task.id.is_some() && task.id == wanted) else {
-                return;
-            };
-            if let Some(status) = text(input, &["status"]) {
-                task.status = status;
-            }
-            self.tasks.retain(|task| task.status != "deleted");
+            return;
         }
+        let wanted = text(input, &["taskId", "task_id", "id"]);
+        let Some(task) = self.tasks.iter_mut().find(|task| task.id.is_some() && task.id == wanted) else {
+            return;
+        };
+        if let Some(status) = text(input, &["status"]) {
+            task.status = status;
+        }
+        self.tasks.retain(|task| task.status != "deleted");
+        self.tell_tasks(told);
+    }
+
+    fn tell_tasks(&self, told: &mut Told) {
         let shown = |task: &Task| json!({ "content": task.subject, "status": task.status });
         told.plan(plan(&Value::Array(self.tasks.iter().map(shown).collect())));
     }
@@ -250,10 +254,16 @@ impl Claude {
             else {
                 continue;
             };
-            if let Some(task) = self.tasks.iter_mut().find(|task| task.call == id) {
-                task.id = text(&more["task"], &["id"]);
-            }
             let is_good = block["is_error"] != true;
+            if let Some(at) = self.tasks.iter().position(|task| task.call == id) {
+                // It is a task once it has been made one.
+                if is_good {
+                    self.tasks[at].id = text(&more["task"], &["id"]);
+                    self.tell_tasks(told);
+                } else {
+                    self.tasks.remove(at);
+                }
+            }
             // The whole file before and after is better than what the call said it would do.
             let whole = |old: &str, new: &str, path: &str| Edit {
                 path: path.to_owned(),

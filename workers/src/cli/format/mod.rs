@@ -8,6 +8,8 @@ mod codex_exec;
 mod cursor;
 mod gemini;
 mod kimi;
+#[cfg(test)]
+mod official_tests;
 mod opencode;
 mod plain;
 #[cfg(test)]

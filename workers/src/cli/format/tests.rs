@@ -28,6 +28,11 @@ fn format_of(name: &str) -> FormatName {
     }
 }
 
+/// What is told of a kept stream.
+pub(super) fn kept(name: &str) -> Told {
+    read(format_of(name), &fs::read_to_string(folder().join(format!("{name}.ndjson"))).unwrap())
+}
+
 fn read(name: FormatName, text: &str) -> Told {
     let mut told = Told::new(Path::new("/work"), Tokens::default());
     let mut format = of(name);
@@ -61,7 +66,7 @@ fn every_kept_stream_is_told_as_its_golden_file_says() {
         let Some(name) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".ndjson")) else {
             continue;
         };
-        let told = read(format_of(name), &fs::read_to_string(&path).unwrap());
+        let told = kept(name);
         let golden = path.with_file_name(format!("{name}.golden"));
         if std::env::var_os("GOLDEN").is_some_and(|wish| wish == "write") {
             fs::write(&golden, lines(&told)).unwrap();
@@ -181,4 +186,23 @@ fn codex_changes_are_shown_as_the_file_was_and_is() {
     fs::write(&path, [0xff, 0xfe]).unwrap();
     format.event(&item("item.completed"), &mut told);
     assert_eq!(json!(told.updates.last().unwrap())["content"], Value::Null);
+}
+
+#[test]
+fn tasks_are_a_plan_that_changes_with_them() {
+    let mut told = Told::new(Path::new("/work"), Tokens::default());
+    let mut format = of(FormatName::ClaudeStream);
+    let mut uses = |id: &str, name: &str, input: Value| {
+        let tool = json!({ "type": "tool_use", "id": id, "name": name, "input": input });
+        format.event(&json!({ "type": "assistant", "message": { "id": id, "content": [tool] } }), &mut told);
+        let result = json!({ "type": "tool_result", "tool_use_id": id, "content": "done" });
+        let made = json!({ "type": "user", "message": { "content": [result] }, "tool_use_result": { "task": { "id": "1" } } });
+        format.event(&made, &mut told);
+    };
+    uses("a", "TaskCreate", json!({ "subject": "Mend it" }));
+    uses("b", "TaskUpdate", json!({ "taskId": "1", "status": "completed" }));
+    let entry = |update: &acp::SessionUpdate| json!(update)["entries"][0].clone();
+    let seen: Vec<Value> = told.updates.iter().map(entry).collect();
+    let shown = |status: &str| json!({ "content": "Mend it", "priority": "medium", "status": status });
+    assert_eq!(seen, [shown("pending"), shown("completed")]);
 }
