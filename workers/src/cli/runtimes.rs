@@ -25,6 +25,11 @@ pub struct Runtime {
     pub version: Vec<String>,
     /// Words in the answer to `version` of something that has the name and is not the CLI.
     pub stub: Option<String>,
+    /// Words that this CLI says to `version` or `--help`, where other programs have the same name.
+    pub known_by: Option<String>,
+    /// Nobody has seen it run with these arguments.
+    #[serde(default)]
+    pub unverified: bool,
     pub install: Option<String>,
     /// What a person does to log in.
     pub log_in: Option<String>,

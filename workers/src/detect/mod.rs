@@ -35,8 +35,10 @@ pub struct Found {
     pub efforts: Vec<String>,
     /// Whether it speaks ACP itself.
     pub acp: bool,
-    /// `None`: it cannot be asked.
+    /// `None`: it cannot be asked, or only over ACP and was not.
     pub logged_in: Option<bool>,
+    /// Whether anybody has seen it run as the pool says.
+    pub verified: bool,
     /// The entry of bus.json with which it is used.
     pub pool: Option<Value>,
     /// Why it is not available.
@@ -76,6 +78,7 @@ fn look(row: &Runtime, with_models: bool) -> Found {
         efforts: row.efforts.clone(),
         acp: row.acp.is_some(),
         logged_in: None,
+        verified: !row.unverified,
         pool: None,
         reason: None,
     };
@@ -85,7 +88,7 @@ fn look(row: &Runtime, with_models: bool) -> Found {
     };
     found.path = Some(program.display().to_string());
     let answer = ask(&program, &row.version, "", LIMIT);
-    if let Err(reason) = judge(row, &answer) {
+    if let Err(reason) = judge(row, &answer).and_then(|()| recognise(row, &program, &answer)) {
         found.reason = Some(reason);
         return found;
     }
@@ -96,7 +99,9 @@ fn look(row: &Runtime, with_models: bool) -> Found {
         found.logged_in = ask(&program, args, "", LIMIT).exit_code.map(|code| code == 0);
     }
     if with_models {
-        found.models = models::of(row, &program);
+        let heard = models::of(row, &program);
+        found.models = heard.models;
+        found.logged_in = found.logged_in.or(heard.logged_in);
     }
     found
 }
@@ -115,6 +120,16 @@ fn judge(row: &Runtime, answer: &Answer) -> Result<(), String> {
         return Err(format!("this {} is a stub that only says that it is gone{instead}", row.binaries[0]));
     }
     Ok(())
+}
+
+/// Whether this is the CLI, or another program of that name.
+fn recognise(row: &Runtime, program: &Path, answer: &Answer) -> Result<(), String> {
+    let Some(words) = &row.known_by else { return Ok(()) };
+    let says = |answer: &Answer| answer.all().to_lowercase().contains(&words.to_lowercase());
+    if says(answer) || says(&ask(program, &["--help".to_owned()], "", LIMIT)) {
+        return Ok(());
+    }
+    Err(format!("this is another program: neither its version nor its help says \"{words}\""))
 }
 
 /// The first three numbers with dots between them; else the first line that is short.

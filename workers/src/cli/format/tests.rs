@@ -196,7 +196,8 @@ fn tasks_are_a_plan_that_changes_with_them() {
         let tool = json!({ "type": "tool_use", "id": id, "name": name, "input": input });
         format.event(&json!({ "type": "assistant", "message": { "id": id, "content": [tool] } }), &mut told);
         let result = json!({ "type": "tool_result", "tool_use_id": id, "content": "done" });
-        let made = json!({ "type": "user", "message": { "content": [result] }, "tool_use_result": { "task": { "id": "1" } } });
+        let more = json!({ "task": { "id": "1" } });
+        let made = json!({ "type": "user", "message": { "content": [result] }, "tool_use_result": more });
         format.event(&made, &mut told);
     };
     uses("a", "TaskCreate", json!({ "subject": "Mend it" }));
