@@ -7,9 +7,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clients::connect::Bell;
-use clients::run::{self, AgentCommand, Options, Policy, Target, View, agents};
+use clients::run::{self, AgentCommand, Options, Policy, Target, View};
 use clients::{Fault, run::Ended};
 
+use crate::agents;
 use crate::place::BusArgs;
 use crate::print::{self, Paint, complain};
 
@@ -106,8 +107,7 @@ fn tell(fault: &Fault) -> ExitCode {
 }
 
 fn agent_help() -> String {
-    let names: Vec<_> = agents::names().collect();
-    format!("An agent that is known by name ({}), or a command", names.join(", "))
+    format!("An agent that is known by name ({}), or a command", agents::names())
 }
 
 enum Refusal {
@@ -174,7 +174,8 @@ impl Args {
                 let Some(agent) = &self.agent else {
                     return Err(Refusal::Usage("name an agent, a command after `--`, or a --pool"));
                 };
-                return Ok((Target::Agent(agents::find(agent)), self.prompt));
+                let agent = agents::find(agent).map_err(|why| Refusal::Fault(Fault::Failed(why)))?;
+                return Ok((Target::Agent(agent), self.prompt));
             }
         };
         match (self.agent, self.prompt) {

@@ -178,6 +178,18 @@ fn a_turn_through_the_bus_and_the_next_one_continues_it() {
 }
 
 #[test]
+fn a_cli_that_speaks_no_acp_is_talked_to_by_its_name() {
+    let folder = TempDir::new().expect("a folder");
+    stands_in(folder.path(), "codebuddy", TURN);
+    let mut command = Command::new(BUS);
+    command.args(["run", "--once", "codebuddy", "hi"]).stdin(Stdio::null());
+    command.env_clear().env("PATH", path_of(folder.path())).env("HOME", folder.path());
+    let out = command.output().expect("it runs");
+    assert_eq!(String::from_utf8_lossy(&out.stdout), "Hello.\n", "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success());
+}
+
+#[test]
 fn a_cancel_ends_everything_that_the_cli_started_whatever_it_ignores() {
     let folder = TempDir::new().expect("a folder");
     let script = format!(

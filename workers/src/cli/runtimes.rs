@@ -167,6 +167,20 @@ impl Runtime {
         self.binaries.iter().find_map(|name| find(name, env::split_paths(&path)))
     }
 
+    /// The command with which a bus or a person runs it: itself where it speaks ACP, else the adapter.
+    pub fn command(&self) -> (String, Vec<String>) {
+        let Some(acp) = &self.acp else {
+            let adapter = ["agent", "cli", "--runtime", &self.id].map(str::to_owned);
+            return ("stdio-bus".to_owned(), adapter.to_vec());
+        };
+        let own = || {
+            let found = self.program()?;
+            Some(found.file_name()?.to_string_lossy().into_owned())
+        };
+        let program = acp.command.clone().or_else(own).unwrap_or_else(|| self.binaries[0].clone());
+        (program, acp.args.clone())
+    }
+
     /// What to say when it is not there.
     pub fn missing(&self) -> String {
         let names = self.binaries.join(" or ");

@@ -105,7 +105,8 @@ fn look(row: &Runtime, with_models: bool) -> Found {
     }
     found.available = true;
     found.version = version(&answer);
-    found.pool = Some(pool(row, &program));
+    let (command, args) = row.command();
+    found.pool = Some(json!({ "id": row.id, "command": command, "args": args }));
     if let Some(args) = &row.login {
         found.logged_in = ask(&program, args, "", LIMIT).exit_code.map(|code| code == 0);
     }
@@ -163,19 +164,6 @@ fn version(answer: &Answer) -> Option<String> {
         Some(line.chars().filter(|c| !c.is_control()).collect())
     };
     numbers(&answer.all()).or_else(line)
-}
-
-/// ACP of its own is better than any adapter.
-fn pool(row: &Runtime, program: &Path) -> Value {
-    let name = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    match &row.acp {
-        Some(acp) => {
-            json!({ "id": row.id, "command": acp.command.as_ref().unwrap_or(&name), "args": acp.args })
-        }
-        None => {
-            json!({ "id": row.id, "command": "stdio-bus", "args": ["agent", "cli", "--runtime", row.id] })
-        }
-    }
 }
 
 #[cfg(test)]
