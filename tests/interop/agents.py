@@ -45,6 +45,10 @@ class Agent:
     """Whether its tools are the client's hands, so that it has none where the client offers none."""
     second: bool = False
     """Whether it also speaks the second version of ACP."""
+    few: bool = False
+    """Whether two clients play with it instead of four, since each of its prompts is a process that starts slowly."""
+    first: Callable[[], list] | None = None
+    """A command to be run once before: a first start that several at once do not survive."""
     whole: bool = False
     """Whether it tells a message only when it is whole, so that what begins a turn is seen at the model server."""
     runtime: str | None = None
@@ -160,7 +164,7 @@ def adapter(runtime, program, *arguments):
         state = ["--state", str(place.home / "state")]
         return ["@bus", "agent", "cli", "--runtime", runtime, "--program", str(program()), *arguments, *state]
 
-    return {"runtime": runtime, "program": program, "command": command, "tier": 2, "not_with": FOLDER}
+    return {"runtime": runtime, "program": program, "command": command, "few": True, "not_with": FOLDER}
 
 
 def native(runtime, program, *arguments):
@@ -327,12 +331,14 @@ AGENTS = [
     Agent(
         name="cli-claude",
         pin="stdio-bus agent cli, the claude of " + install.PINS["npm"]["claude"],
+        tier=1,
         **adapter("claude", claude_program),
         env=claude_env,
     ),
     Agent(
         name="cli-codex",
         pin="stdio-bus agent cli, the codex of " + install.PINS["npm"]["codex"],
+        tier=1,
         **adapter("codex", node_file("codex", "codex"), "--mode", "full-access"),
         env=new_node(codex_env),
         files=codex_config("never"),
@@ -341,6 +347,7 @@ AGENTS = [
     Agent(
         name="cli-gemini",
         pin="stdio-bus agent cli, " + install.PINS["npm"]["gemini"],
+        tier=2,
         **adapter("gemini", node_file("gemini", "gemini")),
         env=gemini_env,
         files=gemini_settings,
@@ -349,14 +356,18 @@ AGENTS = [
     Agent(
         name="cli-opencode",
         pin="stdio-bus agent cli, " + install.PINS["npm"]["opencode"],
+        tier=2,
         **adapter("opencode", node_file("opencode", "opencode")),
         env=opencode_env,
+        # It makes its database, and processes that do so at the same time fail.
+        first=lambda: [str(install.npm("opencode") / ".bin/opencode"), "models"],
         cannot=ONE_PROCESS,
         whole=True,
     ),
     Agent(
         name="cli-qwen",
         pin="stdio-bus agent cli, " + install.PINS["npm"]["qwen"],
+        tier=2,
         **adapter("qwen", node_file("qwen", "qwen")),
         env=openai_env,
         cannot=ONE_PROCESS,
@@ -364,6 +375,7 @@ AGENTS = [
     Agent(
         name="cli-kimi",
         pin="stdio-bus agent cli, " + install.PINS["npm"]["kimi"],
+        tier=2,
         **adapter("kimi", node_file("kimi", "kimi")),
         env=new_node(lambda place: {}),
         files=kimi_config,

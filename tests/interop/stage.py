@@ -85,6 +85,8 @@ class Bus:
             "env": {**environment(run), "HOME": str(place.home), **agent.env(place)},
             "inherit_env": False,
         }
+        if agent.first:
+            subprocess.run(agent.first(), env=pool["env"], cwd=place.home, stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
         self.config = {
             "listen": ["tcp://127.0.0.1:0"],
             "default_pool": agent.name,

@@ -20,8 +20,8 @@ pub use models::Model;
 pub(crate) use models::{claude_models, listed, model};
 use probe::{Answer, ask};
 
-/// A cold start of node takes a few seconds.
-const LIMIT: Duration = Duration::from_secs(10);
+/// A cold start of node takes a few seconds, and many on a machine that has other things to do.
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// What is known of one runtime on this machine.
 #[derive(Serialize, Debug)]

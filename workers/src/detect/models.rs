@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::probe::{ask, end, reads, start};
 use crate::cli::runtimes::{Acp, ModelsProbe, ModelsShape, Runtime};
 
-const LIMIT: Duration = Duration::from_secs(15);
+const LIMIT: Duration = Duration::from_secs(30);
 /// What ACP has for it.
 const LOGIN_REQUIRED: i64 = -32000;
 const MODELS: usize = 500;
