@@ -1,7 +1,7 @@
 //! Agents that `run` knows by name: those of the table of runtimes, and those that come with this binary.
 
 use clients::run::{AgentCommand, ITSELF};
-use workers::cli::runtimes::{self, Runtime};
+use workers::cli::runtimes;
 
 /// Agents of this binary that need no CLI.
 const OWN: [&str; 2] = ["echo", "openai"];
@@ -18,14 +18,6 @@ pub(crate) fn find(name: &str) -> Result<AgentCommand, String> {
         Some(row) => named(name, row.command()),
         None => AgentCommand::new(name.to_owned(), Vec::new()),
     })
-}
-
-/// For the help.
-pub(crate) fn names() -> String {
-    let rows: Vec<Runtime> = runtimes::all().unwrap_or_default();
-    let mut names: Vec<&str> = OWN.into_iter().chain(rows.iter().map(|row| row.id.as_str())).collect();
-    names.sort_unstable();
-    names.join(", ")
 }
 
 fn named(name: &str, (program, args): (String, Vec<String>)) -> AgentCommand {
@@ -51,6 +43,5 @@ mod tests {
         assert_eq!(line("echo"), "stdio-bus agent echo");
         assert_eq!(line("traecli"), "traecli acp serve");
         assert_eq!(line("./my agent"), "./my agent ");
-        assert!(names().starts_with("aider, antigravity, "));
     }
 }

@@ -36,8 +36,7 @@ Exit codes: 0 done, 1 the agent failed, 2 bad usage, 3 took too long, 5 a permis
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// An agent that is known by name, or a command
-    #[arg(long_help = agent_help())]
+    /// An agent that is known by name (echo, openai, and all that `stdio-bus detect` lists), or a command
     agent: Option<String>,
     /// What to say first
     prompt: Option<String>,
@@ -104,10 +103,6 @@ fn tell(fault: &Fault) -> ExitCode {
         Fault::Silent { .. } => complain(format_args!("stdio-bus: {fault}"), TIMEOUT),
         fault => print::tell(fault),
     }
-}
-
-fn agent_help() -> String {
-    format!("An agent that is known by name ({}), or a command", agents::names())
 }
 
 enum Refusal {
