@@ -159,13 +159,18 @@ fn table(found: &[Found], paint: Paint) -> String {
     let version_width = width(|one| one.version.as_deref().map_or(1, |text| text.chars().count()), 7);
     if !there.is_empty() {
         let head = format!(
-            "{:name_width$}  {:version_width$}  {:7}  {:9}  WHERE",
+            "{:name_width$}  {:version_width$}  {:8}  {:9}  WHERE",
             "AGENT", "VERSION", "SPEAKS", "LOGIN"
         );
         let _ = writeln!(text, "{}", paint.bold(head));
     }
     for one in &there {
-        let speaks = if one.acp { "ACP" } else { "adapter" };
+        let speaks = match (one.acp, one.verified) {
+            (true, true) => "ACP",
+            (true, false) => "ACP?",
+            (false, true) => "adapter",
+            (false, false) => "adapter?",
+        };
         let login = match one.logged_in {
             Some(true) => paint.green(format_args!("{:9}", "yes")),
             Some(false) => paint.red(format_args!("{:9}", "no")),
@@ -174,7 +179,7 @@ fn table(found: &[Found], paint: Paint) -> String {
         let name = paint.green(format_args!("{:name_width$}", one.id));
         let version = one.version.as_deref().unwrap_or("-");
         let path = one.path.as_deref().unwrap_or_default();
-        let _ = writeln!(text, "{name}  {version:version_width$}  {speaks:7}  {login}  {path}");
+        let _ = writeln!(text, "{name}  {version:version_width$}  {speaks:8}  {login}  {path}");
         if let Some(models) = &one.models {
             let ids: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
             let _ = writeln!(text, "{:name_width$}  models: {}", "", ids.join(", "));
@@ -188,6 +193,9 @@ fn table(found: &[Found], paint: Paint) -> String {
         absent.iter().filter(|one| one.path.is_none()).map(|one| one.id.as_str()).collect();
     if !missing.is_empty() {
         let _ = writeln!(text, "not here: {}", missing.join(", "));
+    }
+    if there.iter().any(|one| !one.verified) {
+        text += "?: nobody has seen it run this way yet; `stdio-bus check --probe` tries it\n";
     }
     if !there.is_empty() {
         text += "\nPools for bus.json (--write adds them):\n";

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod agents;
 mod call;
 mod check;
 mod connect;

@@ -7,9 +7,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clients::connect::Bell;
-use clients::run::{self, AgentCommand, Options, Policy, Target, View, agents};
+use clients::run::{self, AgentCommand, Options, Policy, Target, View};
 use clients::{Fault, run::Ended};
 
+use crate::agents;
 use crate::place::BusArgs;
 use crate::print::{self, Paint, complain};
 
@@ -35,8 +36,7 @@ Exit codes: 0 done, 1 the agent failed, 2 bad usage, 3 took too long, 5 a permis
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// An agent that is known by name, or a command
-    #[arg(long_help = agent_help())]
+    /// An agent that is known by name (echo, openai, and all that `stdio-bus detect` lists), or a command
     agent: Option<String>,
     /// What to say first
     prompt: Option<String>,
@@ -105,11 +105,6 @@ fn tell(fault: &Fault) -> ExitCode {
     }
 }
 
-fn agent_help() -> String {
-    let names: Vec<_> = agents::names().collect();
-    format!("An agent that is known by name ({}), or a command", names.join(", "))
-}
-
 enum Refusal {
     Usage(&'static str),
     Fault(Fault),
@@ -174,7 +169,8 @@ impl Args {
                 let Some(agent) = &self.agent else {
                     return Err(Refusal::Usage("name an agent, a command after `--`, or a --pool"));
                 };
-                return Ok((Target::Agent(agents::find(agent)), self.prompt));
+                let agent = agents::find(agent).map_err(|why| Refusal::Fault(Fault::Failed(why)))?;
+                return Ok((Target::Agent(agent), self.prompt));
             }
         };
         match (self.agent, self.prompt) {

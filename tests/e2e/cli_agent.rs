@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{BUS, Bus, PATIENCE, is_gone, notification, request, session_of, stands_in};
+use crate::harness::{BUS, Bus, Client, PATIENCE, is_gone, notification, request, session_of, stands_in};
 
 const ID: &str = "0a0a0a0a-59e7-4350-8eaf-4835821efe65";
 
@@ -121,6 +121,18 @@ pub(crate) fn texts(updates: &[Value]) -> String {
     chunks.filter_map(|update| update["content"]["text"].as_str()).collect()
 }
 
+/// What is said up to the answer of a prompt, and how it stopped.
+fn heard(client: &mut Client, id: u32) -> (String, Value) {
+    let mut said = String::new();
+    loop {
+        let message = client.hears();
+        if message["id"] == id {
+            return (said, message["result"]["stopReason"].clone());
+        }
+        said += message["params"]["update"]["content"]["text"].as_str().unwrap_or_default();
+    }
+}
+
 pub(crate) fn pid_in(path: &Path) -> u32 {
     let began = Instant::now();
     loop {
@@ -156,15 +168,7 @@ fn a_turn_through_the_bus_and_the_next_one_continues_it() {
     for id in [3, 4] {
         let prompt = json!([{ "type": "text", "text": format!("prompt {id}\n--resume") }]);
         client.sends(&request(id, "session/prompt", json!({ "sessionId": session, "prompt": prompt })));
-        let mut said = String::new();
-        let answer = loop {
-            let message = client.hears();
-            if message["id"] == id {
-                break message["result"].clone();
-            }
-            said += message["params"]["update"]["content"]["text"].as_str().unwrap_or_default();
-        };
-        assert_eq!((answer["stopReason"].as_str(), said.as_str()), (Some("end_turn"), "Hello."));
+        assert_eq!(heard(&mut client, id), ("Hello.".to_owned(), json!("end_turn")));
     }
     let args = fs::read_to_string(folder.path().join("args")).expect("it ran");
     let [first, second] = args.lines().collect::<Vec<_>>()[..] else { panic!("two turns: {args}") };
@@ -175,6 +179,40 @@ fn a_turn_through_the_bus_and_the_next_one_continues_it() {
     assert!(second.ends_with(&format!("--resume {ID}")), "{second}");
     let stdin = fs::read_to_string(folder.path().join("stdin")).expect("it read");
     assert_eq!(stdin, "prompt 3\n--resumeprompt 4\n--resume");
+}
+
+#[test]
+fn a_pool_of_bus_json_can_name_rows_of_its_own() {
+    let folder = TempDir::new().expect("a folder");
+    stands_in(folder.path(), "mine", "echo \"$1 $2\"");
+    let rows = json!([{ "id": "mine", "name": "Mine", "binaries": ["mine"],
+        "turn": { "format": "plain", "prompt": "argument", "args": ["say", "{prompt}"] } }]);
+    fs::write(folder.path().join("rows.json"), rows.to_string()).expect("a file");
+    let env = json!({ "PATH": path_of(folder.path()), "HOME": folder.path(),
+        "STDIO_BUS_RUNTIMES": folder.path().join("rows.json") });
+    let args = ["agent", "cli", "--runtime", "mine"];
+    let pool = json!({ "id": "mine", "command": "stdio-bus", "args": args, "env": env });
+    let bus = Bus::start(json!({ "pools": [pool] }));
+    let mut client = bus.client();
+    client.sends(&request(1, "initialize", json!({ "protocolVersion": 1, "clientCapabilities": {} })));
+    assert_eq!(client.gets(1)["agentInfo"]["title"], "Mine");
+    client.sends(&request(2, "session/new", json!({ "cwd": folder.path(), "mcpServers": [] })));
+    let session = session_of(&client.gets(2));
+    let prompt = json!([{ "type": "text", "text": "hi" }]);
+    client.sends(&request(3, "session/prompt", json!({ "sessionId": session, "prompt": prompt })));
+    assert_eq!(heard(&mut client, 3), ("say hi\n".to_owned(), json!("end_turn")));
+}
+
+#[test]
+fn a_cli_that_speaks_no_acp_is_talked_to_by_its_name() {
+    let folder = TempDir::new().expect("a folder");
+    stands_in(folder.path(), "codebuddy", TURN);
+    let mut command = Command::new(BUS);
+    command.args(["run", "--once", "codebuddy", "hi"]).stdin(Stdio::null());
+    command.env_clear().env("PATH", path_of(folder.path())).env("HOME", folder.path());
+    let out = command.output().expect("it runs");
+    assert_eq!(String::from_utf8_lossy(&out.stdout), "Hello.\n", "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success());
 }
 
 #[test]

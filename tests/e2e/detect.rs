@@ -43,6 +43,14 @@ fn machine() -> TempDir {
     notes_its_runs(folder.path(), "kimi", "echo 'kimi-cli is no longer maintained'");
     notes_its_runs(folder.path(), "codex", "echo broken >&2; exit 1");
     notes_its_runs(folder.path(), "goose", "exit 127");
+    // Two that have a name of the table: one for looking at JSON, and the agent.
+    notes_its_runs(folder.path(), "fx", "echo 35.0.0; echo 'Usage: fx FILE'");
+    notes_its_runs(folder.path(), "pool", "test $1 = --help && echo 'pool acp: speaks ACP' || echo 1.0.0");
+    let qoder = r#"case "$1" in
+        --version) echo 1.1.52;;
+        --acp) read a; read b; echo '{"id":2,"error":{"code":-32000,"message":"Authentication required"}}';;
+    esac"#;
+    notes_its_runs(folder.path(), "qodercli", qoder);
     fs::write(folder.path().join("qwen"), "no program").expect("a file");
     folder
 }
@@ -62,11 +70,19 @@ fn what_is_there_is_told_with_its_pool_and_one_failure_fails_nobody_else() {
     let gemini = found(&out, "gemini");
     assert_eq!(gemini["pool"], json!({ "id": "gemini", "command": "gemini", "args": ["--acp"] }));
     assert_eq!(gemini["models"][0]["id"], "flash");
+    // One opened a session, the other wants a login first.
+    assert_eq!((&gemini["logged_in"], &found(&out, "qoder")["logged_in"]), (&json!(true), &json!(false)));
+    assert_eq!(found(&out, "pool")["available"], true);
+    assert_eq!((&gemini["verified"], &found(&out, "goose")["verified"]), (&json!(true), &json!(false)));
     let codex = found(&out, "codex");
     assert_eq!((&codex["available"], &codex["version"]), (&json!(true), &json!(null)));
-    for (id, reason) in
-        [("kimi", "stub"), ("goose", "127"), ("qwen", "not installed"), ("hermes", "pip install")]
-    {
+    for (id, reason) in [
+        ("kimi", "stub"),
+        ("goose", "127"),
+        ("qwen", "not installed"),
+        ("hermes", "pip install"),
+        ("fx", "another program"),
+    ] {
         let absent = found(&out, id);
         assert_eq!(absent["available"], false, "{absent}");
         assert!(absent["reason"].as_str().is_some_and(|text| text.contains(reason)), "{absent}");
@@ -84,7 +100,7 @@ fn write_adds_what_is_missing_and_the_bus_takes_it() {
     let out = detect(folder.path(), &["--write"]);
     assert!(out.status.success());
     assert!(String::from_utf8_lossy(&out.stdout).contains("not here: "), "a table");
-    assert_eq!(String::from_utf8_lossy(&out.stderr), "bus.json: added codex, gemini\n");
+    assert_eq!(String::from_utf8_lossy(&out.stderr), "bus.json: added codex, gemini, pool, qoder\n");
     let written = fs::read_to_string(folder.path().join("bus.json")).expect("a file");
     assert!(written.starts_with("{ \"pools\": [ {\"id\":\"claude\", \"command\":\"mine\"},"), "{written}");
     let again = detect(folder.path(), &["--write"]);

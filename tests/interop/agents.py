@@ -45,6 +45,16 @@ class Agent:
     """Whether its tools are the client's hands, so that it has none where the client offers none."""
     second: bool = False
     """Whether it also speaks the second version of ACP."""
+    few: bool = False
+    """Whether two clients play with it instead of four, since each of its prompts is a process that starts slowly."""
+    first: Callable[[], list] | None = None
+    """A command to be run once before: a first start that several at once do not survive."""
+    whole: bool = False
+    """Whether it tells a message only when it is whole, so that what begins a turn is seen at the model server."""
+    runtime: str | None = None
+    """The row of the bus's own table by which it is run."""
+    program: Callable[[], pathlib.Path] | None = None
+    """The program that the row finds in PATH."""
 
 
 @dataclass
@@ -60,10 +70,6 @@ class Place:
 
 def node_program(name, program, *arguments):
     return lambda place: [str(install.npm(name) / ".bin" / program), *arguments]
-
-
-def python_program(name, program, *arguments):
-    return lambda place: [str(install.pip(name) / program), *arguments]
 
 
 def new_node(env):
@@ -152,18 +158,49 @@ def hermes_config(place):
 
 
 def adapter(runtime, program, *arguments):
-    """The bus's own adapter around a CLI that is installed there."""
+    """What is the same of every agent that is the bus's own adapter around a CLI."""
 
     def command(place):
         state = ["--state", str(place.home / "state")]
         return ["@bus", "agent", "cli", "--runtime", runtime, "--program", str(program()), *arguments, *state]
 
-    return command
+    return {"runtime": runtime, "program": program, "command": command, "few": True, "not_with": FOLDER}
+
+
+def native(runtime, program, *arguments):
+    """What is the same of every agent that the bus runs as the row of its table says."""
+
+    def command(place):
+        return [str(program()), *TABLE[runtime]["acp"]["args"], *arguments]
+
+    return {"runtime": runtime, "program": program, "command": command}
+
+
+def node_file(name, program):
+    return lambda: install.npm(name) / ".bin" / program
 
 
 def claude_program():
     """The CLI that its ACP adapter brings along."""
     return install.npm("claude") / "@anthropic-ai" / f"claude-agent-sdk-{sys.platform}-{install.MACHINE}" / "claude"
+
+
+def gemini_env(place):
+    return {
+        "GEMINI_API_KEY": "fake",
+        "GOOGLE_GEMINI_BASE_URL": place.model(),
+        "GEMINI_MODEL": "fake-model",
+        "GEMINI_CLI_TRUST_WORKSPACE": "true",
+        "GEMINI_CLI_NO_RELAUNCH": "true",
+    }
+
+
+def openai_env(place):
+    return {"OPENAI_API_KEY": "fake", "OPENAI_BASE_URL": place.model("/v1"), "OPENAI_MODEL": "fake-model", **UNPROXIED}
+
+
+def opencode_env(place):
+    return {"OPENCODE_CONFIG_CONTENT": opencode_config(place)}
 
 
 def claude_env(place):
@@ -179,8 +216,9 @@ def claude_env(place):
 UNPROXIED = {name: "" for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")}
 USAGE = {"yopo": "yopo 11.0.0 does not know usage_update, which this agent sends"}
 FOLDER = {"yopo": "yopo 11.0.0 names the folder \".\", and this agent wants an absolute one"}
-ONE_PROCESS = "one process a prompt has no way to ask"
-WHOLE = {"permission": ONE_PROCESS, "cancel": "prints a message only when it is whole, so no turn can be cut after its first word"}
+ONE_PROCESS = {"permission": "one process a prompt has no way to ask"}
+# The built-in rows: how the bus would start each agent CLI.
+TABLE = {row["id"]: row for row in json.loads((install.REPO / "workers/src/cli/runtimes.json").read_text())}
 INSTANT = "answers at once, so there is no turn to cut short"
 
 AGENTS = [
@@ -233,13 +271,8 @@ AGENTS = [
         name="qwen",
         tier=1,
         pin=install.PINS["npm"]["qwen"],
-        command=node_program("qwen", "qwen", "--acp", "--auth-type", "openai"),
-        env=lambda place: {
-            "OPENAI_API_KEY": "fake",
-            "OPENAI_BASE_URL": place.model("/v1"),
-            "OPENAI_MODEL": "fake-model",
-            **UNPROXIED,
-        },
+        **native("qwen", node_file("qwen", "qwen"), "--auth-type", "openai"),
+        env=openai_env,
     ),
     Agent(
         name="openai",
@@ -247,12 +280,7 @@ AGENTS = [
         pin="stdio-bus agent openai",
         hands=True,
         command=lambda place: ["@bus", "agent", "openai", "--state", str(place.home / "state")],
-        env=lambda place: {
-            "OPENAI_API_KEY": "fake",
-            "OPENAI_BASE_URL": place.model("/v1"),
-            "OPENAI_MODEL": "fake-model",
-            **UNPROXIED,
-        },
+        env=openai_env,
         not_with=USAGE,
     ),
     Agent(
@@ -268,14 +296,8 @@ AGENTS = [
         name="gemini",
         tier=2,
         pin=install.PINS["npm"]["gemini"],
-        command=node_program("gemini", "gemini", "--acp"),
-        env=lambda place: {
-            "GEMINI_API_KEY": "fake",
-            "GOOGLE_GEMINI_BASE_URL": place.model(),
-            "GEMINI_MODEL": "fake-model",
-            "GEMINI_CLI_TRUST_WORKSPACE": "true",
-            "GEMINI_CLI_NO_RELAUNCH": "true",
-        },
+        **native("gemini", node_file("gemini", "gemini")),
+        env=gemini_env,
         files=gemini_settings,
         # It writes a session to disk now and then, and finds it again only if it had done so.
         resumes="sometimes",
@@ -285,7 +307,7 @@ AGENTS = [
         not_with=USAGE,
         tier=2,
         pin=install.PINS["pip"]["hermes"],
-        command=python_program("hermes", "hermes-acp"),
+        **native("hermes", lambda: install.pip("hermes") / "hermes"),
         files=hermes_config,
         cannot={"permission": "approves its own tools"},
     ),
@@ -294,8 +316,8 @@ AGENTS = [
         not_with=USAGE,
         tier=2,
         pin=install.PINS["npm"]["opencode"],
-        command=node_program("opencode", "opencode", "acp"),
-        env=lambda place: {"OPENCODE_CONFIG_CONTENT": opencode_config(place)},
+        **native("opencode", node_file("opencode", "opencode")),
+        env=opencode_env,
     ),
     Agent(
         name="claude",
@@ -308,35 +330,57 @@ AGENTS = [
     ),
     Agent(
         name="cli-claude",
-        not_with=FOLDER,
-        tier=2,
         pin="stdio-bus agent cli, the claude of " + install.PINS["npm"]["claude"],
-        command=adapter("claude", claude_program),
+        tier=1,
+        **adapter("claude", claude_program),
         env=claude_env,
     ),
     Agent(
         name="cli-codex",
-        not_with=FOLDER,
-        tier=2,
         pin="stdio-bus agent cli, the codex of " + install.PINS["npm"]["codex"],
-        command=adapter("codex", lambda: install.npm("codex") / ".bin/codex", "--mode", "full-access"),
+        tier=1,
+        **adapter("codex", node_file("codex", "codex"), "--mode", "full-access"),
         env=new_node(codex_env),
         files=codex_config("never"),
         cannot={"permission": "does not ask in this mode"},
     ),
     Agent(
-        name="cli-qwen",
-        not_with=FOLDER,
+        name="cli-gemini",
+        pin="stdio-bus agent cli, " + install.PINS["npm"]["gemini"],
         tier=2,
+        **adapter("gemini", node_file("gemini", "gemini")),
+        env=gemini_env,
+        files=gemini_settings,
+        cannot=ONE_PROCESS,
+    ),
+    Agent(
+        name="cli-opencode",
+        pin="stdio-bus agent cli, " + install.PINS["npm"]["opencode"],
+        tier=2,
+        **adapter("opencode", node_file("opencode", "opencode")),
+        env=opencode_env,
+        # It makes its database, and processes that do so at the same time fail.
+        first=lambda: [str(install.npm("opencode") / ".bin/opencode"), "models"],
+        cannot=ONE_PROCESS,
+        whole=True,
+    ),
+    Agent(
+        name="cli-qwen",
         pin="stdio-bus agent cli, " + install.PINS["npm"]["qwen"],
-        command=adapter("qwen", lambda: install.npm("qwen") / ".bin/qwen"),
-        env=lambda place: {
-            "OPENAI_API_KEY": "fake",
-            "OPENAI_BASE_URL": place.model("/v1"),
-            "OPENAI_MODEL": "fake-model",
-            **UNPROXIED,
-        },
-        cannot={"permission": ONE_PROCESS},
+        tier=2,
+        **adapter("qwen", node_file("qwen", "qwen")),
+        env=openai_env,
+        cannot=ONE_PROCESS,
+    ),
+    Agent(
+        name="cli-kimi",
+        pin="stdio-bus agent cli, " + install.PINS["npm"]["kimi"],
+        tier=2,
+        **adapter("kimi", node_file("kimi", "kimi")),
+        env=new_node(lambda place: {}),
+        files=kimi_config,
+        cannot=ONE_PROCESS,
+        whole=True,
     ),
     Agent(
         name="codex",
@@ -354,7 +398,7 @@ AGENTS = [
         not_with=USAGE,
         tier=2,
         pin=install.PINS["npm"]["kimi"],
-        command=node_program("kimi", "kimi", "acp"),
+        **native("kimi", node_file("kimi", "kimi")),
         env=new_node(lambda place: {}),
         files=kimi_config,
     ),
@@ -363,7 +407,7 @@ AGENTS = [
         not_with=USAGE,
         tier=2,
         pin=install.PINS["npm"]["copilot"],
-        command=node_program("copilot", "copilot", "--acp"),
+        **native("copilot", node_file("copilot", "copilot")),
         env=new_node(
             lambda place: {
                 "COPILOT_OFFLINE": "true",

@@ -9,7 +9,7 @@ What it says depends only on the newest message of the user:
                     that has no shell but `write_file` is asked to write it with that
     RECALL          the answer names every TAG of the whole conversation: proof that a session kept its history
 
-The port is printed on stdout; ends when its stdin ends. Standard library only.
+The TAG of each question is printed on stderr, the port on stdout; ends when its stdin ends. Standard library only.
 """
 
 import gzip
@@ -47,6 +47,7 @@ class Conversation:
     def reply(self):
         """("tool", name, arguments) or ("words", [..])."""
         place, text = self.newest()
+        print(*re.findall(r"TAG-\w+", text)[-1:], file=sys.stderr, flush=True)
         if "USE_TOOL" in text and not any(result for _, _, result in self.said[place + 1 :]):
             tool = shell_tool(self.tools)
             if tool:

@@ -7,7 +7,7 @@ import concurrent.futures
 import subprocess
 
 import install
-from scenario import STEPS, expect
+from scenario import STEPS, expect, tag_of
 from stage import TEE, Failed, Recording, environment, within
 
 CANNOT = {
@@ -37,7 +37,7 @@ def perform(name, play):
         # These advertise other capabilities than the clients before them, whose sessions must be gone for the worker to be replaced.
         within(20, lambda: is_alone(bus.status()), "the clients before to be gone")
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            seen = list(pool.map(lambda kind: ask(name, play, kind, texts[kind].format(tag=f"TAG-{name}{kind}")), texts))
+            seen = list(pool.map(lambda kind: ask(name, play, kind, texts[kind].format(tag=tag_of(agent, name + kind))), texts))
     except Failed as fault:
         return {step: ("fail", str(fault)) for step in STEPS}
     plain, tool = seen
@@ -109,7 +109,7 @@ def judge(step, plain, tool, play, name):
         expect(len(ids) == 2 and None not in ids, f"session ids {ids}")
     elif step == "prompt":
         expect(plain.results.get("session/prompt", {}).get("stopReason") == "end_turn", plain.output[-500:])
-        expect(not play.agent.tags or f"TAG-{name}plain" in plain.speech, f"the answer is {plain.speech[:300]}")
+        expect(not play.agent.tags or tag_of(play.agent, name + "plain") in plain.speech, f"the answer is {plain.speech[:300]}")
     elif step == "tool":
         done = [one for one in tool.updates if one["update"].get("status") == "completed"]
         expect(done, "no tool call was completed")

@@ -65,7 +65,7 @@ class Outcome:
         yield f"Written by `{command}`: {bus_version}, {time.strftime('%Y-%m-%d')}, {passed} passed, {failed} failed."
         yield "Every cell was seen in that run, with unmodified programs from npm, PyPI and cargo and a fake model server on loopback."
         yield ""
-        yield "Clients, all at once on one worker process of each agent:"
+        yield "Clients, all at once on one worker process of each agent (of `cli-` agents two, since each prompt is a process):"
         yield ""
         yield f"- python: PyPI agent-client-protocol {pins['suite']['agent-client-protocol']}; typescript: npm {pins['npm']['typescript-sdk']};"
         yield "  `tcp` over a socket, `connect` through `stdio-bus connect`"

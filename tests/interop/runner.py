@@ -9,8 +9,8 @@ import subprocess
 
 import install
 from agents import Place
-from scenario import expect
-from stage import Failed, environment, left_behind, within
+from scenario import expect, tag_of
+from stage import Failed, asked, environment, left_behind, within
 
 PATIENCE_SEC = 120
 
@@ -34,7 +34,7 @@ def plain(stage):
     expect(ended == 0, f"exit code {ended}: {stage.complaints()}")
     expect(status(envelopes) == "completed", f"the turn ended with {envelopes[-1:]}")
     said = "".join(one["ev"]["text"] for one in envelopes if one["ev"]["t"] == "text" and not one["ev"].get("thinking"))
-    expect(said != "" and ("TAG-plain" in said or not stage.agent.tags), f"the agent said {said!r}")
+    expect(said != "" and (stage.tag in said or not stage.agent.tags), f"the agent said {said!r}")
 
 
 def tool(stage):
@@ -60,7 +60,7 @@ def cancelled(stage):
     """one SIGINT in mid-turn cancels it, and nothing is left"""
     process = stage.start("--allow", "--stream", stage.agent.endless)
     try:
-        within(PATIENCE_SEC, lambda: '"t":"text"' in stage.output.read_text(), "text")
+        within(PATIENCE_SEC, stage.has_begun, "the turn to begin")
         process.send_signal(signal.SIGINT)
         ended = process.wait(PATIENCE_SEC)
     finally:
@@ -77,7 +77,7 @@ class Stage:
     """One run of the runner with one agent, in folders of its own."""
 
     def __init__(self, agent, binary, run, model, step):
-        self.agent, self.run, self.step = agent, run, step
+        self.agent, self.run, self.tag = agent, run, tag_of(agent, step)
         self.hands = "--hands" if agent.hands else None
         self.folder = run / f"{agent.name}-runner" / step
         self.home, self.work = self.folder / "home", self.folder / "work"
@@ -95,7 +95,7 @@ class Stage:
 
     def start(self, *arguments):
         *flags, prompt = [word for word in arguments if word]
-        words = ["run", "--json", "--once", *flags, prompt.format(tag=f"TAG-{self.step}"), "--", *self.command]
+        words = ["run", "--json", "--once", *flags, prompt.format(tag=self.tag), "--", *self.command]
         return subprocess.Popen(
             [self.binary, *words],
             stdin=subprocess.DEVNULL,
@@ -104,6 +104,11 @@ class Stage:
             cwd=self.work,
             env=self.env,
         )
+
+    def has_begun(self):
+        if self.agent.whole:
+            return asked(self.run, self.tag) > 0
+        return '"t":"text"' in self.output.read_text()
 
     def ends(self, *arguments):
         """The exit code, and what was printed."""

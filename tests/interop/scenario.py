@@ -1,4 +1,4 @@
-"""The play: four clients and one agent behind the bus, all at once on one worker, through every step that must be seen to work.
+"""The play: four clients (or two) and one agent behind the bus, all at once on one worker, through every step that must be seen to work.
 
 Each step is done by every client at the same time, and passes or fails for each of them on its own. What a client was told must be
 about its own session and hold its own words only.
@@ -10,7 +10,7 @@ import sys
 import time
 
 import install
-from stage import HERE, TEE, Bus, Client, Failed, Recording, environment
+from stage import HERE, TEE, Bus, Client, Failed, Recording, asked, environment, within
 
 STEPS = ["initialize", "new", "prompt", "tool", "permission", "two sessions", "cancel", "reload", "crash", "leave"]
 CLIENTS = ["python-tcp", "python-connect", "typescript-tcp", "typescript-connect"]
@@ -20,16 +20,16 @@ WORKER_LOST, UNKNOWN_SESSION = -32050, -32051
 class Play:
     def __init__(self, binary, run, agent, place, folder):
         self.agent, self.folder = agent, folder
-        self.cells = {name: {} for name in CLIENTS}
+        self.cells = {name: {} for name in ([CLIENTS[0], CLIENTS[-1]] if agent.few else CLIENTS)}
         """By client and step: ("ok" | "told" | "fail" | "-", detail)."""
         self.bus = Bus(binary, run, agent, place, folder)
         self.run, self.binary = run, binary
         self.clients, self.tees = [], []
 
     def perform(self, afterwards):
-        """All steps of the four clients, and what comes after they left; then the bus is stopped."""
+        """All steps of the clients, and what comes after they left; then the bus is stopped."""
         try:
-            for name in CLIENTS:
+            for name in list(self.cells):
                 self.clients.append(self.enter(name))
             self.each("initialize", self.initialize)
             self.each("new", self.new)
@@ -78,12 +78,12 @@ class Play:
             program = ["node", str(HERE / "client_typescript.mjs"), str(entry)]
         client = Client(name, [*program, *how], self.run, folder)
         client.cwd = folder / "work"
-        client.tag = f"TAG-{sdk}{way}"
+        client.tag = tag_of(self.agent, sdk + way)
         return client
 
     def each(self, step, does):
         """One step of every client, all at once."""
-        with concurrent.futures.ThreadPoolExecutor(len(CLIENTS)) as pool:
+        with concurrent.futures.ThreadPoolExecutor(len(self.clients)) as pool:
             for client, future in [(client, pool.submit(self.one, step, does, client)) for client in self.clients]:
                 self.cells[client.kind][step] = future.result()
 
@@ -136,15 +136,15 @@ class Play:
         for name, cell in self.cells.items():
             if len(used) != 1:
                 cell["two sessions"] = ("fail", f"{len(used)} workers served the sessions")
-            elif "cancel" not in self.agent.cannot and turns < len(CLIENTS):
+            elif "cancel" not in self.agent.cannot and not self.agent.whole and not self.agent.few and turns < len(CLIENTS):
                 cell["two sessions"] = ("fail", f"one after the other: {turns} changes of speaker")
             elif cell.get("two sessions", [""])[0] == "ok":
                 cell["two sessions"] = ("ok", f"{len(set(own))} sessions, {turns} changes of speaker")
 
     def cancel(self, client):
-        since = len(client.events)
+        since, asks = len(client.events), asked(self.run, client.tag)
         number = client.order("prompt", session=self.session_of(client), text=self.say(client, self.agent.endless))
-        client.sees(is_speech, since)
+        self.has_begun(client, since, asks)
         client.order("cancel", session=client.session)
         answer = client.answer(number, 30)
         expect(answer.get("ok", {}).get("stop") == "cancelled", f"the prompt was answered {answer}")
@@ -162,7 +162,7 @@ class Play:
             if fault:
                 raise fault
             number, since = turn_of(client, turns)
-            self.check_turn(client, client.answer(number), since, says_tag=True)
+            self.check_turn(client, client.answer(number, 120), since, says_tag=True)
             self.whole_turn(client, self.agent.plain)
 
         self.each("reload", goes_on)
@@ -202,9 +202,9 @@ class Play:
 
     def begin_turns(self, text):
         """A prompt of every client, under way: by client, (number of the order, events before it)."""
-        turns = {}
+        turns, asks = {}, {}
         for client in self.clients:
-            since = len(client.events)
+            since, asks[client.kind] = len(client.events), asked(self.run, client.tag)
             try:
                 session = self.session_of(client)
             except Failed:
@@ -213,12 +213,19 @@ class Play:
         for client in self.clients:
             try:
                 if client.kind in turns:
-                    client.sees(is_speech, turns[client.kind][1], 30)
+                    self.has_begun(client, turns[client.kind][1], asks[client.kind])
             except Failed:
                 pass  # Its turn's answer will say what went wrong.
         return turns
 
-    def whole_turn(self, client, text, says_tag=True, tag=None, seconds=90):
+    def has_begun(self, client, since, asks, seconds=120):
+        """Waits until a turn is under way: something was said, or at least asked of the model server."""
+        if self.agent.whole:
+            within(seconds, lambda: asked(self.run, client.tag) > asks, "the model server to be asked")
+        else:
+            client.sees(is_speech, since, seconds)
+
+    def whole_turn(self, client, text, says_tag=True, tag=None, seconds=120):
         """A prompt that must end well; what the client was told meanwhile."""
         since = len(client.events)
         number = client.order("prompt", session=self.session_of(client), text=self.say(client, text, tag))
@@ -255,6 +262,11 @@ class Play:
 def expect(is_so, otherwise):
     if not is_so:
         raise Failed(otherwise)
+
+
+def tag_of(agent, name):
+    """A word that no other question of the run has in it."""
+    return "TAG-" + "".join(letter for letter in agent.name + name if letter.isalnum())
 
 
 def turn_of(client, turns):

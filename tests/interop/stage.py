@@ -46,8 +46,13 @@ def left_behind(run):
     return found
 
 
+def asked(run, tag):
+    """How often the model server was asked the question of this tag."""
+    return (run / "model.log").read_text().splitlines().count(tag)
+
+
 class Model:
-    """The fake model server."""
+    """The fake model server, with the tag of each question in its log."""
 
     def __init__(self, run):
         command = [sys.executable, str(HERE / "fake_model.py")]
@@ -80,6 +85,8 @@ class Bus:
             "env": {**environment(run), "HOME": str(place.home), **agent.env(place)},
             "inherit_env": False,
         }
+        if agent.first:
+            subprocess.run(agent.first(), env=pool["env"], cwd=place.home, stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
         self.config = {
             "listen": ["tcp://127.0.0.1:0"],
             "default_pool": agent.name,

@@ -15,6 +15,7 @@ import install
 import one_shot
 import report
 import runner
+import runtimes
 import schema_check
 import second_version
 import servers
@@ -51,6 +52,7 @@ def main(arguments):
             for talk in talks:
                 talk.result()
         bridges.run_all(binary, run, model, outcome, [] if options.runner else [agent.name for agent in chosen])
+        runtimes.run_all(binary, run, outcome)
         is_part = options.only or options.servers or options.runner
         if not is_part:
             habits.run_all(binary, run, outcome)

@@ -3,8 +3,6 @@
 //! The agent is started as the user would start it: with the user's environment, no keys handled, nothing known of any
 //! vendor. What it says is shown on a terminal, as plain text, or as session envelopes.
 
-pub mod agents;
-
 mod ask;
 mod call;
 mod converse;
@@ -31,8 +29,8 @@ use std::time::Duration;
 use crate::connect::Bell;
 use crate::{Fault, Way};
 
-pub use agents::AgentCommand;
 pub use permission::Policy;
+pub use process::{AgentCommand, ITSELF};
 
 use converse::Runner;
 use hands::Hands;

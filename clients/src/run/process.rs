@@ -17,8 +17,6 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::agents::{AgentCommand, ITSELF};
-
 /// How much of what it said last on stderr is remembered.
 const LAST_WORDS_BYTES: usize = 4 << 10;
 /// Between two looks at something that the system does not tell about.
@@ -60,6 +58,25 @@ impl Guard {
         }
     }
 }
+
+/// How an agent is started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentCommand {
+    /// What the user calls it.
+    pub name: String,
+    pub program: String,
+    pub args: Vec<String>,
+}
+
+impl AgentCommand {
+    /// One without a name of its own.
+    pub fn new(program: String, args: Vec<String>) -> AgentCommand {
+        AgentCommand { name: program.clone(), program, args }
+    }
+}
+
+/// The program of the agents that come with this binary.
+pub const ITSELF: &str = "stdio-bus";
 
 pub(super) struct AgentProcess {
     child: Child,

@@ -25,6 +25,11 @@ pub struct Runtime {
     pub version: Vec<String>,
     /// Words in the answer to `version` of something that has the name and is not the CLI.
     pub stub: Option<String>,
+    /// Words that this CLI says to `version` or `--help`, where other programs have the same name.
+    pub known_by: Option<String>,
+    /// Nobody has seen it run with these arguments.
+    #[serde(default)]
+    pub unverified: bool,
     pub install: Option<String>,
     /// What a person does to log in.
     pub log_in: Option<String>,
@@ -160,6 +165,20 @@ impl Runtime {
     pub fn program(&self) -> Option<PathBuf> {
         let path = env::var_os("PATH").unwrap_or_default();
         self.binaries.iter().find_map(|name| find(name, env::split_paths(&path)))
+    }
+
+    /// The command with which a bus or a person runs it: itself where it speaks ACP, else the adapter.
+    pub fn command(&self) -> (String, Vec<String>) {
+        let Some(acp) = &self.acp else {
+            let adapter = ["agent", "cli", "--runtime", &self.id].map(str::to_owned);
+            return ("stdio-bus".to_owned(), adapter.to_vec());
+        };
+        let own = || {
+            let found = self.program()?;
+            Some(found.file_name()?.to_string_lossy().into_owned())
+        };
+        let program = acp.command.clone().or_else(own).unwrap_or_else(|| self.binaries[0].clone());
+        (program, acp.args.clone())
     }
 
     /// What to say when it is not there.

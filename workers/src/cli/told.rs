@@ -119,6 +119,11 @@ impl Told {
         self.introduced.contains_key(id) || self.hidden.contains(id)
     }
 
+    /// How a call was introduced.
+    pub(super) fn title(&self, id: &str) -> Option<&str> {
+        self.introduced.get(id).map(|tool| tool.title.as_str())
+    }
+
     /// A call that nothing is said of, because a plan or the like says it.
     pub(super) fn hides(&mut self, id: &str) {
         self.hidden.insert(id.to_owned());
@@ -201,8 +206,12 @@ impl Told {
         self.tokens = Some(self.tokens.unwrap_or_default().plus(tokens));
     }
 
-    /// For a CLI that counts the whole session: what is new since the last turn is this turn's.
+    /// For a CLI that counts the whole session: what is new since the last turn is this turn's. A turn that failed may
+    /// count nothing.
     pub(super) fn spent_in_total(&mut self, total: Tokens) {
+        if total == Tokens::default() {
+            return;
+        }
         self.spent(total.minus(self.total));
         self.total = total;
     }

@@ -1,4 +1,4 @@
-//! Which agent CLIs this machine has, asked of all of them at once.
+//! Which agent CLIs this machine has, asked of several at once.
 //!
 //! A program is only ever run with arguments of its row, with nothing to read, in a group of its own and for a limited
 //! time; what one of them does wrong is a word about that one. Knows nothing of terminals and of bus.json.
@@ -7,6 +7,7 @@ mod models;
 mod probe;
 
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -19,8 +20,8 @@ pub use models::Model;
 pub(crate) use models::{claude_models, listed, model};
 use probe::{Answer, ask};
 
-/// A cold start of node takes a few seconds.
-const LIMIT: Duration = Duration::from_secs(10);
+/// A cold start of node takes a few seconds, and many on a machine that has other things to do.
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// What is known of one runtime on this machine.
 #[derive(Serialize, Debug)]
@@ -35,8 +36,10 @@ pub struct Found {
     pub efforts: Vec<String>,
     /// Whether it speaks ACP itself.
     pub acp: bool,
-    /// `None`: it cannot be asked.
+    /// `None`: it cannot be asked, or only over ACP and was not.
     pub logged_in: Option<bool>,
+    /// Whether anybody has seen it run as the pool says.
+    pub verified: bool,
     /// The entry of bus.json with which it is used.
     pub pool: Option<Value>,
     /// Why it is not available.
@@ -48,12 +51,17 @@ pub struct Found {
 pub fn detect(rows: &[Runtime], with_models: bool, mut told: impl FnMut(usize)) -> Vec<Found> {
     let (sender, receiver) = mpsc::channel();
     let mut found: Vec<Option<Found>> = rows.iter().map(|_| None).collect();
+    let next = AtomicUsize::new(0);
+    // More would start so slowly on a small machine that they run out of time.
+    let at_once = thread::available_parallelism().map_or(4, |cores| 2 * cores.get()).clamp(4, 16);
     thread::scope(|scope| {
-        for (at, row) in rows.iter().enumerate() {
-            let sender = sender.clone();
+        for _ in 0..at_once {
+            let (sender, next) = (sender.clone(), &next);
             scope.spawn(move || {
-                // The receiver waits until all have spoken.
-                let _ = sender.send((at, look(row, with_models)));
+                while let Some((at, row)) = take(rows, next) {
+                    // The receiver waits until all have spoken.
+                    let _ = sender.send((at, look(row, with_models)));
+                }
             });
         }
         drop(sender);
@@ -63,6 +71,11 @@ pub fn detect(rows: &[Runtime], with_models: bool, mut told: impl FnMut(usize)) 
         }
     });
     found.into_iter().map(|one| one.expect("each has spoken")).collect()
+}
+
+fn take<'a>(rows: &'a [Runtime], next: &AtomicUsize) -> Option<(usize, &'a Runtime)> {
+    let at = next.fetch_add(1, Ordering::Relaxed);
+    rows.get(at).map(|row| (at, row))
 }
 
 fn look(row: &Runtime, with_models: bool) -> Found {
@@ -76,6 +89,7 @@ fn look(row: &Runtime, with_models: bool) -> Found {
         efforts: row.efforts.clone(),
         acp: row.acp.is_some(),
         logged_in: None,
+        verified: !row.unverified,
         pool: None,
         reason: None,
     };
@@ -85,18 +99,21 @@ fn look(row: &Runtime, with_models: bool) -> Found {
     };
     found.path = Some(program.display().to_string());
     let answer = ask(&program, &row.version, "", LIMIT);
-    if let Err(reason) = judge(row, &answer) {
+    if let Err(reason) = judge(row, &answer).and_then(|()| recognise(row, &program, &answer)) {
         found.reason = Some(reason);
         return found;
     }
     found.available = true;
-    found.version = version(&answer.stdout);
-    found.pool = Some(pool(row, &program));
+    found.version = version(&answer);
+    let (command, args) = row.command();
+    found.pool = Some(json!({ "id": row.id, "command": command, "args": args }));
     if let Some(args) = &row.login {
         found.logged_in = ask(&program, args, "", LIMIT).exit_code.map(|code| code == 0);
     }
     if with_models {
-        found.models = models::of(row, &program);
+        let heard = models::of(row, &program);
+        found.models = heard.models;
+        found.logged_in = found.logged_in.or(heard.logged_in);
     }
     found
 }
@@ -117,29 +134,36 @@ fn judge(row: &Runtime, answer: &Answer) -> Result<(), String> {
     Ok(())
 }
 
-/// The first three numbers with dots between them; else the first line that is short.
-fn version(stdout: &str) -> Option<String> {
-    let is_part = |c: char| c.is_ascii_digit() || c == '.';
-    let numbers = stdout.split(|c: char| !is_part(c)).find(|word| {
-        let parts: Vec<&str> = word.split('.').collect();
-        parts.len() >= 3 && parts.iter().all(|part| !part.is_empty())
-    });
-    let line = || stdout.lines().map(str::trim).find(|line| !line.is_empty() && line.len() <= 40);
-    let clean = |text: &str| text.chars().filter(|c| !c.is_control()).collect();
-    numbers.or_else(line).map(clean)
+/// Whether this is the CLI, or another program of that name.
+fn recognise(row: &Runtime, program: &Path, answer: &Answer) -> Result<(), String> {
+    let Some(words) = &row.known_by else { return Ok(()) };
+    let says = |answer: &Answer| answer.all().to_lowercase().contains(&words.to_lowercase());
+    if says(answer) {
+        return Ok(());
+    }
+    let help = ask(program, &["--help".to_owned()], "", LIMIT);
+    if says(&help) {
+        return Ok(());
+    }
+    if help.exit_code.is_none() {
+        return Err(format!("it did not say what it is within {} s", LIMIT.as_secs()));
+    }
+    Err(format!("this is another program: neither its version nor its help says \"{words}\""))
 }
 
-/// ACP of its own is better than any adapter.
-fn pool(row: &Runtime, program: &Path) -> Value {
-    let name = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    match &row.acp {
-        Some(acp) => {
-            json!({ "id": row.id, "command": acp.command.as_ref().unwrap_or(&name), "args": acp.args })
-        }
-        None => {
-            json!({ "id": row.id, "command": "stdio-bus", "args": ["agent", "cli", "--runtime", row.id] })
-        }
-    }
+/// The first three numbers with dots between them, wherever it says them; else the first line that is short.
+fn version(answer: &Answer) -> Option<String> {
+    let is_part = |c: char| c.is_ascii_digit() || c == '.';
+    let numbers = |said: &str| {
+        let words = said.split(|c: char| !is_part(c)).map(|word| word.trim_matches('.'));
+        let is_version = |word: &&str| word.split('.').count() >= 3 && !word.contains("..");
+        words.filter(is_version).map(ToOwned::to_owned).next()
+    };
+    let line = || {
+        let line = answer.stdout.lines().map(str::trim).find(|line| !line.is_empty() && line.len() <= 40)?;
+        Some(line.chars().filter(|c| !c.is_control()).collect())
+    };
+    numbers(&answer.all()).or_else(line)
 }
 
 #[cfg(test)]
@@ -152,11 +176,13 @@ mod tests {
             ("2.1.325 (Claude Code)\n", Some("2.1.325")),
             ("codex-cli 0.166.0\n", Some("0.166.0")),
             ("v1.2.3-beta.1", Some("1.2.3")),
+            ("Agent CLI 1.0.102.\n", Some("1.0.102")),
             ("tool 7\n", Some("tool 7")),
             ("", None),
             ("..\n", Some("..")),
         ] {
-            assert_eq!(version(said).as_deref(), expected, "{said}");
+            let answer = Answer { stdout: said.to_owned(), ..Answer::default() };
+            assert_eq!(version(&answer).as_deref(), expected, "{said}");
         }
     }
 }

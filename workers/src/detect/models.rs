@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 use super::probe::{ask, end, reads, start};
 use crate::cli::runtimes::{Acp, ModelsProbe, ModelsShape, Runtime};
 
-const LIMIT: Duration = Duration::from_secs(15);
+const LIMIT: Duration = Duration::from_secs(30);
+/// What ACP has for it.
+const LOGIN_REQUIRED: i64 = -32000;
 const MODELS: usize = 500;
 const ID_CHARS: usize = 128;
 
@@ -25,13 +27,22 @@ pub struct Model {
     pub efforts: Vec<String>,
 }
 
-pub(super) fn of(row: &Runtime, program: &Path) -> Option<Vec<Model>> {
-    let models = match (&row.models, &row.acp) {
-        (Some(_), _) => listed(row, program),
-        (None, Some(acp)) if acp.command.is_none() => over_acp(acp, program, &row.id)?,
-        _ => return None,
+/// What a CLI says of itself when it is asked for its models.
+#[derive(Default)]
+pub(super) struct Heard {
+    pub(super) models: Option<Vec<Model>>,
+    /// Known only where it opened a session, or said that it wants a login first.
+    pub(super) logged_in: Option<bool>,
+}
+
+pub(super) fn of(row: &Runtime, program: &Path) -> Heard {
+    let mut heard = match (&row.models, &row.acp) {
+        (Some(_), _) => Heard { models: Some(listed(row, program)), logged_in: None },
+        (None, Some(acp)) if acp.command.is_none() => over_acp(acp, program, &row.id).unwrap_or_default(),
+        _ => Heard::default(),
     };
-    Some(models).filter(|models| !models.is_empty())
+    heard.models = heard.models.filter(|models| !models.is_empty());
+    heard
 }
 
 /// Those of its own list, if it has one.
@@ -69,11 +80,11 @@ pub(crate) fn claude_models(list: &Value) -> Vec<Model> {
 }
 
 /// Asks with a session that nothing is said in, in an empty folder.
-fn over_acp(acp: &Acp, program: &Path, id: &str) -> Option<Vec<Model>> {
+fn over_acp(acp: &Acp, program: &Path, id: &str) -> Option<Heard> {
     let folder = env::temp_dir().join(format!("stdio-bus-detect-{}-{id}", process::id()));
     fs::create_dir_all(&folder).ok()?;
     let until = Instant::now() + LIMIT;
-    let models = start(program, &acp.args, Some(&folder)).ok().and_then(|mut child| {
+    let heard = start(program, &acp.args, Some(&folder)).ok().and_then(|mut child| {
         let mut stdin = child.stdin.take()?;
         let stdout = reads(child.stdout.take());
         // Held, so that what it says there does not fill the pipe.
@@ -87,10 +98,16 @@ fn over_acp(acp: &Acp, program: &Path, id: &str) -> Option<Vec<Model>> {
         let answer = answer_of_two(&stdout, until);
         drop(stdin);
         end(child, Instant::now() + Duration::from_secs(2));
-        Some(offered(&answer?["result"]))
+        let answer = answer?;
+        let logged_in = match (&answer["result"], &answer["error"]["code"]) {
+            (Value::Object(_), _) => Some(true),
+            (_, code) if *code == LOGIN_REQUIRED => Some(false),
+            _ => None,
+        };
+        Some(Heard { models: Some(offered(&answer["result"])), logged_in })
     });
     let _ = fs::remove_dir_all(&folder);
-    models
+    heard
 }
 
 fn answer_of_two(stdout: &Receiver<Vec<u8>>, until: Instant) -> Option<Value> {

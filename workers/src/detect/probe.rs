@@ -17,7 +17,7 @@ const SAID_BYTES: u64 = 4 << 20;
 #[derive(Default)]
 pub(super) struct Answer {
     pub(super) stdout: String,
-    stderr: String,
+    pub(super) stderr: String,
     /// `None`: it was ended, by us or by a signal.
     pub(super) exit_code: Option<i32>,
     pub(super) not_started: Option<String>,

@@ -191,6 +191,9 @@ impl Claude {
                 self.tool_use(id, name, &block["input"], parent, told);
                 continue;
             }
+            // Qwen has new names for all wholes of a message but the first.
+            let was_streamed = parent.is_some() || self.streamed.contains_key(&(id.to_owned(), kind));
+            let id = if was_streamed { id } else { &self.message };
             let is_told = self.streamed.get_mut(&(id.to_owned(), kind)).filter(|left| **left > 0);
             match is_told {
                 Some(left) => *left -= 1,
@@ -226,16 +229,20 @@ impl Claude {
             let subject = text(input, &["subject", "description"]).unwrap_or_default();
             let task = Task { call: call.to_owned(), id: None, subject, status: "pending".to_owned() };
             self.tasks.push(task);
-        } else {
-            let wanted = text(input, &["taskId", "task_id", "id"]);
-            let Some(task) = self.tasks.iter_mut().find(|task| task.id.is_some() && task.id == wanted) else {
-                return;
-            };
-            if let Some(status) = text(input, &["status"]) {
-                task.status = status;
-            }
-            self.tasks.retain(|task| task.status != "deleted");
+            return;
         }
+        let wanted = text(input, &["taskId", "task_id", "id"]);
+        let Some(task) = self.tasks.iter_mut().find(|task| task.id.is_some() && task.id == wanted) else {
+            return;
+        };
+        if let Some(status) = text(input, &["status"]) {
+            task.status = status;
+        }
+        self.tasks.retain(|task| task.status != "deleted");
+        self.tell_tasks(told);
+    }
+
+    fn tell_tasks(&self, told: &mut Told) {
         let shown = |task: &Task| json!({ "content": task.subject, "status": task.status });
         told.plan(plan(&Value::Array(self.tasks.iter().map(shown).collect())));
     }
@@ -247,10 +254,16 @@ impl Claude {
             else {
                 continue;
             };
-            if let Some(task) = self.tasks.iter_mut().find(|task| task.call == id) {
-                task.id = text(&more["task"], &["id"]);
-            }
             let is_good = block["is_error"] != true;
+            if let Some(at) = self.tasks.iter().position(|task| task.call == id) {
+                // It is a task once it has been made one.
+                if is_good {
+                    self.tasks[at].id = text(&more["task"], &["id"]);
+                    self.tell_tasks(told);
+                } else {
+                    self.tasks.remove(at);
+                }
+            }
             // The whole file before and after is better than what the call said it would do.
             let whole = |old: &str, new: &str, path: &str| Edit {
                 path: path.to_owned(),
@@ -276,13 +289,19 @@ impl Claude {
     fn result(&mut self, event: &Value, told: &mut Told) {
         told.session_is(&event["session_id"]);
         let usage = &event["usage"];
-        told.spent(Tokens {
+        let cached_read = count(usage, "cache_read_input_tokens");
+        let tokens = Tokens {
             input: count(usage, "input_tokens"),
             output: count(usage, "output_tokens"),
-            cached_read: count(usage, "cache_read_input_tokens"),
+            cached_read,
             cached_write: count(usage, "cache_creation_input_tokens"),
             thought: count(&usage["output_tokens_details"], "thinking_tokens"),
-        });
+        };
+        // Qwen, which alone has a total, counts the whole session, and what was cached as input too.
+        match usage["total_tokens"].is_number() {
+            true => told.spent_in_total(Tokens { input: tokens.input.saturating_sub(cached_read), ..tokens }),
+            false => told.spent(tokens),
+        }
         let models = event["modelUsage"].as_object();
         let sizes =
             models.into_iter().flat_map(|models| models.values()).map(|model| count(model, "contextWindow"));

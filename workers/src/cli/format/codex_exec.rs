@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::path::Path;
 
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Value, json};
@@ -20,8 +21,8 @@ pub(in crate::cli) struct CodexExec {
     /// Bytes of a reasoning or message that were told, by its id.
     told_bytes: HashMap<String, usize>,
     has_spoken: bool,
-    /// Files before they are changed, by item and path. `None`: there was none.
-    before: HashMap<(String, String), Option<String>>,
+    /// Files before they are changed, by item and path.
+    before: HashMap<(String, String), File>,
     fault: Option<String>,
 }
 
@@ -99,6 +100,10 @@ impl CodexExec {
                 let title = text(item, &["query"]).filter(|query| !query.is_empty());
                 let tool = Tool::new("web_search", &json!({ "query": item["query"] }));
                 let tool = tool.titled(title.as_deref().unwrap_or("web search"));
+                // What it looks for may only be known at the end.
+                if title.is_some() && told.title(id).is_some_and(|before| before != tool.title) {
+                    told.call_begins(id, tool.clone(), None);
+                }
                 call(id, tool, is_done.then(|| (true, String::new())), told);
             }
             "todo_list" => told.plan(todo_list(&item["items"])),
@@ -131,8 +136,8 @@ impl CodexExec {
         if !is_done {
             for path in &paths {
                 let key = (id.to_owned(), (*path).to_owned());
-                let text = file(&told.cwd.join(path));
-                self.before.entry(key).or_insert(text);
+                let file = File::read(&told.cwd.join(path));
+                self.before.entry(key).or_insert(file);
             }
             return told.call_begins(id, tool, None);
         }
@@ -140,8 +145,13 @@ impl CodexExec {
         let mut content = Vec::new();
         for path in paths.iter().filter(|_| is_good) {
             // Without a look before it, nothing can be said of what has changed.
-            let Some(old) = self.before.remove(&(id.to_owned(), (*path).to_owned())) else { continue };
-            let new = file(&told.cwd.join(path)).unwrap_or_default();
+            let old = self.before.remove(&(id.to_owned(), (*path).to_owned()));
+            let (old, new) = match (old, File::read(&told.cwd.join(path))) {
+                (Some(File::Text(old)), File::Text(new)) => (Some(old), new),
+                (Some(File::Absent), File::Text(new)) => (None, new),
+                (Some(File::Text(old)), File::Absent) => (Some(old), String::new()),
+                _ => continue,
+            };
             content.push(Edit { path: (*path).to_owned(), old, new }.shown(&told.cwd));
         }
         if !told.knows(id) {
@@ -200,10 +210,20 @@ fn todo_list(items: &Value) -> Vec<acp::PlanEntry> {
     plan(&Value::Array(items.as_array().into_iter().flatten().map(todo).collect()))
 }
 
-fn file(path: &std::path::Path) -> Option<String> {
-    let found = fs::metadata(path).ok()?;
-    if !found.is_file() || found.len() > FILE_BYTES {
-        return None;
+/// What stands at a path.
+enum File {
+    Absent,
+    Text(String),
+    /// Too large to be shown, or no text.
+    Other,
+}
+
+impl File {
+    fn read(path: &Path) -> File {
+        let Ok(found) = fs::metadata(path) else { return File::Absent };
+        if !found.is_file() || found.len() > FILE_BYTES {
+            return File::Other;
+        }
+        fs::read_to_string(path).map_or(File::Other, File::Text)
     }
-    fs::read_to_string(path).ok()
 }

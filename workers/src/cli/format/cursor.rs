@@ -72,7 +72,9 @@ fn tool_call(event: &Value, told: &mut Told) {
     if event["subtype"] == "completed" {
         let result = &call["result"];
         let good = &result["success"];
-        let is_good = !good.is_null() && count(good, "exitCode") == 0;
+        // One that it has no name for has no result.
+        let is_good =
+            result["error"].is_null() && result["rejected"].is_null() && count(good, "exitCode") == 0;
         let said = text(good, &["stdout", "content"])
             .filter(|said| !said.is_empty())
             .or_else(|| text(good, &["stderr"]))

@@ -31,17 +31,22 @@ impl Format for Gemini {
             "tool_result" => {
                 let id = event["tool_id"].as_str().unwrap_or_default();
                 let is_good = event["status"] != "error";
-                let said = text(event, &["output"]).or_else(|| text(&event["error"], &["message"]));
+                // The error is more exact than what the model is told of it.
+                let said = text(&event["error"], &["message"]).or_else(|| text(event, &["output"]));
                 told.call_ends(id, is_good, &said.unwrap_or_default(), event.get("output").cloned());
             }
             "result" => {
                 let stats = &event["stats"];
+                let (input, output) = (count(stats, "input_tokens"), count(stats, "output_tokens"));
                 let cached = count(stats, "cached");
+                // What the total has beyond both was thought.
+                let thought = count(stats, "total_tokens").saturating_sub(input + output);
                 told.spent(Tokens {
-                    input: count(stats, "input_tokens").saturating_sub(cached),
-                    output: count(stats, "output_tokens"),
+                    input: input.saturating_sub(cached),
+                    output: output + thought,
                     cached_read: cached,
-                    ..Tokens::default()
+                    cached_write: 0,
+                    thought,
                 });
                 if event["status"] == "success" {
                     return told.stops(acp::StopReason::EndTurn);

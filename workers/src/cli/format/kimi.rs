@@ -28,9 +28,8 @@ impl Format for Kimi {
             }
             ("tool", _) => {
                 let said = words(&event["content"]);
-                // There is no flag for a failure.
-                let is_good = !said.contains("Command failed with exit code");
-                told.call_ends(event["tool_call_id"].as_str().unwrap_or_default(), is_good, &said, None);
+                let id = event["tool_call_id"].as_str().unwrap_or_default();
+                told.call_ends(id, !is_failure(&said), &said, None);
             }
             ("meta", "session.resume_hint") => {
                 told.session_is(&event["session_id"]);
@@ -40,6 +39,15 @@ impl Format for Kimi {
             _ => told.unknown += 1,
         }
     }
+}
+
+/// There is no flag for it, so it is known by the words: those of a command, of a name that no tool has, of a path
+/// with nothing there, and of a turn that was cut.
+fn is_failure(said: &str) -> bool {
+    said.contains("Command failed with exit code")
+        || (said.starts_with("Tool \"") && said.ends_with("\" not found"))
+        || (said.starts_with("\"/") && said.ends_with("\" does not exist."))
+        || said == "Session closed"
 }
 
 fn begin(call: &Value, told: &mut Told) {

@@ -8,6 +8,8 @@ mod codex_exec;
 mod cursor;
 mod gemini;
 mod kimi;
+#[cfg(test)]
+mod official_tests;
 mod opencode;
 mod plain;
 #[cfg(test)]
@@ -72,13 +74,14 @@ pub(super) fn is_auth(message: &str) -> bool {
     SIGNS.iter().any(|sign| said.contains(sign))
 }
 
-/// A message that is itself JSON, as some are: what it says inside.
+/// A message that is itself JSON, as some are, or has a wrapper around it: what it says inside.
 pub(super) fn inner_message(message: &str) -> String {
-    let start = message.find('{').unwrap_or(message.len());
-    let inner = message[start..].trim_end_matches(']');
-    match serde_json::from_str::<Value>(inner) {
-        Ok(value) => value["error"]["message"].as_str().unwrap_or(message).to_owned(),
-        Err(_) => message.to_owned(),
+    let bare =
+        message.strip_prefix("[API Error: ").and_then(|rest| rest.strip_suffix(']')).unwrap_or(message);
+    let start = bare.find('{').unwrap_or(bare.len());
+    match serde_json::from_str::<Value>(&bare[start..]) {
+        Ok(value) => value["error"]["message"].as_str().unwrap_or(bare).to_owned(),
+        Err(_) => bare.to_owned(),
     }
 }
 

@@ -10,6 +10,8 @@ use crate::cli::tool::{Edit, Tool, is_plan, plan, text};
 #[derive(Default)]
 pub(in crate::cli) struct Opencode {
     has_spoken: bool,
+    /// A step that has begun and not ended.
+    is_in_step: bool,
     cost_usd: f64,
 }
 
@@ -18,7 +20,11 @@ impl Format for Opencode {
         told.session_is(&event["sessionID"]);
         let part = &event["part"];
         match event["type"].as_str().unwrap_or_default() {
-            "step_start" => {}
+            "step_start" => {
+                self.is_in_step = true;
+                // What was taken for the last step was not.
+                told.end = None;
+            }
             "text" => {
                 if std::mem::replace(&mut self.has_spoken, true) {
                     told.text("\n\n");
@@ -43,8 +49,8 @@ impl Format for Opencode {
     }
 
     fn ends(&mut self, exit_code: Option<i32>, told: &mut Told) {
-        // A good end without a last step is that of a turn that said nothing.
-        if exit_code == Some(0) && told.end.is_none() && told.session.is_some() {
+        // The loop may also end after tools, where a person has refused one.
+        if exit_code == Some(0) && told.end.is_none() && told.session.is_some() && !self.is_in_step {
             told.stops(acp::StopReason::EndTurn);
         }
     }
@@ -52,10 +58,11 @@ impl Format for Opencode {
 
 impl Opencode {
     fn step_finish(&mut self, part: &Value, told: &mut Told) {
+        self.is_in_step = false;
         let tokens = &part["tokens"];
         told.spent(Tokens {
             input: count(tokens, "input"),
-            output: count(tokens, "output"),
+            output: count(tokens, "output") + count(tokens, "reasoning"),
             cached_read: count(&tokens["cache"], "read"),
             cached_write: count(&tokens["cache"], "write"),
             thought: count(tokens, "reasoning"),
@@ -80,6 +87,8 @@ fn tool_use(part: &Value, told: &mut Told) {
         told.hides(id);
         return told.plan(plan(&state["input"]["todos"]));
     }
+    let is_unknown = name == "invalid";
+    let name = state["input"]["tool"].as_str().filter(|_| is_unknown).unwrap_or(name);
     let mut tool = Tool::new(name, &state["input"]);
     let metadata = &state["metadata"];
     let changed = &metadata["filediff"];
@@ -88,8 +97,7 @@ fn tool_use(part: &Value, told: &mut Told) {
             vec![Edit { path: path.0.clone(), old: text(changed, &["before"]), new: new.to_owned() }];
     }
     told.call_begins(id, tool, None);
-    let has_failed =
-        state["status"] == "error" || name == "invalid" || metadata["exit"].as_i64().unwrap_or(0) != 0;
+    let has_failed = state["status"] == "error" || is_unknown || metadata["exit"].as_i64().unwrap_or(0) != 0;
     let said = text(state, &["output", "error"]).unwrap_or_default();
     told.call_ends(id, !has_failed, &said, state.get("output").cloned());
 }

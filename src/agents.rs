@@ -1,0 +1,47 @@
+//! Agents that `run` knows by name: those of the table of runtimes, and those that come with this binary.
+
+use clients::run::{AgentCommand, ITSELF};
+use workers::cli::runtimes;
+
+/// Agents of this binary that need no CLI.
+const OWN: [&str; 2] = ["echo", "openai"];
+
+/// The agent of this name. A name that is not known is itself a command. Fails if the user's own rows are not good.
+pub(crate) fn find(name: &str) -> Result<AgentCommand, String> {
+    if OWN.contains(&name) {
+        return Ok(named(name, (ITSELF.to_owned(), vec!["agent".to_owned(), name.to_owned()])));
+    }
+    let rows = runtimes::all()?;
+    let row = rows.iter().find(|row| row.id == name);
+    let row = row.or_else(|| rows.iter().find(|row| row.binaries.iter().any(|binary| binary == name)));
+    Ok(match row {
+        Some(row) => named(name, row.command()),
+        None => AgentCommand::new(name.to_owned(), Vec::new()),
+    })
+}
+
+fn named(name: &str, (program, args): (String, Vec<String>)) -> AgentCommand {
+    AgentCommand { name: name.to_owned(), program, args }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(name: &str) -> String {
+        let agent = find(name).unwrap();
+        assert_eq!(agent.name, name);
+        format!("{} {}", agent.program, agent.args.join(" "))
+    }
+
+    #[test]
+    fn a_known_name_is_its_command_and_any_other_is_one_itself() {
+        assert_eq!(line("gemini"), "gemini --acp");
+        assert_eq!(line("hermes"), "hermes acp --accept-hooks");
+        assert_eq!(line("vibe"), "vibe-acp ");
+        assert_eq!(line("claude"), "stdio-bus agent cli --runtime claude");
+        assert_eq!(line("echo"), "stdio-bus agent echo");
+        assert_eq!(line("traecli"), "traecli acp serve");
+        assert_eq!(line("./my agent"), "./my agent ");
+    }
+}
