@@ -78,8 +78,8 @@ fn member(line: &[u8], object: Option<Span>, key: &[u8]) -> Option<Span> {
     found
 }
 
-/// Each element, or key with its quotes and value, of a value that was validated before. Does nothing if it does not begin
-/// with this bracket.
+/// Each element, or key with its quotes and value, of a value that was validated before. Does nothing if it does not
+/// begin with this bracket.
 fn for_each_in(line: &[u8], value: Span, bracket: u8, mut each: impl FnMut(&[u8], Span)) {
     // Cut at its end, so that what follows it in the line is not looked at.
     let mut reader = Reader::new(&line[..value.end as usize]);
