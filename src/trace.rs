@@ -12,7 +12,7 @@ use clients::connect::Bell;
 use clients::trace::{Filter, Lines, Viewable, follow};
 
 use crate::place::BusArgs;
-use crate::print::complain;
+use crate::print::tell;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,7 +48,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> ExitCode {
     match trace(args) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(fault) => complain(&fault, fault.exit_code()),
+        Err(fault) => tell(&fault),
     }
 }
 

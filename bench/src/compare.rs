@@ -8,27 +8,19 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::args::{Measured, Turns};
 use crate::case::{CASES, Case, Goal};
 use crate::docs;
 use crate::load::drive;
 use crate::outcome::{Faults, Outcome};
 use crate::peer::{Peer, has_socat, parse_other};
 use crate::print::{Progress, answer, complain};
-use crate::run::parse_seconds;
-use crate::stage::beside_us;
 use crate::table::{Row, Table};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How often each load is measured on each peer
-    #[arg(long, value_name = "R", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
-    /// How long each measurement takes, and half as long before it to warm up
-    #[arg(long, value_name = "SEC", default_value = "1", value_parser = parse_seconds)]
-    seconds: Duration,
-    /// The binary of the bus [default: beside this one, else in PATH]
-    #[arg(long, value_name = "PATH")]
-    bus: Option<PathBuf>,
+    #[command(flatten)]
+    turns: Turns,
     /// Another proxy to measure: a command that listens on 127.0.0.1:{port} and runs {agent} behind it
     #[arg(long = "peer", value_name = "NAME=CMD", value_parser = parse_other)]
     others: Vec<Peer>,
@@ -38,13 +30,12 @@ pub(crate) struct Args {
     /// Write the table into PERFORMANCE.md of this folder, and plots beside it
     #[arg(long, value_name = "DIR", conflicts_with = "only")]
     docs: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    measured: Measured,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let stdio_bus = args.bus.clone().unwrap_or_else(beside_us);
+    let stdio_bus = args.measured.stdio_bus();
     let mut peers = vec![Peer::Direct, Peer::Socat];
     peers.retain(|peer| *peer != Peer::Socat || has_socat());
     peers.push(Peer::Bus);
@@ -58,7 +49,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     if rows.is_empty() {
         return complain("no load has such a name", 2);
     }
-    let mut table = Table { peers, rows, seconds: args.seconds };
+    let mut table = Table { peers, rows, seconds: args.turns.seconds };
     if let Err((there, error)) = measure_all(&mut table, args, &stdio_bus) {
         return complain(format_args!("{there}: {error}"), 1);
     }
@@ -69,7 +60,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             outcomes.iter().for_each(|outcome| faults.add(&outcome.faults, &there));
         }
     }
-    let printed = match args.json {
+    let printed = match args.measured.json {
         true => answer(&format!("{}\n", table.to_json())),
         false => answer(&(table.text() + &faults.describe())),
     };
@@ -83,12 +74,13 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn measure_all(table: &mut Table, args: &Args, stdio_bus: &Path) -> Result<(), (String, io::Error)> {
-    for round in 1..=args.rounds {
+    for round in 1..=args.turns.rounds {
         for row in &mut table.rows {
             for (peer, outcomes) in table.peers.iter().zip(&mut row.outcomes) {
                 let there = format!("{}, {}", row.case.name(), peer.name());
-                let progress = Progress::on_stderr(format!("round {round} of {}, {there}", args.rounds));
-                let outcome = measure(peer, &row.case, args.seconds, stdio_bus, progress);
+                let progress =
+                    Progress::on_stderr(format!("round {round} of {}, {there}", args.turns.rounds));
+                let outcome = measure(peer, &row.case, args.turns.seconds, stdio_bus, progress);
                 outcomes.push(outcome.map_err(|error| (there, error))?);
             }
         }

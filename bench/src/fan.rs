@@ -13,14 +13,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::args::{Measured, Turns};
 use crate::bounds::raise_open_files;
 use crate::docs;
 use crate::goal::Sheet;
 use crate::load::{Load, drive};
 use crate::plot::{Line, Plot};
 use crate::print::{Progress, complain};
-use crate::run::parse_seconds;
-use crate::stage::{Bus, beside_us, echo};
+use crate::stage::{Bus, echo};
 use crate::talk::{Socket, Talk};
 
 /// In flight, of 200 bytes.
@@ -31,21 +31,13 @@ const PARK_AT_ONCE: usize = 1000;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How often each size is measured
-    #[arg(long, value_name = "R", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
-    /// How long each measurement takes, and half as long before it to warm up
-    #[arg(long, value_name = "SEC", default_value = "1", value_parser = parse_seconds)]
-    seconds: Duration,
-    /// The binary of the bus [default: beside this one, else in PATH]
-    #[arg(long, value_name = "PATH")]
-    bus: Option<PathBuf>,
+    #[command(flatten)]
+    turns: Turns,
     /// Write the table into PERFORMANCE.md of this folder, and a plot beside it
     #[arg(long, value_name = "DIR")]
     docs: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    measured: Measured,
 }
 
 /// What there is more and more of.
@@ -69,7 +61,7 @@ const AXES: [Axis; 3] = [
 ];
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let stdio_bus = args.bus.clone().unwrap_or_else(beside_us);
+    let stdio_bus = args.measured.stdio_bus();
     if let Err(error) = raise_open_files() {
         return complain(format_args!("cannot open as many files as are needed: {error}"), 1);
     }
@@ -88,7 +80,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
     let written = args.docs.as_deref().map_or(Ok(()), |folder| write_docs(folder, lines));
     match written {
-        Ok(()) => sheet.finish(args.json),
+        Ok(()) => sheet.finish(args.measured.json),
         Err(error) => complain(format_args!("cannot write the documentation: {error}"), 1),
     }
 }
@@ -102,10 +94,11 @@ fn measure(axis: &Axis, args: &Args, stdio_bus: &Path) -> io::Result<Vec<(f64, f
         buses.push((bus, idle));
     }
     let mut least = vec![f64::INFINITY; buses.len()];
-    for round in 1..=args.rounds {
+    for round in 1..=args.turns.rounds {
         for (index, (bus, _)) in buses.iter().enumerate() {
-            let label = format!("round {round} of {}, {} {}", args.rounds, axis.sizes[index], axis.name);
-            let load = Load::closed(WINDOW, 200, args.seconds / 2, args.seconds);
+            let label =
+                format!("round {round} of {}, {} {}", args.turns.rounds, axis.sizes[index], axis.name);
+            let load = Load::closed(WINDOW, 200, args.turns.seconds / 2, args.turns.seconds);
             let wires = vec![bus.door().connect()?];
             let outcome = drive(wires, &load, Some(bus.pid()), Progress::on_stderr(label))?;
             if outcome.faults.any() {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,11 +12,12 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::args::Measured;
 use crate::bounds::raise_open_files;
 use crate::cost;
 use crate::goal::Sheet;
 use crate::print::complain;
-use crate::stage::{Bus, beside_us, echo};
+use crate::stage::{Bus, echo};
 use crate::table::median;
 use crate::wire::Target;
 
@@ -29,16 +30,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The binary of the bus [default: beside this one, else in PATH]
-    #[arg(long, value_name = "PATH")]
-    bus: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    measured: Measured,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let stdio_bus = args.bus.clone().unwrap_or_else(beside_us);
+    let stdio_bus = args.measured.stdio_bus();
     let mut sheet = Sheet::default();
     if let Err(error) = raise_open_files() {
         return complain(format_args!("cannot open as many files as are needed: {error}"), 1);
@@ -48,7 +45,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             sheet.judge("idle", error, "it can be tried", false);
         }
     }
-    sheet.finish(args.json)
+    sheet.finish(args.measured.json)
 }
 
 fn config() -> Value {

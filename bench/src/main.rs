@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod acp;
+mod args;
 mod bounds;
 mod case;
 mod chance;

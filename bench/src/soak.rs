@@ -1,15 +1,15 @@
 //! `soak`: chaos for as long as one likes, in rounds: does the bus hold more after each than after the one before?
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use crate::args::Measured;
 use crate::chaos::{Round, Soaked};
 use crate::goal::{Sheet, mebibytes};
 use crate::print::complain;
 use crate::run::parse_seconds;
-use crate::stage;
 
 /// Of one hour, once it is warm.
 const SLOPE_BYTES: f64 = (1 << 20) as f64;
@@ -26,19 +26,15 @@ pub(crate) struct Args {
     /// What is killed and which trick is played follows from this
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// The binary of the bus [default: beside this one, else in PATH]
-    #[arg(long, value_name = "PATH")]
-    bus: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    measured: Measured,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let stdio_bus = args.bus.clone().unwrap_or_else(stage::beside_us);
+    let stdio_bus = args.measured.stdio_bus();
     let mut sheet = Sheet::default();
     match soak(&stdio_bus, args.seconds, args.seed, &mut sheet) {
-        Ok(()) => sheet.finish(args.json),
+        Ok(()) => sheet.finish(args.measured.json),
         Err(error) => complain(format_args!("soak: {error}"), 1),
     }
 }

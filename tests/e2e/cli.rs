@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Bus, Client, initialize, one_pool, request, run, session_of};
+use crate::harness::{Bus, initialize, one_pool, request, run, session_of};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -24,28 +24,6 @@ fn stderr(out: &std::process::Output) -> String {
     String::from_utf8_lossy(&out.stderr).into_owned()
 }
 
-/// The chunks of an echoed turn, up to its end.
-fn turn(client: &mut Client, id: u32, session: &str, text: &str) -> String {
-    let prompt = json!({ "sessionId": session, "prompt": [{ "type": "text", "text": text }] });
-    client.sends(&request(id, "session/prompt", prompt));
-    let mut said = String::new();
-    loop {
-        let message = client.hears();
-        if message["id"] == id && message.get("method").is_none() {
-            assert_eq!(message["result"]["stopReason"], "end_turn", "{message}");
-            return said;
-        }
-        assert_eq!(message["params"]["sessionId"], session, "{message}");
-        if message["method"] == "session/request_permission" {
-            let option = &message["params"]["options"][0]["optionId"];
-            client.answers(&message, json!({ "outcome": { "outcome": "selected", "optionId": option } }));
-        }
-        if message["params"]["update"]["sessionUpdate"] == "agent_message_chunk" {
-            said += message["params"]["update"]["content"]["text"].as_str().expect("text");
-        }
-    }
-}
-
 #[test]
 fn the_default_configuration_serves_a_whole_turn() {
     let bus = Bus::plan_with_file(Path::new(ROOT).join("bus.json")).start();
@@ -60,8 +38,12 @@ fn the_default_configuration_serves_a_whole_turn() {
         }
     };
     let session = session_of(&opened);
-    assert_eq!(turn(&mut client, 2, &session, "Say this back, please."), "Say this back, please.");
-    assert!(!turn(&mut client, 3, &session, "/ask").is_empty());
+    assert_eq!(
+        client.takes_turn(2, &session, "Say this back, please."),
+        ("Say this back, please.".to_owned(), 0)
+    );
+    let (said, questions) = client.takes_turn(3, &session, "/ask");
+    assert!(!said.is_empty() && questions == 1, "{said}");
     let echoed = client.asks(4, "any/method", json!({ "a": [1] }));
     assert_eq!(echoed, json!({ "echo": { "a": [1] }, "method": "any/method" }));
 }
@@ -128,6 +110,7 @@ fn the_exit_code_says_whose_fault_it_was() {
         (&folder, vec!["man", "agent", "no-such-agent"], 2),
         (&folder, vec!["status", "--unix", "/nowhere/at/all"], 69),
         (&folder, vec!["call", "--unix", "/nowhere/at/all", "m"], 69),
+        (&folder, vec!["trace", "--unix", "/nowhere/at/all"], 69),
         (&folder, vec!["connect", "--unix", "/nowhere/at/all"], 69),
         (&folder, vec!["run", "--pool", "e", "--unix", "/nowhere/at/all", "hi"], 69),
         (&folder, vec!["run", "no-such-agent", "hi"], 1),
@@ -136,6 +119,7 @@ fn the_exit_code_says_whose_fault_it_was() {
         (&empty, vec!["serve"], 78),
         (&empty, vec!["status"], 78),
         (&empty, vec!["call", "m"], 78),
+        (&empty, vec!["trace"], 78),
         (&empty, vec!["connect"], 78),
         (&empty, vec!["run", "--pool", "e"], 78),
         (&empty, vec!["ide", "zed"], 78),

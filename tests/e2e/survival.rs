@@ -32,24 +32,6 @@ fn answer_to(client: &mut Client, id: u32) -> Value {
     }
 }
 
-/// What the agent says in one turn.
-fn turn(client: &mut Client, id: u32, session: &str, text: &str) -> String {
-    let prompt = json!({ "sessionId": session, "prompt": [{ "type": "text", "text": text }] });
-    client.sends(&request(id, "session/prompt", prompt));
-    let mut said = String::new();
-    loop {
-        let message = client.hears();
-        if message["id"] == id && message.get("method").is_none() {
-            assert_eq!(message["result"]["stopReason"], "end_turn", "{message}");
-            return said;
-        }
-        assert_eq!(message["method"], "session/update", "{message}");
-        if message["params"]["update"]["sessionUpdate"] == "agent_message_chunk" {
-            said += message["params"]["update"]["content"]["text"].as_str().expect("text");
-        }
-    }
-}
-
 fn kill_worker(client: &mut Client) {
     let pid = client.status()["pools"][0]["workers"][0]["pid"].as_i64().expect("a pid");
     kill(Pid::from_raw(pid as i32), Signal::SIGKILL).expect("it runs");
@@ -60,12 +42,12 @@ fn a_session_goes_on_after_its_worker_was_killed() {
     let bus = Bus::start(echo_on_disk(json!({})));
     let mut client = bus.client();
     let session = echo_session(&mut client);
-    assert_eq!(turn(&mut client, 2, &session, "one"), "one");
+    assert_eq!(client.takes_turn(2, &session, "one").0, "one");
     for (id, text) in [(3, "two"), (4, "three")] {
         let deaths = client.status()["counters"]["worker_deaths"].as_u64();
         kill_worker(&mut client);
         bus.until("the death is known", || client.status()["counters"]["worker_deaths"].as_u64() > deaths);
-        assert_eq!(turn(&mut client, id, &session, text), text);
+        assert_eq!(client.takes_turn(id, &session, text).0, text);
     }
 }
 
@@ -105,7 +87,7 @@ fn a_session_of_before_a_restart_of_the_bus_is_loaded_by_its_old_id() {
         let bus = Bus::start(config());
         let mut client = bus.client();
         let session = echo_session(&mut client);
-        turn(&mut client, 2, &session, "remember me");
+        client.takes_turn(2, &session, "remember me");
         session
     };
     let bus = Bus::start(config());
@@ -125,7 +107,7 @@ fn a_session_of_before_a_restart_of_the_bus_is_loaded_by_its_old_id() {
         replay += message["params"]["update"]["content"]["text"].as_str().unwrap_or_default();
     }
     assert_eq!(replay, "remember meremember me", "what was said, and what was answered");
-    assert_eq!(turn(&mut client, 2, &session, "on"), "on");
+    assert_eq!(client.takes_turn(2, &session, "on").0, "on");
 }
 
 #[test]
@@ -178,8 +160,8 @@ fn the_bus_answers_permissions_for_clients_that_cannot() {
         let bus = Bus::start(echo_on_disk(json!({ "permission": permission })));
         let mut client = bus.client();
         let session = echo_session(&mut client);
-        let said = turn(&mut client, 2, &session, "/ask");
-        assert!(said.contains(expected), "{permission}: {said}");
+        let (said, questions) = client.takes_turn(2, &session, "/ask");
+        assert!(said.contains(expected) && questions == 0, "{permission}: {said}");
     }
 }
 

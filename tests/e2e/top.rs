@@ -7,7 +7,7 @@ use nix::sys::termios::tcgetattr;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Bus, Talk, one_pool, run};
+use crate::harness::{Bus, Talk, initialize, one_pool, request, run, session_of};
 
 const CTRL_C: &str = "\x03";
 const DOWN: &str = "\x1b[B";
@@ -64,6 +64,37 @@ fn it_shows_the_bus_in_any_size_and_what_is_selected_in_detail() {
     talk.shows("pools and workers");
     talk.resizes(12, 50);
     talk.shows_so("a small screen", |screen| screen.contains("2 of 2") && !screen.contains("traffic"));
+    leaves_clean(talk, |talk| talk.types("q"), 0);
+}
+
+#[test]
+fn sessions_latencies_and_refusals_are_seen() {
+    let echo = json!({ "id": "echo", "command": "stdio-bus", "args": ["agent", "echo"] });
+    let bus = Bus::start(json!({ "pools": [echo], "listen": ["unix://@dir/bus.sock"] }));
+    let mut client = bus.client();
+    client.asks(0, "_bus/hello", json!({ "client": "an editor" }));
+    client.sends(&initialize(1, json!({})));
+    client.gets(1);
+    client.sends(&request(2, "session/new", json!({ "cwd": "/", "mcpServers": [] })));
+    let opened = loop {
+        let message = client.hears();
+        if message["id"] == 2 {
+            break message["result"].clone();
+        }
+    };
+    client.takes_turn(3, &session_of(&opened), "Hello.");
+    client.sends(&request(4, "_bus/nonsense", json!({})));
+    client.sees_error(4, -32601, "no_method");
+    let mut talk = Talk::plan_top(&bus).at_terminal();
+    talk.resizes(40, 120);
+    talk.shows("sessions (1)");
+    talk.shows("refused no_method 1");
+    talk.shows_so("how many answers there were", |screen| {
+        screen.lines().any(|line| line.contains(" answers ") && !line.contains(" 0 "))
+    });
+    talk.types("\t");
+    talk.types(ENTER);
+    talk.shows_so("the session", |screen| screen.contains("session s") && screen.contains("an editor"));
     leaves_clean(talk, |talk| talk.types("q"), 0);
 }
 

@@ -12,18 +12,19 @@ mod silent;
 mod strangers;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
+use crate::args::Measured;
 use crate::goal::Sheet;
 use crate::load::{Load, drive};
 use crate::outcome::Outcome;
 use crate::print::{Progress, complain};
-use crate::stage::{self, Bus};
+use crate::stage::Bus;
 
 /// Until a bus, or what it is asked for, must be there.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -63,16 +64,12 @@ pub(crate) struct Args {
     /// The cheap ones, and less of each: for every change
     #[arg(long)]
     quick: bool,
-    /// The binary of the bus [default: beside this one, else in PATH]
-    #[arg(long, value_name = "PATH")]
-    bus: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    measured: Measured,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let stdio_bus = args.bus.clone().unwrap_or_else(stage::beside_us);
+    let stdio_bus = args.measured.stdio_bus();
     let mut sheet = Sheet::default();
     if let Err(error) = raise_open_files() {
         return complain(format_args!("cannot open as many files as are needed: {error}"), 1);
@@ -88,7 +85,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             sheet.judge(name, error, "it can be tried", false);
         }
     }
-    sheet.finish(args.json)
+    sheet.finish(args.measured.json)
 }
 
 pub(crate) fn raise_open_files() -> io::Result<()> {

@@ -9,7 +9,7 @@ mod phase;
 mod trick;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use self::client::{CHUNKS, Tally};
 use self::phase::{Rest, calm, kills, reloads, tricks};
+use crate::args::Measured;
 use crate::goal::{Sheet, mebibytes, time};
 use crate::print::{Progress, complain};
 use crate::run::parse_seconds;
@@ -50,22 +51,18 @@ pub(crate) struct Args {
     /// What is killed and which trick is played follows from this [default: the time]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// The binary of the bus [default: beside this one, else in PATH]
-    #[arg(long, value_name = "PATH")]
-    bus: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    measured: Measured,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let stdio_bus = args.bus.clone().unwrap_or_else(stage::beside_us);
+    let stdio_bus = args.measured.stdio_bus();
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let seed = args.seed.unwrap_or(since_1970.as_secs());
     let mut sheet = Sheet::default();
     sheet.tell("seed", seed);
     match play(&stdio_bus, args.seconds, seed, &mut sheet) {
-        Ok(()) => sheet.finish(args.json),
+        Ok(()) => sheet.finish(args.measured.json),
         Err(error) => complain(format_args!("chaos with seed {seed}: {error}"), 1),
     }
 }

@@ -405,8 +405,7 @@ impl<'a> Loop<'a> {
         if self.talk.takes_lines() || now < peer.step.1 {
             return Ok(());
         }
-        if self.talk.awaits_session() {
-            self.talk.skip_session();
+        if self.talk.skip() {
             return Ok(());
         }
         self.lost("no answer".to_owned())

@@ -36,6 +36,8 @@ pub(super) struct Talk {
     /// The IDE's `initialize`, once it was answered well.
     initialize: Option<Box<[u8]>>,
     can_load: bool,
+    /// The IDE's login, once it was answered well and until its logout is.
+    login: Option<Box<[u8]>>,
     /// In the order in which they were opened.
     sessions: Vec<Session>,
     /// The IDE says nothing more.
@@ -48,6 +50,7 @@ enum Awaits {
     Connection,
     Hello(String),
     Initialize(String),
+    Login(String),
     /// The session at this place is taken up, by `session/load` or by `session/resume`.
     Session {
         at: usize,
@@ -62,6 +65,8 @@ enum Awaits {
 
 enum Flight {
     Initialize(Box<[u8]>),
+    Login(Box<[u8]>),
+    Logout,
     Open(Opening),
     Other,
 }
@@ -98,6 +103,7 @@ impl Talk {
             questions: BTreeMap::new(),
             initialize: None,
             can_load: false,
+            login: None,
             sessions: Vec::new(),
             left: false,
             own_ids: OwnIds::new(),
@@ -116,10 +122,6 @@ impl Talk {
     /// The bus has been reached and has let us in, at least once.
     pub(super) fn is_settled(&self) -> bool {
         self.settled
-    }
-
-    pub(super) fn awaits_session(&self) -> bool {
-        matches!(self.awaits, Awaits::Session { .. })
     }
 
     /// The number of what is awaited.
@@ -232,18 +234,27 @@ impl Talk {
         News::None
     }
 
-    /// What is awaited takes too long: the session is given up, the others go on.
-    pub(super) fn skip_session(&mut self) {
-        if let Awaits::Session { at, .. } = self.awaits {
-            self.sessions.remove(at);
-            self.take_up(at);
+    /// What is awaited fails or takes too long: the session is given up, the others go on. A login that fails is the
+    /// agent's to tell, when it is needed. False: there is no going on without what is awaited.
+    pub(super) fn skip(&mut self) -> bool {
+        match self.awaits {
+            Awaits::Session { at, .. } => {
+                self.sessions.remove(at);
+                self.take_up(at);
+            }
+            Awaits::Login(_) => self.take_up(0),
+            _ => return false,
         }
+        true
     }
 
     fn flight(&mut self, line: &[u8], message: &Message<'_>) -> Flight {
         let method = message.method.map_or("", RawValue::get);
-        if method == r#""initialize""# {
-            return Flight::Initialize(line.into());
+        match method {
+            r#""initialize""# => return Flight::Initialize(line.into()),
+            r#""authenticate""# | r#""auth/login""# => return Flight::Login(line.into()),
+            r#""logout""# | r#""auth/logout""# => return Flight::Logout,
+            _ => {}
         }
         if matches!(method, r#""session/close""# | r#""session/delete""#)
             && let Some(id) = message.params.and_then(named_in)
@@ -260,6 +271,8 @@ impl Talk {
                 self.initialize = Some(line);
                 self.can_load = can_load(result);
             }
+            (Some(Flight::Login(line)), Some(_)) => self.login = Some(line),
+            (Some(Flight::Logout), Some(_)) => self.login = None,
             (Some(Flight::Open(opening)), Some(result)) => {
                 let Some(session) = opening.opened(result) else { return };
                 self.sessions.retain(|other| other.id != session.id);
@@ -344,8 +357,9 @@ impl Talk {
             Awaits::Initialize(awaited) if awaited == id.get() => {
                 let Some(result) = message.result else { return News::NotNow(words(message.error)) };
                 self.can_load = can_load(result);
-                self.take_up(0);
+                self.log_in_again();
             }
+            Awaits::Login(awaited) if awaited == id.get() => self.take_up(0),
             &Awaits::Session { at, id: ref awaited, by_load } if awaited == id.get() => {
                 if good {
                     self.take_up(at + 1);
@@ -353,7 +367,7 @@ impl Talk {
                     self.take_up_by(at, "session/load");
                 } else {
                     // Its next message will be answered with the reason.
-                    self.skip_session();
+                    self.skip();
                 }
             }
             // Too late: it was given up.
@@ -373,11 +387,24 @@ impl Talk {
 
     /// The bus knows the new connection as little as it knew the first one.
     fn initialize_again(&mut self) {
-        let Some(line) = &self.initialize else { return self.take_up(0) };
+        let Some(line) = self.initialize.clone() else { return self.take_up(0) };
+        let id = self.say_again(&line);
+        self.await_next(Awaits::Initialize(id));
+    }
+
+    /// The agents of a bus that was restarted know nothing of it.
+    fn log_in_again(&mut self) {
+        let Some(line) = self.login.clone() else { return self.take_up(0) };
+        let id = self.say_again(&line);
+        self.await_next(Awaits::Login(id));
+    }
+
+    /// A request that the IDE has made before, under an id of our own.
+    fn say_again(&mut self, line: &[u8]) -> String {
         let id = self.own_ids.next();
         let old = Message::scan(line).and_then(|message| message.id);
         self.to_bus.push(&old.map_or_else(Vec::new, |old| respelled(line, old, &id)));
-        self.await_next(Awaits::Initialize(id));
+        id
     }
 
     /// The sessions from this one on. A bus that kept a session takes `session/resume`, whatever the agent can,

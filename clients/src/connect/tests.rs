@@ -279,6 +279,48 @@ fn a_broken_connection_is_made_again_and_sessions_are_taken_up() {
 }
 
 #[test]
+fn a_login_is_made_again_before_sessions_are_taken_up_until_its_logout() {
+    let mut stage = Stage::new();
+    let mut line = stage.welcomes();
+    stage.opens(&mut line, json!({}));
+    let end = |line: &mut Line, asked: &Value, good: bool| match good {
+        true => line.answers(asked, json!({})),
+        false => line.refuses(asked, -32000, "no_login"),
+    };
+    let say = |stage: &mut Stage, line: &mut Line, method: &str, good: bool| {
+        stage.says(&format!(r#"{{"id":2,"method":"{method}","params":{{"methodId":"key","good":{good}}}}}"#));
+        let asked = line.is_asked(method);
+        end(line, &asked, good);
+        stage.hears();
+    };
+    say(&mut stage, &mut line, "authenticate", true);
+    say(&mut stage, &mut line, "authenticate", false);
+    for login_holds in [true, false] {
+        drop(line);
+        line = stage.welcomes();
+        let asked = line.is_asked("initialize");
+        line.answers(&asked, json!({ "agentCapabilities": {} }));
+        let asked = line.is_asked("authenticate");
+        assert_eq!(asked["params"], json!({ "methodId": "key", "good": true }));
+        end(&mut line, &asked, login_holds);
+        let asked = line.is_asked("session/resume");
+        line.answers(&asked, json!({}));
+    }
+    say(&mut stage, &mut line, "logout", true);
+    drop(line);
+    let mut line = stage.welcomes();
+    let asked = line.is_asked("initialize");
+    line.answers(&asked, json!({ "agentCapabilities": {} }));
+    let asked = line.is_asked("session/resume");
+    line.answers(&asked, json!({}));
+    say(&mut stage, &mut line, "anything", true);
+    stage.closes();
+    line.is_asked("_bus/bye");
+    drop(line);
+    assert_eq!(stage.end().unwrap(), Ended::Done);
+}
+
+#[test]
 fn what_a_load_tells_again_is_swallowed() {
     let mut stage = Stage::new();
     let mut line = stage.welcomes();

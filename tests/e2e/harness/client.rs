@@ -120,6 +120,36 @@ impl Client {
         self.gets(0)
     }
 
+    /// A whole turn: all that the agent says, and how often it asks for a permission, which it gets.
+    pub(crate) fn takes_turn(&mut self, id: u32, session: &str, text: &str) -> (String, usize) {
+        let prompt = json!({ "sessionId": session, "prompt": [{ "type": "text", "text": text }] });
+        self.sends(&request(id, "session/prompt", prompt));
+        let (mut said, mut questions) = (String::new(), 0);
+        loop {
+            let message = self.hears();
+            let params = &message["params"];
+            match message["method"].as_str() {
+                None if message["id"] == id => {
+                    assert_eq!(message["result"]["stopReason"], "end_turn", "{message}");
+                    return (said, questions);
+                }
+                Some("session/request_permission") => {
+                    let option = &params["options"][0]["optionId"];
+                    let chosen = json!({ "outcome": { "outcome": "selected", "optionId": option } });
+                    self.answers(&message, chosen);
+                    questions += 1;
+                }
+                Some("session/update") => {
+                    assert_eq!(params["sessionId"], session, "{message}");
+                    if params["update"]["sessionUpdate"] == "agent_message_chunk" {
+                        said += params["update"]["content"]["text"].as_str().expect("text");
+                    }
+                }
+                _ => panic!("not of this turn: {message}"),
+            }
+        }
+    }
+
     pub(crate) fn prompts(&mut self, id: impl Display, session: &str) {
         self.sends(&prompt(id, session));
     }

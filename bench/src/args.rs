@@ -1,0 +1,35 @@
+//! What several of these commands are told in the same words.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::run::parse_seconds;
+use crate::stage::beside_us;
+
+/// All that measure a bus.
+#[derive(clap::Args)]
+pub(crate) struct Measured {
+    /// The binary of the bus [default: beside this one, else in PATH]
+    #[arg(long, value_name = "PATH")]
+    bus: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Measured {
+    pub(crate) fn stdio_bus(&self) -> PathBuf {
+        self.bus.clone().unwrap_or_else(beside_us)
+    }
+}
+
+/// Those that measure in turns, round after round.
+#[derive(clap::Args)]
+pub(crate) struct Turns {
+    /// How often each is measured
+    #[arg(long, value_name = "R", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
+    /// How long each measurement takes, and half as long before it to warm up
+    #[arg(long, value_name = "SEC", default_value = "1", value_parser = parse_seconds)]
+    pub(crate) seconds: Duration,
+}
