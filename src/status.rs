@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clients::status;
 
 use crate::place::BusArgs;
-use crate::print::{answer, tell};
+use crate::print::{Paint, answer, tell};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,7 +26,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> ExitCode {
     match args.bus.way().and_then(|way| status::ask(&way)) {
         Ok(status) if args.json => answer(&format!("{status}\n")),
-        Ok(status) => answer(&status::describe(&status)),
+        Ok(status) => answer(&status::describe(&status, Paint::on_stdout().is_on())),
         Err(fault) => tell(&fault),
     }
 }

@@ -24,11 +24,12 @@ pub fn ask(way: &Way) -> Result<Box<RawValue>, Fault> {
     })
 }
 
-/// For a person: a line about the bus, one a worker, and the counters that are not zero.
-pub fn describe(status: &RawValue) -> String {
+/// For a person: what the bus does, a line a worker, and what went wrong. `colours`: for a terminal.
+pub fn describe(status: &RawValue, colours: bool) -> String {
     let status = serde_json::from_str::<Value>(status.get()).unwrap_or_default();
     let mut text = headline(&status);
-    let heads = ["POOL", "MODE", "WORKER", "STATE", "PID", "SESSIONS", "CALLS", "RESTARTS"];
+    text.push_str(&how_much(&status));
+    let heads = ["WORKER", "STATE", "PID", "UP", "SESSIONS", "CALLS", "RESTARTS", "LAST EXIT"];
     let mut rows = vec![heads.map(str::to_owned)];
     for pool in list(&status["pools"]) {
         let workers = list(&pool["workers"]);
@@ -37,15 +38,29 @@ pub fn describe(status: &RawValue) -> String {
         }
         rows.extend(workers.iter().map(|worker| row(pool, worker)));
     }
-    text.push_str(&table(&rows));
-    let counters = status["counters"].as_object().into_iter().flatten();
-    let counted =
-        counters.filter(|(_, count)| **count != 0).map(|(name, count)| format!("{name} {}", word(count)));
-    let counted = counted.collect::<Vec<_>>().join(", ");
-    if !counted.is_empty() {
-        let _ = writeln!(text, "{}", printable(&counted));
+    text.push_str(&table(&rows, colours));
+    for about in ["refused", "skipped"] {
+        let counts = counts(&status[about], |_| true);
+        if !counts.is_empty() {
+            let _ = writeln!(text, "{about}: {counts}");
+        }
+    }
+    // The others are told above.
+    let counts = counts(&status["counters"], |name| {
+        matches!(name, "worker_deaths" | "stalled_clients" | "unauthorized")
+    });
+    if !counts.is_empty() {
+        let _ = writeln!(text, "{counts}");
     }
     text
+}
+
+/// Those that are not zero.
+fn counts(all: &Value, wanted: impl Fn(&str) -> bool) -> String {
+    let all = all.as_object().into_iter().flatten();
+    let counted = all.filter(|(name, count)| **count != 0 && wanted(name));
+    let counted = counted.map(|(name, count)| format!("{} {}", printable(name), word(count)));
+    counted.collect::<Vec<_>>().join(", ")
 }
 
 fn headline(status: &Value) -> String {
@@ -65,26 +80,65 @@ fn headline(status: &Value) -> String {
         let _ = write!(line, ", {} held", size(bytes));
     }
     line.push('\n');
+    for address in list(&status["listening"]) {
+        let _ = writeln!(line, "at {}", word(address));
+    }
     line
 }
 
+/// What goes through it, where the bus says so.
+fn how_much(status: &Value) -> String {
+    let mut text = String::new();
+    let rate = |name: &str| status["rates"][name].as_f64();
+    if let (Some(requests), Some(read), Some(written)) =
+        (rate("requests"), rate("bytes_in"), rate("bytes_out"))
+    {
+        let (read, written) = (size(read as u64), size(written as u64));
+        let _ = writeln!(text, "{requests:.1} requests a second, {read} in, {written} out");
+    }
+    let latency = &status["latency_us"];
+    let took = ["p50", "p90", "p99", "max"].map(|part| latency[part].as_u64());
+    if let [Some(half), Some(most), Some(nearly_all), Some(longest)] = took.map(|us| us.map(time)) {
+        let count = word(&latency["count"]);
+        let _ = writeln!(
+            text,
+            "last minute: {count} answers, p50 {half}, p90 {most}, p99 {nearly_all}, at most {longest}"
+        );
+    }
+    text
+}
+
 fn row(pool: &Value, worker: &Value) -> [String; 8] {
-    let of_worker = ["worker", "state", "pid", "sessions", "calls", "restarts"].map(|key| word(&worker[key]));
-    let [number, state, pid, sessions, calls, restarts] = of_worker;
-    [word(&pool["id"]), word(&pool["mode"]), number, state, pid, sessions, calls, restarts]
+    let name = match &worker["worker"] {
+        Value::Null => word(&pool["id"]),
+        number => format!("{}/{}", word(&pool["id"]), word(number)),
+    };
+    let up = worker["up_sec"].as_u64().map_or_else(|| "-".to_owned(), span);
+    let of_worker =
+        ["state", "pid", "sessions", "calls", "restarts", "last_exit"].map(|key| word(&worker[key]));
+    let [state, pid, sessions, calls, restarts, last_exit] = of_worker;
+    [name, state, pid, up, sessions, calls, restarts, last_exit]
 }
 
 /// Columns as wide as their widest word; numbers to the right, words to the left.
-fn table(rows: &[[String; 8]]) -> String {
+fn table(rows: &[[String; 8]], colours: bool) -> String {
     let mut text = String::new();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths = std::array::from_fn::<usize, 8, _>(width);
     for row in rows {
         let mut line = String::new();
         for (column, (word, width)) in row.iter().zip(widths).enumerate() {
-            let is_number = !matches!(column, 0 | 1 | 3);
-            let _ =
-                if is_number { write!(line, "{word:>width$}  ") } else { write!(line, "{word:<width$}  ") };
+            let is_number = !matches!(column, 0 | 1 | 7);
+            let word = if is_number { format!("{word:>width$}") } else { format!("{word:<width$}") };
+            let colour = match (colours && column == 1, word.trim_end()) {
+                (true, "broken") => Some("31"),
+                (true, "resting") => Some("33"),
+                _ => None,
+            };
+            let _ = match colour {
+                Some(code) => write!(line, "\x1b[{code}m{word}\x1b[0m  "),
+                None => write!(line, "{word}  "),
+            };
         }
         let _ = writeln!(text, "{}", line.trim_end());
     }
@@ -118,6 +172,16 @@ pub(crate) fn span(seconds: u64) -> String {
     }
 }
 
+/// For people: three digits are enough.
+fn time(us: u64) -> String {
+    match us {
+        0..1000 => format!("{us} us"),
+        1000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
+        1_000_000..60_000_000 => format!("{:.1} s", us as f64 / 1e6),
+        _ => span(us / 1_000_000),
+    }
+}
+
 pub(crate) fn size(bytes: u64) -> String {
     let units = [(1_u64 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match units.into_iter().find(|&(unit, _)| bytes >= unit) {
@@ -132,7 +196,7 @@ mod tests {
     use crate::fake::FakeBus;
 
     fn described(status: &str) -> String {
-        describe(&RawValue::from_string(status.to_owned()).unwrap())
+        describe(&RawValue::from_string(status.to_owned()).unwrap(), false)
     }
 
     #[test]
@@ -142,32 +206,55 @@ mod tests {
         assert_eq!(bus.heard(), [r#"{"jsonrpc":"2.0","id":1,"method":"_bus/status"}"#]);
     }
 
+    const TWO_POOLS: &str = r#"{"bus":"stdio-bus","version":"0.1.0","uptime_sec":3723.5,"stopping":false,"clients":1,
+        "calls":2,"sessions":5,"held_bytes":1572864,"listening":["tcp://127.0.0.1:9000"],
+        "rates":{"requests":12.34,"bytes_in":2048.7,"bytes_out":100.0},
+        "latency_us":{"p50":850,"p90":1500,"p99":2500000,"max":90000000,"count":740},
+        "refused":{"busy":3},"skipped":{"stray_lines":7,"too_large":1},"pools":[
+        {"id":"claude","mode":"shared","workers":[
+          {"worker":0,"state":"up","pid":424242,"up_sec":3700,"sessions":5,"calls":2,"restarts":0,"last_exit":null},
+          {"worker":1,"state":"resting","pid":null,"sessions":0,"calls":0,"restarts":12,"last_exit":"signal 9"},
+          {"worker":2,"state":"broken","pid":null,"sessions":0,"calls":0,"restarts":5,"last_exit":"exit 1"}]},
+        {"id":"solo","mode":"dedicated","workers":[]}],
+        "counters":{"stray_lines":7,"requests":9000,"worker_deaths":17,"unauthorized":0}}"#;
+
     #[test]
-    fn a_person_sees_a_line_a_worker() {
-        let text = described(
-            r#"{"bus":"stdio-bus","version":"0.1.0","uptime_sec":3723.5,"stopping":false,"clients":1,"calls":2,
-                "sessions":5,"held_bytes":1572864,"pools":[
-                {"id":"echo","mode":"shared","instances":2,"max_instances":4,"workers":[
-                  {"worker":0,"state":"up","pid":4242,"sessions":5,"calls":2,"restarts":0,"handshake":true},
-                  {"worker":1,"state":"resting","pid":null,"sessions":0,"calls":0,"restarts":12}]},
-                {"id":"solo","mode":"dedicated","workers":[]}],
-                "counters":{"stray_lines":7,"lines":0}}"#,
-        );
+    fn a_person_sees_what_it_does_and_a_line_a_worker() {
+        let text = described(TWO_POOLS);
         let expected = "
 stdio-bus 0.1.0, up 1h 2m, 1 client, 5 sessions, 2 calls, 1.5 MiB held
-POOL  MODE       WORKER  STATE     PID  SESSIONS  CALLS  RESTARTS
-echo  shared          0  up       4242         5      2         0
-echo  shared          1  resting     -         0      0        12
-solo  dedicated       -  -           -         -      -         -
-stray_lines 7
+at tcp://127.0.0.1:9000
+12.3 requests a second, 2.0 KiB in, 100 B out
+last minute: 740 answers, p50 850 us, p90 1.5 ms, p99 2.5 s, at most 1m 30s
+WORKER    STATE       PID     UP  SESSIONS  CALLS  RESTARTS  LAST EXIT
+claude/0  up       424242  1h 1m         5      2         0  -
+claude/1  resting       -      -         0      0        12  signal 9
+claude/2  broken        -      -         0      0         5  exit 1
+solo      -             -      -         -      -         -  -
+refused: busy 3
+skipped: stray_lines 7, too_large 1
+worker_deaths 17
 ";
         assert_eq!(text, expected.trim_start());
+        assert!(text.lines().all(|line| line.len() <= 80));
+    }
+
+    #[test]
+    fn on_a_terminal_what_is_not_well_has_a_colour() {
+        let text = describe(&RawValue::from_string(TWO_POOLS.to_owned()).unwrap(), true);
+        assert!(
+            text.contains("\x1b[33mresting\x1b[0m  ") && text.contains("\x1b[31mbroken \x1b[0m  "),
+            "{text:?}"
+        );
+        assert_eq!(text.matches("\x1b[").count(), 4);
+        let bare = text.replace("\x1b[31m", "").replace("\x1b[33m", "").replace("\x1b[0m", "");
+        assert_eq!(bare, described(TWO_POOLS), "and stands where it stood");
     }
 
     #[test]
     fn what_is_missing_or_odd_does_no_harm() {
-        let heads = "POOL  MODE  WORKER  STATE  PID  SESSIONS  CALLS  RESTARTS\n";
-        for odd in ["null", "7", "[]", "{}", r#"{"pools":{},"counters":[],"uptime_sec":"x"}"#] {
+        let heads = "WORKER  STATE  PID  UP  SESSIONS  CALLS  RESTARTS  LAST EXIT\n";
+        for odd in ["null", "7", "[]", "{}", r#"{"pools":{},"counters":[],"uptime_sec":"x","rates":7}"#] {
             assert_eq!(
                 described(odd),
                 format!("stdio-bus -, - clients, - sessions, - calls\n{heads}"),

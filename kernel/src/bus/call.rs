@@ -87,8 +87,9 @@ pub(super) struct Call {
     /// The session it is about.
     pub(super) session: Option<SessionKey>,
     pub(super) written: Written,
-    /// When it was asked for the first time, in microseconds.
-    pub(super) asked_us: u64,
+    /// When it was asked for the first time, in microseconds. In two parts, which fit where eight bytes would not.
+    asked_us_low: u32,
+    asked_us_high: u16,
     /// How often it was given to another worker.
     pub(super) moves: u8,
     /// The params of a call that opens a session: what it takes to open it again.
@@ -97,7 +98,16 @@ pub(super) struct Call {
     asked_links: Links,
 }
 
+// It is copied for every message.
+const _: () = assert!(size_of::<Call>() <= 136);
+
 impl Call {
+    /// How long ago it was asked, in microseconds. What is longer than eight years seems shorter.
+    pub(super) fn age_us(&self, now: Moment) -> u64 {
+        let asked_us = u64::from(self.asked_us_high) << 32 | u64::from(self.asked_us_low);
+        micros(now).wrapping_sub(asked_us) & ((1 << 48) - 1)
+    }
+
     fn is_opening(&self, side: Side) -> bool {
         matches!((side, self.purpose), (Side::Asked, Purpose::Open))
     }
@@ -175,7 +185,7 @@ impl Calls {
         purpose: Purpose,
         session: Option<SessionKey>,
     ) -> CallKey {
-        let written = Written::NotYet;
+        let (written, asked_us) = (Written::NotYet, micros(self.now));
         let (asker_links, asked_links) = (UNLINKED, UNLINKED);
         let key = self.entries.insert(Call {
             asker,
@@ -184,7 +194,8 @@ impl Calls {
             purpose,
             session,
             written,
-            asked_us: micros(self.now),
+            asked_us_low: asked_us as u32,
+            asked_us_high: (asked_us >> 32) as u16,
             moves: 0,
             opening: None,
             asker_links,

@@ -83,24 +83,26 @@ impl Bus {
         let (party, pool) = (worker.party, worker.pool);
         let key = envelope.id.and_then(|span| CallKey::from_wire(span.of(line)));
         let key = key.filter(|key| self.has_begun(party, *key));
-        let Some((key, call)) = key.and_then(|key| Some((key, self.calls.answered(key, party)?))) else {
+        // Not taken out of the option: that would be a copy.
+        let answered = key.and_then(|key| self.calls.answered(key, party));
+        let (Some(key), Some(call)) = (key, &answered) else {
             self.counters.stray_answers += 1;
             return;
         };
         let failed = envelope.kind == Kind::Answer { failed: true };
-        self.count_answer(pool, &call, failed);
-        self.see_answer(Who::Worker(id), key, &call, line, envelope);
+        self.count_answer(pool, call, failed);
+        self.see_answer(Who::Worker(id), key, call, line, envelope);
         match call.purpose {
             Purpose::Initialize => return self.initialized(id, line, envelope),
-            Purpose::Open => return self.opened(id, &call, line, envelope),
+            Purpose::Open => return self.opened(id, call, line, envelope),
             Purpose::Tell => {
                 if let Some(pool) = self.pools.get_mut(pool) {
                     pool.told_answered(key, !failed);
                 }
-                self.answer(id, &call, line, envelope);
+                self.answer(id, call, line, envelope);
             }
             Purpose::Reopen(session) => {
-                self.answer(id, &call, line, envelope);
+                self.answer(id, call, line, envelope);
                 match failed {
                     true => self.drop_session(session),
                     false => {
@@ -111,13 +113,13 @@ impl Bus {
             }
             Purpose::Recover(session) => self.recovered(session, id, failed),
             Purpose::Close(session) => {
-                self.answer(id, &call, line, envelope);
+                self.answer(id, call, line, envelope);
                 if !failed {
                     self.drop_session(session);
                 }
             }
-            Purpose::List => self.answer_list(id, &call, line, envelope),
-            Purpose::Ask => self.answer(id, &call, line, envelope),
+            Purpose::List => self.answer_list(id, call, line, envelope),
+            Purpose::Ask => self.answer(id, call, line, envelope),
             Purpose::Join | Purpose::Ignore => {}
         }
         self.check_idle(id);
@@ -254,7 +256,7 @@ impl Bus {
                     let call = self.calls.end(key);
                     let client = call.as_ref().and_then(|call| self.asking_client(call.asker));
                     if let (Some(call), Some(client)) = (call, client) {
-                        self.greet(client, call.id.as_bytes(), id, Some((key, call.asked_us)));
+                        self.greet(client, call.id.as_bytes(), id, Some((key, call.age_us(self.now))));
                     }
                 }
                 Wait::Say(Some(key), line) => {

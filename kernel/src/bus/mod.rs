@@ -506,7 +506,7 @@ impl Bus {
             Who::Bus => None,
         };
         if let Some(link) = to {
-            self.refuse_asked(link, Some(call.id.as_bytes()), refusal, Some((key, call.asked_us)));
+            self.refuse_asked(link, Some(call.id.as_bytes()), refusal, Some((key, call.age_us(self.now))));
         }
         match call.purpose {
             call::Purpose::Reopen(session) => self.drop_session(session),

@@ -119,7 +119,7 @@ impl Bus {
             return;
         }
         if let Some(pool) = self.pools.get_mut(pool) {
-            pool.tally.latency.add(micros(self.now).saturating_sub(call.asked_us));
+            pool.tally.latency.add(call.age_us(self.now));
         }
         self.touch(call.session);
     }

@@ -56,8 +56,8 @@ struct Seen<'a> {
     call: Option<CallKey>,
     /// The asker's own.
     id: Option<&'a [u8]>,
-    /// For an answer: when it was asked.
-    since_us: Option<u64>,
+    /// For an answer: how long it took.
+    took_us: Option<u64>,
     line: &'a [u8],
     envelope: &'a Envelope,
 }
@@ -153,7 +153,7 @@ impl Bus {
         }
         let session = session.or_else(|| self.calls.get(call?)?.session);
         let id = envelope.id.map(|id| id.of(line));
-        self.tell(&Seen { from, to, session, call, id, since_us: None, line, envelope });
+        self.tell(&Seen { from, to, session, call, id, took_us: None, line, envelope });
     }
 
     /// Somebody has answered what it was asked.
@@ -175,11 +175,11 @@ impl Bus {
     fn tell_answer(&mut self, from: Who, key: CallKey, call: &Call, line: &[u8], envelope: &Envelope) {
         let (to, session) = (self.calls.who(call.asker), call.session);
         let id = Some(call.id.as_bytes()).filter(|id| !id.is_empty());
-        let since_us = Some(call.asked_us);
-        self.tell(&Seen { from, to, session, call: Some(key), id, since_us, line, envelope });
+        let took_us = Some(call.age_us(self.now));
+        self.tell(&Seen { from, to, session, call: Some(key), id, took_us, line, envelope });
     }
 
-    /// The bus says something of its own: an answer (to what was asked then), a request, a notification.
+    /// The bus says something of its own: an answer (and how long the call took), a request, a notification.
     #[inline]
     pub(super) fn see_own(&mut self, to: Link, line: &[u8], asked: Option<(CallKey, u64)>) {
         if self.trace.is_on() {
@@ -215,8 +215,8 @@ impl Bus {
         });
         let id = envelope.id.map(|id| id.of(line));
         let own = || CallKey::from_wire(id?).filter(|_| envelope.kind == Kind::Request);
-        let (call, since_us) = (asked.map(|(call, _)| call).or_else(own), asked.map(|(_, since)| since));
-        self.tell(&Seen { from: Who::Bus, to, session, call, id, since_us, line, envelope: &envelope });
+        let (call, took_us) = (asked.map(|(call, _)| call).or_else(own), asked.map(|(_, took)| took));
+        self.tell(&Seen { from: Who::Bus, to, session, call, id, took_us, line, envelope: &envelope });
     }
 
     /// Tells those who want to know.
@@ -307,7 +307,7 @@ impl Bus {
         add("pool", about.pool.map(Value::from));
         add("worker", about.worker.map(Value::from));
         add("bytes", Some(line.len().into()));
-        add("latency_us", seen.since_us.map(|since| micros(self.now).saturating_sub(since).into()));
+        add("latency_us", seen.took_us.map(Value::from));
         if let Some(id) = seen.id {
             let _ = write!(text, r#","id":{}"#, String::from_utf8_lossy(id));
         }
