@@ -28,6 +28,8 @@ pub const HELLO: Duration = Duration::from_secs(5);
 /// ..and the longest line that it may say before.
 pub const HELLO_BYTES: usize = 4096;
 
+/// A queue that holds this much is written before more is read, so that its peer can begin.
+pub const BULK_BYTES: usize = 4 << 10;
 /// A peer's queue is above its limit when it holds `max_output_queue` bytes and has room again at this part of it.
 pub const QUEUE_LOW_PART: usize = 2;
 /// A worker that serves others too is not held up by one slow client until this many times `max_output_queue`

@@ -305,6 +305,11 @@ impl Bus {
         self.post.next_action()
     }
 
+    /// Somebody whom so much waits for that it should be written before more is read.
+    pub fn take_bulk(&mut self) -> Option<Link> {
+        self.post.take_bulk()
+    }
+
     /// The bytes waiting for this peer, in order. Empty for an unknown link.
     pub fn to_send(&self, link: Link) -> &[u8] {
         self.post.to_send(link)

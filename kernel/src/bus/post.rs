@@ -13,7 +13,7 @@ use super::spare::Spare;
 use super::splice::{Cut, splice};
 use super::{Action, Moment};
 use crate::key::{Link, Table, WorkerId};
-use crate::limit::{NAME_BYTES, QUEUE_LOW_PART};
+use crate::limit::{BULK_BYTES, NAME_BYTES, QUEUE_LOW_PART};
 
 pub(super) struct Peer {
     /// None: a client.
@@ -57,6 +57,8 @@ pub(super) struct Post {
     over_limit: Option<Link>,
     /// Peers that need an alarm, lest they take nothing for ever.
     newly_full: Vec<Link>,
+    /// The last peer whose queue a `send` found at `BULK_BYTES`.
+    bulk: Option<Link>,
     /// `max_output_queue`, or less while much is held.
     pub(super) queue_limit: usize,
     pub(super) now: Moment,
@@ -74,6 +76,7 @@ impl Post {
             resumed: VecDeque::new(),
             over_limit: None,
             newly_full: Vec::new(),
+            bulk: None,
             queue_limit,
             now: Moment::ZERO,
         }
@@ -169,6 +172,9 @@ impl Post {
             peer.flushing = true;
             self.actions.push_back(Action::Flush(to));
         }
+        if peer.output.len() >= BULK_BYTES {
+            self.bulk = Some(to);
+        }
         if peer.output.len() > self.queue_limit {
             self.over_limit = Some(to);
             if peer.full_since.is_none() {
@@ -182,6 +188,10 @@ impl Post {
     /// How many lines and bytes `send` has taken.
     pub(super) fn written(&self) -> (u64, u64) {
         (self.lines_out, self.bytes_out)
+    }
+
+    pub(super) fn take_bulk(&mut self) -> Option<Link> {
+        self.bulk.take()
     }
 
     pub(super) fn to_send(&self, link: Link) -> &[u8] {

@@ -1,7 +1,7 @@
 //! The loop: poll, read what is ready, tell the core, write what it has to say.
 //!
-//! A turn is one poll. In it each link is read at most once and written at most once, with all that the turn
-//! has gathered for it; who has more to read goes to the back of the run queue. Nothing here blocks but poll.
+//! A turn is one poll. In it each link is read at most once, and written at its end with all that the turn has
+//! gathered for it, much of it before; who has more to read goes to the back of the run queue. Nothing here blocks but poll.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use log::info;
+use memchr::memrchr;
 use mio::{Events, Poll};
 use nix::errno::Errno;
 use nix::unistd::{read, write};
@@ -31,6 +32,10 @@ use super::{Options, ServeError};
 const EVENTS_A_TURN: usize = 1024;
 /// The one buffer that everything is read into, and so also the most that a link is read a turn.
 pub(super) const SCRATCH_BYTES: usize = 64 << 10;
+
+/// The core gets what was read in so many pieces, but none smaller than this.
+const PIECES: usize = 4;
+const PIECE_BYTES: usize = 4 << 10;
 
 pub(super) struct Shell {
     pub(super) bus: Bus,
@@ -306,7 +311,7 @@ impl Shell {
                 if peer.can_read || peer.dead {
                     self.queue.push(Task::Read(link), &mut peer.queued);
                 }
-                self.bus.received(link, &self.scratch[..count], self.now);
+                self.take_in(link, count);
             }
             Err(Errno::EAGAIN) => {
                 peer.can_read = false;
@@ -317,6 +322,21 @@ impl Shell {
             Err(Errno::EINTR) => self.queue.push(Task::Read(link), &mut peer.queued),
             Err(_) if peer.is_socket() => self.tell_broken(link),
             Err(_) => self.tell_ended(link),
+        }
+    }
+
+    /// Gives the core what was read, in pieces of whole lines. Who is owed much is written to in between, and so works
+    /// on the first piece while the bus works on the next.
+    fn take_in(&mut self, link: Link, count: usize) {
+        let piece_bytes = PIECE_BYTES.max(count / PIECES);
+        let mut from = 0;
+        while from < count {
+            let to = from + whole_lines(&self.scratch[from..count], piece_bytes);
+            self.bus.received(link, &self.scratch[from..to], self.now);
+            if let Some(owed) = self.bus.take_bulk() {
+                self.flush(owed);
+            }
+            from = to;
         }
     }
 
@@ -414,9 +434,29 @@ impl Shell {
     }
 }
 
+/// How many bytes the lines are long that fit into `at_most`. All of them, if not even one does.
+fn whole_lines(bytes: &[u8], at_most: usize) -> usize {
+    let end = bytes.get(..at_most).and_then(|head| memrchr(b'\n', head));
+    end.map_or(bytes.len(), |end| end + 1)
+}
+
 /// What session tags are drawn from.
 fn seed() -> io::Result<[u8; 32]> {
     let mut seed = [0; 32];
     File::open("/dev/urandom")?.read_exact(&mut seed)?;
     Ok(seed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_read_is_cut_behind_a_line() {
+        assert_eq!(whole_lines(b"ab\ncd\nef", 100), 8);
+        assert_eq!(whole_lines(b"ab\ncd\nef", 7), 6);
+        assert_eq!(whole_lines(b"ab\ncd\nef", 5), 3);
+        assert_eq!(whole_lines(b"abcdef\ngh", 4), 9);
+        assert_eq!(whole_lines(b"", 4), 0);
+    }
 }
