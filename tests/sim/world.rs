@@ -370,7 +370,8 @@ impl World {
             broken!("(6) bounded memory", "{longest} bytes wait for one peer, at most {one}");
         }
         let told = queue.min(limits.max_held_bytes / TRACE_QUEUE_PART);
-        for link in self.by_link.keys() {
+        let traces = |peer: &Peer| matches!(peer, Peer::Client(conn) if self.oracle.conns[*conn].traces);
+        for (link, _) in self.by_link.iter().filter(|(_, peer)| traces(peer)) {
             let waiting = self.bus.to_send(*link).split_inclusive(|byte| *byte == b'\n');
             let events = waiting.filter(|line| line.starts_with(EVENT)).map(<[u8]>::len).sum::<usize>();
             if events > told {
