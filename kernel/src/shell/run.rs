@@ -1,7 +1,8 @@
 //! The loop: poll, read what is ready, tell the core, write what it has to say.
 //!
 //! A turn is one poll. In it each link is read at most once, and written at its end with all that the turn has
-//! gathered for it, much of it before; who has more to read goes to the back of the run queue. Nothing here blocks but poll.
+//! gathered for it, much of it before; who has more to read goes to the back of the run queue. Nothing here blocks
+//! but poll.
 
 use std::collections::VecDeque;
 use std::fs::File;
