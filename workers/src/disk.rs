@@ -23,24 +23,48 @@ const SUFFIX: &str = ".jsonl";
 /// folder late in a long talk is not seen there.
 const HEAD_BYTES: u64 = 16 << 10;
 
-pub(crate) struct Disk<E> {
-    folder: PathBuf,
-    prefix: &'static str,
-    entries: PhantomData<fn() -> E>,
+/// What the entries of a session come to, in their order.
+pub(crate) trait Sum: Default {
+    type Entry: Serialize + DeserializeOwned;
+
+    fn add(&mut self, entry: Self::Entry);
+
+    /// Where it works, and its title.
+    fn about(&self) -> (&str, Option<&str>);
+
+    /// `None` if no entry says where it works: every session begins with that.
+    fn sum(entries: impl IntoIterator<Item = Self::Entry>) -> Option<Self> {
+        let mut record = Self::default();
+        for entry in entries {
+            record.add(entry);
+        }
+        (!record.about().0.is_empty()).then_some(record)
+    }
+
+    fn info(&self, name: &str, updated_ms: u64) -> Info {
+        let (cwd, title) = self.about();
+        Info { name: name.to_owned(), cwd: cwd.to_owned(), title: title.map(str::to_owned), updated_ms }
+    }
 }
 
-impl<E: Serialize + DeserializeOwned> Disk<E> {
+pub(crate) struct Disk<R> {
+    folder: PathBuf,
+    prefix: &'static str,
+    records: PhantomData<fn() -> R>,
+}
+
+impl<R: Sum> Disk<R> {
     /// All names in it begin with the prefix.
-    pub(crate) fn open(folder: &Path, prefix: &'static str) -> io::Result<Disk<E>> {
+    pub(crate) fn open(folder: &Path, prefix: &'static str) -> io::Result<Disk<R>> {
         // What is said to an agent is nobody else's business.
         match DirBuilder::new().recursive(true).mode(0o700).create(folder) {
-            Ok(()) => Ok(Disk { folder: folder.to_owned(), prefix, entries: PhantomData }),
+            Ok(()) => Ok(Disk { folder: folder.to_owned(), prefix, records: PhantomData }),
             Err(error) => Err(io::Error::new(error.kind(), format!("{}: {error}", folder.display()))),
         }
     }
 
     /// False if the name is taken, by whatever process.
-    pub(crate) fn create(&self, name: &str, entries: impl IntoIterator<Item = E>) -> io::Result<bool> {
+    pub(crate) fn create(&self, name: &str, entries: impl IntoIterator<Item = R::Entry>) -> io::Result<bool> {
         let fresh = self.folder.join(format!("{name}.new"));
         let mut file = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh) {
             Ok(file) => file,
@@ -60,15 +84,15 @@ impl<E: Serialize + DeserializeOwned> Disk<E> {
         done
     }
 
-    pub(crate) fn read(&self, name: &str) -> Option<impl Iterator<Item = E> + use<E>> {
+    pub(crate) fn read(&self, name: &str) -> Option<R> {
         if !is_name(self.prefix, name) {
             return None;
         }
-        Some(entries(File::open(self.path(name)).ok()?))
+        R::sum(entries(File::open(self.path(name)).ok()?))
     }
 
     /// A session that another process has deleted stays deleted.
-    pub(crate) fn add(&self, name: &str, entry: &E) -> io::Result<()> {
+    pub(crate) fn add(&self, name: &str, entry: &R::Entry) -> io::Result<()> {
         let mut file = match OpenOptions::new().append(true).open(self.path(name)) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             file => file?,
@@ -86,34 +110,24 @@ impl<E: Serialize + DeserializeOwned> Disk<E> {
         }
     }
 
-    /// `about` makes a folder and a title of the first entries of a session; one of which it makes nothing is
-    /// left out.
-    pub(crate) fn list(
-        &self,
-        about: impl Fn(&mut dyn Iterator<Item = E>) -> Option<(String, Option<String>)>,
-    ) -> io::Result<Vec<Info>> {
+    /// By what the first entries of each say; one of which they say nothing is left out.
+    pub(crate) fn list(&self) -> io::Result<Vec<Info>> {
         let mut infos = Vec::new();
         for file in fs::read_dir(&self.folder)? {
             let file_name = file?.file_name();
             let name = file_name.to_str().and_then(|name| name.strip_suffix(SUFFIX));
-            infos.extend(name.and_then(|name| self.info(name, &about)));
+            infos.extend(name.and_then(|name| self.info(name)));
         }
         Ok(infos)
     }
 
-    fn info(
-        &self,
-        name: &str,
-        about: &impl Fn(&mut dyn Iterator<Item = E>) -> Option<(String, Option<String>)>,
-    ) -> Option<Info> {
+    fn info(&self, name: &str) -> Option<Info> {
         if !is_name(self.prefix, name) {
             return None;
         }
         let file = File::open(self.path(name)).ok()?;
         let updated = file.metadata().ok()?.modified().ok()?.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let (cwd, title) = about(&mut entries(file.take(HEAD_BYTES)))?;
-        let updated_ms = updated.as_millis() as u64;
-        Some(Info { name: name.to_owned(), cwd, title, updated_ms })
+        Some(R::sum(entries(file.take(HEAD_BYTES)))?.info(name, updated.as_millis() as u64))
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -143,12 +157,27 @@ mod tests {
 
     const NAME: &str = "echo-aaaaaaaa";
 
-    fn open(folder: &Path) -> Disk<String> {
+    #[derive(Default)]
+    struct Words(Vec<String>);
+
+    impl Sum for Words {
+        type Entry = String;
+
+        fn add(&mut self, word: String) {
+            self.0.push(word);
+        }
+
+        fn about(&self) -> (&str, Option<&str>) {
+            (self.0.first().map_or("", String::as_str), None)
+        }
+    }
+
+    fn open(folder: &Path) -> Disk<Words> {
         Disk::open(folder, "echo-").unwrap()
     }
 
-    fn words(disk: &Disk<String>) -> Option<Vec<String>> {
-        disk.read(NAME).map(Iterator::collect)
+    fn words(disk: &Disk<Words>) -> Option<Vec<String>> {
+        disk.read(NAME).map(|words| words.0)
     }
 
     #[test]
@@ -169,7 +198,7 @@ mod tests {
         let path = folder.path().join("echo-aaaaaaaa.jsonl");
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"\"tw").unwrap();
         assert_eq!(words(&disk), Some(vec!["one".to_owned()]));
-        assert_eq!(disk.list(|entries| Some((entries.next()?, None))).unwrap()[0].cwd, "one");
+        assert_eq!(disk.list().unwrap()[0].cwd, "one");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::runtimes::{Delivery, Runtime, Turn};
 use super::session::{Leave, Session};
 use super::{Options, argv, log, shapes};
 use crate::detect::{self, Model};
-use crate::disk::Disk;
+use crate::disk::{Disk, Sum};
 use crate::listing::{Info, newest_first};
 use crate::name::Names;
 use crate::out::Out;
@@ -41,7 +41,7 @@ pub(super) struct House {
     /// Models that the CLI lists. `None`: nobody has asked it yet.
     models: Mutex<Option<Vec<Model>>>,
     /// `None`: sessions live as long as the process.
-    disk: Option<Disk<Entry>>,
+    disk: Option<Disk<Record>>,
     names: Mutex<Names>,
     turns: AtomicU64,
 }
@@ -166,7 +166,7 @@ impl House {
 
     /// A session that is not open but was kept.
     pub(super) fn kept(&self, name: &str) -> Option<Arc<Session>> {
-        let record = Record::sum(self.disk.as_ref()?.read(name)?)?;
+        let record = self.disk.as_ref()?.read(name)?;
         Some(Arc::new(Session::new(name.to_owned(), record)))
     }
 
@@ -186,15 +186,9 @@ impl House {
 
     pub(super) fn listed(&self) -> io::Result<Vec<Info>> {
         let mut infos = match &self.disk {
-            Some(disk) => {
-                disk.list(|entries| Record::sum(entries).map(|record| (record.cwd, record.title)))?
-            }
+            Some(disk) => disk.list()?,
             None => {
-                let info = |session: &Arc<Session>| {
-                    let state = session.lock();
-                    let (cwd, title) = (state.record.cwd.clone(), state.record.title.clone());
-                    Info { name: session.name.clone(), cwd, title, updated_ms: 0 }
-                };
+                let info = |session: &Arc<Session>| session.lock().record.info(&session.name, 0);
                 self.sessions().values().map(info).collect()
             }
         };

@@ -4,6 +4,7 @@ use agent_client_protocol_schema::v1 as acp;
 use serde::{Deserialize, Serialize};
 
 use super::told::Tokens;
+use crate::disk::Sum;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -39,29 +40,10 @@ pub(super) struct Record {
     pub(super) updates: Vec<acp::SessionUpdate>,
 }
 
-impl Record {
-    /// `None` if no entry says where it works: every session begins with that.
-    pub(super) fn sum(entries: impl IntoIterator<Item = Entry>) -> Option<Record> {
-        let mut record = Record::default();
-        for entry in entries {
-            record.add(entry);
-        }
-        (!record.cwd.is_empty()).then_some(record)
-    }
+impl Sum for Record {
+    type Entry = Entry;
 
-    /// What a session begins with that branches from this one.
-    pub(super) fn branch(self) -> Vec<Entry> {
-        let mut entries = Vec::new();
-        entries.extend(self.cli.or(self.fork).map(Entry::Fork));
-        entries.extend(self.title.map(Entry::Title));
-        entries.extend(self.model.map(Entry::Model));
-        entries.extend(self.effort.map(Entry::Effort));
-        entries.extend(self.mode.map(Entry::Mode));
-        entries.extend(self.updates.into_iter().map(|update| Entry::Update(Box::new(update))));
-        entries
-    }
-
-    pub(super) fn add(&mut self, entry: Entry) {
+    fn add(&mut self, entry: Entry) {
         match entry {
             Entry::Cwd(cwd) => self.cwd = cwd,
             Entry::Title(title) => self.title = Some(title),
@@ -75,6 +57,24 @@ impl Record {
             Entry::Total(total) => self.total = total,
             Entry::Update(update) => self.updates.push(*update),
         }
+    }
+
+    fn about(&self) -> (&str, Option<&str>) {
+        (&self.cwd, self.title.as_deref())
+    }
+}
+
+impl Record {
+    /// What a session begins with that branches from this one.
+    pub(super) fn branch(self) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        entries.extend(self.cli.or(self.fork).map(Entry::Fork));
+        entries.extend(self.title.map(Entry::Title));
+        entries.extend(self.model.map(Entry::Model));
+        entries.extend(self.effort.map(Entry::Effort));
+        entries.extend(self.mode.map(Entry::Mode));
+        entries.extend(self.updates.into_iter().map(|update| Entry::Update(Box::new(update))));
+        entries
     }
 }
 

@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use crate::disk::Sum;
+
 /// Kept of what was said in a session. The newest message is kept whatever its size.
 const HISTORY_BYTES: usize = 256 << 10;
 /// What a message costs besides its text.
@@ -53,21 +55,10 @@ pub(super) struct Record {
     history_bytes: usize,
 }
 
-impl Record {
-    pub(super) fn new(cwd: String) -> Record {
-        Record { cwd, ..Record::default() }
-    }
+impl Sum for Record {
+    type Entry = Entry;
 
-    /// `None` if no entry says where it works: every session begins with that.
-    pub(super) fn sum(entries: impl IntoIterator<Item = Entry>) -> Option<Record> {
-        let mut record = Record::default();
-        for entry in entries {
-            record.add(entry);
-        }
-        (!record.cwd.is_empty()).then_some(record)
-    }
-
-    pub(super) fn add(&mut self, entry: Entry) {
+    fn add(&mut self, entry: Entry) {
         match entry {
             Entry::Cwd(cwd) => self.cwd = cwd,
             Entry::Title(title) => self.title = Some(title),
@@ -79,6 +70,16 @@ impl Record {
                 self.forget_oldest();
             }
         }
+    }
+
+    fn about(&self) -> (&str, Option<&str>) {
+        (&self.cwd, self.title.as_deref())
+    }
+}
+
+impl Record {
+    pub(super) fn new(cwd: String) -> Record {
+        Record { cwd, ..Record::default() }
     }
 
     pub(super) fn history(&self) -> impl Iterator<Item = &Entry> {

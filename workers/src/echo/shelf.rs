@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 
 use super::record::{Entry, Record};
-use crate::disk::Disk;
+use crate::disk::{Disk, Sum};
 use crate::listing::{Info, newest_first};
 use crate::name::Names;
 
@@ -23,7 +23,7 @@ pub(super) struct Shelf {
 
 enum Place {
     Memory(Memory),
-    Disk(Disk<Entry>),
+    Disk(Disk<Record>),
 }
 
 #[derive(Default)]
@@ -71,7 +71,7 @@ impl Shelf {
     pub(super) fn read(&self, name: &str) -> Option<Record> {
         match &self.place {
             Place::Memory(memory) => memory.kept.get(name).map(|kept| kept.record.clone()),
-            Place::Disk(disk) => Record::sum(disk.read(name)?),
+            Place::Disk(disk) => disk.read(name),
         }
     }
 
@@ -107,9 +107,7 @@ impl Shelf {
     pub(super) fn list(&self) -> io::Result<Vec<Info>> {
         let mut infos = match &self.place {
             Place::Memory(memory) => memory.list(),
-            Place::Disk(disk) => {
-                disk.list(|entries| Record::sum(entries).map(|record| (record.cwd, record.title)))?
-            }
+            Place::Disk(disk) => disk.list()?,
         };
         newest_first(&mut infos);
         Ok(infos)
@@ -130,12 +128,7 @@ impl Shelf {
 
 impl Memory {
     fn list(&self) -> Vec<Info> {
-        let info = |(name, kept): (&String, &Kept)| Info {
-            name: name.clone(),
-            cwd: kept.record.cwd.clone(),
-            title: kept.record.title.clone(),
-            updated_ms: kept.updated_ms,
-        };
+        let info = |(name, kept): (&String, &Kept)| kept.record.info(name, kept.updated_ms);
         self.kept.iter().map(info).collect()
     }
 

@@ -26,7 +26,7 @@ use super::tools::Hands;
 use super::url::shown;
 use super::wire::Quirks;
 use super::{Options, log, shapes};
-use crate::disk::Disk;
+use crate::disk::{Disk, Sum};
 use crate::listing::{Info, newest_first};
 use crate::name::Names;
 use crate::out::Out;
@@ -49,7 +49,7 @@ pub(super) struct House {
     next_id: AtomicU64,
     next_turn: AtomicU64,
     /// `None`: sessions live as long as the process.
-    disk: Option<Disk<Entry>>,
+    disk: Option<Disk<Record>>,
     names: Mutex<Names>,
     seed: RandomState,
 }
@@ -178,7 +178,7 @@ impl House {
 
     /// A session that is not open but was kept.
     pub(super) fn kept(&self, name: &str) -> Option<Record> {
-        Record::sum(self.disk.as_ref()?.read(name)?)
+        self.disk.as_ref()?.read(name)
     }
 
     /// Adds to the session, in memory and on disk.
@@ -198,15 +198,9 @@ impl House {
 
     pub(super) fn listed(&self) -> io::Result<Vec<Info>> {
         let mut infos = match &self.disk {
-            Some(disk) => {
-                disk.list(|entries| Record::sum(entries).map(|record| (record.cwd, record.title)))?
-            }
+            Some(disk) => disk.list()?,
             None => {
-                let info = |session: &Arc<Session>| {
-                    let state = session.lock();
-                    let (cwd, title) = (state.record.cwd.clone(), state.record.title.clone());
-                    Info { name: session.name.clone(), cwd, title, updated_ms: 0 }
-                };
+                let info = |session: &Arc<Session>| session.lock().record.info(&session.name, 0);
                 self.sessions().values().map(info).collect()
             }
         };

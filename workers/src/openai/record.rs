@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::wire::Message;
+use crate::disk::Sum;
 
 /// What the model may do without asking.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -42,21 +43,10 @@ pub(super) struct Record {
     pub(super) history: Vec<Message>,
 }
 
-impl Record {
-    pub(super) fn new(cwd: String) -> Record {
-        Record { cwd, ..Record::default() }
-    }
+impl Sum for Record {
+    type Entry = Entry;
 
-    /// `None` if no entry says where it works: every session begins with that.
-    pub(super) fn sum(entries: impl IntoIterator<Item = Entry>) -> Option<Record> {
-        let mut record = Record::default();
-        for entry in entries {
-            record.add(entry);
-        }
-        (!record.cwd.is_empty()).then_some(record)
-    }
-
-    pub(super) fn add(&mut self, entry: Entry) {
+    fn add(&mut self, entry: Entry) {
         match entry {
             Entry::Cwd(cwd) => self.cwd = cwd,
             Entry::Title(title) => self.title = Some(title),
@@ -65,6 +55,16 @@ impl Record {
             Entry::Message(message) => self.history.push(message),
             Entry::Rewind(length) => self.history.truncate(length),
         }
+    }
+
+    fn about(&self) -> (&str, Option<&str>) {
+        (&self.cwd, self.title.as_deref())
+    }
+}
+
+impl Record {
+    pub(super) fn new(cwd: String) -> Record {
+        Record { cwd, ..Record::default() }
     }
 
     /// Entries whose sum this record is.
