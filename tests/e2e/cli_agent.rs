@@ -364,6 +364,24 @@ fn what_a_client_says_never_becomes_an_option_or_another_folder() {
 }
 
 #[test]
+fn a_turn_does_not_start_beside_the_process_that_lists_the_models() {
+    let folder = TempDir::new().expect("a folder");
+    let script = r#"if [ "$1" = models ]; then touch $HOME/busy; sleep 1; rm $HOME/busy; exit 0; fi
+        [ -e $HOME/busy ] && exit 1
+        echo '{"type":"step_finish","sessionID":"ses_1","part":{"reason":"stop"}}'"#;
+    stands_in(folder.path(), "opencode", script);
+    let mut agent = Agent::start(folder.path(), &["opencode"]);
+    agent.call("initialize", json!({ "protocolVersion": 1, "clientCapabilities": {} }));
+    let busy = folder.path().join("busy");
+    let began = Instant::now();
+    while !busy.exists() {
+        assert!(began.elapsed() < PATIENCE, "it was not asked for its models");
+    }
+    let session = agent.session(folder.path());
+    assert_eq!(agent.turn(&session, "go").1["result"]["stopReason"], "end_turn");
+}
+
+#[test]
 fn the_models_that_a_cli_lists_are_offered() {
     let folder = TempDir::new().expect("a folder");
     stands_in(folder.path(), "opencode", "[ \"$1\" = models ] && printf 'a/one\\na/two\\n'");

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
@@ -44,6 +44,8 @@ pub(super) struct House {
     disk: Option<Disk<Record>>,
     names: Mutex<Names>,
     turns: AtomicU64,
+    /// It is being asked for its models.
+    is_asked: AtomicBool,
 }
 
 impl House {
@@ -53,8 +55,22 @@ impl House {
         let disk = folder.as_deref().map(|folder| Disk::open(folder, PREFIX)).transpose()?;
         let names = Mutex::new(Names::new(PREFIX));
         let (sessions, closing, asked) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let (models, turns) = (Mutex::default(), AtomicU64::new(1));
-        Ok(House { row, turn, options, out, folder, sessions, closing, asked, models, disk, names, turns })
+        let (models, turns, is_asked) = (Mutex::default(), AtomicU64::new(1), AtomicBool::new(false));
+        Ok(House {
+            row,
+            turn,
+            options,
+            out,
+            folder,
+            sessions,
+            closing,
+            asked,
+            models,
+            disk,
+            names,
+            turns,
+            is_asked,
+        })
     }
 
     pub(super) fn program(&self) -> Result<PathBuf, String> {
@@ -67,6 +83,11 @@ impl House {
 
     pub(super) fn next_turn(&self) -> u64 {
         self.turns.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether a process of the CLI lists its models just now.
+    pub(super) fn is_asked(&self) -> bool {
+        self.is_asked.load(Ordering::Acquire)
     }
 
     pub(super) fn models(&self) -> Vec<Model> {
@@ -225,13 +246,20 @@ pub(super) fn ask_for_models(house: &Arc<House>) {
         return;
     }
     *models = Some(Vec::new());
-    let house = house.clone();
+    let asking = house.clone();
     let ask = move || {
-        let Ok(program) = house.program() else { return };
-        house.learn(detect::listed(&house.row, &program));
+        if let Ok(program) = asking.program() {
+            let listed = detect::listed(&asking.row, &program);
+            asking.is_asked.store(false, Ordering::Release);
+            asking.learn(listed);
+        }
+        asking.is_asked.store(false, Ordering::Release);
     };
+    house.is_asked.store(true, Ordering::Release);
     // Without the thread there is no list, and any name is still taken.
-    let _ = thread::Builder::new().name("models".to_owned()).spawn(ask);
+    if thread::Builder::new().name("models".to_owned()).spawn(ask).is_err() {
+        house.is_asked.store(false, Ordering::Release);
+    }
 }
 
 /// Where sessions are kept unless the user says otherwise.

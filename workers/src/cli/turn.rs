@@ -33,6 +33,8 @@ pub(super) const TICK: Duration = Duration::from_millis(20);
 pub(super) const APART: Duration = Duration::from_millis(500);
 /// How long it may say nothing after its result.
 const LINGERING: Duration = Duration::from_secs(60);
+/// How long a turn waits for the process that lists the models.
+const BESIDE: Duration = Duration::from_secs(10);
 /// Lines that wait to be read; a CLI that is faster than the client waits.
 pub(super) const LINES: usize = 256;
 
@@ -55,6 +57,11 @@ pub(super) fn begin(
         let telling = Telling::new(&house, &session);
         let mut turn = Turning { telling, format: format::of(house.turn.format), orders: &orders };
         let mcp_config = McpConfig::write(&house, &mcp_servers);
+        // Opencode makes its database at its first start, and two that do so at once fail.
+        let until = Instant::now() + BESIDE;
+        while house.is_asked() && !orders.is_cancelled() && Instant::now() < until {
+            thread::sleep(TICK);
+        }
         let end = match turn.start(&record, &prompt, mcp_config.as_ref(), sender) {
             Ok(process) => turn.listen(process, &news),
             Err(message) => End::Fault { is_auth: false, message },
