@@ -9,6 +9,8 @@ use std::fmt;
 
 use memchr::memchr;
 
+use self::habit::Comma;
+pub(crate) use self::habit::Habit;
 pub(crate) use super::json::Span;
 use super::json::{DEPTH_MAX, Key, Reader, Stop, is_string_or_number, is_token};
 use super::skim::Skim;
@@ -63,12 +65,8 @@ impl Envelope {
             });
         }
         let mut scanner = Scanner::new(line);
-        match scanner.walk() {
-            Ok(()) => scanner.envelope().map_err(|fault| scanner.malformed(fault)),
-            Err(Stop::Syntax) => Err(Malformed::skimmed(Fault::Syntax { at: scanner.reader.at }, line)),
-            Err(Stop::TooDeep) => Err(Malformed::skimmed(Fault::TooDeep, line)),
-            Err(Stop::NotObject) => Err(Malformed { fault: Fault::NotObject, id: None, answer: false }),
-        }
+        let walked = scanner.walk();
+        scanner.outcome(walked)
     }
 }
 
@@ -276,6 +274,14 @@ impl Place {
     }
 }
 
+/// What of an object was read last.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum From {
+    Brace,
+    Comma,
+    Value,
+}
+
 /// Walks a line and notes where its routing fields are.
 struct Scanner<'a> {
     reader: Reader<'a>,
@@ -289,6 +295,7 @@ struct Scanner<'a> {
     firsts: [u8; FIELDS.len()],
     /// The first fault that does not end the walk.
     fault: Option<Fault>,
+    comma: Option<Comma>,
 }
 
 impl<'a> Scanner<'a> {
@@ -300,6 +307,7 @@ impl<'a> Scanner<'a> {
             plain: 0,
             firsts: [0; FIELDS.len()],
             fault: None,
+            comma: None,
         }
     }
 
@@ -311,27 +319,34 @@ impl<'a> Scanner<'a> {
             return Err(Stop::NotObject);
         }
         self.reader.at += 1;
-        let mut place = Place::Top;
-        // Nothing of the object was read but its brace.
-        let mut fresh = !self.opens_as_usual();
+        let usual = self.opens_as_usual();
+        self.members(Place::Top, if usual { From::Value } else { From::Brace })
+    }
+
+    /// From here to the last byte.
+    fn members(&mut self, mut place: Place, mut from: From) -> Result<(), Stop> {
         loop {
             let next = self.reader.past_space();
-            if next == b'}' {
-                self.reader.at += 1;
-                let Some((parent, field)) = place.around() else { return self.reader.end() };
-                self.spans[field as usize].end = self.reader.at as u32;
-                place = parent;
-                fresh = false;
-                continue;
-            }
-            if !fresh {
-                if next != b',' {
-                    return Err(Stop::Syntax);
+            if from != From::Comma {
+                if next == b'}' {
+                    self.reader.at += 1;
+                    let Some((parent, field)) = place.around() else { return self.reader.end() };
+                    self.spans[field as usize].end = self.reader.at as u32;
+                    (place, from) = (parent, From::Value);
+                    continue;
                 }
-                self.reader.at += 1;
-                self.reader.past_space();
+                if from == From::Value {
+                    if next != b',' {
+                        return Err(Stop::Syntax);
+                    }
+                    self.reader.at += 1;
+                    if place == Place::Update && self.comma.is_none() {
+                        self.note_comma();
+                    }
+                    self.reader.past_space();
+                }
             }
-            fresh = self.member(&mut place)?;
+            from = if self.member(&mut place)? { From::Brace } else { From::Value };
         }
     }
 
@@ -392,6 +407,16 @@ impl<'a> Scanner<'a> {
         }
         self.seen |= bit;
         Some(field)
+    }
+
+    fn outcome(&self, walked: Result<(), Stop>) -> Result<Envelope, Malformed> {
+        let line = self.reader.line;
+        match walked {
+            Ok(()) => self.envelope().map_err(|fault| self.malformed(fault)),
+            Err(Stop::Syntax) => Err(Malformed::skimmed(Fault::Syntax { at: self.reader.at }, line)),
+            Err(Stop::TooDeep) => Err(Malformed::skimmed(Fault::TooDeep, line)),
+            Err(Stop::NotObject) => Err(Malformed { fault: Fault::NotObject, id: None, answer: false }),
+        }
     }
 
     /// What the fields amount to, after a walk to the end.
@@ -528,6 +553,7 @@ fn unquoted(token: &[u8]) -> Option<&[u8]> {
     token.strip_prefix(b"\"")?.strip_suffix(b"\"")
 }
 
+mod habit;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) mod oracle;
 #[cfg(test)]

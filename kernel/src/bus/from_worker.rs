@@ -30,7 +30,7 @@ impl Bus {
         }
         worker.heard = self.now;
         worker.lines_in += 1;
-        let malformed = match Envelope::scan(line) {
+        let malformed = match worker.habit.scan(line) {
             Ok(envelope) if matches!(envelope.kind, Kind::Answer { .. }) => {
                 return self.worker_answers(id, line, &envelope);
             }

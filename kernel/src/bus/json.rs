@@ -59,7 +59,7 @@ pub(super) struct Reader<'a> {
     /// The next byte, `at <= line.len()`.
     pub(super) at: usize,
     /// A string holds a byte beyond ASCII, so the line has yet to be checked for UTF-8.
-    beyond_ascii: bool,
+    pub(super) beyond_ascii: bool,
     /// One bit for each open bracket of the value that is passed over: is it a brace?
     braces: [u64; DEPTH_MAX / 64],
 }

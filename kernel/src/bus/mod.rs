@@ -397,12 +397,11 @@ impl Bus {
         }
         let Some(mut input) = self.post.take_input(link) else { return };
         let mut chunk = bytes;
-        let mut lines = 0;
         while reading != Reading::Willing || !self.post.is_held_up(link) {
             let limit = self.line_limit(worker.is_none());
             let limit = if stranger { limit.min(HELLO_BYTES) } else { limit };
             let Some(piece) = input.next(&mut chunk, limit) else { break };
-            lines += 1;
+            self.counters.count_in(&piece);
             self.post.take_over_limit();
             match (piece, worker) {
                 (Piece::Line(line), Some(worker)) => self.worker_line(worker, line),
@@ -426,8 +425,6 @@ impl Bus {
                 self.over_limit(link, full);
             }
         }
-        self.counters.lines_in += lines;
-        self.counters.bytes_in += bytes.len() as u64;
         input.hold(chunk);
         if reading == Reading::Last {
             self.last_line(link, worker, input.rest());

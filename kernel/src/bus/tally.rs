@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::answer::Refusal;
 use super::call::{Call, THE_BUS};
+use super::line::Piece;
 use super::pool::PoolId;
 use super::{Bus, Moment};
 use crate::key::SessionKey;
@@ -31,7 +32,8 @@ pub(super) struct Counters {
     /// Answers of workers and clients to what they were asked, and those that were errors.
     pub(super) answers: u64,
     pub(super) errors: u64,
-    /// All that was read from anybody. What was written, the post knows.
+    /// Lines of anybody, with their ends; of those over `max_input_buffer` the bytes do not count. What was written,
+    /// the post knows.
     pub(super) lines_in: u64,
     pub(super) bytes_in: u64,
     pub(super) worker_deaths: u64,
@@ -54,6 +56,15 @@ pub(super) struct Counters {
 }
 
 impl Counters {
+    /// Before it is handled: an answer to it tells of it, however it came.
+    #[inline]
+    pub(super) fn count_in(&mut self, piece: &Piece<'_>) {
+        self.lines_in += 1;
+        if let Piece::Line(line) = piece {
+            self.bytes_in += line.len() as u64 + 1;
+        }
+    }
+
     /// Lines that were not carried, by why; only what has happened.
     pub(super) fn skipped(&self) -> Value {
         let skipped = [

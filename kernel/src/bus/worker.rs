@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::answer::Death;
 use super::call::{CallKey, Party};
-use super::envelope::Span;
+use super::envelope::{Habit, Span};
 use super::handshake::{Handshake, Offers};
 use super::life::{Is, Life};
 use super::mutant::{Guard, stands};
@@ -53,7 +53,9 @@ pub(super) struct Worker {
     pub(super) waits_bytes: usize,
     /// By the agent's names.
     pub(super) sessions: HashMap<Box<[u8]>, SessionKey>,
-    /// The one it spoke of last, and will most likely speak of next. It may have gone since.
+    /// How its last update began.
+    pub(super) habit: Habit,
+    /// The session it spoke of last, and will most likely speak of next. It may have gone since.
     pub(super) lately: Option<SessionKey>,
     /// How many of these are labels, which the agent knows nothing of.
     pub(super) labels: usize,
@@ -145,6 +147,7 @@ impl Worker {
             waits: VecDeque::new(),
             waits_bytes: 0,
             sessions: HashMap::new(),
+            habit: Habit::default(),
             lately: None,
             labels: 0,
             joined: BTreeSet::new(),
