@@ -9,7 +9,7 @@ use std::path::Path;
 use serde_json::value::RawValue;
 
 use super::envelope::oracle::{Lines, Oracle};
-use super::envelope::{Envelope, Fault, Kind, Malformed, Span};
+use super::envelope::{Envelope, Fault, Habit, Kind, Malformed, Span};
 use super::json::DEPTH_MAX;
 use super::line::{LineBuf, Piece};
 use super::skim::Skim;
@@ -82,6 +82,12 @@ fn told(skim: &Skim) -> String {
 /// The scanner says of a line what serde_json and the skim say.
 pub fn scanner(line: &[u8]) {
     let got = Envelope::scan(line);
+    let mut habit = Habit::default();
+    // With nothing known, then after itself, then after a piece of itself and before another.
+    let (most, some) = (&line[..line.len() * 7 / 8], &line[..line.len() * 3 / 4]);
+    for part in [line, line, some, most, line] {
+        assert_eq!(habit.scan(part), Envelope::scan(part));
+    }
     let expected = Oracle::scan(line);
     match (&got, &expected) {
         (Err(Malformed { fault: Fault::TooDeep, .. }), _) => assert!(depth(line) > DEPTH_MAX),
