@@ -85,6 +85,7 @@ class Talk:
             command=lambda place: ["@bus", "agent", "openai", "--state", str(home / "state")],
             env=lambda place: env,
             files=lambda place: {},
+            first=None,
         )
         self.work = folder / "work"
         self.work.mkdir()
