@@ -15,7 +15,7 @@ use std::time::UNIX_EPOCH;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::listing::Info;
+use crate::listing::{Info, newest_first};
 use crate::name::is_name;
 
 const SUFFIX: &str = ".jsonl";
@@ -134,6 +134,16 @@ impl<R: Sum> Disk<R> {
         assert!(is_name(self.prefix, name), "no other name reaches the disk");
         self.folder.join(format!("{name}{SUFFIX}"))
     }
+}
+
+/// Every session there is, the newest first: those on disk or, where none is kept, those that are open.
+pub(crate) fn listed<R: Sum>(
+    disk: Option<&Disk<R>>,
+    open: impl FnOnce() -> Vec<Info>,
+) -> io::Result<Vec<Info>> {
+    let mut infos = disk.map_or_else(|| Ok(open()), Disk::list)?;
+    newest_first(&mut infos);
+    Ok(infos)
 }
 
 fn lines<E: Serialize>(entries: impl IntoIterator<Item = E>) -> Vec<u8> {

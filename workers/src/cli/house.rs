@@ -18,8 +18,8 @@ use super::runtimes::{Delivery, Runtime, Turn};
 use super::session::{Leave, Session};
 use super::{Options, argv, log, shapes};
 use crate::detect::{self, Model};
-use crate::disk::{Disk, Sum};
-use crate::listing::{Info, newest_first};
+use crate::disk::{self, Disk, Sum};
+use crate::listing::Info;
 use crate::name::Names;
 use crate::out::Out;
 use crate::rpc::CANCELLED;
@@ -206,15 +206,8 @@ impl House {
     }
 
     pub(super) fn listed(&self) -> io::Result<Vec<Info>> {
-        let mut infos = match &self.disk {
-            Some(disk) => disk.list()?,
-            None => {
-                let info = |session: &Arc<Session>| session.lock().record.info(&session.name, 0);
-                self.sessions().values().map(info).collect()
-            }
-        };
-        newest_first(&mut infos);
-        Ok(infos)
+        let info = |session: &Arc<Session>| session.lock().record.info(&session.name, 0);
+        disk::listed(self.disk.as_ref(), || self.sessions().values().map(info).collect())
     }
 
     /// What a failed turn is answered with.

@@ -21,9 +21,9 @@ use super::wire::Message;
 use crate::incoming::{Incoming, Outcome};
 use crate::listing;
 use crate::out::Waiter;
-use crate::rpc::{Asker, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, NOT_FOUND, Refusal};
-
-const METHOD_NOT_FOUND: i32 = -32601;
+use crate::rpc::{
+    Asker, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, NOT_FOUND, Refusal,
+};
 
 pub(super) struct Agent {
     house: Arc<House>,

@@ -26,8 +26,8 @@ use super::tools::Hands;
 use super::url::shown;
 use super::wire::Quirks;
 use super::{Options, log, shapes};
-use crate::disk::{Disk, Sum};
-use crate::listing::{Info, newest_first};
+use crate::disk::{self, Disk, Sum};
+use crate::listing::Info;
 use crate::name::Names;
 use crate::out::Out;
 use crate::rpc::CANCELLED;
@@ -197,15 +197,8 @@ impl House {
     }
 
     pub(super) fn listed(&self) -> io::Result<Vec<Info>> {
-        let mut infos = match &self.disk {
-            Some(disk) => disk.list()?,
-            None => {
-                let info = |session: &Arc<Session>| session.lock().record.info(&session.name, 0);
-                self.sessions().values().map(info).collect()
-            }
-        };
-        newest_first(&mut infos);
-        Ok(infos)
+        let info = |session: &Arc<Session>| session.lock().record.info(&session.name, 0);
+        disk::listed(self.disk.as_ref(), || self.sessions().values().map(info).collect())
     }
 }
 

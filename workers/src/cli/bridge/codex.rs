@@ -15,6 +15,7 @@ use crate::cli::mcp::mcp_servers;
 use crate::cli::prompt::{Part, Prompt};
 use crate::cli::told::Told;
 use crate::detect::{self, Model};
+use crate::rpc::METHOD_NOT_FOUND;
 
 const ALLOW: &str = "allow";
 const SESSION: &str = "allow_session";
@@ -264,7 +265,7 @@ impl Codex {
                 return wire.says.push(json!({ "id": id, "result": { "action": "decline" } }));
             }
             _ => {
-                let error = json!({ "code": -32601, "message": "this is not supported here" });
+                let error = json!({ "code": METHOD_NOT_FOUND, "message": "this is not supported here" });
                 return wire.says.push(json!({ "id": id, "error": error }));
             }
         };
