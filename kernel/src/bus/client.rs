@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::call::Party;
+use super::envelope::Habit;
 use super::handshake::Handshake;
 use super::pool::PoolId;
 use crate::key::{Link, SessionKey, WorkerId};
@@ -22,6 +23,8 @@ pub(super) struct Client {
     /// Sessions that it names at the top of its messages.
     pub(super) labels: HashMap<Box<[u8]>, SessionKey>,
     pub(super) standing: Standing,
+    /// How its last lines began.
+    pub(super) habit: Habit,
     /// When it leaves, its sessions are not kept.
     pub(super) bye: bool,
 }
@@ -55,6 +58,7 @@ impl Client {
             sessions: HashMap::new(),
             labels: HashMap::new(),
             standing,
+            habit: Habit::default(),
             bye: false,
         }
     }

@@ -9,8 +9,8 @@ use std::fmt;
 
 use memchr::memchr;
 
-use self::habit::Comma;
 pub(crate) use self::habit::Habit;
+use self::habit::Point;
 pub(crate) use super::json::Span;
 use super::json::{DEPTH_MAX, Key, Reader, Stop, is_string_or_number, is_token};
 use super::skim::Skim;
@@ -57,14 +57,7 @@ pub(crate) struct Envelope {
 impl Envelope {
     /// `line` has neither a newline nor a carriage return at its end.
     pub(crate) fn scan(line: &[u8]) -> Result<Envelope, Malformed> {
-        if u32::try_from(line.len()).is_err() {
-            return Err(Malformed {
-                fault: Fault::NotRpc("a line must be below 4 GiB"),
-                id: None,
-                answer: false,
-            });
-        }
-        let mut scanner = Scanner::new(line);
+        let mut scanner = Scanner::new(line)?;
         let walked = scanner.walk();
         scanner.outcome(walked)
     }
@@ -295,20 +288,25 @@ struct Scanner<'a> {
     firsts: [u8; FIELDS.len()],
     /// The first fault that does not end the walk.
     fault: Option<Fault>,
-    comma: Option<Comma>,
+    /// From where on the next line like this one may be read.
+    point: Option<Point>,
 }
 
 impl<'a> Scanner<'a> {
-    fn new(line: &'a [u8]) -> Self {
-        Scanner {
+    fn new(line: &'a [u8]) -> Result<Self, Malformed> {
+        if u32::try_from(line.len()).is_err() {
+            let fault = Fault::NotRpc("a line must be below 4 GiB");
+            return Err(Malformed { fault, id: None, answer: false });
+        }
+        Ok(Scanner {
             reader: Reader::new(line),
             seen: 0,
             spans: [Span::default(); FIELDS.len()],
             plain: 0,
             firsts: [0; FIELDS.len()],
             fault: None,
-            comma: None,
-        }
+            point: None,
+        })
     }
 
     /// From the first byte to the last.
@@ -340,13 +338,14 @@ impl<'a> Scanner<'a> {
                         return Err(Stop::Syntax);
                     }
                     self.reader.at += 1;
-                    if place == Place::Update && self.comma.is_none() {
-                        self.note_comma();
+                    from = From::Comma;
+                    if place == Place::Update && self.point.is_none() {
+                        self.note_point(self.reader.at, place, from);
                     }
                     self.reader.past_space();
                 }
             }
-            from = if self.member(&mut place)? { From::Brace } else { From::Value };
+            from = if self.member(&mut place, from)? { From::Brace } else { From::Value };
         }
     }
 
@@ -367,10 +366,14 @@ impl<'a> Scanner<'a> {
 
     /// A key and its value; or only the brace of the value, if that is a place to step into: then true.
     #[inline]
-    fn member(&mut self, place: &mut Place) -> Result<bool, Stop> {
+    fn member(&mut self, place: &mut Place, from: From) -> Result<bool, Stop> {
+        let key_start = self.reader.at;
         let key = self.reader.key()?;
         let start = self.reader.at;
         let field = self.note(*place, key);
+        if field.is_none() && self.point.is_none() && matches!(place, Place::Params | Place::Result) {
+            self.note_point(key_start, *place, from);
+        }
         if let Some(field) = field {
             let first = self.reader.peek();
             self.firsts[field as usize] = first;

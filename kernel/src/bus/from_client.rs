@@ -6,7 +6,7 @@ use super::answer::Refusal;
 use super::call::{CallKey, Id, Purpose, THE_BUS, Who};
 use super::choose::Need;
 use super::client::{Client, Standing};
-use super::envelope::{Envelope, Fault, Kind, canonical};
+use super::envelope::{Envelope, Fault, Habit, Kind, canonical};
 use super::handshake::Handshake;
 use super::mutant::{Guard, stands};
 use super::pool::{PoolId, Told};
@@ -46,7 +46,7 @@ impl Bus {
         if begins && stands(Guard::FirstLine) { Ear::Never } else { ear }
     }
 
-    pub(super) fn client_line(&mut self, link: Link, line: &[u8]) {
+    pub(super) fn client_line(&mut self, link: Link, line: &[u8], habit: &mut Habit) {
         if line.iter().all(|byte| matches!(byte, b' ' | b'\t' | b'\r')) {
             return;
         }
@@ -63,7 +63,7 @@ impl Bus {
                 return;
             }
         };
-        let envelope = match Envelope::scan(line) {
+        let envelope = match habit.scan(line) {
             Ok(envelope) => envelope,
             Err(malformed) if first && matches!(malformed.fault, Fault::Syntax { .. }) => {
                 return self.client_leaves(link);

@@ -7,7 +7,7 @@ use log::{debug, warn};
 
 use super::answer::{Death, Refusal};
 use super::call::{Call, CallKey, Id, Party, Purpose, Who, Written};
-use super::envelope::{Envelope, Kind, canonical};
+use super::envelope::{Envelope, Habit, Kind, canonical};
 use super::handshake::Offers;
 use super::json::Span;
 use super::mutant::{Guard, stands};
@@ -20,7 +20,7 @@ use crate::key::{Link, SessionKey, Table, WorkerId};
 use crate::limit::{NAME_BYTES, NOTICE_BYTES, NOTICES, OPENING_BYTES};
 
 impl Bus {
-    pub(super) fn worker_line(&mut self, id: WorkerId, line: &[u8]) {
+    pub(super) fn worker_line(&mut self, id: WorkerId, line: &[u8], habit: &mut Habit) {
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
         }
@@ -30,7 +30,7 @@ impl Bus {
         }
         worker.heard = self.now;
         worker.lines_in += 1;
-        let malformed = match worker.habit.scan(line) {
+        let malformed = match habit.scan(line) {
             Ok(envelope) if matches!(envelope.kind, Kind::Answer { .. }) => {
                 return self.worker_answers(id, line, &envelope);
             }
@@ -337,7 +337,7 @@ impl Bus {
         worker.lines_in -= now_known.len() as u64;
         for Early { line, .. } in now_known {
             self.forget_early(id, line.len());
-            self.worker_line(id, &line);
+            self.worker_line(id, &line, &mut Habit::default());
         }
     }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::alarm::Alarm;
 use super::answer::{self, Refusal};
 use super::call::{CallKey, Id, Purpose, THE_BUS, Who};
-use super::envelope::{Envelope, Kind};
+use super::envelope::{Envelope, Habit, Kind};
 use super::from_client::Named;
 use super::life::Input;
 use super::mutant::{Guard, stands};
@@ -129,7 +129,7 @@ impl Bus {
                 .map(|_| ());
         }
         for line in missed {
-            self.worker_line(id, &line);
+            self.worker_line(id, &line, &mut Habit::default());
         }
         self.answer_opening(link, key, line, envelope);
         Ok(())

@@ -60,6 +60,7 @@ use self::alarm::{Alarm, Alarms};
 use self::answer::Refusal;
 use self::call::{Calls, Who};
 use self::client::{Client, Standing};
+use self::envelope::Habit;
 use self::handshake::Handshake;
 use self::house::Stopping;
 use self::life::Input;
@@ -396,6 +397,7 @@ impl Bus {
             }
         }
         let Some(mut input) = self.post.take_input(link) else { return };
+        let mut habit = self.habit_of(link, worker).map(std::mem::take).unwrap_or_default();
         let mut chunk = bytes;
         while reading != Reading::Willing || !self.post.is_held_up(link) {
             let limit = self.line_limit(worker.is_none());
@@ -404,8 +406,8 @@ impl Bus {
             self.counters.count_in(&piece);
             self.post.take_over_limit();
             match (piece, worker) {
-                (Piece::Line(line), Some(worker)) => self.worker_line(worker, line),
-                (Piece::Line(line), None) => self.client_line(link, line),
+                (Piece::Line(line), Some(worker)) => self.worker_line(worker, line, &mut habit),
+                (Piece::Line(line), None) => self.client_line(link, line, &mut habit),
                 (Piece::TooLong(skim), Some(worker)) => self.worker_too_long(worker, &skim),
                 (Piece::TooLong(skim), None) => self.client_too_long(link, &skim),
             }
@@ -427,11 +429,14 @@ impl Bus {
         }
         input.hold(chunk);
         if reading == Reading::Last {
-            self.last_line(link, worker, input.rest());
+            self.last_line(link, worker, input.rest(), &mut habit);
             input = line::LineBuf::reusing(input.into_buffer());
         }
         let endless = stranger && input.is_too_long();
         self.post.put_back(link, input);
+        if let Some(place) = self.habit_of(link, worker) {
+            *place = habit;
+        }
         if endless {
             return self.stranger_too_long(link);
         }
@@ -441,13 +446,20 @@ impl Bus {
     }
 
     /// What stood without a line end when the stream ended: a message if it is whole, else a broken-off piece.
-    fn last_line(&mut self, link: Link, worker: Option<WorkerId>, rest: &[u8]) {
-        if envelope::Envelope::scan(rest).is_err() {
+    fn last_line(&mut self, link: Link, worker: Option<WorkerId>, rest: &[u8], habit: &mut Habit) {
+        if habit.scan(rest).is_err() {
             return;
         }
         match worker {
-            Some(worker) => self.worker_line(worker, rest),
-            None => self.client_line(link, rest),
+            Some(worker) => self.worker_line(worker, rest, habit),
+            None => self.client_line(link, rest, habit),
+        }
+    }
+
+    fn habit_of(&mut self, link: Link, worker: Option<WorkerId>) -> Option<&mut Habit> {
+        match worker {
+            Some(worker) => self.workers.get_mut(worker.0).map(|worker| &mut worker.habit),
+            None => self.clients.get_mut(link.0).map(|client| &mut client.habit),
         }
     }
 

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use super::alarm::Alarm;
 use super::answer::Refusal;
 use super::client::Standing;
-use super::envelope::{Envelope, Fault, Kind};
+use super::envelope::{Envelope, Fault, Habit, Kind};
 use super::mutant::{Guard, stands};
 use super::{Bus, Moment};
 use crate::key::Link;
@@ -113,7 +113,7 @@ impl Bus {
             return self.turn_away(link, id, &self.too_many_clients());
         }
         self.welcome(link, Standing::Known);
-        self.client_line(link, line);
+        self.client_line(link, line, &mut Habit::default());
     }
 
     /// Its end is not waited for, and so neither is its id.

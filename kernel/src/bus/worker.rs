@@ -53,7 +53,7 @@ pub(super) struct Worker {
     pub(super) waits_bytes: usize,
     /// By the agent's names.
     pub(super) sessions: HashMap<Box<[u8]>, SessionKey>,
-    /// How its last update began.
+    /// How its last lines began.
     pub(super) habit: Habit,
     /// The session it spoke of last, and will most likely speak of next. It may have gone since.
     pub(super) lately: Option<SessionKey>,

@@ -120,7 +120,7 @@ impl Lines {
         format!(r#"{}"{key}"{}:{}{value}"#, self.space(), self.space(), self.space())
     }
 
-    fn scalar(&mut self) -> &'static str {
+    pub(super) fn scalar(&mut self) -> &'static str {
         // Plain strings are what routing is about, so half of them are that.
         let scalar = self.below(self.scalars.len() * 2);
         self.scalars.get(scalar).copied().unwrap_or(r#""s-1""#)
@@ -145,7 +145,7 @@ impl Lines {
     }
 
     /// Xorshift.
-    fn below(&mut self, bound: usize) -> usize {
+    pub(super) fn below(&mut self, bound: usize) -> usize {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
         self.state ^= self.state << 17;
