@@ -6,7 +6,6 @@
 
 use super::Moment;
 use super::mutant::{Guard, stands};
-use super::splice::Decimal;
 use super::tally::micros;
 use crate::key::{Key, Link, SessionKey, Table, WorkerId};
 use crate::limit::CALL_INDEX_BITS;
@@ -20,8 +19,24 @@ impl CallKey {
         u64::from(self.0.generation) << CALL_INDEX_BITS | u64::from(self.0.index)
     }
 
+    /// That id as it stands in a line.
+    pub(super) fn spelled(self, digits: &mut itoa::Buffer) -> &[u8] {
+        digits.format(self.wire()).as_bytes()
+    }
+
+    /// The call whose id is spelled so, and in no other way.
     pub(super) fn from_wire(spelled: &[u8]) -> Option<CallKey> {
-        let wire = Decimal::parse(spelled)?;
+        if spelled.is_empty() || spelled.len() > 16 || (spelled[0] == b'0' && spelled.len() > 1) {
+            return None;
+        }
+        // Without a branch for each digit: nearly always they are that.
+        let (wire, highest) = spelled.iter().fold((0u64, 0), |(wire, highest), byte| {
+            let digit = byte.wrapping_sub(b'0');
+            (wire * 10 + u64::from(digit), highest.max(digit))
+        });
+        if highest > 9 {
+            return None;
+        }
         Some(CallKey(Key {
             index: (wire & ((1 << CALL_INDEX_BITS) - 1)) as u32,
             generation: u32::try_from(wire >> CALL_INDEX_BITS).ok()?,
@@ -456,6 +471,16 @@ mod tests {
         let key = CallKey(Key { index: (1 << CALL_INDEX_BITS) - 1, generation: u32::MAX });
         assert!(key.wire() < 1 << 53);
         assert_eq!(CallKey::from_wire(key.wire().to_string().as_bytes()), Some(key));
+        for wire in [0, 1, 9, 10, 1 << 20, (1 << 52) - 1] {
+            let key = CallKey::from_wire(wire.to_string().as_bytes()).unwrap();
+            assert_eq!(
+                (key.wire(), key.spelled(&mut itoa::Buffer::new())),
+                (wire, wire.to_string().as_bytes())
+            );
+        }
+        for odd in ["", "01", "-1", "1.0", "1e3", " 1", "1:", "1/", "99999999999999999999"] {
+            assert_eq!(CallKey::from_wire(odd.as_bytes()), None, "{odd}");
+        }
         assert_eq!(CallKey::from_wire(b"\"5\""), None);
         assert_eq!(CallKey::from_wire(b"9007199254740993"), None);
     }

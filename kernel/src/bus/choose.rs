@@ -31,8 +31,9 @@ impl Bus {
         line: &[u8],
         envelope: &Envelope,
     ) -> Result<PoolId, Refusal> {
-        let opens = matches!(envelope.method.of(line), b"session/new" | b"session/load" | b"session/resume");
-        let named = envelope.pool.or(envelope.meta_pool.filter(|_| opens));
+        let opens =
+            || matches!(envelope.method.of(line), b"session/new" | b"session/load" | b"session/resume");
+        let named = envelope.pool.or(envelope.meta_pool.filter(|_| opens()));
         if let Some(span) = named {
             let name = canonical(span.of(line));
             let name = String::from_utf8_lossy(&name);
@@ -63,7 +64,24 @@ impl Bus {
         {
             return Ok(id);
         }
-        self.choose(link, client_pool, Need::Request)
+        match self.only_place(link, client_pool) {
+            Some(id) => Ok(id),
+            None => self.choose(link, client_pool, Need::Request),
+        }
+    }
+
+    /// The one worker of a pool, if this client has been there and could only be sent there again.
+    fn only_place(&mut self, link: Link, pool_id: PoolId) -> Option<WorkerId> {
+        let [id] = self.pools.get(pool_id)?.workers[..] else { return None };
+        let (client, worker) = (self.clients.get(link.0)?, self.workers.get_mut(id.0)?);
+        let there = worker.joined.contains(&link)
+            && worker.belongs_to.is_none_or(|owner| owner == link)
+            && worker.life.is_up()
+            && worker.ready_link().is_some()
+            && worker.can_speak(&client.handshake)
+            && !worker.retiring;
+        worker.idle_since = worker.idle_since.filter(|_| !there);
+        there.then_some(id)
     }
 
     /// A worker that speaks the client's handshake, or will. It may not be ready yet; lines for it wait.
@@ -143,7 +161,12 @@ impl Bus {
                 Need::Request => (untold, calls, 0),
             }
         };
-        fitting.filter(|(_, worker)| fits(worker)).min_by_key(|(_, worker)| rank(worker)).map(|(id, _)| id)
+        let mut fitting = fitting.filter(|(_, worker)| fits(worker));
+        let first = fitting.next()?;
+        // Most often it is the only one, and need not be ranked.
+        let Some(second) = fitting.next() else { return Some(first.0) };
+        let all = [first, second].into_iter().chain(fitting);
+        all.min_by_key(|(_, worker)| rank(worker)).map(|(id, _)| id)
     }
 
     /// One more process, if the pool allows it.
@@ -360,9 +383,7 @@ impl Bus {
         if self.calls.get(call).is_some_and(|call| call.asker == THE_BUS) {
             self.see_own(link, line, None);
         }
-        if let (Some(written), Some(call)) =
-            (self.post.send(link, line, std::iter::empty()), self.calls.get_mut(call))
-        {
+        if let (Some(written), Some(call)) = (self.post.send(link, line, &[]), self.calls.get_mut(call)) {
             call.written = written;
         }
     }

@@ -236,6 +236,11 @@ impl Place {
         })
     }
 
+    /// Whether the scanner would take this key for a field, or for one in disguise.
+    fn may_be_field(self, key: &Key<'_>) -> bool {
+        self.field(key.name).is_some() || disguised(self.fields(), key).is_some()
+    }
+
     fn fields(self) -> &'static [(Field, &'static str)] {
         match self {
             Place::Top => &FIELDS[..8],

@@ -12,7 +12,7 @@ use super::mutant::{Guard, stands};
 use super::pool::{PoolId, Told};
 use super::recover::park;
 use super::session::{Session, token};
-use super::splice::{Cuts, Decimal, splice};
+use super::splice::{Cut, Cuts, splice};
 use super::worker::{Speech, Wait};
 use super::{Alarm, Bus, Ear, Skim};
 use crate::config::Mode;
@@ -212,11 +212,8 @@ impl Bus {
             return Ok(());
         };
         let Who::Worker(worker) = self.calls.who(asked.asked) else { return Ok(()) };
-        let wire = Decimal::of(key.wire());
-        let mut cuts = Cuts::none();
-        cuts.add(request, wire.as_bytes());
         self.see_line(Who::Client(link), Who::Worker(worker), None, None, line, envelope);
-        self.say(worker, line, &cuts);
+        self.say(worker, line, &[Cut::new(request, key.spelled(&mut itoa::Buffer::new()))]);
         Ok(())
     }
 
@@ -255,10 +252,7 @@ impl Bus {
         let (Some(link), Some(span)) = (worker.ready_link(), envelope.id) else { return };
         let call = self.calls.ask(THE_BUS, worker.party, Id::none(), Purpose::Ignore, None);
         let mut told = Vec::new();
-        let wire = Decimal::of(call.wire());
-        let mut cuts = Cuts::none();
-        cuts.add(span, wire.as_bytes());
-        splice(&mut told, line, cuts.iter());
+        splice(&mut told, line, &[Cut::new(span, call.spelled(&mut itoa::Buffer::new()))]);
         self.send_call(link, call, &told);
     }
 
@@ -414,10 +408,10 @@ impl Bus {
             worker.heard = self.now;
             self.alarms.set(self.now + patience, Alarm::Silence(id));
         }
-        let wire = call.map(|call| Decimal::of(call.wire()));
+        let mut digits = itoa::Buffer::new();
         let mut cuts = Cuts::none();
-        if let (Some(span), Some(wire)) = (envelope.id, &wire) {
-            cuts.add(span, wire.as_bytes());
+        if let (Some(span), Some(call)) = (envelope.id, call) {
+            cuts.add(span, call.spelled(&mut digits));
         }
         if let Some(span) = envelope.session {
             match named {
@@ -438,15 +432,15 @@ impl Bus {
         let recovering =
             |key: &SessionKey| self.sessions.get(key.0).is_some_and(|session| session.recovering.is_some());
         if let Some(key) = about.filter(recovering) {
-            splice(&mut waiting, line, cuts.iter());
+            splice(&mut waiting, line, &cuts);
             self.wait_for_recovery(key, call, waiting);
         } else if let Some(link) = worker.ready_link() {
-            let written = self.post.send(link, line, cuts.iter());
+            let written = self.post.send(link, line, &cuts);
             if let (Some(written), Some(call)) = (written, call.and_then(|call| self.calls.get_mut(call))) {
                 call.written = written;
             }
         } else {
-            splice(&mut waiting, line, cuts.iter());
+            splice(&mut waiting, line, &cuts);
             self.aside_bytes += park(worker, call, waiting.into());
         }
         self.see_line(Who::Client(from), Who::Worker(id), about, call, line, envelope);
@@ -454,14 +448,14 @@ impl Bus {
     }
 
     /// Gives a notification to a worker, or lets it wait in its turn.
-    pub(super) fn say(&mut self, id: WorkerId, line: &[u8], cuts: &Cuts<'_>) {
+    pub(super) fn say(&mut self, id: WorkerId, line: &[u8], cuts: &[Cut<'_>]) {
         let Some(worker) = self.workers.get_mut(id.0) else { return };
         if let Some(link) = worker.ready_link() {
-            self.post.send(link, line, cuts.iter());
+            self.post.send(link, line, cuts);
             return;
         }
         let mut waiting = Vec::new();
-        splice(&mut waiting, line, cuts.iter());
+        splice(&mut waiting, line, cuts);
         self.aside_bytes += park(worker, None, waiting.into());
     }
 
@@ -498,7 +492,7 @@ impl Bus {
         if let (Some(span), Some(label)) = (envelope.top_session, label) {
             cuts.add(span, &label.agent_token);
         }
-        self.post.send(to, line, cuts.iter());
+        self.post.send(to, line, &cuts);
         self.check_idle(worker);
     }
 

@@ -13,7 +13,7 @@ use super::json::Span;
 use super::mutant::{Guard, stands};
 use super::post::Post;
 use super::session::{Pending, Session, behind_tag, token};
-use super::splice::{Cut, Cuts, Decimal};
+use super::splice::{Cut, Cuts};
 use super::worker::{Early, Greeting, Notice, Speech, Wait};
 use super::{Bus, Skim, Worker, nested};
 use crate::key::{Link, SessionKey, Table, WorkerId};
@@ -188,7 +188,8 @@ impl Bus {
             }
         }
         cuts.sort_by_key(|(span, _)| span.start);
-        self.post.send(to, line, cuts.iter().map(|(span, with)| Cut::new(*span, with)));
+        let cuts: Vec<_> = cuts.iter().map(|(span, with)| Cut::new(*span, with)).collect();
+        self.post.send(to, line, &cuts);
     }
 
     /// A worker has answered initialize.
@@ -265,7 +266,7 @@ impl Bus {
                     }
                 }
                 Wait::Say(None, line) => {
-                    self.post.send(link, &line, std::iter::empty());
+                    self.post.send(link, &line, &[]);
                 }
             }
         }
@@ -281,9 +282,9 @@ impl Bus {
         if let (Some(known), Some(life)) = (self.clients.get_mut(client.0), worker.link) {
             known.home = Some((id, life));
         }
-        self.post.send(client, &greeting.line, [Cut::new(greeting.id, as_id)].into_iter());
+        self.post.send(client, &greeting.line, &[Cut::new(greeting.id, as_id)]);
         for notice in &worker.notices {
-            self.post.send(client, &notice.line, std::iter::empty());
+            self.post.send(client, &notice.line, &[]);
         }
         self.see_greeting(client, as_id, &greeting, asked);
     }
@@ -454,15 +455,16 @@ impl Bus {
         if let Some(span) = envelope.id {
             let Some(worker) = self.workers.get(id.0) else { return };
             let key = self.calls.ask(worker.party, asked, Id::new(span.of(line)), Purpose::Ask, Some(key));
-            call = Some((key, span, Decimal::of(key.wire())));
+            call = Some((key, span));
         }
         let nests = self.workers.get(id.0).is_some_and(|worker| worker.offers.nests);
         let nested = if nests { nested::in_update(line, envelope) } else { Vec::new() };
         let nested = self.names_for(owner, id, line, &nested);
         let Some(session) = self.sessions.get(key.0) else { return };
         let mut cuts = Cuts::none();
-        if let Some((_, span, wire)) = &call {
-            cuts.add(*span, wire.as_bytes());
+        let mut digits = itoa::Buffer::new();
+        if let Some((call, span)) = call {
+            cuts.add(span, call.spelled(&mut digits));
         }
         if let Some(span) = envelope.session.or(envelope.top_session) {
             cuts.add(span, &session.bus_token);
@@ -473,9 +475,9 @@ impl Bus {
             cuts.add(span, &child.bus_token);
         }
         let written = send_cut(&mut self.post, owner, line, &cuts, &nested);
-        let asked = call.as_ref().map(|(call, ..)| *call);
+        let asked = call.map(|(call, _)| call);
         self.see_line(Who::Worker(id), Who::Client(owner), Some(key), asked, line, envelope);
-        if let (Some((call, ..)), Some(written)) = (call, written) {
+        if let (Some((call, _)), Some(written)) = (call, written) {
             if let Some(call) = self.calls.get_mut(call) {
                 call.written = written;
             }
@@ -500,8 +502,7 @@ impl Bus {
             self.counters.dropped_notifications += 1;
             return;
         };
-        let wire = Decimal::of(key.wire());
-        self.post.send(to, line, [Cut::new(span, wire.as_bytes())].into_iter());
+        self.post.send(to, line, &[Cut::new(span, key.spelled(&mut itoa::Buffer::new()))]);
         self.see_line(Who::Worker(id), Who::Client(to), None, None, line, envelope);
     }
 
@@ -542,16 +543,15 @@ impl Bus {
             cuts.add(cut.span, cut.with);
         }
         let Some(span) = envelope.id else {
-            self.post.send(to, line, cuts.iter());
+            self.post.send(to, line, &cuts);
             self.see_line(Who::Worker(id), Who::Client(to), None, None, line, envelope);
             return;
         };
         let call = self.calls.ask(worker.party, peer.party, Id::new(span.of(line)), Purpose::Ask, None);
-        let wire = Decimal::of(call.wire());
-        cuts.add(span, wire.as_bytes());
+        let mut digits = itoa::Buffer::new();
+        cuts.add(span, call.spelled(&mut digits));
         self.see_line(Who::Worker(id), Who::Client(to), None, Some(call), line, envelope);
-        if let (Some(written), Some(call)) = (self.post.send(to, line, cuts.iter()), self.calls.get_mut(call))
-        {
+        if let (Some(written), Some(call)) = (self.post.send(to, line, &cuts), self.calls.get_mut(call)) {
             call.written = written;
         }
     }
@@ -576,16 +576,16 @@ fn send_cut(
     post: &mut Post,
     to: Link,
     line: &[u8],
-    cuts: &Cuts<'_>,
+    cuts: &[Cut<'_>],
     nested: &[(Span, Box<[u8]>)],
 ) -> Option<Written> {
     if nested.is_empty() {
-        return post.send(to, line, cuts.iter());
+        return post.send(to, line, cuts);
     }
     let nested = nested.iter().map(|(span, with)| Cut::new(*span, with));
-    let mut all: Vec<_> = cuts.iter().chain(nested).collect();
+    let mut all: Vec<_> = cuts.iter().copied().chain(nested).collect();
     all.sort_by_key(|cut| cut.span.start);
-    post.send(to, line, all.into_iter())
+    post.send(to, line, &all)
 }
 
 /// The session of this worker that a token names.

@@ -9,12 +9,13 @@ use std::path::Path;
 
 use serde_json::value::RawValue;
 
+use super::call::CallKey;
 use super::envelope::oracle::{Lines, Oracle};
 use super::envelope::{Envelope, Fault, Habit, Kind, Malformed, Span};
 use super::json::DEPTH_MAX;
 use super::line::{LineBuf, Piece};
 use super::skim::Skim;
-use super::splice::{Cuts, Decimal, splice};
+use super::splice::{Cuts, splice};
 use super::{Action, Bus, Moment};
 use crate::config::{Auth, Config, Limits, PoolConfig, Program};
 use crate::token::TokenDigest;
@@ -130,7 +131,7 @@ pub fn splicer(line: &[u8]) {
         spans.extend(envelope.child.map(|span| (span, session)));
         spans.iter().for_each(|(span, with)| cuts.add(*span, with));
         let mut out = Vec::new();
-        splice(&mut out, line, cuts.iter());
+        splice(&mut out, line, &cuts);
         assert_eq!(out, replaced(line, &mut spans));
         let again = Envelope::scan(&out).expect("still a good line");
         assert_eq!(again.kind, envelope.kind);
@@ -139,8 +140,8 @@ pub fn splicer(line: &[u8]) {
         assert_eq!(again.top_session.map(|span| span.of(&out)), envelope.top_session.map(|_| session));
         assert_eq!(again.method.of(&out), envelope.method.of(line));
     }
-    if let Some(number) = Decimal::parse(line) {
-        assert_eq!(Decimal::of(number).as_bytes(), line);
+    if let Some(call) = CallKey::from_wire(line) {
+        assert_eq!(call.spelled(&mut itoa::Buffer::new()), line);
     }
 }
 

@@ -53,7 +53,7 @@ impl Bus {
         };
         if let Some(id) = envelope.id {
             let answer = answer::result(id.of(line), &result);
-            self.post.send(link, &answer, std::iter::empty());
+            self.post.send(link, &answer, &[]);
         }
         Ok(())
     }

@@ -158,7 +158,7 @@ impl<'a> Reader<'a> {
 
     /// From its opening quote to behind the closing one. True: it is ASCII without escapes; false: it may not be.
     #[inline(always)]
-    fn string(&mut self) -> Result<bool, Stop> {
+    pub(super) fn string(&mut self) -> Result<bool, Stop> {
         let start = self.at + 1;
         // Most strings end within a block.
         if let Some(block) = self.line.get(start..).and_then(<[u8]>::first_chunk) {
@@ -213,7 +213,8 @@ impl<'a> Reader<'a> {
         Err(Stop::Syntax)
     }
 
-    fn number(&mut self) -> Result<(), Stop> {
+    #[inline]
+    pub(super) fn number(&mut self) -> Result<(), Stop> {
         if self.peek() == b'-' {
             self.at += 1;
         }
@@ -222,6 +223,12 @@ impl<'a> Reader<'a> {
         } else {
             self.digits()?;
         }
+        if matches!(self.peek(), b'.' | b'e' | b'E') { self.fraction() } else { Ok(()) }
+    }
+
+    /// And exponent, or only that.
+    #[cold]
+    fn fraction(&mut self) -> Result<(), Stop> {
         if self.peek() == b'.' {
             self.at += 1;
             self.digits()?;
@@ -237,12 +244,15 @@ impl<'a> Reader<'a> {
     }
 
     /// One at least.
+    #[inline]
     fn digits(&mut self) -> Result<(), Stop> {
-        let start = self.at;
-        while self.peek().is_ascii_digit() {
-            self.at += 1;
-        }
-        if self.at == start { Err(Stop::Syntax) } else { Ok(()) }
+        let rest = &self.line[self.at..];
+        let count = match rest.first_chunk().map(|block| leading_digits(u8x16::new(*block))) {
+            Some(count) if count < 16 => count,
+            _ => rest.iter().take_while(|byte| byte.is_ascii_digit()).count(),
+        };
+        self.at += count;
+        if count == 0 { Err(Stop::Syntax) } else { Ok(()) }
     }
 
     fn word(&mut self, word: &[u8]) -> Result<(), Stop> {
@@ -329,6 +339,12 @@ fn marks(bytes: u8x16) -> u32 {
     let backslashes = bytes.simd_eq(u8x16::splat(b'\\'));
     let controls = bytes.simd_eq(bytes.min(u8x16::splat(b' ' - 1)));
     (quotes | backslashes | controls).to_bitmask()
+}
+
+#[inline]
+fn leading_digits(bytes: u8x16) -> usize {
+    let (from_0, to_9) = (bytes.max(u8x16::splat(b'0')), bytes.min(u8x16::splat(b'9')));
+    (bytes.simd_eq(from_0) & bytes.simd_eq(to_9)).to_bitmask().trailing_ones() as usize
 }
 
 /// `plain_end` of a line that is shorter than a block.

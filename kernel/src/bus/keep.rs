@@ -147,7 +147,7 @@ impl Bus {
         self.see_line(Who::Client(link), Who::Bus, Some(key), None, line, envelope);
         self.tell_work(link, key);
         self.see_own(link, &answer, None);
-        self.post.send(link, &answer, std::iter::empty());
+        self.post.send(link, &answer, &[]);
     }
 
     /// Nothing is going on in the session, and its agent can close it and load it: whoever loads it hears all of it.
@@ -382,7 +382,7 @@ impl Bus {
         let cancel =
             format!(r#"{{"jsonrpc":"2.0","method":"session/cancel","params":{{"sessionId":{agent}}}}}"#);
         self.see_own(link, cancel.as_bytes(), None);
-        self.post.send(link, cancel.as_bytes(), std::iter::empty());
+        self.post.send(link, cancel.as_bytes(), &[]);
         if close {
             let call = self.calls.ask(THE_BUS, party, Id::none(), Purpose::Ignore, None);
             let params = format!(r#"{{"sessionId":{agent}}}"#);

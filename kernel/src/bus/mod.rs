@@ -508,7 +508,7 @@ impl Bus {
         self.count_refusal(refusal);
         let line = refusal.line(id);
         self.see_own(link, &line, asked);
-        self.post.send(link, &line, std::iter::empty());
+        self.post.send(link, &line, &[]);
     }
 
     /// Ends a call with an answer of the bus, if somebody still waits for one.

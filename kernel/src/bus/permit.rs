@@ -45,7 +45,7 @@ impl Bus {
         let answer = answer::result(id.of(line), &result);
         self.see_line(from, Who::Bus, None, None, line, envelope);
         self.see_own(link, &answer, None);
-        self.post.send(link, &answer, std::iter::empty());
+        self.post.send(link, &answer, &[]);
         true
     }
 }

@@ -146,12 +146,7 @@ impl Post {
     // Out.
 
     /// The one door. The line gets its end here. `None`: there is no such peer any more.
-    pub(super) fn send<'a>(
-        &mut self,
-        to: Link,
-        line: &[u8],
-        cuts: impl Iterator<Item = Cut<'a>>,
-    ) -> Option<Written> {
+    pub(super) fn send(&mut self, to: Link, line: &[u8], cuts: &[Cut<'_>]) -> Option<Written> {
         let peer = self.peers.get_mut(to.0)?;
         if peer.output.is_empty() {
             peer.unmoved_since = self.now;

@@ -122,7 +122,7 @@ impl Bus {
                     self.send_call(link, call, &line);
                 }
                 Wait::Say(None, line) => {
-                    self.post.send(link, &line, std::iter::empty());
+                    self.post.send(link, &line, &[]);
                 }
                 _ => {}
             }

@@ -198,7 +198,7 @@ impl Bus {
     ) {
         if self.trace.is_on() {
             let mut line = Vec::new();
-            splice(&mut line, &greeting.line, [Cut::new(greeting.id, as_id)].into_iter());
+            splice(&mut line, &greeting.line, &[Cut::new(greeting.id, as_id)]);
             self.tell_own(client, &line, asked);
         }
     }
@@ -246,9 +246,9 @@ impl Bus {
                 continue;
             }
             if std::mem::take(&mut tracer.dropped) > 0 {
-                self.post.send(tracer.link, &dropped, std::iter::empty());
+                self.post.send(tracer.link, &dropped, &[]);
             }
-            self.post.send(tracer.link, &event, std::iter::empty());
+            self.post.send(tracer.link, &event, &[]);
         }
     }
 

@@ -80,7 +80,7 @@ impl Bus {
         let params = format!(r#"{{"sessionId":{name},"update":{update}}}"#);
         let line = format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#);
         self.see_own(link, line.as_bytes(), None);
-        self.post.send(link, line.as_bytes(), std::iter::empty());
+        self.post.send(link, line.as_bytes(), &[]);
     }
 }
 

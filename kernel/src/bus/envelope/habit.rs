@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use super::{Envelope, Field, From, Malformed, Place, Scanner, Span, Stop, is_string_or_number};
+use super::{Envelope, From, Malformed, Place, Reader, Scanner, Span, is_string_or_number};
 
 /// A longer beginning is not remembered.
 const HEAD_BYTES: usize = 512;
@@ -33,7 +33,6 @@ struct Shape {
     behind: Vec<u8>,
     place: Place,
     from: From,
-    seen: u16,
     /// Of the last line that began so.
     envelope: Envelope,
 }
@@ -86,48 +85,76 @@ impl Habit {
 
 impl Shape {
     fn new(point: Point, envelope: &Envelope) -> Shape {
-        let Point { place, from, seen, .. } = point;
-        Shape { before: Vec::new(), behind: Vec::new(), place, from, seen, envelope: *envelope }
+        let Point { place, from, .. } = point;
+        Shape { before: Vec::new(), behind: Vec::new(), place, from, envelope: *envelope }
     }
 
     /// Whether the line begins so and is good, with no other field behind that. Then `envelope` is that of the line.
     fn takes(&mut self, line: &[u8]) -> bool {
-        if !line.starts_with(&self.before) {
+        if !line.starts_with(&self.before) || u32::try_from(line.len()).is_err() {
             return false;
         }
-        let Ok(mut scanner) = Scanner::new(line) else { return false };
-        self.goes_on(&mut scanner).is_ok_and(|taken| taken)
-    }
-
-    fn goes_on(&mut self, scanner: &mut Scanner<'_>) -> Result<bool, Stop> {
-        let reader = &mut scanner.reader;
+        let mut reader = Reader::new(line);
         reader.at = self.before.len();
-        if self.envelope.id.is_some() {
-            if !is_string_or_number(reader.peek()) {
-                return Ok(false);
-            }
-            reader.value(Place::Top.depth())?;
+        if self.envelope.id.is_some() && !passes_id(&mut reader) {
+            return false;
         }
         let id_end = reader.at;
-        if reader.beyond_ascii || !reader.line[id_end..].starts_with(&self.behind) {
-            return Ok(false);
+        if !line[id_end..].starts_with(&self.behind) {
+            return false;
         }
         reader.at += self.behind.len();
-        scanner.seen = self.seen;
-        scanner.members(self.place, self.from)?;
-        if scanner.seen != self.seen || scanner.fault.is_some() {
-            return Ok(false);
-        }
+        let Some(end) = outer_end(&mut reader, self.place, self.from) else { return false };
         self.envelope.move_behind_id(id_end);
-        let (outer, field) = match self.place {
-            Place::Result => (&mut self.envelope.outcome, Field::Result),
-            _ => (&mut self.envelope.params, Field::Params),
+        let outer = match self.place {
+            Place::Result => &mut self.envelope.outcome,
+            _ => &mut self.envelope.params,
         };
         if let Some(outer) = outer {
-            outer.end = scanner.spans[field as usize].end;
+            outer.end = end as u32;
         }
-        Ok(true)
+        true
     }
+}
+
+#[inline]
+fn passes_id(reader: &mut Reader<'_>) -> bool {
+    match reader.peek() {
+        b'"' => reader.string().is_ok(),
+        first => is_string_or_number(first) && reader.number().is_ok(),
+    }
+}
+
+/// Walks from within a place to the end of the line: where the params or the result end, if all is good and no
+/// other field comes.
+fn outer_end(reader: &mut Reader<'_>, mut place: Place, mut from: From) -> Option<usize> {
+    let mut outer_end = 0;
+    loop {
+        let mut next = reader.past_space();
+        if next == b'}' && from != From::Comma {
+            reader.at += 1;
+            let Some((parent, _)) = place.around() else { break };
+            if parent == Place::Top {
+                outer_end = reader.at;
+            }
+            (place, from) = (parent, From::Value);
+            continue;
+        }
+        if from == From::Value {
+            if next != b',' {
+                return None;
+            }
+            reader.at += 1;
+            next = reader.past_space();
+        }
+        let key = reader.key().ok().filter(|_| next == b'"')?;
+        if place.may_be_field(&key) {
+            return None;
+        }
+        reader.value(place.depth()).ok()?;
+        from = From::Value;
+    }
+    reader.end().is_ok().then_some(outer_end)
 }
 
 impl Envelope {
