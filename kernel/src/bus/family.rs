@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use super::Bus;
-use super::envelope::{Envelope, canonical};
+use super::envelope::{Envelope, Span, canonical};
 use super::session::token;
 use super::worker::Early;
 use crate::key::{Link, SessionKey, WorkerId};
@@ -18,9 +18,9 @@ impl Bus {
         id: WorkerId,
         parent: SessionKey,
         line: &[u8],
-        envelope: &Envelope,
+        child: Span,
     ) -> Option<Box<[u8]>> {
-        let name = canonical(envelope.child?.of(line));
+        let name = canonical(child.of(line));
         let worker = self.workers.get(id.0)?;
         let many = worker.config.max_sessions as usize * CHILDREN_TIMES;
         let (owner, keep_until) = self.session(parent).map(|session| (session.owner, session.keep_until))?;

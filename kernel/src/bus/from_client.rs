@@ -63,24 +63,25 @@ impl Bus {
                 return;
             }
         };
-        let envelope = match habit.scan(line) {
+        let scanned = habit.scan(line);
+        let envelope = match &scanned {
             Ok(envelope) => envelope,
             Err(malformed) if first && matches!(malformed.fault, Fault::Syntax { .. }) => {
                 return self.client_leaves(link);
             }
             Err(malformed) => {
                 let answered = malformed.id.filter(|_| malformed.answer).map(|id| id.of(line));
-                let refusal = Refusal::malformed(&malformed);
+                let refusal = Refusal::malformed(malformed);
                 self.counters.malformed_lines += 1;
                 self.fail_answer(link, answered, &refusal);
                 return self.refuse(link, None, &refusal);
             }
         };
         match envelope.kind {
-            Kind::Answer { .. } => self.client_answers(link, line, &envelope),
+            Kind::Answer { .. } => self.client_answers(link, line, envelope),
             Kind::Request | Kind::Notification => {
-                if let Err(refusal) = self.client_asks(link, line, &envelope) {
-                    self.refuse_client(link, line, &envelope, &refusal);
+                if let Err(refusal) = self.client_asks(link, line, envelope) {
+                    self.refuse_client(link, line, envelope, &refusal);
                 }
             }
         }

@@ -30,12 +30,13 @@ impl Bus {
         }
         worker.heard = self.now;
         worker.lines_in += 1;
-        let malformed = match habit.scan(line) {
+        // Not taken out of the result: that would be a copy.
+        let malformed = match &habit.scan(line) {
             Ok(envelope) if matches!(envelope.kind, Kind::Answer { .. }) => {
-                return self.worker_answers(id, line, &envelope);
+                return self.worker_answers(id, line, envelope);
             }
-            Ok(envelope) => return self.worker_speaks(id, line, &envelope),
-            Err(malformed) => malformed,
+            Ok(envelope) => return self.worker_speaks(id, line, envelope),
+            Err(malformed) => *malformed,
         };
         debug!("worker {}/{} wrote no message: {}", worker.config.id, worker.index, malformed.fault);
         self.counters.stray_lines += 1;
@@ -138,16 +139,15 @@ impl Bus {
         }
         let failed = envelope.kind == Kind::Answer { failed: true };
         let nests = failed || self.workers.get(id.0).is_some_and(|worker| worker.offers.nests);
-        let nested = if nests { nested::in_answer(line, envelope) } else { Vec::new() };
-        let nested = self.names_for(to, id, line, &nested);
+        let nested = match nests {
+            true => self.names_for(to, id, line, &nested::in_answer(line, envelope)),
+            false => Vec::new(),
+        };
         send_cut(&mut self.post, to, line, &cuts, &nested);
     }
 
     /// What this client calls those of its sessions that a line names in these places.
     fn names_for(&self, to: Link, id: WorkerId, line: &[u8], places: &[Span]) -> Vec<(Span, Box<[u8]>)> {
-        if places.is_empty() {
-            return Vec::new();
-        }
         let known = places.iter().filter_map(|span| {
             let session = spoken_of(&self.workers, &self.sessions, id, span.of(line))?;
             (session.owner == Some(to)).then(|| (*span, session.bus_token.clone()))
@@ -434,7 +434,7 @@ impl Bus {
         let owner = session.owner.and_then(|owner| Some((owner, self.post.peer(owner)?)));
         let Some((owner, peer)) = owner else {
             self.see_line(Who::Worker(id), Who::Bus, Some(key), None, line, envelope);
-            let child = self.adopt_child(id, key, line, envelope);
+            let child = envelope.child.and_then(|child| self.adopt_child(id, key, line, child));
             self.miss(key, line);
             return child.into_iter().for_each(|child| self.deliver_early(id, &child));
         };
@@ -450,7 +450,7 @@ impl Bus {
                 return self.keep_questions(key);
             }
         }
-        let child = self.adopt_child(id, key, line, envelope);
+        let child = envelope.child.and_then(|child| self.adopt_child(id, key, line, child));
         let mut call = None;
         if let Some(span) = envelope.id {
             let Some(worker) = self.workers.get(id.0) else { return };
@@ -458,8 +458,10 @@ impl Bus {
             call = Some((key, span));
         }
         let nests = self.workers.get(id.0).is_some_and(|worker| worker.offers.nests);
-        let nested = if nests { nested::in_update(line, envelope) } else { Vec::new() };
-        let nested = self.names_for(owner, id, line, &nested);
+        let nested = match nests {
+            true => self.names_for(owner, id, line, &nested::in_update(line, envelope)),
+            false => Vec::new(),
+        };
         let Some(session) = self.sessions.get(key.0) else { return };
         let mut cuts = Cuts::none();
         let mut digits = itoa::Buffer::new();
@@ -572,6 +574,7 @@ impl Bus {
 }
 
 /// Sends a line with the cuts of routing and those deeper in it.
+#[inline]
 fn send_cut(
     post: &mut Post,
     to: Link,

@@ -81,7 +81,21 @@ impl<'a> Reader<'a> {
 
     #[inline(never)]
     fn any_value(&mut self, around: usize) -> Result<(), Stop> {
-        let mut depth = around;
+        self.value_on(around, around)
+    }
+
+    /// The rest of a value that is an object, from behind a comma in it.
+    #[inline(never)]
+    pub(super) fn rest_of_object(&mut self, around: usize) -> Result<(), Stop> {
+        self.braces[around / 64] |= 1 << (around % 64);
+        self.past_space();
+        self.key()?;
+        self.value_on(around, around + 1)
+    }
+
+    /// From where a value begins, `depth - around` brackets deep in another.
+    #[inline(always)]
+    fn value_on(&mut self, around: usize, mut depth: usize) -> Result<(), Stop> {
         loop {
             match self.past_space() {
                 b'"' => {

@@ -34,9 +34,9 @@ const EVENTS_A_TURN: usize = 1024;
 /// The one buffer that everything is read into, and so also the most that a link is read a turn.
 pub(super) const SCRATCH_BYTES: usize = 64 << 10;
 
-/// The core gets what was read in so many pieces, but none smaller than this.
-const PIECES: usize = 4;
-const PIECE_BYTES: usize = 4 << 10;
+/// The part of what was read that the core gets first, which is at least so much.
+const FIRST_PART: usize = 4;
+const FIRST_BYTES: usize = 4 << 10;
 
 pub(super) struct Shell {
     pub(super) bus: Bus,
@@ -326,18 +326,16 @@ impl Shell {
         }
     }
 
-    /// Gives the core what was read, in pieces of whole lines. Who is owed much is written to in between, and so works
-    /// on the first piece while the bus works on the next.
+    /// Gives the core what was read: a first part, then the rest. Who is owed much after the first is written to at
+    /// once, and so works on that while the bus works on the rest.
     fn take_in(&mut self, link: Link, count: usize) {
-        let piece_bytes = PIECE_BYTES.max(count / PIECES);
-        let mut from = 0;
-        while from < count {
-            let to = from + whole_lines(&self.scratch[from..count], piece_bytes);
-            self.bus.received(link, &self.scratch[from..to], self.now);
-            if let Some(owed) = self.bus.take_bulk() {
-                self.flush(owed);
-            }
-            from = to;
+        let first = whole_lines(&self.scratch[..count], FIRST_BYTES.max(count / FIRST_PART));
+        self.bus.received(link, &self.scratch[..first], self.now);
+        if let Some(owed) = self.bus.take_bulk() {
+            self.flush(owed);
+        }
+        if first < count {
+            self.bus.received(link, &self.scratch[first..count], self.now);
         }
     }
 

@@ -20,9 +20,24 @@ pub(super) struct Point {
     at: usize,
     place: Place,
     from: From,
+    /// It is behind the first comma of an object that is a value there.
+    inside: bool,
     seen: u16,
     /// All before it is.
     ascii: bool,
+}
+
+impl Point {
+    /// The point behind the type of a content block, where an update goes on with one.
+    fn in_content(self, line: &[u8]) -> Option<Point> {
+        const TYPE: &[u8] = br#"{"type":"#;
+        let mut reader = Reader::new(line);
+        reader.at = self.at;
+        reader.key().ok().filter(|_| self.place == Place::Update)?;
+        reader.at += line[reader.at..].starts_with(TYPE).then_some(TYPE.len())?;
+        reader.value(self.place.depth() + 1).ok().filter(|plain| *plain)?;
+        (reader.peek() == b',').then_some(Point { at: reader.at + 1, inside: true, ..self })
+    }
 }
 
 /// A way to begin a line.
@@ -33,6 +48,7 @@ struct Shape {
     behind: Vec<u8>,
     place: Place,
     from: From,
+    inside: bool,
     /// Of the last line that began so.
     envelope: Envelope,
 }
@@ -65,6 +81,7 @@ impl Habit {
     fn learn(&mut self, scanner: &Scanner<'_>, envelope: &Envelope) {
         let known = |point: &Point| point.ascii && point.at <= HEAD_BYTES && point.seen == scanner.seen;
         let Some(point) = scanner.point.filter(known) else { return };
+        let point = point.in_content(scanner.reader.line).filter(known).unwrap_or(point);
         if self.shapes.len() < SHAPES {
             self.latest = self.shapes.len();
             self.shapes.push(Shape::new(point, envelope));
@@ -85,8 +102,8 @@ impl Habit {
 
 impl Shape {
     fn new(point: Point, envelope: &Envelope) -> Shape {
-        let Point { place, from, .. } = point;
-        Shape { before: Vec::new(), behind: Vec::new(), place, from, envelope: *envelope }
+        let Point { place, from, inside, .. } = point;
+        Shape { before: Vec::new(), behind: Vec::new(), place, from, inside, envelope: *envelope }
     }
 
     /// Whether the line begins so and is good, with no other field behind that. Then `envelope` is that of the line.
@@ -104,7 +121,14 @@ impl Shape {
             return false;
         }
         reader.at += self.behind.len();
-        let Some(end) = outer_end(&mut reader, self.place, self.from) else { return false };
+        let mut from = self.from;
+        if self.inside {
+            if reader.rest_of_object(self.place.depth()).is_err() {
+                return false;
+            }
+            from = From::Value;
+        }
+        let Some(end) = outer_end(&mut reader, self.place, from) else { return false };
         self.envelope.move_behind_id(id_end);
         let outer = match self.place {
             Place::Result => &mut self.envelope.outcome,
@@ -189,7 +213,7 @@ impl Envelope {
 impl Scanner<'_> {
     pub(super) fn note_point(&mut self, at: usize, place: Place, from: From) {
         let (seen, ascii) = (self.seen, !self.reader.beyond_ascii);
-        self.point = Some(Point { at, place, from, seen, ascii });
+        self.point = Some(Point { at, place, from, inside: false, seen, ascii });
     }
 }
 
@@ -204,7 +228,11 @@ mod tests {
         r#"{"jsonrpc":"2.0","id":"a-b","result":{"#,
         r#"{"id":1, "error" : null, "jsonrpc":"2.0","result":{"sessionId":"r", "#,
     ];
-    const ENDS: [&str; 18] = [
+    const ENDS: [&str; 22] = [
+        r#""content":{"type":"text","text":"x"}}}}"#,
+        r#""content":{"type":"text","text":"x","sessionId":{"y":[{}]}},"z":[1]}}}"#,
+        r#""content":{"type":"text","text":"x"]}}}"#,
+        r#""content":{"type":"text",}}}}"#,
         r#""content":{"type":"text","text":"é"}}}}"#,
         r#""content":{"type":"text","text":"é"}}}"#,
         r#""sessionId":"c","x":[1,{}]},"_meta":{"bus/pool":"q"}},"id":7,"sessionId":"top"}"#,
@@ -270,6 +298,20 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn the_text_of_an_update_is_all_that_is_read_of_it_again() {
+        let mut habit = Habit::default();
+        let line = |text: &str| format!(r#"{}"content":{{"type":"text","text":"{text}"}}}}}}}}"#, HEADS[0]);
+        for (text, met) in
+            [("a", false), ("é", true), (r#"\"{[:"#, true), (r#""},"sessionId":"c","x":{"y":""#, false)]
+        {
+            let found = habit.scan(line(text).as_bytes()).unwrap();
+            assert_eq!(matches!(found, Cow::Borrowed(_)), met, "{text}");
+            assert_eq!(*found, Envelope::scan(line(text).as_bytes()).unwrap());
+        }
+        assert!(habit.shapes[0].before.ends_with(br#""type":"text","#));
     }
 
     #[test]
