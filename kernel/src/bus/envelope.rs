@@ -272,14 +272,6 @@ impl Place {
     }
 }
 
-/// What of an object was read last.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum From {
-    Brace,
-    Comma,
-    Value,
-}
-
 /// Walks a line and notes where its routing fields are.
 struct Scanner<'a> {
     reader: Reader<'a>,
@@ -323,34 +315,32 @@ impl<'a> Scanner<'a> {
         }
         self.reader.at += 1;
         let usual = self.opens_as_usual();
-        self.members(Place::Top, if usual { From::Value } else { From::Brace })
+        self.members(usual)
     }
 
-    /// From here to the last byte.
-    fn members(&mut self, mut place: Place, mut from: From) -> Result<(), Stop> {
+    /// From the first brace, or from behind a member at the top if `begun`, to the last byte.
+    fn members(&mut self, mut begun: bool) -> Result<(), Stop> {
+        let mut place = Place::Top;
         loop {
             let next = self.reader.past_space();
-            if from != From::Comma {
-                if next == b'}' {
-                    self.reader.at += 1;
-                    let Some((parent, field)) = place.around() else { return self.reader.end() };
-                    self.spans[field as usize].end = self.reader.at as u32;
-                    (place, from) = (parent, From::Value);
-                    continue;
-                }
-                if from == From::Value {
-                    if next != b',' {
-                        return Err(Stop::Syntax);
-                    }
-                    self.reader.at += 1;
-                    from = From::Comma;
-                    if place == Place::Update && self.point.is_none() {
-                        self.note_point(self.reader.at, place, from);
-                    }
-                    self.reader.past_space();
-                }
+            if next == b'}' {
+                self.reader.at += 1;
+                let Some((parent, field)) = place.around() else { return self.reader.end() };
+                self.spans[field as usize].end = self.reader.at as u32;
+                (place, begun) = (parent, true);
+                continue;
             }
-            from = if self.member(&mut place, from)? { From::Brace } else { From::Value };
+            if begun {
+                if next != b',' {
+                    return Err(Stop::Syntax);
+                }
+                self.reader.at += 1;
+                if place == Place::Update && self.point.is_none() {
+                    self.note_point(self.reader.at, place);
+                }
+                self.reader.past_space();
+            }
+            begun = !self.member(&mut place)?;
         }
     }
 
@@ -371,13 +361,13 @@ impl<'a> Scanner<'a> {
 
     /// A key and its value; or only the brace of the value, if that is a place to step into: then true.
     #[inline]
-    fn member(&mut self, place: &mut Place, from: From) -> Result<bool, Stop> {
+    fn member(&mut self, place: &mut Place) -> Result<bool, Stop> {
         let key_start = self.reader.at;
         let key = self.reader.key()?;
         let start = self.reader.at;
         let field = self.note(*place, key);
         if field.is_none() && self.point.is_none() && matches!(place, Place::Params | Place::Result) {
-            self.note_point(key_start, *place, from);
+            self.note_point(key_start, *place);
         }
         if let Some(field) = field {
             let first = self.reader.peek();

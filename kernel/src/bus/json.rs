@@ -81,21 +81,7 @@ impl<'a> Reader<'a> {
 
     #[inline(never)]
     fn any_value(&mut self, around: usize) -> Result<(), Stop> {
-        self.value_on(around, around)
-    }
-
-    /// The rest of a value that is an object, from behind a comma in it.
-    #[inline(never)]
-    pub(super) fn rest_of_object(&mut self, around: usize) -> Result<(), Stop> {
-        self.braces[around / 64] |= 1 << (around % 64);
-        self.past_space();
-        self.key()?;
-        self.value_on(around, around + 1)
-    }
-
-    /// From where a value begins, `depth - around` brackets deep in another.
-    #[inline(always)]
-    fn value_on(&mut self, around: usize, mut depth: usize) -> Result<(), Stop> {
+        let mut depth = around;
         loop {
             match self.past_space() {
                 b'"' => {
@@ -150,6 +136,22 @@ impl<'a> Reader<'a> {
                 depth -= 1;
             }
         }
+    }
+
+    /// The rest of a value that is an object, from behind a member of it.
+    pub(super) fn rest_of_object(&mut self, around: usize) -> Result<(), Stop> {
+        loop {
+            match self.past_space() {
+                b',' => self.at += 1,
+                b'}' => break,
+                _ => return Err(Stop::Syntax),
+            }
+            self.past_space();
+            self.key()?;
+            self.value(around + 1)?;
+        }
+        self.at += 1;
+        Ok(())
     }
 
     /// A key and its colon, up to the value.

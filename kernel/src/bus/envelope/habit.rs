@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use super::{Envelope, From, Malformed, Place, Reader, Scanner, Span, is_string_or_number};
+use super::{Envelope, Malformed, Place, Reader, Scanner, Span, is_string_or_number};
 
 /// A longer beginning is not remembered.
 const HEAD_BYTES: usize = 512;
@@ -19,7 +19,6 @@ const SHAPES: usize = 2;
 pub(super) struct Point {
     at: usize,
     place: Place,
-    from: From,
     /// It is behind the first comma of an object that is a value there.
     inside: bool,
     seen: u16,
@@ -47,7 +46,6 @@ struct Shape {
     /// From the id to the point.
     behind: Vec<u8>,
     place: Place,
-    from: From,
     inside: bool,
     /// Of the last line that began so.
     envelope: Envelope,
@@ -102,8 +100,8 @@ impl Habit {
 
 impl Shape {
     fn new(point: Point, envelope: &Envelope) -> Shape {
-        let Point { place, from, inside, .. } = point;
-        Shape { before: Vec::new(), behind: Vec::new(), place, from, inside, envelope: *envelope }
+        let Point { place, inside, .. } = point;
+        Shape { before: Vec::new(), behind: Vec::new(), place, inside, envelope: *envelope }
     }
 
     /// Whether the line begins so and is good, with no other field behind that. Then `envelope` is that of the line.
@@ -121,14 +119,7 @@ impl Shape {
             return false;
         }
         reader.at += self.behind.len();
-        let mut from = self.from;
-        if self.inside {
-            if reader.rest_of_object(self.place.depth()).is_err() {
-                return false;
-            }
-            from = From::Value;
-        }
-        let Some(end) = outer_end(&mut reader, self.place, from) else { return false };
+        let Some(end) = self.outer_end(&mut reader) else { return false };
         self.envelope.move_behind_id(id_end);
         let outer = match self.place {
             Place::Result => &mut self.envelope.outcome,
@@ -138,6 +129,29 @@ impl Shape {
             outer.end = end as u32;
         }
         true
+    }
+
+    /// Walks from the point to the end of the line: where the params or the result end, if all is good and no other
+    /// field comes.
+    fn outer_end(&self, reader: &mut Reader<'_>) -> Option<usize> {
+        const ENDS: &[u8] = b"}}}}";
+        let around = self.place.depth();
+        let depth = around + usize::from(self.inside);
+        reader.past_space();
+        let key = reader.key().ok()?;
+        if !self.inside && self.place.may_be_field(&key) {
+            return None;
+        }
+        reader.value(depth).ok()?;
+        // Nearly always that was all.
+        if reader.line[reader.at..] == ENDS[..depth] {
+            reader.at += depth;
+            return reader.end().ok().map(|()| reader.at - 1);
+        }
+        if self.inside {
+            reader.rest_of_object(around).ok()?;
+        }
+        outer_end(reader, self.place)
     }
 }
 
@@ -149,34 +163,30 @@ fn passes_id(reader: &mut Reader<'_>) -> bool {
     }
 }
 
-/// Walks from within a place to the end of the line: where the params or the result end, if all is good and no
-/// other field comes.
-fn outer_end(reader: &mut Reader<'_>, mut place: Place, mut from: From) -> Option<usize> {
+/// The same from behind a member of this place.
+fn outer_end(reader: &mut Reader<'_>, mut place: Place) -> Option<usize> {
     let mut outer_end = 0;
     loop {
-        let mut next = reader.past_space();
-        if next == b'}' && from != From::Comma {
-            reader.at += 1;
-            let Some((parent, _)) = place.around() else { break };
-            if parent == Place::Top {
-                outer_end = reader.at;
+        let next = reader.past_space();
+        reader.at += 1;
+        match next {
+            b'}' => {
+                let Some((parent, _)) = place.around() else { break };
+                if parent == Place::Top {
+                    outer_end = reader.at;
+                }
+                place = parent;
             }
-            (place, from) = (parent, From::Value);
-            continue;
-        }
-        if from == From::Value {
-            if next != b',' {
-                return None;
+            b',' => {
+                reader.past_space();
+                let key = reader.key().ok()?;
+                if place.may_be_field(&key) {
+                    return None;
+                }
+                reader.value(place.depth()).ok()?;
             }
-            reader.at += 1;
-            next = reader.past_space();
+            _ => return None,
         }
-        let key = reader.key().ok().filter(|_| next == b'"')?;
-        if place.may_be_field(&key) {
-            return None;
-        }
-        reader.value(place.depth()).ok()?;
-        from = From::Value;
     }
     reader.end().is_ok().then_some(outer_end)
 }
@@ -211,9 +221,9 @@ impl Envelope {
 }
 
 impl Scanner<'_> {
-    pub(super) fn note_point(&mut self, at: usize, place: Place, from: From) {
+    pub(super) fn note_point(&mut self, at: usize, place: Place) {
         let (seen, ascii) = (self.seen, !self.reader.beyond_ascii);
-        self.point = Some(Point { at, place, from, inside: false, seen, ascii });
+        self.point = Some(Point { at, place, inside: false, seen, ascii });
     }
 }
 
