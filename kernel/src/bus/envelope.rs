@@ -335,12 +335,9 @@ impl<'a> Scanner<'a> {
                     return Err(Stop::Syntax);
                 }
                 self.reader.at += 1;
-                if place == Place::Update && self.point.is_none() {
-                    self.note_point(self.reader.at, place);
-                }
                 self.reader.past_space();
             }
-            begun = !self.member(&mut place)?;
+            begun = !self.member(&mut place, begun)?;
         }
     }
 
@@ -361,13 +358,12 @@ impl<'a> Scanner<'a> {
 
     /// A key and its value; or only the brace of the value, if that is a place to step into: then true.
     #[inline]
-    fn member(&mut self, place: &mut Place) -> Result<bool, Stop> {
-        let key_start = self.reader.at;
+    fn member(&mut self, place: &mut Place, begun: bool) -> Result<bool, Stop> {
         let key = self.reader.key()?;
         let start = self.reader.at;
         let field = self.note(*place, key);
-        if field.is_none() && self.point.is_none() && matches!(place, Place::Params | Place::Result) {
-            self.note_point(key_start, *place);
+        if field.is_none() && self.point.is_none() {
+            self.note_point(*place, begun);
         }
         if let Some(field) = field {
             let first = self.reader.peek();

@@ -11,7 +11,6 @@ use super::envelope::{Envelope, Habit, Kind, canonical};
 use super::handshake::Offers;
 use super::json::Span;
 use super::mutant::{Guard, stands};
-use super::post::Post;
 use super::session::{Pending, Session, behind_tag, token};
 use super::splice::{Cut, Cuts};
 use super::worker::{Early, Greeting, Notice, Speech, Wait};
@@ -143,7 +142,7 @@ impl Bus {
             true => self.names_for(to, id, line, &nested::in_answer(line, envelope)),
             false => Vec::new(),
         };
-        send_cut(&mut self.post, to, line, &cuts, &nested);
+        self.post.send_nested(to, line, &cuts, &nested);
     }
 
     /// What this client calls those of its sessions that a line names in these places.
@@ -476,7 +475,7 @@ impl Bus {
         {
             cuts.add(span, &child.bus_token);
         }
-        let written = send_cut(&mut self.post, owner, line, &cuts, &nested);
+        let written = self.post.send_nested(owner, line, &cuts, &nested);
         let asked = call.map(|(call, _)| call);
         self.see_line(Who::Worker(id), Who::Client(owner), Some(key), asked, line, envelope);
         if let (Some((call, _)), Some(written)) = (call, written) {
@@ -571,24 +570,6 @@ impl Bus {
             _ => self.counters.dropped_notifications += 1,
         }
     }
-}
-
-/// Sends a line with the cuts of routing and those deeper in it.
-#[inline]
-fn send_cut(
-    post: &mut Post,
-    to: Link,
-    line: &[u8],
-    cuts: &[Cut<'_>],
-    nested: &[(Span, Box<[u8]>)],
-) -> Option<Written> {
-    if nested.is_empty() {
-        return post.send(to, line, cuts);
-    }
-    let nested = nested.iter().map(|(span, with)| Cut::new(*span, with));
-    let mut all: Vec<_> = cuts.iter().copied().chain(nested).collect();
-    all.sort_by_key(|cut| cut.span.start);
-    post.send(to, line, &all)
 }
 
 /// The session of this worker that a token names.

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use super::call::{Party, Written};
+use super::json::Span;
 use super::line::LineBuf;
 use super::mutant::{Guard, stands};
 use super::queue::SendQueue;
@@ -178,6 +179,24 @@ impl Post {
             }
         }
         Some(Written::At { position, length: length as u32 })
+    }
+
+    /// The same with further cuts, wherever they are.
+    #[inline]
+    pub(super) fn send_nested(
+        &mut self,
+        to: Link,
+        line: &[u8],
+        cuts: &[Cut<'_>],
+        nested: &[(Span, Box<[u8]>)],
+    ) -> Option<Written> {
+        if nested.is_empty() {
+            return self.send(to, line, cuts);
+        }
+        let nested = nested.iter().map(|(span, with)| Cut::new(*span, with));
+        let mut all: Vec<_> = cuts.iter().copied().chain(nested).collect();
+        all.sort_by_key(|cut| cut.span.start);
+        self.send(to, line, &all)
     }
 
     /// How many lines and bytes `send` has taken.

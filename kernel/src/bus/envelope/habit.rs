@@ -13,13 +13,13 @@ const HEAD_BYTES: usize = 512;
 /// How many ways to begin are remembered: an agent that answers and streams has two.
 const SHAPES: usize = 2;
 
-/// A place in a line behind which no field is expected: before the first other member of its params or its
-/// result, or behind the first comma of its update.
+/// A value in a line behind which no field is expected: of the first other member of its params or its result, or of
+/// the second of its update.
 #[derive(Clone, Copy)]
 pub(super) struct Point {
     at: usize,
     place: Place,
-    /// It is behind the first comma of an object that is a value there.
+    /// It is in an object that is itself a value there.
     inside: bool,
     seen: u16,
     /// All before it is.
@@ -27,15 +27,16 @@ pub(super) struct Point {
 }
 
 impl Point {
-    /// The point behind the type of a content block, where an update goes on with one.
+    /// The value behind the type of a content block, where an update goes on with one.
     fn in_content(self, line: &[u8]) -> Option<Point> {
         const TYPE: &[u8] = br#"{"type":"#;
+        let content = line[self.at..].strip_prefix(TYPE).filter(|_| self.place == Place::Update)?;
         let mut reader = Reader::new(line);
-        reader.at = self.at;
-        reader.key().ok().filter(|_| self.place == Place::Update)?;
-        reader.at += line[reader.at..].starts_with(TYPE).then_some(TYPE.len())?;
+        reader.at = line.len() - content.len();
         reader.value(self.place.depth() + 1).ok().filter(|plain| *plain)?;
-        (reader.peek() == b',').then_some(Point { at: reader.at + 1, inside: true, ..self })
+        reader.at += usize::from(reader.peek() == b',');
+        reader.key().ok()?;
+        Some(Point { at: reader.at, inside: true, ..self })
     }
 }
 
@@ -137,11 +138,6 @@ impl Shape {
         const ENDS: &[u8] = b"}}}}";
         let around = self.place.depth();
         let depth = around + usize::from(self.inside);
-        reader.past_space();
-        let key = reader.key().ok()?;
-        if !self.inside && self.place.may_be_field(&key) {
-            return None;
-        }
         reader.value(depth).ok()?;
         // Nearly always that was all.
         if reader.line[reader.at..] == ENDS[..depth] {
@@ -221,9 +217,17 @@ impl Envelope {
 }
 
 impl Scanner<'_> {
-    pub(super) fn note_point(&mut self, at: usize, place: Place) {
-        let (seen, ascii) = (self.seen, !self.reader.beyond_ascii);
-        self.point = Some(Point { at, place, inside: false, seen, ascii });
+    /// The next value may be such a point. `begun`: it is not the first of its object.
+    pub(super) fn note_point(&mut self, place: Place, begun: bool) {
+        let expected = match place {
+            Place::Params | Place::Result => true,
+            Place::Update => begun,
+            Place::Top | Place::Meta => false,
+        };
+        if expected {
+            let (at, seen, ascii) = (self.reader.at, self.seen, !self.reader.beyond_ascii);
+            self.point = Some(Point { at, place, inside: false, seen, ascii });
+        }
     }
 }
 
@@ -321,7 +325,7 @@ mod tests {
             assert_eq!(matches!(found, Cow::Borrowed(_)), met, "{text}");
             assert_eq!(*found, Envelope::scan(line(text).as_bytes()).unwrap());
         }
-        assert!(habit.shapes[0].before.ends_with(br#""type":"text","#));
+        assert!(habit.shapes[0].before.ends_with(br#""type":"text","text":"#));
     }
 
     #[test]
@@ -366,7 +370,7 @@ mod tests {
             let Some(shape) = habit.shapes.get(habit.latest) else { continue };
             let id = if shape.envelope.id.is_some() { lines.scalar() } else { "" };
             let value = lines.next_line();
-            let parts = [&*shape.before, id.as_bytes(), &*shape.behind, br#""x":"#, &*value, b"}}"];
+            let parts = [&*shape.before, id.as_bytes(), &*shape.behind, &*value, b"}}"];
             let other = [&parts.concat()[..], [&b""[..], b"}", b"}}"][lines.below(3)]].concat();
             let expected = Envelope::scan(&other);
             let found = habit.scan(&other);
