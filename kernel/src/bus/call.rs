@@ -29,13 +29,12 @@ impl CallKey {
         if spelled.is_empty() || spelled.len() > 16 || (spelled[0] == b'0' && spelled.len() > 1) {
             return None;
         }
-        // Without a branch for each digit: nearly always they are that.
-        let (wire, highest) = spelled.iter().fold((0u64, 0), |(wire, highest), byte| {
-            let digit = byte.wrapping_sub(b'0');
-            (wire * 10 + u64::from(digit), highest.max(digit))
-        });
-        if highest > 9 {
-            return None;
+        let mut wire = 0;
+        for byte in spelled {
+            if !byte.is_ascii_digit() {
+                return None;
+            }
+            wire = wire * 10 + u64::from(byte - b'0');
         }
         Some(CallKey(Key {
             index: (wire & ((1 << CALL_INDEX_BITS) - 1)) as u32,

@@ -93,7 +93,6 @@ impl Bus {
         self.limits = config.limits.clone();
         self.post.queue_limit = self.queue_limit();
         self.trace.let_payloads(config.trace_payloads);
-        self.pools.set_default(config.default_pool.clone());
         self.change_token(config.auth.as_ref().map(|auth| auth.digest));
         if self.stopping.is_some() {
             return;
@@ -119,6 +118,7 @@ impl Bus {
                 }
             }
         }
+        self.pools.settle_usual(config.default_pool.as_deref());
         self.settle();
     }
 

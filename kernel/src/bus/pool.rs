@@ -65,7 +65,7 @@ impl Pool {
 #[derive(Default)]
 pub(super) struct Pools {
     pools: Table<Pool>,
-    default: Option<Box<str>>,
+    usual: Option<PoolId>,
 }
 
 impl Pools {
@@ -92,8 +92,16 @@ impl Pools {
         self.pools.remove(id.0);
     }
 
-    pub(super) fn set_default(&mut self, name: Option<Box<str>>) {
-        self.default = name;
+    /// Settles which one is the usual, after others were declared.
+    pub(super) fn settle_usual(&mut self, default: Option<&str>) {
+        self.usual = match default {
+            Some(name) => self.named(name),
+            None => {
+                let mut declared = self.declared();
+                let first = declared.next().filter(|_| declared.next().is_none());
+                first.map(|(id, _)| id)
+            }
+        };
     }
 
     pub(super) fn get(&self, id: PoolId) -> Option<&Pool> {
@@ -119,12 +127,7 @@ impl Pools {
 
     /// Where clients go that name no pool: the default, else the only one.
     pub(super) fn usual(&self) -> Option<PoolId> {
-        if let Some(name) = &self.default {
-            return self.named(name);
-        }
-        let mut declared = self.declared();
-        let (id, _) = declared.next()?;
-        declared.next().is_none().then_some(id)
+        self.usual
     }
 
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
