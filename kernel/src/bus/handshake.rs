@@ -20,7 +20,8 @@ pub(super) struct Handshake {
 
 impl PartialEq for Handshake {
     fn eq(&self, other: &Handshake) -> bool {
-        self.key == other.key
+        // Comparing nothing with nothing, as of two plain ones, costs some processors as much as half a message.
+        std::ptr::eq(self, other) || self.key == other.key
     }
 }
 
