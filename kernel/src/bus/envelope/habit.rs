@@ -112,16 +112,16 @@ impl Shape {
         }
         let mut reader = Reader::new(line);
         reader.at = self.before.len();
-        if self.envelope.id.is_some() && !passes_id(&mut reader) {
-            return false;
+        if self.envelope.id.is_some() {
+            let passed = passes_id(&mut reader);
+            let id_end = reader.at;
+            if !passed || !line[id_end..].starts_with(&self.behind) {
+                return false;
+            }
+            reader.at += self.behind.len();
+            self.envelope.move_behind_id(id_end);
         }
-        let id_end = reader.at;
-        if !line[id_end..].starts_with(&self.behind) {
-            return false;
-        }
-        reader.at += self.behind.len();
         let Some(end) = self.outer_end(&mut reader) else { return false };
-        self.envelope.move_behind_id(id_end);
         let outer = match self.place {
             Place::Result => &mut self.envelope.outcome,
             _ => &mut self.envelope.params,
