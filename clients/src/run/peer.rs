@@ -61,7 +61,7 @@ impl Peer {
         };
         let exit = process.exit_within(FAREWELL);
         let exit = exit.map_or("closed its output".to_owned(), |exit| format!("ended ({exit})"));
-        let said = process.last_words();
+        let said = process.last_words(FAREWELL);
         let said = if said.is_empty() { said } else { format!(", saying: {said}") };
         format!("{} {exit}{said}", self.name)
     }

@@ -10,6 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -82,6 +83,8 @@ pub(super) struct AgentProcess {
     child: Child,
     guard: Guard,
     last_words: Arc<Mutex<VecDeque<u8>>>,
+    /// Hangs up at the end of its stderr, which what it has started may hold open after it.
+    stderr_end: Receiver<()>,
     exited: Option<ExitStatus>,
 }
 
@@ -106,15 +109,21 @@ impl AgentProcess {
         guard.watch(child.id());
         let (stdin, stdout) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
         let last_words = Arc::<Mutex<VecDeque<u8>>>::default();
+        let (at_end, stderr_end) = mpsc::channel();
         if let Some(mut stderr) = child.stderr.take() {
             let kept = last_words.clone();
-            thread::spawn(move || keep_the_end(&mut stderr, &kept));
+            thread::spawn(move || {
+                keep_the_end(&mut stderr, &kept);
+                drop(at_end);
+            });
         }
-        Ok((AgentProcess { child, guard: guard.clone(), last_words, exited: None }, stdin, stdout))
+        let guard = guard.clone();
+        Ok((AgentProcess { child, guard, last_words, stderr_end, exited: None }, stdin, stdout))
     }
 
-    /// What it said last on stderr, in one line that steers no terminal.
-    pub(super) fn last_words(&self) -> String {
+    /// What it said last on stderr before it ended, or within this time, in one line that steers no terminal.
+    pub(super) fn last_words(&self, patience: Duration) -> String {
+        let _ = self.stderr_end.recv_timeout(patience);
         let kept: Vec<u8> =
             self.last_words.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
         let text = String::from_utf8_lossy(&kept);
