@@ -63,7 +63,7 @@ pub(crate) struct Habit {
 impl Habit {
     /// What `Envelope::scan` says of the line.
     pub(crate) fn scan(&mut self, line: &[u8]) -> Result<Cow<'_, Envelope>, Malformed> {
-        for which in [self.latest, SHAPES - 1 - self.latest] {
+        for which in [self.latest, self.other()] {
             if self.shapes.get_mut(which).is_some_and(|shape| shape.takes(line)) {
                 self.latest = which;
                 return Ok(Cow::Borrowed(&self.shapes[which].envelope));
@@ -83,28 +83,28 @@ impl Habit {
         let point = point.in_content(scanner.reader.line).filter(known).unwrap_or(point);
         if self.shapes.len() < SHAPES {
             self.latest = self.shapes.len();
-            self.shapes.push(Shape::new(point, envelope));
+            let (before, behind) = (Vec::new(), Vec::new());
+            let Point { place, inside, .. } = point;
+            self.shapes.push(Shape { before, behind, place, inside, envelope: *envelope });
         } else {
-            self.latest = SHAPES - 1 - self.latest;
+            self.latest = self.other();
         }
         let head = &scanner.reader.line[..point.at];
         let id = envelope.id.unwrap_or(Span::new(head.len(), head.len()));
         let shape = &mut self.shapes[self.latest];
-        let (mut before, mut behind) = (std::mem::take(&mut shape.before), std::mem::take(&mut shape.behind));
-        before.clear();
-        before.extend_from_slice(&head[..id.start as usize]);
-        behind.clear();
-        behind.extend_from_slice(&head[id.end as usize..]);
-        *shape = Shape { before, behind, ..Shape::new(point, envelope) };
+        shape.before.clear();
+        shape.before.extend_from_slice(&head[..id.start as usize]);
+        shape.behind.clear();
+        shape.behind.extend_from_slice(&head[id.end as usize..]);
+        (shape.place, shape.inside, shape.envelope) = (point.place, point.inside, *envelope);
+    }
+
+    fn other(&self) -> usize {
+        SHAPES - 1 - self.latest
     }
 }
 
 impl Shape {
-    fn new(point: Point, envelope: &Envelope) -> Shape {
-        let Point { place, inside, .. } = point;
-        Shape { before: Vec::new(), behind: Vec::new(), place, inside, envelope: *envelope }
-    }
-
     /// Whether the line begins so and is good, with no other field behind that. Then `envelope` is that of the line.
     fn takes(&mut self, line: &[u8]) -> bool {
         if !line.starts_with(&self.before) || u32::try_from(line.len()).is_err() {
