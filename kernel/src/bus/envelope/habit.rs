@@ -362,7 +362,7 @@ mod tests {
     fn whatever_came_before_makes_no_difference() {
         let mut lines = Lines::new(0x5eed_0003);
         let (mut habit, mut met) = (Habit::default(), 0);
-        for _ in 0..if cfg!(miri) { 100 } else { 50_000 } {
+        for _ in 0..if cfg!(miri) { 100 } else { 30_000 } {
             let line = lines.next_line();
             assert_eq!(scan(&mut habit, &line), Envelope::scan(&line), "{}", String::from_utf8_lossy(&line));
             // The same beginning with another id and another end.
@@ -375,7 +375,16 @@ mod tests {
             let found = habit.scan(&other);
             met += usize::from(matches!(found, Ok(Cow::Borrowed(_))));
             assert_eq!(found.map(Cow::into_owned), expected, "{}", String::from_utf8_lossy(&other));
+            // The same line, but for a few bytes.
+            let mut other = other;
+            lines.mutate(&mut other);
+            assert_eq!(
+                scan(&mut habit, &other),
+                Envelope::scan(&other),
+                "{}",
+                String::from_utf8_lossy(&other)
+            );
         }
-        assert!(cfg!(miri) || met > 5_000, "only {met} lines began like another");
+        assert!(cfg!(miri) || met > 3_000, "only {met} lines began like another");
     }
 }

@@ -130,7 +130,7 @@ impl Lines {
         ["", "", "", "", "", " ", "\t", " \r\n"][self.below(8)]
     }
 
-    fn mutate(&mut self, line: &mut Vec<u8>) {
+    pub(super) fn mutate(&mut self, line: &mut Vec<u8>) {
         let at = self.below(line.len() + 1);
         let to = (at + self.below(8)).min(line.len());
         match self.below(6) {
