@@ -72,10 +72,11 @@ impl Bus {
 
     /// The one worker of a pool, if this client has been there and could only be sent there again.
     fn only_place(&mut self, link: Link, pool_id: PoolId) -> Option<WorkerId> {
-        let [id] = self.pools.get(pool_id)?.workers[..] else { return None };
+        let pool = self.pools.get(pool_id)?;
+        let [id] = pool.workers[..] else { return None };
         let (client, worker) = (self.clients.get(link.0)?, self.workers.get_mut(id.0)?);
         let there = worker.joined.contains(&link)
-            && worker.belongs_to.is_none_or(|owner| owner == link)
+            && (pool.config.mode == Mode::Shared || worker.belongs_to == Some(link))
             && worker.life.is_up()
             && worker.ready_link().is_some()
             && worker.can_speak(&client.handshake)
