@@ -84,7 +84,7 @@ fn told(skim: &Skim) -> String {
 /// The scanner says of a line what serde_json and the skim say.
 pub fn scanner(line: &[u8]) {
     let got = Envelope::scan(line);
-    let mut habit = Habit::default();
+    let mut habit = Habit::eager();
     // With nothing known, then after itself, then after a piece of itself and before another.
     let (most, some) = (&line[..line.len() * 7 / 8], &line[..line.len() * 3 / 4]);
     for part in [line, line, some, most, line] {

@@ -10,6 +10,8 @@ use super::{Envelope, Malformed, Place, Reader, Scanner, Span, is_string_or_numb
 
 /// A longer beginning is not remembered.
 const HEAD_BYTES: usize = 512;
+/// So many lines of a peer are not remembered at all: thousands may say hello, and then nothing for hours.
+const FIRST_LINES: u8 = 8;
 /// How many ways to begin are remembered: an agent that answers and streams has two.
 const SHAPES: usize = 2;
 
@@ -58,9 +60,17 @@ pub(crate) struct Habit {
     shapes: Vec<Shape>,
     /// Which of them was met last.
     latest: usize,
+    /// How many of the first lines have come.
+    first_lines: u8,
 }
 
 impl Habit {
+    /// One that remembers from the first line on.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn eager() -> Habit {
+        Habit { first_lines: FIRST_LINES, ..Habit::default() }
+    }
+
     /// What `Envelope::scan` says of the line.
     pub(crate) fn scan(&mut self, line: &[u8]) -> Result<Cow<'_, Envelope>, Malformed> {
         for which in [self.latest, self.other()] {
@@ -72,7 +82,11 @@ impl Habit {
         let mut scanner = Scanner::new(line)?;
         let walked = scanner.walk();
         let envelope = scanner.outcome(walked)?;
-        self.learn(&scanner, &envelope);
+        if self.first_lines < FIRST_LINES {
+            self.first_lines += 1;
+        } else {
+            self.learn(&scanner, &envelope);
+        }
         Ok(Cow::Owned(envelope))
     }
 
@@ -85,6 +99,7 @@ impl Habit {
             self.latest = self.shapes.len();
             let (before, behind) = (Vec::new(), Vec::new());
             let Point { place, inside, .. } = point;
+            self.shapes.reserve_exact(1);
             self.shapes.push(Shape { before, behind, place, inside, envelope: *envelope });
         } else {
             self.latest = self.other();
@@ -275,7 +290,7 @@ mod tests {
         for head in HEADS {
             for first in ENDS {
                 for end in ENDS {
-                    let mut habit = Habit::default();
+                    let mut habit = Habit::eager();
                     for line in [format!("{head}{first}"), format!("{head}{end}"), format!("{head}{first}")] {
                         assert_eq!(
                             scan(&mut habit, line.as_bytes()),
@@ -291,7 +306,7 @@ mod tests {
     #[test]
     fn it_is_met_again_whatever_its_id() {
         for head in &HEADS[1..] {
-            let mut habit = Habit::default();
+            let mut habit = Habit::eager();
             let spelled = Envelope::scan(format!("{head}\"x\":1}}}}").as_bytes()).unwrap().id.unwrap();
             let (before, behind) = (&head[..spelled.start as usize], &head[spelled.end as usize..]);
             let line = |id: &str| format!(r#"{before}{id}{behind}"text":"y"}}}}"#);
@@ -315,7 +330,7 @@ mod tests {
 
     #[test]
     fn the_text_of_an_update_is_all_that_is_read_of_it_again() {
-        let mut habit = Habit::default();
+        let mut habit = Habit::eager();
         let line = |text: &str| format!(r#"{}"content":{{"type":"text","text":"{text}"}}}}}}}}"#, HEADS[0]);
         for (text, met) in
             [("a", false), ("é", true), (r#"\"{[:"#, true), (r#""},"sessionId":"c","x":{"y":""#, false)]
@@ -328,8 +343,16 @@ mod tests {
     }
 
     #[test]
-    fn two_ways_to_begin_are_remembered() {
+    fn of_one_who_says_little_nothing_is_remembered() {
         let mut habit = Habit::default();
+        let line = format!("{}\"x\":1}}}}", HEADS[1]);
+        let met = (0..12).map(|_| matches!(habit.scan(line.as_bytes()), Ok(Cow::Borrowed(_))));
+        assert_eq!(met.filter(|met| *met).count(), 12 - usize::from(FIRST_LINES) - 1);
+    }
+
+    #[test]
+    fn two_ways_to_begin_are_remembered() {
+        let mut habit = Habit::eager();
         let lines = HEADS[..3].iter().map(|head| format!("{head}\"x\":1}}}}}}"));
         let lines: Vec<_> = lines.map(|line| line.replace("\"2.0\",\"id\"", "\"2.0\", \"id\"")).collect();
         let [update, request, _] = &lines[..] else { unreachable!() };
@@ -351,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_number_before_the_point_is_not_taken_for_a_longer_one() {
-        let mut habit = Habit::default();
+        let mut habit = Habit::eager();
         for update in [r#"{"a":1,"b":2}"#, r#"{"a":12,"b":2}"#, r#"{"a":1 ,"b":2}"#, r#"{"a":1}"#] {
             let line = format!(r#"{{"method":"m","params":{{"update":{update}}}}}"#);
             assert_eq!(scan(&mut habit, line.as_bytes()), Envelope::scan(line.as_bytes()), "{line}");
@@ -361,7 +384,7 @@ mod tests {
     #[test]
     fn whatever_came_before_makes_no_difference() {
         let mut lines = Lines::new(0x5eed_0003);
-        let (mut habit, mut met) = (Habit::default(), 0);
+        let (mut habit, mut met) = (Habit::eager(), 0);
         for _ in 0..if cfg!(miri) { 100 } else { 30_000 } {
             let line = lines.next_line();
             assert_eq!(scan(&mut habit, &line), Envelope::scan(&line), "{}", String::from_utf8_lossy(&line));
