@@ -287,9 +287,10 @@ mod tests {
 
     #[test]
     fn a_line_that_begins_like_the_last_is_scanned_as_any_other() {
+        let stride = if cfg!(miri) { 7 } else { 1 };
         for head in HEADS {
-            for first in ENDS {
-                for end in ENDS {
+            for first in ENDS.iter().step_by(stride) {
+                for end in ENDS.iter().step_by(stride) {
                     let mut habit = Habit::eager();
                     for line in [format!("{head}{first}"), format!("{head}{end}"), format!("{head}{first}")] {
                         assert_eq!(
