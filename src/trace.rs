@@ -56,7 +56,8 @@ fn trace(args: Args) -> Result<(), Fault> {
     let Args { pool, session, client, payloads, out, bus } = args;
     let way = bus.way()?;
     let filter = Filter { pool, session, client, payloads };
-    let bell = Bell::listen().map_err(|error| Fault::Failed(format!("no signal can be heard: {error}")))?;
+    let bell =
+        Bell::listen_to_leave().map_err(|error| Fault::Failed(format!("no signal can be heard: {error}")))?;
     let Some(path) = out else {
         return follow(&way, &filter, &mut Lines(Buffered(BufWriter::new(io::stdout()))), &bell);
     };

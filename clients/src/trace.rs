@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use kernel::shell::timestamp;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::stat::{SFlag, fstat};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
@@ -79,10 +80,15 @@ struct Follower {
 
 impl Follower {
     fn run(mut self, sink: &mut dyn Sink, bell: &Bell) -> Result<(), Fault> {
+        // Whoever holds us up by not reading can still end us. A file does not, and is to hold what was heard.
+        let file = is_file(sink.fd());
+        let write = |work: &mut dyn FnMut() -> io::Result<()>| match file {
+            true => work(),
+            false => bell.while_away(work),
+        };
         loop {
             if self.reader.buffer().is_empty() {
-                // Whoever holds us up by not reading can still end us.
-                match bell.while_away(|| sink.flush()) {
+                match write(&mut || sink.flush()) {
                     Ok(()) if is_awaited(&self.reader, sink, bell)? => {}
                     Ok(()) => return Ok(()),
                     Err(error) => return ended(&error),
@@ -102,7 +108,7 @@ impl Follower {
             self.reader.consume(taken);
             if end.is_some() {
                 let line = std::mem::take(&mut self.line);
-                if let Err(error) = bell.while_away(|| self.heard(&line, sink)) {
+                if let Err(error) = write(&mut || self.heard(&line, sink)) {
                     return ended(&error);
                 }
             }
@@ -125,6 +131,11 @@ impl Follower {
             _ => Ok(()),
         }
     }
+}
+
+fn is_file(fd: BorrowedFd<'_>) -> bool {
+    let kind = |mode| SFlag::from_bits_truncate(mode) & SFlag::S_IFMT;
+    fstat(fd).is_ok_and(|stat| kind(stat.st_mode) == SFlag::S_IFREG)
 }
 
 /// Waits for the bus. False: a signal came first, or nobody reads what we write.

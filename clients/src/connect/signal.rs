@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::{flag, low_level};
+use signal_hook::{SigId, flag, low_level};
 
 pub struct Bell {
     bell: UnixStream,
@@ -25,10 +25,19 @@ pub struct Bell {
 impl Bell {
     /// Rings for SIGTERM, SIGINT and SIGHUP from now on.
     pub fn listen() -> io::Result<Bell> {
+        Bell::listen_or(flag::register_conditional_default)
+    }
+
+    /// The same for a program that these end well, whatever it is at.
+    pub fn listen_to_leave() -> io::Result<Bell> {
+        Bell::listen_or(|signal, away| flag::register_conditional_shutdown(signal, 0, away))
+    }
+
+    fn listen_or(when_away: impl Fn(i32, Arc<AtomicBool>) -> io::Result<SigId>) -> io::Result<Bell> {
         let bell = Bell::deaf()?;
         for signal in [SIGTERM, SIGINT, SIGHUP] {
             // In the order in which they are to run.
-            flag::register_conditional_default(signal, bell.away.clone())?;
+            when_away(signal, bell.away.clone())?;
             flag::register_usize(signal, bell.heard.clone(), signal as usize)?;
             low_level::pipe::register(signal, bell._rope.try_clone()?)?;
         }
