@@ -176,6 +176,8 @@ impl Worker {
         self.early_bytes = 0;
         self.notices = Vec::new();
         self.elicitations = VecDeque::new();
+        self.habit = Habit::default();
+        self.lately = None;
         self.pid = None;
         self.lines_in = 0;
         self.death = Death::Hung;
