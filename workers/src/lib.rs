@@ -1,15 +1,6 @@
 //! Agents that run inside pools of stdio Bus.
 
-mod disk;
-mod incoming;
-mod lines;
-mod listing;
-mod name;
-mod out;
-mod ready;
-mod rpc;
-mod signals;
-mod stamp;
+mod acp;
 
 pub mod cli;
 pub mod detect;

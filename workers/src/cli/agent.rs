@@ -16,12 +16,13 @@ use super::prompt::Prompt;
 use super::record::Entry;
 use super::session::{Next, Orders, Running, Session, State};
 use super::{argv, holder, shapes, turn};
-use crate::incoming::{Incoming, Outcome};
-use crate::listing;
-use crate::out::Waiter;
-use crate::rpc::{
-    Asker, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, NOT_FOUND, Refusal,
+use crate::acp::error::{
+    Caller as Asker, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, NOT_FOUND,
+    RpcError as Refusal,
 };
+use crate::acp::message::{Message as Incoming, Outcome};
+use crate::acp::session_list as listing;
+use crate::acp::writer::OwnedCaller as Waiter;
 
 pub(super) struct Agent {
     house: Arc<House>,
@@ -37,21 +38,23 @@ impl Agent {
         if line.trim_ascii().is_empty() {
             return;
         }
-        match Incoming::scan(line) {
-            Ok(Incoming::Request { asker, method, params }) => match self.request(asker, &method, params) {
-                Ok(Some(result)) => self.house.out.answer(asker, &result),
-                Ok(None) => {}
-                Err(refusal) => self.house.out.refuse(Some(asker), &refusal),
-            },
+        match Incoming::parse(line) {
+            Ok(Incoming::Request { caller: asker, method, params }) => {
+                match self.request(asker, &method, params) {
+                    Ok(Some(result)) => self.house.out.respond(asker, &result),
+                    Ok(None) => {}
+                    Err(refusal) => self.house.out.respond_error(Some(asker), &refusal),
+                }
+            }
             Ok(Incoming::Notification { method, params }) => self.notification(&method, params),
-            Ok(Incoming::Answer { id, outcome }) => {
+            Ok(Incoming::Response { id, outcome }) => {
                 let result = match outcome {
                     Outcome::Result(result) => serde_json::from_str(result.get()).unwrap_or_default(),
                     Outcome::Error(_) => Value::Null,
                 };
                 self.house.answered(id.get(), result);
             }
-            Err(malformed) => self.house.out.refuse(malformed.asker, &malformed.refusal),
+            Err(malformed) => self.house.out.respond_error(malformed.caller, &malformed.error),
         }
     }
 
@@ -72,7 +75,7 @@ impl Agent {
             }
             "session/new" => {
                 let (answer, session) = self.open_new(read(params)?)?;
-                self.house.out.answer(asker, &answer);
+                self.house.out.respond(asker, &answer);
                 // After the answer, so that what the CLI says first is about a session that the client knows.
                 if self.house.is_bridge() {
                     let _ = holder::rouse(&self.house, &session, &mut session.lock());
@@ -260,7 +263,7 @@ impl Agent {
         }
         let text = prompt.text();
         if state.record.title.is_none()
-            && let Some(title) = listing::title(&text)
+            && let Some(title) = listing::title_from_prompt(&text)
         {
             let info = acp::SessionInfoUpdate::new().title(title.clone());
             self.house.out.update(&session.name, acp::SessionUpdate::SessionInfoUpdate(info));

@@ -17,12 +17,12 @@ use super::record::{Entry, Record};
 use super::runtimes::{Delivery, Runtime, Turn};
 use super::session::{Leave, Session};
 use super::{Options, argv, log, shapes};
+use crate::acp::error::CANCELLED;
+use crate::acp::session_files::{EventSourced, SessionFiles as Disk, list_sessions};
+use crate::acp::session_id::SessionIds as Names;
+use crate::acp::session_list::SessionSummary as Info;
+use crate::acp::writer::Writer as Out;
 use crate::detect::{self, Model};
-use crate::disk::{self, Disk, Sum};
-use crate::listing::Info;
-use crate::name::Names;
-use crate::out::Out;
-use crate::rpc::CANCELLED;
 
 const PREFIX: &str = "cli-";
 
@@ -117,7 +117,7 @@ impl House {
     pub(super) fn ask(&self, session: &Arc<Session>, method: &str, params: &impl serde::Serialize) -> u64 {
         let id = self.next_turn();
         self.asked.lock().expect("nobody panics with it").insert(id, session.clone());
-        self.out.ask(id, method, params);
+        self.out.request(id, method, params);
         id
     }
 
@@ -175,9 +175,9 @@ impl House {
 
     pub(super) fn create(&self, cwd: String) -> io::Result<Arc<Session>> {
         let mut record = Record::default();
-        record.add(Entry::Cwd(cwd.clone()));
+        record.apply(Entry::Cwd(cwd.clone()));
         loop {
-            let name = self.names.lock().expect("nobody panics with it").fresh();
+            let name = self.names.lock().expect("nobody panics with it").generate();
             match &self.disk {
                 Some(disk) if !disk.create(&name, [Entry::Cwd(cwd.clone())])? => {}
                 _ => return Ok(Arc::new(Session::new(name, record))),
@@ -194,11 +194,11 @@ impl House {
     /// Adds to the session, in memory and on disk.
     pub(super) fn keep(&self, name: &str, record: &mut Record, entry: Entry) {
         if let Some(disk) = &self.disk
-            && let Err(error) = disk.add(name, &entry)
+            && let Err(error) = disk.append(name, &entry)
         {
             log(format_args!("session {name} was not written: {error}"));
         }
-        record.add(entry);
+        record.apply(entry);
     }
 
     pub(super) fn forget(&self, name: &str) -> io::Result<()> {
@@ -206,8 +206,8 @@ impl House {
     }
 
     pub(super) fn listed(&self) -> io::Result<Vec<Info>> {
-        let info = |session: &Arc<Session>| session.lock().record.info(&session.name, 0);
-        disk::listed(self.disk.as_ref(), || self.sessions().values().map(info).collect())
+        let info = |session: &Arc<Session>| session.lock().record.summary(&session.name, 0);
+        list_sessions(self.disk.as_ref(), || self.sessions().values().map(info).collect())
     }
 
     /// What a failed turn is answered with.

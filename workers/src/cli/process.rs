@@ -18,7 +18,7 @@ use nix::unistd::Pid;
 
 use super::format::without_escapes;
 use super::session::News;
-use crate::lines::Lines;
+use crate::acp::line_reader::LineReader as Lines;
 
 const MARK: &str = "STDIO_BUS_TURN";
 /// Kept of stderr, for the words of a failure.
@@ -206,15 +206,15 @@ fn pass_on(said: &Receiver<String>, mut input: impl Write) {
 
 fn tell_lines(mut output: impl Read, news: &SyncSender<News>) {
     let mut lines = Lines::default();
-    while lines.rest().len() <= LINE_BYTES && lines.fill(&mut output).is_ok_and(|count| count > 0) {
+    while lines.unfinished().len() <= LINE_BYTES && lines.fill(&mut output).is_ok_and(|count| count > 0) {
         while let Some(line) = lines.next_line() {
             if news.send(News::Line(line.to_vec())).is_err() {
                 return;
             }
         }
     }
-    if !lines.rest().is_empty() {
-        let _ = news.send(News::Line(lines.rest().to_vec()));
+    if !lines.unfinished().is_empty() {
+        let _ = news.send(News::Line(lines.unfinished().to_vec()));
     }
     let _ = news.send(News::Silence);
 }

@@ -4,7 +4,7 @@ use agent_client_protocol_schema::v1 as acp;
 use serde::{Deserialize, Serialize};
 
 use super::told::Tokens;
-use crate::disk::Sum;
+use crate::acp::session_files::EventSourced;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -40,10 +40,10 @@ pub(super) struct Record {
     pub(super) updates: Vec<acp::SessionUpdate>,
 }
 
-impl Sum for Record {
+impl EventSourced for Record {
     type Entry = Entry;
 
-    fn add(&mut self, entry: Entry) {
+    fn apply(&mut self, entry: Entry) {
         match entry {
             Entry::Cwd(cwd) => self.cwd = cwd,
             Entry::Title(title) => self.title = Some(title),
@@ -59,7 +59,7 @@ impl Sum for Record {
         }
     }
 
-    fn about(&self) -> (&str, Option<&str>) {
+    fn cwd_and_title(&self) -> (&str, Option<&str>) {
         (&self.cwd, self.title.as_deref())
     }
 }

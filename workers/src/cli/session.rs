@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::prompt::Prompt;
 use super::record::Record;
-use crate::out::Waiter;
+use crate::acp::writer::OwnedCaller as Waiter;
 
 pub(super) struct Session {
     pub(super) name: String,

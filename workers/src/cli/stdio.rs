@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use super::agent::Agent;
 use super::house::House;
 use super::{Options, argv, log, runtimes};
-use crate::out::Out;
-use crate::ready::each_line;
-use crate::signals::on_signal;
+use crate::acp::fd_wait::each_line;
+use crate::acp::signals::on_signal;
+use crate::acp::writer::Writer as Out;
 
 /// For the ends of those that run. Whoever started us waits longer than that.
 const GRACE: Duration = Duration::from_secs(4);

@@ -76,18 +76,18 @@ impl<'a> Telling<'a> {
         let Some(running) = state.turn.take() else { return };
         let ordered = orders.error.lock().expect("nobody panics with it").take();
         match (ordered, end) {
-            (Some(error), _) => self.house.out.answer_waiter(&running.waiter, Err::<&Value, _>(&error)),
+            (Some(error), _) => self.house.out.respond_later(&running.waiter, Err::<&Value, _>(&error)),
             (None, End::Stop(reason)) => {
                 let usage = tokens.map(|tokens| tokens.usage());
                 let mut answer = json!(acp::PromptResponse::new(reason).usage(usage));
                 if let Some(id) = &state.record.cli {
                     answer["_meta"] = json!({ "cliSessionId": id });
                 }
-                self.house.out.answer_waiter(&running.waiter, Ok(&answer));
+                self.house.out.respond_later(&running.waiter, Ok(&answer));
             }
             (None, End::Fault { is_auth, message }) => {
                 let error = self.house.error(is_auth, &message);
-                self.house.out.answer_waiter(&running.waiter, Err::<&Value, _>(&error));
+                self.house.out.respond_later(&running.waiter, Err::<&Value, _>(&error));
             }
         }
     }

@@ -25,7 +25,7 @@ use super::session::{News, Orders, Running, Session, State};
 use super::shapes;
 use super::telling::Telling;
 use super::told::End;
-use crate::out::Waiter;
+use crate::acp::writer::OwnedCaller as Waiter;
 
 /// Between two looks at whether the process has ended.
 pub(super) const TICK: Duration = Duration::from_millis(20);

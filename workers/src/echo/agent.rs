@@ -13,20 +13,20 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::Options;
-use super::out::Out;
 use super::record::{Entry, Mode, Split};
-use super::shelf::Shelf;
+use super::store::Store;
 use super::turn::{Pause, Turn};
-use crate::incoming::{Incoming, Outcome};
-use crate::rpc::{CANCELLED, Refusal};
+use super::writer::Writer;
+use crate::acp::error::{CANCELLED, RpcError};
+use crate::acp::message::{Message, Outcome};
 
 /// A longer delay between chunks is no delay but a mistake, and would overflow the clock in the end.
 const DELAY_MOST: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(super) struct Agent {
     pub(super) options: Options,
-    pub(super) out: Out,
-    pub(super) shelf: Shelf,
+    pub(super) writer: Writer,
+    pub(super) store: Store,
     pub(super) open: HashMap<String, Open>,
     /// Whether the client lets its files be read. `None` until it has said so by `initialize`.
     pub(super) reads_files: Option<bool>,
@@ -65,11 +65,11 @@ pub(super) enum Ending {
 impl Agent {
     pub(super) fn new(mut options: Options, now: Instant, wall: SystemTime) -> io::Result<Agent> {
         options.delay = options.delay.min(DELAY_MOST);
-        let shelf = Shelf::new(options.state.as_deref())?;
+        let store = Store::new(options.state.as_deref())?;
         Ok(Agent {
             options,
-            out: Out::default(),
-            shelf,
+            writer: Writer::default(),
+            store,
             open: HashMap::new(),
             reads_files: None,
             turns: HashMap::new(),
@@ -89,18 +89,18 @@ impl Agent {
         if line.trim_ascii().is_empty() {
             return;
         }
-        match Incoming::scan(line) {
-            Ok(Incoming::Request { asker, method, params }) => self.request(asker, &method, params, now),
-            Ok(Incoming::Notification { method, params }) => self.notification(&method, params, now),
-            Ok(Incoming::Answer { id, outcome }) => self.answer(id, outcome, now),
-            Err(malformed) => self.out.refuse(malformed.asker, &malformed.refusal),
+        match Message::parse(line) {
+            Ok(Message::Request { caller, method, params }) => self.request(caller, &method, params, now),
+            Ok(Message::Notification { method, params }) => self.notification(&method, params, now),
+            Ok(Message::Response { id, outcome }) => self.answer(id, outcome, now),
+            Err(malformed) => self.writer.respond_error(malformed.caller, &malformed.error),
         }
     }
 
     /// Lets turns go on whose moment has come, until all have or there is enough to write.
     pub(super) fn tick(&mut self, now: Instant) {
         while self.exit.is_none()
-            && !self.out.is_full()
+            && !self.writer.is_full()
             && let Some(entry) = self.wakes.first_entry()
             && entry.key().0 <= now
         {
@@ -148,7 +148,7 @@ impl Agent {
 
     /// Takes the turn as far as it goes, and puts it where it is found when it can go on.
     pub(super) fn carry_on(&mut self, number: u64, mut turn: Turn, now: Instant) {
-        match turn.go(&mut self.out, &mut self.next_id, self.options.delay, now) {
+        match turn.go(&mut self.writer, &mut self.next_id, self.options.delay, now) {
             Pause::Done => return self.end(turn, Ending::Stopped("end_turn"), now),
             Pause::Until(due) => {
                 let wake = (due, self.next_wake);
@@ -173,7 +173,7 @@ impl Agent {
 
     /// The client takes a request back. All but prompts are answered by the time it can.
     fn take_back(&mut self, id: &RawValue, now: Instant) {
-        let same = |(number, turn): (&u64, &Turn)| (turn.asker().id.get() == id.get()).then_some(*number);
+        let same = |(number, turn): (&u64, &Turn)| (turn.caller().id.get() == id.get()).then_some(*number);
         if let Some(number) = self.turns.iter().find_map(same) {
             self.stop(number, Ending::TakenBack, now);
         }
@@ -194,7 +194,7 @@ impl Agent {
         }
         if let Some(id) = turn.asked() {
             self.asked.remove(&id);
-            self.out.notify("$/cancel_request", &json!({ "requestId": id }));
+            self.writer.notify("$/cancel_request", &json!({ "requestId": id }));
         }
         self.end(turn, ending, now);
     }
@@ -205,12 +205,13 @@ impl Agent {
         }
         let said = std::mem::take(&mut turn.said);
         if !said.is_empty() {
-            self.shelf.add(&turn.session, Entry::Agent(said), self.unix_ms(now));
+            self.store.add(&turn.session, Entry::Agent(said), self.unix_ms(now));
         }
         match ending {
-            Ending::Stopped(reason) => self.out.stopped(turn.asker(), reason),
+            Ending::Stopped(reason) => self.writer.stopped(turn.caller(), reason),
             Ending::TakenBack => {
-                self.out.refuse(Some(turn.asker()), &Refusal::new(CANCELLED, "Request cancelled"));
+                self.writer
+                    .respond_error(Some(turn.caller()), &RpcError::new(CANCELLED, "Request cancelled"));
             }
         }
     }

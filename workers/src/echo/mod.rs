@@ -8,12 +8,12 @@ mod agent;
 mod chunks;
 mod command;
 mod methods;
-mod out;
 mod record;
-mod shapes;
-mod shelf;
-mod stdio;
+mod responses;
+mod serve;
+mod store;
 mod turn;
+mod writer;
 
 #[cfg(test)]
 mod tests;
@@ -38,5 +38,5 @@ pub struct Options {
 
 /// Speaks on stdin and stdout until stdin ends.
 pub fn run(options: Options) -> ExitCode {
-    stdio::run(options)
+    serve::run(options)
 }

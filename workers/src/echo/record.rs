@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use crate::disk::Sum;
+use crate::acp::session_files::EventSourced;
 
 /// Kept of what was said in a session. The newest message is kept whatever its size.
 const HISTORY_BYTES: usize = 256 << 10;
@@ -55,10 +55,10 @@ pub(super) struct Record {
     history_bytes: usize,
 }
 
-impl Sum for Record {
+impl EventSourced for Record {
     type Entry = Entry;
 
-    fn add(&mut self, entry: Entry) {
+    fn apply(&mut self, entry: Entry) {
         match entry {
             Entry::Cwd(cwd) => self.cwd = cwd,
             Entry::Title(title) => self.title = Some(title),
@@ -72,7 +72,7 @@ impl Sum for Record {
         }
     }
 
-    fn about(&self) -> (&str, Option<&str>) {
+    fn cwd_and_title(&self) -> (&str, Option<&str>) {
         (&self.cwd, self.title.as_deref())
     }
 }
@@ -117,26 +117,26 @@ mod tests {
     #[test]
     fn a_record_is_the_sum_of_its_entries() {
         let mut record = Record::new("/work".to_owned());
-        record.add(Entry::Title("first".to_owned()));
-        record.add(Entry::Mode(Mode::Shout));
-        record.add(Entry::Split(Split::Lines));
-        record.add(Entry::User("hi".to_owned()));
-        record.add(Entry::Agent("HI".to_owned()));
-        assert_eq!(Record::sum(record.entries()), Some(record));
-        assert_eq!(Record::sum([Entry::User("hi".to_owned())]), None);
+        record.apply(Entry::Title("first".to_owned()));
+        record.apply(Entry::Mode(Mode::Shout));
+        record.apply(Entry::Split(Split::Lines));
+        record.apply(Entry::User("hi".to_owned()));
+        record.apply(Entry::Agent("HI".to_owned()));
+        assert_eq!(Record::from_entries(record.entries()), Some(record));
+        assert_eq!(Record::from_entries([Entry::User("hi".to_owned())]), None);
     }
 
     #[test]
     fn an_endless_talk_keeps_its_end_within_the_bound() {
         let mut record = Record::new("/".to_owned());
         for number in 0..5000 {
-            record.add(Entry::User(format!("{number:01000}")));
+            record.apply(Entry::User(format!("{number:01000}")));
         }
         assert!(record.history_bytes <= HISTORY_BYTES);
         assert_eq!(record.history().last(), Some(&Entry::User(format!("{:01000}", 4999))));
-        record.add(Entry::Agent("x".repeat(2 * HISTORY_BYTES)));
+        record.apply(Entry::Agent("x".repeat(2 * HISTORY_BYTES)));
         assert_eq!(record.history().count(), 1);
-        record.add(Entry::User("next".to_owned()));
+        record.apply(Entry::User("next".to_owned()));
         assert_eq!(record.history().count(), 1);
     }
 }

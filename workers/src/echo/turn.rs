@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use super::Options;
 use super::chunks::Chunks;
 use super::command::{DOT_EVERY, in_mode, say, tool_update};
-use super::out::{Out, Speaker};
 use super::record::{Mode, Split};
-use crate::incoming::Outcome;
-use crate::rpc::Asker;
+use super::writer::{Speaker, Writer};
+use crate::acp::error::Caller;
+use crate::acp::message::Outcome;
 
 /// What one turn may say before it rests for others and for the next line. Shorter turns are done in one
 /// go, however much is waiting to be written, so pipelined prompts of one session do not collide.
@@ -65,10 +65,10 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    pub(super) fn new(asker: Asker<'_>, session: String, steps: Vec<Step>) -> Turn {
+    pub(super) fn new(caller: Caller<'_>, session: String, steps: Vec<Step>) -> Turn {
         Turn {
-            id: asker.id.to_owned(),
-            top_session: asker.session.map(ToOwned::to_owned),
+            id: caller.id.to_owned(),
+            top_session: caller.session.map(ToOwned::to_owned),
             session,
             steps: steps.into(),
             said: String::new(),
@@ -77,8 +77,8 @@ impl Turn {
         }
     }
 
-    pub(super) fn asker(&self) -> Asker<'_> {
-        Asker { id: &self.id, session: self.top_session.as_deref() }
+    pub(super) fn caller(&self) -> Caller<'_> {
+        Caller { id: &self.id, session: self.top_session.as_deref() }
     }
 
     /// The id of the request it waits for, if it waits for one.
@@ -86,16 +86,22 @@ impl Turn {
         self.asked.as_ref().map(|(id, _)| *id)
     }
 
-    pub(super) fn go(&mut self, out: &mut Out, next_id: &mut u64, delay: Duration, now: Instant) -> Pause {
-        let enough = out.bytes().len() + TURN_BYTES;
+    pub(super) fn go(
+        &mut self,
+        writer: &mut Writer,
+        next_id: &mut u64,
+        delay: Duration,
+        now: Instant,
+    ) -> Pause {
+        let enough = writer.bytes().len() + TURN_BYTES;
         while let Some(step) = self.steps.front_mut() {
-            if out.bytes().len() >= enough {
+            if writer.bytes().len() >= enough {
                 return Pause::Until(now);
             }
             match step {
                 Step::Stream(chunks) => {
                     if let Some(text) = chunks.next_chunk() {
-                        out.chunk(&self.session, Speaker::Agent, &text);
+                        writer.chunk(&self.session, Speaker::Agent, &text);
                         self.said.push_str(&text);
                     }
                     if !chunks.is_spent() {
@@ -105,18 +111,18 @@ impl Turn {
                         return Pause::Until(now + delay);
                     }
                 }
-                Step::Think(text) => out.chunk(&self.session, Speaker::Thought, text),
-                Step::Update(update) => out.update(&self.session, update),
+                Step::Think(text) => writer.chunk(&self.session, Speaker::Thought, text),
+                Step::Update(update) => writer.update(&self.session, update),
                 Step::Slow { ends, .. } if *ends <= now => {}
                 Step::Slow { ends, dot } => {
                     if *dot <= now {
-                        out.chunk(&self.session, Speaker::Agent, ".");
+                        writer.chunk(&self.session, Speaker::Agent, ".");
                         self.said.push('.');
                         *dot = now + DOT_EVERY;
                     }
                     return Pause::Until(*dot.min(ends));
                 }
-                Step::Ask(_) => return self.ask(out, next_id),
+                Step::Ask(_) => return self.ask(writer, next_id),
                 Step::Die(code) => return Pause::Die(*code),
             }
             self.steps.pop_front();
@@ -137,7 +143,7 @@ impl Turn {
         self.steps.extend(next);
     }
 
-    fn ask(&mut self, out: &mut Out, next_id: &mut u64) -> Pause {
+    fn ask(&mut self, writer: &mut Writer, next_id: &mut u64) -> Pause {
         let Some(Step::Ask(question)) = self.steps.pop_front() else {
             unreachable!("the step was just looked at");
         };
@@ -145,10 +151,10 @@ impl Turn {
         *next_id += 1;
         match &question {
             Question::Permission { call } => {
-                out.ask(id, "session/request_permission", &permission(&self.session, call));
+                writer.request(id, "session/request_permission", &permission(&self.session, call));
             }
             Question::File { path, .. } => {
-                out.ask(id, "fs/read_text_file", &json!({ "sessionId": self.session, "path": path }));
+                writer.request(id, "fs/read_text_file", &json!({ "sessionId": self.session, "path": path }));
             }
         }
         self.asked = Some((id, question));

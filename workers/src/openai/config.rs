@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::retry::Patience;
+use super::retry::RetryPolicy;
 use super::url::Endpoint;
 
 const BASE_URL: &str = "https://api.openai.com/v1";
@@ -54,7 +54,7 @@ pub(super) struct Config {
     pub(super) headers: Vec<(String, String)>,
     pub(super) connect_timeout: Option<Duration>,
     pub(super) timeout: Option<Duration>,
-    pub(super) patience: Patience,
+    pub(super) patience: RetryPolicy,
     pub(super) history_tokens: Option<u64>,
     pub(super) context_tokens: u64,
     pub(super) has_tools: bool,
@@ -109,7 +109,7 @@ impl Config {
             headers,
             connect_timeout: from.seconds("OPENAI_CONNECT_TIMEOUT_SEC", 10.0),
             timeout: from.seconds("OPENAI_TIMEOUT_SEC", 300.0),
-            patience: Patience {
+            patience: RetryPolicy {
                 retries: from.whole("OPENAI_MAX_RETRIES").map_or(2, |count| count.min(100) as u32),
                 longest: from.seconds("OPENAI_MAX_RETRY_SEC", 60.0).unwrap_or(Duration::MAX),
             },

@@ -12,9 +12,9 @@ use std::time::{Duration, SystemTime};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body, BodyReader};
 
+use super::api_error::{ApiError, message_of};
 use super::config::Config;
-use super::fault::{Fault, message_of};
-use super::retry::Wish;
+use super::retry::RetryHint;
 
 /// Agents that rest, each with at most a connection or two.
 const RESTING: usize = 8;
@@ -37,8 +37,8 @@ pub(super) struct Answer {
 
 /// A request that failed, and whether it may be made again.
 pub(super) struct Failure {
-    pub(super) fault: Fault,
-    pub(super) wish: Wish,
+    pub(super) fault: ApiError,
+    pub(super) hint: RetryHint,
 }
 
 impl Http {
@@ -81,16 +81,16 @@ impl Http {
         let status = response.status().as_u16();
         if !(200..300).contains(&status) {
             let headers = response.headers().clone();
-            let wish = Wish::read(|name| headers.get(name)?.to_str().ok(), SystemTime::now());
-            let fault = Fault::Status { status, message: message_of(&read_some(response.into_body())) };
-            return Err(Failure { fault, wish });
+            let hint = RetryHint::read(|name| headers.get(name)?.to_str().ok(), SystemTime::now());
+            let fault = ApiError::Status { status, message: message_of(&read_some(response.into_body())) };
+            return Err(Failure { fault, hint });
         }
         let is_json = response.body().mime_type().is_some_and(|kind| kind == "application/json");
         Ok(Answer { is_stream: !is_json, body: response.into_body() })
     }
 
     /// The body of a success, for what is small and nobody waits for.
-    pub(super) fn get(&self, url: &str) -> Result<String, Fault> {
+    pub(super) fn get(&self, url: &str) -> Result<String, ApiError> {
         let agent = self.take();
         let mut request = agent.get(url).config().timeout_global(Some(BRIEF)).build();
         for (name, value) in &self.headers {
@@ -99,7 +99,7 @@ impl Http {
         let mut response = request.call().map_err(|error| unreached(&error).fault)?;
         let status = response.status().as_u16();
         if status != 200 {
-            return Err(Fault::Status { status, message: message_of(&read_some(response.into_body())) });
+            return Err(ApiError::Status { status, message: message_of(&read_some(response.into_body())) });
         }
         let text = response.body_mut().read_to_string().map_err(|error| unreached(&error).fault)?;
         self.give_back(agent);
@@ -107,7 +107,7 @@ impl Http {
     }
 
     fn resting(&self) -> std::sync::MutexGuard<'_, Vec<Agent>> {
-        self.resting.lock().expect("nobody panics with it")
+        self.resting.lock().expect("no thread panics while it holds the lock")
     }
 }
 
@@ -126,21 +126,21 @@ fn unreached(error: &ureq::Error) -> Failure {
         ureq::Error::Timeout(_) => ("no answer in time (OPENAI_TIMEOUT_SEC)".to_owned(), Some(false)),
         other => (other.to_string(), Some(false)),
     };
-    Failure { fault: Fault::Network { message }, wish: Wish { should, after: None } }
+    Failure { fault: ApiError::Network { message }, hint: RetryHint { should, after: None } }
 }
 
 /// Why a stream could not be read on.
-pub(super) fn read_fault(error: &io::Error) -> Fault {
+pub(super) fn read_fault(error: &io::Error) -> ApiError {
     let message = match error.get_ref().and_then(|inner| inner.downcast_ref::<ureq::Error>()) {
         Some(ureq::Error::Timeout(_)) => "nothing came in time (OPENAI_TIMEOUT_SEC)".to_owned(),
         _ => error.to_string(),
     };
-    Fault::Broken { message }
+    ApiError::Broken { message }
 }
 
 fn read_some(body: Body) -> String {
     let mut bytes = Vec::new();
-    // What could be read is said; that the rest could not is no news in a failure.
+    // What could be read is said; that the rest could not is no events in a failure.
     let _ = body.into_reader().take(FAILURE_BYTES).read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
 }

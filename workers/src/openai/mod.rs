@@ -5,22 +5,22 @@
 //! `history`, `retry`, `tools`); `http`, `out`, `turn` and `stdio` are all it has of the world.
 
 mod agent;
+mod api_error;
 mod config;
 mod convert;
-mod fault;
-mod hands;
 mod history;
-mod house;
 mod http;
 mod models;
 mod record;
 mod reply;
+mod responses;
 mod retry;
+mod serve;
 mod session;
-mod shapes;
+mod shared;
 mod sse;
-mod stdio;
 mod think;
+mod tool_calls;
 mod tools;
 mod turn;
 mod url;
@@ -50,7 +50,7 @@ pub struct Options {
 
 /// Speaks on stdin and stdout until stdin ends or a signal comes.
 pub fn run(options: Options) -> ExitCode {
-    stdio::run(options)
+    serve::run(options)
 }
 
 /// A line for people. Stdout belongs to the protocol.

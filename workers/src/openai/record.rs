@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::wire::Message;
-use crate::disk::Sum;
+use crate::acp::session_files::EventSourced;
 
 /// What the model may do without asking.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -43,10 +43,10 @@ pub(super) struct Record {
     pub(super) history: Vec<Message>,
 }
 
-impl Sum for Record {
+impl EventSourced for Record {
     type Entry = Entry;
 
-    fn add(&mut self, entry: Entry) {
+    fn apply(&mut self, entry: Entry) {
         match entry {
             Entry::Cwd(cwd) => self.cwd = cwd,
             Entry::Title(title) => self.title = Some(title),
@@ -57,7 +57,7 @@ impl Sum for Record {
         }
     }
 
-    fn about(&self) -> (&str, Option<&str>) {
+    fn cwd_and_title(&self) -> (&str, Option<&str>) {
         (&self.cwd, self.title.as_deref())
     }
 }
@@ -103,8 +103,8 @@ mod tests {
     #[test]
     fn a_refused_turn_did_not_take_place() {
         let entries = [Entry::Cwd("/".to_owned()), user("a"), user("b"), Entry::Rewind(1), user("c")];
-        assert_eq!(Record::sum(entries).unwrap().history.len(), 2);
-        assert_eq!(Record::sum([user("a")]), None);
+        assert_eq!(Record::from_entries(entries).unwrap().history.len(), 2);
+        assert_eq!(Record::from_entries([user("a")]), None);
     }
 
     proptest! {
@@ -113,17 +113,17 @@ mod tests {
             entries in prop::collection::vec(any_entry(), 0..20),
         ) {
             let begun = [Entry::Cwd("/".to_owned())].into_iter().chain(entries);
-            let record = Record::sum(begun).unwrap();
+            let record = Record::from_entries(begun).unwrap();
             let file: Vec<_> = record.entries().map(|entry| serde_json::to_string(&entry).unwrap()).collect();
             let read = file.iter().map(|line| serde_json::from_str::<Entry>(line).unwrap());
-            prop_assert_eq!(Record::sum(read), Some(record));
+            prop_assert_eq!(Record::from_entries(read), Some(record));
         }
 
         #[test]
         fn what_was_said_stays_in_its_order(texts in prop::collection::vec(".{0,8}", 0..20)) {
             let mut record = Record::new("/".to_owned());
             for text in &texts {
-                record.add(user(text));
+                record.apply(user(text));
             }
             let kept: Vec<_> = record.history.iter().map(|message| Entry::Message(message.clone())).collect();
             let said: Vec<_> = texts.iter().map(|text| user(text)).collect();

@@ -7,7 +7,7 @@
 
 use serde_json::Value;
 
-use super::fault::{Fault, message_of};
+use super::api_error::{ApiError, message_of};
 use super::sse::Event;
 use super::think::{Piece, Think};
 use super::wire::ToolCall;
@@ -73,10 +73,14 @@ impl Reply {
     }
 
     /// An event of the stream. The words are for stderr: it could not be read and is skipped.
-    pub(super) fn event(&mut self, event: &Event, pieces: &mut Vec<Piece>) -> Result<Option<String>, Fault> {
+    pub(super) fn event(
+        &mut self,
+        event: &Event,
+        pieces: &mut Vec<Piece>,
+    ) -> Result<Option<String>, ApiError> {
         let data = event.data.trim();
         if event.kind == "error" {
-            return Err(Fault::Server { message: message_of(data) });
+            return Err(ApiError::Server { message: message_of(data) });
         }
         if data == "[DONE]" {
             self.is_done = true;
@@ -90,9 +94,9 @@ impl Reply {
     }
 
     /// A chunk of the stream, or all of an answer that came without one.
-    pub(super) fn chunk(&mut self, chunk: &Value, pieces: &mut Vec<Piece>) -> Result<(), Fault> {
+    pub(super) fn chunk(&mut self, chunk: &Value, pieces: &mut Vec<Piece>) -> Result<(), ApiError> {
         if let Some(error) = chunk.get("error").filter(|error| !error.is_null()) {
-            return Err(Fault::Server { message: message_of(&error.to_string()) });
+            return Err(ApiError::Server { message: message_of(&error.to_string()) });
         }
         if let Some(usage) = chunk.get("usage").filter(|usage| usage.is_object()) {
             self.usage = Some(read_usage(usage));
@@ -119,7 +123,7 @@ impl Reply {
     }
 
     /// The stream is over. Whether the answer is.
-    pub(super) fn end(&mut self, pieces: &mut Vec<Piece>) -> Result<(), Fault> {
+    pub(super) fn end(&mut self, pieces: &mut Vec<Piece>) -> Result<(), ApiError> {
         if let Some(mut think) = self.think.take() {
             let before = pieces.len();
             think.finish(pieces);
@@ -127,7 +131,7 @@ impl Reply {
         }
         if !self.has_finished() && !self.is_done {
             let message = "it ended without finish_reason and without [DONE]".to_owned();
-            return Err(Fault::Broken { message });
+            return Err(ApiError::Broken { message });
         }
         Ok(())
     }
@@ -363,8 +367,8 @@ mod tests {
         assert_eq!(end(&[&reason("length")]), Ok(Finish::Length));
         assert_eq!(end(&[&reason("content_filter"), "[DONE]"]), Ok(Finish::Refusal));
         assert_eq!(end(&[&reason("eos")]), Ok(Finish::Stop));
-        assert!(matches!(end(&[text]), Err(Fault::Broken { .. })));
-        assert!(matches!(end(&[]), Err(Fault::Broken { .. })));
+        assert!(matches!(end(&[text]), Err(ApiError::Broken { .. })));
+        assert!(matches!(end(&[]), Err(ApiError::Broken { .. })));
     }
 
     #[test]
@@ -373,7 +377,7 @@ mod tests {
             let event = Event { kind: kind.to_owned(), data: data.to_owned() };
             Reply::new(false).event(&event, &mut Vec::new())
         };
-        let fault = Fault::Server { message: "boom".to_owned() };
+        let fault = ApiError::Server { message: "boom".to_owned() };
         assert_eq!(hear("", r#"{"error":{"message":"boom"}}"#), Err(fault.clone()));
         assert_eq!(hear("", r#"{"error":"boom","choices":[]}"#), Err(fault.clone()));
         assert_eq!(hear("error", "boom"), Err(fault));

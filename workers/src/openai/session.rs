@@ -11,10 +11,10 @@ use std::sync::{Mutex, MutexGuard};
 use serde_json::value::RawValue;
 
 use super::record::Record;
-use crate::out::Waiter;
+use crate::acp::writer::OwnedCaller;
 
 pub(super) struct Session {
-    pub(super) name: String,
+    pub(super) id: String,
     state: Mutex<State>,
 }
 
@@ -28,36 +28,40 @@ pub(super) struct State {
 /// What others need of a running turn.
 pub(super) struct Running {
     pub(super) number: u64,
-    pub(super) waiter: Waiter,
-    pub(super) news: Sender<News>,
+    pub(super) caller: OwnedCaller,
+    pub(super) events: Sender<TurnEvent>,
     /// Shut down to wake the thread.
     pub(super) http: ureq::Agent,
 }
 
 /// What a turn's thread hears while it waits.
-pub(super) enum News {
+pub(super) enum TurnEvent {
     /// The answer to the request of this id: a result, or what is wrong.
-    Answer(u64, Result<Box<RawValue>, String>),
-    Over,
+    Response(u64, Result<Box<RawValue>, String>),
+    Ended,
 }
 
 /// The turn is no longer the running one.
 #[derive(Debug)]
-pub(super) struct Gone;
+pub(super) struct TurnEnded;
 
 impl Session {
-    pub(super) fn new(name: String, record: Record) -> Session {
-        Session { name, state: Mutex::new(State { record, turn: None, allowed: HashSet::new() }) }
+    pub(super) fn new(id: String, record: Record) -> Session {
+        Session { id, state: Mutex::new(State { record, turn: None, allowed: HashSet::new() }) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics with it")
+        self.state.lock().expect("no thread panics while it holds the lock")
     }
 
     /// The lock, for as long as this turn is the running one.
-    pub(super) fn lock_for(&self, turn: u64) -> Result<MutexGuard<'_, State>, Gone> {
+    pub(super) fn lock_for(&self, turn: u64) -> Result<MutexGuard<'_, State>, TurnEnded> {
         let state = self.lock();
-        if state.turn.as_ref().is_some_and(|running| running.number == turn) { Ok(state) } else { Err(Gone) }
+        if state.turn.as_ref().is_some_and(|running| running.number == turn) {
+            Ok(state)
+        } else {
+            Err(TurnEnded)
+        }
     }
 }
 
@@ -66,6 +70,6 @@ impl Running {
     pub(super) fn wake(self) {
         self.http.shutdown();
         // A thread that has ended hears nothing.
-        let _ = self.news.send(News::Over);
+        let _ = self.events.send(TurnEvent::Ended);
     }
 }

@@ -1,7 +1,7 @@
 //! The tools that a model is offered, and what it means when it calls one.
 //!
-//! Each is done with the client's own hands, so only those are offered that the client has. Pure: no asking and
-//! no doing, which is in `hands`.
+//! Each is done with the client's own client_tools, so only those are offered that the client has. Pure: no asking and
+//! no doing, which is in `client_tools`.
 
 use std::path::{Path, PathBuf};
 
@@ -17,18 +17,18 @@ pub(super) const WRITE: &str = "write_file";
 pub(super) const EDIT: &str = "edit_file";
 pub(super) const RUN: &str = "run_command";
 
-/// Which hands there are.
+/// Which client_tools there are.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(super) struct Hands {
+pub(super) struct ClientTools {
     pub(super) reads: bool,
     pub(super) writes: bool,
     pub(super) runs: bool,
 }
 
-impl Hands {
-    pub(super) fn new(client: &acp::ClientCapabilities, mode: Mode) -> Hands {
+impl ClientTools {
+    pub(super) fn new(client: &acp::ClientCapabilities, mode: Mode) -> ClientTools {
         let may_change = mode != Mode::Read;
-        Hands {
+        ClientTools {
             reads: client.fs.read_text_file,
             writes: client.fs.write_text_file && may_change,
             runs: client.terminal && may_change,
@@ -48,71 +48,78 @@ impl Hands {
 
 /// What a call asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Deed {
+pub(super) enum Operation {
     Read { path: PathBuf, line: Option<u32>, limit: Option<u32> },
     Write { path: PathBuf, content: String },
     Edit { path: PathBuf, old_text: String, new_text: String },
     Run { command: String },
 }
 
-impl Deed {
+impl Operation {
     /// The words go back to the model, so that it can do better.
-    pub(super) fn read(name: &str, arguments: &str, hands: Hands, cwd: &Path) -> Result<Deed, String> {
-        if !hands.has(name) {
+    pub(super) fn read(
+        name: &str,
+        arguments: &str,
+        client_tools: ClientTools,
+        cwd: &Path,
+    ) -> Result<Operation, String> {
+        if !client_tools.has(name) {
             return Err(format!("there is no tool called {name}"));
         }
         Ok(match name {
             READ => {
                 let ReadFile { path, line, limit } = parse(arguments)?;
-                Deed::Read { path: cwd.join(path), line, limit }
+                Operation::Read { path: cwd.join(path), line, limit }
             }
             WRITE => {
                 let WriteFile { path, content } = parse(arguments)?;
-                Deed::Write { path: cwd.join(path), content }
+                Operation::Write { path: cwd.join(path), content }
             }
             EDIT => {
                 let EditFile { path, old_text, new_text } = parse(arguments)?;
-                Deed::Edit { path: cwd.join(path), old_text, new_text }
+                Operation::Edit { path: cwd.join(path), old_text, new_text }
             }
-            _ => Deed::Run { command: parse::<RunCommand>(arguments)?.command },
+            _ => Operation::Run { command: parse::<RunCommand>(arguments)?.command },
         })
     }
 
     pub(super) fn tool(&self) -> &'static str {
         match self {
-            Deed::Read { .. } => READ,
-            Deed::Write { .. } => WRITE,
-            Deed::Edit { .. } => EDIT,
-            Deed::Run { .. } => RUN,
+            Operation::Read { .. } => READ,
+            Operation::Write { .. } => WRITE,
+            Operation::Edit { .. } => EDIT,
+            Operation::Run { .. } => RUN,
         }
     }
 
     pub(super) fn changes_something(&self) -> bool {
-        !matches!(self, Deed::Read { .. })
+        !matches!(self, Operation::Read { .. })
     }
 
     pub(super) fn title(&self) -> String {
         match self {
-            Deed::Read { path, .. } => format!("Read {}", path.display()),
-            Deed::Write { path, .. } => format!("Write {}", path.display()),
-            Deed::Edit { path, .. } => format!("Edit {}", path.display()),
-            Deed::Run { command } => format!("`{command}`"),
+            Operation::Read { path, .. } => format!("Read {}", path.display()),
+            Operation::Write { path, .. } => format!("Write {}", path.display()),
+            Operation::Edit { path, .. } => format!("Edit {}", path.display()),
+            Operation::Run { command } => format!("`{command}`"),
         }
     }
 
     pub(super) fn kind(&self) -> acp::ToolKind {
         match self {
-            Deed::Read { .. } => acp::ToolKind::Read,
-            Deed::Write { .. } | Deed::Edit { .. } => acp::ToolKind::Edit,
-            Deed::Run { .. } => acp::ToolKind::Execute,
+            Operation::Read { .. } => acp::ToolKind::Read,
+            Operation::Write { .. } | Operation::Edit { .. } => acp::ToolKind::Edit,
+            Operation::Run { .. } => acp::ToolKind::Execute,
         }
     }
 
     pub(super) fn locations(&self) -> Vec<acp::ToolCallLocation> {
         match self {
-            Deed::Read { path, line, .. } => vec![acp::ToolCallLocation::new(path).line(*line)],
-            Deed::Write { path, .. } | Deed::Edit { path, .. } => vec![acp::ToolCallLocation::new(path)],
-            Deed::Run { .. } => Vec::new(),
+            Operation::Read { path, line, .. } => vec![acp::ToolCallLocation::new(path).line(*line)],
+            Operation::Write { path, .. } | Operation::Edit { path, .. } => {
+                vec![acp::ToolCallLocation::new(path)]
+            }
+            Operation::Run { .. } => Vec::new(),
         }
     }
 }
@@ -130,7 +137,7 @@ pub(super) fn edited(text: &str, old_text: &str, new_text: &str) -> Result<Strin
 }
 
 /// The tools as a request declares them.
-pub(super) fn offered(hands: Hands, cwd: &Path) -> Vec<Value> {
+pub(super) fn offered(client_tools: ClientTools, cwd: &Path) -> Vec<Value> {
     let path =
         json!({ "type": "string", "description": format!("absolute, or relative to {}", cwd.display()) });
     let text = |what: &str| json!({ "type": "string", "description": what });
@@ -169,7 +176,7 @@ pub(super) fn offered(hands: Hands, cwd: &Path) -> Vec<Value> {
         let parameters = json!({ "type": "object", "properties": properties, "required": required });
         json!({ "type": "function", "function": { "name": name, "description": does, "parameters": parameters } })
     };
-    all.into_iter().filter(|(name, ..)| hands.has(name)).map(shape).collect()
+    all.into_iter().filter(|(name, ..)| client_tools.has(name)).map(shape).collect()
 }
 
 #[derive(Deserialize)]
@@ -205,23 +212,29 @@ fn parse<T: DeserializeOwned>(arguments: &str) -> Result<T, String> {
 mod tests {
     use super::*;
 
-    const ALL: Hands = Hands { reads: true, writes: true, runs: true };
+    const ALL: ClientTools = ClientTools { reads: true, writes: true, runs: true };
 
-    fn names(hands: Hands) -> Vec<String> {
+    fn names(client_tools: ClientTools) -> Vec<String> {
         let name = |tool: &Value| tool["function"]["name"].as_str().unwrap().to_owned();
-        offered(hands, Path::new("/w")).iter().map(name).collect()
+        offered(client_tools, Path::new("/w")).iter().map(name).collect()
     }
 
-    fn read(name: &str, arguments: &str) -> Result<Deed, String> {
-        Deed::read(name, arguments, ALL, Path::new("/w"))
+    fn read(name: &str, arguments: &str) -> Result<Operation, String> {
+        Operation::read(name, arguments, ALL, Path::new("/w"))
     }
 
     #[test]
     fn only_what_the_client_can_do_is_offered_and_taken() {
         assert_eq!(names(ALL), [READ, WRITE, EDIT, RUN]);
-        assert_eq!(names(Hands { writes: true, ..Hands::default() }), [WRITE], "an edit needs to read");
-        assert!(names(Hands::default()).is_empty());
-        assert!(Deed::read(RUN, r#"{"command":"ls"}"#, Hands::default(), Path::new("/w")).is_err());
+        assert_eq!(
+            names(ClientTools { writes: true, ..ClientTools::default() }),
+            [WRITE],
+            "an edit needs to read"
+        );
+        assert!(names(ClientTools::default()).is_empty());
+        assert!(
+            Operation::read(RUN, r#"{"command":"ls"}"#, ClientTools::default(), Path::new("/w")).is_err()
+        );
         assert!(read("rm", "{}").is_err());
     }
 
@@ -229,15 +242,15 @@ mod tests {
     fn a_session_that_only_reads_has_nothing_that_changes() {
         let can = json!({ "fs": { "readTextFile": true, "writeTextFile": true }, "terminal": true });
         let client: acp::ClientCapabilities = serde_json::from_value(can).unwrap();
-        assert_eq!(names(Hands::new(&client, Mode::Read)), [READ]);
-        assert_eq!(Hands::new(&client, Mode::Ask), ALL);
-        assert_eq!(Hands::new(&acp::ClientCapabilities::default(), Mode::Auto), Hands::default());
+        assert_eq!(names(ClientTools::new(&client, Mode::Read)), [READ]);
+        assert_eq!(ClientTools::new(&client, Mode::Ask), ALL);
+        assert_eq!(ClientTools::new(&acp::ClientCapabilities::default(), Mode::Auto), ClientTools::default());
     }
 
     #[test]
     fn paths_are_made_absolute_and_bad_arguments_are_said_back() {
-        let deed = read(READ, r#"{"path":"a/b","line":3}"#).unwrap();
-        assert_eq!(deed, Deed::Read { path: "/w/a/b".into(), line: Some(3), limit: None });
+        let operation = read(READ, r#"{"path":"a/b","line":3}"#).unwrap();
+        assert_eq!(operation, Operation::Read { path: "/w/a/b".into(), line: Some(3), limit: None });
         assert_eq!(read(READ, r#"{"path":"/x"}"#).unwrap().locations()[0].path, Path::new("/x"));
         for bad in ["", "{", "{}", r#"{"path":7}"#] {
             assert!(read(READ, bad).unwrap_err().contains("arguments"), "{bad}");

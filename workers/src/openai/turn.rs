@@ -15,22 +15,22 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::api_error::ApiError;
 use super::convert::{agent_text, agent_thought};
-use super::fault::Fault;
 use super::history::to_send;
-use super::house::House;
 use super::http::{Answer, Watchdog, read_fault};
 use super::record::{Entry, Mode};
 use super::reply::{Finish, Reply, Usage};
 use super::retry;
-use super::session::{Gone, News, Running, Session, State};
+use super::session::{Running, Session, State, TurnEnded, TurnEvent};
+use super::shared::Shared;
 use super::sse::Parser;
 use super::think::Piece;
-use super::tools::{self, Hands};
+use super::tools::{self, ClientTools};
 use super::url::shown;
 use super::wire::{Message, Request};
 use super::{Errors, log};
-use crate::out::Waiter;
+use crate::acp::writer::OwnedCaller;
 
 /// After the answer is complete: how long to wait for its usage and for the end of the stream, without which the
 /// connection cannot be used again.
@@ -39,11 +39,11 @@ const AFTERWARDS: Duration = Duration::from_secs(1);
 const BODY_BYTES: u64 = 64 << 20;
 
 pub(super) struct Turn {
-    pub(super) house: Arc<House>,
+    pub(super) shared: Arc<Shared>,
     pub(super) session: Arc<Session>,
     pub(super) number: u64,
-    news: Receiver<News>,
-    to_news: Sender<News>,
+    events: Receiver<TurnEvent>,
+    event_tx: Sender<TurnEvent>,
     http: ureq::Agent,
     /// How long the history was before the prompt.
     before: usize,
@@ -54,21 +54,21 @@ pub(super) struct Turn {
 /// Why a turn ends before its time.
 pub(super) enum End {
     /// Somebody else has ended and answered it.
-    Gone,
+    TurnEnded,
     /// The client wants no more of it.
     Cancelled,
-    Fault(Fault),
+    ApiError(ApiError),
 }
 
-impl From<Gone> for End {
-    fn from(_: Gone) -> End {
-        End::Gone
+impl From<TurnEnded> for End {
+    fn from(_: TurnEnded) -> End {
+        End::TurnEnded
     }
 }
 
-impl From<Fault> for End {
-    fn from(fault: Fault) -> End {
-        End::Fault(fault)
+impl From<ApiError> for End {
+    fn from(fault: ApiError) -> End {
+        End::ApiError(fault)
     }
 }
 
@@ -76,53 +76,53 @@ impl From<Fault> for End {
 struct Scene {
     model: String,
     cwd: PathBuf,
-    hands: Hands,
+    client_tools: ClientTools,
     messages: Vec<Message>,
 }
 
 /// Begins the turn of a prompt that stands in the history already, at this place.
 pub(super) fn begin(
-    house: &Arc<House>,
+    shared: &Arc<Shared>,
     session: &Arc<Session>,
     state: &mut State,
-    waiter: Waiter,
+    caller: OwnedCaller,
     before: usize,
 ) -> Result<(), String> {
-    let (to_news, news) = channel();
-    let (number, http) = (house.next_turn(), house.http.take());
+    let (event_tx, events) = channel();
+    let (number, http) = (shared.next_turn(), shared.http.take());
     let turn = Turn {
-        house: house.clone(),
+        shared: shared.clone(),
         session: session.clone(),
         number,
-        news,
-        to_news: to_news.clone(),
+        events,
+        event_tx: event_tx.clone(),
         http: http.clone(),
         before,
         usage: None,
         has_said: false,
     };
-    let thread = thread::Builder::new().name(session.name.clone()).spawn(move || turn.run());
+    let thread = thread::Builder::new().name(session.id.clone()).spawn(move || turn.run());
     thread.map_err(|error| format!("no thread for the prompt: {error}"))?;
     // The thread says nothing before it has had the lock, which is held here.
-    state.turn = Some(Running { number, waiter, news: to_news, http });
+    state.turn = Some(Running { number, caller, events: event_tx, http });
     Ok(())
 }
 
 impl Turn {
     fn run(mut self) {
         // One that is gone has been answered by whoever ended it.
-        let _ = match self.converse() {
+        let _ = match self.run_steps() {
             Ok(reason) => self.finish(reason),
             Err(End::Cancelled) => self.finish(acp::StopReason::Cancelled),
-            Err(End::Fault(fault)) => self.fail(&fault),
-            Err(End::Gone) => Err(Gone),
+            Err(End::ApiError(fault)) => self.fail(&fault),
+            Err(End::TurnEnded) => Err(TurnEnded),
         };
     }
 
-    fn converse(&mut self) -> Result<acp::StopReason, End> {
-        for step in 0..self.house.config.max_steps {
+    fn run_steps(&mut self) -> Result<acp::StopReason, End> {
+        for step in 0..self.shared.config.max_steps {
             let mut reply = self.complete()?;
-            self.tell_usage(reply.usage)?;
+            self.report_usage(reply.usage)?;
             let calls = reply.take_calls();
             // Calls that were cut off are no calls.
             if calls.is_empty() || reply.finish() == Finish::Length {
@@ -145,7 +145,7 @@ impl Turn {
         if finish == Finish::Refusal {
             // What is refused is not to be seen by the model again.
             let mut state = self.session.lock_for(self.number)?;
-            self.house.keep(&self.session.name, &mut state.record, Entry::Rewind(self.before));
+            self.shared.keep(&self.session.id, &mut state.record, Entry::Rewind(self.before));
             return Ok(acp::StopReason::Refusal);
         }
         if !reply.text.is_empty() {
@@ -156,35 +156,35 @@ impl Turn {
 
     /// One answer of the model: asked for, tried again where that may help, and said as it comes.
     fn complete(&mut self) -> Result<Reply, End> {
-        let house = self.house.clone();
-        let url = match &house.config.endpoint {
+        let shared = self.shared.clone();
+        let url = match &shared.config.endpoint {
             Ok(endpoint) => endpoint.chat(),
-            Err(why) => return Err(Fault::Network { message: why.clone() }.into()),
+            Err(why) => return Err(ApiError::Network { message: why.clone() }.into()),
         };
         let scene = self.scene()?;
-        let tools = tools::offered(scene.hands, &scene.cwd);
+        let tools = tools::offered(scene.client_tools, &scene.cwd);
         let request = Request {
             model: &scene.model,
             messages: &scene.messages,
-            max_tokens: house.config.max_tokens,
-            temperature: house.config.temperature,
+            max_tokens: shared.config.max_tokens,
+            temperature: shared.config.temperature,
             tools: &tools,
-            extra: &house.config.extra_body,
+            extra: &shared.config.extra_body,
         };
         let mut made = 0;
         loop {
-            let quirks = house.quirks(&scene.model);
+            let quirks = shared.quirks(&scene.model);
             made += 1;
-            let failure = match house.http.post(&self.http, &url, &request.body(quirks)) {
+            let failure = match shared.http.post(&self.http, &url, &request.body(quirks)) {
                 Ok(answer) => return self.listen(answer),
                 Err(failure) => failure,
             };
-            self.still_runs()?;
+            self.check_running()?;
             let mut status = None;
-            if let Fault::Status { status: code, message } = &failure.fault {
+            if let ApiError::Status { status: code, message } = &failure.fault {
                 status = Some(*code);
                 if let Some(learned) = request.learn(quirks, *code, message) {
-                    house.learn(&scene.model, learned);
+                    shared.learn(&scene.model, learned);
                     made -= 1;
                     continue;
                 }
@@ -192,28 +192,28 @@ impl Turn {
                 // A connection that was kept too long may be what failed.
                 self.renew_http()?;
             }
-            let pause = retry::pause(house.config.patience, made, status, &failure.wish, house.chance());
+            let pause = retry::pause(shared.config.patience, made, status, &failure.hint, shared.chance());
             let Some(pause) = pause else { return Err(failure.fault.into()) };
-            let text = house.config.redact(&failure.fault.text(&shown(&url)));
+            let text = shared.config.redact(&failure.fault.text(&shown(&url)));
             log(format_args!("{} (trying again in {pause:.1?})", text.replace('\n', " ")));
             self.rest(pause)?;
         }
     }
 
-    fn scene(&self) -> Result<Scene, Gone> {
-        let config = &self.house.config;
+    fn scene(&self) -> Result<Scene, TurnEnded> {
+        let config = &self.shared.config;
         let state = self.session.lock_for(self.number)?;
         let record = &state.record;
         Ok(Scene {
             model: record.model.clone().unwrap_or_else(|| config.model.clone()),
             cwd: PathBuf::from(&record.cwd),
-            hands: self.house.hands(record.mode),
+            client_tools: self.shared.client_tools(record.mode),
             messages: to_send(config.system_prompt.as_deref(), &record.history, config.history_tokens),
         })
     }
 
     fn listen(&mut self, answer: Answer) -> Result<Reply, End> {
-        let mut reply = Reply::new(self.house.config.has_think_tags);
+        let mut reply = Reply::new(self.shared.config.has_think_tags);
         if !answer.is_stream {
             return self.listen_once(answer, reply);
         }
@@ -229,7 +229,7 @@ impl Turn {
                     break;
                 }
                 Err(error) => {
-                    self.still_runs()?;
+                    self.check_running()?;
                     return Err(read_fault(&error).into());
                 }
             };
@@ -238,7 +238,7 @@ impl Turn {
             if is_over {
                 std::mem::take(&mut parser).finish(&mut events);
             } else if parser.push(&buffer[..count], &mut events).is_err() {
-                return Err(Fault::Broken { message: "an event of it has no end".to_owned() }.into());
+                return Err(ApiError::Broken { message: "an event of it has no end".to_owned() }.into());
             }
             for event in events.drain(..) {
                 if !reply.is_done()
@@ -254,11 +254,11 @@ impl Turn {
         }
         drop(watchdog);
         // A stream that was shut down looks like one that is over.
-        self.still_runs()?;
+        self.check_running()?;
         let whole = reply.end(&mut pieces);
         self.say_pieces(&mut pieces)?;
         if !has_come {
-            return Err(Fault::NoBody.into());
+            return Err(ApiError::NoBody.into());
         }
         whole?;
         Ok(reply)
@@ -268,13 +268,13 @@ impl Turn {
     fn listen_once(&mut self, answer: Answer, mut reply: Reply) -> Result<Reply, End> {
         let (mut body, mut pieces) = (Vec::new(), Vec::new());
         let read = answer.into_reader().take(BODY_BYTES).read_to_end(&mut body);
-        self.still_runs()?;
+        self.check_running()?;
         read.map_err(|error| read_fault(&error))?;
         if body.trim_ascii().is_empty() {
-            return Err(Fault::NoBody.into());
+            return Err(ApiError::NoBody.into());
         }
         let Ok(whole) = serde_json::from_slice::<Value>(&body) else {
-            return Err(Fault::Broken { message: "it is no JSON".to_owned() }.into());
+            return Err(ApiError::Broken { message: "it is no JSON".to_owned() }.into());
         };
         reply.chunk(&whole, &mut pieces)?;
         let ended = reply.end(&mut pieces);
@@ -284,19 +284,19 @@ impl Turn {
     }
 
     /// Waits, unless the turn ends meanwhile.
-    fn rest(&self, pause: Duration) -> Result<(), Gone> {
+    fn rest(&self, pause: Duration) -> Result<(), TurnEnded> {
         let until = Instant::now() + pause;
         loop {
-            match self.news.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Err(RecvTimeoutError::Timeout) => return Ok(()),
-                Ok(News::Answer(..)) => {}
-                Ok(News::Over) | Err(RecvTimeoutError::Disconnected) => return Err(Gone),
+                Ok(TurnEvent::Response(..)) => {}
+                Ok(TurnEvent::Ended) | Err(RecvTimeoutError::Disconnected) => return Err(TurnEnded),
             }
         }
     }
 
-    fn renew_http(&mut self) -> Result<(), Gone> {
-        let fresh = self.house.http.take();
+    fn renew_http(&mut self) -> Result<(), TurnEnded> {
+        let fresh = self.shared.http.take();
         let mut state = self.session.lock_for(self.number)?;
         if let Some(running) = &mut state.turn {
             running.http = fresh.clone();
@@ -311,57 +311,57 @@ impl Turn {
         method: &str,
         params: &impl Serialize,
         patience: Option<Duration>,
-    ) -> Result<Result<T, String>, Gone> {
+    ) -> Result<Result<T, String>, TurnEnded> {
         let id = {
             let _state = self.session.lock_for(self.number)?;
-            let id = self.house.await_answer(self.to_news.clone());
-            self.house.out.ask(id, method, params);
+            let id = self.shared.await_answer(self.event_tx.clone());
+            self.shared.writer.request(id, method, params);
             id
         };
         let until = patience.map(|patience| Instant::now() + patience);
         loop {
-            let news = match until {
-                None => self.news.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(until) => self.news.recv_timeout(until.saturating_duration_since(Instant::now())),
+            let events = match until {
+                None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(until) => self.events.recv_timeout(until.saturating_duration_since(Instant::now())),
             };
-            match news {
-                Ok(News::Answer(answered, outcome)) if answered == id => {
+            match events {
+                Ok(TurnEvent::Response(answered, outcome)) if answered == id => {
                     let read = |result: Box<serde_json::value::RawValue>| {
                         serde_json::from_str(result.get()).map_err(|error| format!("{method}: {error}"))
                     };
                     return Ok(outcome.and_then(read));
                 }
-                Ok(News::Answer(..)) => {}
-                Ok(News::Over) | Err(RecvTimeoutError::Disconnected) => {
-                    self.house.forget_answer(id);
-                    return Err(Gone);
+                Ok(TurnEvent::Response(..)) => {}
+                Ok(TurnEvent::Ended) | Err(RecvTimeoutError::Disconnected) => {
+                    self.shared.forget_answer(id);
+                    return Err(TurnEnded);
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    self.house.forget_answer(id);
+                    self.shared.forget_answer(id);
                     return Ok(Err(format!("{method}: no answer in time")));
                 }
             }
         }
     }
 
-    fn still_runs(&self) -> Result<(), Gone> {
+    fn check_running(&self) -> Result<(), TurnEnded> {
         self.session.lock_for(self.number).map(|_| ())
     }
 
-    pub(super) fn say(&self, update: acp::SessionUpdate) -> Result<(), Gone> {
+    pub(super) fn say(&self, update: acp::SessionUpdate) -> Result<(), TurnEnded> {
         let _state = self.session.lock_for(self.number)?;
-        self.house.out.update(&self.session.name, update);
+        self.shared.writer.update(&self.session.id, update);
         Ok(())
     }
 
-    pub(super) fn hands(&self) -> Result<(Hands, Mode, PathBuf), Gone> {
+    pub(super) fn client_tools(&self) -> Result<(ClientTools, Mode, PathBuf), TurnEnded> {
         let state = self.session.lock_for(self.number)?;
         let mode = state.record.mode;
-        Ok((self.house.hands(mode), mode, Path::new(&state.record.cwd).to_owned()))
+        Ok((self.shared.client_tools(mode), mode, Path::new(&state.record.cwd).to_owned()))
     }
 
     /// What came at once is said at once, and in as few words.
-    fn say_pieces(&mut self, pieces: &mut Vec<Piece>) -> Result<(), Gone> {
+    fn say_pieces(&mut self, pieces: &mut Vec<Piece>) -> Result<(), TurnEnded> {
         let mut pieces = pieces.drain(..).peekable();
         while let Some(mut piece) = pieces.next() {
             while let Some(more) =
@@ -380,28 +380,28 @@ impl Turn {
         Ok(())
     }
 
-    fn keep(&self, messages: Vec<Message>) -> Result<(), Gone> {
+    fn keep(&self, messages: Vec<Message>) -> Result<(), TurnEnded> {
         let mut state = self.session.lock_for(self.number)?;
         for message in messages {
-            self.house.keep(&self.session.name, &mut state.record, Entry::Message(message));
+            self.shared.keep(&self.session.id, &mut state.record, Entry::Message(message));
         }
         Ok(())
     }
 
-    fn tell_usage(&mut self, usage: Option<Usage>) -> Result<(), Gone> {
+    fn report_usage(&mut self, usage: Option<Usage>) -> Result<(), TurnEnded> {
         let Some(usage) = usage else { return Ok(()) };
         let sum = self.usage.get_or_insert_default();
         sum.add(usage);
         let state = self.session.lock_for(self.number)?;
-        let config = &self.house.config;
+        let config = &self.shared.config;
         let model = state.record.model.as_deref().unwrap_or(&config.model);
-        let size = self.house.models().context_tokens(model).unwrap_or(config.context_tokens);
+        let size = self.shared.models().context_tokens(model).unwrap_or(config.context_tokens);
         let update = acp::UsageUpdate::new(usage.total, size);
-        self.house.out.update(&self.session.name, acp::SessionUpdate::UsageUpdate(update));
+        self.shared.writer.update(&self.session.id, acp::SessionUpdate::UsageUpdate(update));
         Ok(())
     }
 
-    fn finish(&self, reason: acp::StopReason) -> Result<(), Gone> {
+    fn finish(&self, reason: acp::StopReason) -> Result<(), TurnEnded> {
         let usage = self.usage.map(|usage| {
             acp::Usage::new(usage.total, usage.input, usage.output)
                 .thought_tokens(Some(usage.thought).filter(|count| *count > 0))
@@ -410,13 +410,13 @@ impl Turn {
         self.answer(Ok(&acp::PromptResponse::new(reason).usage(usage)))
     }
 
-    fn fail(&self, fault: &Fault) -> Result<(), Gone> {
-        let config = &self.house.config;
+    fn fail(&self, fault: &ApiError) -> Result<(), TurnEnded> {
+        let config = &self.shared.config;
         let url =
             config.endpoint.as_ref().map_or_else(|_| "OPENAI_BASE_URL".to_owned(), |url| shown(&url.chat()));
         let text = config.redact(&fault.text(&url));
         log(format_args!("{}", text.replace('\n', " ")));
-        if self.house.options.errors == Errors::Rpc {
+        if self.shared.options.errors == Errors::Rpc {
             let mut error = fault.rpc(&url);
             error["message"] = Value::String(text);
             return self.answer(Err::<&(), _>(&error));
@@ -427,12 +427,12 @@ impl Turn {
         self.finish(acp::StopReason::EndTurn)
     }
 
-    fn answer(&self, outcome: Result<&impl Serialize, &Value>) -> Result<(), Gone> {
+    fn answer(&self, outcome: Result<&impl Serialize, &Value>) -> Result<(), TurnEnded> {
         let mut state = self.session.lock_for(self.number)?;
         let running = state.turn.take().expect("the lock is only had while it runs");
         // Before the answer, so that the next prompt finds the connection.
-        self.house.http.give_back(running.http);
-        self.house.out.answer_waiter(&running.waiter, outcome);
+        self.shared.http.give_back(running.http);
+        self.shared.writer.respond_later(&running.caller, outcome);
         Ok(())
     }
 }

@@ -11,11 +11,11 @@ use serde_json::{Map, Value, json};
 
 use super::codex_items::{Items, fault};
 use super::{Bridge, Opening, Question, Settings, Wire};
+use crate::acp::error::METHOD_NOT_FOUND;
 use crate::cli::mcp::mcp_servers;
 use crate::cli::prompt::{Part, Prompt};
 use crate::cli::told::Told;
 use crate::detect::{self, Model};
-use crate::rpc::METHOD_NOT_FOUND;
 
 const ALLOW: &str = "allow";
 const SESSION: &str = "allow_session";

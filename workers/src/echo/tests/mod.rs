@@ -1,4 +1,4 @@
-//! Stories of the agent as a value: lines in, messages out, time only when the story says so.
+//! Stories of the agent as a value: lines in, messages writer, time only when the story says so.
 
 mod commands;
 mod schema;
@@ -58,7 +58,7 @@ impl Client {
     }
 
     fn hear(&mut self) {
-        for line in self.agent.out.bytes().split_inclusive(|&byte| byte == b'\n') {
+        for line in self.agent.writer.bytes().split_inclusive(|&byte| byte == b'\n') {
             assert_eq!(line.last(), Some(&b'\n'));
             let message: Value = serde_json::from_slice(line).unwrap();
             if message.get("method").is_some() {
@@ -70,7 +70,7 @@ impl Client {
             }
             self.heard.push(message);
         }
-        self.agent.out.clear();
+        self.agent.writer.clear();
     }
 
     /// Sends a request and gives its id.

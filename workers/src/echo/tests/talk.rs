@@ -30,8 +30,8 @@ fn any_other_method_is_echoed_byte_for_byte() {
     let expected = format!(
         "{{\"jsonrpc\":\"2.0\",\"id\":\"0\\u0031\",\"result\":{{\"echo\":{params},\"method\":\"x/y\"}}}}\n"
     );
-    assert_eq!(String::from_utf8_lossy(client.agent.out.bytes()), expected);
-    client.agent.out.clear();
+    assert_eq!(String::from_utf8_lossy(client.agent.writer.bytes()), expected);
+    client.agent.writer.clear();
     client.line(r#"{"id":1,"method":"m"}"#);
     assert_eq!(client.answer_to(1).unwrap()["result"], json!({ "echo": null, "method": "m" }));
     client.line(r#"{"method":"session/set_title","params":{}}"#);

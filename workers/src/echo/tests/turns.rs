@@ -92,7 +92,7 @@ fn pipelined_prompts_of_one_session_do_not_collide() {
     for _ in 0..20 {
         client.agent.line(line.as_bytes(), client.now);
     }
-    let answers = client.agent.out.bytes().split(|&byte| byte == b'\n');
+    let answers = client.agent.writer.bytes().split(|&byte| byte == b'\n');
     assert_eq!(answers.filter(|line| line.ends_with(b"\"end_turn\"}}")).count(), 20);
 }
 

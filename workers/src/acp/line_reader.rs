@@ -1,28 +1,28 @@
-//! What was read of stdin, as whole lines.
+//! Splits a byte stream into lines.
 //!
 //! Each byte is searched for a newline once, and only the unfinished tail of a read is ever moved, so a
-//! line of 64 MiB costs what its bytes cost. Memory taken for such a line is given back after it.
+//! 64 MiB line costs no more than its bytes. The memory of a long line is freed after it.
 
 use std::io::{self, Read};
 
 use memchr::memchr;
 
-/// What one read asks for. More than a pipe holds, so a full pipe is taken in one go.
+/// The size of one read. A pipe holds less, so one read empties a full pipe.
 const READ_BYTES: usize = 256 << 10;
 
 #[derive(Default)]
-pub(crate) struct Lines {
+pub(crate) struct LineReader {
     bytes: Vec<u8>,
-    /// Start of the unfinished line. `start <= searched <= filled <= bytes.len()`.
+    /// The unfinished line starts here. `start <= searched <= filled <= bytes.len()`.
     start: usize,
     /// No newline lies between `start` and this point.
     searched: usize,
-    /// End of what was read. Beyond it the buffer holds nothing of meaning.
+    /// The bytes that were read end here.
     filled: usize,
 }
 
-impl Lines {
-    /// The next whole line, without its newline.
+impl LineReader {
+    /// Returns the next whole line, without its newline.
     pub(crate) fn next_line(&mut self) -> Option<&[u8]> {
         let Some(newline) = memchr(b'\n', &self.bytes[self.searched..self.filled]) else {
             self.searched = self.filled;
@@ -34,12 +34,12 @@ impl Lines {
         Some(&self.bytes[start..end])
     }
 
-    /// What no newline has ended. At the end of stdin it counts as a line.
-    pub(crate) fn rest(&self) -> &[u8] {
+    /// Returns the unfinished line. At the end of the stream it counts as a line.
+    pub(crate) fn unfinished(&self) -> &[u8] {
         &self.bytes[self.start..self.filled]
     }
 
-    /// One read. Zero bytes mean the end of stdin.
+    /// Reads once. Zero bytes mean the end of the stream.
     pub(crate) fn fill(&mut self, source: &mut impl Read) -> io::Result<usize> {
         self.make_room();
         let count = source.read(&mut self.bytes[self.filled..])?;
@@ -67,13 +67,13 @@ impl Lines {
 mod tests {
     use super::*;
 
-    /// Gives at most `step` bytes a read.
-    struct Drip<'a> {
+    /// Returns at most `step` bytes per read.
+    struct SmallReads<'a> {
         bytes: &'a [u8],
         step: usize,
     }
 
-    impl Read for Drip<'_> {
+    impl Read for SmallReads<'_> {
         fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
             let count = self.step.min(into.len()).min(self.bytes.len());
             into[..count].copy_from_slice(&self.bytes[..count]);
@@ -83,31 +83,32 @@ mod tests {
     }
 
     fn read_all(bytes: &[u8], step: usize) -> (Vec<Vec<u8>>, Vec<u8>) {
-        let (mut lines, mut seen) = (Lines::default(), Vec::new());
-        let mut source = Drip { bytes, step };
+        let mut lines = LineReader::default();
+        let mut seen = Vec::new();
+        let mut source = SmallReads { bytes, step };
         while lines.fill(&mut source).unwrap() > 0 {
             while let Some(line) = lines.next_line() {
                 seen.push(line.to_vec());
             }
         }
-        (seen, lines.rest().to_vec())
+        (seen, lines.unfinished().to_vec())
     }
 
     #[test]
     fn every_chunking_gives_the_same_lines() {
         for step in 1..20 {
-            let (lines, rest) = read_all(b"one\n\nthree and more\r\nrest", step);
+            let (lines, unfinished) = read_all(b"one\n\nthree and more\r\nrest", step);
             assert_eq!(lines, [&b"one"[..], b"", b"three and more\r"]);
-            assert_eq!(rest, b"rest");
+            assert_eq!(unfinished, b"rest");
         }
     }
 
     #[test]
-    fn a_line_larger_than_the_buffer_is_whole_and_its_memory_is_given_back() {
+    fn a_line_larger_than_the_buffer_is_whole_and_its_memory_is_freed() {
         let mut bytes = vec![b'x'; 3 * READ_BYTES];
         bytes.push(b'\n');
-        let mut lines = Lines::default();
-        let mut source = Drip { bytes: &bytes, step: usize::MAX };
+        let mut lines = LineReader::default();
+        let mut source = SmallReads { bytes: &bytes, step: usize::MAX };
         let mut length = None;
         while lines.fill(&mut source).unwrap() > 0 {
             length = length.or(lines.next_line().map(<[u8]>::len));

@@ -5,14 +5,14 @@
 
 use serde_json::{Value, json};
 
-use crate::rpc::{INTERNAL_ERROR, INVALID_PARAMS};
+use crate::acp::error::{INTERNAL_ERROR, INVALID_PARAMS};
 
 const AUTH_REQUIRED: i32 = -32000;
 /// Kept of what a server says about its failure.
 const MESSAGE_CHARS: usize = 1000;
 
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Fault {
+pub(super) enum ApiError {
     /// An answer that is no success, and what it says.
     Status { status: u16, message: String },
     /// No answer.
@@ -25,14 +25,14 @@ pub(super) enum Fault {
     Server { message: String },
 }
 
-impl Fault {
+impl ApiError {
     pub(super) fn text(&self, url: &str) -> String {
         match self {
-            Fault::Status { status, message } => with_message(sentence(*status, url), message),
-            Fault::Network { message } => format!("Network error connecting to {url}: {message}"),
-            Fault::NoBody => format!("No response body from {url}."),
-            Fault::Broken { message } => format!("The stream from {url} broke off: {message}."),
-            Fault::Server { message } => {
+            ApiError::Status { status, message } => with_message(sentence(*status, url), message),
+            ApiError::Network { message } => format!("Network error connecting to {url}: {message}"),
+            ApiError::NoBody => format!("No response body from {url}."),
+            ApiError::Broken { message } => format!("The stream from {url} broke off: {message}."),
+            ApiError::Server { message } => {
                 with_message(format!("Server error in the stream from {url}."), message)
             }
         }
@@ -41,17 +41,17 @@ impl Fault {
     /// The same for programs: code, message and data of a JSON-RPC error.
     pub(super) fn rpc(&self, url: &str) -> Value {
         let (code, reason, status) = match self {
-            Fault::Status { status: status @ (401 | 403), .. } => {
+            ApiError::Status { status: status @ (401 | 403), .. } => {
                 (AUTH_REQUIRED, "authentication", Some(*status))
             }
-            Fault::Status { status: 429, .. } => (INTERNAL_ERROR, "rate_limit", Some(429)),
-            Fault::Status { status: status @ (400 | 404 | 413 | 422), .. } => {
+            ApiError::Status { status: 429, .. } => (INTERNAL_ERROR, "rate_limit", Some(429)),
+            ApiError::Status { status: status @ (400 | 404 | 413 | 422), .. } => {
                 (INVALID_PARAMS, "request", Some(*status))
             }
-            Fault::Status { status, .. } => (INTERNAL_ERROR, "server", Some(*status)),
-            Fault::Network { .. } => (INTERNAL_ERROR, "network", None),
-            Fault::NoBody | Fault::Broken { .. } => (INTERNAL_ERROR, "stream", None),
-            Fault::Server { .. } => (INTERNAL_ERROR, "server", None),
+            ApiError::Status { status, .. } => (INTERNAL_ERROR, "server", Some(*status)),
+            ApiError::Network { .. } => (INTERNAL_ERROR, "network", None),
+            ApiError::NoBody | ApiError::Broken { .. } => (INTERNAL_ERROR, "stream", None),
+            ApiError::Server { .. } => (INTERNAL_ERROR, "server", None),
         };
         let mut data = json!({ "reason": reason, "url": url });
         if let Some(status) = status {
@@ -76,7 +76,7 @@ fn with_message(sentence: String, message: &str) -> String {
     if message.is_empty() { sentence } else { format!("{sentence}\n{message}") }
 }
 
-/// What the body of a failure says, in whichever of the shapes that servers use.
+/// What the body of a failure says, in whichever of the responses that servers use.
 pub(super) fn message_of(body: &str) -> String {
     let said = match serde_json::from_str::<Value>(body) {
         Ok(value) => message_in(&value).unwrap_or_default(),
@@ -111,7 +111,7 @@ mod tests {
     const URL: &str = "http://h/v1/chat/completions";
 
     fn status(status: u16, message: &str) -> String {
-        Fault::Status { status, message: message.to_owned() }.text(URL)
+        ApiError::Status { status, message: message.to_owned() }.text(URL)
     }
 
     #[test]
@@ -125,9 +125,9 @@ mod tests {
         );
         assert_eq!(status(500, ""), format!("Server error (HTTP 500) from {URL}."));
         assert_eq!(status(404, "gone"), format!("HTTP error (404) from {URL}.\ngone"));
-        let network = Fault::Network { message: "refused".to_owned() };
+        let network = ApiError::Network { message: "refused".to_owned() };
         assert_eq!(network.text(URL), format!("Network error connecting to {URL}: refused"));
-        assert_eq!(Fault::NoBody.text(URL), format!("No response body from {URL}."));
+        assert_eq!(ApiError::NoBody.text(URL), format!("No response body from {URL}."));
     }
 
     #[test]
@@ -160,7 +160,7 @@ mod tests {
                 _ => "HTTP error (",
             };
             prop_assert!(text.starts_with(class) && text.contains(&code.to_string()) && text.contains(URL));
-            let fault = Fault::Status { status: code, message: String::new() };
+            let fault = ApiError::Status { status: code, message: String::new() };
             prop_assert_eq!(&fault.rpc(URL)["data"]["status"], &json!(code));
         }
 

@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use super::agent::Agent;
 use super::config::Config;
-use super::house::{House, usual_folder};
+use super::shared::{Shared, default_folder};
 use super::{Options, log};
-use crate::out::Out;
-use crate::ready::each_line;
-use crate::signals::on_signal;
+use crate::acp::fd_wait::each_line;
+use crate::acp::signals::on_signal;
+use crate::acp::writer::Writer;
 
 /// For the last words of those that run.
 const GRACE: Duration = Duration::from_millis(500);
@@ -28,7 +28,7 @@ pub(super) fn run(options: Options) -> ExitCode {
     for warning in warnings {
         log(format_args!("{warning}"));
     }
-    let folder = options.state.clone().or_else(|| usual_folder(variable));
+    let folder = options.state.clone().or_else(|| default_folder(variable));
     match start(config, options, folder.as_deref()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -42,21 +42,21 @@ fn start(config: Config, options: Options, folder: Option<&std::path::Path>) -> 
     // As files, because std's own handles buffer in their way.
     let mut stdin = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    let house = Arc::new(House::new(config, options, folder, Out::new(stdout))?);
-    let stops = house.clone();
+    let shared = Arc::new(Shared::new(config, options, folder, Writer::new(stdout))?);
+    let stops = shared.clone();
     on_signal(move || leave(&stops))?;
-    let agent = Agent::new(house.clone());
+    let agent = Agent::new(shared.clone());
     each_line(&mut stdin, |line| agent.line(line))?;
-    leave(&house)
+    leave(&shared)
 }
 
-fn leave(house: &House) -> ! {
+fn leave(shared: &Shared) -> ! {
     let limit = || {
         thread::sleep(GRACE);
         process::exit(0);
     };
     // Without the thread there is no limit but that of whoever started us.
     let _ = thread::Builder::new().spawn(limit);
-    house.end_all_turns();
+    shared.end_all_turns();
     process::exit(0)
 }

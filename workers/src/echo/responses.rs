@@ -1,4 +1,4 @@
-//! The agent's cold answers, as ACP v1 shapes them: what it can do and how a session is set.
+//! The agent's cold answers, as ACP v1 responses them: what it can do and how a session is set.
 
 use serde_json::{Value, json};
 

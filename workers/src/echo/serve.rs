@@ -14,8 +14,8 @@ use nix::poll::PollFlags;
 
 use super::Options;
 use super::agent::Agent;
-use crate::lines::Lines;
-use crate::ready::{is_ready, write_all};
+use crate::acp::fd_wait::{wait_ready, write_all};
+use crate::acp::line_reader::LineReader;
 
 pub(super) fn run(options: Options) -> ExitCode {
     match speak(options) {
@@ -47,7 +47,7 @@ struct Talk<W> {
 impl<W: Write + AsFd> Talk<W> {
     /// The exit code: 0 at the end of stdin, another where a prompt asked for it.
     fn until_end(mut self, mut stdin: impl Read + AsFd) -> io::Result<u8> {
-        let mut lines = Lines::default();
+        let mut lines = LineReader::default();
         loop {
             let now = Instant::now();
             while let Some(line) = lines.next_line() {
@@ -59,16 +59,16 @@ impl<W: Write + AsFd> Talk<W> {
                 return Ok(code);
             }
             if let Some(due) = self.agent.next_wake()
-                && !is_ready(stdin.as_fd(), PollFlags::POLLIN, Some(due))?
+                && !wait_ready(stdin.as_fd(), PollFlags::POLLIN, Some(due))?
             {
                 continue;
             }
             match lines.fill(&mut stdin) {
-                Ok(0) => return self.finish(lines.rest()),
+                Ok(0) => return self.finish(lines.unfinished()),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    is_ready(stdin.as_fd(), PollFlags::POLLIN, self.agent.next_wake())?;
+                    wait_ready(stdin.as_fd(), PollFlags::POLLIN, self.agent.next_wake())?;
                 }
                 Err(error) => return Err(error),
             }
@@ -93,7 +93,7 @@ impl<W: Write + AsFd> Talk<W> {
 
     fn line(&mut self, line: &[u8], now: Instant) -> io::Result<Option<u8>> {
         self.agent.line(line, now);
-        if self.agent.out.is_full() || self.agent.exit().is_some() {
+        if self.agent.writer.is_full() || self.agent.exit().is_some() {
             self.flush()?;
         }
         Ok(self.agent.exit())
@@ -106,7 +106,7 @@ impl<W: Write + AsFd> Talk<W> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let bytes = self.agent.out.bytes();
+        let bytes = self.agent.writer.bytes();
         if self.flush_each {
             for line in bytes.split_inclusive(|&byte| byte == b'\n') {
                 write_all(&mut self.stdout, line)?;
@@ -114,7 +114,7 @@ impl<W: Write + AsFd> Talk<W> {
         } else {
             write_all(&mut self.stdout, bytes)?;
         }
-        self.agent.out.clear();
+        self.agent.writer.clear();
         Ok(())
     }
 }

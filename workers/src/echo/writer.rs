@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::rpc::{Asker, Refusal};
+use crate::acp::error::{Caller, RpcError};
 
 /// Stdout is written once this much waits.
 const FULL_BYTES: usize = 64 << 10;
@@ -22,11 +22,11 @@ pub(super) enum Speaker {
 }
 
 #[derive(Default)]
-pub(super) struct Out {
+pub(super) struct Writer {
     bytes: Vec<u8>,
 }
 
-impl Out {
+impl Writer {
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -42,16 +42,16 @@ impl Out {
         }
     }
 
-    pub(super) fn answer(&mut self, asker: Asker<'_>, result: &Value) {
-        self.begin_answer(Some(asker));
+    pub(super) fn respond(&mut self, caller: Caller<'_>, result: &Value) {
+        self.begin_answer(Some(caller));
         self.raw(r#","result":"#);
         self.json(result);
         self.raw("}\n");
     }
 
     /// The answer to a method the agent does not know: what it was asked.
-    pub(super) fn echo(&mut self, asker: Asker<'_>, method: &str, params: Option<&RawValue>) {
-        self.begin_answer(Some(asker));
+    pub(super) fn echo(&mut self, caller: Caller<'_>, method: &str, params: Option<&RawValue>) {
+        self.begin_answer(Some(caller));
         self.raw(r#","result":{"echo":"#);
         self.raw(params.map_or("null", RawValue::get));
         self.raw(r#","method":"#);
@@ -59,18 +59,18 @@ impl Out {
         self.raw("}}\n");
     }
 
-    pub(super) fn stopped(&mut self, asker: Asker<'_>, reason: &'static str) {
-        self.begin_answer(Some(asker));
+    pub(super) fn stopped(&mut self, caller: Caller<'_>, reason: &'static str) {
+        self.begin_answer(Some(caller));
         self.raw(r#","result":{"stopReason":""#);
         self.raw(reason);
         self.raw("\"}}\n");
     }
 
     /// `None`: the line that is refused had no id that could be read.
-    pub(super) fn refuse(&mut self, asker: Option<Asker<'_>>, refusal: &Refusal) {
-        self.begin_answer(asker);
+    pub(super) fn respond_error(&mut self, caller: Option<Caller<'_>>, error: &RpcError) {
+        self.begin_answer(caller);
         self.raw(r#","error":"#);
-        self.json(&json!({ "code": refusal.code, "message": refusal.message }));
+        self.json(&json!({ "code": error.code, "message": error.message }));
         self.raw("}\n");
     }
 
@@ -92,7 +92,7 @@ impl Out {
         self.raw("}}\n");
     }
 
-    pub(super) fn ask(&mut self, id: u64, method: &str, params: &Value) {
+    pub(super) fn request(&mut self, id: u64, method: &str, params: &Value) {
         self.json(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
         self.raw("\n");
     }
@@ -102,10 +102,10 @@ impl Out {
         self.raw("\n");
     }
 
-    fn begin_answer(&mut self, asker: Option<Asker<'_>>) {
+    fn begin_answer(&mut self, caller: Option<Caller<'_>>) {
         self.raw(r#"{"jsonrpc":"2.0","id":"#);
-        self.raw(asker.map_or("null", |asker| asker.id.get()));
-        if let Some(session) = asker.and_then(|asker| asker.session) {
+        self.raw(caller.map_or("null", |caller| caller.id.get()));
+        if let Some(session) = caller.and_then(|caller| caller.session) {
             self.raw(r#","sessionId":"#);
             self.raw(session.get());
         }

@@ -1,4 +1,4 @@
-//! What every agent needs of JSON-RPC: who asked, and how to say no.
+//! JSON-RPC errors and the address of a response.
 //!
 //! Knows the codes that ACP uses and nothing of its methods.
 
@@ -12,28 +12,27 @@ pub(crate) const INTERNAL_ERROR: i32 = -32603;
 pub(crate) const NOT_FOUND: i32 = -32002;
 pub(crate) const CANCELLED: i32 = -32800;
 
-/// The longest message of a refusal.
-const MESSAGE_CHARS: usize = 300;
+const MESSAGE_CHARS_MAX: usize = 300;
 
-/// Who waits for an answer: the request's id and its top-level session, both as they were spelt.
+/// The sender of a request: its id and its top-level session id, byte for byte as they were sent.
 #[derive(Clone, Copy)]
-pub(crate) struct Asker<'a> {
+pub(crate) struct Caller<'a> {
     pub(crate) id: &'a RawValue,
     pub(crate) session: Option<&'a RawValue>,
 }
 
-pub(crate) struct Refusal {
+pub(crate) struct RpcError {
     pub(crate) code: i32,
     pub(crate) message: String,
 }
 
-impl Refusal {
-    pub(crate) fn new(code: i32, message: impl Into<String>) -> Refusal {
+impl RpcError {
+    pub(crate) fn new(code: i32, message: impl Into<String>) -> RpcError {
         let mut message = message.into();
         // The JSON reader quotes what it did not expect, and that may be all of a very long line.
-        if let Some((end, _)) = message.char_indices().nth(MESSAGE_CHARS) {
+        if let Some((end, _)) = message.char_indices().nth(MESSAGE_CHARS_MAX) {
             message.truncate(end);
         }
-        Refusal { code, message }
+        RpcError { code, message }
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting for an fd, also one that was handed over non-blocking.
+//! Reads and writes that block, also on fds that the parent left non-blocking.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -8,30 +8,29 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::lines::Lines;
+use super::line_reader::LineReader;
 
-/// Tells every line until stdin ends; what no newline has ended then is the last one.
-pub(crate) fn each_line(stdin: &mut File, mut tell: impl FnMut(&[u8])) -> io::Result<()> {
-    let mut lines = Lines::default();
+/// Calls `on_line` for every line until stdin ends. The last line needs no newline.
+pub(crate) fn each_line(stdin: &mut File, mut on_line: impl FnMut(&[u8])) -> io::Result<()> {
+    let mut lines = LineReader::default();
     loop {
         while let Some(line) = lines.next_line() {
-            tell(line);
+            on_line(line);
         }
         match lines.fill(stdin) {
             Ok(0) => break,
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                is_ready(stdin.as_fd(), PollFlags::POLLIN, None)?;
+                wait_ready(stdin.as_fd(), PollFlags::POLLIN, None)?;
             }
             Err(error) => return Err(error),
         }
     }
-    tell(lines.rest());
+    on_line(lines.unfinished());
     Ok(())
 }
 
-/// Waits for room where stdout was handed over non-blocking, as some parents do.
 pub(crate) fn write_all<W: Write + AsFd>(stdout: &mut W, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match stdout.write(bytes) {
@@ -39,7 +38,7 @@ pub(crate) fn write_all<W: Write + AsFd>(stdout: &mut W, mut bytes: &[u8]) -> io
             Ok(count) => bytes = &bytes[count..],
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                is_ready(stdout.as_fd(), PollFlags::POLLOUT, None)?;
+                wait_ready(stdout.as_fd(), PollFlags::POLLOUT, None)?;
             }
             Err(error) => return Err(error),
         }
@@ -47,18 +46,22 @@ pub(crate) fn write_all<W: Write + AsFd>(stdout: &mut W, mut bytes: &[u8]) -> io
     Ok(())
 }
 
-/// Waits until the fd is ready (true) or the moment has come (false).
-pub(crate) fn is_ready(fd: BorrowedFd<'_>, wanted: PollFlags, until: Option<Instant>) -> io::Result<bool> {
-    let timeout = match until {
+/// Waits until the fd is ready (true) or the deadline passes (false).
+pub(crate) fn wait_ready(
+    fd: BorrowedFd<'_>,
+    events: PollFlags,
+    deadline: Option<Instant>,
+) -> io::Result<bool> {
+    let timeout = match deadline {
         None => PollTimeout::NONE,
-        Some(until) => {
-            let left = until.saturating_duration_since(Instant::now());
-            // Rounded up: a wait that ends before its moment would only be begun again.
+        Some(deadline) => {
+            let left = deadline.saturating_duration_since(Instant::now());
+            // Rounded up, because a wait that ends too early only starts again.
             let millis = left.as_nanos().div_ceil(Duration::from_millis(1).as_nanos());
             PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
         }
     };
-    match poll(&mut [PollFd::new(fd, wanted)], timeout) {
+    match poll(&mut [PollFd::new(fd, events)], timeout) {
         Ok(count) => Ok(count > 0),
         Err(Errno::EINTR) => Ok(false),
         Err(error) => Err(error.into()),

@@ -1,4 +1,4 @@
-//! What a model asks for, done with the client's hands: announced, permitted, done, reported.
+//! What a model asks for, done with the client's client_tools: announced, permitted, done, reported.
 //!
 //! A failure is no end of the turn: it goes back to the model, which may do better. Nothing that changes
 //! something is done before the user has allowed it, except where the session's mode says so.
@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use super::convert::tool_text;
 use super::record::Mode;
-use super::session::Gone;
-use super::tools::{Deed, edited};
+use super::session::TurnEnded;
+use super::tools::{Operation, edited};
 use super::turn::{End, Turn};
 use super::wire::ToolCall;
 
@@ -31,7 +31,7 @@ struct Change<'a> {
     new_text: String,
 }
 
-/// What came of a deed.
+/// What came of a operation.
 struct Outcome {
     /// For the model.
     text: String,
@@ -49,19 +49,20 @@ impl Outcome {
 impl Turn {
     /// Does what the call asks for. What comes back is for the model.
     pub(super) fn perform(&self, id: &str, call: &ToolCall) -> Result<String, End> {
-        let (hands, mode, cwd) = self.hands()?;
+        let (client_tools, mode, cwd) = self.client_tools()?;
         let (name, arguments) = (&call.function.name, &call.function.arguments);
         let input: Value = serde_json::from_str(arguments).unwrap_or_else(|_| json!(arguments));
         let announced = |title: String| acp::ToolCall::new(id.to_owned(), title).raw_input(input);
-        let outcome = match Deed::read(name, arguments, hands, &cwd) {
+        let outcome = match Operation::read(name, arguments, client_tools, &cwd) {
             Err(why) => {
                 self.say(acp::SessionUpdate::ToolCall(announced(name.clone())))?;
                 Outcome::failed(why)
             }
-            Ok(deed) => {
-                let shown = announced(deed.title()).kind(deed.kind()).locations(deed.locations());
+            Ok(operation) => {
+                let shown =
+                    announced(operation.title()).kind(operation.kind()).locations(operation.locations());
                 self.say(acp::SessionUpdate::ToolCall(shown))?;
-                self.perform_deed(id, &deed, mode)?
+                self.perform_operation(id, &operation, mode)?
             }
         };
         let text = cut(&outcome.text);
@@ -74,8 +75,8 @@ impl Turn {
         Ok(if outcome.has_worked { text } else { format!("Error: {text}") })
     }
 
-    fn perform_deed(&self, id: &str, deed: &Deed, mode: Mode) -> Result<Outcome, End> {
-        let change = match self.prepare(deed)? {
+    fn perform_operation(&self, id: &str, operation: &Operation, mode: Mode) -> Result<Outcome, End> {
+        let change = match self.prepare(operation)? {
             Ok(change) => change,
             Err(why) => return Ok(Outcome::failed(why)),
         };
@@ -83,16 +84,16 @@ impl Turn {
         if let Some(content) = &content {
             self.update(id, acp::ToolCallUpdateFields::new().content(content.clone()))?;
         }
-        if deed.changes_something() && mode == Mode::Ask && !self.is_permitted(id, deed, content)? {
+        if operation.changes_something() && mode == Mode::Ask && !self.is_permitted(id, operation, content)? {
             return Ok(Outcome::failed("the user does not allow it"));
         }
         self.update(id, acp::ToolCallUpdateFields::new().status(acp::ToolCallStatus::InProgress))?;
-        Ok(match (deed, change) {
-            (Deed::Read { path, line, limit }, _) => match self.read_file(path, *line, *limit)? {
+        Ok(match (operation, change) {
+            (Operation::Read { path, line, limit }, _) => match self.read_file(path, *line, *limit)? {
                 Ok(text) => Outcome { text, has_worked: true, is_shown: false },
                 Err(why) => Outcome::failed(why),
             },
-            (Deed::Run { command }, _) => self.run_command(id, command)?,
+            (Operation::Run { command }, _) => self.run_command(id, command)?,
             (_, Some(change)) => {
                 let path = change.path;
                 let mut params = self.params();
@@ -106,47 +107,50 @@ impl Turn {
                     Err(why) => Outcome::failed(why),
                 }
             }
-            (Deed::Write { .. } | Deed::Edit { .. }, None) => unreachable!("a change was prepared"),
+            (Operation::Write { .. } | Operation::Edit { .. }, None) => unreachable!("a change was prepared"),
         })
     }
 
-    /// The change that a deed makes to a file, for those that make one.
-    fn prepare<'a>(&self, deed: &'a Deed) -> Result<Result<Option<Change<'a>>, String>, End> {
-        Ok(match deed {
-            Deed::Read { .. } | Deed::Run { .. } => Ok(None),
-            Deed::Write { path, content } => {
-                let can_read = self.hands()?.0.reads;
+    /// The change that a operation makes to a file, for those that make one.
+    fn prepare<'a>(&self, operation: &'a Operation) -> Result<Result<Option<Change<'a>>, String>, End> {
+        Ok(match operation {
+            Operation::Read { .. } | Operation::Run { .. } => Ok(None),
+            Operation::Write { path, content } => {
+                let can_read = self.client_tools()?.0.reads;
                 let old_text = if can_read { self.read_file(path, None, None)?.ok() } else { None };
                 Ok(Some(Change { path, old_text, new_text: content.clone() }))
             }
-            Deed::Edit { path, old_text, new_text } => self.read_file(path, None, None)?.and_then(|text| {
-                let new_text = edited(&text, old_text, new_text)?;
-                Ok(Some(Change { path, old_text: Some(text), new_text }))
-            }),
+            Operation::Edit { path, old_text, new_text } => {
+                self.read_file(path, None, None)?.and_then(|text| {
+                    let new_text = edited(&text, old_text, new_text)?;
+                    Ok(Some(Change { path, old_text: Some(text), new_text }))
+                })
+            }
         })
     }
 
     fn is_permitted(
         &self,
         id: &str,
-        deed: &Deed,
+        operation: &Operation,
         content: Option<Vec<acp::ToolCallContent>>,
     ) -> Result<bool, End> {
-        if self.session.lock_for(self.number)?.allowed.contains(deed.tool()) {
+        if self.session.lock_for(self.number)?.allowed.contains(operation.tool()) {
             return Ok(true);
         }
-        let fields = acp::ToolCallUpdateFields::new().title(deed.title()).kind(deed.kind()).content(content);
+        let fields =
+            acp::ToolCallUpdateFields::new().title(operation.title()).kind(operation.kind()).content(content);
         let options = vec![
             acp::PermissionOption::new(ALLOW_ONCE, "Allow", acp::PermissionOptionKind::AllowOnce),
             acp::PermissionOption::new(
                 ALLOW_ALWAYS,
-                format!("Always allow {} in this session", deed.tool()),
+                format!("Always allow {} in this session", operation.tool()),
                 acp::PermissionOptionKind::AllowAlways,
             ),
             acp::PermissionOption::new(REJECT_ONCE, "Reject", acp::PermissionOptionKind::RejectOnce),
         ];
         let call = acp::ToolCallUpdate::new(id.to_owned(), fields);
-        let params = acp::RequestPermissionRequest::new(self.session.name.clone(), call, options);
+        let params = acp::RequestPermissionRequest::new(self.session.id.clone(), call, options);
         let answer =
             self.ask::<acp::RequestPermissionResponse>("session/request_permission", &params, None)?;
         match answer.map(|answer| answer.outcome) {
@@ -154,7 +158,7 @@ impl Turn {
             Ok(acp::RequestPermissionOutcome::Selected(chosen)) => {
                 let chosen = chosen.option_id.to_string();
                 if chosen == ALLOW_ALWAYS {
-                    self.session.lock_for(self.number)?.allowed.insert(deed.tool());
+                    self.session.lock_for(self.number)?.allowed.insert(operation.tool());
                 }
                 Ok(chosen == ALLOW_ONCE || chosen == ALLOW_ALWAYS)
             }
@@ -168,15 +172,15 @@ impl Turn {
         path: &Path,
         line: Option<u32>,
         limit: Option<u32>,
-    ) -> Result<Result<String, String>, Gone> {
-        let params = acp::ReadTextFileRequest::new(self.session.name.clone(), path).line(line).limit(limit);
+    ) -> Result<Result<String, String>, TurnEnded> {
+        let params = acp::ReadTextFileRequest::new(self.session.id.clone(), path).line(line).limit(limit);
         let answer = self.ask::<acp::ReadTextFileResponse>("fs/read_text_file", &params, None)?;
         Ok(answer.map(|answer| answer.content))
     }
 
-    fn run_command(&self, id: &str, command: &str) -> Result<Outcome, Gone> {
-        let (_, _, cwd) = self.hands()?;
-        let shell = acp::CreateTerminalRequest::new(self.session.name.clone(), "sh")
+    fn run_command(&self, id: &str, command: &str) -> Result<Outcome, TurnEnded> {
+        let (_, _, cwd) = self.client_tools()?;
+        let shell = acp::CreateTerminalRequest::new(self.session.id.clone(), "sh")
             .args(vec!["-c".to_owned(), command.to_owned()])
             .cwd(Some(cwd).filter(|cwd| cwd.is_absolute()))
             .output_byte_limit(RESULT_BYTES as u64);
@@ -189,9 +193,9 @@ impl Turn {
         let outcome = self.watch_terminal(id, &created, &terminal);
         if outcome.is_err() {
             // The turn is over, but what it has started is not.
-            self.house.ask_in_passing("terminal/kill", &terminal);
+            self.shared.ask_in_passing("terminal/kill", &terminal);
         }
-        self.house.ask_in_passing("terminal/release", &terminal);
+        self.shared.ask_in_passing("terminal/release", &terminal);
         outcome
     }
 
@@ -200,12 +204,12 @@ impl Turn {
         id: &str,
         created: &acp::CreateTerminalResponse,
         terminal: &Value,
-    ) -> Result<Outcome, Gone> {
+    ) -> Result<Outcome, TurnEnded> {
         let shown = acp::ToolCallContent::Terminal(acp::Terminal::new(created.terminal_id.clone()));
         self.update(id, acp::ToolCallUpdateFields::new().content(vec![shown]))?;
         let mut note = String::new();
         if let Err(why) = self.ask::<Value>("terminal/wait_for_exit", terminal, Some(COMMAND_TIME))? {
-            self.house.ask_in_passing("terminal/kill", terminal);
+            self.shared.ask_in_passing("terminal/kill", terminal);
             note = format!("\n[ended: {why}]");
         }
         let output = match self.ask::<acp::TerminalOutputResponse>("terminal/output", terminal, None)? {
@@ -224,12 +228,12 @@ impl Turn {
         Ok(Outcome { text, has_worked, is_shown: true })
     }
 
-    fn update(&self, id: &str, fields: acp::ToolCallUpdateFields) -> Result<(), Gone> {
+    fn update(&self, id: &str, fields: acp::ToolCallUpdateFields) -> Result<(), TurnEnded> {
         self.say(acp::SessionUpdate::ToolCallUpdate(acp::ToolCallUpdate::new(id.to_owned(), fields)))
     }
 
     fn params(&self) -> Value {
-        json!({ "sessionId": self.session.name })
+        json!({ "sessionId": self.session.id })
     }
 }
 

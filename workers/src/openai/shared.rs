@@ -21,23 +21,23 @@ use super::config::Config;
 use super::http::Http;
 use super::models::{self, Models};
 use super::record::{Entry, Mode, Record};
-use super::session::{News, Session, State};
-use super::tools::Hands;
+use super::session::{Session, State, TurnEvent};
+use super::tools::ClientTools;
 use super::url::shown;
 use super::wire::Quirks;
-use super::{Options, log, shapes};
-use crate::disk::{self, Disk, Sum};
-use crate::listing::Info;
-use crate::name::Names;
-use crate::out::Out;
-use crate::rpc::CANCELLED;
+use super::{Options, log, responses};
+use crate::acp::error::CANCELLED;
+use crate::acp::session_files::{EventSourced, SessionFiles, list_sessions};
+use crate::acp::session_id::SessionIds;
+use crate::acp::session_list::SessionSummary;
+use crate::acp::writer::Writer;
 
 const PREFIX: &str = "openai-";
 
-pub(super) struct House {
+pub(super) struct Shared {
     pub(super) config: Config,
     pub(super) options: Options,
-    pub(super) out: Out,
+    pub(super) writer: Writer,
     pub(super) http: Http,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     client: Mutex<acp::ClientCapabilities>,
@@ -45,28 +45,28 @@ pub(super) struct House {
     /// By model, since one endpoint may have many kinds behind it.
     quirks: Mutex<HashMap<String, Quirks>>,
     /// Requests to the client that are not yet answered.
-    asked: Mutex<HashMap<u64, Sender<News>>>,
+    asked: Mutex<HashMap<u64, Sender<TurnEvent>>>,
     next_id: AtomicU64,
     next_turn: AtomicU64,
     /// `None`: sessions live as long as the process.
-    disk: Option<Disk<Record>>,
-    names: Mutex<Names>,
+    disk: Option<SessionFiles<Record>>,
+    names: Mutex<SessionIds>,
     seed: RandomState,
 }
 
-impl House {
+impl Shared {
     pub(super) fn new(
         config: Config,
         options: Options,
         folder: Option<&Path>,
-        out: Out,
-    ) -> io::Result<House> {
+        writer: Writer,
+    ) -> io::Result<Shared> {
         let http = Http::new(&config);
         let models = Mutex::new(Models::fixed(&config.models));
-        Ok(House {
+        Ok(Shared {
             config,
             options,
-            out,
+            writer,
             http,
             sessions: Mutex::default(),
             client: Mutex::default(),
@@ -75,8 +75,8 @@ impl House {
             asked: Mutex::default(),
             next_id: AtomicU64::new(1),
             next_turn: AtomicU64::new(1),
-            disk: folder.map(|folder| Disk::open(folder, PREFIX)).transpose()?,
-            names: Mutex::new(Names::new(PREFIX)),
+            disk: folder.map(|folder| SessionFiles::open(folder, PREFIX)).transpose()?,
+            names: Mutex::new(SessionIds::new(PREFIX)),
             seed: RandomState::new(),
         })
     }
@@ -113,14 +113,14 @@ impl House {
     }
 
     /// With what a model may do things in a session of this mode.
-    pub(super) fn hands(&self, mode: Mode) -> Hands {
-        if self.config.has_tools { Hands::new(&self.client(), mode) } else { Hands::default() }
+    pub(super) fn client_tools(&self, mode: Mode) -> ClientTools {
+        if self.config.has_tools { ClientTools::new(&self.client(), mode) } else { ClientTools::default() }
     }
 
     /// An id for a request whose answer these are told.
-    pub(super) fn await_answer(&self, news: Sender<News>) -> u64 {
+    pub(super) fn await_answer(&self, events: Sender<TurnEvent>) -> u64 {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        lock(&self.asked).insert(id, news);
+        lock(&self.asked).insert(id, events);
         id
     }
 
@@ -130,14 +130,14 @@ impl House {
 
     /// A request whose answer nobody needs.
     pub(super) fn ask_in_passing(&self, method: &str, params: &Value) {
-        self.out.ask(self.next_id.fetch_add(1, Ordering::Relaxed), method, params);
+        self.writer.request(self.next_id.fetch_add(1, Ordering::Relaxed), method, params);
     }
 
     /// An id that nobody waits for is that of a turn that was cancelled meanwhile.
     pub(super) fn answered(&self, id: &RawValue, outcome: Result<Box<RawValue>, String>) {
         let Some(id) = id.get().parse().ok() else { return };
-        if let Some(news) = lock(&self.asked).remove(&id) {
-            let _ = news.send(News::Answer(id, outcome));
+        if let Some(events) = lock(&self.asked).remove(&id) {
+            let _ = events.send(TurnEvent::Response(id, outcome));
         }
     }
 
@@ -145,16 +145,16 @@ impl House {
     pub(super) fn end_turn(&self, state: &mut State, error: Option<&Value>) {
         let Some(running) = state.turn.take() else { return };
         let cancelled = acp::PromptResponse::new(acp::StopReason::Cancelled);
-        self.out.answer_waiter(&running.waiter, error.map_or(Ok(&cancelled), Err));
+        self.writer.respond_later(&running.caller, error.map_or(Ok(&cancelled), Err));
         running.wake();
     }
 
     /// Ends the turn whose prompt has this id, because the client takes it back.
-    pub(super) fn take_back(&self, id: &RawValue) {
+    pub(super) fn cancel_request(&self, id: &RawValue) {
         let error = json!({ "code": CANCELLED, "message": "Request cancelled" });
         for session in self.sessions().values() {
             let mut state = session.lock();
-            if state.turn.as_ref().is_some_and(|running| running.waiter.id.get() == id.get()) {
+            if state.turn.as_ref().is_some_and(|running| running.caller.id.get() == id.get()) {
                 self.end_turn(&mut state, Some(&error));
             }
         }
@@ -168,7 +168,7 @@ impl House {
 
     pub(super) fn create(&self, record: &Record) -> io::Result<String> {
         loop {
-            let name = lock(&self.names).fresh();
+            let name = lock(&self.names).generate();
             match &self.disk {
                 Some(disk) if !disk.create(&name, record.entries())? => {}
                 _ => return Ok(name),
@@ -184,32 +184,32 @@ impl House {
     /// Adds to the session, in memory and on disk.
     pub(super) fn keep(&self, name: &str, record: &mut Record, entry: Entry) {
         if let Some(disk) = &self.disk
-            && let Err(error) = disk.add(name, &entry)
+            && let Err(error) = disk.append(name, &entry)
         {
             // The client still gets its answer; what is lost is a line of history.
             log(format_args!("session {name} was not written: {error}"));
         }
-        record.add(entry);
+        record.apply(entry);
     }
 
     pub(super) fn forget(&self, name: &str) -> io::Result<()> {
         self.disk.as_ref().map_or(Ok(()), |disk| disk.remove(name))
     }
 
-    pub(super) fn listed(&self) -> io::Result<Vec<Info>> {
-        let info = |session: &Arc<Session>| session.lock().record.info(&session.name, 0);
-        disk::listed(self.disk.as_ref(), || self.sessions().values().map(info).collect())
+    pub(super) fn listed(&self) -> io::Result<Vec<SessionSummary>> {
+        let info = |session: &Arc<Session>| session.lock().record.summary(&session.id, 0);
+        list_sessions(self.disk.as_ref(), || self.sessions().values().map(info).collect())
     }
 }
 
 /// Asks for the models, on a thread of its own, if what is known of them is old. Open sessions are told what came.
-pub(super) fn refresh_models(house: &Arc<House>) {
-    let Ok(endpoint) = &house.config.endpoint else { return };
+pub(super) fn refresh_models(shared: &Arc<Shared>) {
+    let Ok(endpoint) = &shared.config.endpoint else { return };
     let url = endpoint.models();
-    if !house.models().begin_asking(Instant::now()) {
+    if !shared.models().begin_asking(Instant::now()) {
         return;
     }
-    let asking = house.clone();
+    let asking = shared.clone();
     let ask = move || {
         let answer = match asking.http.get(&url) {
             Ok(body) => models::read(&body),
@@ -225,28 +225,28 @@ pub(super) fn refresh_models(house: &Arc<House>) {
         }
         for session in sessions.values() {
             let state = session.lock();
-            tell_options(&asking, &session.name, &state.record);
+            send_config_options(&asking, &session.id, &state.record);
         }
     };
     if thread::Builder::new().name("models".to_owned()).spawn(ask).is_err() {
-        house.models().asked(None, Instant::now());
+        shared.models().asked(None, Instant::now());
     }
 }
 
-pub(super) fn tell_options(house: &House, name: &str, record: &Record) {
-    let options = shapes::config_options(record, &house.config.model, &house.models());
-    house.out.update(name, acp::SessionUpdate::ConfigOptionUpdate(acp::ConfigOptionUpdate::new(options)));
+pub(super) fn send_config_options(shared: &Shared, name: &str, record: &Record) {
+    let options = responses::config_options(record, &shared.config.model, &shared.models());
+    shared.writer.update(name, acp::SessionUpdate::ConfigOptionUpdate(acp::ConfigOptionUpdate::new(options)));
 }
 
 /// Where sessions are kept unless the user says otherwise.
-pub(super) fn usual_folder(variable: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
+pub(super) fn default_folder(variable: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
     Some(state.join("stdio-bus/openai"))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("nobody panics with it")
+    mutex.lock().expect("no thread panics while it holds the lock")
 }
 
 #[cfg(test)]
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn sessions_are_kept_where_the_system_keeps_state() {
         let folder = |variables: &'static [(&str, &str)]| {
-            usual_folder(|name| {
+            default_folder(|name| {
                 variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
             })
         };

@@ -8,22 +8,22 @@ use std::io;
 use std::path::Path;
 
 use super::record::{Entry, Record};
-use crate::disk::{Disk, Sum};
-use crate::listing::{Info, newest_first};
-use crate::name::Names;
+use crate::acp::session_files::{EventSourced, SessionFiles};
+use crate::acp::session_id::SessionIds;
+use crate::acp::session_list::{SessionSummary, sort_newest_first};
 
 const PREFIX: &str = "echo-";
 /// Closed sessions kept in memory.
 const CLOSED: usize = 4096;
 
-pub(super) struct Shelf {
+pub(super) struct Store {
     place: Place,
-    names: Names,
+    names: SessionIds,
 }
 
 enum Place {
     Memory(Memory),
-    Disk(Disk<Record>),
+    Disk(SessionFiles<Record>),
 }
 
 #[derive(Default)]
@@ -40,19 +40,19 @@ struct Kept {
     closed: Option<u64>,
 }
 
-impl Shelf {
-    pub(super) fn new(folder: Option<&Path>) -> io::Result<Shelf> {
+impl Store {
+    pub(super) fn new(folder: Option<&Path>) -> io::Result<Store> {
         let place = match folder {
-            Some(folder) => Place::Disk(Disk::open(folder, PREFIX)?),
+            Some(folder) => Place::Disk(SessionFiles::open(folder, PREFIX)?),
             None => Place::Memory(Memory::default()),
         };
-        Ok(Shelf { place, names: Names::new(PREFIX) })
+        Ok(Store { place, names: SessionIds::new(PREFIX) })
     }
 
     /// Keeps a new session, open, and gives it a name.
     pub(super) fn create(&mut self, record: Record, now_ms: u64) -> io::Result<String> {
         loop {
-            let name = self.names.fresh();
+            let name = self.names.generate();
             match &mut self.place {
                 Place::Memory(memory) if memory.kept.contains_key(&name) => {}
                 Place::Memory(memory) => {
@@ -79,12 +79,12 @@ impl Shelf {
         match &mut self.place {
             Place::Memory(memory) => {
                 if let Some(kept) = memory.kept.get_mut(name) {
-                    kept.record.add(entry);
+                    kept.record.apply(entry);
                     kept.updated_ms = now_ms;
                 }
             }
             Place::Disk(disk) => {
-                if let Err(error) = disk.add(name, &entry) {
+                if let Err(error) = disk.append(name, &entry) {
                     // The client still gets its answer; what is lost is a line of history.
                     eprintln!("echo: session {name} was not written: {error}");
                 }
@@ -104,12 +104,12 @@ impl Shelf {
     }
 
     /// The newest first.
-    pub(super) fn list(&self) -> io::Result<Vec<Info>> {
+    pub(super) fn list(&self) -> io::Result<Vec<SessionSummary>> {
         let mut infos = match &self.place {
             Place::Memory(memory) => memory.list(),
             Place::Disk(disk) => disk.list()?,
         };
-        newest_first(&mut infos);
+        sort_newest_first(&mut infos);
         Ok(infos)
     }
 
@@ -127,8 +127,8 @@ impl Shelf {
 }
 
 impl Memory {
-    fn list(&self) -> Vec<Info> {
-        let info = |(name, kept): (&String, &Kept)| kept.record.info(name, kept.updated_ms);
+    fn list(&self) -> Vec<SessionSummary> {
+        let info = |(name, kept): (&String, &Kept)| kept.record.summary(name, kept.updated_ms);
         self.kept.iter().map(info).collect()
     }
 
@@ -154,39 +154,39 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::name::is_name;
+    use crate::acp::session_id::is_session_id;
 
     #[test]
     fn names_are_short_safe_and_never_the_same() {
-        let mut shelf = Shelf::new(None).unwrap();
+        let mut store = Store::new(None).unwrap();
         let names: Vec<_> =
-            (0..2000).map(|_| shelf.create(Record::new("/".to_owned()), 0).unwrap()).collect();
-        assert!(names.iter().all(|name| is_name(PREFIX, name)));
-        assert_eq!(shelf.list().unwrap().len(), 2000);
+            (0..2000).map(|_| store.create(Record::new("/".to_owned()), 0).unwrap()).collect();
+        assert!(names.iter().all(|name| is_session_id(PREFIX, name)));
+        assert_eq!(store.list().unwrap().len(), 2000);
     }
 
     #[test]
     fn closed_sessions_are_forgotten_longest_closed_first() {
-        let mut shelf = Shelf::new(None).unwrap();
+        let mut store = Store::new(None).unwrap();
         let names: Vec<_> =
-            (0..CLOSED + 2).map(|_| shelf.create(Record::new("/".to_owned()), 0).unwrap()).collect();
-        shelf.closed(&names[0]);
-        shelf.opened(&names[0]);
+            (0..CLOSED + 2).map(|_| store.create(Record::new("/".to_owned()), 0).unwrap()).collect();
+        store.closed(&names[0]);
+        store.opened(&names[0]);
         for name in &names[1..] {
-            shelf.closed(name);
+            store.closed(name);
         }
-        assert!(shelf.read(&names[0]).is_some(), "an open session is never forgotten");
-        assert!(shelf.read(&names[1]).is_none());
-        assert!(shelf.read(&names[2]).is_some());
+        assert!(store.read(&names[0]).is_some(), "an open session is never forgotten");
+        assert!(store.read(&names[1]).is_none());
+        assert!(store.read(&names[2]).is_some());
     }
 
     #[test]
     fn the_newest_is_listed_first() {
-        let mut shelf = Shelf::new(None).unwrap();
-        let old = shelf.create(Record::new("/".to_owned()), 1).unwrap();
-        let new = shelf.create(Record::new("/".to_owned()), 2).unwrap();
-        shelf.add(&old, Entry::User("again".to_owned()), 3);
-        let names: Vec<_> = shelf.list().unwrap().into_iter().map(|info| info.name).collect();
+        let mut store = Store::new(None).unwrap();
+        let old = store.create(Record::new("/".to_owned()), 1).unwrap();
+        let new = store.create(Record::new("/".to_owned()), 2).unwrap();
+        store.add(&old, Entry::User("again".to_owned()), 3);
+        let names: Vec<_> = store.list().unwrap().into_iter().map(|info| info.session_id).collect();
         assert_eq!(names, [old, new]);
     }
 }

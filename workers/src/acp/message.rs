@@ -1,7 +1,7 @@
-//! One line from the client, read once: what kind of message it is, and where its parts lie.
+//! Parses one line into a JSON-RPC message.
 //!
-//! The parts stay slices of the line: what is not looked into costs no copy, and params go back byte for
-//! byte. Knows JSON-RPC and nothing of ACP.
+//! The parts stay slices of the line, so that unread parts cost no copy and params can be echoed byte for byte.
+//! Knows nothing of ACP.
 
 use std::borrow::Cow;
 
@@ -9,12 +9,12 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use crate::rpc::{Asker, INVALID_REQUEST, PARSE_ERROR, Refusal};
+use super::error::{Caller, INVALID_REQUEST, PARSE_ERROR, RpcError};
 
-pub(crate) enum Incoming<'a> {
-    Request { asker: Asker<'a>, method: Cow<'a, str>, params: Option<&'a RawValue> },
+pub(crate) enum Message<'a> {
+    Request { caller: Caller<'a>, method: Cow<'a, str>, params: Option<&'a RawValue> },
     Notification { method: Cow<'a, str>, params: Option<&'a RawValue> },
-    Answer { id: &'a RawValue, outcome: Outcome<'a> },
+    Response { id: &'a RawValue, outcome: Outcome<'a> },
 }
 
 #[derive(Clone, Copy)]
@@ -23,34 +23,33 @@ pub(crate) enum Outcome<'a> {
     Error(&'a RawValue),
 }
 
-/// A line that is no message, and whom to tell: somebody, where an id could be read.
+/// A line that is no message. `caller` is known if the line has a valid id.
 pub(crate) struct Malformed<'a> {
-    pub(crate) asker: Option<Asker<'a>>,
-    pub(crate) refusal: Refusal,
+    pub(crate) caller: Option<Caller<'a>>,
+    pub(crate) error: RpcError,
 }
 
-impl<'a> Incoming<'a> {
-    pub(crate) fn scan(line: &'a [u8]) -> Result<Incoming<'a>, Malformed<'a>> {
+impl<'a> Message<'a> {
+    pub(crate) fn parse(line: &'a [u8]) -> Result<Message<'a>, Malformed<'a>> {
         let text = match std::str::from_utf8(line) {
             Ok(text) => text,
             Err(_) => return Err(Malformed::new(PARSE_ERROR, "the line is not UTF-8")),
         };
         match serde_json::from_str::<Parts<'a>>(text) {
-            Ok(parts) => parts.sort(),
-            Err(error) => Err(blame(text, &error)),
+            Ok(parts) => parts.into_message(),
+            Err(error) => Err(explain(text, &error)),
         }
     }
 }
 
 impl Malformed<'_> {
     fn new(code: i32, message: impl Into<String>) -> Self {
-        Malformed { asker: None, refusal: Refusal::new(code, message) }
+        Malformed { caller: None, error: RpcError::new(code, message) }
     }
 }
 
-/// The reader stops at the first thing it did not expect, so only a second look tells a broken line from a
-/// whole one of the wrong shape.
-fn blame<'a>(text: &str, error: &serde_json::Error) -> Malformed<'a> {
+/// Tells broken JSON from JSON that is no message: serde's first error can mean either.
+fn explain<'a>(text: &str, error: &serde_json::Error) -> Malformed<'a> {
     match serde_json::from_str::<IgnoredAny>(text) {
         Err(error) => Malformed::new(PARSE_ERROR, format!("Parse error: {error}")),
         Ok(_) if text.trim_start().starts_with('[') => {
@@ -72,35 +71,35 @@ struct Parts<'a> {
     result: Option<&'a RawValue>,
     #[serde(borrow)]
     error: Option<&'a RawValue>,
-    /// Beside `params`, where clients of stdio_bus put it; its answer carries it back.
+    /// Clients of stdio_bus put it beside `params`. The response carries it back.
     #[serde(borrow, rename = "sessionId")]
     session: Option<&'a RawValue>,
 }
 
 impl<'a> Parts<'a> {
-    fn sort(self) -> Result<Incoming<'a>, Malformed<'a>> {
+    fn into_message(self) -> Result<Message<'a>, Malformed<'a>> {
         if self.id.is_some_and(|id| !is_id(id)) {
             return Err(Malformed::new(INVALID_REQUEST, "Invalid request: id is no string or number"));
         }
-        let asker = self.id.map(|id| Asker { id, session: self.session });
+        let caller = self.id.map(|id| Caller { id, session: self.session });
         let params = self.params;
         let Some(method) = self.method else {
             let outcome = self.error.map(Outcome::Error).or(self.result.map(Outcome::Result));
             return match (self.id, outcome) {
-                (Some(id), Some(outcome)) => Ok(Incoming::Answer { id, outcome }),
-                _ => Err(Malformed {
-                    asker,
-                    refusal: Refusal::new(INVALID_REQUEST, "Invalid request: no method"),
-                }),
+                (Some(id), Some(outcome)) => Ok(Message::Response { id, outcome }),
+                _ => {
+                    let error = RpcError::new(INVALID_REQUEST, "Invalid request: no method");
+                    Err(Malformed { caller, error })
+                }
             };
         };
         let Some(method) = string(method) else {
-            let refusal = Refusal::new(INVALID_REQUEST, "Invalid request: method is no string");
-            return Err(Malformed { asker, refusal });
+            let error = RpcError::new(INVALID_REQUEST, "Invalid request: method is no string");
+            return Err(Malformed { caller, error });
         };
-        Ok(match asker {
-            Some(asker) => Incoming::Request { asker, method, params },
-            None => Incoming::Notification { method, params },
+        Ok(match caller {
+            Some(caller) => Message::Request { caller, method, params },
+            None => Message::Notification { method, params },
         })
     }
 }
@@ -127,14 +126,14 @@ mod tests {
     use super::*;
 
     fn code(line: &str) -> i32 {
-        match Incoming::scan(line.as_bytes()) {
+        match Message::parse(line.as_bytes()) {
             Ok(_) => panic!("{line} is a message"),
-            Err(malformed) => malformed.refusal.code,
+            Err(malformed) => malformed.error.code,
         }
     }
 
     #[test]
-    fn a_broken_line_is_told_from_one_of_the_wrong_shape() {
+    fn broken_json_and_json_that_is_no_message_have_different_codes() {
         for line in ["{", "{]", "nonsense", r#"{"id":1,"method":"m"} {}"#, r#"[{"id":1}"#] {
             assert_eq!(code(line), PARSE_ERROR, "{line}");
         }
@@ -144,39 +143,36 @@ mod tests {
         {
             assert_eq!(code(line), INVALID_REQUEST, "{line}");
         }
-        assert_eq!(
-            Incoming::scan(b"{\"id\":1,\"method\":\"\xff\"}").err().unwrap().refusal.code,
-            PARSE_ERROR
-        );
+        assert_eq!(Message::parse(b"{\"id\":1,\"method\":\"\xff\"}").err().unwrap().error.code, PARSE_ERROR);
     }
 
     #[test]
-    fn a_null_id_asks_and_a_null_result_answers() {
-        let scan = |line| Incoming::scan(str::as_bytes(line)).ok().unwrap();
-        assert!(matches!(scan(r#"{"id":null,"method":"m"}"#), Incoming::Request { .. }));
-        assert!(matches!(scan(r#"{"method":"m"}"#), Incoming::Notification { .. }));
+    fn a_null_id_makes_a_request_and_a_null_result_a_response() {
+        let parse = |line| Message::parse(str::as_bytes(line)).ok().unwrap();
+        assert!(matches!(parse(r#"{"id":null,"method":"m"}"#), Message::Request { .. }));
+        assert!(matches!(parse(r#"{"method":"m"}"#), Message::Notification { .. }));
         assert!(matches!(
-            scan(r#"{"id":0,"result":null}"#),
-            Incoming::Answer { outcome: Outcome::Result(_), .. }
+            parse(r#"{"id":0,"result":null}"#),
+            Message::Response { outcome: Outcome::Result(_), .. }
         ));
         assert!(matches!(
-            scan(r#"{"id":0,"error":{}}"#),
-            Incoming::Answer { outcome: Outcome::Error(_), .. }
+            parse(r#"{"id":0,"error":{}}"#),
+            Message::Response { outcome: Outcome::Error(_), .. }
         ));
     }
 
     #[test]
-    fn an_escaped_method_is_read_as_what_it_means() {
-        match Incoming::scan(br#"{"id":1,"method":"session\/new"}"#).ok().unwrap() {
-            Incoming::Request { method, .. } => assert_eq!(method, "session/new"),
-            _ => panic!("it asks"),
+    fn an_escaped_method_is_unescaped() {
+        match Message::parse(br#"{"id":1,"method":"session\/new"}"#).ok().unwrap() {
+            Message::Request { method, .. } => assert_eq!(method, "session/new"),
+            _ => panic!("it is a request"),
         }
     }
 
     #[test]
-    fn nesting_of_any_depth_is_only_bytes() {
+    fn deep_nesting_is_accepted() {
         let deep =
             format!(r#"{{"id":1,"method":"m","params":{}{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
-        assert!(Incoming::scan(deep.as_bytes()).is_ok());
+        assert!(Message::parse(deep.as_bytes()).is_ok());
     }
 }
