@@ -1,7 +1,7 @@
-//! Notes which commit this is, for `--version`.
+//! Determines the commit for `--version`.
 //!
-//! Reads git's files itself, so it needs no git; where there are none (a tarball), the commit is not told. It runs
-//! again when HEAD or the branch moves, and not otherwise.
+//! Reads git's files directly, so it needs no git program. Without them (in a tarball) the version has no
+//! commit. It reruns only when HEAD or the branch moves.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ fn main() {
     }
 }
 
-/// That of this checkout: in a worktree `.git` is a file that says where it is.
+/// In a worktree, `.git` is a file with the path of the git folder.
 fn git_folder(root: &Path) -> Option<PathBuf> {
     let dot_git = root.join(".git");
     if dot_git.is_dir() {
@@ -31,10 +31,10 @@ fn head(git: &Path) -> Option<String> {
     let head = fs::read_to_string(git.join("HEAD")).ok()?;
     watch(&git.join("HEAD"));
     let Some(name) = head.strip_prefix("ref:").map(str::trim) else { return hash(&head) };
-    // A worktree has its own HEAD, but its branches are in the folder that all share.
+    // A worktree has its own HEAD, but shares its branches.
     let shared = fs::read_to_string(git.join("commondir")).map_or(git.into(), |path| git.join(path.trim()));
     let branch = shared.join(name);
-    // A path that is not there would make cargo run this again at every build.
+    // Watching a missing path would make cargo rerun this at every build.
     watch(branch.ancestors().find(|path| path.exists())?);
     if let Ok(text) = fs::read_to_string(branch) {
         return hash(&text);
@@ -43,7 +43,7 @@ fn head(git: &Path) -> Option<String> {
     packed.lines().find_map(|line| line.strip_suffix(name)?.strip_suffix(' ').and_then(hash))
 }
 
-/// What `cargo package` notes.
+/// The commit that `cargo package` has recorded.
 fn packaged(root: &Path) -> Option<String> {
     let text = fs::read_to_string(root.join(".cargo_vcs_info.json")).ok()?;
     let (_, after) = text.split_once("\"sha1\"")?;

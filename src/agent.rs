@@ -1,4 +1,4 @@
-//! `agent`: the workers that come with the bus, each an agent on stdin and stdout.
+//! `agent`: the agents that come with the bus, each on stdin and stdout.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use workers::cli::{self, runtimes};
 use workers::{echo, openai};
 
-use crate::print::complain;
+use crate::output::report;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples, in bus.json:
@@ -127,11 +127,11 @@ pub(crate) fn run(agent: Agent) -> ExitCode {
     }
 }
 
-/// A name that no row has is bad usage, and rows that cannot be read are a bad configuration.
+/// An unknown name is bad usage; rows that cannot be read are a bad configuration.
 fn unknown(runtime: &str) -> Option<ExitCode> {
     let why = runtimes::named(runtime).err()?;
     let code = if runtimes::all().is_ok() { 2 } else { 78 };
-    Some(complain(format_args!("stdio-bus: {why}"), code))
+    Some(report(format_args!("stdio-bus: {why}"), code))
 }
 
 fn run_cli(args: CliArgs) -> ExitCode {

@@ -1,4 +1,4 @@
-//! `call`: one request through the bus.
+//! `call`: sends one request through the bus.
 
 use std::io;
 use std::process::ExitCode;
@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use clients::call::{self, Call};
 
-use crate::place::BusArgs;
-use crate::print::{answer, complain, tell};
+use crate::bus_args::BusArgs;
+use crate::output::{print, report, report_fault};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -44,16 +44,16 @@ pub(crate) fn run(args: Args) -> ExitCode {
     };
     let params = match params {
         Ok(params) => params,
-        Err(error) => return complain(format_args!("stdio-bus: cannot read stdin: {error}"), 1),
+        Err(error) => return report(format_args!("stdio-bus: cannot read stdin: {error}"), 1),
     };
     let params = match params.map(|params| call::parse_params(&params)).transpose() {
         Ok(params) => params,
-        Err(message) => return complain(format_args!("stdio-bus: {message}"), 2),
+        Err(message) => return report(format_args!("stdio-bus: {message}"), 2),
     };
     let call = Call { method: args.method, params, pool: args.pool, timeout: args.timeout };
-    match args.bus.way().and_then(|way| call::run(&call, &way)) {
-        Ok(result) => answer(&format!("{result}\n")),
-        Err(fault) => tell(&fault),
+    match args.bus.target().and_then(|target| call::run(&call, &target)) {
+        Ok(result) => print(&format!("{result}\n")),
+        Err(fault) => report_fault(&fault),
     }
 }
 

@@ -1,7 +1,7 @@
-//! `check`: what is wrong with the configuration, or what would run.
+//! `check`: reports what is wrong with the configuration, or describes what would run.
 //!
-//! Beyond what a `Config` promises it looks at this machine: a program or a folder that is not there is a fault
-//! here, since nothing of that pool would run. Starts nothing, and prints no value of a variable.
+//! Beyond validating bus.json it looks at this machine: a missing program or folder is a fault, since its
+//! pool could not run. It starts nothing without --probe, and prints no value of a variable.
 
 use std::env;
 use std::ffi::OsString;
@@ -15,8 +15,8 @@ use kernel::shell::{self, find_program};
 use nix::unistd::{AccessFlags, access};
 use serde_json::Value;
 
-use crate::place;
-use crate::print::{Paint, answer, complain};
+use crate::output::{Style, print, report};
+use crate::paths;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,33 +37,37 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let path = match place::config_path(args.config.as_deref()) {
+    let path = match paths::config_path(args.config.as_deref()) {
         Ok(path) => path,
-        Err(message) => return complain(format_args!("stdio-bus: {message}"), 1),
+        Err(message) => return report(format_args!("stdio-bus: {message}"), 1),
     };
     let config = match Config::load(&path) {
         Ok(config) => config,
-        Err(faults) => return tell(&faults),
+        Err(faults) => return report_faults(&faults),
     };
     let mut faults = Vec::new();
-    let report = describe(&path, &config, &mut faults, Paint::on_stdout());
-    let mut printed = answer(&report);
+    let report = describe(&path, &config, &mut faults, Style::on_stdout());
+    let mut printed = print(&report);
     if args.probe && faults.is_empty() {
-        printed = probe_all(&config, &mut faults, Paint::on_stdout());
+        printed = probe_all(&config, &mut faults, Style::on_stdout());
     }
-    if faults.is_empty() { printed } else { tell(&ConfigFaults { file: path.display().to_string(), faults }) }
+    if faults.is_empty() {
+        printed
+    } else {
+        report_faults(&ConfigFaults { file: path.display().to_string(), faults })
+    }
 }
 
-/// Starts one worker of each pool, one after the other, and says what it answered as soon as it has.
-fn probe_all(config: &Config, faults: &mut Vec<ConfigFault>, paint: Paint) -> ExitCode {
+/// Starts one worker of each pool in turn, and prints each answer as soon as it comes.
+fn probe_all(config: &Config, faults: &mut Vec<ConfigFault>, style: Style) -> ExitCode {
     let this_binary = env::current_exe().unwrap_or_default();
     let mut printed = ExitCode::SUCCESS;
     for (index, pool) in config.pools.iter().enumerate() {
-        let name = paint.bold(format_args!("pool {}", pool.id));
+        let name = style.bold(format_args!("pool {}", pool.id));
         match shell::probe(pool, &this_binary, config.limits.init_timeout) {
             Ok(result) => {
-                let line = format!("{name} {}: {}\n", paint.green("answers"), introduce(&result));
-                printed = answer(&line);
+                let line = format!("{name} {}: {}\n", style.green("answers"), introduce(&result));
+                printed = print(&line);
             }
             Err(message) => faults.push(ConfigFault { path: format!("pools[{index}]"), message }),
         }
@@ -71,7 +75,7 @@ fn probe_all(config: &Config, faults: &mut Vec<ConfigFault>, paint: Paint) -> Ex
     printed
 }
 
-/// Who an agent is and what it can do, from its answer to initialize.
+/// Describes an agent by its answer to initialize.
 fn introduce(result: &Value) -> String {
     let info = &result["agentInfo"];
     let name = info["title"].as_str().or(info["name"].as_str()).unwrap_or("an agent without a name");
@@ -93,16 +97,16 @@ fn introduce(result: &Value) -> String {
     shown.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-fn tell(faults: &ConfigFaults) -> ExitCode {
-    let paint = Paint::on_stderr();
+fn report_faults(faults: &ConfigFaults) -> ExitCode {
+    let style = Style::on_stderr();
     for ConfigFault { path, message } in &faults.faults {
-        complain(format_args!("{}: {}: {message}", faults.file, paint.red(path)), 1);
+        report(format_args!("{}: {}: {message}", faults.file, style.red(path)), 1);
     }
     ExitCode::FAILURE
 }
 
-/// What would run. What this machine lacks for it is noted in `faults`.
-fn describe(path: &Path, config: &Config, faults: &mut Vec<ConfigFault>, paint: Paint) -> String {
+/// Describes what would run. Adds what this machine lacks to `faults`.
+fn describe(path: &Path, config: &Config, faults: &mut Vec<ConfigFault>, style: Style) -> String {
     let mut pools = String::new();
     for (index, pool) in config.pools.iter().enumerate() {
         let before = faults.len();
@@ -116,13 +120,13 @@ fn describe(path: &Path, config: &Config, faults: &mut Vec<ConfigFault>, paint: 
         if let Some(message) = pool.cwd.as_deref().and_then(folder_fault) {
             note("cwd", message);
         }
-        describe_pool(&mut pools, pool, &program, paint);
+        describe_pool(&mut pools, pool, &program, style);
         for fault in &faults[before..] {
-            let _ = writeln!(pools, "  {} {}", paint.red("but"), fault.message);
+            let _ = writeln!(pools, "  {} {}", style.red("but"), fault.message);
         }
     }
     let mut text = String::new();
-    let verdict = if faults.is_empty() { paint.green("good") } else { paint.red("would not run here") };
+    let verdict = if faults.is_empty() { style.green("good") } else { style.red("would not run here") };
     let _ = writeln!(text, "{}: {verdict}", path.display());
     for door in &config.listen {
         let open = if door.at.is_local() {
@@ -144,7 +148,7 @@ fn describe(path: &Path, config: &Config, faults: &mut Vec<ConfigFault>, paint: 
     text + &pools
 }
 
-fn describe_pool(text: &mut String, pool: &PoolConfig, program: &str, paint: Paint) {
+fn describe_pool(text: &mut String, pool: &PoolConfig, program: &str, style: Style) {
     let mode = match pool.mode {
         Mode::Shared => "shared",
         Mode::Dedicated => "dedicated",
@@ -154,7 +158,7 @@ fn describe_pool(text: &mut String, pool: &PoolConfig, program: &str, paint: Pai
         (kept, most) if kept == most => format!("{kept} instances"),
         (kept, most) => format!("{kept} to {most} instances"),
     };
-    let name = paint.bold(format_args!("pool {}", pool.id));
+    let name = style.bold(format_args!("pool {}", pool.id));
     let _ = writeln!(text, "{name}: {mode}, {instances}, up to {} sessions each", pool.max_sessions);
     let args = pool.args.iter().map(|arg| format!(" {}", quoted(arg))).collect::<String>();
     let _ = writeln!(text, "  runs {}{args}", quoted(program));
@@ -167,7 +171,7 @@ fn describe_pool(text: &mut String, pool: &PoolConfig, program: &str, paint: Pai
     }
 }
 
-/// The file that would be started, or why none would.
+/// The file that would be started.
 fn program(pool: &PoolConfig) -> Result<String, String> {
     match &pool.program {
         Program::ThisBinary => {
@@ -204,7 +208,7 @@ fn folder_fault(path: &Path) -> Option<String> {
     }
 }
 
-/// As one would type it into a shell.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -219,14 +223,14 @@ fn quoted(word: &str) -> String {
 mod tests {
     use super::*;
 
-    /// What `check` says of these pools in a folder that holds a plain file `plain`.
+    /// The output of `check` for these pools, in a folder with a plain file `plain`.
     fn checked(pools: &str) -> (String, Vec<String>) {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("plain"), "").unwrap();
         let config =
             Config::parse(&format!(r#"{{"default_pool":"a","pools":{pools}}}"#), folder.path()).unwrap();
         let mut faults = Vec::new();
-        let plain = Paint::on_terminal(false);
+        let plain = Style::on_terminal(false);
         let text = describe(Path::new("bus.json"), &config, &mut faults, plain);
         let here = folder.path().display().to_string();
         let faults = faults.iter().map(|fault| fault.to_string().replace(&here, "HERE")).collect();

@@ -1,4 +1,4 @@
-//! `connect`: the front door for IDEs.
+//! `connect`: the agent that an IDE starts, with the bus behind it.
 
 use std::env;
 use std::ffi::OsString;
@@ -8,11 +8,12 @@ use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-use clients::Fault;
-use clients::connect::{self, Bell, Ended, Options, Start};
+use clients::connect::{self, Options, StartPlan};
+use clients::{Ended, Fault, Signals};
 
-use crate::place::{self, BusArgs};
-use crate::print::{complain, tell};
+use crate::bus_args::BusArgs;
+use crate::output::{report, report_fault};
+use crate::paths;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -43,33 +44,33 @@ pub(crate) struct DetachedArgs {
 
 pub(crate) fn run(args: Args) -> ExitCode {
     let starts = args.start;
-    match carry(args) {
+    match relay(args) {
         Ok(Ended::Done) => ExitCode::SUCCESS,
         Ok(Ended::Signalled(signal)) => ExitCode::from(128 + signal as u8),
         Err(fault @ Fault::Unreachable(_)) if !starts => {
             let hint = "start one with `stdio-bus serve`, or connect with --start";
-            complain(format_args!("stdio-bus: {fault}; {hint}"), fault.exit_code())
+            report(format_args!("stdio-bus: {fault}; {hint}"), fault.exit_code())
         }
-        Err(fault @ Fault::Unreachable(_)) => complain(format_args!("stdio-bus: {fault}"), fault.exit_code()),
-        Err(fault) => tell(&fault),
+        Err(fault @ Fault::Unreachable(_)) => report(format_args!("stdio-bus: {fault}"), fault.exit_code()),
+        Err(fault) => report_fault(&fault),
     }
 }
 
-/// Becomes `stdio-bus ARGS..` in a session of its own, which no terminal and no parent's end can reach.
+/// Becomes `stdio-bus ARGS..` in its own session, out of reach of the terminal and of its parent's exit.
 pub(crate) fn detached(args: DetachedArgs) -> ExitCode {
     if let Err(errno) = nix::unistd::setsid() {
-        return complain(format_args!("stdio-bus: cannot have a session of its own: {errno}"), 1);
+        return report(format_args!("stdio-bus: cannot have a session of its own: {errno}"), 1);
     }
     let error = match env::current_exe() {
         Ok(this_binary) => Command::new(this_binary).args(args.args).exec(),
         Err(error) => error,
     };
-    complain(format_args!("stdio-bus: cannot run itself: {error}"), 1)
+    report(format_args!("stdio-bus: cannot run itself: {error}"), 1)
 }
 
-fn carry(args: Args) -> Result<Ended, Fault> {
+fn relay(args: Args) -> Result<Ended, Fault> {
     let options = Options {
-        way: args.bus.way()?,
+        target: args.bus.target()?,
         start: if args.start { Some(plan_start(&args.bus)?) } else { None },
         pool: args.pool,
     };
@@ -78,18 +79,19 @@ fn carry(args: Args) -> Result<Ended, Fault> {
     };
     let input = own("stdin", io::stdin().as_fd().try_clone_to_owned())?;
     let output = own("stdout", io::stdout().as_fd().try_clone_to_owned())?;
-    let bell = Bell::listen().map_err(|error| Fault::Failed(format!("no signal can be heard: {error}")))?;
-    connect::run(&options, input, output, &bell)
+    let signals =
+        Signals::install().map_err(|error| Fault::Failed(format!("no signal can be heard: {error}")))?;
+    connect::run(&options, input, output, &signals)
 }
 
-fn plan_start(bus: &BusArgs) -> Result<Start, Fault> {
+fn plan_start(bus: &BusArgs) -> Result<StartPlan, Fault> {
     let (serve, folder) = bus.serve_args()?;
     let program = env::current_exe();
     let program = program.map_err(|error| Fault::Failed(format!("cannot find its own file: {error}")))?;
     let mut args = vec!["detached".into(), "serve".into()];
     args.extend(serve);
-    let state = place::state_folder();
+    let state = paths::state_folder();
     let state =
         state.ok_or_else(|| Fault::Failed("--start needs HOME or XDG_STATE_HOME, for its log".to_owned()))?;
-    Ok(Start { program, args, folder, state })
+    Ok(StartPlan { program, args, folder, state })
 }

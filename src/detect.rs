@@ -1,4 +1,4 @@
-//! `detect`: which agent CLIs this machine has, and how the bus would use them.
+//! `detect`: lists the agent CLIs of this machine, and adds pools for them to bus.json.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write as _};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use workers::cli::runtimes;
 use workers::detect::{Found, detect};
 
-use crate::print::{Paint, answer, complain};
+use crate::output::{Style, print, report};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,7 +40,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> ExitCode {
     let rows = match runtimes::all() {
         Ok(rows) => rows,
-        Err(why) => return complain(format_args!("stdio-bus: {why}"), 78),
+        Err(why) => return report(format_args!("stdio-bus: {why}"), 78),
     };
     let shows_progress = io::stderr().is_terminal();
     let progress = |done| {
@@ -55,23 +55,23 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let text = if args.json {
         serde_json::to_string_pretty(&found).expect("plain values") + "\n"
     } else {
-        table(&found, Paint::on_stdout())
+        table(&found, Style::on_stdout())
     };
-    let printed = answer(&text);
+    let printed = print(&text);
     if args.write { write(args, &found) } else { printed }
 }
 
 fn write(args: &Args, found: &[Found]) -> ExitCode {
     let in_env = || env::var_os("STDIO_BUS_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
     let path = args.config.clone().or_else(in_env).unwrap_or_else(|| "bus.json".into());
-    match add_pools(&path, found.iter().filter_map(|one| one.pool.as_ref())) {
-        Ok(added) if added.is_empty() => complain(format_args!("{}: nothing to add", path.display()), 0),
-        Ok(added) => complain(format_args!("{}: added {}", path.display(), added.join(", ")), 0),
-        Err(why) => complain(format_args!("stdio-bus: {}: {why}", path.display()), 1),
+    match add_pools(&path, found.iter().filter_map(|agent| agent.pool.as_ref())) {
+        Ok(added) if added.is_empty() => report(format_args!("{}: nothing to add", path.display()), 0),
+        Ok(added) => report(format_args!("{}: added {}", path.display(), added.join(", ")), 0),
+        Err(why) => report(format_args!("stdio-bus: {}: {why}", path.display()), 1),
     }
 }
 
-/// Adds those whose ids are free, and says which. The rest of the file stays as it is, byte for byte.
+/// Adds the pools whose ids are free, and returns those ids. The rest of the file stays byte for byte.
 fn add_pools<'a>(path: &Path, pools: impl Iterator<Item = &'a Value>) -> Result<Vec<String>, String> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
@@ -79,48 +79,50 @@ fn add_pools<'a>(path: &Path, pools: impl Iterator<Item = &'a Value>) -> Result<
         Err(error) => return Err(error.to_string()),
     };
     let config: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-    let there = config["pools"].as_array().ok_or("there is no list of pools in it")?;
-    let is_free = |pool: &&Value| there.iter().all(|other| other["id"] != pool["id"]);
-    let new: Vec<&Value> = pools.filter(is_free).collect();
-    if new.is_empty() {
+    let available = config["pools"].as_array().ok_or("there is no list of pools in it")?;
+    let is_free = |pool: &&Value| available.iter().all(|other| other["id"] != pool["id"]);
+    let added: Vec<&Value> = pools.filter(is_free).collect();
+    if added.is_empty() {
         return Ok(Vec::new());
     }
     let end = end_of_pools(&text).ok_or("the list of pools was not found in it")?;
     let before = text[..end].trim_end();
-    let mut longer = before.to_owned();
-    for (at, pool) in new.iter().enumerate() {
-        let comma = if at > 0 || !there.is_empty() { "," } else { "" };
-        let _ = write!(longer, "{comma}\n    {pool}");
+    let mut new_text = before.to_owned();
+    for (at, pool) in added.iter().enumerate() {
+        let comma = if at > 0 || !available.is_empty() { "," } else { "" };
+        let _ = write!(new_text, "{comma}\n    {pool}");
     }
-    longer += "\n  ";
-    longer += &text[end..];
-    replace(path, &longer)?;
-    Ok(new.iter().filter_map(|pool| pool["id"].as_str().map(ToOwned::to_owned)).collect())
+    new_text += "\n  ";
+    new_text += &text[end..];
+    replace(path, &new_text)?;
+    Ok(added.iter().filter_map(|pool| pool["id"].as_str().map(ToOwned::to_owned)).collect())
 }
 
-/// Written beside it first, and only put in its place if a bus would take it.
+/// Writes a new file, and renames it over the old one only if a bus would accept it.
 fn replace(path: &Path, text: &str) -> Result<(), String> {
     let words = |error: io::Error| error.to_string();
-    // A link stays one.
+    // A symbolic link stays a link.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let beside = path.with_extension("json.new");
-    fs::write(&beside, text).map_err(words)?;
+    let new_path = path.with_extension("json.new");
+    fs::write(&new_path, text).map_err(words)?;
     let mode = fs::metadata(&path).map_or(0o644, |found| found.permissions().mode());
-    let done = Config::load(&beside)
+    let done = Config::load(&new_path)
         .map_err(|faults| {
-            let first =
-                faults.faults.first().map_or(String::new(), |one| format!("{}: {}", one.path, one.message));
+            let first = faults
+                .faults
+                .first()
+                .map_or(String::new(), |agent| format!("{}: {}", agent.path, agent.message));
             format!("with the new pools it would not be good: {first}")
         })
-        .and_then(|_| fs::set_permissions(&beside, fs::Permissions::from_mode(mode)).map_err(words))
-        .and_then(|()| fs::rename(&beside, &path).map_err(words));
+        .and_then(|_| fs::set_permissions(&new_path, fs::Permissions::from_mode(mode)).map_err(words))
+        .and_then(|()| fs::rename(&new_path, &path).map_err(words));
     if done.is_err() {
-        let _ = fs::remove_file(&beside);
+        let _ = fs::remove_file(&new_path);
     }
     done
 }
 
-/// Where the `]` of the top-level `pools` stands, in a text that is JSON.
+/// The position of the `]` that ends the top-level `pools`. `text` is valid JSON.
 fn end_of_pools(text: &str) -> Option<usize> {
     let (mut depth, mut word, mut pools) = (0, None, false);
     let mut bytes = text.bytes().enumerate();
@@ -150,56 +152,57 @@ fn end_of_pools(text: &str) -> Option<usize> {
     None
 }
 
-fn table(found: &[Found], paint: Paint) -> String {
-    let (there, absent): (Vec<&Found>, Vec<&Found>) = found.iter().partition(|one| one.available);
+fn table(found: &[Found], style: Style) -> String {
+    let (available, absent): (Vec<&Found>, Vec<&Found>) = found.iter().partition(|agent| agent.available);
     let mut text = String::new();
-    let width =
-        |of: fn(&Found) -> usize, least: usize| there.iter().map(|one| of(one)).max().unwrap_or(0).max(least);
-    let name_width = width(|one| one.id.len(), 5);
-    let version_width = width(|one| one.version.as_deref().map_or(1, |text| text.chars().count()), 7);
-    if !there.is_empty() {
+    let width = |of: fn(&Found) -> usize, least: usize| {
+        available.iter().map(|agent| of(agent)).max().unwrap_or(0).max(least)
+    };
+    let name_width = width(|agent| agent.id.len(), 5);
+    let version_width = width(|agent| agent.version.as_deref().map_or(1, |text| text.chars().count()), 7);
+    if !available.is_empty() {
         let head = format!(
             "{:name_width$}  {:version_width$}  {:8}  {:9}  WHERE",
             "AGENT", "VERSION", "SPEAKS", "LOGIN"
         );
-        let _ = writeln!(text, "{}", paint.bold(head));
+        let _ = writeln!(text, "{}", style.bold(head));
     }
-    for one in &there {
-        let speaks = match (one.acp, one.verified) {
+    for agent in &available {
+        let speaks = match (agent.acp, agent.verified) {
             (true, true) => "ACP",
             (true, false) => "ACP?",
             (false, true) => "adapter",
             (false, false) => "adapter?",
         };
-        let login = match one.logged_in {
-            Some(true) => paint.green(format_args!("{:9}", "yes")),
-            Some(false) => paint.red(format_args!("{:9}", "no")),
+        let login = match agent.logged_in {
+            Some(true) => style.green(format_args!("{:9}", "yes")),
+            Some(false) => style.red(format_args!("{:9}", "no")),
             None => format!("{:9}", "-"),
         };
-        let name = paint.green(format_args!("{:name_width$}", one.id));
-        let version = one.version.as_deref().unwrap_or("-");
-        let path = one.path.as_deref().unwrap_or_default();
+        let name = style.green(format_args!("{:name_width$}", agent.id));
+        let version = agent.version.as_deref().unwrap_or("-");
+        let path = agent.path.as_deref().unwrap_or_default();
         let _ = writeln!(text, "{name}  {version:version_width$}  {speaks:8}  {login}  {path}");
-        if let Some(models) = &one.models {
+        if let Some(models) = &agent.models {
             let ids: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
             let _ = writeln!(text, "{:name_width$}  models: {}", "", ids.join(", "));
         }
     }
-    for one in absent.iter().filter(|one| one.path.is_some()) {
-        let reason = one.reason.as_deref().unwrap_or_default();
-        let _ = writeln!(text, "{}  {reason}", paint.red(format_args!("{:name_width$}", one.id)));
+    for agent in absent.iter().filter(|agent| agent.path.is_some()) {
+        let reason = agent.reason.as_deref().unwrap_or_default();
+        let _ = writeln!(text, "{}  {reason}", style.red(format_args!("{:name_width$}", agent.id)));
     }
     let missing: Vec<&str> =
-        absent.iter().filter(|one| one.path.is_none()).map(|one| one.id.as_str()).collect();
+        absent.iter().filter(|agent| agent.path.is_none()).map(|agent| agent.id.as_str()).collect();
     if !missing.is_empty() {
         let _ = writeln!(text, "not here: {}", missing.join(", "));
     }
-    if there.iter().any(|one| !one.verified) {
+    if available.iter().any(|agent| !agent.verified) {
         text += "?: nobody has seen it run this way yet; `stdio-bus check --probe` tries it\n";
     }
-    if !there.is_empty() {
+    if !available.is_empty() {
         text += "\nPools for bus.json (--write adds them):\n";
-        for pool in there.iter().filter_map(|one| one.pool.as_ref()) {
+        for pool in available.iter().filter_map(|agent| agent.pool.as_ref()) {
             let _ = writeln!(text, "  {pool}");
         }
     }

@@ -7,8 +7,8 @@ use clap::builder::PossibleValuesParser;
 use clients::Fault;
 use clients::ide::{self, Command};
 
-use crate::place::BusArgs;
-use crate::print::{answer, complain, tell};
+use crate::bus_args::BusArgs;
+use crate::output::{print, report, report_fault};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,14 +33,14 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let Some(ide) = args.name.as_deref().and_then(ide::find) else { return answer(&ide::list()) };
+    let Some(ide) = args.name.as_deref().and_then(ide::by_name) else { return print(&ide::list()) };
     match command(args) {
         Ok(command) => {
-            // Beside the settings, so that they can be passed on.
-            complain(format_args!("For {}, into {}:", ide.title, ide.place), 0);
-            answer(&ide.snippet(&command))
+            // Goes to stderr, so that stdout can be redirected into the settings file.
+            report(format_args!("For {}, into {}:", ide.title, ide.location), 0);
+            print(&ide.snippet(&command))
         }
-        Err(fault) => tell(&fault),
+        Err(fault) => report_fault(&fault),
     }
 }
 

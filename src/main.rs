@@ -1,17 +1,18 @@
-//! The command line: one binary, one short file a command.
+//! The command line: one binary, one file per command.
 
 #![forbid(unsafe_code)]
 
 mod agent;
-mod agents;
+mod bus_args;
 mod call;
 mod check;
 mod connect;
 mod detect;
 mod ide;
+mod known_agents;
 mod manual;
-mod place;
-mod print;
+mod output;
+mod paths;
 #[cfg(test)]
 mod reference;
 mod run;
@@ -116,7 +117,7 @@ fn main() -> ExitCode {
         Command::Token(args) => token::run(&args),
         Command::Ide(args) => ide::run(&args),
         Command::Agent(agent) => agent::run(agent),
-        Command::Schema => print::answer(&kernel::config::schema()),
+        Command::Schema => output::print(&kernel::config::schema()),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),
         Command::Guard => kernel::shell::guard(),
@@ -142,6 +143,6 @@ mod tests {
         let named =
             Cli::try_parse_from(["stdio-bus", "serve", "--tcp", "localhost:0", "--stdio"]).ok().unwrap();
         let Some(Command::Serve(args)) = named.command else { panic!("serve was named") };
-        assert_eq!(bare.serve.doors(), args.doors());
+        assert_eq!(bare.serve.listeners(), args.listeners());
     }
 }

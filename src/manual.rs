@@ -1,6 +1,6 @@
-//! What the program says of itself beyond `--help`: manual pages, completions, exit codes, variables.
+//! Manual pages, completions, exit codes and environment variables.
 //!
-//! All of it, docs/CLI.md too, is made from the one definition of the command line, so none can say another thing.
+//! Like docs/CLI.md, all of it is generated from the one definition of the command line.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,7 +14,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 
 use crate::Cli;
-use crate::print::{answer, complain};
+use crate::output::{print, report};
 
 pub(crate) const EXIT_CODES: [(&str, &str); 12] = [
     ("0", "all is well"),
@@ -74,35 +74,35 @@ pub(crate) struct ManArgs {
 
 pub(crate) fn completions(args: &CompletionsArgs) -> ExitCode {
     let mut script = Vec::new();
-    // Those that only the bus itself calls are not offered.
+    // Hidden commands, which only the bus itself uses, are left out.
     let program = Cli::command();
-    let (arguments, commands) = (program.get_arguments().cloned(), shown(&program).cloned());
+    let (arguments, commands) = (program.get_arguments().cloned(), visible_subcommands(&program).cloned());
     let mut program = Command::new("stdio-bus").version("").args(arguments).subcommands(commands);
     clap_complete::generate(args.shell, &mut program, "stdio-bus", &mut script);
-    answer(&String::from_utf8_lossy(&script))
+    print(&String::from_utf8_lossy(&script))
 }
 
 pub(crate) fn man(args: &ManArgs) -> ExitCode {
-    let program = built();
+    let program = full_command();
     if let Some(folder) = &args.dir {
         return match write_pages(&program, folder) {
-            Ok(count) => complain(format_args!("{}: {count} pages written", folder.display()), 0),
-            Err(error) => complain(format_args!("stdio-bus: {}: {error}", folder.display()), 73),
+            Ok(count) => report(format_args!("{}: {count} pages written", folder.display()), 0),
+            Err(error) => report(format_args!("stdio-bus: {}: {error}", folder.display()), 73),
         };
     }
     let mut command = &program;
     for name in &args.command {
-        let Some(inner) = shown(command).find(|inner| inner.get_name() == name) else {
-            let known: Vec<_> = shown(command).map(Command::get_name).collect();
+        let Some(inner) = visible_subcommands(command).find(|inner| inner.get_name() == name) else {
+            let known: Vec<_> = visible_subcommands(command).map(Command::get_name).collect();
             let known = if known.is_empty() { "no more".to_owned() } else { known.join(", ") };
-            return complain(format_args!("stdio-bus: no command is called {name:?}; there are {known}"), 2);
+            return report(format_args!("stdio-bus: no command is called {name:?}; there are {known}"), 2);
         };
         command = inner;
     }
-    answer(&page(command))
+    print(&page(command))
 }
 
-/// Under `--help`: what concerns all commands.
+/// The end of `--help`: what concerns all commands.
 pub(crate) fn appendix(examples: &str) -> String {
     let mut text = format!("{examples}\n\nExit codes:\n");
     for (code, meaning) in EXIT_CODES {
@@ -115,28 +115,27 @@ pub(crate) fn appendix(examples: &str) -> String {
     text
 }
 
-/// With all its parts, each knowing its full name.
-pub(crate) fn built() -> Command {
+/// Every subcommand knows its full name.
+pub(crate) fn full_command() -> Command {
     let mut program = Cli::command().disable_help_subcommand(true);
     program.build();
     program
 }
 
-/// Those that are for people.
-pub(crate) fn shown(command: &Command) -> impl Iterator<Item = &Command> {
+pub(crate) fn visible_subcommands(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|inner| !inner.is_hide_set())
 }
 
-/// All below it, it first, as they stand in the help.
-pub(crate) fn family(command: &Command) -> Vec<&Command> {
+/// The command itself first, then its subcommands in the order of the help.
+pub(crate) fn with_subcommands(command: &Command) -> Vec<&Command> {
     let mut all = vec![command];
-    all.extend(shown(command).flat_map(family));
+    all.extend(visible_subcommands(command).flat_map(with_subcommands));
     all
 }
 
 fn write_pages(program: &Command, folder: &Path) -> io::Result<usize> {
     fs::create_dir_all(folder)?;
-    let commands = family(program);
+    let commands = with_subcommands(program);
     for command in &commands {
         let name = command.get_display_name().unwrap_or(command.get_name());
         fs::write(folder.join(format!("{name}.1")), page(command))?;
@@ -156,13 +155,13 @@ fn page(command: &Command) -> String {
         man.render_synopsis_section(&mut page)?;
         man.render_description_section(&mut page)?;
         man.render_options_section(&mut page)?;
-        if shown(command).next().is_some() {
+        if visible_subcommands(command).next().is_some() {
             man.render_subcommands_section(&mut page)?;
         }
         if let Some(examples) = command.get_after_help() {
             rest.control("SH", ["EXAMPLES"]);
             for paragraph in examples.to_string().trim_start_matches("Examples:\n").split("\n\n") {
-                // What is to be typed stays as it is.
+                // Command lines keep their line breaks.
                 let typed = paragraph.contains("  ");
                 rest.control("PP", []).control(if typed { "nf" } else { "fi" }, []).text([roman(paragraph)]);
             }

@@ -1,6 +1,6 @@
-//! docs/CLI.md, made from the command line itself.
+//! Generates docs/CLI.md from the command line.
 //!
-//! `GOLDEN=write cargo test --bin stdio-bus` writes it anew.
+//! `GOLDEN=write cargo test --bin stdio-bus` writes it.
 
 use std::fmt::Write;
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::Path;
 use clap::{Command, CommandFactory};
 
 use crate::Cli;
-use crate::manual::{EXIT_CODES, VARIABLES, built, family};
+use crate::manual::{EXIT_CODES, VARIABLES, full_command, with_subcommands};
 
 const COLUMNS: usize = 100;
 
@@ -26,15 +26,15 @@ fn the_reference_in_the_docs_is_what_the_help_says() {
 
 #[test]
 fn every_command_has_examples() {
-    let program = built();
-    let bare = family(&program).into_iter().filter(|command| command.get_after_help().is_none());
+    let program = full_command();
+    let bare = with_subcommands(&program).into_iter().filter(|command| command.get_after_help().is_none());
     assert_eq!(bare.map(Command::get_name).collect::<Vec<_>>(), [""; 0]);
 }
 
 fn reference() -> String {
     let mut program = Cli::command().disable_help_subcommand(true).term_width(COLUMNS);
     program.build();
-    let commands = family(&program);
+    let commands = with_subcommands(&program);
     let mut text = "# The command line\n\nMade from what the program itself says (`stdio-bus COMMAND -h`), and held \
                     against it by a test.\n`stdio-bus man` has the same as manual pages.\n\n| command | |\n|---|---|\n"
         .to_owned();

@@ -1,4 +1,4 @@
-//! `run`: a conversation with an agent.
+//! `run`: talks to an agent.
 
 use std::env;
 use std::io::{self, IsTerminal};
@@ -6,15 +6,15 @@ use std::path::{self, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clients::connect::Bell;
-use clients::run::{self, AgentCommand, Options, Policy, Target, View};
+use clients::Signals;
+use clients::run::{self, AgentCommand, AgentSource, Options, Policy, View};
 use clients::{Fault, run::Ended};
 
-use crate::agents;
-use crate::place::BusArgs;
-use crate::print::{self, Paint, complain};
+use crate::bus_args::BusArgs;
+use crate::known_agents;
+use crate::output::{self, Style, report};
 
-/// No answer in time.
+/// The exit code when the agent does not answer in time.
 const TIMEOUT: u8 = 3;
 const USAGE: u8 = 2;
 
@@ -62,8 +62,8 @@ pub(crate) struct Args {
     #[arg(long)]
     deny: bool,
     /// Offer to read and write files below the working folder, and to run commands, each after permission
-    #[arg(long)]
-    hands: bool,
+    #[arg(long = "hands")]
+    client_tools: bool,
     /// The folder that the agent works in [default: this one]
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
@@ -83,37 +83,38 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> ExitCode {
     let options = match args.options() {
         Ok(options) => options,
-        Err(Refusal::Usage(message)) => return complain(format_args!("stdio-bus: {message}"), USAGE),
-        Err(Refusal::Fault(fault)) => return tell(&fault),
+        Err(ArgsError::Usage(message)) => return report(format_args!("stdio-bus: {message}"), USAGE),
+        Err(ArgsError::Fault(fault)) => return report_fault(&fault),
     };
-    let talked = Bell::listen()
+    let ended = Signals::install()
         .map_err(|error| Fault::Failed(format!("no signal can be heard: {error}")))
-        .and_then(|bell| run::run(options, bell));
-    match talked {
+        .and_then(|signals| run::run(options, signals));
+    match ended {
         Ok(Ended::NoPrompt) => {
-            complain("stdio-bus: there is nothing to say: give a prompt, or write some to stdin", USAGE)
+            report("stdio-bus: there is nothing to say: give a prompt, or write some to stdin", USAGE)
         }
         Ok(ended) => ExitCode::from(ended.exit_code()),
-        Err(fault) => tell(&fault),
+        Err(fault) => report_fault(&fault),
     }
 }
 
-fn tell(fault: &Fault) -> ExitCode {
+fn report_fault(fault: &Fault) -> ExitCode {
     match fault {
-        Fault::Silent { .. } => complain(format_args!("stdio-bus: {fault}"), TIMEOUT),
-        fault => print::tell(fault),
+        Fault::TimedOut { .. } => report(format_args!("stdio-bus: {fault}"), TIMEOUT),
+        fault => output::report_fault(fault),
     }
 }
 
-enum Refusal {
+enum ArgsError {
     Usage(&'static str),
     Fault(Fault),
 }
 
 impl Args {
-    fn options(self) -> Result<Options, Refusal> {
-        let failed = |what: &str, error: io::Error| Refusal::Fault(Fault::Failed(format!("{what}: {error}")));
-        // On a terminal the user is asked; where its output goes makes no difference.
+    fn options(self) -> Result<Options, ArgsError> {
+        let failed =
+            |what: &str, error: io::Error| ArgsError::Fault(Fault::Failed(format!("{what}: {error}")));
+        // Where stdout goes makes no difference: questions go to stderr.
         let attended = io::stdin().is_terminal() && io::stderr().is_terminal();
         let view = self.view();
         let policy = match (self.allow, self.deny) {
@@ -125,58 +126,59 @@ impl Args {
         let cwd = cwd.canonicalize().map_err(|error| failed(&cwd.display().to_string(), error))?;
         let this_binary = env::current_exe().and_then(path::absolute);
         let this_binary = this_binary.map_err(|error| failed("cannot find its own file", error))?;
-        let (once, hands, mutters) = (self.once, self.hands, self.stderr);
+        let (once, client_tools, show_stderr) = (self.once, self.client_tools, self.stderr);
         let (init_timeout, timeout) = (self.init_timeout, self.timeout);
-        let (target, prompt) = self.target()?;
+        let (agent, prompt) = self.agent_and_prompt()?;
         Ok(Options {
-            target,
+            agent,
             this_binary,
             cwd,
             prompt,
             once,
             policy,
             attended,
-            hands,
+            client_tools,
             view,
-            mutters,
+            show_stderr,
             init_timeout,
             timeout,
         })
     }
 
     fn view(&self) -> View {
-        // Without a cursor to move there is no screen.
+        // A screen needs a movable cursor.
         let dumb = env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
         match self.json {
             true => View::Json { stream: self.stream },
             false if io::stdout().is_terminal() && !dumb => {
-                View::Screen { colour: Paint::on_stdout().is_on() }
+                View::Screen { colour: Style::on_stdout().is_on() }
             }
             false => View::Plain,
         }
     }
 
-    /// Who to talk to, and what to say first. Where the agent is not named by its place, the place is the prompt's.
-    fn target(self) -> Result<(Target, Option<String>), Refusal> {
+    /// The agent and the first prompt. If a flag or a command names the agent, the first argument is the
+    /// prompt.
+    fn agent_and_prompt(self) -> Result<(AgentSource, Option<String>), ArgsError> {
         let mut command = self.command.into_iter();
-        let target = match (command.next(), self.pool) {
-            (Some(program), _) => Target::Agent(AgentCommand::new(program, command.collect())),
+        let source = match (command.next(), self.pool) {
+            (Some(program), _) => AgentSource::Command(AgentCommand::new(program, command.collect())),
             (None, Some(pool)) => {
-                let way = self.bus.way().map_err(Refusal::Fault)?;
-                Target::Pool { way, pool: Some(pool) }
+                let target = self.bus.target().map_err(ArgsError::Fault)?;
+                AgentSource::Pool { target, pool: Some(pool) }
             }
             (None, None) => {
                 let Some(agent) = &self.agent else {
-                    return Err(Refusal::Usage("name an agent, a command after `--`, or a --pool"));
+                    return Err(ArgsError::Usage("name an agent, a command after `--`, or a --pool"));
                 };
-                let agent = agents::find(agent).map_err(|why| Refusal::Fault(Fault::Failed(why)))?;
-                return Ok((Target::Agent(agent), self.prompt));
+                let agent = known_agents::find(agent).map_err(|why| ArgsError::Fault(Fault::Failed(why)))?;
+                return Ok((AgentSource::Command(agent), self.prompt));
             }
         };
         match (self.agent, self.prompt) {
-            (prompt, None) => Ok((target, prompt)),
+            (prompt, None) => Ok((source, prompt)),
             (_, Some(_)) => {
-                Err(Refusal::Usage("with --pool or a command, only a PROMPT may stand before it"))
+                Err(ArgsError::Usage("with --pool or a command, only a PROMPT may stand before it"))
             }
         }
     }

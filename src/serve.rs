@@ -7,14 +7,14 @@ use std::process::ExitCode;
 use kernel::config::{self, Address, Config, ConfigFaults, Listen};
 use kernel::shell::{self, ServeError};
 
-use crate::place;
-use crate::print::complain;
+use crate::output::report;
+use crate::paths;
 
 /// EX_CONFIG of sysexits.h: starting again will not help.
 const BAD_CONFIGURATION: u8 = 78;
-/// EX_SOFTWARE of sysexits.h: a supervisor may well start it again.
+/// EX_SOFTWARE of sysexits.h: a supervisor may start it again.
 const BROKEN_LOOP: u8 = 70;
-/// EX_TEMPFAIL: another bus has the socket, and will give it back.
+/// EX_TEMPFAIL of sysexits.h: another bus holds the socket.
 const RUNS_ALREADY: u8 = 75;
 
 pub(crate) const EXAMPLES: &str = "\
@@ -44,29 +44,29 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
-    // Before the token is read.
+    // This must happen before the token is read.
     shell::keep_memory_private();
-    let doors = match args.doors() {
-        Ok(doors) => doors,
-        Err(message) => return complain(format_args!("stdio-bus: {message}"), 2),
+    let listeners = match args.listeners() {
+        Ok(listeners) => listeners,
+        Err(message) => return report(format_args!("stdio-bus: {message}"), 2),
     };
-    let path = match place::config_path(args.config.as_deref()) {
+    let path = match paths::config_path(args.config.as_deref()) {
         Ok(path) => path,
-        Err(message) => return complain(format_args!("stdio-bus: {message}"), BAD_CONFIGURATION),
+        Err(message) => return report(format_args!("stdio-bus: {message}"), BAD_CONFIGURATION),
     };
-    let config = match load(&path, &doors) {
+    let config = match load(&path, &listeners) {
         Ok(config) => config,
-        Err(faults) => return complain(faults, BAD_CONFIGURATION),
+        Err(faults) => return report(faults, BAD_CONFIGURATION),
     };
     let this_binary = match env::current_exe() {
         Ok(path) => path,
-        Err(error) => return complain(format_args!("stdio-bus: cannot find its own file: {error}"), 1),
+        Err(error) => return report(format_args!("stdio-bus: cannot find its own file: {error}"), 1),
     };
-    let memory = place::memory_path(&path);
+    let memory = paths::handshake_cache_path(&path);
     shell::start_logging();
     let served = shell::serve(shell::Options {
         config,
-        reload: Box::new(move || load(&path, &doors).map_err(|faults| faults.to_string())),
+        reload: Box::new(move || load(&path, &listeners).map_err(|faults| faults.to_string())),
         this_binary,
         memory,
         guard_args: vec!["guard".into()],
@@ -75,26 +75,26 @@ pub(crate) fn run(args: Args) -> ExitCode {
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is_misconfigured() => {
-            complain(format_args!("stdio-bus: {error}"), BAD_CONFIGURATION)
+            report(format_args!("stdio-bus: {error}"), BAD_CONFIGURATION)
         }
-        Err(error) if error.is_locked() => complain(format_args!("stdio-bus: {error}"), RUNS_ALREADY),
-        Err(error @ ServeError::Poll(_)) => complain(format_args!("stdio-bus: {error}"), BROKEN_LOOP),
-        Err(error) => complain(format_args!("stdio-bus: {error}"), 1),
+        Err(error) if error.is_locked() => report(format_args!("stdio-bus: {error}"), RUNS_ALREADY),
+        Err(error @ ServeError::Poll(_)) => report(format_args!("stdio-bus: {error}"), BROKEN_LOOP),
+        Err(error) => report(format_args!("stdio-bus: {error}"), 1),
     }
 }
 
-/// The file as it is now, with what the command line says instead of it.
-fn load(path: &Path, doors: &[Listen]) -> Result<Config, ConfigFaults> {
+/// Loads the configuration. Addresses of the command line replace its `listen`.
+fn load(path: &Path, listeners: &[Listen]) -> Result<Config, ConfigFaults> {
     let mut config = Config::load(path)?;
-    if !doors.is_empty() {
-        config.listen = doors.to_vec();
+    if !listeners.is_empty() {
+        config.listen = listeners.to_vec();
     }
     Ok(config)
 }
 
 impl Args {
-    /// What replaces `listen`; nothing, if the configuration is to say it.
-    pub(crate) fn doors(&self) -> Result<Vec<Listen>, String> {
+    /// The addresses that replace `listen`; empty if there are none.
+    pub(crate) fn listeners(&self) -> Result<Vec<Listen>, String> {
         let stdio = self.stdio.then_some(Address::Stdio);
         let addresses = self.tcp.iter().chain(&self.unix).cloned().chain(stdio).collect::<Vec<_>>();
         for (index, address) in addresses.iter().enumerate() {
@@ -123,9 +123,10 @@ mod tests {
 
     #[test]
     fn the_flags_of_the_command_line_add_up() {
-        assert_eq!(args(&[], &[], false).doors(), Ok(Vec::new()));
-        let doors = args(&["[::1]:1", "localhost:0", "localhost:0"], &["bus.sock"], true).doors().unwrap();
-        let urls = doors.iter().map(Listen::to_string).collect::<Vec<_>>();
+        assert_eq!(args(&[], &[], false).listeners(), Ok(Vec::new()));
+        let listeners =
+            args(&["[::1]:1", "localhost:0", "localhost:0"], &["bus.sock"], true).listeners().unwrap();
+        let urls = listeners.iter().map(Listen::to_string).collect::<Vec<_>>();
         assert_eq!(
             urls,
             ["tcp://[::1]:1", "tcp://localhost:0", "tcp://localhost:0", "unix:///run/bus.sock", "stdio:"]
@@ -134,10 +135,10 @@ mod tests {
 
     #[test]
     fn no_address_is_taken_twice() {
-        let twice = args(&["127.0.0.1:1", "127.0.0.1:1"], &[], false).doors();
+        let twice = args(&["127.0.0.1:1", "127.0.0.1:1"], &[], false).listeners();
         assert_eq!(twice, Err("tcp://127.0.0.1:1 is named twice".to_owned()));
         assert_eq!(
-            args(&[], &["a", "/run/a"], false).doors(),
+            args(&[], &["a", "/run/a"], false).listeners(),
             Err("unix:///run/a is named twice".to_owned())
         );
     }

@@ -1,11 +1,11 @@
-//! `status`: one look at a running bus.
+//! `status`: prints the status of a running bus.
 
 use std::process::ExitCode;
 
 use clients::status;
 
-use crate::place::BusArgs;
-use crate::print::{Paint, answer, tell};
+use crate::bus_args::BusArgs;
+use crate::output::{Style, print, report_fault};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,9 +24,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    match args.bus.way().and_then(|way| status::ask(&way)) {
-        Ok(status) if args.json => answer(&format!("{status}\n")),
-        Ok(status) => answer(&status::describe(&status, Paint::on_stdout().is_on())),
-        Err(fault) => tell(&fault),
+    match args.bus.target().and_then(|target| status::fetch(&target)) {
+        Ok(status) if args.json => print(&format!("{status}\n")),
+        Ok(status) => print(&status::describe(&status, Style::on_stdout().is_on())),
+        Err(fault) => report_fault(&fault),
     }
 }

@@ -1,4 +1,4 @@
-//! `token`: makes a token file that nobody else can read.
+//! `token`: creates a token file that only its owner can read.
 
 use std::env;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -9,10 +9,10 @@ use std::process::{self, ExitCode};
 
 use nix::libc::O_NOFOLLOW;
 
-use crate::place;
-use crate::print::{answer, complain};
+use crate::output::{print, report};
+use crate::paths;
 
-/// As many as nobody can guess.
+/// 256 bits cannot be guessed.
 const TOKEN_BYTES: usize = 32;
 /// EX_CANTCREAT of sysexits.h.
 const CANNOT_CREATE: u8 = 73;
@@ -38,23 +38,23 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let Some(path) = args.path.clone().or_else(usual_path) else {
-        return complain("stdio-bus: without HOME, say where to put the token: stdio-bus token PATH", 2);
+    let Some(path) = args.path.clone().or_else(default_path) else {
+        return report("stdio-bus: without HOME, say where to put the token: stdio-bus token PATH", 2);
     };
-    let made = path::absolute(&path).and_then(|path| Ok((make(&path, args.force)?, path)));
-    match made {
-        Ok((token, _)) if args.show => answer(&format!("{token}\n")),
-        Ok((_, path)) => answer(&instructions(&path)),
+    let created = path::absolute(&path).and_then(|path| Ok((create(&path, args.force)?, path)));
+    match created {
+        Ok((token, _)) if args.show => print(&format!("{token}\n")),
+        Ok((_, path)) => print(&instructions(&path)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let path = path.display();
-            complain(format_args!("stdio-bus: {path} is there already, --force replaces it"), CANNOT_CREATE)
+            report(format_args!("stdio-bus: {path} is there already, --force replaces it"), CANNOT_CREATE)
         }
-        Err(error) => complain(format_args!("stdio-bus: {}: {error}", path.display()), CANNOT_CREATE),
+        Err(error) => report(format_args!("stdio-bus: {}: {error}", path.display()), CANNOT_CREATE),
     }
 }
 
-fn usual_path() -> Option<PathBuf> {
-    Some(place::config_folder()?.join("token"))
+fn default_path() -> Option<PathBuf> {
+    Some(paths::config_folder()?.join("token"))
 }
 
 fn instructions(path: &Path) -> String {
@@ -69,8 +69,8 @@ fn instructions(path: &Path) -> String {
     )
 }
 
-/// Nothing that stands there is followed or written into: it is a new file, or there is none.
-fn make(path: &Path, replace: bool) -> io::Result<String> {
+/// Always creates a new file: an existing file or link is never written into.
+fn create(path: &Path, replace: bool) -> io::Result<String> {
     if let Some(folder) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
@@ -81,11 +81,11 @@ fn make(path: &Path, replace: bool) -> io::Result<String> {
         write_new(path, &token)?;
         return Ok(token);
     }
-    // Beside it first, so that at every moment the old token or the new one stands there, whole.
+    // The new file is renamed over the old one, so that a reader always finds a whole token.
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
-    let beside = path.with_file_name(format!(".{name}.{}", process::id()));
-    write_new(&beside, &token)?;
-    fs::rename(&beside, path).inspect_err(|_| drop(fs::remove_file(&beside)))?;
+    let new_path = path.with_file_name(format!(".{name}.{}", process::id()));
+    write_new(&new_path, &token)?;
+    fs::rename(&new_path, path).inspect_err(|_| drop(fs::remove_file(&new_path)))?;
     Ok(token)
 }
 
@@ -93,16 +93,16 @@ fn write_new(path: &Path, token: &str) -> io::Result<()> {
     let mut file =
         OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(O_NOFOLLOW).open(path)?;
     let written = writeln!(file, "{token}").and_then(|()| file.sync_all());
-    // Half a token is none.
+    // A partial token is useless.
     written.inspect_err(|_| drop(fs::remove_file(path)))
 }
 
-/// Without padding: letters, digits, `-` and `_`, which need no quoting anywhere.
+/// Without padding: the characters need no quoting anywhere.
 fn base64url(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let letters = bytes.chunks(3).flat_map(|three| {
-        let bits = three.iter().fold(0, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
-        (0..=three.len()).map(move |at| LETTERS[(bits >> (18 - 6 * at) & 63) as usize] as char)
+    let letters = bytes.chunks(3).flat_map(|chunk| {
+        let bits = chunk.iter().fold(0, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        (0..=chunk.len()).map(move |at| LETTERS[(bits >> (18 - 6 * at) & 63) as usize] as char)
     });
     letters.collect()
 }
@@ -132,14 +132,14 @@ mod tests {
     fn a_token_is_new_and_for_its_owner_alone_and_replaced_only_when_asked() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a/b/token");
-        let first = make(&path, false).unwrap();
+        let first = create(&path, false).unwrap();
         assert_eq!(first.len(), 43);
         assert_eq!(kernel::config::read_token(&path), Ok(first.clone()));
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         assert_eq!(fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
-        assert_eq!(make(&path, false).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(create(&path, false).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(kernel::config::read_token(&path), Ok(first.clone()));
-        let second = make(&path, true).unwrap();
+        let second = create(&path, true).unwrap();
         assert_ne!(first, second);
         assert_eq!(kernel::config::read_token(&path), Ok(second));
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing is left beside it");
@@ -150,10 +150,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (link, precious) = (folder.path().join("token"), folder.path().join("precious"));
         symlink(&precious, &link).unwrap();
-        assert_eq!(make(&link, false).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(create(&link, false).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert!(!precious.exists());
         fs::write(&precious, "data").unwrap();
-        make(&link, true).unwrap();
+        create(&link, true).unwrap();
         assert_eq!(fs::read_to_string(&precious).unwrap(), "data");
         assert!(fs::symlink_metadata(&link).unwrap().is_file());
     }

@@ -5,11 +5,11 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clients::connect::Ended;
+use clients::Ended;
 use clients::top::{self, Options};
 
-use crate::place::BusArgs;
-use crate::print::{Paint, complain, tell};
+use crate::bus_args::BusArgs;
+use crate::output::{Style, report, report_fault};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,17 +32,14 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> ExitCode {
     let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() || dumb {
-        return complain(
-            "stdio-bus: top needs a terminal; for programs there is `stdio-bus status --json`",
-            2,
-        );
+        return report("stdio-bus: top needs a terminal; for programs there is `stdio-bus status --json`", 2);
     }
-    let shown = args.bus.way().and_then(|way| {
-        top::run(Options { way, interval: args.interval, colour: Paint::on_stdout().is_on() })
+    let shown = args.bus.target().and_then(|target| {
+        top::run(Options { target, interval: args.interval, colour: Style::on_stdout().is_on() })
     });
     match shown {
         Ok(Ended::Done) => ExitCode::SUCCESS,
         Ok(Ended::Signalled(signal)) => ExitCode::from(128 + signal as u8),
-        Err(fault) => tell(&fault),
+        Err(fault) => report_fault(&fault),
     }
 }

@@ -7,12 +7,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clients::Fault;
-use clients::connect::Bell;
-use clients::trace::{Filter, Lines, Viewable, follow};
+use clients::trace::{Filter, JsonLines, TraceFile, follow};
+use clients::{Fault, Signals};
 
-use crate::place::BusArgs;
-use crate::print::tell;
+use crate::bus_args::BusArgs;
+use crate::output::report_fault;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,26 +47,26 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> ExitCode {
     match trace(args) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(fault) => tell(&fault),
+        Err(fault) => report_fault(&fault),
     }
 }
 
 fn trace(args: Args) -> Result<(), Fault> {
     let Args { pool, session, client, payloads, out, bus } = args;
-    let way = bus.way()?;
+    let target = bus.target()?;
     let filter = Filter { pool, session, client, payloads };
-    let bell =
-        Bell::listen_to_leave().map_err(|error| Fault::Failed(format!("no signal can be heard: {error}")))?;
+    let signals = Signals::install_clean_exit()
+        .map_err(|error| Fault::Failed(format!("no signal can be heard: {error}")))?;
     let Some(path) = out else {
-        return follow(&way, &filter, &mut Lines(Buffered(BufWriter::new(io::stdout()))), &bell);
+        return follow(&target, &filter, &mut JsonLines(Buffered(BufWriter::new(io::stdout()))), &signals);
     };
-    // It may hold what was said.
+    // The file may contain private messages.
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
     let file = file.map_err(|error| Fault::Failed(format!("cannot write {}: {error}", path.display())))?;
-    follow(&way, &filter, &mut Viewable::new(Buffered(BufWriter::new(file))), &bell)
+    follow(&target, &filter, &mut TraceFile::new(Buffered(BufWriter::new(file))), &signals)
 }
 
-/// Events that come together are written together.
+/// Writes events that come together in one go.
 struct Buffered<W: io::Write>(BufWriter<W>);
 
 impl<W: io::Write> io::Write for Buffered<W> {

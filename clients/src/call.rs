@@ -1,31 +1,31 @@
-//! `call`: one request through the bus, and its answer.
+//! `call`: sends one request through the bus and returns its result.
 
 use std::time::Duration;
 
 use serde_json::value::RawValue;
 
-use crate::wire::Wire;
-use crate::{Fault, Way};
+use crate::connection::Connection;
+use crate::{Fault, Target};
 
 #[derive(Debug, Default)]
 pub struct Call {
     pub method: String,
-    /// Goes out as it was written, newlines aside.
+    /// Sent as written, except that newlines become spaces.
     pub params: Option<Box<RawValue>>,
-    /// The pool to bind the connection to first.
+    /// The pool to bind the connection to before the call.
     pub pool: Option<String>,
-    /// None: as long as it takes.
+    /// `None`: waits as long as it takes.
     pub timeout: Option<Duration>,
 }
 
-/// The `result` of the answer, byte for byte.
-pub fn run(call: &Call, way: &Way) -> Result<Box<RawValue>, Fault> {
-    let mut wire = Wire::connect(way, call.timeout)?;
-    wire.greet("stdio-bus call", call.pool.as_deref())?;
-    wire.ask(&call.method, call.params.as_deref())
+/// Returns the `result` of the answer, byte for byte.
+pub fn run(call: &Call, target: &Target) -> Result<Box<RawValue>, Fault> {
+    let mut connection = Connection::connect(target, call.timeout)?;
+    connection.hello("stdio-bus call", call.pool.as_deref())?;
+    connection.request(&call.method, call.params.as_deref())
 }
 
-/// What JSON-RPC takes for parameters: an object or a list.
+/// Accepts what JSON-RPC allows for `params`: an object or an array.
 pub fn parse_params(text: &str) -> Result<Box<RawValue>, String> {
     let params: Box<RawValue> = serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))?;
     if !params.get().starts_with(['{', '[']) {
@@ -44,49 +44,49 @@ mod tests {
 
     use super::*;
     use crate::TokenFile;
-    use crate::fake::FakeBus;
+    use crate::fake_bus::FakeBus;
 
-    /// Long enough for any answer that comes at all; without it, one that does not would hang the test.
-    const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+    /// Keeps a missing answer from hanging the test.
+    const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
     fn call(method: &str, params: &str) -> Call {
         let params = Some(parse_params(params).unwrap());
-        Call { method: method.to_owned(), params, pool: None, timeout: PATIENCE }
+        Call { method: method.to_owned(), params, pool: None, timeout: TEST_TIMEOUT }
     }
 
     #[test]
     fn the_result_comes_back_byte_for_byte() {
         let bus = FakeBus::answering(&[&[r#"{"jsonrpc":"2.0","id":1,"result":{ "b":1.50, "a":"\u0041" }}"#]]);
-        let result = run(&call("m\"m", "{\"x\":\n 1.0}"), &bus.way()).unwrap();
+        let result = run(&call("m\"m", "{\"x\":\n 1.0}"), &bus.target()).unwrap();
         assert_eq!(result.get(), r#"{ "b":1.50, "a":"\u0041" }"#);
-        assert_eq!(bus.heard(), [r#"{"jsonrpc":"2.0","id":1,"method":"m\"m","params":{"x":  1.0}}"#]);
+        assert_eq!(bus.received(), [r#"{"jsonrpc":"2.0","id":1,"method":"m\"m","params":{"x":  1.0}}"#]);
     }
 
     #[test]
-    fn a_null_is_a_result_and_no_parameters_are_none() {
+    fn null_is_a_result_and_params_may_be_absent() {
         let bus = FakeBus::answering(&[&[r#"{"jsonrpc":"2.0","id":1,"result":null}"#]]);
         let call = Call { params: None, ..call("m", "{}") };
-        assert_eq!(run(&call, &bus.way()).unwrap().get(), "null");
-        assert_eq!(bus.heard(), [r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#]);
+        assert_eq!(run(&call, &bus.target()).unwrap().get(), "null");
+        assert_eq!(bus.received(), [r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#]);
     }
 
     #[test]
-    fn an_error_is_the_error_as_it_came() {
+    fn an_error_answer_is_returned_verbatim() {
         for id in ["1", "null"] {
             let error = r#"{"code":-32052,"message":"x","data":{"reason":"unknown_pool"}}"#;
             let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#);
             let bus = FakeBus::answering(&[&[&line]]);
-            let fault = run(&call("m", "[]"), &bus.way()).unwrap_err();
+            let fault = run(&call("m", "[]"), &bus.target()).unwrap_err();
             assert_eq!((fault.to_string().as_str(), fault.exit_code()), (error, 1));
         }
     }
 
     #[test]
-    fn a_bus_that_asks_for_a_token_is_told_apart_from_one_that_refuses_it() {
+    fn a_missing_token_and_a_refused_token_are_different_faults() {
         let line = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32056,"message":"x","data":{"reason":"unauthorized"}}}"#;
         let bus = FakeBus::answering(&[&[line]]);
-        let at = bus.way().addresses[0].to_string();
-        let fault = run(&call("m", "{}"), &bus.way()).unwrap_err();
+        let at = bus.target().addresses[0].to_string();
+        let fault = run(&call("m", "{}"), &bus.target()).unwrap_err();
         let asks = format!("the bus at {at} asks for a token: name its file with --token-file");
         assert_eq!((fault.to_string(), fault.exit_code()), (asks, 77));
 
@@ -95,17 +95,17 @@ mod tests {
         fs::write(&path, "0123456789abcdef").unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         let bus = FakeBus::answering(&[&[line]]);
-        let at = bus.way().addresses[0].to_string();
-        let token = Some(TokenFile { path: path.clone(), anywhere: false });
-        let fault = run(&call("m", "{}"), &Way { token, ..bus.way() }).unwrap_err();
+        let at = bus.target().addresses[0].to_string();
+        let token = Some(TokenFile { path: path.clone(), any_host: false });
+        let fault = run(&call("m", "{}"), &Target { token, ..bus.target() }).unwrap_err();
         let refuses = format!("the bus at {at} refuses the token of {}", path.display());
         assert_eq!((fault.to_string(), fault.exit_code()), (refuses, 77));
         let hello = r#""params":{"client":"stdio-bus call","token":"0123456789abcdef"}"#;
-        assert_eq!(bus.heard(), [format!(r#"{{"jsonrpc":"2.0","id":1,"method":"_bus/hello",{hello}}}"#)]);
+        assert_eq!(bus.received(), [format!(r#"{{"jsonrpc":"2.0","id":1,"method":"_bus/hello",{hello}}}"#)]);
     }
 
     #[test]
-    fn what_comes_before_the_answer_is_passed_over_and_requests_are_refused() {
+    fn messages_before_the_answer_are_skipped_and_requests_are_refused() {
         let bus = FakeBus::answering(&[
             &[
                 "",
@@ -115,65 +115,66 @@ mod tests {
             ],
             &[r#"{"jsonrpc":"2.0","id":1,"result":"ours"}"#],
         ]);
-        assert_eq!(run(&call("m", "{}"), &bus.way()).unwrap().get(), r#""ours""#);
+        assert_eq!(run(&call("m", "{}"), &bus.target()).unwrap().get(), r#""ours""#);
         let refusal =
             r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"this client answers no requests"}}"#;
-        assert_eq!(bus.heard()[1], refusal);
+        assert_eq!(bus.received()[1], refusal);
     }
 
     #[test]
-    fn a_pool_is_said_first() {
+    fn the_pool_is_named_in_a_hello_before_the_call() {
         let bus = FakeBus::answering(&[
             &[r#"{"jsonrpc":"2.0","id":1,"result":{}}"#],
             &[r#"{"jsonrpc":"2.0","id":2,"result":{}}"#],
         ]);
-        run(&Call { pool: Some("claude".to_owned()), ..call("m", "{}") }, &bus.way()).unwrap();
-        let heard = bus.heard();
-        let hello: serde_json::Value = serde_json::from_str(&heard[0]).unwrap();
+        run(&Call { pool: Some("claude".to_owned()), ..call("m", "{}") }, &bus.target()).unwrap();
+        let received = bus.received();
+        let hello: serde_json::Value = serde_json::from_str(&received[0]).unwrap();
         let params = serde_json::json!({ "client": "stdio-bus call", "pool": "claude" });
         assert_eq!((&hello["method"], &hello["params"]), (&"_bus/hello".into(), &params));
-        assert_eq!(heard[1], r#"{"jsonrpc":"2.0","id":2,"method":"m","params":{}}"#);
+        assert_eq!(received[1], r#"{"jsonrpc":"2.0","id":2,"method":"m","params":{}}"#);
     }
 
     #[test]
-    fn a_unix_socket_does_as_well() {
+    fn a_unix_socket_works_too() {
         let bus = FakeBus::answering_on_unix(&[&[r#"{"jsonrpc":"2.0","id":1,"result":1}"#]]);
-        assert_eq!(run(&call("m", "{}"), &bus.way()).unwrap().get(), "1");
+        assert_eq!(run(&call("m", "{}"), &bus.target()).unwrap().get(), "1");
     }
 
     #[test]
     fn where_nothing_listens_the_next_address_is_tried() {
         let bus = FakeBus::answering(&[&[r#"{"jsonrpc":"2.0","id":1,"result":1}"#]]);
-        let mut way = bus.way();
-        way.addresses.insert(0, Address::Unix("/no/such.sock".into()));
-        assert_eq!(run(&call("m", "{}"), &way).unwrap().get(), "1");
+        let mut target = bus.target();
+        target.addresses.insert(0, Address::Unix("/no/such.sock".into()));
+        assert_eq!(run(&call("m", "{}"), &target).unwrap().get(), "1");
     }
 
     #[test]
-    fn no_bus_is_told_with_every_address_tried() {
+    fn an_unreachable_bus_is_reported_with_every_address_tried() {
         let addresses = ["/no/a.sock", "/no/b.sock"].map(|path| Address::Unix(path.into())).to_vec();
-        let fault = run(&call("m", "{}"), &Way { addresses, token: None }).unwrap_err();
-        let gone = "(No such file or directory (os error 2))";
-        let expected = format!("no bus answers at unix:///no/a.sock {gone}, nor at unix:///no/b.sock {gone}");
+        let fault = run(&call("m", "{}"), &Target { addresses, token: None }).unwrap_err();
+        let not_found = "(No such file or directory (os error 2))";
+        let expected =
+            format!("no bus answers at unix:///no/a.sock {not_found}, nor at unix:///no/b.sock {not_found}");
         assert_eq!((fault.to_string(), fault.exit_code()), (expected, 69));
     }
 
     #[test]
-    fn a_peer_that_is_no_bus_counts_as_none() {
+    fn a_peer_that_is_not_a_bus_is_unreachable() {
         for lines in [&[][..], &["HTTP/1.1 400 Bad Request"], &["[]"]] {
             let bus = FakeBus::answering(&[lines]);
-            assert_eq!(run(&call("m", "{}"), &bus.way()).unwrap_err().exit_code(), 69, "{lines:?}");
+            assert_eq!(run(&call("m", "{}"), &bus.target()).unwrap_err().exit_code(), 69, "{lines:?}");
         }
     }
 
     #[test]
-    fn patience_ends_when_the_user_says_so() {
-        // Bound but never accepted from: the connection stands and nothing comes.
+    fn the_timeout_of_the_user_ends_the_wait() {
+        // The listener never accepts, so the connection stands and no answer comes.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let addresses = vec![Address::Tcp { host: "127.0.0.1".into(), port }];
         let call = Call { timeout: Some(Duration::from_millis(20)), ..call("m", "{}") };
-        let fault = run(&call, &Way { addresses, token: None }).unwrap_err();
+        let fault = run(&call, &Target { addresses, token: None }).unwrap_err();
         let expected = format!("no answer from tcp://127.0.0.1:{port} within 20ms");
         assert_eq!((fault.to_string(), fault.exit_code()), (expected, 1));
     }

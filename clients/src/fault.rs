@@ -1,4 +1,4 @@
-//! Why a program got no good answer: its words for the user, and its exit code.
+//! Why a client command failed: its message for the user and its exit code.
 
 use std::error::Error;
 use std::fmt;
@@ -11,37 +11,37 @@ use crate::token::TokenFile;
 
 #[derive(Debug)]
 pub enum Fault {
-    /// bus.json does not say where the bus is.
+    /// bus.json is invalid.
     Config(ConfigFaults),
-    /// As `Config`, where the file is well but of no use.
+    /// bus.json is valid but names no address to connect to.
     NoAddress(String),
-    /// Nothing listens there, or what listens does not speak as a bus does.
+    /// Nothing listens there, or the server is not a bus.
     Unreachable(String),
-    /// There is a bus, but no answer came in time.
-    Silent { at: String, waited: Duration },
-    /// The bus asks for a token that was not shown, or was not the right one.
+    /// The bus did not answer in time.
+    TimedOut { at: String, waited: Duration },
+    /// The bus requires a token, and none or a wrong one was sent.
     Unauthorized(String),
-    /// The token cannot be read, or should not be.
+    /// The token file cannot be read, or has unsafe permissions.
     Token(String),
-    /// The answer is an error: that of the agent, or that of the bus.
+    /// The answer is this error, of the agent or of the bus.
     Refused(Box<RawValue>),
-    /// Something else that the user can do something about.
+    /// Any other failure, with a message for the user.
     Failed(String),
 }
 
 impl Fault {
-    /// As in sysexits.h: EX_UNAVAILABLE, EX_NOPERM and EX_CONFIG.
+    /// Codes of sysexits.h: EX_UNAVAILABLE, EX_NOPERM and EX_CONFIG.
     pub fn exit_code(&self) -> u8 {
         match self {
             Fault::Unreachable(_) => 69,
             Fault::Unauthorized(_) => 77,
             Fault::Config(_) | Fault::NoAddress(_) | Fault::Token(_) => 78,
-            Fault::Silent { .. } | Fault::Refused(_) | Fault::Failed(_) => 1,
+            Fault::TimedOut { .. } | Fault::Refused(_) | Fault::Failed(_) => 1,
         }
     }
 }
 
-/// One line, except for the faults of a file. A refusal is the JSON of the error as it came.
+/// One line, except for the faults of a file. An error answer is its JSON, verbatim.
 impl fmt::Display for Fault {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -51,14 +51,14 @@ impl fmt::Display for Fault {
             | Fault::Unauthorized(message)
             | Fault::Token(message)
             | Fault::Failed(message) => out.write_str(message),
-            Fault::Silent { at, waited } => write!(out, "no answer from {at} within {waited:?}"),
+            Fault::TimedOut { at, waited } => write!(out, "no answer from {at} within {waited:?}"),
             Fault::Refused(error) => out.write_str(error.get()),
         }
     }
 }
 
 impl Fault {
-    /// The bus at this address does not let us in.
+    /// The bus at this address rejects the token, or the lack of one.
     pub(crate) fn unauthorized(at: &str, token: Option<&TokenFile>) -> Fault {
         Fault::Unauthorized(match token {
             Some(token) => format!("the bus at {at} refuses the token of {}", token.path.display()),

@@ -1,59 +1,69 @@
 //! `ide`: the settings with which an IDE starts `stdio-bus connect`.
 //!
-//! Each has its own spelling of the same thing: a name, a command and its arguments.
+//! All settings contain the same three things: a name, a command and its arguments.
 
 use std::fmt::Write;
 
 use serde_json::Value;
 
-/// An IDE, or a program that stands for one.
+/// An IDE or another ACP client.
 pub struct Ide {
     pub name: &'static str,
     pub title: &'static str,
-    /// Where the settings go.
-    pub place: &'static str,
-    spell: fn(&Command) -> String,
+    /// The file that the settings belong into.
+    pub location: &'static str,
+    render: fn(&Command) -> String,
 }
 
-/// What the IDE is to start.
+/// The command that the IDE starts.
 pub struct Command {
-    /// An absolute path: IDEs started from a desktop have another PATH than a shell.
+    /// An absolute path: an IDE started from a desktop has another PATH than a shell.
     pub program: String,
     pub args: Vec<String>,
-    /// What the user will see.
+    /// The name that the user sees in the IDE.
     pub title: String,
 }
 
 pub const IDES: [Ide; 8] = [
-    Ide { name: "zed", title: "Zed", place: "~/.config/zed/settings.json", spell: zed },
-    Ide { name: "jetbrains", title: "JetBrains IDEs", place: "~/.jetbrains/acp.json", spell: jetbrains },
+    Ide { name: "zed", title: "Zed", location: "~/.config/zed/settings.json", render: zed },
+    Ide { name: "jetbrains", title: "JetBrains IDEs", location: "~/.jetbrains/acp.json", render: jetbrains },
     Ide {
         name: "vscode",
         title: "VS Code, extension ACP Client",
-        place: "settings.json of VS Code (Preferences: Open User Settings (JSON))",
-        spell: vscode,
+        location: "settings.json of VS Code (Preferences: Open User Settings (JSON))",
+        render: vscode,
     },
     Ide {
         name: "codecompanion",
         title: "neovim, CodeCompanion",
-        place: "the setup of codecompanion.nvim",
-        spell: codecompanion,
+        location: "the setup of codecompanion.nvim",
+        render: codecompanion,
     },
-    Ide { name: "avante", title: "neovim, avante", place: "the opts of avante.nvim", spell: lua_provider },
-    Ide { name: "agentic", title: "neovim, agentic", place: "the opts of agentic.nvim", spell: lua_provider },
-    Ide { name: "agent-shell", title: "Emacs, agent-shell", place: "your init.el", spell: agent_shell },
-    Ide { name: "acpx", title: "acpx", place: "~/.acpx/config.json", spell: acpx },
+    Ide {
+        name: "avante",
+        title: "neovim, avante",
+        location: "the opts of avante.nvim",
+        render: lua_provider,
+    },
+    Ide {
+        name: "agentic",
+        title: "neovim, agentic",
+        location: "the opts of agentic.nvim",
+        render: lua_provider,
+    },
+    Ide { name: "agent-shell", title: "Emacs, agent-shell", location: "your init.el", render: agent_shell },
+    Ide { name: "acpx", title: "acpx", location: "~/.acpx/config.json", render: acpx },
 ];
 
-pub fn find(name: &str) -> Option<&'static Ide> {
+pub fn by_name(name: &str) -> Option<&'static Ide> {
     IDES.iter().find(|ide| ide.name == name)
 }
 
-/// One line an IDE.
+/// Lists the IDEs, one per line.
 pub fn list() -> String {
     let mut text = String::new();
-    for Ide { name, title, place, .. } in &IDES {
-        let _ = writeln!(text, "{name:<14} {title:<30} {place}");
+    for Ide { name, title, location, .. } in &IDES {
+        let _ = writeln!(text, "{name:<14} {title:<30} {location}");
     }
     text
 }
@@ -61,7 +71,7 @@ pub fn list() -> String {
 impl Ide {
     /// The settings, ready to be pasted.
     pub fn snippet(&self, command: &Command) -> String {
-        (self.spell)(command)
+        (self.render)(command)
     }
 }
 
@@ -76,7 +86,7 @@ fn zed(command: &Command) -> String {
     }}"#,
         quoted(title),
         quoted(program),
-        words(command, ", ")
+        quoted_args(command, ", ")
     );
     format!("{{\n  \"agent_servers\": {{\n    {server}\n  }}\n}}\n")
 }
@@ -96,7 +106,7 @@ fn vscode(command: &Command) -> String {
 "#,
         quoted(title),
         quoted(program),
-        words(command, ", ")
+        quoted_args(command, ", ")
     )
 }
 
@@ -119,7 +129,7 @@ fn codecompanion(command: &Command) -> String {
 "#,
         quoted(&command.title),
         quoted(&command.program),
-        words(command, ", ")
+        quoted_args(command, ", ")
     )
 }
 
@@ -139,7 +149,7 @@ fn lua_provider(command: &Command) -> String {
 "#,
         quoted(&command.title),
         quoted(&command.program),
-        words(command, ", ")
+        quoted_args(command, ", ")
     )
 }
 
@@ -162,28 +172,28 @@ fn agent_shell(command: &Command) -> String {
                                  :context-buffer buffer)))))
 "#,
         quoted(&command.program),
-        words(command, " ")
+        quoted_args(command, " ")
     )
 }
 
 fn acpx(command: &Command) -> String {
-    let line = std::iter::once(&command.program).chain(&command.args).map(|word| shell_word(word));
+    let line = std::iter::once(&command.program).chain(&command.args).map(|word| shell_quoted(word));
     let line = line.collect::<Vec<_>>().join(" ");
     format!("{{\n  \"agents\": {{\n    \"bus\": {{ \"command\": {} }}\n  }}\n}}\n", quoted(&line))
 }
 
 /// The arguments, each in quotes.
-fn words(command: &Command, between: &str) -> String {
-    command.args.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(between)
+fn quoted_args(command: &Command, separator: &str) -> String {
+    command.args.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(separator)
 }
 
-/// JSON, Lua and Lisp agree on this, control characters aside.
+/// JSON, Lua and Lisp share this syntax, except for control characters.
 fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// acpx splits a command as a shell would.
-fn shell_word(word: &str) -> String {
+/// acpx splits a command line as a shell does.
+fn shell_quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=@%+,[]".contains(c);
     match !word.is_empty() && word.chars().all(plain) {
         true => word.to_owned(),
@@ -205,14 +215,14 @@ mod tests {
     }
 
     #[test]
-    fn json_settings_are_json_and_start_the_command() {
+    fn json_settings_parse_and_start_the_command() {
         let expected = serde_json::json!(command().args);
         for (name, path) in [
             ("zed", "/agent_servers/stdio Bus (claude)"),
             ("jetbrains", "/agent_servers/stdio Bus (claude)"),
             ("vscode", "/acp.agents/stdio Bus (claude)"),
         ] {
-            let settings: Value = find(name).unwrap().snippet(&command()).parse().unwrap();
+            let settings: Value = by_name(name).unwrap().snippet(&command()).parse().unwrap();
             let server = settings.pointer(path).unwrap();
             assert_eq!(
                 (&server["command"], &server["args"]),
@@ -220,15 +230,15 @@ mod tests {
                 "{name}"
             );
         }
-        let settings: Value = find("acpx").unwrap().snippet(&command()).parse().unwrap();
+        let settings: Value = by_name("acpx").unwrap().snippet(&command()).parse().unwrap();
         let line = r#""/opt/stdio bus" connect --config "/home/me/my \"bus\".json" --pool claude"#;
         assert_eq!(settings["agents"]["bus"]["command"], line);
     }
 
     #[test]
-    fn the_other_settings_hold_every_word_in_quotes() {
+    fn other_settings_quote_every_argument() {
         for name in ["codecompanion", "avante", "agentic", "agent-shell"] {
-            let text = find(name).unwrap().snippet(&command());
+            let text = by_name(name).unwrap().snippet(&command());
             for word in command().args.iter().chain([&command().program]) {
                 assert!(text.contains(&quoted(word)), "{name}: {word}: {text}");
             }
@@ -241,9 +251,9 @@ mod tests {
     }
 
     #[test]
-    fn each_has_a_line_in_the_list() {
+    fn the_list_has_one_line_per_ide() {
         assert_eq!(list().lines().count(), IDES.len());
         assert!(list().starts_with("zed "), "{}", list());
-        assert!(find("notepad").is_none());
+        assert!(by_name("notepad").is_none());
     }
 }

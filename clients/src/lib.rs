@@ -1,8 +1,8 @@
-//! Programs that talk to a running stdio Bus.
+//! The commands that talk to a running stdio Bus, and `run`, which also talks to an agent without one.
 //!
-//! Each gives back what it has to say, or a `Fault` that knows its words and its exit code; the command line
-//! prints it. They block: one connection, one question. Only `connect`
-//! stays, and carries what an IDE says, `run`, which talks to an agent, and `top` and `trace`, which look on.
+//! Each command returns its output or a `Fault`, which knows its message and exit code; the binary prints
+//! both. `call` and `status` ask once. `connect` and `run` relay whole sessions; `top` and `trace` keep
+//! watching.
 
 #![forbid(unsafe_code)]
 
@@ -12,17 +12,19 @@ pub mod connect;
 pub mod fault;
 pub mod ide;
 pub mod run;
+mod signals;
 pub mod status;
 pub mod top;
 pub mod trace;
 
+mod connection;
 #[cfg(test)]
-mod fake;
+mod fake_bus;
 mod message;
 mod stream;
 mod token;
-mod wire;
 
-pub use address::Way;
+pub use address::Target;
 pub use fault::Fault;
+pub use signals::{Ended, Signals};
 pub use token::TokenFile;

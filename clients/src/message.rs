@@ -1,7 +1,6 @@
-//! A JSON-RPC message, of which only the parts that a client looks at are told apart.
+//! A JSON-RPC message, split into the members that a client looks at.
 //!
-//! Every part is a slice of the line, so it can be passed on as it was spelled. What stands in a part is not
-//! looked at.
+//! Every member is a slice of the line, so it can be forwarded verbatim. Its content is not parsed.
 
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -11,7 +10,7 @@ use serde_json::value::RawValue;
 pub(crate) struct Message<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
     pub(crate) id: Option<&'a RawValue>,
-    /// With its quotes.
+    /// Includes the quotes.
     #[serde(borrow, default, deserialize_with = "present")]
     pub(crate) method: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
@@ -20,32 +19,32 @@ pub(crate) struct Message<'a> {
     pub(crate) result: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
     pub(crate) error: Option<&'a RawValue>,
-    /// The habit of stdio_bus clients: the pool that this one message is for.
+    /// stdio_bus clients name the pool of a single message here.
     #[serde(borrow, default, deserialize_with = "present")]
     pub(crate) pool: Option<&'a RawValue>,
 }
 
 impl<'a> Message<'a> {
-    /// None: it is not one JSON object, or a part is there twice.
-    pub(crate) fn scan(line: &'a [u8]) -> Option<Message<'a>> {
-        parts(line)
+    /// Returns `None` if the line is not one JSON object, or repeats a member.
+    pub(crate) fn parse(line: &'a [u8]) -> Option<Message<'a>> {
+        parse_object(line)
     }
 }
 
-/// The `data.reason` of an error of the bus. Empty where it has none.
+/// The `data.reason` of an error of the bus. Empty if there is none.
 pub(crate) fn reason(error: &RawValue) -> String {
     let error = serde_json::from_str::<Value>(error.get()).unwrap_or_default();
     error["data"]["reason"].as_str().unwrap_or_default().to_owned()
 }
 
-/// The parts of a JSON object. None: it is not one, or a part is there twice.
-pub(crate) fn parts<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Option<T> {
-    // A list would be taken for the parts in their order.
+/// Returns `None` if `json` is not an object, or repeats a member.
+pub(crate) fn parse_object<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Option<T> {
+    // serde would also read the members from an array.
     let first = json.iter().find(|byte| !byte.is_ascii_whitespace())?;
     (*first == b'{').then(|| serde_json::from_slice(json).ok())?
 }
 
-/// A `null` that stands there is `Some`: it is a good result.
+/// An explicit `null` becomes `Some`: it is a valid result.
 pub(crate) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
@@ -55,9 +54,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_told_as_they_are_spelled() {
+    fn parts_are_verbatim_slices() {
         let line = br#" {"id" : 1.50,"x":[{}], "result": null ,"method":"a\u0062"}"#;
-        let message = Message::scan(line).unwrap();
+        let message = Message::parse(line).unwrap();
         assert_eq!(message.id.map(RawValue::get), Some("1.50"));
         assert_eq!(message.result.map(RawValue::get), Some("null"));
         assert_eq!(message.method.map(RawValue::get), Some(r#""a\u0062""#));
@@ -65,15 +64,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_or_not_clear_is_none() {
+    fn anything_but_one_unambiguous_object_is_none() {
         for line in ["", " ", "[]", r#"[1,"m"]"#, "7", "{", r#"{"id":1,"id":2}"#, r#"{"id":1} {}"#] {
-            assert!(Message::scan(line.as_bytes()).is_none(), "{line}");
+            assert!(Message::parse(line.as_bytes()).is_none(), "{line}");
         }
     }
 
     #[test]
-    fn depth_is_no_danger() {
+    fn deep_nesting_does_not_overflow_the_stack() {
         let deep = format!(r#"{{"id":1,"result":{}{}}}"#, "[".repeat(400_000), "]".repeat(400_000));
-        assert!(Message::scan(deep.as_bytes()).is_some());
+        assert!(Message::parse(deep.as_bytes()).is_some());
     }
 }

@@ -1,6 +1,6 @@
-//! `status`: one look at a bus, as JSON or as a table.
+//! `status`: fetches the status of a bus and formats it as a table.
 //!
-//! A field that the bus does not give is a dash, so an older or newer bus can be looked at too.
+//! A missing field becomes a dash, so that older and newer buses can be shown too.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -8,29 +8,29 @@ use std::time::Duration;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::wire::Wire;
-use crate::{Fault, Way};
+use crate::connection::Connection;
+use crate::{Fault, Target};
 
-/// A bus answers this at once or not at all.
+/// A running bus answers at once.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the bus says of itself, as it came.
-pub fn ask(way: &Way) -> Result<Box<RawValue>, Fault> {
-    let mut wire = Wire::connect(way, Some(TIMEOUT))?;
-    let greeted = wire.greet("stdio-bus status", None);
-    greeted.and_then(|()| wire.ask("_bus/status", None)).map_err(|fault| match fault {
-        Fault::Silent { .. } => Fault::Unreachable(fault.to_string()),
+/// Returns the status verbatim.
+pub fn fetch(target: &Target) -> Result<Box<RawValue>, Fault> {
+    let mut connection = Connection::connect(target, Some(TIMEOUT))?;
+    let greeted = connection.hello("stdio-bus status", None);
+    greeted.and_then(|()| connection.request("_bus/status", None)).map_err(|fault| match fault {
+        Fault::TimedOut { .. } => Fault::Unreachable(fault.to_string()),
         fault => fault,
     })
 }
 
-/// For a person: what the bus does, a line a worker, and what went wrong. `colours`: for a terminal.
-pub fn describe(status: &RawValue, colours: bool) -> String {
+/// A summary, one line per worker, and what went wrong. `colour`: for a terminal.
+pub fn describe(status: &RawValue, colour: bool) -> String {
     let status = serde_json::from_str::<Value>(status.get()).unwrap_or_default();
     let mut text = headline(&status);
-    text.push_str(&how_much(&status));
-    let heads = ["WORKER", "STATE", "PID", "UP", "SESSIONS", "CALLS", "RESTARTS", "LAST EXIT"];
-    let mut rows = vec![heads.map(str::to_owned)];
+    text.push_str(&traffic(&status));
+    let headers = ["WORKER", "STATE", "PID", "UP", "SESSIONS", "CALLS", "RESTARTS", "LAST EXIT"];
+    let mut rows = vec![headers.map(str::to_owned)];
     for pool in list(&status["pools"]) {
         let workers = list(&pool["workers"]);
         if workers.is_empty() {
@@ -38,14 +38,14 @@ pub fn describe(status: &RawValue, colours: bool) -> String {
         }
         rows.extend(workers.iter().map(|worker| row(pool, worker)));
     }
-    text.push_str(&table(&rows, colours));
+    text.push_str(&table(&rows, colour));
     for about in ["refused", "skipped"] {
         let counts = counts(&status[about], |_| true);
         if !counts.is_empty() {
             let _ = writeln!(text, "{about}: {counts}");
         }
     }
-    // The others are told above.
+    // The text above already contains the other counters.
     let counts = counts(&status["counters"], |name| {
         matches!(name, "worker_deaths" | "stalled_clients" | "unauthorized")
     });
@@ -55,51 +55,51 @@ pub fn describe(status: &RawValue, colours: bool) -> String {
     text
 }
 
-/// Those that are not zero.
+/// Lists the counts that are not zero.
 fn counts(all: &Value, wanted: impl Fn(&str) -> bool) -> String {
     let all = all.as_object().into_iter().flatten();
     let counted = all.filter(|(name, count)| **count != 0 && wanted(name));
-    let counted = counted.map(|(name, count)| format!("{} {}", printable(name), word(count)));
+    let counted = counted.map(|(name, count)| format!("{} {}", printable(name), cell_text(count)));
     counted.collect::<Vec<_>>().join(", ")
 }
 
 fn headline(status: &Value) -> String {
     let name = status["bus"].as_str().unwrap_or("stdio-bus");
-    let mut line = format!("{} {}", printable(name), word(&status["version"]));
+    let mut line = format!("{} {}", printable(name), cell_text(&status["version"]));
     if let Some(seconds) = status["uptime_sec"].as_f64() {
-        let _ = write!(line, ", up {}", span(seconds as u64));
+        let _ = write!(line, ", up {}", duration(seconds as u64));
     }
     if status["stopping"] == true {
         line.push_str(", stopping");
     }
     for name in ["clients", "sessions", "calls"] {
-        let name_of_one = name.strip_suffix('s').filter(|_| status[name] == 1);
-        let _ = write!(line, ", {} {}", word(&status[name]), name_of_one.unwrap_or(name));
+        let singular = name.strip_suffix('s').filter(|_| status[name] == 1);
+        let _ = write!(line, ", {} {}", cell_text(&status[name]), singular.unwrap_or(name));
     }
     if let Some(bytes) = status["held_bytes"].as_u64() {
-        let _ = write!(line, ", {} held", size(bytes));
+        let _ = write!(line, ", {} held", byte_size(bytes));
     }
     line.push('\n');
     for address in list(&status["listening"]) {
-        let _ = writeln!(line, "at {}", word(address));
+        let _ = writeln!(line, "at {}", cell_text(address));
     }
     line
 }
 
-/// What goes through it, where the bus says so.
-fn how_much(status: &Value) -> String {
+/// Rates and latencies, if the bus reports them.
+fn traffic(status: &Value) -> String {
     let mut text = String::new();
     let rate = |name: &str| status["rates"][name].as_f64();
     if let (Some(requests), Some(read), Some(written)) =
         (rate("requests"), rate("bytes_in"), rate("bytes_out"))
     {
-        let (read, written) = (size(read as u64), size(written as u64));
+        let (read, written) = (byte_size(read as u64), byte_size(written as u64));
         let _ = writeln!(text, "{requests:.1} requests a second, {read} in, {written} out");
     }
-    let latency = &status["latency_us"];
-    let took = ["p50", "p90", "p99", "max"].map(|part| latency[part].as_u64());
-    if let [Some(half), Some(most), Some(nearly_all), Some(longest)] = took.map(|us| us.map(time)) {
-        let count = word(&latency["count"]);
+    let measured = &status["latency_us"];
+    let percentiles = ["p50", "p90", "p99", "max"].map(|part| measured[part].as_u64());
+    if let [Some(half), Some(most), Some(nearly_all), Some(longest)] = percentiles.map(|us| us.map(latency)) {
+        let count = cell_text(&measured["count"]);
         let _ = writeln!(
             text,
             "last minute: {count} answers, p50 {half}, p90 {most}, p99 {nearly_all}, at most {longest}"
@@ -110,18 +110,18 @@ fn how_much(status: &Value) -> String {
 
 fn row(pool: &Value, worker: &Value) -> [String; 8] {
     let name = match &worker["worker"] {
-        Value::Null => word(&pool["id"]),
-        number => format!("{}/{}", word(&pool["id"]), word(number)),
+        Value::Null => cell_text(&pool["id"]),
+        number => format!("{}/{}", cell_text(&pool["id"]), cell_text(number)),
     };
-    let up = worker["up_sec"].as_u64().map_or_else(|| "-".to_owned(), span);
+    let up = worker["up_sec"].as_u64().map_or_else(|| "-".to_owned(), duration);
     let of_worker =
-        ["state", "pid", "sessions", "calls", "restarts", "last_exit"].map(|key| word(&worker[key]));
+        ["state", "pid", "sessions", "calls", "restarts", "last_exit"].map(|key| cell_text(&worker[key]));
     let [state, pid, sessions, calls, restarts, last_exit] = of_worker;
     [name, state, pid, up, sessions, calls, restarts, last_exit]
 }
 
-/// Columns as wide as their widest word; numbers to the right, words to the left.
-fn table(rows: &[[String; 8]], colours: bool) -> String {
+/// Aligns numbers to the right and words to the left.
+fn table(rows: &[[String; 8]], colour: bool) -> String {
     let mut text = String::new();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths = std::array::from_fn::<usize, 8, _>(width);
@@ -130,7 +130,7 @@ fn table(rows: &[[String; 8]], colours: bool) -> String {
         for (column, (word, width)) in row.iter().zip(widths).enumerate() {
             let is_number = !matches!(column, 0 | 1 | 7);
             let word = if is_number { format!("{word:>width$}") } else { format!("{word:<width$}") };
-            let colour = match (colours && column == 1, word.trim_end()) {
+            let colour = match (colour && column == 1, word.trim_end()) {
                 (true, "broken") => Some("31"),
                 (true, "resting") => Some("33"),
                 _ => None,
@@ -149,7 +149,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-fn word(value: &Value) -> String {
+fn cell_text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) => printable(text),
@@ -157,12 +157,12 @@ fn word(value: &Value) -> String {
     }
 }
 
-/// What answers may be anything; it must not steer the terminal.
+/// Replaces control characters, which would steer the terminal.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-pub(crate) fn span(seconds: u64) -> String {
+pub(crate) fn duration(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{seconds}s"),
@@ -172,17 +172,17 @@ pub(crate) fn span(seconds: u64) -> String {
     }
 }
 
-/// For people: three digits are enough.
-fn time(us: u64) -> String {
+/// Rounded for people.
+fn latency(us: u64) -> String {
     match us {
         0..1000 => format!("{us} us"),
         1000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
         1_000_000..60_000_000 => format!("{:.1} s", us as f64 / 1e6),
-        _ => span(us / 1_000_000),
+        _ => duration(us / 1_000_000),
     }
 }
 
-pub(crate) fn size(bytes: u64) -> String {
+pub(crate) fn byte_size(bytes: u64) -> String {
     let units = [(1_u64 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match units.into_iter().find(|&(unit, _)| bytes >= unit) {
         Some((unit, name)) => format!("{:.1} {name}", bytes as f64 / unit as f64),
@@ -193,17 +193,17 @@ pub(crate) fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::FakeBus;
+    use crate::fake_bus::FakeBus;
 
     fn described(status: &str) -> String {
         describe(&RawValue::from_string(status.to_owned()).unwrap(), false)
     }
 
     #[test]
-    fn a_status_is_asked_for_and_kept_as_it_came() {
+    fn the_status_is_fetched_verbatim() {
         let bus = FakeBus::answering(&[&[r#"{"jsonrpc":"2.0","id":1,"result":{"clients": 1}}"#]]);
-        assert_eq!(ask(&bus.way()).unwrap().get(), r#"{"clients": 1}"#);
-        assert_eq!(bus.heard(), [r#"{"jsonrpc":"2.0","id":1,"method":"_bus/status"}"#]);
+        assert_eq!(fetch(&bus.target()).unwrap().get(), r#"{"clients": 1}"#);
+        assert_eq!(bus.received(), [r#"{"jsonrpc":"2.0","id":1,"method":"_bus/status"}"#]);
     }
 
     const TWO_POOLS: &str = r#"{"bus":"stdio-bus","version":"0.1.0","uptime_sec":3723.5,"stopping":false,"clients":1,
@@ -219,7 +219,7 @@ mod tests {
         "counters":{"stray_lines":7,"requests":9000,"worker_deaths":17,"unauthorized":0}}"#;
 
     #[test]
-    fn a_person_sees_what_it_does_and_a_line_a_worker() {
+    fn the_text_has_a_summary_and_one_line_per_worker() {
         let text = described(TWO_POOLS);
         let expected = "
 stdio-bus 0.1.0, up 1h 2m, 1 client, 5 sessions, 2 calls, 1.5 MiB held
@@ -240,7 +240,7 @@ worker_deaths 17
     }
 
     #[test]
-    fn on_a_terminal_what_is_not_well_has_a_colour() {
+    fn on_a_terminal_unhealthy_workers_are_coloured() {
         let text = describe(&RawValue::from_string(TWO_POOLS.to_owned()).unwrap(), true);
         assert!(
             text.contains("\x1b[33mresting\x1b[0m  ") && text.contains("\x1b[31mbroken \x1b[0m  "),
@@ -252,13 +252,13 @@ worker_deaths 17
     }
 
     #[test]
-    fn what_is_missing_or_odd_does_no_harm() {
-        let heads = "WORKER  STATE  PID  UP  SESSIONS  CALLS  RESTARTS  LAST EXIT\n";
-        for odd in ["null", "7", "[]", "{}", r#"{"pools":{},"counters":[],"uptime_sec":"x","rates":7}"#] {
+    fn missing_and_unexpected_fields_are_harmless() {
+        let headers = "WORKER  STATE  PID  UP  SESSIONS  CALLS  RESTARTS  LAST EXIT\n";
+        for unusual in ["null", "7", "[]", "{}", r#"{"pools":{},"counters":[],"uptime_sec":"x","rates":7}"#] {
             assert_eq!(
-                described(odd),
-                format!("stdio-bus -, - clients, - sessions, - calls\n{heads}"),
-                "{odd}"
+                described(unusual),
+                format!("stdio-bus -, - clients, - sessions, - calls\n{headers}"),
+                "{unusual}"
             );
         }
         let text = described("{\"bus\":\"\\u001b[2J\",\"pools\":[7,{\"id\":\"a\\nb\",\"workers\":[null]}]}");
@@ -267,10 +267,10 @@ worker_deaths 17
     }
 
     #[test]
-    fn spans_and_sizes_read_well() {
-        let spans = [(0, "0s"), (59, "59s"), (61, "1m 1s"), (3600, "1h 0m"), (90_061, "1d 1h")];
-        assert!(spans.into_iter().all(|(seconds, text)| span(seconds) == text));
+    fn durations_and_sizes_are_readable() {
+        let durations = [(0, "0s"), (59, "59s"), (61, "1m 1s"), (3600, "1h 0m"), (90_061, "1d 1h")];
+        assert!(durations.into_iter().all(|(seconds, text)| duration(seconds) == text));
         let sizes = [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 << 29, "1.5 GiB")];
-        assert!(sizes.into_iter().all(|(bytes, text)| size(bytes) == text));
+        assert!(sizes.into_iter().all(|(bytes, text)| byte_size(bytes) == text));
     }
 }

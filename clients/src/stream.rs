@@ -10,7 +10,7 @@ use kernel::config::Address;
 
 use crate::Fault;
 
-/// A host that drops our packets would hold us for minutes otherwise.
+/// A host that drops packets would otherwise block for minutes.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) enum Stream {
@@ -19,16 +19,16 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// To the first of these addresses at which something listens, and which one that was.
+    /// Connects to the first address at which something listens, and returns that address too.
     pub(crate) fn connect(addresses: &[Address], timeout: Duration) -> Result<(Stream, &Address), Fault> {
-        let mut tried = Vec::new();
+        let mut failures = Vec::new();
         for address in addresses {
             match Stream::connect_to(address, timeout) {
                 Ok(stream) => return Ok((stream, address)),
-                Err(error) => tried.push(format!("{address} ({error})")),
+                Err(error) => failures.push(format!("{address} ({error})")),
             }
         }
-        Err(Fault::Unreachable(format!("no bus answers at {}", tried.join(", nor at "))))
+        Err(Fault::Unreachable(format!("no bus answers at {}", failures.join(", nor at "))))
     }
 
     fn connect_to(address: &Address, timeout: Duration) -> io::Result<Stream> {
@@ -72,7 +72,7 @@ impl Stream {
         }
     }
 
-    pub(crate) fn write_patiently(&mut self, bytes: &[u8], timeout: Option<Duration>) -> io::Result<()> {
+    pub(crate) fn write_with_timeout(&mut self, bytes: &[u8], timeout: Option<Duration>) -> io::Result<()> {
         match self {
             Stream::Tcp(stream) => stream.set_write_timeout(timeout)?,
             Stream::Unix(stream) => stream.set_write_timeout(timeout)?,
@@ -80,7 +80,7 @@ impl Stream {
         self.write_all(bytes)
     }
 
-    /// Nothing more will be written; what comes can still be read.
+    /// Ends writing; reading goes on.
     pub(crate) fn half_close(&self) -> io::Result<()> {
         match self {
             Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),

@@ -1,4 +1,4 @@
-//! The token that a bus may ask for: where it is, and to whom it is shown.
+//! The token file, and to which hosts its token is sent.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -7,26 +7,26 @@ use kernel::config::{self, Address};
 
 use crate::Fault;
 
-/// Read anew for each connection, so that a token that has changed meanwhile is the one that is shown.
+/// The file is read anew for each connection, so that a changed token is used at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenFile {
     pub path: PathBuf,
-    /// The user named it, so it is shown wherever the user connects to. One that a bus.json names is shown on this
-    /// machine only: whoever wrote that file could have named an address of their own.
-    pub anywhere: bool,
+    /// A token file that the user names is sent to any host. One that bus.json names is sent to this machine
+    /// only: bus.json could come from someone else and name a foreign address.
+    pub any_host: bool,
 }
 
 impl TokenFile {
-    /// What to show at this address, if anything.
+    /// The token to send to this address, if any.
     pub(crate) fn token_for(&self, at: &Address) -> Result<Option<String>, Fault> {
-        if !self.anywhere && !is_here(at) {
+        if !self.any_host && !is_this_machine(at) {
             return Ok(None);
         }
         config::read_token(&self.path).map(Some).map_err(|fault| Fault::Token(format!("the token: {fault}")))
     }
 }
 
-fn is_here(at: &Address) -> bool {
+fn is_this_machine(at: &Address) -> bool {
     let Address::Tcp { host, .. } = at else { return true };
     at.is_local() || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified())
 }
@@ -40,27 +40,27 @@ mod tests {
     use crate::address::parse_host;
 
     #[test]
-    fn a_token_that_a_bus_json_names_is_not_shown_to_other_machines() {
+    fn a_token_named_by_bus_json_is_never_sent_to_another_machine() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         fs::write(&path, "0123456789abcdef\n").unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-        let found = TokenFile { path, anywhere: false };
+        let from_bus_json = TokenFile { path, any_host: false };
         let shown =
             |file: &TokenFile, host: &str| file.token_for(&parse_host(host).unwrap()).unwrap().is_some();
-        let here = ["127.0.0.1:1", "localhost:1", "[::1]:1", "0.0.0.0:1"];
-        assert!(here.iter().all(|host| shown(&found, host)));
-        assert!(found.token_for(&Address::Unix("/run/bus.sock".into())).unwrap().is_some());
-        let there = ["192.0.2.1:1", "example.org:1", "localhost.example.org:1"];
-        assert!(!there.iter().any(|host| shown(&found, host)));
-        let named = TokenFile { anywhere: true, ..found };
-        assert!(there.iter().all(|host| shown(&named, host)));
+        let local = ["127.0.0.1:1", "localhost:1", "[::1]:1", "0.0.0.0:1"];
+        assert!(local.iter().all(|host| shown(&from_bus_json, host)));
+        assert!(from_bus_json.token_for(&Address::Unix("/run/bus.sock".into())).unwrap().is_some());
+        let remote = ["192.0.2.1:1", "example.org:1", "localhost.example.org:1"];
+        assert!(!remote.iter().any(|host| shown(&from_bus_json, host)));
+        let from_flag = TokenFile { any_host: true, ..from_bus_json };
+        assert!(remote.iter().all(|host| shown(&from_flag, host)));
     }
 
     #[test]
-    fn a_token_that_cannot_be_used_is_a_fault_of_the_configuration() {
-        let absent = TokenFile { path: "/no/such/token".into(), anywhere: true };
-        let fault = absent.token_for(&Address::Unix("/run/bus.sock".into())).unwrap_err();
+    fn an_unreadable_token_is_a_configuration_fault() {
+        let missing = TokenFile { path: "/no/such/token".into(), any_host: true };
+        let fault = missing.token_for(&Address::Unix("/run/bus.sock".into())).unwrap_err();
         assert_eq!(
             fault.to_string(),
             "the token: there is no /no/such/token, make it with `stdio-bus token`"

@@ -1,7 +1,8 @@
-//! `trace`: follows the live traffic of a bus, as lines of JSON or as a file for the trace viewer of ACP's conductor.
+//! `trace`: follows the live traffic of a bus, as JSON lines or as a file for the trace viewer of ACP's
+//! conductor.
 //!
-//! What a bus tells is printed as it came, after the time of day: the bus counts from its own start, and this clock
-//! is set by its first answer. Ends when the bus does, when nobody reads any more, or at a signal.
+//! Events are printed verbatim after the time of day. The bus counts time from its own start, which its first
+//! answer reveals. `trace` ends with the bus, with its reader, or by a signal.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
@@ -15,16 +16,17 @@ use nix::sys::stat::{SFlag, fstat};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
-use crate::connect::Bell;
+use crate::Signals;
+use crate::connection::Connection;
 use crate::message::Message;
 use crate::stream::Stream;
-use crate::wire::Wire;
-use crate::{Fault, Way};
+use crate::{Fault, Target};
 
-/// A bus answers at once or not at all; then it may be silent for as long as it likes.
+/// A running bus answers at once. Afterwards it may be silent for as long as it likes.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Requests whose answers the file still awaits. Some never come: the bus did not tell of all.
-const AWAITED: usize = 1 << 16;
+/// Bounds the requests that wait for an answer in the trace file. Some answers never come: the bus drops
+/// events under load.
+const MAX_OPEN_REQUESTS: usize = 1 << 16;
 
 #[derive(Default)]
 pub struct Filter {
@@ -34,19 +36,19 @@ pub struct Filter {
     pub payloads: bool,
 }
 
-/// Where events go.
+/// Where events are written.
 pub trait Sink {
-    /// `time`: when, for people. `event`: the params of the event.
+    /// `event` is the params of a `_bus/event`.
     fn event(&mut self, time: SystemTime, event: &RawValue) -> io::Result<()>;
     fn dropped(&mut self, time: SystemTime, count: u64) -> io::Result<()>;
     fn flush(&mut self) -> io::Result<()>;
-    /// What is of no use any more once nobody reads it.
+    /// The output fd, polled to notice that its reader is gone.
     fn fd(&self) -> BorrowedFd<'_>;
 }
 
-/// Until a signal comes or nobody reads any more.
-pub fn follow(way: &Way, filter: &Filter, sink: &mut dyn Sink, bell: &Bell) -> Result<(), Fault> {
-    let mut wire = bell.while_away(|| Wire::connect(way, Some(TIMEOUT)))?;
+/// Runs until a signal comes or the reader of the output is gone.
+pub fn follow(target: &Target, filter: &Filter, sink: &mut dyn Sink, signals: &Signals) -> Result<(), Fault> {
+    let mut connection = signals.with_default_action(|| Connection::connect(target, Some(TIMEOUT)))?;
     let Filter { pool, session, client, payloads } = filter;
     let texts = [("pool", pool), ("session", session), ("client", client)];
     let texts = texts.into_iter().filter_map(|(key, text)| Some((key.to_owned(), text.clone()?.into())));
@@ -55,43 +57,44 @@ pub fn follow(way: &Way, filter: &Filter, sink: &mut dyn Sink, bell: &Bell) -> R
         params.insert("payloads".to_owned(), true.into());
     }
     let params = to_raw_value(&params).expect("plain JSON becomes text");
-    let answer = bell.while_away(|| {
-        wire.greet("stdio-bus trace", None)?;
-        wire.ask("_bus/trace", Some(&params))
+    let answer = signals.with_default_action(|| {
+        connection.hello("stdio-bus trace", None)?;
+        connection.request("_bus/trace", Some(&params))
     });
     let answer = answer.map_err(|fault| match fault {
-        Fault::Silent { .. } => Fault::Unreachable(fault.to_string()),
+        Fault::TimedOut { .. } => Fault::Unreachable(fault.to_string()),
         fault => fault,
     })?;
     let answer = serde_json::from_str::<Value>(answer.get()).unwrap_or_default();
     let at = Duration::from_micros(answer["at_us"].as_u64().unwrap_or_default());
     let started = SystemTime::now().checked_sub(at).unwrap_or(SystemTime::UNIX_EPOCH);
-    let (reader, _writer) = wire.into_halves()?;
-    Follower { reader, line: Vec::new(), started }.run(sink, bell)
+    let (reader, _writer) = connection.into_halves()?;
+    Follower { reader, line: Vec::new(), started }.run(sink, signals)
 }
 
 struct Follower {
     reader: BufReader<Stream>,
-    /// The line that has begun.
+    /// The beginning of an incomplete line.
     line: Vec<u8>,
-    /// When the bus did.
+    /// When the bus started.
     started: SystemTime,
 }
 
 impl Follower {
-    fn run(mut self, sink: &mut dyn Sink, bell: &Bell) -> Result<(), Fault> {
-        // Whoever holds us up by not reading can still end us. A file does not, and is to hold what was heard.
+    fn run(mut self, sink: &mut dyn Sink, signals: &Signals) -> Result<(), Fault> {
+        // Signals may interrupt a write to a pipe, which can block for ever. A file never blocks, and must
+        // not lose events.
         let file = is_file(sink.fd());
         let write = |work: &mut dyn FnMut() -> io::Result<()>| match file {
             true => work(),
-            false => bell.while_away(work),
+            false => signals.with_default_action(work),
         };
         loop {
             if self.reader.buffer().is_empty() {
                 match write(&mut || sink.flush()) {
-                    Ok(()) if is_awaited(&self.reader, sink, bell)? => {}
+                    Ok(()) if wait_for_bus(&self.reader, sink, signals)? => {}
                     Ok(()) => return Ok(()),
-                    Err(error) => return ended(&error),
+                    Err(error) => return write_result(&error),
                 }
             }
             let chunk = match self.reader.fill_buf() {
@@ -108,25 +111,25 @@ impl Follower {
             self.reader.consume(taken);
             if end.is_some() {
                 let line = std::mem::take(&mut self.line);
-                if let Err(error) = write(&mut || self.heard(&line, sink)) {
-                    return ended(&error);
+                if let Err(error) = write(&mut || self.on_line(&line, sink)) {
+                    return write_result(&error);
                 }
             }
         }
     }
 
-    fn heard(&self, line: &[u8], sink: &mut dyn Sink) -> io::Result<()> {
-        let Some(Message { method: Some(method), params: Some(params), .. }) = Message::scan(line) else {
+    fn on_line(&self, line: &[u8], sink: &mut dyn Sink) -> io::Result<()> {
+        let Some(Message { method: Some(method), params: Some(params), .. }) = Message::parse(line) else {
             return Ok(());
         };
-        let told = || serde_json::from_str::<Value>(params.get()).unwrap_or_default();
+        let fields = || serde_json::from_str::<Value>(params.get()).unwrap_or_default();
         match method.get() {
             r#""_bus/event""# => {
-                let at = Duration::from_micros(told()["at_us"].as_u64().unwrap_or_default());
+                let at = Duration::from_micros(fields()["at_us"].as_u64().unwrap_or_default());
                 sink.event(self.started.checked_add(at).unwrap_or(self.started), params)
             }
             r#""_bus/dropped""# => {
-                sink.dropped(SystemTime::now(), told()["count"].as_u64().unwrap_or_default())
+                sink.dropped(SystemTime::now(), fields()["count"].as_u64().unwrap_or_default())
             }
             _ => Ok(()),
         }
@@ -138,16 +141,16 @@ fn is_file(fd: BorrowedFd<'_>) -> bool {
     fstat(fd).is_ok_and(|stat| kind(stat.st_mode) == SFlag::S_IFREG)
 }
 
-/// Waits for the bus. False: a signal came first, or nobody reads what we write.
-fn is_awaited(reader: &BufReader<Stream>, sink: &dyn Sink, bell: &Bell) -> Result<bool, Fault> {
+/// Returns false if a signal came first, or if the reader of the output is gone.
+fn wait_for_bus(reader: &BufReader<Stream>, sink: &dyn Sink, signals: &Signals) -> Result<bool, Fault> {
     loop {
-        if bell.heard().is_some() {
+        if signals.take().is_some() {
             return Ok(false);
         }
         let mut fds = [
             PollFd::new(reader.get_ref().as_fd(), PollFlags::POLLIN),
-            PollFd::new(bell.as_fd(), PollFlags::POLLIN),
-            // It tells by itself when its reader has gone.
+            PollFd::new(signals.as_fd(), PollFlags::POLLIN),
+            // poll reports a closed reader without being asked.
             PollFd::new(sink.fd(), PollFlags::empty()),
         ];
         match poll(&mut fds, PollTimeout::NONE) {
@@ -165,18 +168,18 @@ fn is_awaited(reader: &BufReader<Stream>, sink: &dyn Sink, bell: &Bell) -> Resul
     }
 }
 
-/// A reader that has seen enough is no failure.
-fn ended(error: &io::Error) -> Result<(), Fault> {
+/// A reader that closes its end is no failure.
+fn write_result(error: &io::Error) -> Result<(), Fault> {
     match error.kind() {
         ErrorKind::BrokenPipe => Ok(()),
         _ => Err(Fault::Failed(format!("cannot write: {error}"))),
     }
 }
 
-/// One event a line.
-pub struct Lines<W>(pub W);
+/// One event per line.
+pub struct JsonLines<W>(pub W);
 
-impl<W: Write + AsFd> Sink for Lines<W> {
+impl<W: Write + AsFd> Sink for JsonLines<W> {
     fn event(&mut self, time: SystemTime, event: &RawValue) -> io::Result<()> {
         let fields = event.get().trim_start().strip_prefix('{').unwrap_or("}");
         writeln!(self.0, r#"{{"time":"{}",{fields}"#, timestamp(time))
@@ -196,17 +199,17 @@ impl<W: Write + AsFd> Sink for Lines<W> {
 }
 
 /// The trace file (`.jsons`) of ACP's conductor, for its viewer.
-pub struct Viewable<W> {
+pub struct TraceFile<W> {
     out: W,
-    /// When the first event was, which is the viewer's zero.
+    /// The time of the first event, which is zero in the viewer.
     start: Option<SystemTime>,
-    /// Who asked whom, by the call.
-    awaited: HashMap<String, (String, String)>,
+    /// The swimlanes of each open request, by its id.
+    open_requests: HashMap<String, (String, String)>,
 }
 
-impl<W: Write> Viewable<W> {
-    pub fn new(out: W) -> Viewable<W> {
-        Viewable { out, start: None, awaited: HashMap::new() }
+impl<W: Write> TraceFile<W> {
+    pub fn new(out: W) -> TraceFile<W> {
+        TraceFile { out, start: None, open_requests: HashMap::new() }
     }
 
     fn describe(&mut self, time: SystemTime, event: &Value) -> Option<Value> {
@@ -214,7 +217,7 @@ impl<W: Write> Viewable<W> {
         let ts = time.duration_since(start).unwrap_or_default().as_secs_f64();
         let (from, to) = event["direction"].as_str()?.split_once("->")?;
         let (from, to) = (swimlane(from, event), swimlane(to, event));
-        // One number for both, where the bus has one: two clients may use the same id.
+        // The bus's call number is unique; two clients may use the same request id.
         let id = match &event["call"] {
             Value::Null => {
                 Value::from(format!("{} {}", event["client"].as_str().unwrap_or("?"), event["id"]))
@@ -225,15 +228,15 @@ impl<W: Write> Viewable<W> {
             Some(payload) => payload.get(key).cloned().unwrap_or_default(),
             None => json!({ "bytes": event["bytes"] }),
         };
-        let mut told = match event["kind"].as_str()? {
+        let mut fields = match event["kind"].as_str()? {
             kind @ ("request" | "notification") => json!({
                 "type": kind, "ts": ts, "protocol": "acp", "from": from, "to": to,
                 "method": event["method"], "params": payload("params"),
             }),
             kind => {
-                // The viewer looks for the answer where the question went.
-                let asked = self.awaited.remove(&id.to_string());
-                let (to, from) = asked.unwrap_or((to, from));
+                // The viewer expects the answer on the swimlanes of its request.
+                let opened = self.open_requests.remove(&id.to_string());
+                let (to, from) = opened.unwrap_or((to, from));
                 let is_error = kind == "error";
                 let payload = match payload(kind) {
                     Value::Object(mut about) if is_error && event.get("payload").is_none() => {
@@ -249,24 +252,24 @@ impl<W: Write> Viewable<W> {
             }
         };
         if let Some(session) = event.get("session") {
-            told["session"] = session.clone();
+            fields["session"] = session.clone();
         }
         if event["kind"] == "request" {
-            told["id"] = id.clone();
-            if self.awaited.len() >= AWAITED {
-                self.awaited.clear();
+            fields["id"] = id.clone();
+            if self.open_requests.len() >= MAX_OPEN_REQUESTS {
+                self.open_requests.clear();
             }
-            self.awaited.insert(id.to_string(), (from, to));
+            self.open_requests.insert(id.to_string(), (from, to));
         }
-        Some(told)
+        Some(fields)
     }
 }
 
-impl<W: Write + AsFd> Sink for Viewable<W> {
+impl<W: Write + AsFd> Sink for TraceFile<W> {
     fn event(&mut self, time: SystemTime, event: &RawValue) -> io::Result<()> {
         let event = serde_json::from_str::<Value>(event.get()).unwrap_or_default();
         match self.describe(time, &event) {
-            Some(told) => writeln!(self.out, "{told}"),
+            Some(fields) => writeln!(self.out, "{fields}"),
             None => Ok(()),
         }
     }
@@ -274,11 +277,11 @@ impl<W: Write + AsFd> Sink for Viewable<W> {
     fn dropped(&mut self, time: SystemTime, count: u64) -> io::Result<()> {
         let start = *self.start.get_or_insert(time);
         let ts = time.duration_since(start).unwrap_or_default().as_secs_f64();
-        let told = json!({
+        let fields = json!({
             "type": "notification", "ts": ts, "protocol": "acp", "from": "bus", "to": "bus",
             "method": "_bus/dropped", "params": { "count": count },
         });
-        writeln!(self.out, "{told}")
+        writeln!(self.out, "{fields}")
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -290,7 +293,7 @@ impl<W: Write + AsFd> Sink for Viewable<W> {
     }
 }
 
-/// Whose line of the diagram it is.
+/// The row of the diagram for one end of an event.
 fn swimlane(end: &str, event: &Value) -> String {
     let text = |key: &str| event[key].as_str().unwrap_or("?").to_owned();
     match end {
@@ -306,9 +309,9 @@ mod tests {
     use std::io::{Read, Seek};
 
     use super::*;
-    use crate::fake::FakeBus;
+    use crate::fake_bus::FakeBus;
 
-    const BEGUN: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"at_us":5000000,"payloads":false}}"#;
+    const STARTED: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"at_us":5000000,"payloads":false}}"#;
 
     fn written(mut file: File) -> Vec<Value> {
         let mut text = String::new();
@@ -317,15 +320,15 @@ mod tests {
     }
 
     #[test]
-    fn events_are_printed_as_they_came_after_the_time_of_day() {
+    fn events_are_printed_verbatim_after_the_time_of_day() {
         let event = r#"{"at_us":5000000,"direction":"client->worker","kind":"notification","bytes":1.50}"#;
-        let told = format!(r#"{{"jsonrpc":"2.0","method":"_bus/event","params":{event}}}"#);
+        let fields = format!(r#"{{"jsonrpc":"2.0","method":"_bus/event","params":{event}}}"#);
         let dropped = r#"{"jsonrpc":"2.0","method":"_bus/dropped","params":{"count":3}}"#;
-        let bus = FakeBus::answering(&[&[BEGUN, &told, "nonsense", dropped]]);
+        let bus = FakeBus::answering(&[&[STARTED, &fields, "nonsense", dropped]]);
         let filter = Filter { pool: Some("p".to_owned()), payloads: true, ..Filter::default() };
-        let mut lines = Lines(tempfile::tempfile().unwrap());
+        let mut lines = JsonLines(tempfile::tempfile().unwrap());
         let before = timestamp(SystemTime::now());
-        let fault = follow(&bus.way(), &filter, &mut lines, &Bell::deaf().unwrap()).unwrap_err();
+        let fault = follow(&bus.target(), &filter, &mut lines, &Signals::none().unwrap()).unwrap_err();
         assert_eq!(
             (fault.exit_code(), fault.to_string().as_str()),
             (69, "the bus has closed the connection")
@@ -334,14 +337,18 @@ mod tests {
         let (time, after) = (lines[0]["time"].as_str().unwrap(), timestamp(SystemTime::now()));
         assert!(before.as_str() <= time && time <= after.as_str(), "{before} {time} {after}");
         assert_eq!((&lines[0]["bytes"], &lines[1]["dropped"]), (&json!(1.5), &json!(3)));
-        let heard: Vec<Value> = bus.heard().iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let received: Vec<Value> =
+            bus.received().iter().map(|line| serde_json::from_str(line).unwrap()).collect();
         let params = json!({ "payloads": true, "pool": "p" });
-        assert_eq!(heard, [json!({ "jsonrpc": "2.0", "id": 1, "method": "_bus/trace", "params": params })]);
+        assert_eq!(
+            received,
+            [json!({ "jsonrpc": "2.0", "id": 1, "method": "_bus/trace", "params": params })]
+        );
     }
 
     #[test]
-    fn the_file_has_the_form_that_the_viewer_knows() {
-        let mut file = Viewable::new(tempfile::tempfile().unwrap());
+    fn the_trace_file_has_the_format_of_the_viewer() {
+        let mut file = TraceFile::new(tempfile::tempfile().unwrap());
         let at = |ms| SystemTime::UNIX_EPOCH + Duration::from_millis(1_000_000 + ms);
         let events = [
             json!({ "direction": "client->worker", "kind": "request", "method": "m", "id": 1, "call": 77,
@@ -364,7 +371,7 @@ mod tests {
         let expected = [
             json!({ "type": "request", "ts": 0.0, "protocol": "acp", "from": "zed", "to": "p/0", "id": 77,
                     "method": "m", "session": "s1", "params": [1] }),
-            // From where it was asked, which is where the viewer looks for it.
+            // The answer comes from where the request went.
             json!({ "type": "response", "ts": 0.5, "from": "p/0", "to": "zed", "id": 77, "is_error": true,
                     "payload": { "bytes": 9, "code": -32050 } }),
             json!({ "type": "request", "ts": 1.0, "protocol": "acp", "from": "zed", "to": "bus", "id": "zed 1",
@@ -376,7 +383,7 @@ mod tests {
             json!({ "type": "notification", "ts": 5.0, "protocol": "acp", "from": "bus", "to": "bus",
                     "method": "_bus/dropped", "params": { "count": 3 } }),
         ];
-        assert!(file.awaited.is_empty(), "what is answered is forgotten");
+        assert!(file.open_requests.is_empty(), "what is answered is forgotten");
         assert_eq!(written(file.out), expected);
     }
 }

@@ -1,4 +1,4 @@
-//! `connect`: the front door for IDEs, which outlives the bus behind it.
+//! `connect`: an IDE keeps working while the bus behind it is killed and restarted.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -16,18 +16,18 @@ use crate::harness::{
     BUS, Client, Log, PATIENCE, Wire, initialize, marked, request, run, session_of, started_with, write_token,
 };
 
-/// A folder with a bus.json: the echo agent, which keeps its sessions, behind a socket.
-struct Place(TempDir);
+/// A folder with a bus.json: the echo agent with stored sessions, on a Unix socket.
+struct BusFolder(TempDir);
 
-/// `connect`, and the IDE that started it.
+/// `connect` and the IDE that has started it.
 struct Ide {
     client: Client,
     child: Child,
     stderr: ChildStderr,
 }
 
-impl Place {
-    fn new() -> Place {
+impl BusFolder {
+    fn new() -> BusFolder {
         let dir = TempDir::with_prefix("bus").expect("a temporary folder");
         let state = dir.path().join("echo");
         let socket = format!("unix://{}", dir.path().join("bus.sock").display());
@@ -35,7 +35,7 @@ impl Place {
             json!({ "id": "echo", "command": "stdio-bus", "args": ["agent", "echo", "--state", state] });
         let config = json!({ "listen": [socket], "pools": [echo] });
         fs::write(dir.path().join("bus.json"), config.to_string()).expect("a file");
-        Place(dir)
+        BusFolder(dir)
     }
 
     fn path(&self) -> &Path {
@@ -50,7 +50,7 @@ impl Place {
         command
     }
 
-    /// A bus that listens.
+    /// Starts a bus and waits until it listens.
     fn serve(&self) -> Child {
         let mut child = self
             .command(&["serve", "--config", &self.path().join("bus.json").to_string_lossy()])
@@ -71,14 +71,14 @@ impl Place {
         Ide { client, child, stderr }
     }
 
-    /// Every bus that runs here. By its command line: nobody but root may look into the environment of a bus.
+    /// All buses of this folder, found by their command line: only root may read the environment of a bus.
     fn buses(&self) -> Vec<u32> {
-        let of_it = format!("stdio-bus serve --config {}/bus.json", self.path().display());
-        started_with(&of_it)
+        let command_line = format!("stdio-bus serve --config {}/bus.json", self.path().display());
+        started_with(&command_line)
     }
 }
 
-impl Drop for Place {
+impl Drop for BusFolder {
     fn drop(&mut self) {
         for pid in self.buses() {
             let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
@@ -107,151 +107,151 @@ impl Ide {
         self.client.sends(&request(id, "session/prompt", prompt));
     }
 
-    /// What the agent says until it answers this, or why it does not.
+    /// The text of the agent until it answers this request, or the error.
     fn hears_turn(&mut self, id: u32) -> Result<String, Value> {
-        let mut said = String::new();
+        let mut text = String::new();
         loop {
             let message = self.client.hears();
             if message["id"] == id {
                 let done = message["result"]["stopReason"] == "end_turn";
-                return if done { Ok(said) } else { Err(message["error"].clone()) };
+                return if done { Ok(text) } else { Err(message["error"].clone()) };
             }
             if message["params"]["update"]["sessionUpdate"] == "agent_message_chunk" {
-                said += message["params"]["update"]["content"]["text"].as_str().expect("text");
+                text += message["params"]["update"]["content"]["text"].as_str().expect("text");
             }
         }
     }
 
-    /// The IDE closes its side; what `connect` said to the user, and how it ended.
+    /// Closes the IDE's side. Returns the exit status and stderr of `connect`.
     fn closes(mut self) -> (ExitStatus, String) {
         self.client.half_closes();
         self.client.is_closed();
-        let mut said = String::new();
-        self.stderr.read_to_string(&mut said).expect("stderr");
-        (self.child.wait().expect("it is our child"), said)
+        let mut text = String::new();
+        self.stderr.read_to_string(&mut text).expect("stderr");
+        (self.child.wait().expect("it is our child"), text)
     }
 }
 
-fn ends(mut child: Child) {
+fn kill_and_wait(mut child: Child) {
     child.kill().expect("it runs");
     child.wait().expect("it is our child");
 }
 
 #[test]
-fn ten_at_once_start_one_bus() {
-    let place = Place::new();
-    let mut ides: Vec<_> = (0..10).map(|_| place.ide(&["--start"])).collect();
+fn ten_clients_at_once_start_one_bus() {
+    let folder = BusFolder::new();
+    let mut ides: Vec<_> = (0..10).map(|_| folder.ide(&["--start"])).collect();
     for ide in &mut ides {
         let answer = ide.client.asks(7, "any/method", json!({ "a": 1 }));
         assert_eq!(answer["echo"], json!({ "a": 1 }));
     }
-    assert_eq!(place.buses().len(), 1);
-    let log = fs::read_to_string(place.path().join("stdio-bus/bus.log")).expect("its log");
+    assert_eq!(folder.buses().len(), 1);
+    let log = fs::read_to_string(folder.path().join("stdio-bus/bus.log")).expect("its log");
     assert_eq!(log.matches(r#"{"listening":"#).count(), 1, "{log}");
     for ide in ides {
-        let (status, said) = ide.closes();
-        assert_eq!((status.code(), said.as_str()), (Some(0), ""));
+        let (status, text) = ide.closes();
+        assert_eq!((status.code(), text.as_str()), (Some(0), ""));
     }
-    assert_eq!(place.buses().len(), 1, "it stays when they leave");
+    assert_eq!(folder.buses().len(), 1, "it stays when they leave");
 }
 
 #[test]
 fn a_killed_bus_is_started_again_and_the_session_goes_on() {
-    let place = Place::new();
-    let mut ide = place.ide(&["--start"]);
+    let folder = BusFolder::new();
+    let mut ide = folder.ide(&["--start"]);
     let session = ide.opens_session();
     ide.prompts(2, &session, "one");
     assert_eq!(ide.hears_turn(2), Ok("one".to_owned()));
-    let before = place.buses();
+    let before = folder.buses();
     kill(Pid::from_raw(before[0] as i32), Signal::SIGKILL).expect("it runs");
     ide.prompts(3, &session, "two");
-    // It may have been on its way when the bus was killed: then nobody can say what became of it.
+    // If the prompt was on its way when the bus was killed, its fate is unknown.
     match ide.hears_turn(3) {
-        Ok(said) => assert_eq!(said, "two"),
+        Ok(text) => assert_eq!(text, "two"),
         Err(error) => assert_eq!(error["data"]["reason"], "worker_lost"),
     }
     ide.prompts(4, &session, "three");
     assert_eq!(ide.hears_turn(4), Ok("three".to_owned()));
-    assert_ne!(place.buses(), before);
-    let (status, said) = ide.closes();
-    assert_eq!((status.code(), said.as_str()), (Some(0), ""));
+    assert_ne!(folder.buses(), before);
+    let (status, text) = ide.closes();
+    assert_eq!((status.code(), text.as_str()), (Some(0), ""));
 }
 
 #[test]
 fn the_ide_goes_on_when_the_bus_is_killed_and_comes_back() {
-    let place = Place::new();
-    let bus = place.serve();
-    let mut ide = place.ide(&[]);
+    let folder = BusFolder::new();
+    let bus = folder.serve();
+    let mut ide = folder.ide(&[]);
     let session = ide.opens_session();
     ide.prompts(2, &session, "one");
     assert_eq!(ide.hears_turn(2), Ok("one".to_owned()));
     ide.prompts(3, &session, "/slow 600");
     ide.client.is_told("session/update");
-    ends(bus);
+    kill_and_wait(bus);
     let error = ide.hears_turn(3).expect_err("nobody ends this turn");
     assert_eq!((&error["code"], &error["data"]["reason"]), (&json!(-32050), &json!("worker_lost")));
-    // Said while there is no bus, answered by the next one; nothing is told twice.
+    // Sent while there is no bus and answered by the next one; no text comes twice.
     ide.prompts(4, &session, "two");
-    let bus = place.serve();
+    let bus = folder.serve();
     assert_eq!(ide.hears_turn(4), Ok("two".to_owned()));
-    let (status, said) = ide.closes();
-    assert_eq!((status.code(), said.as_str()), (Some(0), ""));
-    ends(bus);
+    let (status, text) = ide.closes();
+    assert_eq!((status.code(), text.as_str()), (Some(0), ""));
+    kill_and_wait(bus);
 }
 
 #[test]
-fn the_token_is_shown_again_to_a_bus_that_comes_back_and_it_is_the_new_one() {
-    let place = Place::new();
-    let file = place.path().join("bus.json");
+fn a_bus_that_comes_back_gets_the_new_token() {
+    let folder = BusFolder::new();
+    let file = folder.path().join("bus.json");
     let mut config: Value = serde_json::from_str(&fs::read_to_string(&file).expect("a file")).expect("JSON");
     config["auth"] = json!({ "token_file": "token" });
     fs::write(&file, config.to_string()).expect("a file");
-    write_token(&place.path().join("token"), "the-first-token-of-two");
-    let bus = place.serve();
-    let mut ide = place.ide(&[]);
+    write_token(&folder.path().join("token"), "the-first-token-of-two");
+    let bus = folder.serve();
+    let mut ide = folder.ide(&[]);
     let session = ide.opens_session();
-    ends(bus);
-    write_token(&place.path().join("token"), "the-second-token-of-two");
+    kill_and_wait(bus);
+    write_token(&folder.path().join("token"), "the-second-token-of-two");
     ide.prompts(4, &session, "two");
-    let bus = place.serve();
+    let bus = folder.serve();
     assert_eq!(ide.hears_turn(4), Ok("two".to_owned()));
-    let (status, said) = ide.closes();
-    assert_eq!((status.code(), said.as_str()), (Some(0), ""));
-    ends(bus);
+    let (status, text) = ide.closes();
+    assert_eq!((status.code(), text.as_str()), (Some(0), ""));
+    kill_and_wait(bus);
 }
 
 #[test]
-fn no_bus_is_one_clear_line() {
-    let place = Place::new();
-    let at = place.path().join("bus.sock");
+fn a_missing_bus_is_reported_in_one_line() {
+    let folder = BusFolder::new();
+    let at = folder.path().join("bus.sock");
     let at = at.to_str().expect("UTF-8");
     for args in [&["connect"][..], &["connect", "--unix", at]] {
-        let out = run(place.path(), args, "");
-        let said = String::from_utf8_lossy(&out.stderr);
-        assert_eq!((out.status.code(), said.lines().count()), (Some(69), 1), "{said}");
-        assert!(said.contains(&format!("no bus answers at unix://{at}")) && out.stdout.is_empty(), "{said}");
+        let out = run(folder.path(), args, "");
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert_eq!((out.status.code(), text.lines().count()), (Some(69), 1), "{text}");
+        assert!(text.contains(&format!("no bus answers at unix://{at}")) && out.stdout.is_empty(), "{text}");
     }
 }
 
 #[test]
-fn a_pool_that_is_not_there_is_told_to_the_ide() {
-    let place = Place::new();
-    let bus = place.serve();
+fn an_unknown_pool_is_reported_to_the_ide() {
+    let folder = BusFolder::new();
+    let bus = folder.serve();
     let ide = &initialize(1, json!({}));
-    let out = run(place.path(), &["connect", "--pool", "none"], &format!("{ide}\n"));
+    let out = run(folder.path(), &["connect", "--pool", "none"], &format!("{ide}\n"));
     let answer: Value = serde_json::from_slice(&out.stdout).expect("one answer");
     assert_eq!((&answer["id"], &answer["error"]["data"]["reason"]), (&json!(1), &json!("unknown_pool")));
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert_eq!((out.status.code(), said.lines().count()), (Some(1), 1), "{said}");
-    assert!(said.contains(r#"there is no pool "none" (it has echo)"#), "{said}");
-    ends(bus);
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert_eq!((out.status.code(), text.lines().count()), (Some(1), 1), "{text}");
+    assert!(text.contains(r#"there is no pool "none" (it has echo)"#), "{text}");
+    kill_and_wait(bus);
 }
 
 #[test]
 fn a_signal_ends_it_at_once_and_the_bus_closes_the_session() {
-    let place = Place::new();
-    let bus = place.serve();
-    let mut ide = place.ide(&[]);
+    let folder = BusFolder::new();
+    let bus = folder.serve();
+    let mut ide = folder.ide(&[]);
     let session = ide.opens_session();
     ide.prompts(2, &session, "/slow 600");
     ide.client.is_told("session/update");
@@ -259,12 +259,12 @@ fn a_signal_ends_it_at_once_and_the_bus_closes_the_session() {
     assert_eq!(ide.child.wait().expect("it is our child").code(), Some(128 + 15));
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let out = run(place.path(), &["status", "--json"], "");
+        let out = run(folder.path(), &["status", "--json"], "");
         let status: Value = serde_json::from_slice(&out.stdout).expect("JSON");
         if status["sessions"] == 0 {
             break;
         }
         assert!(Instant::now() < deadline, "{status}");
     }
-    ends(bus);
+    kill_and_wait(bus);
 }

@@ -1,4 +1,4 @@
-//! `stdio-bus run` with pipes: what it prints, what it exits with, and that nothing is left behind.
+//! `stdio-bus run` with pipes: its output, its exit codes, and that no process is left behind.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,7 @@ fn stderr(out: &std::process::Output) -> String {
 }
 
 #[test]
-fn the_text_of_the_agent_is_all_that_a_pipe_gets() {
+fn a_pipe_gets_only_the_text_of_the_agent() {
     let out = run(Path::new("/"), &["run", "echo", "first words"], "/tool\n\n/think\n");
     let text = "first words\nThe tool has run.\nI have thought about it.\n";
     assert_eq!((String::from_utf8_lossy(&out.stdout).as_ref(), out.status.code()), (text, Some(0)));
@@ -48,7 +48,7 @@ fn envelopes_of_a_real_conversation_are_in_order() {
 }
 
 #[test]
-fn a_stream_is_every_piece_of_text() {
+fn stream_prints_every_chunk_of_text() {
     let args = [
         "run",
         "--json",
@@ -65,7 +65,7 @@ fn a_stream_is_every_piece_of_text() {
 }
 
 #[test]
-fn what_goes_wrong_is_told_by_the_exit_code() {
+fn each_failure_has_its_exit_code() {
     let cases = [
         (&["run"][..], "", 2, "name an agent, a command after `--`, or a --pool"),
         (&["run", "echo"], "", 2, "there is nothing to say"),
@@ -97,7 +97,7 @@ fn what_goes_wrong_is_told_by_the_exit_code() {
 }
 
 #[test]
-fn a_failed_turn_is_told_and_closes_what_was_open() {
+fn a_failed_turn_is_reported_and_ends_its_open_calls() {
     let mut talk = Talk::plan(&["--json", "hi", "--", "@puppet"]).with_pipes();
     let mut agent = talk.puppet();
     let prompt = agent.is_prompted();
@@ -106,10 +106,10 @@ fn a_failed_turn_is_told_and_closes_what_was_open() {
     agent.updates(json!({ "sessionUpdate": "tool_call", "toolCallId": "a", "title": "t" }));
     let error = json!({ "code": -32603, "message": "Internal error", "data": { "details": "no model" } });
     agent.says(&json!({ "jsonrpc": "2.0", "id": prompt["id"], "error": error }).to_string());
-    let told: Vec<_> = (0..5).map(|_| talk.envelope()).collect();
-    assert_eq!(kinds(&told), ["turn-start", "tool-call-start", "service", "tool-call-end", "turn-end"]);
-    assert_eq!(told[2]["ev"]["text"], "the agent failed: Internal error (no model)");
-    assert_eq!(told[4]["ev"]["status"], "failed");
+    let envelopes: Vec<_> = (0..5).map(|_| talk.envelope()).collect();
+    assert_eq!(kinds(&envelopes), ["turn-start", "tool-call-start", "service", "tool-call-end", "turn-end"]);
+    assert_eq!(envelopes[2]["ev"]["text"], "the agent failed: Internal error (no model)");
+    assert_eq!(envelopes[4]["ev"]["status"], "failed");
     // The conversation goes on.
     talk.types("again\n");
     let prompt = agent.is_asked("session/prompt");
@@ -126,16 +126,19 @@ fn updates_that_come_after_the_answer_belong_to_the_turn() {
     let prompt = agent.is_prompted();
     let content = json!({ "type": "text", "text": "late words" });
     let late = update_of("s", json!({ "sessionUpdate": "agent_message_chunk", "content": content }));
-    // Together, since how long it waits for them is a matter of time.
+    // Both come in one write, since the wait for late updates is short.
     agent.says(&format!("{}\n{late}", result(&prompt["id"], json!({ "stopReason": "refusal" }))));
-    let told: Vec<_> = (0..4).map(|_| talk.envelope()).collect();
-    assert_eq!(kinds(&told), ["turn-start", "text", "service", "turn-end"]);
-    assert_eq!((&told[3]["ev"]["status"], &told[3]["turn"]), (&json!("completed"), &told[1]["turn"]));
+    let envelopes: Vec<_> = (0..4).map(|_| talk.envelope()).collect();
+    assert_eq!(kinds(&envelopes), ["turn-start", "text", "service", "turn-end"]);
+    assert_eq!(
+        (&envelopes[3]["ev"]["status"], &envelopes[3]["turn"]),
+        (&json!("completed"), &envelopes[1]["turn"])
+    );
     assert_eq!(talk.ends(), 0);
 }
 
 #[test]
-fn an_error_at_initialize_that_may_pass_is_waited_out() {
+fn a_transient_error_at_initialize_is_retried() {
     let mut talk = Talk::plan(&["--once", "hi", "--", "@puppet"]).with_pipes();
     let mut agent = talk.puppet();
     let first = agent.is_asked("initialize");
@@ -147,7 +150,7 @@ fn an_error_at_initialize_that_may_pass_is_waited_out() {
 }
 
 #[test]
-fn an_agent_that_wants_a_login_is_told_so_and_what_it_asks_meanwhile_is_answered() {
+fn a_required_login_is_reported_and_requests_meanwhile_are_answered() {
     let mut talk = Talk::plan(&["hi", "--", "@puppet"]).with_pipes();
     let mut agent = talk.puppet();
     let initialize = agent.is_asked("initialize");
@@ -171,7 +174,7 @@ fn an_interrupt_cancels_the_turn_and_then_ends() {
     talk.envelope();
     talk.signal(Signal::SIGINT);
     assert_eq!(agent.is_asked("session/cancel")["params"]["sessionId"], "s");
-    // A question that comes too late is taken back.
+    // A permission request that comes too late is cancelled.
     agent.asks_permission(7, "s");
     assert_eq!(agent.gets(7)["result"], json!({ "outcome": { "outcome": "cancelled" } }));
     agent.ends_turn(&prompt, "cancelled");
@@ -181,7 +184,7 @@ fn an_interrupt_cancels_the_turn_and_then_ends() {
 }
 
 #[test]
-fn a_second_interrupt_ends_an_agent_that_does_not_listen_with_all_it_has_started() {
+fn a_second_interrupt_kills_a_stubborn_agent_and_its_children() {
     let mut talk = Talk::plan(&["--json", "hi", "--", "@puppet"]).with_pipes();
     let mut agent = talk.puppet();
     agent.is_prompted();
@@ -198,7 +201,7 @@ fn a_second_interrupt_ends_an_agent_that_does_not_listen_with_all_it_has_started
 }
 
 #[test]
-fn what_has_left_the_group_of_the_agent_is_ended_too() {
+fn processes_that_left_the_group_of_the_agent_are_killed_too() {
     let script = "setsid sleep 600 & exec \"$0\" agent echo";
     let bus = env!("CARGO_BIN_EXE_stdio-bus");
     let mut talk = Talk::plan(&["--once", "hi", "--", "sh", "-c", script, bus]).with_pipes();
@@ -206,7 +209,7 @@ fn what_has_left_the_group_of_the_agent_is_ended_too() {
 }
 
 #[test]
-fn nothing_survives_the_runner_even_if_it_is_killed() {
+fn nothing_survives_run_even_if_it_is_killed() {
     let talk = Talk::plan(&["hi", "--", "@puppet"]).with_pipes();
     let mut agent = talk.puppet();
     agent.is_prompted();
@@ -217,7 +220,7 @@ fn nothing_survives_the_runner_even_if_it_is_killed() {
 }
 
 #[test]
-fn the_agent_has_the_users_environment_and_a_group_of_its_own() {
+fn the_agent_has_the_environment_of_the_user_and_its_own_group() {
     let talk = Talk::plan(&["hi", "--", "@puppet", "with space"]).env("MY_KEY", "value").with_pipes();
     let agent = talk.puppet();
     assert_eq!(agent.about["env"]["MY_KEY"], "value");
@@ -227,7 +230,7 @@ fn the_agent_has_the_users_environment_and_a_group_of_its_own() {
 }
 
 #[test]
-fn hands_reach_into_the_folder_and_no_further() {
+fn client_tools_reach_only_into_the_folder() {
     let mut talk = Talk::plan(&["--hands", "--allow", "--once", "hi", "--", "@puppet"]).with_pipes();
     let mut agent = talk.puppet();
     let prompt = agent.is_prompted();
@@ -269,14 +272,14 @@ fn hands_reach_into_the_folder_and_no_further() {
     assert_eq!(ask(11, "terminal/kill", json!({ "terminalId": terminal }))["result"], json!({}));
     let exit = ask(12, "terminal/wait_for_exit", json!({ "terminalId": terminal }));
     assert_eq!(exit["result"]["signal"], "SIGKILL");
-    // One that is still running when all ends is not left behind.
+    // A command that still runs at the end is not left behind.
     ask(13, "terminal/create", json!({ "command": "sleep", "args": ["600"] }));
     agent.ends_turn(&prompt, "end_turn");
     assert_eq!(talk.ends(), 0);
 }
 
 #[test]
-fn hands_do_nothing_that_nobody_allows() {
+fn client_tools_do_nothing_without_permission() {
     let mut talk = Talk::plan(&["--hands", "--once", "hi", "--", "@puppet"]).with_pipes();
     let mut agent = talk.puppet();
     let prompt = agent.is_prompted();
@@ -291,18 +294,18 @@ fn hands_do_nothing_that_nobody_allows() {
 }
 
 #[test]
-fn through_a_bus_it_is_a_client_that_says_goodbye() {
+fn through_a_bus_it_is_a_client_that_sends_a_bye() {
     let bus = Bus::start(one_pool(1));
     let mut talk = Talk::plan(&["--json", "--tcp", bus.tcp(), "--pool", "p", "hi"]).with_pipes();
     let mut agent = bus.puppet();
     let prompt = agent.is_prompted();
     agent.speaks("through the bus");
     agent.ends_turn(&prompt, "end_turn");
-    let told: Vec<_> = (0..3).map(|_| talk.envelope()).collect();
-    assert_eq!(told[1]["ev"]["text"], "through the bus");
+    let envelopes: Vec<_> = (0..3).map(|_| talk.envelope()).collect();
+    assert_eq!(envelopes[1]["ev"]["text"], "through the bus");
     talk.hangs_up();
     assert_eq!(talk.ends(), 0);
-    // Its session is not kept for a return.
+    // The bus does not keep the session.
     agent.is_asked("session/cancel");
     let none = run(bus.folder(), &["run", "--tcp", bus.tcp(), "--pool", "q", "hi"], "");
     assert_eq!(none.status.code(), Some(1));

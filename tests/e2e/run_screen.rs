@@ -1,4 +1,4 @@
-//! `stdio-bus run` at a terminal: what the screen shows, what is typed, Ctrl-C, and how it is left.
+//! `stdio-bus run` at a terminal: the screen, typed answers, Ctrl-C, and the end.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ const CTRL_C: &str = "\x03";
 const CTRL_D: &str = "\x04";
 
 #[test]
-fn a_conversation_is_shown_as_it_goes() {
+fn a_conversation_is_shown_as_it_happens() {
     let mut talk = Talk::plan(&["hi", "--", "@puppet"]).at_terminal();
     let mut agent = talk.puppet();
     let prompt = agent.is_prompted();
@@ -81,7 +81,7 @@ fn a_permission_is_asked_with_the_options_of_the_agent() {
 }
 
 #[test]
-fn hands_ask_before_they_do_and_may_be_trusted_for_good() {
+fn client_tools_ask_first_and_may_be_allowed_for_good() {
     let mut talk = Talk::plan(&["--hands", "hi", "--", "@puppet"]).at_terminal();
     let mut agent = talk.puppet();
     let prompt = agent.is_prompted();
@@ -130,7 +130,7 @@ fn ctrl_c_cancels_the_turn_and_once_more_ends() {
 }
 
 #[test]
-fn ctrl_c_where_nothing_happens_ends() {
+fn ctrl_c_between_turns_ends() {
     let mut talk = Talk::plan(&["echo"]).at_terminal();
     talk.shows("> ");
     talk.types(CTRL_C);
@@ -138,7 +138,7 @@ fn ctrl_c_where_nothing_happens_ends() {
 }
 
 #[test]
-fn without_colour_the_screen_moves_all_the_same() {
+fn the_screen_works_without_colour() {
     let mut talk = Talk::plan(&["echo"]).env("NO_COLOR", "1").at_terminal();
     talk.shows("> ");
     talk.types("/think deeply\n");

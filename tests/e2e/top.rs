@@ -1,4 +1,4 @@
-//! `stdio-bus top` at a terminal: what it shows, keys, sizes, a bus that goes and comes back, and how it is left.
+//! `stdio-bus top` at a terminal: the screen, keys, sizes, a bus that is lost and comes back, and the end.
 
 use std::path::Path;
 
@@ -14,8 +14,8 @@ const DOWN: &str = "\x1b[B";
 const ENTER: &str = "\r";
 const ESCAPE: &str = "\x1b";
 
-/// One that is found by its file, whichever port is free.
-fn on_a_socket() -> Value {
+/// A bus that a client finds by its bus.json.
+fn two_workers_on_a_socket() -> Value {
     in_folder("@dir")
 }
 
@@ -25,12 +25,12 @@ fn in_folder(folder: &str) -> Value {
     config
 }
 
-/// Leaves by this, and the terminal must be as it was before.
-fn leaves_clean(mut talk: Talk, leave: impl FnOnce(&mut Talk), code: i32) {
+/// Quits in this way and checks that the terminal is restored.
+fn quits_cleanly(mut talk: Talk, quit: impl FnOnce(&mut Talk), code: i32) {
     let tty = talk.tty();
     talk.looks("a page of its own", |screen| screen.alternate_screen() && screen.hide_cursor());
     let raw = tcgetattr(&tty).expect("a terminal");
-    leave(&mut talk);
+    quit(&mut talk);
     assert_eq!(talk.ends(), code);
     talk.looks("the terminal as it was", |screen| !screen.alternate_screen() && !screen.hide_cursor());
     let after = tcgetattr(&tty).expect("a terminal");
@@ -42,8 +42,8 @@ fn leaves_clean(mut talk: Talk, leave: impl FnOnce(&mut Talk), code: i32) {
 }
 
 #[test]
-fn it_shows_the_bus_in_any_size_and_what_is_selected_in_detail() {
-    let bus = Bus::start(on_a_socket());
+fn it_fits_any_size_and_shows_the_selected_row_in_detail() {
+    let bus = Bus::start(two_workers_on_a_socket());
     let puppets = bus.puppets::<2>();
     let mut talk = Talk::plan_top(&bus).at_terminal();
     talk.shows("stdio-bus 0.");
@@ -64,11 +64,11 @@ fn it_shows_the_bus_in_any_size_and_what_is_selected_in_detail() {
     talk.shows("pools and workers");
     talk.resizes(12, 50);
     talk.shows_so("a small screen", |screen| screen.contains("2 of 2") && !screen.contains("traffic"));
-    leaves_clean(talk, |talk| talk.types("q"), 0);
+    quits_cleanly(talk, |talk| talk.types("q"), 0);
 }
 
 #[test]
-fn sessions_latencies_and_refusals_are_seen() {
+fn sessions_latencies_and_refusals_are_shown() {
     let echo = json!({ "id": "echo", "command": "stdio-bus", "args": ["agent", "echo"] });
     let bus = Bus::start(json!({ "pools": [echo], "listen": ["unix://@dir/bus.sock"] }));
     let mut client = bus.client();
@@ -95,7 +95,7 @@ fn sessions_latencies_and_refusals_are_seen() {
     talk.types("\t");
     talk.types(ENTER);
     talk.shows_so("the session", |screen| screen.contains("session s") && screen.contains("an editor"));
-    leaves_clean(talk, |talk| talk.types("q"), 0);
+    quits_cleanly(talk, |talk| talk.types("q"), 0);
 }
 
 #[test]
@@ -111,21 +111,21 @@ fn a_bus_that_is_killed_is_waited_for() {
     talk.shows("2 of 2");
     let next = Bus::start(config);
     talk.shows_so("the next bus", |screen| screen.contains("2 of 2") && !screen.contains("bus gone"));
-    leaves_clean(talk, |talk| talk.types(CTRL_C), 0);
+    quits_cleanly(talk, |talk| talk.types(CTRL_C), 0);
     drop(next);
 }
 
 #[test]
-fn sigterm_leaves_the_terminal_clean_too() {
-    let bus = Bus::start(on_a_socket());
+fn sigterm_restores_the_terminal_too() {
+    let bus = Bus::start(two_workers_on_a_socket());
     let mut talk = Talk::plan_top(&bus).at_terminal();
     talk.shows("2 of 2");
-    leaves_clean(talk, |talk| talk.signal(Signal::SIGTERM), 128 + 15);
+    quits_cleanly(talk, |talk| talk.signal(Signal::SIGTERM), 128 + 15);
 }
 
 #[test]
-fn no_color_is_heard() {
-    let bus = Bus::start(on_a_socket());
+fn no_color_turns_colours_off() {
+    let bus = Bus::start(two_workers_on_a_socket());
     for (value, coloured) in [("", true), ("1", false)] {
         let mut talk = Talk::plan_top(&bus).env("NO_COLOR", value).at_terminal();
         talk.shows("2 of 2");
@@ -141,11 +141,11 @@ fn no_color_is_heard() {
 }
 
 #[test]
-fn without_a_terminal_or_a_bus_it_says_what_to_do() {
+fn without_a_terminal_or_a_bus_it_explains_what_to_do() {
     let out = run(Path::new("/"), &["top"], "");
     assert_eq!(out.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&out.stderr).contains("`stdio-bus status --json`"));
-    let bus = Bus::start(on_a_socket());
+    let bus = Bus::start(two_workers_on_a_socket());
     let mut talk = Talk::plan_top(&bus).env("TERM", "dumb").at_terminal();
     assert_eq!(talk.ends(), 2);
     let mut talk = Talk::plan(&["--unix", "@dir/none"]).command_is("top").at_terminal();

@@ -3,11 +3,11 @@
 use memchr::memchr;
 
 /// A buffer larger than this is given back once it is empty.
-const KEPT_BYTES: usize = 1 << 20;
+const KEPT_CAPACITY: usize = 1 << 20;
 
 /// What was read and not taken.
 #[derive(Default)]
-pub(super) struct Inbox {
+pub(super) struct LineBuffer {
     bytes: Vec<u8>,
     /// Start of the first line that was not taken. `start <= searched <= bytes.len()`.
     start: usize,
@@ -15,8 +15,8 @@ pub(super) struct Inbox {
     searched: usize,
 }
 
-impl Inbox {
-    pub(super) fn fill(&mut self, chunk: &[u8]) {
+impl LineBuffer {
+    pub(super) fn push(&mut self, chunk: &[u8]) {
         if self.start > 0 {
             self.bytes.drain(..self.start);
             self.searched -= self.start;
@@ -27,10 +27,10 @@ impl Inbox {
 
     /// The next line with its newline, if it is whole.
     pub(super) fn take_line(&mut self) -> Option<&[u8]> {
-        let end = self.find_end()?;
-        let start = std::mem::replace(&mut self.start, end);
-        self.searched = end;
-        Some(&self.bytes[start..end])
+        let end_of_input = self.find_end()?;
+        let start = std::mem::replace(&mut self.start, end_of_input);
+        self.searched = end_of_input;
+        Some(&self.bytes[start..end_of_input])
     }
 
     pub(super) fn has_line(&mut self) -> bool {
@@ -38,7 +38,7 @@ impl Inbox {
     }
 
     /// The sender has stopped: what has no newline is a line all the same.
-    pub(super) fn end(&mut self) {
+    pub(super) fn end_of_input(&mut self) {
         if self.len() > 0 && self.bytes.last() != Some(&b'\n') {
             self.bytes.push(b'\n');
         }
@@ -56,8 +56,8 @@ impl Inbox {
             }
             None => {
                 self.searched = self.bytes.len();
-                if self.len() == 0 && self.bytes.capacity() > KEPT_BYTES {
-                    *self = Inbox::default();
+                if self.len() == 0 && self.bytes.capacity() > KEPT_CAPACITY {
+                    *self = LineBuffer::default();
                 }
                 None
             }
@@ -67,25 +67,25 @@ impl Inbox {
 
 /// Whole lines on their way out.
 #[derive(Default)]
-pub(super) struct Outbox {
+pub(super) struct SendBuffer {
     bytes: Vec<u8>,
     /// So many of them are written.
     sent: usize,
 }
 
-impl Outbox {
+impl SendBuffer {
     /// A line has its newline.
     pub(super) fn push(&mut self, line: &[u8]) {
         self.bytes.extend_from_slice(line);
     }
 
-    pub(super) fn waiting(&self) -> &[u8] {
+    pub(super) fn unsent(&self) -> &[u8] {
         &self.bytes[self.sent..]
     }
 
     pub(super) fn sent(&mut self, count: usize) {
         self.sent += count;
-        if self.waiting().is_empty() {
+        if self.unsent().is_empty() {
             self.clear();
         }
     }
@@ -93,7 +93,7 @@ impl Outbox {
     pub(super) fn clear(&mut self) {
         self.sent = 0;
         self.bytes.clear();
-        self.bytes.shrink_to(KEPT_BYTES);
+        self.bytes.shrink_to(KEPT_CAPACITY);
     }
 }
 
@@ -102,35 +102,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_come_whole_in_every_chunking() {
+    fn lines_are_whole_whatever_the_chunks() {
         let text = b"one\n\ntwo\r\nthree";
         for size in 1..=text.len() {
-            let mut inbox = Inbox::default();
+            let mut buffer = LineBuffer::default();
             let mut lines = Vec::new();
             for chunk in text.chunks(size) {
-                inbox.fill(chunk);
-                while let Some(line) = inbox.take_line() {
+                buffer.push(chunk);
+                while let Some(line) = buffer.take_line() {
                     lines.push(line.to_owned());
                 }
             }
             assert_eq!(lines, [&b"one\n"[..], b"\n", b"two\r\n"], "chunks of {size}");
-            assert!(!inbox.has_line() && inbox.len() == 5);
-            inbox.end();
-            assert!(inbox.has_line());
-            assert_eq!(inbox.take_line(), Some(&b"three\n"[..]));
-            inbox.end();
-            assert_eq!(inbox.take_line(), None);
+            assert!(!buffer.has_line() && buffer.len() == 5);
+            buffer.end_of_input();
+            assert!(buffer.has_line());
+            assert_eq!(buffer.take_line(), Some(&b"three\n"[..]));
+            buffer.end_of_input();
+            assert_eq!(buffer.take_line(), None);
         }
     }
 
     #[test]
-    fn what_is_sent_no_longer_waits() {
-        let mut outbox = Outbox::default();
-        outbox.push(b"ab\n");
-        outbox.sent(1);
-        outbox.push(b"c\n");
-        assert_eq!(outbox.waiting(), b"b\nc\n");
-        outbox.sent(4);
-        assert!(outbox.waiting().is_empty());
+    fn sent_bytes_are_removed() {
+        let mut buffer = SendBuffer::default();
+        buffer.push(b"ab\n");
+        buffer.sent(1);
+        buffer.push(b"c\n");
+        assert_eq!(buffer.unsent(), b"b\nc\n");
+        buffer.sent(4);
+        assert!(buffer.unsent().is_empty());
     }
 }

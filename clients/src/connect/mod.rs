@@ -1,16 +1,14 @@
-//! `connect`: the front door for IDEs, which only know how to start a command.
+//! `connect`: an ACP agent on stdin and stdout for IDEs that can only start a command; the bus is behind it.
 //!
-//! Its stdin and stdout speak ACP, the bus is behind it. Lines pass byte for byte. When the connection breaks it
-//! is made again and the IDE's sessions are taken up, so that the IDE notices nothing but that requests in
-//! flight failed.
+//! Lines pass byte for byte. When the connection breaks, `connect` dials again and reopens the IDE's
+//! sessions, so the IDE only notices that its pending requests failed.
 
+mod dial;
+mod event_loop;
 mod lines;
-mod reach;
-mod run;
+mod relay;
 mod session;
-mod signal;
 mod start;
-mod talk;
 #[cfg(test)]
 mod tests;
 
@@ -19,40 +17,31 @@ use std::fs::File;
 use kernel::config::Address;
 use serde_json::json;
 
-use crate::{Fault, Way};
+use crate::signals::Ended;
+use crate::{Fault, Signals, Target};
 
-pub use signal::Bell;
-pub use start::Start;
+pub use start::StartPlan;
 
 pub struct Options {
-    pub way: Way,
+    pub target: Target,
     pub pool: Option<String>,
-    /// How to start a bus where none answers. None: that is a fault.
-    pub start: Option<Start>,
+    /// How to start a bus if none answers. `None`: a missing bus is a fault.
+    pub start: Option<StartPlan>,
 }
 
-/// How it ended where nothing failed.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// The IDE closed its side, and has heard all its answers.
-    Done,
-    /// By this signal.
-    Signalled(i32),
-}
-
-/// Carries lines between the IDE and the bus until one of them has had enough.
-pub fn run(options: &Options, input: File, output: File, bell: &Bell) -> Result<Ended, Fault> {
-    run::Loop::new(options, input, output, bell).run()
+/// Relays lines between the IDE and the bus until one of them ends.
+pub fn run(options: &Options, input: File, output: File, signals: &Signals) -> Result<Ended, Fault> {
+    event_loop::EventLoop::new(options, input, output, signals).run()
 }
 
 impl Options {
-    /// The params of `_bus/hello` to the bus at this address.
+    /// The params of the `_bus/hello` for the bus at this address.
     fn hello(&self, at: &Address) -> Result<String, Fault> {
         let mut hello = json!({ "client": "stdio-bus connect" });
         if let Some(pool) = &self.pool {
             hello["pool"] = pool.as_str().into();
         }
-        let token = self.way.token.as_ref().map(|file| file.token_for(at)).transpose()?.flatten();
+        let token = self.target.token.as_ref().map(|file| file.token_for(at)).transpose()?.flatten();
         if let Some(token) = token {
             hello["token"] = token.into();
         }

@@ -1,7 +1,7 @@
-//! Starts a bus in the background, where none answers.
+//! Starts a bus in the background if none answers.
 //!
-//! Whoever holds the lock may start one, and only after it has looked again: so many at once start one. What is
-//! started outlives this program, and says what it has to say into a log.
+//! Only the holder of a file lock may start one, and only after dialing again, so many clients at once start
+//! a single bus. That bus outlives this process and writes to a log file.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -15,67 +15,65 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::Fault;
 
-/// A log that has grown beyond this makes way for a new one.
-const LOG_BYTES: u64 = 10 << 20;
-/// How far back the last words of a bus are looked for.
-const LAST_WORDS_BYTES: u64 = 4 << 10;
+/// A longer log is renamed before the next start.
+const MAX_LOG_BYTES: u64 = 10 << 20;
+/// How much of the log's end is searched for its last line.
+const LOG_TAIL_BYTES: u64 = 4 << 10;
 
-pub struct Start {
-    /// What puts itself into a session of its own and becomes a bus.
+pub struct StartPlan {
+    /// The program that detaches itself and becomes the bus.
     pub program: PathBuf,
     pub args: Vec<OsString>,
-    /// The folder that the bus works in.
+    /// The working folder of the bus.
     pub folder: PathBuf,
-    /// Where its log and the lock are. Made if it is not there.
+    /// The folder of the log and of the lock. Created if it is missing.
     pub state: PathBuf,
 }
 
 pub(super) struct Starter<'a> {
-    plan: &'a Start,
+    plan: &'a StartPlan,
     lock: Option<Flock<File>>,
-    /// Started, and not reached yet.
+    /// Started, but not yet connected to.
     starting: Option<Child>,
-    /// Reached. Held so that it can be collected when it has ended.
+    /// Connected to. Kept so that its exit can be collected.
     running: Option<Child>,
-    /// Why what was started has ended.
+    /// Why the started process has exited.
     failed: Option<Fault>,
 }
 
-/// What to do next.
+/// When to dial again.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    /// Try to reach it at once.
-    LookAgain,
-    /// Try later.
-    Wait,
+pub(super) enum NextTry {
+    Now,
+    Later,
 }
 
 impl<'a> Starter<'a> {
-    pub(super) fn new(plan: &'a Start) -> Starter<'a> {
+    pub(super) fn new(plan: &'a StartPlan) -> Starter<'a> {
         Starter { plan, lock: None, starting: None, running: None, failed: None }
     }
 
-    /// No bus answers; this is why.
-    pub(super) fn nudge(&mut self, why: &Fault) -> Result<Turn, Fault> {
+    /// No bus answers, for the reason `why`: takes the lock, starts a bus, or watches the one it has started.
+    pub(super) fn on_no_answer(&mut self, why: &Fault) -> Result<NextTry, Fault> {
         if let Some(fault) = self.failed.take() {
             return Err(fault);
         }
         if let Some(child) = &mut self.starting {
             return match child.try_wait() {
-                Ok(None) => Ok(Turn::Wait),
+                Ok(None) => Ok(NextTry::Later),
                 Ok(Some(status)) => {
-                    self.failed = Some(self.ended_early(&status.to_string(), why));
+                    self.failed = Some(self.early_exit_fault(&status.to_string(), why));
                     self.starting = None;
                     self.lock = None;
-                    // Perhaps it ended because another was quicker.
-                    Ok(Turn::LookAgain)
+                    // It may have exited because another client's bus was quicker.
+                    Ok(NextTry::Now)
                 }
-                Err(error) => Err(cannot("watch what was started", &error)),
+                Err(error) => Err(start_fault("watch what was started", &error)),
             };
         }
         if self.lock.is_none() {
             self.lock = self.try_lock()?;
-            return Ok(if self.lock.is_some() { Turn::LookAgain } else { Turn::Wait });
+            return Ok(if self.lock.is_some() { NextTry::Now } else { NextTry::Later });
         }
         if let Some(mut old) = self.running.take()
             && matches!(old.try_wait(), Ok(None))
@@ -83,74 +81,74 @@ impl<'a> Starter<'a> {
             self.running = Some(old);
         }
         self.starting = Some(self.spawn()?);
-        Ok(Turn::Wait)
+        Ok(NextTry::Later)
     }
 
-    /// A bus was reached, whoever started it.
-    pub(super) fn has_arrived(&mut self) {
+    /// Some bus has answered, whoever started it.
+    pub(super) fn on_connected(&mut self) {
         self.running = self.starting.take().or(self.running.take());
         self.lock = None;
         self.failed = None;
     }
 
-    /// None: somebody else is about to start one.
+    /// Returns `None` if another client holds the lock.
     fn try_lock(&self) -> Result<Option<Flock<File>>, Fault> {
         let folder = &self.plan.state;
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        made.map_err(|error| cannot(&format!("make {}", folder.display()), &error))?;
+        let created = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        created.map_err(|error| start_fault(&format!("make {}", folder.display()), &error))?;
         let path = folder.join("start.lock");
         let open = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
-        let file = open.map_err(|error| cannot(&format!("open {}", path.display()), &error))?;
+        let file = open.map_err(|error| start_fault(&format!("open {}", path.display()), &error))?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => Ok(Some(lock)),
             Err((_, Errno::EWOULDBLOCK | Errno::EINTR)) => Ok(None),
-            Err((_, errno)) => Err(cannot(&format!("lock {}", path.display()), &errno.into())),
+            Err((_, errno)) => Err(start_fault(&format!("lock {}", path.display()), &errno.into())),
         }
     }
 
     fn spawn(&self) -> Result<Child, Fault> {
         let path = self.log_path();
         let log = open_log(&path).and_then(|log| Ok((log.try_clone()?, log)));
-        let (out, err) = log.map_err(|error| cannot(&format!("open {}", path.display()), &error))?;
+        let (out, err) = log.map_err(|error| start_fault(&format!("open {}", path.display()), &error))?;
         let mut command = Command::new(&self.plan.program);
         command.args(&self.plan.args).current_dir(&self.plan.folder);
         command.stdin(Stdio::null()).stdout(out).stderr(err);
-        command.spawn().map_err(|error| cannot(&self.plan.program.display().to_string(), &error))
+        command.spawn().map_err(|error| start_fault(&self.plan.program.display().to_string(), &error))
     }
 
     fn log_path(&self) -> PathBuf {
         self.plan.state.join("bus.log")
     }
 
-    fn ended_early(&self, status: &str, why: &Fault) -> Fault {
+    fn early_exit_fault(&self, status: &str, why: &Fault) -> Fault {
         let path = self.log_path();
-        let said = last_words(&path).unwrap_or_default();
-        let said = if said.is_empty() { String::new() } else { format!(", saying: {said}") };
+        let last_line = last_log_line(&path).unwrap_or_default();
+        let last_line = if last_line.is_empty() { String::new() } else { format!(", saying: {last_line}") };
         Fault::Unreachable(format!(
-            "{why}, and the one that was started ended ({status}){said} ({})",
+            "{why}, and the one that was started ended ({status}){last_line} ({})",
             path.display()
         ))
     }
 }
 
-fn cannot(what: &str, error: &io::Error) -> Fault {
+fn start_fault(what: &str, error: &io::Error) -> Fault {
     Fault::Unreachable(format!("no bus answers, and none can be started: {what}: {error}"))
 }
 
 fn open_log(path: &Path) -> io::Result<File> {
-    if fs::metadata(path).is_ok_and(|log| log.len() > LOG_BYTES) {
+    if fs::metadata(path).is_ok_and(|log| log.len() > MAX_LOG_BYTES) {
         fs::rename(path, path.with_extension("log.old"))?;
     }
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
 /// The last line of the log that is not blank.
-fn last_words(path: &Path) -> io::Result<String> {
+fn last_log_line(path: &Path) -> io::Result<String> {
     let mut log = File::open(path)?;
     let length = log.metadata()?.len();
-    log.seek(SeekFrom::Start(length.saturating_sub(LAST_WORDS_BYTES)))?;
+    log.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL_BYTES)))?;
     let mut tail = Vec::new();
-    log.take(LAST_WORDS_BYTES).read_to_end(&mut tail)?;
+    log.take(LOG_TAIL_BYTES).read_to_end(&mut tail)?;
     let tail = String::from_utf8_lossy(&tail);
     let line = tail.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
     // A control character must not steer the terminal.
@@ -165,29 +163,29 @@ mod tests {
 
     use super::*;
 
-    fn plan(folder: &Path, script: &str) -> Start {
+    fn plan(folder: &Path, script: &str) -> StartPlan {
         let args = vec!["-c".into(), script.into()];
-        Start { program: "/bin/sh".into(), args, folder: folder.into(), state: folder.join("a/state") }
+        StartPlan { program: "/bin/sh".into(), args, folder: folder.into(), state: folder.join("a/state") }
     }
 
-    fn nobody() -> Fault {
+    fn unreachable() -> Fault {
         Fault::Unreachable("no bus answers at X".to_owned())
     }
 
     #[test]
-    fn only_who_holds_the_lock_starts_one_and_only_after_another_look() {
+    fn only_the_lock_holder_starts_a_bus_and_only_after_dialing_again() {
         let folder = tempfile::tempdir().unwrap();
         let plan = plan(folder.path(), "exec sleep 60");
-        let (mut one, mut other) = (Starter::new(&plan), Starter::new(&plan));
-        assert_eq!(one.nudge(&nobody()).unwrap(), Turn::LookAgain);
-        assert_eq!(other.nudge(&nobody()).unwrap(), Turn::Wait);
-        assert_eq!(one.nudge(&nobody()).unwrap(), Turn::Wait);
-        assert_eq!(other.nudge(&nobody()).unwrap(), Turn::Wait);
-        assert!(one.starting.is_some() && other.starting.is_none());
-        one.has_arrived();
-        // It looks again, and finds what the first one started.
-        assert_eq!(other.nudge(&nobody()).unwrap(), Turn::LookAgain);
-        let mut child = one.running.take().unwrap();
+        let (mut first, mut second) = (Starter::new(&plan), Starter::new(&plan));
+        assert_eq!(first.on_no_answer(&unreachable()).unwrap(), NextTry::Now);
+        assert_eq!(second.on_no_answer(&unreachable()).unwrap(), NextTry::Later);
+        assert_eq!(first.on_no_answer(&unreachable()).unwrap(), NextTry::Later);
+        assert_eq!(second.on_no_answer(&unreachable()).unwrap(), NextTry::Later);
+        assert!(first.starting.is_some() && second.starting.is_none());
+        first.on_connected();
+        // The second client dials again, and finds the bus of the first.
+        assert_eq!(second.on_no_answer(&unreachable()).unwrap(), NextTry::Now);
+        let mut child = first.running.take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
         let mode = |name| fs::metadata(plan.state.join(name)).unwrap().permissions().mode() & 0o777;
@@ -195,30 +193,30 @@ mod tests {
     }
 
     #[test]
-    fn one_that_ends_at_once_is_told_with_its_last_words() {
+    fn a_bus_that_exits_at_once_is_reported_with_its_last_log_line() {
         let folder = tempfile::tempdir().unwrap();
         let plan = plan(folder.path(), "echo first >&2; echo the file is bad >&2; exit 78");
         let mut starter = Starter::new(&plan);
         let fault = loop {
-            match starter.nudge(&nobody()) {
+            match starter.on_no_answer(&unreachable()) {
                 Ok(_) => thread::sleep(Duration::from_millis(1)),
                 Err(fault) => break fault,
             }
         };
         let ended = "and the one that was started ended (exit status: 78), saying: the file is bad (";
-        let said = format!("no bus answers at X, {ended}");
-        assert!(fault.to_string().starts_with(&said), "{fault}");
+        let last_line = format!("no bus answers at X, {ended}");
+        assert!(fault.to_string().starts_with(&last_line), "{fault}");
         assert_eq!(fault.exit_code(), 69);
-        // The next one may be better.
-        assert_eq!(starter.nudge(&nobody()).unwrap(), Turn::LookAgain);
+        // The next attempt may succeed.
+        assert_eq!(starter.on_no_answer(&unreachable()).unwrap(), NextTry::Now);
     }
 
     #[test]
-    fn where_nothing_can_be_started_that_is_said() {
+    fn a_start_that_is_impossible_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("a"), "in the way").unwrap();
         let plan = plan(folder.path(), "true");
-        let fault = Starter::new(&plan).nudge(&nobody()).unwrap_err();
+        let fault = Starter::new(&plan).on_no_answer(&unreachable()).unwrap_err();
         assert!(fault.to_string().starts_with("no bus answers, and none can be started: make "), "{fault}");
     }
 }

@@ -1,6 +1,6 @@
-//! Session envelopes: what `run --json` prints, one a line.
+//! Session envelopes: what `run --json` prints, one per line.
 //!
-//! The form is that of Happy's session protocol, so that what reads those reads these.
+//! The format is that of Happy's session protocol, so that its readers can be used.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 #[derive(Debug, Serialize)]
 pub(super) struct Envelope {
     pub(super) id: String,
-    /// Milliseconds since 1970, later in each envelope than in the one before.
+    /// Milliseconds since 1970. Each envelope has a later time than the one before.
     pub(super) time: u64,
     pub(super) role: &'static str,
-    /// None: it was said outside of any turn.
+    /// `None`: outside of any turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) turn: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -28,7 +28,7 @@ pub(super) enum Ev {
         #[serde(skip_serializing_if = "is_false")]
         thinking: bool,
     },
-    /// Said by the runner about the agent.
+    /// A remark of `run` itself.
     Service {
         text: String,
     },
@@ -55,7 +55,7 @@ pub(super) enum Status {
     Cancelled,
 }
 
-/// In tokens.
+/// Counts of tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Usage {
     pub(super) input_tokens: u64,

@@ -1,6 +1,6 @@
-//! Files that an agent reads and writes through the runner: those inside one folder, and no others.
+//! Reads and writes files for an agent, inside one folder only.
 //!
-//! Links are followed before it is decided what is inside, and a last one that appears later is not followed.
+//! Symbolic links are resolved before a path is checked. A link that replaces the file later is not followed.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -11,10 +11,10 @@ use nix::libc::O_NOFOLLOW;
 use serde_json::Value;
 
 /// No agent can use more of a file at once.
-const READ_BYTES_MOST: u64 = 16 << 20;
+const MAX_READ_BYTES: u64 = 16 << 20;
 
 pub(super) struct Folder {
-    /// Without links.
+    /// Without symbolic links.
     root: PathBuf,
 }
 
@@ -23,33 +23,33 @@ impl Folder {
         Ok(Folder { root: path.canonicalize()? })
     }
 
-    /// Where this really is. An error: it is not inside, or its folder is not there.
-    pub(super) fn inside(&self, path: &str) -> Result<PathBuf, String> {
-        let asked = self.root.join(path);
-        let real = asked.canonicalize().or_else(|error| match error.kind() {
+    /// Resolves a path. Fails if it is outside of the folder, or if its parent does not exist.
+    pub(super) fn resolve(&self, path: &str) -> Result<PathBuf, String> {
+        let requested = self.root.join(path);
+        let real = requested.canonicalize().or_else(|error| match error.kind() {
             ErrorKind::NotFound => {
-                let name = asked.file_name().ok_or(ErrorKind::InvalidInput)?;
-                Ok(asked.parent().ok_or(ErrorKind::InvalidInput)?.canonicalize()?.join(name))
+                let name = requested.file_name().ok_or(ErrorKind::InvalidInput)?;
+                Ok(requested.parent().ok_or(ErrorKind::InvalidInput)?.canonicalize()?.join(name))
             }
             _ => Err(error),
         });
         let real = real.map_err(|error: io::Error| format!("{path}: {error}"))?;
-        // A link that leads to nothing yet would be followed when it is written to.
-        let dangles = fs::symlink_metadata(&real).is_ok_and(|found| found.is_symlink());
-        if dangles || !real.starts_with(&self.root) {
+        // Writing to a dangling link would create a file outside of the folder.
+        let is_dangling = fs::symlink_metadata(&real).is_ok_and(|found| found.is_symlink());
+        if is_dangling || !real.starts_with(&self.root) {
             return Err(format!("{path} is not inside {}", self.root.display()));
         }
         Ok(real)
     }
 
-    /// `line` counts from 1, `limit` is a number of lines.
+    /// `line` counts from 1; `limit` is a number of lines.
     pub(super) fn read(path: &Path, line: &Value, limit: &Value) -> io::Result<String> {
         if !fs::metadata(path)?.is_file() {
             return Err(io::Error::new(ErrorKind::InvalidInput, "not a plain file"));
         }
         let file = OpenOptions::new().read(true).custom_flags(O_NOFOLLOW).open(path)?;
         let mut text = String::new();
-        file.take(READ_BYTES_MOST).read_to_string(&mut text)?;
+        file.take(MAX_READ_BYTES).read_to_string(&mut text)?;
         let first = line.as_u64().unwrap_or(1).saturating_sub(1);
         let count = limit.as_u64().unwrap_or(u64::MAX);
         if first == 0 && count == u64::MAX {
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_really_inside_is_inside() {
+    fn only_paths_really_inside_the_folder_resolve() {
         let outer = tempfile::tempdir().unwrap();
         let root = outer.path().join("work");
         fs::create_dir_all(root.join("sub")).unwrap();
@@ -87,17 +87,17 @@ mod tests {
         symlink(outer.path(), root.join("up")).unwrap();
         let folder = Folder::new(&root).unwrap();
         for path in ["a.txt", "sub/../a.txt", "sub/new.txt", root.join("a.txt").to_str().unwrap()] {
-            assert!(folder.inside(path).is_ok(), "{path}");
+            assert!(folder.resolve(path).is_ok(), "{path}");
         }
         for path in
             ["../secret", "link", "dangling", "up/secret", "up/new", "/etc/passwd", "no/such/folder", ".."]
         {
-            assert!(folder.inside(path).is_err(), "{path}");
+            assert!(folder.resolve(path).is_err(), "{path}");
         }
     }
 
     #[test]
-    fn a_part_of_a_file_is_told_by_lines() {
+    fn part_of_a_file_is_read_by_lines() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f");
         Folder::write(&path, "one\ntwo\nthree\n").unwrap();

@@ -1,37 +1,35 @@
-//! From what an agent says to session envelopes.
+//! Maps what an agent sends to session envelopes.
 //!
-//! A value: updates and the time go in, envelopes come out, in order. A turn begins when its prompt is sent and ends
-//! with the prompt's answer; every call that was begun in it is ended before it. Text is kept back until something
-//! else comes, so that a reader gets paragraphs instead of tokens. Knows nothing of processes, terminals or the clock.
+//! Updates and the time go in, envelopes come out in order; there is no I/O. A turn starts when its prompt is
+//! sent and ends with the prompt's answer; every tool call of the turn ends before it. Text is held back
+//! until something else comes, so that readers get paragraphs instead of tokens.
 
 use serde_json::{Map, Value};
 
-use super::call::{State, ToolCall, text_of};
+use super::cuid::Cuids;
 use super::envelope::{Envelope, Ev, Status};
-use super::id::Ids;
-use super::usage::Meter;
+use super::tool_call::{State, ToolCall, text_of};
+use super::usage::UsageMeter;
 
 pub(super) struct Mapper {
-    ids: Ids,
-    /// Text is passed on as it comes, piece by piece.
+    ids: Cuids,
+    /// Text is passed on chunk by chunk.
     stream: bool,
     /// The time of the last envelope.
     last_ms: u64,
     turn: Option<String>,
-    /// Text that waits for its end, and whether it is a thought. Never empty.
+    /// Held-back text, and whether it is a thought. Never empty.
     text: Option<(bool, String)>,
-    /// The calls of this turn.
+    /// The tool calls of this turn.
     calls: Vec<Call>,
-    meter: Meter,
-    /// What is to be given out.
+    meter: UsageMeter,
+    /// The envelopes to return.
     out: Vec<Envelope>,
 }
 
 struct Call {
-    /// The agent's name for it.
-    agents: String,
-    /// Ours.
-    ours: String,
+    agent_id: String,
+    envelope_id: String,
     phase: Phase,
     name: String,
     title: Option<String>,
@@ -40,19 +38,19 @@ struct Call {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Announced, but what it is about is still to be said.
+    /// Announced, but its input is not yet known.
     Held,
     Open,
     Ended,
 }
 
 impl Mapper {
-    pub(super) fn new(ids: Ids, stream: bool) -> Mapper {
+    pub(super) fn new(ids: Cuids, stream: bool) -> Mapper {
         let (turn, text, calls, out) = (None, None, Vec::new(), Vec::new());
-        Mapper { ids, stream, last_ms: 0, turn, text, calls, meter: Meter::default(), out }
+        Mapper { ids, stream, last_ms: 0, turn, text, calls, meter: UsageMeter::default(), out }
     }
 
-    /// A prompt is sent. Within a turn this begins no other.
+    /// A prompt is sent. Has no effect within a turn.
     pub(super) fn start_turn(&mut self, now_ms: u64) -> Vec<Envelope> {
         if self.turn.is_none() {
             self.flush(now_ms);
@@ -63,57 +61,57 @@ impl Mapper {
         self.take()
     }
 
-    /// The `update` of a session/update. What has no envelope is passed over.
+    /// Takes the `update` of a session/update. Kinds without an envelope are skipped.
     pub(super) fn update(&mut self, update: &Value, now_ms: u64) -> Vec<Envelope> {
         match update["sessionUpdate"].as_str() {
-            Some("agent_message_chunk") => self.say(false, text_of(&update["content"]), now_ms),
-            Some("agent_thought_chunk") => self.say(true, text_of(&update["content"]), now_ms),
-            Some("tool_call" | "tool_call_update") => self.call(&ToolCall(update), now_ms),
+            Some("agent_message_chunk") => self.text_chunk(false, text_of(&update["content"]), now_ms),
+            Some("agent_thought_chunk") => self.text_chunk(true, text_of(&update["content"]), now_ms),
+            Some("tool_call" | "tool_call_update") => self.tool_call(&ToolCall(update), now_ms),
             Some("usage_update") => self.meter.note(update),
             _ => {}
         }
         self.take()
     }
 
-    /// The agent asks for a permission. Some speak of the call there for the first time.
+    /// Takes the tool call of a permission request. Some agents mention the call there first.
     pub(super) fn permission(&mut self, tool_call: &Value, now_ms: u64) -> Vec<Envelope> {
         if let Some(id) = ToolCall(tool_call).id() {
-            let at = self.learn(&ToolCall(tool_call), id);
+            let at = self.record(&ToolCall(tool_call), id);
             self.start_call(at, now_ms);
         }
         self.take()
     }
 
-    /// The runner itself has something to say.
+    /// Takes a remark of `run` itself.
     pub(super) fn service(&mut self, text: &str, now_ms: u64) -> Vec<Envelope> {
-        self.release(now_ms);
+        self.start_held_calls(now_ms);
         self.flush(now_ms);
         self.push(Ev::Service { text: text.to_owned() }, now_ms);
         self.take()
     }
 
-    /// The prompt is answered, or never will be. `usage` is that of the answer. Without a turn only what waits is
-    /// given out.
+    /// The prompt is answered, or never will be. `usage` is that of the answer. Outside of a turn, this only
+    /// releases what is held back.
     pub(super) fn end_turn(&mut self, status: Status, usage: &Value, now_ms: u64) -> Vec<Envelope> {
-        self.release(now_ms);
+        self.start_held_calls(now_ms);
         self.flush(now_ms);
         if self.turn.is_some() {
             for call in std::mem::take(&mut self.calls).into_iter().filter(|call| call.phase == Phase::Open) {
-                self.push(Ev::ToolCallEnd { call: call.ours }, now_ms);
+                self.push(Ev::ToolCallEnd { call: call.envelope_id }, now_ms);
             }
             self.push(Ev::TurnEnd { status }, now_ms);
-            let usage = self.meter.read(usage);
+            let usage = self.meter.take(usage);
             self.out.last_mut().expect("it was just pushed").usage = usage;
             self.turn = None;
         }
         self.take()
     }
 
-    fn say(&mut self, thinking: bool, text: &str, now_ms: u64) {
+    fn text_chunk(&mut self, thinking: bool, text: &str, now_ms: u64) {
         if text.is_empty() {
             return;
         }
-        self.release(now_ms);
+        self.start_held_calls(now_ms);
         if self.stream {
             return self.push(Ev::Text { text: text.to_owned(), thinking }, now_ms);
         }
@@ -123,34 +121,34 @@ impl Mapper {
         self.text.get_or_insert((thinking, String::new())).1.push_str(text);
     }
 
-    fn call(&mut self, call: &ToolCall<'_>, now_ms: u64) {
-        let Some(id) = call.id() else { return };
-        let at = self.learn(call, id);
-        // Many agents announce a call while its input is still being written, and tell the input a moment later.
-        if !call.is_pending() || !self.calls[at].args.is_empty() {
+    fn tool_call(&mut self, tool_call: &ToolCall<'_>, now_ms: u64) {
+        let Some(id) = tool_call.id() else { return };
+        let at = self.record(tool_call, id);
+        // Many agents announce a call while its input is still being generated, and send the input later.
+        if !tool_call.is_pending() || !self.calls[at].args.is_empty() {
             self.start_call(at, now_ms);
         }
-        let ended = matches!(call.state(), Some(State::Completed | State::Failed));
+        let ended = matches!(tool_call.state(), Some(State::Completed | State::Failed));
         if ended && self.calls[at].phase == Phase::Open {
             self.flush(now_ms);
             self.calls[at].phase = Phase::Ended;
-            self.push(Ev::ToolCallEnd { call: self.calls[at].ours.clone() }, now_ms);
+            self.push(Ev::ToolCallEnd { call: self.calls[at].envelope_id.clone() }, now_ms);
         }
     }
 
-    /// Where it stands among the calls, now that this was said of it.
-    fn learn(&mut self, call: &ToolCall<'_>, id: &str) -> usize {
-        let known = self.calls.iter().position(|known| known.agents == id);
+    /// Adds or updates the call, and returns its index.
+    fn record(&mut self, tool_call: &ToolCall<'_>, id: &str) -> usize {
+        let known = self.calls.iter().position(|known| known.agent_id == id);
         let at = known.unwrap_or(self.calls.len());
         if known.is_none() {
-            let (agents, ours, name) = (id.to_owned(), self.ids.next(), call.name().to_owned());
+            let (agent_id, envelope_id, name) = (id.to_owned(), self.ids.next(), tool_call.name().to_owned());
             let (phase, title, args) = (Phase::Held, None, Map::new());
-            self.calls.push(Call { agents, ours, phase, name, title, args });
+            self.calls.push(Call { agent_id, envelope_id, phase, name, title, args });
         }
-        if let Some(title) = call.title() {
+        if let Some(title) = tool_call.title() {
             self.calls[at].title = Some(title.to_owned());
         }
-        let args = call.args();
+        let args = tool_call.args();
         if !args.is_empty() {
             self.calls[at].args = args;
         }
@@ -164,14 +162,14 @@ impl Mapper {
         self.flush(now_ms);
         let known = &mut self.calls[at];
         known.phase = Phase::Open;
-        let (call, name, args) = (known.ours.clone(), known.name.clone(), known.args.clone());
+        let (call, name, args) = (known.envelope_id.clone(), known.name.clone(), known.args.clone());
         let title = known.title.clone().unwrap_or_else(|| name.clone());
         let description = format!("Running {name}");
         self.push(Ev::ToolCallStart { call, name, title, description, args }, now_ms);
     }
 
-    /// Something else comes: what was held is said as far as it is known.
-    fn release(&mut self, now_ms: u64) {
+    /// Starts the calls that are held back with what is known of them.
+    fn start_held_calls(&mut self, now_ms: u64) {
         for at in 0..self.calls.len() {
             self.start_call(at, now_ms);
         }
@@ -186,7 +184,7 @@ impl Mapper {
     }
 
     fn push(&mut self, ev: Ev, now_ms: u64) {
-        // A clock may stand still or go back; a reader sorts by this.
+        // Readers sort by time, but the clock may stand still or go back.
         self.last_ms = now_ms.max(self.last_ms + 1);
         let (id, turn) = (self.ids.next(), self.turn.clone());
         self.out.push(Envelope { id, time: self.last_ms, role: "agent", turn, usage: None, ev });

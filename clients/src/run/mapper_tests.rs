@@ -1,6 +1,6 @@
-//! The mapper's rules, one test a rule.
+//! The rules of the mapper, one test per rule.
 //!
-//! Ids are never compared with a value: only their form, and which of them are the same.
+//! Ids are never compared with fixed values, only with each other and with their format.
 
 use std::collections::HashSet;
 
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// A mapper and all that it has said, as JSON.
+/// A mapper and all its envelopes as JSON.
 struct Story {
     mapper: Mapper,
-    said: Vec<Value>,
+    envelopes_out: Vec<Value>,
     now_ms: u64,
 }
 
@@ -25,11 +25,11 @@ impl Story {
     }
 
     fn with(stream: bool) -> Story {
-        Story { mapper: Mapper::new(Ids::new([1; 32]), stream), said: Vec::new(), now_ms: 1_000 }
+        Story { mapper: Mapper::new(Cuids::new([1; 32]), stream), envelopes_out: Vec::new(), now_ms: 1_000 }
     }
 
     fn note(&mut self, envelopes: Vec<Envelope>) -> &mut Story {
-        self.said.extend(envelopes.iter().map(|one| serde_json::to_value(one).unwrap()));
+        self.envelopes_out.extend(envelopes.iter().map(|one| serde_json::to_value(one).unwrap()));
         self
     }
 
@@ -38,13 +38,13 @@ impl Story {
         self.note(envelopes)
     }
 
-    fn ends(&mut self, status: Status) -> &mut Story {
+    fn turn_ended(&mut self, status: Status) -> &mut Story {
         let envelopes = self.mapper.end_turn(status, &Value::Null, self.now_ms);
         self.note(envelopes)
     }
 
     fn idle(&mut self) -> &mut Story {
-        self.ends(Status::Completed)
+        self.turn_ended(Status::Completed)
     }
 
     fn update(&mut self, update: Value) -> &mut Story {
@@ -79,13 +79,13 @@ impl Story {
         self.note(envelopes)
     }
 
-    /// The kinds of all that was said.
+    /// The kinds of all envelopes.
     fn kinds(&self) -> Vec<&str> {
-        self.said.iter().map(|one| one["ev"]["t"].as_str().unwrap()).collect()
+        self.envelopes_out.iter().map(|one| one["ev"]["t"].as_str().unwrap()).collect()
     }
 
     fn turns(&self) -> HashSet<&str> {
-        self.said.iter().map(|one| one["turn"].as_str().expect("a turn")).collect()
+        self.envelopes_out.iter().map(|one| one["turn"].as_str().expect("a turn")).collect()
     }
 }
 
@@ -101,9 +101,9 @@ fn running_emits_one_turn_start_with_a_cuid2_turn() {
     let mut story = Story::new();
     story.running();
     assert_eq!(story.kinds(), ["turn-start"]);
-    assert_eq!(story.said[0]["ev"], json!({ "t": "turn-start" }));
-    assert!(is_cuid2(&story.said[0]["turn"]) && is_cuid2(&story.said[0]["id"]));
-    assert_eq!(story.said[0]["role"], "agent");
+    assert_eq!(story.envelopes_out[0]["ev"], json!({ "t": "turn-start" }));
+    assert!(is_cuid2(&story.envelopes_out[0]["turn"]) && is_cuid2(&story.envelopes_out[0]["id"]));
+    assert_eq!(story.envelopes_out[0]["role"], "agent");
 }
 
 #[test]
@@ -111,23 +111,23 @@ fn running_then_idle_completes_the_turn() {
     let mut story = Story::new();
     story.running().idle();
     assert_eq!(story.kinds(), ["turn-start", "turn-end"]);
-    assert_eq!(story.said[1]["ev"]["status"], "completed");
+    assert_eq!(story.envelopes_out[1]["ev"]["status"], "completed");
     assert_eq!(story.turns().len(), 1);
 }
 
 #[test]
 fn running_then_error_fails_the_turn() {
     let mut story = Story::new();
-    story.running().ends(Status::Failed);
-    assert_eq!(story.said[1]["ev"], json!({ "t": "turn-end", "status": "failed" }));
+    story.running().turn_ended(Status::Failed);
+    assert_eq!(story.envelopes_out[1]["ev"], json!({ "t": "turn-end", "status": "failed" }));
     assert_eq!(story.turns().len(), 1);
 }
 
 #[test]
 fn running_then_stopped_cancels_the_turn() {
     let mut story = Story::new();
-    story.running().ends(Status::Cancelled);
-    assert_eq!(story.said[1]["ev"], json!({ "t": "turn-end", "status": "cancelled" }));
+    story.running().turn_ended(Status::Cancelled);
+    assert_eq!(story.envelopes_out[1]["ev"], json!({ "t": "turn-end", "status": "cancelled" }));
     assert_eq!(story.turns().len(), 1);
 }
 
@@ -142,7 +142,7 @@ fn running_twice_starts_one_turn() {
 fn idle_without_prior_running_says_nothing() {
     let mut story = Story::new();
     story.idle();
-    assert!(story.said.is_empty());
+    assert!(story.envelopes_out.is_empty());
 }
 
 #[test]
@@ -157,8 +157,8 @@ fn two_cycles_are_two_turns() {
     let mut story = Story::new();
     story.running().idle().running().idle();
     assert_eq!(story.kinds(), ["turn-start", "turn-end", "turn-start", "turn-end"]);
-    assert_eq!(story.said[0]["turn"], story.said[1]["turn"]);
-    assert_eq!(story.said[2]["turn"], story.said[3]["turn"]);
+    assert_eq!(story.envelopes_out[0]["turn"], story.envelopes_out[1]["turn"]);
+    assert_eq!(story.envelopes_out[2]["turn"], story.envelopes_out[3]["turn"]);
     assert_eq!(story.turns().len(), 2);
 }
 
@@ -168,7 +168,7 @@ fn starting_is_ignored() {
     story.update(json!({ "sessionUpdate": "available_commands_update", "availableCommands": [] }));
     story.update(json!({ "sessionUpdate": "current_mode_update", "currentModeId": "code" }));
     story.update(json!({ "sessionUpdate": "a_thing_to_come" })).update(json!(7)).update(Value::Null);
-    assert!(story.said.is_empty());
+    assert!(story.envelopes_out.is_empty());
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn model_output_during_a_turn_is_text_of_that_turn() {
     let mut story = Story::new();
     story.running().text("Hello").idle();
     assert_eq!(story.kinds(), ["turn-start", "text", "turn-end"]);
-    assert_eq!(story.said[1]["ev"], json!({ "t": "text", "text": "Hello" }));
+    assert_eq!(story.envelopes_out[1]["ev"], json!({ "t": "text", "text": "Hello" }));
     assert_eq!(story.turns().len(), 1);
 }
 
@@ -185,10 +185,10 @@ fn model_output_without_a_turn_is_text_without_turn() {
     let mut story = Story::new();
     story.text("early").idle();
     assert_eq!(story.kinds(), ["text"]);
-    assert!(story.said[0].get("turn").is_none());
+    assert!(story.envelopes_out[0].get("turn").is_none());
     story.text("late").running();
     assert_eq!(story.kinds(), ["text", "text", "turn-start"]);
-    assert!(story.said[1].get("turn").is_none());
+    assert!(story.envelopes_out[1].get("turn").is_none());
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn text_is_kept_until_something_else_comes_and_trimmed_of_newlines() {
         .text("x")
         .idle();
     let texts: Vec<_> =
-        story.said.iter().filter(|one| one["ev"]["t"] == "text").map(|one| &one["ev"]).collect();
+        story.envelopes_out.iter().filter(|one| one["ev"]["t"] == "text").map(|one| &one["ev"]).collect();
     let thinking = json!({ "t": "text", "text": "hmm", "thinking": true });
     assert_eq!(*texts[0], json!({ "t": "text", "text": "Hello\n world" }));
     assert_eq!(*texts[1], json!({ "t": "text", "text": "done" }));
@@ -227,15 +227,15 @@ fn a_stream_passes_each_delta_on_as_it_is() {
     let mut story = Story::streaming();
     story.running().text("\nHel").text("lo\n").thought("hm");
     assert_eq!(story.kinds(), ["turn-start", "text", "text", "text"]);
-    assert_eq!(story.said[1]["ev"]["text"], "\nHel");
-    assert_eq!(story.said[3]["ev"], json!({ "t": "text", "text": "hm", "thinking": true }));
+    assert_eq!(story.envelopes_out[1]["ev"]["text"], "\nHel");
+    assert_eq!(story.envelopes_out[3]["ev"], json!({ "t": "text", "text": "hm", "thinking": true }));
 }
 
 #[test]
 fn a_tool_call_starts_with_a_cuid2_call_and_all_its_fields() {
     let mut story = Story::new();
     story.running().tool_call("native id");
-    let ev = &story.said[1]["ev"];
+    let ev = &story.envelopes_out[1]["ev"];
     assert!(is_cuid2(&ev["call"]));
     let expected = json!({
         "t": "tool-call-start", "call": ev["call"], "name": "execute", "title": "List files",
@@ -249,15 +249,15 @@ fn a_tool_result_ends_the_call_of_the_same_id() {
     let mut story = Story::new();
     story.running().tool_call("a").tool_result("a");
     assert_eq!(story.kinds(), ["turn-start", "tool-call-start", "tool-call-end"]);
-    assert_eq!(story.said[1]["ev"]["call"], story.said[2]["ev"]["call"]);
-    assert_eq!(story.said[2]["ev"].as_object().unwrap().len(), 2);
+    assert_eq!(story.envelopes_out[1]["ev"]["call"], story.envelopes_out[2]["ev"]["call"]);
+    assert_eq!(story.envelopes_out[2]["ev"].as_object().unwrap().len(), 2);
 }
 
 #[test]
 fn many_tool_calls_are_told_apart_and_paired() {
     let mut story = Story::new();
     story.running().tool_call("a").tool_call("b").tool_result("b").tool_result("a");
-    let call = |at: usize| &story.said[at]["ev"]["call"];
+    let call = |at: usize| &story.envelopes_out[at]["ev"]["call"];
     assert_ne!(call(1), call(2));
     assert_eq!((call(3), call(4)), (call(2), call(1)));
 }
@@ -267,8 +267,8 @@ fn a_tool_result_for_an_unknown_call_starts_and_ends_one_with_a_new_cuid2() {
     let mut story = Story::new();
     story.running().tool_result("never seen");
     assert_eq!(story.kinds(), ["turn-start", "tool-call-start", "tool-call-end"]);
-    assert!(is_cuid2(&story.said[2]["ev"]["call"]));
-    assert_eq!(story.said[1]["ev"]["call"], story.said[2]["ev"]["call"]);
+    assert!(is_cuid2(&story.envelopes_out[2]["ev"]["call"]));
+    assert_eq!(story.envelopes_out[1]["ev"]["call"], story.envelopes_out[2]["ev"]["call"]);
 }
 
 #[test]
@@ -292,25 +292,25 @@ fn a_call_first_seen_in_a_permission_request_starts_there() {
     let mut story = Story::new();
     story.running().text("I will").asks_permission("a").tool_call("a").tool_result("a").idle();
     assert_eq!(story.kinds(), ["turn-start", "text", "tool-call-start", "tool-call-end", "turn-end"]);
-    assert_eq!(story.said[2]["ev"]["title"], "rm -rf");
+    assert_eq!(story.envelopes_out[2]["ev"]["title"], "rm -rf");
 }
 
 #[test]
 fn a_call_whose_input_is_still_written_starts_when_it_is_known() {
     let announced = |id: &str| json!({ "sessionUpdate": "tool_call", "toolCallId": id, "status": "pending" });
-    let told = json!({
+    let details = json!({
         "sessionUpdate": "tool_call_update", "toolCallId": "a", "title": "ls", "rawInput": { "command": "ls" },
     });
     let mut story = Story::new();
     story.running().text("I look.").update(announced("a"));
     assert_eq!(story.kinds(), ["turn-start"]);
-    story.update(told);
+    story.update(details);
     assert_eq!(story.kinds(), ["turn-start", "text", "tool-call-start"]);
     assert_eq!(
-        (&story.said[2]["ev"]["title"], &story.said[2]["ev"]["args"]),
+        (&story.envelopes_out[2]["ev"]["title"], &story.envelopes_out[2]["ev"]["args"]),
         (&json!("ls"), &json!({ "command": "ls" }))
     );
-    // Nothing is held back longer than until something else comes.
+    // A call is held back only until something else comes.
     story.tool_result("a").update(announced("b")).text("meanwhile").update(announced("c")).idle();
     let kinds = story.kinds();
     assert_eq!(kinds[3..7], ["tool-call-end", "tool-call-start", "text", "tool-call-start"]);
@@ -320,20 +320,20 @@ fn a_call_whose_input_is_still_written_starts_when_it_is_known() {
 #[test]
 fn open_calls_are_closed_before_the_turn_ends_and_forgotten_after_it() {
     let mut story = Story::new();
-    story.running().tool_call("a").tool_call("b").tool_result("a").ends(Status::Cancelled);
+    story.running().tool_call("a").tool_call("b").tool_result("a").turn_ended(Status::Cancelled);
     let kinds =
         ["turn-start", "tool-call-start", "tool-call-start", "tool-call-end", "tool-call-end", "turn-end"];
     assert_eq!(story.kinds(), kinds);
-    assert_eq!(story.said[2]["ev"]["call"], story.said[4]["ev"]["call"]);
+    assert_eq!(story.envelopes_out[2]["ev"]["call"], story.envelopes_out[4]["ev"]["call"]);
     story.running().tool_call("a");
-    assert_ne!(story.said[1]["ev"]["call"], story.said[7]["ev"]["call"]);
+    assert_ne!(story.envelopes_out[1]["ev"]["call"], story.envelopes_out[7]["ev"]["call"]);
 }
 
 #[test]
 fn thinking_is_text_marked_so_with_the_turn() {
     let mut story = Story::new();
     story.running().thought("Let me see").idle();
-    assert_eq!(story.said[1]["ev"], json!({ "t": "text", "text": "Let me see", "thinking": true }));
+    assert_eq!(story.envelopes_out[1]["ev"], json!({ "t": "text", "text": "Let me see", "thinking": true }));
     assert_eq!(story.turns().len(), 1);
 }
 
@@ -368,9 +368,9 @@ fn a_token_count_is_no_envelope_but_stands_on_the_turn_end() {
     let envelopes = story.mapper.end_turn(Status::Completed, &usage, 0);
     story.note(envelopes);
     let expected = json!({ "input_tokens": 5, "output_tokens": 4, "context_window": 100 });
-    assert_eq!(story.said[1]["usage"], expected);
+    assert_eq!(story.envelopes_out[1]["usage"], expected);
     story.running().idle();
-    assert!(story.said[3].get("usage").is_none(), "each turn has its own");
+    assert!(story.envelopes_out[3].get("usage").is_none(), "each turn has its own");
 }
 
 #[test]
@@ -397,9 +397,9 @@ fn the_runner_speaks_as_a_service_in_its_place() {
     let mut story = Story::new();
     story.running().text("Hel");
     let envelopes = story.mapper.service("the agent ended", story.now_ms);
-    story.note(envelopes).ends(Status::Failed);
+    story.note(envelopes).turn_ended(Status::Failed);
     assert_eq!(story.kinds(), ["turn-start", "text", "service", "turn-end"]);
-    assert_eq!(story.said[2]["ev"], json!({ "t": "service", "text": "the agent ended" }));
+    assert_eq!(story.envelopes_out[2]["ev"], json!({ "t": "service", "text": "the agent ended" }));
 }
 
 #[test]
@@ -410,7 +410,7 @@ fn time_increases_strictly_whatever_the_clock_does() {
     story.tool_call("a");
     story.now_ms = 2_000;
     story.tool_result("a").idle();
-    let times: Vec<_> = story.said.iter().map(|one| one["time"].as_u64().unwrap()).collect();
+    let times: Vec<_> = story.envelopes_out.iter().map(|one| one["time"].as_u64().unwrap()).collect();
     assert_eq!(times, [1_000, 1_001, 2_000, 2_001]);
 }
 
@@ -421,10 +421,10 @@ fn ids_are_consistent_across_a_full_sequence() {
     let kinds = ["turn-start", "text", "tool-call-start", "tool-call-end", "text", "turn-end"];
     assert_eq!(story.kinds(), kinds);
     assert_eq!(story.turns().len(), 1);
-    assert_eq!(story.said[2]["ev"]["call"], story.said[3]["ev"]["call"]);
-    assert!(story.said.iter().all(|one| is_cuid2(&one["id"]) && is_cuid2(&one["turn"])));
+    assert_eq!(story.envelopes_out[2]["ev"]["call"], story.envelopes_out[3]["ev"]["call"]);
+    assert!(story.envelopes_out.iter().all(|one| is_cuid2(&one["id"]) && is_cuid2(&one["turn"])));
     story.running().idle();
     assert_eq!(story.turns().len(), 2, "the turn changes between turns");
-    let ids: HashSet<_> = story.said.iter().map(|one| one["id"].as_str().unwrap()).collect();
-    assert_eq!(ids.len(), story.said.len(), "every id is its own");
+    let ids: HashSet<_> = story.envelopes_out.iter().map(|one| one["id"].as_str().unwrap()).collect();
+    assert_eq!(ids.len(), story.envelopes_out.len(), "every id is its own");
 }

@@ -1,23 +1,23 @@
-//! `run`: a conversation with any ACP agent, from a command or through a bus.
+//! `run`: talks to any ACP agent, from a command or through a bus.
 //!
-//! The agent is started as the user would start it: with the user's environment, no keys handled, nothing known of any
-//! vendor. What it says is shown on a terminal, as plain text, or as session envelopes.
+//! The agent is started as the user would start it: in the user's environment, without handling keys or
+//! knowing any vendor. Its output is rendered on a terminal, as plain text, or as session envelopes.
 
-mod ask;
-mod call;
-mod converse;
+mod agent;
+mod client_tools;
+mod cuid;
+mod driver;
 mod envelope;
+mod events;
 mod files;
-mod hands;
-mod id;
-mod link;
 mod mapper;
-mod peer;
 mod permission;
 mod process;
+mod renderer;
+mod requests;
 mod screen;
-mod show;
 mod terminal;
+mod tool_call;
 mod usage;
 
 use std::fs::File;
@@ -26,78 +26,78 @@ use std::path::PathBuf;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use crate::connect::Bell;
-use crate::{Fault, Way};
+use crate::Signals;
+use crate::{Fault, Target};
 
 pub use permission::Policy;
-pub use process::{AgentCommand, ITSELF};
+pub use process::{AgentCommand, THIS_BINARY};
 
-use converse::Runner;
-use hands::Hands;
-use id::Ids;
-use link::{Input, watch_signals};
+use agent::Agent;
+use client_tools::ClientTools;
+use cuid::Cuids;
+use driver::Driver;
+use events::{UserInput, forward_signals};
 use mapper::Mapper;
-use peer::Peer;
 use process::Guard;
+use renderer::{Json, Plain, Renderer};
 use screen::Screen;
-use show::{Json, Plain, Show};
 
 pub struct Options {
-    pub target: Target,
-    /// An absolute path, to be started as the guard of what is started.
+    pub agent: AgentSource,
+    /// An absolute path. It is also started as the guard of the agent's processes.
     pub this_binary: PathBuf,
-    /// Where the agent works. Absolute.
+    /// The agent's working folder, an absolute path.
     pub cwd: PathBuf,
-    /// What is said first.
+    /// The first prompt.
     pub prompt: Option<String>,
-    /// Nothing more is read from stdin than answers to questions.
+    /// Stdin is only read for answers to permission questions.
     pub once: bool,
     pub policy: Policy,
-    /// The user sits at a terminal: can be asked, and may try again after a turn that was cancelled.
+    /// A user sits at the terminal, who can be asked and may go on after a cancelled turn.
     pub attended: bool,
-    /// Files and commands are offered to the agent.
-    pub hands: bool,
+    /// Offers files and commands to the agent.
+    pub client_tools: bool,
     pub view: View,
-    /// What the agent writes to stderr is passed on.
-    pub mutters: bool,
+    /// Passes the agent's stderr through.
+    pub show_stderr: bool,
     pub init_timeout: Duration,
-    /// The most that a turn may take. None: as long as it takes.
+    /// The longest time for one turn. `None`: no limit.
     pub timeout: Option<Duration>,
 }
 
-pub enum Target {
-    Agent(AgentCommand),
-    /// None: the pool that the bus chooses.
+pub enum AgentSource {
+    Command(AgentCommand),
+    /// Without a name, the bus chooses the pool.
     Pool {
-        way: Way,
+        target: Target,
         pool: Option<String>,
     },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
-    /// Envelopes. `stream`: each piece of text by itself.
+    /// Session envelopes. `stream`: one per chunk of text.
     Json {
         stream: bool,
     },
-    /// A terminal that can move its cursor.
+    /// A terminal with a movable cursor.
     Screen {
         colour: bool,
     },
     Plain,
 }
 
-/// How it ended, where nothing kept it from beginning.
+/// How a conversation ended that could begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     Done,
-    /// A turn failed. The user was told.
+    /// A turn failed, and the reason was shown.
     Failed,
     NoPrompt,
     TimedOut,
-    /// Everything else went well, but a permission was refused without asking anybody.
+    /// A permission was refused without asking the user; all else succeeded.
     Refused,
-    /// By Ctrl-C.
+    /// Ended by Ctrl-C.
     Interrupted,
     Signalled(i32),
 }
@@ -116,34 +116,36 @@ impl Ended {
     }
 }
 
-/// Returns when there are no more prompts, and when nothing that was started is left.
-pub fn run(options: Options, bell: Bell) -> Result<Ended, Fault> {
+/// Returns when there are no more prompts and no started process is left.
+pub fn run(options: Options, signals: Signals) -> Result<Ended, Fault> {
     let failed = |what: &str, error: io::Error| Fault::Failed(format!("{what}: {error}"));
-    let show = show(options.view).map_err(|error| failed("no random numbers", error))?;
+    let renderer = renderer(options.view).map_err(|error| failed("no random numbers", error))?;
     let guard =
         Guard::start(&options.this_binary).map_err(|error| failed("cannot start the guard", error))?;
-    let (events, told) = channel();
-    watch_signals(bell, events.clone());
-    let hands = match options.hands {
-        true => Some(Hands::new(&options.cwd, events.clone(), guard.clone())),
+    let (events, received) = channel();
+    forward_signals(signals, events.clone());
+    let client_tools = match options.client_tools {
+        true => Some(ClientTools::new(&options.cwd, events.clone(), guard.clone())),
         false => None,
     };
-    let hands = hands.transpose().map_err(|error| failed(&options.cwd.display().to_string(), error))?;
-    let input = Input::new(events.clone());
-    let peer = Peer::reach(&options, events, &guard);
-    let ended = peer.and_then(|peer| Runner::new(options, peer, told, input, show, hands).run());
+    let client_tools =
+        client_tools.transpose().map_err(|error| failed(&options.cwd.display().to_string(), error))?;
+    let input = UserInput::new(events.clone());
+    let agent = Agent::connect(&options, events, &guard);
+    let ended =
+        agent.and_then(|agent| Driver::new(options, agent, received, input, renderer, client_tools).run());
     guard.end();
     process::end_orphans();
     ended
 }
 
-fn show(view: View) -> io::Result<Box<dyn Show>> {
+fn renderer(view: View) -> io::Result<Box<dyn Renderer>> {
     let (out, err) = (io::stdout(), io::stderr());
     Ok(match view {
         View::Json { stream } => {
             let mut seed = [0; 32];
             File::open("/dev/urandom")?.read_exact(&mut seed)?;
-            Box::new(Json { mapper: Mapper::new(Ids::new(seed), stream), out, err })
+            Box::new(Json { mapper: Mapper::new(Cuids::new(seed), stream), out, err })
         }
         View::Screen { colour } => Box::new(Screen::new(out, colour, Box::new(size))),
         View::Plain => Box::new(Plain::new(out, err)),

@@ -1,13 +1,13 @@
-//! What to answer when the agent asks for a permission.
+//! Chooses the answer to a permission request of the agent.
 //!
-//! Pure: the options that it offers and what the user said go in, the answer comes out.
+//! Pure: the offered options and the user's input go in, the answer comes out.
 
 use serde_json::{Value, json};
 
 /// Who decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// The user, at the terminal.
+    /// The user at the terminal.
     Ask,
     Allow,
     Deny,
@@ -19,11 +19,11 @@ pub(super) struct Choice {
     pub(super) id: String,
     pub(super) name: String,
     pub(super) allows: bool,
-    /// Not only this time.
+    /// Also holds for later requests.
     pub(super) always: bool,
 }
 
-/// In the order in which the agent offers them.
+/// In the agent's order.
 pub(super) fn choices(params: &Value) -> Vec<Choice> {
     let read = |option: &Value| {
         let id = option["optionId"].as_str()?;
@@ -35,28 +35,28 @@ pub(super) fn choices(params: &Value) -> Vec<Choice> {
     params["options"].as_array().into_iter().flatten().filter_map(read).collect()
 }
 
-/// The mildest option that allows, or refuses.
-pub(super) fn mildest(choices: &[Choice], allows: bool) -> Option<&Choice> {
-    let mut fitting = choices.iter().filter(|choice| choice.allows == allows);
-    let first = fitting.clone().next();
-    fitting.find(|choice| !choice.always).or(first)
+/// The option that allows (or refuses) the least: once rather than always.
+pub(super) fn least_permissive(choices: &[Choice], allows: bool) -> Option<&Choice> {
+    let mut matching = choices.iter().filter(|choice| choice.allows == allows);
+    let first = matching.clone().next();
+    matching.find(|choice| !choice.always).or(first)
 }
 
-/// What the user means: a number, `y` or `n`, or the name of an option. None: none of them.
-pub(super) fn understand<'a>(typed: &str, choices: &'a [Choice]) -> Option<&'a Choice> {
+/// The option that the user has typed: a number, `y`, `n`, or its name.
+pub(super) fn parse_choice<'a>(typed: &str, choices: &'a [Choice]) -> Option<&'a Choice> {
     let typed = typed.trim();
     if let Ok(number) = typed.parse::<usize>() {
         return choices.get(number.checked_sub(1)?);
     }
     match typed.to_lowercase().as_str() {
         "" => None,
-        "y" | "yes" => mildest(choices, true),
-        "n" | "no" => mildest(choices, false),
+        "y" | "yes" => least_permissive(choices, true),
+        "n" | "no" => least_permissive(choices, false),
         name => choices.iter().find(|choice| choice.name.to_lowercase() == name),
     }
 }
 
-/// The `result` of the request. None: the question is taken back.
+/// The `result` for the request. `None` cancels it.
 pub(super) fn outcome(chosen: Option<&Choice>) -> Value {
     match chosen {
         Some(choice) => json!({ "outcome": { "outcome": "selected", "optionId": choice.id } }),
@@ -78,27 +78,27 @@ mod tests {
     }
 
     #[test]
-    fn the_mildest_option_is_taken() {
+    fn the_least_permissive_option_is_taken() {
         let offered = offered();
-        assert_eq!(mildest(&offered, true).unwrap().id, "b");
-        assert_eq!(mildest(&offered, false).unwrap().id, "c");
-        assert_eq!(mildest(&offered[..2], false), None);
+        assert_eq!(least_permissive(&offered, true).unwrap().id, "b");
+        assert_eq!(least_permissive(&offered, false).unwrap().id, "c");
+        assert_eq!(least_permissive(&offered[..2], false), None);
     }
 
     #[test]
-    fn a_number_a_letter_or_a_name_is_understood_and_nothing_else() {
+    fn a_choice_is_a_number_a_letter_or_a_name() {
         let offered = offered();
         let cases = [("1", "a"), (" 2 ", "b"), ("y", "b"), ("YES", "b"), ("n", "c"), ("never", "c")];
         for (typed, id) in cases {
-            assert_eq!(understand(typed, &offered).unwrap().id, id, "{typed}");
+            assert_eq!(parse_choice(typed, &offered).unwrap().id, id, "{typed}");
         }
         for typed in ["", "0", "4", "-1", "maybe"] {
-            assert_eq!(understand(typed, &offered), None, "{typed}");
+            assert_eq!(parse_choice(typed, &offered), None, "{typed}");
         }
     }
 
     #[test]
-    fn a_question_without_an_answer_is_cancelled() {
+    fn no_choice_is_a_cancelled_outcome() {
         assert_eq!(outcome(None), json!({ "outcome": { "outcome": "cancelled" } }));
         let chosen = outcome(offered().first());
         assert_eq!(chosen, json!({ "outcome": { "outcome": "selected", "optionId": "a" } }));

@@ -1,8 +1,8 @@
-//! Processes that the runner starts, and their end: nothing is left behind.
+//! The processes that `run` starts. None of them outlives it.
 //!
-//! Each leads a process group of its own, so that Ctrl-C in the terminal reaches only the runner, which then decides. A
-//! guard knows the groups and kills them if the runner itself is killed. Tools of an agent may leave its group; on
-//! Linux they come back to the runner when the agent is gone, and are ended too.
+//! Each one leads its own process group, so that Ctrl-C in the terminal reaches only `run`, which then
+//! decides. A guard process knows the groups and kills them if `run` itself is killed. Tools of an agent may
+//! leave its group; on Linux `run` inherits them when the agent is gone, and kills them too.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -18,17 +18,17 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-/// How much of what it said last on stderr is remembered.
-const LAST_WORDS_BYTES: usize = 4 << 10;
-/// Between two looks at something that the system does not tell about.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// How much of the end of stderr is kept.
+const STDERR_TAIL_BYTES: usize = 4 << 10;
+/// The interval for polling what the system does not report.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Kills the groups it knows when the runner is gone, however that came.
+/// A guard process that kills the groups it knows when `run` is gone, for whatever reason.
 #[derive(Clone)]
 pub(super) struct Guard(Arc<Mutex<Child>>);
 
 impl Guard {
-    /// `stdio-bus guard` reads `+GROUP` and `-GROUP` and acts at the end of its input.
+    /// `stdio-bus guard` reads `+GROUP` and `-GROUP` lines and kills at the end of its input.
     pub(super) fn start(this_binary: &Path) -> io::Result<Guard> {
         let mut command = Command::new(this_binary);
         command.arg("guard").process_group(0);
@@ -37,22 +37,22 @@ impl Guard {
     }
 
     pub(super) fn watch(&self, group: u32) {
-        self.tell('+', group);
+        self.send('+', group);
     }
 
     pub(super) fn forget(&self, group: u32) {
-        self.tell('-', group);
+        self.send('-', group);
     }
 
-    /// It has nothing left to do.
+    /// Ends the guard once there is nothing left to kill.
     pub(super) fn end(&self) {
         let mut child = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         drop(child.stdin.take());
         let _ = child.wait();
     }
 
-    /// One that is gone is no reason to stop.
-    fn tell(&self, order: char, group: u32) {
+    /// A guard that has died is no reason to stop.
+    fn send(&self, order: char, group: u32) {
         let mut child = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(stdin) = &mut child.stdin {
             let _ = stdin.write_all(format!("{order}{group}\n").as_bytes());
@@ -63,94 +63,96 @@ impl Guard {
 /// How an agent is started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentCommand {
-    /// What the user calls it.
+    /// The name that the user gave.
     pub name: String,
     pub program: String,
     pub args: Vec<String>,
 }
 
 impl AgentCommand {
-    /// One without a name of its own.
+    /// An agent without a name of its own.
     pub fn new(program: String, args: Vec<String>) -> AgentCommand {
         AgentCommand { name: program.clone(), program, args }
     }
 }
 
-/// The program of the agents that come with this binary.
-pub const ITSELF: &str = "stdio-bus";
+/// As a program, this name stands for the running binary.
+pub const THIS_BINARY: &str = "stdio-bus";
 
 pub(super) struct AgentProcess {
     child: Child,
     guard: Guard,
-    last_words: Arc<Mutex<VecDeque<u8>>>,
-    /// Hangs up at the end of its stderr, which what it has started may hold open after it.
-    stderr_end: Receiver<()>,
+    last_stderr_line: Arc<Mutex<VecDeque<u8>>>,
+    /// Disconnects at the end of stderr. Children of the agent may hold stderr open longer than the agent
+    /// runs.
+    stderr_closed: Receiver<()>,
     exited: Option<ExitStatus>,
 }
 
 impl AgentProcess {
-    /// With the environment of the user as it is. Its stderr is kept back unless it `may_mutter`.
+    /// Starts the agent in the unchanged environment of the user. Keeps its stderr back unless `show_stderr`.
     pub(super) fn start(
         agent: &AgentCommand,
         this_binary: &Path,
         cwd: &Path,
-        may_mutter: bool,
+        show_stderr: bool,
         guard: &Guard,
     ) -> io::Result<(AgentProcess, ChildStdin, ChildStdout)> {
         adopt_orphans();
         let program =
-            if agent.program == ITSELF { this_binary.as_os_str() } else { OsStr::new(&agent.program) };
-        let program = from_here(program, cwd)?;
+            if agent.program == THIS_BINARY { this_binary.as_os_str() } else { OsStr::new(&agent.program) };
+        let program = resolve_program(program, cwd)?;
         let mut command = Command::new(program);
         command.args(&agent.args).current_dir(cwd).process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        command.stderr(if may_mutter { Stdio::inherit() } else { Stdio::piped() });
+        command.stderr(if show_stderr { Stdio::inherit() } else { Stdio::piped() });
         let mut child = command.spawn()?;
         guard.watch(child.id());
         let (stdin, stdout) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
-        let last_words = Arc::<Mutex<VecDeque<u8>>>::default();
-        let (at_end, stderr_end) = mpsc::channel();
+        let last_stderr_line = Arc::<Mutex<VecDeque<u8>>>::default();
+        let (closed_tx, stderr_closed) = mpsc::channel();
         if let Some(mut stderr) = child.stderr.take() {
-            let kept = last_words.clone();
+            let tail = last_stderr_line.clone();
             thread::spawn(move || {
-                keep_the_end(&mut stderr, &kept);
-                drop(at_end);
+                keep_tail(&mut stderr, &tail);
+                drop(closed_tx);
             });
         }
         let guard = guard.clone();
-        Ok((AgentProcess { child, guard, last_words, stderr_end, exited: None }, stdin, stdout))
+        Ok((AgentProcess { child, guard, last_stderr_line, stderr_closed, exited: None }, stdin, stdout))
     }
 
-    /// What it said last on stderr before it ended, or within this time, in one line that steers no terminal.
-    pub(super) fn last_words(&self, patience: Duration) -> String {
-        let _ = self.stderr_end.recv_timeout(patience);
-        let kept: Vec<u8> =
-            self.last_words.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
-        let text = String::from_utf8_lossy(&kept);
+    /// The last line on stderr, without control characters. Waits for the end of stderr, but at most this
+    /// long.
+    pub(super) fn last_stderr_line(&self, timeout: Duration) -> String {
+        let _ = self.stderr_closed.recv_timeout(timeout);
+        let tail: Vec<u8> =
+            self.last_stderr_line.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
+        let text = String::from_utf8_lossy(&tail);
         let line = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
         line.chars().filter(|letter| !letter.is_control()).collect()
     }
 
-    /// How it ended, if it does so within this time.
-    pub(super) fn exit_within(&mut self, patience: Duration) -> Option<ExitStatus> {
-        let until = Instant::now() + patience;
+    /// The exit status, if the agent exits within this time.
+    pub(super) fn exit_within(&mut self, timeout: Duration) -> Option<ExitStatus> {
+        let until = Instant::now() + timeout;
         loop {
             self.exited = self.exited.or_else(|| self.child.try_wait().ok().flatten());
             if self.exited.is_some() || Instant::now() >= until {
                 return self.exited;
             }
-            thread::sleep(LOOK_AGAIN);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// Its stdin is closed already: it has so long to leave, then it is told to, then it is made to.
-    pub(super) fn end(mut self, patience: Duration) {
+    /// Call it when stdin is closed. Waits for the exit, then sends SIGTERM, then SIGKILL.
+    pub(super) fn end(mut self, timeout: Duration) {
         let group = Pid::from_raw(self.child.id() as i32);
-        if self.exit_within(patience).is_none() {
+        if self.exit_within(timeout).is_none() {
             let _ = killpg(group, Signal::SIGTERM);
-            // One that is stopped could not hear it.
+            // A stopped process would not handle SIGTERM.
             let _ = killpg(group, Signal::SIGCONT);
-            self.exit_within(patience);
+            self.exit_within(timeout);
         }
         let _ = killpg(group, Signal::SIGKILL);
         let _ = self.child.wait();
@@ -158,8 +160,8 @@ impl AgentProcess {
     }
 }
 
-/// A relative path is meant from where the user stands, not from the folder that the agent works in.
-fn from_here(program: &OsStr, cwd: &Path) -> io::Result<PathBuf> {
+/// A relative path starts at the user's folder, not at the agent's working folder.
+fn resolve_program(program: &OsStr, cwd: &Path) -> io::Result<PathBuf> {
     let path = Path::new(program);
     let bare = path.components().count() == 1 && !program.as_encoded_bytes().contains(&b'/');
     if bare || path.is_absolute() || cwd.as_os_str().is_empty() {
@@ -168,13 +170,13 @@ fn from_here(program: &OsStr, cwd: &Path) -> io::Result<PathBuf> {
     std::path::absolute(path)
 }
 
-fn keep_the_end(stderr: &mut impl Read, kept: &Mutex<VecDeque<u8>>) {
+fn keep_tail(stderr: &mut impl Read, tail: &Mutex<VecDeque<u8>>) {
     let mut chunk = [0; 4 << 10];
     while let Ok(count @ 1..) = stderr.read(&mut chunk) {
-        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.extend(&chunk[..count]);
-        let excess = kept.len().saturating_sub(LAST_WORDS_BYTES);
-        kept.drain(..excess);
+        let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+        tail.extend(&chunk[..count]);
+        let excess = tail.len().saturating_sub(STDERR_TAIL_BYTES);
+        tail.drain(..excess);
     }
 }
 
@@ -186,21 +188,21 @@ fn adopt_orphans() {
 #[cfg(not(target_os = "linux"))]
 fn adopt_orphans() {}
 
-/// Ends whatever was started by what the runner has started and has ended, and collects it.
+/// Kills and collects all orphans that `run` has inherited.
 #[cfg(target_os = "linux")]
 pub(super) fn end_orphans() {
     use nix::sys::signal::kill;
     use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 
-    const MOST: Duration = Duration::from_secs(2);
-    let until = Instant::now() + MOST;
+    const TIMEOUT: Duration = Duration::from_secs(2);
+    let until = Instant::now() + TIMEOUT;
     loop {
         for pid in children_of(nix::unistd::getpid()) {
             let _ = kill(pid, Signal::SIGKILL);
         }
-        // Those of a child that is gone have become ours meanwhile, so look again until there is none.
+        // Killing a child may have passed its own children on to us, so this repeats until none is left.
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::StillAlive) if Instant::now() < until => thread::sleep(LOOK_AGAIN),
+            Ok(WaitStatus::StillAlive) if Instant::now() < until => thread::sleep(POLL_INTERVAL),
             Ok(WaitStatus::StillAlive) | Err(_) => return,
             Ok(_) => {}
         }
@@ -214,7 +216,7 @@ pub(super) fn end_orphans() {}
 fn children_of(parent: Pid) -> Vec<Pid> {
     let is_child = |pid: &i32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The name in brackets may hold anything; the state and the parent follow it.
+        // The name in brackets may contain anything; the state and the parent follow it.
         let mut fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
         fields.nth(1) == Some(&parent.to_string())
     };

@@ -1,4 +1,4 @@
-//! The screen, as a terminal shows it.
+//! The screen as a terminal emulator shows it.
 
 use std::cell::RefCell;
 use std::num::NonZero;
@@ -11,13 +11,13 @@ use super::*;
 const ROWS: NonZero<u16> = NonZero::new(10).unwrap();
 const COLUMNS: NonZero<u16> = NonZero::new(30).unwrap();
 
-/// A terminal that understands what is written to it.
+/// A terminal emulator that interprets what is written to it.
 #[derive(Clone)]
-struct Glass(Rc<RefCell<vt100::Parser>>);
+struct FakeTerminal(Rc<RefCell<vt100::Parser>>);
 
-impl Write for Glass {
+impl Write for FakeTerminal {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // A terminal turns a newline into the beginning of the next row.
+        // A terminal moves to the first column on a newline.
         let text = String::from_utf8_lossy(bytes).replace('\n', "\r\n");
         self.0.borrow_mut().process(text.as_bytes());
         Ok(bytes.len())
@@ -28,11 +28,11 @@ impl Write for Glass {
     }
 }
 
-impl Glass {
-    fn new() -> (Glass, Screen<Glass>) {
-        let glass = Glass(Rc::new(RefCell::new(vt100::Parser::new(ROWS, COLUMNS, 0))));
-        let screen = Screen::new(glass.clone(), true, Box::new(|| (10, 30)));
-        (glass, screen)
+impl FakeTerminal {
+    fn new() -> (FakeTerminal, Screen<FakeTerminal>) {
+        let terminal = FakeTerminal(Rc::new(RefCell::new(vt100::Parser::new(ROWS, COLUMNS, 0))));
+        let screen = Screen::new(terminal.clone(), true, Box::new(|| (10, 30)));
+        (terminal, screen)
     }
 
     fn shows(&self) -> String {
@@ -50,8 +50,8 @@ fn call(id: &str, title: Option<&str>, status: &str) -> Value {
 
 #[test]
 fn text_streams_and_thoughts_are_dimmed_on_lines_of_their_own() {
-    let (glass, mut screen) = Glass::new();
-    screen.begins().unwrap();
+    let (terminal, mut screen) = FakeTerminal::new();
+    screen.turn_started().unwrap();
     for update in [
         chunk("agent_thought_chunk", "Let me "),
         chunk("agent_thought_chunk", "see"),
@@ -60,71 +60,71 @@ fn text_streams_and_thoughts_are_dimmed_on_lines_of_their_own() {
     ] {
         screen.update(&update).unwrap();
     }
-    assert_eq!(glass.shows(), "Let me see\nHello");
-    let parser = glass.0.borrow();
+    assert_eq!(terminal.shows(), "Let me see\nHello");
+    let parser = terminal.0.borrow();
     assert!(parser.screen().cell(0, 0).unwrap().dim() && !parser.screen().cell(1, 0).unwrap().dim());
 }
 
 #[test]
-fn a_tool_call_is_one_line_that_changes_in_its_place() {
-    let (glass, mut screen) = Glass::new();
+fn a_tool_call_is_one_line_that_changes_in_place() {
+    let (terminal, mut screen) = FakeTerminal::new();
     screen.update(&chunk("agent_message_chunk", "I look.")).unwrap();
     screen.update(&call("a", Some("ls"), "pending")).unwrap();
     screen.update(&call("b", Some("cat"), "in_progress")).unwrap();
-    assert_eq!(glass.shows(), "I look.\n● ls\n● cat");
+    assert_eq!(terminal.shows(), "I look.\n● ls\n● cat");
     screen.update(&call("a", None, "completed")).unwrap();
     screen.update(&call("b", Some("cat file"), "failed")).unwrap();
-    assert_eq!(glass.shows(), "I look.\n✓ ls\n✗ cat file");
+    assert_eq!(terminal.shows(), "I look.\n✓ ls\n✗ cat file");
     screen.update(&chunk("agent_message_chunk", "Done.")).unwrap();
-    screen.ends(Status::Completed, &json!({ "inputTokens": 5, "outputTokens": 2 })).unwrap();
-    assert_eq!(glass.shows(), "I look.\n✓ ls\n✗ cat file\nDone.\n5 tokens in, 2 out");
+    screen.turn_ended(Status::Completed, &json!({ "inputTokens": 5, "outputTokens": 2 })).unwrap();
+    assert_eq!(terminal.shows(), "I look.\n✓ ls\n✗ cat file\nDone.\n5 tokens in, 2 out");
 }
 
 #[test]
-fn a_call_that_text_has_pushed_into_the_past_is_told_once_more_when_it_ends() {
-    let (glass, mut screen) = Glass::new();
+fn a_call_above_later_text_gets_one_more_line_when_it_ends() {
+    let (terminal, mut screen) = FakeTerminal::new();
     screen.update(&call("a", Some("ls"), "pending")).unwrap();
     screen.update(&chunk("agent_message_chunk", "meanwhile")).unwrap();
     screen.update(&call("a", None, "in_progress")).unwrap();
     screen.update(&call("a", None, "completed")).unwrap();
-    assert_eq!(glass.shows(), "● ls\nmeanwhile\n✓ ls");
+    assert_eq!(terminal.shows(), "● ls\nmeanwhile\n✓ ls");
 }
 
 #[test]
-fn a_plan_is_a_list_that_changes_in_its_place() {
-    let (glass, mut screen) = Glass::new();
+fn a_plan_is_a_list_that_changes_in_place() {
+    let (terminal, mut screen) = FakeTerminal::new();
     let plan = |first: &str, second: &str| {
         let entries = json!([{ "content": "look", "status": first }, { "content": "act", "status": second }]);
         json!({ "sessionUpdate": "plan", "entries": entries })
     };
     screen.update(&plan("in_progress", "pending")).unwrap();
-    assert_eq!(glass.shows(), "plan\n▸ look\n· act");
+    assert_eq!(terminal.shows(), "plan\n▸ look\n· act");
     screen.update(&call("a", Some("ls"), "completed")).unwrap();
     screen.update(&plan("completed", "in_progress")).unwrap();
-    assert_eq!(glass.shows(), "plan\n✓ look\n▸ act\n✓ ls");
+    assert_eq!(terminal.shows(), "plan\n✓ look\n▸ act\n✓ ls");
 }
 
 #[test]
-fn what_is_too_wide_or_too_high_breaks_nothing() {
-    let (glass, mut screen) = Glass::new();
+fn content_larger_than_the_terminal_is_truncated() {
+    let (terminal, mut screen) = FakeTerminal::new();
     screen.update(&call("a", Some(&"日本語".repeat(20)), "pending")).unwrap();
     screen.update(&call("a", None, "completed")).unwrap();
-    let shown = glass.shows();
+    let shown = terminal.shows();
     assert!(shown.starts_with("✓ 日本語") && shown.ends_with('…') && !shown.contains('\n'), "{shown}");
     for number in 0..30 {
         screen.update(&call(&number.to_string(), Some(&format!("call {number}")), "pending")).unwrap();
     }
     screen.update(&call("29", None, "completed")).unwrap();
-    assert_eq!(glass.shows().lines().filter(|line| line.ends_with("call 28")).count(), 1);
-    assert!(glass.shows().contains("✓ call 29"), "{}", glass.shows());
+    assert_eq!(terminal.shows().lines().filter(|line| line.ends_with("call 28")).count(), 1);
+    assert!(terminal.shows().contains("✓ call 29"), "{}", terminal.shows());
 }
 
 #[test]
-fn an_agent_cannot_steer_the_terminal() {
-    let (glass, mut screen) = Glass::new();
+fn control_characters_of_an_agent_never_reach_the_terminal() {
+    let (terminal, mut screen) = FakeTerminal::new();
     screen.update(&chunk("agent_message_chunk", "safe\x1b[2J\x1b]0;title\x07 \u{9b}1mtext")).unwrap();
     screen.update(&call("a", Some("x\x1b[1Ay\nz"), "completed")).unwrap();
-    assert_eq!(glass.shows(), "safe[2J]0;title 1mtext\n✓ x[1Ay z");
+    assert_eq!(terminal.shows(), "safe[2J]0;title 1mtext\n✓ x[1Ay z");
 }
 
 #[test]
@@ -133,6 +133,6 @@ fn without_colour_there_is_none() {
     let mut screen = Screen::new(&mut out, false, Box::new(|| (10, 30)));
     screen.update(&chunk("agent_thought_chunk", "hm")).unwrap();
     screen.service("no").unwrap();
-    screen.invites().unwrap();
+    screen.invite().unwrap();
     assert_eq!(String::from_utf8(out).unwrap(), "hm\nno\n> ");
 }

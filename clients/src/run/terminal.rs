@@ -1,6 +1,6 @@
-//! Commands that run for the agent, their output kept for it.
+//! Commands that run for the agent (ACP's terminals), and their output.
 //!
-//! Each has a process group of its own, which is killed when the agent lets go of it or the runner ends.
+//! Each command has its own process group, which is killed when the agent releases it or `run` ends.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -16,13 +16,14 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use super::link::Event;
+use super::events::Event;
 use super::process::Guard;
 
-/// Where the agent sets no limit of its own.
-const OUTPUT_BYTES: usize = 1 << 20;
-/// What a command leaves running may hold its output open; this long after its exit more is taken.
-const LATE_OUTPUT: Duration = Duration::from_millis(200);
+/// Used if the agent sets no limit.
+const DEFAULT_OUTPUT_BYTES: usize = 1 << 20;
+/// Processes that a command leaves behind may hold its output open. Output is read for this long after the
+/// exit.
+const LATE_OUTPUT_TIMEOUT: Duration = Duration::from_millis(200);
 
 pub(super) struct Terminals {
     running: BTreeMap<String, Terminal>,
@@ -34,14 +35,14 @@ pub(super) struct Terminals {
 struct Terminal {
     group: u32,
     shared: Arc<Mutex<Shared>>,
-    /// Ids of requests that wait for its exit.
-    waiting: Vec<Value>,
+    /// Ids of the requests that wait for its exit.
+    waiting_ids: Vec<Value>,
 }
 
 #[derive(Default)]
 struct Shared {
     output: Vec<u8>,
-    most: usize,
+    limit: usize,
     truncated: bool,
     exit: Option<ExitStatus>,
 }
@@ -51,38 +52,38 @@ impl Terminals {
         Terminals { running: BTreeMap::new(), count: 0, events, guard }
     }
 
-    /// The name of the new one.
+    /// Returns the id of the new terminal.
     pub(super) fn create(&mut self, params: &Value, cwd: &Path) -> io::Result<String> {
         let mut command = command(params);
         let (mut output, writer) = io::pipe()?;
         command.current_dir(cwd).process_group(0);
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
         let mut child = command.spawn()?;
-        // It holds the writing ends, and the output would never end.
+        // `command` holds the writing end of the pipe, so the output would never end.
         drop(command);
         let group = child.id();
         self.guard.watch(group);
-        let most = params["outputByteLimit"].as_u64().and_then(|most| usize::try_from(most).ok());
-        let shared = Shared { most: most.unwrap_or(OUTPUT_BYTES), ..Shared::default() };
+        let limit = params["outputByteLimit"].as_u64().and_then(|limit| usize::try_from(limit).ok());
+        let shared = Shared { limit: limit.unwrap_or(DEFAULT_OUTPUT_BYTES), ..Shared::default() };
         let shared = Arc::new(Mutex::new(shared));
-        let (kept, done, events) = (shared.clone(), shared.clone(), self.events.clone());
-        let (over, is_over) = channel::<()>();
+        let (reader_shared, waiter_shared, events) = (shared.clone(), shared.clone(), self.events.clone());
+        let (output_ended, output_end) = channel::<()>();
         thread::spawn(move || {
             let mut chunk = [0; 8 << 10];
             while let Ok(count @ 1..) = output.read(&mut chunk) {
-                lock(&kept).keep(&chunk[..count]);
+                lock(&reader_shared).append(&chunk[..count]);
             }
-            drop(over);
+            drop(output_ended);
         });
         thread::spawn(move || {
             let exit = child.wait().unwrap_or(ExitStatus::from_raw(0));
-            let _ = is_over.recv_timeout(LATE_OUTPUT);
-            lock(&done).exit = Some(exit);
-            let _ = events.send(Event::Ended);
+            let _ = output_end.recv_timeout(LATE_OUTPUT_TIMEOUT);
+            lock(&waiter_shared).exit = Some(exit);
+            let _ = events.send(Event::CommandExited);
         });
         self.count += 1;
         let name = format!("terminal-{}", self.count);
-        self.running.insert(name.clone(), Terminal { group, shared, waiting: Vec::new() });
+        self.running.insert(name.clone(), Terminal { group, shared, waiting_ids: Vec::new() });
         Ok(name)
     }
 
@@ -93,29 +94,29 @@ impl Terminals {
             "output": String::from_utf8_lossy(&shared.output), "truncated": shared.truncated,
         });
         if let Some(exit) = shared.exit {
-            result["exitStatus"] = told(exit);
+            result["exitStatus"] = exit_status(exit);
         }
         Some(result)
     }
 
-    /// The request of this id is to be answered when it has ended. False: there is no such terminal.
-    pub(super) fn wait(&mut self, name: &str, id: &Value) -> bool {
+    /// Notes that this request is to be answered at the exit. Returns false for an unknown terminal.
+    pub(super) fn wait_for_exit(&mut self, name: &str, id: &Value) -> bool {
         let terminal = self.running.get_mut(name);
-        terminal.map(|terminal| terminal.waiting.push(id.clone())).is_some()
+        terminal.map(|terminal| terminal.waiting_ids.push(id.clone())).is_some()
     }
 
-    /// Requests whose terminal has ended, with their results.
-    pub(super) fn answers(&mut self) -> Vec<(Value, Value)> {
-        let mut answers = Vec::new();
+    /// Requests whose terminal has exited, with their results.
+    pub(super) fn finished_waits(&mut self) -> Vec<(Value, Value)> {
+        let mut finished_waits = Vec::new();
         for terminal in self.running.values_mut() {
             if let Some(exit) = lock(&terminal.shared).exit {
-                answers.extend(terminal.waiting.drain(..).map(|id| (id, told(exit))));
+                finished_waits.extend(terminal.waiting_ids.drain(..).map(|id| (id, exit_status(exit))));
             }
         }
-        answers
+        finished_waits
     }
 
-    /// False: there is no such terminal.
+    /// Returns false for an unknown terminal.
     pub(super) fn kill(&self, name: &str) -> bool {
         self.running.get(name).map(Terminal::kill).is_some()
     }
@@ -141,13 +142,13 @@ impl Terminal {
 }
 
 impl Shared {
-    /// The end of it is what counts.
-    fn keep(&mut self, chunk: &[u8]) {
+    /// Keeps the last `limit` bytes.
+    fn append(&mut self, chunk: &[u8]) {
         self.output.extend_from_slice(chunk);
-        if self.output.len() > self.most {
+        if self.output.len() > self.limit {
             self.truncated = true;
-            let mut excess = self.output.len() - self.most;
-            // Not in the midst of a letter.
+            let mut excess = self.output.len() - self.limit;
+            // Cuts at a character boundary.
             while excess < self.output.len() && self.output[excess] & 0xc0 == 0x80 {
                 excess += 1;
             }
@@ -160,7 +161,7 @@ fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Agents that give no arguments often mean a line for a shell.
+/// Agents that pass no arguments often mean a shell command line.
 fn command(params: &Value) -> Command {
     let program = params["command"].as_str().unwrap_or_default();
     let args: Vec<_> = params["args"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -180,7 +181,7 @@ fn command(params: &Value) -> Command {
     command
 }
 
-fn told(exit: ExitStatus) -> Value {
+fn exit_status(exit: ExitStatus) -> Value {
     let signal = exit.signal().and_then(|signal| Signal::try_from(signal).ok());
     json!({ "exitCode": exit.code(), "signal": signal.map(Signal::as_str) })
 }
@@ -190,18 +191,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_long_output_is_kept_in_whole_letters() {
-        let mut shared = Shared { most: 4, ..Shared::default() };
-        shared.keep("ab".as_bytes());
+    fn the_end_of_a_long_output_is_kept_in_whole_characters() {
+        let mut shared = Shared { limit: 4, ..Shared::default() };
+        shared.append("ab".as_bytes());
         assert!(!shared.truncated);
-        shared.keep("cäö".as_bytes());
+        shared.append("cäö".as_bytes());
         assert_eq!((shared.output.as_slice(), shared.truncated), ("äö".as_bytes(), true));
-        shared.keep("x".as_bytes());
+        shared.append("x".as_bytes());
         assert_eq!(shared.output, "öx".as_bytes());
     }
 
     #[test]
-    fn a_line_without_arguments_is_for_a_shell() {
+    fn a_command_line_without_arguments_runs_in_a_shell() {
         let words = |params: Value| {
             let command = command(&params);
             let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect();

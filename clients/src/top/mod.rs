@@ -1,18 +1,18 @@
 //! `top`: a live screen of a running bus.
 //!
-//! One thread asks the bus over one connection, one reads keys, one waits for signals; what they have to say comes
-//! to the one that draws. The model is a value that knows nothing of them.
+//! Three threads poll the bus, read keys and wait for signals. The main thread receives their inputs, updates
+//! the model and draws it.
 
 mod detail;
 mod draw;
 mod history;
 mod model;
-mod paint;
 mod screen;
-mod told;
+mod snapshot;
+mod theme;
 
 #[cfg(test)]
-mod picture;
+mod svg;
 #[cfg(test)]
 mod tests;
 
@@ -26,153 +26,162 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ratatui::crossterm::event::{self, Event};
 use serde_json::Value;
 
-use self::model::{Model, Step};
-use self::paint::Paint;
+use self::model::{KeyOutcome, Model};
 use self::screen::Screen;
-use crate::connect::{Bell, Ended};
-use crate::wire::Wire;
-use crate::{Fault, Way};
+use self::theme::Theme;
+use crate::connection::Connection;
+use crate::{Ended, Signals};
+use crate::{Fault, Target};
 
-/// A bus answers this at once or not at all.
+/// A running bus answers at once.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Between tries to find a bus that is gone, if nobody wants to look more often.
-const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// How often a lost bus is dialed, unless the user's interval is shorter.
+const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 
 pub struct Options {
-    pub way: Way,
+    pub target: Target,
     pub interval: Duration,
     pub colour: bool,
 }
 
-/// What there is to hear for the one that draws.
-enum News {
-    Told(Look),
-    Gone(String),
-    Typed(Event),
+/// What the main thread receives.
+enum Input {
+    Answered(Answers),
+    Lost(String),
+    Terminal(Event),
     Signalled(i32),
-    /// No key can be read any more.
-    Deaf(io::Error),
+    /// Keys can no longer be read.
+    TerminalFailed(io::Error),
 }
 
-/// What the bus said, when it was asked.
-struct Look {
+/// The answers of one poll.
+struct Answers {
     status: Value,
     sessions: Option<Value>,
     at: Instant,
 }
 
-/// Until the user leaves. A bus that is not there at the beginning is a fault, one that goes away later comes back.
+/// Runs until the user quits. A bus that is missing at the start is a fault; one that is lost later is waited
+/// for.
 pub fn run(options: Options) -> Result<Ended, Fault> {
-    let mut watch = Watch { wire: None, tells_sessions: true, way: options.way };
-    let first = watch.look()?;
+    let mut poller = Poller { connection: None, has_sessions_method: true, target: options.target };
+    let first = poller.poll_bus()?;
     let began = first.at;
-    let (say, news) = channel();
+    let (inputs_tx, inputs) = channel();
     let failed = |error: io::Error| Fault::Failed(format!("the terminal cannot be used: {error}"));
-    let bell = Bell::listen().map_err(|error| Fault::Failed(format!("no signal can be heard: {error}")))?;
-    let mut screen = Screen::take().map_err(failed)?;
-    start(say.clone(), move |say| watch.go_on(say, options.interval));
-    start(say.clone(), read_keys);
-    start(say, move |say| hear_signals(say, &bell));
+    let signals =
+        Signals::install().map_err(|error| Fault::Failed(format!("no signal can be heard: {error}")))?;
+    let mut screen = Screen::enter().map_err(failed)?;
+    start(inputs_tx.clone(), move |inputs_tx| poller.run(inputs_tx, options.interval));
+    start(inputs_tx.clone(), read_keys);
+    start(inputs_tx, move |inputs_tx| forward_signals(inputs_tx, &signals));
     let mut model = Model::new(options.interval.as_secs_f64());
-    let paint = Paint { colour: options.colour };
-    model.hear(&first.status, first.sessions.as_ref(), 0.0);
+    let theme = Theme { colour: options.colour };
+    model.update(&first.status, first.sessions.as_ref(), 0.0);
     loop {
-        screen.0.draw(|frame| draw::screen(frame, &model, paint)).map_err(failed)?;
-        let Ok(first) = news.recv() else { return Ok(Ended::Done) };
-        // What has come meanwhile needs no screen of its own.
-        for one in std::iter::once(first).chain(news.try_iter()) {
-            match one {
-                News::Told(Look { status, sessions, at }) => {
-                    model.hear(&status, sessions.as_ref(), at.duration_since(began).as_secs_f64());
+        screen.0.draw(|frame| draw::screen(frame, &model, theme)).map_err(failed)?;
+        let Ok(first) = inputs.recv() else { return Ok(Ended::Done) };
+        // Several inputs need only one redraw.
+        for input in std::iter::once(first).chain(inputs.try_iter()) {
+            match input {
+                Input::Answered(Answers { status, sessions, at }) => {
+                    model.update(&status, sessions.as_ref(), at.duration_since(began).as_secs_f64());
                 }
-                News::Gone(why) => model.lose(why),
-                News::Typed(Event::Key(key)) if model.press(key) == Step::Leave => return Ok(Ended::Done),
-                News::Typed(_) => {}
-                News::Signalled(signal) => return Ok(Ended::Signalled(signal)),
-                News::Deaf(error) => return Err(failed(error)),
+                Input::Lost(why) => model.on_lost(why),
+                Input::Terminal(Event::Key(key)) if model.press(key) == KeyOutcome::Quit => {
+                    return Ok(Ended::Done);
+                }
+                Input::Terminal(_) => {}
+                Input::Signalled(signal) => return Ok(Ended::Signalled(signal)),
+                Input::TerminalFailed(error) => return Err(failed(error)),
             }
         }
     }
 }
 
-/// These threads end with the program.
-fn start(say: Sender<News>, work: impl FnOnce(&Sender<News>) + Send + 'static) {
-    thread::spawn(move || work(&say));
+/// These threads end with the process.
+fn start(inputs_tx: Sender<Input>, work: impl FnOnce(&Sender<Input>) + Send + 'static) {
+    thread::spawn(move || work(&inputs_tx));
 }
 
-fn read_keys(say: &Sender<News>) {
+fn read_keys(inputs_tx: &Sender<Input>) {
     loop {
-        let heard = event::read();
-        let is_last = heard.is_err();
-        let sent = say.send(heard.map_or_else(News::Deaf, News::Typed));
+        let take = event::read();
+        let is_last = take.is_err();
+        let sent = inputs_tx.send(take.map_or_else(Input::TerminalFailed, Input::Terminal));
         if is_last || sent.is_err() {
             return;
         }
     }
 }
 
-fn hear_signals(say: &Sender<News>, bell: &Bell) {
+fn forward_signals(inputs_tx: &Sender<Input>, signals: &Signals) {
     loop {
-        let _ = poll(&mut [PollFd::new(bell.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE);
-        if let Some(signal) = bell.heard()
-            && say.send(News::Signalled(signal)).is_err()
+        let _ = poll(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE);
+        if let Some(signal) = signals.take()
+            && inputs_tx.send(Input::Signalled(signal)).is_err()
         {
             return;
         }
     }
 }
 
-/// The connection over which the bus is looked at.
-struct Watch {
-    way: Way,
-    wire: Option<Wire>,
-    /// An older bus knows no such question.
-    tells_sessions: bool,
+/// Polls the bus over one connection.
+struct Poller {
+    target: Target,
+    connection: Option<Connection>,
+    /// An older bus has no `_bus/sessions`.
+    has_sessions_method: bool,
 }
 
-impl Watch {
-    fn go_on(mut self, say: &Sender<News>, interval: Duration) {
+impl Poller {
+    fn run(mut self, inputs_tx: &Sender<Input>, interval: Duration) {
         loop {
-            thread::sleep(if self.wire.is_some() { interval } else { interval.min(TRY_AGAIN) });
-            let news = self.look().map_or_else(|fault| News::Gone(fault.to_string()), News::Told);
-            if say.send(news).is_err() {
+            thread::sleep(if self.connection.is_some() {
+                interval
+            } else {
+                interval.min(RECONNECT_INTERVAL)
+            });
+            let inputs = self.poll_bus().map_or_else(|fault| Input::Lost(fault.to_string()), Input::Answered);
+            if inputs_tx.send(inputs).is_err() {
                 return;
             }
         }
     }
 
-    fn look(&mut self) -> Result<Look, Fault> {
-        let looked = self.ask();
-        if looked.is_err() {
-            self.wire = None;
+    fn poll_bus(&mut self) -> Result<Answers, Fault> {
+        let answers = self.request();
+        if answers.is_err() {
+            self.connection = None;
         }
-        looked.map_err(|fault| match fault {
-            Fault::Silent { .. } => Fault::Unreachable(fault.to_string()),
+        answers.map_err(|fault| match fault {
+            Fault::TimedOut { .. } => Fault::Unreachable(fault.to_string()),
             fault => fault,
         })
     }
 
-    fn ask(&mut self) -> Result<Look, Fault> {
-        let wire = match &mut self.wire {
-            Some(wire) => wire,
+    fn request(&mut self) -> Result<Answers, Fault> {
+        let connection = match &mut self.connection {
+            Some(connection) => connection,
             none => {
-                let mut wire = Wire::connect(&self.way, Some(TIMEOUT))?;
-                wire.greet("stdio-bus top", None)?;
-                self.tells_sessions = true;
-                none.insert(wire)
+                let mut connection = Connection::connect(&self.target, Some(TIMEOUT))?;
+                connection.hello("stdio-bus top", None)?;
+                self.has_sessions_method = true;
+                none.insert(connection)
             }
         };
-        wire.begin_to_wait();
-        let status = wire.ask("_bus/status", None)?;
+        connection.restart_timeout();
+        let status = connection.request("_bus/status", None)?;
         let at = Instant::now();
-        let sessions = match self.tells_sessions.then(|| wire.ask("_bus/sessions", None)) {
+        let sessions = match self.has_sessions_method.then(|| connection.request("_bus/sessions", None)) {
             Some(Err(Fault::Refused(_))) => {
-                self.tells_sessions = false;
+                self.has_sessions_method = false;
                 None
             }
             sessions => sessions.transpose()?,
         };
-        let read = |told: &serde_json::value::RawValue| serde_json::from_str(told.get()).unwrap_or_default();
-        Ok(Look { status: read(&status), sessions: sessions.as_deref().map(read), at })
+        let read =
+            |snapshot: &serde_json::value::RawValue| serde_json::from_str(snapshot.get()).unwrap_or_default();
+        Ok(Answers { status: read(&status), sessions: sessions.as_deref().map(read), at })
     }
 }

@@ -1,12 +1,13 @@
-//! What the screen is about: what the bus told, what is selected, and what a key means. No I/O, no clock, no drawing.
+//! The state of `top`: the last snapshot, what is selected, and what a key does. No I/O, no clock, no
+//! drawing.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use serde_json::Value;
 
 use super::history::History;
-use super::told::{self, Pool, Session, Told, Worker};
+use super::snapshot::{self, Pool, Session, Snapshot, Worker};
 
-/// A line that can be selected, by its name: it stays selected while lines come and go around it.
+/// A row that can be selected. It is identified by name, so it stays selected while rows come and go.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Item {
     Pool(String),
@@ -14,83 +15,81 @@ pub(super) enum Item {
     Session(String),
 }
 
-/// What to do after a key.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) enum Step {
+pub(super) enum KeyOutcome {
     Stay,
-    Leave,
+    Quit,
 }
 
 pub(super) struct Model {
-    pub(super) told: Told,
-    /// None: this bus cannot tell.
+    pub(super) snapshot: Snapshot,
+    /// `None`: this bus has no `_bus/sessions`.
     pub(super) sessions: Option<Vec<Session>>,
     pub(super) history: History,
-    /// Why there is no answer, since the last one there was.
-    pub(super) gone: Option<String>,
-    /// How often is looked, in seconds.
+    /// Why the bus does not answer. `None`: it does.
+    pub(super) lost: Option<String>,
+    /// The polling interval in seconds.
     pub(super) interval: f64,
-    /// Where the selected line was, for when it goes away.
-    at: usize,
+    /// The index of the selected row, for when that row disappears.
+    cursor: usize,
     selected: Option<Item>,
-    /// The selected line is shown in detail.
+    /// The selected row is shown in detail.
     pub(super) is_open: bool,
 }
 
 impl Model {
     pub(super) fn new(interval: f64) -> Model {
         Model {
-            told: Told::default(),
+            snapshot: Snapshot::default(),
             sessions: None,
             history: History::default(),
-            gone: None,
+            lost: None,
             interval,
-            at: 0,
+            cursor: 0,
             selected: None,
             is_open: false,
         }
     }
 
-    /// The bus has answered. `now`: in seconds of any clock.
-    pub(super) fn hear(&mut self, status: &Value, sessions: Option<&Value>, now: f64) {
-        let told = Told::read(status);
-        if told.uptime_sec < self.told.uptime_sec {
-            self.history.forget();
+    /// Takes the answers of the bus. `now` is in seconds of any clock.
+    pub(super) fn update(&mut self, status: &Value, sessions: Option<&Value>, now: f64) {
+        let snapshot = Snapshot::read(status);
+        if snapshot.uptime_sec < self.snapshot.uptime_sec {
+            self.history.clear();
         }
-        self.told = told;
-        self.sessions = sessions.map(told::sessions);
-        self.gone = None;
-        let mut counters = self.told.counters.clone();
-        for pool in &self.told.pools {
+        self.snapshot = snapshot;
+        self.sessions = sessions.map(snapshot::sessions);
+        self.lost = None;
+        let mut counters = self.snapshot.counters.clone();
+        for pool in &self.snapshot.pools {
             for worker in &pool.workers {
-                let each = [("in", worker.lines_in), ("out", worker.lines_out)];
-                counters.extend(
-                    each.into_iter()
-                        .filter_map(|(way, count)| Some((series_of(&pool.id, worker.number, way), count?))),
-                );
+                let counts = [("in", worker.lines_in), ("out", worker.lines_out)];
+                counters.extend(counts.into_iter().filter_map(|(direction, count)| {
+                    Some((series_name(&pool.id, worker.number, direction), count?))
+                }));
             }
         }
-        self.history.note(now, counters);
+        self.history.add(now, counters);
         self.find_selected();
     }
 
-    /// The bus does not answer; what it said last stays on the screen.
-    pub(super) fn lose(&mut self, why: String) {
-        self.gone = Some(why);
+    /// The bus does not answer; its last snapshot stays on the screen.
+    pub(super) fn on_lost(&mut self, why: String) {
+        self.lost = Some(why);
     }
 
-    pub(super) fn press(&mut self, key: KeyEvent) -> Step {
+    pub(super) fn press(&mut self, key: KeyEvent) -> KeyOutcome {
         if key.kind == KeyEventKind::Release {
-            return Step::Stay;
+            return KeyOutcome::Stay;
         }
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
-            KeyCode::Char('c' | 'd') if control => return Step::Leave,
-            KeyCode::Char('q') => return Step::Leave,
-            KeyCode::Up | KeyCode::Char('k') => self.select(self.at.saturating_sub(1)),
-            KeyCode::Down | KeyCode::Char('j') => self.select(self.at + 1),
-            KeyCode::PageUp => self.select(self.at.saturating_sub(10)),
-            KeyCode::PageDown => self.select(self.at + 10),
+            KeyCode::Char('c' | 'd') if control => return KeyOutcome::Quit,
+            KeyCode::Char('q') => return KeyOutcome::Quit,
+            KeyCode::Up | KeyCode::Char('k') => self.select(self.cursor.saturating_sub(1)),
+            KeyCode::Down | KeyCode::Char('j') => self.select(self.cursor + 1),
+            KeyCode::PageUp => self.select(self.cursor.saturating_sub(10)),
+            KeyCode::PageDown => self.select(self.cursor + 10),
             KeyCode::Home => self.select(0),
             KeyCode::End => self.select(usize::MAX),
             KeyCode::Tab | KeyCode::BackTab => self.select(self.other_list()),
@@ -98,17 +97,17 @@ impl Model {
             KeyCode::Esc | KeyCode::Backspace => self.is_open = false,
             _ => {}
         }
-        Step::Stay
+        KeyOutcome::Stay
     }
 
     pub(super) fn selected(&self) -> Option<&Item> {
         self.selected.as_ref()
     }
 
-    /// Pools with their workers, then sessions, as they stand on the screen.
+    /// Pools with their workers, then sessions, in screen order.
     pub(super) fn items(&self) -> Vec<Item> {
         let mut items = Vec::new();
-        for pool in &self.told.pools {
+        for pool in &self.snapshot.pools {
             items.push(Item::Pool(pool.id.clone()));
             items.extend(pool.workers.iter().map(|worker| Item::Worker(pool.id.clone(), worker.number)));
         }
@@ -121,39 +120,39 @@ impl Model {
     }
 
     pub(super) fn worker(&self, pool: &str, number: u64) -> Option<(&Pool, &Worker)> {
-        let pool = self.told.pool(pool)?;
+        let pool = self.snapshot.pool(pool)?;
         Some((pool, pool.worker(number)?))
     }
 
-    pub(super) fn worker_rate(&self, pool: &str, number: u64, way: &str) -> Option<f64> {
-        self.history.rate(&series_of(pool, number, way))
+    pub(super) fn worker_rate(&self, pool: &str, number: u64, direction: &str) -> Option<f64> {
+        self.history.rate(&series_name(pool, number, direction))
     }
 
-    fn select(&mut self, at: usize) {
+    fn select(&mut self, cursor: usize) {
         let items = self.items();
-        self.at = at.min(items.len().saturating_sub(1));
-        self.selected = items.get(self.at).cloned();
+        self.cursor = cursor.min(items.len().saturating_sub(1));
+        self.selected = items.get(self.cursor).cloned();
     }
 
     fn other_list(&self) -> usize {
         let first_session = self.items().iter().position(|item| matches!(item, Item::Session(_)));
         match self.selected {
             Some(Item::Session(_)) => 0,
-            _ => first_session.unwrap_or(self.at),
+            _ => first_session.unwrap_or(self.cursor),
         }
     }
 
-    /// What was selected stays so; where it is gone, its neighbour is, and what was open is closed.
+    /// Keeps the selection. If the row is gone, selects its neighbour and closes the detail view.
     fn find_selected(&mut self) {
-        let place =
+        let position =
             self.selected.as_ref().and_then(|item| self.items().iter().position(|other| other == item));
-        if place.is_none() {
+        if position.is_none() {
             self.is_open = false;
         }
-        self.select(place.unwrap_or(self.at));
+        self.select(position.unwrap_or(self.cursor));
     }
 }
 
-fn series_of(pool: &str, number: u64, way: &str) -> String {
-    format!("{pool}/{number} {way}")
+fn series_name(pool: &str, number: u64, direction: &str) -> String {
+    format!("{pool}/{number} {direction}")
 }

@@ -1,4 +1,4 @@
-//! The terminal while `top` has it: raw, on its second page. However this ends, it is given back as it was.
+//! The terminal in raw mode on its alternate screen. It is restored however `top` ends.
 
 use std::io::{self, Stdout, Write, stdout};
 use std::{panic, thread};
@@ -14,32 +14,32 @@ use ratatui::crossterm::{execute, queue};
 pub(super) struct Screen(pub(super) Terminal<CrosstermBackend<Stdout>>);
 
 impl Screen {
-    pub(super) fn take() -> io::Result<Screen> {
-        // A panic of a released program unwinds nothing, so the hook is all that can give the terminal back.
-        let usual = panic::take_hook();
+    pub(super) fn enter() -> io::Result<Screen> {
+        // A release build aborts on a panic without unwinding, so only the hook can restore the terminal.
+        let previous = panic::take_hook();
         panic::set_hook(Box::new(move |about| {
-            give_back();
-            usual(about);
+            restore();
+            previous(about);
         }));
         enable_raw_mode()?;
         let entered = execute!(stdout(), EnterAlternateScreen);
         let terminal = entered.and_then(|()| Terminal::new(CrosstermBackend::new(stdout())));
-        terminal.map(Screen).inspect_err(|_| give_back())
+        terminal.map(Screen).inspect_err(|_| restore())
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // After a panic it was given back already, and the message stands on it.
+        // After a panic the hook has already restored it and printed the message.
         if !thread::panicking() {
-            give_back();
+            restore();
         }
     }
 }
 
-fn give_back() {
+fn restore() {
     let mut stdout = stdout();
-    // If the terminal is gone, there is nobody to give it back to.
+    // Fails only if the terminal is gone, and then nothing needs restoring.
     let _ = queue!(stdout, LeaveAlternateScreen, Show);
     let _ = stdout.flush();
     let _ = disable_raw_mode();

@@ -1,4 +1,4 @@
-//! What the screen shows of a bus, and what keys do, without a terminal.
+//! What `top` shows and what keys do, without a terminal.
 
 use std::fs;
 use std::path::Path;
@@ -11,27 +11,27 @@ use ratatui::style::Color;
 use serde_json::{Value, json};
 
 use super::draw;
-use super::model::{Item, Model, Step};
-use super::paint::Paint;
-use super::picture;
+use super::model::{Item, KeyOutcome, Model};
+use super::svg;
+use super::theme::Theme;
 
-/// A busy bus with something of everything, that has been looked at so often.
-pub(super) fn busy(looks: u32) -> Model {
+/// A model of a busy bus after this many samples.
+pub(super) fn busy_model(samples: u32) -> Model {
     let mut model = Model::new(1.0);
     let (mut requests, mut lines_in, mut lines_out) = (90_000, 400_000, 410_000);
-    for look in 0..looks {
-        let wave = (f64::from(look) / 9.0).sin() * 0.5 + (f64::from(look) / 3.7).cos() * 0.3 + 1.0;
+    for sample in 0..samples {
+        let wave = (f64::from(sample) / 9.0).sin() * 0.5 + (f64::from(sample) / 3.7).cos() * 0.3 + 1.0;
         requests += (wave * 24.0) as u64;
         lines_in += (wave * 310.0) as u64;
-        lines_out += (wave * 320.0 + f64::from(look % 7) * 9.0) as u64;
+        lines_out += (wave * 320.0 + f64::from(sample % 7) * 9.0) as u64;
         let mut status = status();
-        status["uptime_sec"] = json!(11_520 + look);
+        status["uptime_sec"] = json!(11_520 + sample);
         status["counters"] = json!({
             "requests": requests, "lines_in": lines_in, "lines_out": lines_out,
             "bytes_in": lines_in * 410, "bytes_out": lines_out * 395,
         });
         status["pools"][0]["workers"][0]["lines_in"] = json!(lines_in / 3);
-        model.hear(&status, Some(&sessions()), look.into());
+        model.update(&status, Some(&sessions()), sample.into());
     }
     model
 }
@@ -97,7 +97,7 @@ fn sessions() -> Value {
 
 fn drawn(model: &Model, columns: u16, rows: u16, colour: bool) -> Buffer {
     let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
-    terminal.draw(|frame| draw::screen(frame, model, Paint { colour })).unwrap();
+    terminal.draw(|frame| draw::screen(frame, model, Theme { colour })).unwrap();
     terminal.backend().buffer().clone()
 }
 
@@ -112,13 +112,13 @@ fn shown(model: &Model, columns: u16, rows: u16) -> String {
 
 fn press(model: &mut Model, codes: &[KeyCode]) {
     for code in codes {
-        assert_eq!(model.press(KeyEvent::new(*code, KeyModifiers::NONE)), Step::Stay);
+        assert_eq!(model.press(KeyEvent::new(*code, KeyModifiers::NONE)), KeyOutcome::Stay);
     }
 }
 
 #[test]
-fn the_screen_has_what_there_is_to_see() {
-    let screen = shown(&busy(60), 120, 36);
+fn the_screen_shows_the_whole_status() {
+    let screen = shown(&busy_model(60), 120, 36);
     for words in [
         "stdio-bus 0.1.0 up 3h 12m  tcp://127.0.0.1:9000 unix:///run/bus.sock",
         "clients 17/1024  sessions 41  calls 13  held ███▋······ 90.0 MiB/256.0 MiB",
@@ -137,60 +137,60 @@ fn the_screen_has_what_there_is_to_see() {
 }
 
 #[test]
-fn a_bus_that_says_little_is_shown_as_well() {
+fn a_status_with_few_fields_is_shown() {
     let mut model = Model::new(0.5);
-    for told in ["null", "7", "[]", "{}", r#"{"pools":{},"counters":[],"limits":7,"latency_us":"x"}"#] {
-        model.hear(&serde_json::from_str(told).unwrap(), None, 1.0);
-        assert!(shown(&model, 80, 24).contains("clients -  sessions -  calls -"), "{told}");
+    for snapshot in ["null", "7", "[]", "{}", r#"{"pools":{},"counters":[],"limits":7,"latency_us":"x"}"#] {
+        model.update(&serde_json::from_str(snapshot).unwrap(), None, 1.0);
+        assert!(shown(&model, 80, 24).contains("clients -  sessions -  calls -"), "{snapshot}");
         press(&mut model, &[KeyCode::Down, KeyCode::Enter, KeyCode::Tab, KeyCode::Esc]);
     }
     let today = json!({ "version": "0.1.0", "uptime_sec": 1, "clients": 1, "calls": 0, "sessions": 0, "held_bytes": 0,
         "pools": [{ "id": "e\u{1b}[2J", "mode": "shared", "workers": [{ "worker": 0, "state": "up", "pid": 7 }] }],
         "counters": { "requests": 3, "stray_lines": 2 } });
-    model.hear(&today, None, 2.0);
+    model.update(&today, None, 2.0);
     let screen = shown(&model, 110, 24);
     assert!(screen.contains("▸ e?[2J") && screen.contains("1 of 1"), "{screen}");
     assert!(screen.contains("skipped stray_lines 2") && !screen.contains("sessions ("), "{screen}");
 }
 
 #[test]
-fn it_fits_into_any_terminal() {
-    let mut model = busy(10);
+fn any_terminal_size_can_be_drawn() {
+    let mut model = busy_model(10);
     for open in [false, true] {
         model.is_open = open;
         for (columns, rows) in [(1, 1), (2, 60), (10, 3), (43, 9), (60, 18), (99, 17), (250, 2), (300, 90)] {
             drawn(&model, columns, rows, true);
         }
     }
-    let screen = shown(&busy(3), 40, 17);
+    let screen = shown(&busy_model(3), 40, 17);
     assert!(screen.contains("▸ echo") && !screen.contains("traffic"), "{screen}");
 }
 
 #[test]
-fn the_selected_line_is_followed_and_shown_in_detail() {
-    let mut model = busy(5);
+fn the_selected_row_is_followed_and_shown_in_detail() {
+    let mut model = busy_model(5);
     assert_eq!(model.selected(), Some(&Item::Pool("claude".into())));
     press(&mut model, &[KeyCode::Down, KeyCode::Down, KeyCode::Down, KeyCode::Enter]);
     let screen = shown(&model, 100, 30);
     for words in ["worker claude/2", "resting", "signal 9", "stderr: out of memory", "Esc back"] {
         assert!(screen.contains(words), "{words}\n{screen}");
     }
-    // A pool that comes before it changes nothing.
+    // A new pool above it changes nothing.
     let mut status = status();
     let pools = status["pools"].as_array_mut().unwrap();
     pools.insert(0, json!({ "id": "new", "workers": [] }));
-    model.hear(&status, Some(&sessions()), 9.0);
+    model.update(&status, Some(&sessions()), 9.0);
     assert_eq!(model.selected(), Some(&Item::Worker("claude".into(), 2)));
     assert!(model.is_open);
-    // When it goes, its neighbour is selected, and its detail is closed.
+    // When the worker disappears, its neighbour is selected and the detail view closes.
     status["pools"].as_array_mut().unwrap().remove(1);
-    model.hear(&status, Some(&sessions()), 10.0);
+    model.update(&status, Some(&sessions()), 10.0);
     assert!(!model.is_open && model.selected().is_some());
 }
 
 #[test]
 fn tab_goes_to_the_sessions_and_back() {
-    let mut model = busy(5);
+    let mut model = busy_model(5);
     press(&mut model, &[KeyCode::Tab, KeyCode::Down, KeyCode::Enter]);
     let screen = shown(&model, 100, 30);
     assert!(screen.contains("session s15") && screen.contains("jetbrains"), "{screen}");
@@ -205,42 +205,42 @@ fn tab_goes_to_the_sessions_and_back() {
 }
 
 #[test]
-fn q_and_ctrl_c_leave() {
-    let mut model = busy(1);
+fn q_and_ctrl_c_quit() {
+    let mut model = busy_model(1);
     let key = |code, with| KeyEvent::new(code, with);
-    assert_eq!(model.press(key(KeyCode::Char('c'), KeyModifiers::NONE)), Step::Stay);
-    assert_eq!(model.press(key(KeyCode::Char('c'), KeyModifiers::CONTROL)), Step::Leave);
-    assert_eq!(model.press(key(KeyCode::Char('q'), KeyModifiers::NONE)), Step::Leave);
+    assert_eq!(model.press(key(KeyCode::Char('c'), KeyModifiers::NONE)), KeyOutcome::Stay);
+    assert_eq!(model.press(key(KeyCode::Char('c'), KeyModifiers::CONTROL)), KeyOutcome::Quit);
+    assert_eq!(model.press(key(KeyCode::Char('q'), KeyModifiers::NONE)), KeyOutcome::Quit);
 }
 
 #[test]
-fn a_bus_that_is_gone_is_told_until_it_is_back() {
-    let mut model = busy(30);
-    model.lose("no bus answers at tcp://127.0.0.1:9000".to_owned());
+fn a_lost_bus_is_shown_until_it_is_back() {
+    let mut model = busy_model(30);
+    model.on_lost("no bus answers at tcp://127.0.0.1:9000".to_owned());
     let screen = shown(&model, 120, 30);
     assert!(screen.contains("bus gone, trying again (no bus answers at tcp://127.0.0.1:9000)"), "{screen}");
     assert!(screen.contains("▸ claude"), "what was known last stays\n{screen}");
     let mut young = status();
     young["uptime_sec"] = json!(1);
-    model.hear(&young, None, 60.0);
+    model.update(&young, None, 60.0);
     assert!(!shown(&model, 120, 30).contains("bus gone"));
     assert_eq!(model.history.rates("requests").count(), 0, "a new bus counts anew");
 }
 
 #[test]
-fn without_colours_there_are_none() {
-    let plain = drawn(&busy(20), 120, 36, false);
+fn without_colour_no_cell_is_coloured() {
+    let plain = drawn(&busy_model(20), 120, 36, false);
     assert!(plain.content.iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
-    let coloured = drawn(&busy(20), 120, 36, true);
+    let coloured = drawn(&busy_model(20), 120, 36, true);
     assert!(coloured.content.iter().any(|cell| cell.fg == Color::Green));
 }
 
 #[test]
-fn the_pictures_in_the_docs_are_what_it_shows() {
-    let mut model = busy(90);
-    let screen = picture::svg(&drawn(&model, 116, 31, true));
+fn the_pictures_in_the_docs_are_current() {
+    let mut model = busy_model(90);
+    let screen = svg::svg(&drawn(&model, 116, 31, true));
     press(&mut model, &[KeyCode::Down, KeyCode::Enter]);
-    let detail = picture::svg(&drawn(&model, 116, 31, true));
+    let detail = svg::svg(&drawn(&model, 116, 31, true));
     for (name, made) in [("top.svg", screen), ("top-worker.svg", detail)] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name);
         if std::env::var_os("GOLDEN").is_some_and(|wish| wish == "write") {

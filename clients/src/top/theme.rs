@@ -1,14 +1,14 @@
-//! Colours, and how numbers are written: short, and of the same width however large.
+//! Styles, and short formats for numbers.
 
 use ratatui::style::{Color, Modifier, Style};
 
 #[derive(Clone, Copy)]
-pub(super) struct Paint {
-    /// Without colours, only bold, dim and reverse are left.
+pub(super) struct Theme {
+    /// Without colour, only bold, dim and reverse are used.
     pub(super) colour: bool,
 }
 
-impl Paint {
+impl Theme {
     pub(super) fn title(self) -> Style {
         self.in_colour(Color::Cyan).add_modifier(Modifier::BOLD)
     }
@@ -17,11 +17,11 @@ impl Paint {
         self.in_colour(Color::DarkGray)
     }
 
-    pub(super) fn quiet(self) -> Style {
+    pub(super) fn dim(self) -> Style {
         if self.colour { self.in_colour(Color::Gray) } else { Style::new().add_modifier(Modifier::DIM) }
     }
 
-    pub(super) fn strong(self) -> Style {
+    pub(super) fn bold(self) -> Style {
         Style::new().add_modifier(Modifier::BOLD)
     }
 
@@ -29,7 +29,7 @@ impl Paint {
         self.in_colour(Color::Green)
     }
 
-    pub(super) fn wary(self) -> Style {
+    pub(super) fn warning(self) -> Style {
         self.in_colour(Color::Yellow)
     }
 
@@ -37,30 +37,29 @@ impl Paint {
         self.in_colour(Color::LightRed).add_modifier(Modifier::BOLD)
     }
 
-    pub(super) fn flow(self) -> Style {
+    pub(super) fn sparkline(self) -> Style {
         self.in_colour(Color::LightBlue)
     }
 
-    /// The chosen line.
-    pub(super) fn chosen(self) -> Style {
+    pub(super) fn selected_row(self) -> Style {
         Style::new().add_modifier(Modifier::REVERSED)
     }
 
-    /// Of a worker.
+    /// The style of a worker's state.
     pub(super) fn state(self, state: &str) -> Style {
         match state {
             "up" => self.good(),
             "broken" | "killed" => self.bad(),
-            "" => self.quiet(),
-            _ => self.wary(),
+            "" => self.dim(),
+            _ => self.warning(),
         }
     }
 
-    /// Of something that is so full.
-    pub(super) fn fullness(self, part: f64) -> Style {
-        match part {
-            part if part >= 0.9 => self.bad(),
-            part if part >= 0.6 => self.wary(),
+    /// The style of a share between 0 and 1.
+    pub(super) fn fullness(self, fraction: f64) -> Style {
+        match fraction {
+            fraction if fraction >= 0.9 => self.bad(),
+            fraction if fraction >= 0.6 => self.warning(),
             _ => self.good(),
         }
     }
@@ -70,12 +69,12 @@ impl Paint {
     }
 }
 
-/// So many cells, filled so far.
-pub(super) fn bar(part: f64, cells: usize) -> (String, String) {
+/// The filled and the empty part of a bar with this many cells.
+pub(super) fn bar(fraction: f64, cells: usize) -> (String, String) {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
-    let part = if part.is_finite() { part.clamp(0.0, 1.0) } else { 0.0 };
-    // What is not nothing can be seen.
-    let eighths = (part * cells as f64 * 8.0).ceil() as usize;
+    let fraction = if fraction.is_finite() { fraction.clamp(0.0, 1.0) } else { 0.0 };
+    // Anything above zero is visible.
+    let eighths = (fraction * cells as f64 * 8.0).ceil() as usize;
     let full = "█".repeat(eighths / 8) + EIGHTHS[eighths % 8];
     let empty = cells - eighths.div_ceil(8);
     (full, "·".repeat(empty))
@@ -94,7 +93,6 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
-/// A time in microseconds.
 pub(super) fn micros(micros: u64) -> String {
     let micros = micros as f64;
     match micros {
@@ -106,7 +104,7 @@ pub(super) fn micros(micros: u64) -> String {
     }
 }
 
-pub(super) fn known(value: Option<impl ToString>) -> String {
+pub(super) fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
@@ -132,10 +130,10 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_is_as_wide_as_it_should_be_whatever_it_shows() {
-        for part in [-1.0, 0.0, 0.001, 0.3, 0.999, 1.0, 7.0, f64::NAN, f64::INFINITY] {
-            let (full, empty) = bar(part, 10);
-            assert_eq!(full.chars().count() + empty.chars().count(), 10, "{part}");
+    fn a_bar_always_has_its_full_width() {
+        for fraction in [-1.0, 0.0, 0.001, 0.3, 0.999, 1.0, 7.0, f64::NAN, f64::INFINITY] {
+            let (full, empty) = bar(fraction, 10);
+            assert_eq!(full.chars().count() + empty.chars().count(), 10, "{fraction}");
         }
         assert_eq!(bar(0.001, 2), ("▏".to_owned(), "·".to_owned()));
         assert_eq!(bar(0.75, 2), ("█▌".to_owned(), String::new()));

@@ -1,15 +1,15 @@
-//! Agents that `run` knows by name: those of the table of runtimes, and those that come with this binary.
+//! The agents that `run` knows by name: the table of runtimes, and the agents of this binary.
 
-use clients::run::{AgentCommand, ITSELF};
+use clients::run::{AgentCommand, THIS_BINARY};
 use workers::cli::runtimes;
 
 /// Agents of this binary that need no CLI.
 const OWN: [&str; 2] = ["echo", "openai"];
 
-/// The agent of this name. A name that is not known is itself a command. Fails if the user's own rows are not good.
+/// An unknown name is itself a command. Fails if the user's own runtimes.json is invalid.
 pub(crate) fn find(name: &str) -> Result<AgentCommand, String> {
     if OWN.contains(&name) {
-        return Ok(named(name, (ITSELF.to_owned(), vec!["agent".to_owned(), name.to_owned()])));
+        return Ok(named(name, (THIS_BINARY.to_owned(), vec!["agent".to_owned(), name.to_owned()])));
     }
     let rows = runtimes::all()?;
     let row = rows.iter().find(|row| row.id == name);

@@ -1,4 +1,4 @@
-//! What ACP says of a tool call, in the words that a person or an envelope needs.
+//! Reads ACP's tool calls: id, state, name, title and arguments.
 
 use serde_json::{Map, Value};
 
@@ -17,7 +17,7 @@ impl<'a> ToolCall<'a> {
         self.0["toolCallId"].as_str().filter(|id| !id.is_empty())
     }
 
-    /// None: nothing is said of it here.
+    /// Returns `None` if this message does not mention it.
     pub(super) fn state(&self) -> Option<State> {
         Some(match self.0["status"].as_str()? {
             "completed" => State::Completed,
@@ -26,16 +26,15 @@ impl<'a> ToolCall<'a> {
         })
     }
 
-    /// It does not run yet.
     pub(super) fn is_pending(&self) -> bool {
         self.0["status"] == "pending"
     }
 
-    /// What the tool is called. Agents that know it say so in different places.
+    /// The name of the tool. Agents put it in different places.
     pub(super) fn name(&self) -> &'a str {
         let call = self.0;
-        let of_vendor = || call["_meta"].as_object()?.values().find_map(|meta| meta["toolName"].as_str());
-        let named = call["name"].as_str().or(call["_meta"]["toolName"].as_str()).or_else(of_vendor);
+        let vendor_name = || call["_meta"].as_object()?.values().find_map(|meta| meta["toolName"].as_str());
+        let named = call["name"].as_str().or(call["_meta"]["toolName"].as_str()).or_else(vendor_name);
         named.or(call["kind"].as_str()).filter(|name| !name.is_empty()).unwrap_or("tool")
     }
 
@@ -48,22 +47,22 @@ impl<'a> ToolCall<'a> {
     }
 }
 
-/// What the calls of a turn are about. Said once; later words about a call may leave it out.
+/// The titles of a turn's calls. Later messages about a call may leave its title out.
 #[derive(Default)]
 pub(super) struct Titles(Vec<(String, String)>);
 
 impl Titles {
-    /// The title of this call, now that this was said of it, in one line. `is_new`: nothing was said before.
+    /// Records the title and returns it in one line. `is_new`: this is the first message about the call.
     pub(super) fn learn(&mut self, call: &ToolCall<'_>) -> Title<'_> {
         let id = call.id().unwrap_or_default();
-        let said = call.title().map(|title| title.replace(['\n', '\r', '\t'], " "));
+        let title = call.title().map(|title| title.replace(['\n', '\r', '\t'], " "));
         let known = self.0.iter().position(|(known, _)| known == id);
         let at = known.unwrap_or_else(|| {
             self.0.push((id.to_owned(), call.name().to_owned()));
             self.0.len() - 1
         });
-        if let Some(said) = said {
-            self.0[at].1 = said;
+        if let Some(title) = title {
+            self.0[at].1 = title;
         }
         Title { text: &self.0[at].1, is_new: known.is_none() }
     }
@@ -78,7 +77,7 @@ pub(super) struct Title<'a> {
     pub(super) is_new: bool,
 }
 
-/// The text of a content block. Empty where it has none.
+/// The text of a content block, or an empty string.
 pub(super) fn text_of(content: &Value) -> &str {
     match content["type"].as_str() {
         Some("text") => content["text"].as_str().unwrap_or_default(),
@@ -95,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tool_is_called_by_the_best_name_there_is() {
+    fn the_most_specific_tool_name_wins() {
         let cases = [
             (json!({ "name": "bash", "kind": "execute" }), "bash"),
             (json!({ "_meta": { "toolName": "Read" }, "kind": "read" }), "Read"),

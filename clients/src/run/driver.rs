@@ -1,7 +1,7 @@
-//! The conversation: initialize, a session, and turn after turn.
+//! Drives the agent: initialize, one session, and turn after turn.
 //!
-//! Waits for one thing at a time and heeds everything else that happens meanwhile. Nothing that the agent says makes
-//! it panic, and everything that the agent asks is answered.
+//! It waits for one answer at a time and handles every other event meanwhile. Nothing that the agent sends
+//! makes it panic, and every request of the agent is answered.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -11,117 +11,116 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use signal_hook::consts::SIGINT;
 
-use super::call::{Titles, ToolCall};
+use super::agent::Agent;
+use super::client_tools::{ClientTools, ToolKind};
 use super::envelope::Status;
-use super::hands::{Deed, Hands};
-use super::link::{Event, Input};
-use super::peer::Peer;
-use super::show::Show;
+use super::events::{Event, UserInput};
+use super::renderer::Renderer;
+use super::tool_call::{Titles, ToolCall};
 use super::{Ended, Options};
 use crate::Fault;
 
-/// Some errors of an agent that has just started pass.
-const TRY_AGAIN_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
-/// Updates may still come after the answer: as long as each comes within `QUIET` of the last, they belong to the turn.
-const QUIET: Duration = Duration::from_millis(100);
-const DRAIN_MOST: Duration = Duration::from_secs(1);
-/// How long an agent may take to end a turn that has taken too long.
-const CANCEL: Duration = Duration::from_secs(5);
+/// Pauses before initialize is tried again: some errors of a starting agent are transient.
+const INITIALIZE_BACKOFF: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
+/// Updates that come within this time after the answer, or after each other, still belong to the turn.
+const DRAIN_QUIET: Duration = Duration::from_millis(100);
+const DRAIN_MAX: Duration = Duration::from_secs(1);
+/// How long an agent may take to end a turn that has timed out.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why the conversation is over.
+/// Why no more turns are run.
 pub(super) enum Stop {
     Ended(Ended),
     Fault(Fault),
-    /// The agent will say nothing more.
+    /// The agent has closed its output.
     Closed,
-    /// Not in time.
-    Late,
+    TimedOut,
 }
 
-/// Nobody sees what is shown.
+/// Writing for the user failed.
 impl From<io::Error> for Stop {
     fn from(error: io::Error) -> Stop {
         match error.kind() {
-            // Whoever read it has seen enough.
+            // A reader that closes its end is no failure.
             io::ErrorKind::BrokenPipe => Stop::Ended(Ended::Done),
             _ => Stop::Fault(Fault::Failed(format!("cannot write to stdout: {error}"))),
         }
     }
 }
 
-pub(super) struct Runner {
+pub(super) struct Driver {
     pub(super) options: Options,
-    pub(super) peer: Peer,
+    pub(super) agent: Agent,
     events: Receiver<Event>,
-    /// What came while something else had to be done first.
-    pub(super) set_aside: VecDeque<Event>,
-    pub(super) input: Input,
-    /// Lines that were typed when nobody waited for one.
-    typed: VecDeque<String>,
-    pub(super) show: Box<dyn Show>,
-    pub(super) hands: Option<Hands>,
-    /// What the user has allowed for good.
-    pub(super) allowed: BTreeSet<Deed>,
+    /// Events that came while the user was asked.
+    pub(super) deferred: VecDeque<Event>,
+    pub(super) input: UserInput,
+    /// Lines that the user typed before one was needed.
+    user_lines: VecDeque<String>,
+    pub(super) renderer: Box<dyn Renderer>,
+    pub(super) client_tools: Option<ClientTools>,
+    /// The kinds of tools that the user has allowed for good.
+    pub(super) allowed: BTreeSet<ToolKind>,
     last_id: u64,
     session: String,
-    /// A turn is on its way.
+    /// A prompt is sent and not yet answered.
     in_turn: bool,
-    /// The user has cancelled it.
+    /// The user has cancelled the turn.
     cancelled: bool,
-    /// What the calls of this turn are about.
+    /// The titles of this turn's tool calls.
     pub(super) titles: Titles,
-    /// How long this turn has waited for the user.
-    pub(super) asked_for: Duration,
-    /// A permission was refused without asking anybody.
+    /// How long this turn has waited for the user; its timeout is extended by it.
+    pub(super) user_wait: Duration,
+    /// A permission was refused without asking the user.
     pub(super) refused: bool,
 }
 
-impl Runner {
+impl Driver {
     pub(super) fn new(
         options: Options,
-        peer: Peer,
+        agent: Agent,
         events: Receiver<Event>,
-        input: Input,
-        show: Box<dyn Show>,
-        hands: Option<Hands>,
-    ) -> Runner {
-        Runner {
+        input: UserInput,
+        renderer: Box<dyn Renderer>,
+        client_tools: Option<ClientTools>,
+    ) -> Driver {
+        Driver {
             options,
-            peer,
+            agent,
             events,
-            set_aside: VecDeque::new(),
+            deferred: VecDeque::new(),
             input,
-            typed: VecDeque::new(),
-            show,
-            hands,
+            user_lines: VecDeque::new(),
+            renderer,
+            client_tools,
             allowed: BTreeSet::new(),
             last_id: 0,
             session: String::new(),
             in_turn: false,
             cancelled: false,
             titles: Titles::default(),
-            asked_for: Duration::ZERO,
+            user_wait: Duration::ZERO,
             refused: false,
         }
     }
 
     pub(super) fn run(mut self) -> Result<Ended, Fault> {
-        let stop = self.converse();
+        let stop = self.run_turns();
         let result = match stop {
             Ok(ended) | Err(Stop::Ended(ended)) => Ok(ended),
             Err(Stop::Fault(fault)) => Err(fault),
-            Err(Stop::Closed) => Err(Fault::Failed(self.peer.why_closed())),
-            Err(Stop::Late) => Ok(Ended::TimedOut),
+            Err(Stop::Closed) => Err(Fault::Failed(self.agent.why_closed())),
+            Err(Stop::TimedOut) => Ok(Ended::TimedOut),
         };
-        if let Some(hands) = &mut self.hands {
-            hands.let_go();
+        if let Some(client_tools) = &mut self.client_tools {
+            client_tools.release_all();
         }
         let at_once = matches!(result, Ok(Ended::Interrupted | Ended::Signalled(_) | Ended::TimedOut));
-        self.peer.leave(at_once);
+        self.agent.close(at_once);
         result
     }
 
-    fn converse(&mut self) -> Result<Ended, Stop> {
+    fn run_turns(&mut self) -> Result<Ended, Stop> {
         self.initialize()?;
         self.open_session()?;
         let mut failed = false;
@@ -147,34 +146,34 @@ impl Runner {
     }
 
     fn initialize(&mut self) -> Result<(), Stop> {
-        let hands = self.hands.is_some();
+        let offered = self.client_tools.is_some();
         let params = json!({
             "protocolVersion": 1,
-            "clientCapabilities": { "fs": { "readTextFile": hands, "writeTextFile": hands }, "terminal": hands },
+            "clientCapabilities": { "fs": { "readTextFile": offered, "writeTextFile": offered }, "terminal": offered },
             "clientInfo": { "name": "stdio-bus", "title": "stdio Bus", "version": env!("CARGO_PKG_VERSION") },
         });
         let waited = self.options.init_timeout;
         let until = Instant::now() + waited;
-        let mut rests = TRY_AGAIN_AFTER.into_iter();
+        let mut backoff = INITIALIZE_BACKOFF.into_iter();
         loop {
-            let id = self.ask("initialize", params.clone());
-            let answer = self.answer_to(id, Some(until)).map_err(|stop| match stop {
-                Stop::Late => Stop::Fault(Fault::Silent { at: self.peer.name.clone(), waited }),
+            let id = self.request("initialize", params.clone());
+            let answer = self.await_answer(id, Some(until)).map_err(|stop| match stop {
+                Stop::TimedOut => Stop::Fault(Fault::TimedOut { at: self.agent.name.clone(), waited }),
                 stop => stop,
             })?;
             let error = match answer {
                 Ok(result) if result["protocolVersion"] == 1 => return Ok(()),
                 Ok(result) => {
                     let version = &result["protocolVersion"];
-                    let words = format!("{} speaks ACP {version}, and not 1", self.peer.name);
+                    let words = format!("{} speaks ACP {version}, and not 1", self.agent.name);
                     return Err(Stop::Fault(Fault::Failed(words)));
                 }
                 Err(error) => error,
             };
-            match rests.next().filter(|_| may_pass(&error)) {
-                Some(rest) => self.rest(Instant::now() + rest)?,
+            match backoff.next().filter(|_| is_transient(&error)) {
+                Some(wait_until) => self.wait_until(Instant::now() + wait_until)?,
                 None => {
-                    let words = format!("{} refuses initialize: {}", self.peer.name, words_of(&error));
+                    let words = format!("{} refuses initialize: {}", self.agent.name, describe_error(&error));
                     return Err(Stop::Fault(Fault::Failed(words)));
                 }
             }
@@ -183,22 +182,22 @@ impl Runner {
 
     fn open_session(&mut self) -> Result<(), Stop> {
         let cwd = self.options.cwd.to_string_lossy().into_owned();
-        let id = self.ask("session/new", json!({ "cwd": cwd, "mcpServers": [] }));
+        let id = self.request("session/new", json!({ "cwd": cwd, "mcpServers": [] }));
         let failed = |words: String| Err(Stop::Fault(Fault::Failed(words)));
-        match self.answer_to(id, None)? {
+        match self.await_answer(id, None)? {
             Ok(result) => match result["sessionId"].as_str() {
                 Some(session) => self.session = session.to_owned(),
-                None => return failed(format!("{} opens a session without a name", self.peer.name)),
+                None => return failed(format!("{} opens a session without a name", self.agent.name)),
             },
             Err(error) if error["code"] == -32000 => {
-                let said = words_of(&error);
+                let said = describe_error(&error);
                 return failed(format!(
                     "{} wants you to log in first, with its own command: {said}",
-                    self.peer.name
+                    self.agent.name
                 ));
             }
             Err(error) => {
-                return failed(format!("{} opens no session: {}", self.peer.name, words_of(&error)));
+                return failed(format!("{} opens no session: {}", self.agent.name, describe_error(&error)));
             }
         }
         Ok(())
@@ -213,133 +212,133 @@ impl Runner {
         }
         let mut invited = false;
         loop {
-            if let Some(line) = self.typed.pop_front() {
+            if let Some(line) = self.user_lines.pop_front() {
                 if !line.trim().is_empty() {
                     return Ok(Some(line));
                 }
                 invited = false;
             }
             if !std::mem::replace(&mut invited, true) && self.options.attended {
-                self.show.invites()?;
+                self.renderer.invite()?;
             }
-            if !self.input.wants_line() {
-                self.leave_invitation()?;
+            if !self.input.request_line() {
+                self.end_prompt_line()?;
                 return Ok(None);
             }
             let event = self.next_event(None)?;
-            if let Err(stop) = self.heed(event, None) {
-                self.leave_invitation()?;
+            if let Err(stop) = self.on_event(event, None) {
+                self.end_prompt_line()?;
                 return Err(stop);
             }
         }
     }
 
-    /// What is shown next begins on a line of its own.
-    fn leave_invitation(&mut self) -> Result<(), Stop> {
+    /// Ends the line of the prompt sign, so that the next output begins on its own line.
+    fn end_prompt_line(&mut self) -> Result<(), Stop> {
         if self.options.attended {
-            self.show.asks("\n")?;
+            self.renderer.ask("\n")?;
         }
         Ok(())
     }
 
     fn turn(&mut self, prompt: &str) -> Result<Status, Stop> {
-        self.show.begins()?;
+        self.renderer.turn_started()?;
         self.titles.clear();
-        (self.in_turn, self.cancelled, self.asked_for) = (true, false, Duration::ZERO);
+        (self.in_turn, self.cancelled, self.user_wait) = (true, false, Duration::ZERO);
         let blocks = json!([{ "type": "text", "text": prompt }]);
-        let id = self.ask("session/prompt", json!({ "sessionId": self.session, "prompt": blocks }));
+        let id = self.request("session/prompt", json!({ "sessionId": self.session, "prompt": blocks }));
         let until = self.options.timeout.map(|timeout| Instant::now() + timeout);
-        let answer = self.answer_to(id, until);
+        let answer = self.await_answer(id, until);
         if answer.is_ok() {
-            self.drain()?;
+            self.drain_updates()?;
         }
         self.in_turn = false;
         let mut usage = Value::Null;
         let (status, remark) = match &answer {
             Ok(Ok(result)) => {
                 usage = result["usage"].clone();
-                ended_by(result["stopReason"].as_str().unwrap_or_default())
+                meaning_of(result["stopReason"].as_str().unwrap_or_default())
             }
-            // Some agents answer a prompt that is cancelled with an error.
+            // Some agents answer a cancelled prompt with an error.
             Ok(Err(_)) if self.cancelled => (Status::Cancelled, None),
-            Ok(Err(error)) => (Status::Failed, Some(format!("the agent failed: {}", words_of(error)))),
-            Err(Stop::Closed) => (Status::Failed, Some(self.peer.why_closed())),
-            Err(Stop::Late) => (Status::Failed, Some("the turn took too long".to_owned())),
+            Ok(Err(error)) => (Status::Failed, Some(format!("the agent failed: {}", describe_error(error)))),
+            Err(Stop::Closed) => (Status::Failed, Some(self.agent.why_closed())),
+            Err(Stop::TimedOut) => (Status::Failed, Some("the turn took too long".to_owned())),
             Err(_) => (Status::Cancelled, None),
         };
         if let Some(remark) = remark {
-            self.show.service(&remark)?;
+            self.renderer.service(&remark)?;
         }
-        self.show.ends(status, &usage)?;
+        self.renderer.turn_ended(status, &usage)?;
         match answer {
-            // The user was told.
+            // The renderer has already shown the reason.
             Err(Stop::Closed) => Err(Stop::Ended(Ended::Failed)),
-            Err(Stop::Late) => {
-                // The agent may end what it has begun.
+            Err(Stop::TimedOut) => {
+                // Lets the agent end what it has begun.
                 self.cancel();
-                let _ = self.answer_to(id, Some(Instant::now() + CANCEL));
-                Err(Stop::Late)
+                let _ = self.await_answer(id, Some(Instant::now() + CANCEL_TIMEOUT));
+                Err(Stop::TimedOut)
             }
             Err(stop) => Err(stop),
             Ok(_) => Ok(status),
         }
     }
 
-    /// Waits for it, however much else comes first.
-    fn answer_to(&mut self, id: u64, until: Option<Instant>) -> Result<Result<Value, Value>, Stop> {
+    /// Handles events until the answer to the request `id` comes.
+    fn await_answer(&mut self, id: u64, until: Option<Instant>) -> Result<Result<Value, Value>, Stop> {
         loop {
-            let event = self.next_event(until.map(|until| until + self.asked_for))?;
-            if let Some(answer) = self.heed(event, Some(id))? {
+            let event = self.next_event(until.map(|until| until + self.user_wait))?;
+            if let Some(answer) = self.on_event(event, Some(id))? {
                 return Ok(answer);
             }
         }
     }
 
-    /// Heeds what comes until then.
-    fn rest(&mut self, until: Instant) -> Result<(), Stop> {
+    /// Handles events until this time.
+    fn wait_until(&mut self, until: Instant) -> Result<(), Stop> {
         loop {
             match self.next_event(Some(until)) {
-                Ok(event) => drop(self.heed(event, None)?),
-                Err(Stop::Late) => return Ok(()),
+                Ok(event) => drop(self.on_event(event, None)?),
+                Err(Stop::TimedOut) => return Ok(()),
                 Err(stop) => return Err(stop),
             }
         }
     }
 
-    fn drain(&mut self) -> Result<(), Stop> {
-        let end = Instant::now() + DRAIN_MOST;
+    fn drain_updates(&mut self) -> Result<(), Stop> {
+        let end = Instant::now() + DRAIN_MAX;
         loop {
             let now = Instant::now();
             if now >= end {
                 return Ok(());
             }
-            match self.next_event(Some(end.min(now + QUIET))) {
-                // The turn is over; that the agent is gone too matters to the next one.
+            match self.next_event(Some(end.min(now + DRAIN_QUIET))) {
+                // This turn is complete; only the next one needs the agent.
                 Ok(Event::Closed) => {
-                    self.set_aside.push_front(Event::Closed);
+                    self.deferred.push_front(Event::Closed);
                     return Ok(());
                 }
-                Ok(event) => drop(self.heed(event, None)?),
-                Err(Stop::Late) => return Ok(()),
+                Ok(event) => drop(self.on_event(event, None)?),
+                Err(Stop::TimedOut) => return Ok(()),
                 Err(stop) => return Err(stop),
             }
         }
     }
 
     pub(super) fn next_event(&mut self, until: Option<Instant>) -> Result<Event, Stop> {
-        if let Some(event) = self.set_aside.pop_front() {
+        if let Some(event) = self.deferred.pop_front() {
             return Ok(event);
         }
         let Some(until) = until else { return self.events.recv().map_err(|_| Stop::Closed) };
         let left = until.saturating_duration_since(Instant::now());
         self.events.recv_timeout(left).map_err(|error| match error {
-            RecvTimeoutError::Timeout => Stop::Late,
+            RecvTimeoutError::Timeout => Stop::TimedOut,
             RecvTimeoutError::Disconnected => Stop::Closed,
         })
     }
 
-    /// Does what is to be done about it. `Some` if it answers what was asked under this id.
-    fn heed(&mut self, event: Event, id: Option<u64>) -> Result<Option<Result<Value, Value>>, Stop> {
+    /// Handles one event. Returns `Some` if it is the answer to the request `id`.
+    fn on_event(&mut self, event: Event, id: Option<u64>) -> Result<Option<Result<Value, Value>>, Stop> {
         match event {
             Event::Message(mut message) => {
                 let Some(method) = message["method"].as_str() else {
@@ -352,7 +351,7 @@ impl Runner {
                     }));
                 };
                 if message.get("id").is_some() {
-                    self.is_asked(&message)?;
+                    self.on_request(&message)?;
                 } else if method == "session/update"
                     && message["params"]["sessionId"] == self.session.as_str()
                 {
@@ -360,44 +359,44 @@ impl Runner {
                     if ToolCall(update).id().is_some() {
                         self.titles.learn(&ToolCall(update));
                     }
-                    self.show.update(update)?;
+                    self.renderer.update(update)?;
                 }
             }
             Event::Closed => return Err(Stop::Closed),
-            Event::Typed(line) => {
-                self.input.has_line(line.as_ref());
-                self.typed.extend(line);
+            Event::UserLine(line) => {
+                self.input.on_line(line.as_ref());
+                self.user_lines.extend(line);
             }
             Event::Signal(SIGINT) if self.in_turn && !self.cancelled => self.cancel(),
             Event::Signal(SIGINT) => return Err(Stop::Ended(Ended::Interrupted)),
             Event::Signal(signal) => return Err(Stop::Ended(Ended::Signalled(signal))),
-            Event::Ended => self.answer_late(),
+            Event::CommandExited => self.answer_finished_waits(),
         }
         Ok(None)
     }
 
-    /// The user wants no more of this turn.
+    /// Asks the agent to end the turn.
     pub(super) fn cancel(&mut self) {
         self.cancelled = true;
         let params = json!({ "sessionId": self.session });
-        self.peer.send(&json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": params }));
+        self.agent.send(&json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": params }));
     }
 
-    /// Whether what the agent asks now is asked in vain.
-    pub(super) fn is_over(&self) -> bool {
+    /// Whether a request of the agent comes too late to bother the user with it.
+    pub(super) fn is_turn_over(&self) -> bool {
         self.cancelled || !self.in_turn
     }
 
-    fn ask(&mut self, method: &str, params: Value) -> u64 {
+    fn request(&mut self, method: &str, params: Value) -> u64 {
         self.last_id += 1;
         let id = self.last_id;
-        self.peer.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+        self.agent.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
         id
     }
 }
 
-/// What a stop reason means, and what is to be said about it.
-fn ended_by(stop_reason: &str) -> (Status, Option<String>) {
+/// The status that a stop reason stands for, and a remark for the user.
+fn meaning_of(stop_reason: &str) -> (Status, Option<String>) {
     let remark = match stop_reason {
         "cancelled" => return (Status::Cancelled, None),
         "refusal" => "the agent refuses to go on",
@@ -408,14 +407,14 @@ fn ended_by(stop_reason: &str) -> (Status, Option<String>) {
     (Status::Completed, Some(remark.to_owned()))
 }
 
-/// An agent that has not found itself yet, or a bus whose worker has not.
-fn may_pass(error: &Value) -> bool {
+/// Whether a later initialize may succeed: the agent, or the bus's worker, is not ready yet.
+fn is_transient(error: &Value) -> bool {
     let of_bus =
         matches!(error["data"]["reason"].as_str(), Some("worker_lost" | "pool_down" | "busy" | "no_start"));
     of_bus || error["code"] == -32603
 }
 
-fn words_of(error: &Value) -> String {
+fn describe_error(error: &Value) -> String {
     let message = error["message"].as_str().unwrap_or("an error without words");
     let data = &error["data"];
     match data["details"].as_str().or(data["message"].as_str()).or(data.as_str()) {

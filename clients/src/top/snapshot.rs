@@ -1,6 +1,5 @@
-//! What a bus told of itself, read leniently: what it does not say is not known, and nothing it says does harm.
-//!
-//! Knows the shape of `_bus/status` and `_bus/sessions`, and neither time nor screen.
+//! A lenient reader of `_bus/status` and `_bus/sessions`: missing fields are unknown, unexpected ones
+//! harmless.
 
 use std::collections::BTreeMap;
 
@@ -9,29 +8,29 @@ use serde_json::Value;
 use crate::status::printable;
 
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct Snapshot {
     pub(super) version: String,
     pub(super) uptime_sec: Option<u64>,
     pub(super) stopping: bool,
     pub(super) listening: Vec<String>,
-    pub(super) clients: Amount,
+    pub(super) clients: Gauge,
     pub(super) sessions: Option<u64>,
-    pub(super) calls: Amount,
-    pub(super) held_bytes: Amount,
-    /// Each second, over the last ten or so.
+    pub(super) calls: Gauge,
+    pub(super) held_bytes: Gauge,
+    /// Per second, averaged by the bus over about ten seconds.
     pub(super) rates: BTreeMap<String, f64>,
     pub(super) latency: Option<Latency>,
-    /// What the bus did not carry: whether it was refused or skipped, why, and how often. The most frequent first.
+    /// What the bus did not carry: refused or skipped, the reason and the count. The most frequent first.
     pub(super) not_carried: Vec<(&'static str, String, u64)>,
     pub(super) counters: BTreeMap<String, u64>,
     pub(super) pools: Vec<Pool>,
 }
 
-/// So many, of so many that there may be.
+/// A value and its limit.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Amount {
-    pub(super) is: Option<u64>,
-    pub(super) most: Option<u64>,
+pub(super) struct Gauge {
+    pub(super) current: Option<u64>,
+    pub(super) max: Option<u64>,
 }
 
 #[derive(Clone, Copy)]
@@ -46,7 +45,7 @@ pub(super) struct Latency {
 pub(super) struct Pool {
     pub(super) id: String,
     pub(super) mode: String,
-    pub(super) instances: Amount,
+    pub(super) instances: Gauge,
     pub(super) max_sessions: Option<u64>,
     pub(super) removed: bool,
     pub(super) requests_rate: Option<f64>,
@@ -81,12 +80,12 @@ pub(super) struct Session {
     pub(super) calls: Option<u64>,
 }
 
-impl Told {
-    pub(super) fn read(status: &Value) -> Told {
+impl Snapshot {
+    pub(super) fn read(status: &Value) -> Snapshot {
         let limits = &status["limits"];
-        let amount = |name: &str| Amount { is: status[name].as_u64(), most: limits[name].as_u64() };
+        let amount = |name: &str| Gauge { current: status[name].as_u64(), max: limits[name].as_u64() };
         let counters = numbers(&status["counters"]);
-        Told {
+        Snapshot {
             version: text(&status["version"]).unwrap_or_default(),
             uptime_sec: seconds(&status["uptime_sec"]),
             stopping: status["stopping"] == true,
@@ -117,48 +116,48 @@ impl Pool {
         self.workers.iter().filter_map(of).sum()
     }
 
-    pub(super) fn so_many(&self, state: &str) -> usize {
+    pub(super) fn count_in_state(&self, state: &str) -> usize {
         self.workers.iter().filter(|worker| worker.state == state).count()
     }
 }
 
-/// A bus that cannot tell has no list.
-pub(super) fn sessions(told: &Value) -> Vec<Session> {
-    let session = |told: &Value| {
+/// Empty if the bus does not list its sessions.
+pub(super) fn sessions(value: &Value) -> Vec<Session> {
+    let session = |value: &Value| {
         Some(Session {
-            name: text(&told["session"])?,
-            pool: text(&told["pool"]),
-            worker: told["worker"].as_u64(),
-            client: text(&told["client"]),
-            state: text(&told["state"]),
-            age_sec: seconds(&told["age_sec"]),
-            idle_sec: seconds(&told["idle_sec"]),
-            calls: told["calls"].as_u64(),
+            name: text(&value["session"])?,
+            pool: text(&value["pool"]),
+            worker: value["worker"].as_u64(),
+            client: text(&value["client"]),
+            state: text(&value["state"]),
+            age_sec: seconds(&value["age_sec"]),
+            idle_sec: seconds(&value["idle_sec"]),
+            calls: value["calls"].as_u64(),
         })
     };
-    list(&told["sessions"]).iter().filter_map(session).collect()
+    list(&value["sessions"]).iter().filter_map(session).collect()
 }
 
-fn pool(told: &Value) -> Option<Pool> {
+fn pool(value: &Value) -> Option<Pool> {
     Some(Pool {
-        id: text(&told["id"])?,
-        mode: text(&told["mode"]).unwrap_or_default(),
-        instances: Amount { is: told["instances"].as_u64(), most: told["max_instances"].as_u64() },
-        max_sessions: told["max_sessions"].as_u64(),
-        removed: told["removed"] == true,
-        requests_rate: told["rates"]["requests"].as_f64(),
-        latency: latency(&told["latency_us"]),
-        workers: list(&told["workers"]).iter().filter_map(worker).collect(),
+        id: text(&value["id"])?,
+        mode: text(&value["mode"]).unwrap_or_default(),
+        instances: Gauge { current: value["instances"].as_u64(), max: value["max_instances"].as_u64() },
+        max_sessions: value["max_sessions"].as_u64(),
+        removed: value["removed"] == true,
+        requests_rate: value["rates"]["requests"].as_f64(),
+        latency: latency(&value["latency_us"]),
+        workers: list(&value["workers"]).iter().filter_map(worker).collect(),
     })
 }
 
-fn worker(told: &Value) -> Option<Worker> {
-    let number = |key: &str| told[key].as_u64();
+fn worker(value: &Value) -> Option<Worker> {
+    let number = |key: &str| value[key].as_u64();
     Some(Worker {
         number: number("worker")?,
-        state: text(&told["state"]).unwrap_or_default(),
+        state: text(&value["state"]).unwrap_or_default(),
         pid: number("pid"),
-        up_sec: seconds(&told["up_sec"]),
+        up_sec: seconds(&value["up_sec"]),
         sessions: number("sessions"),
         calls: number("calls"),
         clients: number("clients"),
@@ -166,19 +165,19 @@ fn worker(told: &Value) -> Option<Worker> {
         queued_bytes: number("queued_bytes"),
         lines_in: number("lines_in"),
         lines_out: number("lines_out"),
-        last_exit: text(&told["last_exit"]),
-        last_words: text(&told["last_words"]),
+        last_exit: text(&value["last_exit"]),
+        last_words: text(&value["last_words"]),
     })
 }
 
-fn latency(told: &Value) -> Option<Latency> {
-    let micros = |key: &str| told[key].as_u64();
+fn latency(value: &Value) -> Option<Latency> {
+    let micros = |key: &str| value[key].as_u64();
     let (p50, p90, p99) = (micros("p50")?, micros("p90")?, micros("p99")?);
     Some(Latency { p50, p90, p99, max: micros("max")?, count: micros("count").unwrap_or_default() })
 }
 
 fn not_carried(status: &Value, counters: &BTreeMap<String, u64>) -> Vec<(&'static str, String, u64)> {
-    /// Those that an older bus counts apart.
+    /// Counters that older buses report without `skipped`.
     const SKIPPED: [&str; 3] = ["stray_lines", "stray_answers", "dropped_notifications"];
     let refused = numbers(&status["refused"]).into_iter().map(|(why, count)| ("refused", why, count));
     let skipped = match status["skipped"].is_object() {
@@ -191,23 +190,23 @@ fn not_carried(status: &Value, counters: &BTreeMap<String, u64>) -> Vec<(&'stati
     all
 }
 
-fn numbers(told: &Value) -> BTreeMap<String, u64> {
-    members(told, Value::as_u64)
+fn numbers(value: &Value) -> BTreeMap<String, u64> {
+    members(value, Value::as_u64)
 }
 
-fn members<T>(told: &Value, read: fn(&Value) -> Option<T>) -> BTreeMap<String, T> {
-    let members = told.as_object().into_iter().flatten();
+fn members<T>(value: &Value, read: fn(&Value) -> Option<T>) -> BTreeMap<String, T> {
+    let members = value.as_object().into_iter().flatten();
     members.filter_map(|(name, value)| Some((printable(name), read(value)?))).collect()
 }
 
-fn list(told: &Value) -> &[Value] {
-    told.as_array().map_or(&[], Vec::as_slice)
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
 }
 
-fn text(told: &Value) -> Option<String> {
-    told.as_str().map(printable)
+fn text(value: &Value) -> Option<String> {
+    value.as_str().map(printable)
 }
 
-fn seconds(told: &Value) -> Option<u64> {
-    told.as_f64().map(|seconds| seconds as u64)
+fn seconds(value: &Value) -> Option<u64> {
+    value.as_f64().map(|seconds| seconds as u64)
 }

@@ -1,33 +1,33 @@
-//! What the user gets to see of a conversation: envelopes, a screen, or plain text.
+//! Renders a conversation as envelopes or as plain text; screen.rs renders it on a terminal.
 
 use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
-use super::call::{State, Title, Titles, ToolCall, text_of};
 use super::envelope::{Envelope, Status};
 use super::mapper::Mapper;
+use super::tool_call::{State, Title, Titles, ToolCall, text_of};
 
-/// An error: nobody can see it any more.
-pub(super) trait Show {
+/// An error means that the output is closed.
+pub(super) trait Renderer {
     /// A prompt is sent.
-    fn begins(&mut self) -> io::Result<()>;
-    /// The `update` of a session/update.
+    fn turn_started(&mut self) -> io::Result<()>;
+    /// Takes the `update` of a session/update.
     fn update(&mut self, update: &Value) -> io::Result<()>;
-    /// The agent asks for a permission for this tool call.
+    /// The agent asks permission for this tool call.
     fn permission(&mut self, tool_call: &Value) -> io::Result<()>;
-    /// Something that the runner has to say.
+    /// A remark of `run` itself.
     fn service(&mut self, text: &str) -> io::Result<()>;
-    /// The turn is over. `usage` is that of the prompt's answer.
-    fn ends(&mut self, status: Status, usage: &Value) -> io::Result<()>;
-    /// Asks the user something; an answer will be typed.
-    fn asks(&mut self, question: &str) -> io::Result<()>;
-    /// The user may type a prompt.
-    fn invites(&mut self) -> io::Result<()>;
+    /// The turn has ended. `usage` is that of the prompt's answer.
+    fn turn_ended(&mut self, status: Status, usage: &Value) -> io::Result<()>;
+    /// Asks the user a question, to be answered on the terminal.
+    fn ask(&mut self, question: &str) -> io::Result<()>;
+    /// Shows that the user may type a prompt.
+    fn invite(&mut self) -> io::Result<()>;
 }
 
-/// One envelope a line. Questions go where they are not read by a program.
+/// One envelope per line. Questions go to stderr, since a program reads stdout.
 pub(super) struct Json<W, E> {
     pub(super) mapper: Mapper,
     pub(super) out: W,
@@ -44,8 +44,8 @@ impl<W: Write, E: Write> Json<W, E> {
     }
 }
 
-impl<W: Write, E: Write> Show for Json<W, E> {
-    fn begins(&mut self) -> io::Result<()> {
+impl<W: Write, E: Write> Renderer for Json<W, E> {
+    fn turn_started(&mut self) -> io::Result<()> {
         let envelopes = self.mapper.start_turn(now_ms());
         self.print(&envelopes)
     }
@@ -65,43 +65,43 @@ impl<W: Write, E: Write> Show for Json<W, E> {
         self.print(&envelopes)
     }
 
-    fn ends(&mut self, status: Status, usage: &Value) -> io::Result<()> {
+    fn turn_ended(&mut self, status: Status, usage: &Value) -> io::Result<()> {
         let envelopes = self.mapper.end_turn(status, usage, now_ms());
         self.print(&envelopes)
     }
 
-    fn asks(&mut self, question: &str) -> io::Result<()> {
-        self.err.write_all(harmless(question).as_bytes())?;
+    fn ask(&mut self, question: &str) -> io::Result<()> {
+        self.err.write_all(printable_text(question).as_bytes())?;
         self.err.flush()
     }
 
-    fn invites(&mut self) -> io::Result<()> {
+    fn invite(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// The text of the agent, as it comes, and nothing else; what happens beside it is told on stderr.
+/// Only the agent's text on stdout; tool calls and remarks go to stderr.
 pub(super) struct Plain<W, E> {
     out: W,
     err: E,
     /// The last line is not finished.
-    unfinished: bool,
+    mid_line: bool,
     titles: Titles,
 }
 
 impl<W: Write, E: Write> Plain<W, E> {
     pub(super) fn new(out: W, err: E) -> Plain<W, E> {
-        Plain { out, err, unfinished: false, titles: Titles::default() }
+        Plain { out, err, mid_line: false, titles: Titles::default() }
     }
 
-    /// Nobody may listen there.
-    fn mention(&mut self, text: &str) {
-        let _ = self.err.write_all(format!("{}\n", harmless(text)).as_bytes());
+    /// A closed stderr is ignored.
+    fn write_stderr(&mut self, text: &str) {
+        let _ = self.err.write_all(format!("{}\n", printable_text(text)).as_bytes());
     }
 }
 
-impl<W: Write, E: Write> Show for Plain<W, E> {
-    fn begins(&mut self) -> io::Result<()> {
+impl<W: Write, E: Write> Renderer for Plain<W, E> {
+    fn turn_started(&mut self) -> io::Result<()> {
         self.titles.clear();
         Ok(())
     }
@@ -111,18 +111,18 @@ impl<W: Write, E: Write> Show for Plain<W, E> {
             Some("agent_message_chunk") => {
                 let text = text_of(&update["content"]);
                 if let Some(last) = text.chars().last() {
-                    self.unfinished = last != '\n';
+                    self.mid_line = last != '\n';
                     self.out.write_all(text.as_bytes())?;
                     self.out.flush()?;
                 }
             }
             Some("tool_call" | "tool_call_update") => {
-                let call = ToolCall(update);
-                let Title { text, is_new } = self.titles.learn(&call);
-                let failed = call.state() == Some(State::Failed);
+                let tool_call = ToolCall(update);
+                let Title { text, is_new } = self.titles.learn(&tool_call);
+                let failed = tool_call.state() == Some(State::Failed);
                 if is_new || failed {
                     let text = format!("- {}{text}", if failed { "failed: " } else { "" });
-                    self.mention(&text);
+                    self.write_stderr(&text);
                 }
             }
             _ => {}
@@ -135,29 +135,29 @@ impl<W: Write, E: Write> Show for Plain<W, E> {
     }
 
     fn service(&mut self, text: &str) -> io::Result<()> {
-        self.mention(&format!("stdio-bus: {text}"));
+        self.write_stderr(&format!("stdio-bus: {text}"));
         Ok(())
     }
 
-    fn ends(&mut self, _: Status, _: &Value) -> io::Result<()> {
-        if std::mem::take(&mut self.unfinished) {
+    fn turn_ended(&mut self, _: Status, _: &Value) -> io::Result<()> {
+        if std::mem::take(&mut self.mid_line) {
             self.out.write_all(b"\n")?;
         }
         self.out.flush()
     }
 
-    fn asks(&mut self, question: &str) -> io::Result<()> {
-        self.err.write_all(harmless(question).as_bytes())?;
+    fn ask(&mut self, question: &str) -> io::Result<()> {
+        self.err.write_all(printable_text(question).as_bytes())?;
         self.err.flush()
     }
 
-    fn invites(&mut self) -> io::Result<()> {
+    fn invite(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// Without what would steer a terminal.
-pub(super) fn harmless(text: &str) -> String {
+/// Removes control characters, which would steer the terminal, except newlines and tabs.
+pub(super) fn printable_text(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control() || matches!(letter, '\n' | '\t')).collect()
 }
 
@@ -177,7 +177,7 @@ mod tests {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let mut plain = Plain::new(&mut out, &mut err);
         let text = |text: &str| json!({ "type": "text", "text": text });
-        plain.begins().unwrap();
+        plain.turn_started().unwrap();
         plain.update(&json!({ "sessionUpdate": "agent_thought_chunk", "content": text("hm") })).unwrap();
         plain
             .update(&json!({ "sessionUpdate": "tool_call", "toolCallId": "a", "title": "l\x1b[2Js" }))
@@ -185,7 +185,7 @@ mod tests {
         plain
             .update(&json!({ "sessionUpdate": "agent_message_chunk", "content": text("two\nlines") }))
             .unwrap();
-        plain.ends(Status::Completed, &Value::Null).unwrap();
+        plain.turn_ended(Status::Completed, &Value::Null).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "two\nlines\n");
         assert_eq!(String::from_utf8(err).unwrap(), "- l[2Js\n");
     }

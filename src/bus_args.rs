@@ -1,52 +1,15 @@
-//! Which bus.json, and which bus: what the commands have in common.
+//! The flags that all client commands share: which bus to connect to.
 
-use std::env;
 use std::ffi::OsString;
 use std::path::{self, Path, PathBuf};
 
-use clients::address::Named;
-use clients::{Fault, Way};
+use clients::address::TargetArgs;
+use clients::{Fault, Target};
 use kernel::config::Address;
 
-/// The configuration: the one named, else `$STDIO_BUS_CONFIG`, else `./bus.json`.
-pub(crate) fn config_path(named: Option<&Path>) -> Result<PathBuf, String> {
-    let in_env = || env::var_os("STDIO_BUS_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
-    if let Some(path) = named.map(Path::to_owned).or_else(in_env) {
-        return Ok(path);
-    }
-    let usual = PathBuf::from("bus.json");
-    if usual.exists() {
-        return Ok(usual);
-    }
-    Err("there is no bus.json in this folder, \
-         name one with --config PATH or in the variable STDIO_BUS_CONFIG"
-        .to_owned())
-}
+use crate::paths::config_path;
 
-/// Where a bus of this configuration remembers what it can use after a restart.
-pub(crate) fn memory_path(config: &Path) -> Option<PathBuf> {
-    let config = config.canonicalize().ok()?;
-    let name = |path: &Path| path.to_string_lossy().replace(['/', '%'], "%");
-    Some(state_folder()?.join(format!("handshakes{}", name(&config))))
-}
-
-/// `$XDG_STATE_HOME/stdio-bus`, else `~/.local/state/stdio-bus`.
-pub(crate) fn state_folder() -> Option<PathBuf> {
-    own_folder("XDG_STATE_HOME", ".local/state")
-}
-
-/// `$XDG_CONFIG_HOME/stdio-bus`, else `~/.config/stdio-bus`.
-pub(crate) fn config_folder() -> Option<PathBuf> {
-    own_folder("XDG_CONFIG_HOME", ".config")
-}
-
-fn own_folder(variable: &str, in_home: &str) -> Option<PathBuf> {
-    let folder = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let base = folder(variable).or_else(|| Some(folder("HOME")?.join(in_home)))?;
-    Some(base.join("stdio-bus"))
-}
-
-/// Where the bus to talk to is.
+/// The bus to talk to.
 #[derive(clap::Args)]
 pub(crate) struct BusArgs {
     /// The bus listens there [default: what bus.json listens on]
@@ -64,13 +27,13 @@ pub(crate) struct BusArgs {
 }
 
 impl BusArgs {
-    pub(crate) fn way(&self) -> Result<Way, Fault> {
+    pub(crate) fn target(&self) -> Result<Target, Fault> {
         let Self { tcp, unix, token_file, config } = self;
-        let named = Named { tcp: tcp.clone(), unix: unix.clone(), token_file: token_file.clone() };
-        Way::find(named, || config_path(config.as_deref()))
+        let named = TargetArgs { tcp: tcp.clone(), unix: unix.clone(), token_file: token_file.clone() };
+        Target::resolve(named, || config_path(config.as_deref()))
     }
 
-    /// The arguments of a `serve` that is found there, and the folder of its configuration.
+    /// The arguments of a `serve` that these flags find, and the folder of its configuration.
     pub(crate) fn serve_args(&self) -> Result<(Vec<OsString>, PathBuf), Fault> {
         let config = self.absolute_config()?;
         let folder = config.parent().unwrap_or(Path::new("/")).to_owned();
@@ -79,7 +42,8 @@ impl BusArgs {
         Ok((args, folder))
     }
 
-    /// The arguments of a `connect` that finds it from any folder. One that `starts` a bus needs its configuration.
+    /// The arguments of a `connect` that finds the bus from any folder. One that `starts` a bus needs its
+    /// configuration.
     pub(crate) fn connect_args(&self, starts: bool) -> Result<Vec<String>, Fault> {
         let mut args = self.named_address()?;
         if starts || args.is_empty() || self.config.is_some() {

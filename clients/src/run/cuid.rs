@@ -1,6 +1,6 @@
-//! Ids that look and behave like cuid2: 24 letters and digits that nobody can guess, a letter first.
+//! Ids in the form of cuid2: 24 unguessable letters and digits, a letter first.
 //!
-//! The same seed gives the same ids. Whoever makes one gives it a seed that nobody knows.
+//! The same seed gives the same ids, so the seed must be secret.
 
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -8,24 +8,24 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 const LENGTH: usize = 24;
 const LETTERS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 
-pub(super) struct Ids(ChaCha20Rng);
+pub(super) struct Cuids(ChaCha20Rng);
 
-impl Ids {
-    pub(super) fn new(seed: [u8; 32]) -> Ids {
-        Ids(ChaCha20Rng::from_seed(seed))
+impl Cuids {
+    pub(super) fn new(seed: [u8; 32]) -> Cuids {
+        Cuids(ChaCha20Rng::from_seed(seed))
     }
 
     pub(super) fn next(&mut self) -> String {
         (0..LENGTH).map(|at| self.letter(if at == 0 { 26 } else { 36 })).collect()
     }
 
-    /// One of the first so many, each as likely as the others.
+    /// Picks one of the first `choices` characters without bias.
     fn letter(&mut self, choices: u32) -> char {
-        let fair = u32::MAX - u32::MAX % choices;
+        let fair_range = u32::MAX - u32::MAX % choices;
         loop {
-            let drawn = self.0.next_u32();
-            if drawn < fair {
-                return LETTERS[(drawn % choices) as usize] as char;
+            let random = self.0.next_u32();
+            if random < fair_range {
+                return LETTERS[(random % choices) as usize] as char;
             }
         }
     }
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn ids_have_the_form_of_cuid2_and_differ() {
-        let mut ids = Ids::new([7; 32]);
+        let mut ids = Cuids::new([7; 32]);
         let many: Vec<_> = (0..1000).map(|_| ids.next()).collect();
         for id in &many {
             assert!(id.len() == 24 && id.starts_with(|first: char| first.is_ascii_lowercase()), "{id}");

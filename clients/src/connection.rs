@@ -1,7 +1,6 @@
-//! One connection to a bus: lines out, lines in, until a deadline.
+//! One connection to a bus that sends requests and waits for their answers until a deadline.
 //!
-//! Knows JSON-RPC as far as one question needs it. Nothing that the peer sends makes it panic; what no bus
-//! would send is a fault.
+//! Nothing that the peer sends makes it panic; what no bus would send is a fault.
 
 use std::io::{self, BufRead, BufReader, ErrorKind};
 use std::time::{Duration, Instant};
@@ -10,38 +9,38 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::message::{Message, reason};
 use crate::stream::{CONNECT_TIMEOUT, Stream};
-use crate::{Fault, TokenFile, Way};
+use crate::{Fault, Target, TokenFile};
 
-/// The longest line a bus can be told to carry, and room for what it rewrites in it.
-pub(crate) const LINE_BYTES_MOST: usize = (1 << 30) + (1 << 20);
+/// The longest line that a bus can be configured to carry, plus room for what it rewrites.
+pub(crate) const MAX_LINE_BYTES: usize = (1 << 30) + (1 << 20);
 
-pub(crate) struct Wire {
+pub(crate) struct Connection {
     peer: BufReader<Stream>,
     at: String,
     token: Option<String>,
-    /// Where that is from.
+    /// The file that `token` was read from.
     token_file: Option<TokenFile>,
-    /// How long the user wants to wait in all, and when that is over.
-    patience: Option<(Duration, Instant)>,
-    /// The id of the last question; each has its own.
+    /// The user's timeout, and the time when it ends.
+    deadline: Option<(Duration, Instant)>,
+    /// The id of the last request.
     last_id: u32,
 }
 
-impl Wire {
-    /// To the first of these addresses at which something listens.
-    pub(crate) fn connect(way: &Way, timeout: Option<Duration>) -> Result<Wire, Fault> {
-        // A time too far away to be told is as good as none.
-        let patience = timeout.and_then(|timeout| Some((timeout, Instant::now().checked_add(timeout)?)));
+impl Connection {
+    /// Connects to the first address at which something listens.
+    pub(crate) fn connect(target: &Target, timeout: Option<Duration>) -> Result<Connection, Fault> {
+        // A deadline too far away to compute is no deadline.
+        let deadline = timeout.and_then(|timeout| Some((timeout, Instant::now().checked_add(timeout)?)));
         let timeout = timeout.unwrap_or(CONNECT_TIMEOUT).min(CONNECT_TIMEOUT);
-        let (stream, address) = Stream::connect(&way.addresses, timeout)?;
+        let (stream, address) = Stream::connect(&target.addresses, timeout)?;
         let peer = BufReader::with_capacity(64 << 10, stream);
-        let token = way.token.as_ref().map(|file| file.token_for(address)).transpose()?.flatten();
-        let token_file = way.token.clone().filter(|_| token.is_some());
-        Ok(Wire { peer, at: address.to_string(), token, token_file, patience, last_id: 0 })
+        let token = target.token.as_ref().map(|file| file.token_for(address)).transpose()?.flatten();
+        let token_file = target.token.clone().filter(|_| token.is_some());
+        Ok(Connection { peer, at: address.to_string(), token, token_file, deadline, last_id: 0 })
     }
 
-    /// Says who is there, for which pool, and shows the token, if there is anything of this to say.
-    pub(crate) fn greet(&mut self, client: &str, pool: Option<&str>) -> Result<(), Fault> {
+    /// Sends the hello if there is a pool to name or a token to show.
+    pub(crate) fn hello(&mut self, client: &str, pool: Option<&str>) -> Result<(), Fault> {
         if self.token.is_none() && pool.is_none() {
             return Ok(());
         }
@@ -53,17 +52,21 @@ impl Wire {
             hello["token"] = token.as_str().into();
         }
         let hello = to_raw_value(&hello).expect("plain JSON becomes text");
-        self.ask("_bus/hello", Some(&hello)).map(|_| ())
+        self.request("_bus/hello", Some(&hello)).map(|_| ())
     }
 
-    /// The time that its user waits begins now, as if it had just connected.
-    pub(crate) fn begin_to_wait(&mut self) {
-        self.patience = self.patience.and_then(|(all, _)| Some((all, Instant::now().checked_add(all)?)));
+    /// Restarts the timeout, as if the connection had just been made.
+    pub(crate) fn restart_timeout(&mut self) {
+        self.deadline = self.deadline.and_then(|(all, _)| Some((all, Instant::now().checked_add(all)?)));
     }
 
-    /// One request and its answer. Notifications that come before it are passed over, and requests are
-    /// refused: there is nobody here to grant them.
-    pub(crate) fn ask(&mut self, method: &str, params: Option<&RawValue>) -> Result<Box<RawValue>, Fault> {
+    /// Sends one request and returns its result. Notifications before the answer are skipped; requests are
+    /// refused, since no user is here to answer them.
+    pub(crate) fn request(
+        &mut self,
+        method: &str,
+        params: Option<&RawValue>,
+    ) -> Result<Box<RawValue>, Fault> {
         self.last_id += 1;
         let id = self.last_id.to_string();
         let method = serde_json::Value::from(method);
@@ -74,18 +77,18 @@ impl Wire {
             if line.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            let Some(message) = Message::scan(&line) else {
+            let Some(message) = Message::parse(&line) else {
                 return Err(Fault::Unreachable(format!("what answers at {} is no bus", self.at)));
             };
-            let answers_us = |about: &RawValue| about.get() == id;
+            let is_ours = |answered_id: &RawValue| answered_id.get() == id;
             match message {
-                Message { method: Some(_), id: Some(asked), .. } => self.refuse(asked)?,
-                Message { id: Some(about), result: Some(result), .. } if answers_us(about) => {
+                Message { method: Some(_), id: Some(request_id), .. } => self.refuse(request_id)?,
+                Message { id: Some(answered_id), result: Some(result), .. } if is_ours(answered_id) => {
                     return Ok(result.to_owned());
                 }
-                // An error about no id is about our only line: the bus could not even read its id.
+                // An error without an id answers our only line: the bus could not read its id.
                 Message { id, error: Some(error), method: None, .. }
-                    if id.is_none_or(|about| answers_us(about) || about.get() == "null") =>
+                    if id.is_none_or(|answered_id| is_ours(answered_id) || answered_id.get() == "null") =>
                 {
                     return Err(match reason(error).as_str() {
                         "unauthorized" => Fault::unauthorized(&self.at, self.token_file.as_ref()),
@@ -97,7 +100,7 @@ impl Wire {
         }
     }
 
-    /// For a conversation instead of questions: what comes, and where to write. No deadline holds any more.
+    /// Splits the connection into reader and writer, without a deadline.
     pub(crate) fn into_halves(self) -> Result<(BufReader<Stream>, Stream), Fault> {
         let broken =
             |error: io::Error| Fault::Unreachable(format!("the connection to {} broke: {error}", self.at));
@@ -106,15 +109,15 @@ impl Wire {
         Ok((self.peer, writer))
     }
 
-    fn refuse(&mut self, asked: &RawValue) -> Result<(), Fault> {
+    fn refuse(&mut self, request_id: &RawValue) -> Result<(), Fault> {
         let error = r#"{"code":-32601,"message":"this client answers no requests"}"#;
-        self.send(&format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, asked.get()))
+        self.send(&format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, request_id.get()))
     }
 
     fn send(&mut self, line: &str) -> Result<(), Fault> {
         let remaining = self.remaining()?;
         let stream = self.peer.get_mut();
-        let written = stream.write_patiently(format!("{line}\n").as_bytes(), remaining);
+        let written = stream.write_with_timeout(format!("{line}\n").as_bytes(), remaining);
         written.map_err(|error| self.broken(&error))
     }
 
@@ -140,35 +143,35 @@ impl Wire {
             if end.is_some() {
                 return Ok(line);
             }
-            if line.len() > LINE_BYTES_MOST {
+            if line.len() > MAX_LINE_BYTES {
                 return Err(Fault::Unreachable(format!("what answers at {} is no bus", self.at)));
             }
         }
     }
 
-    /// Never zero, which would mean for ever.
+    /// Never zero, which the system would take for no timeout.
     fn remaining(&self) -> Result<Option<Duration>, Fault> {
-        let Some((_, end)) = self.patience else { return Ok(None) };
+        let Some((_, end)) = self.deadline else { return Ok(None) };
         match end.checked_duration_since(Instant::now()) {
-            Some(Duration::ZERO) | None => Err(self.silent()),
+            Some(Duration::ZERO) | None => Err(self.timed_out()),
             remaining => Ok(remaining),
         }
     }
 
     fn broken(&self, error: &io::Error) -> Fault {
         match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => self.silent(),
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => self.timed_out(),
             _ => Fault::Unreachable(format!("the connection to {} broke: {error}", self.at)),
         }
     }
 
-    fn silent(&self) -> Fault {
-        let waited = self.patience.map_or(Duration::ZERO, |(timeout, _)| timeout);
-        Fault::Silent { at: self.at.clone(), waited }
+    fn timed_out(&self) -> Fault {
+        let waited = self.deadline.map_or(Duration::ZERO, |(timeout, _)| timeout);
+        Fault::TimedOut { at: self.at.clone(), waited }
     }
 }
 
-/// JSON may be written over many lines; a newline in it can only be white space.
+/// A newline in JSON can only be white space.
 fn one_line(json: &RawValue) -> String {
     json.get().replace(['\n', '\r'], " ")
 }

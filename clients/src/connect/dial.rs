@@ -1,0 +1,65 @@
+//! Dials the bus once, and starts one where that is allowed and none answers.
+
+use std::time::Duration;
+
+use super::Options;
+use super::start::{NextTry, Starter};
+use crate::Fault;
+use crate::stream::Stream;
+
+pub(super) struct Dialer<'a> {
+    options: &'a Options,
+    starter: Option<Starter<'a>>,
+}
+
+pub(super) enum Dial {
+    Connected(Dialed),
+    /// No bus answers yet; dialing again may help.
+    Retry(Fault),
+    Failed(Fault),
+}
+
+pub(super) struct Dialed {
+    pub(super) stream: Stream,
+    /// The address that answered.
+    pub(super) at: String,
+    /// The params of the `_bus/hello` to send.
+    pub(super) hello: String,
+}
+
+impl<'a> Dialer<'a> {
+    pub(super) fn new(options: &'a Options) -> Dialer<'a> {
+        Dialer { options, starter: options.start.as_ref().map(Starter::new) }
+    }
+
+    pub(super) fn can_start_bus(&self) -> bool {
+        self.starter.is_some()
+    }
+
+    pub(super) fn dial(&mut self, timeout: Duration) -> Dial {
+        loop {
+            let fault = match Stream::connect(&self.options.target.addresses, timeout) {
+                Ok((stream, at)) => {
+                    if let Some(starter) = &mut self.starter {
+                        starter.on_connected();
+                    }
+                    let hello = match self.options.hello(at) {
+                        Ok(hello) => hello,
+                        Err(fault) => return Dial::Failed(fault),
+                    };
+                    return match stream.set_nonblocking() {
+                        Ok(()) => Dial::Connected(Dialed { stream, at: at.to_string(), hello }),
+                        Err(error) => Dial::Failed(Fault::Failed(format!("a socket fails: {error}"))),
+                    };
+                }
+                Err(fault) => fault,
+            };
+            let Some(starter) = &mut self.starter else { return Dial::Retry(fault) };
+            match starter.on_no_answer(&fault) {
+                Ok(NextTry::Now) => {}
+                Ok(NextTry::Later) => return Dial::Retry(fault),
+                Err(fault) => return Dial::Failed(fault),
+            }
+        }
+    }
+}

@@ -1,0 +1,513 @@
+//! The protocol state of `connect`: what an IDE and the bus have exchanged, across reconnects.
+//!
+//! Each request of the IDE gets exactly one answer: the one of the bus, or an error if the connection broke
+//! first. Each request of an agent reaches the IDE once, even if it is repeated on a later connection. Lines
+//! go in and lines come out; this file knows neither sockets nor time.
+
+use std::collections::BTreeMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::lines::SendBuffer;
+use super::session::{Opening, Session, session_id_in};
+use crate::message::{Message, parse_object, present, reason};
+
+const BYE: &[u8] = b"{\"jsonrpc\":\"2.0\",\"method\":\"_bus/bye\"}\n";
+
+pub(super) struct Relay {
+    pub(super) to_bus: SendBuffer,
+    pub(super) to_ide: SendBuffer,
+    state: State,
+    /// Counts the entered states, so that a caller can tell whether the state has changed.
+    step: u64,
+    /// A bus has admitted us before, so a temporary refusal is worth a retry.
+    admitted_once: bool,
+    /// Unanswered requests of the IDE by their ids.
+    pending: BTreeMap<Box<str>, Pending>,
+    /// Counts errors of the bus without an id: as many of `pending` may already be answered.
+    errors_without_id: usize,
+    /// Unanswered requests of agents, by the ids that the IDE knows.
+    agent_requests: BTreeMap<Box<str>, AgentRequest>,
+    /// The IDE's `initialize`, once it has succeeded.
+    initialize: Option<Box<[u8]>>,
+    can_load: bool,
+    /// The IDE's login, from its success until a logout succeeds.
+    login: Option<Box<[u8]>>,
+    /// In the order in which they were opened.
+    sessions: Vec<Session>,
+    /// The IDE has closed its side.
+    ide_closed: bool,
+    own_ids: OwnIds,
+}
+
+/// Each state is named by what it waits for. The ids are our own.
+enum State {
+    Connection,
+    Hello(String),
+    Initialize(String),
+    Login(String),
+    /// Reopens the session at index `at` by `session/resume`, or by `session/load`.
+    Session {
+        at: usize,
+        id: String,
+        by_load: bool,
+    },
+    /// The connection is up and lines pass.
+    Live,
+    /// The bus rejected the hello with this error. This state is final.
+    Refused(Box<str>),
+}
+
+enum Pending {
+    Initialize(Box<[u8]>),
+    Login(Box<[u8]>),
+    Logout,
+    Open(Opening),
+    Other,
+}
+
+struct AgentRequest {
+    /// `None`: it was asked over a connection that is gone, and has not been repeated since.
+    bus_id: Option<Box<str>>,
+    /// Equal for requests with equal method and params.
+    fingerprint: u64,
+}
+
+/// What a line of the bus means for the connection.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    None,
+    /// The bus is busy or stopping; a later connection may be admitted.
+    RetryLater(String),
+    /// The bus rejects this client for good.
+    Refused(String),
+    /// The token is missing or wrong.
+    Unauthorized,
+}
+
+impl Relay {
+    pub(super) fn new() -> Relay {
+        Relay {
+            to_bus: SendBuffer::default(),
+            to_ide: SendBuffer::default(),
+            state: State::Connection,
+            step: 0,
+            admitted_once: false,
+            pending: BTreeMap::new(),
+            errors_without_id: 0,
+            agent_requests: BTreeMap::new(),
+            initialize: None,
+            can_load: false,
+            login: None,
+            sessions: Vec::new(),
+            ide_closed: false,
+            own_ids: OwnIds::new(),
+        }
+    }
+
+    /// Whether lines of the IDE are taken now.
+    pub(super) fn takes_lines(&self) -> bool {
+        matches!(self.state, State::Live | State::Refused(_))
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        matches!(self.state, State::Live)
+    }
+
+    /// Whether a bus has admitted us at least once.
+    pub(super) fn was_admitted(&self) -> bool {
+        self.admitted_once
+    }
+
+    /// The number of the current state.
+    pub(super) fn step_number(&self) -> u64 {
+        self.step
+    }
+
+    /// Starts the handshake on a new connection. `params` are those of its `_bus/hello`.
+    pub(super) fn on_connected(&mut self, params: &str) {
+        let id = self.own_ids.next();
+        let line =
+            format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"_bus/hello","params":{params}}}{}"#, '\n');
+        self.to_bus.push(line.as_bytes());
+        self.enter(State::Hello(id));
+    }
+
+    /// Fails all pending requests: it is unknown whether the bus has executed them.
+    pub(super) fn on_disconnected(&mut self) {
+        self.to_bus.clear();
+        self.errors_without_id = 0;
+        let message = "the connection to the bus was lost, the request may have been executed";
+        for (id, _) in std::mem::take(&mut self.pending) {
+            self.to_ide.push(error(&id, -32050, "worker_lost", message).as_bytes());
+        }
+        for request in self.agent_requests.values_mut() {
+            request.bus_id = None;
+        }
+        self.enter(State::Connection);
+    }
+
+    /// Answers a line of the IDE with an error if it is a request. For when no connection will come.
+    pub(super) fn refuse_line(&mut self, line: &[u8], why: &str) {
+        let Some(message) = Message::parse(line) else { return };
+        if let (Some(id), Some(_)) = (message.id, message.method) {
+            self.to_ide.push(error(id.get(), -32053, "pool_down", why).as_bytes());
+        }
+    }
+
+    /// Takes one whole line of the IDE with its newline. Only call it while `takes_lines`.
+    pub(super) fn on_ide_line(&mut self, line: &[u8]) {
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return;
+        }
+        let message = Message::parse(line).unwrap_or_default();
+        if let State::Refused(error) = &self.state {
+            if let (Some(id), Some(_)) = (message.id, message.method) {
+                let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}{}"#, '\n');
+                self.to_ide.push(answer.as_bytes());
+            }
+            return;
+        }
+        match message {
+            Message { id: Some(id), method: Some(method), .. } if is_request(id, method) => {
+                let pending_request = self.pending_request(line, &message);
+                self.pending.insert(id.get().into(), pending_request);
+            }
+            Message { id: Some(id), method: None, .. } => return self.forward_answer(line, id),
+            // The bus refuses what is not a message.
+            _ => {}
+        }
+        self.to_bus.push(line);
+    }
+
+    /// Refuses all requests of agents: the IDE will answer none.
+    pub(super) fn on_ide_closed(&mut self) {
+        self.ide_closed = true;
+        for (_, request) in std::mem::take(&mut self.agent_requests) {
+            if let Some(id) = request.bus_id {
+                self.to_bus.push(client_gone(&id).as_bytes());
+            }
+        }
+    }
+
+    /// Whether every request of the IDE is answered, as far as the relay can know.
+    pub(super) fn is_all_answered(&self) -> bool {
+        self.pending.len() <= self.errors_without_id
+    }
+
+    pub(super) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Tells the bus not to keep the sessions.
+    pub(super) fn send_bye(&mut self) {
+        self.to_bus.push(BYE);
+    }
+
+    /// Takes one whole line of the bus with its newline.
+    pub(super) fn on_bus_line(&mut self, line: &[u8]) -> Outcome {
+        // Only JSON-RPC messages reach the IDE, whatever server is at the other end.
+        let Some(message) = Message::parse(line) else { return Outcome::None };
+        match message {
+            Message { id: Some(id), method: Some(_), .. } => self.forward_request(line, id, &message),
+            Message { method: Some(_), .. } => self.forward_notification(line, &message),
+            Message { id: Some(id), .. } if self.own_ids.contains(id.get()) => {
+                return self.on_own_answer(id, &message);
+            }
+            Message { error: Some(_), id, .. } if id.is_none_or(|id| id.get() == "null") => {
+                if matches!(self.state, State::Hello(_)) {
+                    return self.on_hello_refused(message.error);
+                }
+                self.errors_without_id += 1;
+                self.to_ide.push(line);
+            }
+            Message { id: Some(id), .. } => {
+                let pending_request = self.pending.remove(id.get());
+                self.on_answer(pending_request, message.result);
+                self.to_ide.push(line);
+            }
+            _ => {}
+        }
+        Outcome::None
+    }
+
+    /// Gives up the current step after a failure or a timeout: drops that session, or goes on without the
+    /// login. Returns false if the handshake cannot go on without this step.
+    pub(super) fn skip_step(&mut self) -> bool {
+        match self.state {
+            State::Session { at, .. } => {
+                self.sessions.remove(at);
+                self.reopen_from(at);
+            }
+            State::Login(_) => self.reopen_from(0),
+            _ => return false,
+        }
+        true
+    }
+
+    fn pending_request(&mut self, line: &[u8], message: &Message<'_>) -> Pending {
+        let method = message.method.map_or("", RawValue::get);
+        match method {
+            r#""initialize""# => return Pending::Initialize(line.into()),
+            r#""authenticate""# | r#""auth/login""# => return Pending::Login(line.into()),
+            r#""logout""# | r#""auth/logout""# => return Pending::Logout,
+            _ => {}
+        }
+        if matches!(method, r#""session/close""# | r#""session/delete""#)
+            && let Some(id) = message.params.and_then(session_id_in)
+        {
+            self.sessions.retain(|session| *session.id != *id.get());
+        }
+        Opening::of(message).map_or(Pending::Other, Pending::Open)
+    }
+
+    /// Remembers what must be replayed on the next connection.
+    fn on_answer(&mut self, pending_request: Option<Pending>, result: Option<&RawValue>) {
+        match (pending_request, result) {
+            (Some(Pending::Initialize(line)), Some(result)) => {
+                self.initialize = Some(line);
+                self.can_load = can_load(result);
+            }
+            (Some(Pending::Login(line)), Some(_)) => self.login = Some(line),
+            (Some(Pending::Logout), Some(_)) => self.login = None,
+            (Some(Pending::Open(opening)), Some(result)) => {
+                let Some(session) = opening.opened(result) else { return };
+                self.sessions.retain(|other| other.id != session.id);
+                self.sessions.push(session);
+            }
+            _ => {}
+        }
+    }
+
+    /// Forwards the IDE's answer under the id that the agent waits for now, if it still waits.
+    fn forward_answer(&mut self, line: &[u8], id: &RawValue) {
+        let Some(request) = self.agent_requests.remove(id.get()) else { return };
+        match request.bus_id {
+            Some(bus_id) if *bus_id == *id.get() => self.to_bus.push(line),
+            Some(bus_id) => self.to_bus.push(&with_part_replaced(line, id, &bus_id)),
+            // The request came over an earlier connection and was not repeated.
+            None => {}
+        }
+    }
+
+    fn forward_request(&mut self, line: &[u8], id: &RawValue, message: &Message<'_>) {
+        let bus_id: Box<str> = id.get().into();
+        if self.ide_closed {
+            return self.to_bus.push(client_gone(&bus_id).as_bytes());
+        }
+        let fingerprint = self.own_ids.fingerprint(message);
+        let is_repeat =
+            |request: &&mut AgentRequest| request.bus_id.is_none() && request.fingerprint == fingerprint;
+        if let Some(request) = self.agent_requests.values_mut().find(is_repeat) {
+            request.bus_id = Some(bus_id);
+            return;
+        }
+        let mut ide_id = bus_id.clone();
+        if self.agent_requests.contains_key(&bus_id) {
+            // Ids restart with each connection, and the IDE has not answered the older request with this id.
+            ide_id = self.own_ids.next().into();
+            self.to_ide.push(&with_part_replaced(line, id, &ide_id));
+        } else {
+            self.to_ide.push(line);
+        }
+        self.agent_requests.insert(ide_id, AgentRequest { bus_id: Some(bus_id), fingerprint });
+    }
+
+    fn forward_notification(&mut self, line: &[u8], message: &Message<'_>) {
+        let method = message.method.map_or("", RawValue::get);
+        if let State::Session { at, by_load: true, .. } = self.state
+            && method == r#""session/update""#
+            && let Some(id) = message.params.and_then(session_id_in)
+            && *id.get() == *self.sessions[at].id
+        {
+            // A load replays updates that the IDE has already received.
+            return;
+        }
+        if method == r#""$/cancel_request""#
+            && let Some(id) = message.params.and_then(cancelled_id)
+            && let Some(ide_id) = self.ide_id(id.get())
+        {
+            return self.to_ide.push(&with_part_replaced(line, id, &ide_id));
+        }
+        self.to_ide.push(line);
+    }
+
+    /// The IDE's id of the request that has this id on the bus, if the two differ.
+    fn ide_id(&self, bus_id: &str) -> Option<Box<str>> {
+        let is_asked_under = |request: &AgentRequest| request.bus_id.as_deref() == Some(bus_id);
+        let same = self.agent_requests.get(bus_id).is_some_and(is_asked_under);
+        if same {
+            return None;
+        }
+        self.agent_requests
+            .iter()
+            .find(|(_, request)| is_asked_under(request))
+            .map(|(ide_id, _)| ide_id.clone())
+    }
+
+    /// Handles the answer to one of our own requests and goes on with the next step.
+    fn on_own_answer(&mut self, id: &RawValue, message: &Message<'_>) -> Outcome {
+        let succeeded = message.result.is_some();
+        match &self.state {
+            State::Hello(expected) if expected == id.get() => {
+                if !succeeded {
+                    return self.on_hello_refused(message.error);
+                }
+                self.replay_initialize();
+            }
+            State::Initialize(expected) if expected == id.get() => {
+                let Some(result) = message.result else {
+                    return Outcome::RetryLater(describe_error(message.error));
+                };
+                self.can_load = can_load(result);
+                self.replay_login();
+            }
+            State::Login(expected) if expected == id.get() => self.reopen_from(0),
+            &State::Session { at, id: ref expected, by_load } if expected == id.get() => {
+                if succeeded {
+                    self.reopen_from(at + 1);
+                } else if !by_load && self.can_load {
+                    self.reopen_by(at, "session/load");
+                } else {
+                    // The IDE gets the reason as the answer to its next request for this session.
+                    self.skip_step();
+                }
+            }
+            // The answer to a step that was already skipped.
+            _ => {}
+        }
+        Outcome::None
+    }
+
+    fn on_hello_refused(&mut self, error: Option<&RawValue>) -> Outcome {
+        let (describe_error, reason) = (describe_error(error), error.map(reason).unwrap_or_default());
+        if self.admitted_once && matches!(reason.as_str(), "busy" | "stopping") {
+            return Outcome::RetryLater(describe_error);
+        }
+        self.enter(State::Refused(error.map_or("null", RawValue::get).into()));
+        if reason == "unauthorized" { Outcome::Unauthorized } else { Outcome::Refused(describe_error) }
+    }
+
+    /// A new connection needs its own initialize.
+    fn replay_initialize(&mut self) {
+        let Some(line) = self.initialize.clone() else { return self.reopen_from(0) };
+        let id = self.resend(&line);
+        self.enter(State::Initialize(id));
+    }
+
+    /// The agents of a restarted bus are logged out.
+    fn replay_login(&mut self) {
+        let Some(line) = self.login.clone() else { return self.reopen_from(0) };
+        let id = self.resend(&line);
+        self.enter(State::Login(id));
+    }
+
+    /// Repeats an earlier request of the IDE under a new id of our own.
+    fn resend(&mut self, line: &[u8]) -> String {
+        let id = self.own_ids.next();
+        let old = Message::parse(line).and_then(|message| message.id);
+        self.to_bus.push(&old.map_or_else(Vec::new, |old| with_part_replaced(line, old, &id)));
+        id
+    }
+
+    /// Reopens the sessions from index `at` on. A bus that kept a session accepts `session/resume` and sends
+    /// the missed updates, whatever the agent supports. Only if that fails, `session/load` replays
+    /// everything.
+    fn reopen_from(&mut self, at: usize) {
+        if at < self.sessions.len() {
+            return self.reopen_by(at, "session/resume");
+        }
+        self.admitted_once = true;
+        self.enter(State::Live);
+    }
+
+    fn reopen_by(&mut self, at: usize, method: &str) {
+        let id = self.own_ids.next();
+        self.to_bus.push(self.sessions[at].reopen_request(method, &id).as_bytes());
+        self.enter(State::Session { at, id, by_load: method == "session/load" });
+    }
+
+    fn enter(&mut self, state: State) {
+        self.step += 1;
+        self.state = state;
+    }
+}
+
+/// Makes ids that neither an IDE nor a bus uses.
+struct OwnIds {
+    prefix: String,
+    last: u64,
+    seed: RandomState,
+}
+
+impl OwnIds {
+    fn new() -> OwnIds {
+        let seed = RandomState::new();
+        OwnIds { prefix: format!("\"stdio-bus connect {:016x} ", seed.hash_one(0)), last: 0, seed }
+    }
+
+    /// Includes the quotes.
+    fn next(&mut self) -> String {
+        self.last += 1;
+        format!("{}{}\"", self.prefix, self.last)
+    }
+
+    fn contains(&self, id: &str) -> bool {
+        id.starts_with(&self.prefix)
+    }
+
+    fn fingerprint(&self, message: &Message<'_>) -> u64 {
+        self.seed.hash_one((message.method.map(RawValue::get), message.params.map(RawValue::get)))
+    }
+}
+
+/// The bus answers nothing else under this id.
+fn is_request(id: &RawValue, method: &RawValue) -> bool {
+    let id = id.get().starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9'));
+    id && method.get().starts_with('"')
+}
+
+/// Returns `line` with the slice `part` of it replaced.
+fn with_part_replaced(line: &[u8], part: &RawValue, with: &str) -> Vec<u8> {
+    let start = part.get().as_ptr() as usize - line.as_ptr() as usize;
+    let end = start + part.get().len();
+    [&line[..start], with.as_bytes(), &line[end..]].concat()
+}
+
+fn can_load(result: &RawValue) -> bool {
+    let result = serde_json::from_str::<Value>(result.get()).unwrap_or_default();
+    result["agentCapabilities"]["loadSession"] == true
+}
+
+fn cancelled_id(params: &RawValue) -> Option<&RawValue> {
+    #[derive(Deserialize)]
+    struct Params<'a> {
+        #[serde(borrow, default, rename = "requestId", deserialize_with = "present")]
+        id: Option<&'a RawValue>,
+    }
+
+    parse_object::<Params<'_>>(params.get().as_bytes())?.id
+}
+
+fn error(id: &str, code: i32, reason: &str, message: &str) -> String {
+    let message = Value::from(message);
+    let error = format!(r#"{{"code":{code},"message":{message},"data":{{"reason":"{reason}"}}}}"#);
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}{}"#, '\n')
+}
+
+fn client_gone(id: &str) -> String {
+    error(id, -32057, "client_gone", "the client of this session has left")
+}
+
+/// Formats an error of the bus for people.
+fn describe_error(error: Option<&RawValue>) -> String {
+    let error = error.and_then(|error| serde_json::from_str::<Value>(error.get()).ok()).unwrap_or_default();
+    let message = error["message"].as_str().unwrap_or("an error without a message").to_owned();
+    let pools = error["data"]["pools"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let pools = pools.collect::<Vec<_>>().join(", ");
+    if pools.is_empty() { message } else { format!("{message} (it has {pools})") }
+}

@@ -1,0 +1,93 @@
+//! The agent that `run` talks to: a process that it has started, or one behind a bus.
+
+use std::io::{self, BufReader, ErrorKind};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::events::{AgentWriter, Event, read_messages};
+use super::process::{AgentProcess, Guard};
+use super::{AgentSource, Options};
+use crate::Fault;
+use crate::connection::Connection;
+
+/// How long the last lines may take to be written, and how long an agent whose output has ended may take to
+/// exit.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long an agent may take to exit by itself, and then again after SIGTERM.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
+/// The same, for a user who does not want to wait.
+const EXIT_TIMEOUT_NOW: Duration = Duration::from_millis(300);
+
+pub(super) struct Agent {
+    writer: AgentWriter,
+    /// `None`: the agent is behind a bus.
+    process: Option<AgentProcess>,
+    /// The name in messages for the user.
+    pub(super) name: String,
+}
+
+impl Agent {
+    pub(super) fn connect(options: &Options, events: Sender<Event>, guard: &Guard) -> Result<Agent, Fault> {
+        match &options.agent {
+            AgentSource::Command(command) => {
+                let started = AgentProcess::start(
+                    command,
+                    &options.this_binary,
+                    &options.cwd,
+                    options.show_stderr,
+                    guard,
+                );
+                let (process, stdin, stdout) =
+                    started.map_err(|error| cannot_start(&command.program, &error))?;
+                read_messages(BufReader::new(stdout), events);
+                let writer = AgentWriter::to_pipe(stdin);
+                Ok(Agent { writer, process: Some(process), name: command.name.clone() })
+            }
+            AgentSource::Pool { target, pool } => {
+                let mut connection = Connection::connect(target, None)?;
+                connection.hello("stdio-bus run", pool.as_deref())?;
+                let (reader, writer) = connection.into_halves()?;
+                read_messages(reader, events);
+                let name = pool.as_ref().map_or("the bus".to_owned(), |pool| format!("pool {pool}"));
+                Ok(Agent { writer: AgentWriter::to_bus(writer), process: None, name })
+            }
+        }
+    }
+
+    pub(super) fn send(&self, message: &serde_json::Value) {
+        self.writer.send(message);
+    }
+
+    /// Explains the end of the agent's output.
+    pub(super) fn why_closed(&mut self) -> String {
+        let Some(process) = &mut self.process else {
+            return "the bus closed the connection".to_owned();
+        };
+        let exit = process.exit_within(FLUSH_TIMEOUT);
+        let exit = exit.map_or("closed its output".to_owned(), |exit| format!("ended ({exit})"));
+        let last_line = process.last_stderr_line(FLUSH_TIMEOUT);
+        let last_line = if last_line.is_empty() { last_line } else { format!(", saying: {last_line}") };
+        format!("{} {exit}{last_line}", self.name)
+    }
+
+    pub(super) fn close(self, at_once: bool) {
+        if self.process.is_none() {
+            self.writer.send(&json!({ "jsonrpc": "2.0", "method": "_bus/bye" }));
+        }
+        let (flush, close) =
+            if at_once { (EXIT_TIMEOUT_NOW, EXIT_TIMEOUT_NOW) } else { (FLUSH_TIMEOUT, EXIT_TIMEOUT) };
+        self.writer.close(flush);
+        if let Some(process) = self.process {
+            process.end(close);
+        }
+    }
+}
+
+fn cannot_start(program: &str, error: &io::Error) -> Fault {
+    Fault::Failed(match error.kind() {
+        ErrorKind::NotFound => format!("{program} is not found: install it, or name a command after `--`"),
+        _ => format!("{program} cannot be started: {error}"),
+    })
+}

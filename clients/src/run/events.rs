@@ -1,0 +1,170 @@
+//! Everything that `run` reacts to, as one stream of events, and the writer to the agent.
+//!
+//! Each thread only reads, writes or waits for one thing. The driver alone decides what an event means.
+
+use std::io::{self, BufRead, Read, Write};
+use std::os::fd::AsFd;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde_json::Value;
+
+use crate::Signals;
+use crate::connection::MAX_LINE_BYTES;
+use crate::stream::Stream;
+
+pub(super) enum Event {
+    /// A message of the agent. Other lines are skipped.
+    Message(Value),
+    /// The agent has closed its output.
+    Closed,
+    /// A line that `UserInput` was asked for. `None`: the input has ended.
+    UserLine(Option<String>),
+    Signal(i32),
+    /// A command of a client tool has exited.
+    CommandExited,
+}
+
+/// Queues lines to the agent while it does not read.
+pub(super) struct AgentWriter {
+    lines: Sender<String>,
+    written: Receiver<()>,
+}
+
+impl AgentWriter {
+    pub(super) fn to_pipe(mut pipe: impl Write + Send + 'static) -> AgentWriter {
+        AgentWriter::new(move |lines| {
+            // A closed pipe ends the thread; the driver notices that the agent's output ends.
+            lines.iter().all(|line: String| pipe.write_all(line.as_bytes()).is_ok());
+        })
+    }
+
+    pub(super) fn to_bus(mut stream: Stream) -> AgentWriter {
+        AgentWriter::new(move |lines| {
+            lines.iter().all(|line: String| stream.write_all(line.as_bytes()).is_ok());
+            let _ = stream.half_close();
+        })
+    }
+
+    fn new(write_all: impl FnOnce(Receiver<String>) + Send + 'static) -> AgentWriter {
+        let (lines, lines_rx) = channel();
+        let (done, written) = channel();
+        thread::spawn(move || {
+            write_all(lines_rx);
+            drop(done);
+        });
+        AgentWriter { lines, written }
+    }
+
+    pub(super) fn send(&self, message: &Value) {
+        let _ = self.lines.send(format!("{message}\n"));
+    }
+
+    /// Waits until everything is written, but at most this long.
+    pub(super) fn close(self, timeout: Duration) {
+        drop(self.lines);
+        let _ = self.written.recv_timeout(timeout);
+    }
+}
+
+/// Sends every message of the agent as an event, and then `Closed`.
+pub(super) fn read_messages(mut agent: impl BufRead + Send + 'static, events: Sender<Event>) {
+    thread::spawn(move || {
+        while let Some(line) = next_line(&mut agent) {
+            // Agents also print banners, warnings and progress.
+            let Ok(message @ Value::Object(_)) = serde_json::from_slice(&line) else { continue };
+            if events.send(Event::Message(message)).is_err() {
+                return;
+            }
+        }
+        let _ = events.send(Event::Closed);
+    });
+}
+
+fn next_line(agent: &mut impl BufRead) -> Option<Vec<u8>> {
+    let mut line = Vec::new();
+    let most = MAX_LINE_BYTES as u64;
+    match agent.by_ref().take(most).read_until(b'\n', &mut line) {
+        Ok(count @ 1..) if (count as u64) < most => Some(line),
+        _ => None,
+    }
+}
+
+pub(super) fn forward_signals(signals: Signals, events: Sender<Event>) {
+    thread::spawn(move || {
+        loop {
+            match poll(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(_) => return,
+            }
+            if let Some(signal) = signals.take()
+                && events.send(Event::Signal(signal)).is_err()
+            {
+                return;
+            }
+        }
+    });
+}
+
+/// Reads lines of the user on demand, so that unread ones stay in the terminal or the pipe.
+pub(super) struct UserInput {
+    requests_tx: Sender<()>,
+    /// A line was requested and has not come.
+    is_pending: bool,
+    /// The input has ended.
+    is_over: bool,
+}
+
+impl UserInput {
+    pub(super) fn new(events: Sender<Event>) -> UserInput {
+        let (requests_tx, requests) = channel();
+        thread::spawn(move || {
+            for () in requests {
+                let mut line = Vec::new();
+                let read = io::stdin().lock().read_until(b'\n', &mut line);
+                let line = String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned();
+                let typed = matches!(read, Ok(1..)).then_some(line);
+                if events.send(Event::UserLine(typed)).is_err() {
+                    return;
+                }
+            }
+        });
+        UserInput { requests_tx, is_pending: false, is_over: false }
+    }
+
+    /// Requests a line. Returns false if none will come.
+    pub(super) fn request_line(&mut self) -> bool {
+        if !self.is_over && !self.is_pending {
+            self.is_pending = self.requests_tx.send(()).is_ok();
+        }
+        !self.is_over && self.is_pending
+    }
+
+    /// Notes that the requested line has come.
+    pub(super) fn on_line(&mut self, line: Option<&String>) {
+        self.is_pending = false;
+        self.is_over = line.is_none();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_are_not_messages_are_skipped() {
+        let (events, received) = channel();
+        let printed = "Welcome!\n\n[1]\n7\n{\"id\":1}\n{broken\n{\"id\":2}";
+        read_messages(printed.as_bytes(), events);
+        let received: Vec<_> = received.iter().collect();
+        let ids = received.iter().filter_map(|event| match event {
+            Event::Message(message) => message["id"].as_u64(),
+            _ => None,
+        });
+        assert!(matches!(received.last(), Some(Event::Closed)));
+        assert_eq!((ids.collect::<Vec<_>>(), received.len()), (vec![1, 2], 3));
+    }
+}

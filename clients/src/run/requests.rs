@@ -1,0 +1,176 @@
+//! Answers the requests of the agent: permissions, files and commands. Each gets exactly one answer.
+
+use std::io;
+use std::time::Instant;
+
+use nix::sys::termios::{FlushArg, tcflush};
+use serde_json::{Value, json};
+use signal_hook::consts::SIGINT;
+
+use super::Policy;
+use super::client_tools::{ClientTools, ToolKind, rpc_error};
+use super::driver::{Driver, Stop};
+use super::events::Event;
+use super::permission::{Choice, choices, least_permissive, outcome, parse_choice};
+use super::tool_call::ToolCall;
+
+impl Driver {
+    pub(super) fn on_request(&mut self, message: &Value) -> Result<(), Stop> {
+        let (id, params) = (&message["id"], &message["params"]);
+        let method = message["method"].as_str().unwrap_or_default();
+        if method == "session/request_permission" {
+            let result = self.on_permission_request(params)?;
+            self.agent.send(&json!({ "jsonrpc": "2.0", "id": id, "result": result }));
+            return Ok(());
+        }
+        let parsed = self.client_tools.as_ref().and_then(|client_tools| client_tools.parse(method, params));
+        let answer = match parsed {
+            None => Some(Err(rpc_error(-32601, &format!("{method} is not offered here")))),
+            Some(Err(error)) => Some(Err(error)),
+            Some(Ok(request)) => match request.kind {
+                Some(kind) if !self.is_allowed(kind, &request.description)? => {
+                    Some(Err(rpc_error(-32603, "the user does not allow it")))
+                }
+                _ => self.client_tools.as_mut().and_then(|client_tools| client_tools.run(&request, id)),
+            },
+        };
+        match answer {
+            Some(Ok(result)) => self.agent.send(&json!({ "jsonrpc": "2.0", "id": id, "result": result })),
+            Some(Err(error)) => self.agent.send(&json!({ "jsonrpc": "2.0", "id": id, "error": error })),
+            // The command may have exited already.
+            None => self.answer_finished_waits(),
+        }
+        Ok(())
+    }
+
+    /// Answers the waits for commands that have exited.
+    pub(super) fn answer_finished_waits(&mut self) {
+        for (id, result) in self.client_tools.as_mut().map(ClientTools::finished_waits).unwrap_or_default() {
+            self.agent.send(&json!({ "jsonrpc": "2.0", "id": id, "result": result }));
+        }
+    }
+
+    /// Returns the result for a session/request_permission.
+    fn on_permission_request(&mut self, params: &Value) -> Result<Value, Stop> {
+        let offered = choices(params);
+        self.renderer.permission(&params["toolCall"])?;
+        if self.is_turn_over() {
+            return Ok(outcome(None));
+        }
+        let title = self.titles.learn(&ToolCall(&params["toolCall"])).text.to_owned();
+        let chosen = match self.policy() {
+            Policy::Allow => least_permissive(&offered, true).cloned(),
+            Policy::Deny => least_permissive(&offered, false).cloned(),
+            Policy::Ask => self.ask_user(&format!("The agent asks: {title}"), &offered)?,
+        };
+        if self.policy() != Policy::Ask && chosen.as_ref().is_none_or(|choice| !choice.allows) {
+            self.report_refusal(&title)?;
+        }
+        Ok(outcome(chosen.as_ref()))
+    }
+
+    /// Decides whether a client tool may run, and asks the user if necessary.
+    fn is_allowed(&mut self, kind: ToolKind, description: &str) -> Result<bool, Stop> {
+        if self.allowed.contains(&kind) {
+            return Ok(true);
+        }
+        match self.policy() {
+            Policy::Allow => return Ok(true),
+            Policy::Deny => {
+                self.report_refusal(description)?;
+                return Ok(false);
+            }
+            Policy::Ask if self.is_turn_over() => return Ok(false),
+            Policy::Ask => {}
+        }
+        let choice = |id: &str, name: &str, allows, always| Choice {
+            id: id.to_owned(),
+            name: name.to_owned(),
+            allows,
+            always,
+        };
+        let always = match kind {
+            ToolKind::Read => "Yes, and any file here",
+            ToolKind::Write => "Yes, and any file here from now on",
+            ToolKind::Run => "Yes, and any command",
+        };
+        let offered = [
+            choice("once", "Yes", true, false),
+            choice("always", always, true, true),
+            choice("no", "No", false, false),
+        ];
+        let chosen = self.ask_user(&format!("The agent wants to {description}"), &offered)?;
+        if chosen.as_ref().is_some_and(|choice| choice.allows && choice.always) {
+            self.allowed.insert(kind);
+        }
+        Ok(chosen.is_some_and(|choice| choice.allows))
+    }
+
+    /// The policy in force: without a user there is nobody to ask.
+    fn policy(&self) -> Policy {
+        match self.options.policy {
+            Policy::Ask if !self.options.attended => Policy::Deny,
+            policy => policy,
+        }
+    }
+
+    fn report_refusal(&mut self, title: &str) -> Result<(), Stop> {
+        self.refused = true;
+        let why = match self.options.policy {
+            Policy::Ask => "nobody can be asked, --allow would allow it",
+            Policy::Allow => "the agent offers no way to allow it",
+            Policy::Deny => "by --deny",
+        };
+        Ok(self.renderer.service(&format!("refused: {title} ({why})"))?)
+    }
+
+    /// Asks the user. Events of the agent wait meanwhile. `None`: the question is withdrawn.
+    fn ask_user(&mut self, question: &str, offered: &[Choice]) -> Result<Option<Choice>, Stop> {
+        let began = Instant::now();
+        let chosen = self.ask_until_answered(question, offered);
+        self.user_wait += began.elapsed();
+        chosen
+    }
+
+    fn ask_until_answered(&mut self, question: &str, offered: &[Choice]) -> Result<Option<Choice>, Stop> {
+        let list: String = offered
+            .iter()
+            .enumerate()
+            .map(|(at, choice)| format!("  {}) {}\n", at + 1, choice.name))
+            .collect();
+        let ask = format!("1-{}? ", offered.len());
+        // What was typed before the question appeared cannot be its answer.
+        let _ = tcflush(io::stdin(), FlushArg::TCIFLUSH);
+        self.renderer.ask(&format!("{question}\n{list}{ask}"))?;
+        let mut deferred_now = Vec::new();
+        let chosen = loop {
+            if !self.input.request_line() {
+                break None;
+            }
+            match self.next_event(None)? {
+                Event::UserLine(line) => {
+                    self.input.on_line(line.as_ref());
+                    let chosen = line.as_deref().and_then(|line| parse_choice(line, offered));
+                    if line.is_none() || chosen.is_some() {
+                        break chosen.cloned();
+                    }
+                    self.renderer.ask(&ask)?;
+                }
+                Event::Signal(SIGINT) => {
+                    self.cancel();
+                    break None;
+                }
+                event @ (Event::Closed | Event::Signal(_)) => {
+                    deferred_now.push(event);
+                    break None;
+                }
+                event => deferred_now.push(event),
+            }
+        };
+        // They go before events that were deferred earlier, in their order.
+        for event in deferred_now.into_iter().rev() {
+            self.deferred.push_front(event);
+        }
+        Ok(chosen)
+    }
+}

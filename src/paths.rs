@@ -1,0 +1,42 @@
+//! The paths of bus.json and of the user's folders.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+/// `--config`, else `$STDIO_BUS_CONFIG`, else `./bus.json`.
+pub(crate) fn config_path(named: Option<&Path>) -> Result<PathBuf, String> {
+    let in_env = || env::var_os("STDIO_BUS_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
+    if let Some(path) = named.map(Path::to_owned).or_else(in_env) {
+        return Ok(path);
+    }
+    let usual = PathBuf::from("bus.json");
+    if usual.exists() {
+        return Ok(usual);
+    }
+    Err("there is no bus.json in this folder, \
+         name one with --config PATH or in the variable STDIO_BUS_CONFIG"
+        .to_owned())
+}
+
+/// The file in which a bus of this configuration keeps handshakes across restarts.
+pub(crate) fn handshake_cache_path(config: &Path) -> Option<PathBuf> {
+    let config = config.canonicalize().ok()?;
+    let name = |path: &Path| path.to_string_lossy().replace(['/', '%'], "%");
+    Some(state_folder()?.join(format!("handshakes{}", name(&config))))
+}
+
+/// `$XDG_STATE_HOME/stdio-bus`, else `~/.local/state/stdio-bus`.
+pub(crate) fn state_folder() -> Option<PathBuf> {
+    stdio_bus_folder("XDG_STATE_HOME", ".local/state")
+}
+
+/// `$XDG_CONFIG_HOME/stdio-bus`, else `~/.config/stdio-bus`.
+pub(crate) fn config_folder() -> Option<PathBuf> {
+    stdio_bus_folder("XDG_CONFIG_HOME", ".config")
+}
+
+fn stdio_bus_folder(variable: &str, in_home: &str) -> Option<PathBuf> {
+    let folder = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = folder(variable).or_else(|| Some(folder("HOME")?.join(in_home)))?;
+    Some(base.join("stdio-bus"))
+}
