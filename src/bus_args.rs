@@ -5,7 +5,7 @@ use std::path::{self, Path, PathBuf};
 
 use clients::address::TargetArgs;
 use clients::{Fault, Target};
-use kernel::config::Address;
+use kernel_core::config::Address;
 
 use crate::paths::config_path;
 

@@ -10,8 +10,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use kernel::config::{Config, ConfigFault, ConfigFaults, Mode, PoolConfig, Program};
-use kernel::shell::{self, find_program};
+use kernel_core::config::{Config, Mode, PoolConfig, Program};
+use kernel_shell::config::{self, ConfigFault, ConfigFaults};
+use kernel_shell::find_program;
 use nix::unistd::{AccessFlags, access};
 use serde_json::Value;
 
@@ -41,7 +42,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Ok(path) => path,
         Err(message) => return report(format_args!("stdio-bus: {message}"), 1),
     };
-    let config = match Config::load(&path) {
+    let config = match config::load(&path) {
         Ok(config) => config,
         Err(faults) => return report_faults(&faults),
     };
@@ -64,7 +65,7 @@ fn probe_all(config: &Config, faults: &mut Vec<ConfigFault>, style: Style) -> Ex
     let mut printed = ExitCode::SUCCESS;
     for (index, pool) in config.pools.iter().enumerate() {
         let name = style.bold(format_args!("pool {}", pool.id));
-        match shell::probe(pool, &this_binary, config.limits.init_timeout) {
+        match kernel_shell::probe(pool, &this_binary, config.limits.init_timeout) {
             Ok(result) => {
                 let line = format!("{name} {}: {}\n", style.green("answers"), introduce(&result));
                 printed = print(&line);
@@ -228,7 +229,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("plain"), "").unwrap();
         let config =
-            Config::parse(&format!(r#"{{"default_pool":"a","pools":{pools}}}"#), folder.path()).unwrap();
+            config::parse(&format!(r#"{{"default_pool":"a","pools":{pools}}}"#), folder.path()).unwrap();
         let mut faults = Vec::new();
         let plain = Style::on_terminal(false);
         let text = describe(Path::new("bus.json"), &config, &mut faults, plain);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{env, fs};
 
-use kernel::config::Config;
+use kernel_shell::config;
 use serde_json::Value;
 use workers::cli::runtimes;
 use workers::detect::{Found, detect};
@@ -106,7 +106,7 @@ fn replace(path: &Path, text: &str) -> Result<(), String> {
     let new_path = path.with_extension("json.new");
     fs::write(&new_path, text).map_err(words)?;
     let mode = fs::metadata(&path).map_or(0o644, |found| found.permissions().mode());
-    let done = Config::load(&new_path)
+    let done = config::load(&new_path)
         .map_err(|faults| {
             let first = faults
                 .faults

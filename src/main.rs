@@ -117,10 +117,10 @@ fn main() -> ExitCode {
         Command::Token(args) => token::run(&args),
         Command::Ide(args) => ide::run(&args),
         Command::Agent(agent) => agent::run(agent),
-        Command::Schema => output::print(&kernel::config::schema()),
+        Command::Schema => output::print(&kernel_shell::config::schema()),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),
-        Command::Guard => kernel::shell::guard(),
+        Command::Guard => kernel_shell::guard(),
         Command::Detached(args) => connect::detached(args),
     }
 }

@@ -4,8 +4,9 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use kernel::config::{self, Address, Config, ConfigFaults, Listen};
-use kernel::shell::{self, ServeError};
+use kernel_core::config::{Address, Config, Listen};
+use kernel_shell::ServeError;
+use kernel_shell::config::{self, ConfigFaults};
 
 use crate::output::report;
 use crate::paths;
@@ -45,7 +46,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> ExitCode {
     // This must happen before the token is read.
-    shell::keep_memory_private();
+    kernel_shell::keep_memory_private();
     let listeners = match args.listeners() {
         Ok(listeners) => listeners,
         Err(message) => return report(format_args!("stdio-bus: {message}"), 2),
@@ -63,15 +64,15 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Err(error) => return report(format_args!("stdio-bus: cannot find its own file: {error}"), 1),
     };
     let memory = paths::handshake_cache_path(&path);
-    shell::start_logging();
-    let served = shell::serve(shell::Options {
+    kernel_shell::start_logging();
+    let served = kernel_shell::serve(kernel_shell::Options {
         config,
         reload: Box::new(move || load(&path, &listeners).map_err(|faults| faults.to_string())),
         this_binary,
         memory,
         guard_args: vec!["guard".into()],
     });
-    shell::flush_logs();
+    kernel_shell::flush_logs();
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is_misconfigured() => {
@@ -85,7 +86,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
 
 /// Loads the configuration. Addresses of the command line replace its `listen`.
 fn load(path: &Path, listeners: &[Listen]) -> Result<Config, ConfigFaults> {
-    let mut config = Config::load(path)?;
+    let mut config = config::load(path)?;
     if !listeners.is_empty() {
         config.listen = listeners.to_vec();
     }

@@ -134,14 +134,14 @@ mod tests {
         let path = folder.path().join("a/b/token");
         let first = create(&path, false).unwrap();
         assert_eq!(first.len(), 43);
-        assert_eq!(kernel::config::read_token(&path), Ok(first.clone()));
+        assert_eq!(kernel_shell::config::read_token(&path), Ok(first.clone()));
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         assert_eq!(fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
         assert_eq!(create(&path, false).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
-        assert_eq!(kernel::config::read_token(&path), Ok(first.clone()));
+        assert_eq!(kernel_shell::config::read_token(&path), Ok(first.clone()));
         let second = create(&path, true).unwrap();
         assert_ne!(first, second);
-        assert_eq!(kernel::config::read_token(&path), Ok(second));
+        assert_eq!(kernel_shell::config::read_token(&path), Ok(second));
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing is left beside it");
     }
 

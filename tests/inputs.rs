@@ -5,7 +5,7 @@ use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 
-use kernel::bus::fuzz::{self, TARGETS};
+use kernel_core::fuzz::{self, TARGETS};
 
 /// Of each kept input so many neighbours are tried.
 const NEIGHBOURS: u64 = if cfg!(debug_assertions) { 40 } else { 400 };
@@ -13,7 +13,8 @@ const LINES: usize = if cfg!(debug_assertions) { 20_000 } else { 500_000 };
 
 #[test]
 fn kept_inputs_and_their_neighbours_break_nothing() {
-    for (name, target) in TARGETS {
+    for (name, target) in TARGETS.into_iter().chain([("config", kernel_shell::fuzz::config as fuzz::Target)])
+    {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
         let mut kept: Vec<_> = fs::read_dir(&folder)
             .unwrap_or_else(|fault| panic!("{}: {fault}", folder.display()))

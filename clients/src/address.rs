@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use kernel::config::{self, Address, Doors};
+use kernel_core::config::Address;
+use kernel_shell::config::{self, Doors};
 
 use crate::{Fault, TokenFile};
 

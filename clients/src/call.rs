@@ -40,7 +40,7 @@ mod tests {
     use std::net::TcpListener;
     use std::os::unix::fs::PermissionsExt;
 
-    use kernel::config::Address;
+    use kernel_core::config::Address;
 
     use super::*;
     use crate::TokenFile;

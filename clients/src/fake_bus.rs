@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::thread::{self, JoinHandle};
 
-use kernel::config::Address;
+use kernel_core::config::Address;
 use tempfile::TempDir;
 
 use crate::Target;

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use kernel::config::ConfigFaults;
+use kernel_shell::config::ConfigFaults;
 use serde_json::value::RawValue;
 
 use crate::token::TokenFile;

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use kernel::config::Address;
+use kernel_core::config::Address;
 
 use crate::Fault;
 

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use kernel::config::{self, Address};
+use kernel_core::config::Address;
+use kernel_shell::config;
 
 use crate::Fault;
 

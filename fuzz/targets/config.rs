@@ -1,5 +1,5 @@
-//! The fuzzer of `kernel::bus::fuzz::config`, which says what must hold.
+//! The fuzzer of `kernel_shell::fuzz::config`, which says what must hold.
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| kernel::bus::fuzz::config(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| kernel_shell::fuzz::config(bytes));

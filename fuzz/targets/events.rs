@@ -1,5 +1,5 @@
-//! The fuzzer of `kernel::bus::fuzz::events`, which says what must hold.
+//! The fuzzer of `kernel_core::fuzz::events`, which says what must hold.
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| kernel::bus::fuzz::events(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| kernel_core::fuzz::events(bytes));

@@ -1,5 +1,5 @@
-//! The fuzzer of `kernel::bus::fuzz::hello`, which says what must hold.
+//! The fuzzer of `kernel_core::fuzz::hello`, which says what must hold.
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| kernel::bus::fuzz::hello(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| kernel_core::fuzz::hello(bytes));

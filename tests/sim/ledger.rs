@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kernel::bus::Moment;
+use kernel_core::Moment;
 
 use crate::line::Line;
 use crate::stranger::Pass;

@@ -29,7 +29,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use kernel::bus::mutant::{Guard, with_guard_off};
+use kernel_core::mutants::{Guard, with_guard_off};
 
 use self::storm::Run;
 

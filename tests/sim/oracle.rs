@@ -4,9 +4,9 @@
 
 use std::collections::BTreeSet;
 
-use kernel::bus::Moment;
-use kernel::config::Limits;
-use kernel::limit::LINE_UNFINISHED;
+use kernel_core::Moment;
+use kernel_core::config::Limits;
+use kernel_core::limit::LINE_UNFINISHED;
 
 use crate::ledger::*;
 use crate::line::{Line, marked};
@@ -189,7 +189,7 @@ impl Oracle {
     pub(crate) fn closed_by_bus(&mut self, conn: Conn, now: Moment) {
         let stalled = {
             let book = &self.conns[conn];
-            let patience = self.limits.backpressure_timeout.min(kernel::limit::STALL);
+            let patience = self.limits.backpressure_timeout.min(kernel_core::limit::STALL);
             // In a house that is small enough to be full, hardly anything may wait for one peer.
             let small = self.limits.max_held_bytes < 1 << 20;
             let waits = if small { 0 } else { self.limits.max_output_queue / 2 };

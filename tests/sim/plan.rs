@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kernel::config::{Config, Limits, Mode, Permission, PoolConfig, Program};
+use kernel_core::config::{Config, Limits, Mode, Permission, PoolConfig, Program};
 
 use crate::rng::Rng;
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use kernel::bus::{Event, Exit, Signal, SpawnFault};
-use kernel::config::{Mode, Permission};
-use kernel::key::{Link, WorkerId};
+use kernel_core::config::{Mode, Permission};
+use kernel_core::id::{Link, WorkerId};
+use kernel_core::{Event, Exit, Signal, SpawnFault};
 
 use crate::ledger::{LifeBook, Peer};
 use crate::oracle::broken;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kernel::bus::{Event, Moment};
+use kernel_core::{Event, Moment};
 
 use crate::ledger::Peer;
 use crate::oracle::broken;

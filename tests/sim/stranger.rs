@@ -1,9 +1,9 @@
 //! Worlds with a token: clients that show it, and those that do not, or too late. A byte of a stranger has no effect.
 
-use kernel::bus::Moment;
-use kernel::config::{Auth, Config};
-use kernel::limit::HELLO;
-use kernel::token::TokenDigest;
+use kernel_core::Moment;
+use kernel_core::config::{Auth, Config};
+use kernel_core::limit::HELLO;
+use kernel_core::token::TokenDigest;
 use serde_json::Value;
 
 use crate::ledger::{Conn, Kind, Peer, Serial, What};

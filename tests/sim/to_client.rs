@@ -59,7 +59,7 @@ impl Oracle {
                     let sessions = self.sessions.iter().filter(|s| s.life == life && s.open).count();
                     let crowd = sessions + self.lives[life].labels.len();
                     match self.session_of(life, &child) {
-                        None if name == child && crowd + 1 >= kernel::limit::CHILDREN_TIMES => {}
+                        None if name == child && crowd + 1 >= kernel_core::limit::CHILDREN_TIMES => {}
                         Some(known) if known.owner == Some(conn) && known.name != name => {
                             broken!(
                                 "(3) sessions",

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use kernel::key::Link;
+use kernel_core::id::Link;
 
 use crate::ledger::Serial;
 

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use kernel::bus::{Event, Exit, Moment};
-use kernel::key::WorkerId;
+use kernel_core::id::WorkerId;
+use kernel_core::{Event, Exit, Moment};
 
 use crate::ledger::{Life, Peer};
 use crate::plan::Plan;

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kernel::bus::{Action, Bus, Event, Moment};
-use kernel::config::Config;
-use kernel::key::Link;
-use kernel::limit::{QUEUE_HARD_TIMES, STOP_BY_KILL, TRACE_QUEUE_PART};
+use kernel_core::config::Config;
+use kernel_core::id::Link;
+use kernel_core::limit::{QUEUE_HARD_TIMES, STOP_BY_KILL, TRACE_QUEUE_PART};
+use kernel_core::{Action, Bus, Event, Moment};
 
 use crate::client::Client;
 use crate::ledger::{ConnBook, Peer};
@@ -394,8 +394,8 @@ impl World {
 
     /// How long the bus may take from the first stop to its exit.
     pub(crate) fn stop_patience(&self) -> Duration {
-        let stop = kernel::limit::STOP_BY_EOF + kernel::limit::STOP_BY_TERM + STOP_BY_KILL;
-        self.config.limits.drain_timeout + stop + kernel::limit::LAST_WORDS + Duration::from_secs(5)
+        let stop = kernel_core::limit::STOP_BY_EOF + kernel_core::limit::STOP_BY_TERM + STOP_BY_KILL;
+        self.config.limits.drain_timeout + stop + kernel_core::limit::LAST_WORDS + Duration::from_secs(5)
     }
 }
 

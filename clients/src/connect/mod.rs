@@ -14,7 +14,7 @@ mod tests;
 
 use std::fs::File;
 
-use kernel::config::Address;
+use kernel_core::config::Address;
 use serde_json::json;
 
 use crate::signals::Ended;

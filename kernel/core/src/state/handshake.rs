@@ -1,0 +1,225 @@
+//! Which initialize a worker has had, and what it answered.
+//!
+//! Clients whose `protocolVersion` and `clientCapabilities` (`capabilities` in ACP's second version) mean the same
+//! have the same handshake and may share a worker. Who they are (`clientInfo`, `_meta`) makes no difference.
+
+use std::sync::Arc;
+
+use memchr::memmem;
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+#[derive(Debug)]
+pub(crate) struct Handshake {
+    /// Equal for equal handshakes. Empty for the plain one, which no initialize gives.
+    key: Box<[u8]>,
+    /// The params of the first initialize that gave this handshake, as they were.
+    params: Box<[u8]>,
+}
+
+impl PartialEq for Handshake {
+    fn eq(&self, other: &Handshake) -> bool {
+        // Comparing nothing with nothing, as of two plain ones, costs some processors more than scanning a message.
+        std::ptr::eq(self, other) || self.key == other.key
+    }
+}
+
+impl Handshake {
+    /// Of clients that never initialize.
+    pub(crate) fn plain() -> Arc<Handshake> {
+        Arc::new(Handshake { key: Box::default(), params: Box::default() })
+    }
+
+    pub(crate) fn of(params: Option<&[u8]>) -> Arc<Handshake> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Params<'a> {
+            #[serde(borrow)]
+            protocol_version: Option<&'a RawValue>,
+            client_capabilities: Option<Value>,
+            capabilities: Option<Value>,
+        }
+
+        let params = params.unwrap_or(b"{}");
+        let key = match serde_json::from_slice::<Params<'_>>(params) {
+            Ok(known) => {
+                let mut key = known.protocol_version.map_or("null", RawValue::get).to_owned();
+                key.push(' ');
+                write_sorted(&known.client_capabilities.unwrap_or(Value::Null), &mut key);
+                if let Some(second) = known.capabilities.filter(|second| !is_nothing(second)) {
+                    write_sorted(&second, &mut key);
+                }
+                key.into_bytes()
+            }
+            // Whatever that is, only its like may share a worker with it.
+            Err(_) => params.to_owned(),
+        };
+        Arc::new(Handshake { key: key.into(), params: params.into() })
+    }
+
+    pub(crate) fn params(&self) -> &[u8] {
+        &self.params
+    }
+
+    pub(crate) fn is_plain(&self) -> bool {
+        self.key.is_empty()
+    }
+
+    /// The initialize that gives a worker this handshake.
+    pub(crate) fn request(&self, wire: u64) -> Vec<u8> {
+        let mut line =
+            format!(r#"{{"jsonrpc":"2.0","id":{wire},"method":"initialize","params":"#).into_bytes();
+        line.extend_from_slice(&self.params);
+        line.push(b'}');
+        line
+    }
+}
+
+/// A capability that is left out is not there: false, null and an empty object say no more than that.
+fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Object(members) => members.values().all(is_nothing),
+        _ => false,
+    }
+}
+
+/// Keys in order, and only those that say something.
+fn write_sorted(value: &Value, out: &mut String) {
+    match value {
+        nothing if is_nothing(nothing) => out.push_str("null"),
+        Value::Object(members) => {
+            let mut members: Vec<_> = members.iter().filter(|(_, member)| !is_nothing(member)).collect();
+            members.sort_by_key(|(name, _)| *name);
+            out.push('{');
+            for (name, member) in members {
+                out.push_str(&Value::from(name.as_str()).to_string());
+                out.push(':');
+                write_sorted(member, out);
+                out.push(',');
+            }
+            out.push('}');
+        }
+        Value::Array(elements) => {
+            out.push('[');
+            for element in elements {
+                write_sorted(element, out);
+                out.push(',');
+            }
+            out.push(']');
+        }
+        plain => out.push_str(&plain.to_string()),
+    }
+}
+
+/// What a worker said it can do, as far as the bus makes use of it.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub(crate) struct Offers {
+    /// `session/close`
+    pub(crate) close: bool,
+    /// `session/load`
+    pub(crate) loads: bool,
+    /// How a session of a process that is gone can be opened in another.
+    pub(crate) reopens: Option<Reopens>,
+    /// It speaks ACP's second version, where a `session/resume` replays if asked to, and updates tell what goes on.
+    pub(crate) tells_work: bool,
+    /// It may name sessions of its client in what it says of others.
+    pub(crate) nests: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reopens {
+    /// By `session/resume`.
+    Resume,
+    /// By `session/load`, which tells everything again.
+    Load,
+}
+
+impl Offers {
+    /// From the result of initialize.
+    pub(crate) fn of(result: &[u8], handshake: &Handshake) -> Offers {
+        let result: Value = serde_json::from_slice(result).unwrap_or_default();
+        if result["protocolVersion"].as_u64().is_some_and(|version| version >= 2) {
+            let sessions = !result["capabilities"]["session"].is_null();
+            let reopens = sessions.then_some(Reopens::Resume);
+            return Offers { close: sessions, loads: false, reopens, tells_work: true, nests: true };
+        }
+        let agent = &result["agentCapabilities"];
+        let sessions = &agent["sessionCapabilities"];
+        let loads = agent["loadSession"] == true;
+        let reopens = match !sessions["resume"].is_null() {
+            true => Some(Reopens::Resume),
+            false => loads.then_some(Reopens::Load),
+        };
+        // Agents speak of subagents only to clients that said they know of them.
+        let nests = memmem::find(&handshake.params, br#""subagents""#).is_some();
+        Offers { close: !sessions["close"].is_null(), loads, reopens, tells_work: false, nests }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(params: &str) -> Arc<Handshake> {
+        Handshake::of(Some(params.as_bytes()))
+    }
+
+    #[test]
+    fn order_and_names_make_no_difference() {
+        let one =
+            of(r#"{"protocolVersion":1,"clientCapabilities":{"fs":{"a":true,"b":false},"terminal":true}}"#);
+        let two = of(
+            r#"{ "clientInfo":{"name":"x"}, "clientCapabilities":{"terminal":true,"fs":{"b":false,"a":true}},
+            "_meta":{"y":1},"protocolVersion":1}"#,
+        );
+        assert_eq!(one, two);
+    }
+
+    #[test]
+    fn what_the_client_can_do_makes_one() {
+        let all = [
+            of(r#"{"protocolVersion":1}"#),
+            of(r#"{"protocolVersion":2}"#),
+            of(r#"{"protocolVersion":1,"clientCapabilities":{"terminal":true}}"#),
+            of(r#"{"protocolVersion":1,"clientCapabilities":{"fs":["terminal",true]}}"#),
+            of(r#"[1]"#),
+            Handshake::plain(),
+        ];
+        for (at, one) in all.iter().enumerate() {
+            assert!(all[at + 1..].iter().all(|other| other != one), "{one:?}");
+        }
+        let none = of(r#"{"protocolVersion":1}"#);
+        for capabilities in ["{}", "null", r#"{"terminal":false}"#, r#"{"fs":{"readTextFile":false}}"#] {
+            assert_eq!(none, of(&format!(r#"{{"protocolVersion":1,"clientCapabilities":{capabilities}}}"#)));
+        }
+    }
+
+    #[test]
+    fn the_params_reach_the_worker_as_they_were() {
+        let line = of(r#"{ "protocolVersion" : 1 }"#).request(7);
+        assert_eq!(
+            line,
+            br#"{"jsonrpc":"2.0","id":7,"method":"initialize","params":{ "protocolVersion" : 1 }}"#
+        );
+    }
+
+    #[test]
+    fn offers_are_read_from_the_answer() {
+        let of = |agent: &str| {
+            Offers::of(format!(r#"{{"agentCapabilities":{agent}}}"#).as_bytes(), &Handshake::plain())
+        };
+        assert_eq!(of("{}"), Offers::default());
+        assert_eq!(
+            of(r#"{"sessionCapabilities":{"close":null,"resume":null},"loadSession":false}"#),
+            Offers::default()
+        );
+        assert!(of(r#"{"sessionCapabilities":{"close":{}}}"#).close);
+        assert_eq!(of(r#"{"loadSession":true}"#).reopens, Some(Reopens::Load));
+        assert_eq!(
+            of(r#"{"loadSession":true,"sessionCapabilities":{"resume":{}}}"#).reopens,
+            Some(Reopens::Resume)
+        );
+    }
+}

@@ -1,0 +1,422 @@
+//! One worker's life: a total function from what it is and what happens to what it becomes and what to do.
+//!
+//! Two variables: what is wanted of it (up, or gone) and what it is. States are named by what is awaited.
+//! Knows no pools, calls or bytes; the time is told.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::api::Moment;
+use crate::config::Limits;
+use crate::limit::{
+    EXIT_AFTER_EOF, REST_FIRST, REST_FORGIVEN_AFTER, STOP_AT_ONCE, STOP_BY_EOF, STOP_BY_KILL, STOP_BY_TERM,
+};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Life {
+    is: Is,
+    /// Come back after this life; otherwise be gone.
+    wanted: bool,
+    /// This life is ended on purpose and the next begins at once, without a rest and at no cost.
+    replaced: bool,
+    /// Those who waited for this life have been told that it is over.
+    mourned: bool,
+    /// The next rest, unless it is forgiven.
+    rest: Duration,
+    /// When it was started again, within the last window.
+    restarts: VecDeque<Moment>,
+    /// It has been started before.
+    lived: bool,
+    /// When this life began.
+    since: Moment,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Is {
+    /// `failed`: the last start did not even give a process, so there is no use in waiting for the next.
+    Resting {
+        until: Moment,
+        failed: bool,
+    },
+    Starting,
+    Up,
+    /// It closed its pipes: the exit is awaited.
+    Closing {
+        until: Moment,
+    },
+    /// Its stdin was closed.
+    Ending {
+        until: Moment,
+    },
+    /// It was sent SIGTERM.
+    Terminating {
+        until: Moment,
+    },
+    /// It was sent SIGKILL.
+    Killed {
+        until: Moment,
+    },
+    /// It used up its restarts and rests for the rest of the window.
+    Broken {
+        until: Moment,
+    },
+    Gone,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Input {
+    Alarm,
+    Spawned,
+    SpawnFailed,
+    /// It closed stdout, or no longer takes its stdin.
+    Ended,
+    Exited,
+    /// Stop gently, for good.
+    Leave,
+    /// Stop gently and start afresh.
+    Replace,
+    /// It misbehaves: stop it now; it comes back after a rest.
+    Condemn,
+    /// Stop at once, for good.
+    Hurry,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Effect {
+    Spawn,
+    CloseStdin,
+    Term,
+    Kill,
+    /// What it owed will not come: tell those who wait.
+    Mourn,
+    /// The process is no more; its link can go.
+    Over,
+    /// The place can go too.
+    Gone,
+}
+
+impl Life {
+    /// Born resting, with nothing to wait for: the first `Alarm` starts it.
+    pub(crate) fn new(now: Moment) -> Life {
+        Life {
+            is: Is::Resting { until: now, failed: false },
+            wanted: true,
+            replaced: false,
+            mourned: true,
+            rest: REST_FIRST,
+            restarts: VecDeque::new(),
+            lived: false,
+            since: now,
+        }
+    }
+
+    pub(crate) fn is(&self) -> Is {
+        self.is
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.is == Is::Up
+    }
+
+    /// Since when, if it is.
+    pub(crate) fn up_since(&self) -> Option<Moment> {
+        self.is_up().then_some(self.since)
+    }
+
+    /// It has closed its pipes, and its exit is not known yet.
+    pub(crate) fn is_closing(&self) -> bool {
+        matches!(self.is, Is::Closing { .. })
+    }
+
+    /// It is not up but will be, so that it is worth waiting for.
+    pub(crate) fn is_coming(&self) -> bool {
+        match self.is {
+            Is::Starting => self.wanted,
+            Is::Resting { failed, .. } => !failed,
+            Is::Ending { .. } => self.replaced,
+            Is::Terminating { .. } | Is::Killed { .. } => self.replaced || self.wanted && self.mourned,
+            _ => false,
+        }
+    }
+
+    pub(crate) fn restarts(&self) -> usize {
+        self.restarts.len()
+    }
+
+    /// When `Alarm` matters next.
+    pub(crate) fn deadline(&self) -> Option<Moment> {
+        match self.is {
+            Is::Resting { until, .. }
+            | Is::Closing { until }
+            | Is::Ending { until }
+            | Is::Terminating { until }
+            | Is::Killed { until }
+            | Is::Broken { until } => Some(until),
+            Is::Starting | Is::Up | Is::Gone => None,
+        }
+    }
+
+    pub(crate) fn step(&mut self, input: Input, now: Moment, limits: &Limits) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        match input {
+            Input::Leave | Input::Hurry => {
+                self.wanted = false;
+                self.replaced = false;
+            }
+            Input::Replace => self.replaced = self.wanted,
+            _ => {}
+        }
+        self.is = match (self.is, input) {
+            (Is::Resting { until, .. } | Is::Broken { until }, Input::Alarm) if until <= now => {
+                if self.lived {
+                    self.restarts.push_back(now);
+                }
+                self.lived = true;
+                effects.push(Effect::Spawn);
+                Is::Starting
+            }
+            (Is::Resting { .. } | Is::Broken { .. }, Input::Leave | Input::Hurry) => {
+                effects.push(Effect::Gone);
+                Is::Gone
+            }
+            (Is::Starting, Input::SpawnFailed) => {
+                effects.push(Effect::Over);
+                self.next_life(true, now, limits, &mut effects)
+            }
+            (Is::Starting, Input::Spawned) => {
+                self.mourned = false;
+                self.since = now;
+                if self.wanted && !self.replaced {
+                    Is::Up
+                } else {
+                    effects.push(Effect::CloseStdin);
+                    Is::Ending { until: now + STOP_BY_EOF }
+                }
+            }
+            (Is::Up, Input::Ended) => Is::Closing { until: now + EXIT_AFTER_EOF },
+            (Is::Up, Input::Leave | Input::Replace) => {
+                effects.push(Effect::CloseStdin);
+                Is::Ending { until: now + STOP_BY_EOF }
+            }
+            (Is::Up | Is::Closing { .. } | Is::Ending { .. }, Input::Condemn) => {
+                self.terminate(now, &mut effects)
+            }
+            (Is::Closing { until }, Input::Alarm) if until <= now => self.terminate(now, &mut effects),
+            (Is::Ending { until }, Input::Alarm) if until <= now => {
+                effects.push(Effect::Term);
+                Is::Terminating { until: now + STOP_BY_TERM }
+            }
+            (Is::Up | Is::Closing { .. } | Is::Ending { .. }, Input::Hurry) => {
+                effects.extend([Effect::CloseStdin, Effect::Term]);
+                Is::Terminating { until: now + STOP_AT_ONCE }
+            }
+            (Is::Terminating { until }, Input::Hurry) => {
+                Is::Terminating { until: until.min(now + STOP_AT_ONCE) }
+            }
+            (Is::Terminating { until }, Input::Alarm) if until <= now => {
+                effects.push(Effect::Kill);
+                Is::Killed { until: now + STOP_BY_KILL }
+            }
+            // It hangs in the kernel; the shell reaps it if it ever ends.
+            (Is::Killed { until }, Input::Alarm) if until <= now => self.over(now, limits, &mut effects),
+            (
+                Is::Up | Is::Closing { .. } | Is::Ending { .. } | Is::Terminating { .. } | Is::Killed { .. },
+                Input::Exited,
+            ) => self.over(now, limits, &mut effects),
+            // Late news of a life already given up, or an alarm set for what is no longer awaited.
+            (is, _) => is,
+        };
+        effects
+    }
+
+    fn terminate(&mut self, now: Moment, effects: &mut Vec<Effect>) -> Is {
+        self.mourn(effects);
+        effects.extend([Effect::CloseStdin, Effect::Term]);
+        Is::Terminating { until: now + STOP_BY_TERM }
+    }
+
+    fn mourn(&mut self, effects: &mut Vec<Effect>) {
+        if !self.mourned {
+            self.mourned = true;
+            effects.push(Effect::Mourn);
+        }
+    }
+
+    fn over(&mut self, now: Moment, limits: &Limits, effects: &mut Vec<Effect>) -> Is {
+        self.mourn(effects);
+        effects.push(Effect::Over);
+        self.next_life(false, now, limits, effects)
+    }
+
+    fn next_life(&mut self, failed: bool, now: Moment, limits: &Limits, effects: &mut Vec<Effect>) -> Is {
+        if !self.wanted {
+            effects.push(Effect::Gone);
+            return Is::Gone;
+        }
+        if self.replaced && !failed {
+            self.replaced = false;
+            effects.push(Effect::Spawn);
+            return Is::Starting;
+        }
+        self.replaced = false;
+        if !failed && now.saturating_sub(self.since) >= REST_FORGIVEN_AFTER {
+            self.rest = REST_FIRST;
+        }
+        while self.restarts.front().is_some_and(|restart| *restart + limits.restart_window <= now) {
+            self.restarts.pop_front();
+        }
+        if self.restarts.len() >= limits.max_restarts as usize {
+            let until = self.restarts.front().map_or(now, |oldest| *oldest) + limits.restart_window;
+            return Is::Broken { until };
+        }
+        let rest = self.rest.min(limits.max_restart_delay);
+        let until = now + rest;
+        self.rest = rest * 2;
+        Is::Resting { until, failed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INPUTS: [Input; 9] = [
+        Input::Alarm,
+        Input::Spawned,
+        Input::SpawnFailed,
+        Input::Ended,
+        Input::Exited,
+        Input::Leave,
+        Input::Replace,
+        Input::Condemn,
+        Input::Hurry,
+    ];
+
+    /// What the effects of one history have led to.
+    #[derive(Clone, Default, Debug)]
+    struct World {
+        asked_to_spawn: bool,
+        process: bool,
+        mourned: bool,
+        gone: bool,
+    }
+
+    impl World {
+        fn sees(&mut self, input: Input, effects: &[Effect], history: &[Input]) {
+            match input {
+                Input::Spawned if self.asked_to_spawn => {
+                    (self.asked_to_spawn, self.process, self.mourned) = (false, true, false);
+                }
+                Input::SpawnFailed => self.asked_to_spawn = false,
+                _ => {}
+            }
+            for effect in effects {
+                match effect {
+                    Effect::Spawn => {
+                        assert!(!self.asked_to_spawn && !self.process && !self.gone, "{history:?}");
+                        self.asked_to_spawn = true;
+                    }
+                    Effect::CloseStdin | Effect::Term | Effect::Kill => assert!(self.process, "{history:?}"),
+                    Effect::Mourn => {
+                        assert!(self.process && !self.mourned, "{history:?}");
+                        self.mourned = true;
+                    }
+                    Effect::Over => {
+                        assert!(!self.process || self.mourned, "{history:?}");
+                        self.process = false;
+                    }
+                    Effect::Gone => {
+                        assert!(!self.process && !self.asked_to_spawn && !self.gone, "{history:?}");
+                        self.gone = true;
+                    }
+                }
+            }
+        }
+    }
+
+    fn explore(life: &Life, world: &World, now: Moment, history: &mut Vec<Input>, depth: usize) {
+        if depth == 0 {
+            return;
+        }
+        for input in INPUTS {
+            let (mut life, mut world) = (life.clone(), world.clone());
+            // An alarm comes when it is due; all else comes at once.
+            let now = if input == Input::Alarm { life.deadline().unwrap_or(now).max(now) } else { now };
+            history.push(input);
+            let effects = life.step(input, now, &Limits::default());
+            world.sees(input, &effects, history);
+            if world.process {
+                assert!(
+                    life.is_up() || life.deadline().is_some(),
+                    "no process is waited for for ever: {history:?}"
+                );
+            }
+            explore(&life, &world, now, history, depth - 1);
+            history.pop();
+        }
+    }
+
+    #[test]
+    fn every_history_of_six_steps_keeps_process_and_state_in_step() {
+        explore(&Life::new(Moment::ZERO), &World::default(), Moment::ZERO, &mut Vec::new(), 6);
+    }
+
+    fn crash(life: &mut Life, now: &mut Moment, up: Duration) -> Is {
+        *now = life.deadline().unwrap_or(*now).max(*now);
+        assert_eq!(life.step(Input::Alarm, *now, &Limits::default()), [Effect::Spawn]);
+        life.step(Input::Spawned, *now, &Limits::default());
+        *now += up;
+        life.step(Input::Exited, *now, &Limits::default());
+        life.is()
+    }
+
+    #[test]
+    fn rests_double_and_the_budget_ends_in_a_long_rest() {
+        let (mut life, mut now) = (Life::new(Moment::ZERO), Moment::ZERO);
+        for rest_ms in [100, 200, 400, 800, 1600] {
+            let is = crash(&mut life, &mut now, Duration::ZERO);
+            assert_eq!(is, Is::Resting { until: now + Duration::from_millis(rest_ms), failed: false });
+        }
+        let first_restart = Duration::from_millis(100);
+        assert_eq!(
+            crash(&mut life, &mut now, Duration::ZERO),
+            Is::Broken { until: first_restart + Duration::from_secs(60) }
+        );
+    }
+
+    #[test]
+    fn no_rest_is_longer_than_it_may_be() {
+        let limits = Limits { max_restart_delay: Duration::from_millis(150), ..Limits::default() };
+        let (mut life, mut now) = (Life::new(Moment::ZERO), Moment::ZERO);
+        for rest_ms in [100, 150, 150] {
+            now = life.deadline().unwrap_or(now);
+            for input in [Input::Alarm, Input::Spawned, Input::Exited] {
+                life.step(input, now, &limits);
+            }
+            assert_eq!(life.deadline(), Some(now + Duration::from_millis(rest_ms)));
+        }
+    }
+
+    #[test]
+    fn half_a_minute_up_is_forgiven() {
+        let (mut life, mut now) = (Life::new(Moment::ZERO), Moment::ZERO);
+        for _ in 0..20 {
+            let is = crash(&mut life, &mut now, Duration::from_secs(30));
+            assert_eq!(is, Is::Resting { until: now + REST_FIRST, failed: false });
+        }
+    }
+
+    #[test]
+    fn a_replaced_worker_comes_back_at_once() {
+        let limits = Limits::default();
+        let mut life = Life::new(Moment::ZERO);
+        life.step(Input::Alarm, Moment::ZERO, &limits);
+        life.step(Input::Spawned, Moment::ZERO, &limits);
+        assert_eq!(life.step(Input::Replace, Moment::ZERO, &limits), [Effect::CloseStdin]);
+        assert!(life.is_coming());
+        assert_eq!(
+            life.step(Input::Exited, Moment::ZERO, &limits),
+            [Effect::Mourn, Effect::Over, Effect::Spawn]
+        );
+    }
+}

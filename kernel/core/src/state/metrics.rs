@@ -1,0 +1,274 @@
+//! What is counted for those who look at the bus: totals, the last seconds, the last minute.
+//!
+//! On the way of a message counting is adding, nothing else. What is of the past is put away when the bus is told of
+//! a new second, so that an idle bus is never woken for it: in the seconds that it was not told of, nothing happened.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::api::Moment;
+use crate::wire::line_buffer::Piece;
+
+/// Rates are means over the second that has begun and so many before it.
+const RATE_SEC: usize = 10;
+/// Latencies are of the ten seconds that have begun and of so many tens before it.
+const TENS: usize = 6;
+/// Each octave of microseconds has so many buckets: what is said is at most a sixteenth too much.
+const PART_BITS: u32 = 4;
+const PARTS: usize = 1 << PART_BITS;
+/// Longer than a day counts as a day.
+const OCTAVES: u32 = 37;
+const BUCKETS: usize = (OCTAVES - PART_BITS) as usize * PARTS + PARTS;
+
+/// What happened so far.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Counters {
+    pub(crate) requests: u64,
+    /// Answers of workers and clients to what they were asked, and those that were errors.
+    pub(crate) answers: u64,
+    pub(crate) errors: u64,
+    /// Lines of anybody, with their ends; of those over `max_input_buffer` the bytes do not count. What was written,
+    /// the post knows.
+    pub(crate) lines_in: u64,
+    pub(crate) bytes_in: u64,
+    pub(crate) worker_deaths: u64,
+    /// Lines of workers that were no JSON-RPC messages.
+    pub(crate) stray_lines: u64,
+    /// The same of clients.
+    pub(crate) malformed_lines: u64,
+    /// Lines over `max_input_buffer`.
+    pub(crate) too_large: u64,
+    /// Answers to nothing that was asked, or not of the one who answers.
+    pub(crate) stray_answers: u64,
+    /// Notifications that concerned nobody.
+    pub(crate) dropped_notifications: u64,
+    /// Clients closed for taking nothing, or for half a line.
+    pub(crate) stalled_clients: u64,
+    /// Connections closed for not showing the token.
+    pub(crate) unauthorized: u64,
+    /// Errors that the bus itself answered, by their reason.
+    pub(crate) refused: BTreeMap<&'static str, u64>,
+}
+
+impl Counters {
+    /// Before it is handled: an answer to it tells of it, however it came.
+    #[inline]
+    pub(crate) fn count_in(&mut self, piece: &Piece<'_>) {
+        self.lines_in += 1;
+        if let Piece::Line(line) = piece {
+            self.bytes_in += line.len() as u64 + 1;
+        }
+    }
+
+    /// Lines that were not carried, by why; only what has happened.
+    pub(crate) fn skipped(&self) -> Value {
+        let skipped = [
+            ("stray_lines", self.stray_lines),
+            ("malformed_lines", self.malformed_lines),
+            ("too_large", self.too_large),
+            ("stray_answers", self.stray_answers),
+            ("dropped_notifications", self.dropped_notifications),
+        ];
+        let skipped = skipped.into_iter().filter(|(_, count)| *count > 0);
+        skipped.map(|(why, count)| (why.to_owned(), count.into())).collect::<Map<_, _>>().into()
+    }
+}
+
+/// Lines in and out, bytes in and out, requests.
+pub(crate) const FLOW: [&str; 5] = ["lines_in", "lines_out", "bytes_in", "bytes_out", "requests"];
+
+#[derive(Default)]
+pub(crate) struct Tally {
+    /// The second that has begun.
+    pub(crate) second: u64,
+    pub(crate) flow: Recent<{ FLOW.len() }>,
+}
+
+/// What a pool has done, beside what each of its workers has.
+#[derive(Default)]
+pub(crate) struct PoolTally {
+    pub(crate) requests: Recent<1>,
+    pub(crate) latency: Latency,
+    /// Of workers that are gone.
+    pub(crate) past_requests: u64,
+}
+
+/// How much some totals grew in each of the last whole seconds.
+pub(crate) struct Recent<const N: usize> {
+    /// The totals when the second that has begun began.
+    before: [u64; N],
+    /// By the number of the second.
+    seconds: [[u64; N]; RATE_SEC],
+}
+
+impl<const N: usize> Default for Recent<N> {
+    fn default() -> Self {
+        Recent { before: [0; N], seconds: [[0; N]; RATE_SEC] }
+    }
+}
+
+impl<const N: usize> Recent<N> {
+    /// The second `from` is over and `to` has begun. In those between, nothing happened.
+    pub(crate) fn put_away(&mut self, from: u64, to: u64, totals: [u64; N]) {
+        for second in from..to.min(from + RATE_SEC as u64) {
+            self.seconds[second as usize % RATE_SEC] = [0; N];
+        }
+        if to - from <= RATE_SEC as u64 {
+            self.seconds[from as usize % RATE_SEC] = std::array::from_fn(|at| totals[at] - self.before[at]);
+        }
+        self.before = totals;
+    }
+
+    pub(crate) fn each_second(&self, totals: [u64; N], now: Moment) -> [Value; N] {
+        let begun = f64::from(now.subsec_nanos()) / 1e9;
+        let seconds = (now.as_secs().min(RATE_SEC as u64) as f64 + begun).max(1.0);
+        std::array::from_fn(|at| {
+            let put_away: u64 = self.seconds.iter().map(|second| second[at]).sum();
+            let rate = (put_away + totals[at] - self.before[at]) as f64 / seconds;
+            // More digits would say more than is known.
+            ((rate * 10.0).round() / 10.0).into()
+        })
+    }
+}
+
+/// How long something took, as counts of times that are about the same.
+pub(crate) struct Latency {
+    /// By the number of the ten seconds.
+    tens: Box<[Ten; TENS]>,
+    now: usize,
+}
+
+#[derive(Clone)]
+struct Ten {
+    counts: [u32; BUCKETS],
+    max_us: u64,
+}
+
+const NO_TEN: Ten = Ten { counts: [0; BUCKETS], max_us: 0 };
+
+impl Default for Latency {
+    fn default() -> Self {
+        Latency { tens: Box::new([NO_TEN; TENS]), now: 0 }
+    }
+}
+
+impl Latency {
+    #[inline]
+    pub(crate) fn add(&mut self, took_us: u64) {
+        let ten = &mut self.tens[self.now];
+        ten.counts[bucket(took_us)] += 1;
+        ten.max_us = ten.max_us.max(took_us);
+    }
+
+    /// The second `from` is over and `to` has begun.
+    pub(crate) fn begin(&mut self, from: u64, to: u64) {
+        let (from, to) = (from / 10, to / 10);
+        for ten in from + 1..=to.min(from + TENS as u64) {
+            self.tens[ten as usize % TENS] = NO_TEN;
+        }
+        self.now = to as usize % TENS;
+    }
+
+    /// Null: nothing was answered.
+    pub(crate) fn describe<'a>(all: impl Iterator<Item = &'a Latency>) -> Value {
+        let mut sum = [0_u64; BUCKETS];
+        let mut max_us = 0;
+        for ten in all.flat_map(|latency| latency.tens.iter()) {
+            max_us = max_us.max(ten.max_us);
+            sum.iter_mut().zip(ten.counts).for_each(|(sum, count)| *sum += u64::from(count));
+        }
+        let count: u64 = sum.iter().sum();
+        if count == 0 {
+            return Value::Null;
+        }
+        let percentile = |part: u64| {
+            let wanted = (count * part).div_ceil(100);
+            let mut seen = 0;
+            let at = sum.iter().position(|here| {
+                seen += here;
+                seen >= wanted
+            });
+            at.map_or(max_us, |at| most_of(at).min(max_us))
+        };
+        let [p50, p90, p99] = [50, 90, 99].map(percentile);
+        json!({ "p50": p50, "p90": p90, "p99": p99, "max": max_us, "count": count })
+    }
+}
+
+/// Where a time is counted: the small ones by themselves, the others with those of the same first digits.
+fn bucket(us: u64) -> usize {
+    let us = us.min((1 << OCTAVES) - 1);
+    if us < PARTS as u64 {
+        return us as usize;
+    }
+    let octave = us.ilog2();
+    let part = (us >> (octave - PART_BITS)) as usize - PARTS;
+    (octave - PART_BITS + 1) as usize * PARTS + part
+}
+
+/// The longest time that is counted there.
+fn most_of(bucket: usize) -> u64 {
+    if bucket < PARTS {
+        return bucket as u64;
+    }
+    let shift = bucket / PARTS - 1;
+    let first = ((PARTS + bucket % PARTS) as u64) << shift;
+    first + (1 << shift) - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(seconds: f64) -> Moment {
+        Moment::from_secs_f64(seconds)
+    }
+
+    #[test]
+    fn a_rate_is_the_mean_of_the_last_seconds_and_forgets_the_others() {
+        let mut recent = Recent::<1>::default();
+        assert_eq!(recent.each_second([3], seconds(0.2)), [json!(3.0)], "the first second is not divided");
+        recent.put_away(0, 1, [10]);
+        assert_eq!(recent.each_second([20], seconds(1.0)), [json!(20.0)]);
+        recent.put_away(1, 4, [20]);
+        assert_eq!(recent.each_second([20], seconds(4.0)), [json!(5.0)]);
+        recent.put_away(4, 10, [20]);
+        assert_eq!(recent.each_second([20], seconds(10.0)), [json!(2.0)]);
+        recent.put_away(10, 11, [20]);
+        assert_eq!(recent.each_second([20], seconds(11.0)), [json!(1.0)], "the first ten are forgotten");
+        recent.put_away(11, 1_000_000, [70]);
+        assert_eq!(recent.each_second([70], seconds(1e6)), [json!(0.0)]);
+        recent.put_away(1_000_000, 1_000_010, [80]);
+        assert_eq!(recent.each_second([80], seconds(1e6 + 10.0)), [json!(1.0)]);
+    }
+
+    #[test]
+    fn every_time_lies_in_its_bucket_and_buckets_are_narrow() {
+        let octaves = (0..OCTAVES).flat_map(|octave| [(1_u64 << octave) - 1, 1 << octave, (1 << octave) + 1]);
+        for us in (0..5000).chain(octaves.filter(|us| *us < 1 << OCTAVES)) {
+            let at = bucket(us);
+            assert!(us <= most_of(at) && (at == 0 || us > most_of(at - 1)), "{us} in {at}");
+            assert!(most_of(at) as f64 <= us as f64 * (1.0 + 1.0 / PARTS as f64), "{us} in {at}");
+        }
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn latencies_are_of_the_last_minute() {
+        let mut latency = Latency::default();
+        let described = |latency: &Latency| Latency::describe([latency].into_iter());
+        assert_eq!(described(&latency), Value::Null);
+        (1..=100).for_each(|us| latency.add(us));
+        let all = json!({ "p50": 51, "p90": 91, "p99": 99, "max": 100, "count": 100 });
+        assert_eq!(described(&latency), all);
+        latency.begin(0, 59);
+        latency.add(1_000_000);
+        let both = described(&latency);
+        assert_eq!((&both["count"], &both["max"]), (&json!(101), &json!(1_000_000)));
+        latency.begin(59, 60);
+        assert_eq!(described(&latency)["count"], 1, "the first ten seconds are a minute ago");
+        latency.begin(60, 10_000);
+        assert_eq!(described(&latency), Value::Null);
+    }
+}

@@ -1,0 +1,196 @@
+//! The JSON-RPC answers that the bus itself gives: what is refused, why, and how it is said.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use crate::api::Exit;
+use crate::config::PoolConfig;
+use crate::wire::scan::{Fault, Malformed};
+
+/// Why the bus, and not a peer, answers. Every one says its reason in `data.reason`.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    code: i32,
+    reason: &'static str,
+    message: String,
+    /// What `data` says beside the reason.
+    data: Vec<(&'static str, Value)>,
+}
+
+impl Refusal {
+    fn new(code: i32, reason: &'static str, message: impl Into<String>) -> Refusal {
+        Refusal { code, reason, message: message.into(), data: Vec::new() }
+    }
+
+    fn with(mut self, key: &'static str, value: impl Into<Value>) -> Refusal {
+        self.data.push((key, value.into()));
+        self
+    }
+
+    pub(crate) fn malformed(malformed: &Malformed) -> Refusal {
+        match malformed.fault {
+            Fault::Syntax { .. } | Fault::TooDeep => {
+                Refusal::new(-32700, "parse", malformed.fault.to_string())
+            }
+            _ => Refusal::invalid(malformed.fault.to_string()),
+        }
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Refusal {
+        Refusal::new(-32600, "invalid", message)
+    }
+
+    pub(crate) fn too_large(limit: usize) -> Refusal {
+        Refusal::new(-32600, "too_large", format!("the line is longer than max_input_buffer ({limit} bytes)"))
+            .with("max_input_buffer", limit)
+    }
+
+    pub(crate) fn no_method(method: &[u8]) -> Refusal {
+        let method = String::from_utf8_lossy(method);
+        Refusal::new(-32601, "no_method", format!("nobody here knows the method {method}"))
+    }
+
+    pub(crate) fn worker_lost(pool: &PoolConfig, worker: u32, death: &Death) -> Refusal {
+        let message = format!("the worker {}/{worker} {death} before it answered", pool.id);
+        Refusal::new(-32050, "worker_lost", message)
+            .with("pool", &*pool.id)
+            .with("worker", worker)
+            .with("exit", death.exit())
+    }
+
+    pub(crate) fn with_stderr(self, tail: &[u8]) -> Refusal {
+        self.with("stderr", String::from_utf8_lossy(tail))
+    }
+
+    pub(crate) fn unknown_session() -> Refusal {
+        Refusal::new(-32051, "unknown_session", "not a session of this client")
+    }
+
+    pub(crate) fn lost_session() -> Refusal {
+        Refusal::new(-32051, "unknown_session", "the session was lost with its worker").with("lost", true)
+    }
+
+    pub(crate) fn unknown_pool<'a>(named: Option<&str>, known: impl Iterator<Item = &'a str>) -> Refusal {
+        let message = match named {
+            Some(name) => format!("there is no pool {name:?}"),
+            None => "which pool? name one with _bus/hello".to_owned(),
+        };
+        Refusal::new(-32052, "unknown_pool", message)
+            .with("pools", known.map(Value::from).collect::<Vec<_>>())
+    }
+
+    pub(crate) fn pool_down(pool: &PoolConfig, why: &str) -> Refusal {
+        Refusal::new(-32053, "pool_down", format!("no worker of the pool {} can be started: {why}", pool.id))
+            .with("pool", &*pool.id)
+            .with("cause", why)
+    }
+
+    pub(crate) fn busy(message: impl Into<String>) -> Refusal {
+        Refusal::new(-32054, "busy", message)
+    }
+
+    pub(crate) fn stopping() -> Refusal {
+        Refusal::new(-32055, "stopping", "the bus is stopping")
+    }
+
+    pub(crate) fn unauthorized(message: impl Into<String>) -> Refusal {
+        Refusal::new(-32056, "unauthorized", message)
+    }
+
+    pub(crate) fn client_gone() -> Refusal {
+        Refusal::new(-32057, "client_gone", "the client of this session has left")
+    }
+
+    pub(crate) fn no_start(pool: &PoolConfig, worker: u32, message: &str) -> Refusal {
+        Refusal::new(-32058, "no_start", format!("the worker {}/{worker} {message}", pool.id))
+            .with("pool", &*pool.id)
+            .with("worker", worker)
+    }
+
+    /// With the agent's own error, which says more.
+    pub(crate) fn with_error(self, error: &[u8]) -> Refusal {
+        self.with("error", serde_json::from_slice::<Value>(error).unwrap_or_default())
+    }
+
+    pub(crate) fn reason(&self) -> &'static str {
+        self.reason
+    }
+
+    /// The whole line, without its end. `id`: as its owner spelled it.
+    pub(crate) fn line(&self, id: Option<&[u8]>) -> Vec<u8> {
+        answer(id, "error", &self.error())
+    }
+
+    /// The error object alone.
+    pub(crate) fn error(&self) -> String {
+        let mut error = format!(
+            r#"{{"code":{},"message":{},"data":{{"reason":"{}""#,
+            self.code,
+            Value::from(self.message.as_str()),
+            self.reason
+        );
+        for (key, value) in &self.data {
+            let _ = write!(error, r#","{key}":{value}"#);
+        }
+        error.push_str("}}");
+        error
+    }
+}
+
+/// A result that the bus gives of its own knowledge.
+pub(crate) fn result(id: &[u8], result: &Value) -> Vec<u8> {
+    answer(Some(id), "result", &result.to_string())
+}
+
+fn answer(id: Option<&[u8]>, key: &str, value: &str) -> Vec<u8> {
+    let mut line = br#"{"jsonrpc":"2.0","id":"#.to_vec();
+    line.extend_from_slice(id.unwrap_or(b"null"));
+    line.extend_from_slice(format!(r#","{key}":{value}}}"#).as_bytes());
+    line
+}
+
+/// How a worker's life ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Death {
+    Exited(Exit),
+    /// It lives but has closed its pipes.
+    Hung,
+    /// It was stopped for not reading, or not writing.
+    Stuck,
+}
+
+impl Death {
+    fn exit(&self) -> Value {
+        match self {
+            Death::Exited(Exit::Code(code)) => serde_json::json!({ "code": code }),
+            Death::Exited(Exit::Signal(signal)) => serde_json::json!({ "signal": signal }),
+            Death::Hung | Death::Stuck => Value::Null,
+        }
+    }
+}
+
+impl std::fmt::Display for Death {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Death::Exited(Exit::Code(code)) => write!(out, "exited with code {code}"),
+            Death::Exited(Exit::Signal(signal)) => write!(out, "was killed by signal {signal}"),
+            Death::Hung => write!(out, "closed its pipes"),
+            Death::Stuck => write!(out, "was stuck and is stopped"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_its_reason_first() {
+        let line = Refusal::busy("say \"please\"").with("n", 1).line(Some(b"\"x\""));
+        let error = r#"{"code":-32054,"message":"say \"please\"","data":{"reason":"busy","n":1}}"#;
+        let expected = format!(r#"{{"jsonrpc":"2.0","id":"x","error":{error}}}"#);
+        assert_eq!(String::from_utf8(line).unwrap(), expected);
+        assert!(Refusal::stopping().line(None).starts_with(br#"{"jsonrpc":"2.0","id":null,"#));
+    }
+}

@@ -1,0 +1,15 @@
+//! Bytes: lines out of any chunking, where the routing fields of a line stand, lines with a few spans replaced, and
+//! bytes that wait for one peer. Nothing here knows a session, a worker or a client.
+
+pub(crate) mod buffer_pool;
+pub(crate) mod error;
+pub(crate) mod json;
+pub(crate) mod line_buffer;
+pub(crate) mod nested;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod oracle;
+pub(crate) mod partial_scan;
+pub(crate) mod prefix_cache;
+pub(crate) mod scan;
+pub(crate) mod send_queue;
+pub(crate) mod splice;

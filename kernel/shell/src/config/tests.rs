@@ -1,0 +1,530 @@
+//! bus.json as a whole: what is taken, what is refused and with which words, and that the schema agrees.
+
+use std::collections::BTreeSet;
+use std::env::VarError;
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use kernel_core::config::*;
+
+use std::time::Duration;
+
+use super::*;
+
+fn variable(name: &str) -> Result<String, VarError> {
+    match name {
+        "HOME" => Ok("/home/ann".to_owned()),
+        "MY_TOKEN" => Ok("s3cret".to_owned()),
+        _ => Err(VarError::NotPresent),
+    }
+}
+
+fn token(path: &Path) -> Result<String, String> {
+    match path.to_str() {
+        Some("/home/ann/token") => Ok("the token of ann".to_owned()),
+        _ => Err(format!("there is no {}", path.display())),
+    }
+}
+
+fn place() -> Place<'static> {
+    Place { folder: Path::new("/srv/bus"), variable: &variable, token: &token }
+}
+
+fn parse(text: &str) -> Result<Config, Vec<(String, String)>> {
+    let place = place();
+    let pair = |fault: ConfigFault| (fault.path, fault.message);
+    parse::config(text, place).map_err(|faults| faults.into_iter().map(pair).collect())
+}
+
+/// The text is refused, for exactly these reasons.
+fn refuses(text: &str, faults: &[(&str, &str)]) {
+    let found = parse(text).err().unwrap_or_default();
+    let found = found.iter().map(|(path, message)| (path.as_str(), message.as_str())).collect::<Vec<_>>();
+    assert_eq!(found, faults, "{text}");
+}
+
+/// A file with one pool that has these further keys.
+fn with_pool(keys: &str) -> String {
+    format!(r#"{{"pools":[{{"id":"a","command":"agent"{keys}}}]}}"#)
+}
+
+fn with_top(keys: &str) -> String {
+    format!(r#"{{"pools":[{{"id":"a","command":"x"}},{{"id":"b","command":"x"}}]{keys}}}"#)
+}
+
+fn with_limits(keys: &str) -> String {
+    with_top(&format!(r#","limits":{{{keys}}}"#))
+}
+
+#[test]
+fn the_smallest_file_gets_every_default() {
+    let config = parse(r#"{"pools":[{"id":"a","command":"agent"}]}"#).unwrap();
+    let pool = PoolConfig::new("a", Program::InPath("agent".to_owned()));
+    let listen = vec![Address::Tcp { host: "127.0.0.1".into(), port: 9000 }.into()];
+    let pools = vec![pool.into()];
+    let limits = Limits::default();
+    let expected = Config { listen, auth: None, default_pool: None, pools, limits, trace_payloads: false };
+    assert_eq!(config, expected);
+}
+
+#[test]
+fn a_full_file_says_what_it_says() {
+    let config = parse(
+        r#"{
+          "$schema": "docs/bus.schema.json",
+          "listen": ["tcp://127.0.0.1:0", "tcp://127.0.0.1:0", "unix://bus.sock?pool=claude", "stdio:"],
+          "default_pool": "echo",
+          "pools": [
+            { "id": "echo", "command": "stdio-bus", "args": ["agent", "echo", ""], "instances": 2 },
+            { "id": "claude", "command": "./bin/claude", "instances": 1, "max_instances": 4, "mode": "dedicated",
+              "max_sessions": 16, "cwd": "~/work", "env": { "KEY": "value", "TOKEN": "a ${MY_TOKEN} $${X}" },
+              "inherit_env": ["PATH", "HOME"] },
+            { "id": "bare", "command": "~/bin/agent", "cwd": "sub", "inherit_env": false }
+          ],
+          "limits": {
+            "max_input_buffer": 1024, "max_output_queue": 2048, "backpressure_timeout_sec": 0.5, "max_restarts": 0,
+            "restart_window_sec": 1, "max_restart_delay_sec": 0.02, "init_timeout_sec": 2, "silence_timeout_sec": 3,
+            "drain_timeout_sec": 0, "session_keep_sec": 0, "max_clients": 1, "max_calls": 1e3, "max_held_bytes": 1024
+          },
+          "trace": { "payloads": true }
+        }"#,
+    )
+    .unwrap();
+    let urls = config.listen.iter().map(Listen::to_string).collect::<Vec<_>>();
+    assert_eq!(
+        urls,
+        ["tcp://127.0.0.1:0", "tcp://127.0.0.1:0", "unix:///srv/bus/bus.sock?pool=claude", "stdio:"]
+    );
+    assert_eq!(config.default_pool.as_deref(), Some("echo"));
+    let [echo, claude, bare] = &config.pools[..] else { panic!("three pools") };
+    assert_eq!(echo.program, Program::ThisBinary);
+    assert_eq!(echo.args, ["agent", "echo", ""]);
+    assert_eq!((echo.instances, echo.max_instances), (2, 2));
+    assert_eq!(claude.program, Program::At("/srv/bus/bin/claude".into()));
+    assert_eq!((claude.instances, claude.max_instances, claude.max_sessions), (1, 4, 16));
+    assert_eq!(claude.mode, Mode::Dedicated);
+    assert_eq!(claude.cwd.as_deref(), Some(Path::new("/home/ann/work")));
+    assert_eq!(claude.env["KEY"], "value");
+    assert_eq!(claude.env["TOKEN"], "a s3cret ${X}");
+    assert_eq!(claude.inherit_env, InheritEnv::Only(vec!["PATH".to_owned(), "HOME".to_owned()]));
+    assert_eq!(bare.program, Program::At("/home/ann/bin/agent".into()));
+    assert_eq!(bare.cwd.as_deref(), Some(Path::new("/srv/bus/sub")));
+    assert_eq!(bare.inherit_env, InheritEnv::Nothing);
+    let limits = Limits {
+        max_input_buffer: 1024,
+        max_output_queue: 2048,
+        backpressure_timeout: Duration::from_millis(500),
+        max_restarts: 0,
+        restart_window: Duration::from_secs(1),
+        max_restart_delay: Duration::from_millis(20),
+        init_timeout: Duration::from_secs(2),
+        silence_timeout: Some(Duration::from_secs(3)),
+        drain_timeout: Duration::ZERO,
+        session_keep: Duration::ZERO,
+        max_clients: 1,
+        max_calls: 1000,
+        max_held_bytes: 1024,
+    };
+    assert_eq!(config.limits, limits);
+    assert!(config.trace_payloads);
+}
+
+#[test]
+fn a_file_of_stdio_bus_2_0_3_is_taken_unchanged() {
+    let config = parse(
+        r#"{
+          "pools": [{ "id": "acp-worker", "command": "/usr/bin/node", "args": ["./worker.js"], "instances": 4 }],
+          "limits": {
+            "max_input_buffer": 1048576, "max_output_queue": 4194304, "max_restarts": 5,
+            "restart_window_sec": 60, "drain_timeout_sec": 30, "backpressure_timeout_sec": 60
+          }
+        }"#,
+    )
+    .unwrap();
+    assert_eq!(config.pools[0].program, Program::At("/usr/bin/node".into()));
+    assert_eq!(config.pools[0].instances, 4);
+    assert_eq!(config.limits, Limits { max_input_buffer: 1 << 20, ..Limits::default() });
+}
+
+#[test]
+fn what_is_not_a_json_object_is_refused_with_line_and_column() {
+    refuses("", &[("$", "line 1, column 0: EOF while parsing a value")]);
+    refuses("{\n  \"pools\": [1,]\n}", &[("$", "line 2, column 15: trailing comma")]);
+    refuses("{} {}", &[("$", "line 1, column 4: trailing characters")]);
+    refuses("// no\n{}", &[("$", "line 1, column 1: expected value")]);
+    refuses("[]", &[("$", "must be an object, not a list")]);
+    refuses("null", &[("$", "must be an object, not null")]);
+    refuses(&"[".repeat(1000), &[("$", "line 1, column 128: recursion limit exceeded")]);
+}
+
+#[test]
+fn a_fault_of_the_top_level_is_told() {
+    let top = [
+        (r#","pool":1"#, "pool", r#"unknown key, did you mean "pools"?"#),
+        (r#","defaultPool":"a""#, "defaultPool", r#"unknown key, did you mean "default_pool"?"#),
+        (
+            r#","warm":true"#,
+            "warm",
+            concat!(
+                r#"unknown key, the known ones are "$schema", "listen", "auth", "default_pool", "pools", "#,
+                r#""limits", "trace""#
+            ),
+        ),
+        (r#","auth":"token""#, "auth", "must be an object, not a string"),
+        (r#","auth":{}"#, "auth.token_file", "missing"),
+        (r#","auth":{"tokenFile":"t"}"#, "auth.tokenFile", r#"unknown key, did you mean "token_file"?"#),
+        (r#","auth":{"token_file":""}"#, "auth.token_file", "must not be empty"),
+        (r#","auth":{"token_file":"t"}"#, "auth.token_file", "there is no /srv/bus/t"),
+        (r#","trace":true"#, "trace", "must be an object, not true"),
+        (r#","trace":{"payload":true}"#, "trace.payload", r#"unknown key, did you mean "payloads"?"#),
+        (r#","trace":{"payloads":1}"#, "trace.payloads", "must be true or false, not 1"),
+        (r#","$schema":1"#, "$schema", "must be a string, not 1"),
+        (r#","limits":[]"#, "limits", "must be an object, not a list"),
+        (r#","limits":{},"limits":{}"#, "limits", "this key stands here more than once"),
+        (r#","default_pool":"c""#, "default_pool", r#"there is no pool "c", the pools are "a", "b""#),
+        (r#","default_pool":"""#, "default_pool", "must not be empty"),
+        (r#","default_pool":["a"]"#, "default_pool", "must be a string, not a list"),
+        (r#","listen":"stdio:""#, "listen", "must be a list, not a string"),
+        (r#","listen":[]"#, "listen", "must not be empty"),
+        (r#","listen":[9000]"#, "listen[0]", "must be a string, not 9000"),
+        (r#","listen":["stdio:?pool=c"]"#, "listen[0]", r#"there is no pool "c", the pools are "a", "b""#),
+        (r#","listen":["stdio:","stdio:?pool=a"]"#, "listen[1]", "listen[0] has the address stdio: already"),
+        (
+            r#","listen":["tcp://[::1]:1","stdio:","tcp://[0::1]:1"]"#,
+            "listen[2]",
+            "listen[0] has the address tcp://[::1]:1 already",
+        ),
+        (
+            r#","listen":["stdio:","tcp://0.0.0.0:9000"]"#,
+            "listen[1]",
+            "tcp://0.0.0.0:9000 is not on loopback: without a token whoever reaches it could run commands here; \
+             make one with `stdio-bus token` and name its file in auth.token_file",
+        ),
+        (r#","listen":["unix://a\u0000b"]"#, "listen[0]", "must not hold a NUL character"),
+    ];
+    for (keys, path, message) in top {
+        refuses(&with_top(keys), &[(path, message)]);
+    }
+    refuses("{}", &[("pools", "missing")]);
+    refuses(r#"{"pools":[]}"#, &[("pools", "must not be empty")]);
+    refuses(r#"{"pools":{}}"#, &[("pools", "must be a list, not an object")]);
+    refuses(r#"{"pools":["echo"]}"#, &[("pools[0]", "must be an object, not a string")]);
+}
+
+#[test]
+fn a_fault_of_a_pool_is_told() {
+    let known = concat!(
+        r#"unknown key, the known ones are "id", "command", "args", "mode", "instances", "max_instances", "#,
+        r#""max_sessions", "warm", "idle_sec", "permission", "cwd", "env", "inherit_env""#
+    );
+    let name = r#"the name of a variable must not be empty or hold "=" or NUL"#;
+    let instances = "must be a whole number from 1 to 65536, not";
+    let cases = [
+        (r#","instnces":2"#, "pools[0].instnces", r#"unknown key, did you mean "instances"?"#),
+        (r#","warm":1"#, "pools[0].warm", "must be true or false, not 1"),
+        (r#","idle_sec":-1"#, "pools[0].idle_sec", "must be a number from 0 to 31536000, not -1"),
+        (
+            r#","permission":"maybe""#,
+            "pools[0].permission",
+            r#"must be "ask" or "allow" or "deny", not "maybe""#,
+        ),
+        (r#","a b":1"#, r#"pools[0]["a b"]"#, known),
+        (r#","args":[],"args":[]"#, "pools[0].args", "this key stands here more than once"),
+        (r#","args":"-y""#, "pools[0].args", "must be a list, not a string"),
+        (r#","args":["a",1]"#, "pools[0].args[1]", "must be a string, not 1"),
+        (r#","args":["a\u0000"]"#, "pools[0].args[0]", "must not hold a NUL character"),
+        (r#","mode":"solo""#, "pools[0].mode", r#"must be "shared" or "dedicated", not "solo""#),
+        (r#","mode":1"#, "pools[0].mode", r#"must be "shared" or "dedicated", not 1"#),
+        (r#","instances":0"#, "pools[0].instances", &format!("{instances} 0")),
+        (r#","instances":-1"#, "pools[0].instances", &format!("{instances} -1")),
+        (r#","instances":1.5"#, "pools[0].instances", &format!("{instances} 1.5")),
+        (r#","instances":"2""#, "pools[0].instances", &format!("{instances} a string")),
+        (r#","instances":null"#, "pools[0].instances", &format!("{instances} null")),
+        (
+            r#","instances":99999999999999999999"#,
+            "pools[0].instances",
+            &format!("{instances} 100000000000000000000"),
+        ),
+        (r#","max_instances":0,"instances":1"#, "pools[0].max_instances", &format!("{instances} 0")),
+        (
+            r#","instances":4,"max_instances":2"#,
+            "pools[0].max_instances",
+            "must be at least instances (4), not 2",
+        ),
+        (r#","max_sessions":0"#, "pools[0].max_sessions", "must be a whole number from 1 to 1048576, not 0"),
+        (r#","cwd":"""#, "pools[0].cwd", "must not be empty"),
+        (r#","cwd":"a\u0000""#, "pools[0].cwd", "must not hold a NUL character"),
+        (r#","cwd":false"#, "pools[0].cwd", "must be a string, not false"),
+        (r#","env":["A=1"]"#, "pools[0].env", "must be an object, not a list"),
+        (r#","env":{"A":1}"#, "pools[0].env.A", "must be a string, not 1"),
+        (r#","env":{"":"x"}"#, r#"pools[0].env[""]"#, name),
+        (r#","env":{"A=B":"x"}"#, r#"pools[0].env["A=B"]"#, name),
+        (r#","env":{"A":"s3cret\u0000"}"#, "pools[0].env.A", "must not hold a NUL character"),
+        (r#","env":{"A":"1","A":"2"}"#, "pools[0].env.A", "this key stands here more than once"),
+        (r#","env":{"A":"s3cret${GONE}"}"#, "pools[0].env.A", "the environment variable GONE is not set"),
+        (
+            r#","env":{"A":"s3cret${GONE"}"#,
+            "pools[0].env.A",
+            r#""${" without its "}" (a plain "${" is written "$${")"#,
+        ),
+        (r#","inherit_env":"PATH""#, "pools[0].inherit_env", "must be true, false or a list, not a string"),
+        (r#","inherit_env":["PATH",true]"#, "pools[0].inherit_env[1]", "must be a string, not true"),
+        (r#","inherit_env":["PATH","A=B"]"#, "pools[0].inherit_env[1]", name),
+    ];
+    for (keys, path, message) in cases {
+        refuses(&with_pool(keys), &[(path, message)]);
+    }
+}
+
+#[test]
+fn a_pool_without_a_good_name_or_command_is_refused() {
+    let spelling = "is not 1 to 64 letters, digits, dots, underscores and dashes";
+    let long = "x".repeat(65);
+    let cases = [
+        (r#"{"command":"x"}"#, "pools[0].id", "missing"),
+        (r#"{"id":"a"}"#, "pools[0].command", "missing"),
+        (r#"{"id":"","command":"x"}"#, "pools[0].id", "must not be empty"),
+        (r#"{"id":7,"command":"x"}"#, "pools[0].id", "must be a string, not 7"),
+        (r#"{"id":"a b","command":"x"}"#, "pools[0].id", &format!("\"a b\" {spelling}")),
+        (r#"{"id":"ä","command":"x"}"#, "pools[0].id", &format!("\"ä\" {spelling}")),
+        (&format!(r#"{{"id":"{long}","command":"x"}}"#), "pools[0].id", &format!("{long:?} {spelling}")),
+        (r#"{"id":"a","command":""}"#, "pools[0].command", "must not be empty"),
+        (r#"{"id":"a","command":["x"]}"#, "pools[0].command", "must be a string, not a list"),
+        (r#"{"id":"a","command":"x\u0000"}"#, "pools[0].command", "must not hold a NUL character"),
+        (r#"{"id":"a","command":".."}"#, "pools[0].command", r#"".." is a folder"#),
+    ];
+    for (pool, path, message) in cases {
+        refuses(&format!(r#"{{"pools":[{pool}]}}"#), &[(path, message)]);
+    }
+    let twins = r#"{"pools":[{"id":"a","command":"x"},{"id":"b","command":"x"},{"id":"a","command":"x"}]}"#;
+    refuses(twins, &[("pools[2].id", r#"pools[0] has the id "a" already"#)]);
+    // The pool without an id may be the one that is meant, so nothing is said about `default_pool`.
+    refuses(r#"{"default_pool":"a","pools":[{"command":"x"}]}"#, &[("pools[0].id", "missing")]);
+}
+
+#[test]
+fn a_fault_of_a_limit_is_told() {
+    let above = "must be a number above 0 and up to 31536000, not 0";
+    let seconds = "must be a number from 0 to 31536000, not";
+    let buffer = "must be a whole number from 1024 to 1073741824, not";
+    let count = "must be a whole number from 1 to 1048576, not";
+    let cases = [
+        (r#""max_restart":1"#, "limits.max_restart", r#"unknown key, did you mean "max_restarts"?"#),
+        (r#""init_timeout":1"#, "limits.init_timeout", r#"unknown key, did you mean "init_timeout_sec"?"#),
+        (r#""max_input_buffer":1023"#, "limits.max_input_buffer", &format!("{buffer} 1023")),
+        (r#""max_input_buffer":1073741825"#, "limits.max_input_buffer", &format!("{buffer} 1073741825")),
+        (r#""max_input_buffer":"64M""#, "limits.max_input_buffer", &format!("{buffer} a string")),
+        (r#""max_output_queue":0"#, "limits.max_output_queue", &format!("{buffer} 0")),
+        (r#""backpressure_timeout_sec":0"#, "limits.backpressure_timeout_sec", above),
+        (r#""restart_window_sec":0"#, "limits.restart_window_sec", above),
+        (r#""max_restart_delay_sec":0"#, "limits.max_restart_delay_sec", above),
+        (r#""init_timeout_sec":0"#, "limits.init_timeout_sec", above),
+        (r#""init_timeout_sec":-1"#, "limits.init_timeout_sec", &format!("{seconds} -1")),
+        (r#""silence_timeout_sec":-0.5"#, "limits.silence_timeout_sec", &format!("{seconds} -0.5")),
+        (r#""drain_timeout_sec":"30s""#, "limits.drain_timeout_sec", &format!("{seconds} a string")),
+        (r#""session_keep_sec":1e300"#, "limits.session_keep_sec", &format!("{seconds} 1e300")),
+        (r#""max_restarts":-1"#, "limits.max_restarts", "must be a whole number from 0 to 1000000, not -1"),
+        (r#""max_clients":0"#, "limits.max_clients", &format!("{count} 0")),
+        (r#""max_calls":0"#, "limits.max_calls", &format!("{count} 0")),
+        (r#""max_calls":1048577"#, "limits.max_calls", &format!("{count} 1048577")),
+        (
+            r#""max_held_bytes":2048,"max_input_buffer":4096"#,
+            "limits.max_held_bytes",
+            "must be at least max_input_buffer (4096), not 2048",
+        ),
+    ];
+    for (keys, path, message) in cases {
+        refuses(&with_limits(keys), &[(path, message)]);
+    }
+    assert_eq!(parse(&with_limits(r#""silence_timeout_sec":0"#)).unwrap().limits, Limits::default());
+}
+
+#[test]
+fn all_faults_are_told_at_once_one_a_line() {
+    let text = r#"{
+      "listen": ["tcp://example.org:1", "stdio:?pool=gone"],
+      "pools": [
+        { "id": "a", "command": "x", "instances": 0, "env": { "TOKEN": "${GONE}", "TOKEN": "" } },
+        { "id": "a", "comand": "x", "instnces": 2 }
+      ],
+      "limits": { "max_calls": true },
+      "lmits": {}
+    }"#;
+    let faults = super::parse(text, Path::new("/srv/bus")).unwrap_err();
+    let expected = r#"
+bus.json: pools[0].env.TOKEN: this key stands here more than once
+bus.json: lmits: unknown key, did you mean "limits"?
+bus.json: pools[0].instances: must be a whole number from 1 to 65536, not 0
+bus.json: pools[0].env.TOKEN: the environment variable GONE is not set
+bus.json: pools[1].comand: unknown key, did you mean "command"?
+bus.json: pools[1].instnces: unknown key, did you mean "instances"?
+bus.json: pools[1].command: missing
+bus.json: pools[1].id: pools[0] has the id "a" already
+bus.json: listen[0]: host "example.org" is neither an IP address nor localhost
+bus.json: listen[1]: there is no pool "gone", the pools are "a", "a"
+bus.json: limits.max_calls: must be a whole number from 1 to 1048576, not true"#;
+    assert_eq!(faults.to_string(), expected.trim_start());
+}
+
+#[test]
+fn what_prints_a_pool_does_not_print_its_secrets() {
+    let config = parse(&with_pool(r#","env":{"TOKEN":"${MY_TOKEN}"}"#)).unwrap();
+    let printed = format!("{config:?}");
+    assert!(printed.contains("TOKEN") && !printed.contains("s3cret"), "{printed}");
+}
+
+#[test]
+fn a_token_opens_doors_to_others_and_is_printed_nowhere() {
+    let text = r#","listen":["tcp://0.0.0.0:9000"],"auth":{"token_file":"~/token"}"#;
+    let config = parse(&with_top(text)).unwrap();
+    let auth = config.auth.as_ref().unwrap();
+    assert_eq!(auth.token_file, Path::new("/home/ann/token"));
+    assert!(auth.digest.admits("the token of ann") && !auth.digest.admits("the token of ben"));
+    assert!(!format!("{config:?}").contains("of ann"));
+}
+
+#[test]
+fn a_client_learns_the_doors_of_a_file_that_could_not_be_served_here() {
+    let text = r#"{"listen":["unix://bus.sock"],"pools":[{"id":"a","env":{"T":"${GONE}"}}],"new_key":1,
+                   "auth":{"token_file":"gone"}}"#;
+    let doors = parse::doors(text, place()).unwrap();
+    assert_eq!(doors.listen, [Listen::from(Address::Unix("/srv/bus/bus.sock".into()))]);
+    assert_eq!(
+        doors.token_file.as_deref(),
+        Some(Path::new("/srv/bus/gone")),
+        "that it is not there is for later"
+    );
+    let usual = parse::doors("{}", place()).unwrap();
+    assert_eq!((usual.listen[0].to_string().as_str(), usual.token_file), ("tcp://127.0.0.1:9000", None));
+    assert_eq!(parse::doors("[]", place()).unwrap_err()[0].path, "$");
+    assert_eq!(parse::doors(r#"{"listen":[1]}"#, place()).unwrap_err()[0].path, "listen[0]");
+    assert_eq!(parse::doors(r#"{"auth":[1]}"#, place()).unwrap_err()[0].path, "auth");
+}
+
+#[test]
+fn a_file_that_is_not_there_is_a_fault_with_its_name() {
+    let faults = super::load(Path::new("/no/such/bus.json")).unwrap_err();
+    let expected = "/no/such/bus.json: $: cannot be read: No such file or directory (os error 2)";
+    assert_eq!(faults.to_string(), expected);
+}
+
+#[test]
+fn the_bus_json_of_the_repository_is_good() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let config = super::load(&root.join("bus.json")).unwrap();
+    assert_eq!(config.pools[0].program, Program::ThisBinary);
+}
+
+// The schema and the parser.
+
+fn schema_json() -> Value {
+    serde_json::from_str(&schema()).unwrap()
+}
+
+#[test]
+fn the_schema_knows_the_keys_that_the_parser_knows() {
+    let schema = schema_json();
+    let objects = [
+        (&schema, &parse::TOP_KEYS[..]),
+        (&schema["properties"]["auth"], &parse::AUTH_KEYS[..]),
+        (&schema["properties"]["trace"], &parse::TRACE_KEYS[..]),
+        (&schema["$defs"]["pool"], &parse::POOL_KEYS[..]),
+        (&schema["$defs"]["limits"], &parse::LIMIT_KEYS[..]),
+    ];
+    for (object, known) in objects {
+        let named = object["properties"].as_object().unwrap();
+        let named = named.keys().map(String::as_str).collect::<BTreeSet<_>>();
+        assert_eq!(named, known.iter().copied().collect());
+        assert_eq!(object["additionalProperties"], false);
+    }
+}
+
+#[test]
+fn every_known_key_is_read() {
+    let wrong = r#"{"odd":0}"#;
+    for key in parse::TOP_KEYS {
+        let text = if key == "pools" {
+            format!(r#"{{"pools":{wrong}}}"#)
+        } else {
+            with_top(&format!(r#","{key}":{wrong}"#))
+        };
+        assert_eq!(parse(&text).unwrap_err().len(), 1, "{key}");
+    }
+    for key in parse::POOL_KEYS {
+        let mut pool = json!({"id": "a", "command": "x"});
+        pool[key] = json!({"odd": 0});
+        assert_eq!(parse(&json!({"pools": [pool]}).to_string()).unwrap_err().len(), 1, "{key}");
+    }
+    for key in parse::LIMIT_KEYS {
+        assert_eq!(parse(&with_limits(&format!(r#""{key}":{wrong}"#))).unwrap_err().len(), 1, "{key}");
+    }
+}
+
+#[test]
+fn the_defaults_of_the_schema_change_nothing() {
+    let schema = schema_json();
+    let defaults = |object: &Value| -> Value {
+        let pairs = object["properties"].as_object().unwrap().iter();
+        pairs.filter_map(|(key, about)| Some((key.clone(), about.get("default")?.clone()))).collect()
+    };
+    let limits = defaults(&schema["$defs"]["limits"]);
+    assert_eq!(limits.as_object().unwrap().len(), parse::LIMIT_KEYS.len());
+    let mut pool = defaults(&schema["$defs"]["pool"]);
+    pool["id"] = json!("a");
+    pool["command"] = json!("agent");
+    let mut file = defaults(&schema);
+    file["pools"] = json!([pool]);
+    file["limits"] = limits;
+    assert_eq!(parse(&file.to_string()).unwrap(), parse(&with_pool("")).unwrap());
+}
+
+#[test]
+fn the_bounds_of_the_schema_are_those_of_the_parser() {
+    let schema = schema_json();
+    let in_limits = |key: &str, value: &Value| {
+        // The relation to `max_held_bytes` is another matter, so both move together here.
+        let mut limits = json!({"max_input_buffer": 1024});
+        limits[key] = value.clone();
+        if key == "max_input_buffer" {
+            limits["max_held_bytes"] = json!(1_u64 << 40);
+        }
+        json!({"pools": [{"id": "a", "command": "x"}], "limits": limits}).to_string()
+    };
+    let in_pool = |key: &str, value: &Value| {
+        let mut pool = json!({"id": "a", "command": "x"});
+        pool[key] = value.clone();
+        json!({"pools": [pool]}).to_string()
+    };
+    let numbers = |object: &Value| -> Vec<(String, Value)> {
+        let pairs = object["properties"].as_object().unwrap().iter();
+        let is_number = |about: &Value| matches!(about["type"].as_str(), Some("integer" | "number"));
+        pairs.filter(|(_, about)| is_number(about)).map(|(key, about)| (key.clone(), about.clone())).collect()
+    };
+    let takes = |text: String| parse(&text).is_ok();
+    let check = |key: &str, about: &Value, file: &dyn Fn(&str, &Value) -> String| {
+        let most = about["maximum"].as_u64().unwrap();
+        assert!(takes(file(key, &json!(most))), "{key} {most}");
+        assert!(!takes(file(key, &json!(most + 1))), "{key} {most} + 1");
+        let (least, too_small) = match about["exclusiveMinimum"].as_i64() {
+            Some(bound) => (json!(bound as f64 + 0.001), json!(bound)),
+            None => (about["minimum"].clone(), json!(about["minimum"].as_i64().unwrap() - 1)),
+        };
+        assert!(takes(file(key, &least)), "{key} {least}");
+        assert!(!takes(file(key, &too_small)), "{key} {too_small}");
+        assert_eq!(takes(file(key, &json!(2000.5))), about["type"] == "number", "{key} with a fraction");
+    };
+    for (key, about) in numbers(&schema["$defs"]["limits"]) {
+        check(&key, &about, &in_limits);
+    }
+    for (key, about) in numbers(&schema["$defs"]["pool"]) {
+        check(&key, &about, &in_pool);
+    }
+}
+
+#[test]
+fn the_committed_schema_is_the_one_that_is_printed() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/bus.schema.json");
+    assert_eq!(fs::read_to_string(path).unwrap(), schema());
+}

@@ -1,0 +1,6 @@
+//! Sockets: listening, accepting, and who is at the other end.
+
+pub(crate) mod accept;
+pub(crate) mod listener;
+pub(crate) mod peer_uid;
+pub(crate) mod unix_socket;

@@ -1,0 +1,183 @@
+//! From a pool's configuration to the command that starts one of its workers.
+//!
+//! No shell is involved, and PATH is searched here, so that what is started is known before it is. Starts nothing.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use nix::errno::Errno;
+use nix::unistd::{AccessFlags, access};
+
+use kernel_core::SpawnFault;
+use kernel_core::config::{InheritEnv, PoolConfig, Program};
+
+type Env = BTreeMap<OsString, OsString>;
+
+pub(crate) fn command(pool: &PoolConfig, this_binary: &Path) -> Result<Command, SpawnFault> {
+    if let Some(cwd) = &pool.cwd {
+        // exec gives the same ENOENT for a missing folder as for a missing program.
+        enter(cwd).map_err(|errno| SpawnFault { errno: errno as i32, cwd: true })?;
+    }
+    let env = environment(env::vars_os(), pool);
+    let mut command = match &pool.program {
+        Program::ThisBinary => Command::new(this_binary),
+        Program::At(path) => Command::new(path),
+        Program::InPath(name) => {
+            let path = env.get(OsStr::new("PATH")).cloned().or_else(|| env::var_os("PATH"));
+            let found = find_program(name, path.as_deref().unwrap_or_default())
+                .map_err(|errno| SpawnFault { errno: errno as i32, cwd: false })?;
+            let mut command = Command::new(found);
+            command.arg0(name);
+            command
+        }
+    };
+    if let Some(cwd) = &pool.cwd {
+        command.current_dir(cwd);
+    }
+    command.args(&pool.args).env_clear().envs(env);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Ok(command)
+}
+
+fn enter(folder: &Path) -> Result<(), Errno> {
+    if !fs::metadata(folder).map_err(errno_of)?.is_dir() {
+        return Err(Errno::ENOTDIR);
+    }
+    access(folder, AccessFlags::X_OK)
+}
+
+/// The environment of a worker: what it may inherit of `ours`, and over it the pool's own.
+fn environment(ours: impl Iterator<Item = (OsString, OsString)>, pool: &PoolConfig) -> Env {
+    let inherited = ours.filter(|(name, _)| {
+        let wanted = match &pool.inherit_env {
+            InheritEnv::All => true,
+            InheritEnv::Nothing => false,
+            InheritEnv::Only(names) => names.iter().any(|wanted| OsStr::new(wanted) == name.as_os_str()),
+        };
+        wanted && !is_private(name)
+    });
+    let own = pool.env.iter().map(|(name, value)| (name.into(), value.into()));
+    inherited.chain(own).collect()
+}
+
+/// Meant for the bus alone: its own settings, and what a service manager tells it.
+fn is_private(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    name == b"NOTIFY_SOCKET"
+        || [&b"STDIO_BUS_"[..], b"LISTEN_", b"WATCHDOG_"].iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// The first executable file of this name. Relative folders of PATH are passed over: they would make the program
+/// depend on the folder that the agent works in.
+pub fn find_program(name: &str, path: &OsStr) -> Result<PathBuf, Errno> {
+    let mut fault = Errno::ENOENT;
+    for folder in env::split_paths(path).filter(|folder| folder.is_absolute()) {
+        let candidate = folder.join(name);
+        if !fs::metadata(&candidate).is_ok_and(|found| found.is_file()) {
+            continue;
+        }
+        match access(&candidate, AccessFlags::X_OK) {
+            Ok(()) => return Ok(candidate),
+            Err(errno) => fault = errno,
+        }
+    }
+    Err(fault)
+}
+
+/// EINVAL where std itself refused, such as for a NUL in an argument.
+pub(crate) fn errno_of(fault: io::Error) -> Errno {
+    fault.raw_os_error().map_or(Errno::EINVAL, Errno::from_raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use nix::unistd::mkdtemp;
+
+    use super::*;
+    use crate::MAKING_FILES;
+
+    fn pool(inherit_env: InheritEnv, env: &[(&str, &str)]) -> PoolConfig {
+        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        PoolConfig { env, inherit_env, ..PoolConfig::new("agents", Program::InPath("agent".to_owned())) }
+    }
+
+    fn given(ours: &[&str], pool: &PoolConfig) -> Vec<String> {
+        let ours = ours.iter().map(|name| (OsString::from(name), OsString::from("ours")));
+        let text = |text: &OsString| text.to_string_lossy().into_owned();
+        environment(ours, pool)
+            .iter()
+            .map(|(name, value)| format!("{}={}", text(name), text(value)))
+            .collect()
+    }
+
+    #[test]
+    fn a_worker_inherits_all_or_nothing_or_what_is_listed() {
+        let ours = ["HOME", "LANG", "PATH"];
+        assert_eq!(given(&ours, &pool(InheritEnv::All, &[])), ["HOME=ours", "LANG=ours", "PATH=ours"]);
+        assert!(given(&ours, &pool(InheritEnv::Nothing, &[])).is_empty());
+        let only = InheritEnv::Only(vec!["PATH".to_owned(), "ABSENT".to_owned()]);
+        assert_eq!(given(&ours, &pool(only, &[])), ["PATH=ours"]);
+    }
+
+    #[test]
+    fn what_is_meant_for_the_bus_reaches_a_worker_only_where_the_pool_says_so() {
+        let ours = ["STDIO_BUS_CONFIG", "NOTIFY_SOCKET", "LISTEN_FDS", "WATCHDOG_USEC", "LISTEN", "HOME"];
+        assert_eq!(given(&ours, &pool(InheritEnv::All, &[])), ["HOME=ours", "LISTEN=ours"]);
+        let listed = InheritEnv::Only(ours.map(str::to_owned).to_vec());
+        assert_eq!(given(&ours, &pool(listed, &[])), ["HOME=ours", "LISTEN=ours"]);
+        let own = pool(InheritEnv::Nothing, &[("LISTEN_FDS", "theirs")]);
+        assert_eq!(given(&ours, &own), ["LISTEN_FDS=theirs"]);
+    }
+
+    #[test]
+    fn the_pools_own_variables_win_over_inherited_ones() {
+        let pool = pool(InheritEnv::All, &[("HOME", "/srv")]);
+        assert_eq!(given(&["HOME"], &pool), ["HOME=/srv"]);
+    }
+
+    #[test]
+    fn a_program_is_found_in_the_first_absolute_folder_where_it_can_be_run() {
+        let _alone = MAKING_FILES.lock();
+        let root = mkdtemp(&env::temp_dir().join("bus-path-XXXXXX")).unwrap();
+        let folders = ["plain", "folder", "first", "second"].map(|name| root.join(name));
+        for (folder, mode) in folders.iter().zip([0o644, 0o755, 0o755, 0o755]) {
+            fs::create_dir(folder).unwrap();
+            let program = folder.join("agent");
+            if folder.ends_with("folder") {
+                fs::create_dir(&program).unwrap();
+                continue;
+            }
+            fs::write(&program, "").unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let path = env::join_paths(&folders).unwrap();
+        assert_eq!(find_program("agent", &path), Ok(folders[2].join("agent")));
+        assert_eq!(find_program("agent", folders[0].as_os_str()), Err(Errno::EACCES));
+        assert_eq!(find_program("nobody", &path), Err(Errno::ENOENT));
+        assert_eq!(find_program("agent", OsStr::new("")), Err(Errno::ENOENT));
+        assert_eq!(find_program("Cargo.toml", OsStr::new(".:")), Err(Errno::ENOENT));
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn a_bad_folder_is_told_apart_from_a_bad_program() {
+        let absent = PoolConfig { cwd: Some("/no/such/folder".into()), ..pool(InheritEnv::All, &[]) };
+        let fault = command(&absent, Path::new("/bin/true")).err();
+        assert_eq!(fault, Some(SpawnFault { errno: Errno::ENOENT as i32, cwd: true }));
+        let file = PoolConfig { cwd: Some("/dev/null".into()), ..pool(InheritEnv::All, &[]) };
+        let fault = command(&file, Path::new("/bin/true")).err();
+        assert_eq!(fault, Some(SpawnFault { errno: Errno::ENOTDIR as i32, cwd: true }));
+        let nowhere = pool(InheritEnv::All, &[("PATH", "/no/such/folder")]);
+        let fault = command(&nowhere, Path::new("/bin/true")).err();
+        assert_eq!(fault, Some(SpawnFault { errno: Errno::ENOENT as i32, cwd: false }));
+    }
+}
