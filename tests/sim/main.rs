@@ -29,7 +29,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use kernel_core::mutants::{Guard, with_guard_off};
+use kernel_core::mutants::{Check, with_check_off};
 
 use self::storm::Run;
 
@@ -79,9 +79,9 @@ fn every_request_is_answered_once_in_every_world() {
 #[test]
 fn every_guard_that_is_switched_off_is_missed() {
     let mut survivors = Vec::new();
-    for guard in Guard::ALL {
+    for guard in Check::ALL {
         let caught =
-            (0..MUTANT_SEEDS).find_map(|seed| Some((seed, with_guard_off(guard, || outcome(seed)).err()?)));
+            (0..MUTANT_SEEDS).find_map(|seed| Some((seed, with_check_off(guard, || outcome(seed)).err()?)));
         match caught {
             Some((seed, why)) => {
                 println!("{guard:?}: seed {seed:#x}: {}", why.chars().take(120).collect::<String>());

@@ -2,7 +2,7 @@
 
 use kernel_core::Moment;
 use kernel_core::config::{Auth, Config};
-use kernel_core::limit::HELLO;
+use kernel_core::limit::AUTH_TIMEOUT;
 use kernel_core::token::TokenDigest;
 use serde_json::Value;
 
@@ -110,7 +110,7 @@ impl Oracle {
         if error["code"] != -32056 || error["data"]["reason"] != "unauthorized" {
             broken!("(12) no effect without the token", "conn {conn} hears {}", shown(line));
         }
-        let on_time = |came: Moment| book.hello.is_some() && self.now < came + HELLO;
+        let on_time = |came: Moment| book.hello.is_some() && self.now < came + AUTH_TIMEOUT;
         match book.pass {
             Pass::Refused => {
                 broken!("(12) no effect without the token", "conn {conn} hears more: {}", shown(line))

@@ -395,7 +395,7 @@ impl World {
     /// How long the bus may take from the first stop to its exit.
     pub(crate) fn stop_patience(&self) -> Duration {
         let stop = kernel_core::limit::STOP_BY_EOF + kernel_core::limit::STOP_BY_TERM + STOP_BY_KILL;
-        self.config.limits.drain_timeout + stop + kernel_core::limit::LAST_WORDS + Duration::from_secs(5)
+        self.config.limits.drain_timeout + stop + kernel_core::limit::FLUSH_ON_CLOSE + Duration::from_secs(5)
     }
 }
 

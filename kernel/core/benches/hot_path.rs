@@ -95,7 +95,7 @@ fn check(keep: bool) -> ExitCode {
     }
     if worse {
         println!(
-            "more than {:.0} % above the kept ones; keep these by cargo bench -p kernel-core --bench hot_path -- --keep",
+            "more than {:.0} % worse than kept; to keep these: cargo bench -p kernel-core --bench hot_path -- --keep",
             100.0 * TOLERANCE
         );
         return ExitCode::FAILURE;

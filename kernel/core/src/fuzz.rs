@@ -14,12 +14,12 @@ use crate::config::{Auth, Config, Limits, PoolConfig, Program};
 use crate::state::calls::CallKey;
 use crate::token::TokenDigest;
 use crate::wire::json::DEPTH_MAX;
-use crate::wire::line_buffer::{LineBuf, Piece};
+use crate::wire::line_buffer::{LineBuffer, Piece};
 use crate::wire::oracle::{Lines, Oracle};
-use crate::wire::partial_scan::Skim;
-use crate::wire::prefix_cache::Habit;
+use crate::wire::partial_scan::PartialScan;
+use crate::wire::prefix_cache::PrefixCache;
 use crate::wire::scan::{Envelope, Fault, Kind, Malformed, Span};
-use crate::wire::splice::{Cuts, splice};
+use crate::wire::splice::{Edits, splice};
 
 pub use self::events::events;
 
@@ -45,12 +45,12 @@ pub fn framer(bytes: &[u8]) {
     let rest = lines.next_back().unwrap_or_default();
     for line in lines {
         let stripped = line.strip_suffix(b"\r").unwrap_or(line);
-        let mut skim = Skim::default();
+        let mut skim = PartialScan::default();
         skim.feed(line);
         let whole = stripped.len() <= limit;
         expected.push(if whole { format!("{stripped:?}") } else { told(&skim) });
     }
-    let mut buffer = LineBuf::default();
+    let mut buffer = LineBuffer::default();
     let mut got = Vec::new();
     for (at, piece) in stream.chunks(chunk).enumerate() {
         let mut piece = piece;
@@ -72,14 +72,14 @@ pub fn framer(bytes: &[u8]) {
     }
 }
 
-fn told(skim: &Skim) -> String {
+fn told(skim: &PartialScan) -> String {
     format!("too long: {:?} {} {}", skim.id(), skim.is_answer(), skim.is_request())
 }
 
 /// The scanner says of a line what serde_json and the skim say.
 pub fn scanner(line: &[u8]) {
     let got = Envelope::scan(line);
-    let mut habit = Habit::eager();
+    let mut habit = PrefixCache::learn_at_once();
     // With nothing known, then after itself, then after a piece of itself and before another.
     let (most, some) = (&line[..line.len() * 7 / 8], &line[..line.len() * 3 / 4]);
     for part in [line, line, some, most, line] {
@@ -98,7 +98,7 @@ pub fn scanner(line: &[u8]) {
         assert!(serde_json::from_slice::<&RawValue>(id.of(line)).is_ok(), "an id that is sent back is JSON");
     }
     let Ok(envelope) = got else { return };
-    let mut skim = Skim::default();
+    let mut skim = PartialScan::default();
     line.chunks(3).for_each(|chunk| skim.feed(chunk));
     let id = envelope.id.map(|id| id.of(line));
     // A longer one is not kept.
@@ -118,7 +118,7 @@ fn depth(line: &[u8]) -> usize {
 pub fn splicer(line: &[u8]) {
     let (id, session) = (&b"9007199254740991"[..], &br#""a\"b""#[..]);
     if let Ok(envelope) = Envelope::scan(line) {
-        let mut cuts = Cuts::none();
+        let mut cuts = Edits::none();
         let mut spans: Vec<(Span, &[u8])> = Vec::new();
         spans.extend(envelope.session.map(|span| (span, session)));
         spans.extend(envelope.id.map(|span| (span, id)));

@@ -21,20 +21,20 @@ impl fmt::Debug for Key {
 
 /// A table whose keys go stale when their entry is removed.
 #[derive(Debug)]
-pub struct Table<T> {
+pub struct Arena<T> {
     entries: Slab<(u32, T)>,
     /// The generation that the next entry gets. One counter for the whole table is enough: keys differ
     /// as long as it does not wrap within the life of a key.
     next_generation: u32,
 }
 
-impl<T> Default for Table<T> {
+impl<T> Default for Arena<T> {
     fn default() -> Self {
-        Table { entries: Slab::new(), next_generation: 1 }
+        Arena { entries: Slab::new(), next_generation: 1 }
     }
 }
 
-impl<T> Table<T> {
+impl<T> Arena<T> {
     /// The key that `insert` will give next.
     pub fn next_key(&self) -> Key {
         Key { index: self.entries.vacant_key() as u32, generation: self.next_generation }
@@ -90,18 +90,18 @@ impl<T> Table<T> {
 
 /// Values that stand beside the entries of another table, under the same keys.
 #[derive(Debug)]
-pub struct Beside<T> {
+pub struct SecondaryMap<T> {
     slots: Vec<Option<(u32, T)>>,
     count: usize,
 }
 
-impl<T> Default for Beside<T> {
+impl<T> Default for SecondaryMap<T> {
     fn default() -> Self {
-        Beside { slots: Vec::new(), count: 0 }
+        SecondaryMap { slots: Vec::new(), count: 0 }
     }
 }
 
-impl<T> Beside<T> {
+impl<T> SecondaryMap<T> {
     pub fn insert(&mut self, key: Key, value: T) {
         let index = key.index as usize;
         if self.slots.len() <= index {
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_key_does_not_find_its_successor() {
-        let mut table = Table::default();
+        let mut table = Arena::default();
         let first = table.insert("first");
         assert_eq!(table.remove(first), Some("first"));
         let second = table.insert("second");

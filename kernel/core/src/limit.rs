@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 /// A worker's first rest after a crash. Doubles with each crash up to `max_restart_delay_sec`.
-pub const REST_FIRST: Duration = Duration::from_millis(100);
+pub const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 /// A worker that was up this long starts again with `REST_FIRST`.
-pub const REST_FORGIVEN_AFTER: Duration = Duration::from_secs(30);
+pub const BACKOFF_RESET_AFTER: Duration = Duration::from_secs(30);
 
 /// A crash closes stdout a moment before the exit is known; only after this long is it not a crash.
 pub const EXIT_AFTER_EOF: Duration = Duration::from_millis(250);
@@ -18,15 +18,15 @@ pub const STOP_AT_ONCE: Duration = Duration::from_millis(200);
 /// From SIGKILL to giving the process up: it hangs in the kernel.
 pub const STOP_BY_KILL: Duration = Duration::from_secs(5);
 /// At the end, how long clients may take to read their last answers.
-pub const LAST_WORDS: Duration = Duration::from_secs(1);
+pub const FLUSH_ON_CLOSE: Duration = Duration::from_secs(1);
 
 /// Where a token is asked for, so many connections may be about to show it. Their places are their own: whoever has
 /// shown it does not lose one to them.
-pub const STRANGERS: usize = 64;
+pub const PENDING_AUTH_MAX: usize = 64;
 /// How long one of them may take..
-pub const HELLO: Duration = Duration::from_secs(5);
+pub const AUTH_TIMEOUT: Duration = Duration::from_secs(5);
 /// ..and the longest line that it may say before.
-pub const HELLO_BYTES: usize = 4096;
+pub const AUTH_LINE_BYTES: usize = 4096;
 
 /// A queue that holds this much is written before more is read, so that its peer can begin.
 pub const BULK_BYTES: usize = 4 << 10;
@@ -50,10 +50,10 @@ pub const MOVES: u8 = 3;
 /// Of a worker's stderr, the end is kept for those who ask why it died.
 pub const STDERR_TAIL_BYTES: usize = 4096;
 /// Session-less notifications kept for clients that join later, the last of each method.
-pub const NOTICES: usize = 16;
-pub const NOTICE_BYTES: usize = 64 << 10;
+pub const STICKY_NOTIFICATIONS_MAX: usize = 16;
+pub const STICKY_NOTIFICATION_BYTES: usize = 64 << 10;
 /// Process-wide requests repeated to workers that start later, each of at most `NOTICE_BYTES`.
-pub const TOLD: usize = 64;
+pub const BROADCASTS_MAX: usize = 64;
 /// Elicitations of one worker that are open at a time.
 pub const ELICITATIONS: usize = 256;
 /// Sessions that one client names itself.
@@ -76,9 +76,9 @@ pub const TRACE_QUEUE_PART: usize = 64;
 pub const TRACE_PAYLOAD_BYTES: usize = 256 << 10;
 
 /// Buffers kept for reuse, so that a busy link does not allocate and an idle one holds nothing.
-pub const SPARE_BUFFERS: usize = 64;
+pub const POOLED_BUFFERS: usize = 64;
 /// All of them together hold at most this much.
-pub const SPARE_BYTES: usize = 1 << 20;
+pub const POOLED_BYTES: usize = 1 << 20;
 
 /// A wire id is `generation << CALL_INDEX_BITS | index`.
 pub const CALL_INDEX_BITS: u32 = 20;

@@ -3,7 +3,7 @@
 //! Without the feature `mutants`, which only tests have, every guard stands and asking costs nothing.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Guard {
+pub enum Check {
     /// Only the one asked can answer.
     Answerer,
     /// An old id does not answer a new call.
@@ -21,15 +21,15 @@ pub enum Guard {
     /// What a worker says of a session before its answer opens it is held.
     Early,
     /// What waits for a worker is said in order.
-    WaitsInOrder,
+    BacklogOrder,
     /// Whoever fills a queue is not read until it has room.
-    HoldUp,
+    Pause,
     /// A line that is too long is not kept.
     LineLimit,
     /// No call is made that the house has no room for.
     Room,
     /// What a dead worker owed is answered.
-    Mourning,
+    FailCalls,
     /// Only a call whose line has not begun to be written moves.
     Unwritten,
     /// What does not begin like a JSON object is closed.
@@ -37,64 +37,64 @@ pub enum Guard {
     /// Without the token nothing is heard.
     Token,
     /// A session whose client does not come back ends.
-    KeepEnds,
+    KeepExpires,
     /// Clients of another handshake meet another worker.
     Handshake,
     /// Who follows the traffic and takes nothing is told nothing more.
     TraceBound,
 }
 
-impl Guard {
-    pub const ALL: [Guard; 19] = [
-        Guard::Answerer,
-        Guard::Generation,
-        Guard::Written,
-        Guard::Once,
-        Guard::Owner,
-        Guard::OwnNames,
-        Guard::OwnSessions,
-        Guard::Early,
-        Guard::WaitsInOrder,
-        Guard::HoldUp,
-        Guard::LineLimit,
-        Guard::Room,
-        Guard::Mourning,
-        Guard::Unwritten,
-        Guard::FirstLine,
-        Guard::Token,
-        Guard::KeepEnds,
-        Guard::Handshake,
-        Guard::TraceBound,
+impl Check {
+    pub const ALL: [Check; 19] = [
+        Check::Answerer,
+        Check::Generation,
+        Check::Written,
+        Check::Once,
+        Check::Owner,
+        Check::OwnNames,
+        Check::OwnSessions,
+        Check::Early,
+        Check::BacklogOrder,
+        Check::Pause,
+        Check::LineLimit,
+        Check::Room,
+        Check::FailCalls,
+        Check::Unwritten,
+        Check::FirstLine,
+        Check::Token,
+        Check::KeepExpires,
+        Check::Handshake,
+        Check::TraceBound,
     ];
 }
 
 #[cfg(not(feature = "mutants"))]
 #[inline(always)]
-pub(crate) const fn stands(_: Guard) -> bool {
+pub(crate) const fn enabled(_: Check) -> bool {
     true
 }
 
 #[cfg(feature = "mutants")]
-pub(crate) fn stands(guard: Guard) -> bool {
+pub(crate) fn enabled(guard: Check) -> bool {
     switch::OFF.get() != Some(guard)
 }
 
 #[cfg(feature = "mutants")]
-pub use switch::with_guard_off;
+pub use switch::with_check_off;
 
 #[cfg(feature = "mutants")]
 mod switch {
     use std::cell::Cell;
 
-    use super::Guard;
+    use super::Check;
 
     thread_local! {
-        pub(crate) static OFF: Cell<Option<Guard>> = const { Cell::new(None) };
+        pub(crate) static OFF: Cell<Option<Check>> = const { Cell::new(None) };
     }
 
     /// Runs something on this thread without the guard, which stands again afterwards, also after a panic.
-    pub fn with_guard_off<T>(guard: Guard, run: impl FnOnce() -> T) -> T {
-        struct Restore(Option<Guard>);
+    pub fn with_check_off<T>(guard: Check, run: impl FnOnce() -> T) -> T {
+        struct Restore(Option<Check>);
 
         impl Drop for Restore {
             fn drop(&mut self) {

@@ -17,7 +17,7 @@ use nix::errno::Errno;
 use nix::unistd::{read, write};
 
 use kernel_core::config::Config;
-use kernel_core::id::{Key, Link, Table, WorkerId};
+use kernel_core::id::{Arena, Key, Link, WorkerId};
 use kernel_core::{Action, Bus, Event, Moment};
 
 use crate::handshake_cache::Memory;
@@ -52,7 +52,7 @@ pub(crate) struct Shell {
     writable: Vec<Link>,
     signals: Signals,
     signalled: bool,
-    pub(crate) doors: Table<Door>,
+    pub(crate) doors: Arena<Door>,
     /// When doors are tried again after the machine had no fd or memory for a connection.
     pub(crate) accept_again: Option<Moment>,
     pub(crate) shortage_told: bool,
@@ -99,7 +99,7 @@ impl Shell {
             writable: Vec::new(),
             signals,
             signalled: false,
-            doors: Table::default(),
+            doors: Arena::default(),
             accept_again: None,
             shortage_told: false,
             turned_away: Complaint::default(),

@@ -10,13 +10,13 @@ use crate::api::{Action, Moment};
 use crate::bus::Bus;
 use crate::config::{Config, PoolConfig};
 use crate::id::{Link, SessionKey, WorkerId};
-use crate::limit::LAST_WORDS;
-use crate::state::calls::{THE_BUS, Who};
+use crate::limit::FLUSH_ON_CLOSE;
+use crate::state::calls::{BUS, Endpoint};
 use crate::state::lifecycle::Input;
 use crate::state::pools::PoolId;
 use crate::state::timers::Alarm;
-use crate::state::workers::Wait;
-use crate::wire::error::{self, Refusal};
+use crate::state::workers::Queued;
+use crate::wire::error::{self, RpcError};
 use crate::wire::scan::Envelope;
 
 /// How far the stop is.
@@ -37,7 +37,12 @@ pub(super) enum Stopping {
 
 impl Bus {
     /// A message to the bus itself.
-    pub(super) fn house_call(&mut self, link: Link, line: &[u8], envelope: &Envelope) -> Result<(), Refusal> {
+    pub(super) fn admin_request(
+        &mut self,
+        link: Link,
+        line: &[u8],
+        envelope: &Envelope,
+    ) -> Result<(), RpcError> {
         let method = envelope.method.of(line);
         let result = match method {
             b"_bus/hello" => self.hello(link, envelope.params.map(|params| params.of(line)))?,
@@ -50,17 +55,17 @@ impl Bus {
                 }
                 json!({})
             }
-            _ => return Err(Refusal::no_method(method)),
+            _ => return Err(RpcError::no_method(method)),
         };
         if let Some(id) = envelope.id {
             let answer = error::result(id.of(line), &result);
-            self.post.send(link, &answer, &[]);
+            self.links.send(link, &answer, &[]);
         }
         Ok(())
     }
 
     /// A client says which pool it wants and who it is.
-    fn hello(&mut self, link: Link, params: Option<&[u8]>) -> Result<Value, Refusal> {
+    fn hello(&mut self, link: Link, params: Option<&[u8]>) -> Result<Value, RpcError> {
         #[derive(Default, Deserialize)]
         struct Hello {
             pool: Option<Box<str>>,
@@ -70,7 +75,7 @@ impl Bus {
         let hello: Hello = match params {
             None => Hello::default(),
             Some(params) => {
-                serde_json::from_slice(params).map_err(|fault| Refusal::invalid(fault.to_string()))?
+                serde_json::from_slice(params).map_err(|fault| RpcError::invalid(fault.to_string()))?
             }
         };
         let pool = match &hello.pool {
@@ -81,7 +86,7 @@ impl Bus {
             client.name = hello.client;
             if pool.is_some() && pool != client.pool {
                 client.pool = pool;
-                client.home = None;
+                client.affinity = None;
             }
         }
         let pools: Vec<&str> = self.pools.names().collect();
@@ -90,9 +95,9 @@ impl Bus {
 
     /// A new, valid configuration. What has not changed is not touched.
     pub fn reload(&mut self, config: &Config, now: Moment) {
-        self.tell_time(now);
+        self.set_time(now);
         self.limits = config.limits.clone();
-        self.post.queue_limit = self.queue_limit();
+        self.links.queue_limit = self.queue_limit();
         self.trace.let_payloads(config.trace_payloads);
         self.change_token(config.auth.as_ref().map(|auth| auth.digest));
         if self.stopping.is_some() {
@@ -119,7 +124,7 @@ impl Bus {
                 }
             }
         }
-        self.pools.settle_usual(config.default_pool.as_deref());
+        self.pools.set_default_pool(config.default_pool.as_deref());
         self.settle();
     }
 
@@ -180,7 +185,7 @@ impl Bus {
         if worker.life.is_up() {
             return self.check_idle(id);
         }
-        self.live(id, Input::Leave);
+        self.step_worker(id, Input::Stop);
     }
 
     pub(super) fn retirement_due(&mut self, id: WorkerId) {
@@ -188,11 +193,11 @@ impl Bus {
         if worker.retire_by.is_none_or(|by| by > self.now) {
             return;
         }
-        let owed: Vec<_> = self.calls.owed_by(worker.party).map(|(key, _)| key).collect();
+        let owed: Vec<_> = self.calls.incoming_calls(worker.endpoint).map(|(key, _)| key).collect();
         for key in owed {
-            self.refuse_call(key, &Refusal::stopping());
+            self.fail_call(key, &RpcError::stopping());
         }
-        self.live(id, Input::Leave);
+        self.step_worker(id, Input::Stop);
     }
 
     /// The first time: let what is in flight finish. The second time: at once.
@@ -207,7 +212,7 @@ impl Bus {
                 for id in self.worker_ids() {
                     let resting = self.workers.get(id.0).is_some_and(|worker| !worker.life.is_up());
                     if resting {
-                        self.live(id, Input::Leave);
+                        self.step_worker(id, Input::Stop);
                     }
                 }
             }
@@ -215,7 +220,7 @@ impl Bus {
                 info!("stopping at once");
                 self.refuse_all_calls();
                 for id in self.worker_ids() {
-                    self.live(id, Input::Hurry);
+                    self.step_worker(id, Input::StopNow);
                 }
                 self.stopping = Some(Stopping::Workers);
             }
@@ -227,60 +232,61 @@ impl Bus {
     /// Goes on with the stop as far as it can.
     pub(super) fn stop_further(&mut self) {
         if let Some(Stopping::Draining { until }) = self.stopping
-            && (self.client_calls() == 0 && !self.works_for_somebody() || until <= self.now)
+            && (self.client_calls() == 0 && !self.is_any_turn_followed() || until <= self.now)
         {
             self.stopping = Some(Stopping::Workers);
             self.refuse_all_calls();
             for id in self.worker_ids() {
-                self.live(id, Input::Leave);
+                self.step_worker(id, Input::Stop);
             }
         }
         if self.stopping == Some(Stopping::Workers) && self.workers.is_empty() {
-            let until = self.now + LAST_WORDS;
+            let until = self.now + FLUSH_ON_CLOSE;
             self.stopping = Some(Stopping::Clients { until });
             self.alarms.set(until, Alarm::Stop);
         }
         if let Some(Stopping::Clients { until }) = self.stopping {
             let links: Vec<Link> = self.clients.iter().map(|(key, _)| Link(key)).collect();
             for link in links {
-                if self.post.to_send(link).is_empty() || until <= self.now {
+                if self.links.to_send(link).is_empty() || until <= self.now {
                     self.client_leaves(link);
                 }
             }
             if self.clients.is_empty() {
                 self.stopping = Some(Stopping::Done);
-                self.post.act(Action::Exit);
+                self.links.act(Action::Exit);
             }
         }
     }
 
     /// Calls of clients that somebody still waits for.
     fn client_calls(&self) -> usize {
-        let of_workers: usize = self.workers.iter().map(|(_, worker)| self.calls.asks(worker.party)).sum();
-        self.calls.len() - of_workers - self.calls.asks(THE_BUS)
+        let of_workers: usize =
+            self.workers.iter().map(|(_, worker)| self.calls.outgoing(worker.endpoint)).sum();
+        self.calls.len() - of_workers - self.calls.outgoing(BUS)
     }
 
     fn refuse_all_calls(&mut self) {
         let sessions: Vec<_> = self.sessions.iter().map(|(key, _)| SessionKey(key)).collect();
         for key in sessions {
-            self.end_work(key, &Refusal::stopping());
+            self.end_turn(key, &RpcError::stopping());
         }
-        let clients: Vec<_> = self.clients.iter().map(|(_, client)| client.party).collect();
-        for party in clients {
-            debug_assert!(matches!(self.calls.who(party), Who::Client(_)));
-            let asked: Vec<_> = self.calls.asked_by(party).map(|(key, _)| key).collect();
+        let clients: Vec<_> = self.clients.iter().map(|(_, client)| client.endpoint).collect();
+        for endpoint in clients {
+            debug_assert!(matches!(self.calls.endpoint(endpoint), Endpoint::Client(_)));
+            let asked: Vec<_> = self.calls.outgoing_calls(endpoint).map(|(key, _)| key).collect();
             for key in asked {
-                self.refuse_call(key, &Refusal::stopping());
+                self.fail_call(key, &RpcError::stopping());
             }
         }
         // What is left waits for workers that have heard nothing of what it is about.
         for id in self.worker_ids() {
-            for wait in self.take_waits(id) {
-                match wait {
-                    Wait::Join(call) | Wait::Say(Some(call), _) => {
-                        self.refuse_call(call, &Refusal::stopping());
+            for queued in self.take_backlog(id) {
+                match queued {
+                    Queued::Initialize(call) | Queued::Line(Some(call), _) => {
+                        self.fail_call(call, &RpcError::stopping());
                     }
-                    Wait::Say(None, _) => self.counters.dropped_notifications += 1,
+                    Queued::Line(None, _) => self.counters.dropped_notifications += 1,
                 }
             }
         }

@@ -4,29 +4,29 @@
 
 use log::warn;
 
-use crate::bus::{Bus, Reading};
+use crate::bus::{Bus, ReadMode};
 use crate::id::{Link, WorkerId};
 use crate::limit::{LINE_BYTES_WHEN_FULL, LINE_UNFINISHED, QUEUE_HARD_TIMES, STALL};
-use crate::mutants::{Guard, stands};
-use crate::state::calls::{CallKey, Party, Who, Written};
+use crate::mutants::{Check, enabled};
+use crate::state::calls::{CallKey, Endpoint, EndpointId, Written};
 use crate::state::timers::Alarm;
-use crate::wire::error::{Death, Refusal};
+use crate::wire::error::{Death, RpcError};
 
 impl Bus {
     /// What `from` sent made the queue of `full` longer than its limit.
-    pub(super) fn over_limit(&mut self, from: Link, full: Link) {
+    pub(super) fn on_over_limit(&mut self, from: Link, full: Link) {
         // A worker's answer lets go of what waited for a worker, even for itself. It must be read on: who cannot
         // write does not read either, and so would never have room again.
         if self.worker_of(from).is_some() && self.worker_of(full).is_some() {
             return;
         }
         let feeds_others = self.feeds_others(from, full);
-        if feeds_others && self.post.queued_bytes(full) <= self.hard_limit() {
+        if feeds_others && self.links.queued_bytes(full) <= self.hard_limit() {
             return;
         }
-        self.post.hold_up(from, full);
-        if let Some(peer) = self.post.peer(full).filter(|_| feeds_others) {
-            self.alarms.set(self.now.max(peer.unmoved_since + STALL), Alarm::Stall(full));
+        self.links.pause(from, full);
+        if let Some(peer) = self.links.peer(full).filter(|_| feeds_others) {
+            self.alarms.set(self.now.max(peer.last_progress + STALL), Alarm::Stall(full));
         }
     }
 
@@ -36,7 +36,7 @@ impl Bus {
             return false;
         }
         let worker = self.worker_of(from).and_then(|worker| self.workers.get(worker.0));
-        worker.is_some_and(|worker| worker.joined.iter().any(|client| *client != full))
+        worker.is_some_and(|worker| worker.clients.iter().any(|client| *client != full))
     }
 
     /// What may wait for one peer before those who feed it are not read. The fuller the house the less, so that
@@ -47,23 +47,23 @@ impl Bus {
     }
 
     /// The line of this call has begun to be written to the one asked, who can know of it then. Ids can be guessed.
-    pub(super) fn has_begun(&self, by: Party, key: CallKey) -> bool {
-        let link = match self.calls.who(by) {
-            Who::Client(link) => Some(link),
-            Who::Worker(id) => self.workers.get(id.0).and_then(|worker| worker.link),
-            Who::Bus => None,
+    pub(super) fn callee_has_seen(&self, by: EndpointId, key: CallKey) -> bool {
+        let link = match self.calls.endpoint(by) {
+            Endpoint::Client(link) => Some(link),
+            Endpoint::Worker(id) => self.workers.get(id.0).and_then(|worker| worker.link),
+            Endpoint::Bus => None,
         };
-        let call = self.calls.get(key).filter(|_| stands(Guard::Written));
-        link.zip(call).is_none_or(|(link, call)| self.post.unwritten(link, call.written).is_none())
+        let call = self.calls.get(key).filter(|_| enabled(Check::Written));
+        link.zip(call).is_none_or(|(link, call)| self.links.unwritten(link, call.written).is_none())
     }
 
     fn hard_limit(&self) -> usize {
-        self.post.queue_limit.saturating_mul(QUEUE_HARD_TIMES)
+        self.links.queue_limit.saturating_mul(QUEUE_HARD_TIMES)
     }
 
     /// The longest line that is kept. Of clients, only short ones while the house is full.
     pub(super) fn line_limit(&self, of_client: bool) -> usize {
-        if !stands(Guard::LineLimit) {
+        if !enabled(Check::LineLimit) {
             return usize::MAX - 1;
         }
         let limit = self.limits.max_input_buffer;
@@ -76,8 +76,8 @@ impl Bus {
 
     /// Sets the alarms of those whose queues have become full.
     pub(super) fn watch_full(&mut self) {
-        while let Some(link) = self.post.next_full() {
-            let Some(peer) = self.post.peer_mut(link) else { continue };
+        while let Some(link) = self.links.next_full() {
+            let Some(peer) = self.links.peer_mut(link) else { continue };
             if !std::mem::replace(&mut peer.stall_alarm, true) {
                 self.alarms.set(self.now + self.limits.backpressure_timeout, Alarm::Stall(link));
             }
@@ -85,13 +85,13 @@ impl Bus {
     }
 
     pub(super) fn stalled(&mut self, link: Link) {
-        let Some(peer) = self.post.peer_mut(link) else { return };
+        let Some(peer) = self.links.peer_mut(link) else { return };
         peer.stall_alarm = false;
         let Some(since) = peer.full_since else { return };
-        let in_the_way = self.post.holds_up(link).iter().any(|from| self.feeds_others(*from, link));
-        let Some(peer) = self.post.peer_mut(link) else { return };
+        let in_the_way = self.links.pausing(link).iter().any(|from| self.feeds_others(*from, link));
+        let Some(peer) = self.links.peer_mut(link) else { return };
         let until = match in_the_way {
-            true => peer.unmoved_since + STALL,
+            true => peer.last_progress + STALL,
             false => since + self.limits.backpressure_timeout,
         };
         if self.now >= until {
@@ -103,7 +103,7 @@ impl Bus {
 
     /// A client has begun a line: has it gone on with it?
     pub(super) fn line_overdue(&mut self, link: Link) {
-        let Some(since) = self.post.waits_for_line(link) else { return };
+        let Some(since) = self.links.waits_for_line(link) else { return };
         if self.now < since + LINE_UNFINISHED {
             return self.alarms.set(since + LINE_UNFINISHED, Alarm::Line(link));
         }
@@ -121,7 +121,7 @@ impl Bus {
     }
 
     fn give_up_on(&mut self, link: Link) {
-        let waiting = self.post.queued_bytes(link);
+        let waiting = self.links.queued_bytes(link);
         if let Some(worker) = self.worker_of(link) {
             return self.give_up_on_worker(worker, link);
         }
@@ -136,24 +136,23 @@ impl Bus {
         let Some(worker) = self.workers.get(id.0) else { return };
         let untouched: Vec<_> = self
             .calls
-            .owed_by(worker.party)
+            .incoming_calls(worker.endpoint)
             .filter(|(_, call)| {
-                call.written == Written::NotYet || self.post.unwritten(link, call.written).is_some()
+                call.written == Written::NotYet || self.links.unwritten(link, call.written).is_some()
             })
             .map(|(key, _)| key)
             .collect();
-        let refusal =
-            Refusal::busy(format!("the worker {}/{} does not read", worker.config.id, worker.index));
+        let error = RpcError::busy(format!("the worker {}/{} does not read", worker.config.id, worker.index));
         for call in untouched {
-            self.refuse_call(call, &refusal);
+            self.fail_call(call, &error);
         }
-        self.condemn(id, Death::Stuck);
-        self.post.let_go(link);
+        self.stop_faulty(id, Death::Stuck);
+        self.links.resume_all(link);
     }
 
     /// The client will send nothing more. What it has asked is still answered, then it is let go.
     pub(super) fn client_ended(&mut self, link: Link) {
-        let Some(peer) = self.post.peer_mut(link) else { return };
+        let Some(peer) = self.links.peer_mut(link) else { return };
         peer.ended = true;
         self.finish(link);
         if self.clients.get(link.0).is_some_and(|client| client.bye) {
@@ -163,14 +162,14 @@ impl Bus {
 
     /// Lets a client go that has ended, once nothing is left to be read from or written to it.
     pub(super) fn finish(&mut self, link: Link) {
-        let Some(peer) = self.post.peer(link) else { return };
-        if !peer.ended || peer.worker.is_some() || self.post.is_held_up(link) {
+        let Some(peer) = self.links.peer(link) else { return };
+        if !peer.ended || peer.worker.is_some() || self.links.is_paused(link) {
             return;
         }
-        let party = peer.party;
-        self.read(link, &[], Reading::Last);
-        self.answers_no_more(link);
-        if self.calls.asks(party) == 0 && self.post.to_send(link).is_empty() {
+        let endpoint = peer.endpoint;
+        self.read(link, &[], ReadMode::Last);
+        self.release_incoming(link);
+        if self.calls.outgoing(endpoint) == 0 && self.links.to_send(link).is_empty() {
             self.client_leaves(link);
         }
     }

@@ -2,24 +2,24 @@
 
 use crate::bus::Bus;
 use crate::id::SessionKey;
-use crate::state::calls::THE_BUS;
-use crate::state::workers::Speech;
+use crate::state::calls::BUS;
+use crate::state::workers::Init;
 
 impl Bus {
     /// Panics if the tables contradict each other.
     pub fn check_invariants(&self) {
         self.check_sessions();
         self.check_workers();
-        self.check_strangers();
-        assert_eq!(self.post.held_bytes(), self.post.count_held_bytes(), "bytes in the post");
+        self.check_pending_auth();
+        assert_eq!(self.links.held_bytes(), self.links.count_held_bytes(), "bytes in the post");
         assert_eq!(self.aside_bytes, self.count_aside_bytes(), "bytes kept aside");
-        for (link, peer) in self.post.iter() {
+        for (link, peer) in self.links.iter() {
             match peer.worker {
                 Some(id) => assert!(self.workers.get(id.0).is_some(), "{link:?} is of a worker"),
                 None => assert!(self.clients.get(link.0).is_some(), "{link:?} is of a client"),
             }
-            for held_up in self.post.holds_up(link) {
-                assert!(self.post.is_held_up(*held_up), "{held_up:?} waits on {link:?}");
+            for paused in self.links.pausing(link) {
+                assert!(self.links.is_paused(*paused), "{paused:?} waits on {link:?}");
             }
         }
     }
@@ -31,7 +31,7 @@ impl Bus {
 
     /// What clients and workers have asked and not been answered.
     pub fn calls_in_flight(&self) -> usize {
-        self.calls.len() - self.calls.asks(THE_BUS)
+        self.calls.len() - self.calls.outgoing(BUS)
     }
 
     fn check_sessions(&self) {
@@ -71,10 +71,10 @@ impl Bus {
             let labels =
                 worker.sessions.values().filter(|key| self.session(**key).is_some_and(|s| s.is_label));
             assert_eq!(labels.count(), worker.labels, "labels are counted");
-            if matches!(worker.speech, Speech::Ready { .. }) {
-                assert!(worker.waits.is_empty(), "nothing waits for a worker that is ready");
+            if matches!(worker.init, Init::Ready { .. }) {
+                assert!(worker.backlog.is_empty(), "nothing waits for a worker that is ready");
             }
-            for client in &worker.joined {
+            for client in &worker.clients {
                 assert!(self.clients.get(client.0).is_some(), "a served client is connected");
             }
         }
@@ -82,11 +82,11 @@ impl Bus {
 
     fn count_aside_bytes(&self) -> usize {
         let of_session = |(_, session): (_, &super::Session)| {
-            let missed: usize = session.missed.iter().map(|line| line.len()).sum();
+            let offline: usize = session.offline.iter().map(|line| line.len()).sum();
             let pending: usize = session.pending.iter().map(|pending| pending.line.len()).sum();
-            missed + pending + session.recovering_bytes
+            offline + pending + session.recovering_bytes
         };
-        let of_worker = |(_, worker): (_, &super::Worker)| worker.waits_bytes + worker.early_bytes;
+        let of_worker = |(_, worker): (_, &super::Worker)| worker.backlog_bytes + worker.early_bytes;
         self.sessions.iter().map(of_session).sum::<usize>()
             + self.workers.iter().map(of_worker).sum::<usize>()
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::bus::Bus;
 use crate::config::Permission;
 use crate::id::WorkerId;
-use crate::state::calls::Who;
+use crate::state::calls::Endpoint;
 use crate::wire::error;
 use crate::wire::scan::Envelope;
 
@@ -29,7 +29,7 @@ impl Bus {
     /// Answers an agent's request for a permission. False: the client is to be asked.
     pub(super) fn permit(&mut self, id: WorkerId, line: &[u8], envelope: &Envelope) -> bool {
         let Some(worker) = self.workers.get(id.0) else { return false };
-        let from = Who::Worker(id);
+        let from = Endpoint::Worker(id);
         let kinds = match worker.config.permission {
             Permission::Ask => return false,
             Permission::Allow => ["allow_once", "allow_always"],
@@ -43,9 +43,9 @@ impl Bus {
         let Some(chosen) = chosen else { return false };
         let result = json!({ "outcome": { "outcome": "selected", "optionId": chosen.option_id } });
         let answer = error::result(id.of(line), &result);
-        self.see_line(from, Who::Bus, None, None, line, envelope);
-        self.see_own(link, &answer, None);
-        self.post.send(link, &answer, &[]);
+        self.trace_line(from, Endpoint::Bus, None, None, line, envelope);
+        self.trace_own(link, &answer, None);
+        self.links.send(link, &answer, &[]);
         true
     }
 }

@@ -6,13 +6,13 @@ use super::Client;
 use crate::bus::Bus;
 use crate::config::Mode;
 use crate::id::{Link, SessionKey, WorkerId};
-use crate::state::calls::{CallKey, Id, Purpose, THE_BUS, Who};
+use crate::state::calls::{BUS, CallKey, Endpoint, Id, Purpose};
 use crate::state::handshake::Handshake;
 use crate::state::lifecycle::Input;
 use crate::state::pools::PoolId;
 use crate::state::timers::Alarm;
-use crate::state::workers::{Speech, Worker};
-use crate::wire::error::Refusal;
+use crate::state::workers::{Init, Worker};
+use crate::wire::error::RpcError;
 use crate::wire::scan::{Envelope, canonical};
 
 /// What a worker is wanted for.
@@ -31,7 +31,7 @@ impl Bus {
         client: &Client,
         line: &[u8],
         envelope: &Envelope,
-    ) -> Result<PoolId, Refusal> {
+    ) -> Result<PoolId, RpcError> {
         let opens =
             || matches!(envelope.method.of(line), b"session/new" | b"session/load" | b"session/resume");
         let named = envelope.pool.or(envelope.meta_pool.filter(|_| opens()));
@@ -42,22 +42,26 @@ impl Bus {
         }
         let pool = match client.pool {
             Some(bound) => self.pools.get(bound).filter(|pool| !pool.removed).map(|_| bound),
-            None => self.pools.usual(),
+            None => self.pools.default_pool(),
         };
         pool.ok_or_else(|| self.unknown_pool(None))
     }
 
-    pub(super) fn unknown_pool(&self, named: Option<&str>) -> Refusal {
-        Refusal::unknown_pool(named, self.pools.names())
+    pub(super) fn unknown_pool(&self, named: Option<&str>) -> RpcError {
+        RpcError::unknown_pool(named, self.pools.names())
     }
 
     /// The worker for a session-less request: the client's home, else the least busy.
-    pub(super) fn home_of(&mut self, link: Link, client_pool: PoolId) -> Result<WorkerId, Refusal> {
+    pub(super) fn worker_for_request(
+        &mut self,
+        link: Link,
+        client_pool: PoolId,
+    ) -> Result<WorkerId, RpcError> {
         // A greeting may come after the client has asked for another handshake.
         if let Some(client) = self.clients.get(link.0)
-            && let Some((id, life)) = client.home
+            && let Some((id, life)) = client.affinity
             && let Some(worker) = self.workers.get(id.0)
-            && worker.can_speak(&client.handshake)
+            && worker.is_compatible(&client.handshake)
             && worker.link == Some(life)
             && worker.life.is_up()
             && worker.pool == client_pool
@@ -65,88 +69,98 @@ impl Bus {
         {
             return Ok(id);
         }
-        match self.only_place(link, client_pool) {
+        match self.sole_worker(link, client_pool) {
             Some(id) => Ok(id),
-            None => self.choose(link, client_pool, Need::Request),
+            None => self.choose_worker(link, client_pool, Need::Request),
         }
     }
 
     /// The one worker of a pool, if this client has been there and could only be sent there again.
-    fn only_place(&mut self, link: Link, pool_id: PoolId) -> Option<WorkerId> {
+    fn sole_worker(&mut self, link: Link, pool_id: PoolId) -> Option<WorkerId> {
         let pool = self.pools.get(pool_id)?;
         let [id] = pool.workers[..] else { return None };
         let (client, worker) = (self.clients.get(link.0)?, self.workers.get_mut(id.0)?);
-        let there = worker.joined.contains(&link)
-            && (pool.config.mode == Mode::Shared || worker.belongs_to == Some(link))
+        let there = worker.clients.contains(&link)
+            && (pool.config.mode == Mode::Shared || worker.dedicated_to == Some(link))
             && worker.life.is_up()
             && worker.ready_link().is_some()
-            && worker.can_speak(&client.handshake)
+            && worker.is_compatible(&client.handshake)
             && !worker.retiring;
         worker.idle_since = worker.idle_since.filter(|_| !there);
         there.then_some(id)
     }
 
     /// A worker that speaks the client's handshake, or will. It may not be ready yet; lines for it wait.
-    pub(super) fn choose(&mut self, link: Link, pool_id: PoolId, need: Need) -> Result<WorkerId, Refusal> {
-        let Some(client) = self.clients.get(link.0) else { return Err(Refusal::client_gone()) };
+    pub(super) fn choose_worker(
+        &mut self,
+        link: Link,
+        pool_id: PoolId,
+        need: Need,
+    ) -> Result<WorkerId, RpcError> {
+        let Some(client) = self.clients.get(link.0) else { return Err(RpcError::client_gone()) };
         let Some(pool) = self.pools.get(pool_id) else { return Err(self.unknown_pool(None)) };
         let dedicated = pool.config.mode == Mode::Dedicated;
-        let chosen = self.fitting(link, client, pool_id, need);
-        let Some(chosen) = chosen.or_else(|| self.make_place(link, pool_id, need)) else {
-            return Err(self.nobody(pool_id));
+        let chosen = self.candidate(link, client, pool_id, need);
+        let Some(chosen) = chosen.or_else(|| self.make_candidate(link, pool_id, need)) else {
+            return Err(self.no_worker_error(pool_id));
         };
         let Some(worker) = self.workers.get_mut(chosen.0) else { return Ok(chosen) };
-        worker.joined.insert(link);
+        worker.clients.insert(link);
         worker.idle_since = None;
         if dedicated {
-            worker.belongs_to = Some(link);
+            worker.dedicated_to = Some(link);
         }
-        if matches!(worker.speech, Speech::Fresh)
+        if matches!(worker.init, Init::NotSent)
             && let Some(client) = self.clients.get(link.0)
         {
             let handshake = client.handshake.clone();
-            self.assign(chosen, &handshake);
+            self.reserve(chosen, &handshake);
         }
         Ok(chosen)
     }
 
     /// One that can be taken as it is.
-    fn fitting(&self, link: Link, client: &Client, pool_id: PoolId, need: Need) -> Option<WorkerId> {
+    fn candidate(&self, link: Link, client: &Client, pool_id: PoolId, need: Need) -> Option<WorkerId> {
         let config = &self.pools.get(pool_id)?.config;
         let handshake = &*client.handshake;
         let plain = handshake.is_plain();
         let dedicated = config.mode == Mode::Dedicated;
         let usable = |worker: &Worker| {
             !worker.retiring
-                && worker.can_speak(handshake)
+                && worker.is_compatible(handshake)
                 && (need == Need::Request
-                    || worker.open_sessions() + self.calls.opens(worker.party) < config.max_sessions as usize)
-                && (!dedicated || worker.belongs_to == Some(link))
+                    || worker.open_sessions() + self.calls.opens(worker.endpoint)
+                        < config.max_sessions as usize)
+                && (!dedicated || worker.dedicated_to == Some(link))
         };
         let free = |worker: &Worker| {
             dedicated
-                && worker.belongs_to.is_none()
-                && worker.joined.is_empty()
-                && worker.can_speak(handshake)
+                && worker.dedicated_to.is_none()
+                && worker.clients.is_empty()
+                && worker.is_compatible(handshake)
                 && !worker.retiring
         };
-        self.least(pool_id, need, plain, |worker| worker.life.is_up() && usable(worker))
-            .or_else(|| self.least(pool_id, need, plain, |worker| worker.life.is_coming() && usable(worker)))
-            .or_else(|| self.least(pool_id, need, plain, |worker| worker.life.is_up() && free(worker)))
-            .or_else(|| self.least(pool_id, need, plain, |worker| worker.life.is_coming() && free(worker)))
+        self.least_loaded(pool_id, need, plain, |worker| worker.life.is_up() && usable(worker))
+            .or_else(|| {
+                self.least_loaded(pool_id, need, plain, |worker| worker.life.is_coming() && usable(worker))
+            })
+            .or_else(|| self.least_loaded(pool_id, need, plain, |worker| worker.life.is_up() && free(worker)))
+            .or_else(|| {
+                self.least_loaded(pool_id, need, plain, |worker| worker.life.is_coming() && free(worker))
+            })
     }
 
     /// A new worker, or one that something had to give way for.
-    fn make_place(&mut self, link: Link, pool_id: PoolId, need: Need) -> Option<WorkerId> {
+    fn make_candidate(&mut self, link: Link, pool_id: PoolId, need: Need) -> Option<WorkerId> {
         let handshake = self.clients.get(link.0)?.handshake.clone();
         let shared = self.pools.get(pool_id)?.config.mode == Mode::Shared;
         self.grow(pool_id)
-            .or_else(|| self.make_room(pool_id, need, &handshake).filter(|_| shared))
+            .or_else(|| self.evict_kept_session(pool_id, need, &handshake).filter(|_| shared))
             .or_else(|| self.replace_idle(pool_id, link, &handshake))
             .or_else(|| self.replace_kept(pool_id, &handshake))
     }
 
-    fn least(
+    fn least_loaded(
         &self,
         pool: PoolId,
         need: Need,
@@ -154,20 +168,20 @@ impl Bus {
         fits: impl Fn(&Worker) -> bool,
     ) -> Option<WorkerId> {
         let workers = self.pools.get(pool)?.workers.iter();
-        let fitting = workers.filter_map(|id| Some((*id, self.workers.get(id.0)?)));
+        let candidate = workers.filter_map(|id| Some((*id, self.workers.get(id.0)?)));
         let rank = |worker: &Worker| {
-            let calls = self.calls.owes(worker.party);
-            let untold = usize::from(!plain && matches!(worker.speech, Speech::Fresh));
+            let calls = self.calls.incoming(worker.endpoint);
+            let untold = usize::from(!plain && matches!(worker.init, Init::NotSent));
             match need {
-                Need::Session => (worker.open_sessions() + self.calls.opens(worker.party), untold, calls),
+                Need::Session => (worker.open_sessions() + self.calls.opens(worker.endpoint), untold, calls),
                 Need::Request => (untold, calls, 0),
             }
         };
-        let mut fitting = fitting.filter(|(_, worker)| fits(worker));
-        let first = fitting.next()?;
+        let mut candidate = candidate.filter(|(_, worker)| fits(worker));
+        let first = candidate.next()?;
         // Most often it is the only one, and need not be ranked.
-        let Some(second) = fitting.next() else { return Some(first.0) };
-        let all = [first, second].into_iter().chain(fitting);
+        let Some(second) = candidate.next() else { return Some(first.0) };
+        let all = [first, second].into_iter().chain(candidate);
         all.min_by_key(|(_, worker)| rank(worker)).map(|(id, _)| id)
     }
 
@@ -187,10 +201,10 @@ impl Bus {
         };
         let index = (0..).find(|index| !taken(*index))?;
         let id = WorkerId(self.workers.next_key());
-        let party = self.calls.enter(Who::Worker(id));
-        self.workers.insert(Worker::new(pool_id, pool.config.clone(), index, party, self.now));
+        let endpoint = self.calls.add_endpoint(Endpoint::Worker(id));
+        self.workers.insert(Worker::new(pool_id, pool.config.clone(), index, endpoint, self.now));
         pool.workers.push(id);
-        self.live(id, Input::Alarm);
+        self.step_worker(id, Input::Alarm);
         Some(id)
     }
 
@@ -199,9 +213,9 @@ impl Bus {
         let id = self.pools.get(pool_id)?.workers.iter().copied().find(|id| {
             self.workers.get(id.0).is_some_and(|worker| {
                 worker.life.is_up()
-                    && !worker.can_speak(handshake)
+                    && !worker.is_compatible(handshake)
                     && !worker.retiring
-                    && worker.belongs_to.is_none_or(|owner| owner == link)
+                    && worker.dedicated_to.is_none_or(|owner| owner == link)
                     && (self.is_idle(worker) || self.is_warming_up(worker))
             })
         })?;
@@ -210,12 +224,12 @@ impl Bus {
     }
 
     /// A worker that is at `max_sessions` lets go of the session that was left the longest ago.
-    fn make_room(&mut self, pool_id: PoolId, need: Need, handshake: &Handshake) -> Option<WorkerId> {
+    fn evict_kept_session(&mut self, pool_id: PoolId, need: Need, handshake: &Handshake) -> Option<WorkerId> {
         let pool = self.pools.get(pool_id).filter(|_| need == Need::Session)?;
         let able = |id: &&WorkerId| {
-            self.workers
-                .get(id.0)
-                .is_some_and(|worker| worker.life.is_up() && !worker.retiring && worker.can_speak(handshake))
+            self.workers.get(id.0).is_some_and(|worker| {
+                worker.life.is_up() && !worker.retiring && worker.is_compatible(handshake)
+            })
         };
         let left = pool.workers.iter().filter(able).flat_map(|id| self.left_sessions(*id));
         // A child goes with the session that announced it.
@@ -225,7 +239,7 @@ impl Bus {
         let id = self.session(oldest)?.worker?;
         self.end_session(oldest);
         let worker = self.workers.get(id.0)?;
-        (worker.open_sessions() + self.calls.opens(worker.party) < worker.config.max_sessions as usize)
+        (worker.open_sessions() + self.calls.opens(worker.endpoint) < worker.config.max_sessions as usize)
             .then_some(id)
     }
 
@@ -235,11 +249,11 @@ impl Bus {
         let id = self.pools.get(pool_id)?.workers.iter().copied().find(|id| {
             self.workers.get(id.0).is_some_and(|worker| {
                 worker.life.is_up()
-                    && !worker.can_speak(handshake)
+                    && !worker.is_compatible(handshake)
                     && !worker.retiring
-                    && worker.belongs_to.is_none()
-                    && worker.waits.is_empty()
-                    && self.calls.owes(worker.party) == 0
+                    && worker.dedicated_to.is_none()
+                    && worker.backlog.is_empty()
+                    && self.calls.incoming(worker.endpoint) == 0
                     && self.left_sessions(*id).len() == worker.sessions.len()
             })
         })?;
@@ -253,7 +267,8 @@ impl Bus {
     /// Sessions of this worker whose clients have left and in which nothing is going on.
     fn left_sessions(&self, id: WorkerId) -> Vec<SessionKey> {
         let Some(worker) = self.workers.get(id.0) else { return Vec::new() };
-        let busy: Vec<_> = self.calls.owed_by(worker.party).filter_map(|(_, call)| call.session).collect();
+        let busy: Vec<_> =
+            self.calls.incoming_calls(worker.endpoint).filter_map(|(_, call)| call.session).collect();
         let is_left = |key: &SessionKey| {
             self.session(*key).is_some_and(|session| session.owner.is_none()) && !busy.contains(key)
         };
@@ -264,17 +279,17 @@ impl Bus {
 
     /// It is being initialized ahead of use, and nobody waits for that.
     fn is_warming_up(&self, worker: &Worker) -> bool {
-        matches!(worker.speech, Speech::Awaiting(_))
+        matches!(worker.init, Init::Sent(_))
             && worker.sessions.is_empty()
-            && worker.waits.is_empty()
-            && self.calls.owed_by(worker.party).all(|(_, call)| call.purpose == Purpose::Initialize)
+            && worker.backlog.is_empty()
+            && self.calls.incoming_calls(worker.endpoint).all(|(_, call)| call.purpose == Purpose::Initialize)
     }
 
     pub(super) fn is_idle(&self, worker: &Worker) -> bool {
         worker.sessions.is_empty()
-            && worker.waits.is_empty()
-            && self.calls.owes(worker.party) == 0
-            && self.calls.asks(worker.party) == 0
+            && worker.backlog.is_empty()
+            && self.calls.incoming(worker.endpoint) == 0
+            && self.calls.outgoing(worker.endpoint) == 0
     }
 
     /// A worker above the number that is kept, and idle: the clock runs.
@@ -311,37 +326,37 @@ impl Bus {
         pool.workers.iter().filter(|id| self.workers.get(id.0).is_some_and(|worker| !worker.retiring)).count()
     }
 
-    fn nobody(&self, pool_id: PoolId) -> Refusal {
+    fn no_worker_error(&self, pool_id: PoolId) -> RpcError {
         let Some(pool) = self.pools.get(pool_id) else { return self.unknown_pool(None) };
         let workers: Vec<_> = pool.workers.iter().filter_map(|id| self.workers.get(id.0)).collect();
         if workers.iter().any(|worker| worker.life.is_up() || worker.life.is_coming()) {
-            return Refusal::busy(format!(
+            return RpcError::busy(format!(
                 "every worker of the pool {} is at max_sessions or serves clients with other capabilities",
                 pool.name()
             ));
         }
         // All of them have just died together: the pool is not down, only this call came too late for them.
         if let Some(dying) = workers.iter().find(|worker| worker.life.is_closing()) {
-            return Refusal::worker_lost(&dying.config, dying.index, &dying.death);
+            return RpcError::worker_lost(&dying.config, dying.index, &dying.death);
         }
-        let why = workers.iter().find_map(|worker| worker.last_words.as_deref());
-        Refusal::pool_down(&pool.config, why.unwrap_or("it is being stopped"))
+        let why = workers.iter().find_map(|worker| worker.last_error.as_deref());
+        RpcError::pool_down(&pool.config, why.unwrap_or("it is being stopped"))
     }
 
     /// The worker is to speak this handshake, which it can.
-    fn assign(&mut self, id: WorkerId, handshake: &Arc<Handshake>) {
+    fn reserve(&mut self, id: WorkerId, handshake: &Arc<Handshake>) {
         let Some(worker) = self.workers.get_mut(id.0) else { return };
-        if !matches!(worker.speech, Speech::Fresh) {
+        if !matches!(worker.init, Init::NotSent) {
             return;
         }
-        worker.speech = Speech::Reserved(handshake.clone());
+        worker.init = Init::Reserved(handshake.clone());
         if worker.life.is_up() {
-            self.begin_handshake(id);
+            self.send_initialize(id);
         }
     }
 
     /// A worker got through this handshake: fresh ones are made ready for the next client like it.
-    pub(super) fn newest_handshake(&mut self, id: PoolId, handshake: Arc<Handshake>) {
+    pub(super) fn remember_handshake(&mut self, id: PoolId, handshake: Arc<Handshake>) {
         let Some(pool) = self.pools.get_mut(id) else { return };
         if pool.newest.as_ref() == Some(&handshake) {
             return;
@@ -356,36 +371,36 @@ impl Bus {
     /// Initializes a fresh worker ahead of use, if its pool wants that and knows how.
     pub(super) fn warm_up(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get(id.0) else { return };
-        let fresh = matches!(worker.speech, Speech::Fresh) && worker.life.is_up() && !worker.retiring;
+        let fresh = matches!(worker.init, Init::NotSent) && worker.life.is_up() && !worker.retiring;
         let newest = self.pools.get(worker.pool).and_then(|pool| pool.newest.clone());
         if let (true, true, Some(newest)) = (fresh, worker.config.warm, newest) {
-            self.assign(id, &newest);
+            self.reserve(id, &newest);
         }
     }
 
     /// A worker is up: it is told what it was reserved for.
-    pub(super) fn begin_handshake(&mut self, id: WorkerId) {
+    pub(super) fn send_initialize(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get_mut(id.0) else { return };
-        let (Speech::Reserved(handshake), Some(link)) = (worker.speech.clone(), worker.link) else { return };
+        let (Init::Reserved(handshake), Some(link)) = (worker.init.clone(), worker.link) else { return };
         if handshake.is_plain() {
-            worker.speech = Speech::Ready { handshake, answer: None };
-            return self.catch_up(id);
+            worker.init = Init::Ready { handshake, answer: None };
+            return self.flush_backlog(id);
         }
-        let call = self.calls.ask(THE_BUS, worker.party, Id::none(), Purpose::Initialize, None);
+        let call = self.calls.ask(BUS, worker.endpoint, Id::none(), Purpose::Initialize, None);
         worker.initialize_by = self.now + self.limits.init_timeout;
         self.alarms.set(worker.initialize_by, Alarm::Handshake(id));
         let line = handshake.request(call.wire());
-        worker.speech = Speech::Awaiting(handshake);
+        worker.init = Init::Sent(handshake);
         self.send_call(link, call, &line);
     }
 
     /// Writes the line of a call that has its wire id in it already.
     pub(super) fn send_call(&mut self, link: Link, call: CallKey, line: &[u8]) {
         // What others ask was seen when they asked it.
-        if self.calls.get(call).is_some_and(|call| call.asker == THE_BUS) {
-            self.see_own(link, line, None);
+        if self.calls.get(call).is_some_and(|call| call.caller == BUS) {
+            self.trace_own(link, line, None);
         }
-        if let (Some(written), Some(call)) = (self.post.send(link, line, &[]), self.calls.get_mut(call)) {
+        if let (Some(written), Some(call)) = (self.links.send(link, line, &[]), self.calls.get_mut(call)) {
             call.written = written;
         }
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::bus::Bus;
 use crate::config::Mode;
 use crate::id::{Link, SessionKey};
-use crate::state::lifecycle::Is;
+use crate::state::lifecycle::State;
 use crate::state::pools::{Pool, PoolId};
 use crate::state::sessions::Session;
 use crate::state::workers::Worker;
@@ -23,14 +23,14 @@ impl Bus {
     pub(super) fn status(&self) -> Value {
         let pools: Vec<Value> = self.pools.iter().map(|(id, pool)| self.pool_status(id, pool)).collect();
         let counters = &self.counters;
-        let (lines_out, bytes_out) = self.post.written();
+        let (lines_out, bytes_out) = self.links.written();
         json!({
             "bus": "stdio-bus",
             "version": env!("CARGO_PKG_VERSION"),
             "uptime_sec": self.now.as_secs(),
             "stopping": self.stopping.is_some(),
             "listening": self.listening,
-            "clients": self.clients.len() - self.strangers.len(),
+            "clients": self.clients.len() - self.pending_auth.len(),
             "tracers": self.trace.count(),
             "calls": self.calls.len(),
             "sessions": self.sessions.len(),
@@ -65,7 +65,7 @@ impl Bus {
 
     fn pool_status(&self, id: PoolId, pool: &Pool) -> Value {
         let workers = || pool.workers.iter().filter_map(|id| self.workers.get(id.0));
-        let so_many = |is: fn(Is) -> bool| workers().filter(|worker| is(worker.life.is())).count();
+        let so_many = |is: fn(State) -> bool| workers().filter(|worker| is(worker.life.state())).count();
         json!({
             "id": pool.config.id,
             "mode": match pool.config.mode { Mode::Shared => "shared", Mode::Dedicated => "dedicated" },
@@ -74,11 +74,11 @@ impl Bus {
             "max_sessions": pool.config.max_sessions,
             "removed": pool.removed,
             "sessions": workers().map(Worker::open_sessions).sum::<usize>(),
-            "calls": workers().map(|worker| self.calls.owes(worker.party)).sum::<usize>(),
+            "calls": workers().map(|worker| self.calls.incoming(worker.endpoint)).sum::<usize>(),
             "restarts": workers().map(|worker| worker.life.restarts()).sum::<usize>(),
-            "up": so_many(|is| is == Is::Up),
-            "resting": so_many(|is| matches!(is, Is::Resting { .. })),
-            "broken": so_many(|is| matches!(is, Is::Broken { .. })),
+            "up": so_many(|is| is == State::Up),
+            "resting": so_many(|is| matches!(is, State::Backoff { .. })),
+            "broken": so_many(|is| matches!(is, State::Exhausted { .. })),
             "latency_us": self.latency(Some(id)),
             "rates": self.pool_rates(id),
             "workers": workers().map(|worker| self.worker_status(worker)).collect::<Vec<_>>(),
@@ -86,22 +86,22 @@ impl Bus {
     }
 
     fn worker_status(&self, worker: &Worker) -> Value {
-        let peer = worker.link.and_then(|link| self.post.peer(link));
+        let peer = worker.link.and_then(|link| self.links.peer(link));
         json!({
             "worker": worker.index,
             "state": worker.state(),
             "pid": worker.pid,
             "up_sec": worker.life.up_since().map(|since| self.now.saturating_sub(since).as_secs()),
             "sessions": worker.open_sessions(),
-            "calls": self.calls.owes(worker.party),
-            "clients": worker.joined.len(),
+            "calls": self.calls.incoming(worker.endpoint),
+            "clients": worker.clients.len(),
             "restarts": worker.life.restarts(),
-            "queued_bytes": worker.link.map_or(0, |link| self.post.queued_bytes(link)) + worker.waits_bytes,
+            "queued_bytes": worker.link.map_or(0, |link| self.links.queued_bytes(link)) + worker.backlog_bytes,
             "lines_in": worker.lines_in,
             "lines_out": peer.map_or(0, |peer| peer.lines_out),
             "handshake": worker.handshake().is_some_and(|handshake| !handshake.is_plain()),
             "last_exit": worker.last_exit.map(|exit| exit.to_string()),
-            "last_words": worker.last_words,
+            "last_words": worker.last_error,
         })
     }
 
@@ -116,7 +116,7 @@ impl Bus {
     fn session_status(&self, key: SessionKey, session: &Session) -> Value {
         let worker = session.worker.and_then(|id| self.workers.get(id.0));
         let calls = worker.map_or(0, |worker| {
-            self.calls.owed_by(worker.party).filter(|(_, call)| call.session == Some(key)).count()
+            self.calls.incoming_calls(worker.endpoint).filter(|(_, call)| call.session == Some(key)).count()
         });
         let since = |then| self.now.saturating_sub(then).as_secs();
         json!({

@@ -15,12 +15,12 @@ use crate::bus::Bus;
 use crate::bus::status::session_label;
 use crate::id::{Link, SessionKey, WorkerId};
 use crate::limit::{TRACE_PAYLOAD_BYTES, TRACE_QUEUE_BYTES, TRACE_QUEUE_PART, TRACERS};
-use crate::mutants::{Guard, stands};
-use crate::state::calls::{Call, CallKey, Who};
-use crate::state::workers::Greeting;
-use crate::wire::error::Refusal;
+use crate::mutants::{Check, enabled};
+use crate::state::calls::{Call, CallKey, Endpoint};
+use crate::state::workers::InitResult;
+use crate::wire::error::RpcError;
 use crate::wire::scan::{Envelope, Kind, canonical};
-use crate::wire::splice::{Cut, splice};
+use crate::wire::splice::{Edit, splice};
 
 #[derive(Default)]
 pub(super) struct Trace {
@@ -49,9 +49,9 @@ struct Wants {
 }
 
 /// A line on its way.
-struct Seen<'a> {
-    from: Who,
-    to: Who,
+struct TraceEvent<'a> {
+    from: Endpoint,
+    to: Endpoint,
     session: Option<SessionKey>,
     call: Option<CallKey>,
     /// The asker's own.
@@ -98,15 +98,15 @@ impl Trace {
 
 impl Bus {
     /// From here on this client is told of the traffic. Asked again, it is told of other traffic.
-    pub(super) fn begin_trace(&mut self, link: Link, params: Option<&[u8]>) -> Result<Value, Refusal> {
+    pub(super) fn begin_trace(&mut self, link: Link, params: Option<&[u8]>) -> Result<Value, RpcError> {
         let wants: Wants = match params {
             None => Wants::default(),
             Some(params) => {
-                serde_json::from_slice(params).map_err(|fault| Refusal::invalid(fault.to_string()))?
+                serde_json::from_slice(params).map_err(|fault| RpcError::invalid(fault.to_string()))?
             }
         };
         if wants.payloads && !self.trace.payloads {
-            return Err(Refusal::invalid(
+            return Err(RpcError::invalid(
                 "payloads are shown only where bus.json says \"trace\": {\"payloads\": true}",
             ));
         }
@@ -115,7 +115,7 @@ impl Bus {
         }
         self.trace.forget(link);
         if self.trace.tracers.len() >= TRACERS {
-            return Err(Refusal::busy(format!("{TRACERS} others follow the traffic")));
+            return Err(RpcError::busy(format!("{TRACERS} others follow the traffic")));
         }
         let payloads = wants.payloads;
         self.trace.tracers.push(Tracer { link, wants, dropped: 0 });
@@ -124,25 +124,25 @@ impl Bus {
 
     /// A request or notification is passed on.
     #[inline]
-    pub(super) fn see_line(
+    pub(super) fn trace_line(
         &mut self,
-        from: Who,
-        to: Who,
+        from: Endpoint,
+        to: Endpoint,
         session: Option<SessionKey>,
         call: Option<CallKey>,
         line: &[u8],
         envelope: &Envelope,
     ) {
         if self.trace.is_on() {
-            self.tell_line(from, to, session, call, line, envelope);
+            self.emit_line(from, to, session, call, line, envelope);
         }
     }
 
     #[cold]
-    fn tell_line(
+    fn emit_line(
         &mut self,
-        from: Who,
-        to: Who,
+        from: Endpoint,
+        to: Endpoint,
         session: Option<SessionKey>,
         call: Option<CallKey>,
         line: &[u8],
@@ -153,87 +153,96 @@ impl Bus {
         }
         let session = session.or_else(|| self.calls.get(call?)?.session);
         let id = envelope.id.map(|id| id.of(line));
-        self.tell(&Seen { from, to, session, call, id, took_us: None, line, envelope });
+        self.emit(&TraceEvent { from, to, session, call, id, took_us: None, line, envelope });
     }
 
     /// Somebody has answered what it was asked.
     #[inline]
-    pub(super) fn see_answer(
+    pub(super) fn trace_answer(
         &mut self,
-        from: Who,
+        from: Endpoint,
         key: CallKey,
         call: &Call,
         line: &[u8],
         envelope: &Envelope,
     ) {
         if self.trace.is_on() {
-            self.tell_answer(from, key, call, line, envelope);
+            self.emit_answer(from, key, call, line, envelope);
         }
     }
 
     #[cold]
-    fn tell_answer(&mut self, from: Who, key: CallKey, call: &Call, line: &[u8], envelope: &Envelope) {
-        let (to, session) = (self.calls.who(call.asker), call.session);
+    fn emit_answer(&mut self, from: Endpoint, key: CallKey, call: &Call, line: &[u8], envelope: &Envelope) {
+        let (to, session) = (self.calls.endpoint(call.caller), call.session);
         let id = Some(call.id.as_bytes()).filter(|id| !id.is_empty());
         let took_us = Some(call.age_us(self.now));
-        self.tell(&Seen { from, to, session, call: Some(key), id, took_us, line, envelope });
+        self.emit(&TraceEvent { from, to, session, call: Some(key), id, took_us, line, envelope });
     }
 
     /// The bus says something of its own: an answer (and how long the call took), a request, a notification.
     #[inline]
-    pub(super) fn see_own(&mut self, to: Link, line: &[u8], asked: Option<(CallKey, u64)>) {
+    pub(super) fn trace_own(&mut self, to: Link, line: &[u8], asked: Option<(CallKey, u64)>) {
         if self.trace.is_on() {
-            self.tell_own(to, line, asked);
+            self.emit_own(to, line, asked);
         }
     }
 
     /// A client is given what a worker answered to initialize.
     #[inline]
-    pub(super) fn see_greeting(
+    pub(super) fn trace_init_result(
         &mut self,
         client: Link,
         as_id: &[u8],
-        greeting: &Greeting,
+        init_result: &InitResult,
         asked: Option<(CallKey, u64)>,
     ) {
         if self.trace.is_on() {
             let mut line = Vec::new();
-            splice(&mut line, &greeting.line, &[Cut::new(greeting.id, as_id)]);
-            self.tell_own(client, &line, asked);
+            splice(&mut line, &init_result.line, &[Edit::new(init_result.id, as_id)]);
+            self.emit_own(client, &line, asked);
         }
     }
 
     #[cold]
-    fn tell_own(&mut self, link: Link, line: &[u8], asked: Option<(CallKey, u64)>) {
+    fn emit_own(&mut self, link: Link, line: &[u8], asked: Option<(CallKey, u64)>) {
         let Ok(envelope) = Envelope::scan(line) else { return };
-        let to = self.worker_of(link).map_or(Who::Client(link), Who::Worker);
+        let to = self.worker_of(link).map_or(Endpoint::Client(link), Endpoint::Worker);
         let named = envelope.session.map(|span| canonical(span.of(line)));
         let session = named.and_then(|name| match to {
-            Who::Client(link) => self.clients.get(link.0)?.sessions.get(&*name).copied(),
-            Who::Worker(id) => self.workers.get(id.0)?.sessions.get(&*name).copied(),
-            Who::Bus => None,
+            Endpoint::Client(link) => self.clients.get(link.0)?.sessions.get(&*name).copied(),
+            Endpoint::Worker(id) => self.workers.get(id.0)?.sessions.get(&*name).copied(),
+            Endpoint::Bus => None,
         });
         let id = envelope.id.map(|id| id.of(line));
         let own = || CallKey::from_wire(id?).filter(|_| envelope.kind == Kind::Request);
         let (call, took_us) = (asked.map(|(call, _)| call).or_else(own), asked.map(|(_, took)| took));
-        self.tell(&Seen { from: Who::Bus, to, session, call, id, took_us, line, envelope: &envelope });
+        self.emit(&TraceEvent {
+            from: Endpoint::Bus,
+            to,
+            session,
+            call,
+            id,
+            took_us,
+            line,
+            envelope: &envelope,
+        });
     }
 
     /// Tells those who want to know.
     #[cold]
-    fn tell(&mut self, seen: &Seen<'_>) {
-        let about = self.about(seen);
-        let heard: Vec<usize> = (0..self.trace.tracers.len())
+    fn emit(&mut self, event: &TraceEvent<'_>) {
+        let about = self.about(event);
+        let last_output: Vec<usize> = (0..self.trace.tracers.len())
             .filter(|at| self.trace.tracers[*at].wants.hear_of(&about))
             .collect();
-        let bare = if heard.is_empty() { return } else { self.describe(seen, &about) };
+        let bare = if last_output.is_empty() { return } else { self.describe(event, &about) };
         let bound = self.trace_bound();
-        for at in heard {
+        for at in last_output {
             let tracer = &mut self.trace.tracers[at];
-            if self.post.peer(tracer.link).is_none_or(|peer| peer.ended) {
+            if self.links.peer(tracer.link).is_none_or(|peer| peer.ended) {
                 continue;
             }
-            let payload = Some(seen.line).filter(|_| tracer.wants.payloads);
+            let payload = Some(event.line).filter(|_| tracer.wants.payloads);
             let event = notification("event", &bare, payload);
             let dropped = match tracer.dropped {
                 0 => Vec::new(),
@@ -241,44 +250,44 @@ impl Bus {
             };
             // With the ends of both lines.
             let added = event.len() + dropped.len() + 2;
-            if self.post.queued_bytes(tracer.link) + added > bound && stands(Guard::TraceBound) {
+            if self.links.queued_bytes(tracer.link) + added > bound && enabled(Check::TraceBound) {
                 tracer.dropped += 1;
                 continue;
             }
             if std::mem::take(&mut tracer.dropped) > 0 {
-                self.post.send(tracer.link, &dropped, &[]);
+                self.links.send(tracer.link, &dropped, &[]);
             }
-            self.post.send(tracer.link, &event, &[]);
+            self.links.send(tracer.link, &event, &[]);
         }
     }
 
     /// What may wait for a tracer: never so much that somebody would have to wait for it, and of all of them together
     /// little of what may be held.
     fn trace_bound(&self) -> usize {
-        TRACE_QUEUE_BYTES.min(self.limits.max_held_bytes / TRACE_QUEUE_PART).min(self.post.queue_limit)
+        TRACE_QUEUE_BYTES.min(self.limits.max_held_bytes / TRACE_QUEUE_PART).min(self.links.queue_limit)
     }
 
-    fn about(&self, seen: &Seen<'_>) -> About<'_> {
-        let session = seen.session.and_then(|key| self.session(key));
-        let worker = [seen.from, seen.to].into_iter().find_map(worker_in);
+    fn about(&self, event: &TraceEvent<'_>) -> About<'_> {
+        let session = event.session.and_then(|key| self.session(key));
+        let worker = [event.from, event.to].into_iter().find_map(worker_of_endpoint);
         let worker = worker.or_else(|| session?.worker).and_then(|id| self.workers.get(id.0));
-        let link = [seen.from, seen.to].into_iter().find_map(client_in).or_else(|| session?.owner);
+        let link = [event.from, event.to].into_iter().find_map(client_of).or_else(|| session?.owner);
         let bound_to = || {
-            let pool = self.clients.get(link?.0)?.pool.or_else(|| self.pools.usual())?;
+            let pool = self.clients.get(link?.0)?.pool.or_else(|| self.pools.default_pool())?;
             self.pools.get(pool).map(|pool| pool.name())
         };
         About {
             pool: worker.map(|worker| &*worker.config.id).or_else(bound_to),
             worker: worker.map(|worker| worker.index),
             client: link.map(|link| self.client_label(link)),
-            session: session.and(seen.session).map(session_label),
+            session: session.and(event.session).map(session_label),
             session_id: session.map(|session| session.bus_name()),
         }
     }
 
     /// The fields of an event.
-    fn describe(&self, seen: &Seen<'_>, about: &About<'_>) -> String {
-        let Seen { from, to, line, envelope, .. } = *seen;
+    fn describe(&self, event: &TraceEvent<'_>, about: &About<'_>) -> String {
+        let TraceEvent { from, to, line, envelope, .. } = *event;
         let mut text = format!(r#""at_us":{},"direction":"{}->{}""#, micros(self.now), word(from), word(to));
         let kind = match envelope.kind {
             Kind::Request => "request",
@@ -298,17 +307,18 @@ impl Bus {
         if envelope.kind == (Kind::Answer { failed: true }) {
             let error = envelope.outcome.and_then(|span| serde_json::from_slice::<Value>(span.of(line)).ok());
             add("code", error.as_ref().map(|error| error["code"].clone()));
-            let reason = error.as_ref().filter(|_| from == Who::Bus).map(|error| &error["data"]["reason"]);
+            let reason =
+                error.as_ref().filter(|_| from == Endpoint::Bus).map(|error| &error["data"]["reason"]);
             add("reason", reason.cloned());
         }
-        add("call", seen.call.map(|call| call.wire().into()));
+        add("call", event.call.map(|call| call.wire().into()));
         add("client", about.client.as_deref().map(Value::from));
         add("session", about.session.as_deref().map(Value::from));
         add("pool", about.pool.map(Value::from));
         add("worker", about.worker.map(Value::from));
         add("bytes", Some(line.len().into()));
-        add("latency_us", seen.took_us.map(Value::from));
-        if let Some(id) = seen.id {
+        add("latency_us", event.took_us.map(Value::from));
+        if let Some(id) = event.id {
             let _ = write!(text, r#","id":{}"#, String::from_utf8_lossy(id));
         }
         text
@@ -327,19 +337,19 @@ impl Wants {
     }
 }
 
-fn worker_in(who: Who) -> Option<WorkerId> {
-    if let Who::Worker(id) = who { Some(id) } else { None }
+fn worker_of_endpoint(who: Endpoint) -> Option<WorkerId> {
+    if let Endpoint::Worker(id) = who { Some(id) } else { None }
 }
 
-fn client_in(who: Who) -> Option<Link> {
-    if let Who::Client(link) = who { Some(link) } else { None }
+fn client_of(who: Endpoint) -> Option<Link> {
+    if let Endpoint::Client(link) = who { Some(link) } else { None }
 }
 
-fn word(who: Who) -> &'static str {
+fn word(who: Endpoint) -> &'static str {
     match who {
-        Who::Bus => "bus",
-        Who::Client(_) => "client",
-        Who::Worker(_) => "worker",
+        Endpoint::Bus => "bus",
+        Endpoint::Client(_) => "client",
+        Endpoint::Worker(_) => "worker",
     }
 }
 

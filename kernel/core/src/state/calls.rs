@@ -6,9 +6,9 @@
 
 use crate::api::Moment;
 use crate::api::micros;
-use crate::id::{Key, Link, SessionKey, Table, WorkerId};
+use crate::id::{Arena, Key, Link, SessionKey, WorkerId};
 use crate::limit::CALL_INDEX_BITS;
-use crate::mutants::{Guard, stands};
+use crate::mutants::{Check, enabled};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct CallKey(Key);
@@ -45,13 +45,13 @@ impl CallKey {
 
 /// Somebody who asks and is asked. Stands for a client or a place in a pool as long as they exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Party(u32);
+pub(crate) struct EndpointId(u32);
 
 /// The bus asks on its own behalf, and takes over the calls of askers that have left.
-pub(crate) const THE_BUS: Party = Party(0);
+pub(crate) const BUS: EndpointId = EndpointId(0);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Who {
+pub(crate) enum Endpoint {
     Bus,
     Client(Link),
     Worker(WorkerId),
@@ -63,7 +63,7 @@ pub(crate) enum Purpose {
     /// Nothing to the bus.
     Ask,
     /// A client's initialize: it is answered with what the worker told the bus.
-    Join,
+    ClientInitialize,
     /// The bus's own initialize of a worker.
     Initialize,
     /// The result names a new session of the asker.
@@ -77,7 +77,7 @@ pub(crate) enum Purpose {
     /// The result lists sessions.
     List,
     /// Asked of every worker of a kind; on success it is repeated to those that come later.
-    Tell,
+    Broadcast,
     /// Nobody waits for it.
     Ignore,
 }
@@ -93,8 +93,8 @@ pub(crate) enum Written {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
-    pub(crate) asker: Party,
-    pub(crate) asked: Party,
+    pub(crate) caller: EndpointId,
+    pub(crate) callee: EndpointId,
     /// The asker's own id, as it spelled it.
     pub(crate) id: Id,
     pub(crate) purpose: Purpose,
@@ -108,8 +108,8 @@ pub(crate) struct Call {
     pub(crate) moves: u8,
     /// The params of a call that opens a session: what it takes to open it again.
     pub(crate) opening: Option<Box<[u8]>>,
-    asker_links: Links,
-    asked_links: Links,
+    caller_neighbours: Neighbours,
+    callee_neighbours: Neighbours,
 }
 
 // It is copied for every message.
@@ -123,18 +123,18 @@ impl Call {
     }
 
     fn is_opening(&self, side: Side) -> bool {
-        matches!((side, self.purpose), (Side::Asked, Purpose::Open))
+        matches!((side, self.purpose), (Side::Callee, Purpose::Open))
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Links {
+struct Neighbours {
     older: u32,
     newer: u32,
 }
 
 const NONE: u32 = u32::MAX;
-const UNLINKED: Links = Links { older: NONE, newer: NONE };
+const UNLINKED: Neighbours = Neighbours { older: NONE, newer: NONE };
 
 #[derive(Clone, Copy, Debug)]
 struct Chain {
@@ -147,63 +147,68 @@ const EMPTY: Chain = Chain { oldest: NONE, newest: NONE, count: 0 };
 
 #[derive(Clone, Copy)]
 enum Side {
-    Asker,
-    Asked,
+    Caller,
+    Callee,
 }
 
 #[derive(Debug)]
-struct PartyEntry {
-    who: Who,
-    asks: Chain,
-    owes: Chain,
+struct EndpointEntry {
+    endpoint: Endpoint,
+    outgoing: Chain,
+    incoming: Chain,
     /// How many of what it owes will name a new session.
     opens: u32,
 }
 
 #[derive(Debug)]
 pub(crate) struct Calls {
-    entries: Table<Call>,
-    parties: slab::Slab<PartyEntry>,
+    entries: Arena<Call>,
+    endpoints: slab::Slab<EndpointEntry>,
     pub(crate) now: Moment,
 }
 
 impl Default for Calls {
     fn default() -> Self {
-        let mut calls = Calls { entries: Table::default(), parties: slab::Slab::new(), now: Moment::ZERO };
-        let bus = calls.enter(Who::Bus);
-        debug_assert_eq!(bus, THE_BUS);
+        let mut calls = Calls { entries: Arena::default(), endpoints: slab::Slab::new(), now: Moment::ZERO };
+        let bus = calls.add_endpoint(Endpoint::Bus);
+        debug_assert_eq!(bus, BUS);
         calls
     }
 }
 
 impl Calls {
-    pub(crate) fn enter(&mut self, who: Who) -> Party {
-        Party(self.parties.insert(PartyEntry { who, asks: EMPTY, owes: EMPTY, opens: 0 }) as u32)
+    pub(crate) fn add_endpoint(&mut self, endpoint: Endpoint) -> EndpointId {
+        EndpointId(self.endpoints.insert(EndpointEntry {
+            endpoint,
+            outgoing: EMPTY,
+            incoming: EMPTY,
+            opens: 0,
+        }) as u32)
     }
 
     /// The party is gone. Its calls were ended or given away before.
-    pub(crate) fn leave(&mut self, party: Party) {
-        let entry = self.parties.remove(party.0 as usize);
-        assert!(entry.asks.count == 0 && entry.owes.count == 0, "a party leaves no call behind");
+    pub(crate) fn remove_endpoint(&mut self, endpoint: EndpointId) {
+        let entry = self.endpoints.remove(endpoint.0 as usize);
+        assert!(entry.outgoing.count == 0 && entry.incoming.count == 0, "a party leaves no call behind");
     }
 
-    pub(crate) fn who(&self, party: Party) -> Who {
-        self.parties[party.0 as usize].who
+    pub(crate) fn endpoint(&self, endpoint: EndpointId) -> Endpoint {
+        self.endpoints[endpoint.0 as usize].endpoint
     }
 
     pub(crate) fn ask(
         &mut self,
-        asker: Party,
-        asked: Party,
+        caller: EndpointId,
+        callee: EndpointId,
         id: Id,
         purpose: Purpose,
         session: Option<SessionKey>,
     ) -> CallKey {
         let (written, asked_us) = (Written::NotYet, micros(self.now));
-        let (asker_links, asked_links) = (UNLINKED, UNLINKED);
+        let (caller_neighbours, callee_neighbours) = (UNLINKED, UNLINKED);
         let key = self.entries.insert(Call {
-            asker,
-            asked,
+            caller,
+            callee,
             id,
             purpose,
             session,
@@ -212,33 +217,33 @@ impl Calls {
             asked_us_high: (asked_us >> 32) as u16,
             moves: 0,
             opening: None,
-            asker_links,
-            asked_links,
+            caller_neighbours,
+            callee_neighbours,
         });
-        self.link(key, Side::Asker);
-        self.link(key, Side::Asked);
+        self.link(key, Side::Caller);
+        self.link(key, Side::Callee);
         CallKey(key)
     }
 
     /// The call ends with an answer from `by`. `None`: it has ended already, or `by` was not the one asked, or
     /// cannot have seen it yet.
-    pub(crate) fn answered(&mut self, key: CallKey, by: Party) -> Option<Call> {
+    pub(crate) fn answered(&mut self, key: CallKey, by: EndpointId) -> Option<Call> {
         let newest = || self.entries.at(key.0.index).map_or(key, |(newest, _)| CallKey(newest));
-        let key = if stands(Guard::Generation) { key } else { newest() };
+        let key = if enabled(Check::Generation) { key } else { newest() };
         let call = self.get(key)?;
-        if call.asked != by && stands(Guard::Answerer)
-            || call.written == Written::NotYet && stands(Guard::Written)
+        if call.callee != by && enabled(Check::Answerer)
+            || call.written == Written::NotYet && enabled(Check::Written)
         {
             return None;
         }
-        if stands(Guard::Once) { self.end(key) } else { Some(call.clone()) }
+        if enabled(Check::Once) { self.end(key) } else { Some(call.clone()) }
     }
 
     /// The call ends, for whatever reason.
     pub(crate) fn end(&mut self, key: CallKey) -> Option<Call> {
         self.get(key)?;
-        self.unlink(key.0, Side::Asker);
-        self.unlink(key.0, Side::Asked);
+        self.unlink(key.0, Side::Caller);
+        self.unlink(key.0, Side::Callee);
         self.entries.remove(key.0)
     }
 
@@ -252,55 +257,55 @@ impl Calls {
 
     /// The asker has left: the answer, which must still come, is the bus's to deal with.
     pub(crate) fn adopt(&mut self, key: CallKey) {
-        self.unlink(key.0, Side::Asker);
+        self.unlink(key.0, Side::Caller);
         if let Some(call) = self.get_mut(key) {
-            call.asker = THE_BUS;
+            call.caller = BUS;
         }
-        self.link(key.0, Side::Asker);
+        self.link(key.0, Side::Caller);
     }
 
     /// Somebody else is asked instead, and has not seen it yet.
-    pub(crate) fn reassign(&mut self, key: CallKey, asked: Party) {
-        self.unlink(key.0, Side::Asked);
+    pub(crate) fn reassign(&mut self, key: CallKey, callee: EndpointId) {
+        self.unlink(key.0, Side::Callee);
         if let Some(call) = self.get_mut(key) {
-            call.asked = asked;
+            call.callee = callee;
             call.written = Written::NotYet;
         }
-        self.link(key.0, Side::Asked);
+        self.link(key.0, Side::Callee);
     }
 
     /// What this party has asked and not been answered, the oldest first.
-    pub(crate) fn asked_by(&self, party: Party) -> Walk<'_> {
-        Walk { calls: self, side: Side::Asker, at: self.parties[party.0 as usize].asks.oldest }
+    pub(crate) fn outgoing_calls(&self, endpoint: EndpointId) -> Walk<'_> {
+        Walk { calls: self, side: Side::Caller, at: self.endpoints[endpoint.0 as usize].outgoing.oldest }
     }
 
     /// What this party was asked and has not answered, the oldest first.
-    pub(crate) fn owed_by(&self, party: Party) -> Walk<'_> {
-        Walk { calls: self, side: Side::Asked, at: self.parties[party.0 as usize].owes.oldest }
+    pub(crate) fn incoming_calls(&self, endpoint: EndpointId) -> Walk<'_> {
+        Walk { calls: self, side: Side::Callee, at: self.endpoints[endpoint.0 as usize].incoming.oldest }
     }
 
-    pub(crate) fn asks(&self, party: Party) -> usize {
-        self.parties[party.0 as usize].asks.count as usize
+    pub(crate) fn outgoing(&self, endpoint: EndpointId) -> usize {
+        self.endpoints[endpoint.0 as usize].outgoing.count as usize
     }
 
-    pub(crate) fn owes(&self, party: Party) -> usize {
-        self.parties[party.0 as usize].owes.count as usize
+    pub(crate) fn incoming(&self, endpoint: EndpointId) -> usize {
+        self.endpoints[endpoint.0 as usize].incoming.count as usize
     }
 
     /// How many sessions this party has been asked to open.
-    pub(crate) fn opens(&self, party: Party) -> usize {
-        self.parties[party.0 as usize].opens as usize
+    pub(crate) fn opens(&self, endpoint: EndpointId) -> usize {
+        self.endpoints[endpoint.0 as usize].opens as usize
     }
 
     /// The call that this party made under this id. The newest is looked at first.
-    pub(crate) fn find(&self, asker: Party, id: &[u8]) -> Option<CallKey> {
-        let mut at = self.parties[asker.0 as usize].asks.newest;
+    pub(crate) fn find(&self, caller: EndpointId, id: &[u8]) -> Option<CallKey> {
+        let mut at = self.endpoints[caller.0 as usize].outgoing.newest;
         while at != NONE {
             let (key, call) = self.entries.at(at)?;
             if call.id.as_bytes() == id {
                 return Some(CallKey(key));
             }
-            at = call.asker_links.older;
+            at = call.caller_neighbours.older;
         }
         None
     }
@@ -311,14 +316,14 @@ impl Calls {
 
     fn link(&mut self, key: Key, side: Side) {
         let call = self.entries.get(key).expect("a call is linked while it is in the table");
-        let party = match side {
-            Side::Asker => call.asker,
-            Side::Asked => call.asked,
+        let endpoint = match side {
+            Side::Caller => call.caller,
+            Side::Callee => call.callee,
         };
         if call.is_opening(side) {
-            self.parties[party.0 as usize].opens += 1;
+            self.endpoints[endpoint.0 as usize].opens += 1;
         }
-        let chain = self.chain(party, side);
+        let chain = self.chain(endpoint, side);
         let older = chain.newest;
         chain.newest = key.index;
         chain.count += 1;
@@ -327,17 +332,17 @@ impl Calls {
         } else {
             self.links_at(older, side).newer = key.index;
         }
-        *self.links_at(key.index, side) = Links { older, newer: NONE };
+        *self.links_at(key.index, side) = Neighbours { older, newer: NONE };
     }
 
     fn unlink(&mut self, key: Key, side: Side) {
         let call = self.entries.get(key).expect("a call is unlinked while it is in the table");
-        let (party, links) = match side {
-            Side::Asker => (call.asker, call.asker_links),
-            Side::Asked => (call.asked, call.asked_links),
+        let (endpoint, links) = match side {
+            Side::Caller => (call.caller, call.caller_neighbours),
+            Side::Callee => (call.callee, call.callee_neighbours),
         };
         if call.is_opening(side) {
-            self.parties[party.0 as usize].opens -= 1;
+            self.endpoints[endpoint.0 as usize].opens -= 1;
         }
         if links.older != NONE {
             self.links_at(links.older, side).newer = links.newer;
@@ -345,7 +350,7 @@ impl Calls {
         if links.newer != NONE {
             self.links_at(links.newer, side).older = links.older;
         }
-        let chain = self.chain(party, side);
+        let chain = self.chain(endpoint, side);
         chain.count -= 1;
         if links.older == NONE {
             chain.oldest = links.newer;
@@ -355,19 +360,19 @@ impl Calls {
         }
     }
 
-    fn chain(&mut self, party: Party, side: Side) -> &mut Chain {
-        let entry = &mut self.parties[party.0 as usize];
+    fn chain(&mut self, endpoint: EndpointId, side: Side) -> &mut Chain {
+        let entry = &mut self.endpoints[endpoint.0 as usize];
         match side {
-            Side::Asker => &mut entry.asks,
-            Side::Asked => &mut entry.owes,
+            Side::Caller => &mut entry.outgoing,
+            Side::Callee => &mut entry.incoming,
         }
     }
 
-    fn links_at(&mut self, index: u32, side: Side) -> &mut Links {
+    fn links_at(&mut self, index: u32, side: Side) -> &mut Neighbours {
         let call = self.entries.at_mut(index).expect("chains lead to calls in the table");
         match side {
-            Side::Asker => &mut call.asker_links,
-            Side::Asked => &mut call.asked_links,
+            Side::Caller => &mut call.caller_neighbours,
+            Side::Callee => &mut call.callee_neighbours,
         }
     }
 }
@@ -384,8 +389,8 @@ impl<'a> Iterator for Walk<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         let (key, call) = self.calls.entries.at(self.at)?;
         self.at = match self.side {
-            Side::Asker => call.asker_links.newer,
-            Side::Asked => call.asked_links.newer,
+            Side::Caller => call.caller_neighbours.newer,
+            Side::Callee => call.callee_neighbours.newer,
         };
         Some((CallKey(key), call))
     }
@@ -428,16 +433,16 @@ impl Id {
 mod tests {
     use super::*;
 
-    fn link(index: u32) -> Who {
-        Who::Client(Link(Key { index, generation: 1 }))
+    fn link(index: u32) -> Endpoint {
+        Endpoint::Client(Link(Key { index, generation: 1 }))
     }
 
-    fn asked(calls: &Calls, party: Party) -> Vec<&[u8]> {
-        calls.asked_by(party).map(|(_, call)| call.id.as_bytes()).collect()
+    fn callee(calls: &Calls, endpoint: EndpointId) -> Vec<&[u8]> {
+        calls.outgoing_calls(endpoint).map(|(_, call)| call.id.as_bytes()).collect()
     }
 
-    fn ask(calls: &mut Calls, asker: Party, asked: Party, id: &str) -> CallKey {
-        let key = calls.ask(asker, asked, Id::new(id.as_bytes()), Purpose::Ask, None);
+    fn ask(calls: &mut Calls, caller: EndpointId, callee: EndpointId, id: &str) -> CallKey {
+        let key = calls.ask(caller, callee, Id::new(id.as_bytes()), Purpose::Ask, None);
         calls.get_mut(key).unwrap().written = Written::At { position: 0, length: 1 };
         key
     }
@@ -445,7 +450,8 @@ mod tests {
     #[test]
     fn only_the_one_asked_can_answer_and_only_once() {
         let mut calls = Calls::default();
-        let (ann, ben, worker) = (calls.enter(link(1)), calls.enter(link(2)), calls.enter(link(3)));
+        let (ann, ben, worker) =
+            (calls.add_endpoint(link(1)), calls.add_endpoint(link(2)), calls.add_endpoint(link(3)));
         let key = ask(&mut calls, ann, worker, "1");
         assert!(calls.answered(key, ben).is_none());
         assert!(calls.answered(key, ann).is_none());
@@ -459,7 +465,7 @@ mod tests {
     #[test]
     fn an_answer_to_what_was_not_sent_is_none() {
         let mut calls = Calls::default();
-        let (ann, worker) = (calls.enter(link(1)), calls.enter(link(2)));
+        let (ann, worker) = (calls.add_endpoint(link(1)), calls.add_endpoint(link(2)));
         let key = calls.ask(ann, worker, Id::new(b"1"), Purpose::Ask, None);
         assert!(calls.answered(key, worker).is_none());
         assert!(calls.get(key).is_some());
@@ -487,22 +493,23 @@ mod tests {
     #[test]
     fn chains_hold_what_is_in_flight_in_order() {
         let mut calls = Calls::default();
-        let (ann, one, two) = (calls.enter(link(1)), calls.enter(link(2)), calls.enter(link(3)));
+        let (ann, one, two) =
+            (calls.add_endpoint(link(1)), calls.add_endpoint(link(2)), calls.add_endpoint(link(3)));
         let keys: Vec<_> = ["a", "b", "c", "d"].iter().map(|id| ask(&mut calls, ann, one, id)).collect();
         calls.end(keys[1]);
-        assert_eq!(asked(&calls, ann), [b"a", b"c", b"d"]);
+        assert_eq!(callee(&calls, ann), [b"a", b"c", b"d"]);
         calls.reassign(keys[0], two);
-        assert_eq!(calls.owed_by(one).count(), 2);
-        assert_eq!(calls.owed_by(two).map(|(key, _)| key).collect::<Vec<_>>(), [keys[0]]);
+        assert_eq!(calls.incoming_calls(one).count(), 2);
+        assert_eq!(calls.incoming_calls(two).map(|(key, _)| key).collect::<Vec<_>>(), [keys[0]]);
         calls.adopt(keys[3]);
-        assert_eq!(asked(&calls, ann), [b"a", b"c"]);
-        assert_eq!(asked(&calls, THE_BUS), [b"d"]);
+        assert_eq!(callee(&calls, ann), [b"a", b"c"]);
+        assert_eq!(callee(&calls, BUS), [b"d"]);
         for key in keys {
             calls.end(key);
         }
-        for party in [ann, one, two] {
-            assert_eq!((calls.asks(party), calls.owes(party)), (0, 0));
-            calls.leave(party);
+        for endpoint in [ann, one, two] {
+            assert_eq!((calls.outgoing(endpoint), calls.incoming(endpoint)), (0, 0));
+            calls.remove_endpoint(endpoint);
         }
         assert_eq!(calls.len(), 0);
     }
@@ -510,7 +517,8 @@ mod tests {
     #[test]
     fn a_call_is_found_by_its_askers_id() {
         let mut calls = Calls::default();
-        let (ann, ben, worker) = (calls.enter(link(1)), calls.enter(link(2)), calls.enter(link(3)));
+        let (ann, ben, worker) =
+            (calls.add_endpoint(link(1)), calls.add_endpoint(link(2)), calls.add_endpoint(link(3)));
         let long = format!("\"{}\"", "x".repeat(100));
         let first = ask(&mut calls, ann, worker, &long);
         ask(&mut calls, ben, worker, "7");

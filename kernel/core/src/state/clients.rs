@@ -4,61 +4,61 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::id::{Link, SessionKey, WorkerId};
-use crate::state::calls::Party;
+use crate::state::calls::EndpointId;
 use crate::state::handshake::Handshake;
 use crate::state::pools::PoolId;
-use crate::wire::prefix_cache::Habit;
+use crate::wire::prefix_cache::PrefixCache;
 
 pub(crate) struct Client {
-    pub(crate) party: Party,
+    pub(crate) endpoint: EndpointId,
     /// Which pool it is bound to; none: the usual one.
     pub(crate) pool: Option<PoolId>,
     /// What it calls itself in `_bus/hello`.
     pub(crate) name: Option<Box<str>>,
     pub(crate) handshake: Arc<Handshake>,
     /// The worker, in this life of it, whose greeting it was given.
-    pub(crate) home: Option<(WorkerId, Link)>,
+    pub(crate) affinity: Option<(WorkerId, Link)>,
     /// By its own names for them.
     pub(crate) sessions: HashMap<Box<[u8]>, SessionKey>,
     /// Sessions that it names at the top of its messages.
     pub(crate) labels: HashMap<Box<[u8]>, SessionKey>,
-    pub(crate) standing: Standing,
+    pub(crate) auth: AuthState,
     /// How its last lines began.
-    pub(crate) habit: Habit,
+    pub(crate) prefix_cache: PrefixCache,
     /// When it leaves, its sessions are not kept.
     pub(crate) bye: bool,
 }
 
 /// What a connection may say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum AuthState {
     /// The token, and nothing else.
-    Stranger,
+    AwaitingToken,
     /// Its first line is still to come. It may be anything, a browser for instance.
-    Fresh,
+    AwaitingFirstLine,
     /// Whatever a client says: its first line was a JSON object.
-    Known,
+    Accepted,
     /// Nothing any more. It leaves when it has taken the answer that says why.
-    TurnedAway,
+    Rejected,
 }
 
 impl Client {
     pub(crate) fn new(
-        party: Party,
+        endpoint: EndpointId,
         pool: Option<PoolId>,
         handshake: Arc<Handshake>,
-        standing: Standing,
+        auth: AuthState,
     ) -> Client {
         Client {
-            party,
+            endpoint,
             pool,
             name: None,
             handshake,
-            home: None,
+            affinity: None,
             sessions: HashMap::new(),
             labels: HashMap::new(),
-            standing,
-            habit: Habit::default(),
+            auth,
+            prefix_cache: PrefixCache::default(),
             bye: false,
         }
     }

@@ -115,46 +115,58 @@ fn write_sorted(value: &Value, out: &mut String) {
 
 /// What a worker said it can do, as far as the bus makes use of it.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub(crate) struct Offers {
+pub(crate) struct AgentCapabilities {
     /// `session/close`
     pub(crate) close: bool,
     /// `session/load`
     pub(crate) loads: bool,
     /// How a session of a process that is gone can be opened in another.
-    pub(crate) reopens: Option<Reopens>,
+    pub(crate) reopen_by: Option<ReopenBy>,
     /// It speaks ACP's second version, where a `session/resume` replays if asked to, and updates tell what goes on.
-    pub(crate) tells_work: bool,
+    pub(crate) reports_turn_state: bool,
     /// It may name sessions of its client in what it says of others.
     pub(crate) nests: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reopens {
+pub(crate) enum ReopenBy {
     /// By `session/resume`.
     Resume,
     /// By `session/load`, which tells everything again.
     Load,
 }
 
-impl Offers {
+impl AgentCapabilities {
     /// From the result of initialize.
-    pub(crate) fn of(result: &[u8], handshake: &Handshake) -> Offers {
+    pub(crate) fn of(result: &[u8], handshake: &Handshake) -> AgentCapabilities {
         let result: Value = serde_json::from_slice(result).unwrap_or_default();
         if result["protocolVersion"].as_u64().is_some_and(|version| version >= 2) {
             let sessions = !result["capabilities"]["session"].is_null();
-            let reopens = sessions.then_some(Reopens::Resume);
-            return Offers { close: sessions, loads: false, reopens, tells_work: true, nests: true };
+            let reopen_by = sessions.then_some(ReopenBy::Resume);
+            return AgentCapabilities {
+                close: sessions,
+                loads: false,
+                reopen_by,
+                reports_turn_state: true,
+                nests: true,
+            };
         }
         let agent = &result["agentCapabilities"];
         let sessions = &agent["sessionCapabilities"];
         let loads = agent["loadSession"] == true;
-        let reopens = match !sessions["resume"].is_null() {
-            true => Some(Reopens::Resume),
-            false => loads.then_some(Reopens::Load),
+        let reopen_by = match !sessions["resume"].is_null() {
+            true => Some(ReopenBy::Resume),
+            false => loads.then_some(ReopenBy::Load),
         };
         // Agents speak of subagents only to clients that said they know of them.
         let nests = memmem::find(&handshake.params, br#""subagents""#).is_some();
-        Offers { close: !sessions["close"].is_null(), loads, reopens, tells_work: false, nests }
+        AgentCapabilities {
+            close: !sessions["close"].is_null(),
+            loads,
+            reopen_by,
+            reports_turn_state: false,
+            nests,
+        }
     }
 }
 
@@ -208,18 +220,21 @@ mod tests {
     #[test]
     fn offers_are_read_from_the_answer() {
         let of = |agent: &str| {
-            Offers::of(format!(r#"{{"agentCapabilities":{agent}}}"#).as_bytes(), &Handshake::plain())
+            AgentCapabilities::of(
+                format!(r#"{{"agentCapabilities":{agent}}}"#).as_bytes(),
+                &Handshake::plain(),
+            )
         };
-        assert_eq!(of("{}"), Offers::default());
+        assert_eq!(of("{}"), AgentCapabilities::default());
         assert_eq!(
             of(r#"{"sessionCapabilities":{"close":null,"resume":null},"loadSession":false}"#),
-            Offers::default()
+            AgentCapabilities::default()
         );
         assert!(of(r#"{"sessionCapabilities":{"close":{}}}"#).close);
-        assert_eq!(of(r#"{"loadSession":true}"#).reopens, Some(Reopens::Load));
+        assert_eq!(of(r#"{"loadSession":true}"#).reopen_by, Some(ReopenBy::Load));
         assert_eq!(
-            of(r#"{"loadSession":true,"sessionCapabilities":{"resume":{}}}"#).reopens,
-            Some(Reopens::Resume)
+            of(r#"{"loadSession":true,"sessionCapabilities":{"resume":{}}}"#).reopen_by,
+            Some(ReopenBy::Resume)
         );
     }
 }

@@ -9,18 +9,18 @@ use std::time::Duration;
 use crate::api::Moment;
 use crate::config::Limits;
 use crate::limit::{
-    EXIT_AFTER_EOF, REST_FIRST, REST_FORGIVEN_AFTER, STOP_AT_ONCE, STOP_BY_EOF, STOP_BY_KILL, STOP_BY_TERM,
+    BACKOFF_FIRST, BACKOFF_RESET_AFTER, EXIT_AFTER_EOF, STOP_AT_ONCE, STOP_BY_EOF, STOP_BY_KILL, STOP_BY_TERM,
 };
 
 #[derive(Clone, Debug)]
 pub(crate) struct Life {
-    is: Is,
+    state: State,
     /// Come back after this life; otherwise be gone.
     wanted: bool,
     /// This life is ended on purpose and the next begins at once, without a rest and at no cost.
     replaced: bool,
     /// Those who waited for this life have been told that it is over.
-    mourned: bool,
+    calls_failed: bool,
     /// The next rest, unless it is forgiven.
     rest: Duration,
     /// When it was started again, within the last window.
@@ -32,9 +32,9 @@ pub(crate) struct Life {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Is {
+pub(crate) enum State {
     /// `failed`: the last start did not even give a process, so there is no use in waiting for the next.
-    Resting {
+    Backoff {
         until: Moment,
         failed: bool,
     },
@@ -57,7 +57,7 @@ pub(crate) enum Is {
         until: Moment,
     },
     /// It used up its restarts and rests for the rest of the window.
-    Broken {
+    Exhausted {
         until: Moment,
     },
     Gone,
@@ -72,13 +72,13 @@ pub(crate) enum Input {
     Ended,
     Exited,
     /// Stop gently, for good.
-    Leave,
+    Stop,
     /// Stop gently and start afresh.
     Replace,
     /// It misbehaves: stop it now; it comes back after a rest.
-    Condemn,
+    StopFaulty,
     /// Stop at once, for good.
-    Hurry,
+    StopNow,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,34 +88,34 @@ pub(crate) enum Effect {
     Term,
     Kill,
     /// What it owed will not come: tell those who wait.
-    Mourn,
+    FailCalls,
     /// The process is no more; its link can go.
-    Over,
+    ReleaseLink,
     /// The place can go too.
-    Gone,
+    Remove,
 }
 
 impl Life {
     /// Born resting, with nothing to wait for: the first `Alarm` starts it.
     pub(crate) fn new(now: Moment) -> Life {
         Life {
-            is: Is::Resting { until: now, failed: false },
+            state: State::Backoff { until: now, failed: false },
             wanted: true,
             replaced: false,
-            mourned: true,
-            rest: REST_FIRST,
+            calls_failed: true,
+            rest: BACKOFF_FIRST,
             restarts: VecDeque::new(),
             lived: false,
             since: now,
         }
     }
 
-    pub(crate) fn is(&self) -> Is {
-        self.is
+    pub(crate) fn state(&self) -> State {
+        self.state
     }
 
     pub(crate) fn is_up(&self) -> bool {
-        self.is == Is::Up
+        self.state == State::Up
     }
 
     /// Since when, if it is.
@@ -125,16 +125,18 @@ impl Life {
 
     /// It has closed its pipes, and its exit is not known yet.
     pub(crate) fn is_closing(&self) -> bool {
-        matches!(self.is, Is::Closing { .. })
+        matches!(self.state, State::Closing { .. })
     }
 
     /// It is not up but will be, so that it is worth waiting for.
     pub(crate) fn is_coming(&self) -> bool {
-        match self.is {
-            Is::Starting => self.wanted,
-            Is::Resting { failed, .. } => !failed,
-            Is::Ending { .. } => self.replaced,
-            Is::Terminating { .. } | Is::Killed { .. } => self.replaced || self.wanted && self.mourned,
+        match self.state {
+            State::Starting => self.wanted,
+            State::Backoff { failed, .. } => !failed,
+            State::Ending { .. } => self.replaced,
+            State::Terminating { .. } | State::Killed { .. } => {
+                self.replaced || self.wanted && self.calls_failed
+            }
             _ => false,
         }
     }
@@ -145,134 +147,138 @@ impl Life {
 
     /// When `Alarm` matters next.
     pub(crate) fn deadline(&self) -> Option<Moment> {
-        match self.is {
-            Is::Resting { until, .. }
-            | Is::Closing { until }
-            | Is::Ending { until }
-            | Is::Terminating { until }
-            | Is::Killed { until }
-            | Is::Broken { until } => Some(until),
-            Is::Starting | Is::Up | Is::Gone => None,
+        match self.state {
+            State::Backoff { until, .. }
+            | State::Closing { until }
+            | State::Ending { until }
+            | State::Terminating { until }
+            | State::Killed { until }
+            | State::Exhausted { until } => Some(until),
+            State::Starting | State::Up | State::Gone => None,
         }
     }
 
     pub(crate) fn step(&mut self, input: Input, now: Moment, limits: &Limits) -> Vec<Effect> {
         let mut effects = Vec::new();
         match input {
-            Input::Leave | Input::Hurry => {
+            Input::Stop | Input::StopNow => {
                 self.wanted = false;
                 self.replaced = false;
             }
             Input::Replace => self.replaced = self.wanted,
             _ => {}
         }
-        self.is = match (self.is, input) {
-            (Is::Resting { until, .. } | Is::Broken { until }, Input::Alarm) if until <= now => {
+        self.state = match (self.state, input) {
+            (State::Backoff { until, .. } | State::Exhausted { until }, Input::Alarm) if until <= now => {
                 if self.lived {
                     self.restarts.push_back(now);
                 }
                 self.lived = true;
                 effects.push(Effect::Spawn);
-                Is::Starting
+                State::Starting
             }
-            (Is::Resting { .. } | Is::Broken { .. }, Input::Leave | Input::Hurry) => {
-                effects.push(Effect::Gone);
-                Is::Gone
+            (State::Backoff { .. } | State::Exhausted { .. }, Input::Stop | Input::StopNow) => {
+                effects.push(Effect::Remove);
+                State::Gone
             }
-            (Is::Starting, Input::SpawnFailed) => {
-                effects.push(Effect::Over);
+            (State::Starting, Input::SpawnFailed) => {
+                effects.push(Effect::ReleaseLink);
                 self.next_life(true, now, limits, &mut effects)
             }
-            (Is::Starting, Input::Spawned) => {
-                self.mourned = false;
+            (State::Starting, Input::Spawned) => {
+                self.calls_failed = false;
                 self.since = now;
                 if self.wanted && !self.replaced {
-                    Is::Up
+                    State::Up
                 } else {
                     effects.push(Effect::CloseStdin);
-                    Is::Ending { until: now + STOP_BY_EOF }
+                    State::Ending { until: now + STOP_BY_EOF }
                 }
             }
-            (Is::Up, Input::Ended) => Is::Closing { until: now + EXIT_AFTER_EOF },
-            (Is::Up, Input::Leave | Input::Replace) => {
+            (State::Up, Input::Ended) => State::Closing { until: now + EXIT_AFTER_EOF },
+            (State::Up, Input::Stop | Input::Replace) => {
                 effects.push(Effect::CloseStdin);
-                Is::Ending { until: now + STOP_BY_EOF }
+                State::Ending { until: now + STOP_BY_EOF }
             }
-            (Is::Up | Is::Closing { .. } | Is::Ending { .. }, Input::Condemn) => {
+            (State::Up | State::Closing { .. } | State::Ending { .. }, Input::StopFaulty) => {
                 self.terminate(now, &mut effects)
             }
-            (Is::Closing { until }, Input::Alarm) if until <= now => self.terminate(now, &mut effects),
-            (Is::Ending { until }, Input::Alarm) if until <= now => {
+            (State::Closing { until }, Input::Alarm) if until <= now => self.terminate(now, &mut effects),
+            (State::Ending { until }, Input::Alarm) if until <= now => {
                 effects.push(Effect::Term);
-                Is::Terminating { until: now + STOP_BY_TERM }
+                State::Terminating { until: now + STOP_BY_TERM }
             }
-            (Is::Up | Is::Closing { .. } | Is::Ending { .. }, Input::Hurry) => {
+            (State::Up | State::Closing { .. } | State::Ending { .. }, Input::StopNow) => {
                 effects.extend([Effect::CloseStdin, Effect::Term]);
-                Is::Terminating { until: now + STOP_AT_ONCE }
+                State::Terminating { until: now + STOP_AT_ONCE }
             }
-            (Is::Terminating { until }, Input::Hurry) => {
-                Is::Terminating { until: until.min(now + STOP_AT_ONCE) }
+            (State::Terminating { until }, Input::StopNow) => {
+                State::Terminating { until: until.min(now + STOP_AT_ONCE) }
             }
-            (Is::Terminating { until }, Input::Alarm) if until <= now => {
+            (State::Terminating { until }, Input::Alarm) if until <= now => {
                 effects.push(Effect::Kill);
-                Is::Killed { until: now + STOP_BY_KILL }
+                State::Killed { until: now + STOP_BY_KILL }
             }
             // It hangs in the kernel; the shell reaps it if it ever ends.
-            (Is::Killed { until }, Input::Alarm) if until <= now => self.over(now, limits, &mut effects),
+            (State::Killed { until }, Input::Alarm) if until <= now => self.over(now, limits, &mut effects),
             (
-                Is::Up | Is::Closing { .. } | Is::Ending { .. } | Is::Terminating { .. } | Is::Killed { .. },
+                State::Up
+                | State::Closing { .. }
+                | State::Ending { .. }
+                | State::Terminating { .. }
+                | State::Killed { .. },
                 Input::Exited,
             ) => self.over(now, limits, &mut effects),
             // Late news of a life already given up, or an alarm set for what is no longer awaited.
-            (is, _) => is,
+            (state, _) => state,
         };
         effects
     }
 
-    fn terminate(&mut self, now: Moment, effects: &mut Vec<Effect>) -> Is {
-        self.mourn(effects);
+    fn terminate(&mut self, now: Moment, effects: &mut Vec<Effect>) -> State {
+        self.fail_calls(effects);
         effects.extend([Effect::CloseStdin, Effect::Term]);
-        Is::Terminating { until: now + STOP_BY_TERM }
+        State::Terminating { until: now + STOP_BY_TERM }
     }
 
-    fn mourn(&mut self, effects: &mut Vec<Effect>) {
-        if !self.mourned {
-            self.mourned = true;
-            effects.push(Effect::Mourn);
+    fn fail_calls(&mut self, effects: &mut Vec<Effect>) {
+        if !self.calls_failed {
+            self.calls_failed = true;
+            effects.push(Effect::FailCalls);
         }
     }
 
-    fn over(&mut self, now: Moment, limits: &Limits, effects: &mut Vec<Effect>) -> Is {
-        self.mourn(effects);
-        effects.push(Effect::Over);
+    fn over(&mut self, now: Moment, limits: &Limits, effects: &mut Vec<Effect>) -> State {
+        self.fail_calls(effects);
+        effects.push(Effect::ReleaseLink);
         self.next_life(false, now, limits, effects)
     }
 
-    fn next_life(&mut self, failed: bool, now: Moment, limits: &Limits, effects: &mut Vec<Effect>) -> Is {
+    fn next_life(&mut self, failed: bool, now: Moment, limits: &Limits, effects: &mut Vec<Effect>) -> State {
         if !self.wanted {
-            effects.push(Effect::Gone);
-            return Is::Gone;
+            effects.push(Effect::Remove);
+            return State::Gone;
         }
         if self.replaced && !failed {
             self.replaced = false;
             effects.push(Effect::Spawn);
-            return Is::Starting;
+            return State::Starting;
         }
         self.replaced = false;
-        if !failed && now.saturating_sub(self.since) >= REST_FORGIVEN_AFTER {
-            self.rest = REST_FIRST;
+        if !failed && now.saturating_sub(self.since) >= BACKOFF_RESET_AFTER {
+            self.rest = BACKOFF_FIRST;
         }
         while self.restarts.front().is_some_and(|restart| *restart + limits.restart_window <= now) {
             self.restarts.pop_front();
         }
         if self.restarts.len() >= limits.max_restarts as usize {
             let until = self.restarts.front().map_or(now, |oldest| *oldest) + limits.restart_window;
-            return Is::Broken { until };
+            return State::Exhausted { until };
         }
         let rest = self.rest.min(limits.max_restart_delay);
         let until = now + rest;
         self.rest = rest * 2;
-        Is::Resting { until, failed }
+        State::Backoff { until, failed }
     }
 }
 
@@ -286,10 +292,10 @@ mod tests {
         Input::SpawnFailed,
         Input::Ended,
         Input::Exited,
-        Input::Leave,
+        Input::Stop,
         Input::Replace,
-        Input::Condemn,
-        Input::Hurry,
+        Input::StopFaulty,
+        Input::StopNow,
     ];
 
     /// What the effects of one history have led to.
@@ -297,15 +303,15 @@ mod tests {
     struct World {
         asked_to_spawn: bool,
         process: bool,
-        mourned: bool,
-        gone: bool,
+        calls_failed: bool,
+        remove_worker: bool,
     }
 
     impl World {
         fn sees(&mut self, input: Input, effects: &[Effect], history: &[Input]) {
             match input {
                 Input::Spawned if self.asked_to_spawn => {
-                    (self.asked_to_spawn, self.process, self.mourned) = (false, true, false);
+                    (self.asked_to_spawn, self.process, self.calls_failed) = (false, true, false);
                 }
                 Input::SpawnFailed => self.asked_to_spawn = false,
                 _ => {}
@@ -313,21 +319,21 @@ mod tests {
             for effect in effects {
                 match effect {
                     Effect::Spawn => {
-                        assert!(!self.asked_to_spawn && !self.process && !self.gone, "{history:?}");
+                        assert!(!self.asked_to_spawn && !self.process && !self.remove_worker, "{history:?}");
                         self.asked_to_spawn = true;
                     }
                     Effect::CloseStdin | Effect::Term | Effect::Kill => assert!(self.process, "{history:?}"),
-                    Effect::Mourn => {
-                        assert!(self.process && !self.mourned, "{history:?}");
-                        self.mourned = true;
+                    Effect::FailCalls => {
+                        assert!(self.process && !self.calls_failed, "{history:?}");
+                        self.calls_failed = true;
                     }
-                    Effect::Over => {
-                        assert!(!self.process || self.mourned, "{history:?}");
+                    Effect::ReleaseLink => {
+                        assert!(!self.process || self.calls_failed, "{history:?}");
                         self.process = false;
                     }
-                    Effect::Gone => {
-                        assert!(!self.process && !self.asked_to_spawn && !self.gone, "{history:?}");
-                        self.gone = true;
+                    Effect::Remove => {
+                        assert!(!self.process && !self.asked_to_spawn && !self.remove_worker, "{history:?}");
+                        self.remove_worker = true;
                     }
                 }
             }
@@ -361,26 +367,26 @@ mod tests {
         explore(&Life::new(Moment::ZERO), &World::default(), Moment::ZERO, &mut Vec::new(), 6);
     }
 
-    fn crash(life: &mut Life, now: &mut Moment, up: Duration) -> Is {
+    fn crash(life: &mut Life, now: &mut Moment, up: Duration) -> State {
         *now = life.deadline().unwrap_or(*now).max(*now);
         assert_eq!(life.step(Input::Alarm, *now, &Limits::default()), [Effect::Spawn]);
         life.step(Input::Spawned, *now, &Limits::default());
         *now += up;
         life.step(Input::Exited, *now, &Limits::default());
-        life.is()
+        life.state()
     }
 
     #[test]
     fn rests_double_and_the_budget_ends_in_a_long_rest() {
         let (mut life, mut now) = (Life::new(Moment::ZERO), Moment::ZERO);
         for rest_ms in [100, 200, 400, 800, 1600] {
-            let is = crash(&mut life, &mut now, Duration::ZERO);
-            assert_eq!(is, Is::Resting { until: now + Duration::from_millis(rest_ms), failed: false });
+            let state = crash(&mut life, &mut now, Duration::ZERO);
+            assert_eq!(state, State::Backoff { until: now + Duration::from_millis(rest_ms), failed: false });
         }
         let first_restart = Duration::from_millis(100);
         assert_eq!(
             crash(&mut life, &mut now, Duration::ZERO),
-            Is::Broken { until: first_restart + Duration::from_secs(60) }
+            State::Exhausted { until: first_restart + Duration::from_secs(60) }
         );
     }
 
@@ -401,8 +407,8 @@ mod tests {
     fn half_a_minute_up_is_forgiven() {
         let (mut life, mut now) = (Life::new(Moment::ZERO), Moment::ZERO);
         for _ in 0..20 {
-            let is = crash(&mut life, &mut now, Duration::from_secs(30));
-            assert_eq!(is, Is::Resting { until: now + REST_FIRST, failed: false });
+            let state = crash(&mut life, &mut now, Duration::from_secs(30));
+            assert_eq!(state, State::Backoff { until: now + BACKOFF_FIRST, failed: false });
         }
     }
 
@@ -416,7 +422,7 @@ mod tests {
         assert!(life.is_coming());
         assert_eq!(
             life.step(Input::Exited, Moment::ZERO, &limits),
-            [Effect::Mourn, Effect::Over, Effect::Spawn]
+            [Effect::FailCalls, Effect::ReleaseLink, Effect::Spawn]
         );
     }
 }

@@ -6,33 +6,33 @@
 use std::collections::VecDeque;
 
 use crate::api::{Action, Moment};
-use crate::id::{Link, Table, WorkerId};
+use crate::id::{Arena, Link, WorkerId};
 use crate::limit::{BULK_BYTES, NAME_BYTES, QUEUE_LOW_PART};
-use crate::mutants::{Guard, stands};
-use crate::state::calls::{Party, Written};
-use crate::wire::buffer_pool::Spare;
+use crate::mutants::{Check, enabled};
+use crate::state::calls::{EndpointId, Written};
+use crate::wire::buffer_pool::BufferPool;
 use crate::wire::json::Span;
-use crate::wire::line_buffer::LineBuf;
+use crate::wire::line_buffer::LineBuffer;
 use crate::wire::send_queue::SendQueue;
-use crate::wire::splice::{Cut, splice};
+use crate::wire::splice::{Edit, splice};
 
 pub(crate) struct Peer {
     /// None: a client.
     pub(crate) worker: Option<WorkerId>,
-    pub(crate) party: Party,
+    pub(crate) endpoint: EndpointId,
     /// It will send nothing more.
     pub(crate) ended: bool,
     /// Lines that it was told.
     pub(crate) lines_out: u64,
-    input: LineBuf,
+    input: LineBuffer,
     output: SendQueue,
     /// `Action::Flush` is on its way to the shell.
     flushing: bool,
     /// Not read until this peer's queue has room. That peer `holds_up` this one.
-    waits_on: Option<Link>,
-    holds_up: Vec<Link>,
+    paused_by: Option<Link>,
+    pausing: Vec<Link>,
     /// It has taken nothing since then, if there was anything to take.
-    pub(crate) unmoved_since: Moment,
+    pub(crate) last_progress: Moment,
     /// Its queue is over the limit, and it has taken nothing since.
     pub(crate) full_since: Option<Moment>,
     /// An alarm for that is set.
@@ -43,10 +43,10 @@ pub(crate) struct Peer {
     line_alarm: bool,
 }
 
-pub(crate) struct Post {
-    peers: Table<Peer>,
+pub(crate) struct LinkTable {
+    peers: Arena<Peer>,
     actions: VecDeque<Action>,
-    spare: Spare,
+    buffers: BufferPool,
     /// Bytes in lines and queues here.
     held_bytes: usize,
     /// Lines and bytes that were ever sent.
@@ -55,7 +55,7 @@ pub(crate) struct Post {
     /// Links that may be read again.
     resumed: VecDeque<Link>,
     /// The last peer whose queue a `send` found over the limit.
-    over_limit: Option<Link>,
+    on_over_limit: Option<Link>,
     /// Peers that need an alarm, lest they take nothing for ever.
     newly_full: Vec<Link>,
     /// The last peer whose queue a `send` found at `BULK_BYTES`.
@@ -65,17 +65,17 @@ pub(crate) struct Post {
     pub(crate) now: Moment,
 }
 
-impl Post {
-    pub(crate) fn new(queue_limit: usize) -> Post {
-        Post {
-            peers: Table::default(),
+impl LinkTable {
+    pub(crate) fn new(queue_limit: usize) -> LinkTable {
+        LinkTable {
+            peers: Arena::default(),
             actions: VecDeque::new(),
-            spare: Spare::default(),
+            buffers: BufferPool::default(),
             held_bytes: 0,
             lines_out: 0,
             bytes_out: 0,
             resumed: VecDeque::new(),
-            over_limit: None,
+            on_over_limit: None,
             newly_full: Vec::new(),
             bulk: None,
             queue_limit,
@@ -88,18 +88,18 @@ impl Post {
         Link(self.peers.next_key())
     }
 
-    pub(crate) fn open(&mut self, worker: Option<WorkerId>, party: Party) -> Link {
+    pub(crate) fn open(&mut self, worker: Option<WorkerId>, endpoint: EndpointId) -> Link {
         Link(self.peers.insert(Peer {
             worker,
-            party,
+            endpoint,
             ended: false,
             lines_out: 0,
-            input: LineBuf::default(),
+            input: LineBuffer::default(),
             output: SendQueue::default(),
             flushing: false,
-            waits_on: None,
-            holds_up: Vec::new(),
-            unmoved_since: self.now,
+            paused_by: None,
+            pausing: Vec::new(),
+            last_progress: self.now,
             full_since: None,
             stall_alarm: false,
             line_since: Moment::ZERO,
@@ -111,10 +111,10 @@ impl Post {
     pub(crate) fn close(&mut self, link: Link) {
         let Some(mut peer) = self.peers.remove(link.0) else { return };
         self.held_bytes -= peer.input.len() + peer.output.len();
-        for held_up in std::mem::take(&mut peer.holds_up) {
-            self.resume(held_up);
+        for paused in std::mem::take(&mut peer.pausing) {
+            self.resume(paused);
         }
-        self.no_longer_waits(link, peer.waits_on);
+        self.no_longer_waits(link, peer.paused_by);
         self.actions.push_back(Action::Close(link));
     }
 
@@ -147,17 +147,17 @@ impl Post {
     // Out.
 
     /// The one door. The line gets its end here. `None`: there is no such peer any more.
-    pub(crate) fn send(&mut self, to: Link, line: &[u8], cuts: &[Cut<'_>]) -> Option<Written> {
+    pub(crate) fn send(&mut self, to: Link, line: &[u8], edits: &[Edit<'_>]) -> Option<Written> {
         let peer = self.peers.get_mut(to.0)?;
         if peer.output.is_empty() {
-            peer.unmoved_since = self.now;
+            peer.last_progress = self.now;
         }
         if !peer.output.has_buffer() {
-            peer.output.give_buffer(self.spare.take());
+            peer.output.give_buffer(self.buffers.take());
         }
         let position = peer.output.end();
         let buffer = peer.output.buffer();
-        splice(buffer, line, cuts);
+        splice(buffer, line, edits);
         buffer.push(b'\n');
         let length = (peer.output.end() - position) as usize;
         self.held_bytes += length;
@@ -172,7 +172,7 @@ impl Post {
             self.bulk = Some(to);
         }
         if peer.output.len() > self.queue_limit {
-            self.over_limit = Some(to);
+            self.on_over_limit = Some(to);
             if peer.full_since.is_none() {
                 peer.full_since = Some(self.now);
                 self.newly_full.push(to);
@@ -187,15 +187,15 @@ impl Post {
         &mut self,
         to: Link,
         line: &[u8],
-        cuts: &[Cut<'_>],
+        edits: &[Edit<'_>],
         nested: &[(Span, Box<[u8]>)],
     ) -> Option<Written> {
         if nested.is_empty() {
-            return self.send(to, line, cuts);
+            return self.send(to, line, edits);
         }
-        let nested = nested.iter().map(|(span, with)| Cut::new(*span, with));
-        let mut all: Vec<_> = cuts.iter().copied().chain(nested).collect();
-        all.sort_by_key(|cut| cut.span.start);
+        let nested = nested.iter().map(|(span, with)| Edit::new(*span, with));
+        let mut all: Vec<_> = edits.iter().copied().chain(nested).collect();
+        all.sort_by_key(|edit| edit.span.start);
         self.send(to, line, &all)
     }
 
@@ -221,20 +221,20 @@ impl Post {
         let Some(peer) = self.peers.get_mut(link.0) else { return };
         let before = peer.output.len();
         peer.output.sent(count);
-        peer.unmoved_since = self.now;
+        peer.last_progress = self.now;
         let left = peer.output.len();
         self.held_bytes -= before - left;
         if left == 0 {
             let buffer = peer.output.take_buffer();
-            self.spare.give(buffer);
+            self.buffers.give(buffer);
         }
         if left > self.queue_limit / QUEUE_LOW_PART {
             peer.full_since = peer.full_since.map(|_| self.now);
             return;
         }
         peer.full_since = None;
-        if !peer.holds_up.is_empty() {
-            self.let_go(link);
+        if !peer.pausing.is_empty() {
+            self.resume_all(link);
         }
     }
 
@@ -248,24 +248,24 @@ impl Post {
     // In.
 
     /// Takes the unfinished line of a link out while its lines are handled; `put_back` follows.
-    pub(crate) fn take_input(&mut self, link: Link) -> Option<LineBuf> {
+    pub(crate) fn take_input(&mut self, link: Link) -> Option<LineBuffer> {
         let peer = self.peers.get_mut(link.0)?;
         let input = std::mem::take(&mut peer.input);
         self.held_bytes -= input.len();
         if input.is_empty() {
-            return Some(LineBuf::reusing(self.spare.take()));
+            return Some(LineBuffer::reusing(self.buffers.take()));
         }
         Some(input)
     }
 
-    pub(crate) fn put_back(&mut self, link: Link, input: LineBuf) {
+    pub(crate) fn put_back(&mut self, link: Link, input: LineBuffer) {
         if !input.is_empty()
             && let Some(peer) = self.peers.get_mut(link.0)
         {
             self.held_bytes += input.len();
             peer.input = input;
         } else {
-            self.spare.give(input.into_buffer());
+            self.buffers.give(input.into_buffer());
         }
     }
 
@@ -290,7 +290,7 @@ impl Post {
         // A few blanks are no line.
         let begun = !peer.input.is_blank() || peer.input.len() > NAME_BYTES;
         peer.line_alarm = begun && !peer.ended;
-        if peer.waits_on.is_some() {
+        if peer.paused_by.is_some() {
             // It is the bus that does not read.
             peer.line_since = self.now;
         }
@@ -300,16 +300,16 @@ impl Post {
     // Who is read.
 
     pub(crate) fn wants_read(&self, link: Link) -> bool {
-        self.peers.get(link.0).is_some_and(|peer| peer.waits_on.is_none())
+        self.peers.get(link.0).is_some_and(|peer| peer.paused_by.is_none())
     }
 
-    pub(crate) fn is_held_up(&self, link: Link) -> bool {
-        self.peers.get(link.0).is_some_and(|peer| peer.waits_on.is_some())
+    pub(crate) fn is_paused(&self, link: Link) -> bool {
+        self.peers.get(link.0).is_some_and(|peer| peer.paused_by.is_some())
     }
 
     /// The peer whose queue went over the limit since this was last asked.
     pub(crate) fn take_over_limit(&mut self) -> Option<Link> {
-        self.over_limit.take()
+        self.on_over_limit.take()
     }
 
     pub(crate) fn next_full(&mut self) -> Option<Link> {
@@ -317,27 +317,27 @@ impl Post {
     }
 
     /// `link` is not read until `on` has room.
-    pub(crate) fn hold_up(&mut self, link: Link, on: Link) {
+    pub(crate) fn pause(&mut self, link: Link, on: Link) {
         let Some(peer) = self.peers.get_mut(link.0) else { return };
-        if peer.waits_on.is_some() || !stands(Guard::HoldUp) {
+        if peer.paused_by.is_some() || !enabled(Check::Pause) {
             return;
         }
-        peer.waits_on = Some(on);
+        peer.paused_by = Some(on);
         match self.peers.get_mut(on.0) {
-            Some(full) => full.holds_up.push(link),
+            Some(full) => full.pausing.push(link),
             None => self.resume(link),
         }
     }
 
-    pub(crate) fn holds_up(&self, link: Link) -> &[Link] {
-        self.peers.get(link.0).map_or(&[], |peer| &peer.holds_up)
+    pub(crate) fn pausing(&self, link: Link) -> &[Link] {
+        self.peers.get(link.0).map_or(&[], |peer| &peer.pausing)
     }
 
     /// Those that this peer holds up are read again, full as it is.
-    pub(crate) fn let_go(&mut self, link: Link) {
+    pub(crate) fn resume_all(&mut self, link: Link) {
         let Some(peer) = self.peers.get_mut(link.0) else { return };
-        for held_up in std::mem::take(&mut peer.holds_up) {
-            self.resume(held_up);
+        for paused in std::mem::take(&mut peer.pausing) {
+            self.resume(paused);
         }
     }
 
@@ -357,7 +357,7 @@ impl Post {
 
     fn resume(&mut self, link: Link) {
         if let Some(peer) = self.peers.get_mut(link.0)
-            && peer.waits_on.take().is_some()
+            && peer.paused_by.take().is_some()
         {
             self.resumed.push_back(link);
         }
@@ -365,7 +365,7 @@ impl Post {
 
     fn no_longer_waits(&mut self, link: Link, on: Option<Link>) {
         if let Some(full) = on.and_then(|on| self.peers.get_mut(on.0)) {
-            full.holds_up.retain(|held_up| *held_up != link);
+            full.pausing.retain(|paused| *paused != link);
         }
     }
 }

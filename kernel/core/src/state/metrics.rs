@@ -79,38 +79,38 @@ impl Counters {
 pub(crate) const FLOW: [&str; 5] = ["lines_in", "lines_out", "bytes_in", "bytes_out", "requests"];
 
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct Metrics {
     /// The second that has begun.
     pub(crate) second: u64,
-    pub(crate) flow: Recent<{ FLOW.len() }>,
+    pub(crate) flow: RateWindow<{ FLOW.len() }>,
 }
 
 /// What a pool has done, beside what each of its workers has.
 #[derive(Default)]
-pub(crate) struct PoolTally {
-    pub(crate) requests: Recent<1>,
+pub(crate) struct PoolMetrics {
+    pub(crate) requests: RateWindow<1>,
     pub(crate) latency: Latency,
     /// Of workers that are gone.
     pub(crate) past_requests: u64,
 }
 
 /// How much some totals grew in each of the last whole seconds.
-pub(crate) struct Recent<const N: usize> {
+pub(crate) struct RateWindow<const N: usize> {
     /// The totals when the second that has begun began.
     before: [u64; N],
     /// By the number of the second.
     seconds: [[u64; N]; RATE_SEC],
 }
 
-impl<const N: usize> Default for Recent<N> {
+impl<const N: usize> Default for RateWindow<N> {
     fn default() -> Self {
-        Recent { before: [0; N], seconds: [[0; N]; RATE_SEC] }
+        RateWindow { before: [0; N], seconds: [[0; N]; RATE_SEC] }
     }
 }
 
-impl<const N: usize> Recent<N> {
+impl<const N: usize> RateWindow<N> {
     /// The second `from` is over and `to` has begun. In those between, nothing happened.
-    pub(crate) fn put_away(&mut self, from: u64, to: u64, totals: [u64; N]) {
+    pub(crate) fn rotate(&mut self, from: u64, to: u64, totals: [u64; N]) {
         for second in from..to.min(from + RATE_SEC as u64) {
             self.seconds[second as usize % RATE_SEC] = [0; N];
         }
@@ -124,8 +124,8 @@ impl<const N: usize> Recent<N> {
         let begun = f64::from(now.subsec_nanos()) / 1e9;
         let seconds = (now.as_secs().min(RATE_SEC as u64) as f64 + begun).max(1.0);
         std::array::from_fn(|at| {
-            let put_away: u64 = self.seconds.iter().map(|second| second[at]).sum();
-            let rate = (put_away + totals[at] - self.before[at]) as f64 / seconds;
+            let rotate: u64 = self.seconds.iter().map(|second| second[at]).sum();
+            let rate = (rotate + totals[at] - self.before[at]) as f64 / seconds;
             // More digits would say more than is known.
             ((rate * 10.0).round() / 10.0).into()
         })
@@ -135,21 +135,21 @@ impl<const N: usize> Recent<N> {
 /// How long something took, as counts of times that are about the same.
 pub(crate) struct Latency {
     /// By the number of the ten seconds.
-    tens: Box<[Ten; TENS]>,
+    tens: Box<[TenSeconds; TENS]>,
     now: usize,
 }
 
 #[derive(Clone)]
-struct Ten {
+struct TenSeconds {
     counts: [u32; BUCKETS],
     max_us: u64,
 }
 
-const NO_TEN: Ten = Ten { counts: [0; BUCKETS], max_us: 0 };
+const NO_TEN_SECONDS: TenSeconds = TenSeconds { counts: [0; BUCKETS], max_us: 0 };
 
 impl Default for Latency {
     fn default() -> Self {
-        Latency { tens: Box::new([NO_TEN; TENS]), now: 0 }
+        Latency { tens: Box::new([NO_TEN_SECONDS; TENS]), now: 0 }
     }
 }
 
@@ -165,7 +165,7 @@ impl Latency {
     pub(crate) fn begin(&mut self, from: u64, to: u64) {
         let (from, to) = (from / 10, to / 10);
         for ten in from + 1..=to.min(from + TENS as u64) {
-            self.tens[ten as usize % TENS] = NO_TEN;
+            self.tens[ten as usize % TENS] = NO_TEN_SECONDS;
         }
         self.now = to as usize % TENS;
     }
@@ -184,10 +184,10 @@ impl Latency {
         }
         let percentile = |part: u64| {
             let wanted = (count * part).div_ceil(100);
-            let mut seen = 0;
+            let mut event = 0;
             let at = sum.iter().position(|here| {
-                seen += here;
-                seen >= wanted
+                event += here;
+                event >= wanted
             });
             at.map_or(max_us, |at| most_of(at).min(max_us))
         };
@@ -227,19 +227,19 @@ mod tests {
 
     #[test]
     fn a_rate_is_the_mean_of_the_last_seconds_and_forgets_the_others() {
-        let mut recent = Recent::<1>::default();
+        let mut recent = RateWindow::<1>::default();
         assert_eq!(recent.each_second([3], seconds(0.2)), [json!(3.0)], "the first second is not divided");
-        recent.put_away(0, 1, [10]);
+        recent.rotate(0, 1, [10]);
         assert_eq!(recent.each_second([20], seconds(1.0)), [json!(20.0)]);
-        recent.put_away(1, 4, [20]);
+        recent.rotate(1, 4, [20]);
         assert_eq!(recent.each_second([20], seconds(4.0)), [json!(5.0)]);
-        recent.put_away(4, 10, [20]);
+        recent.rotate(4, 10, [20]);
         assert_eq!(recent.each_second([20], seconds(10.0)), [json!(2.0)]);
-        recent.put_away(10, 11, [20]);
+        recent.rotate(10, 11, [20]);
         assert_eq!(recent.each_second([20], seconds(11.0)), [json!(1.0)], "the first ten are forgotten");
-        recent.put_away(11, 1_000_000, [70]);
+        recent.rotate(11, 1_000_000, [70]);
         assert_eq!(recent.each_second([70], seconds(1e6)), [json!(0.0)]);
-        recent.put_away(1_000_000, 1_000_010, [80]);
+        recent.rotate(1_000_000, 1_000_010, [80]);
         assert_eq!(recent.each_second([80], seconds(1e6 + 10.0)), [json!(1.0)]);
     }
 

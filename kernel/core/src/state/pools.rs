@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::config::PoolConfig;
-use crate::id::{Key, Table, WorkerId};
-use crate::limit::TOLD;
+use crate::id::{Arena, Key, WorkerId};
+use crate::limit::BROADCASTS_MAX;
 use crate::state::calls::CallKey;
 use crate::state::handshake::Handshake;
-use crate::state::metrics::PoolTally;
+use crate::state::metrics::PoolMetrics;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PoolId(Key);
@@ -17,14 +17,14 @@ pub(crate) struct Pool {
     pub(crate) workers: Vec<WorkerId>,
     /// No longer declared: it takes nothing new and goes with its last worker.
     pub(crate) removed: bool,
-    pub(crate) told: Vec<Told>,
+    pub(crate) broadcasts: Vec<Broadcast>,
     /// The newest handshake that a worker got through: what fresh ones are initialized with ahead of use.
     pub(crate) newest: Option<Arc<Handshake>>,
-    pub(crate) tally: PoolTally,
+    pub(crate) metrics: PoolMetrics,
 }
 
 /// A request that concerned the whole process, for workers of its handshake that start later.
-pub(crate) struct Told {
+pub(crate) struct Broadcast {
     pub(crate) handshake: Arc<Handshake>,
     pub(crate) method: Box<[u8]>,
     pub(crate) line: Box<[u8]>,
@@ -37,35 +37,37 @@ impl Pool {
         &self.config.id
     }
 
-    pub(crate) fn tell(&mut self, told: Told) {
-        if self.told.len() >= TOLD {
-            self.told.remove(0);
+    pub(crate) fn add_broadcast(&mut self, broadcast: Broadcast) {
+        if self.broadcasts.len() >= BROADCASTS_MAX {
+            self.broadcasts.remove(0);
         }
-        self.told.push(told);
+        self.broadcasts.push(broadcast);
     }
 
     /// The first worker has answered. What it refused is not repeated; what it took replaces what it undoes.
-    pub(crate) fn told_answered(&mut self, call: CallKey, succeeded: bool) {
-        let Some(at) = self.told.iter().position(|told| told.awaits == Some(call)) else { return };
-        let mut told = self.told.remove(at);
+    pub(crate) fn broadcast_answered(&mut self, call: CallKey, succeeded: bool) {
+        let Some(at) = self.broadcasts.iter().position(|broadcast| broadcast.awaits == Some(call)) else {
+            return;
+        };
+        let mut broadcast = self.broadcasts.remove(at);
         if !succeeded {
             return;
         }
-        told.awaits = None;
+        broadcast.awaits = None;
         let login =
             |method: &[u8]| matches!(method, b"authenticate" | b"logout" | b"auth/login" | b"auth/logout");
-        self.told.retain(|old| {
-            old.handshake != told.handshake
-                || old.line != told.line && !(login(&old.method) && login(&told.method))
+        self.broadcasts.retain(|old| {
+            old.handshake != broadcast.handshake
+                || old.line != broadcast.line && !(login(&old.method) && login(&broadcast.method))
         });
-        self.told.push(told);
+        self.broadcasts.push(broadcast);
     }
 }
 
 #[derive(Default)]
 pub(crate) struct Pools {
-    pools: Table<Pool>,
-    usual: Option<PoolId>,
+    pools: Arena<Pool>,
+    default_pool: Option<PoolId>,
 }
 
 impl Pools {
@@ -74,9 +76,9 @@ impl Pools {
             config,
             workers: Vec::new(),
             removed: false,
-            told: Vec::new(),
+            broadcasts: Vec::new(),
             newest: None,
-            tally: PoolTally::default(),
+            metrics: PoolMetrics::default(),
         }))
     }
 
@@ -93,8 +95,8 @@ impl Pools {
     }
 
     /// Settles which one is the usual, after others were declared.
-    pub(crate) fn settle_usual(&mut self, default: Option<&str>) {
-        self.usual = match default {
+    pub(crate) fn set_default_pool(&mut self, default: Option<&str>) {
+        self.default_pool = match default {
             Some(name) => self.named(name),
             None => {
                 let mut declared = self.declared();
@@ -126,8 +128,8 @@ impl Pools {
     }
 
     /// Where clients go that name no pool: the default, else the only one.
-    pub(crate) fn usual(&self) -> Option<PoolId> {
-        self.usual
+    pub(crate) fn default_pool(&self) -> Option<PoolId> {
+        self.default_pool
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {

@@ -12,9 +12,9 @@ use crate::api::Moment;
 use crate::id::{Link, SessionKey, WorkerId};
 use crate::limit::SETTINGS;
 use crate::state::calls::CallKey;
-use crate::state::handshake::Reopens;
+use crate::state::handshake::ReopenBy;
 use crate::state::pools::PoolId;
-use crate::state::workers::Wait;
+use crate::state::workers::Queued;
 
 pub(crate) const TAG_BYTES: usize = 13;
 const TAG_LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
@@ -40,25 +40,25 @@ pub(crate) struct Session {
     /// The result that opened it, if it was not too large to keep.
     pub(crate) opening: Option<Box<[u8]>>,
     /// How it can be opened again should its worker die, if it can.
-    pub(crate) again: Option<Again>,
+    pub(crate) reopen: Option<Reopen>,
     /// What its agent does for it, where agents tell.
-    pub(crate) work: Option<Work>,
+    pub(crate) turn_state: Option<TurnState>,
     /// Its new worker has not opened it yet: what the owner says meanwhile waits here, under the worker's ids.
-    pub(crate) recovering: Option<VecDeque<Wait>>,
+    pub(crate) recovering: Option<VecDeque<Queued>>,
     pub(crate) recovering_bytes: usize,
     /// Requests of the agent that the owner has not answered: to be asked again of whoever takes it up.
     pub(crate) pending: Vec<Pending>,
     /// What the worker said while the owner was away, as it said it.
-    pub(crate) missed: VecDeque<Box<[u8]>>,
-    pub(crate) missed_bytes: usize,
+    pub(crate) offline: VecDeque<Box<[u8]>>,
+    pub(crate) offline_bytes: usize,
     /// More was missed than is kept.
-    pub(crate) missed_too_much: bool,
+    pub(crate) offline_overflow: bool,
 }
 
 /// What opens a session in another process, and what the owner had set in it.
 #[derive(Debug)]
-pub(crate) struct Again {
-    pub(crate) by: Reopens,
+pub(crate) struct Reopen {
+    pub(crate) by: ReopenBy,
     pub(crate) pool: PoolId,
     /// The params that opened it, with the agent's session id.
     pub(crate) params: Box<[u8]>,
@@ -74,7 +74,7 @@ pub(crate) struct Setting {
     pub(crate) params: Box<[u8]>,
 }
 
-impl Again {
+impl Reopen {
     pub(crate) fn set(&mut self, setting: Setting) {
         self.settings.retain(|old| old.method != setting.method || old.option != setting.option);
         if self.settings.len() < SETTINGS {
@@ -109,14 +109,14 @@ impl Session {
             touched: now,
             is_label: false,
             opening: None,
-            again: None,
-            work: None,
+            reopen: None,
+            turn_state: None,
             recovering: None,
             recovering_bytes: 0,
             pending: Vec::new(),
-            missed: VecDeque::new(),
-            missed_bytes: 0,
-            missed_too_much: false,
+            offline: VecDeque::new(),
+            offline_bytes: 0,
+            offline_overflow: false,
         }
     }
 
@@ -171,19 +171,19 @@ impl Tags {
 
 /// What an agent does for a session, as it said last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum TurnState {
     Running,
     /// It waits for the user.
     RequiresAction,
     Idle,
 }
 
-impl Work {
+impl TurnState {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Work::Running => "running",
-            Work::RequiresAction => "requires_action",
-            Work::Idle => "idle",
+            TurnState::Running => "running",
+            TurnState::RequiresAction => "requires_action",
+            TurnState::Idle => "idle",
         }
     }
 }

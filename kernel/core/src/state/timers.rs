@@ -28,7 +28,7 @@ pub(crate) enum Alarm {
     /// The session's client should have come back.
     Keep(SessionKey),
     /// Somebody should have shown the token, or have left for not having it.
-    Strangers,
+    Auth,
     /// The bus should have stopped, or gone one step further with it.
     Stop,
 }

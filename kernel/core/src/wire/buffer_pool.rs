@@ -1,15 +1,15 @@
 //! Buffers of links that need none now, for those that do: a busy link does not allocate, an idle one holds nothing.
 
-use crate::limit::{SPARE_BUFFERS, SPARE_BYTES};
+use crate::limit::{POOLED_BUFFERS, POOLED_BYTES};
 
 #[derive(Default)]
-pub(crate) struct Spare {
+pub(crate) struct BufferPool {
     buffers: Vec<Vec<u8>>,
     /// What they can hold together. At most `SPARE_BYTES`.
     bytes: usize,
 }
 
-impl Spare {
+impl BufferPool {
     /// An empty buffer, with room if there is one.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         let buffer = self.buffers.pop().unwrap_or_default();
@@ -20,7 +20,7 @@ impl Spare {
     /// Keeps an empty buffer, unless there are enough.
     pub(crate) fn give(&mut self, buffer: Vec<u8>) {
         let bytes = buffer.capacity();
-        if bytes > 0 && self.bytes + bytes <= SPARE_BYTES && self.buffers.len() < SPARE_BUFFERS {
+        if bytes > 0 && self.bytes + bytes <= POOLED_BYTES && self.buffers.len() < POOLED_BUFFERS {
             self.bytes += bytes;
             self.buffers.push(buffer);
         }
@@ -33,18 +33,18 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded_in_number_and_bytes() {
-        let mut spare = Spare::default();
+        let mut buffers = BufferPool::default();
         for _ in 0..1000 {
-            spare.give(Vec::with_capacity(100));
+            buffers.give(Vec::with_capacity(100));
         }
-        assert!(spare.buffers.len() <= SPARE_BUFFERS);
+        assert!(buffers.buffers.len() <= POOLED_BUFFERS);
         for _ in 0..1000 {
-            spare.give(Vec::with_capacity(SPARE_BYTES / 4));
+            buffers.give(Vec::with_capacity(POOLED_BYTES / 4));
         }
-        assert!(spare.bytes <= SPARE_BYTES);
-        while spare.bytes > 0 {
-            assert!(spare.take().capacity() > 0);
+        assert!(buffers.bytes <= POOLED_BYTES);
+        while buffers.bytes > 0 {
+            assert!(buffers.take().capacity() > 0);
         }
-        assert_eq!(spare.take().capacity(), 0);
+        assert_eq!(buffers.take().capacity(), 0);
     }
 }

@@ -10,7 +10,7 @@ use crate::wire::scan::{Fault, Malformed};
 
 /// Why the bus, and not a peer, answers. Every one says its reason in `data.reason`.
 #[derive(Clone, Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct RpcError {
     code: i32,
     reason: &'static str,
     message: String,
@@ -18,98 +18,102 @@ pub(crate) struct Refusal {
     data: Vec<(&'static str, Value)>,
 }
 
-impl Refusal {
-    fn new(code: i32, reason: &'static str, message: impl Into<String>) -> Refusal {
-        Refusal { code, reason, message: message.into(), data: Vec::new() }
+impl RpcError {
+    fn new(code: i32, reason: &'static str, message: impl Into<String>) -> RpcError {
+        RpcError { code, reason, message: message.into(), data: Vec::new() }
     }
 
-    fn with(mut self, key: &'static str, value: impl Into<Value>) -> Refusal {
+    fn with(mut self, key: &'static str, value: impl Into<Value>) -> RpcError {
         self.data.push((key, value.into()));
         self
     }
 
-    pub(crate) fn malformed(malformed: &Malformed) -> Refusal {
+    pub(crate) fn malformed(malformed: &Malformed) -> RpcError {
         match malformed.fault {
             Fault::Syntax { .. } | Fault::TooDeep => {
-                Refusal::new(-32700, "parse", malformed.fault.to_string())
+                RpcError::new(-32700, "parse", malformed.fault.to_string())
             }
-            _ => Refusal::invalid(malformed.fault.to_string()),
+            _ => RpcError::invalid(malformed.fault.to_string()),
         }
     }
 
-    pub(crate) fn invalid(message: impl Into<String>) -> Refusal {
-        Refusal::new(-32600, "invalid", message)
+    pub(crate) fn invalid(message: impl Into<String>) -> RpcError {
+        RpcError::new(-32600, "invalid", message)
     }
 
-    pub(crate) fn too_large(limit: usize) -> Refusal {
-        Refusal::new(-32600, "too_large", format!("the line is longer than max_input_buffer ({limit} bytes)"))
-            .with("max_input_buffer", limit)
+    pub(crate) fn too_large(limit: usize) -> RpcError {
+        RpcError::new(
+            -32600,
+            "too_large",
+            format!("the line is longer than max_input_buffer ({limit} bytes)"),
+        )
+        .with("max_input_buffer", limit)
     }
 
-    pub(crate) fn no_method(method: &[u8]) -> Refusal {
+    pub(crate) fn no_method(method: &[u8]) -> RpcError {
         let method = String::from_utf8_lossy(method);
-        Refusal::new(-32601, "no_method", format!("nobody here knows the method {method}"))
+        RpcError::new(-32601, "no_method", format!("nobody here knows the method {method}"))
     }
 
-    pub(crate) fn worker_lost(pool: &PoolConfig, worker: u32, death: &Death) -> Refusal {
+    pub(crate) fn worker_lost(pool: &PoolConfig, worker: u32, death: &Death) -> RpcError {
         let message = format!("the worker {}/{worker} {death} before it answered", pool.id);
-        Refusal::new(-32050, "worker_lost", message)
+        RpcError::new(-32050, "worker_lost", message)
             .with("pool", &*pool.id)
             .with("worker", worker)
             .with("exit", death.exit())
     }
 
-    pub(crate) fn with_stderr(self, tail: &[u8]) -> Refusal {
+    pub(crate) fn with_stderr(self, tail: &[u8]) -> RpcError {
         self.with("stderr", String::from_utf8_lossy(tail))
     }
 
-    pub(crate) fn unknown_session() -> Refusal {
-        Refusal::new(-32051, "unknown_session", "not a session of this client")
+    pub(crate) fn unknown_session() -> RpcError {
+        RpcError::new(-32051, "unknown_session", "not a session of this client")
     }
 
-    pub(crate) fn lost_session() -> Refusal {
-        Refusal::new(-32051, "unknown_session", "the session was lost with its worker").with("lost", true)
+    pub(crate) fn lost_session() -> RpcError {
+        RpcError::new(-32051, "unknown_session", "the session was lost with its worker").with("lost", true)
     }
 
-    pub(crate) fn unknown_pool<'a>(named: Option<&str>, known: impl Iterator<Item = &'a str>) -> Refusal {
+    pub(crate) fn unknown_pool<'a>(named: Option<&str>, known: impl Iterator<Item = &'a str>) -> RpcError {
         let message = match named {
             Some(name) => format!("there is no pool {name:?}"),
             None => "which pool? name one with _bus/hello".to_owned(),
         };
-        Refusal::new(-32052, "unknown_pool", message)
+        RpcError::new(-32052, "unknown_pool", message)
             .with("pools", known.map(Value::from).collect::<Vec<_>>())
     }
 
-    pub(crate) fn pool_down(pool: &PoolConfig, why: &str) -> Refusal {
-        Refusal::new(-32053, "pool_down", format!("no worker of the pool {} can be started: {why}", pool.id))
+    pub(crate) fn pool_down(pool: &PoolConfig, why: &str) -> RpcError {
+        RpcError::new(-32053, "pool_down", format!("no worker of the pool {} can be started: {why}", pool.id))
             .with("pool", &*pool.id)
             .with("cause", why)
     }
 
-    pub(crate) fn busy(message: impl Into<String>) -> Refusal {
-        Refusal::new(-32054, "busy", message)
+    pub(crate) fn busy(message: impl Into<String>) -> RpcError {
+        RpcError::new(-32054, "busy", message)
     }
 
-    pub(crate) fn stopping() -> Refusal {
-        Refusal::new(-32055, "stopping", "the bus is stopping")
+    pub(crate) fn stopping() -> RpcError {
+        RpcError::new(-32055, "stopping", "the bus is stopping")
     }
 
-    pub(crate) fn unauthorized(message: impl Into<String>) -> Refusal {
-        Refusal::new(-32056, "unauthorized", message)
+    pub(crate) fn unauthorized(message: impl Into<String>) -> RpcError {
+        RpcError::new(-32056, "unauthorized", message)
     }
 
-    pub(crate) fn client_gone() -> Refusal {
-        Refusal::new(-32057, "client_gone", "the client of this session has left")
+    pub(crate) fn client_gone() -> RpcError {
+        RpcError::new(-32057, "client_gone", "the client of this session has left")
     }
 
-    pub(crate) fn no_start(pool: &PoolConfig, worker: u32, message: &str) -> Refusal {
-        Refusal::new(-32058, "no_start", format!("the worker {}/{worker} {message}", pool.id))
+    pub(crate) fn no_start(pool: &PoolConfig, worker: u32, message: &str) -> RpcError {
+        RpcError::new(-32058, "no_start", format!("the worker {}/{worker} {message}", pool.id))
             .with("pool", &*pool.id)
             .with("worker", worker)
     }
 
     /// With the agent's own error, which says more.
-    pub(crate) fn with_error(self, error: &[u8]) -> Refusal {
+    pub(crate) fn with_error(self, error: &[u8]) -> RpcError {
         self.with("error", serde_json::from_slice::<Value>(error).unwrap_or_default())
     }
 
@@ -187,10 +191,10 @@ mod tests {
 
     #[test]
     fn an_error_says_its_reason_first() {
-        let line = Refusal::busy("say \"please\"").with("n", 1).line(Some(b"\"x\""));
+        let line = RpcError::busy("say \"please\"").with("n", 1).line(Some(b"\"x\""));
         let error = r#"{"code":-32054,"message":"say \"please\"","data":{"reason":"busy","n":1}}"#;
         let expected = format!(r#"{{"jsonrpc":"2.0","id":"x","error":{error}}}"#);
         assert_eq!(String::from_utf8(line).unwrap(), expected);
-        assert!(Refusal::stopping().line(None).starts_with(br#"{"jsonrpc":"2.0","id":null,"#));
+        assert!(RpcError::stopping().line(None).starts_with(br#"{"jsonrpc":"2.0","id":null,"#));
     }
 }

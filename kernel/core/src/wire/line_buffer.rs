@@ -5,10 +5,10 @@
 
 use memchr::memchr;
 
-use crate::wire::partial_scan::Skim;
+use crate::wire::partial_scan::PartialScan;
 
 #[derive(Default)]
-pub(crate) struct LineBuf {
+pub(crate) struct LineBuffer {
     bytes: Vec<u8>,
     /// Start of the first line not handed out yet. `start <= searched <= bytes.len()`.
     start: usize,
@@ -16,41 +16,41 @@ pub(crate) struct LineBuf {
     searched: usize,
     /// Some: the current line is over the limit; its bytes are skimmed and dropped. What is kept then
     /// begins with that line's end.
-    skipping: Option<Box<Skim>>,
+    skipping: Option<Box<PartialScan>>,
 }
 
 pub(crate) enum Piece<'a> {
     /// Without its line end.
     Line(&'a [u8]),
-    TooLong(Box<Skim>),
+    TooLong(Box<PartialScan>),
 }
 
-impl LineBuf {
+impl LineBuffer {
     /// A buffer that keeps its unfinished line in `bytes`.
-    pub(crate) fn reusing(bytes: Vec<u8>) -> LineBuf {
+    pub(crate) fn reusing(bytes: Vec<u8>) -> LineBuffer {
         debug_assert!(bytes.is_empty());
-        LineBuf { bytes, ..LineBuf::default() }
+        LineBuffer { bytes, ..LineBuffer::default() }
     }
 
     /// The next whole line, first of what was kept, then of `chunk`, which is left at what follows.
     /// `None`: there is none, and nothing of `chunk` is left.
     pub(crate) fn next<'a, 'b: 'a>(&'a mut self, chunk: &mut &'b [u8], limit: usize) -> Option<Piece<'a>> {
-        if let Some(mut skim) = self.skipping.take() {
+        if let Some(mut partial) = self.skipping.take() {
             if !self.bytes.is_empty() {
                 debug_assert_eq!(self.bytes[0], b'\n');
                 self.start = 1;
                 self.searched = 1;
-                return Some(Piece::TooLong(skim));
+                return Some(Piece::TooLong(partial));
             }
             let Some(end) = memchr(b'\n', chunk) else {
-                skim.feed(chunk);
+                partial.feed(chunk);
                 *chunk = &[];
-                self.skipping = Some(skim);
+                self.skipping = Some(partial);
                 return None;
             };
-            skim.feed(&chunk[..end]);
+            partial.feed(&chunk[..end]);
             *chunk = &chunk[end + 1..];
-            return Some(Piece::TooLong(skim));
+            return Some(Piece::TooLong(partial));
         }
         if self.start == self.bytes.len() {
             self.clear();
@@ -80,9 +80,9 @@ impl LineBuf {
     /// Keeps what is not wanted now: any bytes, whole lines among them.
     pub(crate) fn hold(&mut self, chunk: &[u8]) {
         let mut chunk = chunk;
-        if let Some(skim) = self.skipping.as_mut().filter(|_| self.bytes.is_empty()) {
+        if let Some(partial) = self.skipping.as_mut().filter(|_| self.bytes.is_empty()) {
             let end = memchr(b'\n', chunk).unwrap_or(chunk.len());
-            skim.feed(&chunk[..end]);
+            partial.feed(&chunk[..end]);
             chunk = &chunk[end..];
         }
         self.bytes.extend_from_slice(chunk);
@@ -127,10 +127,10 @@ impl LineBuf {
     fn keep(&mut self, tail: &[u8], limit: usize) {
         // One byte of grace for the CR of a CRLF that is still to come.
         if self.len() + tail.len() > limit + 1 {
-            let mut skim = Box::new(Skim::default());
-            skim.feed(&self.bytes[self.start..]);
-            skim.feed(tail);
-            *self = LineBuf { skipping: Some(skim), ..LineBuf::default() };
+            let mut partial = Box::new(PartialScan::default());
+            partial.feed(&self.bytes[self.start..]);
+            partial.feed(tail);
+            *self = LineBuffer { skipping: Some(partial), ..LineBuffer::default() };
             return;
         }
         if self.start > 0 {
@@ -148,9 +148,9 @@ fn whole(line: &[u8], limit: usize) -> Piece<'_> {
         return Piece::Line(stripped);
     }
     // With its CR, which in pieces it would be skimmed with as well.
-    let mut skim = Box::new(Skim::default());
-    skim.feed(line);
-    Piece::TooLong(skim)
+    let mut partial = Box::new(PartialScan::default());
+    partial.feed(line);
+    Piece::TooLong(partial)
 }
 
 #[cfg(test)]
@@ -159,15 +159,15 @@ mod tests {
 
     /// What comes out of `stream` when it comes in chunks of `size`: lines, and `#id` for lines too long.
     fn lines(stream: &[u8], size: usize, limit: usize) -> Vec<String> {
-        let mut buffer = LineBuf::default();
+        let mut buffer = LineBuffer::default();
         let mut seen = Vec::new();
         for chunk in stream.chunks(size) {
             let mut chunk = chunk;
             while let Some(piece) = buffer.next(&mut chunk, limit) {
                 seen.push(match piece {
                     Piece::Line(line) => String::from_utf8_lossy(line).into_owned(),
-                    Piece::TooLong(skim) => {
-                        format!("#{}", String::from_utf8_lossy(skim.id().unwrap_or(b"?")))
+                    Piece::TooLong(partial) => {
+                        format!("#{}", String::from_utf8_lossy(partial.id().unwrap_or(b"?")))
                     }
                 });
             }
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn held_bytes_come_out_later_in_order() {
-        let mut buffer = LineBuf::default();
+        let mut buffer = LineBuffer::default();
         buffer.hold(b"a\nb\nc");
         let mut chunk: &[u8] = b"d\ne\n";
         let mut seen = Vec::new();
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_long_line_may_end_among_held_bytes() {
-        let mut buffer = LineBuf::default();
+        let mut buffer = LineBuffer::default();
         let mut chunk: &[u8] = b"123456789";
         assert!(buffer.next(&mut chunk, 4).is_none());
         buffer.hold(b"0");

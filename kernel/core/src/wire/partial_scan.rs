@@ -11,10 +11,10 @@ const ID_BYTES_MAX: usize = 128;
 /// The longest key that is looked for.
 const KEY_BYTES_MAX: usize = "method".len();
 
-const _: () = assert!(size_of::<Skim>() <= 256);
+const _: () = assert!(size_of::<PartialScan>() <= 256);
 
 #[derive(Clone, Debug)]
-pub(crate) struct Skim {
+pub(crate) struct PartialScan {
     /// All bytes so far.
     fed: usize,
     depth: usize,
@@ -59,9 +59,9 @@ enum Keeps {
     Token,
 }
 
-impl Default for Skim {
+impl Default for PartialScan {
     fn default() -> Self {
-        Skim {
+        PartialScan {
             fed: 0,
             depth: 0,
             object: false,
@@ -82,7 +82,7 @@ impl Default for Skim {
     }
 }
 
-impl Skim {
+impl PartialScan {
     /// The next bytes of the line, in any chunking.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
@@ -226,22 +226,22 @@ mod tests {
     use crate::wire::oracle::Lines;
     use crate::wire::scan::{Envelope, Kind};
 
-    fn skim(line: &[u8], chunk: usize) -> Skim {
-        let mut skim = Skim::default();
+    fn partial(line: &[u8], chunk: usize) -> PartialScan {
+        let mut partial = PartialScan::default();
         for bytes in line.chunks(chunk.max(1)) {
-            skim.feed(bytes);
+            partial.feed(bytes);
         }
-        skim
+        partial
     }
 
-    fn told(skim: &Skim) -> (Option<&[u8]>, usize, bool, bool) {
-        (skim.id(), skim.id_at(), skim.is_answer(), skim.is_request())
+    fn told(partial: &PartialScan) -> (Option<&[u8]>, usize, bool, bool) {
+        (partial.id(), partial.id_at(), partial.is_answer(), partial.is_request())
     }
 
     #[test]
     fn the_id_is_kept_as_it_is_spelled() {
         let id =
-            |line: &str| skim(line.as_bytes(), 1).id().map(|id| String::from_utf8_lossy(id).into_owned());
+            |line: &str| partial(line.as_bytes(), 1).id().map(|id| String::from_utf8_lossy(id).into_owned());
         let wide = "7".repeat(ID_BYTES_MAX);
         for (line, expected) in [
             (r#"{"id":1,"method":"m"}"#, Some("1")),
@@ -279,8 +279,8 @@ mod tests {
             (r#"{"a":"method","params":{"result":1}}"#, false, false),
             (r#"{"id":1,"methods":1,"results":2,"errors":3}"#, false, false),
         ] {
-            let skim = skim(line.as_bytes(), 1);
-            assert_eq!((skim.is_answer(), skim.is_request()), (answer, request), "{line}");
+            let partial = partial(line.as_bytes(), 1);
+            assert_eq!((partial.is_answer(), partial.is_request()), (answer, request), "{line}");
         }
     }
 
@@ -289,9 +289,9 @@ mod tests {
         let mut lines = Lines::new(0x5eed_0001);
         for _ in 0..if cfg!(miri) { 2 } else { 300 } {
             let line = lines.next_line();
-            let whole = skim(&line, line.len());
+            let whole = partial(&line, line.len());
             for chunk in 1..=64 {
-                assert_eq!(told(&skim(&line, chunk)), told(&whole), "{}", String::from_utf8_lossy(&line));
+                assert_eq!(told(&partial(&line, chunk)), told(&whole), "{}", String::from_utf8_lossy(&line));
             }
         }
     }
@@ -307,13 +307,13 @@ mod tests {
                 continue;
             }
             good += 1;
-            let skim = skim(&line, 7);
+            let partial = partial(&line, 7);
             let shown = || String::from_utf8_lossy(&line);
-            assert_eq!(skim.id(), envelope.id.map(|id| id.of(&line)), "{}", shown());
-            assert_eq!(skim.is_request(), matches!(envelope.kind, Kind::Request), "{}", shown());
-            assert_eq!(skim.is_answer(), matches!(envelope.kind, Kind::Answer { .. }), "{}", shown());
+            assert_eq!(partial.id(), envelope.id.map(|id| id.of(&line)), "{}", shown());
+            assert_eq!(partial.is_request(), matches!(envelope.kind, Kind::Request), "{}", shown());
+            assert_eq!(partial.is_answer(), matches!(envelope.kind, Kind::Answer { .. }), "{}", shown());
             if let Some(id) = envelope.id {
-                assert_eq!(skim.id_at(), id.start as usize, "{}", shown());
+                assert_eq!(partial.id_at(), id.start as usize, "{}", shown());
             }
         }
         assert!(good > count / 20, "only {good} good lines");

@@ -14,7 +14,7 @@ const HEAD_BYTES: usize = 512;
 /// So many lines of a peer are not remembered at all: thousands may say hello, and then nothing for hours.
 const FIRST_LINES: u8 = 8;
 /// How many ways to begin are remembered: an agent that answers and streams has two.
-const SHAPES: usize = 2;
+const PREFIXES: usize = 2;
 
 impl Point {
     /// The value behind the type of a content block, where an update goes on with one.
@@ -31,7 +31,7 @@ impl Point {
 }
 
 /// A way to begin a line.
-struct Shape {
+struct Prefix {
     /// Up to the id, or to the point if there is no id.
     before: Vec<u8>,
     /// From the id to the point.
@@ -43,27 +43,27 @@ struct Shape {
 
 /// The ways in which a peer began its last lines.
 #[derive(Default)]
-pub(crate) struct Habit {
-    shapes: Vec<Shape>,
+pub(crate) struct PrefixCache {
+    prefixes: Vec<Prefix>,
     /// Which of them was met last.
     latest: usize,
     /// How many of the first lines have come.
     first_lines: u8,
 }
 
-impl Habit {
+impl PrefixCache {
     /// One that remembers from the first line on.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(crate) fn eager() -> Habit {
-        Habit { first_lines: FIRST_LINES, ..Habit::default() }
+    pub(crate) fn learn_at_once() -> PrefixCache {
+        PrefixCache { first_lines: FIRST_LINES, ..PrefixCache::default() }
     }
 
     /// What `Envelope::scan` says of the line.
     pub(crate) fn scan(&mut self, line: &[u8]) -> Result<Cow<'_, Envelope>, Malformed> {
         for which in [self.latest, self.other()] {
-            if self.shapes.get_mut(which).is_some_and(|shape| shape.takes(line)) {
+            if self.prefixes.get_mut(which).is_some_and(|prefix| prefix.matches(line)) {
                 self.latest = which;
-                return Ok(Cow::Borrowed(&self.shapes[which].envelope));
+                return Ok(Cow::Borrowed(&self.prefixes[which].envelope));
             }
         }
         let mut scanner = Scanner::new(line)?;
@@ -82,31 +82,31 @@ impl Habit {
         let known = |point: &Point| point.ascii && point.at <= HEAD_BYTES && point.seen == scanner.seen;
         let Some(point) = scanner.point.filter(known) else { return };
         let point = point.in_content(scanner.reader.line).filter(known).unwrap_or(point);
-        if self.shapes.len() < SHAPES {
-            self.latest = self.shapes.len();
-            self.shapes.reserve_exact(1);
-            self.shapes.push(Shape { before: Vec::new(), behind: Vec::new(), point, envelope: *envelope });
+        if self.prefixes.len() < PREFIXES {
+            self.latest = self.prefixes.len();
+            self.prefixes.reserve_exact(1);
+            self.prefixes.push(Prefix { before: Vec::new(), behind: Vec::new(), point, envelope: *envelope });
         } else {
             self.latest = self.other();
         }
         let head = &scanner.reader.line[..point.at];
         let id = envelope.id.unwrap_or(Span::new(head.len(), head.len()));
-        let shape = &mut self.shapes[self.latest];
-        shape.before.clear();
-        shape.before.extend_from_slice(&head[..id.start as usize]);
-        shape.behind.clear();
-        shape.behind.extend_from_slice(&head[id.end as usize..]);
-        (shape.point, shape.envelope) = (point, *envelope);
+        let prefix = &mut self.prefixes[self.latest];
+        prefix.before.clear();
+        prefix.before.extend_from_slice(&head[..id.start as usize]);
+        prefix.behind.clear();
+        prefix.behind.extend_from_slice(&head[id.end as usize..]);
+        (prefix.point, prefix.envelope) = (point, *envelope);
     }
 
     fn other(&self) -> usize {
-        SHAPES - 1 - self.latest
+        PREFIXES - 1 - self.latest
     }
 }
 
-impl Shape {
+impl Prefix {
     /// Whether the line begins so and is good, with no other field behind that. Then `envelope` is that of the line.
-    fn takes(&mut self, line: &[u8]) -> bool {
+    fn matches(&mut self, line: &[u8]) -> bool {
         if !line.starts_with(&self.before) || u32::try_from(line.len()).is_err() {
             return false;
         }
@@ -252,8 +252,8 @@ mod tests {
         "\"x\":\"\u{1}\"}}",
     ];
 
-    fn scan(habit: &mut Habit, line: &[u8]) -> Result<Envelope, Malformed> {
-        habit.scan(line).map(Cow::into_owned)
+    fn scan(prefix_cache: &mut PrefixCache, line: &[u8]) -> Result<Envelope, Malformed> {
+        prefix_cache.scan(line).map(Cow::into_owned)
     }
 
     #[test]
@@ -262,10 +262,10 @@ mod tests {
         for head in HEADS {
             for first in ENDS.iter().step_by(stride) {
                 for end in ENDS.iter().step_by(stride) {
-                    let mut habit = Habit::eager();
+                    let mut prefix_cache = PrefixCache::learn_at_once();
                     for line in [format!("{head}{first}"), format!("{head}{end}"), format!("{head}{first}")] {
                         assert_eq!(
-                            scan(&mut habit, line.as_bytes()),
+                            scan(&mut prefix_cache, line.as_bytes()),
                             Envelope::scan(line.as_bytes()),
                             "{line}"
                         );
@@ -278,21 +278,21 @@ mod tests {
     #[test]
     fn it_is_met_again_whatever_its_id() {
         for head in &HEADS[1..] {
-            let mut habit = Habit::eager();
+            let mut prefix_cache = PrefixCache::learn_at_once();
             let spelled = Envelope::scan(format!("{head}\"x\":1}}}}").as_bytes()).unwrap().id.unwrap();
             let (before, behind) = (&head[..spelled.start as usize], &head[spelled.end as usize..]);
             let line = |id: &str| format!(r#"{before}{id}{behind}"text":"y"}}}}"#);
-            scan(&mut habit, line("1").as_bytes()).unwrap();
+            scan(&mut prefix_cache, line("1").as_bytes()).unwrap();
             for id in
                 ["2", "12345678901234567890", "-1.5e3", r#""0d7c""#, r#""a longer one, with \" in it""#, "3"]
             {
-                let found = habit.scan(line(id).as_bytes()).unwrap();
+                let found = prefix_cache.scan(line(id).as_bytes()).unwrap();
                 assert!(matches!(found, Cow::Borrowed(_)), "{id}");
                 assert_eq!(*found, Envelope::scan(line(id).as_bytes()).unwrap());
             }
             for id in ["null", "01", "1a", "[]", "", "\"é\"", "\"", "tru"] {
                 assert_eq!(
-                    scan(&mut habit, line(id).as_bytes()),
+                    scan(&mut prefix_cache, line(id).as_bytes()),
                     Envelope::scan(line(id).as_bytes()),
                     "{id}"
                 );
@@ -302,29 +302,29 @@ mod tests {
 
     #[test]
     fn the_text_of_an_update_is_all_that_is_read_of_it_again() {
-        let mut habit = Habit::eager();
+        let mut prefix_cache = PrefixCache::learn_at_once();
         let line = |text: &str| format!(r#"{}"content":{{"type":"text","text":"{text}"}}}}}}}}"#, HEADS[0]);
         for (text, met) in
             [("a", false), ("é", true), (r#"\"{[:"#, true), (r#""},"sessionId":"c","x":{"y":""#, false)]
         {
-            let found = habit.scan(line(text).as_bytes()).unwrap();
+            let found = prefix_cache.scan(line(text).as_bytes()).unwrap();
             assert_eq!(matches!(found, Cow::Borrowed(_)), met, "{text}");
             assert_eq!(*found, Envelope::scan(line(text).as_bytes()).unwrap());
         }
-        assert!(habit.shapes[0].before.ends_with(br#""type":"text","text":"#));
+        assert!(prefix_cache.prefixes[0].before.ends_with(br#""type":"text","text":"#));
     }
 
     #[test]
     fn of_one_who_says_little_nothing_is_remembered() {
-        let mut habit = Habit::default();
+        let mut prefix_cache = PrefixCache::default();
         let line = format!("{}\"x\":1}}}}", HEADS[1]);
-        let met = (0..12).map(|_| matches!(habit.scan(line.as_bytes()), Ok(Cow::Borrowed(_))));
+        let met = (0..12).map(|_| matches!(prefix_cache.scan(line.as_bytes()), Ok(Cow::Borrowed(_))));
         assert_eq!(met.filter(|met| *met).count(), 12 - usize::from(FIRST_LINES) - 1);
     }
 
     #[test]
     fn two_ways_to_begin_are_remembered() {
-        let mut habit = Habit::eager();
+        let mut prefix_cache = PrefixCache::learn_at_once();
         let (update, request) = (HEADS[0].to_owned() + r#""x":1}}}"#, HEADS[1].to_owned() + r#""x":1}}"#);
         let answer = HEADS[2].to_owned() + r#""x":1}}"#;
         for (line, met) in [
@@ -337,42 +337,47 @@ mod tests {
             (&request, true),
             (&update, false),
         ] {
-            let found = habit.scan(line.as_bytes()).unwrap();
+            let found = prefix_cache.scan(line.as_bytes()).unwrap();
             assert_eq!(matches!(found, Cow::Borrowed(_)), met, "{line}");
         }
     }
 
     #[test]
     fn a_number_before_the_point_is_not_taken_for_a_longer_one() {
-        let mut habit = Habit::eager();
+        let mut prefix_cache = PrefixCache::learn_at_once();
         for update in [r#"{"a":1,"b":2}"#, r#"{"a":12,"b":2}"#, r#"{"a":1 ,"b":2}"#, r#"{"a":1}"#] {
             let line = format!(r#"{{"method":"m","params":{{"update":{update}}}}}"#);
-            assert_eq!(scan(&mut habit, line.as_bytes()), Envelope::scan(line.as_bytes()), "{line}");
+            assert_eq!(scan(&mut prefix_cache, line.as_bytes()), Envelope::scan(line.as_bytes()), "{line}");
         }
     }
 
     #[test]
     fn whatever_came_before_makes_no_difference() {
         let mut lines = Lines::new(0x5eed_0003);
-        let (mut habit, mut met) = (Habit::eager(), 0);
+        let (mut prefix_cache, mut met) = (PrefixCache::learn_at_once(), 0);
         for _ in 0..if cfg!(miri) { 100 } else { 30_000 } {
             let line = lines.next_line();
-            assert_eq!(scan(&mut habit, &line), Envelope::scan(&line), "{}", String::from_utf8_lossy(&line));
+            assert_eq!(
+                scan(&mut prefix_cache, &line),
+                Envelope::scan(&line),
+                "{}",
+                String::from_utf8_lossy(&line)
+            );
             // The same beginning with another id and another end.
-            let Some(shape) = habit.shapes.get(habit.latest) else { continue };
-            let id = if shape.envelope.id.is_some() { lines.scalar() } else { "" };
+            let Some(prefix) = prefix_cache.prefixes.get(prefix_cache.latest) else { continue };
+            let id = if prefix.envelope.id.is_some() { lines.scalar() } else { "" };
             let value = lines.next_line();
-            let parts = [&*shape.before, id.as_bytes(), &*shape.behind, &*value, b"}}"];
+            let parts = [&*prefix.before, id.as_bytes(), &*prefix.behind, &*value, b"}}"];
             let other = [&parts.concat()[..], [&b""[..], b"}", b"}}"][lines.below(3)]].concat();
             let expected = Envelope::scan(&other);
-            let found = habit.scan(&other);
+            let found = prefix_cache.scan(&other);
             met += usize::from(matches!(found, Ok(Cow::Borrowed(_))));
             assert_eq!(found.map(Cow::into_owned), expected, "{}", String::from_utf8_lossy(&other));
             // The same line, but for a few bytes.
             let mut other = other;
             lines.mutate(&mut other);
             assert_eq!(
-                scan(&mut habit, &other),
+                scan(&mut prefix_cache, &other),
                 Envelope::scan(&other),
                 "{}",
                 String::from_utf8_lossy(&other)

@@ -11,7 +11,7 @@ use memchr::memchr;
 
 pub(crate) use crate::wire::json::Span;
 use crate::wire::json::{DEPTH_MAX, Key, Reader, Stop, is_string_or_number, is_token};
-use crate::wire::partial_scan::Skim;
+use crate::wire::partial_scan::PartialScan;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -79,11 +79,11 @@ impl Malformed {
         if line.trim_ascii_start().first() != Some(&b'{') {
             return Malformed { fault, id: None, answer: false };
         }
-        let mut skim = Skim::default();
-        skim.feed(line);
-        let id = skim.id().filter(|id| is_token(id));
-        let id = id.map(|id| Span::new(skim.id_at(), skim.id_at() + id.len()));
-        Malformed { fault, id, answer: skim.is_answer() }
+        let mut partial = PartialScan::default();
+        partial.feed(line);
+        let id = partial.id().filter(|id| is_token(id));
+        let id = id.map(|id| Span::new(partial.id_at(), partial.id_at() + id.len()));
+        Malformed { fault, id, answer: partial.is_answer() }
     }
 }
 
@@ -340,8 +340,8 @@ impl<'a> Scanner<'a> {
             return Err(Stop::NotObject);
         }
         self.reader.at += 1;
-        let usual = self.opens_as_usual();
-        self.members(usual)
+        let default_pool = self.opens_as_usual();
+        self.members(default_pool)
     }
 
     /// From the first brace, or from behind a member at the top if `begun`, to the last byte.
@@ -372,14 +372,14 @@ impl<'a> Scanner<'a> {
     fn opens_as_usual(&mut self) -> bool {
         const OPENING: &[u8] = br#"{"jsonrpc":"2.0""#;
         const VERSION_BYTES: usize = r#""2.0""#.len();
-        let usual = self.reader.line.starts_with(OPENING);
-        if usual {
+        let default_pool = self.reader.line.starts_with(OPENING);
+        if default_pool {
             self.reader.at = OPENING.len();
             self.seen = 1 << Field::Jsonrpc as usize;
             self.firsts[Field::Jsonrpc as usize] = b'"';
             self.spans[Field::Jsonrpc as usize] = Span::new(OPENING.len() - VERSION_BYTES, OPENING.len());
         }
-        usual
+        default_pool
     }
 
     /// A key and its value; or only the brace of the value, if that is a place to step into: then true.
@@ -503,8 +503,8 @@ impl<'a> Scanner<'a> {
 
     fn malformed(&self, fault: Fault) -> Malformed {
         let id = self.span(Field::Id).filter(|_| self.first(Field::Id).is_some_and(is_string_or_number));
-        let asks = self.has(Field::Method) || fault == Fault::EscapedKey(Field::Method);
-        Malformed { fault, id, answer: !asks }
+        let outgoing = self.has(Field::Method) || fault == Fault::EscapedKey(Field::Method);
+        Malformed { fault, id, answer: !outgoing }
     }
 
     fn has(&self, field: Field) -> bool {

@@ -3,7 +3,7 @@
 //! Knows where in the peer's stream each byte stands, so that one can ask whether a line has begun to be
 //! written. Knows nothing of limits or time.
 
-use crate::mutants::{Guard, stands};
+use crate::mutants::{Check, enabled};
 
 /// Compacting moves at most as many bytes as were sent since the last time.
 const COMPACT_BYTES: usize = 64 << 10;
@@ -52,7 +52,7 @@ impl SendQueue {
 
     /// A line that has not begun to be written: the bytes from `position`, which are then still here.
     pub(crate) fn unwritten(&self, position: u64, length: usize) -> Option<&[u8]> {
-        if !stands(Guard::Unwritten) {
+        if !enabled(Check::Unwritten) {
             let from = (position + self.start as u64).checked_sub(self.taken)? as usize;
             return self.bytes.get(from..from + length);
         }
@@ -88,16 +88,16 @@ mod tests {
     fn bytes_leave_in_order_whatever_the_pieces() {
         for piece in (1..=64).step_by(if cfg!(miri) { 21 } else { 1 }) {
             let mut queue = SendQueue::default();
-            let mut seen = Vec::new();
+            let mut event = Vec::new();
             for round in 0..50u8 {
                 queue.buffer().extend_from_slice(&[round; 7]);
                 let count = piece.min(queue.len());
-                seen.extend_from_slice(&queue.waiting()[..count]);
+                event.extend_from_slice(&queue.waiting()[..count]);
                 queue.sent(count);
             }
-            seen.extend_from_slice(queue.waiting());
+            event.extend_from_slice(queue.waiting());
             let expected: Vec<u8> = (0..50u8).flat_map(|round| [round; 7]).collect();
-            assert_eq!(seen, expected);
+            assert_eq!(event, expected);
         }
     }
 

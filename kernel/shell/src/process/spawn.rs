@@ -268,7 +268,7 @@ impl Shell {
             }
             Ok(count) => {
                 let heard = &self.scratch[..count];
-                self.bus.muttered(worker, heard);
+                self.bus.stderr_received(worker, heard);
                 if log_enabled!(target: "worker", log::Level::Debug) {
                     let pool = self.bus.command(worker).map_or("?", |pool| &pool.id);
                     let pid = mutter.pid;

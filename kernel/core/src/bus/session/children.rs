@@ -47,13 +47,13 @@ impl Bus {
         child.parent.filter(|old| self.session(*old).is_none())?;
         let child = self.sessions.get_mut(key.0)?;
         (child.parent, child.owner) = (Some(parent), owner);
-        child.missed_too_much = false;
-        let (missed, bytes) = (std::mem::take(&mut child.missed), std::mem::take(&mut child.missed_bytes));
+        child.offline_overflow = false;
+        let (offline, bytes) = (std::mem::take(&mut child.offline), std::mem::take(&mut child.offline_bytes));
         if let Some(client) = owner.and_then(|owner| self.clients.get_mut(owner.0)) {
             client.sessions.insert(child.bus_name().into(), key);
         }
         let (name, worker): (Box<[u8]>, _) = (child.agent_name().into(), self.workers.get_mut(id.0)?);
-        worker.early.extend(missed.into_iter().map(|line| Early { name: name.clone(), line }));
+        worker.early.extend(offline.into_iter().map(|line| Early { name: name.clone(), line }));
         worker.early_bytes += bytes;
         Some(name)
     }
@@ -70,9 +70,9 @@ impl Bus {
     }
 
     /// Whoever takes up a session takes up those that it announced; their last owner no longer has them.
-    pub(in crate::bus) fn children_follow(&mut self, key: SessionKey, owner: Link) {
+    pub(in crate::bus) fn attach_children(&mut self, key: SessionKey, owner: Link) {
         for child in self.children(key) {
-            self.leave_behind(child);
+            self.detach(child);
             let Some(session) = self.sessions.get_mut(child.0) else { continue };
             session.owner = Some(owner);
             if let Some(client) = self.clients.get_mut(owner.0) {
@@ -86,30 +86,31 @@ impl Bus {
         let worker = self.session(key).and_then(|session| session.worker);
         let sessions =
             worker.and_then(|id| self.workers.get(id.0)).into_iter().flat_map(|w| w.sessions.values());
-        let mut children: Vec<_> = sessions.copied().filter(|child| self.descends(*child, key)).collect();
+        let mut children: Vec<_> =
+            sessions.copied().filter(|child| self.is_descendant(*child, key)).collect();
         children.sort();
         children
     }
 
-    fn descends(&self, key: SessionKey, from: SessionKey) -> bool {
+    fn is_descendant(&self, key: SessionKey, from: SessionKey) -> bool {
         let parent = self.session(key).and_then(|session| session.parent);
-        parent.is_some_and(|parent| parent == from || self.descends(parent, from))
+        parent.is_some_and(|parent| parent == from || self.is_descendant(parent, from))
     }
 
     /// What was missed of a session, and of those that it announced. A child that is taken up alone leaves its family.
-    pub(in crate::bus) fn take_missed(&mut self, key: SessionKey) -> VecDeque<Box<[u8]>> {
+    pub(in crate::bus) fn take_offline(&mut self, key: SessionKey) -> VecDeque<Box<[u8]>> {
         let root = self.root(key);
         let Some(session) = self.sessions.get_mut(root.0) else { return VecDeque::new() };
-        let all = std::mem::take(&mut session.missed);
+        let all = std::mem::take(&mut session.offline);
         let (taken, left): (VecDeque<_>, VecDeque<_>) = match root == key {
             true => (all, VecDeque::new()),
-            false => all.into_iter().partition(|line| self.speaks_of(line, key)),
+            false => all.into_iter().partition(|line| self.is_about(line, key)),
         };
         let bytes = taken.iter().map(|line| line.len()).sum::<usize>();
         self.aside_bytes -= bytes;
         if let Some(session) = self.sessions.get_mut(root.0) {
-            session.missed = left;
-            session.missed_bytes -= bytes;
+            session.offline = left;
+            session.offline_bytes -= bytes;
         }
         if let Some(session) = self.sessions.get_mut(key.0) {
             session.parent = None;
@@ -118,12 +119,12 @@ impl Bus {
     }
 
     /// The line is about this session, or one that it announced.
-    fn speaks_of(&self, line: &[u8], key: SessionKey) -> bool {
+    fn is_about(&self, line: &[u8], key: SessionKey) -> bool {
         let worker = self.session(key).and_then(|session| session.worker);
         let worker = worker.and_then(|id| self.workers.get(id.0));
         let named = Envelope::scan(line).ok().and_then(|said| said.session.or(said.top_session));
         let known =
             named.zip(worker).and_then(|(span, worker)| worker.sessions.get(&*canonical(span.of(line))));
-        known.is_some_and(|known| *known == key || self.descends(*known, key))
+        known.is_some_and(|known| *known == key || self.is_descendant(*known, key))
     }
 }

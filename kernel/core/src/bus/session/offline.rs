@@ -10,15 +10,15 @@ use crate::bus::from_client::Named;
 use crate::bus::session::recover::request;
 use crate::config::Mode;
 use crate::id::{Link, SessionKey, WorkerId};
-use crate::mutants::{Guard, stands};
-use crate::state::calls::{CallKey, Id, Purpose, THE_BUS, Who};
+use crate::mutants::{Check, enabled};
+use crate::state::calls::{BUS, CallKey, Endpoint, Id, Purpose};
 use crate::state::lifecycle::Input;
 use crate::state::pools::PoolId;
 use crate::state::sessions::{Pending, Session};
 use crate::state::timers::Alarm;
 use crate::state::workers::Worker;
-use crate::wire::error::{self, Refusal};
-use crate::wire::prefix_cache::Habit;
+use crate::wire::error::{self, RpcError};
+use crate::wire::prefix_cache::PrefixCache;
 use crate::wire::scan::{Envelope, Kind};
 
 impl Bus {
@@ -38,14 +38,14 @@ impl Bus {
         }
         if let Some(worker) = self.workers.get_mut(id.0) {
             worker.sessions.insert(agent_name, key);
-            worker.joined.extend(owner);
+            worker.clients.extend(owner);
         }
         key
     }
 
     /// The session that a client's name from elsewhere means, if it is open here or will be again: the tag makes a
     /// name one of a kind, without it the agent's name in this pool comes first.
-    pub(in crate::bus) fn holder(&self, pool: PoolId, name: &[u8], agent: &[u8]) -> Option<SessionKey> {
+    pub(in crate::bus) fn find_session(&self, pool: PoolId, name: &[u8], agent: &[u8]) -> Option<SessionKey> {
         let whole = || self.named(agent, |_, session| session.bus_name() == name);
         let of_agent = || self.agents_session(pool, agent);
         if name == agent { of_agent().or_else(whole) } else { whole().or_else(of_agent) }
@@ -53,7 +53,7 @@ impl Bus {
 
     /// The session that the agents of this pool know by this name.
     pub(in crate::bus) fn agents_session(&self, pool: PoolId, agent: &[u8]) -> Option<SessionKey> {
-        self.named(agent, |home, _| home == pool)
+        self.named(agent, |affinity, _| affinity == pool)
     }
 
     /// The first session of this agent's name that fits: of the open ones, then of those lost with their worker.
@@ -63,60 +63,61 @@ impl Bus {
             Some((worker.pool, key, self.session(key)?))
         });
         let mut lost = self.sessions.iter().filter(|(_, session)| session.worker.is_none());
-        let open = open.find(|(home, _, session)| !session.is_label && fits(*home, session));
-        let again = |session: &Session| session.again.as_ref().is_some_and(|again| fits(again.pool, session));
-        let mut lost = || lost.find(|(_, session)| session.agent_name() == agent && again(session));
+        let open = open.find(|(affinity, _, session)| !session.is_label && fits(*affinity, session));
+        let reopen =
+            |session: &Session| session.reopen.as_ref().is_some_and(|reopen| fits(reopen.pool, session));
+        let mut lost = || lost.find(|(_, session)| session.agent_name() == agent && reopen(session));
         open.map(|(_, key, _)| key).or_else(|| lost().map(|(key, _)| SessionKey(key)))
     }
 
     /// Somebody is connected whose session it is. One who will say nothing more has let it go.
     pub(in crate::bus) fn is_owned(&self, key: SessionKey) -> bool {
         let owner = self.session(key).and_then(|session| session.owner);
-        owner.and_then(|link| self.post.peer(link)).is_some_and(|peer| !peer.ended)
+        owner.and_then(|link| self.links.peer(link)).is_some_and(|peer| !peer.ended)
     }
 
     /// The session's worker was initialized for clients like this one, and is not another's alone.
-    pub(in crate::bus) fn speaks_with(&self, link: Link, key: SessionKey) -> bool {
+    pub(in crate::bus) fn is_compatible_with(&self, link: Link, key: SessionKey) -> bool {
         let worker = self.session(key).and_then(|session| session.worker);
         let worker = worker.and_then(|id| self.workers.get(id.0));
         let client = self.clients.get(link.0);
-        let is_there = |owner: Link| self.post.peer(owner).is_some_and(|peer| !peer.ended);
+        let is_there = |owner: Link| self.links.peer(owner).is_some_and(|peer| !peer.ended);
         let is_free = |worker: &Worker| {
-            let taken = worker.belongs_to.is_some_and(|owner| owner != link && is_there(owner));
+            let taken = worker.dedicated_to.is_some_and(|owner| owner != link && is_there(owner));
             worker.config.mode != Mode::Dedicated || !taken
         };
         worker
             .zip(client)
-            .is_some_and(|(worker, client)| worker.can_speak(&client.handshake) && is_free(worker))
+            .is_some_and(|(worker, client)| worker.is_compatible(&client.handshake) && is_free(worker))
     }
 
     /// A session that was left behind goes on with this client: it hears what was missed, then the answer.
-    pub(in crate::bus) fn take_over(
+    pub(in crate::bus) fn attach(
         &mut self,
         link: Link,
         key: SessionKey,
         line: &[u8],
         envelope: &Envelope,
         name: &[u8],
-    ) -> Result<(), Refusal> {
-        self.leave_behind(key);
-        self.children_follow(key, link);
+    ) -> Result<(), RpcError> {
+        self.detach(key);
+        self.attach_children(key, link);
         let token = crate::state::sessions::token(name);
         let loads = wants_replay(line, envelope) && self.can_load_anew(key);
-        let missed = self.take_missed(key);
-        let Some(session) = self.sessions.get_mut(key.0) else { return Err(Refusal::unknown_session()) };
+        let offline = self.take_offline(key);
+        let Some(session) = self.sessions.get_mut(key.0) else { return Err(RpcError::unknown_session()) };
         session.owner = Some(link);
         session.bus_token = token;
-        let too_much = std::mem::take(&mut session.missed_too_much);
+        let too_much = std::mem::take(&mut session.offline_overflow);
         let worker = session.worker;
         if let Some(client) = self.clients.get_mut(link.0) {
             client.sessions.insert(name.into(), key);
         }
-        let Some(id) = worker else { return Err(Refusal::lost_session()) };
+        let Some(id) = worker else { return Err(RpcError::lost_session()) };
         if let Some(worker) = self.workers.get_mut(id.0) {
-            worker.joined.insert(link);
+            worker.clients.insert(link);
             if worker.config.mode == Mode::Dedicated {
-                worker.belongs_to = Some(link);
+                worker.dedicated_to = Some(link);
             }
         }
         if loads || too_much {
@@ -127,18 +128,18 @@ impl Bus {
             }
             let named = Named::Known(key);
             return self
-                .pass_on(link, id, line, envelope, Purpose::Reopen(key), &named, Some(key))
+                .forward_to_worker(link, id, line, envelope, Purpose::Reopen(key), &named, Some(key))
                 .map(|_| ());
         }
-        for line in missed {
-            self.worker_line(id, &line, &mut Habit::default());
+        for line in offline {
+            self.worker_line(id, &line, &mut PrefixCache::default());
         }
-        self.answer_opening(link, key, line, envelope);
+        self.answer_with_opening(link, key, line, envelope);
         Ok(())
     }
 
     /// The session is open, and its agent is not bothered: the bus answers with what opened it.
-    pub(in crate::bus) fn answer_opening(
+    pub(in crate::bus) fn answer_with_opening(
         &mut self,
         link: Link,
         key: SessionKey,
@@ -152,67 +153,67 @@ impl Bus {
             members.remove("sessionId");
         }
         let answer = error::result(id.of(line), &result);
-        self.see_line(Who::Client(link), Who::Bus, Some(key), None, line, envelope);
-        self.tell_work(link, key);
-        self.see_own(link, &answer, None);
-        self.post.send(link, &answer, &[]);
+        self.trace_line(Endpoint::Client(link), Endpoint::Bus, Some(key), None, line, envelope);
+        self.report_turn_state(link, key);
+        self.trace_own(link, &answer, None);
+        self.links.send(link, &answer, &[]);
     }
 
     /// Nothing is going on in the session, and its agent can close it and load it: whoever loads it hears all of it.
     fn can_load_anew(&self, key: SessionKey) -> bool {
         let Some(session) = self.session(key) else { return false };
         let Some(worker) = session.worker.and_then(|id| self.workers.get(id.0)) else { return false };
-        let in_use = self.calls.owed_by(worker.party).any(|(_, call)| call.session == Some(key));
-        let asks =
-            self.session(self.root(key)).is_some_and(|root| root.missed.iter().any(|line| is_question(line)));
-        let replays = worker.offers.loads || worker.offers.tells_work;
-        worker.offers.close && replays && !in_use && !asks && !self.is_working(key)
+        let in_use = self.calls.incoming_calls(worker.endpoint).any(|(_, call)| call.session == Some(key));
+        let outgoing =
+            self.session(self.root(key)).is_some_and(|root| root.offline.iter().any(|line| is_request(line)));
+        let replays = worker.capabilities.loads || worker.capabilities.reports_turn_state;
+        worker.capabilities.close && replays && !in_use && !outgoing && !self.is_turn_running(key)
     }
 
     fn close_open_session(&mut self, key: SessionKey, id: WorkerId) {
-        let Some(party) = self.workers.get(id.0).map(|worker| worker.party) else { return };
+        let Some(endpoint) = self.workers.get(id.0).map(|worker| worker.endpoint) else { return };
         let Some(agent) = self.session(key).map(|session| session.agent_token.clone()) else { return };
-        let call = self.calls.ask(THE_BUS, party, Id::none(), Purpose::Ignore, None);
+        let call = self.calls.ask(BUS, endpoint, Id::none(), Purpose::Ignore, None);
         let params = [b"{\"sessionId\":", &*agent, b"}"].concat();
-        self.say_call(id, call, request(call, b"session/close", &params));
+        self.send_or_queue_call(id, call, request(call, b"session/close", &params));
     }
 
     /// The owner is away: what the worker says of the session is kept for its return.
-    pub(in crate::bus) fn miss(&mut self, key: SessionKey, line: &[u8]) {
+    pub(in crate::bus) fn buffer_offline(&mut self, key: SessionKey, line: &[u8]) {
         let (key, limit) = (self.root(key), self.queue_limit());
         let Some(session) = self.sessions.get_mut(key.0) else { return };
-        if session.missed_too_much {
-            return self.answer_missed(key, line);
+        if session.offline_overflow {
+            return self.refuse_offline_request(key, line);
         }
-        if session.missed_bytes + line.len() > limit {
-            session.missed_too_much = true;
-            self.aside_bytes -= std::mem::take(&mut session.missed_bytes);
+        if session.offline_bytes + line.len() > limit {
+            session.offline_overflow = true;
+            self.aside_bytes -= std::mem::take(&mut session.offline_bytes);
             // What is told again need not be kept, but what is asked must still be answered.
-            for line in std::mem::take(&mut session.missed) {
-                self.answer_missed(key, &line);
+            for line in std::mem::take(&mut session.offline) {
+                self.refuse_offline_request(key, &line);
             }
-            return self.answer_missed(key, line);
+            return self.refuse_offline_request(key, line);
         }
-        session.missed_bytes += line.len();
+        session.offline_bytes += line.len();
         self.aside_bytes += line.len();
-        session.missed.push_back(line.into());
+        session.offline.push_back(line.into());
     }
 
     /// If it is an agent's request: nobody came back for it.
-    pub(in crate::bus) fn answer_missed(&mut self, key: SessionKey, line: &[u8]) {
+    pub(in crate::bus) fn refuse_offline_request(&mut self, key: SessionKey, line: &[u8]) {
         let Ok(Envelope { kind: Kind::Request, id: Some(id), .. }) = Envelope::scan(line) else { return };
         let worker = self.session(key).and_then(|session| session.worker);
         if let Some(link) = worker.and_then(|id| self.workers.get(id.0)).and_then(|worker| worker.link) {
-            self.refuse(link, Some(id.of(line)), &Refusal::client_gone());
+            self.send_error(link, Some(id.of(line)), &RpcError::client_gone());
         }
     }
 
     /// The client has left for good. Its calls lose their asker, its sessions are kept or ended.
     pub(in crate::bus) fn client_leaves(&mut self, link: Link) {
         let Some(client) = self.clients.remove(link.0) else { return };
-        self.strangers.forget(link);
+        self.pending_auth.forget(link);
         self.trace.forget(link);
-        let asked: Vec<_> = self.calls.asked_by(client.party).map(|(key, _)| key).collect();
+        let asked: Vec<_> = self.calls.outgoing_calls(client.endpoint).map(|(key, _)| key).collect();
         for key in asked {
             self.abandon(key);
         }
@@ -221,17 +222,17 @@ impl Bus {
         for key in sessions {
             self.leave_session(key, link, client.bye);
         }
-        let owed: Vec<_> = self.calls.owed_by(client.party).map(|(key, _)| key).collect();
+        let owed: Vec<_> = self.calls.incoming_calls(client.endpoint).map(|(key, _)| key).collect();
         for key in owed {
-            self.refuse_call(key, &Refusal::client_gone());
+            self.fail_call(key, &RpcError::client_gone());
         }
-        self.post.close(link);
-        self.calls.leave(client.party);
+        self.links.close(link);
+        self.calls.remove_endpoint(client.endpoint);
         let served: Vec<_> = self.workers.iter().map(|(key, _)| WorkerId(key)).collect();
         for id in served {
             let Some(worker) = self.workers.get_mut(id.0) else { continue };
-            worker.joined.remove(&link);
-            if worker.belongs_to == Some(link) {
+            worker.clients.remove(&link);
+            if worker.dedicated_to == Some(link) {
                 self.end_dedicated(id);
             }
         }
@@ -253,7 +254,7 @@ impl Bus {
         if call.written != crate::state::calls::Written::NotYet {
             return self.calls.adopt(key);
         }
-        let (purpose, asked) = (call.purpose, call.asked);
+        let (purpose, asked) = (call.purpose, call.callee);
         self.calls.end(key);
         match purpose {
             Purpose::Open => self.opening_ended(asked),
@@ -286,68 +287,69 @@ impl Bus {
         }
         session.keep_until = keep_until;
         self.alarms.set(keep_until, Alarm::Keep(key));
-        self.hold_pending(key);
+        self.buffer_pending(key);
     }
 
     /// What the agent asked and the owner did not answer is asked again of the next owner.
-    fn hold_pending(&mut self, key: SessionKey) {
+    fn buffer_pending(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key.0) else { return };
         for Pending { call, line } in std::mem::take(&mut session.pending) {
             self.aside_bytes -= line.len();
             if self.calls.end(call).is_some() {
-                self.miss(key, &line);
+                self.buffer_offline(key, &line);
             }
         }
     }
 
     /// The one who owned it, if anybody, no longer does.
-    pub(in crate::bus) fn leave_behind(&mut self, key: SessionKey) {
+    pub(in crate::bus) fn detach(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key.0) else { return };
         let Some(owner) = session.owner.take() else { return };
         let name: Box<[u8]> = session.bus_name().into();
         if let Some(client) = self.clients.get_mut(owner.0) {
             client.sessions.remove(&name);
         }
-        self.hold_pending(key);
+        self.buffer_pending(key);
     }
 
-    pub(in crate::bus) fn keeping_ends(&mut self, key: SessionKey) {
+    pub(in crate::bus) fn keep_expired(&mut self, key: SessionKey) {
         let Some(session) = self.session(key) else { return };
-        if session.keep_until > self.now || self.is_owned(key) || !stands(Guard::KeepEnds) {
+        if session.keep_until > self.now || self.is_owned(key) || !enabled(Check::KeepExpires) {
             return;
         }
         match session.owner {
             None if self.root(key) != key => {}
             None => self.end_session(key),
-            Some(_) => self.give_up_questions(key),
+            Some(_) => self.refuse_offline_requests(key),
         }
     }
 
     /// This client has said all that it will ever say. What it was asked is kept for whoever takes the session up
     /// in its place, or answered where nobody can.
-    pub(in crate::bus) fn answers_no_more(&mut self, link: Link) {
+    pub(in crate::bus) fn release_incoming(&mut self, link: Link) {
         let Some(client) = self.clients.get(link.0) else { return };
-        let owed: Vec<_> = self.calls.owed_by(client.party).map(|(key, call)| (key, call.session)).collect();
+        let owed: Vec<_> =
+            self.calls.incoming_calls(client.endpoint).map(|(key, call)| (key, call.session)).collect();
         for (call, session) in owed {
             let kept = session.filter(|key| self.session(*key).is_some_and(|session| !session.is_label));
             match kept {
-                None => self.refuse_call(call, &Refusal::client_gone()),
+                None => self.fail_call(call, &RpcError::client_gone()),
                 Some(key) => {
-                    self.hold_pending(key);
-                    self.keep_questions(key);
+                    self.buffer_pending(key);
+                    self.hold_offline_requests(key);
                 }
             }
         }
     }
 
     /// Questions are held in a session whose owner listens but says nothing more: not for ever.
-    pub(in crate::bus) fn keep_questions(&mut self, key: SessionKey) {
+    pub(in crate::bus) fn hold_offline_requests(&mut self, key: SessionKey) {
         let (key, now, keep) = (self.root(key), self.now, self.limits.session_keep);
         let owner = self.session(key).and_then(|session| session.owner);
         let bye = owner.and_then(|owner| self.clients.get(owner.0)).is_some_and(|client| client.bye);
         let Some(session) = self.session_mut(key) else { return };
         if bye || keep.is_zero() {
-            return self.give_up_questions(key);
+            return self.refuse_offline_requests(key);
         }
         if session.keep_until <= now {
             session.keep_until = now + keep;
@@ -356,17 +358,17 @@ impl Bus {
     }
 
     /// Nobody came to answer what the agent asked. What it said is still kept.
-    fn give_up_questions(&mut self, key: SessionKey) {
+    fn refuse_offline_requests(&mut self, key: SessionKey) {
         let key = self.root(key);
         let Some(session) = self.session_mut(key) else { return };
-        let missed = std::mem::take(&mut session.missed).into_iter();
-        let (questions, rest): (VecDeque<_>, VecDeque<_>) = missed.partition(|line| is_question(line));
+        let offline = std::mem::take(&mut session.offline).into_iter();
+        let (questions, rest): (VecDeque<_>, VecDeque<_>) = offline.partition(|line| is_request(line));
         let bytes = questions.iter().map(|line| line.len()).sum::<usize>();
-        session.missed = rest;
-        session.missed_bytes -= bytes;
+        session.offline = rest;
+        session.offline_bytes -= bytes;
         self.aside_bytes -= bytes;
         for line in questions {
-            self.answer_missed(key, &line);
+            self.refuse_offline_request(key, &line);
         }
     }
 
@@ -384,15 +386,16 @@ impl Bus {
     pub(in crate::bus) fn close_at_agent(&mut self, id: WorkerId, agent: &[u8]) {
         let agent = String::from_utf8_lossy(agent);
         let Some(worker) = self.workers.get(id.0) else { return };
-        let (Some(link), party, close) = (worker.ready_link(), worker.party, worker.offers.close) else {
+        let (Some(link), endpoint, close) = (worker.ready_link(), worker.endpoint, worker.capabilities.close)
+        else {
             return;
         };
         let cancel =
             format!(r#"{{"jsonrpc":"2.0","method":"session/cancel","params":{{"sessionId":{agent}}}}}"#);
-        self.see_own(link, cancel.as_bytes(), None);
-        self.post.send(link, cancel.as_bytes(), &[]);
+        self.trace_own(link, cancel.as_bytes(), None);
+        self.links.send(link, cancel.as_bytes(), &[]);
         if close {
-            let call = self.calls.ask(THE_BUS, party, Id::none(), Purpose::Ignore, None);
+            let call = self.calls.ask(BUS, endpoint, Id::none(), Purpose::Ignore, None);
             let params = format!(r#"{{"sessionId":{agent}}}"#);
             self.send_call(link, call, &request(call, b"session/close", params.as_bytes()));
         }
@@ -409,16 +412,16 @@ impl Bus {
         }
         let Some(session) = self.sessions.get_mut(key.0) else { return };
         let pending: Vec<_> = session.pending.iter().map(|pending| pending.call).collect();
-        let missed = std::mem::take(&mut session.missed);
-        self.aside_bytes -= std::mem::take(&mut session.missed_bytes);
-        for line in missed {
-            self.answer_missed(key, &line);
+        let offline = std::mem::take(&mut session.offline);
+        self.aside_bytes -= std::mem::take(&mut session.offline_bytes);
+        for line in offline {
+            self.refuse_offline_request(key, &line);
         }
         for call in pending {
-            self.refuse_call(call, &Refusal::client_gone());
+            self.fail_call(call, &RpcError::client_gone());
         }
         let Some(session) = self.sessions.remove(key.0) else { return };
-        self.aside_bytes -= session.missed_bytes;
+        self.aside_bytes -= session.offline_bytes;
         self.aside_bytes -= session.pending.iter().map(|pending| pending.line.len()).sum::<usize>();
         if let Some(client) = session.owner.and_then(|owner| self.clients.get_mut(owner.0)) {
             let names = if session.is_label { &mut client.labels } else { &mut client.sessions };
@@ -434,16 +437,16 @@ impl Bus {
     }
 
     /// The session went with its worker. Its owner will hear of it when it next uses it.
-    pub(in crate::bus) fn lose_session(&mut self, key: SessionKey, refusal: &Refusal) {
+    pub(in crate::bus) fn lose_session(&mut self, key: SessionKey, error: &RpcError) {
         if self.is_recovering(key) {
-            self.recovery_failed(key, refusal);
+            self.recovery_failed(key, error);
         }
-        self.end_work(key, refusal);
+        self.end_turn(key, error);
         let Some(session) = self.sessions.get_mut(key.0) else { return };
         session.worker = None;
-        self.aside_bytes -= std::mem::take(&mut session.missed_bytes);
+        self.aside_bytes -= std::mem::take(&mut session.offline_bytes);
         self.aside_bytes -= session.pending.drain(..).map(|pending| pending.line.len()).sum::<usize>();
-        session.missed.clear();
+        session.offline.clear();
         if session.owner.is_none() {
             self.drop_session(key);
         }
@@ -468,27 +471,27 @@ impl Bus {
     pub(in crate::bus) fn check_idle(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get(id.0) else { return };
         if worker.retiring && worker.life.is_up() && self.is_idle(worker) {
-            return self.live(id, Input::Leave);
+            return self.step_worker(id, Input::Stop);
         }
         self.watch_idle(id);
         let Some(worker) = self.workers.get(id.0) else { return };
-        let left = worker.belongs_to.is_some_and(|owner| self.clients.get(owner.0).is_none());
+        let left = worker.dedicated_to.is_some_and(|owner| self.clients.get(owner.0).is_none());
         if left && worker.life.is_up() && worker.open_sessions() == 0 {
             self.replace(id);
         }
     }
 
     /// Who a call's asker is, if it is a client that is still there.
-    pub(in crate::bus) fn asking_client(&self, asker: crate::state::calls::Party) -> Option<Link> {
-        match self.calls.who(asker) {
-            Who::Client(link) => Some(link),
-            Who::Worker(_) | Who::Bus => None,
+    pub(in crate::bus) fn asking_client(&self, caller: crate::state::calls::EndpointId) -> Option<Link> {
+        match self.calls.endpoint(caller) {
+            Endpoint::Client(link) => Some(link),
+            Endpoint::Worker(_) | Endpoint::Bus => None,
         }
     }
 
     /// Asks the shell for a signal to the worker's group.
     pub(in crate::bus) fn signal(&mut self, id: WorkerId, signal: crate::api::Signal) {
-        self.post.act(Action::Signal(id, signal));
+        self.links.act(Action::Signal(id, signal));
     }
 }
 
@@ -501,6 +504,6 @@ fn wants_replay(line: &[u8], envelope: &Envelope) -> bool {
     }
 }
 
-fn is_question(line: &[u8]) -> bool {
+fn is_request(line: &[u8]) -> bool {
     Envelope::scan(line).is_ok_and(|said| said.kind == Kind::Request)
 }

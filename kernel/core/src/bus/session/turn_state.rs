@@ -9,65 +9,65 @@ use serde::Deserialize;
 
 use crate::bus::Bus;
 use crate::id::{Link, SessionKey, WorkerId};
-use crate::state::sessions::Work;
-use crate::wire::error::Refusal;
+use crate::state::sessions::TurnState;
+use crate::wire::error::RpcError;
 
 impl Bus {
     /// The worker speaks of a session: if it tells its state, that is kept.
-    pub(in crate::bus) fn note_work(&mut self, id: WorkerId, key: SessionKey, line: &[u8]) {
-        if self.workers.get(id.0).is_some_and(|worker| worker.offers.tells_work)
-            && let Some(work) = told(line)
+    pub(in crate::bus) fn note_turn_state(&mut self, id: WorkerId, key: SessionKey, line: &[u8]) {
+        if self.workers.get(id.0).is_some_and(|worker| worker.capabilities.reports_turn_state)
+            && let Some(turn_state) = told(line)
             && let Some(session) = self.session_mut(key)
         {
-            session.work = Some(work);
+            session.turn_state = Some(turn_state);
         }
     }
 
-    pub(in crate::bus) fn is_working(&self, key: SessionKey) -> bool {
-        let work = self.session(key).and_then(|session| session.work);
-        work.is_some_and(|work| work != Work::Idle)
+    pub(in crate::bus) fn is_turn_running(&self, key: SessionKey) -> bool {
+        let turn_state = self.session(key).and_then(|session| session.turn_state);
+        turn_state.is_some_and(|turn_state| turn_state != TurnState::Idle)
     }
 
     /// A turn goes on that somebody follows.
-    pub(in crate::bus) fn works_for_somebody(&self) -> bool {
+    pub(in crate::bus) fn is_any_turn_followed(&self) -> bool {
         self.sessions.iter().any(|(key, session)| {
             let key = SessionKey(key);
-            session.worker.is_some() && self.is_working(key) && self.is_owned(key)
+            session.worker.is_some() && self.is_turn_running(key) && self.is_owned(key)
         })
     }
 
     /// The agent will not say how its turn ended: the bus does.
-    pub(in crate::bus) fn end_work(&mut self, key: SessionKey, refusal: &Refusal) {
-        if !self.is_working(key) {
+    pub(in crate::bus) fn end_turn(&mut self, key: SessionKey, error: &RpcError) {
+        if !self.is_turn_running(key) {
             return;
         }
         let Some(session) = self.session_mut(key) else { return };
-        session.work = Some(Work::Idle);
+        session.turn_state = Some(TurnState::Idle);
         if let Some(owner) = session.owner {
-            let error = refusal.error();
-            self.say_work(owner, key, &format!(r#","stopReason":"error","error":{error}"#));
+            let error = error.error();
+            self.send_turn_state(owner, key, &format!(r#","stopReason":"error","error":{error}"#));
         }
     }
 
     /// Whoever takes up a session hears how it stands.
-    pub(in crate::bus) fn tell_work(&mut self, link: Link, key: SessionKey) {
-        self.say_work(link, key, "");
+    pub(in crate::bus) fn report_turn_state(&mut self, link: Link, key: SessionKey) {
+        self.send_turn_state(link, key, "");
     }
 
-    fn say_work(&mut self, link: Link, key: SessionKey, more: &str) {
+    fn send_turn_state(&mut self, link: Link, key: SessionKey, more: &str) {
         let Some(session) = self.session(key) else { return };
-        let Some(work) = session.work else { return };
-        let (name, state) = (String::from_utf8_lossy(&session.bus_token), work.name());
+        let Some(turn_state) = session.turn_state else { return };
+        let (name, state) = (String::from_utf8_lossy(&session.bus_token), turn_state.name());
         let update = format!(r#"{{"sessionUpdate":"state_update","state":"{state}"{more}}}"#);
         let params = format!(r#"{{"sessionId":{name},"update":{update}}}"#);
         let line = format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#);
-        self.see_own(link, line.as_bytes(), None);
-        self.post.send(link, line.as_bytes(), &[]);
+        self.trace_own(link, line.as_bytes(), None);
+        self.links.send(link, line.as_bytes(), &[]);
     }
 }
 
 /// The state in this line, if it is an update that tells one.
-fn told(line: &[u8]) -> Option<Work> {
+fn told(line: &[u8]) -> Option<TurnState> {
     #[derive(Deserialize)]
     struct Line<'a> {
         #[serde(borrow)]
@@ -89,10 +89,10 @@ fn told(line: &[u8]) -> Option<Work> {
     memmem::find(line, br#""state_update""#)?;
     let Line { params: Params { update } } = serde_json::from_slice(line).ok()?;
     match (update.session_update, update.state) {
-        ("state_update", "idle") => Some(Work::Idle),
-        ("state_update", "requires_action") => Some(Work::RequiresAction),
+        ("state_update", "idle") => Some(TurnState::Idle),
+        ("state_update", "requires_action") => Some(TurnState::RequiresAction),
         // A state that is not known is not idle.
-        ("state_update", _) => Some(Work::Running),
+        ("state_update", _) => Some(TurnState::Running),
         _ => None,
     }
 }
@@ -109,14 +109,14 @@ mod tests {
                     .as_bytes(),
             )
         };
-        assert_eq!(of(r#"{"sessionUpdate":"state_update","state":"running"}"#), Some(Work::Running));
+        assert_eq!(of(r#"{"sessionUpdate":"state_update","state":"running"}"#), Some(TurnState::Running));
         assert_eq!(
             of(r#"{"state":"idle","stopReason":"end_turn","sessionUpdate":"state_update"}"#),
-            Some(Work::Idle)
+            Some(TurnState::Idle)
         );
-        let waits = r#"{"sessionUpdate":"state_update","state":"requires_action"}"#;
-        assert_eq!(of(waits), Some(Work::RequiresAction));
-        assert_eq!(of(r#"{"sessionUpdate":"state_update","state":"_compacting"}"#), Some(Work::Running));
+        let backlog = r#"{"sessionUpdate":"state_update","state":"requires_action"}"#;
+        assert_eq!(of(backlog), Some(TurnState::RequiresAction));
+        assert_eq!(of(r#"{"sessionUpdate":"state_update","state":"_compacting"}"#), Some(TurnState::Running));
         assert_eq!(of(r#"{"sessionUpdate":"subagent_update","sessionId":"c","state":"idle"}"#), None);
         assert_eq!(of(r#"{"sessionUpdate":"note","state":"idle","text":"\"state_update\""}"#), None);
         assert_eq!(of(r#"{"sessionUpdate":"state_update","state":{"a":1}}"#), None);

@@ -1,6 +1,7 @@
 //! Stories of the whole core, told through one helper: a bus whose clients and workers the test plays.
 
 mod acp;
+mod auth;
 mod deaths;
 mod flow;
 mod plain;
@@ -8,7 +9,6 @@ mod pools;
 mod recovery;
 mod second_version;
 mod seeing;
-mod strangers;
 mod tracing;
 
 use std::collections::{BTreeMap, VecDeque};

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::config::Auth;
-use crate::limit::{HELLO, HELLO_BYTES, LAST_WORDS, STRANGERS};
+use crate::limit::{AUTH_LINE_BYTES, AUTH_TIMEOUT, FLUSH_ON_CLOSE, PENDING_AUTH_MAX};
 use crate::token::TokenDigest;
 
 const HELLO_LINE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"_bus/hello","params":{"token":"right"}}"#;
@@ -44,7 +44,7 @@ fn who_shows_the_token_is_heard() {
     assert_eq!(bus.sees_json(client)["result"]["bus"], "stdio-bus");
     bus.answers(worker, "work", "1");
     assert_eq!(bus.sees_json(client)["result"], 1);
-    bus.passes(HELLO * 2);
+    bus.passes(AUTH_TIMEOUT * 2);
     assert!(!bus.is_closed(client));
     bus.is_idle();
 }
@@ -85,7 +85,7 @@ fn nothing_that_a_stranger_says_reaches_anybody() {
         (hello(r#"{"token":"right "}"#), json!(7)),
         (hello(r#"{"token":"wrong","token":"right"}"#), json!(7)),
         (hello(r#"{"Token":"right"}"#), json!(7)),
-        (hello(&format!(r#"{{"token":"right","client":"{}"}}"#, "x".repeat(HELLO_BYTES))), Value::Null),
+        (hello(&format!(r#"{{"token":"right","client":"{}"}}"#, "x".repeat(AUTH_LINE_BYTES))), Value::Null),
     ];
     let mut bus = guarded_bus();
     for (line, id) in cases {
@@ -112,7 +112,7 @@ fn what_is_no_json_is_not_even_answered() {
 fn a_first_line_without_an_end_is_not_waited_for() {
     let mut bus = guarded_bus();
     let client = bus.client();
-    bus.sends_bytes(client, &vec![b'{'; HELLO_BYTES + 2]);
+    bus.sends_bytes(client, &vec![b'{'; AUTH_LINE_BYTES + 2]);
     bus.is_turned_away(client, Value::Null, "unauthorized");
     // One that ends in the middle of it is no hello.
     let client = bus.client();
@@ -127,7 +127,7 @@ fn who_is_late_is_told_once_and_closed() {
     let mut bus = guarded_bus();
     let (silent, slow) = (bus.client(), bus.client());
     bus.sends_bytes(slow, HELLO_LINE.as_bytes());
-    bus.passes(HELLO - Duration::from_millis(1));
+    bus.passes(AUTH_TIMEOUT - Duration::from_millis(1));
     assert!(!bus.is_closed(silent) && !bus.is_closed(slow));
     bus.passes(Duration::from_millis(1));
     bus.is_turned_away(silent, Value::Null, "unauthorized");
@@ -143,7 +143,7 @@ fn who_does_not_even_take_its_answer_is_closed_all_the_same() {
     bus.sends(client, WORK);
     bus.sends(client, HELLO_LINE);
     assert!(!bus.is_closed(client));
-    bus.passes(LAST_WORDS);
+    bus.passes(FLUSH_ON_CLOSE);
     assert!(bus.is_closed(client) && bus.bus.is_empty());
 }
 
@@ -153,7 +153,7 @@ fn strangers_have_places_of_their_own_and_the_oldest_makes_room() {
     let good = bus.client();
     bus.sends(good, HELLO_LINE);
     bus.sees(good);
-    let silent: Vec<Link> = (0..STRANGERS).map(|_| bus.client()).collect();
+    let silent: Vec<Link> = (0..PENDING_AUTH_MAX).map(|_| bus.client()).collect();
     let next = bus.client();
     bus.act();
     bus.is_turned_away(silent[0], Value::Null, "busy");
@@ -172,7 +172,7 @@ fn strangers_have_places_of_their_own_and_the_oldest_makes_room() {
 #[test]
 fn even_those_who_take_no_answer_are_few() {
     let mut bus = guarded_bus();
-    for _ in 0..10 * STRANGERS {
+    for _ in 0..10 * PENDING_AUTH_MAX {
         let client = bus.client();
         bus.deafens(client);
         bus.bus.check_invariants();
@@ -208,7 +208,7 @@ fn a_new_token_is_asked_of_those_who_come_and_not_of_those_who_are_in() {
     // Without one, those who had to show it need not any more.
     let waiting = bus.client();
     bus.bus.reload(&Config { auth: None, ..changed }, bus.now);
-    bus.passes(HELLO);
+    bus.passes(AUTH_TIMEOUT);
     bus.sends(waiting, WORK);
     bus.answers(bus.worker(0), "work", "1");
     assert_eq!(bus.sees_json(waiting)["result"], 1);
