@@ -5,8 +5,9 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fmt::Write;
+use std::fmt::Write as _;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -16,7 +17,7 @@ use kernel_shell::find_program;
 use nix::unistd::{AccessFlags, access};
 use serde_json::Value;
 
-use crate::output::{Style, print, report};
+use crate::output::{BOLD, GREEN, RED, print_styled, report, styled};
 use crate::paths;
 
 const EXAMPLES: &str = "\
@@ -47,10 +48,10 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Err(faults) => return report_faults(&faults),
     };
     let mut faults = Vec::new();
-    let report = describe(&path, &config, &mut faults, Style::on_stdout());
-    let mut printed = print(&report);
+    let report = describe(&path, &config, &mut faults);
+    let mut printed = print_styled(&report);
     if args.probe && faults.is_empty() {
-        printed = probe_all(&config, &mut faults, Style::on_stdout());
+        printed = probe_all(&config, &mut faults);
     }
     if faults.is_empty() {
         printed
@@ -60,15 +61,15 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 /// Starts one worker of each pool in turn, and prints each answer as soon as it comes.
-fn probe_all(config: &Config, faults: &mut Vec<ConfigFault>, style: Style) -> ExitCode {
+fn probe_all(config: &Config, faults: &mut Vec<ConfigFault>) -> ExitCode {
     let this_binary = env::current_exe().unwrap_or_default();
     let mut printed = ExitCode::SUCCESS;
     for (index, pool) in config.pools.iter().enumerate() {
-        let name = style.bold(format_args!("pool {}", pool.id));
+        let name = styled(BOLD, format_args!("pool {}", pool.id));
         match kernel_shell::probe(pool, &this_binary, config.limits.init_timeout) {
             Ok(result) => {
-                let line = format!("{name} {}: {}\n", style.green("answers"), introduce(&result));
-                printed = print(&line);
+                let line = format!("{name} {}: {}\n", styled(GREEN, "answers"), introduce(&result));
+                printed = print_styled(&line);
             }
             Err(message) => faults.push(ConfigFault { path: format!("pools[{index}]"), message }),
         }
@@ -99,15 +100,14 @@ fn introduce(result: &Value) -> String {
 }
 
 fn report_faults(faults: &ConfigFaults) -> ExitCode {
-    let style = Style::on_stderr();
     for ConfigFault { path, message } in &faults.faults {
-        report(format_args!("{}: {}: {message}", faults.file, style.red(path)), 1);
+        let _ = writeln!(anstream::stderr(), "{}: {}: {message}", faults.file, styled(RED, path));
     }
     ExitCode::FAILURE
 }
 
 /// Describes what would run. Adds what this machine lacks to `faults`.
-fn describe(path: &Path, config: &Config, faults: &mut Vec<ConfigFault>, style: Style) -> String {
+fn describe(path: &Path, config: &Config, faults: &mut Vec<ConfigFault>) -> String {
     let mut pools = String::new();
     for (index, pool) in config.pools.iter().enumerate() {
         let before = faults.len();
@@ -121,13 +121,13 @@ fn describe(path: &Path, config: &Config, faults: &mut Vec<ConfigFault>, style: 
         if let Some(message) = pool.cwd.as_deref().and_then(folder_fault) {
             note("cwd", message);
         }
-        describe_pool(&mut pools, pool, &program, style);
+        describe_pool(&mut pools, pool, &program);
         for fault in &faults[before..] {
-            let _ = writeln!(pools, "  {} {}", style.red("but"), fault.message);
+            let _ = writeln!(pools, "  {} {}", styled(RED, "but"), fault.message);
         }
     }
     let mut text = String::new();
-    let verdict = if faults.is_empty() { style.green("good") } else { style.red("would not run here") };
+    let verdict = if faults.is_empty() { styled(GREEN, "good") } else { styled(RED, "would not run here") };
     let _ = writeln!(text, "{}: {verdict}", path.display());
     for door in &config.listen {
         let open = if door.at.is_local() {
@@ -149,7 +149,7 @@ fn describe(path: &Path, config: &Config, faults: &mut Vec<ConfigFault>, style: 
     text + &pools
 }
 
-fn describe_pool(text: &mut String, pool: &PoolConfig, program: &str, style: Style) {
+fn describe_pool(text: &mut String, pool: &PoolConfig, program: &str) {
     let mode = match pool.mode {
         Mode::Shared => "shared",
         Mode::Dedicated => "dedicated",
@@ -159,7 +159,7 @@ fn describe_pool(text: &mut String, pool: &PoolConfig, program: &str, style: Sty
         (kept, most) if kept == most => format!("{kept} instances"),
         (kept, most) => format!("{kept} to {most} instances"),
     };
-    let name = style.bold(format_args!("pool {}", pool.id));
+    let name = styled(BOLD, format_args!("pool {}", pool.id));
     let _ = writeln!(text, "{name}: {mode}, {instances}, up to {} sessions each", pool.max_sessions);
     let args = pool.args.iter().map(|arg| format!(" {}", quoted(arg))).collect::<String>();
     let _ = writeln!(text, "  runs {}{args}", quoted(program));
@@ -222,6 +222,8 @@ fn quoted(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use anstream::adapter::strip_str;
+
     use super::*;
 
     /// The output of `check` for these pools, in a folder with a plain file `plain`.
@@ -231,8 +233,8 @@ mod tests {
         let config =
             config::parse(&format!(r#"{{"default_pool":"a","pools":{pools}}}"#), folder.path()).unwrap();
         let mut faults = Vec::new();
-        let plain = Style::on_terminal(false);
-        let text = describe(Path::new("bus.json"), &config, &mut faults, plain);
+        let text = describe(Path::new("bus.json"), &config, &mut faults);
+        let text = strip_str(&text).to_string();
         let here = folder.path().display().to_string();
         let faults = faults.iter().map(|fault| fault.to_string().replace(&here, "HERE")).collect();
         (text.replace(&here, "HERE"), faults)

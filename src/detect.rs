@@ -7,12 +7,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{env, fs};
 
+use clients::table::{self, Cell};
 use kernel_shell::config;
 use serde_json::Value;
 use workers::cli::runtimes;
 use workers::detect::{Found, detect};
 
-use crate::output::{Style, print, report};
+use crate::output::{BOLD, GREEN, RED, print, print_styled, report, styled};
+
+/// Padded to the longest value of a column that is always shown at its full width.
+const HEADERS: [&str; 5] = ["AGENT", "VERSION", "SPEAKS  ", "LOGIN    ", "WHERE"];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -52,12 +56,11 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     if shows_progress {
         let _ = write!(io::stderr(), "\r\x1b[K");
     }
-    let text = if args.json {
-        serde_json::to_string_pretty(&found).expect("plain values") + "\n"
+    let printed = if args.json {
+        print(&(serde_json::to_string_pretty(&found).expect("plain values") + "\n"))
     } else {
-        table(&found, Style::on_stdout())
+        print_styled(&describe(&found))
     };
-    let printed = print(&text);
     if args.write { write(args, &found) } else { printed }
 }
 
@@ -100,31 +103,34 @@ fn add_pools<'a>(path: &Path, pools: impl Iterator<Item = &'a Value>) -> Result<
 
 /// Writes a new file, and renames it over the old one only if a bus would accept it.
 fn replace(path: &Path, text: &str) -> Result<(), String> {
-    let words = |error: io::Error| error.to_string();
     // A symbolic link stays a link.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let new_path = path.with_extension("json.new");
-    fs::write(&new_path, text).map_err(words)?;
+    fs::write(&new_path, text).map_err(|error| error.to_string())?;
     let mode = fs::metadata(&path).map_or(0o644, |found| found.permissions().mode());
-    let done = config::load(&new_path)
-        .map_err(|faults| {
-            let first = faults
-                .faults
-                .first()
-                .map_or(String::new(), |agent| format!("{}: {}", agent.path, agent.message));
-            format!("with the new pools it would not be good: {first}")
-        })
-        .and_then(|_| fs::set_permissions(&new_path, fs::Permissions::from_mode(mode)).map_err(words))
-        .and_then(|()| fs::rename(&new_path, &path).map_err(words));
+    let done = check_and_rename(&new_path, mode, &path);
     if done.is_err() {
         let _ = fs::remove_file(&new_path);
     }
     done
 }
 
+fn check_and_rename(new_path: &Path, mode: u32, path: &Path) -> Result<(), String> {
+    if let Err(faults) = config::load(new_path) {
+        let first = faults.faults.first();
+        let first = first.map_or(String::new(), |fault| format!("{}: {}", fault.path, fault.message));
+        return Err(format!("with the new pools it would not be good: {first}"));
+    }
+    let renamed = fs::set_permissions(new_path, fs::Permissions::from_mode(mode))
+        .and_then(|()| fs::rename(new_path, path));
+    renamed.map_err(|error| error.to_string())
+}
+
 /// The position of the `]` that ends the top-level `pools`. `text` is valid JSON.
 fn end_of_pools(text: &str) -> Option<usize> {
-    let (mut depth, mut word, mut pools) = (0, None, false);
+    let mut depth = 0;
+    let mut word = None;
+    let mut in_pools = false;
     let mut bytes = text.bytes().enumerate();
     while let Some((at, byte)) = bytes.next() {
         match byte {
@@ -138,11 +144,11 @@ fn end_of_pools(text: &str) -> Option<usize> {
                     }
                 }
             }
-            b':' if depth == 1 => pools = word == Some("pools"),
+            b':' if depth == 1 => in_pools = word == Some("pools"),
             b'{' | b'[' => depth += 1,
             b'}' | b']' => {
                 depth -= 1;
-                if depth == 1 && pools && byte == b']' {
+                if depth == 1 && in_pools && byte == b']' {
                     return Some(at);
                 }
             }
@@ -152,51 +158,74 @@ fn end_of_pools(text: &str) -> Option<usize> {
     None
 }
 
-fn table(found: &[Found], style: Style) -> String {
+fn describe(found: &[Found]) -> String {
     let (available, absent): (Vec<&Found>, Vec<&Found>) = found.iter().partition(|agent| agent.available);
+    let name_width = available.iter().map(|agent| agent.id.len()).max().unwrap_or(0).max(HEADERS[0].len());
+    table(&available, name_width) + &describe_absent(&absent, name_width) + &pools(&available)
+}
+
+/// One line per available agent, and another one with its models if they are known.
+fn table(available: &[&Found], name_width: usize) -> String {
     let mut text = String::new();
-    let width = |of: fn(&Found) -> usize, least: usize| {
-        available.iter().map(|agent| of(agent)).max().unwrap_or(0).max(least)
-    };
-    let name_width = width(|agent| agent.id.len(), 5);
-    let version_width = width(|agent| agent.version.as_deref().map_or(1, |text| text.chars().count()), 7);
-    if !available.is_empty() {
-        let head = format!(
-            "{:name_width$}  {:version_width$}  {:8}  {:9}  WHERE",
-            "AGENT", "VERSION", "SPEAKS", "LOGIN"
-        );
-        let _ = writeln!(text, "{}", style.bold(head));
+    if available.is_empty() {
+        return text;
     }
-    for agent in &available {
-        let speaks = match (agent.acp, agent.verified) {
-            (true, true) => "ACP",
-            (true, false) => "ACP?",
-            (false, true) => "adapter",
-            (false, false) => "adapter?",
-        };
-        let login = match agent.logged_in {
-            Some(true) => style.green(format_args!("{:9}", "yes")),
-            Some(false) => style.red(format_args!("{:9}", "no")),
-            None => format!("{:9}", "-"),
-        };
-        let name = style.green(format_args!("{:name_width$}", agent.id));
-        let version = agent.version.as_deref().unwrap_or("-");
-        let path = agent.path.as_deref().unwrap_or_default();
-        let _ = writeln!(text, "{name}  {version:version_width$}  {speaks:8}  {login}  {path}");
+    let mut rows = vec![HEADERS.map(Cell::new).into()];
+    rows.extend(available.iter().map(|agent| row(agent)));
+    let mut lines = table::lines(&rows).into_iter();
+    let header = lines.next().unwrap_or_default();
+    let _ = writeln!(text, "{}", styled(BOLD, header));
+    for (agent, line) in available.iter().zip(lines) {
+        let _ = writeln!(text, "{line}");
         if let Some(models) = &agent.models {
             let ids: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
             let _ = writeln!(text, "{:name_width$}  models: {}", "", ids.join(", "));
         }
     }
-    for agent in absent.iter().filter(|agent| agent.path.is_some()) {
-        let reason = agent.reason.as_deref().unwrap_or_default();
-        let _ = writeln!(text, "{}  {reason}", style.red(format_args!("{:name_width$}", agent.id)));
+    text
+}
+
+fn row(agent: &Found) -> Vec<Cell> {
+    let speaks = match (agent.acp, agent.verified) {
+        (true, true) => "ACP",
+        (true, false) => "ACP?",
+        (false, true) => "adapter",
+        (false, false) => "adapter?",
+    };
+    let login = match agent.logged_in {
+        Some(true) => Cell::new("yes").styled(GREEN),
+        Some(false) => Cell::new("no").styled(RED),
+        None => Cell::new("-"),
+    };
+    vec![
+        Cell::new(&agent.id).styled(GREEN),
+        Cell::new(agent.version.as_deref().unwrap_or("-")),
+        Cell::new(speaks),
+        login,
+        Cell::new(agent.path.as_deref().unwrap_or_default()),
+    ]
+}
+
+/// Agents that are installed but cannot be used, with the reason, and those that are not installed.
+fn describe_absent(absent: &[&Found], name_width: usize) -> String {
+    let mut text = String::new();
+    let mut missing = Vec::new();
+    for agent in absent {
+        if agent.path.is_some() {
+            let name = styled(RED, format_args!("{:name_width$}", agent.id));
+            let _ = writeln!(text, "{name}  {}", agent.reason.as_deref().unwrap_or_default());
+        } else {
+            missing.push(agent.id.as_str());
+        }
     }
-    let missing: Vec<&str> =
-        absent.iter().filter(|agent| agent.path.is_none()).map(|agent| agent.id.as_str()).collect();
     if !missing.is_empty() {
         let _ = writeln!(text, "not here: {}", missing.join(", "));
     }
+    text
+}
+
+fn pools(available: &[&Found]) -> String {
+    let mut text = String::new();
     if available.iter().any(|agent| !agent.verified) {
         text += "?: nobody has seen it run this way yet; `stdio-bus check --probe` tries it\n";
     }

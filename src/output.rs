@@ -3,16 +3,39 @@
 //! A reader that closes stdout early (`stdio-bus schema | head -1`) is no failure, and a closed stderr causes
 //! no panic.
 
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::fmt;
+use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
-use std::{env, fmt};
 
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
 use clients::Fault;
+
+pub(crate) const BOLD: Style = Style::new().bold();
+pub(crate) const GREEN: Style = AnsiColor::Green.on_default();
+pub(crate) const RED: Style = AnsiColor::Red.on_default();
+
+/// Whether stdout is a terminal that shows colours, and the user wants them.
+pub(crate) fn stdout_has_colour() -> bool {
+    AutoStream::choice(&io::stdout()) != ColorChoice::Never
+}
 
 /// Prints to stdout and returns the exit code of doing so.
 pub(crate) fn print(text: &str) -> ExitCode {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    write_all(io::stdout().lock(), text)
+}
+
+/// The same for text with styles, which only a terminal gets.
+pub(crate) fn print_styled(text: &str) -> ExitCode {
+    write_all(AutoStream::auto(io::stdout().lock()), text)
+}
+
+pub(crate) fn styled(style: Style, text: impl fmt::Display) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+fn write_all(mut out: impl Write, text: &str) -> ExitCode {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => report(format_args!("stdio-bus: cannot write to stdout: {error}"), 1),
@@ -35,47 +58,5 @@ pub(crate) fn report_fault(fault: &Fault) -> ExitCode {
             report(format_args!("stdio-bus: {fault}; start one with `stdio-bus serve`"), code)
         }
         fault => report(format_args!("stdio-bus: {fault}"), code),
-    }
-}
-
-#[derive(Clone, Copy)]
-pub(crate) struct Style {
-    on: bool,
-}
-
-impl Style {
-    pub(crate) fn on_stdout() -> Style {
-        Style::on_terminal(io::stdout().is_terminal())
-    }
-
-    pub(crate) fn on_stderr() -> Style {
-        Style::on_terminal(io::stderr().is_terminal())
-    }
-
-    pub(crate) fn on_terminal(terminal: bool) -> Style {
-        // https://no-color.org: any value but the empty one.
-        let unwanted = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Style { on: terminal && !unwanted && !dumb }
-    }
-
-    pub(crate) fn is_on(self) -> bool {
-        self.on
-    }
-
-    pub(crate) fn bold(self, text: impl fmt::Display) -> String {
-        self.with("1", text)
-    }
-
-    pub(crate) fn green(self, text: impl fmt::Display) -> String {
-        self.with("32", text)
-    }
-
-    pub(crate) fn red(self, text: impl fmt::Display) -> String {
-        self.with("31", text)
-    }
-
-    fn with(self, code: &str, text: impl fmt::Display) -> String {
-        if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
     }
 }

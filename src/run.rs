@@ -12,7 +12,7 @@ use clients::{Fault, run::Ended};
 
 use crate::bus_args::BusArgs;
 use crate::known_agents;
-use crate::output::{self, Style, report};
+use crate::output::{self, report, stdout_has_colour};
 
 /// The exit code when the agent does not answer in time.
 const TIMEOUT: u8 = 3;
@@ -148,12 +148,12 @@ impl Args {
     fn view(&self) -> View {
         // A screen needs a movable cursor.
         let dumb = env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
-        match self.json {
-            true => View::Json { stream: self.stream },
-            false if io::stdout().is_terminal() && !dumb => {
-                View::Screen { colour: Style::on_stdout().is_on() }
-            }
-            false => View::Plain,
+        if self.json {
+            View::Json { stream: self.stream }
+        } else if io::stdout().is_terminal() && !dumb {
+            View::Screen { colour: stdout_has_colour() }
+        } else {
+            View::Plain
         }
     }
 

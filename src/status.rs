@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clients::status;
 
 use crate::bus_args::BusArgs;
-use crate::output::{Style, print, report_fault};
+use crate::output::{print, print_styled, report_fault};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,7 +26,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> ExitCode {
     match args.bus.target().and_then(|target| status::fetch(&target)) {
         Ok(status) if args.json => print(&format!("{status}\n")),
-        Ok(status) => print(&status::describe(&status, Style::on_stdout().is_on())),
+        Ok(status) => print_styled(&status::describe(&status)),
         Err(fault) => report_fault(&fault),
     }
 }

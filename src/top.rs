@@ -9,7 +9,7 @@ use clients::Ended;
 use clients::top::{self, Options};
 
 use crate::bus_args::BusArgs;
-use crate::output::{Style, report, report_fault};
+use crate::output::{report, report_fault, stdout_has_colour};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         return report("stdio-bus: top needs a terminal; for programs there is `stdio-bus status --json`", 2);
     }
     let shown = args.bus.target().and_then(|target| {
-        top::run(Options { target, interval: args.interval, colour: Style::on_stdout().is_on() })
+        top::run(Options { target, interval: args.interval, colour: stdout_has_colour() })
     });
     match shown {
         Ok(Ended::Done) => ExitCode::SUCCESS,

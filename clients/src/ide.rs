@@ -195,10 +195,7 @@ fn quoted(text: &str) -> String {
 /// acpx splits a command line as a shell does.
 fn shell_quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=@%+,[]".contains(c);
-    match !word.is_empty() && word.chars().all(plain) {
-        true => word.to_owned(),
-        false => quoted(word),
-    }
+    if !word.is_empty() && word.chars().all(plain) { word.to_owned() } else { quoted(word) }
 }
 
 #[cfg(test)]

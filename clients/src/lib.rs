@@ -14,6 +14,7 @@ pub mod ide;
 pub mod run;
 mod signals;
 pub mod status;
+pub mod table;
 pub mod top;
 pub mod trace;
 

@@ -85,9 +85,8 @@ impl Follower {
         // Signals may interrupt a write to a pipe, which can block for ever. A file never blocks, and must
         // not lose events.
         let file = is_file(sink.fd());
-        let write = |work: &mut dyn FnMut() -> io::Result<()>| match file {
-            true => work(),
-            false => signals.with_default_action(work),
+        let write = |work: &mut dyn FnMut() -> io::Result<()>| {
+            if file { work() } else { signals.with_default_action(work) }
         };
         loop {
             if self.reader.buffer().is_empty() {
@@ -204,7 +203,13 @@ pub struct TraceFile<W> {
     /// The time of the first event, which is zero in the viewer.
     start: Option<SystemTime>,
     /// The swimlanes of each open request, by its id.
-    open_requests: HashMap<String, (String, String)>,
+    open_requests: HashMap<String, Lanes>,
+}
+
+/// The two swimlanes between which a message passes.
+struct Lanes {
+    from: String,
+    to: String,
 }
 
 impl<W: Write> TraceFile<W> {
@@ -212,76 +217,76 @@ impl<W: Write> TraceFile<W> {
         TraceFile { out, start: None, open_requests: HashMap::new() }
     }
 
-    fn describe(&mut self, time: SystemTime, event: &Value) -> Option<Value> {
-        let start = *self.start.get_or_insert(time);
-        let ts = time.duration_since(start).unwrap_or_default().as_secs_f64();
+    /// The record of an event. `None`: the event is not understood.
+    fn record(&mut self, time: SystemTime, event: &Value) -> Option<Value> {
+        let ts = self.seconds_since_start(time);
         let (from, to) = event["direction"].as_str()?.split_once("->")?;
-        let (from, to) = (swimlane(from, event), swimlane(to, event));
-        // The bus's call number is unique; two clients may use the same request id.
-        let id = match &event["call"] {
-            Value::Null => {
-                Value::from(format!("{} {}", event["client"].as_str().unwrap_or("?"), event["id"]))
-            }
-            call => call.clone(),
-        };
-        let payload = |key: &str| match event.get("payload") {
-            Some(payload) => payload.get(key).cloned().unwrap_or_default(),
-            None => json!({ "bytes": event["bytes"] }),
-        };
-        let mut fields = match event["kind"].as_str()? {
-            kind @ ("request" | "notification") => json!({
-                "type": kind, "ts": ts, "protocol": "acp", "from": from, "to": to,
-                "method": event["method"], "params": payload("params"),
-            }),
-            kind => {
-                // The viewer expects the answer on the swimlanes of its request.
-                let opened = self.open_requests.remove(&id.to_string());
-                let (to, from) = opened.unwrap_or((to, from));
-                let is_error = kind == "error";
-                let payload = match payload(kind) {
-                    Value::Object(mut about) if is_error && event.get("payload").is_none() => {
-                        about.insert("code".to_owned(), event["code"].clone());
-                        about.into()
-                    }
-                    payload => payload,
-                };
-                return Some(json!({
-                    "type": "response", "ts": ts, "from": from, "to": to, "id": id, "is_error": is_error,
-                    "payload": payload,
-                }));
-            }
-        };
+        let lanes = Lanes { from: swimlane(from, event), to: swimlane(to, event) };
+        Some(match event["kind"].as_str()? {
+            kind @ ("request" | "notification") => self.request(ts, kind, lanes, event),
+            kind => self.response(ts, kind, lanes, event),
+        })
+    }
+
+    fn request(&mut self, ts: f64, kind: &str, lanes: Lanes, event: &Value) -> Value {
+        let mut record = json!({
+            "type": kind, "ts": ts, "protocol": "acp", "from": lanes.from, "to": lanes.to,
+            "method": event["method"], "params": payload(event, "params"),
+        });
         if let Some(session) = event.get("session") {
-            fields["session"] = session.clone();
+            record["session"] = session.clone();
         }
-        if event["kind"] == "request" {
-            fields["id"] = id.clone();
+        if kind == "request" {
+            let id = call_id(event);
             if self.open_requests.len() >= MAX_OPEN_REQUESTS {
                 self.open_requests.clear();
             }
-            self.open_requests.insert(id.to_string(), (from, to));
+            self.open_requests.insert(id.to_string(), lanes);
+            record["id"] = id;
         }
-        Some(fields)
+        record
+    }
+
+    fn response(&mut self, ts: f64, kind: &str, lanes: Lanes, event: &Value) -> Value {
+        let id = call_id(event);
+        // The viewer expects the answer on the swimlanes of its request.
+        let lanes = match self.open_requests.remove(&id.to_string()) {
+            Some(request) => Lanes { from: request.to, to: request.from },
+            None => lanes,
+        };
+        let is_error = kind == "error";
+        let mut payload = payload(event, kind);
+        if is_error && event.get("payload").is_none() {
+            payload["code"] = event["code"].clone();
+        }
+        json!({
+            "type": "response", "ts": ts, "from": lanes.from, "to": lanes.to, "id": id, "is_error": is_error,
+            "payload": payload,
+        })
+    }
+
+    fn seconds_since_start(&mut self, time: SystemTime) -> f64 {
+        let start = *self.start.get_or_insert(time);
+        time.duration_since(start).unwrap_or_default().as_secs_f64()
     }
 }
 
 impl<W: Write + AsFd> Sink for TraceFile<W> {
     fn event(&mut self, time: SystemTime, event: &RawValue) -> io::Result<()> {
         let event = serde_json::from_str::<Value>(event.get()).unwrap_or_default();
-        match self.describe(time, &event) {
-            Some(fields) => writeln!(self.out, "{fields}"),
+        match self.record(time, &event) {
+            Some(record) => writeln!(self.out, "{record}"),
             None => Ok(()),
         }
     }
 
     fn dropped(&mut self, time: SystemTime, count: u64) -> io::Result<()> {
-        let start = *self.start.get_or_insert(time);
-        let ts = time.duration_since(start).unwrap_or_default().as_secs_f64();
-        let fields = json!({
+        let ts = self.seconds_since_start(time);
+        let record = json!({
             "type": "notification", "ts": ts, "protocol": "acp", "from": "bus", "to": "bus",
             "method": "_bus/dropped", "params": { "count": count },
         });
-        writeln!(self.out, "{fields}")
+        writeln!(self.out, "{record}")
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -290,6 +295,22 @@ impl<W: Write + AsFd> Sink for TraceFile<W> {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.out.as_fd()
+    }
+}
+
+/// The bus's call number, which is unique: two clients may use the same request id.
+fn call_id(event: &Value) -> Value {
+    match &event["call"] {
+        Value::Null => Value::from(format!("{} {}", event["client"].as_str().unwrap_or("?"), event["id"])),
+        call => call.clone(),
+    }
+}
+
+/// This member of the payload. Without payloads, the size of the message stands for it.
+fn payload(event: &Value, key: &str) -> Value {
+    match event.get("payload") {
+        Some(payload) => payload.get(key).cloned().unwrap_or_default(),
+        None => json!({ "bytes": event["bytes"] }),
     }
 }
 

@@ -280,9 +280,12 @@ fn a_login_is_replayed_before_sessions_are_reopened_until_its_logout() {
     let mut stage = Stage::new();
     let mut bus = stage.admits();
     stage.opens(&mut bus, json!({}));
-    let end = |bus: &mut BusSide, asked: &Value, good: bool| match good {
-        true => bus.answers(asked, json!({})),
-        false => bus.refuses(asked, -32000, "no_login"),
+    let end = |bus: &mut BusSide, asked: &Value, good: bool| {
+        if good {
+            bus.answers(asked, json!({}));
+        } else {
+            bus.refuses(asked, -32000, "no_login");
+        }
     };
     let say = |stage: &mut Stage, bus: &mut BusSide, method: &str, good: bool| {
         stage.says(&format!(r#"{{"id":2,"method":"{method}","params":{{"methodId":"key","good":{good}}}}}"#));

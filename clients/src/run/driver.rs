@@ -8,6 +8,8 @@ use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use rpc::RpcError;
+use rpc::error::{AUTH_REQUIRED, INTERNAL_ERROR};
 use serde_json::{Value, json};
 use signal_hook::consts::SIGINT;
 
@@ -46,6 +48,13 @@ impl From<io::Error> for Stop {
             _ => Stop::Fault(Fault::Failed(format!("cannot write to stdout: {error}"))),
         }
     }
+}
+
+/// What became of one event.
+enum Step {
+    /// It was the awaited answer.
+    Answered(Result<Value, RpcError>),
+    Continued,
 }
 
 pub(super) struct Driver {
@@ -136,12 +145,16 @@ impl Driver {
                 Status::Cancelled => {}
             }
         }
-        Ok(match () {
-            () if turns == 0 => Ended::NoPrompt,
-            () if failed => Ended::Failed,
-            () if self.refused => Ended::Refused,
-            () if self.cancelled => Ended::Interrupted,
-            () => Ended::Done,
+        Ok(if turns == 0 {
+            Ended::NoPrompt
+        } else if failed {
+            Ended::Failed
+        } else if self.refused {
+            Ended::Refused
+        } else if self.cancelled {
+            Ended::Interrupted
+        } else {
+            Ended::Done
         })
     }
 
@@ -165,42 +178,35 @@ impl Driver {
                 Ok(result) if result["protocolVersion"] == 1 => return Ok(()),
                 Ok(result) => {
                     let version = &result["protocolVersion"];
-                    let words = format!("{} speaks ACP {version}, and not 1", self.agent.name);
-                    return Err(Stop::Fault(Fault::Failed(words)));
+                    return Err(self.failed(&format!("speaks ACP {version}, and not 1")));
                 }
                 Err(error) => error,
             };
-            match backoff.next().filter(|_| is_transient(&error)) {
-                Some(wait_until) => self.wait_until(Instant::now() + wait_until)?,
-                None => {
-                    let words = format!("{} refuses initialize: {}", self.agent.name, describe_error(&error));
-                    return Err(Stop::Fault(Fault::Failed(words)));
-                }
-            }
+            let retry = if is_transient(&error) { backoff.next() } else { None };
+            let Some(pause) = retry else {
+                return Err(self.failed(&format!("refuses initialize: {}", describe_error(&error))));
+            };
+            self.wait_until(Instant::now() + pause)?;
         }
     }
 
     fn open_session(&mut self) -> Result<(), Stop> {
         let cwd = self.options.cwd.to_string_lossy().into_owned();
         let id = self.request("session/new", json!({ "cwd": cwd, "mcpServers": [] }));
-        let failed = |words: String| Err(Stop::Fault(Fault::Failed(words)));
-        match self.await_answer(id, None)? {
-            Ok(result) => match result["sessionId"].as_str() {
-                Some(session) => self.session = session.to_owned(),
-                None => return failed(format!("{} opens a session without a name", self.agent.name)),
-            },
-            Err(error) if error["code"] == -32000 => {
-                let said = describe_error(&error);
-                return failed(format!(
-                    "{} wants you to log in first, with its own command: {said}",
-                    self.agent.name
-                ));
-            }
-            Err(error) => {
-                return failed(format!("{} opens no session: {}", self.agent.name, describe_error(&error)));
-            }
-        }
+        let result = self.await_answer(id, None)?.map_err(|error| {
+            let why = match error.code {
+                AUTH_REQUIRED => "wants you to log in first, with its own command",
+                _ => "opens no session",
+            };
+            self.failed(&format!("{why}: {}", describe_error(&error)))
+        })?;
+        let session = result["sessionId"].as_str();
+        self.session = session.ok_or_else(|| self.failed("opens a session without a name"))?.to_owned();
         Ok(())
+    }
+
+    fn failed(&self, what: &str) -> Stop {
+        Stop::Fault(Fault::Failed(format!("{} {what}", self.agent.name)))
     }
 
     fn next_prompt(&mut self, turns: u32) -> Result<Option<String>, Stop> {
@@ -244,7 +250,9 @@ impl Driver {
     fn turn(&mut self, prompt: &str) -> Result<Status, Stop> {
         self.renderer.turn_started()?;
         self.titles.clear();
-        (self.in_turn, self.cancelled, self.user_wait) = (true, false, Duration::ZERO);
+        self.in_turn = true;
+        self.cancelled = false;
+        self.user_wait = Duration::ZERO;
         let blocks = json!([{ "type": "text", "text": prompt }]);
         let id = self.request("session/prompt", json!({ "sessionId": self.session, "prompt": blocks }));
         let until = self.options.timeout.map(|timeout| Instant::now() + timeout);
@@ -253,42 +261,51 @@ impl Driver {
             self.drain_updates()?;
         }
         self.in_turn = false;
-        let mut usage = Value::Null;
-        let (status, remark) = match &answer {
+        match answer {
             Ok(Ok(result)) => {
-                usage = result["usage"].clone();
-                meaning_of(result["stopReason"].as_str().unwrap_or_default())
+                let (status, remark) = meaning_of(result["stopReason"].as_str().unwrap_or_default());
+                self.end_turn(status, remark, &result["usage"])
             }
             // Some agents answer a cancelled prompt with an error.
-            Ok(Err(_)) if self.cancelled => (Status::Cancelled, None),
-            Ok(Err(error)) => (Status::Failed, Some(format!("the agent failed: {}", describe_error(error)))),
-            Err(Stop::Closed) => (Status::Failed, Some(self.agent.why_closed())),
-            Err(Stop::TimedOut) => (Status::Failed, Some("the turn took too long".to_owned())),
-            Err(_) => (Status::Cancelled, None),
-        };
-        if let Some(remark) = remark {
-            self.renderer.service(&remark)?;
-        }
-        self.renderer.turn_ended(status, &usage)?;
-        match answer {
-            // The renderer has already shown the reason.
-            Err(Stop::Closed) => Err(Stop::Ended(Ended::Failed)),
+            Ok(Err(_)) if self.cancelled => self.end_turn(Status::Cancelled, None, &Value::Null),
+            Ok(Err(error)) => self.fail_turn(&format!("the agent failed: {}", describe_error(&error))),
+            Err(Stop::Closed) => {
+                let why = self.agent.why_closed();
+                self.fail_turn(&why)?;
+                // The renderer has already shown the reason.
+                Err(Stop::Ended(Ended::Failed))
+            }
             Err(Stop::TimedOut) => {
+                self.fail_turn("the turn took too long")?;
                 // Lets the agent end what it has begun.
                 self.cancel();
                 let _ = self.await_answer(id, Some(Instant::now() + CANCEL_TIMEOUT));
                 Err(Stop::TimedOut)
             }
-            Err(stop) => Err(stop),
-            Ok(_) => Ok(status),
+            Err(stop) => {
+                self.end_turn(Status::Cancelled, None, &Value::Null)?;
+                Err(stop)
+            }
         }
     }
 
+    fn fail_turn(&mut self, why: &str) -> Result<Status, Stop> {
+        self.end_turn(Status::Failed, Some(why), &Value::Null)
+    }
+
+    fn end_turn(&mut self, status: Status, remark: Option<&str>, usage: &Value) -> Result<Status, Stop> {
+        if let Some(remark) = remark {
+            self.renderer.service(remark)?;
+        }
+        self.renderer.turn_ended(status, usage)?;
+        Ok(status)
+    }
+
     /// Handles events until the answer to the request `id` comes.
-    fn await_answer(&mut self, id: u64, until: Option<Instant>) -> Result<Result<Value, Value>, Stop> {
+    fn await_answer(&mut self, id: u64, until: Option<Instant>) -> Result<Result<Value, RpcError>, Stop> {
         loop {
             let event = self.next_event(until.map(|until| until + self.user_wait))?;
-            if let Some(answer) = self.on_event(event, Some(id))? {
+            if let Step::Answered(answer) = self.on_event(event, Some(id))? {
                 return Ok(answer);
             }
         }
@@ -298,7 +315,9 @@ impl Driver {
     fn wait_until(&mut self, until: Instant) -> Result<(), Stop> {
         loop {
             match self.next_event(Some(until)) {
-                Ok(event) => drop(self.on_event(event, None)?),
+                Ok(event) => {
+                    self.on_event(event, None)?;
+                }
                 Err(Stop::TimedOut) => return Ok(()),
                 Err(stop) => return Err(stop),
             }
@@ -318,7 +337,9 @@ impl Driver {
                     self.deferred.push_front(Event::Closed);
                     return Ok(());
                 }
-                Ok(event) => drop(self.on_event(event, None)?),
+                Ok(event) => {
+                    self.on_event(event, None)?;
+                }
                 Err(Stop::TimedOut) => return Ok(()),
                 Err(stop) => return Err(stop),
             }
@@ -337,31 +358,10 @@ impl Driver {
         })
     }
 
-    /// Handles one event. Returns `Some` if it is the answer to the request `id`.
-    fn on_event(&mut self, event: Event, id: Option<u64>) -> Result<Option<Result<Value, Value>>, Stop> {
+    /// Handles one event. `id` is the request whose answer is awaited.
+    fn on_event(&mut self, event: Event, id: Option<u64>) -> Result<Step, Stop> {
         match event {
-            Event::Message(mut message) => {
-                let Some(method) = message["method"].as_str() else {
-                    let answers = id.is_some_and(|id| message["id"] == id);
-                    return Ok(answers.then(|| {
-                        match message.get("error").filter(|error| !error.is_null()) {
-                            Some(error) => Err(error.clone()),
-                            None => Ok(message["result"].take()),
-                        }
-                    }));
-                };
-                if message.get("id").is_some() {
-                    self.on_request(&message)?;
-                } else if method == "session/update"
-                    && message["params"]["sessionId"] == self.session.as_str()
-                {
-                    let update = &message["params"]["update"];
-                    if ToolCall(update).id().is_some() {
-                        self.titles.learn(&ToolCall(update));
-                    }
-                    self.renderer.update(update)?;
-                }
-            }
+            Event::Message(message) => return self.on_message(message, id),
             Event::Closed => return Err(Stop::Closed),
             Event::UserLine(line) => {
                 self.input.on_line(line.as_ref());
@@ -372,7 +372,29 @@ impl Driver {
             Event::Signal(signal) => return Err(Stop::Ended(Ended::Signalled(signal))),
             Event::CommandExited => self.answer_finished_waits(),
         }
-        Ok(None)
+        Ok(Step::Continued)
+    }
+
+    fn on_message(&mut self, mut message: Value, id: Option<u64>) -> Result<Step, Stop> {
+        let Some(method) = message["method"].as_str() else {
+            if id.is_none_or(|id| message["id"] != id) {
+                return Ok(Step::Continued);
+            }
+            return Ok(Step::Answered(match message["error"].take() {
+                Value::Null => Ok(message["result"].take()),
+                error => Err(rpc_error(&error)),
+            }));
+        };
+        if message.get("id").is_some() {
+            self.on_request(&message)?;
+        } else if method == "session/update" && message["params"]["sessionId"] == self.session.as_str() {
+            let update = &message["params"]["update"];
+            if ToolCall(update).id().is_some() {
+                self.titles.learn(&ToolCall(update));
+            }
+            self.renderer.update(update)?;
+        }
+        Ok(Step::Continued)
     }
 
     /// Asks the agent to end the turn.
@@ -396,29 +418,35 @@ impl Driver {
 }
 
 /// The status that a stop reason stands for, and a remark for the user.
-fn meaning_of(stop_reason: &str) -> (Status, Option<String>) {
-    let remark = match stop_reason {
-        "cancelled" => return (Status::Cancelled, None),
-        "refusal" => "the agent refuses to go on",
-        "max_tokens" => "the answer has reached the limit of tokens",
-        "max_turn_requests" => "the turn has reached the limit of requests",
-        _ => return (Status::Completed, None),
-    };
-    (Status::Completed, Some(remark.to_owned()))
+fn meaning_of(stop_reason: &str) -> (Status, Option<&'static str>) {
+    match stop_reason {
+        "cancelled" => (Status::Cancelled, None),
+        "refusal" => (Status::Completed, Some("the agent refuses to go on")),
+        "max_tokens" => (Status::Completed, Some("the answer has reached the limit of tokens")),
+        "max_turn_requests" => (Status::Completed, Some("the turn has reached the limit of requests")),
+        _ => (Status::Completed, None),
+    }
 }
 
 /// Whether a later initialize may succeed: the agent, or the bus's worker, is not ready yet.
-fn is_transient(error: &Value) -> bool {
-    let of_bus =
-        matches!(error["data"]["reason"].as_str(), Some("worker_lost" | "pool_down" | "busy" | "no_start"));
-    of_bus || error["code"] == -32603
+fn is_transient(error: &RpcError) -> bool {
+    let reason = error.data.as_ref().and_then(|data| data["reason"].as_str());
+    error.code == INTERNAL_ERROR || matches!(reason, Some("worker_lost" | "pool_down" | "busy" | "no_start"))
 }
 
-fn describe_error(error: &Value) -> String {
-    let message = error["message"].as_str().unwrap_or("an error without words");
-    let data = &error["data"];
+/// Agents leave members of an error out.
+fn rpc_error(error: &Value) -> RpcError {
+    RpcError {
+        code: error["code"].as_i64().and_then(|code| i32::try_from(code).ok()).unwrap_or_default(),
+        message: error["message"].as_str().unwrap_or("an error without words").to_owned(),
+        data: error.get("data").cloned(),
+    }
+}
+
+fn describe_error(RpcError { message, data, .. }: &RpcError) -> String {
+    let data = data.as_ref().unwrap_or(&Value::Null);
     match data["details"].as_str().or(data["message"].as_str()).or(data.as_str()) {
         Some(details) => format!("{message} ({details})"),
-        None => message.to_owned(),
+        None => message.clone(),
     }
 }

@@ -46,8 +46,16 @@ enum Phase {
 
 impl Mapper {
     pub(super) fn new(ids: Cuids, stream: bool) -> Mapper {
-        let (turn, text, calls, out) = (None, None, Vec::new(), Vec::new());
-        Mapper { ids, stream, last_ms: 0, turn, text, calls, meter: UsageMeter::default(), out }
+        Mapper {
+            ids,
+            stream,
+            last_ms: 0,
+            turn: None,
+            text: None,
+            calls: Vec::new(),
+            meter: UsageMeter::default(),
+            out: Vec::new(),
+        }
     }
 
     /// A prompt is sent. Has no effect within a turn.
@@ -141,9 +149,14 @@ impl Mapper {
         let known = self.calls.iter().position(|known| known.agent_id == id);
         let at = known.unwrap_or(self.calls.len());
         if known.is_none() {
-            let (agent_id, envelope_id, name) = (id.to_owned(), self.ids.next(), tool_call.name().to_owned());
-            let (phase, title, args) = (Phase::Held, None, Map::new());
-            self.calls.push(Call { agent_id, envelope_id, phase, name, title, args });
+            self.calls.push(Call {
+                agent_id: id.to_owned(),
+                envelope_id: self.ids.next(),
+                phase: Phase::Held,
+                name: tool_call.name().to_owned(),
+                title: None,
+                args: Map::new(),
+            });
         }
         if let Some(title) = tool_call.title() {
             self.calls[at].title = Some(title.to_owned());
@@ -162,10 +175,14 @@ impl Mapper {
         self.flush(now_ms);
         let known = &mut self.calls[at];
         known.phase = Phase::Open;
-        let (call, name, args) = (known.envelope_id.clone(), known.name.clone(), known.args.clone());
-        let title = known.title.clone().unwrap_or_else(|| name.clone());
-        let description = format!("Running {name}");
-        self.push(Ev::ToolCallStart { call, name, title, description, args }, now_ms);
+        let start = Ev::ToolCallStart {
+            call: known.envelope_id.clone(),
+            name: known.name.clone(),
+            title: known.title.as_ref().unwrap_or(&known.name).clone(),
+            description: format!("Running {}", known.name),
+            args: known.args.clone(),
+        };
+        self.push(start, now_ms);
     }
 
     /// Starts the calls that are held back with what is known of them.
@@ -186,8 +203,14 @@ impl Mapper {
     fn push(&mut self, ev: Ev, now_ms: u64) {
         // Readers sort by time, but the clock may stand still or go back.
         self.last_ms = now_ms.max(self.last_ms + 1);
-        let (id, turn) = (self.ids.next(), self.turn.clone());
-        self.out.push(Envelope { id, time: self.last_ms, role: "agent", turn, usage: None, ev });
+        self.out.push(Envelope {
+            id: self.ids.next(),
+            time: self.last_ms,
+            role: "agent",
+            turn: self.turn.clone(),
+            usage: None,
+            ev,
+        });
     }
 
     fn take(&mut self) -> Vec<Envelope> {

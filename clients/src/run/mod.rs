@@ -124,12 +124,11 @@ pub fn run(options: Options, signals: Signals) -> Result<Ended, Fault> {
         Guard::start(&options.this_binary).map_err(|error| failed("cannot start the guard", error))?;
     let (events, received) = channel();
     forward_signals(signals, events.clone());
-    let client_tools = match options.client_tools {
-        true => Some(ClientTools::new(&options.cwd, events.clone(), guard.clone())),
-        false => None,
-    };
-    let client_tools =
-        client_tools.transpose().map_err(|error| failed(&options.cwd.display().to_string(), error))?;
+    let mut client_tools = None;
+    if options.client_tools {
+        let tools = ClientTools::new(&options.cwd, events.clone(), guard.clone());
+        client_tools = Some(tools.map_err(|error| failed(&options.cwd.display().to_string(), error))?);
+    }
     let input = UserInput::new(events.clone());
     let agent = Agent::connect(&options, events, &guard);
     let ended =
@@ -140,7 +139,8 @@ pub fn run(options: Options, signals: Signals) -> Result<Ended, Fault> {
 }
 
 fn renderer(view: View) -> io::Result<Box<dyn Renderer>> {
-    let (out, err) = (io::stdout(), io::stderr());
+    let out = io::stdout();
+    let err = io::stderr();
     Ok(match view {
         View::Json { stream } => {
             let mut seed = [0; 32];

@@ -6,6 +6,7 @@
 
 use std::io::{self, Write};
 
+use anstyle::{AnsiColor, Style};
 use serde_json::Value;
 use unicode_width::UnicodeWidthChar;
 
@@ -42,15 +43,23 @@ enum Item {
     Plan(Vec<(char, String)>),
 }
 
-const DIM: &str = "2";
-const RED: &str = "31";
-const GREEN: &str = "32";
-const CYAN: &str = "36";
+const DIM: Style = Style::new().dimmed();
+const RED: Style = AnsiColor::Red.on_default();
+const GREEN: Style = AnsiColor::Green.on_default();
+const CYAN: Style = AnsiColor::Cyan.on_default();
 
 impl<W: Write> Screen<W> {
     pub(super) fn new(out: W, colour: bool, size: Size) -> Screen<W> {
-        let (live, titles) = (Vec::new(), Titles::default());
-        Screen { out, colour, size, live, drawn: 0, titles, unfinished: None, meter: UsageMeter::default() }
+        Screen {
+            out,
+            colour,
+            size,
+            live: Vec::new(),
+            drawn: 0,
+            titles: Titles::default(),
+            unfinished: None,
+            meter: UsageMeter::default(),
+        }
     }
 
     fn write_text(&mut self, kind: TextKind, text: &str) -> io::Result<()> {
@@ -127,21 +136,21 @@ impl<W: Write> Screen<W> {
     }
 
     fn lines(&self, item: &Item, columns: usize) -> Vec<String> {
-        let line = |code: &str, mark: char, text: &str| {
+        let line = |style: Style, mark: char, text: &str| {
             format!(
                 "{} {}",
-                self.coloured(code, &mark.to_string()),
+                self.coloured(style, &mark.to_string()),
                 truncate(text, columns.saturating_sub(3))
             )
         };
         match item {
             Item::Call { title, state, .. } => {
-                let (code, mark) = match state {
+                let (style, mark) = match state {
                     State::Open => (CYAN, '●'),
                     State::Completed => (GREEN, '✓'),
                     State::Failed => (RED, '✗'),
                 };
-                vec![line(code, mark, title)]
+                vec![line(style, mark, title)]
             }
             Item::Plan(entries) => {
                 let entry = |(mark, text): &(char, String)| line(CYAN, *mark, text);
@@ -157,18 +166,18 @@ impl<W: Write> Screen<W> {
         self.drawn = 0;
     }
 
-    fn write_line(&mut self, code: &str, text: &str) -> io::Result<()> {
+    fn write_line(&mut self, style: Style, text: &str) -> io::Result<()> {
         self.freeze();
         if self.unfinished.take().is_some() {
             self.out.write_all(b"\n")?;
         }
-        let text = self.coloured(code, &printable_text(text));
+        let text = self.coloured(style, &printable_text(text));
         self.out.write_all(format!("{text}\n").as_bytes())?;
         self.out.flush()
     }
 
-    fn coloured(&self, code: &str, text: &str) -> String {
-        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    fn coloured(&self, style: Style, text: &str) -> String {
+        if self.colour { format!("{style}{text}{style:#}") } else { text.to_owned() }
     }
 }
 

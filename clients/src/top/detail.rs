@@ -6,9 +6,9 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Wrap};
 
-use super::draw::{block, sessions_table};
 use super::model::{Item, Model};
 use super::snapshot::{Latency, Pool, Session, Worker};
+use super::tables::{block, sessions_table};
 use super::theme::{Theme, micros, number, or_dash};
 use crate::status::{byte_size, duration};
 

@@ -6,13 +6,12 @@ use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{
-    Block, BorderType, Cell, Padding, Paragraph, RenderDirection, Row, Sparkline, Table, TableState,
-};
+use ratatui::widgets::{Cell, Paragraph, RenderDirection, Sparkline};
 
 use super::detail;
 use super::model::{Item, Model};
 use super::snapshot::{Latency, Pool, Session, Worker};
+use super::tables::{self, Column, block, right, sessions_table, table};
 use super::theme::{Theme, bar, micros, number, or_dash};
 use crate::status::{byte_size, duration};
 
@@ -30,9 +29,9 @@ pub(super) fn screen(frame: &mut Frame, model: &Model, theme: Theme) {
     let [header_area, traffic_area, middle, footer_area] = Layout::vertical(rows).areas(area);
     header(frame, header_area, model, theme);
     traffic(frame, traffic_area, model, theme);
-    match model.selected().filter(|_| model.is_open) {
-        Some(item) => detail::draw(frame, middle, model, item, theme),
-        None => tables(frame, middle, model, theme),
+    match model.selected() {
+        Some(item) if model.is_open => detail::draw(frame, middle, model, item, theme),
+        _ => tables(frame, middle, model, theme),
     }
     keys(frame, footer_area, model, theme);
 }
@@ -184,21 +183,18 @@ fn tables(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
     }
 }
 
-/// Header, width, whether it is a number, and the least width of the area at which it is shown.
-type Column = (&'static str, u16, bool, u16);
-
 const POOL_COLUMNS: [Column; 11] = [
-    ("POOL", 16, false, 0),
-    ("STATE", 12, false, 0),
-    ("LOAD", LOAD_CELLS as u16, false, 59),
-    ("SESSIONS", 8, true, 0),
-    ("CALLS", 5, true, 0),
-    ("REQ/S", 6, true, 66),
-    ("P50", 7, true, 91),
-    ("P99", 7, true, 91),
-    ("RESTARTS", 8, true, 75),
-    ("QUEUED", 9, true, 110),
-    ("PID", 8, true, 100),
+    tables::text("POOL", 16, 0),
+    tables::text("STATE", 12, 0),
+    tables::text("LOAD", LOAD_CELLS as u16, 59),
+    tables::number("SESSIONS", 8, 0),
+    tables::number("CALLS", 5, 0),
+    tables::number("REQ/S", 6, 66),
+    tables::number("P50", 7, 91),
+    tables::number("P99", 7, 91),
+    tables::number("RESTARTS", 8, 75),
+    tables::number("QUEUED", 9, 110),
+    tables::number("PID", 8, 100),
 ];
 
 fn pools_table(frame: &mut Frame, area: Rect, model: &Model, at: Option<usize>, theme: Theme) {
@@ -212,10 +208,7 @@ fn pools_table(frame: &mut Frame, area: Rect, model: &Model, at: Option<usize>, 
 
 fn pool_row(pool: &Pool, theme: Theme) -> Vec<Cell<'static>> {
     let up = pool.count_in_state("up");
-    let state = match pool.removed {
-        true => "removed".to_owned(),
-        false => format!("{up} of {}", pool.workers.len()),
-    };
+    let state = if pool.removed { "removed".to_owned() } else { format!("{up} of {}", pool.workers.len()) };
     let state_style = match up {
         _ if pool.count_in_state("broken") > 0 => theme.bad(),
         up if up < pool.workers.len() => theme.warning(),
@@ -273,84 +266,6 @@ fn load(sessions: u64, room: Option<u64>, theme: Theme) -> Cell<'static> {
     Cell::from(Line::from(spans))
 }
 
-const SESSION_COLUMNS: [Column; 7] = [
-    ("SESSION", 12, false, 0),
-    ("WORKER", 16, false, 0),
-    ("STATE", 6, false, 46),
-    ("CALLS", 5, true, 0),
-    ("IDLE", 8, true, 55),
-    ("AGE", 8, true, 64),
-    ("CLIENT", 24, false, 78),
-];
-
-pub(super) fn sessions_table(
-    frame: &mut Frame,
-    area: Rect,
-    title: &str,
-    sessions: &[&Session],
-    at: Option<usize>,
-    theme: Theme,
-) {
-    let row = |session: &&Session| {
-        let worker = match (&session.pool, session.worker) {
-            (Some(pool), Some(worker)) => format!("{pool}/{worker}"),
-            (pool, _) => or_dash(pool.as_ref()),
-        };
-        let state = or_dash(session.state.as_ref());
-        let style = match state.as_str() {
-            "live" => theme.good(),
-            "lost" => theme.bad(),
-            _ => theme.warning(),
-        };
-        vec![
-            Cell::from(session.name.clone()),
-            Cell::from(worker),
-            Cell::from(Span::styled(state, style)),
-            right(or_dash(session.calls), theme.bold()),
-            right(or_dash(session.idle_sec.map(duration)), Style::new()),
-            right(or_dash(session.age_sec.map(duration)), Style::new()),
-            Cell::from(or_dash(session.client.as_ref())),
-        ]
-    };
-    table(frame, area, title, &SESSION_COLUMNS, sessions.iter().map(row).collect(), at, theme);
-}
-
-fn table(
-    frame: &mut Frame,
-    area: Rect,
-    title: &str,
-    columns: &[Column],
-    rows: Vec<Vec<Cell<'static>>>,
-    at: Option<usize>,
-    theme: Theme,
-) {
-    let is_shown = |(_, _, _, from): &Column| area.width >= *from;
-    let shown: Vec<bool> = columns.iter().map(is_shown).collect();
-    let shown_columns = columns.iter().filter(|column| is_shown(column));
-    let headers = shown_columns.clone().map(|(header, _, number, _)| match number {
-        true => right((*header).to_owned(), theme.dim()),
-        false => Cell::from(Span::styled(*header, theme.dim())),
-    });
-    let headers = Row::new(headers.collect::<Vec<_>>());
-    let widths: Vec<Constraint> = shown_columns.map(|(_, width, ..)| Constraint::Length(*width)).collect();
-    let rows = rows.into_iter().map(|cells| {
-        Row::new(
-            cells
-                .into_iter()
-                .zip(&shown)
-                .filter(|(_, shown)| **shown)
-                .map(|(cell, _)| cell)
-                .collect::<Vec<_>>(),
-        )
-    });
-    let table = Table::new(rows, widths)
-        .header(headers)
-        .column_spacing(1)
-        .block(block(title, theme).padding(Padding::horizontal(1)));
-    let mut state = TableState::new().with_selected(at);
-    frame.render_stateful_widget(table.row_highlight_style(theme.selected_row()), area, &mut state);
-}
-
 fn keys(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
     let mut keys = vec![("↑↓", "select"), ("Enter", "detail")];
     if model.is_open {
@@ -368,13 +283,4 @@ fn keys(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
     frame.render_widget(Line::from(spans), area);
     let every = Line::styled(format!("every {} s ", model.interval), theme.dim());
     frame.render_widget(every.alignment(Alignment::Right), area);
-}
-
-pub(super) fn block(title: &str, theme: Theme) -> Block<'static> {
-    let title = Span::styled(format!(" {title} "), theme.title());
-    Block::bordered().border_type(BorderType::Rounded).border_style(theme.frame()).title(title)
-}
-
-fn right(text: String, style: Style) -> Cell<'static> {
-    Cell::from(Line::styled(text, style).alignment(Alignment::Right))
 }

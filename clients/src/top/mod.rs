@@ -9,6 +9,7 @@ mod history;
 mod model;
 mod screen;
 mod snapshot;
+mod tables;
 mod theme;
 
 #[cfg(test)]

@@ -180,9 +180,9 @@ fn not_carried(status: &Value, counters: &BTreeMap<String, u64>) -> Vec<(&'stati
     /// Counters that older buses report without `skipped`.
     const SKIPPED: [&str; 3] = ["stray_lines", "stray_answers", "dropped_notifications"];
     let refused = numbers(&status["refused"]).into_iter().map(|(why, count)| ("refused", why, count));
-    let skipped = match status["skipped"].is_object() {
-        true => numbers(&status["skipped"]),
-        false => SKIPPED.iter().filter_map(|why| Some(((*why).to_owned(), *counters.get(*why)?))).collect(),
+    let skipped = match &status["skipped"] {
+        counts @ Value::Object(_) => numbers(counts),
+        _ => SKIPPED.iter().filter_map(|why| Some(((*why).to_owned(), *counters.get(*why)?))).collect(),
     };
     let skipped = skipped.into_iter().map(|(why, count)| ("skipped", why, count));
     let mut all: Vec<_> = refused.chain(skipped).filter(|(_, _, count)| *count > 0).collect();
