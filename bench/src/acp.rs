@@ -1,16 +1,18 @@
-//! One connection that speaks ACP: its handshake, its sessions and the turns they have, and a verdict on every
-//! line that comes back.
+//! One connection that speaks ACP: its handshake, its sessions and their turns, and a verdict on every line that comes
+//! back.
 //!
-//! A session has one turn at a time. What is streamed must be the prompt's own text, from its beginning and in
-//! order, over again where the agent has more to say than the prompt: a line that is lost, repeated, out of
-//! order or another session's does not fit. Knows nothing of sockets or of rates.
+//! A session has one turn at a time. The agent must stream the prompt's own text in order, and begin again at its start
+//! if it sends more. A line that is lost, repeated, out of order or another session's does not fit. This module knows
+//! nothing of sockets or of rates.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::Write;
 use std::time::Instant;
 
+use rpc::write;
 use serde_json::{Value, json};
 
+use crate::client::grant;
 use crate::ledger::Verdict;
 use crate::request::Shape;
 
@@ -18,16 +20,16 @@ const UPDATE: &[u8] = br#"{"jsonrpc":"2.0","method":"session/update","params":{"
 const CHUNK: &[u8] =
     br#"","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":""#;
 const CHUNK_END: &[u8] = br#""}}}}"#;
-/// An agent that is asked so asks back for a permission, before it says something of its own.
+/// The prompt that makes the echo agent ask for a permission, before it sends text of its own.
 const ASK: &str = "/ask";
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turns {
-    /// On each connection.
+    /// Sessions on each connection.
     pub(crate) sessions: usize,
-    /// Chunks that each turn must bring. None: as many as bring the whole prompt.
+    /// Chunks that each turn must stream. None: as many as make up the whole prompt.
     pub(crate) updates: Option<u64>,
-    /// One turn in so many asks for a permission. None: no turn does.
+    /// In one turn of so many the agent asks for a permission. None: in no turn.
     pub(crate) ask_every: Option<u64>,
 }
 
@@ -35,7 +37,7 @@ pub(crate) struct Acp {
     asker: u32,
     turns: Turns,
     sessions: Vec<Session>,
-    by_name: HashMap<String, usize>,
+    by_id: HashMap<String, usize>,
     /// Sessions without a turn.
     free: VecDeque<usize>,
     next_id: u64,
@@ -51,28 +53,37 @@ enum Asked {
 }
 
 struct Session {
-    name: String,
+    id: String,
     turn: Option<Turn>,
-    /// The prompt, kept from turn to turn for its memory.
+    /// The prompt. Its memory is reused from turn to turn.
     text: Vec<u8>,
 }
 
 struct Turn {
-    /// When it was asked for, or was to be.
+    /// When the turn was due.
     due: Instant,
     chunks: u64,
     /// Bytes of text that have come.
-    heard: usize,
+    received: usize,
+    /// Whether the agent must ask for a permission.
     asks: bool,
+    /// Whether it has asked.
     was_asked: bool,
-    /// Its fault was counted.
+    /// Whether a fault of this turn was counted.
     spoiled: bool,
 }
 
 impl Acp {
     pub(crate) fn new(asker: u32, turns: Turns) -> Acp {
-        let (sessions, by_name, free, asked) = Default::default();
-        Acp { asker, turns, sessions, by_name, free, next_id: 1, asked }
+        Acp {
+            asker,
+            turns,
+            sessions: Vec::new(),
+            by_id: HashMap::new(),
+            free: VecDeque::new(),
+            next_id: 1,
+            asked: HashMap::new(),
+        }
     }
 
     pub(crate) fn begin(&mut self, into: &mut Vec<u8>) {
@@ -90,7 +101,7 @@ impl Acp {
         self.asked.len()
     }
 
-    /// Appends the prompt of a turn in the session that has rested longest.
+    /// Appends the prompt of a turn in the session that has been free longest.
     pub(crate) fn ask(&mut self, shape: &Shape, into: &mut Vec<u8>, due: Instant) {
         let Some(index) = self.free.pop_front() else { return };
         let id = self.next_id;
@@ -102,7 +113,7 @@ impl Acp {
         const PROMPT: &str = r#","method":"session/prompt","params":{"sessionId":""#;
         const TEXT: &str = r#"","prompt":[{"type":"text","text":""#;
         const END: &str = "\"}]}}\n";
-        let head = format!(r#"{{"jsonrpc":"2.0","id":{id}{PROMPT}{}{TEXT}"#, session.name);
+        let head = format!(r#"{{"jsonrpc":"2.0","id":{id}{PROMPT}{}{TEXT}"#, session.id);
         if asks {
             session.text.extend_from_slice(ASK.as_bytes());
         } else {
@@ -113,10 +124,10 @@ impl Acp {
         for part in [head.as_bytes(), &session.text, END.as_bytes()] {
             into.extend_from_slice(part);
         }
-        session.turn = Some(Turn { due, chunks: 0, heard: 0, asks, was_asked: false, spoiled: false });
+        session.turn = Some(Turn { due, chunks: 0, received: 0, asks, was_asked: false, spoiled: false });
     }
 
-    /// Judges one line, without its newline, and answers it where it is a question.
+    /// Judges one line, without its newline, and answers it if it is a permission request.
     pub(crate) fn judge(&mut self, line: &[u8], into: &mut Vec<u8>) -> Verdict {
         if let Some((session, text)) = usual_chunk(line) {
             return self.chunk(session, text);
@@ -131,13 +142,9 @@ impl Acp {
                     return self
                         .chunk(session, update["content"]["text"].as_str().unwrap_or_default().as_bytes());
                 }
-                // Before its answer has come, the name of a session is not known.
+                // The id of a session is not known before its answer has come.
                 let opening = self.sessions.len() < self.turns.sessions;
-                if opening || self.by_name.contains_key(session) {
-                    Verdict::Passing
-                } else {
-                    Verdict::Unasked
-                }
+                if opening || self.by_id.contains_key(session) { Verdict::Passing } else { Verdict::Unasked }
             }
             (Some("session/request_permission"), Some(_)) => self.permit(session, &message, into),
             (None, Some(id)) => self.answered(id, &message, into),
@@ -146,35 +153,30 @@ impl Acp {
     }
 
     fn call(&mut self, method: &str, params: &Value, asked: Asked, into: &mut Vec<u8>) {
-        let request = json!({ "jsonrpc": "2.0", "id": self.next_id, "method": method, "params": params });
         self.asked.insert(self.next_id, asked);
+        into.extend(write::request(self.next_id, method, params));
         self.next_id += 1;
-        into.extend_from_slice(request.to_string().as_bytes());
-        into.push(b'\n');
     }
 
     fn chunk(&mut self, session: &str, text: &[u8]) -> Verdict {
-        let Some(session) = self.by_name.get(session).map(|index| &mut self.sessions[*index]) else {
+        let Some(session) = self.by_id.get(session).map(|index| &mut self.sessions[*index]) else {
             return Verdict::Unasked;
         };
         let Some(turn) = session.turn.as_mut() else { return Verdict::Unasked };
         turn.chunks += 1;
-        // What is said about a permission is the agent's own.
+        // After a permission the agent sends text of its own.
         if turn.spoiled || turn.asks {
             return Verdict::Passing;
         }
-        turn.spoiled = !continues(&session.text, turn.heard, text);
-        turn.heard += text.len();
+        turn.spoiled = !continues(&session.text, turn.received, text);
+        turn.received += text.len();
         if turn.spoiled { Verdict::Spoiled } else { Verdict::Passing }
     }
 
     fn permit(&mut self, session: &str, question: &Value, into: &mut Vec<u8>) -> Verdict {
         let option = &question["params"]["options"][0]["optionId"];
-        let outcome = json!({ "outcome": { "outcome": "selected", "optionId": option } });
-        let answer = json!({ "jsonrpc": "2.0", "id": question["id"], "result": outcome });
-        into.extend_from_slice(answer.to_string().as_bytes());
-        into.push(b'\n');
-        let turn = self.by_name.get(session).and_then(|index| self.sessions[*index].turn.as_mut());
+        into.extend(grant(&question["id"], option));
+        let turn = self.by_id.get(session).and_then(|index| self.sessions[*index].turn.as_mut());
         match turn {
             Some(turn) if turn.asks && !turn.was_asked => turn.was_asked = true,
             Some(turn) if turn.was_asked => return Verdict::Repeated,
@@ -196,11 +198,11 @@ impl Acp {
             }
             Some(Asked::Initialize) => Verdict::Spoiled,
             Some(Asked::Session) => {
-                let Some(name) = result["sessionId"].as_str() else { return Verdict::Spoiled };
+                let Some(id) = result["sessionId"].as_str() else { return Verdict::Spoiled };
                 let index = self.sessions.len();
-                self.sessions.push(Session { name: name.to_owned(), turn: None, text: Vec::new() });
+                self.sessions.push(Session { id: id.to_owned(), turn: None, text: Vec::new() });
                 self.free.push_back(index);
-                let known = self.by_name.insert(name.to_owned(), index).is_some();
+                let known = self.by_id.insert(id.to_owned(), index).is_some();
                 if known { Verdict::Spoiled } else { Verdict::Passing }
             }
             Some(Asked::Turn(index)) => {
@@ -210,7 +212,7 @@ impl Acp {
                 let complete = match self.turns.updates {
                     _ if turn.asks => turn.was_asked,
                     Some(updates) => turn.chunks == updates,
-                    None => turn.heard == session.text.len(),
+                    None => turn.received == session.text.len(),
                 };
                 match turn.spoiled {
                     true => Verdict::Passing,
@@ -222,8 +224,8 @@ impl Acp {
     }
 }
 
-/// The session and the text of a chunk that is spelt as usual. The text is compared byte for byte, so escapes
-/// in it need not be read.
+/// The session and the text of a chunk that is spelled as usual. The text is compared byte for byte, so its escapes are
+/// not decoded.
 fn usual_chunk(line: &[u8]) -> Option<(&str, &[u8])> {
     let rest = line.strip_prefix(UPDATE)?;
     let (session, rest) = rest.split_at(memchr::memchr(b'"', rest)?);
@@ -231,7 +233,7 @@ fn usual_chunk(line: &[u8]) -> Option<(&str, &[u8])> {
     Some((std::str::from_utf8(session).ok()?, text))
 }
 
-/// Whether this is what comes after so many bytes of a text that is said over and over.
+/// Whether `said` is what follows after so many bytes of a text that is repeated without end.
 fn continues(text: &[u8], after: usize, mut said: &[u8]) -> bool {
     if text.is_empty() {
         return said.is_empty();

@@ -1,12 +1,12 @@
-//! What several of these commands are told in the same words.
+//! Arguments that several commands share.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::bus::beside_us;
 use crate::run::parse_seconds;
-use crate::stage::beside_us;
 
-/// All that measure a bus.
+/// Arguments of every command that measures a bus.
 #[derive(clap::Args)]
 pub(crate) struct Measured {
     /// The binary of the bus [default: beside this one, else in PATH]
@@ -23,7 +23,7 @@ impl Measured {
     }
 }
 
-/// Those that measure in turns, round after round.
+/// Arguments of commands that measure in turns, round after round.
 #[derive(clap::Args)]
 pub(crate) struct Turns {
     /// How often each is measured

@@ -60,10 +60,11 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             outcomes.iter().for_each(|outcome| faults.add(&outcome.faults, &there));
         }
     }
-    let printed = match args.measured.json {
-        true => answer(&format!("{}\n", table.to_json())),
-        false => answer(&(table.text() + &faults.describe())),
+    let text = match args.measured.json {
+        true => format!("{}\n", table.to_json()),
+        false => table.text() + &faults.describe(),
     };
+    let printed = answer(&text);
     if faults.any() {
         return ExitCode::FAILURE;
     }
@@ -96,8 +97,8 @@ fn measure(
     progress: Progress,
 ) -> io::Result<Outcome> {
     let mut running = peer.start(stdio_bus, case.agent())?;
-    let wires = (0..case.connections).map(|_| running.connect()).collect::<io::Result<Vec<_>>>()?;
-    drive(wires, &case.load(measured), running.pid(), progress)
+    let streams = (0..case.connections).map(|_| running.connect()).collect::<io::Result<Vec<_>>>()?;
+    drive(streams, &case.load(measured), running.pid(), progress)
 }
 
 fn write_docs(folder: &Path, table: &Table) -> io::Result<()> {

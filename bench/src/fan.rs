@@ -1,33 +1,33 @@
 //! `fan`: what a message costs the bus while more and more is open and idle. It must not grow.
 //!
-//! The cost is the CPU time of the bus for a message of a load that stays the same. All sizes of one thing are there
-//! at once, each on a bus of its own, and are measured in turns; what is told is the least of the rounds, since
-//! what else the machine does can only add to it.
+//! The cost is the CPU time of the bus for a message of a load that stays the same. All sizes of one thing are open at
+//! once, each on a bus of its own, and are measured in turns. The result is the minimum of the rounds, because what else
+//! the machine does can only add to it.
 
 use std::fmt::Write;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
+use rpc::{Stream, write};
 use serde_json::{Value, json};
 
 use crate::args::{Measured, Turns};
 use crate::bounds::raise_open_files;
+use crate::bus::{Bus, echo};
+use crate::client::Client;
 use crate::docs;
-use crate::goal::Sheet;
 use crate::load::{Load, drive};
 use crate::plot::{Line, Plot};
-use crate::print::{Progress, complain};
-use crate::stage::{Bus, echo};
-use crate::talk::{Socket, Talk};
+use crate::print::{Progress, complain, thousands};
+use crate::report::Report;
 
-/// In flight, of 200 bytes.
+/// Requests of 200 bytes in flight.
 const WINDOW: usize = 64;
 const GROWTH_PERCENT_MOST: f64 = 10.0;
-/// Requests that are put up for writing at once while calls are parked: their queue at the bus stays short.
-const PARK_AT_ONCE: usize = 1000;
+/// Calls are opened in groups of so many, so that their queue at the bus stays short.
+const CALLS_AT_ONCE: usize = 1000;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -47,11 +47,11 @@ struct Axis {
     open: fn(&Bus, usize) -> io::Result<Vec<Idle>>,
 }
 
-/// Something that is open and idle until it is dropped.
-#[expect(dead_code, reason = "they are only held")]
+/// What stays open until it is dropped.
+#[expect(dead_code, reason = "they only keep connections open")]
 enum Idle {
-    Socket(Socket),
-    Talk(Talk),
+    Connection(Stream),
+    Client(Client),
 }
 
 const AXES: [Axis; 3] = [
@@ -65,22 +65,23 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     if let Err(error) = raise_open_files() {
         return complain(format_args!("cannot open as many files as are needed: {error}"), 1);
     }
-    let (mut sheet, mut lines) = (Sheet::default(), Vec::new());
+    let mut report = Report::default();
+    let mut lines = Vec::new();
     for axis in &AXES {
         let points = match measure(axis, args, &stdio_bus) {
             Ok(points) => points,
             Err(error) => return complain(format_args!("{}: {error}", axis.name), 1),
         };
         for (size, us) in &points {
-            sheet.tell(&format!("{size} {}: CPU a message", axis.name), format!("{us:.3} us"));
+            report.note(&format!("{size} {}: CPU a message", axis.name), format!("{us:.3} us"));
         }
         let (first, last) = (points[0].1, points[points.len() - 1].1);
-        sheet.share_at_most(&format!("{}: growth", axis.name), last / first - 1.0, GROWTH_PERCENT_MOST);
+        report.share_at_most(&format!("{}: growth", axis.name), last / first - 1.0, GROWTH_PERCENT_MOST);
         lines.push(Line { name: axis.name.to_owned(), points });
     }
     let written = args.docs.as_deref().map_or(Ok(()), |folder| write_docs(folder, lines));
     match written {
-        Ok(()) => sheet.finish(args.measured.json),
+        Ok(()) => report.finish(args.measured.json),
         Err(error) => complain(format_args!("cannot write the documentation: {error}"), 1),
     }
 }
@@ -99,8 +100,7 @@ fn measure(axis: &Axis, args: &Args, stdio_bus: &Path) -> io::Result<Vec<(f64, f
             let label =
                 format!("round {round} of {}, {} {}", args.turns.rounds, axis.sizes[index], axis.name);
             let load = Load::closed(WINDOW, 200, args.turns.seconds / 2, args.turns.seconds);
-            let wires = vec![bus.door().connect()?];
-            let outcome = drive(wires, &load, Some(bus.pid()), Progress::on_stderr(label))?;
+            let outcome = drive(vec![bus.connect()?], &load, Some(bus.pid()), Progress::on_stderr(label))?;
             if outcome.faults.any() {
                 return Err(io::Error::other(outcome.faults.describe()));
             }
@@ -115,62 +115,57 @@ fn measure(axis: &Axis, args: &Args, stdio_bus: &Path) -> io::Result<Vec<(f64, f
 }
 
 fn config() -> Value {
-    // Reads what it is sent, and never answers.
+    // A worker that reads everything and never answers.
     let deaf = json!({ "id": "deaf", "command": "sh", "args": ["-c", "exec cat > /dev/null"] });
     json!({
         "listen": ["unix://@dir/bus.sock"],
         "default_pool": "echo",
-        // A process that an ACP client has initialized does not serve others, so the sessions have their own.
+        // A worker that an ACP client has initialized does not serve other clients, so sessions have a pool of their own.
         "pools": [echo("echo", 1, &[]), echo("sessions", 1, &[]), deaf],
         "limits": { "max_clients": 20_000 },
     })
 }
 
 fn connections(bus: &Bus, count: usize) -> io::Result<Vec<Idle>> {
-    let idle = (0..count).map(|_| bus.door().open().map(Idle::Socket)).collect::<io::Result<Vec<_>>>()?;
-    let mut watcher = bus.client()?;
-    let there = |status: Value| status["clients"].as_u64() > Some(count as u64);
-    match bus.until(Duration::from_secs(30), |_| watcher.status().is_ok_and(there)) {
-        true => Ok(idle),
-        false => Err(io::Error::other("not all connections are there")),
+    let idle = (0..count).map(|_| bus.connect().map(Idle::Connection)).collect::<io::Result<Vec<_>>>()?;
+    if bus.until_clients(&mut bus.client()?, count + 1) {
+        return Ok(idle);
     }
+    Err(io::Error::other("not all connections are there"))
 }
 
 fn sessions(bus: &Bus, count: usize) -> io::Result<Vec<Idle>> {
     let mut client = bus.client()?;
-    client.ask("hello", "_bus/hello", json!({ "pool": "sessions" }))?;
-    if let Some(reason) = client.initialize()? {
-        return Err(io::Error::other(reason));
-    }
+    client.join_pool("sessions")?;
+    client.initialize()?.map_err(io::Error::other)?;
     for _ in 0..count {
         client.open_session()?;
     }
-    Ok(vec![Idle::Talk(client)])
+    Ok(vec![Idle::Client(client)])
 }
 
 fn calls(bus: &Bus, count: usize) -> io::Result<Vec<Idle>> {
     let mut client = bus.client()?;
-    for first in (0..count).step_by(PARK_AT_ONCE) {
-        let mut lines = String::new();
-        for id in first..count.min(first + PARK_AT_ONCE) {
-            let _ = writeln!(
-                lines,
-                r#"{{"jsonrpc":"2.0","id":{id},"pool":"deaf","method":"park","params":{{}}}}"#
-            );
+    client.join_pool("deaf")?;
+    for first in (0..count).step_by(CALLS_AT_ONCE) {
+        let mut lines = Vec::new();
+        for id in first..count.min(first + CALLS_AT_ONCE) {
+            lines.extend(write::request(format!("call {id}"), "park", json!({})));
         }
-        client.send(lines.as_bytes())?;
-        // Its answer comes after all of these were read.
+        client.send(&lines)?;
+        // The bus answers this after it has read all of them.
         client.status()?;
     }
-    Ok(vec![Idle::Talk(client)])
+    Ok(vec![Idle::Client(client)])
 }
 
 fn write_docs(folder: &Path, lines: Vec<Line>) -> io::Result<()> {
     let sizes =
         lines.iter().map(|line| &line.points).max_by_key(|points| points.len()).cloned().unwrap_or_default();
-    let count = |size: f64| crate::print::thousands(size);
-    let mut table =
-        format!("| |{}\n", sizes.iter().map(|(size, _)| format!(" {} |", count(*size))).collect::<String>());
+    let mut table = format!(
+        "| |{}\n",
+        sizes.iter().map(|(size, _)| format!(" {} |", thousands(*size))).collect::<String>()
+    );
     let _ = writeln!(table, "|---|{}", "---|".repeat(sizes.len()));
     for line in &lines {
         let cells = sizes.iter().map(|(size, _)| line.points.iter().find(|(other, _)| other == size));
@@ -181,7 +176,7 @@ fn write_docs(folder: &Path, lines: Vec<Line>) -> io::Result<()> {
     let plot = Plot {
         title: "CPU time of the bus for a message, by what else is open",
         x_title: "how many are open",
-        x_marks: sizes.iter().map(|(size, _)| (*size, count(*size))).collect(),
+        x_marks: sizes.iter().map(|(size, _)| (*size, thousands(*size))).collect(),
         y_mark: |us| format!("{us:.1} us"),
         y_log: false,
         lines,

@@ -1,7 +1,7 @@
-//! `idle`: what the bus costs before anybody asks it for anything, and how few calls of the system it needs then.
+//! `idle`: what the bus costs before it is asked for anything, and how few system calls a message needs.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -9,24 +9,26 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use rpc::Stream;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::address::Address;
 use crate::args::Measured;
 use crate::bounds::raise_open_files;
-use crate::cost;
-use crate::goal::Sheet;
+use crate::bus::{self, Bus, PATIENCE, echo};
+use crate::client::Client;
 use crate::print::complain;
-use crate::stage::{Bus, echo};
+use crate::procfs;
+use crate::report::Report;
 use crate::table::median;
-use crate::wire::Target;
 
 const CONNECTIONS: usize = 5_000;
+const CONNECTIONS_MAX: usize = 10_010;
 const STARTS: usize = 15;
 const ROUND_TRIPS: usize = 1_000;
 /// Requests in one write, where they are pipelined.
 const BATCH: usize = 64;
-const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -36,27 +38,25 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> ExitCode {
     let stdio_bus = args.measured.stdio_bus();
-    let mut sheet = Sheet::default();
+    let mut report = Report::default();
     if let Err(error) = raise_open_files() {
         return complain(format_args!("cannot open as many files as are needed: {error}"), 1);
     }
-    for figure in [starts, connects, waits, calls_of_the_system] {
-        if let Err(error) = figure(&stdio_bus, &mut sheet) {
-            sheet.judge("idle", error, "it can be tried", false);
+    for figure in [starts, connects, waits, system_calls] {
+        if let Err(error) = figure(&stdio_bus, &mut report) {
+            report.check("idle", error, "it can be tried", false);
         }
     }
-    sheet.finish(args.measured.json)
+    report.finish(args.measured.json)
 }
 
-fn config() -> Value {
-    json!({
-        "listen": ["tcp://127.0.0.1:0"],
-        "pools": [echo("echo", 1, &[])],
-        "limits": { "max_clients": CONNECTIONS + 10 },
-    })
+pub(crate) fn config() -> Value {
+    let mut config = bus::config(&[echo("echo", 1, &[])]);
+    config["limits"] = json!({ "max_clients": CONNECTIONS_MAX });
+    config
 }
 
-fn starts(stdio_bus: &Path, sheet: &mut Sheet) -> io::Result<()> {
+fn starts(stdio_bus: &Path, report: &mut Report) -> io::Result<()> {
     let mut times = Vec::new();
     for _ in 0..STARTS {
         let began = Instant::now();
@@ -64,66 +64,82 @@ fn starts(stdio_bus: &Path, sheet: &mut Sheet) -> io::Result<()> {
         times.push(began.elapsed().as_secs_f64());
     }
     let time = Duration::from_secs_f64(median(times));
-    sheet.time_at_most("start until it listens, median", time, Duration::from_millis(10));
+    report.time_at_most("start until it listens, median", time, Duration::from_millis(10));
     Ok(())
 }
 
-/// `connect`, from its start to the first byte of an answer that came through it.
-fn connects(stdio_bus: &Path, sheet: &mut Sheet) -> io::Result<()> {
+/// `connect`, from its start to the first answer that came through it.
+fn connects(stdio_bus: &Path, report: &mut Report) -> io::Result<()> {
     let bus = Bus::start(stdio_bus, &config())?;
-    let Target::Tcp(place) = bus.door() else { return Err(io::Error::other("it listens elsewhere")) };
-    // The agent starts when first asked, and is not what is measured.
-    bus.client()?.ask("1", "hello", json!({}))?;
+    let Address::Tcp { host, port } = bus.address() else {
+        return Err(io::Error::other("it listens elsewhere"));
+    };
+    // The agent starts with the first request, and is not what is measured.
+    bus.client()?.ask("hello", json!({}))?;
     let mut times = Vec::new();
     for _ in 0..STARTS {
         let began = Instant::now();
         let mut command = Command::new(stdio_bus);
-        command.args(["connect", "--tcp", place]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut connect = command.spawn()?;
-        if let Some(stdin) = &mut connect.stdin {
-            stdin.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"hello\",\"params\":{}}\n")?;
-        }
-        if let Some(stdout) = &mut connect.stdout {
-            stdout.read_exact(&mut [0])?;
-        }
+        command.args(["connect", "--tcp", &format!("{host}:{port}")]);
+        let mut connect = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let (stdin, stdout) = (connect.stdin.take(), connect.stdout.take());
+        let pipes = Stream::pipes(stdout.expect("it is piped"), stdin.expect("it is piped"));
+        let mut client = Client::over(pipes);
+        client.ask("hello", json!({}))?;
         times.push(began.elapsed().as_secs_f64());
-        drop(connect.stdin.take());
+        drop(client);
         connect.wait()?;
     }
     let time = Duration::from_secs_f64(median(times));
-    sheet.time_at_most("connect until the first byte, median", time, Duration::from_millis(20));
+    report.time_at_most("connect until the first byte, median", time, Duration::from_millis(20));
     Ok(())
 }
 
-fn waits(stdio_bus: &Path, sheet: &mut Sheet) -> io::Result<()> {
-    let unseen = || io::Error::other("the bus cannot be seen in /proc");
+fn waits(stdio_bus: &Path, report: &mut Report) -> io::Result<()> {
     let bus = Bus::start(stdio_bus, &config())?;
-    let mut watcher = bus.client()?;
-    watcher.status()?;
-    let before = cost::resident_bytes(bus.pid()).ok_or_else(unseen)?;
-    let megabytes = |bytes: u64| format!("{:.2} MB", bytes as f64 / 1e6);
-    sheet.judge("idle bus: memory", megabytes(before), "<= 6 MB", before <= 6_000_000);
-    let idle = (0..CONNECTIONS).map(|_| bus.door().open()).collect::<io::Result<Vec<_>>>()?;
-    let all = |status: Value| status["clients"].as_u64() > Some(CONNECTIONS as u64);
-    if !bus.until(PATIENCE, |_| watcher.status().is_ok_and(all)) {
+    let cost = IdleCost::measure(&bus, CONNECTIONS, Duration::from_secs(10))?;
+    if cost.held < CONNECTIONS {
         return Err(io::Error::other("not all connections are there"));
     }
-    let grown = cost::resident_bytes(bus.pid()).ok_or_else(unseen)?.saturating_sub(before);
-    let each = grown / CONNECTIONS as u64;
-    sheet.judge("idle connection: memory", format!("{each} B"), "<= 1500 B", each <= 1500);
-    let length = Duration::from_secs(10);
-    let spent = cost::cpu_time(bus.pid()).ok_or_else(unseen)?;
-    thread::sleep(length);
-    let spent = cost::cpu_time(bus.pid()).ok_or_else(unseen)?.saturating_sub(spent);
-    let share = spent.as_secs_f64() / length.as_secs_f64();
-    sheet.share_at_most(&format!("{} connections: processor time", idle.len()), share, 0.1);
+    let megabytes = format!("{:.2} MB", cost.bus_bytes as f64 / 1e6);
+    report.check("idle bus: memory", megabytes, "<= 6 MB", cost.bus_bytes <= 6_000_000);
+    let each = cost.bytes_each;
+    report.check("idle connection: memory", format!("{each} B"), "<= 1500 B", each <= 1500);
+    report.share_at_most(&format!("{CONNECTIONS} connections: processor time"), cost.cpu_share, 0.1);
     Ok(())
 }
 
-/// Counted by strace; what starting and stopping need falls out of the difference of two runs.
-fn calls_of_the_system(stdio_bus: &Path, sheet: &mut Sheet) -> io::Result<()> {
+/// What connections cost that send nothing.
+pub(crate) struct IdleCost {
+    /// How many of them the bus has accepted: all or none.
+    pub(crate) held: usize,
+    /// The memory of the bus before they came.
+    pub(crate) bus_bytes: u64,
+    pub(crate) bytes_each: u64,
+    /// The share of one processor.
+    pub(crate) cpu_share: f64,
+}
+
+impl IdleCost {
+    pub(crate) fn measure(bus: &Bus, count: usize, length: Duration) -> io::Result<IdleCost> {
+        let mut watcher = bus.client()?;
+        watcher.status()?;
+        let bus_bytes = procfs::resident_bytes(bus.pid())?;
+        let _connections = (0..count).map(|_| bus.connect()).collect::<io::Result<Vec<_>>>()?;
+        let held = if bus.until_clients(&mut watcher, count + 1) { count } else { 0 };
+        let bytes_each = procfs::resident_bytes(bus.pid())?.saturating_sub(bus_bytes) / count as u64;
+        let cpu_before = procfs::cpu_time(bus.pid())?;
+        thread::sleep(length);
+        let cpu = procfs::cpu_time(bus.pid())?.saturating_sub(cpu_before);
+        let cpu_share = cpu.as_secs_f64() / length.as_secs_f64();
+        Ok(IdleCost { held, bus_bytes, bytes_each, cpu_share })
+    }
+}
+
+/// Counts with strace. What starting and stopping need cancels out in the difference of two runs.
+fn system_calls(stdio_bus: &Path, report: &mut Report) -> io::Result<()> {
     if Command::new("strace").arg("-V").stdout(Stdio::null()).status().is_err() {
-        sheet.tell("calls of the system", "no strace: not counted");
+        report.note("calls of the system", "no strace: not counted");
         return Ok(());
     }
     let [none, one_by_one, pipelined] = [(0, 1), (ROUND_TRIPS, 1), (ROUND_TRIPS, BATCH)]
@@ -132,33 +148,32 @@ fn calls_of_the_system(stdio_bus: &Path, sheet: &mut Sheet) -> io::Result<()> {
     let each = |calls: u64, messages: usize| calls.saturating_sub(none) as f64 / messages as f64;
     let one_by_one = each(one_by_one?, ROUND_TRIPS);
     let pipelined = each(pipelined?, 2 * ROUND_TRIPS * BATCH);
-    // Somewhere in a run the system may wake it once more.
+    // The system may wake the bus once more somewhere in a run.
     let text = format!("{one_by_one:.2}");
-    sheet.judge("calls of the system a round trip, 1x1", text, "<= 6", one_by_one <= 6.05);
+    report.check("calls of the system a round trip, 1x1", text, "<= 6", one_by_one <= 6.05);
     let text = format!("{pipelined:.3}");
-    sheet.judge(&format!("calls of the system a message, 1x{BATCH}"), text, "< 1", pipelined < 1.0);
+    report.check(&format!("calls of the system a message, 1x{BATCH}"), text, "< 1", pipelined < 1.0);
     Ok(())
 }
 
-/// The calls of a bus in its life, of which so many times so many requests were sent at once and answered.
+/// The system calls of a bus from start to exit, while `batch` requests at once are sent and answered `turns` times.
 fn traced(stdio_bus: &Path, turns: usize, batch: usize) -> io::Result<u64> {
     let folder = TempDir::with_prefix("bus-bench-")?;
     let (wrapper, counts) = (folder.path().join("traced"), folder.path().join("counts"));
-    // The tracer runs beside the bus (-D), so that the process we start is the bus; only its loop is traced.
+    // The tracer runs beside the bus (-D), so that the process we start is the bus. Only the thread of its event loop is
+    // traced.
     let script =
         format!("#!/bin/sh\nexec strace -D -c -o '{}' '{}' \"$@\"\n", counts.display(), stdio_bus.display());
     fs::write(&wrapper, script)?;
     fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o700))?;
     let mut bus = Bus::start(&wrapper, &config())?;
     let mut client = bus.client()?;
-    client.ask("1", "hello", json!({}))?;
-    let request =
-        format!("{{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"echo\",\"params\":\"{}\"}}\n", "x".repeat(140));
-    let requests = request.repeat(batch);
+    client.ask("hello", json!({}))?;
+    let requests = rpc::write::request(2, "echo", "x".repeat(140)).repeat(batch);
     for _ in 0..turns {
-        client.send(requests.as_bytes())?;
+        client.send(&requests)?;
         for _ in 0..batch {
-            client.line()?.ok_or(io::ErrorKind::UnexpectedEof)?;
+            client.line()?;
         }
     }
     drop(client);
@@ -172,7 +187,7 @@ fn traced(stdio_bus: &Path, turns: usize, batch: usize) -> io::Result<u64> {
     total(&text).ok_or_else(|| io::Error::other(format!("strace has not counted: {}", bus.log())))
 }
 
-/// The last line of a summary: share, seconds, microseconds a call, calls, errors if any, "total".
+/// The number of calls in the last line of a summary: share, seconds, microseconds a call, calls, errors if any, "total".
 fn total(summary: &str) -> Option<u64> {
     let line = summary.lines().find(|line| line.trim_end().ends_with(" total"))?;
     line.split_ascii_whitespace().nth(3)?.parse().ok()

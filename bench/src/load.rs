@@ -1,39 +1,40 @@
 //! The load: a closed or an open loop over all connections, driven by one thread.
 //!
-//! Closed: each connection keeps `window` requests (or turns) in flight; an answer makes room for the next, and
-//! all that one read has made room for leaves in one write. A request's time runs from the moment it is put up
-//! for writing until its answer has been read; a slow answer also delays the next request, so that these times
-//! say nothing of what users who do not wait for each other would see.
+//! Closed loop: each connection keeps `window` requests (or turns) in flight. An answer makes room for the next request,
+//! and all requests that one read has made room for leave in one write. A request's time runs from the moment it is
+//! queued for writing until its answer has been read. A slow answer also delays the next request, so these times do not
+//! show what users who do not wait for each other would see.
 //!
-//! Open: requests are due at a fixed rate, whatever has been answered, and a request's time runs from the moment
-//! it was due. One that finds no room waits for it, and its waiting counts; one that still waits at the end
-//! counts with the time it has waited. Between two that are near each other the loop does not sleep, since poll
-//! cannot wake in time.
+//! Open loop: requests are due at a fixed rate, whatever has been answered, and a request's time runs from the moment it
+//! was due. A request that finds no room waits for it, and its waiting counts, also if it still waits at the end. The
+//! loop does not sleep between two requests that are near each other, because poll cannot wake in time.
 //!
 //! Every line that comes back is judged, also before and after the time that is measured.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, AsRawFd};
 use std::process;
 use std::time::{Duration, Instant};
 
+use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
+use rpc::Stream;
 
 use crate::acp::{Acp, Turns};
 use crate::connection::Connection;
-use crate::cost;
 use crate::ledger::{Ledger, Verdict};
 use crate::outcome::Outcome;
 use crate::print::Progress;
+use crate::procfs;
 use crate::request::Shape;
-use crate::wire::Wire;
 
 /// How long the first answer may take: agents have to start.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long the last answers may take. What has not come by then is lost.
+/// How long the last answers may take. Those that have not come by then are lost.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 const EXCERPT_BYTES: usize = 200;
-/// Poll wakes in steps of this.
+/// The resolution of poll.
 const POLL_STEP: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy)]
@@ -56,22 +57,24 @@ impl Load {
     }
 }
 
-/// Loads what is at the other end of these wires. `watched` is a process whose cost is of interest.
+/// Loads the peers of these streams. `watched` is a process whose cost is measured.
 pub(crate) fn drive(
-    wires: Vec<Wire>,
+    streams: Vec<Stream>,
     load: &Load,
     watched: Option<u32>,
     progress: Progress,
 ) -> io::Result<Outcome> {
-    let askers =
-        (0..).zip(wires).map(|(number, wire)| Asker::new(number, wire, load.turns)).collect::<Vec<_>>();
+    let mut clients = Vec::with_capacity(streams.len());
+    for (number, stream) in (0..).zip(streams) {
+        clients.push(Client::new(number, stream, load.turns)?);
+    }
     let now = Instant::now();
     let mut driver = Driver {
         load: *load,
         shape: Shape::new(load.line_bytes),
-        silent: askers.len(),
-        open: askers.len(),
-        askers,
+        unanswered: clients.len(),
+        open: clients.len(),
+        clients,
         ready: VecDeque::new(),
         phase: Phase::Joining,
         until: now + JOIN_TIMEOUT,
@@ -84,7 +87,7 @@ pub(crate) fn drive(
     };
     driver.run()?;
     let mut outcome = driver.outcome;
-    outcome.faults.lost = driver.askers.iter().map(|asker| asker.speech.in_flight() as u64).sum();
+    outcome.faults.lost = driver.clients.iter().map(|client| client.protocol.in_flight() as u64).sum();
     if outcome.faults.lost > 0 {
         outcome.faults.note(|| "some answers never came".to_owned());
     }
@@ -93,11 +96,11 @@ pub(crate) fn drive(
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Until every connection has had an answer: agents are still starting.
+    /// Until every connection has had an answer, because agents are still starting.
     Joining,
     Warming,
     Measuring,
-    /// Nothing more is asked.
+    /// No more requests are sent.
     Draining,
     Done,
 }
@@ -105,19 +108,19 @@ enum Phase {
 struct Driver {
     load: Load,
     shape: Shape,
-    askers: Vec<Asker>,
-    /// Those that have not had an answer yet.
-    silent: usize,
-    /// Those whose connection has not ended.
+    clients: Vec<Client>,
+    /// How many have not had an answer yet.
+    unanswered: usize,
+    /// How many connections have not ended.
     open: usize,
-    /// Those with something to read or to write. Each stands here at most once.
+    /// The clients with something to read or to write. Each is here at most once.
     ready: VecDeque<usize>,
     phase: Phase,
     /// When the phase ends by itself.
     until: Instant,
     /// When the measured time began.
     began: Instant,
-    /// Of an open load: how many requests have been due since it began.
+    /// In an open loop: how many requests have been due since it began.
     arrivals: u64,
     arrivals_began: Instant,
     watched: Option<u32>,
@@ -125,19 +128,20 @@ struct Driver {
     outcome: Outcome,
 }
 
-struct Asker {
+struct Client {
     connection: Connection,
-    speech: Speech,
-    /// Of an open load: when what waits for room was due.
+    protocol: Protocol,
+    /// In an open loop: when the requests that wait for room were due.
     due: VecDeque<Instant>,
-    open: bool,
-    heard: bool,
-    /// It stands in `ready`.
-    queued: bool,
+    is_open: bool,
+    /// Whether a right answer has ever come.
+    is_answered: bool,
+    /// Whether it is in `ready`.
+    is_queued: bool,
 }
 
-/// What is spoken on a connection.
-enum Speech {
+/// What a connection speaks.
+enum Protocol {
     Plain(Ledger),
     Acp(Acp),
 }
@@ -145,12 +149,13 @@ enum Speech {
 impl Driver {
     fn run(&mut self) -> io::Result<()> {
         let (mut poll, mut events) = (Poll::new()?, Events::with_capacity(1024));
-        for index in 0..self.askers.len() {
-            let asker = &mut self.askers[index];
+        for index in 0..self.clients.len() {
+            let client = &mut self.clients[index];
             let interest = Interest::READABLE | Interest::WRITABLE;
-            poll.registry().register(asker.connection.source(), Token(index), interest)?;
-            if let Speech::Acp(acp) = &mut asker.speech {
-                acp.begin(&mut asker.connection.output);
+            let fd = client.connection.stream.as_fd().as_raw_fd();
+            poll.registry().register(&mut SourceFd(&fd), Token(index), interest)?;
+            if let Protocol::Acp(acp) = &mut client.protocol {
+                acp.begin(client.connection.output());
             }
             self.queue(index);
         }
@@ -167,10 +172,10 @@ impl Driver {
                 _ => {}
             }
             for event in &events {
-                self.askers[event.token().0].connection.note(event);
+                self.clients[event.token().0].connection.note(event);
                 self.queue(event.token().0);
             }
-            // Those with more to read wait for the next turn, so that nobody is served twice in one.
+            // Clients with more to read wait for the next turn, so that none is served twice in one.
             for _ in 0..self.ready.len() {
                 let Some(index) = self.ready.pop_front() else { break };
                 self.serve(index);
@@ -182,7 +187,7 @@ impl Driver {
         let due = now >= self.until;
         let next = match self.phase {
             _ if self.open == 0 => Phase::Done,
-            Phase::Joining if self.silent == 0 => Phase::Warming,
+            Phase::Joining if self.unanswered == 0 => Phase::Warming,
             Phase::Joining if due => Phase::Draining,
             Phase::Warming if due => Phase::Measuring,
             Phase::Measuring if due => Phase::Draining,
@@ -200,7 +205,7 @@ impl Driver {
         });
     }
 
-    /// How long nothing needs to be done.
+    /// How long nothing has to be done.
     fn patience(&self, now: Instant) -> Duration {
         let patience = self.until.saturating_duration_since(now);
         let Some(due) = self.next_due() else { return patience };
@@ -208,34 +213,36 @@ impl Driver {
         patience.checked_sub(POLL_STEP).unwrap_or_default()
     }
 
-    /// When the next request of an open load is due.
+    /// When the next request of an open loop is due.
     fn next_due(&self) -> Option<Instant> {
-        let open = matches!(self.phase, Phase::Warming | Phase::Measuring);
-        let rate = self.load.rate.filter(|_| open)?;
+        if !matches!(self.phase, Phase::Warming | Phase::Measuring) {
+            return None;
+        }
+        let rate = self.load.rate?;
         Some(self.arrivals_began + Duration::from_secs_f64(self.arrivals as f64 / rate))
     }
 
-    /// Gives those requests to connections that are due by now.
+    /// Gives the requests that are due by now to connections.
     fn arrive(&mut self, now: Instant) {
         while let Some(due) = self.next_due().filter(|due| *due <= now) {
-            let index = self.arrivals as usize % self.askers.len();
+            let index = self.arrivals as usize % self.clients.len();
             self.arrivals += 1;
-            self.askers[index].due.push_back(due);
+            self.clients[index].due.push_back(due);
             self.queue(index);
         }
     }
 
     fn enter(&mut self, next: Phase, now: Instant) {
-        let own_cpu = || cost::cpu_time(process::id());
-        let watched_cpu = || self.watched.and_then(cost::cpu_time);
+        let own_cpu = || procfs::cpu_time(process::id()).ok();
+        let watched_cpu = || self.watched.and_then(|pid| procfs::cpu_time(pid).ok());
         let outcome = &mut self.outcome;
         if self.phase == Phase::Measuring {
             let since = |before: Option<Duration>, after: Option<Duration>| after?.checked_sub(before?);
             outcome.elapsed = now - self.began;
             outcome.own_cpu = since(outcome.own_cpu, own_cpu());
             outcome.watched_cpu = since(outcome.watched_cpu, watched_cpu());
-            outcome.watched_bytes = self.watched.and_then(cost::resident_bytes);
-            for due in self.askers.iter_mut().flat_map(|asker| asker.due.drain(..)) {
+            outcome.watched_bytes = self.watched.and_then(|pid| procfs::resident_bytes(pid).ok());
+            for due in self.clients.iter_mut().flat_map(|client| client.due.drain(..)) {
                 outcome.unsent += 1;
                 outcome.latency_ns.saturating_record((now - due).as_nanos() as u64);
             }
@@ -259,30 +266,30 @@ impl Driver {
     }
 
     fn is_drained(&self) -> bool {
-        self.askers.iter().all(|asker| !asker.open || asker.speech.in_flight() == 0)
+        self.clients.iter().all(|client| !client.is_open || client.protocol.in_flight() == 0)
     }
 
     fn queue(&mut self, index: usize) {
-        let asker = &mut self.askers[index];
-        if asker.open && !std::mem::replace(&mut asker.queued, true) {
+        let client = &mut self.clients[index];
+        if client.is_open && !std::mem::replace(&mut client.is_queued, true) {
             self.ready.push_back(index);
         }
     }
 
     /// One read, a verdict on each line of it, and one write.
     fn serve(&mut self, index: usize) {
-        let (asker, outcome) = (&mut self.askers[index], &mut self.outcome);
-        asker.queued = false;
-        if let Err(error) = asker.connection.read() {
-            asker.open = false;
+        let (client, outcome) = (&mut self.clients[index], &mut self.outcome);
+        client.is_queued = false;
+        if let Err(error) = client.connection.read() {
+            client.is_open = false;
             self.open -= 1;
             return outcome.faults.note(|| format!("connection {index} has ended: {error}"));
         }
         let now = Instant::now();
-        while let Some((line, output)) = asker.connection.next_line() {
-            let verdict = match &mut asker.speech {
-                Speech::Plain(ledger) => ledger.judge(&self.shape, line),
-                Speech::Acp(acp) => acp.judge(line, output),
+        while let Some((line, output)) = client.connection.next_line() {
+            let verdict = match &mut client.protocol {
+                Protocol::Plain(ledger) => ledger.judge(&self.shape, line),
+                Protocol::Acp(acp) => acp.judge(line, output),
             };
             match verdict {
                 Verdict::Passing => outcome.updates += u64::from(self.phase == Phase::Measuring),
@@ -290,7 +297,9 @@ impl Driver {
                     outcome.answered += 1;
                     outcome.latency_ns.saturating_record((now - asked).as_nanos() as u64);
                 }
-                Verdict::Right(_) => self.silent -= usize::from(!std::mem::replace(&mut asker.heard, true)),
+                Verdict::Right(_) => {
+                    self.unanswered -= usize::from(!std::mem::replace(&mut client.is_answered, true));
+                }
                 Verdict::Spoiled | Verdict::Unasked => outcome.faults.wrong += 1,
                 Verdict::Repeated => outcome.faults.repeated += 1,
             }
@@ -300,64 +309,70 @@ impl Driver {
             }
         }
         self.fill(index, now);
-        let asker = &mut self.askers[index];
-        asker.connection.write();
-        if asker.connection.can_read() {
+        let client = &mut self.clients[index];
+        client.connection.write();
+        if client.connection.can_read() {
             self.queue(index);
         }
     }
 
-    /// Asks as much as there is room for and is to be asked.
+    /// Sends as many requests as there is room for and as are due.
     fn fill(&mut self, index: usize, now: Instant) {
-        let asker = &mut self.askers[index];
+        let client = &mut self.clients[index];
         let open_loop = self.load.rate.is_some() && self.phase != Phase::Joining;
-        while self.phase != Phase::Draining && asker.speech.has_room(self.load.window) {
-            let due = if open_loop { asker.due.pop_front() } else { Some(now) };
+        while self.phase != Phase::Draining && client.protocol.has_room(self.load.window) {
+            let due = if open_loop { client.due.pop_front() } else { Some(now) };
             let Some(due) = due else { return };
-            match &mut asker.speech {
-                Speech::Plain(ledger) => ledger.ask(&self.shape, &mut asker.connection.output, due),
-                Speech::Acp(acp) => acp.ask(&self.shape, &mut asker.connection.output, due),
+            match &mut client.protocol {
+                Protocol::Plain(ledger) => ledger.ask(&self.shape, client.connection.output(), due),
+                Protocol::Acp(acp) => acp.ask(&self.shape, client.connection.output(), due),
             }
         }
     }
 }
 
-impl Speech {
+impl Protocol {
     fn in_flight(&self) -> usize {
         match self {
-            Speech::Plain(ledger) => ledger.in_flight(),
-            Speech::Acp(acp) => acp.in_flight(),
+            Protocol::Plain(ledger) => ledger.in_flight(),
+            Protocol::Acp(acp) => acp.in_flight(),
         }
     }
 
     fn has_room(&self, window: usize) -> bool {
-        self.in_flight() < window && !matches!(self, Speech::Acp(acp) if !acp.has_room())
+        self.in_flight() < window && !matches!(self, Protocol::Acp(acp) if !acp.has_room())
     }
 }
 
-impl Asker {
-    fn new(number: u32, wire: Wire, turns: Option<Turns>) -> Asker {
-        let speech = match turns {
-            Some(turns) => Speech::Acp(Acp::new(number, turns)),
-            None => Speech::Plain(Ledger::new(number)),
+impl Client {
+    fn new(number: u32, stream: Stream, turns: Option<Turns>) -> io::Result<Client> {
+        let protocol = match turns {
+            Some(turns) => Protocol::Acp(Acp::new(number, turns)),
+            None => Protocol::Plain(Ledger::new(number)),
         };
-        let (connection, due) = (Connection::new(wire), VecDeque::new());
-        Asker { connection, speech, due, open: true, heard: false, queued: false }
+        let connection = Connection::new(stream)?;
+        Ok(Client {
+            connection,
+            protocol,
+            due: VecDeque::new(),
+            is_open: true,
+            is_answered: false,
+            is_queued: false,
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader, Write};
-    use std::net::TcpListener;
+    use std::os::unix::net::UnixStream;
     use std::thread;
 
     use super::*;
-    use crate::wire::Target;
 
     const SHORT: Duration = Duration::from_millis(20);
 
-    /// A run against threads that make their answer to each line with `answer`, and hang up where it is None.
+    /// A run against threads that answer each line with `answer`, and hang up when that is None.
     fn run(connections: usize, measured: Duration, answer: fn(usize, &str) -> Option<String>) -> Outcome {
         run_at(None, connections, measured, answer)
     }
@@ -368,12 +383,10 @@ mod tests {
         measured: Duration,
         answer: fn(usize, &str) -> Option<String>,
     ) -> Outcome {
-        let door = TcpListener::bind("127.0.0.1:0").unwrap();
-        let target = Target::Tcp(door.local_addr().unwrap().to_string());
-        let mut wires = Vec::new();
+        let mut streams = Vec::new();
         for _ in 0..connections {
-            wires.push(target.connect().unwrap());
-            let (theirs, _) = door.accept().unwrap();
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            streams.push(Stream::Unix(ours));
             thread::spawn(move || {
                 let mut lines = BufReader::new(&theirs).lines().map_while(Result::ok);
                 let mut answers = (1..).map_while(|count| answer(count, &lines.next()?));
@@ -382,7 +395,7 @@ mod tests {
         }
         let warmup = Duration::ZERO;
         let load = Load { turns: None, rate, window: 8, line_bytes: 200, warmup, measured };
-        drive(wires, &load, None, Progress::none()).unwrap()
+        drive(streams, &load, None, Progress::none()).unwrap()
     }
 
     fn counts(outcome: &Outcome) -> [u64; 3] {
@@ -410,8 +423,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_that_hangs_up_owed_is_lost() {
-        // It is over when nobody is left, however long it was to take.
+    fn answers_that_a_peer_owed_when_it_hung_up_are_lost() {
+        // The load ends when no connection is left, however long it was to take.
         let outcome =
             run(2, Duration::from_secs(3600), |count, line| (count <= 20).then(|| format!("{line}\n")));
         let [lost, wrong, repeated] = counts(&outcome);
@@ -420,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_load_keeps_its_rate_and_counts_what_waits_for_room() {
+    fn an_open_loop_keeps_its_rate_and_counts_requests_that_wait_for_room() {
         let outcome =
             run_at(Some(1000.0), 2, Duration::from_millis(200), |_, line| Some(format!("{line}\n")));
         assert!(!outcome.faults.any(), "{:?}", outcome.faults);
@@ -430,7 +443,7 @@ mod tests {
             "it asks no faster: {}",
             outcome.answered
         );
-        // Whoever takes a while for each answer cannot keep up, and those that wait are seen in the times.
+        // A peer that is slow to answer cannot keep up, and the requests that wait are seen in the times.
         let slow = |_: usize, line: &str| {
             thread::sleep(Duration::from_millis(5));
             Some(format!("{line}\n"))

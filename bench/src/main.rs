@@ -1,20 +1,20 @@
-//! The load harness: how fast is a bus, is every request answered rightly and once whatever happens, and what does it
-//! cost at most?
+//! The load harness: how fast is a bus, is every request answered correctly and exactly once whatever happens, and what
+//! does it cost at most?
 
 #![forbid(unsafe_code)]
 
 mod acp;
+mod address;
 mod args;
 mod bounds;
+mod bus;
 mod case;
-mod chance;
 mod chaos;
+mod client;
 mod compare;
 mod connection;
-mod cost;
 mod docs;
 mod fan;
-mod goal;
 mod idle;
 mod ledger;
 mod load;
@@ -22,14 +22,13 @@ mod outcome;
 mod peer;
 mod plot;
 mod print;
+mod procfs;
+mod report;
 mod request;
 mod run;
 mod soak;
-mod stage;
 mod table;
-mod talk;
 mod ttft;
-mod wire;
 
 use std::process::ExitCode;
 

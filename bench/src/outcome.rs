@@ -1,4 +1,4 @@
-//! What came out of one load: how fast, at what cost, and whether every request was answered rightly and once.
+//! The outcome of one load: how fast, at what cost, and whether every request was answered correctly and once.
 
 use std::time::Duration;
 
@@ -10,21 +10,22 @@ use crate::print::{micros, red, thousands};
 const LATENCY_NS_MOST: u64 = 60_000_000_000;
 
 pub(crate) struct Outcome {
-    /// Right answers within the measured time.
+    /// Correct answers within the measured time.
     pub(crate) answered: u64,
     /// Updates of turns within the measured time.
     pub(crate) updates: u64,
-    /// What was due by the end of an open load and had not been sent: whoever answers has fallen behind.
+    /// Requests of an open loop that were due by its end and could not be sent, because the peer has fallen behind.
     pub(crate) unsent: u64,
-    /// The measured time as it really was. Zero: it never began.
+    /// How long was measured. Zero: it never began.
     pub(crate) elapsed: Duration,
     pub(crate) latency_ns: Histogram<u64>,
     /// Of the whole run.
     pub(crate) faults: Faults,
     /// CPU time of this process within the measured time.
     pub(crate) own_cpu: Option<Duration>,
-    /// The same of the process that is watched, and its memory at the end.
+    /// The same of the process that is watched.
     pub(crate) watched_cpu: Option<Duration>,
+    /// The memory of that process at the end.
     pub(crate) watched_bytes: Option<u64>,
 }
 
@@ -52,7 +53,7 @@ impl Outcome {
         }
     }
 
-    /// Answers a second.
+    /// Answers per second.
     pub(crate) fn rate(&self) -> f64 {
         if self.elapsed.is_zero() { 0.0 } else { self.answered as f64 / self.elapsed.as_secs_f64() }
     }
@@ -102,8 +103,11 @@ impl Outcome {
             text += &format!("{} were due and could not be sent: it has fallen behind\n", self.unsent);
         }
         text += &format!("p50 {p50}, p90 {p90}, p99 {p99}, p99.9 {p999}, max {max}\n");
-        if let Some(cpu) = self.own_cpu.filter(|_| seconds > 0.0).map(|cpu| cpu.as_secs_f64()) {
-            // Near 100 % it is the harness that is measured.
+        if let Some(cpu) = self.own_cpu
+            && seconds > 0.0
+        {
+            // Near 100 %, the harness is what is measured.
+            let cpu = cpu.as_secs_f64();
             let share = 100.0 * cpu / seconds;
             text += &format!("the load itself took {cpu:.2} s of CPU time, {share:.0} % of a core\n");
         }
@@ -120,7 +124,7 @@ impl Faults {
         self.first.get_or_insert_with(what);
     }
 
-    /// Adds those that were found there.
+    /// Adds the faults that were found in one run.
     pub(crate) fn add(&mut self, found: &Faults, there: &str) {
         self.lost += found.lost;
         self.wrong += found.wrong;
@@ -130,7 +134,7 @@ impl Faults {
         }
     }
 
-    /// A line that says whether all was well.
+    /// One line about all faults.
     pub(crate) fn describe(&self) -> String {
         if !self.any() {
             return "every request was answered rightly, once\n".to_owned();

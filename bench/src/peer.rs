@@ -1,6 +1,6 @@
 //! What is measured side by side: the echo agent alone, behind socat, and behind a bus.
 //!
-//! Each is started for one measurement and is gone when it ends.
+//! Each peer is started for one measurement and killed when it ends.
 
 use std::env;
 use std::io;
@@ -12,26 +12,26 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use rpc::Stream;
 
-use crate::stage::{Bus, echo};
-use crate::wire::{self, Target, Wire};
+use crate::address::{self, Address};
+use crate::bus::{Bus, config, echo};
 
 const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two looks at whether socat listens, which it does not tell.
+/// Between two looks at whether a peer listens, which it does not announce.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// An ordinary one would make many clients at once wait a second each for their connection.
+/// With the usual backlog, many clients at once would wait a second each for their connection.
 const BACKLOG: u32 = 4096;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
-    /// An agent a connection, over a socketpair.
+    /// One agent per connection, over a socketpair.
     Direct,
-    /// A byte pipe that parses nothing: a process and an agent a connection.
+    /// A byte pipe that parses nothing: one process and one agent per connection.
     Socat,
     /// One bus with one agent for all connections.
     Bus,
-    /// A command of the user's, which listens at {port} and starts {agent}.
+    /// A command from the command line, which listens at {port} and starts {agent}.
     Other { name: String, command: String },
 }
 
@@ -45,11 +45,11 @@ impl Peer {
         }
     }
 
-    /// With the echo agent, and these further arguments for it.
+    /// Starts the peer with the echo agent behind it. `agent` are further arguments of the agent.
     pub(crate) fn start(&self, stdio_bus: &Path, agent: &[&str]) -> io::Result<Running> {
         let agent: Vec<_> = ["agent", "echo"].iter().chain(agent).map(|arg| (*arg).to_owned()).collect();
         let processes = Started::default();
-        let running = Running { stdio_bus: stdio_bus.into(), agent, door: None, processes, bus: None };
+        let running = Running { stdio_bus: stdio_bus.into(), agent, address: None, processes, bus: None };
         match self {
             Peer::Direct => Ok(running),
             Peer::Socat => start_socat(running),
@@ -62,10 +62,10 @@ impl Peer {
 /// NAME=CMD.
 pub(crate) fn parse_other(text: &str) -> Result<Peer, String> {
     let (name, command) = text.split_once('=').ok_or("NAME=CMD is needed")?;
-    match command.contains("{port}") {
-        true => Ok(Peer::Other { name: name.to_owned(), command: command.to_owned() }),
-        false => Err("the command must say where {port} goes".to_owned()),
+    if !command.contains("{port}") {
+        return Err("the command must say where {port} goes".to_owned());
     }
+    Ok(Peer::Other { name: name.to_owned(), command: command.to_owned() })
 }
 
 pub(crate) fn has_socat() -> bool {
@@ -73,17 +73,17 @@ pub(crate) fn has_socat() -> bool {
     env::split_paths(&path).any(|folder| folder.join("socat").is_file())
 }
 
-/// Processes that end with it.
+/// Processes that are killed when it is dropped.
 #[derive(Default)]
 pub(crate) struct Started(Vec<Child>);
 
 impl Started {
     /// A connection to the stdin and stdout of a new process.
-    pub(crate) fn connect(&mut self, command: &mut Command) -> io::Result<Wire> {
+    pub(crate) fn connect(&mut self, command: &mut Command) -> io::Result<Stream> {
         let (ours, theirs) = UnixStream::pair()?;
         let (stdin, stdout) = (OwnedFd::from(theirs.try_clone()?), OwnedFd::from(theirs));
         self.0.push(command.stdin(stdin).stdout(stdout).spawn()?);
-        wire::unix(ours)
+        Ok(Stream::Unix(ours))
     }
 }
 
@@ -93,15 +93,15 @@ pub(crate) struct Running {
     /// What the agent is started with.
     agent: Vec<String>,
     /// None: each connection starts its own agent.
-    door: Option<Target>,
+    address: Option<Address>,
     processes: Started,
     bus: Option<Bus>,
 }
 
 impl Running {
-    pub(crate) fn connect(&mut self) -> io::Result<Wire> {
-        if let Some(door) = &self.door {
-            return door.connect();
+    pub(crate) fn connect(&mut self) -> io::Result<Stream> {
+        if let Some(address) = &self.address {
+            return address::connect(address);
         }
         self.processes.connect(Command::new(&self.stdio_bus).args(&self.agent))
     }
@@ -110,7 +110,7 @@ impl Running {
         format!("{} {}", self.stdio_bus.display(), self.agent.join(" "))
     }
 
-    /// The process whose cost is of interest, if it is just one.
+    /// The process whose cost is measured, if it is only one.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.bus.as_ref().map(Bus::pid)
     }
@@ -127,7 +127,7 @@ impl Drop for Started {
     }
 }
 
-/// Nobody holds it until a peer does; whoever takes it meanwhile makes the peer fail, and us with it.
+/// A port that is free now. If another process takes it before the peer does, the peer fails.
 fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
@@ -136,19 +136,19 @@ fn start_socat(running: Running) -> io::Result<Running> {
     let port = free_port()?;
     let listen = format!("TCP-LISTEN:{port},bind=127.0.0.1,fork,reuseaddr,nodelay,backlog={BACKLOG}");
     let agent = format!("EXEC:\"{}\"", running.agent_command());
-    await_door(running, Command::new("socat").args([listen, agent]), port)
+    start_at(running, Command::new("socat").args([listen, agent]), port)
 }
 
 fn start_other(running: Running, command: &str) -> io::Result<Running> {
     let port = free_port()?;
     let command = command.replace("{port}", &port.to_string()).replace("{agent}", &running.agent_command());
-    await_door(running, Command::new("sh").args(["-c", &format!("exec {command}")]), port)
+    start_at(running, Command::new("sh").args(["-c", &format!("exec {command}")]), port)
 }
 
-/// Starts it and waits until it listens, which it does not tell.
-fn await_door(mut running: Running, command: &mut Command, port: u16) -> io::Result<Running> {
+/// Starts the peer and waits until it listens.
+fn start_at(mut running: Running, command: &mut Command, port: u16) -> io::Result<Running> {
     running.processes.0.push(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?);
-    running.door = Some(Target::Tcp(format!("127.0.0.1:{port}")));
+    running.address = Some(Address::Tcp { host: "127.0.0.1".into(), port });
     let deadline = Instant::now() + START_TIMEOUT;
     while let Err(error) = running.connect() {
         if let Some(status) = running.processes.0[0].try_wait()? {
@@ -164,9 +164,8 @@ fn await_door(mut running: Running, command: &mut Command, port: u16) -> io::Res
 
 fn start_bus(mut running: Running) -> io::Result<Running> {
     let agent: Vec<_> = running.agent.iter().skip(2).map(String::as_str).collect();
-    let config = json!({ "listen": ["tcp://127.0.0.1:0"], "pools": [echo("echo", 1, &agent)] });
-    let bus = Bus::start(&running.stdio_bus, &config)?;
-    running.door = Some(bus.door().clone());
+    let bus = Bus::start(&running.stdio_bus, &config(&[echo("echo", 1, &agent)]))?;
+    running.address = Some(bus.address().clone());
     running.bus = Some(bus);
     Ok(running)
 }

@@ -1,4 +1,4 @@
-//! What goes to the user: results on stdout, complaints and progress on stderr.
+//! Output: results on stdout, errors and progress on stderr.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use std::{env, fmt};
 
 const PROGRESS_APART: Duration = Duration::from_millis(250);
 
-/// Prints it and gives the exit code of having done so. A reader that has seen enough is no failure.
+/// Prints the text and gives the exit code. A reader of stdout that has closed it is no failure.
 pub(crate) fn answer(text: &str) -> ExitCode {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -36,7 +36,7 @@ pub(crate) fn thousands(number: f64) -> String {
     text
 }
 
-/// A time as short as it can be read.
+/// A time in the unit that makes it short.
 pub(crate) fn micros(us: f64) -> String {
     match us {
         us if us < 100.0 => format!("{us:.1} us"),
@@ -45,7 +45,7 @@ pub(crate) fn micros(us: f64) -> String {
     }
 }
 
-/// `text` as a fault: red where that can be seen and is wanted.
+/// The text in red, if stdout is a terminal and colour is wanted.
 pub(crate) fn red(text: impl fmt::Display) -> String {
     // https://no-color.org: any value but the empty one.
     let unwanted = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -53,9 +53,9 @@ pub(crate) fn red(text: impl fmt::Display) -> String {
     if colour { format!("\x1b[31m{text}\x1b[0m") } else { text.to_string() }
 }
 
-/// A line on a terminal that says what is going on, and is gone when it is over.
+/// A line on a terminal that shows progress, and is erased when it is dropped.
 pub(crate) struct Progress {
-    /// None: nobody would see it.
+    /// None: stderr is no terminal.
     label: Option<String>,
     next: Instant,
     shown: bool,
@@ -73,7 +73,10 @@ impl Progress {
     }
 
     pub(crate) fn show(&mut self, now: Instant, state: impl FnOnce() -> String) {
-        let Some(label) = self.label.as_ref().filter(|_| now >= self.next) else { return };
+        let Some(label) = &self.label else { return };
+        if now < self.next {
+            return;
+        }
         let _ = write!(io::stderr(), "\r\x1b[K{label}: {}", state());
         self.next = now + PROGRESS_APART;
         self.shown = true;

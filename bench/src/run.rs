@@ -1,4 +1,4 @@
-//! `run`: loads what is at an address, or a command of which each connection starts its own.
+//! `run`: loads the server at an address, or a command that each connection starts anew.
 
 use std::ffi::OsString;
 use std::io;
@@ -8,11 +8,11 @@ use std::time::Duration;
 use clap::value_parser;
 
 use crate::acp::Turns;
+use crate::address::{self, Address};
 use crate::load::{Load, drive};
 use crate::peer::Started;
 use crate::print::{Progress, answer, complain};
 use crate::request::LINE_BYTES_LEAST;
-use crate::wire::Target;
 
 /// EX_UNAVAILABLE of sysexits.h.
 const UNREACHABLE: u8 = 69;
@@ -21,8 +21,9 @@ const SECONDS_MOST: u64 = 24 * 60 * 60;
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// What to load: tcp://HOST:PORT or unix:///PATH
-    #[arg(long, value_name = "URL", required_unless_present = "command", conflicts_with = "command")]
-    target: Option<Target>,
+    #[arg(long, value_name = "URL", required_unless_present = "command", conflicts_with = "command",
+        value_parser = address::parse)]
+    target: Option<Address>,
     /// Connections
     #[arg(long, value_name = "N", default_value = "1", value_parser = value_parser!(u32).range(1..=60_000))]
     connections: u32,
@@ -68,11 +69,11 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         None => args.command[0].to_string_lossy().into_owned(),
     };
     let mut connect = || match &args.target {
-        Some(target) => target.connect(),
+        Some(target) => address::connect(target),
         None => started.connect(Command::new(&args.command[0]).args(&args.command[1..])),
     };
-    let wires = match (0..args.connections).map(|_| connect()).collect::<io::Result<Vec<_>>>() {
-        Ok(wires) => wires,
+    let streams = match (0..args.connections).map(|_| connect()).collect::<io::Result<Vec<_>>>() {
+        Ok(streams) => streams,
         Err(error) => return complain(format_args!("cannot connect to {place}: {error}"), UNREACHABLE),
     };
     let sessions = args.sessions as usize;
@@ -85,14 +86,15 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         measured: args.seconds,
     };
     let label = format!("{place}, {}x{} at {} B", args.connections, args.window, args.bytes);
-    let outcome = match drive(wires, &load, None, Progress::on_stderr(label.clone())) {
+    let outcome = match drive(streams, &load, None, Progress::on_stderr(label.clone())) {
         Ok(outcome) => outcome,
         Err(error) => return complain(format_args!("cannot drive the load: {error}"), 1),
     };
-    let printed = match args.json {
-        true => answer(&format!("{}\n", outcome.to_json())),
-        false => answer(&format!("{label}\n{}", outcome.describe())),
+    let text = match args.json {
+        true => format!("{}\n", outcome.to_json()),
+        false => format!("{label}\n{}", outcome.describe()),
     };
+    let printed = answer(&text);
     if outcome.faults.any() { ExitCode::FAILURE } else { printed }
 }
 

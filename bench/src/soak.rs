@@ -1,4 +1,4 @@
-//! `soak`: chaos for as long as one likes, in rounds: does the bus hold more after each than after the one before?
+//! `soak`: chaos for a long time, in rounds: does the bus hold more after each round than after the one before?
 
 use std::io;
 use std::path::Path;
@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use crate::args::Measured;
 use crate::chaos::{Round, Soaked};
-use crate::goal::{Sheet, mebibytes};
 use crate::print::complain;
+use crate::report::{Report, mebibytes};
 use crate::run::parse_seconds;
 
-/// Of one hour, once it is warm.
+/// Growth per hour, after the warm-up.
 const SLOPE_BYTES: f64 = (1 << 20) as f64;
-/// A slope over minutes says little of hours; what the allocator does then is not taken for a leak below this.
+/// A slope over minutes says little about hours: growth below this is the allocator's, not a leak.
 const NOISE_BYTES: f64 = (2 << 20) as f64;
-/// The first part of the time is for warming up.
+/// One part in so many of the time is for warming up.
 const WARM_PART: usize = 3;
 
 #[derive(clap::Args)]
@@ -32,25 +32,25 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> ExitCode {
     let stdio_bus = args.measured.stdio_bus();
-    let mut sheet = Sheet::default();
-    match soak(&stdio_bus, args.seconds, args.seed, &mut sheet) {
-        Ok(()) => sheet.finish(args.measured.json),
+    let mut report = Report::default();
+    match soak(&stdio_bus, args.seconds, args.seed, &mut report) {
+        Ok(()) => report.finish(args.measured.json),
         Err(error) => complain(format_args!("soak: {error}"), 1),
     }
 }
 
-fn soak(stdio_bus: &Path, length: Duration, seed: u64, sheet: &mut Sheet) -> io::Result<()> {
-    let begun = Instant::now();
+fn soak(stdio_bus: &Path, length: Duration, seed: u64, report: &mut Report) -> io::Result<()> {
+    let began = Instant::now();
     let mut soaked = Soaked::start(stdio_bus, seed)?;
     let mut rounds = Vec::new();
-    while rounds.len() < 2 * WARM_PART || begun.elapsed() < length {
-        rounds.push(soaked.round(begun)?);
+    while rounds.len() < 2 * WARM_PART || began.elapsed() < length {
+        rounds.push(soaked.round(began)?);
     }
-    soaked.tell(sheet);
+    soaked.report(report);
     let warm = &rounds[rounds.len() / WARM_PART..];
     let (first, last) = (&warm[0], &warm[warm.len() - 1]);
-    sheet.tell("soak: rounds", rounds.len());
-    sheet.judge("soak: open files, from first to last", last.fds, first.fds, last.fds == first.fds);
+    report.note("soak: rounds", rounds.len());
+    report.check("soak: open files, from first to last", last.fds, first.fds, last.fds == first.fds);
     let hours = (last.at - first.at).as_secs_f64() / 3600.0;
     let slope = slope(warm);
     let grown = slope * hours;
@@ -61,11 +61,11 @@ fn soak(stdio_bus: &Path, length: Duration, seed: u64, sheet: &mut Sheet) -> io:
         mebibytes(last.bytes)
     );
     let met = slope <= SLOPE_BYTES || grown <= NOISE_BYTES;
-    sheet.judge("soak: memory", got, "<= 1 MiB/h, or 2 MiB in all", met);
+    report.check("soak: memory", got, "<= 1 MiB/h, or 2 MiB in all", met);
     Ok(())
 }
 
-/// Bytes an hour: the line that lies nearest to all of them.
+/// Bytes per hour, by linear regression.
 fn slope(rounds: &[Round]) -> f64 {
     let count = rounds.len() as f64;
     let hours = rounds.iter().map(|round| round.at.as_secs_f64() / 3600.0).collect::<Vec<_>>();

@@ -1,21 +1,23 @@
 //! `ttft`: what the OpenAI agent adds to the time until the first token.
 //!
-//! A server on loopback answers at once. It is asked by a client that does nothing but write a request and read
-//! until the first token, and by the agent, whose first chunk is waited for; in turns, so that what else the machine
-//! does meets both. What is printed are medians, and the difference between them is what the agent costs.
+//! A server on loopback answers at once. A client that only writes a request and reads until the first token asks it,
+//! and so does the agent, in turns, so that what else the machine does slows both. The medians are printed, and their
+//! difference is what the agent costs.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rpc::{Stream, write};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::bus::beside_us;
+use crate::client::{Client, prompt};
 use crate::print::{answer, complain, micros};
-use crate::stage::beside_us;
 use crate::table::median;
 
 const TOKEN: &str = "first-token";
@@ -65,7 +67,7 @@ fn measure(stdio_bus: &Path, prompts: u32) -> io::Result<(Vec<f64>, Vec<f64>)> {
     let address = start_server()?;
     let (mut direct, mut agent) = (Direct::connect(address)?, Agent::start(stdio_bus, address)?);
     let (mut direct_us, mut agent_us) = (Vec::new(), Vec::new());
-    // The first ones find everything cold on both sides.
+    // The first prompts find cold caches on both sides and do not count.
     for number in 0..prompts + prompts / 10 {
         let (one, other) = (direct.prompt()?, agent.prompt()?);
         if number >= prompts / 10 {
@@ -87,7 +89,7 @@ fn start_server() -> io::Result<SocketAddr> {
     Ok(address)
 }
 
-/// Answers every request on the connection with one token.
+/// Answers every request of the connection with one token.
 fn serve(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let mut reader = BufReader::new(socket);
@@ -122,11 +124,11 @@ fn serve(socket: &TcpStream) -> io::Result<()> {
     }
 }
 
-/// The least that a client can do.
+/// A client that does no more than it must.
 struct Direct {
     socket: TcpStream,
     request: Vec<u8>,
-    heard: Vec<u8>,
+    read: Vec<u8>,
 }
 
 impl Direct {
@@ -138,25 +140,25 @@ impl Direct {
         let head =
             "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
         let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len()).into_bytes();
-        Ok(Direct { socket, request, heard: Vec::new() })
+        Ok(Direct { socket, request, read: Vec::new() })
     }
 
     fn prompt(&mut self) -> io::Result<Duration> {
-        self.heard.clear();
+        self.read.clear();
         let began = Instant::now();
         self.socket.write_all(&self.request)?;
-        self.hear_until(TOKEN)?;
+        self.read_until(TOKEN)?;
         let first = began.elapsed();
-        self.hear_until("\r\n0\r\n\r\n")?;
+        self.read_until("\r\n0\r\n\r\n")?;
         Ok(first)
     }
 
-    fn hear_until(&mut self, words: &str) -> io::Result<()> {
-        while memchr::memmem::find(&self.heard, words.as_bytes()).is_none() {
+    fn read_until(&mut self, text: &str) -> io::Result<()> {
+        while memchr::memmem::find(&self.read, text.as_bytes()).is_none() {
             let mut chunk = [0; 4096];
             match self.socket.read(&mut chunk)? {
                 0 => return Err(ErrorKind::UnexpectedEof.into()),
-                count => self.heard.extend_from_slice(&chunk[..count]),
+                count => self.read.extend_from_slice(&chunk[..count]),
             }
         }
         Ok(())
@@ -165,8 +167,7 @@ impl Direct {
 
 struct Agent {
     process: Child,
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
+    client: Client,
     _state: TempDir,
 }
 
@@ -180,40 +181,27 @@ impl Agent {
         let mut process =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let (stdin, stdout) = (process.stdin.take(), process.stdout.take());
-        let (stdin, stdout) = (stdin.expect("piped"), BufReader::new(stdout.expect("piped")));
-        Ok(Agent { process, stdin, stdout, _state: state })
+        let pipes = Stream::pipes(stdout.expect("it is piped"), stdin.expect("it is piped"));
+        Ok(Agent { process, client: Client::over(pipes), _state: state })
     }
 
-    /// In a session of its own, so that every request is as long as the first.
+    /// Prompts in a session of its own, so that every request is as long as the first.
     fn prompt(&mut self) -> io::Result<Duration> {
-        self.say("session/new", &json!({ "cwd": "/", "mcpServers": [] }))?;
-        let session = self.hear()?["result"]["sessionId"].take();
-        let prompt = json!([{ "type": "text", "text": "hi" }]);
+        let session = self.client.open_session()?;
+        let line = write::request("prompt", "session/prompt", prompt(&session, "hi"));
         let began = Instant::now();
-        self.say("session/prompt", &json!({ "sessionId": session, "prompt": prompt }))?;
+        self.client.send(&line)?;
         let mut first = None;
         loop {
-            let message = self.hear()?;
-            if message["params"]["update"]["content"]["text"] == TOKEN {
-                first = first.or(Some(began.elapsed()));
+            let message = self.client.message()?;
+            if first.is_none() && message["params"]["update"]["content"]["text"] == TOKEN {
+                first = Some(began.elapsed());
             }
             if message.get("result").is_some() {
-                self.say("session/delete", &json!({ "sessionId": session }))?;
-                self.hear()?;
+                self.client.ask("session/delete", json!({ "sessionId": session }))?;
                 return first.ok_or_else(|| io::Error::other(format!("no token, but {message}")));
             }
         }
-    }
-
-    fn say(&mut self, method: &str, params: &Value) -> io::Result<()> {
-        let line = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
-        self.stdin.write_all(format!("{line}\n").as_bytes())
-    }
-
-    fn hear(&mut self) -> io::Result<Value> {
-        let mut line = String::new();
-        self.stdout.read_line(&mut line)?;
-        serde_json::from_str(&line).map_err(io::Error::other)
     }
 }
 

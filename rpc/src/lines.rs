@@ -146,11 +146,11 @@ impl LineReader {
             self.searched -= self.start;
             self.start = 0;
         }
-        if self.filled == 0 && self.bytes.len() > READ_BYTES {
-            self.bytes = Vec::new();
-        }
-        if self.filled == self.bytes.len() {
-            self.bytes.resize(READ_BYTES.max(self.filled * 2), 0);
+        if self.filled == 0 && self.bytes.len() != READ_BYTES {
+            // Fresh zeroed memory is taken from the system only where it is read into.
+            self.bytes = vec![0; READ_BYTES];
+        } else if self.filled == self.bytes.len() {
+            self.bytes.resize(self.filled * 2, 0);
         }
         &mut self.bytes[self.filled..]
     }

@@ -1,15 +1,8 @@
-//! `bounds`: what the bus may cost at most, whatever its peers do. One bound a file; each starts a bus of its own.
+//! `bounds`: what the bus may cost at most, whatever its peers do. Each bound starts a bus of its own.
 
-mod behind;
-mod comings;
-mod crashes;
-mod endings;
-mod idle;
-mod probes;
-mod restarts;
-mod rush;
-mod silent;
-mod strangers;
+mod clients;
+mod memory;
+mod processes;
 
 use std::io;
 use std::path::Path;
@@ -18,48 +11,117 @@ use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use serde_json::Value;
 
 use crate::args::Measured;
-use crate::goal::Sheet;
+use crate::bus::{Bus, PATIENCE, config, echo};
 use crate::load::{Load, drive};
 use crate::outcome::Outcome;
 use crate::print::{Progress, complain};
-use crate::stage::Bus;
+use crate::report::Report;
 
-/// Until a bus, or what it is asked for, must be there.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// How one bound is tried.
-struct Trial<'a> {
-    stdio_bus: &'a Path,
-    /// A tenth of it, or less, where time matters more than certainty.
-    quick: bool,
-    sheet: &'a mut Sheet,
-    progress: Progress,
+struct Bound {
+    name: &'static str,
+    /// Whether it is cheap enough to be tried with each change.
+    is_cheap: bool,
+    /// The configuration of its bus. The path is that of the binary.
+    config: fn(&Path) -> Value,
+    /// How many workers must be up before anything is measured.
+    workers: usize,
+    measure: fn(&mut Trial<'_>) -> io::Result<()>,
 }
 
-type Bound = fn(&mut Trial<'_>) -> io::Result<()>;
-
-/// By name, and whether it is cheap enough to be tried with each change.
-const BOUNDS: [(&str, bool, Bound); 12] = [
-    ("silent", true, silent::one),
-    ("silents", false, silent::many),
-    ("idle", true, idle::run),
-    ("comings", true, comings::run),
-    ("restarts", true, restarts::run),
-    ("crashes", false, crashes::run),
-    ("sigterm", true, endings::by_sigterm),
-    ("sigkill", true, endings::by_sigkill),
-    ("rush", false, rush::run),
-    ("behind", false, behind::run),
-    ("strangers", true, strangers::run),
-    ("probes", true, probes::run),
+const BOUNDS: [Bound; 12] = [
+    Bound {
+        name: "silent",
+        is_cheap: true,
+        config: |_| memory::flood(1, memory::CHUNKS),
+        workers: 2,
+        measure: memory::one_client_that_never_reads,
+    },
+    Bound {
+        name: "silents",
+        is_cheap: false,
+        config: |_| memory::flood(4, memory::CHUNKS_FOR_MANY),
+        workers: 5,
+        measure: memory::many_clients_that_never_read,
+    },
+    Bound {
+        name: "idle",
+        is_cheap: true,
+        config: |_| crate::idle::config(),
+        workers: 0,
+        measure: memory::idle_connections,
+    },
+    Bound {
+        name: "comings",
+        is_cheap: true,
+        config: |_| memory::two_listeners(),
+        workers: 0,
+        measure: memory::connections_that_come_and_go,
+    },
+    Bound {
+        name: "restarts",
+        is_cheap: true,
+        config: |_| processes::quick_restarts(),
+        workers: processes::KILLED_WORKERS,
+        measure: processes::workers_killed_when_up,
+    },
+    Bound {
+        name: "crashes",
+        is_cheap: false,
+        config: |_| processes::programs_that_fail(),
+        workers: 0,
+        measure: processes::workers_that_exit_at_once,
+    },
+    Bound {
+        name: "sigterm",
+        is_cheap: true,
+        config: processes::workers_with_children,
+        workers: processes::PARENTS,
+        measure: processes::stopped_by_sigterm,
+    },
+    Bound {
+        name: "sigkill",
+        is_cheap: true,
+        config: processes::workers_with_children,
+        workers: processes::PARENTS,
+        measure: processes::stopped_by_sigkill,
+    },
+    Bound {
+        name: "rush",
+        is_cheap: false,
+        config: |_| clients::many_clients(),
+        workers: 0,
+        measure: clients::all_reconnect_at_once,
+    },
+    Bound {
+        name: "behind",
+        is_cheap: false,
+        config: |_| clients::pool_to_stall(),
+        workers: 4,
+        measure: clients::others_stall,
+    },
+    Bound {
+        name: "strangers",
+        is_cheap: true,
+        config: |_| config(&[echo("echo", 1, &[])]),
+        workers: 1,
+        measure: clients::connections_that_speak_no_json,
+    },
+    Bound {
+        name: "probes",
+        is_cheap: true,
+        config: |_| config(&[echo("echo", 2, &[])]),
+        workers: 2,
+        measure: clients::guessed_session_ids,
+    },
 ];
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only these
-    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(BOUNDS.map(|(name, _, _)| name)))]
+    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(BOUNDS.map(|bound| bound.name)))]
     names: Vec<String>,
     /// The cheap ones, and less of each: for every change
     #[arg(long)]
@@ -70,33 +132,49 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> ExitCode {
     let stdio_bus = args.measured.stdio_bus();
-    let mut sheet = Sheet::default();
+    let mut report = Report::default();
     if let Err(error) = raise_open_files() {
         return complain(format_args!("cannot open as many files as are needed: {error}"), 1);
     }
-    for (name, cheap, bound) in BOUNDS {
-        let named = args.names.iter().any(|wanted| wanted == name);
-        if !named && (!args.names.is_empty() || args.quick && !cheap) {
+    for bound in &BOUNDS {
+        let is_named = args.names.iter().any(|wanted| wanted == bound.name);
+        if !is_named && (!args.names.is_empty() || args.quick && !bound.is_cheap) {
             continue;
         }
-        let progress = Progress::on_stderr(name.to_owned());
-        let mut trial = Trial { stdio_bus: &stdio_bus, quick: args.quick, sheet: &mut sheet, progress };
-        if let Err(error) = bound(&mut trial) {
-            sheet.judge(name, error, "it can be tried", false);
+        let progress = Progress::on_stderr(bound.name.to_owned());
+        let mut trial =
+            Trial { bound, stdio_bus: &stdio_bus, quick: args.quick, report: &mut report, progress };
+        if let Err(error) = (bound.measure)(&mut trial) {
+            report.check(bound.name, error, "it can be tried", false);
         }
     }
-    sheet.finish(args.measured.json)
+    report.finish(args.measured.json)
 }
 
 pub(crate) fn raise_open_files() -> io::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    let most = if cfg!(target_os = "macos") { hard.min(10_240) } else { hard };
-    Ok(setrlimit(Resource::RLIMIT_NOFILE, most, hard)?)
+    let limit = if cfg!(target_os = "macos") { hard.min(10_240) } else { hard };
+    Ok(setrlimit(Resource::RLIMIT_NOFILE, limit, hard)?)
+}
+
+/// One bound while it is tried.
+struct Trial<'a> {
+    bound: &'a Bound,
+    stdio_bus: &'a Path,
+    /// Whether time matters more than certainty.
+    quick: bool,
+    report: &'a mut Report,
+    progress: Progress,
 }
 
 impl Trial<'_> {
-    fn start(&self, config: &serde_json::Value) -> io::Result<Bus> {
-        Bus::start(self.stdio_bus, config)
+    /// The bus of this bound, with its workers up.
+    fn start(&self) -> io::Result<Bus> {
+        let bus = Bus::start(self.stdio_bus, &(self.bound.config)(self.stdio_bus))?;
+        if self.bound.workers > 0 {
+            bus.until_up(self.bound.workers, PATIENCE)?;
+        }
+        Ok(bus)
     }
 
     /// The whole number of something, or a tenth of it.
@@ -105,18 +183,13 @@ impl Trial<'_> {
     }
 }
 
-/// So many clients ask, one request at a time each, and every answer is judged.
-fn load(bus: &Bus, connections: usize, length: Duration) -> io::Result<Outcome> {
-    let wires = (0..connections).map(|_| bus.door().connect()).collect::<io::Result<Vec<_>>>()?;
+/// Loads the bus: each client has one request in flight at a time, and every answer is judged.
+fn load(bus: &Bus, clients: usize, length: Duration) -> io::Result<Outcome> {
+    let streams = (0..clients).map(|_| bus.connect()).collect::<io::Result<Vec<_>>>()?;
     let load = Load::closed(1, 1024, length / 10, length);
-    drive(wires, &load, None, Progress::on_stderr("load".to_owned()))
+    drive(streams, &load, None, Progress::on_stderr("load".to_owned()))
 }
 
 fn p99(outcome: &Outcome) -> Duration {
     Duration::from_nanos(outcome.latency_ns.value_at_quantile(0.99))
-}
-
-/// What the bus cannot be seen to have is not known to be bounded.
-fn unseen() -> io::Error {
-    io::Error::other("the bus cannot be seen in /proc")
 }

@@ -1,40 +1,39 @@
-//! What a process has cost so far and what it holds, as Linux tells it in /proc. Elsewhere there is nothing to read.
+//! What a process has used so far and what it holds, read from /proc. Systems other than Linux have nothing to read.
 
-use std::fs;
 use std::time::Duration;
+use std::{fs, io};
 
 /// The tick of /proc on Linux, whatever that of the kernel itself.
 const TICKS_A_SECOND: u64 = 100;
 
-/// User and system time, of all threads that live: to the nanosecond where the system counts so, else in steps
-/// of 10 ms.
-pub(crate) fn cpu_time(pid: u32) -> Option<Duration> {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+/// User and system time of all threads that live: to the nanosecond if the system counts so, else in steps of 10 ms.
+pub(crate) fn cpu_time(pid: u32) -> io::Result<Duration> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"))?.flatten();
     let spent = |thread: fs::DirEntry| {
         let stat = fs::read_to_string(thread.path().join("schedstat")).ok()?;
         stat.split_ascii_whitespace().next()?.parse::<u64>().ok()
     };
     if let Some(nanos) = threads.map(spent).sum::<Option<u64>>() {
-        return Some(Duration::from_nanos(nanos));
+        return Ok(Duration::from_nanos(nanos));
     }
-    cpu_in_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    cpu_in_stat(&fs::read_to_string(format!("/proc/{pid}/stat"))?).ok_or_else(unreadable)
 }
 
-/// Memory that is really there (RSS).
-pub(crate) fn resident_bytes(pid: u32) -> Option<u64> {
+/// Resident memory (RSS).
+pub(crate) fn resident_bytes(pid: u32) -> io::Result<u64> {
     in_status(pid, "VmRSS:")
 }
 
-/// The most memory that was ever really there.
-pub(crate) fn peak_bytes(pid: u32) -> Option<u64> {
+/// The most resident memory that the process ever had.
+pub(crate) fn peak_bytes(pid: u32) -> io::Result<u64> {
     in_status(pid, "VmHWM:")
 }
 
-pub(crate) fn open_fds(pid: u32) -> Option<usize> {
-    Some(fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count())
+pub(crate) fn open_fds(pid: u32) -> io::Result<usize> {
+    Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count())
 }
 
-/// Children that have ended and whose end this process has not noticed.
+/// Children that have ended and that this process has not reaped.
 pub(crate) fn zombies_of(parent: u32) -> Vec<u32> {
     let parent = parent.to_string();
     let is_one = |pid: &u32| state_and_parent(*pid).is_some_and(|(state, of)| state == "Z" && of == parent);
@@ -51,15 +50,19 @@ pub(crate) fn marked(pair: &str) -> Vec<u32> {
     processes().filter(is_marked).filter(lives).collect()
 }
 
-/// What it was started with, for a message.
+/// The program and its arguments, for a message.
 pub(crate) fn command_line(pid: u32) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     String::from_utf8_lossy(&line).replace('\0', " ").trim_end().to_owned()
 }
 
-/// Connections that the system turned away because somebody was too slow to accept them, anywhere on this machine.
-pub(crate) fn listen_overflows() -> Option<u64> {
-    overflows_in(&fs::read_to_string("/proc/net/netstat").ok()?)
+/// Connections that the system refused because a server was too slow to accept them, on the whole machine.
+pub(crate) fn listen_overflows() -> io::Result<u64> {
+    overflows_in(&fs::read_to_string("/proc/net/netstat")?).ok_or_else(unreadable)
+}
+
+fn unreadable() -> io::Error {
+    io::Error::other("/proc does not say what it should")
 }
 
 fn processes() -> impl Iterator<Item = u32> {
@@ -74,10 +77,11 @@ fn state_and_parent(pid: u32) -> Option<(String, String)> {
     Some((fields.next()?, fields.next()?))
 }
 
-fn in_status(pid: u32, name: &str) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
+fn in_status(pid: u32, name: &str) -> io::Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let value = status.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB"));
+    let kibibytes = value.and_then(|value| value.parse::<u64>().ok()).ok_or_else(unreadable)?;
+    Ok(kibibytes * 1024)
 }
 
 fn cpu_in_stat(stat: &str) -> Option<Duration> {
@@ -118,11 +122,11 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn our_own_process_can_be_seen() {
         let own = std::process::id();
-        assert!(cpu_time(own).is_some());
-        assert!(resident_bytes(own).is_some_and(|bytes| bytes > 0));
-        assert!(peak_bytes(own) >= resident_bytes(own));
-        assert!(open_fds(own).is_some_and(|fds| fds >= 3));
+        assert!(cpu_time(own).is_ok());
+        let resident = resident_bytes(own).unwrap();
+        assert!(resident > 0 && peak_bytes(own).unwrap() >= resident);
+        assert!(open_fds(own).unwrap() >= 3);
         assert!(!command_line(own).is_empty());
-        assert_eq!(resident_bytes(0), None);
+        assert!(resident_bytes(0).is_err());
     }
 }

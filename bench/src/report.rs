@@ -1,7 +1,7 @@
-//! Figures beside their goals: what was reached, what was to be, and whether that will do.
+//! Figures beside their goals: what was measured, what it should be, and whether that is good enough.
 //!
-//! What is counted either meets its goal or does not. What is timed depends on what else the machine does, so a time
-//! that misses its goal is told as late, and only one that misses it grossly is a failure.
+//! A count either meets its goal or does not. A time depends on what else the machine does, so one that misses its goal
+//! is reported as late, and only one that misses it grossly is a failure.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use crate::print::{answer, micros, red};
 
 /// A time is a failure beyond this many times its goal.
-const GROSS: u32 = 10;
+const GROSS: f64 = 10.0;
 
-/// What takes less is not told apart: that is up to the scheduler, not to the bus.
+/// Shorter times count as this: they are up to the scheduler, not to the bus.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 #[derive(Default)]
-pub(crate) struct Sheet {
+pub(crate) struct Report {
     figures: Vec<Figure>,
 }
 
@@ -33,59 +33,49 @@ enum Outcome {
     Met,
     Late,
     Missed,
-    /// It has no goal.
-    Told,
+    /// The figure has no goal.
+    Noted,
 }
 
-impl Sheet {
-    /// Something that is good to know.
-    pub(crate) fn tell(&mut self, what: &str, got: impl ToString) {
-        self.push(what, got.to_string(), String::new(), Outcome::Told);
+impl Report {
+    /// A figure without a goal.
+    pub(crate) fn note(&mut self, what: &str, got: impl ToString) {
+        self.push(what, got.to_string(), String::new(), Outcome::Noted);
     }
 
-    pub(crate) fn judge(&mut self, what: &str, got: impl ToString, goal: impl ToString, met: bool) {
+    pub(crate) fn check(&mut self, what: &str, got: impl ToString, goal: impl ToString, met: bool) {
         let result = if met { Outcome::Met } else { Outcome::Missed };
         self.push(what, got.to_string(), goal.to_string(), result);
     }
 
     pub(crate) fn at_most(&mut self, what: &str, got: u64, most: u64) {
-        self.judge(what, got, if most == 0 { "0".to_owned() } else { format!("<= {most}") }, got <= most);
+        self.check(what, got, if most == 0 { "0".to_owned() } else { format!("<= {most}") }, got <= most);
     }
 
-    /// `None`: nothing was seen to be measured.
-    pub(crate) fn bytes_at_most(&mut self, what: &str, got: Option<u64>, most: u64) {
-        let text = got.map_or("unknown".to_owned(), mebibytes);
-        self.judge(what, text, format!("<= {}", mebibytes(most)), got.is_some_and(|got| got <= most));
+    pub(crate) fn holds(&mut self, what: &str, holds: bool) {
+        self.check(what, if holds { "yes" } else { "no" }, "yes", holds);
+    }
+
+    pub(crate) fn bytes_at_most(&mut self, what: &str, got: u64, most: u64) {
+        self.check(what, mebibytes(got), format!("<= {}", mebibytes(most)), got <= most);
     }
 
     pub(crate) fn time_at_most(&mut self, what: &str, got: Duration, most: Duration) {
-        let result = match got {
-            got if got <= most => Outcome::Met,
-            got if got <= most * GROSS => Outcome::Late,
-            _ => Outcome::Missed,
-        };
+        let result = Outcome::of_time(got.as_secs_f64(), most.as_secs_f64());
         self.push(what, time(got), format!("<= {}", time(most)), result);
     }
 
-    /// A time beside one of the same run, where a noisy machine meets both.
+    /// A time beside one of the same run, so that a noisy machine slows both.
     pub(crate) fn times_at_most(&mut self, what: &str, got: Duration, base: Duration, most: f64) {
         let times = got.as_secs_f64() / base.max(SHORTEST).as_secs_f64();
-        let result = match times {
-            times if times <= most => Outcome::Met,
-            times if times <= most * f64::from(GROSS) => Outcome::Late,
-            _ => Outcome::Missed,
-        };
+        let result = Outcome::of_time(times, most);
         let got = format!("{times:.2} x ({} / {})", time(got), time(base));
         self.push(what, got, format!("<= {most} x"), result);
     }
 
     pub(crate) fn share_at_most(&mut self, what: &str, got: f64, most_percent: f64) {
         let percent = 100.0 * got;
-        let result = match percent {
-            percent if percent <= most_percent => Outcome::Met,
-            percent if percent <= most_percent * f64::from(GROSS) => Outcome::Late,
-            _ => Outcome::Missed,
-        };
+        let result = Outcome::of_time(percent, most_percent);
         self.push(what, format!("{percent:.2} %"), format!("<= {most_percent} %"), result);
     }
 
@@ -97,12 +87,10 @@ impl Sheet {
         self.figures.iter().all(|figure| figure.result != Outcome::Missed)
     }
 
-    /// Prints all, as JSON if that is wanted, and gives the exit code.
+    /// Prints all figures and gives the exit code.
     pub(crate) fn finish(&self, as_json: bool) -> ExitCode {
-        let printed = match as_json {
-            true => answer(&format!("{}\n", self.to_json())),
-            false => answer(&self.table()),
-        };
+        let text = if as_json { format!("{}\n", self.to_json()) } else { self.table() };
+        let printed = answer(&text);
         if self.is_met() { printed } else { ExitCode::FAILURE }
     }
 
@@ -131,12 +119,22 @@ impl Sheet {
 }
 
 impl Outcome {
+    fn of_time(got: f64, most: f64) -> Outcome {
+        if got <= most {
+            Outcome::Met
+        } else if got <= most * GROSS {
+            Outcome::Late
+        } else {
+            Outcome::Missed
+        }
+    }
+
     fn word(self) -> &'static str {
         match self {
             Outcome::Met => "ok",
             Outcome::Late => "late",
             Outcome::Missed => "MISSED",
-            Outcome::Told => "",
+            Outcome::Noted => "",
         }
     }
 }
@@ -153,32 +151,32 @@ pub(crate) fn mebibytes(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    fn results(sheet: &Sheet) -> Vec<Outcome> {
-        sheet.figures.iter().map(|figure| figure.result).collect()
+    fn results(report: &Report) -> Vec<Outcome> {
+        report.figures.iter().map(|figure| figure.result).collect()
     }
 
     #[test]
     fn counts_fail_at_once_and_times_only_grossly() {
-        let mut sheet = Sheet::default();
+        let mut report = Report::default();
         let ms = Duration::from_millis;
-        sheet.at_most("wrong", 0, 0);
-        sheet.time_at_most("error after a death", ms(400), ms(50));
-        sheet.times_at_most("p99", ms(19), ms(1), 2.0);
-        sheet.tell("kills", 7);
-        assert!(sheet.is_met());
-        sheet.time_at_most("error after a death", ms(501), ms(50));
-        sheet.at_most("wrong", 1, 0);
-        sheet.bytes_at_most("memory", None, 1);
-        assert!(!sheet.is_met());
-        use Outcome::{Late, Met, Missed, Told};
-        assert_eq!(results(&sheet), [Met, Late, Late, Told, Missed, Missed, Missed]);
+        report.at_most("wrong", 0, 0);
+        report.time_at_most("error after a death", ms(400), ms(50));
+        report.times_at_most("p99", ms(19), ms(1), 2.0);
+        report.note("kills", 7);
+        assert!(report.is_met());
+        report.time_at_most("error after a death", ms(501), ms(50));
+        report.at_most("wrong", 1, 0);
+        report.bytes_at_most("memory", 2, 1);
+        assert!(!report.is_met());
+        use Outcome::{Late, Met, Missed, Noted};
+        assert_eq!(results(&report), [Met, Late, Late, Noted, Missed, Missed, Missed]);
     }
 
     #[test]
     fn a_table_has_a_line_for_each_figure() {
-        let mut sheet = Sheet::default();
-        sheet.at_most("lost", 0, 0);
-        sheet.tell("kills", 1200);
-        assert_eq!(sheet.table(), "lost      0  0  ok\nkills  1200\n");
+        let mut report = Report::default();
+        report.at_most("lost", 0, 0);
+        report.note("kills", 1200);
+        assert_eq!(report.table(), "lost      0  0  ok\nkills  1200\n");
     }
 }

@@ -1,11 +1,11 @@
-//! A bus that is put to the test: started with a configuration in a folder of its own, and gone when that is over.
+//! A bus under test: started with a configuration in a folder of its own, and killed when it is dropped.
 //!
-//! Every process that comes of it carries the folder's name in its environment, so that what it leaves behind is
-//! found whoever its parent is.
+//! Every process that it starts carries the folder's name in its environment, so that what it leaves behind is found,
+//! whatever its parent is.
 
 use std::env;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
@@ -13,20 +13,23 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rpc::{LineReader, Stream};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::cost;
-use crate::talk::Talk;
-use crate::wire::Target;
+use crate::address::{self, Address};
+use crate::client::Client;
+use crate::procfs;
 
+/// How long anything that the bus should do may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 const MARK: &str = "BUS_BENCH_MARK";
-/// Between two looks at something that the system does not tell about.
+/// Between two looks at something that is not announced.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 pub(crate) struct Bus {
     child: Child,
-    doors: Vec<Target>,
+    addresses: Vec<Address>,
     folder: TempDir,
 }
 
@@ -38,7 +41,7 @@ pub(crate) fn beside_us() -> PathBuf {
 }
 
 impl Bus {
-    /// `@dir` in the configuration is the folder of this bus.
+    /// `@dir` in the configuration becomes the folder of this bus.
     pub(crate) fn start(stdio_bus: &Path, config: &Value) -> io::Result<Bus> {
         let folder = TempDir::with_prefix("bus-bench-")?;
         let (file, log) = (folder.path().join("bus.json"), folder.path().join("log"));
@@ -47,17 +50,19 @@ impl Bus {
         command.args(["serve", "--config"]).arg(&file).env("RUST_LOG", "info").env(MARK, folder.path());
         command.env("XDG_STATE_HOME", folder.path()).stdin(Stdio::null()).stdout(Stdio::piped());
         let child = command.stderr(File::create(log)?).spawn()?;
-        let mut bus = Bus { child, doors: Vec::new(), folder };
-        let mut said = bus.child.stdout.take().map(BufReader::new);
+        let mut bus = Bus { child, addresses: Vec::new(), folder };
+        let mut stdout = bus.child.stdout.take().expect("it is piped");
+        let mut lines = LineReader::default();
         for _ in 0..config["listen"].as_array().map_or(1, Vec::len) {
-            let mut line = String::new();
-            if let Some(stdout) = &mut said {
-                stdout.read_line(&mut line)?;
-            }
-            let listening = serde_json::from_str::<Value>(&line).unwrap_or_default();
-            let door = listening["listening"].as_str().and_then(|url| url.parse().ok());
-            let silent = || format!("{} does not say where it listens\n{}", stdio_bus.display(), bus.log());
-            bus.doors.push(door.ok_or_else(|| io::Error::other(silent()))?);
+            let line = lines.read_line(&mut stdout, Some(Instant::now() + PATIENCE))?.unwrap_or_default();
+            let listening = serde_json::from_slice::<Value>(line).unwrap_or_default();
+            let Some(address) = listening["listening"].as_str().and_then(|url| address::parse(url).ok())
+            else {
+                let program = stdio_bus.display();
+                let message = format!("{program} does not say where it listens\n{}", bus.log());
+                return Err(io::Error::other(message));
+            };
+            bus.addresses.push(address);
         }
         Ok(bus)
     }
@@ -66,24 +71,29 @@ impl Bus {
         self.child.id()
     }
 
-    /// Where it listens first.
-    pub(crate) fn door(&self) -> &Target {
-        &self.doors[0]
+    /// The first address that it listens at.
+    pub(crate) fn address(&self) -> &Address {
+        &self.addresses[0]
     }
 
-    pub(crate) fn doors(&self) -> &[Target] {
-        &self.doors
+    pub(crate) fn addresses(&self) -> &[Address] {
+        &self.addresses
     }
 
-    pub(crate) fn client(&self) -> io::Result<Talk> {
-        Talk::to(self.door())
+    /// A connection without a buffer: there may be ten thousand of them.
+    pub(crate) fn connect(&self) -> io::Result<Stream> {
+        address::connect(self.address())
+    }
+
+    pub(crate) fn client(&self) -> io::Result<Client> {
+        Client::connect(self.address())
     }
 
     pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
         Ok(kill(Pid::from_raw(self.pid() as i32), signal)?)
     }
 
-    /// Another configuration in the place of the first one.
+    /// Replaces the configuration file.
     pub(crate) fn rewrite(&self, config: &Value) -> io::Result<()> {
         self.rewrite_text(&fill_in(config, self.folder.path()))
     }
@@ -101,7 +111,7 @@ impl Bus {
         self.client()?.status()
     }
 
-    /// Waits until this is so; false if it takes too long.
+    /// Waits until this holds. False: it took too long.
     pub(crate) fn until(&self, patience: Duration, mut is_so: impl FnMut(&Bus) -> bool) -> bool {
         let deadline = Instant::now() + patience;
         loop {
@@ -118,15 +128,18 @@ impl Bus {
     /// Waits until so many workers of all pools are up.
     pub(crate) fn until_up(&self, count: usize, patience: Duration) -> io::Result<()> {
         let mut watcher = self.client()?;
-        match self.until(patience, |_| watcher.status().is_ok_and(|status| up(&status).len() == count)) {
-            true => Ok(()),
-            false => {
-                Err(io::Error::other(format!("not all workers are up within {patience:?}\n{}", self.log())))
-            }
+        if self.until(patience, |_| watcher.status().is_ok_and(|status| up(&status).len() == count)) {
+            return Ok(());
         }
+        Err(io::Error::other(format!("not all workers are up within {patience:?}\n{}", self.log())))
     }
 
-    /// Waits for it to leave.
+    /// Waits until so many clients are connected, the watcher among them. False: it took too long.
+    pub(crate) fn until_clients(&self, watcher: &mut Client, count: usize) -> bool {
+        self.until(PATIENCE, |_| watcher.status().is_ok_and(|status| status["clients"] == count))
+    }
+
+    /// Waits for the process to exit.
     pub(crate) fn exit_within(&mut self, patience: Duration) -> Option<ExitStatus> {
         let deadline = Instant::now() + patience;
         loop {
@@ -138,15 +151,15 @@ impl Bus {
         }
     }
 
-    /// What was started by this bus, or is it, and still lives.
+    /// The bus and all processes that it started, as far as they live.
     pub(crate) fn survivors(&self) -> Vec<u32> {
-        cost::marked(&format!("{MARK}={}", self.folder.path().display()))
+        procfs::marked(&format!("{MARK}={}", self.folder.path().display()))
     }
 
-    /// Ends what it has left, and says what that was.
-    pub(crate) fn sweep(&self) -> Vec<String> {
+    /// Kills the survivors and gives their command lines.
+    pub(crate) fn kill_survivors(&self) -> Vec<String> {
         let left = self.survivors();
-        let names = left.iter().map(|pid| cost::command_line(*pid)).collect();
+        let names = left.iter().map(|pid| procfs::command_line(*pid)).collect();
         for pid in left {
             let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
         }
@@ -158,11 +171,15 @@ impl Drop for Bus {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let gone = self.until(Duration::from_secs(2), |bus| bus.survivors().is_empty());
-        if !gone {
-            self.sweep();
+        if !self.until(Duration::from_secs(2), |bus| bus.survivors().is_empty()) {
+            self.kill_survivors();
         }
     }
+}
+
+/// A configuration with one TCP listener and these pools.
+pub(crate) fn config(pools: &[Value]) -> Value {
+    json!({ "listen": ["tcp://127.0.0.1:0"], "pools": pools })
 }
 
 /// A pool of echo agents, each with these further arguments.
