@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use kernel_core::config::{Config, Mode, PoolConfig, Program};
-use kernel_shell::config::{self, ConfigFault, ConfigFaults};
+use kernel_shell::config::{self, ConfigError, ConfigErrors};
 use kernel_shell::find_program;
 use nix::unistd::{AccessFlags, access};
 use serde_json::Value;
@@ -56,12 +56,12 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     if faults.is_empty() {
         printed
     } else {
-        report_faults(&ConfigFaults { file: path.display().to_string(), faults })
+        report_faults(&ConfigErrors { file: path.display().to_string(), errors: faults })
     }
 }
 
 /// Starts one worker of each pool in turn, and prints each answer as soon as it comes.
-fn probe_all(config: &Config, faults: &mut Vec<ConfigFault>) -> ExitCode {
+fn probe_all(config: &Config, faults: &mut Vec<ConfigError>) -> ExitCode {
     let this_binary = env::current_exe().unwrap_or_default();
     let mut printed = ExitCode::SUCCESS;
     for (index, pool) in config.pools.iter().enumerate() {
@@ -71,7 +71,7 @@ fn probe_all(config: &Config, faults: &mut Vec<ConfigFault>) -> ExitCode {
                 let line = format!("{name} {}: {}\n", styled(GREEN, "answers"), introduce(&result));
                 printed = print_styled(&line);
             }
-            Err(message) => faults.push(ConfigFault { path: format!("pools[{index}]"), message }),
+            Err(message) => faults.push(ConfigError { path: format!("pools[{index}]"), message }),
         }
     }
     printed
@@ -99,20 +99,20 @@ fn introduce(result: &Value) -> String {
     shown.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-fn report_faults(faults: &ConfigFaults) -> ExitCode {
-    for ConfigFault { path, message } in &faults.faults {
+fn report_faults(faults: &ConfigErrors) -> ExitCode {
+    for ConfigError { path, message } in &faults.errors {
         let _ = writeln!(anstream::stderr(), "{}: {}: {message}", faults.file, styled(RED, path));
     }
     ExitCode::FAILURE
 }
 
 /// Describes what would run. Adds what this machine lacks to `faults`.
-fn describe(path: &Path, config: &Config, faults: &mut Vec<ConfigFault>) -> String {
+fn describe(path: &Path, config: &Config, faults: &mut Vec<ConfigError>) -> String {
     let mut pools = String::new();
     for (index, pool) in config.pools.iter().enumerate() {
         let before = faults.len();
         let mut note = |key: &str, message: String| {
-            faults.push(ConfigFault { path: format!("pools[{index}].{key}"), message });
+            faults.push(ConfigError { path: format!("pools[{index}].{key}"), message });
         };
         let program = program(pool).unwrap_or_else(|message| {
             note("command", message);

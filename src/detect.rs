@@ -117,7 +117,7 @@ fn replace(path: &Path, text: &str) -> Result<(), String> {
 
 fn check_and_rename(new_path: &Path, mode: u32, path: &Path) -> Result<(), String> {
     if let Err(faults) = config::load(new_path) {
-        let first = faults.faults.first();
+        let first = faults.errors.first();
         let first = first.map_or(String::new(), |fault| format!("{}: {}", fault.path, fault.message));
         return Err(format!("with the new pools it would not be good: {first}"));
     }

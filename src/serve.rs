@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use kernel_core::config::{Address, Config, Listen};
 use kernel_shell::ServeError;
-use kernel_shell::config::{self, ConfigFaults};
+use kernel_shell::config::{self, ConfigErrors};
 
 use crate::output::report;
 use crate::paths;
@@ -85,7 +85,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
 }
 
 /// Loads the configuration. Addresses of the command line replace its `listen`.
-fn load(path: &Path, listeners: &[Listen]) -> Result<Config, ConfigFaults> {
+fn load(path: &Path, listeners: &[Listen]) -> Result<Config, ConfigErrors> {
     let mut config = config::load(path)?;
     if !listeners.is_empty() {
         config.listen = listeners.to_vec();

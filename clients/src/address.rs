@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use kernel_core::config::Address;
-use kernel_shell::config::{self, Doors};
+use kernel_shell::config::{self, ClientConfig};
 
 use crate::{Fault, TokenFile};
 
@@ -33,13 +33,13 @@ impl Target {
         let token = named.token_file.map(|path| TokenFile { path, any_host: true });
         if let Some(address) = named.tcp.or(named.unix.map(Address::Unix)) {
             // This bus.json may belong to another bus, so its faults do not concern this connection.
-            let configured = || Doors::load(&bus_json().ok()?).ok()?.token_file;
+            let configured = || ClientConfig::load(&bus_json().ok()?).ok()?.token_file;
             let is_usable = |path: &PathBuf| config::read_token(path).is_ok();
             let found = || Some(TokenFile { path: configured().filter(is_usable)?, any_host: false });
             return Ok(Target { addresses: vec![address], token: token.or_else(found) });
         }
         let path = bus_json().map_err(Fault::NoAddress)?;
-        let clients = Doors::load(&path).map_err(Fault::Config)?;
+        let clients = ClientConfig::load(&path).map_err(Fault::Config)?;
         let found = clients.token_file.clone().map(|path| TokenFile { path, any_host: false });
         Ok(Target { addresses: connectable(clients, &path)?, token: token.or(found) })
     }
@@ -64,10 +64,11 @@ pub fn parse_host(text: &str) -> Result<Address, String> {
     }
 }
 
-fn connectable(clients: Doors, path: &Path) -> Result<Vec<Address>, Fault> {
+fn connectable(clients: ClientConfig, path: &Path) -> Result<Vec<Address>, Fault> {
     // Only the bus knows which port a 0 became, and only its parent process can use its stdio.
     let connectable = |address: &Address| !matches!(address, Address::Stdio | Address::Tcp { port: 0, .. });
-    let addresses = clients.listen.into_iter().map(|door| door.at).filter(connectable).collect::<Vec<_>>();
+    let addresses =
+        clients.listen.into_iter().map(|listen| listen.at).filter(connectable).collect::<Vec<_>>();
     if addresses.is_empty() {
         let file = path.display();
         return Err(Fault::NoAddress(format!(

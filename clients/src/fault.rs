@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use kernel_shell::config::ConfigFaults;
+use kernel_shell::config::ConfigErrors;
 use serde_json::value::RawValue;
 
 use crate::token::TokenFile;
@@ -12,7 +12,7 @@ use crate::token::TokenFile;
 #[derive(Debug)]
 pub enum Fault {
     /// bus.json is invalid.
-    Config(ConfigFaults),
+    Config(ConfigErrors),
     /// bus.json is valid but names no address to connect to.
     NoAddress(String),
     /// Nothing listens there, or the server is not a bus.
@@ -45,7 +45,7 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::Config(faults) => write!(out, "{faults}"),
+            Fault::Config(errors) => write!(out, "{errors}"),
             Fault::NoAddress(message)
             | Fault::Unreachable(message)
             | Fault::Unauthorized(message)

@@ -5,8 +5,7 @@
 //! but poll.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -80,7 +79,7 @@ impl Shell {
         let now = Moment::ZERO;
         let poll = Poll::new().map_err(system("cannot create a poll"))?;
         let signals = Signals::listen(poll.registry()).map_err(system("cannot listen to signals"))?;
-        let seed = seed().map_err(system("cannot read /dev/urandom"))?;
+        let seed = seed().map_err(system("cannot get random bytes"))?;
         // Before the guard: a second bus at the same address is to fail without having started anything.
         let opened = Shell::open_doors(&config.listen, config.auth.is_some())?;
         let guard = Guard::start(this_binary.clone(), guard_args, limits, now).map_err(ServeError::Guard)?;
@@ -442,7 +441,7 @@ fn whole_lines(bytes: &[u8], at_most: usize) -> usize {
 /// What session tags are drawn from.
 fn seed() -> io::Result<[u8; 32]> {
     let mut seed = [0; 32];
-    File::open("/dev/urandom")?.read_exact(&mut seed)?;
+    getrandom::fill(&mut seed)?;
     Ok(seed)
 }
 

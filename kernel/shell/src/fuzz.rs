@@ -9,7 +9,7 @@ pub fn config(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let config = match crate::config::parse(text, Path::new("/folder")) {
         Ok(config) => config,
-        Err(faults) => return assert!(!faults.to_string().is_empty()),
+        Err(errors) => return assert!(!errors.to_string().is_empty()),
     };
     assert!(!config.pools.is_empty());
     for (at, pool) in config.pools.iter().enumerate() {
@@ -19,7 +19,7 @@ pub fn config(bytes: &[u8]) {
     }
     let names = |name: &str| config.pools.iter().any(|pool| *pool.id == *name);
     assert!(config.default_pool.as_deref().is_none_or(names));
-    assert!(config.listen.iter().all(|door| door.pool.as_deref().is_none_or(names)));
+    assert!(config.listen.iter().all(|listen| listen.pool.as_deref().is_none_or(names)));
     if config.pools.iter().any(|pool| pool.instances > 100) {
         return;
     }

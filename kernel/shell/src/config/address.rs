@@ -1,30 +1,31 @@
-//! Addresses: the URLs of `listen`, and what the command line gives instead of them.
+//! Parses addresses: the URLs of `listen`, and the flags that replace them.
 //!
-//! `tcp://HOST:PORT`, `unix://PATH` or `stdio:`, each with `?pool=NAME` where its clients belong to a pool.
-//! TCP is at a literal address or localhost, never at another name; a path fits into a socket.
+//! An address is `tcp://HOST:PORT`, `unix://PATH` or `stdio:`, with `?pool=NAME` if its clients belong to a pool.
+//! The host of a TCP address is an IP address or localhost, never another name.
 
 use std::net::IpAddr;
 use std::path::Path;
 
-use super::place::Place;
+use super::resolve::Resolver;
 use kernel_core::config::{Address, Listen};
 
 /// The longest path of a Unix socket, without the NUL that ends it.
 const UNIX_PATH_BYTES: usize = if cfg!(target_os = "linux") { 107 } else { 103 };
 
-/// One URL of `listen`. A relative path is relative to `folder`, which is absolute.
+/// Parses one URL of `listen`. A relative path is relative to `folder`, which is absolute.
 pub fn parse_listen(text: &str, folder: &Path) -> Result<Listen, String> {
-    listen(text, Place::real(folder))
+    listen(text, Resolver::of_machine(folder))
 }
 
-/// `HOST:PORT`, an IPv6 address in brackets.
+/// Parses `HOST:PORT`, with an IPv6 address in brackets.
 pub fn parse_tcp(text: &str) -> Result<Address, String> {
     let Some((host, port)) = text.rsplit_once(':') else {
         return Err(format!("{text:?} has no port: HOST:PORT is needed"));
     };
-    let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
-    let Some(port) = port.parse::<u16>().ok().filter(|_| digits) else {
-        return Err(format!("port {port:?} is not a number from 0 to 65535"));
+    // `parse` would take a leading plus sign.
+    let port = match port.parse::<u16>() {
+        Ok(number) if port.starts_with(|c: char| c.is_ascii_digit()) => number,
+        _ => return Err(format!("port {port:?} is not a number from 0 to 65535")),
     };
     if host.eq_ignore_ascii_case("localhost") {
         return Ok(Address::Tcp { host: "localhost".into(), port });
@@ -42,12 +43,12 @@ pub fn parse_tcp(text: &str) -> Result<Address, String> {
     Ok(Address::Tcp { host: ip.to_string().into(), port })
 }
 
-/// The path of a Unix socket. A relative one is relative to `folder`, which is absolute.
+/// Parses the path of a Unix socket. A relative path is relative to `folder`, which is absolute.
 pub fn parse_unix(path: &str, folder: &Path) -> Result<Address, String> {
-    unix(path, Place::real(folder))
+    unix(path, Resolver::of_machine(folder))
 }
 
-pub(super) fn listen(text: &str, place: Place<'_>) -> Result<Listen, String> {
+pub(super) fn listen(text: &str, resolver: Resolver<'_>) -> Result<Listen, String> {
     let (address, query) = match text.split_once('?') {
         Some((address, query)) => (address, Some(query)),
         None => (text, None),
@@ -55,7 +56,7 @@ pub(super) fn listen(text: &str, place: Place<'_>) -> Result<Listen, String> {
     let at = if let Some(host_port) = address.strip_prefix("tcp://") {
         parse_tcp(host_port)?
     } else if let Some(path) = address.strip_prefix("unix://") {
-        unix(path, place)?
+        unix(path, resolver)?
     } else if address == "stdio:" {
         Address::Stdio
     } else {
@@ -69,8 +70,8 @@ pub(super) fn listen(text: &str, place: Place<'_>) -> Result<Listen, String> {
     Ok(Listen { at, pool })
 }
 
-fn unix(path: &str, place: Place<'_>) -> Result<Address, String> {
-    let path = place.path(path)?;
+fn unix(path: &str, resolver: Resolver<'_>) -> Result<Address, String> {
+    let path = resolver.path(path)?;
     let length = path.as_os_str().len();
     if length > UNIX_PATH_BYTES {
         return Err(format!("the path is {length} bytes long, a Unix socket takes {UNIX_PATH_BYTES}"));
@@ -78,7 +79,7 @@ fn unix(path: &str, place: Place<'_>) -> Result<Address, String> {
     Ok(Address::Unix(path))
 }
 
-/// 1 to 64 of the characters that need no quoting anywhere: not in a URL, a log line or a shell.
+/// Whether this is 1 to 64 characters that need no quoting in a URL, a log line or a shell.
 pub(super) fn is_pool_id(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     (1..=64).contains(&text.len()) && text.chars().all(plain)
@@ -96,11 +97,11 @@ mod tests {
             _ => Err(VarError::NotPresent),
         };
         let token = &|_: &Path| unreachable!("no token is read");
-        listen(text, Place { folder: Path::new("/srv/bus"), variable: &variable, token })
+        listen(text, Resolver { folder: Path::new("/srv/bus"), variable: &variable, token })
     }
 
     #[test]
-    fn a_good_url_is_given_back_in_its_normal_form() {
+    fn a_good_url_is_printed_in_its_normal_form() {
         let cases = [
             ("tcp://127.0.0.1:9000", "tcp://127.0.0.1:9000"),
             ("tcp://127.1.2.3:0", "tcp://127.1.2.3:0"),
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_url_is_refused_with_what_is_wrong_in_it() {
+    fn a_bad_url_is_refused_with_the_reason() {
         let cases = [
             ("", r#""" is not tcp://HOST:PORT, unix:///PATH or stdio:"#),
             ("127.0.0.1:9000", r#""127.0.0.1:9000" is not tcp://HOST:PORT, unix:///PATH or stdio:"#),

@@ -1,7 +1,8 @@
-//! The files that the bus trusts: bus.json, which names the programs it runs, and the token.
+//! Reads the files that the bus trusts: bus.json, which names the programs it runs, and the token.
 //!
-//! What others could have written, or a token that others could have read, is refused; the message says what to do.
-//! Looked at is the file that was opened, so that it cannot be another by then. No message holds a part of a token.
+//! A file that other users could have written, or a token that they could have read, is refused, with a message that
+//! says what to do. The checks look at the opened file, so that it cannot be swapped in between. No message holds a
+//! part of a token.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -15,13 +16,13 @@ const OTHERS_WRITE: u32 = 0o002;
 const GROUP_WRITES: u32 = 0o020;
 const NOT_THE_OWNER: u32 = 0o077;
 
-/// Shorter ones can be guessed, and longer ones do not fit into the line that shows them.
-const TOKEN_CHARS_LEAST: usize = 16;
-const TOKEN_CHARS_MOST: usize = 1024;
-/// White space around it included.
+/// A shorter token can be guessed, and a longer one does not fit into the line that carries it.
+const TOKEN_CHARS_MIN: usize = 16;
+const TOKEN_CHARS_MAX: usize = 1024;
+/// This includes the white space around the token.
 const TOKEN_FILE_BYTES: u64 = 4096;
 
-/// The text of a bus.json.
+/// Reads the text of a bus.json.
 pub(super) fn read_config(path: &Path) -> Result<String, String> {
     let unreadable = |error: io::Error| format!("cannot be read: {error}");
     let mut file = File::open(path).map_err(unreadable)?;
@@ -40,20 +41,20 @@ pub(super) fn read_config(path: &Path) -> Result<String, String> {
     Ok(text)
 }
 
-/// The token in a file that nobody but its owner can read.
+/// Reads the token in a file that only its owner can read.
 pub fn read_token(path: &Path) -> Result<String, String> {
     let shown = path.display();
     let unreadable = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => format!("there is no {shown}, make it with `stdio-bus token`"),
         _ => format!("{shown} cannot be read: {error}"),
     };
-    // A pipe in its place must not hold us up.
+    // The path may name a pipe, and opening that must not block.
     let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path).map_err(unreadable)?;
     let about = file.metadata().map_err(unreadable)?;
     if !about.is_file() {
         return Err(format!("{shown} is not a file"));
     }
-    owned_by_us(&about, geteuid()).map_err(|fault| format!("{shown}: {fault}"))?;
+    owned_by_us(&about, geteuid()).map_err(|error| format!("{shown}: {error}"))?;
     if about.mode() & NOT_THE_OWNER != 0 {
         let mode = about.mode() & 0o777;
         return Err(format!("others may read or write {shown} (mode {mode:04o}): chmod 600 {shown}"));
@@ -61,10 +62,10 @@ pub fn read_token(path: &Path) -> Result<String, String> {
     let mut text = String::new();
     file.take(TOKEN_FILE_BYTES).read_to_string(&mut text).map_err(unreadable)?;
     let token = text.trim();
-    let fits = (TOKEN_CHARS_LEAST..=TOKEN_CHARS_MOST).contains(&token.len());
+    let fits = (TOKEN_CHARS_MIN..=TOKEN_CHARS_MAX).contains(&token.len());
     if !fits || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(format!(
-            "{shown} does not hold a token: {TOKEN_CHARS_LEAST} to {TOKEN_CHARS_MOST} characters of ASCII \
+            "{shown} does not hold a token: {TOKEN_CHARS_MIN} to {TOKEN_CHARS_MAX} characters of ASCII \
              without spaces, as `stdio-bus token` makes it"
         ));
     }
@@ -73,15 +74,15 @@ pub fn read_token(path: &Path) -> Result<String, String> {
 
 fn owned_by_us(about: &Metadata, us: Uid) -> Result<(), String> {
     let owner = Uid::from_raw(about.uid());
-    match owner == us || owner.is_root() {
-        true => Ok(()),
-        false => Err(format!(
-            "it belongs to uid {owner}, and this runs as uid {us}: run it as its owner, or make it yours with chown"
-        )),
+    if owner == us || owner.is_root() {
+        return Ok(());
     }
+    Err(format!(
+        "it belongs to uid {owner}, and this runs as uid {us}: run it as its owner, or make it yours with chown"
+    ))
 }
 
-/// On many systems a user has a group of their own, and the mask lets it write: that is nobody else.
+/// Whether only `owner` is in the group. Many systems give each user such a group, and a umask that lets it write.
 fn is_private(group: Gid, owner: Uid) -> bool {
     let (Ok(Some(group)), Ok(Some(owner))) = (Group::from_gid(group), User::from_uid(owner)) else {
         return false;
@@ -101,7 +102,7 @@ mod tests {
 
     const GOOD: &str = "0123456789abcdef";
 
-    /// A file in a folder of its own, which goes away with it.
+    /// A file in a folder of its own. Both are removed when it is dropped.
     struct Written(PathBuf);
 
     impl Written {
@@ -113,8 +114,8 @@ mod tests {
             Written(path)
         }
 
-        /// What is wrong with it, without its folder.
-        fn fault(&self, read: impl Fn(&Path) -> Result<String, String>) -> String {
+        /// The error of reading it, without its folder.
+        fn error(&self, read: impl Fn(&Path) -> Result<String, String>) -> String {
             let folder = self.0.parent().unwrap();
             read(&self.0).unwrap_err().replace(&format!("{}/", folder.display()), "")
         }
@@ -136,30 +137,30 @@ mod tests {
         symlink(&linked.0, &link).unwrap();
         assert_eq!(read_token(&link), Ok(GOOD.to_owned()), "secrets are often mounted so");
         for mode in [0o640, 0o604, 0o620, 0o602, 0o601, 0o777] {
-            let fault = Written::new(GOOD, mode).fault(read_token);
-            assert_eq!(fault, format!("others may read or write file (mode {mode:04o}): chmod 600 file"));
+            let error = Written::new(GOOD, mode).error(read_token);
+            assert_eq!(error, format!("others may read or write file (mode {mode:04o}): chmod 600 file"));
         }
     }
 
     #[test]
-    fn what_is_no_token_is_refused_and_not_shown() {
-        let long = "x".repeat(TOKEN_CHARS_MOST + 1);
+    fn a_bad_token_is_refused_and_not_shown() {
+        let long = "x".repeat(TOKEN_CHARS_MAX + 1);
         let longer = " ".repeat(TOKEN_FILE_BYTES as usize) + GOOD;
         for text in ["", "\n", "0123456789abcde", "two words are not one", "0123456789abcdéf", &long, &longer]
         {
-            let fault = Written::new(text, 0o600).fault(read_token);
-            assert!(fault.starts_with("file does not hold a token: 16 to 1024 characters"), "{fault}");
-            assert!(text.len() < 3 || !fault.contains(text), "{fault}");
+            let error = Written::new(text, 0o600).error(read_token);
+            assert!(error.starts_with("file does not hold a token: 16 to 1024 characters"), "{error}");
+            assert!(text.len() < 3 || !error.contains(text), "{error}");
         }
     }
 
     #[test]
-    fn what_is_not_there_or_no_file_is_said_and_does_not_hang() {
+    fn a_missing_token_file_or_a_pipe_is_refused_without_hanging() {
         let gone = Written::new(GOOD, 0o600);
         fs::remove_file(&gone.0).unwrap();
-        assert_eq!(gone.fault(read_token), "there is no file, make it with `stdio-bus token`");
+        assert_eq!(gone.error(read_token), "there is no file, make it with `stdio-bus token`");
         mkfifo(&gone.0, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert_eq!(gone.fault(read_token), "file is not a file");
+        assert_eq!(gone.error(read_token), "file is not a file");
     }
 
     #[test]
@@ -167,12 +168,12 @@ mod tests {
         for mode in [0o600, 0o644, 0o444, 0o755] {
             assert_eq!(read_config(&Written::new("{}", mode).0), Ok("{}".to_owned()));
         }
-        let open = Written::new("{}", 0o646).fault(read_config);
+        let open = Written::new("{}", 0o646).error(read_config);
         assert_eq!(open, "everybody may write to it, and so run commands here: chmod o-w file");
     }
 
     #[test]
-    fn a_group_may_write_only_if_it_is_nobody_but_the_owner() {
+    fn a_group_may_write_only_if_the_owner_is_its_only_member() {
         let written = Written::new("{}", 0o664);
         let about = fs::metadata(&written.0).unwrap();
         let private = is_private(Gid::from_raw(about.gid()), Uid::from_raw(about.uid()));
@@ -181,18 +182,18 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_another_user_is_refused_and_one_of_root_is_not() {
+    fn a_file_of_another_user_is_refused_unless_it_is_root() {
         let written = Written::new(GOOD, 0o600);
         let about = fs::metadata(&written.0).unwrap();
         let us = Uid::from_raw(about.uid());
         assert_eq!(owned_by_us(&about, us), Ok(()));
         let other = Uid::from_raw(us.as_raw() + 1);
         assert_eq!(owned_by_us(&about, other).is_ok(), us.is_root());
-        // Only root can give a file away.
+        // Only root can change the owner of a file.
         if chown(&written.0, Some(65_534), None).is_ok() {
             let whose = "it belongs to uid 65534, and this runs as uid 0: run it as its owner";
-            assert!(written.fault(read_config).starts_with(whose));
-            assert!(written.fault(read_token).starts_with(&format!("file: {whose}")));
+            assert!(written.error(read_config).starts_with(whose));
+            assert!(written.error(read_token).starts_with(&format!("file: {whose}")));
         }
     }
 }

@@ -1,6 +1,6 @@
-//! JSON as it was written: keys in their order, those that stand twice included.
+//! A JSON value that keeps the order of keys and repeated keys.
 //!
-//! serde_json's own value keeps the last of two equal keys and forgets the first, which hides a fault.
+//! serde_json's own value keeps only the last of two equal keys, which would hide an error.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,30 +11,30 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 pub(super) enum Json {
     Null,
     Bool(bool),
-    /// Any number without a fraction, however it is spelled: `1e3` and `1000.0` are whole.
-    Whole(i128),
-    Fraction(f64),
-    Text(String),
+    /// A number without a fraction, however it is written: `1e3` and `1000.0` are integers.
+    Integer(i128),
+    Float(f64),
+    String(String),
     List(Vec<Json>),
     Object(Vec<(String, Json)>),
 }
 
 impl Json {
-    /// What it is, for a message. Never what it holds, except for a number.
+    /// Names the type, for a message. Only a number or a boolean is shown with its value.
     pub(super) fn kind(&self) -> String {
         match self {
             Json::Null => "null".to_owned(),
             Json::Bool(value) => value.to_string(),
-            Json::Whole(number) => number.to_string(),
-            Json::Fraction(number) => format!("{number:?}"),
-            Json::Text(text) if text.is_empty() => "an empty string".to_owned(),
-            Json::Text(_) => "a string".to_owned(),
+            Json::Integer(number) => number.to_string(),
+            Json::Float(number) => format!("{number:?}"),
+            Json::String(text) if text.is_empty() => "an empty string".to_owned(),
+            Json::String(_) => "a string".to_owned(),
             Json::List(_) => "a list".to_owned(),
             Json::Object(_) => "an object".to_owned(),
         }
     }
 
-    /// The path of every key that stands more than once in its object, at any depth.
+    /// Finds the path of every key that its object holds more than once, at any depth.
     pub(super) fn repeated_keys(&self, path: &str, found: &mut Vec<String>) {
         match self {
             Json::List(items) => {
@@ -43,7 +43,8 @@ impl Json {
                 }
             }
             Json::Object(pairs) => {
-                let (mut seen, mut repeated) = (BTreeSet::new(), BTreeSet::new());
+                let mut seen = BTreeSet::new();
+                let mut repeated = BTreeSet::new();
                 for (key, value) in pairs {
                     let path = join(path, key);
                     if !seen.insert(key) && repeated.insert(key) {
@@ -90,21 +91,21 @@ impl<'de> Visitor<'de> for JsonVisitor {
     }
 
     fn visit_i64<E>(self, number: i64) -> Result<Json, E> {
-        Ok(Json::Whole(number.into()))
+        Ok(Json::Integer(number.into()))
     }
 
     fn visit_u64<E>(self, number: u64) -> Result<Json, E> {
-        Ok(Json::Whole(number.into()))
+        Ok(Json::Integer(number.into()))
     }
 
     fn visit_f64<E>(self, number: f64) -> Result<Json, E> {
-        // Below 2^100 the cast to i128 is exact; nothing above that is within any limit anyway.
+        // Below 2^100 the cast to i128 is exact, and no limit allows a larger number.
         let whole = number.fract() == 0.0 && number.abs() < (1_u128 << 100) as f64;
-        Ok(if whole { Json::Whole(number as i128) } else { Json::Fraction(number) })
+        Ok(if whole { Json::Integer(number as i128) } else { Json::Float(number) })
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Json, E> {
-        Ok(Json::Text(text.to_owned()))
+        Ok(Json::String(text.to_owned()))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Json, A::Error> {
@@ -131,10 +132,10 @@ mod tests {
     #[test]
     fn keys_keep_their_order_and_numbers_their_value() {
         let json: Json = serde_json::from_str(r#"{"b":[1,1.0,1e3,-2,0.5,null],"a":true,"b":""}"#).unwrap();
-        let numbers = [1, 1, 1000, -2].map(Json::Whole);
+        let numbers = [1, 1, 1000, -2].map(Json::Integer);
         let mut list = numbers.to_vec();
-        list.extend([Json::Fraction(0.5), Json::Null]);
-        let pairs = [("b", Json::List(list)), ("a", Json::Bool(true)), ("b", Json::Text(String::new()))];
+        list.extend([Json::Float(0.5), Json::Null]);
+        let pairs = [("b", Json::List(list)), ("a", Json::Bool(true)), ("b", Json::String(String::new()))];
         assert_eq!(json, Json::Object(pairs.map(|(key, value)| (key.to_owned(), value)).to_vec()));
     }
 

@@ -1,69 +1,61 @@
-//! bus.json: what the user declares. Text in, `Config` out; a `Config` that exists is valid.
+//! Reads bus.json: text in, `Config` out. A `Config` that exists is valid.
 //!
-//! One reading finds every fault of the file, each with its JSON path. Nothing here looks whether a program
-//! or a folder exists, and no message holds the value of an environment variable.
+//! One pass finds every error of the file, each with its JSON path. Nothing here checks whether a program or a folder
+//! exists, and no message holds the value of an environment variable.
 
 mod address;
-mod fault;
+mod error;
 mod file;
 mod json;
 mod parse;
-mod place;
+mod resolve;
 mod schema;
 #[cfg(test)]
 mod tests;
 
-use std::io;
-use std::path::{self, Path, PathBuf};
+use std::path::{self, Path};
+
+use kernel_core::config::Config;
 
 pub use address::{parse_listen, parse_tcp, parse_unix};
-pub use fault::{ConfigFault, ConfigFaults};
+pub use error::{ConfigError, ConfigErrors};
 pub use file::read_token;
+pub use parse::ClientConfig;
 pub(crate) use parse::OFF_LOOPBACK;
 pub use schema::schema;
 
-use place::Place;
+use resolve::Resolver;
 
-use kernel_core::config::{Config, Listen};
-
-/// Reads the file; relative paths in it are relative to its folder.
-pub fn load(path: &Path) -> Result<Config, ConfigFaults> {
+/// Reads the file. Paths in it are relative to its folder.
+pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
     load_with(path, parse::config)
 }
 
-/// Reads the text of a bus.json that stands in `folder`.
-pub fn parse(text: &str, folder: &Path) -> Result<Config, ConfigFaults> {
+/// Parses the text of a bus.json whose folder is `folder`.
+pub fn parse(text: &str, folder: &Path) -> Result<Config, ConfigErrors> {
     parse_with(text, folder, parse::config)
 }
 
-/// Where the bus of a file listens, and where the token is that it asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Doors {
-    pub listen: Vec<Listen>,
-    pub token_file: Option<PathBuf>,
-}
-
-impl Doors {
-    /// The other faults of the file are not looked at, and no variable of the environment that its pools ask for is
-    /// needed: this is for clients.
-    pub fn load(path: &Path) -> Result<Doors, ConfigFaults> {
-        load_with(path, parse::doors)
+impl ClientConfig {
+    /// Reads the file for a client. The rest of the file may have errors, and may refer to variables that only the
+    /// environment of the bus has.
+    pub fn load(path: &Path) -> Result<ClientConfig, ConfigErrors> {
+        load_with(path, parse::client_config)
     }
 }
 
-type Parse<T> = fn(&str, Place<'_>) -> Result<T, Vec<ConfigFault>>;
+type Parse<T> = fn(&str, Resolver<'_>) -> Result<T, Vec<ConfigError>>;
 
-fn load_with<T>(path: &Path, parse: Parse<T>) -> Result<T, ConfigFaults> {
-    let in_file = |faults| ConfigFaults { file: path.display().to_string(), faults };
-    let unreadable =
-        |error: io::Error| in_file(vec![ConfigFault::of_file(format!("cannot be read: {error}"))]);
-    let text = file::read_config(path).map_err(|message| in_file(vec![ConfigFault::of_file(message)]))?;
-    let absolute = path::absolute(path).map_err(unreadable)?;
+fn load_with<T>(path: &Path, parse: Parse<T>) -> Result<T, ConfigErrors> {
+    let in_file = |errors| ConfigErrors { file: path.display().to_string(), errors };
+    let unreadable = |message: String| in_file(vec![ConfigError::of_file(message)]);
+    let text = file::read_config(path).map_err(unreadable)?;
+    let absolute = path::absolute(path).map_err(|error| unreadable(format!("cannot be read: {error}")))?;
     let folder = absolute.parent().unwrap_or(&absolute);
-    parse_with(&text, folder, parse).map_err(|faults| in_file(faults.faults))
+    parse_with(&text, folder, parse).map_err(|errors| in_file(errors.errors))
 }
 
-fn parse_with<T>(text: &str, folder: &Path, parse: Parse<T>) -> Result<T, ConfigFaults> {
+fn parse_with<T>(text: &str, folder: &Path, parse: Parse<T>) -> Result<T, ConfigErrors> {
     let folder = path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-    parse(text, Place::real(&folder)).map_err(ConfigFaults::of_text)
+    parse(text, Resolver::of_machine(&folder)).map_err(ConfigErrors::of_text)
 }

@@ -1,15 +1,14 @@
-//! bus.json as a whole: what is taken, what is refused and with which words, and that the schema agrees.
+//! Tests of bus.json as a whole: what is accepted, what is refused with which message, and that the schema agrees.
 
 use std::collections::BTreeSet;
 use std::env::VarError;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use kernel_core::config::*;
-
-use std::time::Duration;
 
 use super::*;
 
@@ -28,24 +27,23 @@ fn token(path: &Path) -> Result<String, String> {
     }
 }
 
-fn place() -> Place<'static> {
-    Place { folder: Path::new("/srv/bus"), variable: &variable, token: &token }
+fn resolver() -> Resolver<'static> {
+    Resolver { folder: Path::new("/srv/bus"), variable: &variable, token: &token }
 }
 
 fn parse(text: &str) -> Result<Config, Vec<(String, String)>> {
-    let place = place();
-    let pair = |fault: ConfigFault| (fault.path, fault.message);
-    parse::config(text, place).map_err(|faults| faults.into_iter().map(pair).collect())
+    let pair = |error: ConfigError| (error.path, error.message);
+    parse::config(text, resolver()).map_err(|errors| errors.into_iter().map(pair).collect())
 }
 
-/// The text is refused, for exactly these reasons.
-fn refuses(text: &str, faults: &[(&str, &str)]) {
+/// Asserts that the text has exactly these errors.
+fn refuses(text: &str, errors: &[(&str, &str)]) {
     let found = parse(text).err().unwrap_or_default();
     let found = found.iter().map(|(path, message)| (path.as_str(), message.as_str())).collect::<Vec<_>>();
-    assert_eq!(found, faults, "{text}");
+    assert_eq!(found, errors, "{text}");
 }
 
-/// A file with one pool that has these further keys.
+/// The text of a file with one pool that has these further keys.
 fn with_pool(keys: &str) -> String {
     format!(r#"{{"pools":[{{"id":"a","command":"agent"{keys}}}]}}"#)
 }
@@ -70,7 +68,7 @@ fn the_smallest_file_gets_every_default() {
 }
 
 #[test]
-fn a_full_file_says_what_it_says() {
+fn a_full_file_is_read_completely() {
     let config = parse(
         r#"{
           "$schema": "docs/bus.schema.json",
@@ -132,7 +130,7 @@ fn a_full_file_says_what_it_says() {
 }
 
 #[test]
-fn a_file_of_stdio_bus_2_0_3_is_taken_unchanged() {
+fn a_file_of_stdio_bus_2_0_3_is_accepted_unchanged() {
     let config = parse(
         r#"{
           "pools": [{ "id": "acp-worker", "command": "/usr/bin/node", "args": ["./worker.js"], "instances": 4 }],
@@ -149,7 +147,7 @@ fn a_file_of_stdio_bus_2_0_3_is_taken_unchanged() {
 }
 
 #[test]
-fn what_is_not_a_json_object_is_refused_with_line_and_column() {
+fn text_that_is_no_json_object_is_refused_with_line_and_column() {
     refuses("", &[("$", "line 1, column 0: EOF while parsing a value")]);
     refuses("{\n  \"pools\": [1,]\n}", &[("$", "line 2, column 15: trailing comma")]);
     refuses("{} {}", &[("$", "line 1, column 4: trailing characters")]);
@@ -160,7 +158,7 @@ fn what_is_not_a_json_object_is_refused_with_line_and_column() {
 }
 
 #[test]
-fn a_fault_of_the_top_level_is_told() {
+fn an_error_of_the_top_level_is_reported() {
     let top = [
         (r#","pool":1"#, "pool", r#"unknown key, did you mean "pools"?"#),
         (r#","defaultPool":"a""#, "defaultPool", r#"unknown key, did you mean "default_pool"?"#),
@@ -214,7 +212,7 @@ fn a_fault_of_the_top_level_is_told() {
 }
 
 #[test]
-fn a_fault_of_a_pool_is_told() {
+fn an_error_of_a_pool_is_reported() {
     let known = concat!(
         r#"unknown key, the known ones are "id", "command", "args", "mode", "instances", "max_instances", "#,
         r#""max_sessions", "warm", "idle_sec", "permission", "cwd", "env", "inherit_env""#
@@ -300,12 +298,12 @@ fn a_pool_without_a_good_name_or_command_is_refused() {
     }
     let twins = r#"{"pools":[{"id":"a","command":"x"},{"id":"b","command":"x"},{"id":"a","command":"x"}]}"#;
     refuses(twins, &[("pools[2].id", r#"pools[0] has the id "a" already"#)]);
-    // The pool without an id may be the one that is meant, so nothing is said about `default_pool`.
+    // `default_pool` may mean the pool without an id, so it is not reported.
     refuses(r#"{"default_pool":"a","pools":[{"command":"x"}]}"#, &[("pools[0].id", "missing")]);
 }
 
 #[test]
-fn a_fault_of_a_limit_is_told() {
+fn an_error_of_a_limit_is_reported() {
     let above = "must be a number above 0 and up to 31536000, not 0";
     let seconds = "must be a number from 0 to 31536000, not";
     let buffer = "must be a whole number from 1024 to 1073741824, not";
@@ -342,7 +340,7 @@ fn a_fault_of_a_limit_is_told() {
 }
 
 #[test]
-fn all_faults_are_told_at_once_one_a_line() {
+fn all_errors_are_reported_at_once_one_per_line() {
     let text = r#"{
       "listen": ["tcp://example.org:1", "stdio:?pool=gone"],
       "pools": [
@@ -352,7 +350,7 @@ fn all_faults_are_told_at_once_one_a_line() {
       "limits": { "max_calls": true },
       "lmits": {}
     }"#;
-    let faults = super::parse(text, Path::new("/srv/bus")).unwrap_err();
+    let errors = super::parse(text, Path::new("/srv/bus")).unwrap_err();
     let expected = r#"
 bus.json: pools[0].env.TOKEN: this key stands here more than once
 bus.json: lmits: unknown key, did you mean "limits"?
@@ -365,18 +363,18 @@ bus.json: pools[1].id: pools[0] has the id "a" already
 bus.json: listen[0]: host "example.org" is neither an IP address nor localhost
 bus.json: listen[1]: there is no pool "gone", the pools are "a", "a"
 bus.json: limits.max_calls: must be a whole number from 1 to 1048576, not true"#;
-    assert_eq!(faults.to_string(), expected.trim_start());
+    assert_eq!(errors.to_string(), expected.trim_start());
 }
 
 #[test]
-fn what_prints_a_pool_does_not_print_its_secrets() {
+fn the_debug_output_of_a_pool_shows_no_secrets() {
     let config = parse(&with_pool(r#","env":{"TOKEN":"${MY_TOKEN}"}"#)).unwrap();
     let printed = format!("{config:?}");
     assert!(printed.contains("TOKEN") && !printed.contains("s3cret"), "{printed}");
 }
 
 #[test]
-fn a_token_opens_doors_to_others_and_is_printed_nowhere() {
+fn with_a_token_the_bus_may_listen_off_loopback_and_the_token_is_not_printed() {
     let text = r#","listen":["tcp://0.0.0.0:9000"],"auth":{"token_file":"~/token"}"#;
     let config = parse(&with_top(text)).unwrap();
     let auth = config.auth.as_ref().unwrap();
@@ -386,38 +384,36 @@ fn a_token_opens_doors_to_others_and_is_printed_nowhere() {
 }
 
 #[test]
-fn a_client_learns_the_doors_of_a_file_that_could_not_be_served_here() {
+fn a_client_reads_the_addresses_of_a_file_that_could_not_be_served_here() {
     let text = r#"{"listen":["unix://bus.sock"],"pools":[{"id":"a","env":{"T":"${GONE}"}}],"new_key":1,
                    "auth":{"token_file":"gone"}}"#;
-    let doors = parse::doors(text, place()).unwrap();
-    assert_eq!(doors.listen, [Listen::from(Address::Unix("/srv/bus/bus.sock".into()))]);
+    let config = parse::client_config(text, resolver()).unwrap();
+    assert_eq!(config.listen, [Listen::from(Address::Unix("/srv/bus/bus.sock".into()))]);
     assert_eq!(
-        doors.token_file.as_deref(),
+        config.token_file.as_deref(),
         Some(Path::new("/srv/bus/gone")),
-        "that it is not there is for later"
+        "whether the file exists is checked later"
     );
-    let usual = parse::doors("{}", place()).unwrap();
-    assert_eq!((usual.listen[0].to_string().as_str(), usual.token_file), ("tcp://127.0.0.1:9000", None));
-    assert_eq!(parse::doors("[]", place()).unwrap_err()[0].path, "$");
-    assert_eq!(parse::doors(r#"{"listen":[1]}"#, place()).unwrap_err()[0].path, "listen[0]");
-    assert_eq!(parse::doors(r#"{"auth":[1]}"#, place()).unwrap_err()[0].path, "auth");
+    let default = parse::client_config("{}", resolver()).unwrap();
+    assert_eq!((default.listen[0].to_string().as_str(), default.token_file), ("tcp://127.0.0.1:9000", None));
+    assert_eq!(parse::client_config("[]", resolver()).unwrap_err()[0].path, "$");
+    assert_eq!(parse::client_config(r#"{"listen":[1]}"#, resolver()).unwrap_err()[0].path, "listen[0]");
+    assert_eq!(parse::client_config(r#"{"auth":[1]}"#, resolver()).unwrap_err()[0].path, "auth");
 }
 
 #[test]
-fn a_file_that_is_not_there_is_a_fault_with_its_name() {
-    let faults = super::load(Path::new("/no/such/bus.json")).unwrap_err();
+fn a_missing_file_is_an_error_with_its_name() {
+    let errors = super::load(Path::new("/no/such/bus.json")).unwrap_err();
     let expected = "/no/such/bus.json: $: cannot be read: No such file or directory (os error 2)";
-    assert_eq!(faults.to_string(), expected);
+    assert_eq!(errors.to_string(), expected);
 }
 
 #[test]
-fn the_bus_json_of_the_repository_is_good() {
+fn the_bus_json_of_the_repository_is_valid() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let config = super::load(&root.join("bus.json")).unwrap();
     assert_eq!(config.pools[0].program, Program::ThisBinary);
 }
-
-// The schema and the parser.
 
 fn schema_json() -> Value {
     serde_json::from_str(&schema()).unwrap()
@@ -484,7 +480,7 @@ fn the_defaults_of_the_schema_change_nothing() {
 fn the_bounds_of_the_schema_are_those_of_the_parser() {
     let schema = schema_json();
     let in_limits = |key: &str, value: &Value| {
-        // The relation to `max_held_bytes` is another matter, so both move together here.
+        // `max_held_bytes` must not be smaller, so it is raised too.
         let mut limits = json!({"max_input_buffer": 1024});
         limits[key] = value.clone();
         if key == "max_input_buffer" {
@@ -502,18 +498,18 @@ fn the_bounds_of_the_schema_are_those_of_the_parser() {
         let is_number = |about: &Value| matches!(about["type"].as_str(), Some("integer" | "number"));
         pairs.filter(|(_, about)| is_number(about)).map(|(key, about)| (key.clone(), about.clone())).collect()
     };
-    let takes = |text: String| parse(&text).is_ok();
+    let accepts = |text: String| parse(&text).is_ok();
     let check = |key: &str, about: &Value, file: &dyn Fn(&str, &Value) -> String| {
         let most = about["maximum"].as_u64().unwrap();
-        assert!(takes(file(key, &json!(most))), "{key} {most}");
-        assert!(!takes(file(key, &json!(most + 1))), "{key} {most} + 1");
+        assert!(accepts(file(key, &json!(most))), "{key} {most}");
+        assert!(!accepts(file(key, &json!(most + 1))), "{key} {most} + 1");
         let (least, too_small) = match about["exclusiveMinimum"].as_i64() {
             Some(bound) => (json!(bound as f64 + 0.001), json!(bound)),
             None => (about["minimum"].clone(), json!(about["minimum"].as_i64().unwrap() - 1)),
         };
-        assert!(takes(file(key, &least)), "{key} {least}");
-        assert!(!takes(file(key, &too_small)), "{key} {too_small}");
-        assert_eq!(takes(file(key, &json!(2000.5))), about["type"] == "number", "{key} with a fraction");
+        assert!(accepts(file(key, &least)), "{key} {least}");
+        assert!(!accepts(file(key, &too_small)), "{key} {too_small}");
+        assert_eq!(accepts(file(key, &json!(2000.5))), about["type"] == "number", "{key} with a fraction");
     };
     for (key, about) in numbers(&schema["$defs"]["limits"]) {
         check(&key, &about, &in_limits);

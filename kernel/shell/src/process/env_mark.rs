@@ -5,8 +5,8 @@
 //! its environment, nobody is found.
 
 use std::env;
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::process;
 use std::thread;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(crate) struct Family(String);
 impl Family {
     pub(crate) fn new() -> io::Result<Family> {
         let mut number = [0; 16];
-        File::open("/dev/urandom")?.read_exact(&mut number)?;
+        getrandom::fill(&mut number)?;
         Ok(Family(format!("{}-{:x}", process::id(), u128::from_ne_bytes(number))))
     }
 

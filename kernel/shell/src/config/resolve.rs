@@ -1,29 +1,31 @@
-//! Where names in bus.json lead: relative paths, `~/` and `${VAR}`.
+//! Resolves what bus.json refers to: relative paths, `~/` and `${VAR}`.
 //!
-//! The environment and the token come in as functions, so that a test needs no real ones. No message holds the
+//! The environment and the token are passed in as functions, so that tests can replace them. No message holds the
 //! value of a variable.
 
 use std::env::{self, VarError};
 use std::path::{Path, PathBuf};
 
-/// What a name is relative to: the folder of bus.json, and the environment.
+use super::file::read_token;
+
+/// What references are resolved against: the folder of bus.json, and the environment.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
-    /// Absolute.
+pub(super) struct Resolver<'a> {
+    /// The folder of bus.json, an absolute path.
     pub(super) folder: &'a Path,
     pub(super) variable: &'a dyn Fn(&str) -> Result<String, VarError>,
-    /// The token in the file of this path, or why it cannot be used.
+    /// Reads the token in this file; the error says why it cannot be used.
     pub(super) token: &'a dyn Fn(&Path) -> Result<String, String>,
 }
 
-impl<'a> Place<'a> {
-    /// This folder on this machine.
-    pub(super) fn real(folder: &'a Path) -> Place<'a> {
-        Place { folder, variable: &|name| env::var(name), token: &super::file::read_token }
+impl<'a> Resolver<'a> {
+    /// Uses the environment and the disk of this machine.
+    pub(super) fn of_machine(folder: &'a Path) -> Resolver<'a> {
+        Resolver { folder, variable: &|name| env::var(name), token: &read_token }
     }
 }
 
-impl Place<'_> {
+impl Resolver<'_> {
     /// The absolute path that `text` names.
     pub(super) fn path(&self, text: &str) -> Result<PathBuf, String> {
         if text.contains('\0') {
@@ -37,11 +39,11 @@ impl Place<'_> {
             None if text == "~" => PathBuf::from(self.value_of("HOME")?),
             None => PathBuf::from(text),
         };
-        // By components, so that `./agent` does not leave its dot behind.
+        // Collecting the components drops the dot of `./agent`.
         Ok(self.folder.join(path).components().collect())
     }
 
-    /// `text` with each `${NAME}` replaced by what the environment has under that name. `$${` stands for `${`.
+    /// Replaces each `${NAME}` in `text` by the variable of that name. `$${` stands for `${`.
     pub(super) fn expand(&self, text: &str) -> Result<String, String> {
         let mut expanded = String::with_capacity(text.len());
         let mut rest = text;
@@ -68,7 +70,7 @@ impl Place<'_> {
     }
 
     fn value_of(&self, name: &str) -> Result<String, String> {
-        (self.variable)(name).map_err(|fault| match fault {
+        (self.variable)(name).map_err(|error| match error {
             VarError::NotPresent => format!("the environment variable {name} is not set"),
             VarError::NotUnicode(_) => format!("the environment variable {name} is not UTF-8"),
         })
@@ -95,13 +97,13 @@ mod tests {
         }
     }
 
-    fn place() -> Place<'static> {
+    fn resolver() -> Resolver<'static> {
         let token = &|_: &Path| Err("there is none".to_owned());
-        Place { folder: Path::new("/srv/bus"), variable: &variable, token }
+        Resolver { folder: Path::new("/srv/bus"), variable: &variable, token }
     }
 
     #[test]
-    fn a_path_is_absolute_afterwards() {
+    fn every_path_becomes_absolute() {
         let cases = [
             ("agent", "/srv/bus/agent"),
             ("./bin/agent", "/srv/bus/bin/agent"),
@@ -113,11 +115,11 @@ mod tests {
             ("~ben/x", "/srv/bus/~ben/x"),
         ];
         for (text, path) in cases {
-            assert_eq!(place().path(text), Ok(PathBuf::from(path)), "{text}");
+            assert_eq!(resolver().path(text), Ok(PathBuf::from(path)), "{text}");
         }
-        assert_eq!(place().path(""), Err("must not be empty".to_owned()));
-        assert_eq!(place().path("a\0b"), Err("must not hold a NUL character".to_owned()));
-        let homeless = Place { variable: &|_| Err(VarError::NotPresent), ..place() };
+        assert_eq!(resolver().path(""), Err("must not be empty".to_owned()));
+        assert_eq!(resolver().path("a\0b"), Err("must not hold a NUL character".to_owned()));
+        let homeless = Resolver { variable: &|_| Err(VarError::NotPresent), ..resolver() };
         assert_eq!(homeless.path("~/x"), Err("the environment variable HOME is not set".to_owned()));
     }
 
@@ -134,12 +136,12 @@ mod tests {
             ("Zoë ${KEY} é", "Zoë s3cret é"),
         ];
         for (text, expanded) in cases {
-            assert_eq!(place().expand(text).as_deref(), Ok(expanded), "{text}");
+            assert_eq!(resolver().expand(text).as_deref(), Ok(expanded), "{text}");
         }
     }
 
     #[test]
-    fn what_cannot_be_replaced_is_named_without_its_value() {
+    fn a_bad_reference_is_reported_without_its_value() {
         let cases = [
             ("${GONE}", "the environment variable GONE is not set"),
             ("${LATIN}", "the environment variable LATIN is not UTF-8"),
@@ -148,7 +150,7 @@ mod tests {
             ("s3cret${KEY", "\"${\" without its \"}\" (a plain \"${\" is written \"$${\")"),
         ];
         for (text, message) in cases {
-            assert_eq!(place().expand(text), Err(message.to_owned()), "{text}");
+            assert_eq!(resolver().expand(text), Err(message.to_owned()), "{text}");
         }
     }
 }

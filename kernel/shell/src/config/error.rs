@@ -1,0 +1,140 @@
+//! The errors of a bus.json. Each names its place in the file by a JSON path.
+
+use std::error::Error;
+use std::fmt;
+
+use strsim::osa_distance;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// A JSON path like `pools[1].instances`; `$` is the whole file.
+    pub path: String,
+    pub message: String,
+}
+
+impl ConfigError {
+    /// An error of the file as a whole.
+    pub(super) fn of_file(message: impl Into<String>) -> ConfigError {
+        ConfigError { path: "$".to_owned(), message: message.into() }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}: {}", self.path, self.message)
+    }
+}
+
+/// All errors of one file. Never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigErrors {
+    /// The file as the user named it.
+    pub file: String,
+    pub errors: Vec<ConfigError>,
+}
+
+impl ConfigErrors {
+    pub(super) fn of_text(errors: Vec<ConfigError>) -> ConfigErrors {
+        ConfigErrors { file: "bus.json".to_owned(), errors }
+    }
+}
+
+/// One line per error, without a newline after the last.
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.errors.iter().enumerate() {
+            let newline = if index == 0 { "" } else { "\n" };
+            write!(out, "{newline}{}: {error}", self.file)?;
+        }
+        Ok(())
+    }
+}
+
+impl Error for ConfigErrors {}
+
+/// The message for a key that is not one of `known`.
+pub(super) fn unknown_key(key: &str, known: &[&str]) -> String {
+    match nearest(key, known) {
+        Some(near) => format!("unknown key, did you mean {near:?}?"),
+        None => format!("unknown key, the known ones are {}", quoted(known)),
+    }
+}
+
+/// `"a", "b", "c"`
+pub(super) fn quoted<T: fmt::Debug>(names: &[T]) -> String {
+    names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
+}
+
+/// The known key that was probably meant: one that differs by at most three typos, or one with the same beginning.
+/// Short words allow fewer typos, because three typos turn any short word into any other.
+fn nearest<'a>(key: &str, known: &[&'a str]) -> Option<&'a str> {
+    // A key of many kilobytes is no typo, and its distance would take long to compute.
+    if key.len() > 64 {
+        return None;
+    }
+    let key = normalized(key);
+    let length = key.chars().count();
+    let typos = known.iter().filter_map(|name| {
+        let normal = normalized(name);
+        let allowed = (length.max(normal.len()) / 3).min(3);
+        let distance = osa_distance(&key, &normal);
+        (distance <= allowed).then_some((distance, *name))
+    });
+    if let Some((_, name)) = typos.min_by_key(|(distance, _)| *distance) {
+        return Some(name);
+    }
+    known.iter().copied().find(|name| {
+        let normal = normalized(name);
+        length.min(normal.len()) >= 3 && (normal.starts_with(&key) || key.starts_with(&normal))
+    })
+}
+
+/// Makes `maxSessions`, `max-sessions` and `max_sessions` the same word.
+fn normalized(word: &str) -> String {
+    word.chars().filter(|c| !matches!(c, '_' | '-')).map(|c| c.to_ascii_lowercase()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_typo_finds_the_key_that_was_meant() {
+        let known = ["id", "command", "args", "instances", "max_instances", "max_sessions", "mode"];
+        let cases = [
+            ("instnces", Some("instances")),
+            ("Instances", Some("instances")),
+            ("maxInstances", Some("max_instances")),
+            ("max-sesions", Some("max_sessions")),
+            ("mdoe", Some("mode")),
+            ("mod", Some("mode")),
+            ("arguments", None),
+            ("arg", Some("args")),
+            ("instances_at_most", Some("instances")),
+            ("comm", Some("command")),
+            ("max", Some("max_instances")),
+            ("warm", None),
+            ("idle_sec", None),
+            ("permission", None),
+            ("auth", None),
+            ("", None),
+            ("x", None),
+        ];
+        for (key, meant) in cases {
+            assert_eq!(nearest(key, &known), meant, "{key}");
+        }
+    }
+
+    #[test]
+    fn a_key_like_no_other_lists_the_known_ones() {
+        assert_eq!(unknown_key("warm", &["id", "args"]), r#"unknown key, the known ones are "id", "args""#);
+        assert_eq!(unknown_key("ags", &["id", "args"]), r#"unknown key, did you mean "args"?"#);
+    }
+
+    #[test]
+    fn every_error_is_a_line_with_the_file_and_the_path() {
+        let error = |path: &str| ConfigError { path: path.to_owned(), message: "missing".to_owned() };
+        let errors = ConfigErrors { file: "my.json".to_owned(), errors: vec![error("pools"), error("$")] };
+        assert_eq!(errors.to_string(), "my.json: pools: missing\nmy.json: $: missing");
+    }
+}
