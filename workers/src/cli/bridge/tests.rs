@@ -14,10 +14,10 @@ use crate::cli::prompt::Part;
 use crate::cli::told::{End, Tokens};
 
 const NAMES: [(&str, FormatName); 4] = [
-    ("claude", FormatName::ClaudeStream),
-    ("claude-tasks", FormatName::ClaudeStream),
-    ("codex", FormatName::CodexAppServer),
-    ("codex-failures", FormatName::CodexAppServer),
+    ("bridge-claude/conversation", FormatName::ClaudeStream),
+    ("bridge-claude/tasks", FormatName::ClaudeStream),
+    ("bridge-codex/conversation", FormatName::CodexAppServer),
+    ("bridge-codex/failures", FormatName::CodexAppServer),
 ];
 
 struct Played {
@@ -39,11 +39,11 @@ struct Turn {
 }
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cli/bridge/golden")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
 }
 
 fn steps(name: &str) -> Vec<Value> {
-    let text = fs::read_to_string(folder().join(format!("{name}.ndjson"))).unwrap();
+    let text = fs::read_to_string(folder().join(format!("{name}.in"))).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
@@ -201,7 +201,7 @@ fn every_kept_conversation_goes_as_its_golden_file_says() {
             line["says"]["uuid"] = json!("PROMPT");
         }
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-        let golden = folder().join(format!("{name}.golden"));
+        let golden = folder().join(format!("{name}.out"));
         if std::env::var_os("GOLDEN").is_some_and(|wish| wish == "write") {
             fs::write(&golden, &text).unwrap();
         }
@@ -217,7 +217,9 @@ fn every_kept_conversation_goes_as_its_golden_file_says() {
 /// cut short they have no text. Failures are not compared: codex tells them as its own words, and here they are errors.
 #[test]
 fn turns_are_told_as_the_adapters_of_others_tell_them() {
-    for (name, count) in [("claude", 3), ("claude-tasks", 1), ("codex", 5)] {
+    for (name, count) in
+        [("bridge-claude/conversation", 3), ("bridge-claude/tasks", 1), ("bridge-codex/conversation", 5)]
+    {
         let format = NAMES.iter().find(|(known, _)| *known == name).unwrap().1;
         let text = fs::read_to_string(folder().join(format!("{name}.official.json"))).unwrap();
         let official: Vec<Value> = serde_json::from_str(&text).unwrap();

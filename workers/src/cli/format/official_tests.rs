@@ -24,43 +24,43 @@ const RAN: &str = "I will run a command.The command printed hi-from-tool.";
 const FAILED: &str = "The command failed with exit code 3.";
 
 const CLAUDE: &[Turn] = &[
-    ("claude-think", "Hi! I thought about it.", GREETS, &[], "end_turn"),
-    ("claude-write", "Wrote hello.txt.", "", &[("edit", "Write hello.txt", "completed")], "end_turn"),
-    ("claude-shell", RAN, "", &[("execute", "echo hi-from-tool && ls", "completed")], "end_turn"),
-    ("claude-shellfail", FAILED, "", &[("execute", "echo oops >&2; exit 3", "failed")], "end_turn"),
-    ("claude-plan", "Plan recorded.", "", &[], "end_turn"),
-    ("claude-taskcreate", "Task made.", "", &[], "end_turn"),
+    ("claude-stream/think", "Hi! I thought about it.", GREETS, &[], "end_turn"),
+    ("claude-stream/write", "Wrote hello.txt.", "", &[("edit", "Write hello.txt", "completed")], "end_turn"),
+    ("claude-stream/shell", RAN, "", &[("execute", "echo hi-from-tool && ls", "completed")], "end_turn"),
+    ("claude-stream/shellfail", FAILED, "", &[("execute", "echo oops >&2; exit 3", "failed")], "end_turn"),
+    ("claude-stream/plan", "Plan recorded.", "", &[], "end_turn"),
+    ("claude-stream/taskcreate", "Task made.", "", &[], "end_turn"),
     (
-        "claude-readmissing",
+        "claude-stream/readmissing",
         "The file is missing.",
         "",
         &[("read", "Read nope-missing.txt", "failed")],
         "end_turn",
     ),
     (
-        "claude-sub-agent",
+        "claude-stream/sub-agent",
         "The subagent answered.The subagent answered.",
         "",
         &[("think", "Say hello", "completed"), ("execute", "echo hi-from-tool && ls", "completed")],
         "end_turn",
     ),
     (
-        "claude-interrupted-in-tool",
+        "claude-stream/interrupted-in-tool",
         "",
         "",
         &[("execute", "timeout 30 tail -f /dev/null; echo done", "failed")],
         "cancelled",
     ),
     // They say the error in words as well, which a client then shows twice.
-    ("claude-err400", "", "", &[], "-32603"),
-    ("claude-err401", "", "", &[], "-32000"),
+    ("claude-stream/err400", "", "", &[], "-32603"),
+    ("claude-stream/err401", "", "", &[], "-32000"),
     // They also pass on a notice about it, which names the model.
-    ("claude-refuse", "I cannot help with that.I cannot help with that.", "", &[], "refusal"),
+    ("claude-stream/refuse", "I cannot help with that.I cannot help with that.", "", &[], "refusal"),
 ];
 
 const CODEX: &[Turn] = &[
     (
-        "codex-think",
+        "codex-exec/think",
         "Hi! I thought about it.",
         "**Thinking**The user greets me. I should answer briefly.",
         &[],
@@ -68,18 +68,18 @@ const CODEX: &[Turn] = &[
     ),
     // They know from its server that `cat` reads; `exec` says only that it ran.
     (
-        "codex-edit",
+        "codex-exec/edit",
         "Edited hello.txt.",
         "",
         &[("execute", "cat hello.txt", "completed"), ("edit", "Edit /work/place/hello.txt", "completed")],
         "end_turn",
     ),
-    ("codex-shell", RAN, "", &[("execute", "echo hi-from-tool && ls", "completed")], "end_turn"),
-    ("codex-shellfail", FAILED, "", &[("execute", "echo oops >&2; exit 3", "failed")], "end_turn"),
-    ("codex-err401", "", "", &[], "-32000"),
+    ("codex-exec/shell", RAN, "", &[("execute", "echo hi-from-tool && ls", "completed")], "end_turn"),
+    ("codex-exec/shellfail", FAILED, "", &[("execute", "echo oops >&2; exit 3", "failed")], "end_turn"),
+    ("codex-exec/err401", "", "", &[], "-32000"),
     // They end this with words and end_turn, and the one before it too; a client cannot know that it was cut short.
-    ("codex-maxtok", "This answer is cut", "", &[], "max_tokens"),
-    ("codex-err400", "", "", &[], "-32603"),
+    ("codex-exec/maxtok", "This answer is cut", "", &[], "max_tokens"),
+    ("codex-exec/err400", "", "", &[], "-32603"),
 ];
 
 #[test]
@@ -107,8 +107,8 @@ fn a_list_of_things_to_do_is_their_plan_and_one_that_was_refused_is_none() {
         let told = kept(name);
         told.updates.iter().map(|update| json!(update)).filter(|one| one["sessionUpdate"] == "plan").count()
     };
-    assert_eq!(plans("claude-plan"), 1);
-    assert_eq!(plans("claude-taskcreate"), 0);
+    assert_eq!(plans("claude-stream/plan"), 1);
+    assert_eq!(plans("claude-stream/taskcreate"), 0);
 }
 
 /// All words of that kind. Between messages we put an empty line, for clients that show one text.

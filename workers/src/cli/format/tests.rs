@@ -11,26 +11,42 @@ use serde_json::{Value, json};
 use super::*;
 use crate::cli::told::{End, Tokens};
 
+/// Each folder in it is called like the format of its cases.
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cli/format/golden")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
 }
 
-/// The format of a file, by how its name begins.
-fn format_of(name: &str) -> FormatName {
-    match name.split('-').next().unwrap_or_default() {
-        "claude" | "qwen" => FormatName::ClaudeStream,
-        "codex" => FormatName::CodexExec,
-        "gemini" => FormatName::GeminiStream,
-        "opencode" => FormatName::Opencode,
-        "kimi" => FormatName::Kimi,
-        "cursor" => FormatName::Cursor,
-        other => panic!("no format prints {other}"),
+fn format_of(case: &str) -> FormatName {
+    let (format, _) = case.split_once('/').expect("a case lies in the folder of its format");
+    serde_json::from_value(json!(format)).unwrap()
+}
+
+/// All cases of the one-shot formats, as `<format>/<case>`.
+fn cases() -> Vec<String> {
+    let mut cases = Vec::new();
+    for format in fs::read_dir(folder()).unwrap().flatten() {
+        let format_name = format.file_name().into_string().unwrap();
+        if format_name.starts_with("bridge-") {
+            continue;
+        }
+        for file in fs::read_dir(format.path()).unwrap().flatten() {
+            let file_name = file.file_name().into_string().unwrap();
+            if let Some(case) = file_name.strip_suffix(".in") {
+                cases.push(format!("{format_name}/{case}"));
+            }
+        }
     }
+    assert!(cases.len() > 100, "{}", cases.len());
+    cases
+}
+
+fn input(case: &str) -> String {
+    fs::read_to_string(folder().join(format!("{case}.in"))).unwrap()
 }
 
 /// What is told of a kept stream.
-pub(super) fn kept(name: &str) -> Told {
-    read(format_of(name), &fs::read_to_string(folder().join(format!("{name}.ndjson"))).unwrap())
+pub(super) fn kept(case: &str) -> Told {
+    read(format_of(case), &input(case))
 }
 
 fn read(name: FormatName, text: &str) -> Told {
@@ -60,50 +76,39 @@ fn lines(told: &Told) -> String {
 
 #[test]
 fn every_kept_stream_is_told_as_its_golden_file_says() {
-    let mut count = 0;
-    for entry in fs::read_dir(folder()).unwrap().flatten() {
-        let path = entry.path();
-        let Some(name) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".ndjson")) else {
-            continue;
-        };
-        let told = kept(name);
-        let golden = path.with_file_name(format!("{name}.golden"));
+    for case in cases() {
+        let told = kept(&case);
+        let golden = folder().join(format!("{case}.out"));
         if std::env::var_os("GOLDEN").is_some_and(|wish| wish == "write") {
             fs::write(&golden, lines(&told)).unwrap();
         }
         let expected = fs::read_to_string(&golden).unwrap();
         for (line, expected) in lines(&told).lines().zip(expected.lines()) {
-            assert_eq!(line, expected, "{name}");
+            assert_eq!(line, expected, "{case}");
         }
-        assert_eq!(lines(&told), expected, "{name}");
-        count += 1;
+        assert_eq!(lines(&told), expected, "{case}");
     }
-    assert!(count > 100, "{count}");
 }
 
 #[test]
 fn every_update_is_one_that_the_schema_knows_and_every_call_is_introduced_and_closed() {
-    for entry in fs::read_dir(folder()).unwrap().flatten() {
-        let name = entry.file_name().into_string().unwrap();
-        if !name.ends_with(".ndjson") {
-            continue;
-        }
-        let told = read(format_of(&name), &fs::read_to_string(entry.path()).unwrap());
+    for case in cases() {
+        let told = kept(&case);
         let mut open: Vec<String> = Vec::new();
         let mut known: Vec<String> = Vec::new();
         for update in &told.updates {
             let shape = json!(update);
             let again: acp::SessionUpdate = serde_json::from_value(shape.clone()).unwrap();
-            assert_eq!(json!(again), shape, "{name}");
+            assert_eq!(json!(again), shape, "{case}");
             let id = shape["toolCallId"].as_str().unwrap_or_default().to_owned();
             match update {
                 acp::SessionUpdate::ToolCall(_) => {
-                    assert!(!known.contains(&id), "{name}: {id} is introduced twice");
+                    assert!(!known.contains(&id), "{case}: {id} is introduced twice");
                     known.push(id.clone());
                     open.push(id);
                 }
                 acp::SessionUpdate::ToolCallUpdate(_) => {
-                    assert!(known.contains(&id), "{name}: nobody knows {id}");
+                    assert!(known.contains(&id), "{case}: nobody knows {id}");
                     if shape["status"] == "completed" || shape["status"] == "failed" {
                         open.retain(|other| *other != id);
                     }
@@ -111,23 +116,25 @@ fn every_update_is_one_that_the_schema_knows_and_every_call_is_introduced_and_cl
                 _ => {}
             }
         }
-        assert!(open.is_empty(), "{name}: {open:?} stay open");
+        assert!(open.is_empty(), "{case}: {open:?} stay open");
     }
 }
 
 #[test]
 fn a_stream_that_is_cut_anywhere_closes_its_calls_and_never_ends_well() {
-    for name in ["claude-shell", "codex-shellfail", "gemini-shell", "kimi-shell", "cursor-agent-partial"] {
-        let text = fs::read_to_string(folder().join(format!("{name}.ndjson"))).unwrap();
+    for case in
+        ["claude-stream/shell", "codex-exec/shellfail", "gemini-stream/shell", "kimi/shell", "cursor/partial"]
+    {
+        let text = input(case);
         let all: Vec<&str> = text.lines().collect();
         for count in 0..all.len() - 1 {
             let mut told = Told::new(Path::new("/work"), Tokens::default());
-            let mut format = of(format_of(name));
+            let mut format = of(format_of(case));
             for line in &all[..count] {
                 format.line(line.as_bytes(), &mut told);
             }
             format.ends(Some(0), &mut told);
-            assert_eq!(told.end, None, "{name} after {count} lines");
+            assert_eq!(told.end, None, "{case} after {count} lines");
         }
     }
 }
