@@ -1,10 +1,10 @@
-//! The arguments of a turn: what a row says, filled in with what is known, and nothing that a CLI could misread.
+//! Builds a CLI's arguments from its table row, so that no value can be mistaken for an option.
 
 use std::path::Path;
 
 use super::runtimes::{Arg, Delivery, Turn};
 
-/// Linux takes no argument of 128 KiB; a prompt that goes there is refused before.
+/// Linux rejects an argument of 128 KiB, so a longer prompt is refused before that.
 const PROMPT_BYTES: usize = 120 << 10;
 const ID_CHARS: usize = 128;
 
@@ -12,7 +12,7 @@ const ID_CHARS: usize = 128;
 pub(super) struct Values<'a> {
     pub(super) cwd: &'a str,
     pub(super) session: Option<&'a str>,
-    /// The session to branch from.
+    /// The CLI's id of the session to fork.
     pub(super) fork: Option<&'a str>,
     pub(super) model: Option<&'a str>,
     pub(super) effort: Option<&'a str>,
@@ -21,7 +21,7 @@ pub(super) struct Values<'a> {
     pub(super) prompt: &'a str,
 }
 
-/// The words say why there are none.
+/// Fails with the reason to report to the client.
 pub(super) fn arguments(turn: &Turn, values: &Values<'_>) -> Result<Vec<String>, String> {
     if turn.prompt == Delivery::Argument {
         if values.prompt.len() > PROMPT_BYTES {
@@ -31,26 +31,26 @@ pub(super) fn arguments(turn: &Turn, values: &Values<'_>) -> Result<Vec<String>,
             return Err("the prompt has a NUL in it, which no argument can have".to_owned());
         }
     }
-    let mut words = Vec::new();
+    let mut args = Vec::new();
     for arg in &turn.args {
         match arg {
             Arg::Word(word) if word == "{mode}" => {
                 let chosen = turn.modes.iter().find(|mode| Some(mode.id.as_str()) == values.mode);
-                words.extend(chosen.or(turn.modes.first()).into_iter().flat_map(|mode| mode.args.clone()));
+                args.extend(chosen.or(turn.modes.first()).into_iter().flat_map(|mode| mode.args.clone()));
             }
             Arg::Word(word) => {
-                words.push(fill(word, values).ok_or_else(|| format!("nothing is known for {word}"))?);
+                args.push(fill(word, values).ok_or_else(|| format!("nothing is known for {word}"))?);
             }
             Arg::Group(group) => {
                 let filled: Option<Vec<String>> = group.iter().map(|word| fill(word, values)).collect();
-                words.extend(filled.into_iter().flatten());
+                args.extend(filled.into_iter().flatten());
             }
         }
     }
-    Ok(words)
+    Ok(args)
 }
 
-/// `None`: what it names is not known.
+/// Returns `None` if the placeholder in `word` has no value.
 fn fill(word: &str, values: &Values<'_>) -> Option<String> {
     let Some((before, rest)) = word.split_once('{') else { return Some(word.to_owned()) };
     let Some((name, after)) = rest.split_once('}') else { return Some(word.to_owned()) };
@@ -63,7 +63,7 @@ fn fill(word: &str, values: &Values<'_>) -> Option<String> {
         "effort" => values.effort,
         "mcp_config" => values.mcp_config.and_then(Path::to_str),
         "prompt" => {
-            // A prompt is never taken for an option.
+            // A leading space keeps the CLI from parsing the prompt as an option.
             prompt = if values.prompt.starts_with('-') {
                 format!(" {}", values.prompt)
             } else {
@@ -76,12 +76,12 @@ fn fill(word: &str, values: &Values<'_>) -> Option<String> {
     value.map(|value| format!("{before}{value}{after}"))
 }
 
-/// Whether this can be the name of a model: never an option, never a sentence.
+/// Whether this can be a model's name. Options and sentences cannot.
 pub(super) fn is_model(id: &str) -> bool {
     is_id(id, b"._/:@[]#|()$-")
 }
 
-/// Whether this can be what a CLI calls a session.
+/// Whether this can be a CLI's session id.
 pub(super) fn is_session(id: &str) -> bool {
     is_id(id, b"._:-")
 }
@@ -97,33 +97,33 @@ mod tests {
     use super::*;
     use crate::cli::runtimes;
 
-    fn words(id: &str, values: &Values<'_>) -> String {
+    fn joined(id: &str, values: &Values<'_>) -> String {
         let row = runtimes::named(id).unwrap();
         arguments(&row.turn.unwrap(), values).unwrap().join(" ")
     }
 
     #[test]
-    fn what_is_not_known_is_left_out_with_its_option() {
+    fn a_group_without_a_value_is_left_out() {
         let mut values = Values { cwd: "/w", prompt: "hi", ..Values::default() };
         let always = "-p --input-format stream-json --output-format stream-json --verbose --include-partial-messages \
                       --permission-prompt-tool stdio --disallowedTools AskUserQuestion --permission-mode";
-        assert_eq!(words("claude", &values), format!("{always} default"));
+        assert_eq!(joined("claude", &values), format!("{always} default"));
         values.session = Some("t1");
         values.model = Some("m");
         values.effort = Some("low");
         values.mode = Some("plan");
-        assert_eq!(words("claude", &values), format!("{always} plan --model m --effort low --resume t1"));
+        assert_eq!(joined("claude", &values), format!("{always} plan --model m --effort low --resume t1"));
         values.session = None;
         values.fork = Some("t2");
-        assert!(words("claude", &values).ends_with(" --resume t2 --fork-session"));
+        assert!(joined("claude", &values).ends_with(" --resume t2 --fork-session"));
     }
 
     #[test]
-    fn a_prompt_goes_into_arguments_only_where_it_must_and_is_never_an_option() {
+    fn a_prompt_is_an_argument_only_where_needed_and_never_an_option() {
         let values = Values { cwd: "/w", prompt: "--yolo", ..Values::default() };
-        assert_eq!(words("kimi", &values), "--output-format stream-json -p  --yolo");
+        assert_eq!(joined("kimi", &values), "--output-format stream-json -p  --yolo");
         for id in ["claude", "codex", "gemini", "opencode", "qwen", "cursor-agent"] {
-            assert!(!words(id, &values).contains("--yolo"), "{id}");
+            assert!(!joined(id, &values).contains("--yolo"), "{id}");
         }
         let row = runtimes::named("kimi").unwrap().turn.unwrap();
         let long = "x".repeat(PROMPT_BYTES + 1);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_ids() {
+    fn only_well_formed_ids_are_accepted() {
         for good in ["opus", "a/b:c@d", "claude-opus-4-5[1m]", "p/m#high"] {
             assert!(is_model(good), "{good}");
         }

@@ -1,29 +1,35 @@
 //! Agent CLIs that do not speak ACP, as ACP agents.
 //!
-//! `runtimes` says what is known of each CLI, `format` reads what it prints, `told` is that as ACP; all of them are
-//! pure but for a look at files. A prompt is a `turn` with a thread and a `process` of its own, or, where a `bridge`
-//! speaks the CLI's own protocol, one of many on the process that the session's `holder` keeps open. The main thread
-//! reads stdin and answers everything else at once.
+//! `runtimes` is the table of known CLIs, `format` parses what they print, and `turn_events` collects that as ACP. All
+//! three do no I/O, except that `codex_exec` reads files. Most CLIs run one `turn` per prompt, each with its own thread
+//! and `process`. Where a `bridge` speaks the CLI's own protocol, a `process_thread` keeps one process open for the
+//! session and runs every prompt on it. The main thread reads stdin and answers all other requests at once.
 
 mod agent;
 mod argv;
 mod bridge;
 mod format;
-mod holder;
-mod house;
-mod ladder;
+pub(crate) mod json;
+mod launch;
 mod mcp;
+mod mcp_servers;
+mod models;
 mod process;
+mod process_thread;
 mod prompt;
 mod record;
+mod responses;
 pub mod runtimes;
 mod session;
-mod shapes;
+mod settings;
+mod shared;
 mod stdio;
-mod telling;
-mod told;
+mod stop_sequence;
 mod tool;
 mod turn;
+mod turn_events;
+mod turn_report;
+mod watch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,25 +39,26 @@ use std::time::Duration;
 pub struct Options {
     /// The id of a row of the table.
     pub runtime: String,
-    /// The program, instead of the first of its names in PATH.
+    /// Overrides the program found in PATH.
     pub program: Option<PathBuf>,
     pub model: Option<String>,
     pub mode: Option<String>,
-    /// The folder that keeps the sessions, instead of the usual one.
+    /// Overrides the default folder for session files.
     pub state: Option<PathBuf>,
-    /// How long a CLI may say nothing at all after its start, and later. Zero: as long as it likes.
+    /// The longest wait for the first output of a CLI. Zero means no limit.
     pub first_output: Duration,
+    /// The longest silence after that. Zero means no limit.
     pub silence: Duration,
-    /// How long a process that is kept open for a session may wait for the next prompt. Zero: as long as it likes.
+    /// How long an open process waits for the next prompt before it is closed. Zero means no limit.
     pub idle: Duration,
 }
 
-/// Speaks on stdin and stdout until stdin ends or a signal comes.
+/// Serves ACP on stdin and stdout until stdin ends or a signal arrives.
 pub fn run(options: Options) -> ExitCode {
     stdio::run(options)
 }
 
-/// A line for people. Stdout belongs to the protocol.
-fn log(words: std::fmt::Arguments<'_>) {
-    eprintln!("[cli-agent] {words}");
+/// Logs to stderr, because stdout carries the protocol.
+fn log(message: std::fmt::Arguments<'_>) {
+    eprintln!("[cli-agent] {message}");
 }

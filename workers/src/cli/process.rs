@@ -1,14 +1,14 @@
-//! A process of a CLI: started, heard, and ended with everything that it started.
+//! Runs a process of a CLI, reads its pipes, and ends it with all its descendants.
 //!
-//! It stays in the worker's own process group, so that whoever ends the worker ends it too. Its descendants are found
-//! by their parents and by a mark in their environment, because tools run in sessions of their own and outlive their
-//! parents; signals go to each of them.
+//! The process stays in the worker's process group, so that a signal to the worker's group ends it, too. Tools run in
+//! groups of their own and outlive their parents, so descendants are found by their parents and by a mark in their
+//! environment, and each is signalled by its pid.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,23 +17,51 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::format::without_escapes;
-use super::session::News;
-use crate::acp::line_reader::LineReader as Lines;
+use super::stop_sequence::{StopSequence, StopStep};
+use crate::acp::line_reader::LineReader;
 
 const MARK: &str = "STDIO_BUS_TURN";
-/// Kept of stderr, for the words of a failure.
+/// How much of stderr is kept for error messages.
 const TAIL_BYTES: usize = 2 << 10;
-/// A line that is longer is no event of any CLI.
+/// No CLI prints longer events; reading stops there.
 const LINE_BYTES: usize = 64 << 20;
-/// How long what was killed may take to be gone.
-const GONE: Duration = Duration::from_secs(2);
-/// How long its last words may take to be read.
-const SPOKEN: Duration = Duration::from_millis(500);
+/// Events that may wait in an inbox. A CLI that prints faster than the client reads is blocked.
+const INBOX_EVENTS: usize = 256;
+/// How long killed processes may take to disappear.
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the rest of stderr may take to be read after the exit.
+const STDERR_TIMEOUT: Duration = Duration::from_millis(500);
+/// Between two looks at a process that is being stopped.
+const POLL: Duration = Duration::from_millis(5);
+/// The longest wait for an event, so that an exit is noticed soon.
+const TICK: Duration = Duration::from_millis(20);
+
+/// What the thread of a turn or of a process receives.
+pub(super) enum ProcessEvent {
+    /// A line of stdout, without its newline.
+    Line(Vec<u8>),
+    StdoutClosed,
+    /// Something has changed that the thread must look at.
+    Wake,
+}
+
+pub(super) fn inbox() -> (SyncSender<ProcessEvent>, Receiver<ProcessEvent>) {
+    mpsc::sync_channel(INBOX_EVENTS)
+}
+
+/// Waits for an event, or at most a tick.
+pub(super) fn next_event(inbox: &Receiver<ProcessEvent>) -> Option<ProcessEvent> {
+    match inbox.recv_timeout(TICK) {
+        Ok(event) => Some(event),
+        Err(RecvTimeoutError::Timeout) => None,
+        Err(RecvTimeoutError::Disconnected) => unreachable!("the session holds a sender"),
+    }
+}
 
 pub(super) struct Process {
     child: Child,
     mark: String,
-    /// What is said to it, until it is hung up.
+    /// `None` once stdin is closed.
     stdin: Option<Sender<String>>,
     stderr: Arc<Mutex<Tail>>,
 }
@@ -41,9 +69,8 @@ pub(super) struct Process {
 #[derive(Default)]
 struct Tail {
     bytes: Vec<u8>,
-    heard: Option<Instant>,
-    /// It will say no more.
-    is_over: bool,
+    last_read: Option<Instant>,
+    is_closed: bool,
 }
 
 pub(super) struct Start<'a> {
@@ -51,13 +78,13 @@ pub(super) struct Start<'a> {
     pub(super) args: &'a [String],
     pub(super) env: &'a BTreeMap<String, String>,
     pub(super) cwd: &'a str,
-    /// No other process of any agent has it.
+    /// Unique among all processes of all agents.
     pub(super) mark: String,
 }
 
 impl Process {
-    /// What it says goes to `news`.
-    pub(super) fn start(start: Start<'_>, news: SyncSender<News>) -> io::Result<Process> {
+    /// The output of the process arrives at `inbox`.
+    pub(super) fn start(start: Start<'_>, inbox: SyncSender<ProcessEvent>) -> io::Result<Process> {
         let mut command = Command::new(start.program);
         command.args(start.args).envs(start.env).env(MARK, &start.mark).current_dir(start.cwd);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -65,108 +92,131 @@ impl Process {
         let stderr = Arc::new(Mutex::new(Tail::default()));
         let tail = stderr.clone();
         let (input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        // A CLI that does not read its stdin must not hold up the turn, so each pipe has a thread.
-        let (stdin, said) = mpsc::channel();
-        thread::spawn(move || input.map(|input| pass_on(&said, input)));
-        thread::spawn(move || output.map(|output| tell_lines(output, &news)));
-        thread::spawn(move || errors.map(|errors| keep_tail(errors, &tail)));
+        // Each pipe has a thread, because a CLI that does not read its stdin must not block the turn.
+        let (stdin, messages) = mpsc::channel();
+        thread::spawn(move || input.map(|input| write_stdin(&messages, input)));
+        thread::spawn(move || output.map(|output| read_stdout(output, &inbox)));
+        thread::spawn(move || errors.map(|errors| read_stderr(errors, &tail)));
         Ok(Process { child, mark: format!("{MARK}={}", start.mark), stdin: Some(stdin), stderr })
     }
 
-    /// Never waits; one that does not listen does not hear it.
-    pub(super) fn say(&self, text: String) {
+    /// Does not block. The text is dropped if stdin is closed.
+    pub(super) fn send(&self, text: String) {
         if let Some(stdin) = &self.stdin {
             let _ = stdin.send(text);
         }
     }
 
-    /// Its stdin ends after what was said.
-    pub(super) fn hang_up(&mut self) {
+    /// Closes stdin after everything that was sent.
+    pub(super) fn close_stdin(&mut self) {
         self.stdin = None;
     }
 
-    pub(super) fn exited(&mut self) -> Option<ExitStatus> {
+    pub(super) fn exit_status(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// When it last said something on stderr, which is a sign of life too.
-    pub(super) fn muttered(&self) -> Option<Instant> {
-        lock(&self.stderr).heard
+    /// When the process last printed to stderr.
+    pub(super) fn last_stderr(&self) -> Option<Instant> {
+        lock(&self.stderr).last_read
     }
 
-    /// Of one that is gone. What it has said may still be in the pipe.
-    pub(super) fn last_words(&self) -> String {
-        let until = Instant::now() + SPOKEN;
-        while !lock(&self.stderr).is_over && Instant::now() < until {
+    /// The end of stderr of a process that has exited. Waits a moment for what is still in the pipe.
+    pub(super) fn stderr_tail(&self) -> String {
+        let until = Instant::now() + STDERR_TIMEOUT;
+        while !lock(&self.stderr).is_closed && Instant::now() < until {
             thread::sleep(Duration::from_millis(2));
         }
         without_escapes(String::from_utf8_lossy(&lock(&self.stderr).bytes).trim())
     }
 
-    /// To the CLI and what it runs in its own group, as a terminal would. Its tools in groups of their own are the
-    /// CLI's to end.
+    /// Signals the CLI and its descendants in its own group, as a terminal would. The CLI itself ends the tools that
+    /// it runs in other groups.
     pub(super) fn signal(&self, signal: Signal) {
         let group = nix::unistd::getpgrp();
-        for member in self.family().into_iter().filter(|member| member.group == group) {
-            let _ = kill(member.pid, signal);
+        for process in self.descendants().into_iter().filter(|process| process.group == group) {
+            let _ = kill(process.pid, signal);
         }
     }
 
-    /// Ends all of it. What is started meanwhile is found by the next look.
+    /// Does what the stop sequence wants. `interrupt` asks the CLI to stop in its own way.
+    pub(super) fn apply(&mut self, step: StopStep, interrupt: impl FnOnce(&mut Process)) {
+        match step {
+            StopStep::Wait => {}
+            StopStep::Interrupt => interrupt(self),
+            StopStep::Terminate => self.signal(Signal::SIGTERM),
+            StopStep::Kill => self.kill_all(),
+        }
+    }
+
+    /// Ends a process that works on nothing. For most CLIs the end of stdin is enough.
+    pub(super) fn close(mut self, is_urgent: impl Fn() -> bool) {
+        self.close_stdin();
+        let mut sequence = StopSequence::default();
+        while self.exit_status().is_none() {
+            let step = sequence.step(Instant::now(), is_urgent());
+            self.apply(step, |_| {});
+            thread::sleep(POLL);
+        }
+        self.kill_all();
+    }
+
+    /// Kills the process and all descendants, until a scan of the process table finds none.
     pub(super) fn kill_all(&mut self) {
-        let until = Instant::now() + GONE;
+        let until = Instant::now() + KILL_TIMEOUT;
         loop {
-            let family = self.family();
-            for member in &family {
-                let _ = kill(member.pid, Signal::SIGKILL);
+            let descendants = self.descendants();
+            for process in &descendants {
+                let _ = kill(process.pid, Signal::SIGKILL);
             }
-            let is_gone = self.exited().is_some();
-            if (is_gone && family.is_empty()) || Instant::now() > until {
+            let is_gone = self.exit_status().is_some();
+            if (is_gone && descendants.is_empty()) || Instant::now() > until {
                 return;
             }
-            thread::sleep(Duration::from_millis(5));
+            thread::sleep(POLL);
         }
     }
 
-    fn family(&self) -> Vec<Member> {
-        let all = everybody(self.mark.as_bytes());
+    /// The process itself and everything that it has started.
+    fn descendants(&self) -> Vec<ProcessInfo> {
+        let all = all_processes(self.mark.as_bytes());
         let mut pids = vec![Pid::from_raw(self.child.id() as i32)];
-        pids.extend(all.iter().filter(|one| one.is_marked).map(|one| one.pid));
+        pids.extend(all.iter().filter(|process| process.is_marked).map(|process| process.pid));
         let mut at = 0;
         while at < pids.len() {
             let parent = pids[at];
-            let children = all.iter().filter(|one| one.parent == parent).map(|one| one.pid);
+            let children = all.iter().filter(|process| process.parent == parent).map(|process| process.pid);
             let new: Vec<Pid> = children.filter(|pid| !pids.contains(pid)).collect();
             pids.extend(new);
             at += 1;
         }
-        all.into_iter().filter(|one| pids.contains(&one.pid)).collect()
+        all.into_iter().filter(|process| pids.contains(&process.pid)).collect()
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Collected already, unless the turn's thread has panicked.
+        // Only needed if the turn's thread has panicked: otherwise the process was reaped before.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-struct Member {
+struct ProcessInfo {
     pid: Pid,
     parent: Pid,
     group: Pid,
     is_marked: bool,
 }
 
-/// All processes that live, as far as they can be seen.
+/// All processes in the process table except zombies.
 #[cfg(target_os = "linux")]
-fn everybody(mark: &[u8]) -> Vec<Member> {
+fn all_processes(mark: &[u8]) -> Vec<ProcessInfo> {
     let Ok(folder) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let member = |entry: std::fs::DirEntry| {
+    let process = |entry: std::fs::DirEntry| {
         let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
         let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-        // A name may have brackets and spaces in it, but nothing after it has.
+        // The process name may contain brackets and spaces, but no later field does.
         let mut fields = stat.rsplit_once(") ")?.1.split(' ');
         let (state, parent, group) =
             (fields.next()?, fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
@@ -176,61 +226,61 @@ fn everybody(mark: &[u8]) -> Vec<Member> {
         let environ = std::fs::read(entry.path().join("environ")).unwrap_or_default();
         let is_marked = environ.split(|byte| *byte == 0).any(|variable| variable == mark);
         let (pid, parent, group) = (Pid::from_raw(pid), Pid::from_raw(parent), Pid::from_raw(group));
-        Some(Member { pid, parent, group, is_marked })
+        Some(ProcessInfo { pid, parent, group, is_marked })
     };
-    folder.flatten().filter_map(member).collect()
+    folder.flatten().filter_map(process).collect()
 }
 
-/// Marks cannot be seen there, so an orphan is only found while its parents live.
+/// Environments cannot be read here, so a descendant is found only while its parents live.
 #[cfg(not(target_os = "linux"))]
-fn everybody(_mark: &[u8]) -> Vec<Member> {
+fn all_processes(_mark: &[u8]) -> Vec<ProcessInfo> {
     let listed = Command::new("/bin/ps").args(["-A", "-o", "pid=,ppid=,pgid=,stat="]).output();
     let listed = listed.map(|out| String::from_utf8_lossy(&out.stdout).into_owned()).unwrap_or_default();
-    let member = |line: &str| {
+    let process = |line: &str| {
         let mut fields = line.split_ascii_whitespace();
         let mut number = || fields.next()?.parse().ok().map(Pid::from_raw);
         let (pid, parent, group) = (number()?, number()?, number()?);
         let is_dead = fields.next()?.starts_with('Z');
-        (!is_dead).then_some(Member { pid, parent, group, is_marked: false })
+        (!is_dead).then_some(ProcessInfo { pid, parent, group, is_marked: false })
     };
-    listed.lines().filter_map(member).collect()
+    listed.lines().filter_map(process).collect()
 }
 
-fn pass_on(said: &Receiver<String>, mut input: impl Write) {
-    for text in said {
+fn write_stdin(messages: &Receiver<String>, mut input: impl Write) {
+    for text in messages {
         if input.write_all(text.as_bytes()).and_then(|()| input.flush()).is_err() {
             return;
         }
     }
 }
 
-fn tell_lines(mut output: impl Read, news: &SyncSender<News>) {
-    let mut lines = Lines::default();
+fn read_stdout(mut output: impl Read, inbox: &SyncSender<ProcessEvent>) {
+    let mut lines = LineReader::default();
     while lines.unfinished().len() <= LINE_BYTES && lines.fill(&mut output).is_ok_and(|count| count > 0) {
         while let Some(line) = lines.next_line() {
-            if news.send(News::Line(line.to_vec())).is_err() {
+            if inbox.send(ProcessEvent::Line(line.to_vec())).is_err() {
                 return;
             }
         }
     }
     if !lines.unfinished().is_empty() {
-        let _ = news.send(News::Line(lines.unfinished().to_vec()));
+        let _ = inbox.send(ProcessEvent::Line(lines.unfinished().to_vec()));
     }
-    let _ = news.send(News::Silence);
+    let _ = inbox.send(ProcessEvent::StdoutClosed);
 }
 
-fn keep_tail(mut errors: impl Read, tail: &Mutex<Tail>) {
+fn read_stderr(mut errors: impl Read, tail: &Mutex<Tail>) {
     let mut buffer = [0; 4096];
     while let Ok(count @ 1..) = errors.read(&mut buffer) {
         let mut tail = lock(tail);
-        tail.heard = Some(Instant::now());
+        tail.last_read = Some(Instant::now());
         tail.bytes.extend_from_slice(&buffer[..count]);
         let excess = tail.bytes.len().saturating_sub(TAIL_BYTES);
         tail.bytes.drain(..excess);
     }
-    lock(tail).is_over = true;
+    lock(tail).is_closed = true;
 }
 
 fn lock(tail: &Mutex<Tail>) -> MutexGuard<'_, Tail> {
-    tail.lock().expect("nobody panics with it")
+    tail.lock().expect("no thread panics while it holds the lock")
 }

@@ -1,7 +1,6 @@
-//! A prompt as the CLIs take it: texts and, where they can see, images.
+//! Converts an ACP prompt into the texts and images that a CLI takes.
 //!
-//! What a prompt points to must lie in the session's folder: a link is an invitation to read, and no client sends an
-//! agent to read elsewhere.
+//! A CLI may read whatever a prompt links to, so a link to a file outside the session's folder is refused.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -15,17 +14,22 @@ pub(super) struct Prompt {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Part {
     Text(String),
-    /// Base64.
     Image {
         mime_type: String,
+        /// Base64.
         data: String,
     },
 }
 
 impl Prompt {
-    /// The words say what cannot be taken.
-    pub(super) fn read(blocks: &[acp::ContentBlock], cwd: &Path, sees: bool) -> Result<Prompt, String> {
-        let parts: Vec<Part> = blocks.iter().map(|block| part(block, cwd, sees)).collect::<Result<_, _>>()?;
+    /// Fails with the reason to report to the client.
+    pub(super) fn read(
+        blocks: &[acp::ContentBlock],
+        cwd: &Path,
+        takes_images: bool,
+    ) -> Result<Prompt, String> {
+        let parts: Vec<Part> =
+            blocks.iter().map(|block| part(block, cwd, takes_images)).collect::<Result<_, _>>()?;
         let is_empty = |part: &Part| matches!(part, Part::Text(text) if text.trim().is_empty());
         if parts.iter().all(is_empty) {
             return Err("the prompt is empty".to_owned());
@@ -42,15 +46,19 @@ impl Prompt {
     }
 }
 
-fn part(block: &acp::ContentBlock, cwd: &Path, sees: bool) -> Result<Part, String> {
-    let image = |mime_type: &str, data: &str| match sees && is_image(mime_type) {
-        true => Ok(Part::Image { mime_type: mime_type.to_owned(), data: data.to_owned() }),
-        false => Err("this CLI takes no such image".to_owned()),
+fn part(block: &acp::ContentBlock, cwd: &Path, takes_images: bool) -> Result<Part, String> {
+    let image = |mime_type: &str, data: &str| {
+        if !takes_images || !is_image(mime_type) {
+            return Err("this CLI takes no such image".to_owned());
+        }
+        Ok(Part::Image { mime_type: mime_type.to_owned(), data: data.to_owned() })
     };
     match block {
         acp::ContentBlock::Text(text) => Ok(Part::Text(text.text.clone())),
         acp::ContentBlock::ResourceLink(link) => {
-            if let Some(path) = file_of(&link.uri).filter(|path| !is_inside(path, cwd)) {
+            if let Some(path) = local_file(&link.uri)
+                && !is_inside(&path, cwd)
+            {
                 return Err(format!("{} lies outside the session's folder", path.display()));
             }
             Ok(Part::Text(format!("[{}] {}", link.name, link.uri)))
@@ -73,51 +81,47 @@ fn is_image(mime_type: &str) -> bool {
     matches!(mime_type, "image/png" | "image/jpeg" | "image/gif" | "image/webp")
 }
 
-/// The file that a link means; `None` for what lies on other machines.
-fn file_of(uri: &str) -> Option<PathBuf> {
+/// The local file of a link, or `None` for a URL with another scheme.
+fn local_file(uri: &str) -> Option<PathBuf> {
     let path = match uri.strip_prefix("file://") {
         Some(rest) => rest.strip_prefix("localhost").unwrap_or(rest),
         None if uri.contains("://") => return None,
         None => uri,
     };
-    Some(PathBuf::from(decoded(path)))
+    Some(PathBuf::from(percent_decoded(path)))
 }
 
-fn decoded(path: &str) -> String {
+fn percent_decoded(path: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = path.as_bytes();
     while let Some((&byte, tail)) = rest.split_first() {
         let hex = tail.get(..2).and_then(|two| std::str::from_utf8(two).ok());
-        match hex.filter(|_| byte == b'%').and_then(|two| u8::from_str_radix(two, 16).ok()) {
-            Some(meant) => {
-                bytes.push(meant);
-                rest = &tail[2..];
-            }
-            None => {
-                bytes.push(byte);
-                rest = tail;
-            }
+        let decoded = hex.and_then(|two| u8::from_str_radix(two, 16).ok());
+        if byte == b'%'
+            && let Some(decoded) = decoded
+        {
+            bytes.push(decoded);
+            rest = &tail[2..];
+        } else {
+            bytes.push(byte);
+            rest = tail;
         }
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// As the system sees them, links resolved; what is not there is judged by its folder.
+/// Compares paths with symbolic links resolved. A path that does not exist is judged by its nearest existing parent.
 fn is_inside(path: &Path, cwd: &Path) -> bool {
-    let Ok(home) = cwd.canonicalize() else { return false };
+    let Ok(folder) = cwd.canonicalize() else { return false };
     let path = cwd.join(path);
-    let mut there = path.as_path();
-    loop {
-        if let Ok(real) = there.canonicalize() {
-            let missing = path.strip_prefix(there).unwrap_or(Path::new(""));
-            let climbs = missing.components().any(|part| !matches!(part, Component::Normal(_)));
-            return real.starts_with(&home) && !climbs;
-        }
-        match there.parent() {
-            Some(parent) => there = parent,
-            None => return false,
+    for existing in path.ancestors() {
+        if let Ok(real) = existing.canonicalize() {
+            let missing = path.strip_prefix(existing).unwrap_or(Path::new(""));
+            let has_dots = missing.components().any(|part| !matches!(part, Component::Normal(_)));
+            return real.starts_with(&folder) && !has_dots;
         }
     }
+    false
 }
 
 #[cfg(test)]
@@ -126,12 +130,12 @@ mod tests {
 
     use super::*;
 
-    fn read(blocks: Value, cwd: &Path, sees: bool) -> Result<Prompt, String> {
-        Prompt::read(&serde_json::from_value::<Vec<acp::ContentBlock>>(blocks).unwrap(), cwd, sees)
+    fn read(blocks: Value, cwd: &Path, takes_images: bool) -> Result<Prompt, String> {
+        Prompt::read(&serde_json::from_value::<Vec<acp::ContentBlock>>(blocks).unwrap(), cwd, takes_images)
     }
 
     #[test]
-    fn what_a_prompt_points_to_lies_in_the_folder() {
+    fn links_outside_the_folder_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let cwd = folder.path().join("work");
         std::fs::create_dir(&cwd).unwrap();
@@ -162,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn images_are_taken_by_those_who_see() {
+    fn images_are_taken_only_where_the_cli_takes_them() {
         let image = || json!([{ "type": "image", "mimeType": "image/png", "data": "AAAA" }]);
         let blob = || {
             let file = json!({ "uri": "file:///x.png", "mimeType": "image/png", "blob": "AAAA" });

@@ -1,9 +1,9 @@
-//! What is kept of a session: where it works, what the CLI calls it, how it is set, what was said.
+//! The saved state of a session: its folder, its id in the CLI, its settings and its updates.
 
 use agent_client_protocol_schema::v1 as acp;
 use serde::{Deserialize, Serialize};
 
-use super::told::Tokens;
+use super::turn_events::Tokens;
 use crate::acp::session_files::EventSourced;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -11,16 +11,16 @@ use crate::acp::session_files::EventSourced;
 pub(super) enum Entry {
     Cwd(String),
     Title(String),
-    /// What the CLI calls the session.
+    /// The CLI's id of the session. An empty one means that the CLI no longer knows it.
     Cli(String),
-    /// What it calls the session that this one branches from, until it has a name of its own.
+    /// The CLI's id of the session that this one forks, used until the CLI has given this one its own id.
     Fork(String),
-    /// A turn has ended as it should, so the CLI has something to go on with.
+    /// A turn ended normally, so the CLI has history to resume.
     Answered,
     Model(String),
     Effort(String),
     Mode(String),
-    /// Tokens of the whole session, for a CLI that only counts those.
+    /// Tokens of the whole session, for a CLI that counts only those.
     Total(Tokens),
     Update(Box<acp::SessionUpdate>),
 }
@@ -29,14 +29,14 @@ pub(super) enum Entry {
 pub(super) struct Record {
     pub(super) cwd: String,
     pub(super) title: Option<String>,
-    pub(super) cli: Option<String>,
+    pub(super) cli_session: Option<String>,
     pub(super) fork: Option<String>,
-    pub(super) is_answered: bool,
+    pub(super) has_answer: bool,
     pub(super) model: Option<String>,
     pub(super) effort: Option<String>,
     pub(super) mode: Option<String>,
     pub(super) total: Tokens,
-    /// For `session/load`.
+    /// Replayed by `session/load`.
     pub(super) updates: Vec<acp::SessionUpdate>,
 }
 
@@ -47,10 +47,9 @@ impl EventSourced for Record {
         match entry {
             Entry::Cwd(cwd) => self.cwd = cwd,
             Entry::Title(title) => self.title = Some(title),
-            // Empty: it was forgotten.
-            Entry::Cli(id) => self.cli = Some(id).filter(|id| !id.is_empty()),
+            Entry::Cli(id) => self.cli_session = Some(id).filter(|id| !id.is_empty()),
             Entry::Fork(id) => self.fork = Some(id),
-            Entry::Answered => self.is_answered = true,
+            Entry::Answered => self.has_answer = true,
             Entry::Model(model) => self.model = Some(model),
             Entry::Effort(effort) => self.effort = Some(effort),
             Entry::Mode(mode) => self.mode = Some(mode),
@@ -65,10 +64,15 @@ impl EventSourced for Record {
 }
 
 impl Record {
-    /// What a session begins with that branches from this one.
-    pub(super) fn branch(self) -> Vec<Entry> {
+    /// The CLI's id of the session to fork, until the CLI has given this session an id.
+    pub(super) fn fork_source(&self) -> Option<&str> {
+        if self.cli_session.is_some() { None } else { self.fork.as_deref() }
+    }
+
+    /// The first entries of a session that forks this one.
+    pub(super) fn fork_entries(self) -> Vec<Entry> {
         let mut entries = Vec::new();
-        entries.extend(self.cli.or(self.fork).map(Entry::Fork));
+        entries.extend(self.cli_session.or(self.fork).map(Entry::Fork));
         entries.extend(self.title.map(Entry::Title));
         entries.extend(self.model.map(Entry::Model));
         entries.extend(self.effort.map(Entry::Effort));
@@ -78,12 +82,12 @@ impl Record {
     }
 }
 
-/// The updates of a turn as they are kept: what was streamed in parts is one.
-pub(super) fn condensed(updates: Vec<acp::SessionUpdate>) -> Vec<acp::SessionUpdate> {
+/// Merges streamed chunks into one update each before they are saved. Command lists are not saved.
+pub(super) fn merge_chunks(updates: Vec<acp::SessionUpdate>) -> Vec<acp::SessionUpdate> {
     use acp::SessionUpdate::{AgentMessageChunk, AgentThoughtChunk, AvailableCommandsUpdate};
-    let mut kept: Vec<acp::SessionUpdate> = Vec::new();
+    let mut merged: Vec<acp::SessionUpdate> = Vec::new();
     for update in updates {
-        match (kept.last_mut(), &update) {
+        match (merged.last_mut(), &update) {
             (Some(AgentMessageChunk(whole)), AgentMessageChunk(part))
             | (Some(AgentThoughtChunk(whole)), AgentThoughtChunk(part))
                 if whole.message_id == part.message_id =>
@@ -95,8 +99,8 @@ pub(super) fn condensed(updates: Vec<acp::SessionUpdate>) -> Vec<acp::SessionUpd
                 }
             }
             (_, AvailableCommandsUpdate(_)) => {}
-            _ => kept.push(update),
+            _ => merged.push(update),
         }
     }
-    kept
+    merged
 }

@@ -1,8 +1,8 @@
-//! The table of runtimes: what is known of each agent CLI, as data.
+//! The table of agent CLIs, as data.
 //!
-//! A row says how a CLI is found, asked and run; nothing in the code knows one by name. Rows of the user's own
-//! (`runtimes.json` in the configuration folder, or `$STDIO_BUS_RUNTIMES`) stand before the built-in ones and
-//! replace those of the same id.
+//! A row says how a CLI is found, queried and run, so that no code depends on a CLI's name. The user's own rows
+//! (`runtimes.json` in the configuration folder, or `$STDIO_BUS_RUNTIMES`) come before the built-in ones and replace
+//! those with the same id.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,30 +18,30 @@ const BUILT_IN: &str = include_str!("runtimes.json");
 pub struct Runtime {
     pub id: String,
     pub name: String,
-    /// Names to look for, the best first.
+    /// The names of its program, in order of preference.
     pub binaries: Vec<String>,
-    /// Arguments that make it print its version. Never empty: bare, some CLIs download an installer.
-    #[serde(default = "usual_version")]
+    /// Arguments that print the version. Never empty, because without arguments some CLIs download an installer.
+    #[serde(default = "default_version")]
     pub version: Vec<String>,
-    /// Words in the answer to `version` of something that has the name and is not the CLI.
+    /// Text in the version output of a program that only replaces the CLI.
     pub stub: Option<String>,
-    /// Words that this CLI says to `version` or `--help`, where other programs have the same name.
+    /// Text in the version or help output that tells the CLI from other programs of the same name.
     pub known_by: Option<String>,
-    /// Nobody has seen it run with these arguments.
+    /// Whether the arguments were never tried with a real CLI.
     #[serde(default)]
     pub unverified: bool,
     pub install: Option<String>,
-    /// What a person does to log in.
+    /// How a user logs in.
     pub log_in: Option<String>,
     pub models: Option<ModelsProbe>,
-    /// Arguments that tell by the exit code whether somebody is logged in.
+    /// Arguments whose exit code tells whether the user is logged in.
     pub login: Option<Vec<String>>,
-    /// How much it may think before it answers, the least first.
+    /// The reasoning efforts, the lowest first.
     #[serde(default)]
     pub efforts: Vec<String>,
-    /// How it speaks ACP itself.
+    /// How the CLI is started if it speaks ACP itself.
     pub acp: Option<Acp>,
-    /// How its processes are run.
+    /// How the adapter runs the CLI.
     pub turn: Option<Turn>,
 }
 
@@ -57,18 +57,18 @@ pub struct ModelsProbe {
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub enum ModelsShape {
-    /// A name a line.
+    /// One model per line.
     Lines,
-    /// One object with `models`, of which some are hidden.
+    /// One object with `models`, some of which are hidden.
     Codex,
-    /// The answer to the control request `initialize`.
+    /// The response to the control request `initialize`.
     Claude,
 }
 
 #[derive(Deserialize, Clone, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct Acp {
-    /// Another program than the one that was found.
+    /// The program that speaks ACP, if it is not the CLI itself.
     pub command: Option<String>,
     pub args: Vec<String>,
 }
@@ -82,7 +82,7 @@ pub struct Turn {
     pub prompt: Delivery,
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// What it may do without asking, the usual one first; each stands in for `{mode}`.
+    /// What the CLI may do without asking, the default first. The arguments of one replace `{mode}`.
     #[serde(default)]
     pub modes: Vec<Mode>,
 }
@@ -92,7 +92,7 @@ pub struct Turn {
 pub enum FormatName {
     ClaudeStream,
     CodexExec,
-    /// JSON-RPC in both directions, so only as a conversation.
+    /// JSON-RPC in both directions, which needs `Delivery::Conversation`.
     CodexAppServer,
     GeminiStream,
     Opencode,
@@ -101,7 +101,7 @@ pub enum FormatName {
     Plain,
 }
 
-/// A word, or several that stand there only if what they name is known.
+/// An argument, or several that are left out together if their placeholder has no value.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(untagged)]
 pub enum Arg {
@@ -114,10 +114,10 @@ pub enum Arg {
 pub enum Delivery {
     #[default]
     Stdin,
-    /// In place of `{prompt}`, for a CLI that reads it nowhere else.
+    /// In place of `{prompt}`, for a CLI that reads the prompt nowhere else.
     Argument,
-    /// As a message of the CLI's own protocol, to a process that is kept open for the session: permissions are asked
-    /// and given there, and the next prompt follows.
+    /// As a message of the CLI's own protocol to a process that stays open for the session. The protocol also carries
+    /// requests for permission and later prompts.
     Conversation,
 }
 
@@ -128,12 +128,12 @@ pub struct Mode {
     pub name: String,
     #[serde(default)]
     pub args: Vec<String>,
-    /// What it means in the CLI's own protocol, where it is not told by arguments.
+    /// The mode in the CLI's own protocol, where no arguments set it.
     #[serde(default)]
     pub set: serde_json::Map<String, serde_json::Value>,
 }
 
-/// All rows: the user's, then the built-in ones whose ids they do not have.
+/// All rows: the user's, then the built-in ones with other ids.
 pub fn all() -> Result<Vec<Runtime>, String> {
     let mut rows = match users_file() {
         Some(path) => read(&path)?,
@@ -148,7 +148,7 @@ pub fn all() -> Result<Vec<Runtime>, String> {
     Ok(rows)
 }
 
-/// The row of this id, or what to say.
+/// The row with this id. The error lists all ids.
 pub fn named(id: &str) -> Result<Runtime, String> {
     let mut rows = all()?;
     match rows.iter().position(|row| row.id == id) {
@@ -161,13 +161,13 @@ pub fn named(id: &str) -> Result<Runtime, String> {
 }
 
 impl Runtime {
-    /// The first of its programs that is there.
+    /// The first of its programs in PATH.
     pub fn program(&self) -> Option<PathBuf> {
         let path = env::var_os("PATH").unwrap_or_default();
         self.binaries.iter().find_map(|name| find(name, env::split_paths(&path)))
     }
 
-    /// The command with which a bus or a person runs it: itself where it speaks ACP, else the adapter.
+    /// The command that starts an ACP agent: the CLI itself if it speaks ACP, else the adapter.
     pub fn command(&self) -> (String, Vec<String>) {
         let Some(acp) = &self.acp else {
             let adapter = ["agent", "cli", "--runtime", &self.id].map(str::to_owned);
@@ -181,7 +181,7 @@ impl Runtime {
         (program, acp.args.clone())
     }
 
-    /// What to say when it is not there.
+    /// The message for a CLI that is not installed.
     pub fn missing(&self) -> String {
         let names = self.binaries.join(" or ");
         match &self.install {
@@ -212,13 +212,13 @@ fn read(path: &Path) -> Result<Vec<Runtime>, String> {
     let fault = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let text = fs::read_to_string(path).map_err(|error: io::Error| fault(&error))?;
     let rows: Vec<Runtime> = serde_json::from_str(&text).map_err(|error| fault(&error))?;
-    match rows.iter().find_map(wrong) {
+    match rows.iter().find_map(fault_of) {
         Some(why) => Err(fault(&why)),
         None => Ok(rows),
     }
 }
 
-fn wrong(row: &Runtime) -> Option<String> {
+fn fault_of(row: &Runtime) -> Option<String> {
     let words: Vec<&String> =
         row.turn.iter().flat_map(|turn| turn.args.iter()).flat_map(Arg::words).collect();
     let wants_prompt = row.turn.as_ref().is_some_and(|turn| turn.prompt == Delivery::Argument);
@@ -235,7 +235,7 @@ fn wrong(row: &Runtime) -> Option<String> {
         Some(format!("{}: binaries are names, at least one", row.id))
     } else if row.acp.is_none() && row.turn.is_none() {
         Some(format!("{}: neither acp nor turn says how it is run", row.id))
-    } else if row.turn.as_ref().is_some_and(Turn::is_mute) {
+    } else if row.turn.as_ref().is_some_and(Turn::has_wrong_delivery) {
         Some(format!("{}: no conversation is held in this format, or nothing else is", row.id))
     } else if wants_prompt != has_prompt {
         Some(format!("{}: {{prompt}} stands in args just where prompt is \"argument\"", row.id))
@@ -245,8 +245,8 @@ fn wrong(row: &Runtime) -> Option<String> {
 }
 
 impl Turn {
-    /// Whether a conversation is wanted that the format does not have, or the other way round.
-    fn is_mute(&self) -> bool {
+    /// Whether the row wants a conversation in a format without one, or the other way round.
+    fn has_wrong_delivery(&self) -> bool {
         match self.format {
             FormatName::ClaudeStream => false,
             FormatName::CodexAppServer => self.prompt != Delivery::Conversation,
@@ -264,7 +264,7 @@ impl Arg {
     }
 }
 
-fn usual_version() -> Vec<String> {
+fn default_version() -> Vec<String> {
     vec!["--version".to_owned()]
 }
 
@@ -273,10 +273,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_built_in_rows_are_good_and_each_is_there_once() {
+    fn the_built_in_rows_are_valid_and_their_ids_unique() {
         let rows: Vec<Runtime> = serde_json::from_str(BUILT_IN).unwrap();
         for (at, row) in rows.iter().enumerate() {
-            assert_eq!(wrong(row), None);
+            assert_eq!(fault_of(row), None);
             assert!(rows[..at].iter().all(|other| other.id != row.id), "{} is there twice", row.id);
         }
         for id in ["claude", "codex", "gemini", "opencode", "hermes", "kimi", "cursor-agent", "qwen"] {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_the_users_is_refused_with_its_reason() {
+    fn an_invalid_row_is_refused_with_the_reason() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("runtimes.json");
         let good = r#"{"id":"my","name":"My","binaries":["my"],"acp":{"args":["acp"]}}"#;
@@ -301,8 +301,8 @@ mod tests {
             ),
         ] {
             fs::write(&path, format!("[{row}]")).unwrap();
-            let said = read(&path).unwrap_err();
-            assert!(said.contains(reason), "{row}: {said}");
+            let error = read(&path).unwrap_err();
+            assert!(error.contains(reason), "{row}: {error}");
         }
         fs::write(&path, format!("[{good}]")).unwrap();
         assert_eq!(read(&path).unwrap()[0].id, "my");

@@ -1,4 +1,4 @@
-//! An open session: its record, the turn that runs in it, and what the thread that holds its process is to do.
+//! An open session: its saved record, its running turn, and the work that waits for its process thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
@@ -7,119 +7,103 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::Value;
 
+use super::process::ProcessEvent;
 use super::prompt::Prompt;
 use super::record::Record;
-use crate::acp::writer::OwnedCaller as Waiter;
+use crate::acp::writer::OwnedCaller;
 
 pub(super) struct Session {
     pub(super) name: String,
     state: Mutex<State>,
 }
 
+#[derive(Default)]
 pub(super) struct State {
     pub(super) record: Record,
-    pub(super) turn: Option<Running>,
-    /// Kept in memory only: they may have secrets in them.
+    pub(super) turn: Option<RunningTurn>,
+    /// Never saved, because they may contain secrets.
     pub(super) mcp_servers: Vec<acp::McpServer>,
-    /// How the thread is woken that holds the session's process, where one is kept open.
-    pub(super) holder: Option<SyncSender<News>>,
-    /// For that thread: the prompt of `turn`, what the client has answered by the ids of the questions, and
-    /// whether the session is closed.
-    pub(super) next: Option<Next>,
+    /// Wakes the session's process thread, if one runs.
+    pub(super) process_thread: Option<SyncSender<ProcessEvent>>,
+    /// The prompt of `turn`, until the process thread takes it.
+    pub(super) queued_prompt: Option<QueuedPrompt>,
+    /// The client's answers to the process thread's questions, by the questions' ids.
     pub(super) answers: Vec<(u64, Value)>,
-    pub(super) leave: Option<Leave>,
+    pub(super) close: Option<CloseReason>,
 }
 
-pub(super) struct Next {
+pub(super) struct QueuedPrompt {
     pub(super) prompt: Prompt,
-    pub(super) orders: Arc<Orders>,
+    pub(super) cancellation: Arc<Cancellation>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Leave {
-    Soon,
-    /// The agent itself must leave.
-    Now,
+pub(super) enum CloseReason {
+    SessionClosed,
+    /// Leaves less time to stop the process.
+    AgentExits,
 }
 
-/// What others need of a running turn.
-pub(super) struct Running {
-    pub(super) waiter: Waiter,
-    pub(super) orders: Arc<Orders>,
-    pub(super) news: SyncSender<News>,
+/// The parts of a running turn that other threads use.
+pub(super) struct RunningTurn {
+    pub(super) caller: OwnedCaller,
+    pub(super) cancellation: Arc<Cancellation>,
+    pub(super) inbox: SyncSender<ProcessEvent>,
 }
 
-/// What a turn's thread is to do; looked at after every piece of news.
+/// Asks a turn's thread to stop. The thread checks it after every event.
 #[derive(Default)]
-pub(super) struct Orders {
-    cancel: AtomicBool,
-    hurry: AtomicBool,
-    /// The error that answers the prompt, where it is not simply cancelled.
+pub(super) struct Cancellation {
+    is_cancelled: AtomicBool,
+    is_urgent: AtomicBool,
+    /// Answers the prompt instead of the stop reason `cancelled`.
     pub(super) error: Mutex<Option<Value>>,
-}
-
-/// What a turn's thread hears.
-pub(super) enum News {
-    Line(Vec<u8>),
-    /// Stdout has ended.
-    Silence,
-    /// There are new orders.
-    Look,
 }
 
 impl Session {
     pub(super) fn new(name: String, record: Record) -> Session {
-        let state = State {
-            record,
-            turn: None,
-            mcp_servers: Vec::new(),
-            holder: None,
-            next: None,
-            answers: Vec::new(),
-            leave: None,
-        };
-        Session { name, state: Mutex::new(state) }
+        Session { name, state: Mutex::new(State { record, ..State::default() }) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics with it")
+        self.state.lock().expect("no thread panics while it holds the lock")
     }
 }
 
 impl State {
-    /// Whether a process of the CLI may live.
-    pub(super) fn is_at_work(&self) -> bool {
-        self.turn.is_some() || self.holder.is_some()
+    /// Whether a process of the CLI may be running.
+    pub(super) fn is_busy(&self) -> bool {
+        self.turn.is_some() || self.process_thread.is_some()
     }
 
-    /// The holder looks at what is here after every piece of news.
+    /// Makes the process thread look at this state.
     pub(super) fn wake(&self) {
-        if let Some(holder) = &self.holder {
-            // A full channel is news enough.
-            let _ = holder.try_send(News::Look);
+        if let Some(inbox) = &self.process_thread {
+            // A full channel wakes the thread anyway.
+            let _ = inbox.try_send(ProcessEvent::Wake);
         }
     }
 }
 
-impl Running {
-    /// Its thread ends the CLI, then answers.
-    pub(super) fn cancel(&self, hurry: bool, error: Option<Value>) {
+impl RunningTurn {
+    /// Returns at once. The turn's thread stops the CLI and then answers the prompt.
+    pub(super) fn cancel(&self, is_urgent: bool, error: Option<Value>) {
         if let Some(error) = error {
-            *self.orders.error.lock().expect("nobody panics with it") = Some(error);
+            *self.cancellation.error.lock().expect("no thread panics while it holds the lock") = Some(error);
         }
-        self.orders.hurry.fetch_or(hurry, Ordering::Relaxed);
-        self.orders.cancel.store(true, Ordering::Release);
-        // A full channel is news enough, and a thread that has ended hears nothing.
-        let _ = self.news.try_send(News::Look);
+        self.cancellation.is_urgent.fetch_or(is_urgent, Ordering::Relaxed);
+        self.cancellation.is_cancelled.store(true, Ordering::Release);
+        // A full channel wakes the thread anyway, and a thread that has ended needs no event.
+        let _ = self.inbox.try_send(ProcessEvent::Wake);
     }
 }
 
-impl Orders {
+impl Cancellation {
     pub(super) fn is_cancelled(&self) -> bool {
-        self.cancel.load(Ordering::Acquire)
+        self.is_cancelled.load(Ordering::Acquire)
     }
 
-    pub(super) fn is_in_a_hurry(&self) -> bool {
-        self.hurry.load(Ordering::Relaxed)
+    pub(super) fn is_urgent(&self) -> bool {
+        self.is_urgent.load(Ordering::Relaxed)
     }
 }

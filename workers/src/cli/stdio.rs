@@ -1,7 +1,7 @@
-//! The agent's process: stdin, signals, and the end.
+//! The agent's process: checks the options, reads stdin, and exits.
 //!
-//! The end of stdin, SIGTERM and SIGINT all mean the same: running CLIs are ended with all that they started, their
-//! turns answered as cancelled, and the process leaves.
+//! The end of stdin, SIGTERM and SIGINT have the same effect: running CLIs are stopped with everything that they
+//! started, their turns are answered as cancelled, and the process exits.
 
 use std::fs::File;
 use std::io;
@@ -12,13 +12,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::agent::Agent;
-use super::house::House;
+use super::shared::Shared;
 use super::{Options, argv, log, runtimes};
 use crate::acp::fd_wait::each_line;
 use crate::acp::signals::on_signal;
-use crate::acp::writer::Writer as Out;
+use crate::acp::writer::Writer;
 
-/// For the ends of those that run. Whoever started us waits longer than that.
+/// How long running CLIs may take to stop. The bus waits longer than that.
 const GRACE: Duration = Duration::from_secs(4);
 
 pub(super) fn run(options: Options) -> ExitCode {
@@ -32,7 +32,7 @@ pub(super) fn run(options: Options) -> ExitCode {
 }
 
 fn start(options: Options) -> Result<(), String> {
-    let words = |error: io::Error| error.to_string();
+    let to_message = |error: io::Error| error.to_string();
     let row = runtimes::named(&options.runtime)?;
     let Some(turn) = row.turn.clone() else {
         let args = row.acp.as_ref().map(|acp| acp.args.join(" ")).unwrap_or_default();
@@ -41,30 +41,32 @@ fn start(options: Options) -> Result<(), String> {
             row.name, row.binaries[0]
         ));
     };
-    if let Some(model) = options.model.as_deref().filter(|model| !argv::is_model(model)) {
+    if let Some(model) = &options.model
+        && !argv::is_model(model)
+    {
         return Err(format!("{model:?} is no name of a model"));
     }
-    if let Some(mode) =
-        options.mode.as_deref().filter(|mode| turn.modes.iter().all(|known| known.id != *mode))
+    if let Some(mode) = &options.mode
+        && turn.modes.iter().all(|known| known.id != *mode)
     {
         let known: Vec<&str> = turn.modes.iter().map(|mode| mode.id.as_str()).collect();
         return Err(format!("no mode is called {mode}; there are {}", known.join(", ")));
     }
-    // As files, because std's own handles buffer in their way.
-    let mut stdin = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(words)?);
-    let stdout = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(words)?);
-    let house = Arc::new(House::new(row, turn, options, Out::new(stdout)).map_err(words)?);
-    let stops = house.clone();
-    on_signal(move || leave(&stops)).map_err(words)?;
-    let agent = Agent::new(house.clone());
-    each_line(&mut stdin, |line| agent.line(line)).map_err(words)?;
-    leave(&house)
+    // As files, because the handles of std have buffers of their own.
+    let mut stdin = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(to_message)?);
+    let stdout = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(to_message)?);
+    let shared = Arc::new(Shared::new(row, turn, options, Writer::new(stdout)).map_err(to_message)?);
+    let signalled = shared.clone();
+    on_signal(move || shut_down(&signalled)).map_err(to_message)?;
+    let agent = Agent::new(shared.clone());
+    each_line(&mut stdin, |line| agent.line(line)).map_err(to_message)?;
+    shut_down(&shared)
 }
 
-fn leave(house: &House) -> ! {
+fn shut_down(shared: &Shared) -> ! {
     let until = Instant::now() + GRACE;
-    house.end_all();
-    while house.is_at_work() && Instant::now() < until {
+    shared.close_all();
+    while shared.is_busy() && Instant::now() < until {
         thread::sleep(Duration::from_millis(5));
     }
     process::exit(0)

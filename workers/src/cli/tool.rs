@@ -1,11 +1,13 @@
-//! Tools as people see them: a kind, a title, the files they touch, the changes they make.
+//! Describes a tool call for people: its kind, its title, its files and its edits.
 //!
-//! CLIs call the same tools by many names and their inputs by many keys; all of them are known here, once.
+//! The CLIs use different names and input fields for the same tools. This file knows all of them.
 
 use std::path::Path;
 
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::Value;
+
+use super::json::{items, string, text};
 
 const TITLE_CHARS: usize = 200;
 
@@ -22,13 +24,13 @@ pub(super) struct Tool {
 #[derive(Clone, Debug)]
 pub(super) struct Edit {
     pub(super) path: String,
-    /// `None`: nothing is known of what was there.
+    /// `None` if the old text is unknown.
     pub(super) old: Option<String>,
     pub(super) new: String,
 }
 
 impl Tool {
-    /// One of which only the name is known.
+    /// A call whose input is unknown.
     pub(super) fn named(name: &str) -> Tool {
         Tool {
             name: name.to_owned(),
@@ -44,29 +46,27 @@ impl Tool {
         let path =
             text(input, &["file_path", "filePath", "path", "absolute_path", "notebook_path", "dir_path"]);
         let kind = kind(name);
-        let about = match kind {
+        let subject = match kind {
             acp::ToolKind::Execute => text(input, &["command", "cmd"]),
             acp::ToolKind::Search => text(input, &["pattern", "query"]).map(|what| format!("{name} {what}")),
             acp::ToolKind::Fetch => text(input, &["url", "query"]).map(|what| format!("{name} {what}")),
             acp::ToolKind::Think => text(input, &["description", "title", "prompt"]),
             _ => None,
         };
-        let file = || path.as_ref().map(|path| format!("{name} {}", last_part(path)));
-        let line = input["offset"].as_u64().filter(|_| kind == acp::ToolKind::Read);
+        let file = || path.as_ref().map(|path| format!("{name} {}", file_name(path)));
+        let line = if kind == acp::ToolKind::Read { input["offset"].as_u64() } else { None };
+        let line = line.and_then(|line| u32::try_from(line).ok());
         Tool {
-            title: shorten(&about.or_else(file).unwrap_or_else(|| name.to_owned())),
-            input: Some(input.clone()).filter(|input| !input.is_null()),
-            paths: path
-                .iter()
-                .map(|path| (path.clone(), line.and_then(|line| line.try_into().ok())))
-                .collect(),
+            title: shorten(&subject.or_else(file).unwrap_or_else(|| name.to_owned())),
+            input: if input.is_null() { None } else { Some(input.clone()) },
+            paths: path.iter().map(|path| (path.clone(), line)).collect(),
             edits: if kind == acp::ToolKind::Edit { edits(path.as_deref(), input) } else { Vec::new() },
             kind,
             name: name.to_owned(),
         }
     }
 
-    pub(super) fn titled(self, title: &str) -> Tool {
+    pub(super) fn with_title(self, title: &str) -> Tool {
         Tool { title: shorten(title), ..self }
     }
 
@@ -77,29 +77,29 @@ impl Tool {
     }
 
     pub(super) fn content(&self, cwd: &Path) -> Vec<acp::ToolCallContent> {
-        self.edits.iter().map(|edit| edit.shown(cwd)).collect()
+        self.edits.iter().map(|edit| edit.to_content(cwd)).collect()
     }
 }
 
 impl Edit {
-    pub(super) fn shown(&self, cwd: &Path) -> acp::ToolCallContent {
+    pub(super) fn to_content(&self, cwd: &Path) -> acp::ToolCallContent {
         let diff = acp::Diff::new(cwd.join(&self.path), self.new.clone()).old_text(self.old.clone());
         acp::ToolCallContent::Diff(diff)
     }
 }
 
-/// Whether its input is a list of things to do, which is shown as a plan.
-pub(super) fn is_plan(name: &str) -> bool {
+/// Whether the tool's input is a to-do list, which appears as a plan.
+pub(super) fn is_plan_tool(name: &str) -> bool {
     matches!(
-        plain(name).as_str(),
+        normalized(name).as_str(),
         "todowrite" | "writetodos" | "todolist" | "settodolist" | "todotoolcall" | "updatetodostoolcall"
     )
 }
 
-pub(super) fn plan(todos: &Value) -> Vec<acp::PlanEntry> {
+pub(super) fn plan_entries(todos: &Value) -> Vec<acp::PlanEntry> {
     let entry = |todo: &Value| {
         let content = text(todo, &["content", "title", "description", "text", "subject"])?;
-        let status = match todo["status"].as_str().unwrap_or_default().to_ascii_lowercase().as_str() {
+        let status = match string(todo, "status").to_ascii_lowercase().as_str() {
             "completed" | "done" | "todo_status_completed" => acp::PlanEntryStatus::Completed,
             "in_progress" | "todo_status_in_progress" | "inprogress" => acp::PlanEntryStatus::InProgress,
             _ => acp::PlanEntryStatus::Pending,
@@ -111,11 +111,11 @@ pub(super) fn plan(todos: &Value) -> Vec<acp::PlanEntry> {
         };
         Some(acp::PlanEntry::new(content, priority, status))
     };
-    todos.as_array().into_iter().flatten().filter_map(entry).collect()
+    items(todos).iter().filter_map(entry).collect()
 }
 
 fn kind(name: &str) -> acp::ToolKind {
-    match plain(name).trim_end_matches("toolcall") {
+    match normalized(name).trim_end_matches("toolcall") {
         "bash" | "shell" | "runshellcommand" | "execute" | "commandexecution" | "bashoutput" => {
             acp::ToolKind::Execute
         }
@@ -146,24 +146,18 @@ fn edits(path: Option<&str>, input: &Value) -> Vec<Edit> {
     if let Some(several) = input["edits"].as_array() {
         return several.iter().filter_map(replaced).collect();
     }
-    let whole = text(input, &["content", "fileText", "new_source"]);
-    match whole {
+    match text(input, &["content", "fileText", "new_source"]) {
         Some(new) => vec![Edit { path: path.to_owned(), old: None, new }],
         None => replaced(input).into_iter().collect(),
     }
 }
 
-/// The first of these keys that is a text.
-pub(super) fn text(object: &Value, keys: &[&str]) -> Option<String> {
-    keys.iter().find_map(|key| object[*key].as_str()).map(ToOwned::to_owned)
-}
-
-/// `run_shell_command` and `RunShellCommand` are one tool.
-fn plain(name: &str) -> String {
+/// Makes `run_shell_command` and `RunShellCommand` one name.
+fn normalized(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
 
-fn last_part(path: &str) -> &str {
+fn file_name(path: &str) -> &str {
     path.trim_end_matches('/').rsplit('/').next().unwrap_or(path)
 }
 

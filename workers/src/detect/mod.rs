@@ -1,7 +1,7 @@
-//! Which agent CLIs this machine has, asked of several at once.
+//! Finds the agent CLIs of this machine, several at once.
 //!
-//! A program is only ever run with arguments of its row, with nothing to read, in a group of its own and for a limited
-//! time; what one of them does wrong is a word about that one. Knows nothing of terminals and of bus.json.
+//! A program runs only with the arguments of its row, in a process group of its own and for a limited time. A failure
+//! of one is reported for that one alone. This module knows nothing of terminals and of bus.json.
 
 mod models;
 mod probe;
@@ -18,12 +18,12 @@ use serde_json::{Value, json};
 use crate::cli::runtimes::Runtime;
 pub use models::Model;
 pub(crate) use models::{claude_models, listed, model};
-use probe::{Answer, ask};
+use probe::{Output, run};
 
-/// A cold start of node takes a few seconds, and many on a machine that has other things to do.
+/// A cold start of node takes seconds, and longer on a busy machine.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// What is known of one runtime on this machine.
+/// One runtime on this machine.
 #[derive(Serialize, Debug)]
 pub struct Found {
     pub id: String,
@@ -31,46 +31,46 @@ pub struct Found {
     pub available: bool,
     pub path: Option<String>,
     pub version: Option<String>,
-    /// `None`: not asked, or no answer.
+    /// `None` if the CLI was not asked or gave no output.
     pub models: Option<Vec<Model>>,
     pub efforts: Vec<String>,
-    /// Whether it speaks ACP itself.
+    /// Whether the CLI speaks ACP itself.
     pub acp: bool,
-    /// `None`: it cannot be asked, or only over ACP and was not.
+    /// `None` if the CLI cannot be asked, or only over ACP and was not.
     pub logged_in: Option<bool>,
-    /// Whether anybody has seen it run as the pool says.
+    /// Whether the command of the pool was tried with a real CLI.
     pub verified: bool,
-    /// The entry of bus.json with which it is used.
+    /// The pool of bus.json that runs it.
     pub pool: Option<Value>,
-    /// Why it is not available.
+    /// Why the CLI is not available.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// Looks for all of them. `told` hears after each how many are done.
-pub fn detect(rows: &[Runtime], with_models: bool, mut told: impl FnMut(usize)) -> Vec<Found> {
+/// Looks for all runtimes. Calls `on_progress` with the number of those that are done.
+pub fn detect(rows: &[Runtime], with_models: bool, mut on_progress: impl FnMut(usize)) -> Vec<Found> {
     let (sender, receiver) = mpsc::channel();
     let mut found: Vec<Option<Found>> = rows.iter().map(|_| None).collect();
     let next = AtomicUsize::new(0);
-    // More would start so slowly on a small machine that they run out of time.
+    // More programs at once would start too slowly on a small machine and exceed their time.
     let at_once = thread::available_parallelism().map_or(4, |cores| 2 * cores.get()).clamp(4, 16);
     thread::scope(|scope| {
         for _ in 0..at_once {
             let (sender, next) = (sender.clone(), &next);
             scope.spawn(move || {
                 while let Some((at, row)) = take(rows, next) {
-                    // The receiver waits until all have spoken.
-                    let _ = sender.send((at, look(row, with_models)));
+                    // The receiver outlives all senders.
+                    let _ = sender.send((at, probe_runtime(row, with_models)));
                 }
             });
         }
         drop(sender);
-        for (done, (at, one)) in receiver.iter().enumerate() {
-            found[at] = Some(one);
-            told(done + 1);
+        for (done, (at, runtime)) in receiver.iter().enumerate() {
+            found[at] = Some(runtime);
+            on_progress(done + 1);
         }
     });
-    found.into_iter().map(|one| one.expect("each has spoken")).collect()
+    found.into_iter().map(|runtime| runtime.expect("each row was probed")).collect()
 }
 
 fn take<'a>(rows: &'a [Runtime], next: &AtomicUsize) -> Option<(usize, &'a Runtime)> {
@@ -78,7 +78,7 @@ fn take<'a>(rows: &'a [Runtime], next: &AtomicUsize) -> Option<(usize, &'a Runti
     rows.get(at).map(|row| (at, row))
 }
 
-fn look(row: &Runtime, with_models: bool) -> Found {
+fn probe_runtime(row: &Runtime, with_models: bool) -> Found {
     let mut found = Found {
         id: row.id.clone(),
         name: row.name.clone(),
@@ -98,51 +98,51 @@ fn look(row: &Runtime, with_models: bool) -> Found {
         return found;
     };
     found.path = Some(program.display().to_string());
-    let answer = ask(&program, &row.version, "", LIMIT);
-    if let Err(reason) = judge(row, &answer).and_then(|()| recognise(row, &program, &answer)) {
+    let output = run(&program, &row.version, "", LIMIT);
+    if let Err(reason) = check_start(row, &output).and_then(|()| check_identity(row, &program, &output)) {
         found.reason = Some(reason);
         return found;
     }
     found.available = true;
-    found.version = version(&answer);
+    found.version = version(&output);
     let (command, args) = row.command();
     found.pool = Some(json!({ "id": row.id, "command": command, "args": args }));
     if let Some(args) = &row.login {
-        found.logged_in = ask(&program, args, "", LIMIT).exit_code.map(|code| code == 0);
+        found.logged_in = run(&program, args, "", LIMIT).exit_code.map(|code| code == 0);
     }
     if with_models {
-        let heard = models::of(row, &program);
-        found.models = heard.models;
-        found.logged_in = found.logged_in.or(heard.logged_in);
+        let listing = models::of(row, &program);
+        found.models = listing.models;
+        found.logged_in = found.logged_in.or(listing.logged_in);
     }
     found
 }
 
-/// A failure that only the missing program explains. Any other leaves it available, without a version.
-fn judge(row: &Runtime, answer: &Answer) -> Result<(), String> {
-    if let Some(fault) = &answer.not_started {
+/// Refuses a program that cannot run. After any other failure it is available, without a version.
+fn check_start(row: &Runtime, output: &Output) -> Result<(), String> {
+    if let Some(fault) = &output.start_error {
         return Err(format!("it cannot be started: {fault}"));
     }
-    // What a shell or `env` says of a program that it did not find or may not run.
-    if let Some(code @ (126 | 127)) = answer.exit_code {
+    // A shell or `env` exits with these if it cannot find or run a program.
+    if let Some(code @ (126 | 127)) = output.exit_code {
         return Err(format!("it cannot be started: exit code {code}"));
     }
-    if row.stub.as_ref().is_some_and(|words| answer.all().contains(words.as_str())) {
+    if row.stub.as_ref().is_some_and(|words| output.all().contains(words.as_str())) {
         let instead = row.install.as_ref().map_or(String::new(), |install| format!("; try: {install}"));
         return Err(format!("this {} is a stub that only says that it is gone{instead}", row.binaries[0]));
     }
     Ok(())
 }
 
-/// Whether this is the CLI, or another program of that name.
-fn recognise(row: &Runtime, program: &Path, answer: &Answer) -> Result<(), String> {
+/// Refuses another program of the same name.
+fn check_identity(row: &Runtime, program: &Path, output: &Output) -> Result<(), String> {
     let Some(words) = &row.known_by else { return Ok(()) };
-    let says = |answer: &Answer| answer.all().to_lowercase().contains(&words.to_lowercase());
-    if says(answer) {
+    let is_known = |output: &Output| output.all().to_lowercase().contains(&words.to_lowercase());
+    if is_known(output) {
         return Ok(());
     }
-    let help = ask(program, &["--help".to_owned()], "", LIMIT);
-    if says(&help) {
+    let help = run(program, &["--help".to_owned()], "", LIMIT);
+    if is_known(&help) {
         return Ok(());
     }
     if help.exit_code.is_none() {
@@ -151,19 +151,19 @@ fn recognise(row: &Runtime, program: &Path, answer: &Answer) -> Result<(), Strin
     Err(format!("this is another program: neither its version nor its help says \"{words}\""))
 }
 
-/// The first three numbers with dots between them, wherever it says them; else the first line that is short.
-fn version(answer: &Answer) -> Option<String> {
+/// The first three numbers with dots between them, else the first short line of stdout.
+fn version(output: &Output) -> Option<String> {
     let is_part = |c: char| c.is_ascii_digit() || c == '.';
-    let numbers = |said: &str| {
-        let words = said.split(|c: char| !is_part(c)).map(|word| word.trim_matches('.'));
+    let numbers = |text: &str| {
+        let words = text.split(|c: char| !is_part(c)).map(|word| word.trim_matches('.'));
         let is_version = |word: &&str| word.split('.').count() >= 3 && !word.contains("..");
         words.filter(is_version).map(ToOwned::to_owned).next()
     };
     let line = || {
-        let line = answer.stdout.lines().map(str::trim).find(|line| !line.is_empty() && line.len() <= 40)?;
+        let line = output.stdout.lines().map(str::trim).find(|line| !line.is_empty() && line.len() <= 40)?;
         Some(line.chars().filter(|c| !c.is_control()).collect())
     };
-    numbers(&answer.all()).or_else(line)
+    numbers(&output.all()).or_else(line)
 }
 
 #[cfg(test)]
@@ -171,8 +171,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_is_found_in_what_a_cli_says() {
-        for (said, expected) in [
+    fn a_version_is_found_in_any_output() {
+        for (text, expected) in [
             ("2.1.325 (Claude Code)\n", Some("2.1.325")),
             ("codex-cli 0.166.0\n", Some("0.166.0")),
             ("v1.2.3-beta.1", Some("1.2.3")),
@@ -181,8 +181,8 @@ mod tests {
             ("", None),
             ("..\n", Some("..")),
         ] {
-            let answer = Answer { stdout: said.to_owned(), ..Answer::default() };
-            assert_eq!(version(&answer).as_deref(), expected, "{said}");
+            let output = Output { stdout: text.to_owned(), ..Output::default() };
+            assert_eq!(version(&output).as_deref(), expected, "{text}");
         }
     }
 }

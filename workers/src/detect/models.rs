@@ -1,4 +1,4 @@
-//! The models that a CLI offers, by its own list or over ACP.
+//! Asks a CLI for its models, by its own command or over ACP.
 
 use std::io::Write;
 use std::path::Path;
@@ -9,11 +9,12 @@ use std::{env, fs, process};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::probe::{ask, end, reads, start};
+use super::probe::{end, read_pipe, run, start};
+use crate::cli::json::items;
 use crate::cli::runtimes::{Acp, ModelsProbe, ModelsShape, Runtime};
 
 const LIMIT: Duration = Duration::from_secs(30);
-/// What ACP has for it.
+/// ACP's error code.
 const LOGIN_REQUIRED: i64 = -32000;
 const MODELS: usize = 500;
 const ID_CHARS: usize = 128;
@@ -22,49 +23,51 @@ const ID_CHARS: usize = 128;
 pub struct Model {
     pub id: String,
     pub name: String,
-    /// How much it may think, where it says so.
+    /// The reasoning efforts that the model takes, if the CLI lists them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub efforts: Vec<String>,
 }
 
-/// What a CLI says of itself when it is asked for its models.
 #[derive(Default)]
-pub(super) struct Heard {
+pub(super) struct Listing {
     pub(super) models: Option<Vec<Model>>,
-    /// Known only where it opened a session, or said that it wants a login first.
+    /// Known only if the CLI has opened a session or refused one for want of a login.
     pub(super) logged_in: Option<bool>,
 }
 
-pub(super) fn of(row: &Runtime, program: &Path) -> Heard {
-    let mut heard = match (&row.models, &row.acp) {
-        (Some(_), _) => Heard { models: Some(listed(row, program)), logged_in: None },
+pub(super) fn of(row: &Runtime, program: &Path) -> Listing {
+    let mut listing = match (&row.models, &row.acp) {
+        (Some(_), _) => Listing { models: Some(listed(row, program)), logged_in: None },
         (None, Some(acp)) if acp.command.is_none() => over_acp(acp, program, &row.id).unwrap_or_default(),
-        _ => Heard::default(),
+        _ => Listing::default(),
     };
-    heard.models = heard.models.filter(|models| !models.is_empty());
-    heard
+    listing.models = listing.models.filter(|models| !models.is_empty());
+    listing
 }
 
-/// Those of its own list, if it has one.
+/// The models that the CLI's own command lists, or none if it has no such command.
 pub(crate) fn listed(row: &Runtime, program: &Path) -> Vec<Model> {
     let Some(ModelsProbe { args, shape, stdin }) = &row.models else { return Vec::new() };
-    read(*shape, &ask(program, args, stdin, LIMIT).stdout)
+    read(*shape, &run(program, args, stdin, LIMIT).stdout)
 }
 
-fn read(shape: ModelsShape, said: &str) -> Vec<Model> {
-    let objects = || said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+fn read(shape: ModelsShape, output: &str) -> Vec<Model> {
     let mut models: Vec<Model> = match shape {
         ModelsShape::Lines => {
-            said.lines().filter_map(|line| model(&json!(line.trim()), &json!(null), &[])).collect()
+            output.lines().filter_map(|line| model(&json!(line.trim()), &Value::Null, Vec::new())).collect()
         }
         ModelsShape::Codex => {
-            let list: Value = serde_json::from_str(said).unwrap_or_default();
-            let shown = items(&list["models"]).iter().filter(|one| one["visibility"] != "hide");
-            let efforts = |one: &Value| words(&one["supported_reasoning_levels"], |level| &level["effort"]);
-            shown.filter_map(|one| model(&one["slug"], &one["display_name"], &efforts(one))).collect()
+            let output: Value = serde_json::from_str(output).unwrap_or_default();
+            let visible = items(&output["models"]).iter().filter(|listed| listed["visibility"] != "hide");
+            let read = |listed: &Value| {
+                let efforts = strings(&listed["supported_reasoning_levels"], |level| &level["effort"]);
+                model(&listed["slug"], &listed["display_name"], efforts)
+            };
+            visible.filter_map(read).collect()
         }
         ModelsShape::Claude => {
-            let answer = objects().find(|line| line["type"] == "control_response").unwrap_or_default();
+            let mut objects = output.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            let answer = objects.find(|line| line["type"] == "control_response").unwrap_or_default();
             claude_models(&answer["response"]["response"]["models"])
         }
     };
@@ -72,27 +75,33 @@ fn read(shape: ModelsShape, said: &str) -> Vec<Model> {
     models
 }
 
-/// Of the answer to the control request `initialize`.
+/// Reads the models in the response to the control request `initialize`.
 pub(crate) fn claude_models(list: &Value) -> Vec<Model> {
-    let efforts = |one: &Value| words(&one["supportedEffortLevels"], |level| level);
-    let shown = items(list).iter().take(MODELS);
-    shown.filter_map(|one| model(&one["value"], &one["displayName"], &efforts(one))).collect()
+    let read = |listed: &Value| {
+        let efforts = strings(&listed["supportedEffortLevels"], |level| level);
+        model(&listed["value"], &listed["displayName"], efforts)
+    };
+    items(list).iter().take(MODELS).filter_map(read).collect()
 }
 
-/// Asks with a session that nothing is said in, in an empty folder.
-fn over_acp(acp: &Acp, program: &Path, id: &str) -> Option<Heard> {
+fn strings<'a>(list: &'a Value, field: impl Fn(&'a Value) -> &'a Value) -> Vec<String> {
+    items(list).iter().filter_map(|item| field(item).as_str().map(ToOwned::to_owned)).collect()
+}
+
+/// Opens a session without a prompt in an empty folder, and reads the models from the response.
+fn over_acp(acp: &Acp, program: &Path, id: &str) -> Option<Listing> {
     let folder = env::temp_dir().join(format!("stdio-bus-detect-{}-{id}", process::id()));
     fs::create_dir_all(&folder).ok()?;
     let until = Instant::now() + LIMIT;
-    let heard = start(program, &acp.args, Some(&folder)).ok().and_then(|mut child| {
+    let listing = start(program, &acp.args, Some(&folder)).ok().and_then(|mut child| {
         let mut stdin = child.stdin.take()?;
-        let stdout = reads(child.stdout.take());
-        // Held, so that what it says there does not fill the pipe.
-        let _stderr = reads(child.stderr.take());
-        let hello = json!({ "protocolVersion": 1, "clientCapabilities": {} });
-        let open = json!({ "cwd": folder, "mcpServers": [] });
-        for (number, method, params) in [(1, "initialize", hello), (2, "session/new", open)] {
-            let line = json!({ "jsonrpc": "2.0", "id": number, "method": method, "params": params });
+        let stdout = read_pipe(child.stdout.take());
+        // The thread behind it empties the pipe, so that the CLI does not block.
+        let _stderr = read_pipe(child.stderr.take());
+        let initialize = json!({ "protocolVersion": 1, "clientCapabilities": {} });
+        let new_session = json!({ "cwd": folder, "mcpServers": [] });
+        for (id, method, params) in [(1, "initialize", initialize), (2, "session/new", new_session)] {
+            let line = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
             let _ = writeln!(stdin, "{line}");
         }
         let answer = answer_of_two(&stdout, until);
@@ -104,10 +113,10 @@ fn over_acp(acp: &Acp, program: &Path, id: &str) -> Option<Heard> {
             (_, code) if *code == LOGIN_REQUIRED => Some(false),
             _ => None,
         };
-        Some(Heard { models: Some(offered(&answer["result"])), logged_in })
+        Some(Listing { models: Some(offered(&answer["result"])), logged_in })
     });
     let _ = fs::remove_dir_all(&folder);
-    heard
+    listing
 }
 
 fn answer_of_two(stdout: &Receiver<Vec<u8>>, until: Instant) -> Option<Value> {
@@ -124,41 +133,34 @@ fn answer_of_two(stdout: &Receiver<Vec<u8>>, until: Instant) -> Option<Value> {
     }
 }
 
-/// Older agents send `models`, newer ones an option of that category.
+/// Older agents send `models`, newer ones a config option of that category.
 fn offered(result: &Value) -> Vec<Model> {
     let older = items(&result["models"]["availableModels"]);
     let mut models: Vec<Model> =
-        older.iter().filter_map(|one| model(&one["modelId"], &one["name"], &[])).collect();
+        older.iter().filter_map(|listed| model(&listed["modelId"], &listed["name"], Vec::new())).collect();
     if models.is_empty() {
         let option = items(&result["configOptions"]).iter().find(|option| option["category"] == "model");
         let choices = option.map_or(&[][..], |option| items(&option["options"]));
-        // Choices may stand in groups.
-        let flat = choices.iter().flat_map(|one| match one["options"].as_array() {
-            Some(group) => group.iter().collect::<Vec<_>>(),
-            None => vec![one],
+        // Choices may be grouped.
+        let flat = choices.iter().flat_map(|choice| match choice["options"].as_array() {
+            Some(group) => group.as_slice(),
+            None => std::slice::from_ref(choice),
         });
-        models = flat.filter_map(|one| model(&one["value"], &one["name"], &[])).collect();
+        models = flat.filter_map(|listed| model(&listed["value"], &listed["name"], Vec::new())).collect();
     }
     models.truncate(MODELS);
     models
 }
 
-/// What has spaces in it is a sentence, like the one of a CLI that wants a login.
-pub(crate) fn model(id: &Value, name: &Value, efforts: &[String]) -> Option<Model> {
-    let id = id.as_str().filter(|id| !id.is_empty() && id.len() <= ID_CHARS)?;
-    if id.chars().any(|c| c.is_whitespace() || c.is_control()) {
+/// Refuses an id with spaces, which is a sentence such as a demand to log in.
+pub(crate) fn model(id: &Value, name: &Value, efforts: Vec<String>) -> Option<Model> {
+    let id = id.as_str()?;
+    let is_good = |c: char| !c.is_whitespace() && !c.is_control();
+    if id.is_empty() || id.len() > ID_CHARS || !id.chars().all(is_good) {
         return None;
     }
     let name = name.as_str().unwrap_or(id).to_owned();
-    Some(Model { id: id.to_owned(), name, efforts: efforts.to_vec() })
-}
-
-fn items(list: &Value) -> &[Value] {
-    list.as_array().map_or(&[], Vec::as_slice)
-}
-
-fn words<'a>(list: &'a Value, word: impl Fn(&'a Value) -> &'a Value) -> Vec<String> {
-    items(list).iter().filter_map(|one| word(one).as_str().map(ToOwned::to_owned)).collect()
+    Some(Model { id: id.to_owned(), name, efforts })
 }
 
 #[cfg(test)]
@@ -170,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn each_shape_of_a_list_is_read() {
+    fn every_shape_of_a_list_is_read() {
         let codex = r#"{"models":[
             {"slug":"one","display_name":"One","supported_reasoning_levels":[{"effort":"low"}]},
             {"slug":"two","visibility":"hide"}]}"#;
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn both_shapes_of_acp_are_read() {
+    fn both_forms_of_acp_are_read() {
         let older = json!({ "models": { "availableModels": [{ "modelId": "one", "name": "One" }] } });
         let newer = json!({ "configOptions": [
             { "category": "mode", "options": [{ "value": "ask" }] },

@@ -1,7 +1,7 @@
-//! `claude -p --input-format stream-json`: what it tells is its stream-json, and control messages go both ways.
+//! The bridge to `claude -p --input-format stream-json`: stream-json events, and control messages in both directions.
 //!
-//! A prompt has an id, and the CLI says when it begins to work on it. So a result that comes before that is one of
-//! what it did in the background, and a prompt that was interrupted before it began is over without a result.
+//! A prompt has an id, and the CLI says when it starts to work on it. A result before that belongs to background work,
+//! and a prompt that was interrupted before that ends without a result.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -9,11 +9,13 @@ use std::hash::{BuildHasher, RandomState};
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Value, json};
 
-use super::{Bridge, Opening, Question, Settings, Wire};
+use super::{Bridge, Effects, Opening, Question};
 use crate::cli::format::{self, Format};
+use crate::cli::json::{items, string};
 use crate::cli::prompt::{Part, Prompt};
-use crate::cli::told::{End, Told};
-use crate::cli::tool::{Tool, text};
+use crate::cli::settings::Settings;
+use crate::cli::tool::Tool;
+use crate::cli::turn_events::{End, TurnEvents};
 use crate::detect;
 
 const ALLOW: &str = "allow";
@@ -24,35 +26,36 @@ const DEFAULT_MODEL: &str = "default";
 #[derive(Default)]
 pub(super) struct Claude {
     format: format::Claude,
-    /// The id of the prompt that it has, and whether it still waits in its queue.
+    /// The id of the running prompt.
     prompt: Option<String>,
+    /// Whether the prompt still waits in the CLI's queue.
     is_queued: bool,
-    /// Sub-agents that work in the background. A turn that has started them is over when they are, since the CLI speaks
-    /// again then.
+    /// The number of sub-agents that work in the background.
     agents: usize,
-    is_held: bool,
+    /// The CLI has given a result while sub-agents work. The turn goes on, since the CLI continues when they end.
+    awaits_agents: bool,
     settings: Settings,
-    /// Whether it was told to go on with a session, and has not yet done so.
-    resumes: bool,
+    /// The CLI is to resume a session and has not done so yet.
+    is_resuming: bool,
     permissions: HashMap<String, Permission>,
     seed: RandomState,
-    made: u64,
+    last_id: u64,
 }
 
-/// What it wants to do, until somebody has decided.
+/// A tool call that waits for the client's permission.
 struct Permission {
     input: Value,
     suggestions: Value,
 }
 
 impl Bridge for Claude {
-    fn open(&mut self, opening: &Opening<'_>, wire: &mut Wire) {
+    fn open(&mut self, opening: &Opening<'_>, effects: &mut Effects) {
         self.settings = opening.settings.clone();
-        self.resumes = opening.session.or(opening.fork).is_some();
-        self.request(json!({ "subtype": "initialize" }), wire);
+        self.is_resuming = opening.session.or(opening.fork).is_some();
+        self.request(json!({ "subtype": "initialize" }), effects);
     }
 
-    fn prompt(&mut self, prompt: &Prompt, wire: &mut Wire) {
+    fn prompt(&mut self, prompt: &Prompt, effects: &mut Effects) {
         let block = |part: &Part| match part {
             Part::Text(text) => json!({ "type": "text", "text": text }),
             Part::Image { mime_type, data } => {
@@ -63,59 +66,58 @@ impl Bridge for Claude {
         let content: Vec<Value> = prompt.parts.iter().map(block).collect();
         let message = json!({ "role": "user", "content": content });
         let id = self.uuid();
-        let mut line =
-            json!({ "type": "user", "message": message, "parent_tool_use_id": null, "session_id": "" });
-        line["uuid"] = json!(id);
-        wire.says.push(line);
+        effects.messages.push(json!({
+            "type": "user", "message": message, "parent_tool_use_id": null, "session_id": "", "uuid": id
+        }));
         self.prompt = Some(id);
-        (self.is_queued, self.is_held) = (false, false);
+        self.is_queued = false;
+        self.awaits_agents = false;
     }
 
-    fn interrupt(&mut self, told: &mut Told, wire: &mut Wire) {
-        if self.is_held {
-            // It has told its result, and may tell no other.
-            told.stops(acp::StopReason::Cancelled);
+    fn interrupt(&mut self, events: &mut TurnEvents, effects: &mut Effects) {
+        if self.awaits_agents {
+            // The CLI has given its result and may give no other.
+            events.stop(acp::StopReason::Cancelled);
         }
-        // Also what is still in its queue, which a plain interrupt would leave to run.
-        self.request(json!({ "subtype": "interrupt", "cancel_queued": true }), wire);
+        // A plain interrupt would leave queued prompts to run.
+        self.request(json!({ "subtype": "interrupt", "cancel_queued": true }), effects);
     }
 
-    fn tune(&mut self, settings: &Settings, wire: &mut Wire) -> bool {
+    fn apply_settings(&mut self, settings: &Settings, effects: &mut Effects) -> bool {
         let before = std::mem::replace(&mut self.settings, settings.clone());
         if before.effort != settings.effort {
             return false;
         }
         if before.model != settings.model {
             let model = settings.model.as_deref().unwrap_or(DEFAULT_MODEL);
-            self.request(json!({ "subtype": "set_model", "model": model }), wire);
+            self.request(json!({ "subtype": "set_model", "model": model }), effects);
         }
         if before.mode != settings.mode {
-            self.request(json!({ "subtype": "set_permission_mode", "mode": settings.mode }), wire);
+            self.request(json!({ "subtype": "set_permission_mode", "mode": settings.mode }), effects);
         }
         true
     }
 
-    fn hear(&mut self, message: &Value, told: &mut Told, wire: &mut Wire) {
-        match message["type"].as_str().unwrap_or_default() {
-            "control_request" => self.asked(message, wire),
+    fn on_message(&mut self, message: &Value, events: &mut TurnEvents, effects: &mut Effects) {
+        match string(message, "type") {
+            "control_request" => self.on_control_request(message, effects),
             "control_cancel_request" => {
-                if let Some((key, _)) =
-                    message["request_id"].as_str().and_then(|key| self.permissions.remove_entry(key))
-                {
-                    wire.taken_back.push(key);
+                if let Some((key, _)) = self.permissions.remove_entry(string(message, "request_id")) {
+                    effects.withdrawn.push(key);
                 }
             }
-            "control_response" => self.answered(&message["response"], told, wire),
-            "command_lifecycle" => self.goes_on(message, told),
-            "result" => self.result(message, told, wire),
-            _ => {
-                self.looks_at(message, wire);
-                self.format.event(message, told);
+            "control_response" => self.on_control_response(&message["response"], events, effects),
+            "command_lifecycle" => self.on_lifecycle(message, events),
+            "result" => self.on_result(message, events, effects),
+            "system" => {
+                self.on_system(message, effects);
+                self.format.event(message, events);
             }
+            _ => self.format.event(message, events),
         }
     }
 
-    fn answer(&mut self, key: &str, result: &Value, wire: &mut Wire) {
+    fn on_answer(&mut self, key: &str, result: &Value, effects: &mut Effects) {
         let Some(Permission { input, suggestions }) = self.permissions.remove(key) else { return };
         let decision = match result["outcome"]["optionId"].as_str() {
             Some(ALLOW) => json!({ "behavior": "allow", "updatedInput": input }),
@@ -125,30 +127,30 @@ impl Bridge for Claude {
             _ => json!({ "behavior": "deny", "message": "The user did not allow it." }),
         };
         let response = json!({ "subtype": "success", "request_id": key, "response": decision });
-        wire.says.push(json!({ "type": "control_response", "response": response }));
+        effects.messages.push(json!({ "type": "control_response", "response": response }));
     }
 }
 
 impl Claude {
-    /// The kind of a request is its id too, so that an answer says what it is to.
-    fn request(&mut self, request: Value, wire: &mut Wire) {
-        self.made += 1;
-        let id = format!("{}-{}", request["subtype"].as_str().unwrap_or_default(), self.made);
-        wire.says.push(json!({ "type": "control_request", "request_id": id, "request": request }));
+    /// The id begins with the subtype, so that the response shows which request it answers.
+    fn request(&mut self, request: Value, effects: &mut Effects) {
+        self.last_id += 1;
+        let id = format!("{}-{}", string(&request, "subtype"), self.last_id);
+        effects.messages.push(json!({ "type": "control_request", "request_id": id, "request": request }));
     }
 
-    fn asked(&mut self, message: &Value, wire: &mut Wire) {
+    fn on_control_request(&mut self, message: &Value, effects: &mut Effects) {
         let Some(key) = message["request_id"].as_str().map(ToOwned::to_owned) else { return };
         let request = &message["request"];
         if request["subtype"] != "can_use_tool" {
             let error = "this is not supported here";
             let response = json!({ "subtype": "error", "request_id": key, "error": error });
-            return wire.says.push(json!({ "type": "control_response", "response": response }));
+            return effects.messages.push(json!({ "type": "control_response", "response": response }));
         }
         let suggestions = request["permission_suggestions"].clone();
         let tool = Tool::new(request["tool_name"].as_str().unwrap_or("tool"), &request["input"]);
         let fields = acp::ToolCallUpdateFields::new().title(tool.title).kind(tool.kind).raw_input(tool.input);
-        let id = request["tool_use_id"].as_str().unwrap_or_default().to_owned();
+        let id = string(request, "tool_use_id").to_owned();
         let option = |id: &'static str, name: &str, kind| acp::PermissionOption::new(id, name, kind);
         let mut options = vec![option(ALLOW, "Allow", acp::PermissionOptionKind::AllowOnce)];
         if suggestions.as_array().is_some_and(|list| !list.is_empty()) {
@@ -156,25 +158,25 @@ impl Claude {
         }
         options.push(option(REJECT, "Reject", acp::PermissionOptionKind::RejectOnce));
         self.permissions.insert(key.clone(), Permission { input: request["input"].clone(), suggestions });
-        wire.asks.push(Question { key, call: acp::ToolCallUpdate::new(id, fields), options });
+        effects.questions.push(Question { key, call: acp::ToolCallUpdate::new(id, fields), options });
     }
 
-    fn answered(&mut self, response: &Value, told: &mut Told, wire: &mut Wire) {
-        let id = response["request_id"].as_str().unwrap_or_default();
-        let subject = id.split('-').next().unwrap_or_default();
-        match (subject, response["subtype"] == "success") {
+    fn on_control_response(&mut self, response: &Value, events: &mut TurnEvents, effects: &mut Effects) {
+        let id = string(response, "request_id");
+        let subtype = id.split('-').next().unwrap_or_default();
+        match (subtype, response["subtype"] == "success") {
             ("initialize", true) => {
                 let answer = &response["response"];
-                wire.models = Some(detect::claude_models(&answer["models"]));
-                self.format.commands_are(&answer["commands"], told);
+                effects.models = Some(detect::claude_models(&answer["models"]));
+                self.format.set_commands(&answer["commands"], events);
             }
-            // A mode that it must be started with, or a version that cannot be told.
-            ("set_model" | "set_permission_mode", false) => wire.is_stale = true,
+            // Some modes need a start argument, and some versions have no such request.
+            ("set_model" | "set_permission_mode", false) => effects.needs_restart = true,
             _ => {}
         }
     }
 
-    fn goes_on(&mut self, message: &Value, told: &mut Told) {
+    fn on_lifecycle(&mut self, message: &Value, events: &mut TurnEvents) {
         if self.prompt.is_none() || message["command_uuid"].as_str() != self.prompt.as_deref() {
             return;
         }
@@ -183,52 +185,53 @@ impl Claude {
             Some("started") => self.is_queued = false,
             Some("cancelled") => {
                 self.prompt = None;
-                told.stops(acp::StopReason::Cancelled);
+                events.stop(acp::StopReason::Cancelled);
             }
             _ => {}
         }
     }
 
-    fn looks_at(&mut self, message: &Value, wire: &mut Wire) {
-        match (message["type"].as_str(), message["subtype"].as_str()) {
-            (Some("system"), Some("init")) => self.resumes = false,
-            (Some("system"), Some("background_tasks_changed")) => {
-                let tasks = message["tasks"].as_array().into_iter().flatten();
+    fn on_system(&mut self, message: &Value, effects: &mut Effects) {
+        match string(message, "subtype") {
+            "init" => self.is_resuming = false,
+            "background_tasks_changed" => {
+                let tasks = items(&message["tasks"]).iter();
                 self.agents = tasks.filter(|task| task["task_type"] == "local_agent").count();
             }
-            (Some("system"), Some("status")) => {
-                let mode = message["permissionMode"].as_str().filter(|mode| *mode != self.settings.mode);
-                if let Some(mode) = mode {
-                    // As when a plan is agreed upon.
+            "status" => {
+                // The mode changes, for example, when the user accepts a plan.
+                if let Some(mode) = message["permissionMode"].as_str()
+                    && mode != self.settings.mode
+                {
                     self.settings.mode = mode.to_owned();
-                    wire.mode = Some(mode.to_owned());
+                    effects.mode = Some(mode.to_owned());
                 }
             }
             _ => {}
         }
     }
 
-    fn result(&mut self, message: &Value, told: &mut Told, wire: &mut Wire) {
-        let before = told.end.take();
-        self.format.event(message, told);
-        if self.resumes && text(message, &["subtype"]).is_some_and(|subtype| subtype.starts_with("error")) {
-            wire.is_lost = message["errors"].to_string().contains("No conversation found");
+    fn on_result(&mut self, message: &Value, events: &mut TurnEvents, effects: &mut Effects) {
+        let before = events.end.take();
+        self.format.event(message, events);
+        if self.is_resuming && string(message, "subtype").starts_with("error") {
+            effects.session_unknown = message["errors"].to_string().contains("No conversation found");
         }
         if self.prompt.is_none() || self.is_queued {
-            told.end = before;
-        } else if self.agents > 0 && told.end == Some(End::Stop(acp::StopReason::EndTurn)) {
-            told.end = None;
-            self.is_held = true;
+            events.end = before;
+        } else if self.agents > 0 && events.end == Some(End::Stop(acp::StopReason::EndTurn)) {
+            events.end = None;
+            self.awaits_agents = true;
         } else {
             self.prompt = None;
-            self.is_held = false;
+            self.awaits_agents = false;
         }
     }
 
-    /// Random, since it is kept with the session and none may come twice there.
+    /// Random, because the CLI saves it and it must be unique in the session.
     fn uuid(&mut self) -> String {
-        self.made += 1;
-        let (high, low) = (self.seed.hash_one(self.made), RandomState::new().hash_one(self.made));
+        self.last_id += 1;
+        let (high, low) = (self.seed.hash_one(self.last_id), RandomState::new().hash_one(self.last_id));
         let (a, b, c) = (high >> 32, (high >> 16) & 0xffff, high & 0xfff);
         format!("{a:08x}-{b:04x}-4{c:03x}-{:04x}-{:012x}", 0x8000 | (low >> 50), low & 0xffff_ffff_ffff)
     }

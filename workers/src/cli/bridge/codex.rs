@@ -1,20 +1,22 @@
-//! `codex app-server`: JSON-RPC without its `jsonrpc` member, a message a line.
+//! The bridge to `codex app-server`: JSON-RPC without the `jsonrpc` member, one message per line.
 //!
-//! A process serves one session, though it could serve many: so a session that is closed or dies takes nothing of
-//! another with it, all that a session has started is found by its process, and settings of the environment are its
-//! own. A prompt waits until the thread is open; an interrupt waits until the turn has begun.
+//! A process could serve many sessions but serves only one. So the end of a session harms no other, its process leads
+//! to everything that the session has started, and it has its own environment. A prompt waits until the thread is
+//! open; an interrupt waits until the turn has started.
 
 use std::collections::HashMap;
 
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Map, Value, json};
 
-use super::codex_items::{Items, fault};
-use super::{Bridge, Opening, Question, Settings, Wire};
+use super::codex_items::{Items, fail_turn};
+use super::{Bridge, Effects, Opening, Question};
 use crate::acp::error::METHOD_NOT_FOUND;
-use crate::cli::mcp::mcp_servers;
+use crate::cli::json::items;
+use crate::cli::mcp_servers;
 use crate::cli::prompt::{Part, Prompt};
-use crate::cli::told::Told;
+use crate::cli::settings::Settings;
+use crate::cli::turn_events::TurnEvents;
 use crate::detect::{self, Model};
 
 const ALLOW: &str = "allow";
@@ -24,28 +26,28 @@ const REJECT: &str = "reject";
 
 #[derive(Default)]
 pub(super) struct Codex {
-    made: u64,
-    /// What was asked of it and is not answered.
-    asked: HashMap<u64, Asked>,
-    /// How the thread is opened, until it is: the method and its params.
+    last_id: u64,
+    /// The requests that the CLI has not answered yet.
+    pending: HashMap<u64, Request>,
+    /// The method and the params that open the thread, until they are sent.
     opening: Option<(&'static str, Value)>,
     thread: Option<String>,
-    /// A prompt that waits for the thread.
-    waiting: Option<Value>,
-    /// The turn that has begun.
+    /// The input of a prompt that waits for the thread.
+    queued_input: Option<Value>,
+    /// The id of the running turn.
     turn: Option<String>,
     is_interrupted: bool,
     settings: Settings,
-    /// The mode that the thread has.
+    /// The mode that the thread has now.
     mode: String,
-    /// What it uses when nothing is set, as far as it has said so.
-    usual: Settings,
+    /// The model and the effort that the CLI uses by default, if it has said so.
+    defaults: Settings,
     questions: HashMap<String, Approval>,
     items: Items,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Asked {
+enum Request {
     Initialize,
     Models,
     Thread,
@@ -53,7 +55,7 @@ enum Asked {
     Interrupt,
 }
 
-/// What it waits for, and what each decision is to it.
+/// A request of the CLI for approval, with its response to each decision.
 struct Approval {
     id: Value,
     decisions: Vec<(&'static str, Value)>,
@@ -62,14 +64,14 @@ struct Approval {
 }
 
 impl Bridge for Codex {
-    fn open(&mut self, opening: &Opening<'_>, wire: &mut Wire) {
+    fn open(&mut self, opening: &Opening<'_>, effects: &mut Effects) {
         self.settings = opening.settings.clone();
         self.mode = opening.settings.mode.clone();
         let mut params = Map::new();
         params.insert("cwd".to_owned(), json!(opening.cwd));
-        params.extend(opening.settings.set.clone());
+        params.extend(opening.settings.mode_params.clone());
         params.extend(opening.settings.model.iter().map(|model| ("model".to_owned(), json!(model))));
-        let servers = servers(opening.mcp_servers);
+        let servers = mcp_config(opening.mcp_servers);
         if !servers.is_empty() {
             params.insert("config".to_owned(), json!({ "mcp_servers": servers }));
         }
@@ -85,50 +87,50 @@ impl Bridge for Codex {
         self.opening = Some((method, Value::Object(params)));
         let client =
             json!({ "name": "stdio-bus", "title": "stdio Bus", "version": env!("CARGO_PKG_VERSION") });
-        self.request(Asked::Initialize, "initialize", json!({ "clientInfo": client }), wire);
+        self.request(Request::Initialize, "initialize", json!({ "clientInfo": client }), effects);
     }
 
-    fn prompt(&mut self, prompt: &Prompt, wire: &mut Wire) {
+    fn prompt(&mut self, prompt: &Prompt, effects: &mut Effects) {
         let input = |part: &Part| match part {
             Part::Text(text) => json!({ "type": "text", "text": text }),
             Part::Image { mime_type, data } => {
                 json!({ "type": "image", "url": format!("data:{mime_type};base64,{data}") })
             }
         };
-        self.waiting = Some(prompt.parts.iter().map(input).collect());
+        self.queued_input = Some(prompt.parts.iter().map(input).collect());
         self.turn = None;
         self.is_interrupted = false;
-        self.begin(wire);
+        self.start_turn(effects);
     }
 
-    fn interrupt(&mut self, told: &mut Told, wire: &mut Wire) {
+    fn interrupt(&mut self, events: &mut TurnEvents, effects: &mut Effects) {
         self.is_interrupted = true;
-        if self.waiting.take().is_some() {
-            return told.stops(acp::StopReason::Cancelled);
+        if self.queued_input.take().is_some() {
+            return events.stop(acp::StopReason::Cancelled);
         }
-        self.pass_on_interrupt(wire);
+        self.send_interrupt(effects);
     }
 
-    /// Counts from the next turn on; there is nothing to say before.
-    fn tune(&mut self, settings: &Settings, _wire: &mut Wire) -> bool {
+    /// Takes effect at the next turn, whose params hold the settings.
+    fn apply_settings(&mut self, settings: &Settings, _effects: &mut Effects) -> bool {
         self.settings = settings.clone();
         true
     }
 
-    fn hear(&mut self, message: &Value, told: &mut Told, wire: &mut Wire) {
+    fn on_message(&mut self, message: &Value, events: &mut TurnEvents, effects: &mut Effects) {
         match (message["method"].as_str(), message.get("id")) {
-            (Some(method), Some(id)) => self.is_asked(method, id, &message["params"], told, wire),
-            (Some(method), None) => self.is_told(method, &message["params"], told, wire),
+            (Some(method), Some(id)) => self.on_request(method, id, &message["params"], events, effects),
+            (Some(method), None) => self.on_notification(method, &message["params"], events, effects),
             (None, Some(id)) => {
-                if let Some(asked) = id.as_u64().and_then(|id| self.asked.remove(&id)) {
-                    self.is_answered(asked, message, told, wire);
+                if let Some(request) = id.as_u64().and_then(|id| self.pending.remove(&id)) {
+                    self.on_response(request, message, events, effects);
                 }
             }
-            (None, None) => told.unknown += 1,
+            (None, None) => events.unknown += 1,
         }
     }
 
-    fn answer(&mut self, key: &str, result: &Value, wire: &mut Wire) {
+    fn on_answer(&mut self, key: &str, result: &Value, effects: &mut Effects) {
         let Some(approval) = self.questions.remove(key) else { return };
         let outcome = &result["outcome"];
         let chosen = approval.decisions.iter().find(|(id, _)| outcome["optionId"] == **id);
@@ -137,117 +139,136 @@ impl Bridge for Codex {
             None if outcome["outcome"] == "cancelled" => &approval.cancel,
             None => &approval.refusal,
         };
-        wire.says.push(json!({ "id": approval.id, "result": decision }));
+        effects.messages.push(json!({ "id": approval.id, "result": decision }));
     }
 }
 
 impl Codex {
-    fn request(&mut self, asked: Asked, method: &str, params: Value, wire: &mut Wire) {
-        self.made += 1;
-        self.asked.insert(self.made, asked);
-        wire.says.push(json!({ "id": self.made, "method": method, "params": params }));
+    fn request(&mut self, request: Request, method: &str, params: Value, effects: &mut Effects) {
+        self.last_id += 1;
+        self.pending.insert(self.last_id, request);
+        effects.messages.push(json!({ "id": self.last_id, "method": method, "params": params }));
     }
 
-    /// Starts the turn of the prompt that waits, if the thread is open.
-    fn begin(&mut self, wire: &mut Wire) {
+    /// Starts the turn of the queued prompt, if the thread is open.
+    fn start_turn(&mut self, effects: &mut Effects) {
         let Some(thread) = self.thread.clone() else { return };
-        let Some(input) = self.waiting.take() else { return };
+        let Some(input) = self.queued_input.take() else { return };
         let mut params = json!({ "threadId": thread, "input": input });
-        // Settings stay with a thread, so the usual ones are named where others were before.
-        let set = |chosen: &Option<String>, usual: &Option<String>| chosen.clone().or(usual.clone());
-        if let Some(model) = set(&self.settings.model, &self.usual.model) {
+        // A thread keeps its settings, so the defaults must be sent to undo a choice.
+        if let Some(model) = self.settings.model.as_ref().or(self.defaults.model.as_ref()) {
             params["model"] = json!(model);
         }
-        if let Some(effort) = set(&self.settings.effort, &self.usual.effort) {
+        if let Some(effort) = self.settings.effort.as_ref().or(self.defaults.effort.as_ref()) {
             params["effort"] = json!(effort);
         }
         if self.mode != self.settings.mode {
             self.mode = self.settings.mode.clone();
-            params["approvalPolicy"] = self.settings.set.get("approvalPolicy").cloned().unwrap_or_default();
-            params["sandboxPolicy"] = policy(self.settings.set.get("sandbox"));
+            params["approvalPolicy"] =
+                self.settings.mode_params.get("approvalPolicy").cloned().unwrap_or_default();
+            params["sandboxPolicy"] = sandbox_policy(self.settings.mode_params.get("sandbox"));
         }
-        self.request(Asked::Turn, "turn/start", params, wire);
+        self.request(Request::Turn, "turn/start", params, effects);
     }
 
-    fn pass_on_interrupt(&mut self, wire: &mut Wire) {
+    fn send_interrupt(&mut self, effects: &mut Effects) {
         if let (Some(thread), Some(turn), true) = (&self.thread, &self.turn, self.is_interrupted) {
             let params = json!({ "threadId": thread, "turnId": turn });
-            self.request(Asked::Interrupt, "turn/interrupt", params, wire);
+            self.request(Request::Interrupt, "turn/interrupt", params, effects);
         }
     }
 
-    fn is_answered(&mut self, asked: Asked, message: &Value, told: &mut Told, wire: &mut Wire) {
+    fn on_response(
+        &mut self,
+        request: Request,
+        message: &Value,
+        events: &mut TurnEvents,
+        effects: &mut Effects,
+    ) {
         let result = &message["result"];
         if let Some(why) = message["error"]["message"].as_str() {
-            match asked {
-                Asked::Initialize | Asked::Thread => {
-                    wire.is_lost = why.contains("no rollout found");
-                    // It cannot be asked again, but another process can.
-                    wire.is_stale = true;
-                    self.waiting = None;
-                    fault(&message["error"], told);
+            match request {
+                Request::Initialize | Request::Thread => {
+                    effects.session_unknown = why.contains("no rollout found");
+                    // This process cannot open another thread, but a new process can.
+                    effects.needs_restart = true;
+                    self.queued_input = None;
+                    fail_turn(&message["error"], events);
                 }
-                Asked::Turn => fault(&message["error"], told),
-                Asked::Models | Asked::Interrupt => {}
+                Request::Turn => fail_turn(&message["error"], events),
+                Request::Models | Request::Interrupt => {}
             }
             return;
         }
-        match asked {
-            Asked::Initialize => {
-                wire.says.push(json!({ "method": "initialized" }));
-                self.request(Asked::Models, "model/list", json!({}), wire);
+        match request {
+            Request::Initialize => {
+                effects.messages.push(json!({ "method": "initialized" }));
+                self.request(Request::Models, "model/list", json!({}), effects);
                 if let Some((method, params)) = self.opening.take() {
-                    self.request(Asked::Thread, method, params, wire);
+                    self.request(Request::Thread, method, params, effects);
                 }
             }
-            Asked::Models => wire.models = Some(models(&result["data"])),
-            Asked::Thread => {
+            Request::Models => effects.models = Some(models(&result["data"])),
+            Request::Thread => {
                 self.thread = result["thread"]["id"].as_str().map(ToOwned::to_owned);
                 if self.thread.is_none() {
-                    wire.is_stale = true;
-                    return told.fails(false, "it did not say what it calls the session");
+                    effects.needs_restart = true;
+                    return events.fail(false, "it did not say what it calls the session");
                 }
-                told.session_is(&result["thread"]["id"]);
+                events.set_session(&result["thread"]["id"]);
                 if self.settings.model.is_none() {
-                    self.usual.model = result["model"].as_str().map(ToOwned::to_owned);
+                    self.defaults.model = result["model"].as_str().map(ToOwned::to_owned);
                 }
-                self.usual.effort = result["reasoningEffort"].as_str().map(ToOwned::to_owned);
-                self.begin(wire);
+                self.defaults.effort = result["reasoningEffort"].as_str().map(ToOwned::to_owned);
+                self.start_turn(effects);
             }
-            Asked::Turn | Asked::Interrupt => {}
+            Request::Turn | Request::Interrupt => {}
         }
     }
 
-    fn is_told(&mut self, method: &str, params: &Value, told: &mut Told, wire: &mut Wire) {
+    fn on_notification(
+        &mut self,
+        method: &str,
+        params: &Value,
+        events: &mut TurnEvents,
+        effects: &mut Effects,
+    ) {
         let is_ours = params["threadId"].is_null() || params["threadId"].as_str() == self.thread.as_deref();
         match method {
             "serverRequest/resolved" => {
                 if let Some((key, _)) = self.questions.remove_entry(&params["requestId"].to_string()) {
-                    wire.taken_back.push(key);
+                    effects.withdrawn.push(key);
                 }
             }
             "turn/started" if is_ours => {
                 self.turn = params["turn"]["id"].as_str().map(ToOwned::to_owned);
-                self.pass_on_interrupt(wire);
+                self.send_interrupt(effects);
             }
             "turn/completed" if is_ours => {
-                // One that was begun by nobody here ends nothing.
+                // A turn that this bridge has not started ends nothing.
                 if self.turn.take().is_some() {
-                    self.items.turn_ends(&params["turn"], told);
+                    self.items.finish_turn(&params["turn"], events);
                 }
             }
             "thread/tokenUsage/updated" if is_ours => {
                 let is_of_this_turn =
                     self.turn.is_some() && params["turnId"].as_str() == self.turn.as_deref();
-                self.items.spends(&params["tokenUsage"], is_of_this_turn, told);
+                self.items.count_tokens(&params["tokenUsage"], is_of_this_turn, events);
             }
-            // What sub-agents say is theirs; what they do is told by the items of this thread.
+            // Other threads belong to sub-agents, and the items of this thread report what those do.
             _ if !is_ours => {}
-            method => self.items.hear(method, params, told),
+            method => self.items.on_notification(method, params, events),
         }
     }
 
-    fn is_asked(&mut self, method: &str, id: &Value, params: &Value, told: &mut Told, wire: &mut Wire) {
+    fn on_request(
+        &mut self,
+        method: &str,
+        id: &Value,
+        params: &Value,
+        events: &mut TurnEvents,
+        effects: &mut Effects,
+    ) {
         let decided = |decision: &str| json!({ "decision": decision });
         let (mut decisions, refusal, cancel) = match method {
             "item/commandExecution/requestApproval" | "item/fileChange/requestApproval" => {
@@ -259,17 +280,17 @@ impl Codex {
                 (vec![(ALLOW, granted("turn")), (SESSION, granted("session"))], none.clone(), none)
             }
             "item/tool/requestUserInput" => {
-                return wire.says.push(json!({ "id": id, "result": { "answers": {} } }));
+                return effects.messages.push(json!({ "id": id, "result": { "answers": {} } }));
             }
             "mcpServer/elicitation/request" => {
-                return wire.says.push(json!({ "id": id, "result": { "action": "decline" } }));
+                return effects.messages.push(json!({ "id": id, "result": { "action": "decline" } }));
             }
             _ => {
                 let error = json!({ "code": METHOD_NOT_FOUND, "message": "this is not supported here" });
-                return wire.says.push(json!({ "id": id, "error": error }));
+                return effects.messages.push(json!({ "id": id, "error": error }));
             }
         };
-        let offered = params["availableDecisions"].as_array().map_or(&[][..], Vec::as_slice);
+        let offered = items(&params["availableDecisions"]);
         if method.starts_with("item/fileChange") || offered.iter().any(|one| one == "acceptForSession") {
             decisions.push((SESSION, decided("acceptForSession")));
         }
@@ -279,9 +300,9 @@ impl Codex {
         decisions.push((REJECT, refusal.clone()));
         let key = id.to_string();
         let options = decisions.iter().map(|(id, _)| option(id)).collect();
-        let call = self.items.question(params, told);
+        let call = self.items.call_in_question(params, events);
         self.questions.insert(key.clone(), Approval { id: id.clone(), decisions, refusal, cancel });
-        wire.asks.push(Question { key, call, options });
+        effects.questions.push(Question { key, call, options });
     }
 }
 
@@ -296,8 +317,8 @@ fn option(id: &'static str) -> acp::PermissionOption {
     acp::PermissionOption::new(id, name, kind)
 }
 
-/// The sandbox of a turn is written in another way than that of a thread.
-fn policy(sandbox: Option<&Value>) -> Value {
+/// `turn/start` names the sandboxes differently from `thread/start`.
+fn sandbox_policy(sandbox: Option<&Value>) -> Value {
     let kind = match sandbox.and_then(Value::as_str) {
         Some("danger-full-access") => "dangerFullAccess",
         Some("workspace-write") => "workspaceWrite",
@@ -307,27 +328,28 @@ fn policy(sandbox: Option<&Value>) -> Value {
 }
 
 fn models(list: &Value) -> Vec<Model> {
-    let shown = list.as_array().into_iter().flatten().filter(|one| one["hidden"] != true);
-    let efforts = |one: &Value| {
-        let list = one["supportedReasoningEfforts"].as_array().into_iter().flatten();
-        list.filter_map(|one| one["reasoningEffort"].as_str().map(ToOwned::to_owned)).collect::<Vec<_>>()
-    };
-    shown.filter_map(|one| detect::model(&one["id"], &one["displayName"], &efforts(one))).collect()
+    let mut models = Vec::new();
+    for listed in items(list).iter().filter(|listed| listed["hidden"] != true) {
+        let efforts = items(&listed["supportedReasoningEfforts"]).iter();
+        let efforts = efforts.filter_map(|effort| effort["reasoningEffort"].as_str().map(ToOwned::to_owned));
+        models.extend(detect::model(&listed["id"], &listed["displayName"], efforts.collect()));
+    }
+    models
 }
 
-/// As its configuration writes them. Of their names it takes letters, digits, `_` and `-`.
-fn servers(servers: &[acp::McpServer]) -> Map<String, Value> {
-    let mut all = Map::new();
-    for (name, mut shape) in mcp_servers(servers) {
-        let is_good = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        let name = name.chars().map(|c| if is_good(c) { c } else { '_' }).collect();
-        if let Some(object) = shape.as_object_mut() {
-            object.remove("type");
-            if let Some(headers) = object.remove("headers") {
-                object.insert("http_headers".to_owned(), headers);
+/// The servers in the form of codex's configuration, which allows only letters, digits, `_` and `-` in names.
+fn mcp_config(servers: &[acp::McpServer]) -> Map<String, Value> {
+    let mut config = Map::new();
+    for (name, mut server) in mcp_servers::by_name(servers) {
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        let name = name.chars().map(|c| if is_allowed(c) { c } else { '_' }).collect();
+        if let Some(fields) = server.as_object_mut() {
+            fields.remove("type");
+            if let Some(headers) = fields.remove("headers") {
+                fields.insert("http_headers".to_owned(), headers);
             }
         }
-        all.insert(name, shape);
+        config.insert(name, server);
     }
-    all
+    config
 }

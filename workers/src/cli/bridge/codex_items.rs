@@ -1,209 +1,171 @@
-//! What a turn of `codex app-server` is made of: items that start, grow and are completed.
+//! The items of a turn of `codex app-server`: they start, grow and are completed.
 //!
-//! A message or a thought streams, and its item comes again as a whole, of which only what is new is told. Changes of
-//! files come as diffs. Tokens are counted for the whole thread.
+//! A message or a thought streams and then comes again as a whole, of which only the unsent rest is reported. File
+//! changes come as diffs. Tokens are counted for the whole thread.
 
 use std::collections::HashMap;
 
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Value, json};
 
-use crate::cli::format::{count, inner_message, is_auth, unwrapped, words};
-use crate::cli::told::{Tokens, Told};
-use crate::cli::tool::{Edit, Tool, plan, text};
+use crate::cli::format::{inner_message, is_auth_error, text_content, without_shell};
+use crate::cli::json::{count, items, string, text};
+use crate::cli::tool::{Edit, Tool, plan_entries};
+use crate::cli::turn_events::{CallResult, Tokens, TurnEvents};
 
 #[derive(Default)]
 pub(super) struct Items {
-    /// Bytes of a message or thought that were told, by its id.
-    told_bytes: HashMap<String, usize>,
-    /// Tokens of the thread as they were last counted. `None`: this process has not counted yet.
+    /// How many bytes of a message or thought were streamed, by its id.
+    streamed_bytes: HashMap<String, usize>,
+    /// The thread's tokens at the last count. `None` if this process has not counted yet.
     total: Option<Tokens>,
-    /// Calls that began and are not over, for the questions about them.
+    /// The running calls, for the questions about them.
     open: HashMap<String, Tool>,
-    /// The last failure that it said it would not try to mend.
+    /// The last error after which the CLI does not retry.
     fault: Option<Value>,
 }
 
 impl Items {
-    pub(super) fn hear(&mut self, method: &str, params: &Value, told: &mut Told) {
-        let id = params["itemId"].as_str().unwrap_or_default();
-        let delta = params["delta"].as_str().unwrap_or_default();
+    pub(super) fn on_notification(&mut self, method: &str, params: &Value, events: &mut TurnEvents) {
+        let id = string(params, "itemId");
+        let delta = string(params, "delta");
         match method {
             "item/agentMessage/delta" | "item/plan/delta" => {
-                *self.told_bytes.entry(id.to_owned()).or_default() += delta.len();
-                told.text_of(id, delta);
+                *self.streamed_bytes.entry(id.to_owned()).or_default() += delta.len();
+                events.message_text(id, delta);
             }
-            "item/reasoning/summaryTextDelta" | "item/reasoning/textDelta" => self.thinks(id, delta, told),
+            "item/reasoning/summaryTextDelta" | "item/reasoning/textDelta" => {
+                self.thought_delta(id, delta, events);
+            }
             "item/reasoning/summaryPartAdded" if params["summaryIndex"].as_u64() > Some(0) => {
-                self.thinks(id, "\n\n", told);
+                self.thought_delta(id, "\n\n", events);
             }
-            "item/started" => self.item(&params["item"], false, told),
-            "item/completed" => self.item(&params["item"], true, told),
+            "item/started" => self.item(&params["item"], false, events),
+            "item/completed" => self.item(&params["item"], true, events),
             "item/fileChange/patchUpdated" => {
                 let tool = file_change(&params["changes"]);
                 self.open.insert(id.to_owned(), tool.clone());
-                told.call_begins(id, tool, None);
+                events.call_started(id, tool, None);
             }
             "item/mcpToolCall/progress" => {
-                told.call_goes_on(id, params["message"].as_str().unwrap_or_default());
+                events.call_progress(id, string(params, "message"));
             }
             "turn/plan/updated" => {
-                let steps = params["plan"].as_array().into_iter().flatten();
                 let todo = |step: &Value| json!({ "content": step["step"], "status": step["status"] });
-                told.plan(plan(&steps.map(todo).collect()));
+                events.plan(plan_entries(&items(&params["plan"]).iter().map(todo).collect()));
             }
             "error" if params["willRetry"] != true => self.fault = Some(params["error"].clone()),
-            method => told.unknown += u64::from(!is_known(method)),
+            method => events.unknown += u64::from(!is_known(method)),
         }
     }
 
-    pub(super) fn turn_ends(&mut self, turn: &Value, told: &mut Told) {
+    pub(super) fn finish_turn(&mut self, turn: &Value, events: &mut TurnEvents) {
         self.open.clear();
-        self.told_bytes.clear();
+        self.streamed_bytes.clear();
         let last = self.fault.take();
-        match turn["status"].as_str().unwrap_or_default() {
-            "completed" => told.stops(acp::StopReason::EndTurn),
-            "interrupted" => told.stops(acp::StopReason::Cancelled),
-            _ if turn["error"].is_object() => fault(&turn["error"], told),
-            _ => fault(&last.unwrap_or_default(), told),
+        match string(turn, "status") {
+            "completed" => events.stop(acp::StopReason::EndTurn),
+            "interrupted" => events.stop(acp::StopReason::Cancelled),
+            _ if turn["error"].is_object() => fail_turn(&turn["error"], events),
+            _ => fail_turn(&last.unwrap_or_default(), events),
         }
     }
 
-    /// The call that a question is about.
-    pub(super) fn question(&self, params: &Value, told: &Told) -> acp::ToolCallUpdate {
-        let id = params["itemId"].as_str().unwrap_or_default();
+    /// The call that the CLI asks about.
+    pub(super) fn call_in_question(&self, params: &Value, events: &TurnEvents) -> acp::ToolCallUpdate {
+        let id = string(params, "itemId");
         let known = self.open.get(id).cloned();
         let tool = match params["command"].as_str() {
-            // Whoever decides must see the command, and not what it is thought to do.
-            Some(line) => known.unwrap_or_else(|| command(params)).titled(&unwrapped(line)),
+            // The user must see the command itself, not a summary of it.
+            Some(line) => known.unwrap_or_else(|| command(params)).with_title(&without_shell(line)),
             None => known.unwrap_or_else(|| {
-                Tool::named("tool").titled(params["reason"].as_str().unwrap_or("More permissions"))
+                Tool::named("tool").with_title(params["reason"].as_str().unwrap_or("More permissions"))
             }),
         };
         let fields = acp::ToolCallUpdateFields::new()
             .title(tool.title.clone())
             .kind(tool.kind)
-            .locations(tool.locations(&told.cwd))
+            .locations(tool.locations(&events.cwd))
             .raw_input(tool.input.clone());
         acp::ToolCallUpdate::new(id.to_owned(), fields)
     }
 
-    fn thinks(&mut self, id: &str, delta: &str, told: &mut Told) {
-        *self.told_bytes.entry(id.to_owned()).or_default() += delta.len();
-        told.thought_of(id, delta);
+    fn thought_delta(&mut self, id: &str, delta: &str, events: &mut TurnEvents) {
+        *self.streamed_bytes.entry(id.to_owned()).or_default() += delta.len();
+        events.message_thought(id, delta);
     }
 
-    fn item(&mut self, item: &Value, is_done: bool, told: &mut Told) {
-        let id = item["id"].as_str().unwrap_or_default();
-        let status = item["status"].as_str().unwrap_or_default();
-        let is_good = status != "failed" && status != "declined";
-        match item["type"].as_str().unwrap_or_default() {
+    fn item(&mut self, item: &Value, is_done: bool, events: &mut TurnEvents) {
+        let id = string(item, "id");
+        let is_good = !matches!(string(item, "status"), "failed" | "declined");
+        let (tool, result) = match string(item, "type") {
             "agentMessage" | "plan" if is_done => {
-                let rest = self.unseen(id, item["text"].as_str().unwrap_or_default());
-                told.text_of(id, &rest);
+                let rest = self.take_unsent(id, string(item, "text"));
+                return events.message_text(id, &rest);
             }
             "reasoning" if is_done => {
-                let parts: Vec<&str> =
-                    item["summary"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-                let rest = self.unseen(id, &parts.join("\n\n"));
-                told.thought_of(id, &rest);
+                let parts: Vec<&str> = items(&item["summary"]).iter().filter_map(Value::as_str).collect();
+                let rest = self.take_unsent(id, &parts.join("\n\n"));
+                return events.message_thought(id, &rest);
             }
-            "exitedReviewMode" if is_done => told.text_of(id, item["review"].as_str().unwrap_or_default()),
-            "commandExecution" => {
-                let code = item["exitCode"].as_i64();
-                let said = item["aggregatedOutput"].as_str().unwrap_or_default().to_owned();
-                let raw = code.map(|code| json!({ "exit_code": code }));
-                let done = is_done.then(|| (is_good && code.unwrap_or(0) == 0, said, raw));
-                self.call(id, command(item), done, told);
-            }
-            "fileChange" => {
-                let tool = file_change(&item["changes"]);
-                self.call(id, tool, is_done.then(|| (is_good, String::new(), None)), told);
-            }
-            "mcpToolCall" | "dynamicToolCall" => {
-                let owner = text(item, &["server", "namespace"]).map_or(String::new(), |name| name + ".");
-                let mut tool = Tool::named(&format!("{owner}{}", item["tool"].as_str().unwrap_or("tool")));
-                tool.input = Some(item["arguments"].clone()).filter(|input| !input.is_null());
-                let said = text(&item["error"], &["message"])
-                    .unwrap_or_else(|| words(&item["result"]["content"]) + &words(&item["contentItems"]));
-                let is_good = is_good && item["error"].is_null() && item["success"] != false;
-                self.call(id, tool, is_done.then_some((is_good, said, None)), told);
-            }
-            "webSearch" => {
-                let about = text(item, &["query"]).filter(|query| !query.is_empty());
-                let tool = Tool::new("web_search", &json!({ "query": item["query"] }));
-                let tool = tool.titled(about.as_deref().unwrap_or("Searching the web"));
-                self.call(id, tool, is_done.then(|| (true, String::new(), None)), told);
-            }
-            "collabAgentToolCall" => {
-                let mut tool = Tool::named("agent").titled(item["tool"].as_str().unwrap_or("agent"));
-                tool.input = Some(json!({ "prompt": item["prompt"] }));
-                self.call(id, tool, is_done.then(|| (is_good, String::new(), None)), told);
-            }
-            "imageView" => {
-                let path = item["path"].as_str().unwrap_or_default();
-                let tool =
-                    Tool::new("read", &json!({ "path": path })).titled(&format!("View image '{path}'"));
-                self.call(id, tool, is_done.then(|| (true, String::new(), None)), told);
-            }
-            _ => {}
+            "exitedReviewMode" if is_done => return events.message_text(id, string(item, "review")),
+            "commandExecution" => (command(item), command_result(item, is_good)),
+            "fileChange" => (file_change(&item["changes"]), CallResult::new(is_good)),
+            "mcpToolCall" | "dynamicToolCall" => (remote_tool(item), remote_result(item, is_good)),
+            "webSearch" => (web_search(item), CallResult::new(true)),
+            "collabAgentToolCall" => (sub_agent(item), CallResult::new(is_good)),
+            "imageView" => (image_view(item), CallResult::new(true)),
+            _ => return,
+        };
+        if is_done {
+            self.open.remove(id);
+        } else {
+            self.open.insert(id.to_owned(), tool.clone());
         }
+        events.call(id, tool, is_done.then_some(result));
     }
 
-    fn unseen(&mut self, id: &str, whole: &str) -> String {
-        let told = self.told_bytes.remove(id).unwrap_or(0);
-        whole.get(told..).unwrap_or_default().to_owned()
+    /// The end of a message or thought that was not streamed.
+    fn take_unsent(&mut self, id: &str, whole: &str) -> String {
+        let streamed = self.streamed_bytes.remove(id).unwrap_or(0);
+        whole.get(streamed..).unwrap_or_default().to_owned()
     }
 
-    /// A call that begins or, where `done` says how, is over.
-    fn call(&mut self, id: &str, tool: Tool, done: Option<(bool, String, Option<Value>)>, told: &mut Told) {
-        if !told.knows(id) {
-            told.call_begins(id, tool.clone(), None);
-        }
-        match done {
-            Some((is_good, said, raw)) => {
-                self.open.remove(id);
-                told.call_ends(id, is_good, &said, raw);
-            }
-            None => drop(self.open.insert(id.to_owned(), tool)),
-        }
-    }
-
-    /// It may count the same request twice, and all of a thread that it goes on with, so what is new is the difference.
-    pub(super) fn spends(&mut self, usage: &Value, is_of_this_turn: bool, told: &mut Told) {
+    /// Only differences count, because the CLI may count a request twice and counts all earlier turns of the thread.
+    pub(super) fn count_tokens(&mut self, usage: &Value, is_of_this_turn: bool, events: &mut TurnEvents) {
         let total = tokens(&usage["total"]);
         match self.total.replace(total) {
-            Some(before) => told.spent(total.minus(before)),
-            None if is_of_this_turn => told.spent(tokens(&usage["last"])),
-            // Of a thread that goes on.
+            Some(before) => events.add_tokens(total.minus(before)),
+            None if is_of_this_turn => events.add_tokens(tokens(&usage["last"])),
+            // The first count of a resumed thread is about earlier turns.
             None => {}
         }
-        told.meter(count(&usage["last"], "totalTokens"), count(usage, "modelContextWindow"));
+        events.context_usage(count(&usage["last"], "totalTokens"), count(usage, "modelContextWindow"));
     }
 }
 
-/// A turn, or an opening, that failed.
-pub(super) fn fault(error: &Value, told: &mut Told) {
+/// Ends the turn with the CLI's error.
+pub(super) fn fail_turn(error: &Value, events: &mut TurnEvents) {
     let message = error["message"].as_str().map_or_else(|| "the turn failed".to_owned(), inner_message);
     let info = &error["codexErrorInfo"];
     let status = info.as_object().into_iter().flat_map(|info| info.values());
     let is_refused =
         status.map(|one| count(one, "httpStatusCode")).any(|status| status == 401 || status == 403);
     if message.contains("max_output_tokens") {
-        told.stops(acp::StopReason::MaxTokens);
+        events.stop(acp::StopReason::MaxTokens);
     } else {
-        told.fails(is_refused || info == "unauthorized" || is_auth(&message), &message);
+        events.fail(is_refused || info == "unauthorized" || is_auth_error(&message), &message);
     }
 }
 
-/// By what the command does, where it does one thing that is known.
+/// A command is described by what it does, if the CLI recognised a single action in it.
 fn command(item: &Value) -> Tool {
-    let line = item["command"].as_str().unwrap_or_default();
-    let plain = unwrapped(line);
-    let mut tool = Tool::new("shell", &json!({ "command": plain, "cwd": item["cwd"] })).titled(&plain);
-    let [action] = item["commandActions"].as_array().map_or(&[][..], Vec::as_slice) else { return tool };
+    let line = string(item, "command");
+    let plain = without_shell(line);
+    let mut tool = Tool::new("shell", &json!({ "command": plain, "cwd": item["cwd"] })).with_title(&plain);
+    let [action] = items(&item["commandActions"]) else { return tool };
     let path = action["path"].as_str();
-    let (kind, title) = match (action["type"].as_str().unwrap_or_default(), path) {
+    let (kind, title) = match (string(action, "type"), path) {
         ("read", Some(path)) => {
             tool.paths = vec![(path.to_owned(), None)];
             (acp::ToolKind::Read, format!("Read file '{path}'"))
@@ -218,22 +180,67 @@ fn command(item: &Value) -> Tool {
         _ => return tool,
     };
     tool.kind = kind;
-    tool.titled(&title)
+    tool.with_title(&title)
+}
+
+fn command_result(item: &Value, is_good: bool) -> CallResult {
+    let code = item["exitCode"].as_i64();
+    CallResult {
+        is_good: is_good && code.unwrap_or(0) == 0,
+        text: string(item, "aggregatedOutput").to_owned(),
+        raw: code.map(|code| json!({ "exit_code": code })),
+    }
+}
+
+/// A tool of an MCP server or of the client.
+fn remote_tool(item: &Value) -> Tool {
+    let name = item["tool"].as_str().unwrap_or("tool");
+    let mut tool = match text(item, &["server", "namespace"]) {
+        Some(owner) => Tool::named(&format!("{owner}.{name}")),
+        None => Tool::named(name),
+    };
+    tool.input = if item["arguments"].is_null() { None } else { Some(item["arguments"].clone()) };
+    tool
+}
+
+fn remote_result(item: &Value, is_good: bool) -> CallResult {
+    let content = || text_content(&item["result"]["content"]) + &text_content(&item["contentItems"]);
+    CallResult {
+        is_good: is_good && item["error"].is_null() && item["success"] != false,
+        text: text(&item["error"], &["message"]).unwrap_or_else(content),
+        raw: None,
+    }
+}
+
+fn web_search(item: &Value) -> Tool {
+    let query = string(item, "query");
+    let title = if query.is_empty() { "Searching the web" } else { query };
+    Tool::new("web_search", &json!({ "query": item["query"] })).with_title(title)
+}
+
+fn sub_agent(item: &Value) -> Tool {
+    let mut tool = Tool::named("agent").with_title(item["tool"].as_str().unwrap_or("agent"));
+    tool.input = Some(json!({ "prompt": item["prompt"] }));
+    tool
+}
+
+fn image_view(item: &Value) -> Tool {
+    let path = string(item, "path");
+    Tool::new("read", &json!({ "path": path })).with_title(&format!("View image '{path}'"))
 }
 
 fn file_change(changes: &Value) -> Tool {
-    let changes = changes.as_array().map_or(&[][..], Vec::as_slice);
-    let mut tool = Tool::named("file_change").titled("Editing files");
-    for change in changes {
+    let mut tool = Tool::named("file_change").with_title("Editing files");
+    for change in items(changes) {
         let Some(path) = change["path"].as_str() else { continue };
         let path = change["kind"]["move_path"].as_str().unwrap_or(path).to_owned();
-        let diff = change["diff"].as_str().unwrap_or_default();
+        let diff = string(change, "diff");
         let edit = |old: Option<&str>, new: &str| Edit {
             path: path.clone(),
             old: old.map(ToOwned::to_owned),
             new: new.to_owned(),
         };
-        match change["kind"]["type"].as_str().unwrap_or_default() {
+        match string(&change["kind"], "type") {
             "add" => tool.edits.push(edit(None, diff)),
             "delete" => tool.edits.push(edit(Some(diff), "")),
             _ => tool.edits.extend(hunks(diff).iter().map(|(old, new)| edit(Some(old), new))),
@@ -276,7 +283,7 @@ fn tokens(usage: &Value) -> Tokens {
     }
 }
 
-/// What is understood and not told.
+/// Whether the method belongs to a known family, most of which are not reported.
 fn is_known(method: &str) -> bool {
     let (family, _) = method.split_once('/').unwrap_or((method, ""));
     const FAMILIES: [&str; 19] = [

@@ -1,7 +1,7 @@
-//! Bridges: CLIs whose process is kept open for a session and spoken with in their own protocol.
+//! Bridges speak the own protocols of CLIs whose process stays open for a session.
 //!
-//! A bridge is fed what the CLI says and what the client wants, fills a `Told`, and leaves on the `Wire` what is to be
-//! said and asked. It does no I/O and knows no clock, so that kept conversations can be played to it.
+//! A bridge receives the CLI's messages and the client's wishes, fills a `TurnEvents`, and returns what is to be sent
+//! and asked as `Effects`. It does no I/O and has no clock, so that tests can replay recorded conversations.
 
 mod claude;
 mod codex;
@@ -12,68 +12,60 @@ mod tests;
 use std::path::Path;
 
 use agent_client_protocol_schema::v1 as acp;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::prompt::Prompt;
 use super::runtimes::FormatName;
-use super::told::Told;
+use super::settings::Settings;
+use super::turn_events::TurnEvents;
 use crate::detect::Model;
 
 pub(super) trait Bridge: Send {
-    /// The first words to a process that has just been started.
-    fn open(&mut self, opening: &Opening<'_>, wire: &mut Wire);
+    /// Opens or resumes the session on a new process.
+    fn open(&mut self, opening: &Opening<'_>, effects: &mut Effects);
 
-    fn prompt(&mut self, prompt: &Prompt, wire: &mut Wire);
+    fn prompt(&mut self, prompt: &Prompt, effects: &mut Effects);
 
-    /// The turn is to end. It ends when the CLI says so, or at once if it was not yet told of it.
-    fn interrupt(&mut self, told: &mut Told, wire: &mut Wire);
+    /// Stops the turn. It ends when the CLI says so, or at once if the CLI does not have the prompt yet.
+    fn interrupt(&mut self, events: &mut TurnEvents, effects: &mut Effects);
 
-    /// How the session is set from now on. False: this process cannot be told.
-    fn tune(&mut self, settings: &Settings, wire: &mut Wire) -> bool;
+    /// Returns false if the running process cannot take these settings.
+    fn apply_settings(&mut self, settings: &Settings, effects: &mut Effects) -> bool;
 
-    /// One message of the CLI.
-    fn hear(&mut self, message: &Value, told: &mut Told, wire: &mut Wire);
+    /// Takes one message of the CLI.
+    fn on_message(&mut self, message: &Value, events: &mut TurnEvents, effects: &mut Effects);
 
-    /// What the client has answered to the question of this key. A client that refuses answers with nothing.
-    fn answer(&mut self, key: &str, result: &Value, wire: &mut Wire);
+    /// Takes the client's answer to the question with this key. The result is null if the client refused.
+    fn on_answer(&mut self, key: &str, result: &Value, effects: &mut Effects);
 }
 
 pub(super) struct Opening<'a> {
     pub(super) cwd: &'a Path,
-    /// What the CLI calls the session that is to go on, or the one to branch from.
+    /// The CLI's id of the session to resume.
     pub(super) session: Option<&'a str>,
+    /// The CLI's id of the session to fork.
     pub(super) fork: Option<&'a str>,
     pub(super) settings: &'a Settings,
-    /// For a CLI that takes them in its own protocol.
+    /// Used by a CLI that takes them in its own protocol.
     pub(super) mcp_servers: &'a [acp::McpServer],
 }
 
-#[derive(Clone, Default, PartialEq, Debug)]
-pub(super) struct Settings {
-    /// `None`: the CLI's own.
-    pub(super) model: Option<String>,
-    pub(super) effort: Option<String>,
-    pub(super) mode: String,
-    /// What the mode means to a CLI that is not told by arguments.
-    pub(super) set: Map<String, Value>,
-}
-
-/// What a bridge wants done.
+/// What the caller of a bridge must do.
 #[derive(Default)]
-pub(super) struct Wire {
-    /// Messages for the CLI, in their order.
-    pub(super) says: Vec<Value>,
-    pub(super) asks: Vec<Question>,
-    /// Keys of questions that nobody waits for any more.
-    pub(super) taken_back: Vec<String>,
-    /// Models that the CLI has listed.
+pub(super) struct Effects {
+    /// Messages to the CLI, in order.
+    pub(super) messages: Vec<Value>,
+    pub(super) questions: Vec<Question>,
+    /// Keys of questions that the CLI no longer waits for.
+    pub(super) withdrawn: Vec<String>,
+    /// The models that the CLI has listed.
     pub(super) models: Option<Vec<Model>>,
-    /// The mode that it has taken by itself.
+    /// The mode that the CLI has entered by itself.
     pub(super) mode: Option<String>,
-    /// The CLI does not know the session that was to go on.
-    pub(super) is_lost: bool,
-    /// The next turn needs a new process: this one did not take a setting.
-    pub(super) is_stale: bool,
+    /// The CLI does not know the session that it was to resume.
+    pub(super) session_unknown: bool,
+    /// The next turn needs a new process, because this one refused a setting or an opening.
+    pub(super) needs_restart: bool,
 }
 
 pub(super) struct Question {
@@ -82,8 +74,8 @@ pub(super) struct Question {
     pub(super) options: Vec<acp::PermissionOption>,
 }
 
-/// `None`: no process of this format is kept open.
-pub(super) fn of(name: FormatName) -> Option<Box<dyn Bridge>> {
+/// Returns `None` for a format that has no bridge.
+pub(super) fn new(name: FormatName) -> Option<Box<dyn Bridge>> {
     match name {
         FormatName::ClaudeStream => Some(Box::<claude::Claude>::default()),
         FormatName::CodexAppServer => Some(Box::<codex::Codex>::default()),

@@ -1,8 +1,9 @@
-//! Conversations that real CLIs had, trimmed, played to the bridges; what was said and told of them; and how that
-//! compares with the ACP adapters that others have made for the same CLIs.
+//! Replays recorded conversations with real CLIs to the bridges, and compares the results with golden files and with
+//! the reports of other ACP adapters for the same CLIs.
 //!
-//! A kept conversation has a step a line: what the CLI says (`hears`), and what the client does (`prompt`, `answer`,
-//! `set`, `cancel`). `GOLDEN=write` writes what comes of it anew, to be read with care before it is kept.
+//! A recorded conversation (`.in`) has one step per line: a message of the CLI (`hears`) or an action of the client
+//! (`prompt`, `answer`, `set`, `cancel`). `GOLDEN=write` rewrites the `.out` files. Review the difference before you
+//! commit it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,22 +12,22 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::cli::prompt::Part;
-use crate::cli::told::{End, Tokens};
+use crate::cli::turn_events::{End, Tokens};
 
-const NAMES: [(&str, FormatName); 4] = [
+const CASES: [(&str, FormatName); 4] = [
     ("bridge-claude/conversation", FormatName::ClaudeStream),
     ("bridge-claude/tasks", FormatName::ClaudeStream),
     ("bridge-codex/conversation", FormatName::CodexAppServer),
     ("bridge-codex/failures", FormatName::CodexAppServer),
 ];
 
-struct Played {
-    /// What was said and told, in its order.
+struct Replayed {
+    /// Messages to the CLI, updates, questions and ends, in order.
     lines: Vec<Value>,
     turns: Vec<Turn>,
 }
 
-/// What people see of a turn.
+/// What the user sees of a turn.
 #[derive(Default)]
 struct Turn {
     prompt: String,
@@ -53,88 +54,92 @@ fn settings(model: Option<&str>, mode: &str) -> Settings {
         model: model.map(ToOwned::to_owned),
         effort: None,
         mode: mode.to_owned(),
-        set: set.as_object().cloned().unwrap_or_default(),
+        mode_params: set.as_object().cloned().unwrap_or_default(),
     }
 }
 
-fn play(format: FormatName, steps: &[Value]) -> Played {
-    let mut bridge = of(format).unwrap();
-    let mut told = Told::new(Path::new("/work"), Tokens::default());
-    let mut played = Played { lines: Vec::new(), turns: Vec::new() };
+fn replay(format: FormatName, steps: &[Value]) -> Replayed {
+    let mut bridge = new(format).unwrap();
+    let mut events = TurnEvents::new(Path::new("/work"), Tokens::default());
+    let mut replayed = Replayed { lines: Vec::new(), turns: Vec::new() };
     let mut asked = Vec::new();
-    let mut wire = Wire::default();
+    let mut effects = Effects::default();
     let start = settings(None, "default");
     let opening =
         Opening { cwd: Path::new("/work"), session: None, fork: None, settings: &start, mcp_servers: &[] };
-    bridge.open(&opening, &mut wire);
-    played.takes(&mut wire, &mut told, &mut asked);
+    bridge.open(&opening, &mut effects);
+    replayed.take(&mut effects, &mut events, &mut asked);
     for step in steps {
         if let Some(text) = step["prompt"].as_str() {
-            played.turns.push(Turn { prompt: text.to_owned(), ..Turn::default() });
-            bridge.prompt(&Prompt { parts: vec![Part::Text(text.to_owned())] }, &mut wire);
+            replayed.turns.push(Turn { prompt: text.to_owned(), ..Turn::default() });
+            bridge.prompt(&Prompt { parts: vec![Part::Text(text.to_owned())] }, &mut effects);
         } else if let Some(option) = step["answer"].as_str() {
             let outcome = json!({ "outcome": { "outcome": "selected", "optionId": option } });
-            bridge.answer(&asked.pop().expect("a question"), &outcome, &mut wire);
+            bridge.on_answer(&asked.pop().expect("a question"), &outcome, &mut effects);
         } else if let Some(set) = step["set"].as_object() {
             let mode = set.get("mode").and_then(Value::as_str).unwrap_or("default");
-            assert!(bridge.tune(&settings(set.get("model").and_then(Value::as_str), mode), &mut wire));
+            assert!(
+                bridge
+                    .apply_settings(&settings(set.get("model").and_then(Value::as_str), mode), &mut effects)
+            );
         } else if step["cancel"] == true {
-            bridge.interrupt(&mut told, &mut wire);
+            bridge.interrupt(&mut events, &mut effects);
         } else {
             let mut heard = step["hears"].clone();
             if heard["command_uuid"] == "PROMPT" {
-                // Made up by the bridge, and so unknown to the file.
-                heard["command_uuid"] = played.lines.iter().rev().find_map(uuid).expect("a prompt");
+                // The bridge generates the id, so the file cannot know it.
+                heard["command_uuid"] = replayed.lines.iter().rev().find_map(uuid).expect("a prompt");
             }
-            bridge.hear(&heard, &mut told, &mut wire);
+            bridge.on_message(&heard, &mut events, &mut effects);
         }
-        played.takes(&mut wire, &mut told, &mut asked);
+        replayed.take(&mut effects, &mut events, &mut asked);
     }
-    played
+    replayed
 }
 
 fn uuid(line: &Value) -> Option<Value> {
     Some(line["says"]["uuid"].clone()).filter(Value::is_string)
 }
 
-impl Played {
-    fn takes(&mut self, wire: &mut Wire, told: &mut Told, asked: &mut Vec<String>) {
-        let Wire { says, asks, taken_back, models, mode, is_lost, is_stale } = std::mem::take(wire);
-        for update in told.updates.drain(..) {
+impl Replayed {
+    fn take(&mut self, effects: &mut Effects, events: &mut TurnEvents, asked: &mut Vec<String>) {
+        let Effects { messages, questions, withdrawn, models, mode, session_unknown, needs_restart } =
+            std::mem::take(effects);
+        for update in events.updates.drain(..) {
             let update = json!(update);
             if let Some(turn) = self.turns.last_mut() {
-                turn.sees(&update);
+                turn.on_update(&update);
             }
             self.lines.push(json!({ "tells": update }));
         }
-        self.lines.extend(says.into_iter().map(|message| json!({ "says": message })));
-        for question in asks {
+        self.lines.extend(messages.into_iter().map(|message| json!({ "says": message })));
+        for question in questions {
             let options: Vec<Value> = question.options.iter().map(|one| json!(one.option_id)).collect();
             self.lines.push(json!({ "asks": question.call, "options": options }));
             asked.push(question.key);
         }
-        asked.retain(|key| !taken_back.contains(key));
+        asked.retain(|key| !withdrawn.contains(key));
         if let Some(models) = models {
             self.lines.push(json!({ "models": models }));
         }
         if let Some(mode) = mode {
             self.lines.push(json!({ "mode": mode }));
         }
-        if is_lost || is_stale {
-            self.lines.push(json!({ "isLost": is_lost, "isStale": is_stale }));
+        if session_unknown || needs_restart {
+            self.lines.push(json!({ "isLost": session_unknown, "isStale": needs_restart }));
         }
-        if let Some(end) = told.end.take() {
-            told.close_open_calls();
+        if let Some(end) = events.end.take() {
+            events.fail_open_calls();
             let stop = match end {
                 End::Stop(reason) => json!(reason),
                 End::Fault { is_auth, message } => {
                     json!({ "code": if is_auth { -32000 } else { -32603 }, "message": message })
                 }
             };
-            let usage = json!(told.tokens.map(|tokens| tokens.usage()));
-            let mut last = std::mem::replace(told, Told::new(Path::new("/work"), Tokens::default()));
+            let usage = json!(events.tokens.map(|tokens| tokens.usage()));
+            let mut last = std::mem::replace(events, TurnEvents::new(Path::new("/work"), Tokens::default()));
             for update in last.updates.drain(..) {
-                self.turns.last_mut().expect("a turn").sees(&json!(update));
+                self.turns.last_mut().expect("a turn").on_update(&json!(update));
                 self.lines.push(json!({ "tells": update }));
             }
             self.lines.push(json!({ "ends": stop, "usage": usage, "unknown": last.unknown }));
@@ -145,7 +150,7 @@ impl Played {
 }
 
 impl Turn {
-    fn sees(&mut self, update: &Value) {
+    fn on_update(&mut self, update: &Value) {
         let text = update["content"]["text"].as_str().unwrap_or_default();
         match update["sessionUpdate"].as_str().unwrap_or_default() {
             "agent_message_chunk" => self.text += text,
@@ -176,7 +181,7 @@ impl Turn {
         }
     }
 
-    /// Without ids, which differ between two runs.
+    /// The turn without ids, which differ between two runs.
     fn summary(&self) -> Value {
         let calls: Vec<Value> = self
             .calls
@@ -194,9 +199,9 @@ impl Turn {
 }
 
 #[test]
-fn every_kept_conversation_goes_as_its_golden_file_says() {
-    for (name, format) in NAMES {
-        let mut lines = play(format, &steps(name)).lines;
+fn every_recorded_conversation_gives_its_golden_file() {
+    for (name, format) in CASES {
+        let mut lines = replay(format, &steps(name)).lines;
         for line in lines.iter_mut().filter(|line| line["says"]["uuid"].is_string()) {
             line["says"]["uuid"] = json!("PROMPT");
         }
@@ -213,18 +218,18 @@ fn every_kept_conversation_goes_as_its_golden_file_says() {
     }
 }
 
-/// What `@agentclientprotocol/claude-agent-acp` 0.99.0 and `codex-acp` 2.6.0 told of the same turns. Where a turn was
-/// cut short they have no text. Failures are not compared: codex tells them as its own words, and here they are errors.
+/// Compares with `@agentclientprotocol/claude-agent-acp` 0.99.0 and `codex-acp` 2.6.0. A cancelled turn has no text
+/// there. Failures are not compared: codex-acp reports them as text, and here they are errors.
 #[test]
-fn turns_are_told_as_the_adapters_of_others_tell_them() {
+fn turns_are_reported_like_other_adapters_do() {
     for (name, count) in
         [("bridge-claude/conversation", 3), ("bridge-claude/tasks", 1), ("bridge-codex/conversation", 5)]
     {
-        let format = NAMES.iter().find(|(known, _)| *known == name).unwrap().1;
+        let format = CASES.iter().find(|(known, _)| *known == name).unwrap().1;
         let text = fs::read_to_string(folder().join(format!("{name}.official.json"))).unwrap();
         let official: Vec<Value> = serde_json::from_str(&text).unwrap();
         assert_eq!(official.len(), count, "{name}");
-        let turns = play(format, &steps(name)).turns;
+        let turns = replay(format, &steps(name)).turns;
         for theirs in official {
             let turn = turns.iter().find(|turn| theirs["prompt"] == turn.prompt).expect("the same turn");
             let mut ours = turn.summary();
@@ -237,16 +242,16 @@ fn turns_are_told_as_the_adapters_of_others_tell_them() {
 }
 
 #[test]
-fn every_call_is_introduced_once_and_closed_and_every_update_is_known_to_the_schema() {
-    for (name, format) in NAMES {
+fn every_call_is_closed_and_every_update_fits_the_schema() {
+    for (name, format) in CASES {
         let all = steps(name);
         for count in 0..=all.len() {
-            for turn in play(format, &all[..count]).turns.iter().filter(|turn| !turn.stop.is_null()) {
+            for turn in replay(format, &all[..count]).turns.iter().filter(|turn| !turn.stop.is_null()) {
                 let is_over = |call: &Value| call["status"] == "completed" || call["status"] == "failed";
                 assert!(turn.calls.iter().all(is_over), "{name} after {count}: {:?}", turn.calls);
             }
         }
-        for line in play(format, &all).lines.iter().filter(|line| line["tells"].is_object()) {
+        for line in replay(format, &all).lines.iter().filter(|line| line["tells"].is_object()) {
             let again: acp::SessionUpdate = serde_json::from_value(line["tells"].clone()).unwrap();
             assert_eq!(json!(again), line["tells"], "{name}");
         }
@@ -254,25 +259,26 @@ fn every_call_is_introduced_once_and_closed_and_every_update_is_known_to_the_sch
 }
 
 #[test]
-fn garbage_is_counted_and_hurts_nothing() {
+fn garbage_is_counted_and_ignored() {
     for format in [FormatName::ClaudeStream, FormatName::CodexAppServer] {
-        let mut bridge = of(format).unwrap();
-        let (mut told, mut wire) = (Told::new(Path::new("/work"), Tokens::default()), Wire::default());
+        let mut bridge = new(format).unwrap();
+        let (mut events, mut effects) =
+            (TurnEvents::new(Path::new("/work"), Tokens::default()), Effects::default());
         let strange = [json!([]), json!(7), json!({}), json!({ "type": {} }), json!({ "method": 7 })];
         for message in
             strange.iter().chain(&[json!({ "id": "x", "result": null }), json!({ "method": "never/seen" })])
         {
-            bridge.hear(message, &mut told, &mut wire);
+            bridge.on_message(message, &mut events, &mut effects);
         }
-        bridge.answer("nobody asked", &json!({}), &mut wire);
-        assert!(told.updates.is_empty() && told.end.is_none() && wire.says.is_empty());
-        assert!(told.unknown >= 5, "{format:?}: {}", told.unknown);
+        bridge.on_answer("unknown", &json!({}), &mut effects);
+        assert!(events.updates.is_empty() && events.end.is_none() && effects.messages.is_empty());
+        assert!(events.unknown >= 5, "{format:?}: {}", events.unknown);
     }
 }
 
-/// A request of the CLI that nobody here understands is answered, or it would wait for ever.
+/// An unknown request of the CLI is answered, because the CLI would wait for ever.
 #[test]
-fn what_is_asked_and_not_understood_is_refused() {
+fn an_unknown_request_is_refused() {
     for (format, request) in [
         (
             FormatName::ClaudeStream,
@@ -288,18 +294,19 @@ fn what_is_asked_and_not_understood_is_refused() {
             json!({ "method": "mcpServer/elicitation/request", "id": 9, "params": {} }),
         ),
     ] {
-        let mut bridge = of(format).unwrap();
-        let (mut told, mut wire) = (Told::new(Path::new("/work"), Tokens::default()), Wire::default());
-        bridge.hear(&request, &mut told, &mut wire);
-        assert_eq!(wire.says.len(), 1, "{request}");
+        let mut bridge = new(format).unwrap();
+        let (mut events, mut effects) =
+            (TurnEvents::new(Path::new("/work"), Tokens::default()), Effects::default());
+        bridge.on_message(&request, &mut events, &mut effects);
+        assert_eq!(effects.messages.len(), 1, "{request}");
     }
 }
 
-/// The value with each of its parts replaced by what nobody expects there.
-fn strange(value: &Value) -> Vec<Value> {
+/// Copies of the value, each with one part replaced by an unexpected value.
+fn mutated(value: &Value) -> Vec<Value> {
     let mut all = vec![Value::Null, json!(7), json!("x\u{1b}é"), json!([]), json!({})];
     let mut put = |key: &dyn Fn(&mut Value) -> &mut Value, part: &Value| {
-        for other in strange(part) {
+        for other in mutated(part) {
             let mut whole = value.clone();
             *key(&mut whole) = other;
             all.push(whole);
@@ -315,21 +322,22 @@ fn strange(value: &Value) -> Vec<Value> {
 }
 
 #[test]
-fn no_message_of_a_cli_brings_a_bridge_down() {
-    for (name, format) in NAMES {
-        let mut bridge = of(format).unwrap();
-        let (mut told, mut wire) = (Told::new(Path::new("/work"), Tokens::default()), Wire::default());
+fn no_message_of_a_cli_makes_a_bridge_panic() {
+    for (name, format) in CASES {
+        let mut bridge = new(format).unwrap();
+        let (mut events, mut effects) =
+            (TurnEvents::new(Path::new("/work"), Tokens::default()), Effects::default());
         let prompt = Prompt { parts: vec![Part::Text("go".to_owned())] };
-        bridge.prompt(&prompt, &mut wire);
+        bridge.prompt(&prompt, &mut effects);
         for step in steps(name).iter().filter(|step| step["hears"].is_object()) {
-            for message in strange(&step["hears"]).iter().chain([&step["hears"]]) {
-                bridge.hear(message, &mut told, &mut wire);
+            for message in mutated(&step["hears"]).iter().chain([&step["hears"]]) {
+                bridge.on_message(message, &mut events, &mut effects);
             }
-            for question in std::mem::take(&mut wire.asks) {
-                bridge.answer(&question.key, &Value::Null, &mut wire);
+            for question in std::mem::take(&mut effects.questions) {
+                bridge.on_answer(&question.key, &Value::Null, &mut effects);
             }
         }
-        bridge.interrupt(&mut told, &mut wire);
-        assert!(!told.updates.is_empty(), "{name}");
+        bridge.interrupt(&mut events, &mut effects);
+        assert!(!events.updates.is_empty(), "{name}");
     }
 }

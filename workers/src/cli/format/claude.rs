@@ -1,45 +1,47 @@
-//! Claude's stream-json, which qwen and codebuddy print too.
+//! Claude's stream-json, which qwen and codebuddy print, too.
 //!
-//! What streams comes again as a whole, before or after its block has ended, so a whole is only told if its parts were
-//! not. Of sub-agents the tools are told and the words are not.
+//! A streamed block comes again as a whole, before or after its end, so a whole is reported only if its parts were not.
+//! Of sub-agents, tool calls are reported and texts are not.
 
 use std::collections::{HashMap, HashSet};
 
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Value, json};
 
-use super::{Format, count, is_auth, words};
-use crate::cli::told::{Tokens, Told};
-use crate::cli::tool::{Edit, Tool, is_plan, plan, text};
+use super::{Format, is_auth_error, text_content};
+use crate::cli::json::{count, items, string, text};
+use crate::cli::tool::{Edit, Tool, is_plan_tool, plan_entries};
+use crate::cli::turn_events::{Tokens, TurnEvents};
 
 #[derive(Default)]
 pub(in crate::cli) struct Claude {
-    /// The message that streams.
+    /// The id of the streaming message.
     message: String,
-    /// Blocks of the message that stream, by their index.
+    /// The streaming blocks of that message, by index.
     blocks: HashMap<u64, Block>,
-    /// Blocks of a message and kind of which parts were told, and the whole was not yet seen.
+    /// How many blocks of a message and kind were streamed and have not come as a whole yet.
     streamed: HashMap<(String, &'static str), usize>,
-    /// Tokens that the last request had in its context, and how many fit.
+    /// The tokens in the context of the last request.
     used: u64,
+    /// The size of the context.
     size: u64,
     commands: Vec<String>,
-    /// Whether they were told with their descriptions; events only have names.
+    /// Whether the commands were reported with descriptions. Events have only names.
     has_descriptions: bool,
-    /// Calls whose input is known: it is told once.
-    begun: HashSet<String>,
+    /// The ids of calls whose input was reported.
+    started: HashSet<String>,
     tasks: Vec<Task>,
 }
 
 #[derive(Default)]
 struct Block {
     kind: &'static str,
-    was_told: bool,
+    was_sent: bool,
     tool: Option<(String, String)>,
     json: String,
 }
 
-/// An entry of the plan that TaskCreate and TaskUpdate make.
+/// A plan entry that TaskCreate and TaskUpdate maintain.
 struct Task {
     call: String,
     id: Option<String>,
@@ -48,14 +50,14 @@ struct Task {
 }
 
 impl Format for Claude {
-    fn event(&mut self, event: &Value, told: &mut Told) {
+    fn event(&mut self, event: &Value, events: &mut TurnEvents) {
         let parent = event["parent_tool_use_id"].as_str();
-        match event["type"].as_str().unwrap_or_default() {
-            "system" => self.system(event, told),
-            "stream_event" => self.stream(&event["event"], parent, told),
-            "assistant" => self.assistant(event, parent, told),
-            "user" => self.user(event, told),
-            "result" => self.result(event, told),
+        match string(event, "type") {
+            "system" => self.system(event, events),
+            "stream_event" => self.stream(&event["event"], parent, events),
+            "assistant" => self.assistant(event, parent, events),
+            "user" => self.user(event, events),
+            "result" => self.result(event, events),
             "control_request"
             | "control_response"
             | "control_cancel_request"
@@ -68,100 +70,105 @@ impl Format for Claude {
             | "tool_progress"
             | "files_persisted"
             | "conversation_reset" => {}
-            _ => told.unknown += 1,
+            _ => events.unknown += 1,
         }
     }
 }
 
 impl Claude {
-    /// The commands as a list with descriptions.
-    pub(in crate::cli) fn commands_are(&mut self, list: &Value, told: &mut Told) {
-        let command = |one: &Value| {
-            let about = one["description"].as_str().unwrap_or_default();
-            let hint = one["argumentHint"].as_str().filter(|hint| !hint.is_empty());
+    /// Reports a list of commands with descriptions.
+    pub(in crate::cli) fn set_commands(&mut self, list: &Value, events: &mut TurnEvents) {
+        let command = |command: &Value| {
+            let description = string(command, "description");
+            let hint = command["argumentHint"].as_str().filter(|hint| !hint.is_empty());
             let input = hint.map(|hint| {
                 acp::AvailableCommandInput::Unstructured(acp::UnstructuredCommandInput::new(hint.to_owned()))
             });
-            Some(acp::AvailableCommand::new(one["name"].as_str()?.to_owned(), about.to_owned()).input(input))
+            Some(
+                acp::AvailableCommand::new(command["name"].as_str()?.to_owned(), description.to_owned())
+                    .input(input),
+            )
         };
-        let commands: Vec<_> = list.as_array().into_iter().flatten().filter_map(command).collect();
-        self.has_descriptions |= !commands.is_empty();
+        let commands: Vec<_> = items(list).iter().filter_map(command).collect();
         if !commands.is_empty() {
-            told.commands(commands);
+            self.has_descriptions = true;
+            events.commands(commands);
         }
     }
 
-    fn system(&mut self, event: &Value, told: &mut Told) {
-        match event["subtype"].as_str().unwrap_or_default() {
+    fn system(&mut self, event: &Value, events: &mut TurnEvents) {
+        match string(event, "subtype") {
             "init" => {
-                told.session_is(&event["session_id"]);
-                let list = event["slash_commands"].as_array();
-                let names: Vec<String> = list
-                    .into_iter()
-                    .flatten()
-                    .filter_map(|name| name.as_str().map(ToOwned::to_owned))
-                    .collect();
+                events.set_session(&event["session_id"]);
+                let names = items(&event["slash_commands"]).iter();
+                let names: Vec<String> =
+                    names.filter_map(|name| name.as_str().map(ToOwned::to_owned)).collect();
                 if !names.is_empty() && names != self.commands && !self.has_descriptions {
                     let command = |name: &String| acp::AvailableCommand::new(name.clone(), "");
-                    told.commands(names.iter().map(command).collect());
+                    events.commands(names.iter().map(command).collect());
                     self.commands = names;
                 }
             }
             "permission_denied" => {
                 if let Some(id) = event["tool_use_id"].as_str() {
-                    told.call_ends(id, false, event["message"].as_str().unwrap_or("permission denied"), None);
+                    events.call_finished(
+                        id,
+                        false,
+                        event["message"].as_str().unwrap_or("permission denied"),
+                        None,
+                    );
                 }
             }
-            "commands_changed" => self.commands_are(&event["commands"], told),
+            "commands_changed" => self.set_commands(&event["commands"], events),
             "task_notification" => {
                 if let Some(id) = event["tool_use_id"].as_str() {
-                    told.call_goes_on(id, event["summary"].as_str().unwrap_or_default());
+                    events.call_progress(id, string(event, "summary"));
                 }
             }
             _ => {}
         }
     }
 
-    fn stream(&mut self, event: &Value, parent: Option<&str>, told: &mut Told) {
+    fn stream(&mut self, event: &Value, parent: Option<&str>, events: &mut TurnEvents) {
         let index = count(event, "index");
-        match event["type"].as_str().unwrap_or_default() {
+        match string(event, "type") {
             "message_start" => {
-                self.message = event["message"]["id"].as_str().unwrap_or_default().to_owned();
+                self.message = string(&event["message"], "id").to_owned();
                 self.blocks.clear();
                 if parent.is_none() {
-                    self.used = context(&event["message"]["usage"]);
-                    told.meter(self.used, self.size);
+                    self.used = context_tokens(&event["message"]["usage"]);
+                    events.context_usage(self.used, self.size);
                 }
             }
             "content_block_start" => {
                 let block = &event["content_block"];
-                let mut begun = Block { kind: kind(block), ..Block::default() };
+                let mut started = Block { kind: kind(block), ..Block::default() };
                 if let (Some(id), Some(name)) = (block["id"].as_str(), block["name"].as_str()) {
-                    begun.tool = Some((id.to_owned(), name.to_owned()));
-                    if is_shown_as_plan(name) {
-                        told.hides(id);
+                    started.tool = Some((id.to_owned(), name.to_owned()));
+                    if is_plan_tool(name) || is_task_tool(name) {
+                        events.hide_call(id);
                     } else {
                         let mut tool = Tool::named(name);
                         tool.input = Some(json!({}));
-                        told.call_comes(id, tool, parent);
+                        events.call_pending(id, tool, parent);
                     }
                 }
-                self.blocks.insert(index, begun);
+                self.blocks.insert(index, started);
             }
-            "content_block_delta" => self.delta(index, &event["delta"], parent, told),
+            "content_block_delta" => self.delta(index, &event["delta"], parent, events),
             "content_block_stop" => {
                 if let Some(Block { tool: Some((id, name)), json, .. }) = self.blocks.remove(&index)
                     && let Ok(input) = serde_json::from_str::<Value>(&json)
                 {
-                    self.tool_use(&id, &name, &input, parent, told);
+                    self.tool_use(&id, &name, &input, parent, events);
                 }
             }
             "message_delta" | "message_stop" | "ping" | "goal_state" => {}
-            _ => told.unknown += 1,
+            _ => events.unknown += 1,
         }
     }
 
-    fn delta(&mut self, index: u64, delta: &Value, parent: Option<&str>, told: &mut Told) {
+    fn delta(&mut self, index: u64, delta: &Value, parent: Option<&str>, events: &mut TurnEvents) {
         let Some(block) = self.blocks.get_mut(&index) else { return };
         if let Some(part) = delta["partial_json"].as_str() {
             block.json.push_str(part);
@@ -175,56 +182,60 @@ impl Claude {
         if part.is_empty() || parent.is_some() {
             return;
         }
-        if !block.was_told {
-            block.was_told = true;
+        if !block.was_sent {
+            block.was_sent = true;
             *self.streamed.entry((self.message.clone(), block.kind)).or_default() += 1;
         }
-        if is_thought { told.thought(part) } else { told.text(part) }
+        if is_thought { events.thought(part) } else { events.text(part) }
     }
 
-    fn assistant(&mut self, event: &Value, parent: Option<&str>, told: &mut Told) {
+    fn assistant(&mut self, event: &Value, parent: Option<&str>, events: &mut TurnEvents) {
         let message = &event["message"];
-        let id = message["id"].as_str().unwrap_or_default();
-        for block in message["content"].as_array().into_iter().flatten() {
+        let id = string(message, "id");
+        for block in items(&message["content"]) {
             let kind = kind(block);
             if let (Some(id), Some(name)) = (block["id"].as_str(), block["name"].as_str()) {
-                self.tool_use(id, name, &block["input"], parent, told);
+                self.tool_use(id, name, &block["input"], parent, events);
                 continue;
             }
-            // Qwen has new names for all wholes of a message but the first.
+            // Qwen gives new ids to all but the first whole block of a message.
             let was_streamed = parent.is_some() || self.streamed.contains_key(&(id.to_owned(), kind));
             let id = if was_streamed { id } else { &self.message };
-            let is_told = self.streamed.get_mut(&(id.to_owned(), kind)).filter(|left| **left > 0);
-            match is_told {
-                Some(left) => *left -= 1,
-                // Words about an error come again in the result, which is the error.
-                None if parent.is_some() || event["error"].is_string() => {}
-                None if kind == "thinking" => told.thought(block["thinking"].as_str().unwrap_or_default()),
-                None => told.text(block["text"].as_str().unwrap_or_default()),
+            match self.streamed.get_mut(&(id.to_owned(), kind)) {
+                Some(left) if *left > 0 => *left -= 1,
+                // The text of an error comes again in the result, which is reported as the error.
+                _ if parent.is_some() || event["error"].is_string() => {}
+                _ if kind == "thinking" => events.thought(string(block, "thinking")),
+                _ => events.text(string(block, "text")),
             }
         }
     }
 
-    fn tool_use(&mut self, id: &str, name: &str, input: &Value, parent: Option<&str>, told: &mut Told) {
-        if !self.begun.insert(id.to_owned()) {
+    fn tool_use(
+        &mut self,
+        id: &str,
+        name: &str,
+        input: &Value,
+        parent: Option<&str>,
+        events: &mut TurnEvents,
+    ) {
+        if !self.started.insert(id.to_owned()) {
             return;
         }
-        if is_plan(name) {
-            told.hides(id);
+        if is_plan_tool(name) {
+            events.hide_call(id);
             if parent.is_none() {
-                told.plan(plan(&input["todos"]));
+                events.plan(plan_entries(&input["todos"]));
             }
-            return;
+        } else if is_task_tool(name) {
+            events.hide_call(id);
+            self.task(id, name, input, events);
+        } else {
+            events.call_started(id, Tool::new(name, input), parent);
         }
-        if name == "TaskCreate" || name == "TaskUpdate" {
-            told.hides(id);
-            self.task(id, name, input, told);
-            return;
-        }
-        told.call_begins(id, Tool::new(name, input), parent);
     }
 
-    fn task(&mut self, call: &str, name: &str, input: &Value, told: &mut Told) {
+    fn task(&mut self, call: &str, name: &str, input: &Value, events: &mut TurnEvents) {
         if name == "TaskCreate" {
             let subject = text(input, &["subject", "description"]).unwrap_or_default();
             let task = Task { call: call.to_owned(), id: None, subject, status: "pending".to_owned() };
@@ -239,55 +250,46 @@ impl Claude {
             task.status = status;
         }
         self.tasks.retain(|task| task.status != "deleted");
-        self.tell_tasks(told);
+        self.send_plan(events);
     }
 
-    fn tell_tasks(&self, told: &mut Told) {
-        let shown = |task: &Task| json!({ "content": task.subject, "status": task.status });
-        told.plan(plan(&Value::Array(self.tasks.iter().map(shown).collect())));
+    fn send_plan(&self, events: &mut TurnEvents) {
+        let entry = |task: &Task| json!({ "content": task.subject, "status": task.status });
+        events.plan(plan_entries(&Value::Array(self.tasks.iter().map(entry).collect())));
     }
 
-    fn user(&mut self, event: &Value, told: &mut Told) {
-        let more = &event["tool_use_result"];
-        for block in event["message"]["content"].as_array().into_iter().flatten() {
+    fn user(&mut self, event: &Value, events: &mut TurnEvents) {
+        let details = &event["tool_use_result"];
+        for block in items(&event["message"]["content"]) {
             let (Some("tool_result"), Some(id)) = (block["type"].as_str(), block["tool_use_id"].as_str())
             else {
                 continue;
             };
             let is_good = block["is_error"] != true;
             if let Some(at) = self.tasks.iter().position(|task| task.call == id) {
-                // It is a task once it has been made one.
+                // A failed TaskCreate has made no task.
                 if is_good {
-                    self.tasks[at].id = text(&more["task"], &["id"]);
-                    self.tell_tasks(told);
+                    self.tasks[at].id = text(&details["task"], &["id"]);
+                    self.send_plan(events);
                 } else {
                     self.tasks.remove(at);
                 }
             }
-            // The whole file before and after is better than what the call said it would do.
-            let whole = |old: &str, new: &str, path: &str| Edit {
-                path: path.to_owned(),
-                old: Some(old.to_owned()),
-                new: new.to_owned(),
-            };
-            let edit = match (&more["originalFile"], &more["content"], &more["filePath"]) {
+            let raw = Some(block["content"].clone());
+            // The whole file before and after is more exact than the edit in the call's input.
+            match (&details["originalFile"], &details["content"], &details["filePath"]) {
                 (Value::String(old), Value::String(new), Value::String(path)) if is_good => {
-                    Some(whole(old, new, path))
+                    let edit = Edit { path: path.clone(), old: Some(old.clone()), new: new.clone() };
+                    let content = vec![edit.to_content(&events.cwd)];
+                    events.call_finished_with(id, is_good, Some(content), raw);
                 }
-                _ => None,
-            };
-            let raw = Some(block["content"].clone()).filter(|raw| !raw.is_null());
-            match edit {
-                Some(edit) => {
-                    told.call_ends_with(id, is_good, Some(vec![edit.shown(&told.cwd.clone())]), raw);
-                }
-                None => told.call_ends(id, is_good, &words(&block["content"]), raw),
+                _ => events.call_finished(id, is_good, &text_content(&block["content"]), raw),
             }
         }
     }
 
-    fn result(&mut self, event: &Value, told: &mut Told) {
-        told.session_is(&event["session_id"]);
+    fn result(&mut self, event: &Value, events: &mut TurnEvents) {
+        events.set_session(&event["session_id"]);
         let usage = &event["usage"];
         let cached_read = count(usage, "cache_read_input_tokens");
         let tokens = Tokens {
@@ -297,52 +299,62 @@ impl Claude {
             cached_write: count(usage, "cache_creation_input_tokens"),
             thought: count(&usage["output_tokens_details"], "thinking_tokens"),
         };
-        // Qwen, which alone has a total, counts the whole session, and what was cached as input too.
-        match usage["total_tokens"].is_number() {
-            true => told.spent_in_total(Tokens { input: tokens.input.saturating_sub(cached_read), ..tokens }),
-            false => told.spent(tokens),
+        // Only qwen reports a total. It counts the whole session, and its input includes cached tokens.
+        if usage["total_tokens"].is_number() {
+            events.set_total_tokens(Tokens { input: tokens.input.saturating_sub(cached_read), ..tokens });
+        } else {
+            events.add_tokens(tokens);
         }
-        let models = event["modelUsage"].as_object();
-        let sizes =
-            models.into_iter().flat_map(|models| models.values()).map(|model| count(model, "contextWindow"));
-        self.size = sizes.max().filter(|size| *size > 0).unwrap_or(self.size);
-        told.cost_usd = event["total_cost_usd"].as_f64();
-        told.meter(self.used, self.size);
-        conclude(event, told);
+        let models = event["modelUsage"].as_object().into_iter().flat_map(|models| models.values());
+        let size = models.map(|model| count(model, "contextWindow")).max().unwrap_or(0);
+        if size > 0 {
+            self.size = size;
+        }
+        events.cost_usd = event["total_cost_usd"].as_f64();
+        events.context_usage(self.used, self.size);
+        end_turn(event, events);
     }
 }
 
-/// How the turn ended. `is_error` may be true where the subtype says success.
-fn conclude(event: &Value, told: &mut Told) {
-    let errors: Vec<&str> =
-        event["errors"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let listed = || (!errors.is_empty()).then(|| errors.join("; "));
-    let message = text(event, &["result"])
-        .filter(|text| !text.is_empty())
-        .or_else(|| text(&event["error"], &["message"]))
-        .or_else(listed)
-        .unwrap_or_else(|| "the CLI reported an error and did not say which".to_owned());
-    let stop = event["stop_reason"].as_str().unwrap_or_default();
-    let reason = event["terminal_reason"].as_str().unwrap_or_default();
-    let subtype = event["subtype"].as_str().unwrap_or_default();
+/// Ends the turn. `is_error` may be true although the subtype says success.
+fn end_turn(event: &Value, events: &mut TurnEvents) {
+    let message = error_message(event);
+    let stop = string(event, "stop_reason");
+    let reason = string(event, "terminal_reason");
+    let subtype = string(event, "subtype");
     if stop == "refusal" {
-        told.stops(acp::StopReason::Refusal);
+        events.stop(acp::StopReason::Refusal);
     } else if stop == "max_tokens" || message.contains("output token maximum") {
-        told.stops(acp::StopReason::MaxTokens);
+        events.stop(acp::StopReason::MaxTokens);
     } else if subtype == "error_max_turns" {
-        told.stops(acp::StopReason::MaxTurnRequests);
+        events.stop(acp::StopReason::MaxTurnRequests);
     } else if reason.starts_with("aborted_") {
-        told.stops(acp::StopReason::Cancelled);
+        events.stop(acp::StopReason::Cancelled);
     } else if event["is_error"] == true || subtype.starts_with("error_") {
         let status = count(event, "api_error_status");
-        told.fails(status == 401 || status == 403 || (status == 0 && is_auth(&message)), &message);
+        events.fail(status == 401 || status == 403 || (status == 0 && is_auth_error(&message)), &message);
     } else {
-        told.stops(acp::StopReason::EndTurn);
+        events.stop(acp::StopReason::EndTurn);
     }
 }
 
-fn is_shown_as_plan(name: &str) -> bool {
-    is_plan(name) || name == "TaskCreate" || name == "TaskUpdate"
+fn error_message(event: &Value) -> String {
+    let result = string(event, "result");
+    if !result.is_empty() {
+        return result.to_owned();
+    }
+    if let Some(message) = text(&event["error"], &["message"]) {
+        return message;
+    }
+    let errors: Vec<&str> = items(&event["errors"]).iter().filter_map(Value::as_str).collect();
+    if errors.is_empty() {
+        return "the CLI reported an error and did not say which".to_owned();
+    }
+    errors.join("; ")
+}
+
+fn is_task_tool(name: &str) -> bool {
+    name == "TaskCreate" || name == "TaskUpdate"
 }
 
 fn kind(block: &Value) -> &'static str {
@@ -353,7 +365,7 @@ fn kind(block: &Value) -> &'static str {
     }
 }
 
-fn context(usage: &Value) -> u64 {
+fn context_tokens(usage: &Value) -> u64 {
     count(usage, "input_tokens")
         + count(usage, "cache_creation_input_tokens")
         + count(usage, "cache_read_input_tokens")

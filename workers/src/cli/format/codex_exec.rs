@@ -1,6 +1,7 @@
 //! `codex exec --json`: items that start, change and are completed.
 //!
-//! It says which files it changes and not how, so they are read before and after. Its usage counts the whole thread.
+//! The CLI names the files that it changes but not the changes, so the files are read before and after. Its usage
+//! counts the whole thread.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,185 +10,193 @@ use std::path::Path;
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Value, json};
 
-use super::{Format, count, inner_message, is_auth, words};
-use crate::cli::told::{Tokens, Told};
-use crate::cli::tool::{Edit, Tool, plan, text};
+use super::{Format, inner_message, is_auth_error, text_content};
+use crate::cli::json::{count, items, string, text};
+use crate::cli::tool::{Edit, Tool, plan_entries};
+use crate::cli::turn_events::{CallResult, Tokens, TurnEvents};
 
-/// A file that is larger is named and not shown.
+/// The diff of a larger file is not shown.
 const FILE_BYTES: u64 = 1 << 20;
 
 #[derive(Default)]
 pub(in crate::cli) struct CodexExec {
-    /// Bytes of a reasoning or message that were told, by its id.
-    told_bytes: HashMap<String, usize>,
-    has_spoken: bool,
-    /// Files before they are changed, by item and path.
+    /// How many bytes of a thought or message were reported, by its id.
+    sent_bytes: HashMap<String, usize>,
+    has_text: bool,
+    /// The files before they are changed, by item and path.
     before: HashMap<(String, String), File>,
     fault: Option<String>,
 }
 
 impl Format for CodexExec {
-    fn event(&mut self, event: &Value, told: &mut Told) {
-        match event["type"].as_str().unwrap_or_default() {
-            "thread.started" => told.session_is(&event["thread_id"]),
+    fn event(&mut self, event: &Value, events: &mut TurnEvents) {
+        match string(event, "type") {
+            "thread.started" => events.set_session(&event["thread_id"]),
             "turn.started" => {}
-            "item.started" | "item.updated" => self.item(&event["item"], false, told),
-            "item.completed" => self.item(&event["item"], true, told),
-            // Notices of a retry come this way too, so it ends nothing.
+            "item.started" | "item.updated" => self.item(&event["item"], false, events),
+            "item.completed" => self.item(&event["item"], true, events),
+            // An error may be followed by a retry, so it does not end the turn.
             "error" => self.fault = event["message"].as_str().map(inner_message),
             "turn.failed" => {
-                let said = event["error"]["message"].as_str().map(inner_message);
-                let message = said.or(self.fault.take()).unwrap_or_else(|| "the turn failed".to_owned());
+                let message = event["error"]["message"].as_str().map(inner_message);
+                let message = message.or(self.fault.take()).unwrap_or_else(|| "the turn failed".to_owned());
                 if message.contains("max_output_tokens") {
-                    told.stops(acp::StopReason::MaxTokens);
+                    events.stop(acp::StopReason::MaxTokens);
                 } else {
-                    told.fails(is_auth(&message), &message);
+                    events.fail(is_auth_error(&message), &message);
                 }
             }
             "turn.completed" => {
                 let usage = &event["usage"];
                 let cached = count(usage, "cached_input_tokens");
-                told.spent_in_total(Tokens {
+                events.set_total_tokens(Tokens {
                     input: count(usage, "input_tokens").saturating_sub(cached),
                     output: count(usage, "output_tokens"),
                     cached_read: cached,
                     cached_write: count(usage, "cache_write_input_tokens"),
                     thought: count(usage, "reasoning_output_tokens"),
                 });
-                told.stops(acp::StopReason::EndTurn);
+                events.stop(acp::StopReason::EndTurn);
             }
-            _ => told.unknown += 1,
+            _ => events.unknown += 1,
         }
     }
 }
 
 impl CodexExec {
-    fn item(&mut self, item: &Value, is_done: bool, told: &mut Told) {
-        let id = &format!("{}.{}", told.turn, item["id"].as_str().unwrap_or_default());
-        match item["type"].as_str().unwrap_or_default() {
+    fn item(&mut self, item: &Value, is_done: bool, events: &mut TurnEvents) {
+        let id = &format!("{}.{}", events.turn_number, string(item, "id"));
+        let is_good = item["status"] != "failed";
+        let (tool, result) = match string(item, "type") {
             "agent_message" => {
-                let text = self.unseen(id, item["text"].as_str().unwrap_or_default());
-                if self.has_spoken && !text.is_empty() && self.told_bytes[id.as_str()] == text.len() {
-                    told.text("\n\n");
+                let is_new = self.sent_bytes.get(id).is_none_or(|sent| *sent == 0);
+                let text = self.take_unsent(id, string(item, "text"));
+                if self.has_text && is_new && !text.is_empty() {
+                    events.text("\n\n");
                 }
-                self.has_spoken |= !text.is_empty();
-                told.text(&text);
+                self.has_text |= !text.is_empty();
+                return events.text(&text);
             }
             "reasoning" => {
-                let text = self.unseen(id, item["text"].as_str().unwrap_or_default());
-                told.thought(&text);
+                let text = self.take_unsent(id, string(item, "text"));
+                return events.thought(&text);
             }
-            "command_execution" => command(id, item, is_done, told),
-            "file_change" => self.file_change(id, item, is_done, told),
-            "mcp_tool_call" => {
-                let name = format!(
-                    "{}.{}",
-                    item["server"].as_str().unwrap_or("mcp"),
-                    item["tool"].as_str().unwrap_or("tool")
-                );
-                let said =
-                    text(&item["error"], &["message"]).unwrap_or_else(|| words(&item["result"]["content"]));
-                let mut tool = Tool::named(&name);
-                tool.input = Some(item["arguments"].clone());
-                call(
-                    id,
-                    tool,
-                    is_done.then(|| (item["status"] != "failed" && item["error"].is_null(), said)),
-                    told,
-                );
-            }
+            "todo_list" => return events.plan(todo_list(&item["items"])),
+            "plan" if is_done => return events.text(string(item, "text")),
+            // An error item is only a warning, for example about an unknown model.
+            "plan" | "error" => return,
+            "file_change" => return self.file_change(id, item, is_done, events),
+            "command_execution" => (command(item), command_result(item)),
+            "mcp_tool_call" => (mcp_tool(item), mcp_result(item)),
             "web_search" => {
-                let title = text(item, &["query"]).filter(|query| !query.is_empty());
-                let tool = Tool::new("web_search", &json!({ "query": item["query"] }));
-                let tool = tool.titled(title.as_deref().unwrap_or("web search"));
-                // What it looks for may only be known at the end.
-                if title.is_some() && told.title(id).is_some_and(|before| before != tool.title) {
-                    told.call_begins(id, tool.clone(), None);
+                let tool = web_search(item);
+                // The query may be known only at the end.
+                if !string(item, "query").is_empty()
+                    && events.title(id).is_some_and(|title| title != tool.title)
+                {
+                    events.call_started(id, tool.clone(), None);
                 }
-                call(id, tool, is_done.then(|| (true, String::new())), told);
+                (tool, CallResult::new(true))
             }
-            "todo_list" => told.plan(todo_list(&item["items"])),
-            "collab_tool_call" => {
-                let name = item["tool"].as_str().unwrap_or("agent");
-                let mut tool = Tool::named("agent").titled(name);
-                tool.input = Some(json!({ "prompt": item["prompt"] }));
-                call(id, tool, is_done.then(|| (item["status"] != "failed", String::new())), told);
-            }
-            "plan" if is_done => told.text(item["text"].as_str().unwrap_or_default()),
-            // A warning, such as of a model that it does not know.
-            "plan" | "error" => {}
-            _ => told.unknown += 1,
-        }
+            "collab_tool_call" => (sub_agent(item), CallResult::new(is_good)),
+            _ => return events.unknown += 1,
+        };
+        events.call(id, tool, is_done.then_some(result));
     }
 
-    fn unseen(&mut self, id: &str, text: &str) -> String {
-        let told = self.told_bytes.entry(id.to_owned()).or_default();
-        let new = text.get(*told..).unwrap_or_default().to_owned();
-        *told = text.len().max(*told);
-        new
+    /// The part of a growing text that was not reported yet.
+    fn take_unsent(&mut self, id: &str, text: &str) -> String {
+        let sent = self.sent_bytes.entry(id.to_owned()).or_default();
+        let unsent = text.get(*sent..).unwrap_or_default().to_owned();
+        *sent = text.len().max(*sent);
+        unsent
     }
 
-    fn file_change(&mut self, id: &str, item: &Value, is_done: bool, told: &mut Told) {
-        let changes = item["changes"].as_array().map_or(&[][..], Vec::as_slice);
+    fn file_change(&mut self, id: &str, item: &Value, is_done: bool, events: &mut TurnEvents) {
+        let changes = items(&item["changes"]);
         let paths: Vec<&str> = changes.iter().filter_map(|change| change["path"].as_str()).collect();
-        let mut tool = Tool::named("file_change").titled(&format!("Edit {}", paths.join(", ")));
+        let mut tool = Tool::named("file_change").with_title(&format!("Edit {}", paths.join(", ")));
         tool.input = Some(json!({ "changes": item["changes"] }));
         tool.paths = paths.iter().map(|path| ((*path).to_owned(), None)).collect();
         if !is_done {
             for path in &paths {
                 let key = (id.to_owned(), (*path).to_owned());
-                let file = File::read(&told.cwd.join(path));
+                let file = File::read(&events.cwd.join(path));
                 self.before.entry(key).or_insert(file);
             }
-            return told.call_begins(id, tool, None);
+            return events.call_started(id, tool, None);
         }
         let is_good = item["status"] != "failed" && item["status"] != "declined";
         let mut content = Vec::new();
-        for path in paths.iter().filter(|_| is_good) {
-            // Without a look before it, nothing can be said of what has changed.
-            let old = self.before.remove(&(id.to_owned(), (*path).to_owned()));
-            let (old, new) = match (old, File::read(&told.cwd.join(path))) {
+        for path in paths {
+            let before = self.before.remove(&(id.to_owned(), path.to_owned()));
+            if !is_good {
+                continue;
+            }
+            // Without the text from before, the change is unknown.
+            let (old, new) = match (before, File::read(&events.cwd.join(path))) {
                 (Some(File::Text(old)), File::Text(new)) => (Some(old), new),
                 (Some(File::Absent), File::Text(new)) => (None, new),
                 (Some(File::Text(old)), File::Absent) => (Some(old), String::new()),
                 _ => continue,
             };
-            content.push(Edit { path: (*path).to_owned(), old, new }.shown(&told.cwd));
+            content.push(Edit { path: path.to_owned(), old, new }.to_content(&events.cwd));
         }
-        if !told.knows(id) {
-            told.call_begins(id, tool, None);
+        if !events.knows_call(id) {
+            events.call_started(id, tool, None);
         }
-        told.call_ends_with(id, is_good, (!content.is_empty()).then_some(content), None);
+        events.call_finished_with(id, is_good, (!content.is_empty()).then_some(content), None);
     }
 }
 
-fn command(id: &str, item: &Value, is_done: bool, told: &mut Told) {
-    let line = item["command"].as_str().unwrap_or_default();
-    let tool = Tool::new("shell", &json!({ "command": line })).titled(&unwrapped(line));
-    if !told.knows(id) {
-        told.call_begins(id, tool, None);
-    }
-    if is_done {
-        let is_good = item["status"] == "completed" && item["exit_code"].as_i64().unwrap_or(0) == 0;
-        let raw = json!({ "exit_code": item["exit_code"] });
-        told.call_ends(id, is_good, item["aggregated_output"].as_str().unwrap_or_default(), Some(raw));
+fn command(item: &Value) -> Tool {
+    let line = string(item, "command");
+    Tool::new("shell", &json!({ "command": line })).with_title(&without_shell(line))
+}
+
+fn command_result(item: &Value) -> CallResult {
+    CallResult {
+        is_good: item["status"] == "completed" && item["exit_code"].as_i64().unwrap_or(0) == 0,
+        text: string(item, "aggregated_output").to_owned(),
+        raw: Some(json!({ "exit_code": item["exit_code"] })),
     }
 }
 
-fn call(id: &str, tool: Tool, done: Option<(bool, String)>, told: &mut Told) {
-    if !told.knows(id) {
-        told.call_begins(id, tool, None);
-    }
-    if let Some((is_good, said)) = done {
-        told.call_ends(id, is_good, &said, None);
+fn mcp_tool(item: &Value) -> Tool {
+    let server = item["server"].as_str().unwrap_or("mcp");
+    let name = item["tool"].as_str().unwrap_or("tool");
+    let mut tool = Tool::named(&format!("{server}.{name}"));
+    tool.input = Some(item["arguments"].clone());
+    tool
+}
+
+fn mcp_result(item: &Value) -> CallResult {
+    let content = || text_content(&item["result"]["content"]);
+    CallResult {
+        is_good: item["status"] != "failed" && item["error"].is_null(),
+        text: text(&item["error"], &["message"]).unwrap_or_else(content),
+        raw: None,
     }
 }
 
-/// The command that people know, without the shell around it.
-pub(in crate::cli) fn unwrapped(line: &str) -> String {
-    let inside =
-        line.split_once(" -lc ").filter(|(shell, _)| shell.ends_with("sh")).map(|(_, inside)| inside);
-    let Some(inside) = inside else { return line.to_owned() };
+fn web_search(item: &Value) -> Tool {
+    let query = string(item, "query");
+    let title = if query.is_empty() { "web search" } else { query };
+    Tool::new("web_search", &json!({ "query": item["query"] })).with_title(title)
+}
+
+fn sub_agent(item: &Value) -> Tool {
+    let mut tool = Tool::named("agent").with_title(item["tool"].as_str().unwrap_or("agent"));
+    tool.input = Some(json!({ "prompt": item["prompt"] }));
+    tool
+}
+
+/// The command itself, without the shell that runs it.
+pub(in crate::cli) fn without_shell(line: &str) -> String {
+    let inside = match line.split_once(" -lc ") {
+        Some((shell, inside)) if shell.ends_with("sh") => inside,
+        _ => return line.to_owned(),
+    };
     let quoted = |quote: char| inside.strip_prefix(quote)?.strip_suffix(quote);
     match quoted('\'') {
         Some(inside) => inside.replace("'\\''", "'"),
@@ -195,8 +204,8 @@ pub(in crate::cli) fn unwrapped(line: &str) -> String {
     }
 }
 
-/// The first that is open is the one that is worked on.
-fn todo_list(items: &Value) -> Vec<acp::PlanEntry> {
+/// The first open entry is the one in progress.
+fn todo_list(list: &Value) -> Vec<acp::PlanEntry> {
     let mut has_open = false;
     let todo = |item: &Value| {
         let status = match (item["completed"] == true, has_open) {
@@ -207,14 +216,14 @@ fn todo_list(items: &Value) -> Vec<acp::PlanEntry> {
         has_open |= status == "in_progress";
         json!({ "content": item["text"], "status": status })
     };
-    plan(&Value::Array(items.as_array().into_iter().flatten().map(todo).collect()))
+    plan_entries(&items(list).iter().map(todo).collect())
 }
 
-/// What stands at a path.
+/// What is at a path.
 enum File {
     Absent,
     Text(String),
-    /// Too large to be shown, or no text.
+    /// A file that is too large or no text, or no file at all.
     Other,
 }
 

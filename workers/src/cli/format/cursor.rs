@@ -1,43 +1,44 @@
 //! `cursor-agent --print --output-format stream-json`.
 //!
-//! A part of a message has a time and no model call; whatever else the assistant says is the segment again as a whole,
-//! of which only what was not told yet is told. Equal parts are no repetition: "ha", "ha" is "haha".
+//! A part of a message has a timestamp and no model call id. Any other assistant event repeats the whole segment, of
+//! which only the unsent rest is reported. Equal parts are no repetition: "ha", "ha" is "haha".
 
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::Value;
 
-use super::{Format, count, is_auth, words};
-use crate::cli::told::{Tokens, Told};
-use crate::cli::tool::{Tool, is_plan, plan, text};
+use super::{Format, is_auth_error, text_content};
+use crate::cli::json::{count, string, text};
+use crate::cli::tool::{Tool, is_plan_tool, plan_entries};
+use crate::cli::turn_events::{Tokens, TurnEvents};
 
 #[derive(Default)]
 pub(in crate::cli) struct Cursor {
-    /// What was told since the last whole.
+    /// What was reported of the current segment.
     segment: String,
 }
 
 impl Format for Cursor {
-    fn event(&mut self, event: &Value, told: &mut Told) {
-        told.session_is(&event["session_id"]);
-        match event["type"].as_str().unwrap_or_default() {
+    fn event(&mut self, event: &Value, events: &mut TurnEvents) {
+        events.set_session(&event["session_id"]);
+        match string(event, "type") {
             "system" | "user" => {}
-            "thinking" => told.thought(event["text"].as_str().unwrap_or_default()),
+            "thinking" => events.thought(string(event, "text")),
             "assistant" => {
-                let said = words(&event["message"]["content"]);
+                let message = text_content(&event["message"]["content"]);
                 if event["timestamp_ms"].is_number() && event["model_call_id"].is_null() {
-                    self.segment.push_str(&said);
-                    return told.text(&said);
+                    self.segment.push_str(&message);
+                    return events.text(&message);
                 }
-                let told_before = std::mem::take(&mut self.segment);
-                if let Some(rest) = said.strip_prefix(told_before.as_str()) {
-                    told.text(rest);
+                let sent = std::mem::take(&mut self.segment);
+                if let Some(rest) = message.strip_prefix(sent.as_str()) {
+                    events.text(rest);
                 }
             }
-            "tool_call" => tool_call(event, told),
+            "tool_call" => tool_call(event, events),
             "result" => {
                 let usage = &event["usage"];
                 if usage.is_object() {
-                    told.spent(Tokens {
+                    events.add_tokens(Tokens {
                         input: count(usage, "inputTokens"),
                         output: count(usage, "outputTokens"),
                         cached_read: count(usage, "cacheReadTokens"),
@@ -45,52 +46,53 @@ impl Format for Cursor {
                         thought: 0,
                     });
                 }
-                let said = event["result"].as_str().unwrap_or("the turn failed");
-                match event["is_error"] == true {
-                    true => told.fails(is_auth(said), said),
-                    false => told.stops(acp::StopReason::EndTurn),
+                if event["is_error"] == true {
+                    let message = event["result"].as_str().unwrap_or("the turn failed");
+                    events.fail(is_auth_error(message), message);
+                } else {
+                    events.stop(acp::StopReason::EndTurn);
                 }
             }
-            _ => told.unknown += 1,
+            _ => events.unknown += 1,
         }
     }
 }
 
-fn tool_call(event: &Value, told: &mut Told) {
-    let id = event["call_id"].as_str().unwrap_or_default();
+fn tool_call(event: &Value, events: &mut TurnEvents) {
+    let id = string(event, "call_id");
     let Some((name, call)) = event["tool_call"].as_object().and_then(|calls| calls.iter().next()) else {
-        told.unknown += 1;
+        events.unknown += 1;
         return;
     };
-    if is_plan(name) {
-        told.hides(id);
-        return told.plan(plan(&call["args"]["todos"]));
+    if is_plan_tool(name) {
+        events.hide_call(id);
+        return events.plan(plan_entries(&call["args"]["todos"]));
     }
-    if !told.knows(id) {
-        told.call_begins(id, tool(name, call), None);
+    if !events.knows_call(id) {
+        events.call_started(id, tool(name, call), None);
     }
     if event["subtype"] == "completed" {
         let result = &call["result"];
-        let good = &result["success"];
-        // One that it has no name for has no result.
+        let success = &result["success"];
+        // A call of an unknown tool has no result.
         let is_good =
-            result["error"].is_null() && result["rejected"].is_null() && count(good, "exitCode") == 0;
-        let said = text(good, &["stdout", "content"])
-            .filter(|said| !said.is_empty())
-            .or_else(|| text(good, &["stderr"]))
+            result["error"].is_null() && result["rejected"].is_null() && count(success, "exitCode") == 0;
+        let output = text(success, &["stdout", "content"])
+            .filter(|output| !output.is_empty())
+            .or_else(|| text(success, &["stderr"]))
             .or_else(|| text(&result["error"], &["errorMessage", "message"]))
             .or_else(|| text(&result["rejected"], &["reason"]));
-        told.call_ends(id, is_good, &said.unwrap_or_default(), Some(result.clone()));
+        events.call_finished(id, is_good, &output.unwrap_or_default(), Some(result.clone()));
     }
 }
 
-/// One that it has no name for is a function, with its input as a text.
+/// A tool without a type of its own is a `function`, and its input is a JSON text.
 fn tool(name: &str, call: &Value) -> Tool {
-    match call["name"].as_str().filter(|_| name == "function") {
-        Some(name) => {
-            let arguments = call["arguments"].as_str().unwrap_or_default();
-            Tool::new(name, &serde_json::from_str(arguments).unwrap_or_default())
+    match call["name"].as_str() {
+        Some(function) if name == "function" => {
+            let arguments = string(call, "arguments");
+            Tool::new(function, &serde_json::from_str(arguments).unwrap_or_default())
         }
-        None => Tool::new(name.trim_end_matches("ToolCall"), &call["args"]),
+        _ => Tool::new(name.trim_end_matches("ToolCall"), &call["args"]),
     }
 }

@@ -1,47 +1,48 @@
-//! `gemini --output-format stream-json`. Thoughts and the reasons of a stop do not show in it.
+//! `gemini --output-format stream-json`. It reports neither thoughts nor stop reasons.
 
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::Value;
 
-use super::{Format, count, inner_message, is_auth};
-use crate::cli::told::{Tokens, Told};
-use crate::cli::tool::{Tool, is_plan, plan, text};
+use super::{Format, inner_message, is_auth_error};
+use crate::cli::json::{count, string, text};
+use crate::cli::tool::{Tool, is_plan_tool, plan_entries};
+use crate::cli::turn_events::{Tokens, TurnEvents};
 
 #[derive(Default)]
 pub(in crate::cli) struct Gemini;
 
 impl Format for Gemini {
-    fn event(&mut self, event: &Value, told: &mut Told) {
-        match event["type"].as_str().unwrap_or_default() {
-            "init" => told.session_is(&event["session_id"]),
+    fn event(&mut self, event: &Value, events: &mut TurnEvents) {
+        match string(event, "type") {
+            "init" => events.set_session(&event["session_id"]),
             "message" if event["role"] == "assistant" => {
-                told.text(event["content"].as_str().unwrap_or_default());
+                events.text(string(event, "content"));
             }
-            // What was asked, said back; and warnings.
+            // The other messages repeat the prompt, and errors are only warnings.
             "message" | "error" => {}
             "tool_use" => {
-                let id = event["tool_id"].as_str().unwrap_or_default();
+                let id = string(event, "tool_id");
                 let name = event["tool_name"].as_str().unwrap_or("tool");
-                if is_plan(name) {
-                    told.hides(id);
-                    return told.plan(plan(&event["parameters"]["todos"]));
+                if is_plan_tool(name) {
+                    events.hide_call(id);
+                    return events.plan(plan_entries(&event["parameters"]["todos"]));
                 }
-                told.call_begins(id, Tool::new(name, &event["parameters"]), None);
+                events.call_started(id, Tool::new(name, &event["parameters"]), None);
             }
             "tool_result" => {
-                let id = event["tool_id"].as_str().unwrap_or_default();
+                let id = string(event, "tool_id");
                 let is_good = event["status"] != "error";
-                // The error is more exact than what the model is told of it.
-                let said = text(&event["error"], &["message"]).or_else(|| text(event, &["output"]));
-                told.call_ends(id, is_good, &said.unwrap_or_default(), event.get("output").cloned());
+                // The error is more exact than the output for the model.
+                let output = text(&event["error"], &["message"]).or_else(|| text(event, &["output"]));
+                events.call_finished(id, is_good, &output.unwrap_or_default(), event.get("output").cloned());
             }
             "result" => {
                 let stats = &event["stats"];
                 let (input, output) = (count(stats, "input_tokens"), count(stats, "output_tokens"));
                 let cached = count(stats, "cached");
-                // What the total has beyond both was thought.
+                // The total also includes thoughts.
                 let thought = count(stats, "total_tokens").saturating_sub(input + output);
-                told.spent(Tokens {
+                events.add_tokens(Tokens {
                     input: input.saturating_sub(cached),
                     output: output + thought,
                     cached_read: cached,
@@ -49,12 +50,12 @@ impl Format for Gemini {
                     thought,
                 });
                 if event["status"] == "success" {
-                    return told.stops(acp::StopReason::EndTurn);
+                    return events.stop(acp::StopReason::EndTurn);
                 }
-                let said = event["error"]["message"].as_str().unwrap_or("the turn failed");
-                told.fails(is_auth(said), &inner_message(said));
+                let message = event["error"]["message"].as_str().unwrap_or("the turn failed");
+                events.fail(is_auth_error(message), &inner_message(message));
             }
-            _ => told.unknown += 1,
+            _ => events.unknown += 1,
         }
     }
 }

@@ -1,63 +1,64 @@
-//! `kimi --output-format stream-json -p`: whole messages. A good turn ends with a hint how to resume.
+//! `kimi --output-format stream-json -p`: whole messages. A successful turn ends with a hint how to resume.
 
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::Value;
 
-use super::{Format, words};
-use crate::cli::told::Told;
-use crate::cli::tool::{Tool, is_plan, plan};
+use super::{Format, text_content};
+use crate::cli::json::{items, string};
+use crate::cli::tool::{Tool, is_plan_tool, plan_entries};
+use crate::cli::turn_events::TurnEvents;
 
 #[derive(Default)]
 pub(in crate::cli) struct Kimi {
-    has_spoken: bool,
+    has_text: bool,
 }
 
 impl Format for Kimi {
-    fn event(&mut self, event: &Value, told: &mut Told) {
-        match (event["role"].as_str().unwrap_or_default(), event["type"].as_str().unwrap_or_default()) {
+    fn event(&mut self, event: &Value, events: &mut TurnEvents) {
+        match (string(event, "role"), string(event, "type")) {
             ("assistant", _) => {
-                // One line can have both, and the words come first.
-                let text = words(&event["content"]);
-                if !text.is_empty() && std::mem::replace(&mut self.has_spoken, true) {
-                    told.text("\n\n");
+                // One line can have a text and calls, and the text comes first.
+                let text = text_content(&event["content"]);
+                if !text.is_empty() && std::mem::replace(&mut self.has_text, true) {
+                    events.text("\n\n");
                 }
-                told.text(&text);
-                for call in event["tool_calls"].as_array().into_iter().flatten() {
-                    begin(call, told);
+                events.text(&text);
+                for call in items(&event["tool_calls"]) {
+                    start_call(call, events);
                 }
             }
             ("tool", _) => {
-                let said = words(&event["content"]);
-                let id = event["tool_call_id"].as_str().unwrap_or_default();
-                told.call_ends(id, !is_failure(&said), &said, None);
+                let output = text_content(&event["content"]);
+                let id = string(event, "tool_call_id");
+                events.call_finished(id, !is_failure(&output), &output, None);
             }
             ("meta", "session.resume_hint") => {
-                told.session_is(&event["session_id"]);
-                told.stops(acp::StopReason::EndTurn);
+                events.set_session(&event["session_id"]);
+                events.stop(acp::StopReason::EndTurn);
             }
             ("meta" | "user" | "system", _) => {}
-            _ => told.unknown += 1,
+            _ => events.unknown += 1,
         }
     }
 }
 
-/// There is no flag for it, so it is known by the words: those of a command, of a name that no tool has, of a path
-/// with nothing there, and of a turn that was cut.
-fn is_failure(said: &str) -> bool {
-    said.contains("Command failed with exit code")
-        || (said.starts_with("Tool \"") && said.ends_with("\" not found"))
-        || (said.starts_with("\"/") && said.ends_with("\" does not exist."))
-        || said == "Session closed"
+/// The format has no flag for a failure, so the texts of a failed command, an unknown tool, a missing path and a
+/// stopped turn are recognised.
+fn is_failure(output: &str) -> bool {
+    output.contains("Command failed with exit code")
+        || (output.starts_with("Tool \"") && output.ends_with("\" not found"))
+        || (output.starts_with("\"/") && output.ends_with("\" does not exist."))
+        || output == "Session closed"
 }
 
-fn begin(call: &Value, told: &mut Told) {
-    let id = call["id"].as_str().unwrap_or_default();
+fn start_call(call: &Value, events: &mut TurnEvents) {
+    let id = string(call, "id");
     let name = call["function"]["name"].as_str().unwrap_or("tool");
-    let arguments = call["function"]["arguments"].as_str().unwrap_or_default();
+    let arguments = string(&call["function"], "arguments");
     let input: Value = serde_json::from_str(arguments).unwrap_or_default();
-    if is_plan(name) {
-        told.hides(id);
-        return told.plan(plan(&input["todos"]));
+    if is_plan_tool(name) {
+        events.hide_call(id);
+        return events.plan(plan_entries(&input["todos"]));
     }
-    told.call_begins(id, Tool::new(name, &input), None);
+    events.call_started(id, Tool::new(name, &input), None);
 }

@@ -1,7 +1,7 @@
-//! The formats in which CLIs tell what they do, one file each, and what they have in common.
+//! Parsers of what one-shot CLIs print, one file per format, and their common helpers.
 //!
-//! A format is fed a line at a time and fills a `Told`. It does nothing else; `codex_exec` alone looks at files, since
-//! that CLI names the files that it changes and not the changes.
+//! A format takes a line at a time and fills a `TurnEvents`. It does no I/O. Only `codex_exec` reads files, because
+//! that CLI names the files that it changes but not the changes.
 
 mod claude;
 mod codex_exec;
@@ -18,31 +18,31 @@ mod tests;
 use serde_json::Value;
 
 use super::runtimes::FormatName;
-use super::told::Told;
+use super::turn_events::TurnEvents;
 pub(super) use claude::Claude;
-pub(super) use codex_exec::unwrapped;
+pub(super) use codex_exec::without_shell;
 pub(super) use plain::without_escapes;
 
 pub(super) trait Format: Send {
-    /// One line of stdout, without its newline.
-    fn line(&mut self, line: &[u8], told: &mut Told) {
+    /// Takes one line of stdout, without its newline.
+    fn line(&mut self, line: &[u8], events: &mut TurnEvents) {
         if line.trim_ascii().is_empty() {
             return;
         }
-        // Through a Value, because codex prints some keys twice, and a struct would refuse that.
+        // A `Value` accepts duplicate keys, which codex prints; a struct would refuse them.
         match serde_json::from_slice::<Value>(line) {
-            Ok(event) => self.event(&event, told),
-            Err(_) => told.unknown += 1,
+            Ok(event) => self.event(&event, events),
+            Err(_) => events.unknown += 1,
         }
     }
 
-    fn event(&mut self, event: &Value, told: &mut Told);
+    fn event(&mut self, event: &Value, events: &mut TurnEvents);
 
-    /// The CLI has said its last; `exit_code` is there unless a signal ended it.
-    fn ends(&mut self, _exit_code: Option<i32>, _told: &mut Told) {}
+    /// Called at the end of stdout. `exit_code` is `None` if a signal ended the process.
+    fn finish(&mut self, _exit_code: Option<i32>, _events: &mut TurnEvents) {}
 }
 
-pub(super) fn of(name: FormatName) -> Box<dyn Format> {
+pub(super) fn new(name: FormatName) -> Box<dyn Format> {
     match name {
         FormatName::ClaudeStream => Box::<Claude>::default(),
         FormatName::CodexExec => Box::<codex_exec::CodexExec>::default(),
@@ -51,13 +51,13 @@ pub(super) fn of(name: FormatName) -> Box<dyn Format> {
         FormatName::Kimi => Box::<kimi::Kimi>::default(),
         FormatName::Cursor => Box::<cursor::Cursor>::default(),
         FormatName::Plain => Box::<plain::Plain>::default(),
-        FormatName::CodexAppServer => unreachable!("only a bridge speaks it, and the table was checked"),
+        FormatName::CodexAppServer => unreachable!("the table allows it only for a bridge"),
     }
 }
 
-/// Whether words of a failure are about who is asking.
-pub(super) fn is_auth(message: &str) -> bool {
-    let said = message.to_ascii_lowercase();
+/// Whether an error message is about authentication.
+pub(super) fn is_auth_error(message: &str) -> bool {
+    let message = message.to_ascii_lowercase();
     const SIGNS: [&str; 11] = [
         "401",
         "403",
@@ -71,10 +71,10 @@ pub(super) fn is_auth(message: &str) -> bool {
         "please log in",
         "/login",
     ];
-    SIGNS.iter().any(|sign| said.contains(sign))
+    SIGNS.iter().any(|sign| message.contains(sign))
 }
 
-/// A message that is itself JSON, as some are, or has a wrapper around it: what it says inside.
+/// Unwraps an error message that is JSON or has JSON inside.
 pub(super) fn inner_message(message: &str) -> String {
     let bare =
         message.strip_prefix("[API Error: ").and_then(|rest| rest.strip_suffix(']')).unwrap_or(message);
@@ -85,8 +85,8 @@ pub(super) fn inner_message(message: &str) -> String {
     }
 }
 
-/// Text of a content that is a text or a list of blocks.
-pub(super) fn words(content: &Value) -> String {
+/// The text of a content that is a string or a list of blocks.
+pub(super) fn text_content(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
         Value::Array(blocks) => {
@@ -95,8 +95,4 @@ pub(super) fn words(content: &Value) -> String {
         }
         _ => String::new(),
     }
-}
-
-pub(super) fn count(object: &Value, key: &str) -> u64 {
-    object[key].as_u64().unwrap_or(0)
 }

@@ -1,16 +1,16 @@
-//! The same turns as the official ACP adapters told them: claude-agent-acp 0.99.0 and codex-acp 2.6.0.
+//! Compares recorded turns with what the official ACP adapters, claude-agent-acp 0.99.0 and codex-acp 2.6.0, reported
+//! of the same turns.
 //!
-//! What they said in each is written down here, and the kept stream of the same turn must come to the same words,
-//! calls and end. Where ours differs on purpose, the reason stands beside it.
+//! The recorded stream must give the same texts, calls and end. A comment explains each intended difference.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::tests::kept;
-use crate::cli::told::{End, Told};
+use super::tests::replay;
+use crate::cli::turn_events::{End, TurnEvents};
 
-/// A turn: its kept stream, its words, its thoughts, its calls (kind, title, how it ended) and its end.
+/// A turn: its golden case, its text, its thoughts, its calls (kind, title, status) and its end.
 type Turn = (
     &'static str,
     &'static str,
@@ -51,10 +51,10 @@ const CLAUDE: &[Turn] = &[
         &[("execute", "timeout 30 tail -f /dev/null; echo done", "failed")],
         "cancelled",
     ),
-    // They say the error in words as well, which a client then shows twice.
+    // The adapter also reports the error as text, so that a client shows it twice.
     ("claude-stream/err400", "", "", &[], "-32603"),
     ("claude-stream/err401", "", "", &[], "-32000"),
-    // They also pass on a notice about it, which names the model.
+    // The adapter also reports a notice that names the model.
     ("claude-stream/refuse", "I cannot help with that.I cannot help with that.", "", &[], "refusal"),
 ];
 
@@ -66,7 +66,7 @@ const CODEX: &[Turn] = &[
         &[],
         "end_turn",
     ),
-    // They know from its server that `cat` reads; `exec` says only that it ran.
+    // The adapter learns from the app server that `cat` reads a file; `exec` reports only a command.
     (
         "codex-exec/edit",
         "Edited hello.txt.",
@@ -77,53 +77,53 @@ const CODEX: &[Turn] = &[
     ("codex-exec/shell", RAN, "", &[("execute", "echo hi-from-tool && ls", "completed")], "end_turn"),
     ("codex-exec/shellfail", FAILED, "", &[("execute", "echo oops >&2; exit 3", "failed")], "end_turn"),
     ("codex-exec/err401", "", "", &[], "-32000"),
-    // They end this with words and end_turn, and the one before it too; a client cannot know that it was cut short.
+    // The adapter ends this and the one before with a text and end_turn, so that a client cannot see the failure.
     ("codex-exec/maxtok", "This answer is cut", "", &[], "max_tokens"),
     ("codex-exec/err400", "", "", &[], "-32603"),
 ];
 
 #[test]
-fn every_turn_is_told_as_the_official_adapters_tell_it() {
+fn every_turn_is_reported_like_the_official_adapters_do() {
     for (name, words, thoughts, calls, end) in CLAUDE.iter().chain(CODEX) {
-        let told = kept(name);
-        assert_eq!(said(&told, "agent_message_chunk"), *words, "{name}");
-        assert_eq!(said(&told, "agent_thought_chunk"), *thoughts, "{name}");
+        let events = replay(name);
+        assert_eq!(text_of(&events, "agent_message_chunk"), *words, "{name}");
+        assert_eq!(text_of(&events, "agent_thought_chunk"), *thoughts, "{name}");
         let calls: Vec<_> =
             calls.iter().map(|(kind, title, status)| [*kind, *title, *status].map(str::to_owned)).collect();
-        assert_eq!(called(&told), calls, "{name}");
-        let ended = match &told.end {
+        assert_eq!(calls_of(&events), calls, "{name}");
+        let actual = match &events.end {
             Some(End::Stop(reason)) => json!(reason).as_str().unwrap().to_owned(),
             Some(End::Fault { is_auth: true, .. }) => "-32000".to_owned(),
             Some(End::Fault { is_auth: false, .. }) => "-32603".to_owned(),
             None => "nothing".to_owned(),
         };
-        assert_eq!(ended, *end, "{name}");
+        assert_eq!(actual, *end, "{name}");
     }
 }
 
 #[test]
-fn a_list_of_things_to_do_is_their_plan_and_one_that_was_refused_is_none() {
+fn a_to_do_list_is_a_plan_unless_it_was_refused() {
     let plans = |name| {
-        let told = kept(name);
-        told.updates.iter().map(|update| json!(update)).filter(|one| one["sessionUpdate"] == "plan").count()
+        let events = replay(name);
+        events.updates.iter().map(|update| json!(update)).filter(|one| one["sessionUpdate"] == "plan").count()
     };
     assert_eq!(plans("claude-stream/plan"), 1);
     assert_eq!(plans("claude-stream/taskcreate"), 0);
 }
 
-/// All words of that kind. Between messages we put an empty line, for clients that show one text.
-fn said(told: &Told, kind: &str) -> String {
-    let shapes = told.updates.iter().map(|update| json!(update));
+/// All text of that kind, without the empty lines between messages that only our reports have.
+fn text_of(events: &TurnEvents, kind: &str) -> String {
+    let shapes = events.updates.iter().map(|update| json!(update));
     let words = shapes.filter(|one| one["sessionUpdate"] == kind);
     let words: String = words.filter_map(|one| one["content"]["text"].as_str().map(str::to_owned)).collect();
     words.replace("\n\n", "")
 }
 
-/// The calls in their order, as they are after all that was told of them.
-fn called(told: &Told) -> Vec<[String; 3]> {
+/// The calls in order, in their final state.
+fn calls_of(events: &TurnEvents) -> Vec<[String; 3]> {
     let mut order = Vec::new();
     let mut calls: BTreeMap<String, Value> = BTreeMap::new();
-    for shape in told.updates.iter().map(|update| json!(update)) {
+    for shape in events.updates.iter().map(|update| json!(update)) {
         let Some(id) = shape["toolCallId"].as_str() else { continue };
         if !calls.contains_key(id) {
             order.push(id.to_owned());

@@ -1,66 +1,68 @@
-//! `opencode run --format json`: whole parts, and tools only when they are done. The turn ends with the process.
+//! `opencode run --format json`: whole parts, and tools only after they ran. The turn ends with the process.
 
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::Value;
 
-use super::{Format, count, is_auth};
-use crate::cli::told::{Tokens, Told};
-use crate::cli::tool::{Edit, Tool, is_plan, plan, text};
+use super::{Format, is_auth_error};
+use crate::cli::json::{count, string, text};
+use crate::cli::tool::{Edit, Tool, is_plan_tool, plan_entries};
+use crate::cli::turn_events::{Tokens, TurnEvents};
 
 #[derive(Default)]
 pub(in crate::cli) struct Opencode {
-    has_spoken: bool,
-    /// A step that has begun and not ended.
+    has_text: bool,
+    /// Whether a step has started and not finished.
     is_in_step: bool,
     cost_usd: f64,
 }
 
 impl Format for Opencode {
-    fn event(&mut self, event: &Value, told: &mut Told) {
-        told.session_is(&event["sessionID"]);
+    fn event(&mut self, event: &Value, events: &mut TurnEvents) {
+        events.set_session(&event["sessionID"]);
         let part = &event["part"];
-        match event["type"].as_str().unwrap_or_default() {
+        match string(event, "type") {
             "step_start" => {
                 self.is_in_step = true;
-                // What was taken for the last step was not.
-                told.end = None;
+                // The step before was not the last one.
+                events.end = None;
             }
             "text" => {
-                if std::mem::replace(&mut self.has_spoken, true) {
-                    told.text("\n\n");
+                if std::mem::replace(&mut self.has_text, true) {
+                    events.text("\n\n");
                 }
-                told.text(part["text"].as_str().unwrap_or_default());
+                events.text(string(part, "text"));
             }
-            "reasoning" => told.thought(part["text"].as_str().unwrap_or_default()),
-            "tool_use" => tool_use(part, told),
-            "step_finish" => self.step_finish(part, told),
+            "reasoning" => events.thought(string(part, "text")),
+            "tool_use" => tool_use(part, events),
+            "step_finish" => self.step_finish(part, events),
             "error" => {
                 let error = &event["error"];
                 let name = error["name"].as_str().unwrap_or("error");
                 if name == "ContentFilterError" {
-                    return told.stops(acp::StopReason::Refusal);
+                    return events.stop(acp::StopReason::Refusal);
                 }
-                let said = error["data"]["message"].as_str().unwrap_or(name);
+                let message = error["data"]["message"].as_str().unwrap_or(name);
                 let status = count(&error["data"], "statusCode");
-                told.fails(status == 401 || status == 403 || (status == 0 && is_auth(said)), said);
+                events
+                    .fail(status == 401 || status == 403 || (status == 0 && is_auth_error(message)), message);
             }
-            _ => told.unknown += 1,
+            _ => events.unknown += 1,
         }
     }
 
-    fn ends(&mut self, exit_code: Option<i32>, told: &mut Told) {
-        // The loop may also end after tools, where a person has refused one.
-        if exit_code == Some(0) && told.end.is_none() && told.session.is_some() && !self.is_in_step {
-            told.stops(acp::StopReason::EndTurn);
+    fn finish(&mut self, exit_code: Option<i32>, events: &mut TurnEvents) {
+        // The CLI also ends after a tool call that the user refused, without another reason to stop.
+        if exit_code == Some(0) && events.end.is_none() && events.session.is_some() && !self.is_in_step {
+            events.stop(acp::StopReason::EndTurn);
         }
     }
 }
 
 impl Opencode {
-    fn step_finish(&mut self, part: &Value, told: &mut Told) {
+    fn step_finish(&mut self, part: &Value, events: &mut TurnEvents) {
         self.is_in_step = false;
         let tokens = &part["tokens"];
-        told.spent(Tokens {
+        events.add_tokens(Tokens {
             input: count(tokens, "input"),
             output: count(tokens, "output") + count(tokens, "reasoning"),
             cached_read: count(&tokens["cache"], "read"),
@@ -68,27 +70,27 @@ impl Opencode {
             thought: count(tokens, "reasoning"),
         });
         self.cost_usd += part["cost"].as_f64().unwrap_or(0.0);
-        told.cost_usd = Some(self.cost_usd);
-        match part["reason"].as_str().unwrap_or_default() {
-            "stop" => told.stops(acp::StopReason::EndTurn),
-            "length" => told.stops(acp::StopReason::MaxTokens),
-            "content-filter" => told.stops(acp::StopReason::Refusal),
-            "error" => told.fails(false, "the model ended with an error"),
+        events.cost_usd = Some(self.cost_usd);
+        match string(part, "reason") {
+            "stop" => events.stop(acp::StopReason::EndTurn),
+            "length" => events.stop(acp::StopReason::MaxTokens),
+            "content-filter" => events.stop(acp::StopReason::Refusal),
+            "error" => events.fail(false, "the model ended with an error"),
             _ => {}
         }
     }
 }
 
-fn tool_use(part: &Value, told: &mut Told) {
-    let id = part["callID"].as_str().unwrap_or_default();
+fn tool_use(part: &Value, events: &mut TurnEvents) {
+    let id = string(part, "callID");
     let name = part["tool"].as_str().unwrap_or("tool");
     let state = &part["state"];
-    if is_plan(name) {
-        told.hides(id);
-        return told.plan(plan(&state["input"]["todos"]));
+    if is_plan_tool(name) {
+        events.hide_call(id);
+        return events.plan(plan_entries(&state["input"]["todos"]));
     }
     let is_unknown = name == "invalid";
-    let name = state["input"]["tool"].as_str().filter(|_| is_unknown).unwrap_or(name);
+    let name = if is_unknown { state["input"]["tool"].as_str().unwrap_or(name) } else { name };
     let mut tool = Tool::new(name, &state["input"]);
     let metadata = &state["metadata"];
     let changed = &metadata["filediff"];
@@ -96,8 +98,8 @@ fn tool_use(part: &Value, told: &mut Told) {
         tool.edits =
             vec![Edit { path: path.0.clone(), old: text(changed, &["before"]), new: new.to_owned() }];
     }
-    told.call_begins(id, tool, None);
+    events.call_started(id, tool, None);
     let has_failed = state["status"] == "error" || is_unknown || metadata["exit"].as_i64().unwrap_or(0) != 0;
-    let said = text(state, &["output", "error"]).unwrap_or_default();
-    told.call_ends(id, !has_failed, &said, state.get("output").cloned());
+    let output = text(state, &["output", "error"]).unwrap_or_default();
+    events.call_finished(id, !has_failed, &output, state.get("output").cloned());
 }

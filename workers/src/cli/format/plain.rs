@@ -1,30 +1,30 @@
-//! Words and nothing else: every line is part of the message, without what colours it on a terminal.
+//! Plain text: every line is part of the message, without terminal escapes.
 
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::Value;
 
 use super::Format;
-use crate::cli::told::Told;
+use crate::cli::turn_events::TurnEvents;
 
 #[derive(Default)]
 pub(in crate::cli) struct Plain;
 
 impl Format for Plain {
-    fn line(&mut self, line: &[u8], told: &mut Told) {
+    fn line(&mut self, line: &[u8], events: &mut TurnEvents) {
         let text = String::from_utf8_lossy(line);
-        told.text(&(without_escapes(text.trim_end_matches('\r')) + "\n"));
+        events.text(&(without_escapes(text.trim_end_matches('\r')) + "\n"));
     }
 
-    fn event(&mut self, _event: &Value, _told: &mut Told) {}
+    fn event(&mut self, _event: &Value, _events: &mut TurnEvents) {}
 
-    fn ends(&mut self, exit_code: Option<i32>, told: &mut Told) {
+    fn finish(&mut self, exit_code: Option<i32>, events: &mut TurnEvents) {
         if exit_code == Some(0) {
-            told.stops(acp::StopReason::EndTurn);
+            events.stop(acp::StopReason::EndTurn);
         }
     }
 }
 
-/// ESC [ .. letter, and ESC ] .. BEL or ESC \.
+/// Removes `ESC [ .. letter`, and `ESC ] ..` up to `BEL` or `ESC \`.
 pub(in crate::cli) fn without_escapes(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colours_and_titles_are_taken_out() {
+    fn colours_and_titles_are_removed() {
         assert_eq!(
             without_escapes("\x1b[1;32mgreen\x1b[0m \x1b]0;title\x07x\x1b]8;;u\x1b\\y\x1b"),
             "green xy"

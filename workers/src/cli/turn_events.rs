@@ -1,7 +1,7 @@
-//! What a CLI tells during a turn, as ACP: updates in their order, and how the turn ends.
+//! Collects what a CLI reports during a turn, as ACP: the updates in order, and how the turn ends.
 //!
-//! Formats fill it and know nothing of whom it goes to. Every tool call is introduced before it is spoken of, and none
-//! stays open: what no result has closed is closed as failed when the turn ends.
+//! Formats and bridges fill it and do not know where it goes. Every tool call is introduced before any update of it,
+//! and a call without a result fails when the turn ends.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -12,28 +12,28 @@ use serde_json::Value;
 
 use super::tool::Tool;
 
-/// Kept of what a CLI says about its failure.
+/// The longest error message of a CLI that is reported.
 const FAULT_CHARS: usize = 2000;
 
-pub(super) struct Told {
+pub(super) struct TurnEvents {
     pub(super) updates: Vec<acp::SessionUpdate>,
-    /// What the CLI calls the session.
+    /// The CLI's id of the session.
     pub(super) session: Option<String>,
     pub(super) end: Option<End>,
-    /// Of this turn.
+    /// The tokens of this turn.
     pub(super) tokens: Option<Tokens>,
-    /// Of the whole session, for a CLI that only counts those.
+    /// The tokens of the whole session, for a CLI that counts only those.
     pub(super) total: Tokens,
     pub(super) cost_usd: Option<f64>,
-    /// Events that no table knows.
+    /// The number of lines and events that were not understood.
     pub(super) unknown: u64,
     pub(super) cwd: PathBuf,
-    /// Tells turns apart where a CLI counts its calls from zero in each.
-    pub(super) turn: usize,
-    /// Calls that were introduced and have no result yet, in their order.
+    /// Makes call ids unique where a CLI counts its calls from zero in each turn.
+    pub(super) turn_number: usize,
+    /// The ids of calls without a result, in order.
     open: Vec<String>,
     introduced: HashMap<String, Tool>,
-    /// Calls that are shown as something else, such as a plan.
+    /// The ids of calls that appear as something else, such as a plan.
     hidden: HashSet<String>,
 }
 
@@ -41,6 +41,14 @@ pub(super) struct Told {
 pub(super) enum End {
     Stop(acp::StopReason),
     Fault { is_auth: bool, message: String },
+}
+
+/// How a tool call ended.
+#[derive(Default)]
+pub(super) struct CallResult {
+    pub(super) is_good: bool,
+    pub(super) text: String,
+    pub(super) raw: Option<Value>,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -52,9 +60,9 @@ pub(super) struct Tokens {
     pub(super) thought: u64,
 }
 
-impl Told {
-    pub(super) fn new(cwd: &Path, total: Tokens) -> Told {
-        Told {
+impl TurnEvents {
+    pub(super) fn new(cwd: &Path, total: Tokens) -> TurnEvents {
+        TurnEvents {
             updates: Vec::new(),
             session: None,
             end: None,
@@ -63,7 +71,7 @@ impl Told {
             cost_usd: None,
             unknown: 0,
             cwd: cwd.to_owned(),
-            turn: 0,
+            turn_number: 0,
             open: Vec::new(),
             introduced: HashMap::new(),
             hidden: HashSet::new(),
@@ -82,18 +90,19 @@ impl Told {
         }
     }
 
-    /// A part of the message of this id.
-    pub(super) fn text_of(&mut self, id: &str, text: &str) {
+    /// Adds to the message with this id.
+    pub(super) fn message_text(&mut self, id: &str, text: &str) {
         if !text.is_empty() {
-            self.updates
-                .push(acp::SessionUpdate::AgentMessageChunk(chunk(text).message_id(acp::MessageId::new(id))));
+            let chunk = chunk(text).message_id(acp::MessageId::new(id));
+            self.updates.push(acp::SessionUpdate::AgentMessageChunk(chunk));
         }
     }
 
-    pub(super) fn thought_of(&mut self, id: &str, text: &str) {
+    /// Adds to the thought with this id.
+    pub(super) fn message_thought(&mut self, id: &str, text: &str) {
         if !text.is_empty() {
-            self.updates
-                .push(acp::SessionUpdate::AgentThoughtChunk(chunk(text).message_id(acp::MessageId::new(id))));
+            let chunk = chunk(text).message_id(acp::MessageId::new(id));
+            self.updates.push(acp::SessionUpdate::AgentThoughtChunk(chunk));
         }
     }
 
@@ -106,36 +115,35 @@ impl Told {
         self.updates.push(acp::SessionUpdate::AvailableCommandsUpdate(update));
     }
 
-    /// The first id that it names counts.
-    pub(super) fn session_is(&mut self, id: &Value) {
-        if self.session.is_none()
-            && let Some(id) = id.as_str().filter(|id| !id.is_empty())
-        {
+    /// Only the first id counts.
+    pub(super) fn set_session(&mut self, id: &Value) {
+        let id = id.as_str().unwrap_or_default();
+        if self.session.is_none() && !id.is_empty() {
             self.session = Some(id.to_owned());
         }
     }
 
-    pub(super) fn knows(&self, id: &str) -> bool {
+    pub(super) fn knows_call(&self, id: &str) -> bool {
         self.introduced.contains_key(id) || self.hidden.contains(id)
     }
 
-    /// How a call was introduced.
+    /// The title of a known call.
     pub(super) fn title(&self, id: &str) -> Option<&str> {
         self.introduced.get(id).map(|tool| tool.title.as_str())
     }
 
-    /// A call that nothing is said of, because a plan or the like says it.
-    pub(super) fn hides(&mut self, id: &str) {
+    /// Suppresses the updates of a call that appears as something else, such as a plan.
+    pub(super) fn hide_call(&mut self, id: &str) {
         self.hidden.insert(id.to_owned());
     }
 
-    /// A call whose input is still being written.
-    pub(super) fn call_comes(&mut self, id: &str, tool: Tool, parent: Option<&str>) {
+    /// Introduces a call whose input still streams.
+    pub(super) fn call_pending(&mut self, id: &str, tool: Tool, parent: Option<&str>) {
         self.introduce(id, tool, acp::ToolCallStatus::Pending, parent);
     }
 
-    /// A call as it begins to run. One that came before is filled in.
-    pub(super) fn call_begins(&mut self, id: &str, tool: Tool, parent: Option<&str>) {
+    /// Reports that a call runs, and introduces it if it is new.
+    pub(super) fn call_started(&mut self, id: &str, tool: Tool, parent: Option<&str>) {
         if self.hidden.contains(id) {
             return;
         }
@@ -153,21 +161,31 @@ impl Told {
         self.update(id, fields);
     }
 
-    /// More about a running call.
-    pub(super) fn call_goes_on(&mut self, id: &str, text: &str) {
-        if self.introduced.contains_key(id) && !text.is_empty() {
-            self.update(id, acp::ToolCallUpdateFields::new().content(vec![said(text)]));
+    /// Introduces a call if it is new, and finishes it if there is a result.
+    pub(super) fn call(&mut self, id: &str, tool: Tool, result: Option<CallResult>) {
+        if !self.knows_call(id) {
+            self.call_started(id, tool, None);
+        }
+        if let Some(CallResult { is_good, text, raw }) = result {
+            self.call_finished(id, is_good, &text, raw);
         }
     }
 
-    /// A call whose result is there. What it was for a file is shown already, so words are only added to a failure.
-    pub(super) fn call_ends(&mut self, id: &str, is_good: bool, text: &str, raw: Option<Value>) {
-        let words = if text.is_empty() { None } else { Some(vec![said(text)]) };
-        let keeps = is_good && self.introduced.get(id).is_some_and(|tool| !tool.edits.is_empty());
-        self.call_ends_with(id, is_good, if keeps { None } else { words }, raw);
+    /// Replaces the content of a running call.
+    pub(super) fn call_progress(&mut self, id: &str, text: &str) {
+        if self.introduced.contains_key(id) && !text.is_empty() {
+            self.update(id, acp::ToolCallUpdateFields::new().content(vec![text_content(text)]));
+        }
     }
 
-    pub(super) fn call_ends_with(
+    /// Reports the result of a call. A successful edit keeps the diff that it was introduced with.
+    pub(super) fn call_finished(&mut self, id: &str, is_good: bool, text: &str, raw: Option<Value>) {
+        let keeps_diff = is_good && self.introduced.get(id).is_some_and(|tool| !tool.edits.is_empty());
+        let content = if keeps_diff || text.is_empty() { None } else { Some(vec![text_content(text)]) };
+        self.call_finished_with(id, is_good, content, raw);
+    }
+
+    pub(super) fn call_finished_with(
         &mut self,
         id: &str,
         is_good: bool,
@@ -187,14 +205,14 @@ impl Told {
         self.update(id, fields);
     }
 
-    /// What no result came for has failed.
-    pub(super) fn close_open_calls(&mut self) {
+    /// Fails the calls that have no result at the end of the turn.
+    pub(super) fn fail_open_calls(&mut self) {
         for id in std::mem::take(&mut self.open) {
             self.update(&id, acp::ToolCallUpdateFields::new().status(acp::ToolCallStatus::Failed));
         }
     }
 
-    pub(super) fn meter(&mut self, used: u64, size: u64) {
+    pub(super) fn context_usage(&mut self, used: u64, size: u64) {
         if size > 0 {
             let cost = self.cost_usd.map(|amount| acp::Cost::new(amount, "USD"));
             let update = acp::UsageUpdate::new(used, size).cost(cost);
@@ -202,25 +220,25 @@ impl Told {
         }
     }
 
-    pub(super) fn spent(&mut self, tokens: Tokens) {
+    pub(super) fn add_tokens(&mut self, tokens: Tokens) {
         self.tokens = Some(self.tokens.unwrap_or_default().plus(tokens));
     }
 
-    /// For a CLI that counts the whole session: what is new since the last turn is this turn's. A turn that failed may
-    /// count nothing.
-    pub(super) fn spent_in_total(&mut self, total: Tokens) {
+    /// For a CLI that counts the whole session: the difference to the last turn belongs to this turn. A failed turn
+    /// may report zero, which is ignored.
+    pub(super) fn set_total_tokens(&mut self, total: Tokens) {
         if total == Tokens::default() {
             return;
         }
-        self.spent(total.minus(self.total));
+        self.add_tokens(total.minus(self.total));
         self.total = total;
     }
 
-    pub(super) fn stops(&mut self, reason: acp::StopReason) {
+    pub(super) fn stop(&mut self, reason: acp::StopReason) {
         self.end = Some(End::Stop(reason));
     }
 
-    pub(super) fn fails(&mut self, is_auth: bool, message: &str) {
+    pub(super) fn fail(&mut self, is_auth: bool, message: &str) {
         let message = match message.char_indices().nth(FAULT_CHARS) {
             Some((end, _)) => format!("{}…", &message[..end]),
             None => message.to_owned(),
@@ -229,7 +247,7 @@ impl Told {
     }
 
     fn introduce(&mut self, id: &str, tool: Tool, status: acp::ToolCallStatus, parent: Option<&str>) {
-        if self.knows(id) {
+        if self.knows_call(id) {
             return;
         }
         let mut call = acp::ToolCall::new(id.to_owned(), tool.title.clone())
@@ -252,6 +270,12 @@ impl Told {
     fn update(&mut self, id: &str, fields: acp::ToolCallUpdateFields) {
         let update = acp::ToolCallUpdate::new(id.to_owned(), fields);
         self.updates.push(acp::SessionUpdate::ToolCallUpdate(update));
+    }
+}
+
+impl CallResult {
+    pub(super) fn new(is_good: bool) -> CallResult {
+        CallResult { is_good, ..CallResult::default() }
     }
 }
 
@@ -284,7 +308,7 @@ impl Tokens {
     }
 }
 
-pub(super) fn said(text: &str) -> acp::ToolCallContent {
+fn text_content(text: &str) -> acp::ToolCallContent {
     acp::ToolCallContent::from(acp::ContentBlock::from(text.to_owned()))
 }
 

@@ -1,0 +1,401 @@
+//! The thread that keeps a session's process open and runs every prompt of the session on it.
+//!
+//! The thread lives as long as the process: from the opening of the session, or its next prompt, until the session is
+//! closed, the process exits, or no prompt comes for a long time. Only this thread answers the session's prompts. The
+//! next prompt starts the process again, and the process then resumes the session.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use agent_client_protocol_schema::v1 as acp;
+use serde_json::Value;
+
+use super::bridge::{self, Bridge, Effects, Opening};
+use super::launch::launch;
+use super::mcp::McpConfig;
+use super::process::{self, Process, ProcessEvent};
+use super::record::Entry;
+use super::session::{Cancellation, CloseReason, QueuedPrompt, Session, State};
+use super::settings::Settings;
+use super::shared::Shared;
+use super::turn_events::{End, TurnEvents};
+use super::turn_report::TurnReport;
+use super::watch::{Observation, Tick, Watch};
+use super::{log, models, responses};
+
+/// How often a process is started for one prompt.
+const ATTEMPTS: u32 = 3;
+/// The longest wait for an event where no idle time is set.
+const LONG_WAIT: Duration = Duration::from_secs(3600);
+/// The shortest wait for an event.
+const SHORT_WAIT: Duration = Duration::from_millis(20);
+
+/// Wakes the session's process thread, or starts it. The thread finds its work in `state`.
+pub(super) fn wake_or_spawn(
+    shared: &Arc<Shared>,
+    session: &Arc<Session>,
+    state: &mut State,
+) -> io::Result<SyncSender<ProcessEvent>> {
+    if let Some(inbox) = &state.process_thread {
+        state.wake();
+        return Ok(inbox.clone());
+    }
+    // The inbox of the process replaces this one as soon as there is a process.
+    let (sender, _) = mpsc::sync_channel(0);
+    let (shared, session) = (shared.clone(), session.clone());
+    let body = move || {
+        let report = TurnReport::new(&shared, &session);
+        let thread = ProcessThread {
+            report,
+            connection: None,
+            questions: HashMap::new(),
+            session_unknown: false,
+            exited_unheard: false,
+        };
+        thread.run();
+    };
+    thread::Builder::new().name("process".to_owned()).spawn(body)?;
+    state.process_thread = Some(sender.clone());
+    Ok(sender)
+}
+
+struct ProcessThread<'a> {
+    report: TurnReport<'a>,
+    connection: Option<Connection>,
+    /// The client's open questions: their ids, and the bridge's keys.
+    questions: HashMap<u64, String>,
+    /// The CLI has answered this prompt with an error: it does not know the session.
+    session_unknown: bool,
+    /// The process has exited and printed nothing since the prompt.
+    exited_unheard: bool,
+}
+
+/// A process and the state of its protocol.
+struct Connection {
+    process: Process,
+    bridge: Box<dyn Bridge>,
+    inbox: Receiver<ProcessEvent>,
+    settings: Settings,
+    /// Fixed when the process starts.
+    cwd: String,
+    /// Fixed when the process starts.
+    mcp_servers: Vec<acp::McpServer>,
+    /// The next prompt needs a new process.
+    needs_restart: bool,
+    has_output: bool,
+    /// Whether the CLI's id of the session was saved.
+    id_is_saved: bool,
+    /// The CLI may read the file at any time.
+    _mcp_config: Option<McpConfig>,
+}
+
+impl ProcessThread<'_> {
+    fn run(mut self) {
+        if self.report.session.lock().queued_prompt.is_none()
+            && let Err(why) = self.open()
+        {
+            // The next prompt tries again and reports the reason to the client.
+            log(format_args!("session {}: {why}", self.report.session.name));
+        }
+        while let Some(next) = self.wait_for_prompt() {
+            let end = self.run_prompt(&next);
+            self.drop_questions();
+            self.report.finish(&next.cancellation, end);
+        }
+    }
+
+    /// Reports what the CLI says between prompts. Returns `None` once the process is gone and no prompt waits.
+    fn wait_for_prompt(&mut self) -> Option<QueuedPrompt> {
+        let since = Instant::now();
+        let idle_limit = self.report.shared.options.idle;
+        loop {
+            let mut state = self.report.session.lock();
+            if let Some(next) = state.queued_prompt.take() {
+                return Some(next);
+            }
+            let Some(connection) = &self.connection else {
+                // Still under the lock, so that a new prompt sees that this thread is gone and starts another.
+                self.report.save(&mut state.record);
+                state.process_thread = None;
+                return None;
+            };
+            let is_closed = state.close.is_some();
+            drop(state);
+            let idle = since.elapsed();
+            if is_closed || (!idle_limit.is_zero() && idle >= idle_limit) {
+                self.close();
+                continue;
+            }
+            let wait = if idle_limit.is_zero() { LONG_WAIT } else { idle_limit.saturating_sub(idle) };
+            match connection.inbox.recv_timeout(wait.max(SHORT_WAIT)) {
+                Ok(ProcessEvent::Line(line)) => {
+                    self.on_line(&line);
+                    // A result between prompts belongs to background work and ends no turn.
+                    self.report.events.end = None;
+                }
+                Ok(ProcessEvent::StdoutClosed) | Err(RecvTimeoutError::Disconnected) => self.close(),
+                Ok(ProcessEvent::Wake) | Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.forward_answers();
+            self.apply_settings();
+        }
+    }
+
+    fn run_prompt(&mut self, next: &QueuedPrompt) -> End {
+        for attempt in 1.. {
+            if next.cancellation.is_cancelled() {
+                return End::Stop(acp::StopReason::Cancelled);
+            }
+            if let Err(message) = self.ensure_process() {
+                return End::Fault { is_auth: false, message };
+            }
+            // These may still be set by the last process.
+            self.report.events.end = None;
+            self.report.events.session = None;
+            self.session_unknown = false;
+            self.exited_unheard = false;
+            self.with_bridge(|bridge, _, effects| bridge.prompt(&next.prompt, effects));
+            let end = self.watch(&next.cancellation);
+            // A process that printed nothing has not read the prompt, since the CLIs acknowledge one at once. It was
+            // about to exit, or could not start beside another: all codex processes create one database.
+            let may_retry = self.exited_unheard || self.session_unknown;
+            if !may_retry || attempt == ATTEMPTS {
+                return end;
+            }
+            if self.session_unknown {
+                self.close();
+                let mut state = self.report.session.lock();
+                if state.record.has_answer {
+                    let message = "the CLI no longer knows this session; begin a new one".to_owned();
+                    return End::Fault { is_auth: false, message };
+                }
+                // The CLI was stopped before it saved anything, so a new session loses nothing.
+                let name = &self.report.session.name;
+                self.report.shared.save(name, &mut state.record, Entry::Cli(String::new()));
+            }
+        }
+        unreachable!("the last attempt returns")
+    }
+
+    /// Makes sure that a process with the current settings runs.
+    fn ensure_process(&mut self) -> Result<(), String> {
+        self.apply_settings();
+        if let Some(connection) = &mut self.connection {
+            let state = self.report.session.lock();
+            let has_moved = connection.cwd != state.record.cwd || connection.mcp_servers != state.mcp_servers;
+            drop(state);
+            if has_moved || connection.needs_restart || connection.process.exit_status().is_some() {
+                self.close();
+            }
+        }
+        if self.connection.is_none() { self.open() } else { Ok(()) }
+    }
+
+    fn open(&mut self) -> Result<(), String> {
+        let TurnReport { shared, session, .. } = self.report;
+        let mut bridge = bridge::new(shared.turn.format).expect("the table was checked");
+        let (sender, inbox) = process::inbox();
+        let mut state = session.lock();
+        state.process_thread = Some(sender.clone());
+        if let Some(turn) = &mut state.turn {
+            turn.inbox = sender.clone();
+        }
+        let record = state.record.clone();
+        let mcp_servers = state.mcp_servers.clone();
+        drop(state);
+        let mcp_config = McpConfig::write(shared, &mcp_servers);
+        let process = launch(shared, session, &record, "", mcp_config.as_ref(), sender)?;
+        let settings = responses::settings_of(shared, &record);
+        let mut effects = Effects::default();
+        let opening = Opening {
+            cwd: record.cwd.as_ref(),
+            session: record.cli_session.as_deref(),
+            fork: record.fork_source(),
+            settings: &settings,
+            mcp_servers: &mcp_servers,
+        };
+        bridge.open(&opening, &mut effects);
+        self.connection = Some(Connection {
+            process,
+            bridge,
+            inbox,
+            settings,
+            cwd: record.cwd,
+            mcp_servers,
+            needs_restart: false,
+            has_output: false,
+            id_is_saved: false,
+            _mcp_config: mcp_config,
+        });
+        self.carry_out(effects);
+        Ok(())
+    }
+
+    /// Ends the process, if there is one, with everything that it started.
+    fn close(&mut self) {
+        let Some(connection) = self.connection.take() else { return };
+        let session = self.report.session;
+        connection.process.close(|| {
+            let state = session.lock();
+            state.close == Some(CloseReason::AgentExits)
+                || state.turn.as_ref().is_some_and(|turn| turn.cancellation.is_urgent())
+        });
+        self.drop_questions();
+    }
+
+    /// Reports what the CLI says until the turn is over.
+    fn watch(&mut self, cancellation: &Cancellation) -> End {
+        let is_ready = self.connection.as_ref().is_some_and(|connection| connection.has_output);
+        let mut watch = Watch::new(self.report.shared.silence_limits(), Instant::now(), is_ready);
+        loop {
+            let Some(connection) = &self.connection else { unreachable!("only this loop ends it") };
+            if let Some(event) = process::next_event(&connection.inbox) {
+                watch.on(&event, Instant::now());
+                if let ProcessEvent::Line(line) = event {
+                    self.on_line(&line);
+                }
+            }
+            self.forward_answers();
+            self.apply_settings();
+            if self.report.events.end.is_some()
+                && let Some(end) = self.report.take_end(cancellation, &watch)
+            {
+                return end;
+            }
+            let awaits_client = !self.questions.is_empty();
+            let Some(connection) = &mut self.connection else { unreachable!("only this loop ends it") };
+            let seen = self.report.observe(cancellation, &mut connection.process);
+            let mut must_interrupt = false;
+            match watch.tick(Instant::now(), &Observation { awaits_client, ..seen }) {
+                Tick::Stop(step) => connection.process.apply(step, |_| must_interrupt = true),
+                Tick::Ended => return self.end_after_exit(cancellation, &watch),
+            }
+            if must_interrupt {
+                self.with_bridge(|bridge, events, effects| bridge.interrupt(events, effects));
+            }
+        }
+    }
+
+    fn end_after_exit(&mut self, cancellation: &Cancellation, watch: &Watch) -> End {
+        let mut connection = self.connection.take().expect("a turn has a process");
+        connection.process.kill_all();
+        self.exited_unheard = !watch.has_output() && !watch.is_stopping();
+        let status = connection.process.exit_status().expect("the watch saw the exit");
+        self.report.end_after_exit(cancellation, watch, &connection.process, status)
+    }
+
+    fn on_line(&mut self, line: &[u8]) {
+        if line.trim_ascii().is_empty() {
+            return;
+        }
+        if let Some(connection) = &mut self.connection {
+            connection.has_output = true;
+        }
+        match serde_json::from_slice::<Value>(line) {
+            Ok(message) => {
+                self.with_bridge(|bridge, events, effects| bridge.on_message(&message, events, effects));
+            }
+            Err(_) => self.report.events.unknown += 1,
+        }
+        self.report.send_updates();
+        if let Some(connection) = &mut self.connection
+            && !connection.id_is_saved
+            && self.report.events.session.is_some()
+        {
+            connection.id_is_saved = true;
+            // Saved at once, so that the session is found again even if the agent is killed.
+            self.report.save(&mut self.report.session.lock().record);
+        }
+    }
+
+    /// Sends the session's settings to the process if they have changed.
+    fn apply_settings(&mut self) {
+        let settings = responses::settings_of(self.report.shared, &self.report.session.lock().record);
+        let Some(connection) = &mut self.connection else { return };
+        if connection.settings == settings {
+            return;
+        }
+        let mut effects = Effects::default();
+        connection.needs_restart |= !connection.bridge.apply_settings(&settings, &mut effects);
+        connection.settings = settings;
+        self.carry_out(effects);
+    }
+
+    fn forward_answers(&mut self) {
+        let answers = std::mem::take(&mut self.report.session.lock().answers);
+        for (id, result) in answers {
+            if let Some(key) = self.questions.remove(&id) {
+                self.with_bridge(|bridge, _, effects| bridge.on_answer(&key, &result, effects));
+            }
+        }
+    }
+
+    fn with_bridge(&mut self, act: impl FnOnce(&mut dyn Bridge, &mut TurnEvents, &mut Effects)) {
+        let Some(connection) = &mut self.connection else { return };
+        let mut effects = Effects::default();
+        act(connection.bridge.as_mut(), &mut self.report.events, &mut effects);
+        self.carry_out(effects);
+    }
+
+    fn carry_out(&mut self, effects: Effects) {
+        let Some(connection) = &mut self.connection else { return };
+        let TurnReport { shared, session, .. } = self.report;
+        for message in effects.messages {
+            connection.process.send(format!("{message}\n"));
+        }
+        connection.needs_restart |= effects.needs_restart;
+        self.session_unknown |= effects.session_unknown;
+        // The client must know of a tool call before it is asked about it.
+        self.report.send_updates();
+        for question in effects.questions {
+            let params =
+                acp::RequestPermissionRequest::new(session.name.clone(), question.call, question.options);
+            let id = shared.ask(session, "session/request_permission", &params);
+            self.questions.insert(id, question.key);
+        }
+        for key in effects.withdrawn {
+            self.questions.retain(|id, asked| {
+                if *asked == key {
+                    shared.drop_question(*id);
+                }
+                *asked != key
+            });
+        }
+        if let Some(listed) = effects.models {
+            models::update(shared, listed);
+        }
+        if let Some(mode) = effects.mode {
+            self.mode_changed(mode);
+        }
+    }
+
+    /// Saves and reports a mode that the CLI has entered by itself.
+    fn mode_changed(&mut self, mode: String) {
+        let TurnReport { shared, session, .. } = self.report;
+        if shared.turn.modes.iter().all(|known| known.id != mode) {
+            return;
+        }
+        let mut state = session.lock();
+        shared.save(&session.name, &mut state.record, Entry::Mode(mode.clone()));
+        let settings = responses::settings_of(shared, &state.record);
+        let options = responses::config_options(shared, &state.record);
+        drop(state);
+        if let Some(connection) = &mut self.connection {
+            connection.settings = settings;
+        }
+        let mode = acp::SessionUpdate::CurrentModeUpdate(acp::CurrentModeUpdate::new(mode));
+        shared.writer.update(&session.name, mode);
+        let options = acp::SessionUpdate::ConfigOptionUpdate(acp::ConfigOptionUpdate::new(options));
+        shared.writer.update(&session.name, options);
+    }
+
+    fn drop_questions(&mut self) {
+        for (id, _) in self.questions.drain() {
+            self.report.shared.drop_question(id);
+        }
+    }
+}

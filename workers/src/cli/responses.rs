@@ -1,0 +1,116 @@
+//! Builds the agent's larger responses: its capabilities and the settings of a session.
+
+use agent_client_protocol_schema::ProtocolVersion;
+use agent_client_protocol_schema::v1 as acp;
+use serde_json::{Value, json};
+
+use super::record::Record;
+use super::runtimes::{FormatName, Mode};
+use super::settings::Settings;
+use super::shared::Shared;
+
+pub(super) const MODEL_OPTION: &str = "model";
+pub(super) const EFFORT_OPTION: &str = "effort";
+pub(super) const MODE_OPTION: &str = "mode";
+/// The choice that leaves a setting to the CLI.
+pub(super) const DEFAULT_CHOICE: &str = "default";
+
+pub(super) fn initialize(shared: &Shared) -> acp::InitializeResponse {
+    let fork = can_fork(shared).then(acp::SessionForkCapabilities::new);
+    let sessions = acp::SessionCapabilities::new()
+        .fork(fork)
+        .list(acp::SessionListCapabilities::new())
+        .resume(acp::SessionResumeCapabilities::new())
+        .close(acp::SessionCloseCapabilities::new())
+        .delete(acp::SessionDeleteCapabilities::new());
+    let capabilities = acp::AgentCapabilities::new()
+        .load_session(true)
+        .prompt_capabilities(acp::PromptCapabilities::new().embedded_context(true).image(shared.is_bridge()))
+        .session_capabilities(sessions);
+    let name = format!("{}-cli", shared.row.id);
+    acp::InitializeResponse::new(ProtocolVersion::V1)
+        .agent_capabilities(capabilities)
+        .agent_info(acp::Implementation::new(name, env!("CARGO_PKG_VERSION")).title(shared.row.name.clone()))
+}
+
+/// The response to a request that opens a session. Only a new session has an id to report.
+pub(super) fn session(shared: &Shared, record: &Record, new_id: Option<&str>) -> Value {
+    let mut settings = json!({ "configOptions": config_options(shared, record) });
+    if let Some(id) = new_id {
+        settings["sessionId"] = json!(id);
+    }
+    if !shared.turn.modes.is_empty() {
+        let mode = |mode: &Mode| acp::SessionMode::new(mode.id.clone(), mode.name.clone());
+        let modes = shared.turn.modes.iter().map(mode).collect();
+        settings["modes"] = json!(acp::SessionModeState::new(mode_of(shared, record), modes));
+    }
+    settings
+}
+
+pub(super) fn config_options(shared: &Shared, record: &Record) -> Vec<acp::SessionConfigOption> {
+    let choice = |id: &str, name: &str| acp::SessionConfigSelectOption::new(id.to_owned(), name.to_owned());
+    let select = |id: &'static str, name: &'static str, current: &str, choices, category| {
+        acp::SessionConfigOption::select(id, name, current.to_owned(), choices).category(category)
+    };
+    let mut options = Vec::new();
+    let default = choice(DEFAULT_CHOICE, "Default");
+    let model = model_of(shared, record).unwrap_or(DEFAULT_CHOICE);
+    let mut models = vec![default.clone()];
+    let listed = shared.models();
+    models.extend(listed.iter().map(|known| choice(&known.id, &known.name)));
+    if model != DEFAULT_CHOICE && listed.iter().all(|known| known.id != model) {
+        models.push(choice(model, model));
+    }
+    let category = acp::SessionConfigOptionCategory::Model;
+    options.push(select(MODEL_OPTION, "Model", model, models, category));
+    let known = efforts_of(shared, record);
+    if !known.is_empty() {
+        let mut efforts = vec![default];
+        efforts.extend(known.iter().map(|effort| choice(effort, effort)));
+        let effort = record.effort.as_deref().unwrap_or(DEFAULT_CHOICE);
+        let category = acp::SessionConfigOptionCategory::ThoughtLevel;
+        options.push(select(EFFORT_OPTION, "Reasoning effort", effort, efforts, category));
+    }
+    if !shared.turn.modes.is_empty() {
+        let modes = shared.turn.modes.iter().map(|mode| choice(&mode.id, &mode.name)).collect();
+        let category = acp::SessionConfigOptionCategory::Mode;
+        options.push(select(MODE_OPTION, "Mode", &mode_of(shared, record), modes, category));
+    }
+    options
+}
+
+/// The model's own efforts, if the CLI has listed them, else those of the table.
+pub(super) fn efforts_of(shared: &Shared, record: &Record) -> Vec<String> {
+    let model = model_of(shared, record);
+    match shared.models().into_iter().find(|known| Some(known.id.as_str()) == model) {
+        Some(known) if !known.efforts.is_empty() => known.efforts,
+        _ => shared.row.efforts.clone(),
+    }
+}
+
+/// Whether the CLI can fork a session.
+pub(super) fn can_fork(shared: &Shared) -> bool {
+    shared.turn.format == FormatName::CodexAppServer
+        || shared.turn.args.iter().flat_map(|arg| arg.words()).any(|word| word.contains("{fork}"))
+}
+
+pub(super) fn settings_of(shared: &Shared, record: &Record) -> Settings {
+    let mode = mode_of(shared, record);
+    let known = shared.turn.modes.iter().find(|known| known.id == mode);
+    Settings {
+        model: model_of(shared, record).map(ToOwned::to_owned),
+        effort: record.effort.clone().filter(|effort| effort != DEFAULT_CHOICE),
+        mode_params: known.map(|mode| mode.set.clone()).unwrap_or_default(),
+        mode,
+    }
+}
+
+fn model_of<'a>(shared: &'a Shared, record: &'a Record) -> Option<&'a str> {
+    record.model.as_deref().or(shared.options.model.as_deref()).filter(|model| *model != DEFAULT_CHOICE)
+}
+
+/// The session's mode, else that of the command line, else the first of the table.
+fn mode_of(shared: &Shared, record: &Record) -> String {
+    let chosen = record.mode.as_ref().or(shared.options.mode.as_ref());
+    chosen.or(shared.turn.modes.first().map(|mode| &mode.id)).cloned().unwrap_or_default()
+}

@@ -1,0 +1,257 @@
+//! The state that all threads of the agent share.
+//!
+//! Locks are taken in this order: the open sessions, the closing ones, one session, then one of the others. A thread
+//! that holds one of the others takes no further lock.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::record::{Entry, Record};
+use super::runtimes::{Delivery, Runtime, Turn};
+use super::session::{CloseReason, Session};
+use super::watch::SilenceLimits;
+use super::{Options, log};
+use crate::acp::error::CANCELLED;
+use crate::acp::session_files::{EventSourced, SessionFiles, list_sessions};
+use crate::acp::session_id::SessionIds;
+use crate::acp::session_list::SessionSummary;
+use crate::acp::writer::Writer;
+use crate::detect::Model;
+
+const PREFIX: &str = "cli-";
+
+pub(super) struct Shared {
+    pub(super) row: Runtime,
+    pub(super) turn: Turn,
+    pub(super) options: Options,
+    pub(super) writer: Writer,
+    /// The folder of this CLI's sessions and MCP configurations.
+    pub(super) folder: Option<PathBuf>,
+    sessions: Mutex<HashMap<String, Arc<Session>>>,
+    /// Closed sessions whose turn or process has not ended yet.
+    closing: Mutex<Vec<Arc<Session>>>,
+    /// The sessions that wait for an answer of the client, by the ids of their requests.
+    questions: Mutex<HashMap<u64, Arc<Session>>>,
+    /// `None` until the CLI's models are first listed.
+    models: Mutex<Option<Vec<Model>>>,
+    is_listing_models: AtomicBool,
+    /// `None`: sessions are kept in memory only.
+    files: Option<SessionFiles<Record>>,
+    session_ids: Mutex<SessionIds>,
+    last_number: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn new(row: Runtime, turn: Turn, options: Options, writer: Writer) -> io::Result<Shared> {
+        // Each CLI has a folder, because it does not know the sessions of another.
+        let folder = options.state.clone().or_else(default_folder).map(|folder| folder.join(&row.id));
+        let files = folder.as_deref().map(|folder| SessionFiles::open(folder, PREFIX)).transpose()?;
+        Ok(Shared {
+            row,
+            turn,
+            options,
+            writer,
+            folder,
+            sessions: Mutex::default(),
+            closing: Mutex::default(),
+            questions: Mutex::default(),
+            models: Mutex::default(),
+            is_listing_models: AtomicBool::new(false),
+            files,
+            session_ids: Mutex::new(SessionIds::new(PREFIX)),
+            last_number: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn program(&self) -> Result<PathBuf, String> {
+        self.options.program.clone().or_else(|| self.row.program()).ok_or_else(|| self.row.missing())
+    }
+
+    pub(super) fn silence_limits(&self) -> SilenceLimits {
+        SilenceLimits { first_output: self.options.first_output, later: self.options.silence }
+    }
+
+    /// Whether a process is kept open for each session, instead of one process for each prompt.
+    pub(super) fn is_bridge(&self) -> bool {
+        self.turn.prompt == Delivery::Conversation
+    }
+
+    pub(super) fn sessions(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
+        lock(&self.sessions)
+    }
+
+    /// Open sessions, and closed ones that may still be busy.
+    pub(super) fn all_sessions(&self) -> Vec<Arc<Session>> {
+        let mut all: Vec<_> = self.sessions().values().cloned().collect();
+        all.extend(lock(&self.closing).iter().cloned());
+        all
+    }
+
+    /// A number that this process has not used before.
+    pub(super) fn next_number(&self) -> u64 {
+        self.last_number.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(super) fn models(&self) -> Vec<Model> {
+        lock(&self.models).clone().unwrap_or_default()
+    }
+
+    /// Returns whether the list has changed.
+    pub(super) fn replace_models(&self, listed: Vec<Model>) -> bool {
+        let mut models = lock(&self.models);
+        let has_changed = models.as_ref() != Some(&listed);
+        *models = Some(listed);
+        has_changed
+    }
+
+    /// Whether a process of the CLI is listing its models right now.
+    pub(super) fn is_listing_models(&self) -> bool {
+        self.is_listing_models.load(Ordering::Acquire)
+    }
+
+    /// Returns false if the models were or are being listed already.
+    pub(super) fn begin_listing(&self) -> bool {
+        let mut models = lock(&self.models);
+        if models.is_some() {
+            return false;
+        }
+        *models = Some(Vec::new());
+        self.is_listing_models.store(true, Ordering::Release);
+        true
+    }
+
+    pub(super) fn end_listing(&self) {
+        self.is_listing_models.store(false, Ordering::Release);
+    }
+
+    /// Sends a request to the client. The answer reaches the session's process thread under the returned id.
+    pub(super) fn ask(&self, session: &Arc<Session>, method: &str, params: &impl Serialize) -> u64 {
+        let id = self.next_number();
+        lock(&self.questions).insert(id, session.clone());
+        self.writer.request(id, method, params);
+        id
+    }
+
+    pub(super) fn drop_question(&self, id: u64) {
+        lock(&self.questions).remove(&id);
+    }
+
+    /// Ignores an unknown id, which belongs to a turn that is over.
+    pub(super) fn on_answer(&self, id: &str, result: Value) {
+        let Ok(id) = id.parse() else { return };
+        let session = lock(&self.questions).remove(&id);
+        if let Some(session) = session {
+            let mut state = session.lock();
+            state.answers.push((id, result));
+            state.wake();
+        }
+    }
+
+    /// Cancels the turn whose prompt has this request id.
+    pub(super) fn cancel_prompt(&self, id: &str) {
+        let error = json!({ "code": CANCELLED, "message": "Request cancelled" });
+        for session in self.sessions().values() {
+            if let Some(turn) = &session.lock().turn
+                && turn.caller.id.get() == id
+            {
+                turn.cancel(false, Some(error.clone()));
+            }
+        }
+    }
+
+    /// Stops the turn and the process of a session that is no longer in the table.
+    pub(super) fn close(&self, session: Arc<Session>) {
+        stop(&session, CloseReason::SessionClosed);
+        let is_busy = session.lock().is_busy();
+        if is_busy {
+            let mut closing = lock(&self.closing);
+            closing.retain(|session| session.lock().is_busy());
+            closing.push(session);
+        }
+    }
+
+    pub(super) fn close_all(&self) {
+        for session in self.all_sessions() {
+            stop(&session, CloseReason::AgentExits);
+        }
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.all_sessions().iter().any(|session| session.lock().is_busy())
+    }
+
+    pub(super) fn create(&self, cwd: String) -> io::Result<Arc<Session>> {
+        let mut record = Record::default();
+        record.apply(Entry::Cwd(cwd.clone()));
+        loop {
+            let name = lock(&self.session_ids).generate();
+            match &self.files {
+                Some(files) if !files.create(&name, [Entry::Cwd(cwd.clone())])? => {}
+                _ => return Ok(Arc::new(Session::new(name, record))),
+            }
+        }
+    }
+
+    /// Reads a session that is not open from disk.
+    pub(super) fn load(&self, name: &str) -> Option<Arc<Session>> {
+        let record = self.files.as_ref()?.read(name)?;
+        Some(Arc::new(Session::new(name.to_owned(), record)))
+    }
+
+    /// Adds an entry to a session, in memory and on disk.
+    pub(super) fn save(&self, name: &str, record: &mut Record, entry: Entry) {
+        if let Some(files) = &self.files
+            && let Err(error) = files.append(name, &entry)
+        {
+            log(format_args!("session {name} was not written: {error}"));
+        }
+        record.apply(entry);
+    }
+
+    pub(super) fn delete(&self, name: &str) -> io::Result<()> {
+        self.files.as_ref().map_or(Ok(()), |files| files.remove(name))
+    }
+
+    pub(super) fn list(&self) -> io::Result<Vec<SessionSummary>> {
+        let summary = |session: &Arc<Session>| session.lock().record.summary(&session.name, 0);
+        list_sessions(self.files.as_ref(), || self.sessions().values().map(summary).collect())
+    }
+
+    /// The error that answers a failed turn.
+    pub(super) fn error(&self, is_auth: bool, message: &str) -> Value {
+        let kind = if is_auth { "authentication" } else { "runtime" };
+        let data = json!({ "errorKind": kind, "runtime": self.row.id, "details": message });
+        if is_auth {
+            let hint = self.row.log_in.as_ref().map_or(String::new(), |how| format!(" (to log in: {how})"));
+            json!({ "code": -32000, "message": format!("Authentication required: {message}{hint}"), "data": data })
+        } else {
+            json!({ "code": -32603, "message": format!("{}: {message}", self.row.name), "data": data })
+        }
+    }
+}
+
+fn stop(session: &Session, reason: CloseReason) {
+    let mut state = session.lock();
+    state.close = Some(reason);
+    if let Some(turn) = &state.turn {
+        turn.cancel(reason == CloseReason::AgentExits, None);
+    }
+    state.wake();
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no thread panics while it holds the lock")
+}
+
+/// The folder for sessions where the user names no other.
+fn default_folder() -> Option<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
+    Some(state.join("stdio-bus/cli"))
+}
