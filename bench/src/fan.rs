@@ -1,8 +1,8 @@
 //! `fan`: what a message costs the bus while more and more is open and idle. It must not grow.
 //!
 //! The cost is the CPU time of the bus for a message of a load that stays the same. All sizes of one thing are open at
-//! once, each on a bus of its own, and are measured in turns. The result is the minimum of the rounds, because what else
-//! the machine does can only add to it.
+//! once, each on a bus of its own, and are measured in turns. The result is the minimum of the rounds, because what
+//! else the machine does can only add to it.
 
 use std::fmt::Write;
 use std::fs;
@@ -120,7 +120,7 @@ fn config() -> Value {
     json!({
         "listen": ["unix://@dir/bus.sock"],
         "default_pool": "echo",
-        // A worker that an ACP client has initialized does not serve other clients, so sessions have a pool of their own.
+        // A worker that an ACP client has initialized does not serve other clients, so sessions have their own pool.
         "pools": [echo("echo", 1, &[]), echo("sessions", 1, &[]), deaf],
         "limits": { "max_clients": 20_000 },
     })

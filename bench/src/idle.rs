@@ -160,8 +160,7 @@ fn system_calls(stdio_bus: &Path, report: &mut Report) -> io::Result<()> {
 fn traced(stdio_bus: &Path, turns: usize, batch: usize) -> io::Result<u64> {
     let folder = TempDir::with_prefix("bus-bench-")?;
     let (wrapper, counts) = (folder.path().join("traced"), folder.path().join("counts"));
-    // The tracer runs beside the bus (-D), so that the process we start is the bus. Only the thread of its event loop is
-    // traced.
+    // The tracer runs beside the bus (-D), so that the process we start is the bus. Only its event loop is traced.
     let script =
         format!("#!/bin/sh\nexec strace -D -c -o '{}' '{}' \"$@\"\n", counts.display(), stdio_bus.display());
     fs::write(&wrapper, script)?;
@@ -187,7 +186,7 @@ fn traced(stdio_bus: &Path, turns: usize, batch: usize) -> io::Result<u64> {
     total(&text).ok_or_else(|| io::Error::other(format!("strace has not counted: {}", bus.log())))
 }
 
-/// The number of calls in the last line of a summary: share, seconds, microseconds a call, calls, errors if any, "total".
+/// The number of calls. The last line of a summary has share, seconds, microseconds a call, calls, errors and "total".
 fn total(summary: &str) -> Option<u64> {
     let line = summary.lines().find(|line| line.trim_end().ends_with(" total"))?;
     line.split_ascii_whitespace().nth(3)?.parse().ok()

@@ -1,13 +1,13 @@
 //! The load: a closed or an open loop over all connections, driven by one thread.
 //!
-//! Closed loop: each connection keeps `window` requests (or turns) in flight. An answer makes room for the next request,
-//! and all requests that one read has made room for leave in one write. A request's time runs from the moment it is
-//! queued for writing until its answer has been read. A slow answer also delays the next request, so these times do not
-//! show what users who do not wait for each other would see.
+//! Closed loop: each connection keeps `window` requests (or turns) in flight. An answer makes room for the next
+//! request, and all requests that one read has made room for leave in one write. A request's time runs from the moment
+//! it is queued for writing until its answer has been read. A slow answer also delays the next request, so these times
+//! do not show what users who do not wait for each other would see.
 //!
-//! Open loop: requests are due at a fixed rate, whatever has been answered, and a request's time runs from the moment it
-//! was due. A request that finds no room waits for it, and its waiting counts, also if it still waits at the end. The
-//! loop does not sleep between two requests that are near each other, because poll cannot wake in time.
+//! Open loop: requests are due at a fixed rate, whatever has been answered, and a request's time runs from the moment
+//! it was due. A request that finds no room waits for it, and its waiting counts, also if it still waits at the end.
+//! The loop does not sleep between two requests that are near each other, because poll cannot wake in time.
 //!
 //! Every line that comes back is judged, also before and after the time that is measured.
 

@@ -1,8 +1,8 @@
 //! `chaos`: does every request get its one right answer while everything around it goes wrong?
 //!
-//! A real bus with four echo agents and sixty-four clients that check every line. First nothing goes wrong, which is the
-//! base of comparison; then workers are killed; then other clients misbehave; then the configuration is reloaded again
-//! and again. In the end the bus must hold no more than in the beginning.
+//! A real bus with four echo agents and sixty-four clients that check every line. First nothing goes wrong, which is
+//! the base of comparison; then workers are killed; then other clients misbehave; then the configuration is reloaded
+//! again and again. In the end the bus must hold no more than in the beginning.
 
 mod checking_client;
 mod phase;
