@@ -42,8 +42,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let rows = match runtimes::all() {
-        Ok(rows) => rows,
+    let rows: Vec<_> = match runtimes::all() {
+        Ok(rows) => rows.into_iter().filter(|row| row.detect).collect(),
         Err(why) => return report(format_args!("stdio-bus: {why}"), 78),
     };
     let shows_progress = io::stderr().is_terminal();

@@ -1,4 +1,4 @@
-//! `agent cli` with CLIs whose process is kept open, played by shell scripts that speak both directions.
+//! Tests `agent cli` with CLIs whose process stays open. Shell scripts speak their protocols.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::cli_agent::{Agent, goes_away, pid_in, texts};
+use crate::cli_agent::{Agent, pid_in, texts, wait_until_gone};
 use crate::harness::{is_gone, notification, session_of, stands_in};
 
 const ID: &str = "0a0a0a0a-59e7-4350-8eaf-4835821efe65";
@@ -21,8 +21,8 @@ fn lines(folder: &Path, name: &str) -> Vec<String> {
     fs::read_to_string(folder.join(name)).unwrap_or_default().lines().map(ToOwned::to_owned).collect()
 }
 
-/// What the stand-in was told, as JSON.
-fn heard(folder: &Path) -> Vec<Value> {
+/// The messages that the script has read.
+fn received(folder: &Path) -> Vec<Value> {
     lines(folder, "stdin").iter().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
@@ -30,38 +30,40 @@ fn option(session: &str, id: &str, value: &str) -> Value {
     json!({ "sessionId": session, "configId": id, "type": "select", "value": value })
 }
 
-/// The next question of the agent.
-fn question(agent: &mut Agent) -> Value {
+/// Waits for the agent's next request for permission.
+fn next_question(agent: &mut Agent) -> Value {
     loop {
-        let message = agent.hears();
+        let message = agent.read();
         if message["method"] == "session/request_permission" {
             return message;
         }
     }
 }
 
-fn decides(agent: &mut Agent, asked: &Value, option: &str) {
+fn answer_question(agent: &mut Agent, question: &Value, option: &str) {
     let outcome = match option {
         "" => json!({ "outcome": "cancelled" }),
         option => json!({ "outcome": "selected", "optionId": option }),
     };
-    agent.says(&json!({ "jsonrpc": "2.0", "id": asked["id"], "result": { "outcome": outcome } }).to_string());
+    agent.send(
+        &json!({ "jsonrpc": "2.0", "id": question["id"], "result": { "outcome": outcome } }).to_string(),
+    );
 }
 
-fn stage(name: &str, script: &str) -> (TempDir, Agent, String) {
+fn start(name: &str, script: &str) -> (TempDir, Agent, String) {
     let folder = TempDir::new().expect("a folder");
     stands_in(folder.path(), name, script);
     let mut agent = Agent::start(folder.path(), &[name]);
-    let session = agent.session(folder.path());
+    let session = agent.new_session(folder.path());
     (folder, agent, session)
 }
 
 #[test]
-fn turns_of_a_session_share_one_process_which_is_told_new_settings() {
-    let (folder, mut agent, session) = stage("claude", CLAUDE);
-    let commands = agent.sees("available_commands_update");
+fn the_turns_of_a_session_share_one_process_that_takes_new_settings() {
+    let (folder, mut agent, session) = start("claude", CLAUDE);
+    let commands = agent.wait_for("available_commands_update");
     assert_eq!(commands["availableCommands"][0]["description"], "Makes a plan");
-    let options = agent.sees("config_option_update");
+    let options = agent.wait_for("config_option_update");
     assert_eq!(options["configOptions"][0]["options"][1]["value"], "big");
     let (updates, answer) = agent.turn(&session, "one");
     assert_eq!((texts(&updates).as_str(), &answer["result"]["stopReason"]), ("turn 2", &json!("end_turn")));
@@ -72,37 +74,37 @@ fn turns_of_a_session_share_one_process_which_is_told_new_settings() {
     assert!(texts(&updates).starts_with("turn "), "{updates:?}");
     assert!(updates.iter().all(|update| update["sessionUpdate"] != "available_commands_update"));
     assert_eq!(lines(folder.path(), "pids").len(), 1);
-    let told = heard(folder.path());
-    let prompt = told.iter().rposition(|line| line["type"] == "user").expect("a prompt");
-    let subjects: Vec<&Value> = told[..prompt]
+    let messages = received(folder.path());
+    let prompt = messages.iter().rposition(|line| line["type"] == "user").expect("a prompt");
+    let requests: Vec<&Value> = messages[..prompt]
         .iter()
-        .filter(|line| line["request"].is_object())
         .map(|line| &line["request"])
+        .filter(|request| request.is_object())
         .collect();
-    assert_eq!(*subjects[1], json!({ "subtype": "set_model", "model": "big" }), "{told:?}");
-    assert_eq!(*subjects[2], json!({ "subtype": "set_permission_mode", "mode": "plan" }));
+    assert_eq!(*requests[1], json!({ "subtype": "set_model", "model": "big" }), "{messages:?}");
+    assert_eq!(*requests[2], json!({ "subtype": "set_permission_mode", "mode": "plan" }));
 }
 
 #[test]
-fn a_setting_reaches_the_process_in_the_middle_of_a_turn() {
-    let (folder, mut agent, session) = stage("claude", CLAUDE);
-    let id = agent.prompts(&session, "WAIT");
-    agent.sees("tool_call");
-    agent.asks("session/set_model", json!({ "sessionId": session, "modelId": "big" }));
-    while agent.sees("agent_message_chunk")["content"]["text"] != "tuned" {}
-    agent.says(&notification("session/cancel", json!({ "sessionId": session })));
-    assert_eq!(agent.answer(id).1["result"]["stopReason"], "cancelled");
-    assert!(heard(folder.path()).iter().any(|line| line["request"]["subtype"] == "set_model"));
+fn a_setting_reaches_the_process_during_a_turn() {
+    let (folder, mut agent, session) = start("claude", CLAUDE);
+    let id = agent.send_prompt(&session, "WAIT");
+    agent.wait_for("tool_call");
+    agent.send_request("session/set_model", json!({ "sessionId": session, "modelId": "big" }));
+    while agent.wait_for("agent_message_chunk")["content"]["text"] != "setting taken" {}
+    agent.send(&notification("session/cancel", json!({ "sessionId": session })));
+    assert_eq!(agent.read_response(id).1["result"]["stopReason"], "cancelled");
+    assert!(received(folder.path()).iter().any(|line| line["request"]["subtype"] == "set_model"));
 }
 
 #[test]
-fn a_setting_that_the_process_does_not_take_starts_another_that_goes_on() {
-    let (folder, mut agent, session) = stage("claude", CLAUDE);
+fn a_setting_that_the_process_refuses_needs_a_new_process_that_resumes() {
+    let (folder, mut agent, session) = start("claude", CLAUDE);
     agent.turn(&session, "one");
     agent.call("session/set_config_option", option(&session, "effort", "high"));
     agent.turn(&session, "two");
     agent.call("session/set_config_option", option(&session, "mode", "bypassPermissions"));
-    // The refusal of that mode is heard before the end of this turn at the latest.
+    // The refusal of that mode arrives during this turn at the latest.
     agent.turn(&session, "three");
     agent.turn(&session, "four");
     let args = lines(folder.path(), "args");
@@ -113,8 +115,8 @@ fn a_setting_that_the_process_does_not_take_starts_another_that_goes_on() {
 }
 
 #[test]
-fn a_mode_that_the_cli_takes_by_itself_is_told_and_kept() {
-    let (folder, mut agent, session) = stage("claude", CLAUDE);
+fn a_mode_that_the_cli_enters_by_itself_is_reported_and_saved() {
+    let (folder, mut agent, session) = start("claude", CLAUDE);
     let (updates, _) = agent.turn(&session, "AGREED");
     let mode = updates.iter().find(|update| update["sessionUpdate"] == "current_mode_update");
     assert_eq!(mode.map(|update| &update["currentModeId"]), Some(&json!("acceptEdits")), "{updates:?}");
@@ -122,31 +124,31 @@ fn a_mode_that_the_cli_takes_by_itself_is_told_and_kept() {
     agent.turn(&session, "two");
     let args = lines(folder.path(), "args");
     assert!(args[1].contains("--permission-mode acceptEdits"), "{args:?}");
-    assert!(heard(folder.path()).iter().all(|line| line["request"]["subtype"] != "set_permission_mode"));
+    assert!(received(folder.path()).iter().all(|line| line["request"]["subtype"] != "set_permission_mode"));
 }
 
 #[test]
-fn one_that_is_missing_logged_out_or_silent_is_said_to_be() {
+fn a_missing_logged_out_or_silent_cli_is_reported() {
     let folder = TempDir::new().expect("a folder");
     let mut agent = Agent::start(folder.path(), &["claude", "--first-output-sec", "1"]);
-    let session = agent.session(folder.path());
-    let says = |answer: &Value, word: &str| {
-        assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains(word)), "{answer}");
+    let session = agent.new_session(folder.path());
+    let check_error = |answer: &Value, expected: &str| {
+        assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains(expected)), "{answer}");
     };
-    says(&agent.turn(&session, "one").1, "npm install");
+    check_error(&agent.turn(&session, "one").1, "npm install");
     stands_in(folder.path(), "claude", CLAUDE);
     let (_, out) = agent.turn(&session, "OUT");
     assert_eq!(out["error"]["code"], -32000, "{out}");
-    says(&out, "claude auth login");
+    check_error(&out, "claude auth login");
     stands_in(folder.path(), "claude", "cat > /dev/null");
-    // It is started with the session and has all that time to say something, and still it is silent since its start.
-    let session = agent.session(folder.path());
-    says(&agent.turn(&session, "two").1, "said nothing for 1 s");
+    // The process starts with the session and prints nothing, so the limit for the first output applies to the turn.
+    let session = agent.new_session(folder.path());
+    check_error(&agent.turn(&session, "two").1, "said nothing for 1 s");
 }
 
 #[test]
-fn another_folder_or_other_servers_need_another_process() {
-    let (folder, mut agent, session) = stage("claude", CLAUDE);
+fn other_mcp_servers_need_a_new_process() {
+    let (folder, mut agent, session) = start("claude", CLAUDE);
     agent.turn(&session, "one");
     let same = json!({ "sessionId": session, "cwd": folder.path(), "mcpServers": [] });
     agent.call("session/resume", same);
@@ -160,23 +162,23 @@ fn another_folder_or_other_servers_need_another_process() {
 }
 
 #[test]
-fn a_permission_is_asked_of_the_client_and_given_or_not() {
-    let (folder, mut agent, session) = stage("claude", CLAUDE);
+fn the_client_decides_about_a_permission() {
+    let (folder, mut agent, session) = start("claude", CLAUDE);
     for (option, behavior) in
         [("allow", "allow"), ("allow_always", "allow"), ("reject", "deny"), ("", "deny")]
     {
-        let id = agent.prompts(&session, "ASK");
-        let asked = question(&mut agent);
-        assert_eq!(asked["params"]["options"].as_array().map(Vec::len), Some(3), "{asked}");
-        assert_eq!(asked["params"]["toolCall"]["title"], "wait");
-        decides(&mut agent, &asked, option);
-        let (updates, answer) = agent.answer(id);
+        let id = agent.send_prompt(&session, "ASK");
+        let question = next_question(&mut agent);
+        assert_eq!(question["params"]["options"].as_array().map(Vec::len), Some(3), "{question}");
+        assert_eq!(question["params"]["toolCall"]["title"], "wait");
+        answer_question(&mut agent, &question, option);
+        let (updates, answer) = agent.read_response(id);
         assert_eq!(
             (texts(&updates).as_str(), &answer["result"]["stopReason"]),
             ("decided", &json!("end_turn"))
         );
-        let told = heard(folder.path());
-        let decision = &told.last().expect("an answer")["response"]["response"];
+        let messages = received(folder.path());
+        let decision = &messages.last().expect("an answer")["response"]["response"];
         assert_eq!(decision["behavior"], behavior);
         assert_eq!(decision["updatedPermissions"].is_array(), option == "allow_always");
     }
@@ -184,53 +186,49 @@ fn a_permission_is_asked_of_the_client_and_given_or_not() {
 }
 
 #[test]
-fn a_cancel_is_a_word_to_the_process_also_while_it_asks_and_it_lives_on() {
-    let (folder, mut agent, session) = stage("claude", CLAUDE);
+fn a_cancel_is_a_message_and_the_process_stays() {
+    let (folder, mut agent, session) = start("claude", CLAUDE);
     for word in ["WAIT", "ASK"] {
-        let id = agent.prompts(&session, word);
+        let id = agent.send_prompt(&session, word);
         match word {
-            "ASK" => drop(question(&mut agent)),
-            _ => drop(agent.sees("tool_call")),
+            "ASK" => drop(next_question(&mut agent)),
+            _ => drop(agent.wait_for("tool_call")),
         }
-        agent.says(&notification("session/cancel", json!({ "sessionId": session })));
-        let (updates, answer) = agent.answer(id);
+        agent.send(&notification("session/cancel", json!({ "sessionId": session })));
+        let (updates, answer) = agent.read_response(id);
         assert_eq!(answer["result"]["stopReason"], "cancelled");
-        assert_eq!(
-            updates.iter().rfind(|update| update["status"] == "failed").map(|_| ()),
-            Some(()),
-            "{word}"
-        );
+        assert!(updates.iter().any(|update| update["status"] == "failed"), "{word}");
     }
     assert_eq!(agent.turn(&session, "again").1["result"]["stopReason"], "end_turn");
     assert_eq!(lines(folder.path(), "pids").len(), 1);
 }
 
 #[test]
-fn one_that_does_not_hear_the_cancel_is_ended_with_all_that_it_started() {
-    let (folder, mut agent, session) = stage("claude", CLAUDE);
-    let id = agent.prompts(&session, "DEAF");
-    agent.sees("tool_call");
-    agent.says(&notification("session/cancel", json!({ "sessionId": session })));
-    assert_eq!(agent.answer(id).1["result"]["stopReason"], "cancelled");
-    assert!(is_gone(pid_in(&folder.path().join("tool"))), "the tool lives on");
-    assert!(is_gone(pid_in(&folder.path().join("pids"))), "the CLI lives on");
+fn a_process_that_ignores_the_cancel_is_killed_with_its_tools() {
+    let (folder, mut agent, session) = start("claude", CLAUDE);
+    let id = agent.send_prompt(&session, "DEAF");
+    agent.wait_for("tool_call");
+    agent.send(&notification("session/cancel", json!({ "sessionId": session })));
+    assert_eq!(agent.read_response(id).1["result"]["stopReason"], "cancelled");
+    assert!(is_gone(pid_in(&folder.path().join("tool"))), "the tool still runs");
+    assert!(is_gone(pid_in(&folder.path().join("pids"))), "the CLI still runs");
     assert_eq!(agent.turn(&session, "again").1["result"]["stopReason"], "end_turn");
     assert!(lines(folder.path(), "args")[1].contains(&format!("--resume {ID}")));
 }
 
 #[test]
-fn a_death_in_a_turn_is_its_error_and_one_between_turns_is_not_noticed() {
-    let (folder, mut agent, session) = stage("claude", CLAUDE);
+fn an_exit_during_a_turn_is_an_error_and_one_between_turns_is_not() {
+    let (folder, mut agent, session) = start("claude", CLAUDE);
     let (updates, answer) = agent.turn(&session, "DIE");
     assert_eq!(answer["error"]["code"], -32603);
     assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains("it hurts")), "{answer}");
     assert!(updates.iter().any(|update| update["status"] == "failed"), "{updates:?}");
     assert_eq!(agent.turn(&session, "LEAVE").1["result"]["stopReason"], "end_turn");
-    goes_away(lines(folder.path(), "pids")[1].parse().expect("a pid"));
+    wait_until_gone(lines(folder.path(), "pids")[1].parse().expect("a pid"));
     assert_eq!(agent.turn(&session, "again").1["result"]["stopReason"], "end_turn");
     let third: u32 = lines(folder.path(), "pids")[2].parse().expect("a pid");
     kill(Pid::from_raw(third as i32), Signal::SIGKILL).expect("it lives");
-    goes_away(third);
+    wait_until_gone(third);
     assert_eq!(agent.turn(&session, "again").1["result"]["stopReason"], "end_turn");
     let args = lines(folder.path(), "args");
     assert_eq!(args.len(), 4, "{args:?}");
@@ -238,8 +236,8 @@ fn a_death_in_a_turn_is_its_error_and_one_between_turns_is_not_noticed() {
 }
 
 #[test]
-fn a_prompt_to_one_that_was_dying_goes_to_the_next() {
-    let (folder, mut agent, session) = stage("claude", CLAUDE);
+fn a_prompt_that_an_exiting_process_did_not_read_goes_to_the_next() {
+    let (folder, mut agent, session) = start("claude", CLAUDE);
     agent.turn(&session, "one");
     fs::write(folder.path().join("dying"), "").expect("a file");
     assert_eq!(agent.turn(&session, "two").1["result"]["stopReason"], "end_turn");
@@ -247,9 +245,9 @@ fn a_prompt_to_one_that_was_dying_goes_to_the_next() {
 }
 
 #[test]
-fn one_that_never_starts_is_tried_again_and_then_said_to_have_failed() {
+fn a_process_that_does_not_start_is_retried_and_then_reported() {
     let (folder, mut agent, session) =
-        stage("codex", "echo x >> $HOME/starts; echo 'no database' >&2; exit 1");
+        start("codex", "echo x >> $HOME/starts; echo 'no database' >&2; exit 1");
     let (_, answer) = agent.turn(&session, "one");
     assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains("no database")), "{answer}");
     assert!(lines(folder.path(), "starts").len() >= 3);
@@ -258,8 +256,8 @@ fn one_that_never_starts_is_tried_again_and_then_said_to_have_failed() {
 }
 
 #[test]
-fn a_session_that_the_cli_has_lost_is_begun_again_only_if_nothing_was_said_in_it() {
-    let (folder, mut agent, session) = stage("claude", CLAUDE);
+fn a_session_that_the_cli_has_lost_is_replaced_only_if_it_has_no_answer() {
+    let (folder, mut agent, session) = start("claude", CLAUDE);
     fs::write(folder.path().join("lost"), "").expect("a file");
     agent.turn(&session, "DIE");
     let (_, answer) = agent.turn(&session, "one");
@@ -274,13 +272,13 @@ fn a_session_that_the_cli_has_lost_is_begun_again_only_if_nothing_was_said_in_it
 }
 
 #[test]
-fn the_end_of_a_session_is_the_end_of_its_process_and_of_what_that_started() {
+fn a_session_that_ends_takes_its_process_and_tools_along() {
     for how in ["close", "delete", "eof", "idle"] {
         let folder = TempDir::new().expect("a folder");
         stands_in(folder.path(), "claude", CLAUDE);
         let idle = if how == "idle" { "1" } else { "0" };
         let mut agent = Agent::start(folder.path(), &["claude", "--idle-sec", idle]);
-        let session = agent.session(folder.path());
+        let session = agent.new_session(folder.path());
         agent.turn(&session, "SPAWN");
         let (leader, tool) = (pid_in(&folder.path().join("pids")), pid_in(&folder.path().join("tool")));
         match how {
@@ -290,8 +288,8 @@ fn the_end_of_a_session_is_the_end_of_its_process_and_of_what_that_started() {
                 agent.call(&format!("session/{how}"), json!({ "sessionId": session }));
             }
         }
-        goes_away(leader);
-        goes_away(tool);
+        wait_until_gone(leader);
+        wait_until_gone(tool);
         if how == "idle" {
             assert_eq!(agent.turn(&session, "again").1["result"]["stopReason"], "end_turn");
             assert!(lines(folder.path(), "args")[1].contains(&format!("--resume {ID}")));
@@ -300,18 +298,18 @@ fn the_end_of_a_session_is_the_end_of_its_process_and_of_what_that_started() {
 }
 
 #[test]
-fn what_is_no_message_and_results_of_earlier_work_hurt_nothing() {
-    let (_folder, mut agent, session) = stage("claude", CLAUDE);
+fn garbage_and_results_of_background_work_are_ignored() {
+    let (_folder, mut agent, session) = start("claude", CLAUDE);
     let (updates, answer) = agent.turn(&session, "GARBAGE");
     assert_eq!((texts(&updates).as_str(), &answer["result"]["stopReason"]), ("turn 2", &json!("end_turn")));
-    // A task in the background has a result of its own, which does not end the turn that waits.
+    // A background task has its own result, which does not end the waiting turn.
     let (updates, _) = agent.turn(&session, "BACKGROUND");
     assert_eq!(texts(&updates), "oldturn 3");
 }
 
 #[test]
-fn images_and_files_go_with_a_prompt_and_nothing_from_outside_the_folder() {
-    let (folder, mut agent, session) = stage("claude", CLAUDE);
+fn a_prompt_has_images_and_files_but_no_links_outside_the_folder() {
+    let (folder, mut agent, session) = start("claude", CLAUDE);
     let file = json!({ "uri": "file:///a.txt", "text": "inside", "mimeType": "text/plain" });
     let prompt = json!([
         { "type": "text", "text": "look" },
@@ -320,8 +318,8 @@ fn images_and_files_go_with_a_prompt_and_nothing_from_outside_the_folder() {
     ]);
     let answer = agent.call("session/prompt", json!({ "sessionId": session, "prompt": prompt }));
     assert_eq!(answer["result"]["stopReason"], "end_turn");
-    let told = heard(folder.path());
-    let content = &told.last().expect("a prompt")["message"]["content"];
+    let messages = received(folder.path());
+    let content = &messages.last().expect("a prompt")["message"]["content"];
     assert_eq!(content[1]["source"], json!({ "type": "base64", "media_type": "image/png", "data": "QUJD" }));
     assert_eq!(content[2]["text"], "[file:///a.txt]\ninside");
     let link = json!([{ "type": "resource_link", "name": "p", "uri": "file:///etc/passwd" }]);
@@ -330,8 +328,8 @@ fn images_and_files_go_with_a_prompt_and_nothing_from_outside_the_folder() {
 }
 
 #[test]
-fn a_fork_branches_from_the_session_and_both_go_on() {
-    let (folder, mut agent, session) = stage("claude", CLAUDE);
+fn a_fork_and_its_source_both_continue() {
+    let (folder, mut agent, session) = start("claude", CLAUDE);
     agent.turn(&session, "one");
     let params = json!({ "sessionId": session, "cwd": folder.path(), "mcpServers": [] });
     let fork = session_of(&agent.call("session/fork", params)["result"]);
@@ -341,13 +339,13 @@ fn a_fork_branches_from_the_session_and_both_go_on() {
     let args = lines(folder.path(), "args");
     assert_eq!(args.len(), 2, "{args:?}");
     assert!(args[1].ends_with(&format!("--resume {ID} --fork-session")), "{args:?}");
-    let loaded =
-        agent.asks("session/load", json!({ "sessionId": fork, "cwd": folder.path(), "mcpServers": [] }));
-    assert_eq!(agent.answer(loaded).0[0]["content"]["text"], "one");
+    let loaded = agent
+        .send_request("session/load", json!({ "sessionId": fork, "cwd": folder.path(), "mcpServers": [] }));
+    assert_eq!(agent.read_response(loaded).0[0]["content"]["text"], "one");
 }
 
 #[test]
-fn mcp_servers_are_given_in_a_file_and_never_as_an_argument() {
+fn mcp_servers_are_in_a_file_and_never_in_an_argument() {
     let folder = TempDir::new().expect("a folder");
     let copy = "for one in \"$@\"; do [ \"$last\" = --mcp-config ] && cat $one > $HOME/mcp; last=$one; done";
     stands_in(folder.path(), "claude", &format!("{copy}\n{CLAUDE}"));
@@ -362,16 +360,16 @@ fn mcp_servers_are_given_in_a_file_and_never_as_an_argument() {
     assert!(!lines(folder.path(), "args")[0].contains("hush"));
 }
 
-/// The params of every request of this method that the stand-in got.
+/// The params of all requests with this method that the script has read.
 fn requests(folder: &Path, method: &str) -> Vec<Value> {
-    let is_so = |line: &Value| line["method"] == method;
-    heard(folder).iter().filter(|line| is_so(line)).map(|line| line["params"].clone()).collect()
+    let messages = received(folder).into_iter();
+    messages.filter(|message| message["method"] == method).map(|message| message["params"].clone()).collect()
 }
 
 #[test]
-fn codex_has_one_process_for_all_turns_and_settings_go_with_the_next() {
-    let (folder, mut agent, session) = stage("codex", CODEX);
-    let options = agent.sees("config_option_update");
+fn codex_turns_share_one_process_and_the_next_turn_has_new_settings() {
+    let (folder, mut agent, session) = start("codex", CODEX);
+    let options = agent.wait_for("config_option_update");
     assert_eq!(options["configOptions"][0]["options"][1]["value"], "big");
     let (updates, answer) = agent.turn(&session, "one");
     assert_eq!((texts(&updates).as_str(), &answer["result"]["stopReason"]), ("turn 1", &json!("end_turn")));
@@ -400,8 +398,8 @@ fn codex_has_one_process_for_all_turns_and_settings_go_with_the_next() {
 }
 
 #[test]
-fn codex_asks_and_is_answered() {
-    let (folder, mut agent, session) = stage("codex", CODEX);
+fn the_client_decides_about_a_codex_approval() {
+    let (folder, mut agent, session) = start("codex", CODEX);
     let rule = json!({ "acceptWithExecpolicyAmendment": { "execpolicy_amendment": ["wait"] } });
     for (option, decision, stop, status) in [
         ("allow", json!("accept"), "end_turn", "completed"),
@@ -409,48 +407,48 @@ fn codex_asks_and_is_answered() {
         ("reject", json!("decline"), "end_turn", "failed"),
         ("", json!("cancel"), "cancelled", "failed"),
     ] {
-        let id = agent.prompts(&session, "ASK");
-        let asked = question(&mut agent);
-        assert_eq!(asked["params"]["toolCall"]["title"], "wait", "{asked}");
-        decides(&mut agent, &asked, option);
-        let (updates, answer) = agent.answer(id);
+        let id = agent.send_prompt(&session, "ASK");
+        let question = next_question(&mut agent);
+        assert_eq!(question["params"]["toolCall"]["title"], "wait", "{question}");
+        answer_question(&mut agent, &question, option);
+        let (updates, answer) = agent.read_response(id);
         assert_eq!(answer["result"]["stopReason"], stop, "{answer}");
         assert!(updates.iter().any(|update| update["status"] == status), "{updates:?}");
-        assert_eq!(heard(folder.path()).last().expect("an answer")["result"]["decision"], decision);
+        assert_eq!(received(folder.path()).last().expect("an answer")["result"]["decision"], decision);
     }
 }
 
 #[test]
-fn codex_is_interrupted_by_a_word_and_ended_if_it_does_not_hear() {
-    let (folder, mut agent, session) = stage("codex", CODEX);
+fn codex_is_interrupted_by_a_message_and_killed_if_it_ignores_it() {
+    let (folder, mut agent, session) = start("codex", CODEX);
     for word in ["WAIT", "ASK", "DEAF"] {
-        let id = agent.prompts(&session, word);
+        let id = agent.send_prompt(&session, word);
         match word {
-            "ASK" => drop(question(&mut agent)),
-            _ => drop(agent.sees("tool_call")),
+            "ASK" => drop(next_question(&mut agent)),
+            _ => drop(agent.wait_for("tool_call")),
         }
-        agent.says(&notification("session/cancel", json!({ "sessionId": session })));
-        let (updates, answer) = agent.answer(id);
+        agent.send(&notification("session/cancel", json!({ "sessionId": session })));
+        let (updates, answer) = agent.read_response(id);
         assert_eq!(answer["result"]["stopReason"], "cancelled");
         assert!(updates.iter().any(|update| update["status"] == "failed"), "{word}");
         let is_open =
             lines(folder.path(), "pids").len() == 1 && !is_gone(pid_in(&folder.path().join("pids")));
         assert_eq!(is_open, word != "DEAF");
     }
-    assert!(is_gone(pid_in(&folder.path().join("tool"))), "the tool lives on");
+    assert!(is_gone(pid_in(&folder.path().join("tool"))), "the tool still runs");
     assert_eq!(agent.turn(&session, "again").1["result"]["stopReason"], "end_turn");
     assert_eq!(requests(folder.path(), "thread/resume")[0]["threadId"], THREAD);
 }
 
 #[test]
-fn codex_that_died_goes_on_and_one_that_has_lost_its_thread_says_so() {
-    let (folder, mut agent, session) = stage("codex", CODEX);
+fn codex_resumes_after_an_exit_unless_it_has_lost_the_thread() {
+    let (folder, mut agent, session) = start("codex", CODEX);
     let (updates, answer) = agent.turn(&session, "DIE");
-    let said = answer["error"]["message"].as_str().unwrap_or_default().to_owned();
-    assert!(said.contains("it hurts") && !said.contains('\u{1b}'), "{answer}");
+    let message = answer["error"]["message"].as_str().unwrap_or_default().to_owned();
+    assert!(message.contains("it hurts") && !message.contains('\u{1b}'), "{answer}");
     assert!(updates.iter().any(|update| update["status"] == "failed"), "{updates:?}");
     assert_eq!(agent.turn(&session, "LEAVE").1["result"]["stopReason"], "end_turn");
-    goes_away(lines(folder.path(), "pids")[1].parse().expect("a pid"));
+    wait_until_gone(lines(folder.path(), "pids")[1].parse().expect("a pid"));
     assert_eq!(agent.turn(&session, "again").1["result"]["stopReason"], "end_turn");
     assert_eq!(requests(folder.path(), "thread/resume").len(), 2);
     fs::write(folder.path().join("lost"), "").expect("a file");
@@ -460,8 +458,8 @@ fn codex_that_died_goes_on_and_one_that_has_lost_its_thread_says_so() {
 }
 
 #[test]
-fn codex_that_is_logged_out_is_said_to_be_and_noise_hurts_nothing() {
-    let (_folder, mut agent, session) = stage("codex", CODEX);
+fn a_logged_out_codex_is_reported_and_garbage_ignored() {
+    let (_folder, mut agent, session) = start("codex", CODEX);
     let (_, out) = agent.turn(&session, "OUT");
     assert_eq!(out["error"]["code"], -32000, "{out}");
     assert!(out["error"]["message"].as_str().is_some_and(|text| text.contains("codex login")), "{out}");
@@ -470,8 +468,8 @@ fn codex_that_is_logged_out_is_said_to_be_and_noise_hurts_nothing() {
 }
 
 #[test]
-fn codex_forks_and_is_given_mcp_servers_and_ends_with_its_session() {
-    let (folder, mut agent, session) = stage("codex", CODEX);
+fn codex_forks_takes_mcp_servers_and_ends_with_its_session() {
+    let (folder, mut agent, session) = start("codex", CODEX);
     agent.turn(&session, "SPAWN");
     let env = json!([{ "name": "K", "value": "hush" }]);
     let server = json!([{ "name": "my server", "command": "/bin/true", "args": [], "env": env }]);
@@ -483,7 +481,7 @@ fn codex_forks_and_is_given_mcp_servers_and_ends_with_its_session() {
     assert_eq!(forked["threadId"], THREAD);
     assert_eq!(forked["config"]["mcp_servers"]["my_server"]["env"], json!({ "K": "hush" }));
     agent.call("session/close", json!({ "sessionId": session }));
-    goes_away(pid_in(&folder.path().join("tool")));
-    goes_away(lines(folder.path(), "pids")[0].parse().expect("a pid"));
+    wait_until_gone(pid_in(&folder.path().join("tool")));
+    wait_until_gone(lines(folder.path(), "pids")[0].parse().expect("a pid"));
     assert_eq!(agent.turn(&fork, "three").1["result"]["stopReason"], "end_turn");
 }

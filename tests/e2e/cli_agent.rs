@@ -1,4 +1,4 @@
-//! `agent cli` with stand-ins for the CLIs: shell scripts that print what those print, and misbehave.
+//! Tests `agent cli` with shell scripts in place of the CLIs. The scripts print what those print, and misbehave.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -15,13 +15,13 @@ use crate::harness::{BUS, Bus, Client, PATIENCE, is_gone, notification, request,
 
 const ID: &str = "0a0a0a0a-59e7-4350-8eaf-4835821efe65";
 
-/// What the stand-in for qwen prints for a good turn.
+/// The script of a qwen whose turns succeed.
 const TURN: &str = r#"cat >> $HOME/stdin; echo "$@" >> $HOME/args
 echo '{"type":"system","subtype":"init","session_id":"0a0a0a0a-59e7-4350-8eaf-4835821efe65"}'
 echo '{"type":"assistant","message":{"id":"m","content":[{"type":"text","text":"Hello."}]}}'
 echo '{"type":"result","subtype":"success","session_id":"0a0a0a0a-59e7-4350-8eaf-4835821efe65","usage":{}}'"#;
 
-/// A tool call that has begun.
+/// Prints a tool call without a result.
 const CALL: &str = concat!(
     r#"echo '{"type":"assistant","message":{"id":"m","content":[{"type":"tool_use","id":"t","name":"Bash","#,
     r#""input":{"command":"wait"}}]}}'"#
@@ -31,7 +31,7 @@ fn path_of(folder: &Path) -> String {
     format!("{}:/usr/bin:/bin", folder.display())
 }
 
-/// The agent without a bus.
+/// An agent that runs without a bus.
 pub(crate) struct Agent {
     pub(crate) child: Child,
     pub(crate) stdin: Option<ChildStdin>,
@@ -50,28 +50,28 @@ impl Agent {
         Agent { child, stdin, stdout, next_id: 1 }
     }
 
-    pub(crate) fn says(&mut self, line: &str) {
+    pub(crate) fn send(&mut self, line: &str) {
         writeln!(self.stdin.as_mut().expect("open"), "{line}").expect("it reads");
     }
 
-    pub(crate) fn hears(&mut self) -> Value {
+    pub(crate) fn read(&mut self) -> Value {
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("it writes");
         serde_json::from_str(&line).unwrap_or_else(|_| panic!("no message: {line:?}"))
     }
 
-    pub(crate) fn asks(&mut self, method: &str, params: Value) -> u32 {
+    pub(crate) fn send_request(&mut self, method: &str, params: Value) -> u32 {
         self.next_id += 1;
         let id = self.next_id;
-        self.says(&request(id, method, params));
+        self.send(&request(id, method, params));
         id
     }
 
-    /// The updates up to the answer, and the answer.
-    pub(crate) fn answer(&mut self, id: u32) -> (Vec<Value>, Value) {
+    /// Returns the updates before the response, and the response.
+    pub(crate) fn read_response(&mut self, id: u32) -> (Vec<Value>, Value) {
         let mut updates = Vec::new();
         loop {
-            let message = self.hears();
+            let message = self.read();
             if message["id"] == id {
                 return (updates, message);
             }
@@ -80,28 +80,28 @@ impl Agent {
     }
 
     pub(crate) fn call(&mut self, method: &str, params: Value) -> Value {
-        let id = self.asks(method, params);
-        self.answer(id).1
+        let id = self.send_request(method, params);
+        self.read_response(id).1
     }
 
-    pub(crate) fn session(&mut self, cwd: &Path) -> String {
+    pub(crate) fn new_session(&mut self, cwd: &Path) -> String {
         session_of(&self.call("session/new", json!({ "cwd": cwd, "mcpServers": [] }))["result"])
     }
 
-    pub(crate) fn prompts(&mut self, session: &str, text: &str) -> u32 {
+    pub(crate) fn send_prompt(&mut self, session: &str, text: &str) -> u32 {
         let prompt = json!([{ "type": "text", "text": text }]);
-        self.asks("session/prompt", json!({ "sessionId": session, "prompt": prompt }))
+        self.send_request("session/prompt", json!({ "sessionId": session, "prompt": prompt }))
     }
 
     pub(crate) fn turn(&mut self, session: &str, text: &str) -> (Vec<Value>, Value) {
-        let id = self.prompts(session, text);
-        self.answer(id)
+        let id = self.send_prompt(session, text);
+        self.read_response(id)
     }
 
     /// Waits for an update of this kind.
-    pub(crate) fn sees(&mut self, kind: &str) -> Value {
+    pub(crate) fn wait_for(&mut self, kind: &str) -> Value {
         loop {
-            let update = self.hears()["params"]["update"].clone();
+            let update = self.read()["params"]["update"].clone();
             if update["sessionUpdate"] == kind {
                 return update;
             }
@@ -121,15 +121,15 @@ pub(crate) fn texts(updates: &[Value]) -> String {
     chunks.filter_map(|update| update["content"]["text"].as_str()).collect()
 }
 
-/// What is said up to the answer of a prompt, and how it stopped.
-fn heard(client: &mut Client, id: u32) -> (String, Value) {
-    let mut said = String::new();
+/// Returns the text up to the response to a prompt, and the stop reason.
+fn read_turn(client: &mut Client, id: u32) -> (String, Value) {
+    let mut text = String::new();
     loop {
         let message = client.hears();
         if message["id"] == id {
-            return (said, message["result"]["stopReason"].clone());
+            return (text, message["result"]["stopReason"].clone());
         }
-        said += message["params"]["update"]["content"]["text"].as_str().unwrap_or_default();
+        text += message["params"]["update"]["content"]["text"].as_str().unwrap_or_default();
     }
 }
 
@@ -139,21 +139,21 @@ pub(crate) fn pid_in(path: &Path) -> u32 {
         if let Some(pid) = fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()) {
             return pid;
         }
-        assert!(began.elapsed() < PATIENCE, "nobody wrote {}", path.display());
+        assert!(began.elapsed() < PATIENCE, "no pid in {}", path.display());
         std::thread::yield_now();
     }
 }
 
-pub(crate) fn goes_away(pid: u32) {
+pub(crate) fn wait_until_gone(pid: u32) {
     let began = Instant::now();
     while !is_gone(pid) {
-        assert!(began.elapsed() < PATIENCE, "{pid} lives on");
+        assert!(began.elapsed() < PATIENCE, "{pid} still runs");
         std::thread::yield_now();
     }
 }
 
 #[test]
-fn a_turn_through_the_bus_and_the_next_one_continues_it() {
+fn the_second_turn_through_the_bus_resumes_the_session() {
     let folder = TempDir::new().expect("a folder");
     stands_in(folder.path(), "qwen", TURN);
     let env = json!({ "PATH": path_of(folder.path()), "HOME": folder.path() });
@@ -168,7 +168,7 @@ fn a_turn_through_the_bus_and_the_next_one_continues_it() {
     for id in [3, 4] {
         let prompt = json!([{ "type": "text", "text": format!("prompt {id}\n--resume") }]);
         client.sends(&request(id, "session/prompt", json!({ "sessionId": session, "prompt": prompt })));
-        assert_eq!(heard(&mut client, id), ("Hello.".to_owned(), json!("end_turn")));
+        assert_eq!(read_turn(&mut client, id), ("Hello.".to_owned(), json!("end_turn")));
     }
     let args = fs::read_to_string(folder.path().join("args")).expect("it ran");
     let [first, second] = args.lines().collect::<Vec<_>>()[..] else { panic!("two turns: {args}") };
@@ -182,7 +182,7 @@ fn a_turn_through_the_bus_and_the_next_one_continues_it() {
 }
 
 #[test]
-fn a_pool_of_bus_json_can_name_rows_of_its_own() {
+fn a_pool_can_name_its_own_table_of_runtimes() {
     let folder = TempDir::new().expect("a folder");
     stands_in(folder.path(), "mine", "echo \"$1 $2\"");
     let rows = json!([{ "id": "mine", "name": "Mine", "binaries": ["mine"],
@@ -200,11 +200,35 @@ fn a_pool_of_bus_json_can_name_rows_of_its_own() {
     let session = session_of(&client.gets(2));
     let prompt = json!([{ "type": "text", "text": "hi" }]);
     client.sends(&request(3, "session/prompt", json!({ "sessionId": session, "prompt": prompt })));
-    assert_eq!(heard(&mut client, 3), ("say hi\n".to_owned(), json!("end_turn")));
+    assert_eq!(read_turn(&mut client, 3), ("say hi\n".to_owned(), json!("end_turn")));
 }
 
 #[test]
-fn a_cli_that_speaks_no_acp_is_talked_to_by_its_name() {
+fn codex_can_run_one_process_for_each_prompt() {
+    let folder = TempDir::new().expect("a folder");
+    let script = r#"[ "$1" = exec ] || exit 0
+        echo "$@" >> $HOME/args; cat > /dev/null
+        echo '{"type":"thread.started","thread_id":"t1"}'
+        echo '{"type":"item.completed","item":{"id":"0","type":"agent_message","text":"Hello."}}'
+        echo '{"type":"turn.completed","usage":{}}'"#;
+    stands_in(folder.path(), "codex", script);
+    let mut agent = Agent::start(folder.path(), &["codex-exec"]);
+    let session = agent.new_session(folder.path());
+    for _ in 0..2 {
+        let (updates, answer) = agent.turn(&session, "go");
+        assert_eq!(
+            (texts(&updates).as_str(), &answer["result"]["stopReason"]),
+            ("Hello.", &json!("end_turn"))
+        );
+    }
+    let args = fs::read_to_string(folder.path().join("args")).expect("it ran");
+    let [first, second] = args.lines().collect::<Vec<_>>()[..] else { panic!("two turns: {args}") };
+    assert!(first.starts_with("exec --json") && first.ends_with(" -"), "{first}");
+    assert!(second.ends_with(" resume t1 -"), "{second}");
+}
+
+#[test]
+fn run_starts_the_adapter_for_a_cli_without_acp() {
     let folder = TempDir::new().expect("a folder");
     stands_in(folder.path(), "codebuddy", TURN);
     let mut command = Command::new(BUS);
@@ -216,7 +240,7 @@ fn a_cli_that_speaks_no_acp_is_talked_to_by_its_name() {
 }
 
 #[test]
-fn a_cancel_ends_everything_that_the_cli_started_whatever_it_ignores() {
+fn a_cancel_kills_a_cli_and_its_tools_that_ignore_signals() {
     let folder = TempDir::new().expect("a folder");
     let script = format!(
         "trap '' INT TERM\nsetsid sh -c \"trap '' INT TERM; echo \\$\\$ > $HOME/tool; while :; do sleep 60; done\" &\n\
@@ -224,22 +248,22 @@ fn a_cancel_ends_everything_that_the_cli_started_whatever_it_ignores() {
     );
     stands_in(folder.path(), "qwen", &script);
     let mut agent = Agent::start(folder.path(), &["qwen"]);
-    let session = agent.session(folder.path());
-    let id = agent.prompts(&session, "go");
-    agent.sees("tool_call");
-    agent.says(&notification("session/cancel", json!({ "sessionId": session })));
-    let (updates, answer) = agent.answer(id);
+    let session = agent.new_session(folder.path());
+    let id = agent.send_prompt(&session, "go");
+    agent.wait_for("tool_call");
+    agent.send(&notification("session/cancel", json!({ "sessionId": session })));
+    let (updates, answer) = agent.read_response(id);
     assert_eq!(answer["result"]["stopReason"], "cancelled", "{answer}");
     assert_eq!(updates.last().map(|last| &last["status"]), Some(&json!("failed")), "{updates:?}");
     for name in ["leader", "tool"] {
-        assert!(is_gone(pid_in(&folder.path().join(name))), "the {name} lives on");
+        assert!(is_gone(pid_in(&folder.path().join(name))), "the {name} still runs");
     }
     stands_in(folder.path(), "qwen", TURN);
     assert_eq!(agent.turn(&session, "again").1["result"]["stopReason"], "end_turn");
 }
 
 #[test]
-fn an_interrupt_that_is_heeded_is_enough() {
+fn a_cli_that_obeys_the_interrupt_ends_its_turn_itself() {
     let folder = TempDir::new().expect("a folder");
     let end =
         r#"echo '{"type":"result","subtype":"error_during_execution","terminal_reason":"aborted_tools"}'"#;
@@ -249,15 +273,15 @@ fn an_interrupt_that_is_heeded_is_enough() {
         &format!("trap \"{}; exit 0\" INT\n{CALL}\nwhile :; do sleep 0.1; done", end.replace('"', "\\\"")),
     );
     let mut agent = Agent::start(folder.path(), &["qwen"]);
-    let session = agent.session(folder.path());
-    let id = agent.prompts(&session, "go");
-    agent.sees("tool_call");
-    agent.says(&notification("session/cancel", json!({ "sessionId": session })));
-    assert_eq!(agent.answer(id).1["result"]["stopReason"], "cancelled");
+    let session = agent.new_session(folder.path());
+    let id = agent.send_prompt(&session, "go");
+    agent.wait_for("tool_call");
+    agent.send(&notification("session/cancel", json!({ "sessionId": session })));
+    assert_eq!(agent.read_response(id).1["result"]["stopReason"], "cancelled");
 }
 
 #[test]
-fn the_end_of_the_agent_is_the_end_of_its_clis() {
+fn an_agent_that_exits_takes_its_clis_along() {
     for signal in [Some(Signal::SIGTERM), None] {
         let folder = TempDir::new().expect("a folder");
         stands_in(
@@ -266,21 +290,21 @@ fn the_end_of_the_agent_is_the_end_of_its_clis() {
             &format!("trap '' INT TERM\necho $$ > $HOME/leader\n{CALL}\nwhile :; do sleep 60; done"),
         );
         let mut agent = Agent::start(folder.path(), &["qwen"]);
-        let session = agent.session(folder.path());
-        let id = agent.prompts(&session, "go");
-        agent.sees("tool_call");
+        let session = agent.new_session(folder.path());
+        let id = agent.send_prompt(&session, "go");
+        agent.wait_for("tool_call");
         match signal {
             Some(signal) => kill(Pid::from_raw(agent.child.id() as i32), signal).expect("it runs"),
             None => drop(agent.stdin.take()),
         }
-        assert_eq!(agent.answer(id).1["result"]["stopReason"], "cancelled");
+        assert_eq!(agent.read_response(id).1["result"]["stopReason"], "cancelled");
         assert!(agent.child.wait().expect("ours").success());
-        goes_away(pid_in(&folder.path().join("leader")));
+        wait_until_gone(pid_in(&folder.path().join("leader")));
     }
 }
 
 #[test]
-fn a_cli_that_ends_without_a_result_has_failed_whatever_its_exit_code() {
+fn an_exit_without_a_result_is_an_error_whatever_the_exit_code() {
     let folder = TempDir::new().expect("a folder");
     for (script, expected) in [
         ("exit 0", "without a result"),
@@ -290,7 +314,7 @@ fn a_cli_that_ends_without_a_result_has_failed_whatever_its_exit_code() {
     ] {
         stands_in(folder.path(), "qwen", script);
         let mut agent = Agent::start(folder.path(), &["qwen"]);
-        let session = agent.session(folder.path());
+        let session = agent.new_session(folder.path());
         let (_, answer) = agent.turn(&session, "go");
         assert_eq!(answer["error"]["code"], -32603, "{script}: {answer}");
         assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains(expected)), "{answer}");
@@ -298,10 +322,10 @@ fn a_cli_that_ends_without_a_result_has_failed_whatever_its_exit_code() {
 }
 
 #[test]
-fn one_that_is_missing_logged_out_or_silent_is_said_to_be() {
+fn a_missing_logged_out_or_silent_cli_is_reported() {
     let folder = TempDir::new().expect("a folder");
     let mut agent = Agent::start(folder.path(), &["kimi", "--first-output-sec", "1"]);
-    let session = agent.session(folder.path());
+    let session = agent.new_session(folder.path());
     let (_, missing) = agent.turn(&session, "go");
     assert!(
         missing["error"]["message"].as_str().is_some_and(|text| text.contains("npm install")),
@@ -320,12 +344,12 @@ fn one_that_is_missing_logged_out_or_silent_is_said_to_be() {
 }
 
 #[test]
-fn a_session_is_loaded_by_the_next_agent_and_goes_on_where_the_cli_was() {
+fn the_next_agent_loads_a_session_and_resumes_it_in_the_cli() {
     let folder = TempDir::new().expect("a folder");
     stands_in(folder.path(), "qwen", TURN);
     let session = {
         let mut agent = Agent::start(folder.path(), &["qwen"]);
-        let session = agent.session(folder.path());
+        let session = agent.new_session(folder.path());
         agent.turn(&session, "remember me");
         let option = json!({ "sessionId": session, "configId": "mode", "type": "select", "value": "plan" });
         assert!(agent.call("session/set_config_option", option)["result"].is_object());
@@ -333,8 +357,8 @@ fn a_session_is_loaded_by_the_next_agent_and_goes_on_where_the_cli_was() {
     };
     let mut agent = Agent::start(folder.path(), &["qwen"]);
     let params = json!({ "sessionId": session, "cwd": folder.path(), "mcpServers": [] });
-    let id = agent.asks("session/load", params);
-    let (updates, answer) = agent.answer(id);
+    let id = agent.send_request("session/load", params);
+    let (updates, answer) = agent.read_response(id);
     assert_eq!(updates[0]["content"]["text"], "remember me");
     assert_eq!(texts(&updates), "Hello.");
     assert_eq!(answer["result"]["modes"]["currentModeId"], "plan");
@@ -346,7 +370,7 @@ fn a_session_is_loaded_by_the_next_agent_and_goes_on_where_the_cli_was() {
 }
 
 #[test]
-fn what_a_client_says_never_becomes_an_option_or_another_folder() {
+fn bad_folders_and_bad_settings_are_refused() {
     let folder = TempDir::new().expect("a folder");
     stands_in(folder.path(), "qwen", TURN);
     let mut agent = Agent::start(folder.path(), &["qwen"]);
@@ -354,7 +378,7 @@ fn what_a_client_says_never_becomes_an_option_or_another_folder() {
         let refused = agent.call("session/new", json!({ "cwd": cwd, "mcpServers": [] }));
         assert_eq!(refused["error"]["code"], -32602, "{refused}");
     }
-    let session = agent.session(folder.path());
+    let session = agent.new_session(folder.path());
     for (option, value) in
         [("model", "--dangerously"), ("mode", "anything"), ("effort", "-c"), ("other", "x")]
     {
@@ -375,9 +399,9 @@ fn a_turn_does_not_start_beside_the_process_that_lists_the_models() {
     let busy = folder.path().join("busy");
     let began = Instant::now();
     while !busy.exists() {
-        assert!(began.elapsed() < PATIENCE, "it was not asked for its models");
+        assert!(began.elapsed() < PATIENCE, "the models were not listed");
     }
-    let session = agent.session(folder.path());
+    let session = agent.new_session(folder.path());
     assert_eq!(agent.turn(&session, "go").1["result"]["stopReason"], "end_turn");
 }
 
@@ -386,10 +410,10 @@ fn the_models_that_a_cli_lists_are_offered() {
     let folder = TempDir::new().expect("a folder");
     stands_in(folder.path(), "opencode", "[ \"$1\" = models ] && printf 'a/one\\na/two\\n'");
     let mut agent = Agent::start(folder.path(), &["opencode", "--model", "a/two"]);
-    let session = agent.session(folder.path());
-    agent.says(&request(900, "initialize", json!({ "protocolVersion": 1, "clientCapabilities": {} })));
-    let told = agent.sees("config_option_update");
-    let model = &told["configOptions"][0];
+    let session = agent.new_session(folder.path());
+    agent.send(&request(900, "initialize", json!({ "protocolVersion": 1, "clientCapabilities": {} })));
+    let update = agent.wait_for("config_option_update");
+    let model = &update["configOptions"][0];
     let options = model["options"].as_array().expect("options");
     let values: Vec<Value> = options.iter().map(|option| option["value"].clone()).collect();
     assert_eq!(json!(values), json!(["default", "a/one", "a/two"]));

@@ -1,4 +1,4 @@
-//! `detect`, on a PATH that has nothing but stand-ins.
+//! Tests `detect` with a PATH that has only shell scripts in place of the CLIs.
 
 use std::fs;
 use std::path::Path;
@@ -9,8 +9,8 @@ use tempfile::TempDir;
 
 use crate::harness::{BUS, stands_in};
 
-/// A program of that name that notes each of its runs.
-fn notes_its_runs(folder: &Path, name: &str, script: &str) {
+/// Writes a script that logs its arguments.
+fn logging_script(folder: &Path, name: &str, script: &str) {
     let log = folder.join("log").display().to_string();
     stands_in(folder, name, &format!("echo \"${{0##*/}} $*\" >> {log}\n{script}"));
 }
@@ -23,10 +23,10 @@ fn detect(folder: &Path, args: &[&str]) -> Output {
 
 fn found(out: &Output, id: &str) -> Value {
     let all: Value = serde_json::from_slice(&out.stdout).expect("JSON");
-    all.as_array().expect("a list").iter().find(|one| one["id"] == id).expect(id).clone()
+    all.as_array().expect("a list").iter().find(|runtime| runtime["id"] == id).expect(id).clone()
 }
 
-fn machine() -> TempDir {
+fn folder_with_clis() -> TempDir {
     let folder = TempDir::new().expect("a folder");
     let claude = r#"case "$1" in
         --version) echo '2.1.0 (Claude Code)';;
@@ -38,26 +38,26 @@ fn machine() -> TempDir {
         --acp) read a; read b; echo '{"id":1,"result":{}}';
             echo '{"id":2,"result":{"models":{"availableModels":[{"modelId":"flash","name":"Flash"}]}}}';;
     esac"#;
-    notes_its_runs(folder.path(), "claude", claude);
-    notes_its_runs(folder.path(), "gemini", gemini);
-    notes_its_runs(folder.path(), "kimi", "echo 'kimi-cli is no longer maintained'");
-    notes_its_runs(folder.path(), "codex", "echo broken >&2; exit 1");
-    notes_its_runs(folder.path(), "goose", "exit 127");
-    // Two that have a name of the table: one for looking at JSON, and the agent.
-    notes_its_runs(folder.path(), "fx", "echo 35.0.0; echo 'Usage: fx FILE'");
-    notes_its_runs(folder.path(), "pool", "test $1 = --help && echo 'pool acp: speaks ACP' || echo 1.0.0");
+    logging_script(folder.path(), "claude", claude);
+    logging_script(folder.path(), "gemini", gemini);
+    logging_script(folder.path(), "kimi", "echo 'kimi-cli is no longer maintained'");
+    logging_script(folder.path(), "codex", "echo broken >&2; exit 1");
+    logging_script(folder.path(), "goose", "exit 127");
+    // Both names are in the table, but this fx is a JSON viewer.
+    logging_script(folder.path(), "fx", "echo 35.0.0; echo 'Usage: fx FILE'");
+    logging_script(folder.path(), "pool", "test $1 = --help && echo 'pool acp: speaks ACP' || echo 1.0.0");
     let qoder = r#"case "$1" in
         --version) echo 1.1.52;;
         --acp) read a; read b; echo '{"id":2,"error":{"code":-32000,"message":"Authentication required"}}';;
     esac"#;
-    notes_its_runs(folder.path(), "qodercli", qoder);
+    logging_script(folder.path(), "qodercli", qoder);
     fs::write(folder.path().join("qwen"), "no program").expect("a file");
     folder
 }
 
 #[test]
-fn what_is_there_is_told_with_its_pool_and_one_failure_fails_nobody_else() {
-    let folder = machine();
+fn each_cli_is_reported_with_its_pool_and_a_failure_concerns_only_one() {
+    let folder = folder_with_clis();
     let out = detect(folder.path(), &["--json", "--models"]);
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let claude = found(&out, "claude");
@@ -70,10 +70,13 @@ fn what_is_there_is_told_with_its_pool_and_one_failure_fails_nobody_else() {
     let gemini = found(&out, "gemini");
     assert_eq!(gemini["pool"], json!({ "id": "gemini", "command": "gemini", "args": ["--acp"] }));
     assert_eq!(gemini["models"][0]["id"], "flash");
-    // One opened a session, the other wants a login first.
+    // Gemini opens a session, and qoder demands a login.
     assert_eq!((&gemini["logged_in"], &found(&out, "qoder")["logged_in"]), (&json!(true), &json!(false)));
     assert_eq!(found(&out, "pool")["available"], true);
     assert_eq!((&gemini["verified"], &found(&out, "goose")["verified"]), (&json!(true), &json!(false)));
+    let all: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let finds_codex = |one: &&Value| one["id"].as_str().is_some_and(|id| id.starts_with("codex"));
+    assert_eq!(all.as_array().expect("a list").iter().filter(finds_codex).count(), 1);
     let codex = found(&out, "codex");
     assert_eq!((&codex["available"], &codex["version"]), (&json!(true), &json!(null)));
     for (id, reason) in [
@@ -89,12 +92,12 @@ fn what_is_there_is_told_with_its_pool_and_one_failure_fails_nobody_else() {
         assert_eq!(absent["pool"], Value::Null);
     }
     let log = fs::read_to_string(folder.path().join("log")).expect("they ran");
-    assert!(log.lines().all(|line| line.trim_end().contains(' ')), "one was run bare: {log}");
+    assert!(log.lines().all(|line| line.trim_end().contains(' ')), "a program ran without arguments: {log}");
 }
 
 #[test]
-fn write_adds_what_is_missing_and_the_bus_takes_it() {
-    let folder = machine();
+fn write_adds_the_missing_pools_and_keeps_the_rest() {
+    let folder = folder_with_clis();
     let before = "{ \"pools\": [ {\"id\":\"claude\", \"command\":\"mine\"} ] }";
     fs::write(folder.path().join("bus.json"), before).expect("a file");
     let out = detect(folder.path(), &["--write"]);
@@ -108,9 +111,9 @@ fn write_adds_what_is_missing_and_the_bus_takes_it() {
 }
 
 #[test]
-fn a_row_of_the_users_own_is_found_and_a_bad_one_is_named() {
-    let folder = machine();
-    notes_its_runs(folder.path(), "mine", "echo 1.2.3");
+fn a_row_of_the_user_is_found_and_an_invalid_one_is_refused() {
+    let folder = folder_with_clis();
+    logging_script(folder.path(), "mine", "echo 1.2.3");
     let rows = r#"[{"id":"mine","name":"Mine","binaries":["mine"],"acp":{"args":["talk"]}}]"#;
     fs::create_dir_all(folder.path().join(".config/stdio-bus")).expect("a folder");
     let file = folder.path().join(".config/stdio-bus/runtimes.json");

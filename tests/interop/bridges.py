@@ -1,7 +1,7 @@
-"""The bridges of `stdio-bus agent cli`: a CLI's process that is kept open for a session, beside the ACP adapter that others made for it.
+"""Compares the bridges of `stdio-bus agent cli` with the ACP adapters of others for the same CLIs.
 
-Both play the same turns through a bus of their own, in front of the same model, and must tell the same; then it is looked at what only the
-process behind a bridge can show: that it is one for all turns, takes settings, and is started again where it was after a kill -9.
+Both run the same turns, each behind its own bus and in front of the same model, and must report the same. Then the process behind the bridge is
+checked: it serves all turns, asks for permission, takes settings, and resumes the session after a kill -9.
 """
 
 import os
@@ -13,10 +13,10 @@ from agents import AGENTS, Place
 from scenario import expect
 from stage import Bus, Failed, Raw, within
 
-# What is said, and what is done at the first word of the answer.
+# The prompts, and what is done at the first word of the answer.
 TURNS = [("Say TAG-one", None), ("USE_TOOL TAG-two", None), ("Say TAG-three COUNT=4000", "cancel"), ("RECALL TAG-four", None)]
 
-# The mode in which each asks before it runs a command.
+# The mode in which each CLI asks before it runs a command.
 ASKS = {"cli-claude": "default", "cli-codex": "ask"}
 
 
@@ -26,8 +26,8 @@ def run_all(binary, run, model, outcome, chosen):
             continue
         folder = run / f"bridge-{name}"
         try:
-            theirs = told_by(name, binary, run, model, folder / "official")
-            ours = told_by(f"cli-{name}", binary, run, model, folder / "bridge", lives)
+            theirs = reports_of(name, binary, run, model, folder / "official")
+            ours = reports_of(f"cli-{name}", binary, run, model, folder / "bridge", check_process)
             differ = [(one, other) for one, other in zip(ours, theirs) if one != other]
             outcome.add(f"bridge {name}", "tells the same turns as the adapter of others", not differ, str(differ[:1]))
             outcome.add(f"bridge {name}", "one process for all turns, which asks, is told settings and started again where it was", True, "")
@@ -35,8 +35,8 @@ def run_all(binary, run, model, outcome, chosen):
             outcome.add(f"bridge {name}", "is played to its end", False, f"{fault!r}, see {folder}")
 
 
-def told_by(name, binary, run, model, folder, then=lambda talk: None):
-    """What this agent told of each turn."""
+def reports_of(name, binary, run, model, folder, check=lambda conversation: None):
+    """Returns this agent's report of each turn."""
     (folder / "home").mkdir(parents=True)
     (folder / "work").mkdir()
     agent = next(agent for agent in AGENTS if agent.name == name)
@@ -44,36 +44,36 @@ def told_by(name, binary, run, model, folder, then=lambda talk: None):
     try:
         with Raw(bus.address) as raw:
             raw.socket.settimeout(60)
-            talk = Talk(raw, bus, folder / "work")
-            told = [talk.turn(text, act) for text, act in TURNS]
-            then(talk)
-            return told
+            conversation = Conversation(raw, bus, folder / "work")
+            reports = [conversation.turn(text, action) for text, action in TURNS]
+            check(conversation)
+            return reports
     finally:
         bus.stop()
 
 
-class Talk:
+class Conversation:
     def __init__(self, raw, bus, work):
         self.raw, self.bus, self.count, self.asked = raw, bus, 0, 0
         raw.ask("initialize", {"protocolVersion": 1, "clientCapabilities": {}})
         self.session = raw.ask("session/new", {"cwd": str(work), "mcpServers": []})["result"]["sessionId"]
 
-    def tell(self, method, **params):
+    def notify(self, method, **params):
         self.raw.send({"jsonrpc": "2.0", "method": method, "params": {"sessionId": self.session, **params}})
 
-    def turn(self, text, act=None):
-        """The text, the calls by title, kind and how they ended, and the stop reason; no text of a turn that was cut short."""
+    def turn(self, text, action=None):
+        """Returns the text, the calls with title, kind and status, and the stop reason. A turn that was cut short has no text."""
         self.count += 1
         prompt = {"sessionId": self.session, "prompt": [{"type": "text", "text": text}]}
         self.raw.send({"jsonrpc": "2.0", "id": self.count, "method": "session/prompt", "params": prompt})
-        said, calls = "", {}
+        text_seen, calls = "", {}
         while True:
             message = self.raw.read()
             update = message["params"]["update"] if message.get("method") == "session/update" else {}
             if update.get("sessionUpdate") == "agent_message_chunk":
-                said += update["content"]["text"]
-                if act and update["content"]["text"].startswith("word0"):
-                    self.tell("session/cancel") if act == "cancel" else act()
+                text_seen += update["content"]["text"]
+                if action and update["content"]["text"].startswith("word0"):
+                    self.notify("session/cancel") if action == "cancel" else action()
             elif update.get("sessionUpdate", "").startswith("tool_call"):
                 call = calls.setdefault(update["toolCallId"], {})
                 call.update({key: update[key] for key in ("title", "kind", "status") if update.get(key)})
@@ -84,16 +84,16 @@ class Talk:
                 self.raw.send({"jsonrpc": "2.0", "id": message["id"], "result": outcome})
             elif message.get("id") == self.count:
                 stop = message.get("result", {}).get("stopReason") or message.get("error", {}).get("code")
-                # The adapter of codex tells the CLI's warnings as if the model had said them.
-                said = re.sub(r"Warning: .*\n\n", "", said)
-                return {"text": None if act else said, "calls": list(calls.values()), "stop": stop}
+                # The adapter for codex reports the CLI's warnings as text of the model.
+                text_seen = re.sub(r"Warning: .*\n\n", "", text_seen)
+                return {"text": None if action else text_seen, "calls": list(calls.values()), "stop": stop}
 
     def set(self, option, value):
         params = {"sessionId": self.session, "configId": option, "type": "select", "value": value}
         expect("result" in self.raw.ask("session/set_config_option", params), f"{option} cannot be {value}")
 
     def cli(self):
-        """The process of the CLI: the one child of the agent."""
+        """The process of the CLI, which is the only child of the agent."""
         agent = self.bus.workers()[-1].pid
         lists = pathlib.Path(f"/proc/{agent}/task").glob("*/children")
         children = [child for one in lists for child in one.read_text().split()]
@@ -101,23 +101,23 @@ class Talk:
         return int(children[0])
 
 
-def lives(talk):
-    first = talk.cli()
-    expect(talk.turn("Say TAG-five")["stop"] == "end_turn" and talk.cli() == first, "another process for the next turn")
-    talk.set("model", "another-model")
-    expect(talk.turn("Say TAG-six")["stop"] == "end_turn" and talk.cli() == first, "another process after a change of the model")
-    talk.set("mode", ASKS[talk.bus.config["default_pool"]])
-    before = talk.asked
-    tool = talk.turn("USE_TOOL TAG-tool")
-    expect(tool["stop"] == "end_turn" and talk.asked > before, f"no permission was asked for: {tool}")
+def check_process(conversation):
+    first = conversation.cli()
+    expect(conversation.turn("Say TAG-five")["stop"] == "end_turn" and conversation.cli() == first, "another process for the next turn")
+    conversation.set("model", "another-model")
+    expect(conversation.turn("Say TAG-six")["stop"] == "end_turn" and conversation.cli() == first, "another process after a change of the model")
+    conversation.set("mode", ASKS[conversation.bus.config["default_pool"]])
+    before = conversation.asked
+    tool = conversation.turn("USE_TOOL TAG-tool")
+    expect(tool["stop"] == "end_turn" and conversation.asked > before, f"no permission was asked for: {tool}")
     os.kill(first, signal.SIGKILL)
     within(10, lambda: not is_running(first), "the end of the CLI")
-    answer = talk.turn("RECALL TAG-seven")
+    answer = conversation.turn("RECALL TAG-seven")
     expect(answer["stop"] == "end_turn" and "TAG-one" in answer["text"], f"after a kill between turns: {answer}")
-    second = talk.cli()
-    cut = talk.turn("Say TAG-eight COUNT=4000", lambda: os.kill(second, signal.SIGKILL))
+    second = conversation.cli()
+    cut = conversation.turn("Say TAG-eight COUNT=4000", lambda: os.kill(second, signal.SIGKILL))
     expect(cut["stop"] == -32603, f"a kill in a turn is answered with {cut}")
-    answer = talk.turn("RECALL TAG-nine")
+    answer = conversation.turn("RECALL TAG-nine")
     expect(answer["stop"] == "end_turn" and "TAG-one" in answer["text"], f"after a kill in a turn: {answer}")
 
 

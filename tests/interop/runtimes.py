@@ -1,4 +1,4 @@
-"""The agent CLIs of the bus's own table: found by `stdio-bus detect`, and what was seen of each, for docs/RUNTIMES.md."""
+"""Checks that `stdio-bus detect` finds the agent CLIs, and writes the results of the suite to docs/RUNTIMES.md."""
 
 import json
 import subprocess
@@ -11,34 +11,34 @@ from stage import environment
 
 BEGIN, END = "<!-- seen by tests/interop/run -->\n", "<!-- end of what was seen -->\n"
 COLUMNS = {"prompt": "prompt", "tool": "tool", "cancel": "cancel", "continued turn": "crash"}
-"""What a column is called, and the step of the play that shows it: after a crash only the CLI's own session can go on."""
+"""The columns, and the step of the scenario that each shows. After a crash, only the CLI's own session can continue."""
 
 
 def run_all(binary, run, outcome):
-    """Looks for the CLIs of all agents that were played, and writes the table if these were all."""
-    played = [agent for agent in AGENTS if agent.runtime and agent.name in outcome.cells]
-    if not played:
+    """Looks for the CLIs of all agents that were tested, and writes the table if these were all."""
+    tested = [agent for agent in AGENTS if agent.runtime and agent.name in outcome.cells]
+    if not tested:
         return
-    found = detect(binary, run, played)
-    for runtime in sorted({agent.runtime for agent in played}):
+    found = detect(binary, run, tested)
+    for runtime in sorted({agent.runtime for agent in tested}):
         one = found[runtime]
         is_there = one["available"] and one["version"]
         outcome.add("detect", f"{runtime} {one['version']} is found, with its version and its pool", bool(is_there and one["pool"]), str(one))
-    text = "".join(line + "\n" for line in table(played, found, outcome))
+    text = "".join(line + "\n" for line in table(tested, found, outcome))
     (run / "RUNTIMES.md").write_text(text)
-    if len(played) == sum(agent.runtime is not None for agent in AGENTS):
+    if len(tested) == sum(agent.runtime is not None for agent in AGENTS):
         page = install.REPO / "docs" / "RUNTIMES.md"
         before, _, rest = page.read_text().partition(BEGIN)
         _, _, after = rest.partition(END)
         page.write_text(before + BEGIN + text + END + after)
 
 
-def detect(binary, run, played):
-    """What it says of each runtime on a machine that has just these programs."""
+def detect(binary, run, tested):
+    """Returns what `detect` prints for each runtime if PATH has only these programs."""
     folder = run / "detect"
     programs = folder / "bin"
     programs.mkdir(parents=True)
-    for agent in played:
+    for agent in tested:
         name = programs / TABLE[agent.runtime]["binaries"][0]
         if not name.exists():
             name.symlink_to(agent.program())
@@ -47,16 +47,16 @@ def detect(binary, run, played):
     return {one["id"]: one for one in json.loads(done.stdout)}
 
 
-def table(played, found, outcome):
+def table(tested, found, outcome):
     yield f"| runtime | version | run as | {' | '.join(COLUMNS)} |"
     yield "|---" * (3 + len(COLUMNS)) + "|"
-    for agent in sorted(played, key=lambda agent: (agent.runtime, agent.name)):
-        way = "`agent cli`" if agent.name.startswith("cli-") else f"`{' '.join([TABLE[agent.runtime]['binaries'][0], *TABLE[agent.runtime]['acp']['args']])}`"
+    for agent in sorted(tested, key=lambda agent: (agent.runtime, agent.name)):
+        command = "`agent cli`" if agent.name.startswith("cli-") else f"`{' '.join([TABLE[agent.runtime]['binaries'][0], *TABLE[agent.runtime]['acp']['args']])}`"
         cells = [SIGNS[worst(outcome.cells[agent.name], step)] for step in COLUMNS.values()]
-        yield f"| {agent.runtime} | {found[agent.runtime]['version']} | {way} | {' | '.join(cells)} |"
+        yield f"| {agent.runtime} | {found[agent.runtime]['version']} | {command} | {' | '.join(cells)} |"
 
 
 def worst(rows, step):
-    """Of the clients that play all steps, the one that saw least of this."""
+    """The worst result of a step among the clients that run all steps."""
     states = [rows[client].get(step, ("fail",))[0] for client in CLIENTS if client in rows]
     return next(state for state in ("fail", "-", "told", "ok") if state in states)

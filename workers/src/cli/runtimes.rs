@@ -30,6 +30,9 @@ pub struct Runtime {
     /// Whether the arguments were never tried with a real CLI.
     #[serde(default)]
     pub unverified: bool,
+    /// False for a second way to run a CLI that another row already finds.
+    #[serde(default = "always")]
+    pub detect: bool,
     pub install: Option<String>,
     /// How a user logs in.
     pub log_in: Option<String>,
@@ -262,6 +265,10 @@ impl Arg {
             Arg::Group(words) => words,
         }
     }
+}
+
+fn always() -> bool {
+    true
 }
 
 fn default_version() -> Vec<String> {
