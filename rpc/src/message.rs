@@ -82,7 +82,7 @@ pub struct Malformed<'a> {
     /// `ReplyTo::UNKNOWN` if no id could be read.
     pub reply_to: ReplyTo<'a>,
     /// What is wrong.
-    pub error: RpcError,
+    pub error: Box<RpcError>,
 }
 
 impl<'a> Message<'a> {
@@ -143,7 +143,7 @@ impl<'a> Parts<'a> {
         }
         let session = self.session.filter(is_not_null);
         let reply_to = self.id.map_or(ReplyTo::UNKNOWN, |id| ReplyTo { id, session });
-        let invalid = |why| Err(Malformed { reply_to, error: RpcError::new(INVALID_REQUEST, why) });
+        let invalid = |why| Err(Malformed { reply_to, error: Box::new(RpcError::new(INVALID_REQUEST, why)) });
         let Some(method) = self.method.filter(is_not_null) else {
             let outcome = self.error.filter(is_not_null).map(Err).or(self.result.map(Ok));
             return match (self.id, outcome) {
@@ -178,7 +178,7 @@ fn is_object(json: &[u8]) -> bool {
 }
 
 fn malformed<'a>(code: i32, message: impl Into<String>) -> Malformed<'a> {
-    Malformed { reply_to: ReplyTo::UNKNOWN, error: RpcError::new(code, message) }
+    Malformed { reply_to: ReplyTo::UNKNOWN, error: Box::new(RpcError::new(code, message)) }
 }
 
 /// The parser stops at the first thing that it did not expect, so a second look has to tell a line that is no JSON from

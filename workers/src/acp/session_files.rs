@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::session_id::is_session_id;
-use super::session_list::{SessionSummary, sort_newest_first};
+use super::session_list::SessionSummary;
 
 const SUFFIX: &str = ".jsonl";
 /// A listing reads this much of a file. The cwd and the title are near the start; a cwd that changed later is missed.
@@ -67,7 +67,7 @@ impl<R: EventSourced> SessionFiles<R> {
     }
 
     /// False if this or another process has taken the id.
-    pub(crate) fn create(&self, id: &str, entries: impl IntoIterator<Item = R::Entry>) -> io::Result<bool> {
+    pub(crate) fn create(&self, id: &str, entries: &[R::Entry]) -> io::Result<bool> {
         let unnamed = self.folder.join(format!("{id}.new"));
         let mut file = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unnamed) {
             Ok(file) => file,
@@ -100,7 +100,7 @@ impl<R: EventSourced> SessionFiles<R> {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             file => file?,
         };
-        file.write_all(&lines([entry]))
+        file.write_all(&lines(&[entry]))
     }
 
     pub(crate) fn remove(&self, id: &str) -> io::Result<()> {
@@ -140,20 +140,10 @@ impl<R: EventSourced> SessionFiles<R> {
     }
 }
 
-/// Lists the sessions on disk, or the open ones if there are no files; newest first.
-pub(crate) fn list_sessions<R: EventSourced>(
-    files: Option<&SessionFiles<R>>,
-    open: impl FnOnce() -> Vec<SessionSummary>,
-) -> io::Result<Vec<SessionSummary>> {
-    let mut sessions = files.map_or_else(|| Ok(open()), SessionFiles::list)?;
-    sort_newest_first(&mut sessions);
-    Ok(sessions)
-}
-
-fn lines<E: Serialize>(entries: impl IntoIterator<Item = E>) -> Vec<u8> {
+fn lines(entries: &[impl Serialize]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for entry in entries {
-        serde_json::to_writer(&mut bytes, &entry).expect("a plain value is JSON");
+        serde_json::to_writer(&mut bytes, entry).expect("a plain value is JSON");
         bytes.push(b'\n');
     }
     bytes
@@ -198,8 +188,8 @@ mod tests {
     fn an_id_is_taken_once_and_a_failed_create_leaves_no_file() {
         let folder = tempfile::tempdir().unwrap();
         let (one, two) = (open(folder.path()), open(folder.path()));
-        assert!(one.create(ID, ["one".to_owned()]).unwrap());
-        assert!(!two.create(ID, ["two".to_owned()]).unwrap());
+        assert!(one.create(ID, &["one".to_owned()]).unwrap());
+        assert!(!two.create(ID, &["two".to_owned()]).unwrap());
         assert_eq!(words(&two), Some(vec!["one".to_owned()]));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
@@ -208,7 +198,7 @@ mod tests {
     fn a_torn_line_is_skipped() {
         let folder = tempfile::tempdir().unwrap();
         let files = open(folder.path());
-        files.create(ID, ["one".to_owned()]).unwrap();
+        files.create(ID, &["one".to_owned()]).unwrap();
         let path = folder.path().join("echo-aaaaaaaa.jsonl");
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"\"tw").unwrap();
         assert_eq!(words(&files), Some(vec!["one".to_owned()]));
@@ -218,7 +208,7 @@ mod tests {
     #[test]
     fn two_processes_in_one_session_keep_every_line() {
         let folder = tempfile::tempdir().unwrap();
-        open(folder.path()).create(ID, []).unwrap();
+        open(folder.path()).create(ID, &[]).unwrap();
         std::thread::scope(|scope| {
             for letter in ["a", "b"] {
                 let files = open(folder.path());
@@ -249,7 +239,7 @@ mod tests {
     fn a_late_entry_does_not_bring_back_a_deleted_session() {
         let folder = tempfile::tempdir().unwrap();
         let files = open(folder.path());
-        files.create(ID, []).unwrap();
+        files.create(ID, &[]).unwrap();
         files.remove(ID).unwrap();
         files.append(ID, &"late".to_owned()).unwrap();
         assert_eq!(words(&files), None);

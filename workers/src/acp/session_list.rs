@@ -1,10 +1,10 @@
 //! `session/list`: the newest first, a page at a time.
 
+use rpc::RpcError;
+use rpc::error::INVALID_PARAMS;
+use rpc::text::rfc3339_of_millis;
 use serde::Deserialize;
 use serde_json::{Value, json};
-
-use super::error::{INVALID_PARAMS, RpcError};
-use super::rfc3339::rfc3339;
 
 const PAGE_SESSIONS: usize = 100;
 const TITLE_CHARS_MAX: usize = 60;
@@ -59,7 +59,7 @@ fn session_json(session: &SessionSummary) -> Value {
     let mut json = json!({
         "sessionId": session.session_id,
         "cwd": session.cwd,
-        "updatedAt": rfc3339(session.updated_ms),
+        "updatedAt": rfc3339_of_millis(session.updated_ms),
     });
     if let Some(title) = &session.title {
         json["title"] = json!(title);

@@ -33,7 +33,7 @@ pub(super) fn launch(
         prompt,
     };
     let args = argv::arguments(&shared.turn, &values)?;
-    let mark = format!("{}.{}.{}", id(), session.name, shared.next_number());
+    let mark = format!("{}.{}.{}", id(), session.id, shared.next_number());
     let start = Start { program: &program, args: &args, env: &shared.turn.env, cwd: &record.cwd, mark };
     Process::start(start, inbox).map_err(|error| format!("{} did not start: {error}", program.display()))
 }

@@ -20,10 +20,10 @@ mod prompt;
 mod record;
 mod responses;
 pub mod runtimes;
+mod serve;
 mod session;
 mod settings;
 mod shared;
-mod stdio;
 mod stop_sequence;
 mod tool;
 mod turn;
@@ -55,7 +55,7 @@ pub struct Options {
 
 /// Serves ACP on stdin and stdout until stdin ends or a signal arrives.
 pub fn run(options: Options) -> ExitCode {
-    stdio::run(options)
+    serve::run(options)
 }
 
 /// Logs to stderr, because stdout carries the protocol.

@@ -38,6 +38,6 @@ pub(super) fn update(shared: &Shared, mut listed: Vec<Model>) {
     for session in shared.all_sessions() {
         let options = responses::config_options(shared, &session.lock().record);
         let update = acp::ConfigOptionUpdate::new(options);
-        shared.writer.update(&session.name, acp::SessionUpdate::ConfigOptionUpdate(update));
+        shared.writer.update(&session.id, acp::SessionUpdate::ConfigOptionUpdate(update));
     }
 }

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rpc::LineReader;
 
 use super::format::without_escapes;
 use super::stop_sequence::{StopSequence, StopStep};
-use crate::acp::line_reader::LineReader;
 
 const MARK: &str = "STDIO_BUS_TURN";
 /// How much of stderr is kept for error messages.
@@ -256,15 +256,15 @@ fn write_stdin(messages: &Receiver<String>, mut input: impl Write) {
 
 fn read_stdout(mut output: impl Read, inbox: &SyncSender<ProcessEvent>) {
     let mut lines = LineReader::default();
-    while lines.unfinished().len() <= LINE_BYTES && lines.fill(&mut output).is_ok_and(|count| count > 0) {
+    while lines.unread().len() <= LINE_BYTES && lines.fill(&mut output).is_ok_and(|count| count > 0) {
         while let Some(line) = lines.next_line() {
             if inbox.send(ProcessEvent::Line(line.to_vec())).is_err() {
                 return;
             }
         }
     }
-    if !lines.unfinished().is_empty() {
-        let _ = inbox.send(ProcessEvent::Line(lines.unfinished().to_vec()));
+    if !lines.unread().is_empty() {
+        let _ = inbox.send(ProcessEvent::Line(lines.unread().to_vec()));
     }
     let _ = inbox.send(ProcessEvent::StdoutClosed);
 }

@@ -99,7 +99,7 @@ impl ProcessThread<'_> {
             && let Err(why) = self.open()
         {
             // The next prompt tries again and reports the reason to the client.
-            log(format_args!("session {}: {why}", self.report.session.name));
+            log(format_args!("session {}: {why}", self.report.session.id));
         }
         while let Some(next) = self.wait_for_prompt() {
             let end = self.run_prompt(&next);
@@ -174,8 +174,8 @@ impl ProcessThread<'_> {
                     return End::Fault { is_auth: false, message };
                 }
                 // The CLI was stopped before it saved anything, so a new session loses nothing.
-                let name = &self.report.session.name;
-                self.report.shared.save(name, &mut state.record, Entry::Cli(String::new()));
+                let name = &self.report.session.id;
+                self.report.shared.store.append(name, &mut state.record, Entry::Cli(String::new()));
             }
         }
         unreachable!("the last attempt returns")
@@ -353,7 +353,7 @@ impl ProcessThread<'_> {
         self.report.send_updates();
         for question in effects.questions {
             let params =
-                acp::RequestPermissionRequest::new(session.name.clone(), question.call, question.options);
+                acp::RequestPermissionRequest::new(session.id.clone(), question.call, question.options);
             let id = shared.ask(session, "session/request_permission", &params);
             self.questions.insert(id, question.key);
         }
@@ -380,7 +380,7 @@ impl ProcessThread<'_> {
             return;
         }
         let mut state = session.lock();
-        shared.save(&session.name, &mut state.record, Entry::Mode(mode.clone()));
+        shared.store.append(&session.id, &mut state.record, Entry::Mode(mode.clone()));
         let settings = responses::settings_of(shared, &state.record);
         let options = responses::config_options(shared, &state.record);
         drop(state);
@@ -388,9 +388,9 @@ impl ProcessThread<'_> {
             connection.settings = settings;
         }
         let mode = acp::SessionUpdate::CurrentModeUpdate(acp::CurrentModeUpdate::new(mode));
-        shared.writer.update(&session.name, mode);
+        shared.writer.update(&session.id, mode);
         let options = acp::SessionUpdate::ConfigOptionUpdate(acp::ConfigOptionUpdate::new(options));
-        shared.writer.update(&session.name, options);
+        shared.writer.update(&session.id, options);
     }
 
     fn drop_questions(&mut self) {

@@ -5,15 +5,15 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use agent_client_protocol_schema::v1 as acp;
+use rpc::{OwnedReplyTo, RpcError};
 use serde_json::Value;
 
 use super::process::ProcessEvent;
 use super::prompt::Prompt;
 use super::record::Record;
-use crate::acp::writer::OwnedCaller;
 
 pub(super) struct Session {
-    pub(super) name: String,
+    pub(super) id: String,
     state: Mutex<State>,
 }
 
@@ -46,7 +46,7 @@ pub(super) enum CloseReason {
 
 /// The parts of a running turn that other threads use.
 pub(super) struct RunningTurn {
-    pub(super) caller: OwnedCaller,
+    pub(super) reply_to: OwnedReplyTo,
     pub(super) cancellation: Arc<Cancellation>,
     pub(super) inbox: SyncSender<ProcessEvent>,
 }
@@ -57,12 +57,12 @@ pub(super) struct Cancellation {
     is_cancelled: AtomicBool,
     is_urgent: AtomicBool,
     /// Answers the prompt instead of the stop reason `cancelled`.
-    pub(super) error: Mutex<Option<Value>>,
+    pub(super) error: Mutex<Option<RpcError>>,
 }
 
 impl Session {
-    pub(super) fn new(name: String, record: Record) -> Session {
-        Session { name, state: Mutex::new(State { record, ..State::default() }) }
+    pub(super) fn new(id: String, record: Record) -> Session {
+        Session { id, state: Mutex::new(State { record, ..State::default() }) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -87,7 +87,7 @@ impl State {
 
 impl RunningTurn {
     /// Returns at once. The turn's thread stops the CLI and then answers the prompt.
-    pub(super) fn cancel(&self, is_urgent: bool, error: Option<Value>) {
+    pub(super) fn cancel(&self, is_urgent: bool, error: Option<RpcError>) {
         if let Some(error) = error {
             *self.cancellation.error.lock().expect("no thread panics while it holds the lock") = Some(error);
         }

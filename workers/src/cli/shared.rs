@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use rpc::RpcError;
+use rpc::error::{AUTH_REQUIRED, CANCELLED, INTERNAL_ERROR};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -17,20 +19,20 @@ use super::runtimes::{Delivery, Runtime, Turn};
 use super::session::{CloseReason, Session};
 use super::watch::SilenceLimits;
 use super::{Options, log};
-use crate::acp::error::CANCELLED;
-use crate::acp::session_files::{EventSourced, SessionFiles, list_sessions};
-use crate::acp::session_id::SessionIds;
+use crate::acp::session_files::EventSourced;
 use crate::acp::session_list::SessionSummary;
+use crate::acp::store::{Store, default_folder};
 use crate::acp::writer::Writer;
 use crate::detect::Model;
 
-const PREFIX: &str = "cli-";
+const SESSION_ID_PREFIX: &str = "cli-";
 
 pub(super) struct Shared {
     pub(super) row: Runtime,
     pub(super) turn: Turn,
     pub(super) options: Options,
     pub(super) writer: Writer,
+    pub(super) store: Store<Record>,
     /// The folder of this CLI's sessions and MCP configurations.
     pub(super) folder: Option<PathBuf>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
@@ -41,30 +43,26 @@ pub(super) struct Shared {
     /// `None` until the CLI's models are first listed.
     models: Mutex<Option<Vec<Model>>>,
     is_listing_models: AtomicBool,
-    /// `None`: sessions are kept in memory only.
-    files: Option<SessionFiles<Record>>,
-    session_ids: Mutex<SessionIds>,
     last_number: AtomicU64,
 }
 
 impl Shared {
     pub(super) fn new(row: Runtime, turn: Turn, options: Options, writer: Writer) -> io::Result<Shared> {
         // Each CLI has a folder, because it does not know the sessions of another.
-        let folder = options.state.clone().or_else(default_folder).map(|folder| folder.join(&row.id));
-        let files = folder.as_deref().map(|folder| SessionFiles::open(folder, PREFIX)).transpose()?;
+        let folder =
+            options.state.clone().or_else(|| default_folder("cli")).map(|folder| folder.join(&row.id));
         Ok(Shared {
             row,
             turn,
             options,
             writer,
+            store: Store::open(folder.as_deref(), SESSION_ID_PREFIX, log)?,
             folder,
             sessions: Mutex::default(),
             closing: Mutex::default(),
             questions: Mutex::default(),
             models: Mutex::default(),
             is_listing_models: AtomicBool::new(false),
-            files,
-            session_ids: Mutex::new(SessionIds::new(PREFIX)),
             last_number: AtomicU64::new(0),
         })
     }
@@ -155,10 +153,10 @@ impl Shared {
 
     /// Cancels the turn whose prompt has this request id.
     pub(super) fn cancel_prompt(&self, id: &str) {
-        let error = json!({ "code": CANCELLED, "message": "Request cancelled" });
+        let error = RpcError::new(CANCELLED, "Request cancelled");
         for session in self.sessions().values() {
             if let Some(turn) = &session.lock().turn
-                && turn.caller.id.get() == id
+                && turn.reply_to.id.get() == id
             {
                 turn.cancel(false, Some(error.clone()));
             }
@@ -189,49 +187,26 @@ impl Shared {
     pub(super) fn create(&self, cwd: String) -> io::Result<Arc<Session>> {
         let mut record = Record::default();
         record.apply(Entry::Cwd(cwd.clone()));
-        loop {
-            let name = lock(&self.session_ids).generate();
-            match &self.files {
-                Some(files) if !files.create(&name, [Entry::Cwd(cwd.clone())])? => {}
-                _ => return Ok(Arc::new(Session::new(name, record))),
-            }
-        }
+        let id = self.store.create(&[Entry::Cwd(cwd)])?;
+        Ok(Arc::new(Session::new(id, record)))
     }
 
-    /// Reads a session that is not open from disk.
-    pub(super) fn load(&self, name: &str) -> Option<Arc<Session>> {
-        let record = self.files.as_ref()?.read(name)?;
-        Some(Arc::new(Session::new(name.to_owned(), record)))
-    }
-
-    /// Adds an entry to a session, in memory and on disk.
-    pub(super) fn save(&self, name: &str, record: &mut Record, entry: Entry) {
-        if let Some(files) = &self.files
-            && let Err(error) = files.append(name, &entry)
-        {
-            log(format_args!("session {name} was not written: {error}"));
-        }
-        record.apply(entry);
-    }
-
-    pub(super) fn delete(&self, name: &str) -> io::Result<()> {
-        self.files.as_ref().map_or(Ok(()), |files| files.remove(name))
-    }
-
-    pub(super) fn list(&self) -> io::Result<Vec<SessionSummary>> {
-        let summary = |session: &Arc<Session>| session.lock().record.summary(&session.name, 0);
-        list_sessions(self.files.as_ref(), || self.sessions().values().map(summary).collect())
+    pub(super) fn list_sessions(&self) -> io::Result<Vec<SessionSummary>> {
+        let summary = |session: &Arc<Session>| session.lock().record.summary(&session.id, 0);
+        self.store.list(|| self.sessions().values().map(summary).collect())
     }
 
     /// The error that answers a failed turn.
-    pub(super) fn error(&self, is_auth: bool, message: &str) -> Value {
+    pub(super) fn error(&self, is_auth: bool, message: &str) -> RpcError {
         let kind = if is_auth { "authentication" } else { "runtime" };
         let data = json!({ "errorKind": kind, "runtime": self.row.id, "details": message });
         if is_auth {
             let hint = self.row.log_in.as_ref().map_or(String::new(), |how| format!(" (to log in: {how})"));
-            json!({ "code": -32000, "message": format!("Authentication required: {message}{hint}"), "data": data })
+            let message = format!("Authentication required: {message}{hint}");
+            RpcError { code: AUTH_REQUIRED, message, data: Some(data) }
         } else {
-            json!({ "code": -32603, "message": format!("{}: {message}", self.row.name), "data": data })
+            let message = format!("{}: {message}", self.row.name);
+            RpcError { code: INTERNAL_ERROR, message, data: Some(data) }
         }
     }
 }
@@ -247,11 +222,4 @@ fn stop(session: &Session, reason: CloseReason) {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no thread panics while it holds the lock")
-}
-
-/// The folder for sessions where the user names no other.
-fn default_folder() -> Option<PathBuf> {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
-    Some(state.join("stdio-bus/cli"))
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use agent_client_protocol_schema::v1 as acp;
 use nix::sys::signal::Signal;
+use rpc::OwnedReplyTo;
 
 use super::format::{self, Format};
 use super::launch::launch;
@@ -23,7 +24,6 @@ use super::shared::Shared;
 use super::turn_events::End;
 use super::turn_report::TurnReport;
 use super::watch::{Tick, Watch};
-use crate::acp::writer::OwnedCaller;
 
 /// How long a turn waits for the process that lists the models.
 const MODELS_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,7 +34,7 @@ pub(super) fn begin(
     shared: &Arc<Shared>,
     session: &Arc<Session>,
     state: &mut State,
-    caller: OwnedCaller,
+    reply_to: OwnedReplyTo,
     prompt: String,
 ) -> io::Result<()> {
     let (sender, inbox) = process::inbox();
@@ -42,7 +42,7 @@ pub(super) fn begin(
     let (thread_shared, thread_session) = (shared.clone(), session.clone());
     let (thread_cancellation, thread_sender) = (cancellation.clone(), sender.clone());
     let input = Input { record: state.record.clone(), mcp_servers: state.mcp_servers.clone(), prompt };
-    state.turn = Some(RunningTurn { caller, cancellation, inbox: sender });
+    state.turn = Some(RunningTurn { reply_to, cancellation, inbox: sender });
     let body = move || {
         let report = TurnReport::new(&thread_shared, &thread_session);
         let format = format::new(thread_shared.turn.format);

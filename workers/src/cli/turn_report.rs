@@ -30,7 +30,7 @@ impl<'a> TurnReport<'a> {
 
     pub(super) fn send_updates(&mut self) {
         for update in self.events.updates.drain(..) {
-            self.shared.writer.update(&self.session.name, update.clone());
+            self.shared.writer.update(&self.session.id, update.clone());
             self.unsaved.push(update);
         }
     }
@@ -81,13 +81,13 @@ impl<'a> TurnReport<'a> {
         self.events.fail_open_calls();
         self.send_updates();
         if self.events.unknown > 0 {
-            let (name, unknown) = (&self.session.name, self.events.unknown);
+            let (name, unknown) = (&self.session.id, self.events.unknown);
             log(format_args!("session {name}: {unknown} lines or events were not understood"));
         }
         let mut state = self.session.lock();
         self.save(&mut state.record);
         if matches!(end, End::Stop(_)) && !state.record.has_answer {
-            self.shared.save(&self.session.name, &mut state.record, Entry::Answered);
+            self.shared.store.append(&self.session.id, &mut state.record, Entry::Answered);
         }
         let tokens = self.events.tokens;
         self.events = new_events(&state.record);
@@ -105,23 +105,23 @@ impl<'a> TurnReport<'a> {
             }
             (None, End::Fault { is_auth, message }) => Err(self.shared.error(is_auth, &message)),
         };
-        self.shared.writer.respond_later(&turn.caller, answer.as_ref());
+        self.shared.writer.respond(turn.reply_to.as_ref(), answer.as_ref());
     }
 
     /// Saves what is new, in memory and on disk.
     pub(super) fn save(&mut self, record: &mut Record) {
-        let name = &self.session.name;
+        let name = &self.session.id;
         if let Some(id) = self.events.session.as_ref()
             && argv::is_session(id)
             && record.cli_session.as_ref() != Some(id)
         {
-            self.shared.save(name, record, Entry::Cli(id.clone()));
+            self.shared.store.append(name, record, Entry::Cli(id.clone()));
         }
         if record.total != self.events.total {
-            self.shared.save(name, record, Entry::Total(self.events.total));
+            self.shared.store.append(name, record, Entry::Total(self.events.total));
         }
         for update in merge_chunks(std::mem::take(&mut self.unsaved)) {
-            self.shared.save(name, record, Entry::Update(Box::new(update)));
+            self.shared.store.append(name, record, Entry::Update(Box::new(update)));
         }
     }
 }

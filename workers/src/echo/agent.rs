@@ -1,51 +1,52 @@
-//! The agent: lines and the time in, bytes out.
+//! The state of the agent, and its turns.
 //!
-//! A value without I/O of its own (except the sessions' files, with `--state`), so that tests need neither
-//! a process nor a clock. Holds the open sessions, the turns that rest and what wakes them. A turn that
-//! rests costs an entry in a table, never a thread, and never delays another.
+//! A value without I/O of its own, except for the session files with `--state`, so that tests need neither a process
+//! nor a clock. A turn that waits costs an entry in a table and never a thread, and never delays another turn.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use serde::Deserialize;
+use rpc::RpcError;
+use rpc::error::CANCELLED;
 use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::Options;
-use super::record::{Entry, Mode, Split};
+use super::record::{Entry, Mode, Record, Split};
 use super::store::Store;
 use super::turn::{Pause, Turn};
 use super::writer::Writer;
-use crate::acp::error::{CANCELLED, RpcError};
-use crate::acp::message::{Message, Outcome};
+use crate::acp::dispatch::dispatch;
 
-/// A longer delay between chunks is no delay but a mistake, and would overflow the clock in the end.
-const DELAY_MOST: Duration = Duration::from_secs(24 * 60 * 60);
+/// A longer delay between chunks is a mistake, and would overflow the clock in the end.
+const DELAY_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-pub(super) struct Agent {
+pub(super) struct EchoAgent {
     pub(super) options: Options,
     pub(super) writer: Writer,
     pub(super) store: Store,
-    pub(super) open: HashMap<String, Open>,
-    /// Whether the client lets its files be read. `None` until it has said so by `initialize`.
+    pub(super) open: HashMap<String, OpenSession>,
+    /// Whether the client offers `fs/read_text_file`. `None` until `initialize`.
     pub(super) reads_files: Option<bool>,
-    /// Turns that rest, by their number. Each is either in `wakes` or in `asked`.
+    /// The time of the current line or tick.
+    pub(super) now: Instant,
+    /// Turns that wait, by their number. Each is either in `wakes` or in `asked`.
     turns: HashMap<u64, Turn>,
-    /// Turns that rest until a moment. The second number keeps those of the same moment in turn.
+    /// Turns that wait for a time. The second number keeps turns with the same time in order.
     wakes: BTreeMap<(Instant, u64), u64>,
-    /// Requests to the client that are not yet answered, and the turn each belongs to.
+    /// Requests to the client that wait for a response, and the turn of each.
     asked: HashMap<u64, u64>,
     next_turn: u64,
     next_wake: u64,
-    next_id: u64,
-    exit: Option<u8>,
+    next_request_id: u64,
+    exit_code: Option<u8>,
     started: Instant,
     started_unix: Duration,
 }
 
 /// A session that takes prompts.
-pub(super) struct Open {
+pub(super) struct OpenSession {
     pub(super) cwd: String,
     pub(super) mode: Mode,
     pub(super) split: Split,
@@ -54,75 +55,81 @@ pub(super) struct Open {
     pub(super) turn: Option<u64>,
 }
 
-#[derive(Clone, Copy)]
-pub(super) enum Ending {
-    /// The prompt is answered with this stop reason.
-    Stopped(&'static str),
-    /// The prompt is answered with an error, because the request itself was taken back.
-    TakenBack,
+impl From<&Record> for OpenSession {
+    fn from(record: &Record) -> OpenSession {
+        OpenSession {
+            cwd: record.cwd.clone(),
+            mode: record.mode,
+            split: record.split,
+            has_title: record.title.is_some(),
+            turn: None,
+        }
+    }
 }
 
-impl Agent {
-    pub(super) fn new(mut options: Options, now: Instant, wall: SystemTime) -> io::Result<Agent> {
-        options.delay = options.delay.min(DELAY_MOST);
+#[derive(Clone, Copy)]
+enum TurnEnd {
+    Stopped(&'static str),
+    /// The client has cancelled the request itself, so the prompt is answered with an error.
+    RequestCancelled,
+}
+
+impl EchoAgent {
+    pub(super) fn new(mut options: Options, now: Instant, wall: SystemTime) -> io::Result<EchoAgent> {
+        options.delay = options.delay.min(DELAY_MAX);
         let store = Store::new(options.state.as_deref())?;
-        Ok(Agent {
+        Ok(EchoAgent {
             options,
             writer: Writer::default(),
             store,
             open: HashMap::new(),
             reads_files: None,
+            now,
             turns: HashMap::new(),
             wakes: BTreeMap::new(),
             asked: HashMap::new(),
             next_turn: 0,
             next_wake: 0,
-            next_id: 0,
-            exit: None,
+            next_request_id: 0,
+            exit_code: None,
             started: now,
             started_unix: wall.duration_since(UNIX_EPOCH).unwrap_or_default(),
         })
     }
 
-    /// One line of stdin, without its newline.
+    /// Takes one line of stdin, without its newline.
     pub(super) fn line(&mut self, line: &[u8], now: Instant) {
-        if line.trim_ascii().is_empty() {
-            return;
-        }
-        match Message::parse(line) {
-            Ok(Message::Request { caller, method, params }) => self.request(caller, &method, params, now),
-            Ok(Message::Notification { method, params }) => self.notification(&method, params, now),
-            Ok(Message::Response { id, outcome }) => self.answer(id, outcome, now),
-            Err(malformed) => self.writer.respond_error(malformed.caller, &malformed.error),
-        }
+        self.now = now;
+        dispatch(self, line);
     }
 
-    /// Lets turns go on whose moment has come, until all have or there is enough to write.
+    /// Continues the turns whose time has come, until the buffer is full.
     pub(super) fn tick(&mut self, now: Instant) {
-        while self.exit.is_none()
+        self.now = now;
+        while self.exit_code.is_none()
             && !self.writer.is_full()
             && let Some(entry) = self.wakes.first_entry()
             && entry.key().0 <= now
         {
             let number = entry.remove();
-            let mut turn = self.turns.remove(&number).expect("a turn that is to be woken rests");
+            let mut turn = self.turns.remove(&number).expect("a turn in `wakes` waits");
             turn.wake = None;
-            self.carry_on(number, turn, now);
+            self.run_turn(number, turn);
         }
     }
 
-    /// When `tick` is next of use.
+    /// When `tick` has something to do next.
     pub(super) fn next_wake(&self) -> Option<Instant> {
         self.wakes.first_key_value().map(|((due, _), _)| *due)
     }
 
-    /// The code to exit with, once a prompt has asked for the end.
-    pub(super) fn exit(&self) -> Option<u8> {
-        self.exit
+    /// The code to exit with, once a prompt has asked for the exit.
+    pub(super) fn exit_code(&self) -> Option<u8> {
+        self.exit_code
     }
 
-    pub(super) fn unix_ms(&self, now: Instant) -> u64 {
-        (self.started_unix + now.duration_since(self.started)).as_millis() as u64
+    pub(super) fn unix_ms(&self) -> u64 {
+        (self.started_unix + self.now.duration_since(self.started)).as_millis() as u64
     }
 
     pub(super) fn next_turn(&mut self) -> u64 {
@@ -130,26 +137,10 @@ impl Agent {
         self.next_turn
     }
 
-    pub(super) fn notification(&mut self, method: &str, params: Option<&RawValue>, now: Instant) {
-        match method {
-            "session/cancel" => {
-                if let Some(SessionOnly { session_id }) = read(params) {
-                    self.cancel(&session_id, now);
-                }
-            }
-            "$/cancel_request" => {
-                if let Some(RequestOnly { request_id }) = read(params) {
-                    self.take_back(request_id, now);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// Takes the turn as far as it goes, and puts it where it is found when it can go on.
-    pub(super) fn carry_on(&mut self, number: u64, mut turn: Turn, now: Instant) {
-        match turn.go(&mut self.writer, &mut self.next_id, self.options.delay, now) {
-            Pause::Done => return self.end(turn, Ending::Stopped("end_turn"), now),
+    /// Runs the turn until it waits or ends.
+    pub(super) fn run_turn(&mut self, number: u64, mut turn: Turn) {
+        match turn.run(&mut self.writer, &mut self.next_request_id, self.options.delay, self.now) {
+            Pause::Done => return self.end_turn(turn, TurnEnd::Stopped("end_turn")),
             Pause::Until(due) => {
                 let wake = (due, self.next_wake);
                 self.next_wake += 1;
@@ -159,36 +150,37 @@ impl Agent {
             Pause::Asked(id) => {
                 self.asked.insert(id, number);
             }
-            Pause::Die(code) => self.exit = Some(code),
+            Pause::Exit(code) => self.exit_code = Some(code),
         }
         self.turns.insert(number, turn);
     }
 
     /// Ends the session's turn, if it has one.
-    pub(super) fn cancel(&mut self, session: &str, now: Instant) {
-        if let Some(number) = self.open.get(session).and_then(|open| open.turn) {
-            self.stop(number, Ending::Stopped("cancelled"), now);
+    pub(super) fn cancel_turn(&mut self, session_id: &str) {
+        if let Some(number) = self.open.get(session_id).and_then(|open| open.turn) {
+            self.stop_turn(number, TurnEnd::Stopped("cancelled"));
         }
     }
 
-    /// The client takes a request back. All but prompts are answered by the time it can.
-    fn take_back(&mut self, id: &RawValue, now: Instant) {
-        let same = |(number, turn): (&u64, &Turn)| (turn.caller().id.get() == id.get()).then_some(*number);
-        if let Some(number) = self.turns.iter().find_map(same) {
-            self.stop(number, Ending::TakenBack, now);
+    /// Ends the turn of this prompt. All other requests have their response before the client can cancel them.
+    pub(super) fn cancel_prompt(&mut self, id: &RawValue) {
+        let prompt = self.turns.iter().find(|(_, turn)| turn.reply_to.id.get() == id.get());
+        if let Some((&number, _)) = prompt {
+            self.stop_turn(number, TurnEnd::RequestCancelled);
         }
     }
 
-    fn answer(&mut self, id: &RawValue, outcome: Outcome<'_>, now: Instant) {
-        // An id that nobody waits for is that of a turn that was cancelled meanwhile.
-        let Some(number) = id.get().parse().ok().and_then(|id: u64| self.asked.remove(&id)) else { return };
-        let mut turn = self.turns.remove(&number).expect("a turn that asked rests");
-        turn.answered(outcome, &self.options);
-        self.carry_on(number, turn, now);
+    /// Continues the turn that waits for this response. An unknown id belongs to a cancelled turn.
+    pub(super) fn take_response(&mut self, id: &RawValue, outcome: Result<&RawValue, &RawValue>) {
+        let Ok(id) = id.get().parse::<u64>() else { return };
+        let Some(number) = self.asked.remove(&id) else { return };
+        let mut turn = self.turns.remove(&number).expect("a turn in `asked` waits");
+        turn.take_response(outcome, &self.options);
+        self.run_turn(number, turn);
     }
 
-    fn stop(&mut self, number: u64, ending: Ending, now: Instant) {
-        let turn = self.turns.remove(&number).expect("a session's turn rests between lines");
+    fn stop_turn(&mut self, number: u64, end: TurnEnd) {
+        let turn = self.turns.remove(&number).expect("a session's turn waits between lines");
         if let Some(wake) = &turn.wake {
             self.wakes.remove(wake);
         }
@@ -196,41 +188,23 @@ impl Agent {
             self.asked.remove(&id);
             self.writer.notify("$/cancel_request", &json!({ "requestId": id }));
         }
-        self.end(turn, ending, now);
+        self.end_turn(turn, end);
     }
 
-    fn end(&mut self, mut turn: Turn, ending: Ending, now: Instant) {
-        if let Some(open) = self.open.get_mut(&turn.session) {
+    fn end_turn(&mut self, turn: Turn, end: TurnEnd) {
+        if let Some(open) = self.open.get_mut(&turn.session_id) {
             open.turn = None;
         }
-        let said = std::mem::take(&mut turn.said);
-        if !said.is_empty() {
-            self.store.add(&turn.session, Entry::Agent(said), self.unix_ms(now));
+        if !turn.said.is_empty() {
+            let now_ms = self.unix_ms();
+            self.store.append(&turn.session_id, Entry::Agent(turn.said), now_ms);
         }
-        match ending {
-            Ending::Stopped(reason) => self.writer.stopped(turn.caller(), reason),
-            Ending::TakenBack => {
-                self.writer
-                    .respond_error(Some(turn.caller()), &RpcError::new(CANCELLED, "Request cancelled"));
+        let to = turn.reply_to.as_ref();
+        match end {
+            TurnEnd::Stopped(reason) => self.writer.stopped(to, reason),
+            TurnEnd::RequestCancelled => {
+                self.writer.respond(to, Err(RpcError::new(CANCELLED, "Request cancelled")));
             }
         }
     }
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct SessionOnly {
-    session_id: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RequestOnly<'a> {
-    #[serde(borrow)]
-    request_id: &'a RawValue,
-}
-
-/// A notification that cannot be read is nobody's question, so nobody is told.
-fn read<'a, T: Deserialize<'a>>(params: Option<&'a RawValue>) -> Option<T> {
-    serde_json::from_str(params?.get()).ok()
 }

@@ -1,7 +1,7 @@
-//! A text cut into the chunks in which it is streamed.
+//! Splits a text into the chunks in which it is streamed, and never inside a character.
 //!
-//! Cuts never split a character. Chunks are made one at a time, so a million of them cost no more memory
-//! than one; where the text has the piece as it is, the chunk is a slice of it.
+//! Chunks are made one at a time, so a million of them need no more memory than one. A chunk is a slice of the text
+//! where possible.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -9,32 +9,33 @@ use std::ops::Range;
 use super::Options;
 use super::record::Split;
 
-/// A group of words is at least this long, and a word without an end at most `WORD_TIMES` this..
+/// A group of words is at least this long.
 const GROUP_BYTES: usize = 24;
-const WORD_TIMES: usize = 4;
-/// ..and no text gives many more groups than this, however long it is.
-const GROUPS: usize = 256;
+/// A group is split inside a word when it would be more than so many times its least length.
+const GROUP_STRETCH: usize = 4;
+/// The groups of a long text are longer, so that there are about this many.
+const GROUPS_MAX: usize = 256;
 
 pub(super) struct Chunks {
     text: String,
-    /// What lies before was said. On a character's boundary, and `at <= text.len()`.
+    /// The next chunk starts here. A character boundary, and `at <= text.len()`.
     at: usize,
-    cut: Cut,
-    spent: bool,
+    rule: Rule,
+    is_finished: bool,
 }
 
 #[derive(Clone, Copy)]
-enum Cut {
+enum Rule {
     Whole,
     Lines,
     Words {
         group_bytes: usize,
     },
-    /// Exactly `left` more. A text with fewer characters than chunks is said again from its beginning.
+    /// Makes exactly `left` more chunks. A text with fewer characters than chunks is repeated.
     Even {
         left: usize,
     },
-    /// Each of `bytes`; `left` more where that is given, else until the text is said.
+    /// Makes chunks of `bytes` bytes: `left` more if that is given, else until the text ends.
     Sized {
         bytes: usize,
         left: Option<usize>,
@@ -43,56 +44,58 @@ enum Cut {
 
 impl Chunks {
     pub(super) fn new(text: String, options: &Options, split: Split) -> Chunks {
-        let cut = match (options.chunk_bytes, options.chunks, split) {
-            (Some(bytes), left, _) => Cut::Sized { bytes, left },
-            (None, Some(left), _) => Cut::Even { left },
-            (None, None, Split::Whole) => Cut::Whole,
-            (None, None, Split::Lines) => Cut::Lines,
-            (None, None, Split::Words) => Cut::Words { group_bytes: GROUP_BYTES.max(text.len() / GROUPS) },
+        let rule = match (options.chunk_bytes, options.chunks, split) {
+            (Some(bytes), left, _) => Rule::Sized { bytes, left },
+            (None, Some(left), _) => Rule::Even { left },
+            (None, None, Split::Whole) => Rule::Whole,
+            (None, None, Split::Lines) => Rule::Lines,
+            (None, None, Split::Words) => {
+                Rule::Words { group_bytes: GROUP_BYTES.max(text.len() / GROUPS_MAX) }
+            }
         };
-        Chunks { text, at: 0, cut, spent: options.chunks == Some(0) }
+        Chunks { text, at: 0, rule, is_finished: options.chunks == Some(0) }
     }
 
     pub(super) fn whole(text: impl Into<String>) -> Chunks {
-        Chunks { text: text.into(), at: 0, cut: Cut::Whole, spent: false }
+        Chunks { text: text.into(), at: 0, rule: Rule::Whole, is_finished: false }
     }
 
-    /// Whether there is no further chunk. An empty text still has one.
-    pub(super) fn is_spent(&self) -> bool {
-        self.spent
+    /// Whether there is no further chunk. An empty text has one.
+    pub(super) fn is_finished(&self) -> bool {
+        self.is_finished
     }
 
     pub(super) fn next_chunk(&mut self) -> Option<Cow<'_, str>> {
-        if self.spent {
+        if self.is_finished {
             return None;
         }
         let from = self.at;
-        let until = match &mut self.cut {
-            Cut::Whole => self.text.len(),
-            Cut::Lines => line_end(&self.text, from),
-            Cut::Words { group_bytes } => group_end(&self.text, from, *group_bytes),
-            Cut::Even { left } => {
+        let until = match &mut self.rule {
+            Rule::Whole => self.text.len(),
+            Rule::Lines => line_end(&self.text, from),
+            Rule::Words { group_bytes } => group_end(&self.text, from, *group_bytes),
+            Rule::Even { left } => {
                 *left -= 1;
                 let left = *left;
                 return Some(Cow::Borrowed(self.even(left)));
             }
-            Cut::Sized { bytes, left } => {
+            Rule::Sized { bytes, left } => {
                 let (bytes, repeat) = (*bytes, left.is_some());
                 if let Some(left) = left {
                     *left -= 1;
-                    self.spent = *left == 0;
+                    self.is_finished = *left == 0;
                 }
                 return Some(self.sized(bytes, repeat));
             }
         };
         self.at = until;
-        self.spent = until == self.text.len();
+        self.is_finished = until == self.text.len();
         Some(Cow::Borrowed(&self.text[from..until]))
     }
 
-    /// One share of what is left of the text, with `left` more to come.
+    /// Takes an equal share of the rest of the text, with `left` more chunks to come.
     fn even(&mut self, left: usize) -> &str {
-        self.spent = left == 0;
+        self.is_finished = left == 0;
         if self.at == self.text.len() {
             self.at = 0;
         }
@@ -105,7 +108,7 @@ impl Chunks {
     fn sized(&mut self, bytes: usize, repeat: bool) -> Cow<'_, str> {
         let piece = self.take(bytes);
         if !repeat {
-            self.spent = self.at == self.text.len() || bytes == 0;
+            self.is_finished = self.at == self.text.len() || bytes == 0;
         }
         if piece.len() == bytes {
             return Cow::Borrowed(&self.text[piece]);
@@ -124,12 +127,12 @@ impl Chunks {
         Cow::Owned(chunk)
     }
 
-    /// The whole characters that fit. One that is wider than a chunk is left out, or it would never pass.
+    /// Takes the whole characters that fit. A character wider than a chunk is left out, or there would be no end.
     fn take(&mut self, bytes: usize) -> Range<usize> {
         let from = self.at;
         let until = boundary_before(&self.text, from.saturating_add(bytes));
-        let stuck = until == from && bytes > 0;
-        self.at = if stuck { boundary_after(&self.text, from + 1) } else { until };
+        let does_not_fit = until == from && bytes > 0;
+        self.at = if does_not_fit { boundary_after(&self.text, from + 1) } else { until };
         from..until
     }
 }
@@ -138,10 +141,10 @@ fn line_end(text: &str, from: usize) -> usize {
     memchr::memchr(b'\n', &text.as_bytes()[from..]).map_or(text.len(), |newline| from + newline + 1)
 }
 
-/// The end of the word that reaches `group_bytes`, with the white space after it.
+/// The end of the word that reaches `group_bytes`, including the white space after it.
 fn group_end(text: &str, from: usize, group_bytes: usize) -> usize {
     let enough = boundary_after(text, from + group_bytes);
-    let longest = boundary_before(text, from + group_bytes * WORD_TIMES);
+    let longest = boundary_before(text, from + group_bytes * GROUP_STRETCH);
     if enough >= longest {
         return enough;
     }
@@ -165,13 +168,13 @@ mod tests {
 
     fn cut(text: &str, chunks: Option<usize>, chunk_bytes: Option<usize>, split: Split) -> Vec<String> {
         let options = Options { chunks, chunk_bytes, ..Options::default() };
-        let mut cutter = Chunks::new(text.to_owned(), &options, split);
+        let mut chunks = Chunks::new(text.to_owned(), &options, split);
         let mut seen = Vec::new();
-        while let Some(chunk) = cutter.next_chunk() {
+        while let Some(chunk) = chunks.next_chunk() {
             seen.push(chunk.into_owned());
             assert!(seen.len() < 10_000, "a text has an end");
         }
-        assert!(cutter.is_spent());
+        assert!(chunks.is_finished());
         seen
     }
 
@@ -188,7 +191,7 @@ mod tests {
         let long = "word ".repeat(1 << 18);
         let chunks = cut(&long, None, None, Split::Words);
         assert_eq!(chunks.concat(), long);
-        assert!(chunks.len() <= GROUPS);
+        assert!(chunks.len() <= GROUPS_MAX);
     }
 
     #[test]
@@ -199,14 +202,14 @@ mod tests {
     }
 
     #[test]
-    fn lines_and_the_whole() {
+    fn text_is_split_into_lines_or_not_at_all() {
         assert_eq!(cut("a\nb\n\nc", None, None, Split::Lines), ["a\n", "b\n", "\n", "c"]);
         assert_eq!(cut("a\n", None, None, Split::Lines), ["a\n"]);
         assert_eq!(cut("a\nb", None, None, Split::Whole), ["a\nb"]);
     }
 
     #[test]
-    fn a_count_is_kept_exactly() {
+    fn the_number_of_chunks_is_exact() {
         for text in ["", "x", "hello", "ünïcödé wörds", "日本語のテキスト"] {
             for count in [0, 1, 2, 3, 7, 100] {
                 let chunks = cut(text, Some(count), None, Split::Words);
@@ -222,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_is_kept_exactly() {
+    fn the_size_of_chunks_is_exact() {
         for text in ["", "x", "hello world", "日本語"] {
             for bytes in [0, 1, 2, 4, 5, 64] {
                 let chunks = cut(text, None, Some(bytes), Split::Words);

@@ -1,6 +1,4 @@
-//! What a prompt asks for: a command, or its text back.
-//!
-//! A prompt becomes the steps of its turn; this file makes them and `turn` takes them.
+//! Makes the steps of a turn from its prompt, which is a command or a text to echo.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,11 +8,10 @@ use serde_json::{Value, json};
 use super::Options;
 use super::chunks::Chunks;
 use super::record::{Mode, Split};
-use super::turn::{Question, Step};
+use super::step::{DOT_INTERVAL, Question, Step, in_mode, say, tool_update};
 
-/// A turn that is to take longer is taken for a typing error.
-const SLOW_MOST: Duration = Duration::from_secs(24 * 60 * 60);
-pub(super) const DOT_EVERY: Duration = Duration::from_secs(1);
+/// A longer `/slow` is taken for a typing error.
+const SLOW_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(super) struct Help {
     pub(super) name: &'static str,
@@ -32,84 +29,64 @@ pub(super) const COMMANDS: &[Help] = &[
     Help { name: "help", input: None, does: "lists these" },
 ];
 
-/// What a turn must know of its session and of the world.
-pub(super) struct Scene<'a> {
+/// What a turn needs to know of its session and of the agent.
+pub(super) struct TurnContext<'a> {
     pub(super) options: &'a Options,
     pub(super) cwd: &'a str,
     pub(super) mode: Mode,
     pub(super) split: Split,
-    /// Whether the client lets its files be read.
+    /// Whether the client offers `fs/read_text_file`.
     pub(super) reads_files: bool,
-    /// The number of the turn, and the time it begins.
     pub(super) turn: u64,
     pub(super) now_ms: u64,
     pub(super) now: Instant,
 }
 
-impl Scene<'_> {
-    /// A name for a tool call that the session has not had, not even with another process.
-    fn call(&self) -> String {
+impl TurnContext<'_> {
+    /// A tool call id that is new to the session, even if another process had it open before.
+    fn call_id(&self) -> String {
         format!("call-{:x}-{}", self.now_ms, self.turn)
     }
 }
 
 /// `text` is all of the prompt; `command` is the part of it that begins with a slash.
-pub(super) fn steps(text: String, command: Option<&str>, scene: Scene<'_>) -> Vec<Step> {
+pub(super) fn steps(text: String, command: Option<&str>, context: TurnContext<'_>) -> Vec<Step> {
     let Some(command) = command.and_then(|command| command.trim().strip_prefix('/')) else {
-        return vec![stream(text, &scene)];
+        return vec![stream(text, &context)];
     };
     let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
     let rest = rest.trim();
     match name {
-        "ask" => ask(scene.call()),
-        "read" => read(rest, scene),
+        "ask" => ask(context.call_id()),
+        "read" => read(rest, context),
         "think" => think(rest),
-        "tool" => tool(&scene.call()),
-        "slow" => slow(rest, scene.now),
+        "tool" => tool(&context.call_id()),
+        "slow" => slow(rest, context.now),
         "die" => die(rest),
         "help" => vec![say(help())],
-        _ => vec![stream(text, &scene)],
+        _ => vec![stream(text, &context)],
     }
 }
 
-pub(super) fn say(text: impl Into<String>) -> Step {
-    Step::Stream(Chunks::whole(text))
+fn stream(text: String, context: &TurnContext<'_>) -> Step {
+    Step::Stream(Chunks::new(in_mode(text, context.mode), context.options, context.split))
 }
 
-pub(super) fn tool_update(call: &str, status: &str, text: Option<&str>) -> Step {
-    let mut update = json!({ "sessionUpdate": "tool_call_update", "toolCallId": call, "status": status });
-    if let Some(text) = text {
-        update["content"] = json!([{ "type": "content", "content": { "type": "text", "text": text } }]);
-    }
-    Step::Update(update)
+fn ask(call_id: String) -> Vec<Step> {
+    let begun = tool_call(&call_id, "Something that needs your permission", "execute");
+    vec![Step::Update(begun), Step::Ask(Question::Permission { call_id })]
 }
 
-pub(super) fn in_mode(text: String, mode: Mode) -> String {
-    match mode {
-        Mode::Plain => text,
-        Mode::Shout => text.to_uppercase(),
-    }
-}
-
-fn stream(text: String, scene: &Scene<'_>) -> Step {
-    Step::Stream(Chunks::new(in_mode(text, scene.mode), scene.options, scene.split))
-}
-
-fn ask(call: String) -> Vec<Step> {
-    let begun = tool_call(&call, "Something that needs your permission", "execute");
-    vec![Step::Update(begun), Step::Ask(Question::Permission { call })]
-}
-
-fn read(path: &str, scene: Scene<'_>) -> Vec<Step> {
+fn read(path: &str, context: TurnContext<'_>) -> Vec<Step> {
     if path.is_empty() {
         return vec![say("Usage: /read PATH\n")];
     }
-    if !scene.reads_files {
+    if !context.reads_files {
         return vec![say("Your client does not offer fs/read_text_file, so there is nobody to ask.\n")];
     }
-    // ACP knows only absolute paths; `join` leaves those as they are.
-    let path = Path::new(scene.cwd).join(path).to_string_lossy().into_owned();
-    vec![Step::Ask(Question::File { path, mode: scene.mode, split: scene.split })]
+    // ACP has only absolute paths; `join` leaves those as they are.
+    let path = Path::new(context.cwd).join(path).to_string_lossy().into_owned();
+    vec![Step::Ask(Question::File { path, mode: context.mode, split: context.split })]
 }
 
 fn think(about: &str) -> Vec<Step> {
@@ -117,11 +94,11 @@ fn think(about: &str) -> Vec<Step> {
     vec![Step::Think(thought.to_owned()), say("I have thought about it.\n")]
 }
 
-fn tool(call: &str) -> Vec<Step> {
+fn tool(call_id: &str) -> Vec<Step> {
     vec![
-        Step::Update(tool_call(call, "A tool call that does nothing", "other")),
-        tool_update(call, "in_progress", None),
-        tool_update(call, "completed", Some("Nothing was done.")),
+        Step::Update(tool_call(call_id, "A tool call that does nothing", "other")),
+        tool_update(call_id, "in_progress", None),
+        tool_update(call_id, "completed", Some("Nothing was done.")),
         say("The tool has run.\n"),
     ]
 }
@@ -129,8 +106,8 @@ fn tool(call: &str) -> Vec<Step> {
 fn slow(seconds: &str, now: Instant) -> Vec<Step> {
     let length = seconds.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     match length {
-        Some(length) if length <= SLOW_MOST => vec![
-            Step::Slow { ends: now + length, dot: now + DOT_EVERY },
+        Some(length) if length <= SLOW_MAX => vec![
+            Step::Slow { ends: now + length, dot: now + DOT_INTERVAL },
             say(format!("That took {} s.\n", length.as_secs_f64())),
         ],
         _ => vec![say("Usage: /slow SECONDS, up to a day\n")],
@@ -139,8 +116,8 @@ fn slow(seconds: &str, now: Instant) -> Vec<Step> {
 
 fn die(code: &str) -> Vec<Step> {
     match code.parse() {
-        Ok(code) => vec![Step::Die(code)],
-        Err(_) if code.is_empty() => vec![Step::Die(1)],
+        Ok(code) => vec![Step::Exit(code)],
+        Err(_) if code.is_empty() => vec![Step::Exit(1)],
         Err(_) => vec![say("Usage: /die [CODE], from 0 to 255\n")],
     }
 }
@@ -154,10 +131,10 @@ fn help() -> String {
     text
 }
 
-fn tool_call(call: &str, title: &str, kind: &str) -> Value {
+fn tool_call(call_id: &str, title: &str, kind: &str) -> Value {
     json!({
         "sessionUpdate": "tool_call",
-        "toolCallId": call,
+        "toolCallId": call_id,
         "title": title,
         "kind": kind,
         "status": "pending",

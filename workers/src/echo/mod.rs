@@ -1,8 +1,8 @@
-//! The echo agent: a small complete ACP agent for trying things out and for load tests.
+//! The echo agent: a small, complete ACP agent for trials and load tests.
 //!
-//! It streams each prompt back, does everything a client can ask of a session, and answers any method it
-//! does not know with what it was sent. `agent` is a value that takes lines and the time and gives bytes;
-//! `stdio` is all it has of a process. One thread, no timers: a load test measures the bus, not the echo.
+//! It streams each prompt back, supports every session method of ACP, and answers an unknown method with the params it
+//! got. `agent` is a value that takes lines and the time and returns bytes; `serve` connects it to stdin and stdout.
+//! It has one thread and no timers, so that a load test measures the bus and not the agent.
 
 mod agent;
 mod chunks;
@@ -11,6 +11,7 @@ mod methods;
 mod record;
 mod responses;
 mod serve;
+mod step;
 mod store;
 mod turn;
 mod writer;
@@ -24,19 +25,19 @@ use std::time::Duration;
 
 #[derive(Default, Clone, Debug)]
 pub struct Options {
-    /// Exactly this many chunks for each prompt, its text split or repeated as needed.
+    /// Each prompt is answered in exactly this many chunks; its text is split or repeated as needed.
     pub chunks: Option<usize>,
     /// The text of each chunk is cut or padded to this many bytes.
     pub chunk_bytes: Option<usize>,
-    /// From one update of a turn to the next.
+    /// The pause between two updates of a turn.
     pub delay: Duration,
-    /// One write for each message, instead of one for all that are ready.
+    /// Writes each message alone, instead of all that are ready at once.
     pub flush_each: bool,
-    /// A folder that keeps the sessions, so that another process can open them again.
+    /// The folder that keeps the sessions, so that another process can open them again.
     pub state: Option<PathBuf>,
 }
 
-/// Speaks on stdin and stdout until stdin ends.
+/// Serves a client on stdin and stdout until stdin ends.
 pub fn run(options: Options) -> ExitCode {
     serve::run(options)
 }

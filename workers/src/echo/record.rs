@@ -1,8 +1,7 @@
-//! What is kept of a session: where it works, how it is set, what was said.
+//! The state of a session: its cwd, its settings and its history.
 //!
-//! A record is the sum of its entries in their order. So a session can be kept as a file to which entries
-//! are only ever added. Of what was said the newest is kept, up to a bound, because a load test never stops
-//! talking.
+//! A record is the result of its entries in order, so a session can be a file that is only appended to. The history
+//! keeps the newest messages up to a bound, because a load test never stops.
 
 use std::collections::VecDeque;
 
@@ -10,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::acp::session_files::EventSourced;
 
-/// Kept of what was said in a session. The newest message is kept whatever its size.
+/// The bound of the history. The newest message stays even if it is larger.
 const HISTORY_BYTES: usize = 256 << 10;
-/// What a message costs besides its text.
+/// The cost of a message besides its text.
 const MESSAGE_BYTES: usize = 64;
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -23,7 +22,7 @@ pub(super) enum Mode {
     Shout,
 }
 
-/// Where the answer to a prompt is cut into chunks.
+/// How a response is split into chunks.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Split {
@@ -50,7 +49,7 @@ pub(super) struct Record {
     pub(super) title: Option<String>,
     pub(super) mode: Mode,
     pub(super) split: Split,
-    /// Only `Entry::User` and `Entry::Agent`.
+    /// Has only `Entry::User` and `Entry::Agent`.
     history: VecDeque<Entry>,
     history_bytes: usize,
 }
@@ -67,7 +66,7 @@ impl EventSourced for Record {
             Entry::User(_) | Entry::Agent(_) => {
                 self.history_bytes += bytes(&entry);
                 self.history.push_back(entry);
-                self.forget_oldest();
+                self.drop_oldest();
             }
         }
     }
@@ -86,16 +85,17 @@ impl Record {
         self.history.iter()
     }
 
-    /// Entries whose sum this record is.
-    pub(super) fn entries(&self) -> impl Iterator<Item = Entry> {
+    /// The entries that lead to this record.
+    pub(super) fn entries(&self) -> Vec<Entry> {
         [Entry::Cwd(self.cwd.clone())]
             .into_iter()
             .chain(self.title.clone().map(Entry::Title))
             .chain([Entry::Mode(self.mode), Entry::Split(self.split)])
             .chain(self.history.iter().cloned())
+            .collect()
     }
 
-    fn forget_oldest(&mut self) {
+    fn drop_oldest(&mut self) {
         while self.history_bytes > HISTORY_BYTES && self.history.len() > 1 {
             let oldest = self.history.pop_front().expect("there is more than one");
             self.history_bytes -= bytes(&oldest);
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_the_sum_of_its_entries() {
+    fn a_record_follows_from_its_entries() {
         let mut record = Record::new("/work".to_owned());
         record.apply(Entry::Title("first".to_owned()));
         record.apply(Entry::Mode(Mode::Shout));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_talk_keeps_its_end_within_the_bound() {
+    fn a_long_history_keeps_its_end_within_the_bound() {
         let mut record = Record::new("/".to_owned());
         for number in 0..5000 {
             record.apply(Entry::User(format!("{number:01000}")));

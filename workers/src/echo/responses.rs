@@ -1,14 +1,14 @@
-//! The agent's cold answers, as ACP v1 responses them: what it can do and how a session is set.
+//! The larger responses of the agent: its capabilities and a session's settings.
 
 use serde_json::{Value, json};
 
 use super::command::COMMANDS;
 use super::record::{Mode, Split};
 
-/// ACP version 1 is all this agent speaks, whatever it is offered.
+/// The agent speaks only ACP version 1, whatever the client offers.
 const PROTOCOL_VERSION: u16 = 1;
 
-/// The one option of a session besides its mode.
+/// The only option of a session besides its mode.
 pub(super) const SPLIT_OPTION: &str = "split";
 
 pub(super) fn initialized() -> Value {
@@ -26,7 +26,7 @@ pub(super) fn initialized() -> Value {
     })
 }
 
-/// What a client is told of a session it opens.
+/// The result of a method that opens a session.
 pub(super) fn settings(mode: Mode, split: Split) -> Value {
     json!({ "modes": modes(mode), "configOptions": config_options(split) })
 }
@@ -48,11 +48,11 @@ pub(super) fn config_options(split: Split) -> Value {
 
 pub(super) fn available_commands() -> Value {
     let command = |command: &super::command::Help| {
-        let mut shape = json!({ "name": command.name, "description": command.does });
+        let mut json = json!({ "name": command.name, "description": command.does });
         if let Some(hint) = command.input {
-            shape["input"] = json!({ "hint": hint });
+            json["input"] = json!({ "hint": hint });
         }
-        shape
+        json
     };
     let commands: Vec<_> = COMMANDS.iter().map(command).collect();
     json!({ "sessionUpdate": "available_commands_update", "availableCommands": commands })

@@ -1,26 +1,25 @@
-//! The agent's process: stdin, stdout and the clock.
+//! The process of the agent: stdin, stdout and the clock.
 //!
-//! One thread. Everything that has been read is answered before stdout is written, and stdout is written
-//! before anything is waited for: pipelined requests cost two system calls for hundreds, a lone one is
-//! answered at once. Writing may block; then nothing is read either, which is how a client slows the agent.
+//! One thread answers everything that was read, then flushes stdout, then waits. So hundreds of pipelined requests
+//! cost two system calls, and a single request is answered at once. A write may block, and then nothing is read:
+//! that is how a client slows the agent down.
 
-use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime};
 
-use nix::poll::PollFlags;
+use rpc::LineReader;
+use rpc::fd_wait::{PollFlags, is_ready, write_all};
 
 use super::Options;
-use super::agent::Agent;
-use crate::acp::fd_wait::{wait_ready, write_all};
-use crate::acp::line_reader::LineReader;
+use super::agent::EchoAgent;
+use crate::acp::serve::{stdin, stdout};
 
 pub(super) fn run(options: Options) -> ExitCode {
-    match speak(options) {
+    match serve(options) {
         Ok(code) => ExitCode::from(code),
-        // Nobody is left to hear, least of all a complaint.
+        // The client has left, and nobody reads an error message.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("echo: {error}");
@@ -29,24 +28,21 @@ pub(super) fn run(options: Options) -> ExitCode {
     }
 }
 
-fn speak(options: Options) -> io::Result<u8> {
-    // As files, because std's own handles buffer in their way.
-    let stdin = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+fn serve(options: Options) -> io::Result<u8> {
     let flush_each = options.flush_each;
-    let agent = Agent::new(options, Instant::now(), SystemTime::now())?;
-    Talk { agent, stdout, flush_each }.until_end(stdin)
+    let agent = EchoAgent::new(options, Instant::now(), SystemTime::now())?;
+    Server { agent, stdout: stdout()?, flush_each }.run(stdin()?)
 }
 
-struct Talk<W> {
-    agent: Agent,
+struct Server<W> {
+    agent: EchoAgent,
     stdout: W,
     flush_each: bool,
 }
 
-impl<W: Write + AsFd> Talk<W> {
-    /// The exit code: 0 at the end of stdin, another where a prompt asked for it.
-    fn until_end(mut self, mut stdin: impl Read + AsFd) -> io::Result<u8> {
+impl<W: Write + AsFd> Server<W> {
+    /// Returns the exit code: 0 at the end of stdin, another if a prompt asked for it.
+    fn run(mut self, mut stdin: impl Read + AsFd) -> io::Result<u8> {
         let mut lines = LineReader::default();
         loop {
             let now = Instant::now();
@@ -59,26 +55,26 @@ impl<W: Write + AsFd> Talk<W> {
                 return Ok(code);
             }
             if let Some(due) = self.agent.next_wake()
-                && !wait_ready(stdin.as_fd(), PollFlags::POLLIN, Some(due))?
+                && !is_ready(stdin.as_fd(), PollFlags::POLLIN, Some(due))?
             {
                 continue;
             }
             match lines.fill(&mut stdin) {
-                Ok(0) => return self.finish(lines.unfinished()),
+                Ok(0) => return self.finish(lines.unread()),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    wait_ready(stdin.as_fd(), PollFlags::POLLIN, self.agent.next_wake())?;
+                    is_ready(stdin.as_fd(), PollFlags::POLLIN, self.agent.next_wake())?;
                 }
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Stdin has ended. What needs no waiting is still said, the rest is dropped.
-    fn finish(mut self, rest: &[u8]) -> io::Result<u8> {
+    /// Takes the last line, then finishes the turns that need no waiting and drops the others.
+    fn finish(mut self, last_line: &[u8]) -> io::Result<u8> {
         let now = Instant::now();
-        if let Some(code) = self.line(rest, now)? {
+        if let Some(code) = self.line(last_line, now)? {
             return Ok(code);
         }
         loop {
@@ -93,16 +89,16 @@ impl<W: Write + AsFd> Talk<W> {
 
     fn line(&mut self, line: &[u8], now: Instant) -> io::Result<Option<u8>> {
         self.agent.line(line, now);
-        if self.agent.writer.is_full() || self.agent.exit().is_some() {
+        if self.agent.writer.is_full() || self.agent.exit_code().is_some() {
             self.flush()?;
         }
-        Ok(self.agent.exit())
+        Ok(self.agent.exit_code())
     }
 
     fn tick(&mut self, now: Instant) -> io::Result<Option<u8>> {
         self.agent.tick(now);
         self.flush()?;
-        Ok(self.agent.exit())
+        Ok(self.agent.exit_code())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -129,7 +125,7 @@ mod tests {
 
     use super::*;
 
-    /// An agent that runs on a thread as it would in a process.
+    /// An agent on a thread, connected by pipes as a process would be.
     struct Running {
         stdin: PipeWriter,
         stdout: BufReader<PipeReader>,
@@ -142,33 +138,34 @@ mod tests {
         }
 
         fn with_stdout(options: Options, prepare: impl FnOnce(&PipeWriter)) -> Running {
-            let ((stdin, to_agent), (from_agent, stdout)) = (pipe().unwrap(), pipe().unwrap());
+            let (stdin, to_agent) = pipe().unwrap();
+            let (from_agent, stdout) = pipe().unwrap();
             prepare(&stdout);
             let flush_each = options.flush_each;
-            let agent = Agent::new(options, Instant::now(), SystemTime::now()).unwrap();
-            let ended = thread::spawn(move || Talk { agent, stdout, flush_each }.until_end(stdin));
+            let agent = EchoAgent::new(options, Instant::now(), SystemTime::now()).unwrap();
+            let ended = thread::spawn(move || Server { agent, stdout, flush_each }.run(stdin));
             Running { stdin: to_agent, stdout: BufReader::new(from_agent), ended }
         }
 
-        fn says(&mut self, text: &str) {
+        fn send(&mut self, text: &str) {
             self.stdin.write_all(text.as_bytes()).unwrap();
         }
 
-        fn hears(&mut self) -> String {
+        fn read_line(&mut self) -> String {
             let mut line = String::new();
             self.stdout.read_line(&mut line).unwrap();
             line
         }
 
-        fn opens_session(&mut self) -> String {
-            self.says("{\"id\":0,\"method\":\"session/new\",\"params\":{\"cwd\":\"/\"}}\n");
-            let answer: serde_json::Value = serde_json::from_str(&self.hears()).unwrap();
-            assert!(self.hears().contains("available_commands_update"));
+        fn new_session(&mut self) -> String {
+            self.send("{\"id\":0,\"method\":\"session/new\",\"params\":{\"cwd\":\"/\"}}\n");
+            let answer: serde_json::Value = serde_json::from_str(&self.read_line()).unwrap();
+            assert!(self.read_line().contains("available_commands_update"));
             answer["result"]["sessionId"].as_str().unwrap().to_owned()
         }
 
-        /// All that is left, and the exit code.
-        fn ends(self) -> (String, u8) {
+        /// Closes stdin and returns the rest of stdout and the exit code.
+        fn finish(self) -> (String, u8) {
             let Running { stdin, mut stdout, ended } = self;
             drop(stdin);
             let mut rest = String::new();
@@ -183,45 +180,45 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_request_is_answered_at_once_and_the_last_needs_no_newline() {
+    fn a_single_request_is_answered_at_once_and_the_last_needs_no_newline() {
         let mut agent = Running::new(Options::default());
-        agent.says("{\"id\":1,\"method\":\"m\"}\n");
-        assert!(agent.hears().contains("\"id\":1,"));
-        agent.says("{\"id\":2,\"method\":\"m\"}\r\n\n{\"id\":3,\"method\":\"m\"}");
-        let (rest, code) = agent.ends();
+        agent.send("{\"id\":1,\"method\":\"m\"}\n");
+        assert!(agent.read_line().contains("\"id\":1,"));
+        agent.send("{\"id\":2,\"method\":\"m\"}\r\n\n{\"id\":3,\"method\":\"m\"}");
+        let (rest, code) = agent.finish();
         assert_eq!((rest.lines().count(), code), (2, 0));
     }
 
     #[test]
-    fn a_turn_goes_on_by_itself_while_stdin_is_silent() {
+    fn a_turn_continues_while_stdin_is_silent() {
         let mut agent = Running::new(Options { delay: Duration::from_millis(2), ..Options::default() });
-        let session = agent.opens_session();
-        agent.says(&prompt(&session, "/tool"));
+        let session = agent.new_session();
+        agent.send(&prompt(&session, "/tool"));
         for part in ["pending", "in_progress", "completed", "The tool has run", "end_turn"] {
-            assert!(agent.hears().contains(part));
+            assert!(agent.read_line().contains(part));
         }
-        assert_eq!(agent.ends(), (String::new(), 0));
+        assert_eq!(agent.finish(), (String::new(), 0));
     }
 
     #[test]
-    fn the_end_of_stdin_drops_what_waits_and_finishes_what_does_not() {
+    fn at_the_end_of_stdin_turns_that_wait_are_dropped_and_others_finish() {
         let mut agent =
             Running::new(Options { chunks: Some(20_000), flush_each: true, ..Options::default() });
-        let (long, slow) = (agent.opens_session(), agent.opens_session());
-        agent.says(&prompt(&slow, "/slow 10000"));
-        agent.says(&prompt(&long, "text"));
-        let (rest, code) = agent.ends();
+        let (long, slow) = (agent.new_session(), agent.new_session());
+        agent.send(&prompt(&slow, "/slow 10000"));
+        agent.send(&prompt(&long, "text"));
+        let (rest, code) = agent.finish();
         assert_eq!((rest.lines().count(), code), (20_001, 0));
         assert!(rest.ends_with("\"end_turn\"}}\n"));
     }
 
     #[test]
-    fn die_leaves_with_its_code_after_what_was_said_before_it() {
+    fn die_exits_with_its_code_after_earlier_responses() {
         let mut agent = Running::new(Options::default());
-        let session = agent.opens_session();
+        let session = agent.new_session();
         let die = prompt(&session, "/die 7");
-        agent.says(&format!("{{\"id\":5,\"method\":\"before\"}}\n{die}{{\"id\":6,\"method\":\"after\"}}\n"));
-        let (rest, code) = agent.ends();
+        agent.send(&format!("{{\"id\":5,\"method\":\"before\"}}\n{die}{{\"id\":6,\"method\":\"after\"}}\n"));
+        let (rest, code) = agent.finish();
         assert!(rest.contains("before") && !rest.contains("after"));
         assert_eq!(code, 7);
     }
@@ -241,8 +238,8 @@ mod tests {
         });
         let text = "x".repeat(1 << 20);
         let line = format!("{{\"id\":1,\"method\":\"m\",\"params\":\"{text}\"}}\n");
-        agent.says(&line);
-        assert!(agent.hears().contains(&text));
-        assert_eq!(agent.ends(), (String::new(), 0));
+        agent.send(&line);
+        assert!(agent.read_line().contains(&text));
+        assert_eq!(agent.finish(), (String::new(), 0));
     }
 }

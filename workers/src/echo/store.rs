@@ -1,7 +1,7 @@
-//! The sessions that can be opened again: in memory, or with `--state` on disk.
+//! The sessions that can be opened again: in memory, or on disk with `--state`.
 //!
-//! On disk nothing is remembered between calls, so what another process did is always seen. In memory, closed
-//! sessions are kept up to a bound and then the longest closed is forgotten.
+//! With files nothing is cached, so that changes by other processes are always seen. In memory there is a bound for
+//! closed sessions; the one that was closed first is dropped first.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -13,28 +13,27 @@ use crate::acp::session_id::SessionIds;
 use crate::acp::session_list::{SessionSummary, sort_newest_first};
 
 const PREFIX: &str = "echo-";
-/// Closed sessions kept in memory.
-const CLOSED: usize = 4096;
+const CLOSED_IN_MEMORY_MAX: usize = 4096;
 
 pub(super) struct Store {
-    place: Place,
-    names: SessionIds,
+    backend: Backend,
+    ids: SessionIds,
 }
 
-enum Place {
+enum Backend {
     Memory(Memory),
-    Disk(SessionFiles<Record>),
+    Files(SessionFiles<Record>),
 }
 
 #[derive(Default)]
 struct Memory {
-    kept: HashMap<String, Kept>,
-    /// Closed sessions, the longest closed first. Each is the name of a `Kept` with that number in `closed`.
+    sessions: HashMap<String, Session>,
+    /// The ids of closed sessions in the order of closing, by `Session::closed`.
     closed: BTreeMap<u64, String>,
     closings: u64,
 }
 
-struct Kept {
+struct Session {
     record: Record,
     updated_ms: u64,
     closed: Option<u64>,
@@ -42,111 +41,111 @@ struct Kept {
 
 impl Store {
     pub(super) fn new(folder: Option<&Path>) -> io::Result<Store> {
-        let place = match folder {
-            Some(folder) => Place::Disk(SessionFiles::open(folder, PREFIX)?),
-            None => Place::Memory(Memory::default()),
+        let backend = match folder {
+            Some(folder) => Backend::Files(SessionFiles::open(folder, PREFIX)?),
+            None => Backend::Memory(Memory::default()),
         };
-        Ok(Store { place, names: SessionIds::new(PREFIX) })
+        Ok(Store { backend, ids: SessionIds::new(PREFIX) })
     }
 
-    /// Keeps a new session, open, and gives it a name.
+    /// Stores a new open session and returns its id.
     pub(super) fn create(&mut self, record: Record, now_ms: u64) -> io::Result<String> {
         loop {
-            let name = self.names.generate();
-            match &mut self.place {
-                Place::Memory(memory) if memory.kept.contains_key(&name) => {}
-                Place::Memory(memory) => {
-                    memory.kept.insert(name.clone(), Kept { record, updated_ms: now_ms, closed: None });
-                    return Ok(name);
+            let id = self.ids.generate();
+            match &mut self.backend {
+                Backend::Memory(memory) if memory.sessions.contains_key(&id) => {}
+                Backend::Memory(memory) => {
+                    memory.sessions.insert(id.clone(), Session { record, updated_ms: now_ms, closed: None });
+                    return Ok(id);
                 }
-                Place::Disk(disk) => {
-                    if disk.create(&name, record.entries())? {
-                        return Ok(name);
+                Backend::Files(files) => {
+                    if files.create(&id, &record.entries())? {
+                        return Ok(id);
                     }
                 }
             }
         }
     }
 
-    pub(super) fn read(&self, name: &str) -> Option<Record> {
-        match &self.place {
-            Place::Memory(memory) => memory.kept.get(name).map(|kept| kept.record.clone()),
-            Place::Disk(disk) => disk.read(name),
+    pub(super) fn read(&self, id: &str) -> Option<Record> {
+        match &self.backend {
+            Backend::Memory(memory) => memory.sessions.get(id).map(|session| session.record.clone()),
+            Backend::Files(files) => files.read(id),
         }
     }
 
-    pub(super) fn add(&mut self, name: &str, entry: Entry, now_ms: u64) {
-        match &mut self.place {
-            Place::Memory(memory) => {
-                if let Some(kept) = memory.kept.get_mut(name) {
-                    kept.record.apply(entry);
-                    kept.updated_ms = now_ms;
+    pub(super) fn append(&mut self, id: &str, entry: Entry, now_ms: u64) {
+        match &mut self.backend {
+            Backend::Memory(memory) => {
+                if let Some(session) = memory.sessions.get_mut(id) {
+                    session.record.apply(entry);
+                    session.updated_ms = now_ms;
                 }
             }
-            Place::Disk(disk) => {
-                if let Err(error) = disk.append(name, &entry) {
-                    // The client still gets its answer; what is lost is a line of history.
-                    eprintln!("echo: session {name} was not written: {error}");
+            Backend::Files(files) => {
+                if let Err(error) = files.append(id, &entry) {
+                    // The client still gets its response; only a line of history is lost.
+                    eprintln!("echo: session {id} was not written: {error}");
                 }
             }
         }
     }
 
-    pub(super) fn remove(&mut self, name: &str) -> io::Result<()> {
-        match &mut self.place {
-            Place::Memory(memory) => {
-                memory.open(name);
-                memory.kept.remove(name);
+    pub(super) fn remove(&mut self, id: &str) -> io::Result<()> {
+        match &mut self.backend {
+            Backend::Memory(memory) => {
+                memory.open(id);
+                memory.sessions.remove(id);
                 Ok(())
             }
-            Place::Disk(disk) => disk.remove(name),
+            Backend::Files(files) => files.remove(id),
         }
     }
 
-    /// The newest first.
+    /// Lists all sessions, newest first.
     pub(super) fn list(&self) -> io::Result<Vec<SessionSummary>> {
-        let mut infos = match &self.place {
-            Place::Memory(memory) => memory.list(),
-            Place::Disk(disk) => disk.list()?,
+        let mut sessions = match &self.backend {
+            Backend::Memory(memory) => memory.list(),
+            Backend::Files(files) => files.list()?,
         };
-        sort_newest_first(&mut infos);
-        Ok(infos)
+        sort_newest_first(&mut sessions);
+        Ok(sessions)
     }
 
-    pub(super) fn opened(&mut self, name: &str) {
-        if let Place::Memory(memory) = &mut self.place {
-            memory.open(name);
+    pub(super) fn opened(&mut self, id: &str) {
+        if let Backend::Memory(memory) = &mut self.backend {
+            memory.open(id);
         }
     }
 
-    pub(super) fn closed(&mut self, name: &str) {
-        if let Place::Memory(memory) = &mut self.place {
-            memory.close(name);
+    pub(super) fn closed(&mut self, id: &str) {
+        if let Backend::Memory(memory) = &mut self.backend {
+            memory.close(id);
         }
     }
 }
 
 impl Memory {
     fn list(&self) -> Vec<SessionSummary> {
-        let info = |(name, kept): (&String, &Kept)| kept.record.summary(name, kept.updated_ms);
-        self.kept.iter().map(info).collect()
+        let info = |(id, session): (&String, &Session)| session.record.summary(id, session.updated_ms);
+        self.sessions.iter().map(info).collect()
     }
 
-    fn open(&mut self, name: &str) {
-        if let Some(number) = self.kept.get_mut(name).and_then(|kept| kept.closed.take()) {
+    fn open(&mut self, id: &str) {
+        if let Some(number) = self.sessions.get_mut(id).and_then(|session| session.closed.take()) {
             self.closed.remove(&number);
         }
     }
 
-    fn close(&mut self, name: &str) {
-        self.open(name);
-        let Some(kept) = self.kept.get_mut(name) else { return };
+    fn close(&mut self, id: &str) {
+        self.open(id);
+        let Some(session) = self.sessions.get_mut(id) else { return };
         self.closings += 1;
-        kept.closed = Some(self.closings);
-        self.closed.insert(self.closings, name.to_owned());
-        if self.closed.len() > CLOSED {
-            let (_, oldest) = self.closed.pop_first().expect("it holds more than none");
-            self.kept.remove(&oldest);
+        session.closed = Some(self.closings);
+        self.closed.insert(self.closings, id.to_owned());
+        if self.closed.len() > CLOSED_IN_MEMORY_MAX {
+            let (_, oldest) = self.closed.pop_first().expect("there is more than one");
+            self.sessions.remove(&oldest);
         }
     }
 }
@@ -157,27 +156,27 @@ mod tests {
     use crate::acp::session_id::is_session_id;
 
     #[test]
-    fn names_are_short_safe_and_never_the_same() {
+    fn ids_are_valid_and_unique() {
         let mut store = Store::new(None).unwrap();
-        let names: Vec<_> =
-            (0..2000).map(|_| store.create(Record::new("/".to_owned()), 0).unwrap()).collect();
-        assert!(names.iter().all(|name| is_session_id(PREFIX, name)));
+        let ids: Vec<_> = (0..2000).map(|_| store.create(Record::new("/".to_owned()), 0).unwrap()).collect();
+        assert!(ids.iter().all(|id| is_session_id(PREFIX, id)));
         assert_eq!(store.list().unwrap().len(), 2000);
     }
 
     #[test]
-    fn closed_sessions_are_forgotten_longest_closed_first() {
+    fn the_session_that_was_closed_first_is_dropped_first() {
         let mut store = Store::new(None).unwrap();
-        let names: Vec<_> =
-            (0..CLOSED + 2).map(|_| store.create(Record::new("/".to_owned()), 0).unwrap()).collect();
-        store.closed(&names[0]);
-        store.opened(&names[0]);
-        for name in &names[1..] {
-            store.closed(name);
+        let ids: Vec<_> = (0..CLOSED_IN_MEMORY_MAX + 2)
+            .map(|_| store.create(Record::new("/".to_owned()), 0).unwrap())
+            .collect();
+        store.closed(&ids[0]);
+        store.opened(&ids[0]);
+        for id in &ids[1..] {
+            store.closed(id);
         }
-        assert!(store.read(&names[0]).is_some(), "an open session is never forgotten");
-        assert!(store.read(&names[1]).is_none());
-        assert!(store.read(&names[2]).is_some());
+        assert!(store.read(&ids[0]).is_some(), "an open session is never dropped");
+        assert!(store.read(&ids[1]).is_none());
+        assert!(store.read(&ids[2]).is_some());
     }
 
     #[test]
@@ -185,8 +184,8 @@ mod tests {
         let mut store = Store::new(None).unwrap();
         let old = store.create(Record::new("/".to_owned()), 1).unwrap();
         let new = store.create(Record::new("/".to_owned()), 2).unwrap();
-        store.add(&old, Entry::User("again".to_owned()), 3);
-        let names: Vec<_> = store.list().unwrap().into_iter().map(|info| info.session_id).collect();
-        assert_eq!(names, [old, new]);
+        store.append(&old, Entry::User("again".to_owned()), 3);
+        let ids: Vec<_> = store.list().unwrap().into_iter().map(|info| info.session_id).collect();
+        assert_eq!(ids, [old, new]);
     }
 }

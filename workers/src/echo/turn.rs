@@ -1,75 +1,52 @@
-//! One prompt's turn: the steps it has yet to take, and what it waits for.
+//! One prompt's turn: the steps that are left, and what it waits for.
 //!
-//! A turn takes steps until it must wait: for a moment, for an answer of the client, or because it has said
-//! so much that others come first. It holds no clock and no table; `agent` calls it when what it waits for
-//! has come.
+//! A turn takes steps until it has to wait: for a time, for a response of the client, or for other turns because it
+//! has said much. It has no clock and no table; the agent calls it when the wait is over.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use rpc::{OwnedReplyTo, ReplyTo};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::Options;
 use super::chunks::Chunks;
-use super::command::{DOT_EVERY, in_mode, say, tool_update};
 use super::record::{Mode, Split};
+use super::step::{DOT_INTERVAL, Question, Step, in_mode, say, tool_update};
 use super::writer::{Speaker, Writer};
-use crate::acp::error::Caller;
-use crate::acp::message::Outcome;
 
-/// What one turn may say before it rests for others and for the next line. Shorter turns are done in one
-/// go, however much is waiting to be written, so pipelined prompts of one session do not collide.
-const TURN_BYTES: usize = 1 << 20;
+/// A turn writes this much before it lets other turns and the next line go first. Shorter turns finish at once, even
+/// if much waits to be flushed, so that pipelined prompts of one session do not collide.
+const BYTES_PER_RUN: usize = 1 << 20;
 
-pub(super) enum Step {
-    Stream(Chunks),
-    Think(String),
-    Update(Value),
-    /// Until `ends`, with a dot at `dot` and every second after it.
-    Slow {
-        ends: Instant,
-        dot: Instant,
-    },
-    Ask(Question),
-    Die(u8),
-}
-
-/// What the agent asks of the client, with all that is needed to go on from the answer.
-pub(super) enum Question {
-    Permission { call: String },
-    File { path: String, mode: Mode, split: Split },
-}
-
-/// Why a turn rests.
+/// Why a turn stops running.
 pub(super) enum Pause {
     Done,
     Until(Instant),
-    /// For the answer to the request with this id.
+    /// It waits for the response to the request with this id.
     Asked(u64),
-    Die(u8),
+    Exit(u8),
 }
 
 pub(super) struct Turn {
-    id: Box<RawValue>,
-    top_session: Option<Box<RawValue>>,
-    pub(super) session: String,
+    pub(super) reply_to: OwnedReplyTo,
+    pub(super) session_id: String,
     steps: VecDeque<Step>,
-    /// What was said as the agent's message, for the history.
+    /// The agent's message so far, for the history.
     pub(super) said: String,
-    /// Where `agent` put it to be woken, while it rests until a moment.
+    /// The key of this turn in the agent's `wakes`, while it waits for a time.
     pub(super) wake: Option<(Instant, u64)>,
-    /// The request it waits for the answer of.
+    /// The request whose response it waits for.
     asked: Option<(u64, Question)>,
 }
 
 impl Turn {
-    pub(super) fn new(caller: Caller<'_>, session: String, steps: Vec<Step>) -> Turn {
+    pub(super) fn new(to: ReplyTo<'_>, session_id: String, steps: Vec<Step>) -> Turn {
         Turn {
-            id: caller.id.to_owned(),
-            top_session: caller.session.map(ToOwned::to_owned),
-            session,
+            reply_to: to.to_owned(),
+            session_id,
             steps: steps.into(),
             said: String::new(),
             wake: None,
@@ -77,53 +54,49 @@ impl Turn {
         }
     }
 
-    pub(super) fn caller(&self) -> Caller<'_> {
-        Caller { id: &self.id, session: self.top_session.as_deref() }
-    }
-
-    /// The id of the request it waits for, if it waits for one.
+    /// The id of the request whose response it waits for.
     pub(super) fn asked(&self) -> Option<u64> {
         self.asked.as_ref().map(|(id, _)| *id)
     }
 
-    pub(super) fn go(
+    pub(super) fn run(
         &mut self,
         writer: &mut Writer,
-        next_id: &mut u64,
+        next_request_id: &mut u64,
         delay: Duration,
         now: Instant,
     ) -> Pause {
-        let enough = writer.bytes().len() + TURN_BYTES;
+        let bytes_max = writer.bytes().len() + BYTES_PER_RUN;
         while let Some(step) = self.steps.front_mut() {
-            if writer.bytes().len() >= enough {
+            if writer.bytes().len() >= bytes_max {
                 return Pause::Until(now);
             }
             match step {
                 Step::Stream(chunks) => {
                     if let Some(text) = chunks.next_chunk() {
-                        writer.chunk(&self.session, Speaker::Agent, &text);
+                        writer.chunk(&self.session_id, Speaker::Agent, &text);
                         self.said.push_str(&text);
                     }
-                    if !chunks.is_spent() {
+                    if !chunks.is_finished() {
                         if delay.is_zero() {
                             continue;
                         }
                         return Pause::Until(now + delay);
                     }
                 }
-                Step::Think(text) => writer.chunk(&self.session, Speaker::Thought, text),
-                Step::Update(update) => writer.update(&self.session, update),
+                Step::Think(text) => writer.chunk(&self.session_id, Speaker::Thought, text),
+                Step::Update(update) => writer.update(&self.session_id, update),
                 Step::Slow { ends, .. } if *ends <= now => {}
                 Step::Slow { ends, dot } => {
                     if *dot <= now {
-                        writer.chunk(&self.session, Speaker::Agent, ".");
+                        writer.chunk(&self.session_id, Speaker::Agent, ".");
                         self.said.push('.');
-                        *dot = now + DOT_EVERY;
+                        *dot = now + DOT_INTERVAL;
                     }
                     return Pause::Until(*dot.min(ends));
                 }
-                Step::Ask(_) => return self.ask(writer, next_id),
-                Step::Die(code) => return Pause::Die(*code),
+                Step::Ask(_) => return self.ask(writer, next_request_id),
+                Step::Exit(code) => return Pause::Exit(*code),
             }
             self.steps.pop_front();
             if !delay.is_zero() && !self.steps.is_empty() {
@@ -133,28 +106,29 @@ impl Turn {
         Pause::Done
     }
 
-    /// The client has answered what this turn waits for.
-    pub(super) fn answered(&mut self, outcome: Outcome<'_>, options: &Options) {
-        let (_, question) = self.asked.take().expect("only a turn that asked is told of an answer");
-        let next = match question {
-            Question::Permission { call } => chosen(&call, outcome),
-            Question::File { path, mode, split } => vec![content(&path, outcome, mode, split, options)],
-        };
-        self.steps.extend(next);
+    /// Adds the steps that follow from the response of the client.
+    pub(super) fn take_response(&mut self, outcome: Result<&RawValue, &RawValue>, options: &Options) {
+        match self.asked.take().expect("the turn waits for a response").1 {
+            Question::Permission { call_id } => self.steps.extend(after_permission(&call_id, outcome)),
+            Question::File { path, mode, split } => {
+                self.steps.push_back(after_file(&path, outcome, mode, split, options));
+            }
+        }
     }
 
-    fn ask(&mut self, writer: &mut Writer, next_id: &mut u64) -> Pause {
+    fn ask(&mut self, writer: &mut Writer, next_request_id: &mut u64) -> Pause {
         let Some(Step::Ask(question)) = self.steps.pop_front() else {
-            unreachable!("the step was just looked at");
+            unreachable!("the caller has seen this step");
         };
-        let id = *next_id;
-        *next_id += 1;
+        let id = *next_request_id;
+        *next_request_id += 1;
         match &question {
-            Question::Permission { call } => {
-                writer.request(id, "session/request_permission", &permission(&self.session, call));
+            Question::Permission { call_id } => {
+                writer.request(id, "session/request_permission", &permission(&self.session_id, call_id));
             }
             Question::File { path, .. } => {
-                writer.request(id, "fs/read_text_file", &json!({ "sessionId": self.session, "path": path }));
+                let params = json!({ "sessionId": self.session_id, "path": path });
+                writer.request(id, "fs/read_text_file", &params);
             }
         }
         self.asked = Some((id, question));
@@ -162,11 +136,11 @@ impl Turn {
     }
 }
 
-fn permission(session: &str, call: &str) -> Value {
+fn permission(session_id: &str, call_id: &str) -> Value {
     let option = |kind: &str, name: &str| json!({ "optionId": kind, "name": name, "kind": kind });
     json!({
-        "sessionId": session,
-        "toolCall": { "toolCallId": call },
+        "sessionId": session_id,
+        "toolCall": { "toolCallId": call_id },
         "options": [
             option("allow_once", "Allow once"),
             option("allow_always", "Always allow"),
@@ -188,10 +162,10 @@ enum PermissionOutcome {
     Selected { option_id: String },
 }
 
-fn chosen(call: &str, outcome: Outcome<'_>) -> Vec<Step> {
+fn after_permission(call_id: &str, outcome: Result<&RawValue, &RawValue>) -> [Step; 2] {
     let (status, text) = match outcome {
-        Outcome::Error(error) => ("failed", format!("Nobody could be asked: {}\n", reason(error))),
-        Outcome::Result(result) => match serde_json::from_str::<Permission>(result.get()) {
+        Err(error) => ("failed", format!("Nobody could be asked: {}\n", message_of(error))),
+        Ok(result) => match serde_json::from_str::<Permission>(result.get()) {
             Ok(Permission { outcome: PermissionOutcome::Selected { option_id } }) => {
                 let status = if option_id.starts_with("allow") { "completed" } else { "failed" };
                 (status, format!("You chose {option_id}.\n"))
@@ -202,7 +176,7 @@ fn chosen(call: &str, outcome: Outcome<'_>) -> Vec<Step> {
             Err(error) => ("failed", format!("That was no answer to a permission request: {error}\n")),
         },
     };
-    vec![tool_update(call, status, None), say(text)]
+    [tool_update(call_id, status, None), say(text)]
 }
 
 #[derive(Deserialize)]
@@ -210,10 +184,16 @@ struct FileContent {
     content: String,
 }
 
-fn content(path: &str, outcome: Outcome<'_>, mode: Mode, split: Split, options: &Options) -> Step {
+fn after_file(
+    path: &str,
+    outcome: Result<&RawValue, &RawValue>,
+    mode: Mode,
+    split: Split,
+    options: &Options,
+) -> Step {
     match outcome {
-        Outcome::Error(error) => say(format!("{path} could not be read: {}\n", reason(error))),
-        Outcome::Result(result) => match serde_json::from_str::<FileContent>(result.get()) {
+        Err(error) => say(format!("{path} could not be read: {}\n", message_of(error))),
+        Ok(result) => match serde_json::from_str::<FileContent>(result.get()) {
             Ok(file) => Step::Stream(Chunks::new(in_mode(file.content, mode), options, split)),
             Err(error) => say(format!("That was no answer to fs/read_text_file: {error}\n")),
         },
@@ -225,7 +205,7 @@ struct ErrorMessage {
     message: String,
 }
 
-fn reason(error: &RawValue) -> String {
+fn message_of(error: &RawValue) -> String {
     serde_json::from_str(error.get())
         .map_or_else(|_| "the client gave no reason".to_owned(), |ErrorMessage { message }| message)
 }

@@ -1,18 +1,16 @@
-//! The messages the agent sends, one line each.
+//! The messages of the agent, encoded into one buffer.
 //!
-//! The two that a load test asks for by the million, the echo and the chunk, are written straight as bytes.
-//! Holds what is not yet written to stdout, and knows when that is enough to be written first.
+//! A load test asks for millions of echoes and chunks, so these are written as bytes, without a value in between.
 
+use rpc::{ReplyTo, RpcError, write};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::acp::error::{Caller, RpcError};
-
-/// Stdout is written once this much waits.
+/// The buffer is flushed at this size.
 const FULL_BYTES: usize = 64 << 10;
-/// A buffer that has grown beyond this is given back.
-const KEEP_BYTES: usize = 4 << 20;
+/// A buffer that has grown beyond this is freed.
+const KEPT_BYTES: usize = 4 << 20;
 
 #[derive(Clone, Copy)]
 pub(super) enum Speaker {
@@ -37,91 +35,75 @@ impl Writer {
 
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
-        if self.bytes.capacity() > KEEP_BYTES {
+        if self.bytes.capacity() > KEPT_BYTES {
             self.bytes = Vec::new();
         }
     }
 
-    pub(super) fn respond(&mut self, caller: Caller<'_>, result: &Value) {
-        self.begin_answer(Some(caller));
-        self.raw(r#","result":"#);
-        self.json(result);
-        self.raw("}\n");
+    pub(super) fn respond(&mut self, to: ReplyTo<'_>, outcome: Result<Value, RpcError>) {
+        self.bytes.extend(match outcome {
+            Ok(result) => write::result(to, result),
+            Err(error) => write::error(to, error),
+        });
     }
 
-    /// The answer to a method the agent does not know: what it was asked.
-    pub(super) fn echo(&mut self, caller: Caller<'_>, method: &str, params: Option<&RawValue>) {
-        self.begin_answer(Some(caller));
-        self.raw(r#","result":{"echo":"#);
+    /// Responds to an unknown method with its params.
+    pub(super) fn echo(&mut self, to: ReplyTo<'_>, method: &str, params: Option<&RawValue>) {
+        self.begin_result(to);
+        self.raw(r#"{"echo":"#);
         self.raw(params.map_or("null", RawValue::get));
         self.raw(r#","method":"#);
         self.json(method);
         self.raw("}}\n");
     }
 
-    pub(super) fn stopped(&mut self, caller: Caller<'_>, reason: &'static str) {
-        self.begin_answer(Some(caller));
-        self.raw(r#","result":{"stopReason":""#);
+    pub(super) fn stopped(&mut self, to: ReplyTo<'_>, reason: &'static str) {
+        self.begin_result(to);
+        self.raw(r#"{"stopReason":""#);
         self.raw(reason);
         self.raw("\"}}\n");
     }
 
-    /// `None`: the line that is refused had no id that could be read.
-    pub(super) fn respond_error(&mut self, caller: Option<Caller<'_>>, error: &RpcError) {
-        self.begin_answer(caller);
-        self.raw(r#","error":"#);
-        self.json(&json!({ "code": error.code, "message": error.message }));
-        self.raw("}\n");
-    }
-
-    pub(super) fn chunk(&mut self, session: &str, speaker: Speaker, text: &str) {
-        self.begin_update(session);
+    pub(super) fn chunk(&mut self, session_id: &str, speaker: Speaker, text: &str) {
+        self.raw(r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"#);
+        self.json(session_id);
         self.raw(match speaker {
-            Speaker::User => r#"{"sessionUpdate":"user_message_chunk""#,
-            Speaker::Agent => r#"{"sessionUpdate":"agent_message_chunk""#,
-            Speaker::Thought => r#"{"sessionUpdate":"agent_thought_chunk""#,
+            Speaker::User => r#","update":{"sessionUpdate":"user_message_chunk""#,
+            Speaker::Agent => r#","update":{"sessionUpdate":"agent_message_chunk""#,
+            Speaker::Thought => r#","update":{"sessionUpdate":"agent_thought_chunk""#,
         });
         self.raw(r#","content":{"type":"text","text":"#);
         self.json(text);
         self.raw("}}}}\n");
     }
 
-    pub(super) fn update(&mut self, session: &str, update: &Value) {
-        self.begin_update(session);
-        self.json(update);
-        self.raw("}}\n");
+    pub(super) fn update(&mut self, session_id: &str, update: &Value) {
+        self.notify("session/update", &json!({ "sessionId": session_id, "update": update }));
     }
 
     pub(super) fn request(&mut self, id: u64, method: &str, params: &Value) {
-        self.json(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
-        self.raw("\n");
+        self.bytes.extend(write::request(id, method, params));
     }
 
     pub(super) fn notify(&mut self, method: &str, params: &Value) {
-        self.json(&json!({ "jsonrpc": "2.0", "method": method, "params": params }));
-        self.raw("\n");
+        self.bytes.extend(write::notification(method, params));
     }
 
-    fn begin_answer(&mut self, caller: Option<Caller<'_>>) {
+    fn begin_result(&mut self, to: ReplyTo<'_>) {
         self.raw(r#"{"jsonrpc":"2.0","id":"#);
-        self.raw(caller.map_or("null", |caller| caller.id.get()));
-        if let Some(session) = caller.and_then(|caller| caller.session) {
+        self.raw(to.id.get());
+        if let Some(session_id) = to.session {
             self.raw(r#","sessionId":"#);
-            self.raw(session.get());
+            self.raw(session_id.get());
         }
-    }
-
-    fn begin_update(&mut self, session: &str) {
-        self.raw(r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"#);
-        self.json(session);
-        self.raw(r#","update":"#);
+        self.raw(r#","result":"#);
     }
 
     fn raw(&mut self, text: &str) {
         self.bytes.extend_from_slice(text.as_bytes());
     }
 
-    fn json<T: Serialize + ?Sized>(&mut self, value: &T) {
-        serde_json::to_writer(&mut self.bytes, value).expect("memory takes every byte of a plain value");
+    fn json(&mut self, value: &(impl Serialize + ?Sized)) {
+        serde_json::to_writer(&mut self.bytes, value).expect("a plain value is JSON");
     }
 }

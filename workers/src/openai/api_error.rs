@@ -1,27 +1,26 @@
-//! What can go wrong between the agent and its endpoint, and how it is said.
+//! What can go wrong between the agent and its endpoint, and the texts for it.
 //!
-//! The first sentence of each text is fixed, because people and programs look for it; what the server said itself
-//! stands on the next line. Nothing here knows keys: texts of others are redacted before they come here.
+//! The first sentence of each text is fixed, because people and programs look for it. The server's own message is on
+//! the next line. Secrets are removed elsewhere.
 
+use rpc::RpcError;
+use rpc::error::{AUTH_REQUIRED, INTERNAL_ERROR, INVALID_PARAMS};
 use serde_json::{Value, json};
 
-use crate::acp::error::{INTERNAL_ERROR, INVALID_PARAMS};
-
-const AUTH_REQUIRED: i32 = -32000;
-/// Kept of what a server says about its failure.
-const MESSAGE_CHARS: usize = 1000;
+/// A longer message of a server is cut.
+const MESSAGE_CHARS_MAX: usize = 1000;
 
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum ApiError {
-    /// An answer that is no success, and what it says.
+    /// The HTTP status is no success.
     Status { status: u16, message: String },
-    /// No answer.
+    /// There was no answer.
     Network { message: String },
-    /// A success with nothing in it.
+    /// The answer was a success without a body.
     NoBody,
-    /// The stream ended, or could not be read, before the answer was complete.
+    /// The body ended, or could not be read, before the reply was complete.
     Broken { message: String },
-    /// The server gave up in the middle of the stream, and says why.
+    /// The server reported an error in the stream.
     Server { message: String },
 }
 
@@ -38,8 +37,8 @@ impl ApiError {
         }
     }
 
-    /// The same for programs: code, message and data of a JSON-RPC error.
-    pub(super) fn rpc(&self, url: &str) -> Value {
+    /// The JSON-RPC error for programs.
+    pub(super) fn rpc(&self, url: &str) -> RpcError {
         let (code, reason, status) = match self {
             ApiError::Status { status: status @ (401 | 403), .. } => {
                 (AUTH_REQUIRED, "authentication", Some(*status))
@@ -57,7 +56,7 @@ impl ApiError {
         if let Some(status) = status {
             data["status"] = json!(status);
         }
-        json!({ "code": code, "message": self.text(url), "data": data })
+        RpcError { code, message: self.text(url), data: Some(data) }
     }
 }
 
@@ -76,18 +75,18 @@ fn with_message(sentence: String, message: &str) -> String {
     if message.is_empty() { sentence } else { format!("{sentence}\n{message}") }
 }
 
-/// What the body of a failure says, in whichever of the responses that servers use.
+/// Finds the message in the body of a failure, in any of the forms that servers use.
 pub(super) fn message_of(body: &str) -> String {
-    let said = match serde_json::from_str::<Value>(body) {
+    let message = match serde_json::from_str::<Value>(body) {
         Ok(value) => message_in(&value).unwrap_or_default(),
-        // A page for browsers helps nobody here.
+        // An HTML page is no use here.
         Err(_) if body.trim_start().starts_with('<') => String::new(),
         Err(_) => body.to_owned(),
     };
-    let said = said.trim();
-    match said.char_indices().nth(MESSAGE_CHARS) {
-        Some((end, _)) => format!("{}…", &said[..end]),
-        None => said.to_owned(),
+    let message = message.trim();
+    match message.char_indices().nth(MESSAGE_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &message[..end]),
+        None => message.to_owned(),
     }
 }
 
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sentences_are_those_that_people_know() {
+    fn the_first_sentences_are_fixed() {
         let check = "Check your OPENAI_API_KEY.";
         assert_eq!(status(401, ""), format!("Authentication error (HTTP 401) calling {URL}. {check}"));
         assert_eq!(status(403, "no"), format!("Authentication error (HTTP 403) calling {URL}. {check}\nno"));
@@ -131,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_is_found_in_every_shape() {
+    fn the_message_of_a_server_is_found_in_every_form() {
         for (body, message) in [
             (r#"{"error":{"message":"a","type":"t"}}"#, "a"),
             (r#"{"error":"a"}"#, "a"),
@@ -146,7 +145,7 @@ mod tests {
         ] {
             assert_eq!(message_of(body), message, "{body}");
         }
-        assert_eq!(message_of(&"é".repeat(5000)).chars().count(), MESSAGE_CHARS + 1);
+        assert_eq!(message_of(&"é".repeat(5000)).chars().count(), MESSAGE_CHARS_MAX + 1);
     }
 
     proptest! {
@@ -160,12 +159,12 @@ mod tests {
                 _ => "HTTP error (",
             };
             prop_assert!(text.starts_with(class) && text.contains(&code.to_string()) && text.contains(URL));
-            let fault = ApiError::Status { status: code, message: String::new() };
-            prop_assert_eq!(&fault.rpc(URL)["data"]["status"], &json!(code));
+            let error = ApiError::Status { status: code, message: String::new() };
+            prop_assert_eq!(error.rpc(URL).data.unwrap()["status"].clone(), json!(code));
         }
 
         #[test]
-        fn no_body_makes_it_panic(body in ".{0,200}") {
+        fn no_body_causes_a_panic(body in ".{0,200}") {
             message_of(&body);
         }
     }

@@ -1,7 +1,7 @@
-//! What the environment says: where the endpoint is, who we are, and how to ask.
+//! The configuration of the agent, from environment variables.
 //!
-//! An empty variable is an unset one. What cannot be read is named, and the agent runs without it. A `Config` never
-//! shows its keys: they are in no message that leaves through `redact`, and `Debug` is not derived.
+//! An empty variable counts as unset. A value that cannot be parsed causes a warning and is ignored. Keys stay secret:
+//! `redact` removes them from texts, and `Config` has no `Debug`.
 
 use std::time::Duration;
 
@@ -41,10 +41,10 @@ Environment (an empty variable is an unset one):
   HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY as usual";
 
 pub(super) struct Config {
-    /// The words say what is wrong with the URL.
+    /// The error says what is wrong with the URL.
     pub(super) endpoint: Result<Endpoint, String>,
     pub(super) model: String,
-    /// Where the user has listed the models, nobody is asked for them.
+    /// If the user lists the models, the endpoint is not asked for them.
     pub(super) models: Vec<String>,
     pub(super) system_prompt: Option<String>,
     pub(super) max_tokens: Option<u64>,
@@ -54,22 +54,24 @@ pub(super) struct Config {
     pub(super) headers: Vec<(String, String)>,
     pub(super) connect_timeout: Option<Duration>,
     pub(super) timeout: Option<Duration>,
-    pub(super) patience: RetryPolicy,
+    pub(super) retry_policy: RetryPolicy,
     pub(super) history_tokens: Option<u64>,
     pub(super) context_tokens: u64,
     pub(super) has_tools: bool,
     pub(super) max_steps: u64,
     pub(super) has_think_tags: bool,
-    /// What is never to be seen.
+    /// Texts that no message may contain.
     secrets: Vec<String>,
 }
 
 impl Config {
-    /// The configuration, and what is to be said about it on stderr.
+    /// Returns the configuration and warnings about it.
     pub(super) fn read(variable: impl Fn(&str) -> Option<String>) -> (Config, Vec<String>) {
         let mut from = Source { variable, warnings: Vec::new() };
-        let (mut headers, mut secrets) = (Vec::new(), Vec::new());
-        let (key, azure_key) = (from.text("OPENAI_API_KEY"), from.text("AZURE_OPENAI_API_KEY"));
+        let mut headers = Vec::new();
+        let mut secrets = Vec::new();
+        let key = from.text("OPENAI_API_KEY");
+        let azure_key = from.text("AZURE_OPENAI_API_KEY");
         if key.is_none() && azure_key.is_none() {
             let why = "This may be fine for local endpoints like Ollama.";
             from.warnings.push(format!("Warning: OPENAI_API_KEY is not set. {why}"));
@@ -109,9 +111,9 @@ impl Config {
             headers,
             connect_timeout: from.seconds("OPENAI_CONNECT_TIMEOUT_SEC", 10.0),
             timeout: from.seconds("OPENAI_TIMEOUT_SEC", 300.0),
-            patience: RetryPolicy {
-                retries: from.whole("OPENAI_MAX_RETRIES").map_or(2, |count| count.min(100) as u32),
-                longest: from.seconds("OPENAI_MAX_RETRY_SEC", 60.0).unwrap_or(Duration::MAX),
+            retry_policy: RetryPolicy {
+                retries_max: from.whole("OPENAI_MAX_RETRIES").map_or(2, |count| count.min(100) as u32),
+                delay_max: from.seconds("OPENAI_MAX_RETRY_SEC", 60.0).unwrap_or(Duration::MAX),
             },
             history_tokens: from.whole("OPENAI_HISTORY_TOKENS"),
             context_tokens: from.whole("OPENAI_CONTEXT_TOKENS").unwrap_or(128_000),
@@ -123,9 +125,9 @@ impl Config {
         (config, from.warnings)
     }
 
-    /// A text of somebody else's, in which our keys may have been quoted.
+    /// Removes secrets that a server may have quoted.
     pub(super) fn redact(&self, text: &str) -> String {
-        // One of a few letters is no secret, and would tear holes into every text.
+        // A value of a few letters is no secret and may occur in any text.
         let secrets = self.secrets.iter().filter(|secret| secret.len() >= 6);
         secrets.fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"))
     }
@@ -163,7 +165,7 @@ impl<F: Fn(&str) -> Option<String>> Source<F> {
         self.read(name, "a number", |text| text.parse().ok().filter(|number: &f64| number.is_finite()))
     }
 
-    /// Zero is no limit.
+    /// Zero means no limit.
     fn seconds(&mut self, name: &str, default: f64) -> Option<Duration> {
         let read = |text: &str| Duration::try_from_secs_f64(text.parse().ok()?).ok();
         let given = self.read(name, "a number of seconds", read);
@@ -205,7 +207,7 @@ impl<F: Fn(&str) -> Option<String>> Source<F> {
         pairs.into_iter().flatten().collect()
     }
 
-    /// A header that HTTP cannot carry would fail every request.
+    /// Drops headers that are invalid in HTTP: they would fail every request.
     fn keep_sendable(&mut self, headers: &mut Vec<(String, String)>) {
         headers.retain(|(name, value)| {
             let is_fine = ureq::http::HeaderName::try_from(name.as_str()).is_ok()
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_set_is_openai_itself_and_says_that_the_key_is_missing() {
+    fn without_variables_the_endpoint_is_openai_and_the_missing_key_is_a_warning() {
         for unset in [&[][..], &[("OPENAI_MODEL", ""), ("OPENAI_API_KEY", " "), ("OPENAI_MAX_TOKENS", "")]] {
             let (config, warnings) = read(unset);
             assert_eq!(config.endpoint.unwrap().chat(), "https://api.openai.com/v1/chat/completions");
@@ -253,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_values_are_named_and_ignored() {
+    fn bad_values_cause_a_warning_and_are_ignored() {
         let names = [
             "OPENAI_MAX_TOKENS",
             "OPENAI_TEMPERATURE",
@@ -272,14 +274,14 @@ mod tests {
             let (config, warnings) = read(&[(name, "12abc"), ("OPENAI_API_KEY", "k")]);
             assert_eq!(warnings.len(), 1, "{name}");
             assert!(warnings[0].contains(name) && !warnings[0].contains("12abc"));
-            assert_eq!((config.max_tokens, config.patience.retries, config.max_steps), (None, 2, 50));
+            assert_eq!((config.max_tokens, config.retry_policy.retries_max, config.max_steps), (None, 2, 50));
         }
         assert_eq!(read(&[("OPENAI_TEMPERATURE", "NaN"), ("OPENAI_API_KEY", "k")]).1.len(), 1);
         assert_eq!(read(&[("OPENAI_BASE_URL", "localhost"), ("OPENAI_API_KEY", "k")]).1.len(), 1);
     }
 
     #[test]
-    fn a_key_goes_where_its_server_looks_for_it() {
+    fn a_key_goes_into_the_header_of_its_server() {
         assert_eq!(headers(&[("OPENAI_API_KEY", "k")]), ["Authorization: Bearer k"]);
         assert_eq!(headers(&[("OPENAI_API_KEY", "k"), ("AZURE_OPENAI_API_KEY", "a")]), ["api-key: a"]);
         let all = [("OPENAI_ORG_ID", "o"), ("OPENAI_PROJECT_ID", "p")];
@@ -287,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn extra_headers_are_an_object_or_lines_and_win() {
+    fn extra_headers_are_an_object_or_lines_and_override() {
         let expected = ["A: 1", "b: c: d"];
         assert_eq!(headers(&[("OPENAI_EXTRA_HEADERS", r#"{"A": 1, "b": "c: d"}"#)]), expected);
         assert_eq!(headers(&[("OPENAI_EXTRA_HEADERS", "A: 1\n\nb:c: d\n")]), expected);
@@ -305,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_cut_out_of_other_peoples_texts() {
+    fn secrets_are_removed_from_texts() {
         let (config, _) =
             read(&[("OPENAI_API_KEY", "sk-secret"), ("OPENAI_EXTRA_HEADERS", "x-key: hidden1")]);
         assert_eq!(config.redact("bad key sk-secret, hidden1!"), "bad key ***, ***!");
@@ -313,7 +315,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_set_is_what_is_read(
+        fn variables_are_read_as_they_are_set(
             model in "[a-zA-Z0-9/:.-]{1,30}",
             prompt in "[a-z][a-z \n]{0,50}[a-z]",
             tokens in any::<u64>(),

@@ -1,4 +1,4 @@
-//! ACP's content blocks as parts of a chat message, and messages as updates when a session is loaded.
+//! Converts ACP content blocks to chat messages, and chat messages to ACP updates for `session/load`.
 
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use super::wire::{Content, ImageUrl, Message, Part};
 
 const AUDIO: &str = "audio is not supported: this endpoint takes text and images";
 
-/// A prompt as a chat message. The words say why it cannot be one.
+/// Converts a prompt. The error is its reason.
 pub(super) fn content(blocks: &[acp::ContentBlock]) -> Result<Content, &'static str> {
     let mut parts: Vec<Part> = Vec::new();
     for block in blocks {
@@ -26,7 +26,7 @@ pub(super) fn content(blocks: &[acp::ContentBlock]) -> Result<Content, &'static 
     })
 }
 
-/// What a person would read of it, for a title.
+/// The first text, for the title.
 pub(super) fn text_of(content: &Content) -> &str {
     match content {
         Content::Text(text) => text,
@@ -72,7 +72,7 @@ fn image_part(mime_type: &str, data: &str, uri: Option<&str>) -> Part {
     Part::ImageUrl { image_url: ImageUrl { url } }
 }
 
-/// What a client that loads a session is told of it.
+/// The updates that replay a history to the client.
 pub(super) fn replay(history: &[Message]) -> Vec<acp::SessionUpdate> {
     let mut updates = Vec::new();
     for (at, message) in history.iter().enumerate() {
@@ -113,7 +113,7 @@ pub(super) fn tool_text(text: &str) -> acp::ToolCallContent {
     acp::ToolCallContent::from(acp::ContentBlock::from(text))
 }
 
-/// An image elsewhere than in its own URL is left to the client to remember.
+/// An image that the history has only as a link is left out.
 fn block(part: Part) -> Option<acp::ContentBlock> {
     match part {
         Part::Text { text } => Some(text.into()),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_text_is_one_text() {
+    fn texts_and_resources_become_one_text() {
         let blocks = json!([
             { "type": "text", "text": "look at" },
             { "type": "resource_link", "name": "a.rs", "uri": "file:///a.rs" },
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn audio_is_refused_and_not_dropped() {
+    fn audio_is_an_error() {
         assert_eq!(
             convert(json!([{ "type": "audio", "mimeType": "audio/wav", "data": "AAAA" }])),
             Err(AUDIO)
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loaded_session_is_told_as_it_went() {
+    fn a_history_is_replayed_in_order() {
         let call = ToolCall::new("1".to_owned(), "read_file".to_owned(), r#"{"path":"/a"}"#.to_owned());
         let image = json!({ "type": "image", "mimeType": "image/png", "data": "AAAA" });
         let prompt = json!([{ "type": "text", "text": "look" }, image]);
@@ -195,17 +195,18 @@ mod tests {
             Message::Tool { tool_call_id: "1".to_owned(), content: "text of a".to_owned() },
             Message::Assistant { content: Some("seen".to_owned()), tool_calls: Vec::new() },
         ];
-        let told = json!(replay(&history));
-        let kinds: Vec<_> = told.as_array().unwrap().iter().map(|update| &update["sessionUpdate"]).collect();
+        let updates = json!(replay(&history));
+        let kinds: Vec<_> =
+            updates.as_array().unwrap().iter().map(|update| &update["sessionUpdate"]).collect();
         assert_eq!(kinds, ["user_message_chunk", "user_message_chunk", "tool_call", "agent_message_chunk"]);
-        assert_eq!(told[1]["content"], image);
-        assert_eq!(told[2]["status"], "completed");
-        assert_eq!(told[2]["content"][0]["content"]["text"], "text of a");
+        assert_eq!(updates[1]["content"], image);
+        assert_eq!(updates[2]["status"], "completed");
+        assert_eq!(updates[2]["content"][0]["content"]["text"], "text of a");
     }
 
     proptest! {
         #[test]
-        fn texts_are_joined_by_newlines_and_nothing_else_is_done_to_them(
+        fn texts_are_joined_by_newlines_and_not_changed(
             texts in prop::collection::vec(".{0,20}", 0..6),
         ) {
             let blocks: Vec<_> = texts.iter().map(|text| acp::ContentBlock::from(text.as_str())).collect();

@@ -1,20 +1,24 @@
-//! What of a conversation is sent: the system prompt, then as many whole turns as the limit allows, the newest first.
+//! Selects the messages of a request: the system prompt, then the newest whole turns that fit the limit.
 //!
-//! A turn is never cut, because a tool's result without its call is refused by every server. Prompts that follow each
-//! other (the first was cancelled, or failed) are sent as one, because many chat templates want the roles to alternate.
+//! A turn is never split, because every server rejects a tool result without its call. Two prompts in a row (the first
+//! was cancelled or failed) are joined, because many chat templates need alternating roles.
 
 use super::wire::{Content, Message, Part};
 
-/// What a picture counts, about.
+/// A rough cost of an image.
 const IMAGE_TOKENS: u64 = 1000;
-/// A usual guess, good enough for a limit.
+/// A common estimate, good enough for a limit.
 const BYTES_PER_TOKEN: usize = 4;
 
-pub(super) fn to_send(system: Option<&str>, history: &[Message], limit_tokens: Option<u64>) -> Vec<Message> {
-    let kept = &history[first_kept(history, limit_tokens.unwrap_or(u64::MAX))..];
-    let mut messages: Vec<Message> = Vec::with_capacity(kept.len() + 1);
-    messages.extend(system.map(|text| Message::System { content: text.to_owned() }));
-    for message in kept {
+pub(super) fn messages_to_send(
+    system_prompt: Option<&str>,
+    history: &[Message],
+    limit_tokens: Option<u64>,
+) -> Vec<Message> {
+    let selected = &history[first_selected(history, limit_tokens.unwrap_or(u64::MAX))..];
+    let mut messages: Vec<Message> = Vec::with_capacity(selected.len() + 1);
+    messages.extend(system_prompt.map(|text| Message::System { content: text.to_owned() }));
+    for message in selected {
         match (messages.last_mut(), message) {
             (Some(Message::User { content: before }), Message::User { content }) => {
                 let first = std::mem::replace(before, Content::Parts(Vec::new()));
@@ -26,9 +30,10 @@ pub(super) fn to_send(system: Option<&str>, history: &[Message], limit_tokens: O
     messages
 }
 
-/// Where the oldest turn begins that still has room. The newest has, whatever its size.
-fn first_kept(history: &[Message], limit_tokens: u64) -> usize {
-    let (mut first, mut tokens) = (history.len(), 0u64);
+/// The start of the oldest turn that fits. The newest turn always fits.
+fn first_selected(history: &[Message], limit_tokens: u64) -> usize {
+    let mut first = history.len();
+    let mut tokens = 0u64;
     for (at, message) in history.iter().enumerate().rev() {
         tokens = tokens.saturating_add(estimate(message));
         if tokens > limit_tokens && first < history.len() {
@@ -42,20 +47,20 @@ fn first_kept(history: &[Message], limit_tokens: u64) -> usize {
 }
 
 fn estimate(message: &Message) -> u64 {
-    let of_text = |text: &str| (text.len() / BYTES_PER_TOKEN) as u64;
+    let text_tokens = |text: &str| (text.len() / BYTES_PER_TOKEN) as u64;
     match message {
-        Message::System { content } | Message::Tool { content, .. } => of_text(content),
-        Message::User { content: Content::Text(text) } => of_text(text),
+        Message::System { content } | Message::Tool { content, .. } => text_tokens(content),
+        Message::User { content: Content::Text(text) } => text_tokens(text),
         Message::User { content: Content::Parts(parts) } => {
-            let of_part = |part: &Part| match part {
-                Part::Text { text } => of_text(text),
+            let part_tokens = |part: &Part| match part {
+                Part::Text { text } => text_tokens(text),
                 Part::ImageUrl { .. } => IMAGE_TOKENS,
             };
-            parts.iter().map(of_part).sum()
+            parts.iter().map(part_tokens).sum()
         }
         Message::Assistant { content, tool_calls } => {
-            let calls = tool_calls.iter().map(|call| of_text(&call.function.arguments));
-            of_text(content.as_deref().unwrap_or_default()) + calls.sum::<u64>()
+            let calls = tool_calls.iter().map(|call| text_tokens(&call.function.arguments));
+            text_tokens(content.as_deref().unwrap_or_default()) + calls.sum::<u64>()
         }
     }
 }
@@ -97,41 +102,41 @@ mod tests {
     fn the_system_prompt_is_first_and_the_rest_in_order() {
         let history = [user("a"), assistant("b"), user("c")];
         let system = Message::System { content: "s".to_owned() };
-        assert_eq!(to_send(Some("s"), &history, None), [&[system], &history[..]].concat());
-        assert_eq!(to_send(None, &history, None), history);
+        assert_eq!(messages_to_send(Some("s"), &history, None), [&[system], &history[..]].concat());
+        assert_eq!(messages_to_send(None, &history, None), history);
     }
 
     #[test]
-    fn prompts_in_a_row_are_sent_as_one() {
+    fn prompts_in_a_row_are_joined() {
         assert_eq!(
-            to_send(None, &[user("a"), user("b"), assistant("c")], None),
+            messages_to_send(None, &[user("a"), user("b"), assistant("c")], None),
             [user("a\n\nb"), assistant("c")]
         );
         let image = Part::ImageUrl { image_url: ImageUrl { url: "u".to_owned() } };
         let picture = Message::User { content: Content::Parts(vec![image.clone()]) };
         let both = Content::Parts(vec![Part::Text { text: "a".to_owned() }, image]);
-        assert_eq!(to_send(None, &[user("a"), picture], None), [Message::User { content: both }]);
+        assert_eq!(messages_to_send(None, &[user("a"), picture], None), [Message::User { content: both }]);
     }
 
     #[test]
-    fn old_turns_are_left_out_whole_and_the_newest_is_sent_whatever_its_size() {
+    fn old_turns_are_left_out_whole_and_the_newest_is_always_sent() {
         let history =
             [user("old"), call("1"), result("1"), assistant("done"), user("new"), call("2"), result("2")];
-        assert_eq!(to_send(None, &history, Some(150)), history[4..]);
-        assert_eq!(to_send(None, &history, Some(0)), history[4..]);
-        assert_eq!(to_send(None, &history, Some(1000)), history);
+        assert_eq!(messages_to_send(None, &history, Some(150)), history[4..]);
+        assert_eq!(messages_to_send(None, &history, Some(0)), history[4..]);
+        assert_eq!(messages_to_send(None, &history, Some(1000)), history);
     }
 
     proptest! {
         #[test]
-        fn what_is_sent_begins_with_a_prompt_and_ends_with_the_newest(
+        fn the_messages_begin_with_a_prompt_and_end_with_the_newest(
             turns in prop::collection::vec((".{0,40}", ".{0,40}"), 1..12),
             limit in prop::option::of(0u64..60),
         ) {
             let history: Vec<_> = turns.iter().flat_map(|(a, b)| [user(a), assistant(b)]).collect();
-            let sent = to_send(None, &history, limit);
-            let begins_well = matches!(sent[0], Message::User { .. });
-            prop_assert!(begins_well);
+            let sent = messages_to_send(None, &history, limit);
+            let begins_with_a_prompt = matches!(sent[0], Message::User { .. });
+            prop_assert!(begins_with_a_prompt);
             prop_assert_eq!(sent.last(), history.last());
             prop_assert_eq!(&sent[..], &history[history.len() - sent.len()..]);
         }

@@ -1,7 +1,7 @@
-//! HTTP: requests to the endpoint, and the end of a request from another thread.
+//! HTTP requests to the endpoint, which another thread can abort.
 //!
-//! `ureq` blocks, and only shutting a whole `Agent` down wakes those who wait in it. So every prompt has one of its own
-//! while it runs; between prompts they rest here with their open connections. One that was shut down is not taken back.
+//! `ureq` blocks, and only the shutdown of a whole `Agent` wakes a thread that waits in it. So every running prompt has
+//! its own agent. Idle agents wait here with their open connections for the next prompt.
 
 use std::io::{self, Read};
 use std::sync::Mutex;
@@ -16,28 +16,28 @@ use super::api_error::{ApiError, message_of};
 use super::config::Config;
 use super::retry::RetryHint;
 
-/// Agents that rest, each with at most a connection or two.
-const RESTING: usize = 8;
-/// Read of the body of a failure.
-const FAILURE_BYTES: u64 = 64 << 10;
-/// For all of a request that nobody waits for.
-const BRIEF: Duration = Duration::from_secs(15);
+/// Each idle agent has at most a connection or two.
+const IDLE_MAX: usize = 8;
+/// The rest of a failure's body is not read.
+const FAILURE_BYTES_MAX: u64 = 64 << 10;
+/// The time for a whole `GET`, which runs in the background.
+const GET_TIMEOUT: Duration = Duration::from_secs(15);
 
 pub(super) struct Http {
-    resting: Mutex<Vec<Agent>>,
+    idle: Mutex<Vec<Agent>>,
     settings: ureq::config::Config,
     headers: Vec<(String, String)>,
 }
 
-/// An answer that is a success, its body still to be read.
+/// A successful answer whose body was not read yet.
 pub(super) struct Answer {
     pub(super) is_stream: bool,
     body: Body,
 }
 
-/// A request that failed, and whether it may be made again.
+/// A failed request, and what it says about a retry.
 pub(super) struct Failure {
-    pub(super) fault: ApiError,
+    pub(super) error: ApiError,
     pub(super) hint: RetryHint,
 }
 
@@ -45,7 +45,7 @@ impl Http {
     pub(super) fn new(config: &Config) -> Http {
         let settings = Agent::config_builder()
             .http_status_as_error(false)
-            // A key is for the host that it was given for.
+            // A redirect would send the key to another host.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .timeout_connect(config.connect_timeout)
@@ -54,18 +54,18 @@ impl Http {
             .user_agent(concat!("stdio-bus/", env!("CARGO_PKG_VERSION")))
             .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build())
             .build();
-        Http { resting: Mutex::default(), settings, headers: config.headers.clone() }
+        Http { idle: Mutex::default(), settings, headers: config.headers.clone() }
     }
 
     pub(super) fn take(&self) -> Agent {
-        self.resting().pop().unwrap_or_else(|| Agent::new_with_config(self.settings.clone()))
+        self.idle().pop().unwrap_or_else(|| Agent::new_with_config(self.settings.clone()))
     }
 
-    /// One that was not shut down.
+    /// Takes an agent that was not shut down.
     pub(super) fn give_back(&self, agent: Agent) {
-        let mut resting = self.resting();
-        if resting.len() < RESTING {
-            resting.push(agent);
+        let mut idle = self.idle();
+        if idle.len() < IDLE_MAX {
+            idle.push(agent);
         }
     }
 
@@ -77,37 +77,40 @@ impl Http {
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
-        let response = request.send(body).map_err(|error| unreached(&error))?;
+        let response = request.send(body).map_err(|error| no_answer(&error))?;
         let status = response.status().as_u16();
         if !(200..300).contains(&status) {
             let headers = response.headers().clone();
             let hint = RetryHint::read(|name| headers.get(name)?.to_str().ok(), SystemTime::now());
-            let fault = ApiError::Status { status, message: message_of(&read_some(response.into_body())) };
-            return Err(Failure { fault, hint });
+            let error = ApiError::Status { status, message: message_of(&read_failure(response.into_body())) };
+            return Err(Failure { error, hint });
         }
         let is_json = response.body().mime_type().is_some_and(|kind| kind == "application/json");
         Ok(Answer { is_stream: !is_json, body: response.into_body() })
     }
 
-    /// The body of a success, for what is small and nobody waits for.
+    /// Returns the body of a successful answer.
     pub(super) fn get(&self, url: &str) -> Result<String, ApiError> {
         let agent = self.take();
-        let mut request = agent.get(url).config().timeout_global(Some(BRIEF)).build();
+        let mut request = agent.get(url).config().timeout_global(Some(GET_TIMEOUT)).build();
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
-        let mut response = request.call().map_err(|error| unreached(&error).fault)?;
+        let mut response = request.call().map_err(|error| no_answer(&error).error)?;
         let status = response.status().as_u16();
         if status != 200 {
-            return Err(ApiError::Status { status, message: message_of(&read_some(response.into_body())) });
+            return Err(ApiError::Status {
+                status,
+                message: message_of(&read_failure(response.into_body())),
+            });
         }
-        let text = response.body_mut().read_to_string().map_err(|error| unreached(&error).fault)?;
+        let text = response.body_mut().read_to_string().map_err(|error| no_answer(&error).error)?;
         self.give_back(agent);
         Ok(text)
     }
 
-    fn resting(&self) -> std::sync::MutexGuard<'_, Vec<Agent>> {
-        self.resting.lock().expect("no thread panics while it holds the lock")
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Agent>> {
+        self.idle.lock().expect("no thread panics while it holds the lock")
     }
 }
 
@@ -117,20 +120,20 @@ impl Answer {
     }
 }
 
-/// Why no answer came, and whether to try again: a server that was reached and is silent may still be at work.
-fn unreached(error: &ureq::Error) -> Failure {
-    let (message, should) = match error {
+/// A server that was reached but did not answer is not asked again: it may still be working.
+fn no_answer(error: &ureq::Error) -> Failure {
+    let (message, should_retry) = match error {
         ureq::Error::Io(error) => (error.to_string(), None),
         ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => (error.to_string(), None),
         ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => (error.to_string(), None),
         ureq::Error::Timeout(_) => ("no answer in time (OPENAI_TIMEOUT_SEC)".to_owned(), Some(false)),
         other => (other.to_string(), Some(false)),
     };
-    Failure { fault: ApiError::Network { message }, hint: RetryHint { should, after: None } }
+    Failure { error: ApiError::Network { message }, hint: RetryHint { should_retry, after: None } }
 }
 
-/// Why a stream could not be read on.
-pub(super) fn read_fault(error: &io::Error) -> ApiError {
+/// Why the body could not be read.
+pub(super) fn read_error(error: &io::Error) -> ApiError {
     let message = match error.get_ref().and_then(|inner| inner.downcast_ref::<ureq::Error>()) {
         Some(ureq::Error::Timeout(_)) => "nothing came in time (OPENAI_TIMEOUT_SEC)".to_owned(),
         _ => error.to_string(),
@@ -138,26 +141,26 @@ pub(super) fn read_fault(error: &io::Error) -> ApiError {
     ApiError::Broken { message }
 }
 
-fn read_some(body: Body) -> String {
+fn read_failure(body: Body) -> String {
     let mut bytes = Vec::new();
-    // What could be read is said; that the rest could not is no events in a failure.
-    let _ = body.into_reader().take(FAILURE_BYTES).read_to_end(&mut bytes);
+    // A part of the message is better than none, so a read error does not matter.
+    let _ = body.into_reader().take(FAILURE_BYTES_MAX).read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Shuts an agent down unless it is dropped before its time.
+/// Shuts an agent down after a time, unless it is dropped before.
 pub(super) struct Watchdog {
-    _leash: Sender<()>,
+    _dropped: Sender<()>,
 }
 
 impl Watchdog {
     pub(super) fn new(agent: Agent, after: Duration) -> Watchdog {
-        let (leash, dropped) = channel::<()>();
+        let (sender, dropped) = channel::<()>();
         thread::spawn(move || {
             if dropped.recv_timeout(after) == Err(RecvTimeoutError::Timeout) {
                 agent.shutdown();
             }
         });
-        Watchdog { _leash: leash }
+        Watchdog { _dropped: sender }
     }
 }

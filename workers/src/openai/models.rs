@@ -1,14 +1,14 @@
-//! The models that a client can choose from: what the user lists, else what `GET /models` says.
+//! The models that a client can choose from: the user's list, or else that of `GET /models`.
 //!
-//! Asked for in the background and again when the answer is old, so that no session waits for it. An endpoint
-//! that has no such list leaves the one model of the environment.
+//! The list is fetched in the background, and again when it is old, so that no session waits for it. If the endpoint
+//! has no list, only the model of the environment remains.
 
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-const FRESH: Duration = Duration::from_secs(600);
-const FRESH_AFTER_FAILURE: Duration = Duration::from_secs(30);
+const REFRESH_AFTER: Duration = Duration::from_secs(600);
+const RETRY_AFTER: Duration = Duration::from_secs(30);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Model {
@@ -19,35 +19,35 @@ pub(super) struct Model {
 #[derive(Default)]
 pub(super) struct Models {
     known: Vec<Model>,
-    /// When the list was last asked for, and whether it came.
-    asked: Option<(Instant, bool)>,
-    is_asking: bool,
+    /// When the last refresh ended, and whether it succeeded.
+    refreshed: Option<(Instant, bool)>,
+    is_refreshing: bool,
 }
 
 impl Models {
-    /// The user's own list, which is never asked for.
+    /// The user's own list, which is never refreshed.
     pub(super) fn fixed(ids: &[String]) -> Models {
         let model = |id: &String| Model { id: id.clone(), context_tokens: None };
-        // As if somebody asked for ever: nobody else will.
-        Models { known: ids.iter().map(model).collect(), asked: None, is_asking: !ids.is_empty() }
+        // A refresh that never ends keeps others from starting.
+        Models { known: ids.iter().map(model).collect(), refreshed: None, is_refreshing: !ids.is_empty() }
     }
 
-    /// Whether to ask now. True is said once an asking.
-    pub(super) fn begin_asking(&mut self, now: Instant) -> bool {
-        let is_fresh = self.asked.is_some_and(|(when, has_come)| {
-            now.duration_since(when) < if has_come { FRESH } else { FRESH_AFTER_FAILURE }
+    /// Whether to refresh now. The caller that gets true must call `end_refresh`.
+    pub(super) fn begin_refresh(&mut self, now: Instant) -> bool {
+        let is_fresh = self.refreshed.is_some_and(|(when, has_succeeded)| {
+            now.duration_since(when) < if has_succeeded { REFRESH_AFTER } else { RETRY_AFTER }
         });
-        if self.is_asking || is_fresh {
+        if self.is_refreshing || is_fresh {
             return false;
         }
-        self.is_asking = true;
+        self.is_refreshing = true;
         true
     }
 
-    /// Whether the list is another one than before.
-    pub(super) fn asked(&mut self, answer: Option<Vec<Model>>, now: Instant) -> bool {
-        self.is_asking = false;
-        self.asked = Some((now, answer.is_some()));
+    /// Returns whether the list has changed.
+    pub(super) fn end_refresh(&mut self, answer: Option<Vec<Model>>, now: Instant) -> bool {
+        self.is_refreshing = false;
+        self.refreshed = Some((now, answer.is_some()));
         match answer {
             Some(models) if models != self.known => {
                 self.known = models;
@@ -57,7 +57,7 @@ impl Models {
         }
     }
 
-    /// Every model to choose from, with the current one, which may be in no list.
+    /// All models to choose from, including the current one, which may not be in the list.
     pub(super) fn ids<'a>(&'a self, current: &'a str) -> Vec<&'a str> {
         let mut ids: Vec<_> = self.known.iter().map(|model| model.id.as_str()).collect();
         if !ids.contains(&current) {
@@ -71,8 +71,8 @@ impl Models {
     }
 }
 
-/// Reads the answer to `GET /models`: an object with `data`, or just the list. `None`: it is none.
-pub(super) fn read(body: &str) -> Option<Vec<Model>> {
+/// Parses the answer to `GET /models`: an object with `data`, or only the list. `None`: it is neither.
+pub(super) fn parse(body: &str) -> Option<Vec<Model>> {
     let value: Value = serde_json::from_str(body).ok()?;
     let list = value.as_array().or_else(|| value["data"].as_array())?;
     let mut models: Vec<Model> = Vec::new();
@@ -85,7 +85,7 @@ pub(super) fn read(body: &str) -> Option<Vec<Model>> {
     Some(models)
 }
 
-/// As OpenRouter, vLLM, llama.cpp and others call it.
+/// OpenRouter, vLLM, llama.cpp and others have different names for it.
 fn context_tokens(entry: &Value) -> Option<u64> {
     let places = ["context_length", "max_model_len", "context_window", "max_context_length"];
     places.iter().find_map(|key| entry[*key].as_u64()).or_else(|| entry["meta"]["n_ctx_train"].as_u64())
@@ -96,11 +96,11 @@ mod tests {
     use super::*;
 
     fn ids(body: &str) -> Option<Vec<String>> {
-        read(body).map(|models| models.into_iter().map(|model| model.id).collect())
+        parse(body).map(|models| models.into_iter().map(|model| model.id).collect())
     }
 
     #[test]
-    fn lists_are_read_in_both_shapes_and_nonsense_is_none() {
+    fn both_forms_of_the_list_are_parsed_and_nonsense_is_none() {
         let both = Some(vec!["a".to_owned(), "b".to_owned()]);
         assert_eq!(
             ids(r#"{"object":"list","data":[{"id":"a"},{"id":"b"},{"id":"a"},{"name":"c"},7]}"#),
@@ -113,26 +113,27 @@ mod tests {
     }
 
     #[test]
-    fn the_window_is_found_where_servers_put_it() {
+    fn the_context_size_is_found_under_each_of_its_names() {
         for entry in [r#""context_length":8"#, r#""max_model_len":8"#, r#""meta":{"n_ctx_train":8}"#] {
-            let models = read(&format!(r#"[{{"id":"a",{entry}}}]"#)).unwrap();
+            let models = parse(&format!(r#"[{{"id":"a",{entry}}}]"#)).unwrap();
             assert_eq!(models[0].context_tokens, Some(8), "{entry}");
         }
     }
 
     #[test]
-    fn the_list_is_asked_for_once_and_again_when_it_is_old() {
-        let (mut models, now) = (Models::default(), Instant::now());
-        assert!(models.begin_asking(now));
-        assert!(!models.begin_asking(now), "somebody asks already");
-        assert!(!models.asked(None, now));
-        assert!(!models.begin_asking(now + Duration::from_secs(29)));
-        assert!(models.begin_asking(now + Duration::from_secs(31)), "a failure is tried again soon");
-        assert!(models.asked(read(r#"[{"id":"a"}]"#), now));
-        assert!(!models.begin_asking(now + Duration::from_secs(599)));
-        assert!(models.begin_asking(now + Duration::from_secs(601)));
-        assert!(!models.asked(read(r#"[{"id":"a"}]"#), now), "nothing new");
+    fn the_list_is_fetched_once_and_again_when_it_is_old() {
+        let mut models = Models::default();
+        let now = Instant::now();
+        assert!(models.begin_refresh(now));
+        assert!(!models.begin_refresh(now), "a refresh is already running");
+        assert!(!models.end_refresh(None, now));
+        assert!(!models.begin_refresh(now + Duration::from_secs(29)));
+        assert!(models.begin_refresh(now + Duration::from_secs(31)), "a failure is retried soon");
+        assert!(models.end_refresh(parse(r#"[{"id":"a"}]"#), now));
+        assert!(!models.begin_refresh(now + Duration::from_secs(599)));
+        assert!(models.begin_refresh(now + Duration::from_secs(601)));
+        assert!(!models.end_refresh(parse(r#"[{"id":"a"}]"#), now), "nothing new");
         assert_eq!(models.ids("mine"), ["mine", "a"]);
-        assert!(!Models::fixed(&["a".to_owned()]).begin_asking(now), "a list of the user's is not asked for");
+        assert!(!Models::fixed(&["a".to_owned()]).begin_refresh(now), "the user's list is not refreshed");
     }
 }

@@ -1,23 +1,23 @@
-//! What is kept of a session: where it works, how it is set, what was said.
+//! The state of a session: its cwd, its settings and its history.
 //!
-//! A record is the sum of its entries in their order, so a session's file is only ever added to. Only whole steps are
-//! entered (a tool call with its result), so at every moment the history is one that a server accepts.
+//! A record is the result of its entries in order, so a session's file is only appended to. Only whole steps are
+//! stored (a tool call with its result), so servers accept the history at every moment.
 
 use serde::{Deserialize, Serialize};
 
 use super::wire::Message;
 use crate::acp::session_files::EventSourced;
 
-/// What the model may do without asking.
+/// What the model may do without a permission of the user.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Mode {
-    /// It looks; whatever changes something is asked for.
+    /// It may read; changes need a permission.
     #[default]
     Ask,
-    /// It looks and changes.
+    /// It may read and change.
     Auto,
-    /// It can only look.
+    /// It can only read.
     Read,
 }
 
@@ -29,7 +29,7 @@ pub(super) enum Entry {
     Model(String),
     Mode(Mode),
     Message(Message),
-    /// The history is cut back to so many messages: a turn that was refused did not take place.
+    /// Cuts the history back to this many messages, because the turn was refused.
     Rewind(usize),
 }
 
@@ -37,7 +37,7 @@ pub(super) enum Entry {
 pub(super) struct Record {
     pub(super) cwd: String,
     pub(super) title: Option<String>,
-    /// `None`: whichever the environment names.
+    /// `None`: the model of the environment.
     pub(super) model: Option<String>,
     pub(super) mode: Mode,
     pub(super) history: Vec<Message>,
@@ -67,14 +67,15 @@ impl Record {
         Record { cwd, ..Record::default() }
     }
 
-    /// Entries whose sum this record is.
-    pub(super) fn entries(&self) -> impl Iterator<Item = Entry> {
+    /// The entries that lead to this record.
+    pub(super) fn entries(&self) -> Vec<Entry> {
         [Entry::Cwd(self.cwd.clone())]
             .into_iter()
             .chain(self.title.clone().map(Entry::Title))
             .chain(self.model.clone().map(Entry::Model))
             .chain([Entry::Mode(self.mode)])
             .chain(self.history.iter().cloned().map(Entry::Message))
+            .collect()
     }
 }
 
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_turn_did_not_take_place() {
+    fn a_rewind_removes_a_refused_turn() {
         let entries = [Entry::Cwd("/".to_owned()), user("a"), user("b"), Entry::Rewind(1), user("c")];
         assert_eq!(Record::from_entries(entries).unwrap().history.len(), 2);
         assert_eq!(Record::from_entries([user("a")]), None);
@@ -109,18 +110,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_record_is_the_sum_of_its_entries_also_through_a_file(
+        fn a_record_follows_from_its_entries_also_through_a_file(
             entries in prop::collection::vec(any_entry(), 0..20),
         ) {
             let begun = [Entry::Cwd("/".to_owned())].into_iter().chain(entries);
             let record = Record::from_entries(begun).unwrap();
-            let file: Vec<_> = record.entries().map(|entry| serde_json::to_string(&entry).unwrap()).collect();
+            let file: Vec<_> = record.entries().iter().map(|entry| serde_json::to_string(entry).unwrap()).collect();
             let read = file.iter().map(|line| serde_json::from_str::<Entry>(line).unwrap());
             prop_assert_eq!(Record::from_entries(read), Some(record));
         }
 
         #[test]
-        fn what_was_said_stays_in_its_order(texts in prop::collection::vec(".{0,8}", 0..20)) {
+        fn messages_stay_in_order(texts in prop::collection::vec(".{0,8}", 0..20)) {
             let mut record = Record::new("/".to_owned());
             for text in &texts {
                 record.apply(user(text));

@@ -1,15 +1,14 @@
-//! One streamed answer of a model, as it adds up: text, thoughts, tool calls, how it ended, what it cost.
+//! One reply of a model, built from the events of a stream: text, thoughts, tool calls, finish reason and usage.
 //!
-//! Takes events and gives the pieces to be said at once. Forgiving in everything that servers do differently:
-//! the three spellings of reasoning, text as parts, tool calls with no index or no id, arguments as an object,
-//! usage with or without choices. What it cannot read it skips and reports; what says that the server failed is
-//! a fault. No I/O.
+//! Each event gives pieces that can be sent to the client at once. Servers differ, so it accepts three names for
+//! reasoning, text in parts, tool calls without an index or an id, arguments as an object, and usage with or without
+//! choices. It skips and reports an event that it cannot read. No I/O.
 
 use serde_json::Value;
 
 use super::api_error::{ApiError, message_of};
 use super::sse::Event;
-use super::think::{Piece, Think};
+use super::think_tags::{Piece, ThinkTags};
 use super::wire::ToolCall;
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -22,7 +21,7 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// As far as numbers go: a server may say anything.
+    /// Saturates, because a server may send any number.
     pub(super) fn add(&mut self, other: Usage) {
         self.input = self.input.saturating_add(other.input);
         self.output = self.output.saturating_add(other.output);
@@ -38,8 +37,8 @@ pub(super) struct Reply {
     finish: Option<String>,
     is_done: bool,
     calls: Vec<Call>,
-    think: Option<Think>,
-    /// The model itself declined, in words of its own.
+    think_tags: Option<ThinkTags>,
+    /// The model declined in its own words.
     has_refused: bool,
 }
 
@@ -67,12 +66,12 @@ impl Reply {
             finish: None,
             is_done: false,
             calls: Vec::new(),
-            think: has_think_tags.then(Think::new),
+            think_tags: has_think_tags.then(ThinkTags::new),
             has_refused: false,
         }
     }
 
-    /// An event of the stream. The words are for stderr: it could not be read and is skipped.
+    /// Takes an event of the stream. Returns a warning if it could not be read and was skipped.
     pub(super) fn event(
         &mut self,
         event: &Event,
@@ -93,7 +92,7 @@ impl Reply {
         }
     }
 
-    /// A chunk of the stream, or all of an answer that came without one.
+    /// Takes a chunk of the stream, or the whole answer of a server that does not stream.
     pub(super) fn chunk(&mut self, chunk: &Value, pieces: &mut Vec<Piece>) -> Result<(), ApiError> {
         if let Some(error) = chunk.get("error").filter(|error| !error.is_null()) {
             return Err(ApiError::Server { message: message_of(&error.to_string()) });
@@ -111,7 +110,7 @@ impl Reply {
         self.content(&delta["content"], pieces);
         if let Some(refusal) = delta["refusal"].as_str().filter(|text| !text.is_empty()) {
             self.has_refused = true;
-            self.say(refusal, pieces);
+            self.add(refusal, pieces);
         }
         for call in delta["tool_calls"].as_array().into_iter().flatten() {
             self.call(call);
@@ -122,28 +121,28 @@ impl Reply {
         Ok(())
     }
 
-    /// The stream is over. Whether the answer is.
+    /// Ends the reply. Fails if it is not complete.
     pub(super) fn end(&mut self, pieces: &mut Vec<Piece>) -> Result<(), ApiError> {
-        if let Some(mut think) = self.think.take() {
+        if let Some(mut think_tags) = self.think_tags.take() {
             let before = pieces.len();
-            think.finish(pieces);
-            self.keep_text(&pieces[before..]);
+            think_tags.finish(pieces);
+            self.add_text(&pieces[before..]);
         }
-        if !self.has_finished() && !self.is_done {
+        if !self.is_complete() {
             let message = "it ended without finish_reason and without [DONE]".to_owned();
             return Err(ApiError::Broken { message });
         }
         Ok(())
     }
 
-    /// The last event has come.
+    /// Whether the last event has come.
     pub(super) fn is_done(&self) -> bool {
         self.is_done
     }
 
-    /// All has come that matters, but perhaps not yet the usage.
-    pub(super) fn has_finished(&self) -> bool {
-        self.finish.is_some()
+    /// Whether everything has come but perhaps the usage.
+    pub(super) fn is_complete(&self) -> bool {
+        self.is_done || self.finish.is_some()
     }
 
     pub(super) fn finish(&self) -> Finish {
@@ -155,24 +154,24 @@ impl Reply {
         }
     }
 
-    /// The calls it asks for; one without an id gets one.
+    /// Takes the tool calls. A call without an id gets one.
     pub(super) fn take_calls(&mut self) -> Vec<ToolCall> {
         let calls = std::mem::take(&mut self.calls).into_iter().filter(|call| !call.name.is_empty());
-        let whole = |(at, call): (usize, Call)| {
+        let tool_call = |(at, call): (usize, Call)| {
             let id = if call.id.is_empty() { format!("call_{at}") } else { call.id };
             let arguments = if call.arguments.trim().is_empty() { "{}".to_owned() } else { call.arguments };
             ToolCall::new(id, call.name, arguments)
         };
-        calls.enumerate().map(whole).collect()
+        calls.enumerate().map(tool_call).collect()
     }
 
     fn content(&mut self, content: &Value, pieces: &mut Vec<Piece>) {
         match content {
-            Value::String(text) => self.say(text, pieces),
+            Value::String(text) => self.add(text, pieces),
             Value::Array(parts) => {
                 for part in parts {
                     if let Some(text) = part["text"].as_str() {
-                        self.say(text, pieces);
+                        self.add(text, pieces);
                     } else if let Some(thought) = part.get("thinking").and_then(joined) {
                         pieces.push(Piece::Thought(thought));
                     }
@@ -182,19 +181,19 @@ impl Reply {
         }
     }
 
-    fn say(&mut self, text: &str, pieces: &mut Vec<Piece>) {
+    fn add(&mut self, text: &str, pieces: &mut Vec<Piece>) {
         if text.is_empty() {
             return;
         }
         let before = pieces.len();
-        match &mut self.think {
-            Some(think) => think.push(text, pieces),
+        match &mut self.think_tags {
+            Some(think_tags) => think_tags.push(text, pieces),
             None => pieces.push(Piece::Text(text.to_owned())),
         }
-        self.keep_text(&pieces[before..]);
+        self.add_text(&pieces[before..]);
     }
 
-    fn keep_text(&mut self, pieces: &[Piece]) {
+    fn add_text(&mut self, pieces: &[Piece]) {
         for piece in pieces {
             if let Piece::Text(text) = piece {
                 self.text.push_str(text);
@@ -202,20 +201,21 @@ impl Reply {
         }
     }
 
-    /// A piece of a tool call: the next of one that was begun, or the first of another. An index tells them apart,
-    /// except where a server gives every call the same one.
+    /// Adds a piece of a tool call to its call, or begins a new call. Calls differ by their index, except where a server
+    /// gives every call the same one.
     fn call(&mut self, piece: &Value) {
-        let (index, id) = (piece["index"].as_u64(), piece["id"].as_str().unwrap_or_default());
-        let known = match index {
+        let index = piece["index"].as_u64();
+        let id = piece["id"].as_str().unwrap_or_default();
+        let begun = match index {
             Some(_) => self.calls.iter_mut().rev().find(|call| call.index == index),
             None => self.calls.last_mut(),
         };
-        let known = known.filter(|call| {
-            let is_other = !id.is_empty() && !call.id.is_empty() && call.id != id;
-            // Without an index, a piece with a name begins a call.
-            !is_other && (index.is_some() || piece["function"]["name"].as_str().is_none_or(str::is_empty))
+        let same = begun.filter(|call| {
+            let has_other_id = !id.is_empty() && !call.id.is_empty() && call.id != id;
+            // Without an index, a name begins a new call.
+            !has_other_id && (index.is_some() || piece["function"]["name"].as_str().is_none_or(str::is_empty))
         });
-        let call = match known {
+        let call = match same {
             Some(call) => call,
             None => {
                 self.calls.push(Call { index, ..Call::default() });
@@ -237,7 +237,7 @@ impl Reply {
     }
 }
 
-/// `reasoning_content`, `reasoning` or `reasoning_details`. A server that sends two of them says the same twice.
+/// A server that sends two of these members sends the same text twice.
 fn reasoning(delta: &Value) -> Option<String> {
     let text = |key: &str| delta[key].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     text("reasoning_content")
@@ -245,7 +245,7 @@ fn reasoning(delta: &Value) -> Option<String> {
         .or_else(|| delta.get("reasoning_details").and_then(joined))
 }
 
-/// The texts of a list of parts.
+/// Joins the texts of a list of parts.
 fn joined(parts: &Value) -> Option<String> {
     let text = |part: &Value| Some(part["text"].as_str().or(part["summary"].as_str())?.to_owned());
     let all: String = parts.as_array()?.iter().filter_map(text).collect();
@@ -254,7 +254,8 @@ fn joined(parts: &Value) -> Option<String> {
 
 fn read_usage(usage: &Value) -> Usage {
     let count = |value: &Value| value.as_u64().unwrap_or(0);
-    let (input, output) = (count(&usage["prompt_tokens"]), count(&usage["completion_tokens"]));
+    let input = count(&usage["prompt_tokens"]);
+    let output = count(&usage["completion_tokens"]);
     Usage {
         input,
         output,
@@ -275,9 +276,9 @@ mod tests {
         Event { kind: String::new(), data: data.to_owned() }
     }
 
-    /// All deltas one after the other, then the end.
-    fn hear(deltas: &[Value]) -> (Reply, Vec<Piece>) {
-        let (mut reply, mut pieces) = (Reply::new(false), Vec::new());
+    fn receive(deltas: &[Value]) -> (Reply, Vec<Piece>) {
+        let mut reply = Reply::new(false);
+        let mut pieces = Vec::new();
         for delta in deltas {
             reply.chunk(&json!({ "choices": [{ "index": 0, "delta": delta }] }), &mut pieces).unwrap();
         }
@@ -289,7 +290,7 @@ mod tests {
     }
 
     fn calls(deltas: &[Value]) -> Vec<(String, String, String)> {
-        let calls = hear(deltas).0.take_calls().into_iter();
+        let calls = receive(deltas).0.take_calls().into_iter();
         calls.map(|call| (call.id, call.function.name, call.function.arguments)).collect()
     }
 
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn reasoning_is_heard_in_each_of_its_spellings_and_once() {
+    fn reasoning_is_read_under_each_of_its_names_and_once() {
         for delta in [
             json!({ "reasoning_content": "why" }),
             json!({ "reasoning": "why" }),
@@ -306,14 +307,14 @@ mod tests {
             json!({ "reasoning": "why", "reasoning_details": [{ "summary": "why" }], "content": "" }),
             json!({ "content": [{ "type": "thinking", "thinking": [{ "type": "text", "text": "why" }] }] }),
         ] {
-            let (reply, pieces) = hear(std::slice::from_ref(&delta));
+            let (reply, pieces) = receive(std::slice::from_ref(&delta));
             assert_eq!((pieces, reply.text.as_str()), (vec![thought("why")], ""), "{delta}");
         }
     }
 
     #[test]
-    fn text_comes_as_a_string_or_as_parts_and_nothing_is_no_text() {
-        let (reply, pieces) = hear(&[
+    fn text_comes_as_a_string_or_as_parts() {
+        let (reply, pieces) = receive(&[
             json!({ "role": "assistant", "content": null }),
             json!({ "content": "" }),
             json!({ "content": "a" }),
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_calls_find_each_other() {
+    fn pieces_of_calls_are_joined() {
         let streamed = [
             json!({ "tool_calls": [{ "index": 0, "id": "a", "function": { "name": "f", "arguments": "" } }] }),
             json!({ "tool_calls": [{ "index": 1, "id": "b", "function": { "name": "g", "arguments": "{" } }] }),
@@ -353,9 +354,10 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_whole_with_a_reason_or_with_done() {
+    fn a_reply_is_complete_with_a_finish_reason_or_with_done() {
         let end = |chunks: &[&str]| {
-            let (mut reply, mut pieces) = (Reply::new(false), Vec::new());
+            let mut reply = Reply::new(false);
+            let mut pieces = Vec::new();
             for chunk in chunks {
                 reply.event(&event(chunk), &mut pieces)?;
             }
@@ -373,17 +375,17 @@ mod tests {
 
     #[test]
     fn an_error_in_the_stream_is_a_failure_and_bad_json_is_not() {
-        let hear = |kind: &str, data: &str| {
+        let receive = |kind: &str, data: &str| {
             let event = Event { kind: kind.to_owned(), data: data.to_owned() };
             Reply::new(false).event(&event, &mut Vec::new())
         };
-        let fault = ApiError::Server { message: "boom".to_owned() };
-        assert_eq!(hear("", r#"{"error":{"message":"boom"}}"#), Err(fault.clone()));
-        assert_eq!(hear("", r#"{"error":"boom","choices":[]}"#), Err(fault.clone()));
-        assert_eq!(hear("error", "boom"), Err(fault));
-        assert_eq!(hear("", r#"{"error":null,"choices":[]}"#), Ok(None));
+        let error = ApiError::Server { message: "boom".to_owned() };
+        assert_eq!(receive("", r#"{"error":{"message":"boom"}}"#), Err(error.clone()));
+        assert_eq!(receive("", r#"{"error":"boom","choices":[]}"#), Err(error.clone()));
+        assert_eq!(receive("error", "boom"), Err(error));
+        assert_eq!(receive("", r#"{"error":null,"choices":[]}"#), Ok(None));
         for nonsense in ["{", "null", "[]", "7", ""] {
-            assert!(hear("", nonsense).unwrap().is_some(), "{nonsense}");
+            assert!(receive("", nonsense).unwrap().is_some(), "{nonsense}");
         }
     }
 
@@ -401,7 +403,8 @@ mod tests {
 
     #[test]
     fn an_answer_without_a_stream_is_an_answer() {
-        let (mut reply, mut pieces) = (Reply::new(true), Vec::new());
+        let mut reply = Reply::new(true);
+        let mut pieces = Vec::new();
         let message = json!({ "role": "assistant", "content": "<think>a</think>b" });
         let body = json!({ "choices": [{ "index": 0, "message": message, "finish_reason": "stop" }] });
         reply.chunk(&body, &mut pieces).unwrap();
@@ -410,20 +413,20 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_declines_in_words_is_heard_and_counts_as_a_refusal() {
-        let (reply, pieces) = hear(&[json!({ "refusal": "I will not." })]);
+    fn a_model_that_declines_in_words_is_a_refusal_with_text() {
+        let (reply, pieces) = receive(&[json!({ "refusal": "I will not." })]);
         assert_eq!((pieces.len(), reply.finish()), (1, Finish::Refusal));
     }
 
     proptest! {
         #[test]
-        fn what_is_streamed_is_what_is_kept(words in prop::collection::vec(".{0,8}", 0..12)) {
+        fn the_text_is_all_that_was_streamed(words in prop::collection::vec(".{0,8}", 0..12)) {
             let deltas: Vec<_> = words.iter().map(|word| json!({ "content": word })).collect();
-            prop_assert_eq!(hear(&deltas).0.text, words.concat());
+            prop_assert_eq!(receive(&deltas).0.text, words.concat());
         }
 
         #[test]
-        fn no_event_makes_it_panic(text in "[\\[\\]{}\":,a-z0-9 ]{0,80}") {
+        fn no_event_causes_a_panic(text in "[\\[\\]{}\":,a-z0-9 ]{0,80}") {
             let _ = Reply::new(true).event(&event(&text), &mut Vec::new());
         }
     }

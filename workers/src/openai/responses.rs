@@ -1,11 +1,11 @@
-//! The larger things the agent says of itself: what it can do, and how a session is set.
+//! The larger responses of the agent: its capabilities and a session's settings.
 
 use agent_client_protocol_schema::ProtocolVersion;
 use agent_client_protocol_schema::v1 as acp;
 use serde::Serialize;
 
 use super::models::Models;
-use super::record::{Mode, Record};
+use super::record::Mode;
 
 pub(super) const MODEL_OPTION: &str = "model";
 pub(super) const MODE_OPTION: &str = "mode";
@@ -26,15 +26,15 @@ pub(super) fn initialized() -> acp::InitializeResponse {
     )
 }
 
-/// What a client is told of a session it opens.
+/// The result of a method that opens a session.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) session_id: Option<String>,
+    session_id: Option<String>,
     modes: acp::SessionModeState,
     config_options: Vec<acp::SessionConfigOption>,
-    /// For clients from before options; no longer in the schema.
+    /// For older clients that do not know options. It is no longer in the schema.
     models: ModelState,
 }
 
@@ -53,60 +53,51 @@ struct ModelInfo {
 }
 
 impl Settings {
-    pub(super) fn new(record: &Record, default_model: &str, models: &Models) -> Settings {
-        let current = record.model.as_deref().unwrap_or(default_model);
+    pub(super) fn new(new_id: Option<String>, mode: Mode, model: &str, models: &Models) -> Settings {
         let info = |id: &&str| ModelInfo { model_id: (*id).to_owned(), name: (*id).to_owned() };
         Settings {
-            session_id: None,
-            modes: modes(record.mode),
-            config_options: config_options(record, default_model, models),
+            session_id: new_id,
+            modes: modes(mode),
+            config_options: config_options(mode, model, models),
             models: ModelState {
-                current_model_id: current.to_owned(),
-                available_models: models.ids(current).iter().map(info).collect(),
+                current_model_id: model.to_owned(),
+                available_models: models.ids(model).iter().map(info).collect(),
             },
         }
     }
 }
 
-pub(super) fn config_options(
-    record: &Record,
-    default_model: &str,
-    models: &Models,
-) -> Vec<acp::SessionConfigOption> {
-    let current = record.model.as_deref().unwrap_or(default_model);
-    let model = |id: &&str| acp::SessionConfigSelectOption::new((*id).to_owned(), *id);
-    let choices: Vec<_> = models.ids(current).iter().map(model).collect();
-    let mode = |mode: &Mode| {
-        acp::SessionConfigSelectOption::new(mode_id(*mode), mode_words(*mode).0)
-            .description(mode_words(*mode).1.to_owned())
+pub(super) fn config_options(mode: Mode, model: &str, models: &Models) -> Vec<acp::SessionConfigOption> {
+    let model_choice = |id: &&str| acp::SessionConfigSelectOption::new((*id).to_owned(), *id);
+    let model_choices: Vec<_> = models.ids(model).iter().map(model_choice).collect();
+    let mode_choice = |mode: &Mode| {
+        let (name, description) = name_and_description(*mode);
+        acp::SessionConfigSelectOption::new(mode_id(*mode), name).description(description.to_owned())
     };
+    let mode_choices: Vec<_> = MODES.iter().map(mode_choice).collect();
     vec![
-        acp::SessionConfigOption::select(MODEL_OPTION, "Model", current.to_owned(), choices)
+        acp::SessionConfigOption::select(MODEL_OPTION, "Model", model.to_owned(), model_choices)
             .category(acp::SessionConfigOptionCategory::Model),
-        acp::SessionConfigOption::select(
-            MODE_OPTION,
-            "Mode",
-            mode_id(record.mode),
-            MODES.iter().map(mode).collect::<Vec<_>>(),
-        )
-        .category(acp::SessionConfigOptionCategory::Mode),
+        acp::SessionConfigOption::select(MODE_OPTION, "Mode", mode_id(mode), mode_choices)
+            .category(acp::SessionConfigOptionCategory::Mode),
     ]
 }
 
-pub(super) fn mode_called(id: &str) -> Option<Mode> {
+pub(super) fn mode_by_id(id: &str) -> Option<Mode> {
     MODES.into_iter().find(|mode| mode_id(*mode) == id)
 }
 
 const MODES: [Mode; 3] = [Mode::Ask, Mode::Auto, Mode::Read];
 
 fn modes(current: Mode) -> acp::SessionModeState {
-    let shape = |mode: &Mode| {
-        acp::SessionMode::new(mode_id(*mode), mode_words(*mode).0).description(mode_words(*mode).1.to_owned())
+    let mode = |mode: &Mode| {
+        let (name, description) = name_and_description(*mode);
+        acp::SessionMode::new(mode_id(*mode), name).description(description.to_owned())
     };
-    acp::SessionModeState::new(mode_id(current), MODES.iter().map(shape).collect())
+    acp::SessionModeState::new(mode_id(current), MODES.iter().map(mode).collect())
 }
 
-pub(super) fn mode_id(mode: Mode) -> &'static str {
+fn mode_id(mode: Mode) -> &'static str {
     match mode {
         Mode::Ask => "ask",
         Mode::Auto => "auto",
@@ -114,7 +105,7 @@ pub(super) fn mode_id(mode: Mode) -> &'static str {
     }
 }
 
-fn mode_words(mode: Mode) -> (&'static str, &'static str) {
+fn name_and_description(mode: Mode) -> (&'static str, &'static str) {
     match mode {
         Mode::Ask => ("Ask", "Reads files; asks before it changes one or runs a command"),
         Mode::Auto => ("Auto", "Reads and changes files and runs commands without asking"),

@@ -1,32 +1,32 @@
-//! Whether and when a request is made once more.
+//! Whether and when a failed request is retried.
 //!
-//! A pure function of what came back: the server's own hint counts first (`x-should-retry`, `retry-after-ms`,
-//! `Retry-After` in seconds or as a date), else the pause doubles. A little chance keeps many clients from coming
-//! back together. A server that wants more patience than there is gets none.
+//! The server's own hint counts first (`x-should-retry`, `retry-after-ms`, `Retry-After` in seconds or as a date);
+//! without one the delay doubles. Jitter keeps many clients from coming back together. If the server asks for more
+//! than the longest delay, there is no retry.
 
 use std::time::{Duration, SystemTime};
 
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+const FIRST_DELAY: Duration = Duration::from_millis(500);
+const DELAY_MAX: Duration = Duration::from_secs(8);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RetryPolicy {
     /// Requests after the first one.
-    pub(super) retries: u32,
-    /// The longest pause that a server can ask for.
-    pub(super) longest: Duration,
+    pub(super) retries_max: u32,
+    /// The longest delay that a server can ask for.
+    pub(super) delay_max: Duration,
 }
 
-/// What a server says of trying again.
+/// What a server says about a retry.
 #[derive(Default, Clone, PartialEq, Debug)]
 pub(super) struct RetryHint {
-    pub(super) should: Option<bool>,
+    pub(super) should_retry: Option<bool>,
     pub(super) after: Option<Duration>,
 }
 
 impl RetryHint {
     pub(super) fn read<'a>(header: impl Fn(&str) -> Option<&'a str>, now: SystemTime) -> RetryHint {
-        let should = header("x-should-retry").and_then(|word| word.trim().parse().ok());
+        let should_retry = header("x-should-retry").and_then(|word| word.trim().parse().ok());
         let millis = header("retry-after-ms").and_then(|text| duration(text, 1000.0));
         let after = millis.or_else(|| {
             let text = header("retry-after")?;
@@ -35,31 +35,30 @@ impl RetryHint {
                 Some(date.duration_since(now).unwrap_or_default())
             })
         });
-        RetryHint { should, after }
+        RetryHint { should_retry, after }
     }
 }
 
-/// How long to wait before the next request, of which `made` were made; `None`: give up. `chance` is in 0..1.
-pub(super) fn pause(
-    patience: RetryPolicy,
-    made: u32,
+/// The delay before the next request after `attempts` requests. `None`: give up. `jitter` is in 0..1.
+pub(super) fn delay(
+    policy: RetryPolicy,
+    attempts: u32,
     status: Option<u16>,
     hint: &RetryHint,
-    chance: f64,
+    jitter: f64,
 ) -> Option<Duration> {
-    let worth_it = hint.should.unwrap_or(status.is_none_or(is_passing));
-    if made > patience.retries || !worth_it {
+    let should_retry = hint.should_retry.unwrap_or(status.is_none_or(is_transient));
+    if attempts > policy.retries_max || !should_retry {
         return None;
     }
     if let Some(after) = hint.after {
-        return (after <= patience.longest).then(|| after.mul_f64(1.0 + chance / 10.0));
+        return (after <= policy.delay_max).then(|| after.mul_f64(1.0 + jitter / 10.0));
     }
-    let doubled = FIRST_PAUSE.saturating_mul(1 << (made - 1).min(10)).min(LONGEST_PAUSE);
-    Some(doubled.mul_f64(1.0 - chance / 4.0))
+    let doubled = FIRST_DELAY.saturating_mul(1 << (attempts - 1).min(10)).min(DELAY_MAX);
+    Some(doubled.mul_f64(1.0 - jitter / 4.0))
 }
 
-/// What may be gone the next time.
-fn is_passing(status: u16) -> bool {
+fn is_transient(status: u16) -> bool {
     matches!(status, 408 | 409 | 425 | 429 | 500..)
 }
 
@@ -74,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: RetryPolicy = RetryPolicy { retries: 3, longest: Duration::from_secs(60) };
+    const POLICY: RetryPolicy = RetryPolicy { retries_max: 3, delay_max: Duration::from_secs(60) };
 
     fn hint(headers: &[(&str, &'static str)]) -> RetryHint {
         let now = httpdate::parse_http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
@@ -86,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn the_servers_wish_is_read_in_each_of_its_spellings() {
+    fn the_servers_hint_is_read_in_each_form() {
         assert_eq!(hint(&[("retry-after", "2")]).after, seconds(2.0));
         assert_eq!(hint(&[("retry-after", " 0.5 ")]).after, seconds(0.5));
         assert_eq!(hint(&[("retry-after", "Sun, 06 Nov 1994 08:49:40 GMT")]).after, seconds(3.0));
@@ -95,12 +94,12 @@ mod tests {
         for nonsense in ["soon", "-1", "NaN", "inf", "1e300", ""] {
             assert_eq!(hint(&[("retry-after", nonsense)]), RetryHint::default(), "{nonsense}");
         }
-        assert_eq!(hint(&[("x-should-retry", "true")]).should, Some(true));
+        assert_eq!(hint(&[("x-should-retry", "true")]).should_retry, Some(true));
     }
 
     #[test]
-    fn only_what_may_pass_is_tried_again() {
-        let again = |status| pause(PATIENCE, 1, status, &RetryHint::default(), 0.0).is_some();
+    fn only_transient_failures_are_retried() {
+        let again = |status| delay(POLICY, 1, status, &RetryHint::default(), 0.0).is_some();
         for status in [408, 409, 425, 429, 500, 502, 503, 529, 599] {
             assert!(again(Some(status)), "{status}");
         }
@@ -112,39 +111,42 @@ mod tests {
 
     #[test]
     fn the_server_may_overrule_both_ways() {
-        let again = |status, should| {
-            pause(PATIENCE, 1, Some(status), &RetryHint { should: Some(should), after: None }, 0.0).is_some()
+        let again = |status, should_retry| {
+            delay(POLICY, 1, Some(status), &RetryHint { should_retry: Some(should_retry), after: None }, 0.0)
+                .is_some()
         };
         assert!(again(400, true) && !again(503, false));
     }
 
     #[test]
-    fn pauses_double_up_to_a_bound_and_end() {
-        let patience = RetryPolicy { retries: 9, ..PATIENCE };
-        let pauses: Vec<_> =
-            (1..=10).map_while(|made| pause(patience, made, None, &RetryHint::default(), 0.0)).collect();
-        let millis: Vec<_> = pauses.iter().map(Duration::as_millis).collect();
+    fn delays_double_up_to_a_bound_and_end() {
+        let policy = RetryPolicy { retries_max: 9, ..POLICY };
+        let delays: Vec<_> = (1..=10)
+            .map_while(|attempts| delay(policy, attempts, None, &RetryHint::default(), 0.0))
+            .collect();
+        let millis: Vec<_> = delays.iter().map(Duration::as_millis).collect();
         assert_eq!(millis, [500, 1000, 2000, 4000, 8000, 8000, 8000, 8000, 8000]);
     }
 
     #[test]
-    fn a_server_that_wants_too_much_is_not_waited_for() {
-        let asked =
-            |after| pause(PATIENCE, 1, Some(429), &RetryHint { should: None, after: seconds(after) }, 0.0);
+    fn a_delay_beyond_the_longest_is_not_waited_for() {
+        let asked = |after| {
+            delay(POLICY, 1, Some(429), &RetryHint { should_retry: None, after: seconds(after) }, 0.0)
+        };
         assert_eq!(asked(60.0), seconds(60.0));
         assert_eq!(asked(61.0), None);
     }
 
     proptest! {
         #[test]
-        fn no_chance_comes_back_too_early_or_much_too_late(chance in 0.0..1.0, after in 0.0..60.0) {
-            let hint = RetryHint { should: None, after: seconds(after) };
-            let pause = pause(PATIENCE, 1, Some(429), &hint, chance).unwrap().as_secs_f64();
-            prop_assert!(pause >= after - 1e-6 && pause <= after * 1.1 + 1e-6);
+        fn jitter_never_shortens_the_servers_delay_and_adds_at_most_a_tenth(jitter in 0.0..1.0, after in 0.0..60.0) {
+            let hint = RetryHint { should_retry: None, after: seconds(after) };
+            let delay = delay(POLICY, 1, Some(429), &hint, jitter).unwrap().as_secs_f64();
+            prop_assert!(delay >= after - 1e-6 && delay <= after * 1.1 + 1e-6);
         }
 
         #[test]
-        fn no_header_makes_it_panic(text in ".{0,40}") {
+        fn no_header_causes_a_panic(text in ".{0,40}") {
             let _ = RetryHint::read(|_| Some(&text), SystemTime::UNIX_EPOCH);
         }
     }

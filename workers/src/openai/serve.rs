@@ -1,34 +1,30 @@
-//! The agent's process: stdin, signals, and the end.
+//! The process of the agent.
 //!
-//! The end of stdin, SIGTERM and SIGINT all mean the same: running turns are answered as cancelled, and the
-//! process is gone within a second whatever still hangs.
+//! At the end of stdin, at SIGTERM and at SIGINT, running turns are answered as cancelled, and the process exits.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
-use std::process::{self, ExitCode};
+use std::path::Path;
+use std::process::ExitCode;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
-use super::agent::Agent;
+use super::agent::OpenAiAgent;
 use super::config::Config;
-use super::shared::{Shared, default_folder};
+use super::shared::Shared;
 use super::{Options, log};
-use crate::acp::fd_wait::each_line;
-use crate::acp::signals::on_signal;
+use crate::acp::serve::serve;
+use crate::acp::store::default_folder;
 use crate::acp::writer::Writer;
 
-/// For the last words of those that run.
-const GRACE: Duration = Duration::from_millis(500);
+/// The time for the responses of running turns.
+const EXIT_GRACE: Duration = Duration::from_millis(500);
 
 pub(super) fn run(options: Options) -> ExitCode {
-    let variable = |name: &str| std::env::var(name).ok();
-    let (config, warnings) = Config::read(variable);
+    let (config, warnings) = Config::read(|name| std::env::var(name).ok());
     for warning in warnings {
         log(format_args!("{warning}"));
     }
-    let folder = options.state.clone().or_else(|| default_folder(variable));
+    let folder = options.state.clone().or_else(|| default_folder("openai"));
     match start(config, options, folder.as_deref()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -38,25 +34,8 @@ pub(super) fn run(options: Options) -> ExitCode {
     }
 }
 
-fn start(config: Config, options: Options, folder: Option<&std::path::Path>) -> io::Result<()> {
-    // As files, because std's own handles buffer in their way.
-    let mut stdin = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    let shared = Arc::new(Shared::new(config, options, folder, Writer::new(stdout))?);
-    let stops = shared.clone();
-    on_signal(move || leave(&stops))?;
-    let agent = Agent::new(shared.clone());
-    each_line(&mut stdin, |line| agent.line(line))?;
-    leave(&shared)
-}
-
-fn leave(shared: &Shared) -> ! {
-    let limit = || {
-        thread::sleep(GRACE);
-        process::exit(0);
-    };
-    // Without the thread there is no limit but that of whoever started us.
-    let _ = thread::Builder::new().spawn(limit);
-    shared.end_all_turns();
-    process::exit(0)
+fn start(config: Config, options: Options, folder: Option<&Path>) -> io::Result<()> {
+    let shared = Arc::new(Shared::new(config, options, folder, Writer::stdout()?)?);
+    let stopping = shared.clone();
+    serve(OpenAiAgent::new(shared), EXIT_GRACE, move || stopping.end_all_turns())
 }

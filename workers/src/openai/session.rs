@@ -1,17 +1,17 @@
 //! An open session: its record, and the turn that runs in it.
 //!
-//! Everything a turn says, keeps or answers is done under the session's lock and only while the turn is the
-//! running one. So whoever ends a turn (itself, a cancel, a close) has the last word: after the answer nothing
-//! more of it is heard, even if its thread still hangs in a connect.
+//! A turn sends, stores and responds only under the session's lock and only while it is the running turn. So the first
+//! to end a turn (itself, a cancel, a close) sends its last message: nothing of it follows the response, even if its
+//! thread still hangs in a connect.
 
 use std::collections::HashSet;
 use std::sync::mpsc::Sender;
 use std::sync::{Mutex, MutexGuard};
 
+use rpc::OwnedReplyTo;
 use serde_json::value::RawValue;
 
 use super::record::Record;
-use crate::acp::writer::OwnedCaller;
 
 pub(super) struct Session {
     pub(super) id: String,
@@ -20,23 +20,23 @@ pub(super) struct Session {
 
 pub(super) struct State {
     pub(super) record: Record,
-    pub(super) turn: Option<Running>,
-    /// Tools that need not be asked for any more.
+    pub(super) turn: Option<RunningTurn>,
+    /// Tools that the user has allowed for the whole session.
     pub(super) allowed: HashSet<&'static str>,
 }
 
-/// What others need of a running turn.
-pub(super) struct Running {
+/// What other threads need of a running turn.
+pub(super) struct RunningTurn {
     pub(super) number: u64,
-    pub(super) caller: OwnedCaller,
+    pub(super) reply_to: OwnedReplyTo,
     pub(super) events: Sender<TurnEvent>,
     /// Shut down to wake the thread.
     pub(super) http: ureq::Agent,
 }
 
-/// What a turn's thread hears while it waits.
+/// What a turn's thread receives while it waits.
 pub(super) enum TurnEvent {
-    /// The answer to the request of this id: a result, or what is wrong.
+    /// The client's response to the request of this id: a result, or the text of an error.
     Response(u64, Result<Box<RawValue>, String>),
     Ended,
 }
@@ -54,7 +54,7 @@ impl Session {
         self.state.lock().expect("no thread panics while it holds the lock")
     }
 
-    /// The lock, for as long as this turn is the running one.
+    /// Locks the session if this turn is still the running one.
     pub(super) fn lock_for(&self, turn: u64) -> Result<MutexGuard<'_, State>, TurnEnded> {
         let state = self.lock();
         if state.turn.as_ref().is_some_and(|running| running.number == turn) {
@@ -65,11 +65,11 @@ impl Session {
     }
 }
 
-impl Running {
-    /// Its thread is told; it will find that it is gone.
+impl RunningTurn {
+    /// Wakes the thread of a turn that has ended.
     pub(super) fn wake(self) {
         self.http.shutdown();
-        // A thread that has ended hears nothing.
+        // The send fails if the thread has ended.
         let _ = self.events.send(TurnEvent::Ended);
     }
 }

@@ -1,17 +1,16 @@
-//! Server-sent events: bytes in any chunking in, whole events out.
+//! Parses server-sent events from bytes in any chunking.
 //!
-//! A push parser to the letter of the standard: lines end with LF, CRLF or CR, one leading byte order mark and one
-//! space after the colon are dropped, `data` lines add up, comments and unknown fields are skipped. One
-//! departure: what stands unfinished when the stream ends is an event too, because servers forget the last
-//! empty line. Knows nothing of HTTP, JSON or what the events mean.
+//! It follows the standard: lines end with LF, CRLF or CR, one leading byte order mark and one space after the colon
+//! are dropped, `data` lines are joined, comments and unknown fields are skipped. One exception: an unfinished event
+//! at the end of the stream counts, because servers forget the last empty line.
 
-/// An event that has not ended after this much is no event but a flood.
-const EVENT_BYTES_MOST: usize = 16 << 20;
+/// A longer event is an error.
+const EVENT_BYTES_MAX: usize = 16 << 20;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Event {
-    /// What its `event` field says; empty without one.
+    /// The `event` field. Empty: it has none.
     pub(super) kind: String,
     pub(super) data: String,
 }
@@ -26,10 +25,10 @@ pub(super) struct Parser {
     /// The `data` lines of the unfinished event, each with a newline after it.
     data: Vec<u8>,
     kind: Vec<u8>,
-    /// A CR has ended a line, so an LF right behind it ends none.
+    /// A CR has ended the last line, so an LF that follows ends none.
     after_cr: bool,
-    /// The first line is over, and with it the place for a byte order mark.
-    begun: bool,
+    /// The first line has ended, and only it can have a byte order mark.
+    has_begun: bool,
 }
 
 impl Parser {
@@ -49,13 +48,13 @@ impl Parser {
             rest = &rest[end + 1..];
             self.end_line(events);
         }
-        if self.line.len() + self.data.len() > EVENT_BYTES_MOST {
+        if self.line.len() + self.data.len() > EVENT_BYTES_MAX {
             return Err(TooLong);
         }
         Ok(())
     }
 
-    /// The stream is over.
+    /// Ends the stream.
     pub(super) fn finish(mut self, events: &mut Vec<Event>) {
         if !self.line.is_empty() {
             self.end_line(events);
@@ -66,7 +65,7 @@ impl Parser {
     fn end_line(&mut self, events: &mut Vec<Event>) {
         let mut taken = std::mem::take(&mut self.line);
         let mut line = &taken[..];
-        if !std::mem::replace(&mut self.begun, true) {
+        if !std::mem::replace(&mut self.has_begun, true) {
             line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
         }
         if line.is_empty() {
@@ -112,7 +111,8 @@ mod tests {
     use super::*;
 
     fn read(chunks: &[&[u8]]) -> Vec<Event> {
-        let (mut parser, mut events) = (Parser::default(), Vec::new());
+        let mut parser = Parser::default();
+        let mut events = Vec::new();
         for chunk in chunks {
             parser.push(chunk, &mut events).unwrap();
         }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_unknown_fields_and_empty_events_are_nothing() {
+    fn comments_unknown_fields_and_empty_events_are_skipped() {
         assert_eq!(data(b": OPENROUTER PROCESSING\n\nid: 7\nretry: 10\n\nevent: ping\n\n:\n"), [""; 0]);
         assert_eq!(data(b"data\n\ndata:\ndata:\n\n"), ["", "\n"]);
         assert_eq!(data(b"dat: a\nDATA: b\n data: c\ndata: d\n\n"), ["d"]);
@@ -159,23 +159,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unfinished_at_the_end_counts() {
+    fn an_unfinished_event_at_the_end_counts() {
         assert_eq!(data(b"data: a\n\ndata: b"), ["a", "b"]);
         assert_eq!(data(b"data: a\n"), ["a"]);
         assert_eq!(data(b""), [""; 0]);
     }
 
     #[test]
-    fn a_flood_without_an_end_is_refused() {
-        let (mut parser, mut events) = (Parser::default(), Vec::new());
+    fn an_event_without_an_end_is_an_error() {
+        let mut parser = Parser::default();
+        let mut events = Vec::new();
         let chunk = vec![b'x'; 1 << 20];
-        let refused = (0..20).find_map(|_| parser.push(&chunk, &mut events).err());
-        assert_eq!(refused, Some(TooLong));
+        let error = (0..20).find_map(|_| parser.push(&chunk, &mut events).err());
+        assert_eq!(error, Some(TooLong));
     }
 
     proptest! {
         #[test]
-        fn no_chunking_changes_the_events(
+        fn chunking_does_not_change_the_events(
             text in "(data: ?|event: ?|: ?|id|\u{feff}|é|x|\r|\n|\r\n|\n\n){0,40}",
             cuts in prop::collection::vec(0usize..400, 0..12),
         ) {
@@ -198,7 +199,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        fn no_bytes_cause_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
             let bytewise: Vec<_> = bytes.chunks(1).collect();
             prop_assert_eq!(read(&bytewise), read(&[&bytes]));
         }

@@ -1,7 +1,7 @@
-//! What a model asks for, done with the client's client_tools: announced, permitted, done, reported.
+//! Performs the tool calls of a model through the client: announces, asks for permission, executes and reports.
 //!
-//! A failure is no end of the turn: it goes back to the model, which may do better. Nothing that changes
-//! something is done before the user has allowed it, except where the session's mode says so.
+//! A failure does not end the turn: its text goes to the model, which may try something else. No operation that changes
+//! something runs without the user's permission, unless the session's mode allows it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,31 +12,31 @@ use serde_json::{Value, json};
 use super::convert::tool_text;
 use super::record::Mode;
 use super::session::TurnEnded;
-use super::tools::{Operation, edited};
-use super::turn::{End, Turn};
+use super::tools::{Operation, replace_once};
+use super::turn::{Stop, Turn};
 use super::wire::ToolCall;
 
-/// Given to a model of what a tool gave.
-const RESULT_BYTES: usize = 64 << 10;
-/// A command that takes longer is ended; one that never ends would be the end of the turn.
-const COMMAND_TIME: Duration = Duration::from_secs(600);
+/// A longer result is cut.
+const RESULT_BYTES_MAX: usize = 64 << 10;
+/// A command that runs longer is killed, because one that never ends would block the turn.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
 const ALLOW_ONCE: &str = "allow_once";
 const ALLOW_ALWAYS: &str = "allow_always";
 const REJECT_ONCE: &str = "reject_once";
 
-/// A file as it is to be.
+/// The change of a file.
 struct Change<'a> {
     path: &'a Path,
     old_text: Option<String>,
     new_text: String,
 }
 
-/// What came of a operation.
+/// The result of an operation.
 struct Outcome {
-    /// For the model.
+    /// The text for the model.
     text: String,
     has_worked: bool,
-    /// The user has seen it already: as a diff, or in the terminal.
+    /// The user has already seen it, as a diff or in the terminal.
     is_shown: bool,
 }
 
@@ -47,35 +47,34 @@ impl Outcome {
 }
 
 impl Turn {
-    /// Does what the call asks for. What comes back is for the model.
-    pub(super) fn perform(&self, id: &str, call: &ToolCall) -> Result<String, End> {
-        let (client_tools, mode, cwd) = self.client_tools()?;
-        let (name, arguments) = (&call.function.name, &call.function.arguments);
+    /// Performs the call and returns the result for the model.
+    pub(super) fn perform(&self, id: &str, call: &ToolCall) -> Result<String, Stop> {
+        let (mode, cwd) = self.mode_and_cwd()?;
+        let name = &call.function.name;
+        let arguments = &call.function.arguments;
         let input: Value = serde_json::from_str(arguments).unwrap_or_else(|_| json!(arguments));
-        let announced = |title: String| acp::ToolCall::new(id.to_owned(), title).raw_input(input);
-        let outcome = match Operation::read(name, arguments, client_tools, &cwd) {
+        let announcement = |title: String| acp::ToolCall::new(id.to_owned(), title).raw_input(input);
+        let outcome = match Operation::parse(name, arguments, self.shared.client_tools(mode), &cwd) {
             Err(why) => {
-                self.say(acp::SessionUpdate::ToolCall(announced(name.clone())))?;
+                self.send(acp::SessionUpdate::ToolCall(announcement(name.clone())))?;
                 Outcome::failed(why)
             }
             Ok(operation) => {
-                let shown =
-                    announced(operation.title()).kind(operation.kind()).locations(operation.locations());
-                self.say(acp::SessionUpdate::ToolCall(shown))?;
+                let announcement =
+                    announcement(operation.title()).kind(operation.kind()).locations(operation.locations());
+                self.send(acp::SessionUpdate::ToolCall(announcement))?;
                 self.perform_operation(id, &operation, mode)?
             }
         };
         let text = cut(&outcome.text);
-        let status = match outcome.has_worked {
-            true => acp::ToolCallStatus::Completed,
-            false => acp::ToolCallStatus::Failed,
-        };
-        let content = (!outcome.is_shown).then(|| vec![tool_text(&text)]);
+        let status =
+            if outcome.has_worked { acp::ToolCallStatus::Completed } else { acp::ToolCallStatus::Failed };
+        let content = if outcome.is_shown { None } else { Some(vec![tool_text(&text)]) };
         self.update(id, acp::ToolCallUpdateFields::new().status(status).content(content))?;
         Ok(if outcome.has_worked { text } else { format!("Error: {text}") })
     }
 
-    fn perform_operation(&self, id: &str, operation: &Operation, mode: Mode) -> Result<Outcome, End> {
+    fn perform_operation(&self, id: &str, operation: &Operation, mode: Mode) -> Result<Outcome, Stop> {
         let change = match self.prepare(operation)? {
             Ok(change) => change,
             Err(why) => return Ok(Outcome::failed(why)),
@@ -111,18 +110,18 @@ impl Turn {
         })
     }
 
-    /// The change that a operation makes to a file, for those that make one.
-    fn prepare<'a>(&self, operation: &'a Operation) -> Result<Result<Option<Change<'a>>, String>, End> {
+    /// The change of a file, if the operation makes one.
+    fn prepare<'a>(&self, operation: &'a Operation) -> Result<Result<Option<Change<'a>>, String>, Stop> {
         Ok(match operation {
             Operation::Read { .. } | Operation::Run { .. } => Ok(None),
             Operation::Write { path, content } => {
-                let can_read = self.client_tools()?.0.reads;
+                let can_read = self.shared.client_tools(self.mode_and_cwd()?.0).reads;
                 let old_text = if can_read { self.read_file(path, None, None)?.ok() } else { None };
                 Ok(Some(Change { path, old_text, new_text: content.clone() }))
             }
             Operation::Edit { path, old_text, new_text } => {
                 self.read_file(path, None, None)?.and_then(|text| {
-                    let new_text = edited(&text, old_text, new_text)?;
+                    let new_text = replace_once(&text, old_text, new_text)?;
                     Ok(Some(Change { path, old_text: Some(text), new_text }))
                 })
             }
@@ -134,7 +133,7 @@ impl Turn {
         id: &str,
         operation: &Operation,
         content: Option<Vec<acp::ToolCallContent>>,
-    ) -> Result<bool, End> {
+    ) -> Result<bool, Stop> {
         if self.session.lock_for(self.number)?.allowed.contains(operation.tool()) {
             return Ok(true);
         }
@@ -154,7 +153,7 @@ impl Turn {
         let answer =
             self.ask::<acp::RequestPermissionResponse>("session/request_permission", &params, None)?;
         match answer.map(|answer| answer.outcome) {
-            Ok(acp::RequestPermissionOutcome::Cancelled) => Err(End::Cancelled),
+            Ok(acp::RequestPermissionOutcome::Cancelled) => Err(Stop::Cancelled),
             Ok(acp::RequestPermissionOutcome::Selected(chosen)) => {
                 let chosen = chosen.option_id.to_string();
                 if chosen == ALLOW_ALWAYS {
@@ -162,7 +161,7 @@ impl Turn {
                 }
                 Ok(chosen == ALLOW_ONCE || chosen == ALLOW_ALWAYS)
             }
-            // A client that cannot ask its user has not allowed it.
+            // A client that cannot ask its user allows nothing.
             _ => Ok(false),
         }
     }
@@ -179,11 +178,11 @@ impl Turn {
     }
 
     fn run_command(&self, id: &str, command: &str) -> Result<Outcome, TurnEnded> {
-        let (_, _, cwd) = self.client_tools()?;
+        let (_, cwd) = self.mode_and_cwd()?;
         let shell = acp::CreateTerminalRequest::new(self.session.id.clone(), "sh")
             .args(vec!["-c".to_owned(), command.to_owned()])
-            .cwd(Some(cwd).filter(|cwd| cwd.is_absolute()))
-            .output_byte_limit(RESULT_BYTES as u64);
+            .cwd(if cwd.is_absolute() { Some(cwd) } else { None })
+            .output_byte_limit(RESULT_BYTES_MAX as u64);
         let created = match self.ask::<acp::CreateTerminalResponse>("terminal/create", &shell, None)? {
             Ok(created) => created,
             Err(why) => return Ok(Outcome::failed(why)),
@@ -192,10 +191,10 @@ impl Turn {
         terminal["terminalId"] = json!(created.terminal_id);
         let outcome = self.watch_terminal(id, &created, &terminal);
         if outcome.is_err() {
-            // The turn is over, but what it has started is not.
-            self.shared.ask_in_passing("terminal/kill", &terminal);
+            // The turn has ended, but its command still runs.
+            self.shared.request_and_forget("terminal/kill", &terminal);
         }
-        self.shared.ask_in_passing("terminal/release", &terminal);
+        self.shared.request_and_forget("terminal/release", &terminal);
         outcome
     }
 
@@ -208,8 +207,8 @@ impl Turn {
         let shown = acp::ToolCallContent::Terminal(acp::Terminal::new(created.terminal_id.clone()));
         self.update(id, acp::ToolCallUpdateFields::new().content(vec![shown]))?;
         let mut note = String::new();
-        if let Err(why) = self.ask::<Value>("terminal/wait_for_exit", terminal, Some(COMMAND_TIME))? {
-            self.shared.ask_in_passing("terminal/kill", terminal);
+        if let Err(why) = self.ask::<Value>("terminal/wait_for_exit", terminal, Some(COMMAND_TIMEOUT))? {
+            self.shared.request_and_forget("terminal/kill", terminal);
             note = format!("\n[ended: {why}]");
         }
         let output = match self.ask::<acp::TerminalOutputResponse>("terminal/output", terminal, None)? {
@@ -229,7 +228,7 @@ impl Turn {
     }
 
     fn update(&self, id: &str, fields: acp::ToolCallUpdateFields) -> Result<(), TurnEnded> {
-        self.say(acp::SessionUpdate::ToolCallUpdate(acp::ToolCallUpdate::new(id.to_owned(), fields)))
+        self.send(acp::SessionUpdate::ToolCallUpdate(acp::ToolCallUpdate::new(id.to_owned(), fields)))
     }
 
     fn params(&self) -> Value {
@@ -241,12 +240,12 @@ fn diff(change: &Change<'_>) -> acp::ToolCallContent {
     acp::Diff::new(change.path, change.new_text.clone()).old_text(change.old_text.clone()).into()
 }
 
-/// The beginning, on a letter's border.
+/// Cuts a long text at a character boundary.
 fn cut(text: &str) -> String {
-    if text.len() <= RESULT_BYTES {
+    if text.len() <= RESULT_BYTES_MAX {
         return text.to_owned();
     }
-    let end = (0..=RESULT_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    let end = (0..=RESULT_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     format!("{}\n[{} bytes are left out]", &text[..end], text.len() - end)
 }
 
@@ -255,9 +254,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_result_is_cut_on_a_letter() {
+    fn a_long_result_is_cut_at_a_character_boundary() {
         assert_eq!(cut("short"), "short");
-        let long = cut(&"é".repeat(RESULT_BYTES));
-        assert!(long.len() < RESULT_BYTES + 40 && long.ends_with("bytes are left out]"));
+        let long = cut(&"é".repeat(RESULT_BYTES_MAX));
+        assert!(long.len() < RESULT_BYTES_MAX + 40 && long.ends_with("bytes are left out]"));
     }
 }

@@ -1,7 +1,6 @@
-//! The tools that a model is offered, and what it means when it calls one.
+//! The tools that a model may call, and the operations that its calls mean.
 //!
-//! Each is done with the client's own client_tools, so only those are offered that the client has. Pure: no asking and
-//! no doing, which is in `client_tools`.
+//! The client performs each operation, so only the tools that it supports are declared. No I/O.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +16,7 @@ pub(super) const WRITE: &str = "write_file";
 pub(super) const EDIT: &str = "edit_file";
 pub(super) const RUN: &str = "run_command";
 
-/// Which client_tools there are.
+/// What the client can do for the model.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct ClientTools {
     pub(super) reads: bool,
@@ -46,7 +45,7 @@ impl ClientTools {
     }
 }
 
-/// What a call asks for.
+/// What a tool call asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Operation {
     Read { path: PathBuf, line: Option<u32>, limit: Option<u32> },
@@ -56,8 +55,8 @@ pub(super) enum Operation {
 }
 
 impl Operation {
-    /// The words go back to the model, so that it can do better.
-    pub(super) fn read(
+    /// The error is for the model, so that it can correct the call.
+    pub(super) fn parse(
         name: &str,
         arguments: &str,
         client_tools: ClientTools,
@@ -124,8 +123,8 @@ impl Operation {
     }
 }
 
-/// The text with one place of it replaced, or why it was not.
-pub(super) fn edited(text: &str, old_text: &str, new_text: &str) -> Result<String, String> {
+/// Replaces the only occurrence of `old_text`. The error is for the model.
+pub(super) fn replace_once(text: &str, old_text: &str, new_text: &str) -> Result<String, String> {
     if old_text.is_empty() {
         return Err("old_text is empty".to_owned());
     }
@@ -137,7 +136,7 @@ pub(super) fn edited(text: &str, old_text: &str, new_text: &str) -> Result<Strin
 }
 
 /// The tools as a request declares them.
-pub(super) fn offered(client_tools: ClientTools, cwd: &Path) -> Vec<Value> {
+pub(super) fn declarations(client_tools: ClientTools, cwd: &Path) -> Vec<Value> {
     let path =
         json!({ "type": "string", "description": format!("absolute, or relative to {}", cwd.display()) });
     let text = |what: &str| json!({ "type": "string", "description": what });
@@ -172,11 +171,11 @@ pub(super) fn offered(client_tools: ClientTools, cwd: &Path) -> Vec<Value> {
             &["command"],
         ),
     ];
-    let shape = |(name, does, properties, required): (&str, &str, Value, &[&str])| {
+    let declaration = |(name, description, properties, required): (&str, &str, Value, &[&str])| {
         let parameters = json!({ "type": "object", "properties": properties, "required": required });
-        json!({ "type": "function", "function": { "name": name, "description": does, "parameters": parameters } })
+        json!({ "type": "function", "function": { "name": name, "description": description, "parameters": parameters } })
     };
-    all.into_iter().filter(|(name, ..)| client_tools.has(name)).map(shape).collect()
+    all.into_iter().filter(|(name, ..)| client_tools.has(name)).map(declaration).collect()
 }
 
 #[derive(Deserialize)]
@@ -216,15 +215,15 @@ mod tests {
 
     fn names(client_tools: ClientTools) -> Vec<String> {
         let name = |tool: &Value| tool["function"]["name"].as_str().unwrap().to_owned();
-        offered(client_tools, Path::new("/w")).iter().map(name).collect()
+        declarations(client_tools, Path::new("/w")).iter().map(name).collect()
     }
 
     fn read(name: &str, arguments: &str) -> Result<Operation, String> {
-        Operation::read(name, arguments, ALL, Path::new("/w"))
+        Operation::parse(name, arguments, ALL, Path::new("/w"))
     }
 
     #[test]
-    fn only_what_the_client_can_do_is_offered_and_taken() {
+    fn only_tools_that_the_client_supports_are_declared_and_accepted() {
         assert_eq!(names(ALL), [READ, WRITE, EDIT, RUN]);
         assert_eq!(
             names(ClientTools { writes: true, ..ClientTools::default() }),
@@ -233,13 +232,13 @@ mod tests {
         );
         assert!(names(ClientTools::default()).is_empty());
         assert!(
-            Operation::read(RUN, r#"{"command":"ls"}"#, ClientTools::default(), Path::new("/w")).is_err()
+            Operation::parse(RUN, r#"{"command":"ls"}"#, ClientTools::default(), Path::new("/w")).is_err()
         );
         assert!(read("rm", "{}").is_err());
     }
 
     #[test]
-    fn a_session_that_only_reads_has_nothing_that_changes() {
+    fn a_read_only_session_has_no_tool_that_changes_files() {
         let can = json!({ "fs": { "readTextFile": true, "writeTextFile": true }, "terminal": true });
         let client: acp::ClientCapabilities = serde_json::from_value(can).unwrap();
         assert_eq!(names(ClientTools::new(&client, Mode::Read)), [READ]);
@@ -248,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_made_absolute_and_bad_arguments_are_said_back() {
+    fn paths_are_made_absolute_and_bad_arguments_are_an_error() {
         let operation = read(READ, r#"{"path":"a/b","line":3}"#).unwrap();
         assert_eq!(operation, Operation::Read { path: "/w/a/b".into(), line: Some(3), limit: None });
         assert_eq!(read(READ, r#"{"path":"/x"}"#).unwrap().locations()[0].path, Path::new("/x"));
@@ -258,9 +257,9 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_is_of_one_place() {
-        assert_eq!(edited("a b c", "b", "x"), Ok("a x c".to_owned()));
-        assert!(edited("a b b", "b", "x").unwrap_err().contains("2 times"));
-        assert!(edited("a", "b", "x").is_err() && edited("a", "", "x").is_err());
+    fn an_edit_replaces_one_occurrence() {
+        assert_eq!(replace_once("a b c", "b", "x"), Ok("a x c".to_owned()));
+        assert!(replace_once("a b b", "b", "x").unwrap_err().contains("2 times"));
+        assert!(replace_once("a", "b", "x").is_err() && replace_once("a", "", "x").is_err());
     }
 }

@@ -1,42 +1,38 @@
-//! One turn: from the prompt to its answer, through as many requests to the model as it takes.
+//! One turn: from the prompt to its response, through as many requests to the model as it takes.
 //!
-//! Runs on a thread of its own and may block: in the network, for the client's answers, in a pause between two tries.
-//! Whoever ends the turn wakes it, and it finds at its next word that it is gone. Only whole steps are kept.
+//! It runs on its own thread and may block: in the network, for a response of the client, or between two tries. If
+//! another thread ends the turn, it wakes this one, which finds out at its next lock. Only whole steps are stored.
 
-use std::io::{ErrorKind, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use agent_client_protocol_schema::v1 as acp;
+use rpc::{OwnedReplyTo, RpcError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use super::api_error::ApiError;
 use super::convert::{agent_text, agent_thought};
-use super::history::to_send;
-use super::http::{Answer, Watchdog, read_fault};
+use super::history::messages_to_send;
+use super::http::{Answer, Watchdog};
 use super::record::{Entry, Mode};
 use super::reply::{Finish, Reply, Usage};
+use super::reply_stream::{Next, ReplyStream, parse_body, read_body};
 use super::retry;
-use super::session::{Running, Session, State, TurnEnded, TurnEvent};
+use super::session::{RunningTurn, Session, State, TurnEnded, TurnEvent};
 use super::shared::Shared;
-use super::sse::Parser;
-use super::think::Piece;
+use super::think_tags::Piece;
 use super::tools::{self, ClientTools};
-use super::url::shown;
+use super::url::without_secrets;
 use super::wire::{Message, Request};
 use super::{Errors, log};
-use crate::acp::writer::OwnedCaller;
 
-/// After the answer is complete: how long to wait for its usage and for the end of the stream, without which the
+/// After a reply is complete, the turn waits this long for its usage and for the end of the stream, without which the
 /// connection cannot be used again.
-const AFTERWARDS: Duration = Duration::from_secs(1);
-/// The largest answer that comes as one JSON object.
-const BODY_BYTES: u64 = 64 << 20;
+const STREAM_END_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) struct Turn {
     pub(super) shared: Arc<Shared>,
@@ -45,249 +41,221 @@ pub(super) struct Turn {
     events: Receiver<TurnEvent>,
     event_tx: Sender<TurnEvent>,
     http: ureq::Agent,
-    /// How long the history was before the prompt.
-    before: usize,
+    /// The length of the history before the prompt.
+    history_before: usize,
     usage: Option<Usage>,
-    has_said: bool,
+    has_sent_text: bool,
 }
 
-/// Why a turn ends before its time.
-pub(super) enum End {
-    /// Somebody else has ended and answered it.
-    TurnEnded,
-    /// The client wants no more of it.
+/// Why a turn stops early.
+pub(super) enum Stop {
+    /// Another thread has ended the turn and responded.
+    Ended,
+    /// The user has cancelled it.
     Cancelled,
-    ApiError(ApiError),
+    Failed(ApiError),
 }
 
-impl From<TurnEnded> for End {
-    fn from(_: TurnEnded) -> End {
-        End::TurnEnded
+impl From<TurnEnded> for Stop {
+    fn from(_: TurnEnded) -> Stop {
+        Stop::Ended
     }
 }
 
-impl From<ApiError> for End {
-    fn from(fault: ApiError) -> End {
-        End::ApiError(fault)
+impl From<ApiError> for Stop {
+    fn from(error: ApiError) -> Stop {
+        Stop::Failed(error)
     }
 }
 
-/// What a turn needs to know of its session for one request.
-struct Scene {
+/// What one request needs to know of the session.
+struct RequestContext {
     model: String,
     cwd: PathBuf,
     client_tools: ClientTools,
     messages: Vec<Message>,
 }
 
-/// Begins the turn of a prompt that stands in the history already, at this place.
+/// Starts the turn of a prompt. The prompt is already in the history, at `history_before`.
 pub(super) fn begin(
     shared: &Arc<Shared>,
     session: &Arc<Session>,
     state: &mut State,
-    caller: OwnedCaller,
-    before: usize,
+    reply_to: OwnedReplyTo,
+    history_before: usize,
 ) -> Result<(), String> {
     let (event_tx, events) = channel();
-    let (number, http) = (shared.next_turn(), shared.http.take());
     let turn = Turn {
         shared: shared.clone(),
         session: session.clone(),
-        number,
+        number: shared.next_turn(),
         events,
-        event_tx: event_tx.clone(),
-        http: http.clone(),
-        before,
+        event_tx,
+        http: shared.http.take(),
+        history_before,
         usage: None,
-        has_said: false,
+        has_sent_text: false,
     };
+    let running =
+        RunningTurn { number: turn.number, reply_to, events: turn.event_tx.clone(), http: turn.http.clone() };
     let thread = thread::Builder::new().name(session.id.clone()).spawn(move || turn.run());
     thread.map_err(|error| format!("no thread for the prompt: {error}"))?;
-    // The thread says nothing before it has had the lock, which is held here.
-    state.turn = Some(Running { number, caller, events: event_tx, http });
+    // The thread sends nothing before it gets the session's lock, which the caller holds.
+    state.turn = Some(running);
     Ok(())
 }
 
 impl Turn {
     fn run(mut self) {
-        // One that is gone has been answered by whoever ended it.
+        // `TurnEnded` needs no handling: the thread that ended the turn has responded.
         let _ = match self.run_steps() {
-            Ok(reason) => self.finish(reason),
-            Err(End::Cancelled) => self.finish(acp::StopReason::Cancelled),
-            Err(End::ApiError(fault)) => self.fail(&fault),
-            Err(End::TurnEnded) => Err(TurnEnded),
+            Ok(reason) => self.respond_stopped(reason),
+            Err(Stop::Cancelled) => self.respond_stopped(acp::StopReason::Cancelled),
+            Err(Stop::Failed(error)) => self.respond_failed(&error),
+            Err(Stop::Ended) => Err(TurnEnded),
         };
     }
 
-    fn run_steps(&mut self) -> Result<acp::StopReason, End> {
+    fn run_steps(&mut self) -> Result<acp::StopReason, Stop> {
         for step in 0..self.shared.config.max_steps {
             let mut reply = self.complete()?;
             self.report_usage(reply.usage)?;
             let calls = reply.take_calls();
-            // Calls that were cut off are no calls.
+            // Calls that were cut off cannot be made.
             if calls.is_empty() || reply.finish() == Finish::Length {
                 return self.conclude(reply);
             }
-            let text = Some(reply.text).filter(|text| !text.is_empty());
-            let mut messages = vec![Message::Assistant { content: text, tool_calls: calls.clone() }];
+            let content = if reply.text.is_empty() { None } else { Some(reply.text) };
+            let mut messages = vec![Message::Assistant { content, tool_calls: calls.clone() }];
             for (at, call) in calls.iter().enumerate() {
                 let id = format!("call-{}-{step}-{at}", self.number);
                 let content = self.perform(&id, call)?;
                 messages.push(Message::Tool { tool_call_id: call.id.clone(), content });
             }
-            self.keep(messages)?;
+            self.store_messages(messages)?;
         }
         Ok(acp::StopReason::MaxTurnRequests)
     }
 
-    fn conclude(&self, reply: Reply) -> Result<acp::StopReason, End> {
+    fn conclude(&self, reply: Reply) -> Result<acp::StopReason, Stop> {
         let finish = reply.finish();
         if finish == Finish::Refusal {
-            // What is refused is not to be seen by the model again.
+            // The model must not see a refused prompt again.
             let mut state = self.session.lock_for(self.number)?;
-            self.shared.keep(&self.session.id, &mut state.record, Entry::Rewind(self.before));
+            let rewind = Entry::Rewind(self.history_before);
+            self.shared.store.append(&self.session.id, &mut state.record, rewind);
             return Ok(acp::StopReason::Refusal);
         }
         if !reply.text.is_empty() {
-            self.keep(vec![Message::Assistant { content: Some(reply.text), tool_calls: Vec::new() }])?;
+            let message = Message::Assistant { content: Some(reply.text), tool_calls: Vec::new() };
+            self.store_messages(vec![message])?;
         }
         Ok(if finish == Finish::Length { acp::StopReason::MaxTokens } else { acp::StopReason::EndTurn })
     }
 
-    /// One answer of the model: asked for, tried again where that may help, and said as it comes.
-    fn complete(&mut self) -> Result<Reply, End> {
+    /// Asks the model for one reply, retries where that may help, and streams the reply to the client.
+    fn complete(&mut self) -> Result<Reply, Stop> {
         let shared = self.shared.clone();
         let url = match &shared.config.endpoint {
             Ok(endpoint) => endpoint.chat(),
             Err(why) => return Err(ApiError::Network { message: why.clone() }.into()),
         };
-        let scene = self.scene()?;
-        let tools = tools::offered(scene.client_tools, &scene.cwd);
+        let context = self.request_context()?;
+        let tools = tools::declarations(context.client_tools, &context.cwd);
         let request = Request {
-            model: &scene.model,
-            messages: &scene.messages,
+            model: &context.model,
+            messages: &context.messages,
             max_tokens: shared.config.max_tokens,
             temperature: shared.config.temperature,
             tools: &tools,
             extra: &shared.config.extra_body,
         };
-        let mut made = 0;
+        let mut attempts = 0;
         loop {
-            let quirks = shared.quirks(&scene.model);
-            made += 1;
+            let quirks = shared.quirks(&context.model);
             let failure = match shared.http.post(&self.http, &url, &request.body(quirks)) {
-                Ok(answer) => return self.listen(answer),
+                Ok(answer) => return self.receive(answer),
                 Err(failure) => failure,
             };
             self.check_running()?;
             let mut status = None;
-            if let ApiError::Status { status: code, message } = &failure.fault {
+            if let ApiError::Status { status: code, message } = &failure.error {
                 status = Some(*code);
                 if let Some(learned) = request.learn(quirks, *code, message) {
-                    shared.learn(&scene.model, learned);
-                    made -= 1;
+                    shared.add_quirks(&context.model, learned);
                     continue;
                 }
             } else {
-                // A connection that was kept too long may be what failed.
+                // The connection may have failed because it was idle for too long.
                 self.renew_http()?;
             }
-            let pause = retry::pause(shared.config.patience, made, status, &failure.hint, shared.chance());
-            let Some(pause) = pause else { return Err(failure.fault.into()) };
-            let text = shared.config.redact(&failure.fault.text(&shown(&url)));
-            log(format_args!("{} (trying again in {pause:.1?})", text.replace('\n', " ")));
-            self.rest(pause)?;
+            attempts += 1;
+            let jitter = shared.random_fraction();
+            let delay = retry::delay(shared.config.retry_policy, attempts, status, &failure.hint, jitter);
+            let Some(delay) = delay else { return Err(failure.error.into()) };
+            let text = shared.config.redact(&failure.error.text(&without_secrets(&url)));
+            log(format_args!("{} (trying again in {delay:.1?})", text.replace('\n', " ")));
+            self.sleep(delay)?;
         }
     }
 
-    fn scene(&self) -> Result<Scene, TurnEnded> {
+    fn request_context(&self) -> Result<RequestContext, TurnEnded> {
         let config = &self.shared.config;
         let state = self.session.lock_for(self.number)?;
         let record = &state.record;
-        Ok(Scene {
-            model: record.model.clone().unwrap_or_else(|| config.model.clone()),
+        let system_prompt = config.system_prompt.as_deref();
+        Ok(RequestContext {
+            model: self.shared.model_of(record).to_owned(),
             cwd: PathBuf::from(&record.cwd),
             client_tools: self.shared.client_tools(record.mode),
-            messages: to_send(config.system_prompt.as_deref(), &record.history, config.history_tokens),
+            messages: messages_to_send(system_prompt, &record.history, config.history_tokens),
         })
     }
 
-    fn listen(&mut self, answer: Answer) -> Result<Reply, End> {
-        let mut reply = Reply::new(self.shared.config.has_think_tags);
-        if !answer.is_stream {
-            return self.listen_once(answer, reply);
-        }
-        let (mut parser, mut events, mut pieces) = (Parser::default(), Vec::new(), Vec::new());
-        let (mut reader, mut buffer) = (answer.into_reader(), vec![0; 16 << 10]);
-        let (mut watchdog, mut has_come, mut is_over) = (None, false, false);
-        while !is_over {
-            let count = match reader.read(&mut buffer) {
-                Ok(count) => count,
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(_) if reply.is_done() || reply.has_finished() => {
-                    self.renew_http()?;
-                    break;
-                }
+    /// Reads the answer and sends its pieces to the client as they come.
+    fn receive(&mut self, answer: Answer) -> Result<Reply, Stop> {
+        let reply = Reply::new(self.shared.config.has_think_tags);
+        let (pieces, reply) = if answer.is_stream {
+            let mut stream = ReplyStream::new(answer, reply);
+            self.receive_stream(&mut stream)?;
+            stream.finish()
+        } else {
+            let body = read_body(answer);
+            self.check_running()?;
+            parse_body(&body?, reply)?
+        };
+        self.send_pieces(pieces)?;
+        Ok(reply?)
+    }
+
+    fn receive_stream(&mut self, stream: &mut ReplyStream) -> Result<(), Stop> {
+        let mut watchdog = None;
+        let is_broken = loop {
+            match stream.next() {
+                Ok(Next::Pieces(pieces)) => self.send_pieces(pieces)?,
+                Ok(Next::End { is_broken }) => break is_broken,
                 Err(error) => {
                     self.check_running()?;
-                    return Err(read_fault(&error).into());
-                }
-            };
-            is_over = count == 0;
-            has_come |= count > 0;
-            if is_over {
-                std::mem::take(&mut parser).finish(&mut events);
-            } else if parser.push(&buffer[..count], &mut events).is_err() {
-                return Err(ApiError::Broken { message: "an event of it has no end".to_owned() }.into());
-            }
-            for event in events.drain(..) {
-                if !reply.is_done()
-                    && let Some(words) = reply.event(&event, &mut pieces)?
-                {
-                    log(format_args!("{words}"));
+                    return Err(error.into());
                 }
             }
-            self.say_pieces(&mut pieces)?;
-            if watchdog.is_none() && (reply.is_done() || reply.has_finished()) {
-                watchdog = Some(Watchdog::new(self.http.clone(), AFTERWARDS));
+            if watchdog.is_none() && stream.is_complete() {
+                watchdog = Some(Watchdog::new(self.http.clone(), STREAM_END_TIMEOUT));
             }
-        }
-        drop(watchdog);
-        // A stream that was shut down looks like one that is over.
-        self.check_running()?;
-        let whole = reply.end(&mut pieces);
-        self.say_pieces(&mut pieces)?;
-        if !has_come {
-            return Err(ApiError::NoBody.into());
-        }
-        whole?;
-        Ok(reply)
-    }
-
-    /// A server that does not stream, though it was asked to.
-    fn listen_once(&mut self, answer: Answer, mut reply: Reply) -> Result<Reply, End> {
-        let (mut body, mut pieces) = (Vec::new(), Vec::new());
-        let read = answer.into_reader().take(BODY_BYTES).read_to_end(&mut body);
-        self.check_running()?;
-        read.map_err(|error| read_fault(&error))?;
-        if body.trim_ascii().is_empty() {
-            return Err(ApiError::NoBody.into());
-        }
-        let Ok(whole) = serde_json::from_slice::<Value>(&body) else {
-            return Err(ApiError::Broken { message: "it is no JSON".to_owned() }.into());
         };
-        reply.chunk(&whole, &mut pieces)?;
-        let ended = reply.end(&mut pieces);
-        self.say_pieces(&mut pieces)?;
-        ended?;
-        Ok(reply)
+        drop(watchdog);
+        if is_broken {
+            self.renew_http()?;
+        }
+        // The shutdown of an ended turn looks like the end of the stream.
+        Ok(self.check_running()?)
     }
 
-    /// Waits, unless the turn ends meanwhile.
-    fn rest(&self, pause: Duration) -> Result<(), TurnEnded> {
-        let until = Instant::now() + pause;
+    /// Sleeps, unless the turn ends meanwhile.
+    fn sleep(&self, time: Duration) -> Result<(), TurnEnded> {
+        let deadline = Instant::now() + time;
         loop {
-            match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            match self.events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Err(RecvTimeoutError::Timeout) => return Ok(()),
                 Ok(TurnEvent::Response(..)) => {}
                 Ok(TurnEvent::Ended) | Err(RecvTimeoutError::Disconnected) => return Err(TurnEnded),
@@ -305,39 +273,38 @@ impl Turn {
         Ok(())
     }
 
-    /// Asks the client and waits. The inner error is what the client, or the wait, says.
+    /// Sends a request to the client and waits for the response. The inner error is the client's, or a timeout.
     pub(super) fn ask<T: DeserializeOwned>(
         &self,
         method: &str,
         params: &impl Serialize,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
     ) -> Result<Result<T, String>, TurnEnded> {
-        let id = {
-            let _state = self.session.lock_for(self.number)?;
-            let id = self.shared.await_answer(self.event_tx.clone());
-            self.shared.writer.request(id, method, params);
-            id
-        };
-        let until = patience.map(|patience| Instant::now() + patience);
+        let state = self.session.lock_for(self.number)?;
+        let id = self.shared.expect_response(self.event_tx.clone());
+        self.shared.writer.request(id, method, params);
+        drop(state);
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
         loop {
-            let events = match until {
+            let event = match deadline {
                 None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(until) => self.events.recv_timeout(until.saturating_duration_since(Instant::now())),
+                Some(deadline) => {
+                    self.events.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+                }
             };
-            match events {
+            match event {
                 Ok(TurnEvent::Response(answered, outcome)) if answered == id => {
-                    let read = |result: Box<serde_json::value::RawValue>| {
+                    return Ok(outcome.and_then(|result| {
                         serde_json::from_str(result.get()).map_err(|error| format!("{method}: {error}"))
-                    };
-                    return Ok(outcome.and_then(read));
+                    }));
                 }
                 Ok(TurnEvent::Response(..)) => {}
                 Ok(TurnEvent::Ended) | Err(RecvTimeoutError::Disconnected) => {
-                    self.shared.forget_answer(id);
+                    self.shared.forget_response(id);
                     return Err(TurnEnded);
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    self.shared.forget_answer(id);
+                    self.shared.forget_response(id);
                     return Ok(Err(format!("{method}: no answer in time")));
                 }
             }
@@ -348,91 +315,97 @@ impl Turn {
         self.session.lock_for(self.number).map(|_| ())
     }
 
-    pub(super) fn say(&self, update: acp::SessionUpdate) -> Result<(), TurnEnded> {
+    pub(super) fn send(&self, update: acp::SessionUpdate) -> Result<(), TurnEnded> {
         let _state = self.session.lock_for(self.number)?;
         self.shared.writer.update(&self.session.id, update);
         Ok(())
     }
 
-    pub(super) fn client_tools(&self) -> Result<(ClientTools, Mode, PathBuf), TurnEnded> {
+    pub(super) fn mode_and_cwd(&self) -> Result<(Mode, PathBuf), TurnEnded> {
         let state = self.session.lock_for(self.number)?;
-        let mode = state.record.mode;
-        Ok((self.shared.client_tools(mode), mode, Path::new(&state.record.cwd).to_owned()))
+        Ok((state.record.mode, PathBuf::from(&state.record.cwd)))
     }
 
-    /// What came at once is said at once, and in as few words.
-    fn say_pieces(&mut self, pieces: &mut Vec<Piece>) -> Result<(), TurnEnded> {
-        let mut pieces = pieces.drain(..).peekable();
-        while let Some(mut piece) = pieces.next() {
-            while let Some(more) =
-                pieces.next_if(|next| std::mem::discriminant(next) == std::mem::discriminant(&piece))
-            {
-                let (Piece::Text(text) | Piece::Thought(text)) = &mut piece;
-                let (Piece::Text(more) | Piece::Thought(more)) = more;
-                text.push_str(&more);
+    /// Joins pieces of the same kind that came together, so that there are fewer updates.
+    fn send_pieces(&mut self, pieces: Vec<Piece>) -> Result<(), TurnEnded> {
+        let mut pieces = pieces.into_iter().peekable();
+        while let Some(piece) = pieces.next() {
+            match piece {
+                Piece::Text(mut text) => {
+                    while let Some(Piece::Text(more)) = pieces.next_if(|next| matches!(next, Piece::Text(_)))
+                    {
+                        text.push_str(&more);
+                    }
+                    self.send(agent_text(&text))?;
+                    self.has_sent_text = true;
+                }
+                Piece::Thought(mut text) => {
+                    while let Some(Piece::Thought(more)) =
+                        pieces.next_if(|next| matches!(next, Piece::Thought(_)))
+                    {
+                        text.push_str(&more);
+                    }
+                    self.send(agent_thought(&text))?;
+                }
             }
-            self.say(match &piece {
-                Piece::Text(text) => agent_text(text),
-                Piece::Thought(text) => agent_thought(text),
-            })?;
-            self.has_said |= matches!(piece, Piece::Text(_));
         }
         Ok(())
     }
 
-    fn keep(&self, messages: Vec<Message>) -> Result<(), TurnEnded> {
+    fn store_messages(&self, messages: Vec<Message>) -> Result<(), TurnEnded> {
         let mut state = self.session.lock_for(self.number)?;
         for message in messages {
-            self.shared.keep(&self.session.id, &mut state.record, Entry::Message(message));
+            self.shared.store.append(&self.session.id, &mut state.record, Entry::Message(message));
         }
         Ok(())
     }
 
     fn report_usage(&mut self, usage: Option<Usage>) -> Result<(), TurnEnded> {
         let Some(usage) = usage else { return Ok(()) };
-        let sum = self.usage.get_or_insert_default();
-        sum.add(usage);
+        self.usage.get_or_insert_default().add(usage);
         let state = self.session.lock_for(self.number)?;
-        let config = &self.shared.config;
-        let model = state.record.model.as_deref().unwrap_or(&config.model);
-        let size = self.shared.models().context_tokens(model).unwrap_or(config.context_tokens);
+        let model = self.shared.model_of(&state.record);
+        let known_size = self.shared.models().context_tokens(model);
+        let size = known_size.unwrap_or(self.shared.config.context_tokens);
         let update = acp::UsageUpdate::new(usage.total, size);
         self.shared.writer.update(&self.session.id, acp::SessionUpdate::UsageUpdate(update));
         Ok(())
     }
 
-    fn finish(&self, reason: acp::StopReason) -> Result<(), TurnEnded> {
+    fn respond_stopped(&self, reason: acp::StopReason) -> Result<(), TurnEnded> {
+        let above_zero = |count: u64| if count > 0 { Some(count) } else { None };
         let usage = self.usage.map(|usage| {
             acp::Usage::new(usage.total, usage.input, usage.output)
-                .thought_tokens(Some(usage.thought).filter(|count| *count > 0))
-                .cached_read_tokens(Some(usage.cached).filter(|count| *count > 0))
+                .thought_tokens(above_zero(usage.thought))
+                .cached_read_tokens(above_zero(usage.cached))
         });
-        self.answer(Ok(&acp::PromptResponse::new(reason).usage(usage)))
+        self.respond(Ok(&acp::PromptResponse::new(reason).usage(usage)))
     }
 
-    fn fail(&self, fault: &ApiError) -> Result<(), TurnEnded> {
+    fn respond_failed(&self, error: &ApiError) -> Result<(), TurnEnded> {
         let config = &self.shared.config;
-        let url =
-            config.endpoint.as_ref().map_or_else(|_| "OPENAI_BASE_URL".to_owned(), |url| shown(&url.chat()));
-        let text = config.redact(&fault.text(&url));
+        let url = match &config.endpoint {
+            Ok(endpoint) => without_secrets(&endpoint.chat()),
+            Err(_) => "OPENAI_BASE_URL".to_owned(),
+        };
+        let text = config.redact(&error.text(&url));
         log(format_args!("{}", text.replace('\n', " ")));
         if self.shared.options.errors == Errors::Rpc {
-            let mut error = fault.rpc(&url);
-            error["message"] = Value::String(text);
-            return self.answer(Err::<&(), _>(&error));
+            let error = RpcError { message: text, ..error.rpc(&url) };
+            return self.respond(Err::<&(), _>(&error));
         }
-        // Apart from what the model had said so far.
-        let gap = if self.has_said { "\n\n" } else { "" };
-        self.say(agent_text(&format!("{gap}{text}")))?;
-        self.finish(acp::StopReason::EndTurn)
+        // A blank line keeps the error apart from the model's text.
+        let gap = if self.has_sent_text { "\n\n" } else { "" };
+        self.send(agent_text(&format!("{gap}{text}")))?;
+        self.respond_stopped(acp::StopReason::EndTurn)
     }
 
-    fn answer(&self, outcome: Result<&impl Serialize, &Value>) -> Result<(), TurnEnded> {
+    fn respond(&self, outcome: Result<&impl Serialize, &RpcError>) -> Result<(), TurnEnded> {
         let mut state = self.session.lock_for(self.number)?;
-        let running = state.turn.take().expect("the lock is only had while it runs");
-        // Before the answer, so that the next prompt finds the connection.
+        let running = state.turn.take().expect("the lock is held only while the turn runs");
+        // This comes before the response, so that the next prompt finds the connection.
         self.shared.http.give_back(running.http);
-        self.shared.writer.respond_later(&running.caller, outcome);
+        self.shared.writer.respond(running.reply_to.as_ref(), outcome);
         Ok(())
     }
 }

@@ -1,28 +1,28 @@
-//! Where the endpoint is: the base URL and what is reached below it.
+//! The base URL of the endpoint and the URLs below it.
 //!
-//! A trailing slash, a query and a path that already names the method are all taken as they are meant. What is shown
-//! to people has neither credentials nor a query in it.
+//! The base URL may have a trailing slash, a query or the whole path of the method. URLs for people have neither
+//! credentials nor a query.
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Endpoint {
-    /// Scheme, authority and path, without a slash at the end.
+    /// Scheme, authority and path, without a trailing slash.
     base: String,
-    /// Without the question mark; may be empty.
+    /// Has no question mark, and may be empty.
     query: String,
 }
 
 const CHAT: &str = "/chat/completions";
 
 impl Endpoint {
-    /// The version, if there is one, becomes `api-version` in the query, unless the URL has one already.
+    /// Adds the version as `api-version` to the query, unless the URL has one already.
     pub(super) fn new(url: &str, api_version: Option<&str>) -> Result<Endpoint, String> {
         let url = url.trim();
         let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
         let Some(rest) = rest else {
-            return Err(format!("{} is neither http:// nor https://", shown(url)));
+            return Err(format!("{} is neither http:// nor https://", without_secrets(url)));
         };
         if rest.is_empty() || rest.starts_with(['/', '?', '#', ':']) || rest.contains(char::is_whitespace) {
-            return Err(format!("{} names no host", shown(url)));
+            return Err(format!("{} names no host", without_secrets(url)));
         }
         let url = url.split('#').next().unwrap_or_default();
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
@@ -51,8 +51,8 @@ impl Endpoint {
     }
 }
 
-/// As people may see it: the query and the credentials before the host may hold a key.
-pub(super) fn shown(url: &str) -> String {
+/// The URL for people: the query and the credentials before the host may contain a key.
+pub(super) fn without_secrets(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn slashes_queries_and_full_paths_are_taken_as_meant() {
+    fn slashes_queries_and_full_paths_are_accepted() {
         for url in [
             "http://h/v1",
             "http://h/v1/",
@@ -92,16 +92,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_is_refused() {
+    fn an_invalid_url_is_an_error() {
         for url in ["", "h/v1", "ftp://h", "http://", "http:///v1", "https://?x", "http://a b"] {
             assert!(Endpoint::new(url, None).is_err(), "{url}");
         }
     }
 
     #[test]
-    fn what_is_shown_holds_no_secret() {
-        assert_eq!(shown("https://me:secret@h:8/v1?key=secret#secret"), "https://h:8/v1");
-        assert_eq!(shown("https://h/a@b"), "https://h/a@b");
-        assert_eq!(shown("secret?secret"), "secret");
+    fn secrets_are_removed() {
+        assert_eq!(without_secrets("https://me:secret@h:8/v1?key=secret#secret"), "https://h:8/v1");
+        assert_eq!(without_secrets("https://h/a@b"), "https://h/a@b");
+        assert_eq!(without_secrets("secret?secret"), "secret");
     }
 }

@@ -1,7 +1,7 @@
-//! Chat Completions as it is sent: messages, tools, the request.
+//! The messages and requests of Chat Completions, as they are sent.
 //!
-//! Messages are also what a session's file holds, so they are read back as they are written. What comes from a server
-//! is read in `reply`, which has to be more forgiving.
+//! Session files contain the same messages, so they can be read back too. `reply` reads the answers of servers, which
+//! differ more.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -26,7 +26,7 @@ pub(super) enum Message {
     },
 }
 
-/// Plain where it can be: some servers know nothing else.
+/// Plain text where possible, because some servers know nothing else.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Content {
@@ -64,7 +64,7 @@ enum FunctionKind {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct Function {
     pub(super) name: String,
-    /// JSON as text, as the model wrote it.
+    /// The JSON text that the model wrote.
     pub(super) arguments: String,
 }
 
@@ -83,7 +83,7 @@ impl Content {
     }
 }
 
-/// What this server or model does not take, as learned from its refusals.
+/// What a model does not accept, learned from its error messages.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Quirks {
     pub(super) no_stream_options: bool,
@@ -92,7 +92,7 @@ pub(super) struct Quirks {
 }
 
 impl Quirks {
-    /// Another turn may have learned something else meanwhile.
+    /// Keeps what another turn has learned meanwhile.
     pub(super) fn add(&mut self, other: Quirks) {
         self.no_stream_options |= other.no_stream_options;
         self.wants_completion_tokens |= other.wants_completion_tokens;
@@ -129,32 +129,32 @@ impl Request<'_> {
             body.insert("tools".to_owned(), json!(self.tools));
         }
         body.extend(self.extra.clone());
-        serde_json::to_vec(&body).expect("memory takes every byte of a plain value")
+        serde_json::to_vec(&body).expect("a plain value is JSON")
     }
 
-    /// What to leave out next time, if this refusal is about something that can be.
-    pub(super) fn learn(&self, mut quirks: Quirks, status: u16, refusal: &str) -> Option<Quirks> {
+    /// Finds what to leave out from now on. `None`: the error is about something else.
+    pub(super) fn learn(&self, mut quirks: Quirks, status: u16, error: &str) -> Option<Quirks> {
         if !matches!(status, 400 | 404 | 405 | 415 | 422 | 500 | 501) {
             return None;
         }
         let before = quirks;
-        let refusal = refusal.to_ascii_lowercase();
-        if refusal.contains("stream_options") || refusal.contains("include_usage") {
+        let error = error.to_ascii_lowercase();
+        if error.contains("stream_options") || error.contains("include_usage") {
             quirks.no_stream_options = true;
-        } else if refusal.contains("max_completion_tokens") && self.max_tokens.is_some() {
+        } else if error.contains("max_completion_tokens") && self.max_tokens.is_some() {
             quirks.wants_completion_tokens = true;
-        } else if !self.tools.is_empty() && is_about_tools(&refusal) {
+        } else if !self.tools.is_empty() && is_about_tools(&error) {
             quirks.no_tools = true;
         }
         (quirks != before).then_some(quirks)
     }
 }
 
-/// As Ollama, vLLM and llama.cpp say it.
-fn is_about_tools(refusal: &str) -> bool {
+/// Knows the messages of Ollama, vLLM and llama.cpp.
+fn is_about_tools(error: &str) -> bool {
     ["support tool", "support function", "tool choice", "tool_choice", "tools param", "\"tools\"", "'tools'"]
         .iter()
-        .any(|words| refusal.contains(words))
+        .any(|words| error.contains(words))
 }
 
 #[cfg(test)]
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_has_everything_in_its_usual_order() {
+    fn a_request_has_its_members_in_the_usual_order() {
         let messages = [Message::User { content: Content::Text("hi".to_owned()) }];
         let extra = json!({ "top_p": 1, "temperature": 0 });
         let body = text(request(&messages, &[], extra.as_object().unwrap()).body(Quirks::default()));
@@ -189,17 +189,17 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_refuses_is_left_out_the_next_time() {
+    fn what_a_server_does_not_accept_is_left_out_from_then_on() {
         let (tools, extra) = ([json!({})], Map::new());
         let request = request(&[], &tools, &extra);
         let mut quirks = Quirks::default();
-        for refusal in [
+        for error in [
             "Unknown field `stream_options`",
             "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.",
             "registry/gemma:latest does not support tools",
         ] {
-            quirks = request.learn(quirks, 400, refusal).unwrap_or_else(|| panic!("{refusal}"));
-            assert_eq!(request.learn(quirks, 400, refusal), None, "what is left out already cannot be");
+            quirks = request.learn(quirks, 400, error).unwrap_or_else(|| panic!("{error}"));
+            assert_eq!(request.learn(quirks, 400, error), None, "what is left out already cannot be");
         }
         let body = text(request.body(quirks));
         assert_eq!(
@@ -212,7 +212,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_are_read_as_they_were_written(text in ".{0,40}", id in "[a-z0-9]{1,8}", url in ".{0,20}") {
+        fn messages_are_read_back_as_written(text in ".{0,40}", id in "[a-z0-9]{1,8}", url in ".{0,20}") {
             let parts = vec![
                 Part::Text { text: text.clone() },
                 Part::ImageUrl { image_url: ImageUrl { url } },

@@ -7,11 +7,11 @@
 use std::collections::HashMap;
 
 use agent_client_protocol_schema::v1 as acp;
+use rpc::error::METHOD_NOT_FOUND;
 use serde_json::{Map, Value, json};
 
 use super::codex_items::{Items, fail_turn};
 use super::{Bridge, Effects, Opening, Question};
-use crate::acp::error::METHOD_NOT_FOUND;
 use crate::cli::json::items;
 use crate::cli::mcp_servers;
 use crate::cli::prompt::{Part, Prompt};

@@ -15,19 +15,19 @@ fn ask_says_what_was_chosen() {
     {
         let turn = client.prompt(&session, "/ask");
         let call = client.updates(&session, "tool_call").remove(0);
-        let (id, params) = client.asked_of_me("session/request_permission");
+        let (id, params) = client.agent_request("session/request_permission");
         assert_eq!(id, number, "its own ids count from 0");
         assert_eq!(params["toolCall"]["toolCallId"], call["toolCallId"]);
         let kinds: Vec<_> =
             params["options"].as_array().unwrap().iter().map(|option| &option["kind"]).collect();
         assert_eq!(kinds, ["allow_once", "allow_always", "reject_once", "reject_always"]);
-        assert_eq!(client.answer_to(turn), None);
-        client.answer(&id, json!({ "outcome": { "outcome": "selected", "optionId": option } }));
+        assert_eq!(client.response_to(turn), None);
+        client.respond(&id, json!({ "outcome": { "outcome": "selected", "optionId": option } }));
         assert_eq!(client.updates(&session, "tool_call_update").remove(0)["status"], *status);
         assert_eq!(client.chunks(&session), [format!("You chose {option}.\n")]);
         assert_eq!(client.stop_reason(turn).unwrap(), "end_turn");
-        client.answer(&id, json!({ "outcome": { "outcome": "cancelled" } }));
-        assert!(client.heard.is_empty(), "a second answer finds nobody");
+        client.respond(&id, json!({ "outcome": { "outcome": "cancelled" } }));
+        assert!(client.received.is_empty(), "a second answer finds nobody");
     }
 }
 
@@ -43,7 +43,7 @@ fn strange_answers_to_a_permission_end_the_turn_all_the_same() {
         r#""error":"what?""#,
     ] {
         let turn = client.prompt(&session, "/ask");
-        let (id, _) = client.asked_of_me("session/request_permission");
+        let (id, _) = client.agent_request("session/request_permission");
         client.line(&format!(r#"{{"jsonrpc":"2.0","id":{id},{answer}}}"#));
         assert_eq!(client.stop_reason(turn).unwrap(), "end_turn", "{answer}");
     }
@@ -54,13 +54,13 @@ fn answers_find_the_turn_that_asked() {
     let mut client = Client::new();
     let (one, two) = (client.session(), client.session());
     let (first, second) = (client.prompt(&one, "/ask"), client.prompt(&two, "/ask"));
-    let (to_one, _) = client.asked_of_me("session/request_permission");
-    let (to_two, _) = client.asked_of_me("session/request_permission");
+    let (to_one, _) = client.agent_request("session/request_permission");
+    let (to_two, _) = client.agent_request("session/request_permission");
     let choose = |option: &str| json!({ "outcome": { "outcome": "selected", "optionId": option } });
-    client.answer(&to_two, choose("allow_once"));
+    client.respond(&to_two, choose("allow_once"));
     assert_eq!(client.chunks(&two), ["You chose allow_once.\n"]);
     assert!(client.stop_reason(second).is_some() && client.stop_reason(first).is_none());
-    client.answer(&to_one, choose("reject_always"));
+    client.respond(&to_one, choose("reject_always"));
     assert_eq!(client.chunks(&one), ["You chose reject_always.\n"]);
     assert!(client.stop_reason(first).is_some());
 }
@@ -70,14 +70,14 @@ fn a_cancelled_question_is_taken_back() {
     let mut client = Client::new();
     let session = client.session();
     let turn = client.prompt(&session, "/ask");
-    let (id, _) = client.asked_of_me("session/request_permission");
-    client.tell("session/cancel", json!({ "sessionId": session }));
-    let (_, params) = client.asked_of_me("$/cancel_request");
+    let (id, _) = client.agent_request("session/request_permission");
+    client.notify("session/cancel", json!({ "sessionId": session }));
+    let (_, params) = client.agent_request("$/cancel_request");
     assert_eq!(params["requestId"], id);
     assert_eq!(client.stop_reason(turn).unwrap(), "cancelled");
-    client.heard.clear();
-    client.answer(&id, json!({ "outcome": { "outcome": "cancelled" } }));
-    assert!(client.heard.is_empty());
+    client.received.clear();
+    client.respond(&id, json!({ "outcome": { "outcome": "cancelled" } }));
+    assert!(client.received.is_empty());
 }
 
 #[test]
@@ -90,17 +90,17 @@ fn read_asks_the_client_for_the_file() {
     let session = client.session();
     for (path, asked) in [("notes.txt", "/work/notes.txt"), ("/etc/my file", "/etc/my file")] {
         let turn = client.prompt(&session, &format!("/read {path}"));
-        let (id, params) = client.asked_of_me("fs/read_text_file");
+        let (id, params) = client.agent_request("fs/read_text_file");
         assert_eq!(params, json!({ "sessionId": session, "path": asked }));
-        client.answer(&id, json!({ "content": "line one\nline two\n" }));
+        client.respond(&id, json!({ "content": "line one\nline two\n" }));
         assert_eq!(client.chunks(&session).concat(), "line one\nline two\n");
         assert!(client.stop_reason(turn).is_some());
     }
     client.prompt(&session, "/read gone");
-    let (id, _) = client.asked_of_me("fs/read_text_file");
+    let (id, _) = client.agent_request("fs/read_text_file");
     client.line(&json!({ "id": id, "error": { "code": -32002, "message": "no such file" } }).to_string());
     assert_eq!(client.chunks(&session), ["/work/gone could not be read: no such file\n"]);
-    assert!(client.say(&session, "/read").concat().starts_with("Usage"));
+    assert!(client.echo(&session, "/read").concat().starts_with("Usage"));
 }
 
 #[test]
@@ -108,26 +108,26 @@ fn a_client_that_offers_no_files_is_not_asked_for_one() {
     let mut client = Client::new();
     client.result("initialize", json!({ "protocolVersion": 1, "clientCapabilities": {} }));
     let session = client.session();
-    assert!(client.say(&session, "/read x").concat().contains("does not offer"));
+    assert!(client.echo(&session, "/read x").concat().contains("does not offer"));
 }
 
 #[test]
 fn think_tool_and_help() {
     let mut client = Client::new();
     let session = client.session();
-    client.say(&session, "/think hard");
+    client.echo(&session, "/think hard");
     assert_eq!(client.updates(&session, "agent_thought_chunk")[0]["content"]["text"], "hard");
-    client.say(&session, "/tool");
+    client.echo(&session, "/tool");
     assert_eq!(client.updates(&session, "tool_call")[0]["status"], "pending");
     let statuses: Vec<_> =
         client.updates(&session, "tool_call_update").iter().map(|update| update["status"].clone()).collect();
     assert_eq!(statuses, ["in_progress", "completed"]);
-    let help = client.say(&session, "  /help\n").concat();
+    let help = client.echo(&session, "  /help\n").concat();
     for command in ["ask", "read", "think", "tool", "slow", "die", "help"] {
         assert!(help.contains(&format!("/{command}")), "{help}");
     }
     for usage in ["/slow", "/slow soon", "/slow -1", "/slow 1e9", "/slow NaN", "/die 256", "/die hard"] {
-        assert!(client.say(&session, usage).concat().starts_with("Usage"), "{usage}");
+        assert!(client.echo(&session, usage).concat().starts_with("Usage"), "{usage}");
     }
 }
 
@@ -136,9 +136,9 @@ fn die_exits_without_an_answer() {
     for (command, code) in [("/die", 1), ("/die 0", 0), ("/die 42", 42)] {
         let mut client = Client::new();
         let session = client.session();
-        assert_eq!(client.agent.exit(), None);
+        assert_eq!(client.agent.exit_code(), None);
         client.prompt(&session, command);
-        assert_eq!(client.agent.exit(), Some(code));
-        assert!(client.heard.is_empty());
+        assert_eq!(client.agent.exit_code(), Some(code));
+        assert!(client.received.is_empty());
     }
 }

@@ -1,9 +1,9 @@
-//! Stories of the agent as a value: lines in, messages writer, time only when the story says so.
+//! Tests of the agent as a value: lines in, messages out, and a clock that only the test moves.
 
 mod commands;
+mod messages;
 mod schema;
 mod sessions;
-mod talk;
 mod turns;
 
 use std::collections::HashMap;
@@ -13,16 +13,16 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::{Value, json};
 
 use super::Options;
-use super::agent::Agent;
+use super::agent::EchoAgent;
 
-/// The client's side of a talk. Everything the agent says passes the schema on its way here.
+/// The client's side. Every message of the agent is checked against the schema.
 struct Client {
-    agent: Agent,
+    agent: EchoAgent,
     now: Instant,
     next_id: u64,
-    /// The methods of requests that are not yet answered, by id as it is spelt.
+    /// The methods of requests without a response, by id as it was sent.
     asked: HashMap<String, String>,
-    heard: Vec<Value>,
+    received: Vec<Value>,
 }
 
 impl Client {
@@ -36,9 +36,9 @@ impl Client {
 
     fn with(options: Options) -> Client {
         let now = Instant::now();
-        let agent =
-            Agent::new(options, now, SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000)).unwrap();
-        Client { agent, now, next_id: 100, asked: HashMap::new(), heard: Vec::new() }
+        let agent = EchoAgent::new(options, now, SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000))
+            .unwrap();
+        Client { agent, now, next_id: 100, asked: HashMap::new(), received: Vec::new() }
     }
 
     fn line(&mut self, line: &str) {
@@ -48,16 +48,16 @@ impl Client {
             self.asked.insert(id.to_string(), method.to_owned());
         }
         self.agent.line(line.as_bytes(), self.now);
-        self.hear();
+        self.receive();
     }
 
-    fn passes(&mut self, time: Duration) {
+    fn advance(&mut self, time: Duration) {
         self.now += time;
         self.agent.tick(self.now);
-        self.hear();
+        self.receive();
     }
 
-    fn hear(&mut self) {
+    fn receive(&mut self) {
         for line in self.agent.writer.bytes().split_inclusive(|&byte| byte == b'\n') {
             assert_eq!(line.last(), Some(&b'\n'));
             let message: Value = serde_json::from_slice(line).unwrap();
@@ -65,34 +65,34 @@ impl Client {
                 schema::check_message(&message);
             } else {
                 let method = self.asked.remove(&message["id"].to_string());
-                assert!(method.is_some() || message["id"].is_null(), "nobody asked for {message}");
-                schema::check_answer(method.as_deref(), &message);
+                assert!(method.is_some() || message["id"].is_null(), "there is no request for {message}");
+                schema::check_response(method.as_deref(), &message);
             }
-            self.heard.push(message);
+            self.received.push(message);
         }
         self.agent.writer.clear();
     }
 
-    /// Sends a request and gives its id.
-    fn ask(&mut self, method: &str, params: Value) -> u64 {
+    /// Sends a request and returns its id.
+    fn request(&mut self, method: &str, params: Value) -> u64 {
         self.next_id += 1;
         let id = self.next_id;
         self.line(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string());
         id
     }
 
-    fn tell(&mut self, method: &str, params: Value) {
+    fn notify(&mut self, method: &str, params: Value) {
         self.line(&json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string());
     }
 
-    fn answer(&mut self, id: &Value, result: Value) {
+    fn respond(&mut self, id: &Value, result: Value) {
         self.line(&json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string());
     }
 
-    /// A request that is answered at once, and its answer.
+    /// Sends a request that is answered at once, and returns the response.
     fn call(&mut self, method: &str, params: Value) -> Value {
-        let id = self.ask(method, params);
-        self.answer_to(id).unwrap_or_else(|| panic!("{method} waits"))
+        let id = self.request(method, params);
+        self.response_to(id).unwrap_or_else(|| panic!("{method} waits"))
     }
 
     fn result(&mut self, method: &str, params: Value) -> Value {
@@ -104,38 +104,40 @@ impl Client {
         self.call(method, params)["error"]["code"].as_i64().expect("an error")
     }
 
-    /// Takes the answer out of what was heard.
-    fn answer_to(&mut self, id: u64) -> Option<Value> {
-        let place =
-            self.heard.iter().position(|message| message["id"] == id && message.get("method").is_none())?;
-        Some(self.heard.remove(place))
+    /// Removes the response from the received messages.
+    fn response_to(&mut self, id: u64) -> Option<Value> {
+        let place = self
+            .received
+            .iter()
+            .position(|message| message["id"] == id && message.get("method").is_none())?;
+        Some(self.received.remove(place))
     }
 
     fn stop_reason(&mut self, id: u64) -> Option<String> {
-        Some(self.answer_to(id)?["result"]["stopReason"].as_str()?.to_owned())
+        Some(self.response_to(id)?["result"]["stopReason"].as_str()?.to_owned())
     }
 
     fn session(&mut self) -> String {
         let id = self.result("session/new", json!({ "cwd": "/work", "mcpServers": [] }));
-        self.heard.clear();
+        self.received.clear();
         id["sessionId"].as_str().unwrap().to_owned()
     }
 
     fn prompt(&mut self, session: &str, text: &str) -> u64 {
-        self.ask(
+        self.request(
             "session/prompt",
             json!({ "sessionId": session, "prompt": [{ "type": "text", "text": text }] }),
         )
     }
 
-    /// A prompt that is done at once; the chunks of its answer.
-    fn say(&mut self, session: &str, text: &str) -> Vec<String> {
+    /// Sends a prompt that is finished at once, and returns the chunks of the agent's message.
+    fn echo(&mut self, session: &str, text: &str) -> Vec<String> {
         let id = self.prompt(session, text);
         assert_eq!(self.stop_reason(id).as_deref(), Some("end_turn"));
         self.chunks(session)
     }
 
-    /// Takes what was heard of the agent's message in a session.
+    /// Removes the chunks of the agent's message from the received messages.
     fn chunks(&mut self, session: &str) -> Vec<String> {
         self.updates(session, "agent_message_chunk")
             .iter()
@@ -147,13 +149,13 @@ impl Client {
         let wanted = |message: &mut Value| {
             message["params"]["sessionId"] == session && message["params"]["update"]["sessionUpdate"] == kind
         };
-        self.heard.extract_if(.., wanted).map(|message| message["params"]["update"].clone()).collect()
+        self.received.extract_if(.., wanted).map(|message| message["params"]["update"].clone()).collect()
     }
 
-    /// Takes the one request the agent has made: its id and params.
-    fn asked_of_me(&mut self, method: &str) -> (Value, Value) {
-        let place = self.heard.iter().position(|message| message["method"] == method).expect(method);
-        let message = self.heard.remove(place);
+    /// Removes the agent's only request of this method, and returns its id and params.
+    fn agent_request(&mut self, method: &str) -> (Value, Value) {
+        let place = self.received.iter().position(|message| message["method"] == method).expect(method);
+        let message = self.received.remove(place);
         (message["id"].clone(), message["params"].clone())
     }
 }

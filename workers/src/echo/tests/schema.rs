@@ -22,7 +22,7 @@ pub(super) fn check_message(message: &Value) {
 }
 
 /// The answer to a request with this method; `None` where the request could not be read.
-pub(super) fn check_answer(method: Option<&str>, answer: &Value) {
+pub(super) fn check_response(method: Option<&str>, answer: &Value) {
     assert_eq!(answer["jsonrpc"], "2.0");
     if answer.get("error").is_some() {
         assert!(answer.get("result").is_none());

@@ -29,11 +29,11 @@ fn modes_and_options_change_what_is_said() {
     let split =
         |option: &str, value: &str| json!({ "sessionId": session, "configId": option, "value": value });
     client.result("session/set_mode", mode("shout"));
-    assert_eq!(client.say(&session, "straße").concat(), "STRASSE");
+    assert_eq!(client.echo(&session, "straße").concat(), "STRASSE");
     assert_eq!(client.error("session/set_mode", mode("whisper")), -32602);
     let options = client.result("session/set_config_option", split("split", "lines"));
     assert_eq!(options["configOptions"][0]["currentValue"], "lines");
-    assert_eq!(client.say(&session, "a\nb\n"), ["A\n", "B\n"]);
+    assert_eq!(client.echo(&session, "a\nb\n"), ["A\n", "B\n"]);
     assert_eq!(client.error("session/set_config_option", split("split", "atoms")), -32602);
     assert_eq!(client.error("session/set_config_option", split("colour", "lines")), -32602);
 }
@@ -42,15 +42,16 @@ fn modes_and_options_change_what_is_said() {
 fn a_loaded_session_is_replayed_and_a_resumed_one_is_not() {
     let mut client = Client::new();
     let session = client.session();
-    client.say(&session, "first");
-    client.say(&session, "/think");
+    client.echo(&session, "first");
+    client.echo(&session, "/think");
     client.result("session/set_mode", json!({ "sessionId": session, "modeId": "shout" }));
     client.result("session/close", json!({ "sessionId": session }));
-    client.heard.clear();
+    client.received.clear();
     assert_eq!(client.error("session/prompt", json!({ "sessionId": session, "prompt": [] })), -32002);
 
-    let id = client.ask("session/load", json!({ "sessionId": session, "cwd": "/work", "mcpServers": [] }));
-    let texts: Vec<_> = client.heard[..4]
+    let id =
+        client.request("session/load", json!({ "sessionId": session, "cwd": "/work", "mcpServers": [] }));
+    let texts: Vec<_> = client.received[..4]
         .iter()
         .map(|message| {
             let update = &message["params"]["update"];
@@ -66,29 +67,29 @@ fn a_loaded_session_is_replayed_and_a_resumed_one_is_not() {
             ("agent_message_chunk", "I have thought about it.\n"),
         ]
     );
-    assert_eq!(client.heard[4]["id"], id);
-    assert_eq!(client.heard[4]["result"]["modes"]["currentModeId"], "shout");
+    assert_eq!(client.received[4]["id"], id);
+    assert_eq!(client.received[4]["result"]["modes"]["currentModeId"], "shout");
     client.result("session/close", json!({ "sessionId": session }));
-    client.heard.clear();
+    client.received.clear();
 
     let result =
         client.result("session/resume", json!({ "sessionId": session, "cwd": "/else", "mcpServers": [] }));
     assert_eq!(result["modes"]["currentModeId"], "shout");
     assert_eq!(client.updates(&session, "user_message_chunk").len(), 0);
     assert_eq!(client.result("session/list", json!({}))["sessions"][0]["cwd"], "/else");
-    assert_eq!(client.say(&session, "again").concat(), "AGAIN");
+    assert_eq!(client.echo(&session, "again").concat(), "AGAIN");
 }
 
 #[test]
 fn a_fork_has_the_history_and_goes_its_own_way() {
     let mut client = Client::new();
     let session = client.session();
-    client.say(&session, "common");
+    client.echo(&session, "common");
     let result = client.result("session/fork", json!({ "sessionId": session, "cwd": "/fork" }));
     let fork = result["sessionId"].as_str().unwrap().to_owned();
     assert_ne!(fork, session);
-    client.say(&fork, "mine");
-    client.heard.clear();
+    client.echo(&fork, "mine");
+    client.received.clear();
     client.result("session/load", json!({ "sessionId": session, "cwd": "/work" }));
     assert_eq!(client.updates(&session, "user_message_chunk").len(), 1);
     client.result("session/load", json!({ "sessionId": fork, "cwd": "/fork" }));
@@ -100,8 +101,8 @@ fn sessions_are_listed_by_pages_and_by_folder() {
     let mut client = Client::new();
     let mut made: Vec<_> = (0..250).map(|_| client.session()).collect();
     client.result("session/new", json!({ "cwd": "/else" }));
-    client.passes(seconds(1.0));
-    client.say(&made[7].clone(), "the newest of all\nby far");
+    client.advance(seconds(1.0));
+    client.echo(&made[7].clone(), "the newest of all\nby far");
     let (mut seen, mut cursor) = (Vec::new(), Value::Null);
     let mut pages = 0;
     loop {
@@ -173,7 +174,7 @@ fn a_fresh_process_opens_the_sessions_of_a_dead_one() {
     let folder = tempfile::tempdir().unwrap();
     let mut dead = Client::with_state(folder.path());
     let session = dead.session();
-    dead.say(&session, "remember\nthis");
+    dead.echo(&session, "remember\nthis");
     dead.result(
         "session/set_config_option",
         json!({ "sessionId": session, "configId": "split", "value": "whole" }),
@@ -194,14 +195,14 @@ fn a_fresh_process_opens_the_sessions_of_a_dead_one() {
         ["remember\nthis", "/slow 60"]
     );
     assert_eq!(client.chunks(&session), ["remember\nthis"]);
-    assert_eq!(client.say(&session, "and go on"), ["and go on"]);
+    assert_eq!(client.echo(&session, "and go on"), ["and go on"]);
 
     let fork = client.result("session/fork", json!({ "sessionId": session, "cwd": "/work" }));
     client.result("session/delete", json!({ "sessionId": session }));
     let mut third = Client::with_state(folder.path());
     let fork = fork["sessionId"].as_str().unwrap();
     third.result("session/resume", json!({ "sessionId": fork, "cwd": "/work" }));
-    assert_eq!(third.say(fork, "hi"), ["hi"]);
+    assert_eq!(third.echo(fork, "hi"), ["hi"]);
     assert_eq!(third.error("session/load", json!({ "sessionId": session, "cwd": "/work" })), -32002);
 }
 
@@ -211,13 +212,13 @@ fn two_processes_at_one_folder_see_each_other() {
     let (mut one, mut two) = (Client::with_state(folder.path()), Client::with_state(folder.path()));
     let session = one.session();
     two.result("session/resume", json!({ "sessionId": session, "cwd": "/work" }));
-    two.heard.clear();
-    one.say(&session, "from one");
-    two.say(&session, "from two");
+    two.received.clear();
+    one.echo(&session, "from one");
+    two.echo(&session, "from two");
     one.result("session/load", json!({ "sessionId": session, "cwd": "/work" }));
     assert_eq!(one.updates(&session, "user_message_chunk").len(), 2);
     one.result("session/delete", json!({ "sessionId": session }));
-    assert_eq!(two.say(&session, "unaware").concat(), "unaware");
+    assert_eq!(two.echo(&session, "unaware").concat(), "unaware");
     assert_eq!(two.result("session/list", json!({}))["sessions"], json!([]));
 }
 

@@ -13,13 +13,13 @@ fn a_prompt_comes_back_in_chunks_before_its_answer() {
     let session = client.session();
     let text = "One two three four five six seven eight nine ten.";
     let id = client.prompt(&session, text);
-    assert_eq!(client.heard.last().unwrap()["id"], id);
+    assert_eq!(client.received.last().unwrap()["id"], id);
     assert_eq!(client.stop_reason(id).unwrap(), "end_turn");
     let chunks = client.chunks(&session);
     assert!(chunks.len() > 1);
     assert_eq!(chunks.concat(), text);
-    assert_eq!(client.say(&session, ""), [""]);
-    assert_eq!(client.say(&session, "/unknown command").concat(), "/unknown command");
+    assert_eq!(client.echo(&session, ""), [""]);
+    assert_eq!(client.echo(&session, "/unknown command").concat(), "/unknown command");
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn links_and_embedded_files_are_said_and_pictures_are_not() {
         { "type": "resource", "resource": { "uri": "file:///b", "text": "inside" } },
         { "type": "text", "text": "typed" },
     ]);
-    let id = client.ask("session/prompt", json!({ "sessionId": session, "prompt": prompt }));
+    let id = client.request("session/prompt", json!({ "sessionId": session, "prompt": prompt }));
     assert_eq!(client.stop_reason(id).unwrap(), "end_turn");
     assert_eq!(client.chunks(&session).concat(), "file:///a\ninside\ntyped");
 }
@@ -48,18 +48,18 @@ fn flags_set_the_number_the_size_and_the_pace_of_chunks() {
     let session = client.session();
     let id = client.prompt(&session, "hi");
     assert_eq!(client.chunks(&session), ["hihihihihi"]);
-    client.passes(seconds(0.4));
+    client.advance(seconds(0.4));
     assert_eq!(client.chunks(&session).len(), 0);
-    client.passes(seconds(0.1));
+    client.advance(seconds(0.1));
     assert_eq!(client.chunks(&session).len(), 1);
     assert_eq!(client.stop_reason(id), None);
-    client.passes(seconds(0.5));
+    client.advance(seconds(0.5));
     assert_eq!(client.chunks(&session).len(), 1);
     assert_eq!(client.stop_reason(id).unwrap(), "end_turn");
 
     let mut none = Client::with(Options { chunks: Some(0), ..Options::default() });
     let session = none.session();
-    assert!(none.say(&session, "hi").is_empty());
+    assert!(none.echo(&session, "hi").is_empty());
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_long_turn_rests_now_and_then_and_takes_turns_with_others() {
     assert!(ones < 20 && twos < 20, "one line is not held up by all of a long turn");
     let mut order = Vec::new();
     while client.agent.next_wake().is_some() {
-        client.passes(Duration::ZERO);
+        client.advance(Duration::ZERO);
         let news = (client.chunks(&one).len(), client.chunks(&two).len());
         order.push(news.0 > 0);
         ones += news.0;
@@ -101,13 +101,13 @@ fn a_slow_session_never_delays_another() {
     let mut client = Client::new();
     let (slow, quick) = (client.session(), client.session());
     let turn = client.prompt(&slow, "/slow 2.5");
-    assert_eq!(client.say(&quick, "hello").concat(), "hello");
-    client.passes(seconds(1.0));
-    assert_eq!(client.say(&quick, "still here").concat(), "still here");
-    client.passes(seconds(1.0));
+    assert_eq!(client.echo(&quick, "hello").concat(), "hello");
+    client.advance(seconds(1.0));
+    assert_eq!(client.echo(&quick, "still here").concat(), "still here");
+    client.advance(seconds(1.0));
     assert_eq!(client.chunks(&slow), [".", "."]);
     assert_eq!(client.stop_reason(turn), None);
-    client.passes(seconds(0.5));
+    client.advance(seconds(0.5));
     assert_eq!(client.chunks(&slow), ["That took 2.5 s.\n"]);
     assert_eq!(client.stop_reason(turn).unwrap(), "end_turn");
     assert_eq!(client.agent.next_wake(), None);
@@ -118,11 +118,11 @@ fn thousands_of_sessions_run_at_the_same_time() {
     let mut client = Client::new();
     let sessions: Vec<_> = (0..2000).map(|_| client.session()).collect();
     let turns: Vec<_> = sessions.iter().map(|session| client.prompt(session, "/slow 0.5")).collect();
-    client.passes(seconds(0.5));
+    client.advance(seconds(0.5));
     while client.agent.next_wake().is_some() {
-        client.passes(Duration::ZERO);
+        client.advance(Duration::ZERO);
     }
-    assert_eq!(client.heard.iter().filter(|message| message.get("result").is_some()).count(), turns.len());
+    assert_eq!(client.received.iter().filter(|message| message.get("result").is_some()).count(), turns.len());
 }
 
 #[test]
@@ -131,11 +131,11 @@ fn a_second_prompt_is_refused_while_a_turn_runs() {
     let session = client.session();
     let turn = client.prompt(&session, "/slow 1");
     let second = client.prompt(&session, "hi");
-    assert_eq!(client.answer_to(second).unwrap()["error"]["code"], -32600);
-    client.passes(seconds(1.0));
+    assert_eq!(client.response_to(second).unwrap()["error"]["code"], -32600);
+    client.advance(seconds(1.0));
     assert!(client.stop_reason(turn).is_some());
     assert_eq!(client.chunks(&session), ["That took 1 s.\n"]);
-    assert_eq!(client.say(&session, "now").concat(), "now");
+    assert_eq!(client.echo(&session, "now").concat(), "now");
 }
 
 #[test]
@@ -143,16 +143,16 @@ fn a_cancelled_turn_says_so_and_stops() {
     let mut client = Client::new();
     let session = client.session();
     let turn = client.prompt(&session, "/slow 60");
-    client.tell("session/cancel", json!({ "sessionId": session }));
+    client.notify("session/cancel", json!({ "sessionId": session }));
     assert_eq!(client.stop_reason(turn).unwrap(), "cancelled");
-    client.passes(seconds(100.0));
-    assert!(client.heard.is_empty());
-    client.tell("session/cancel", json!({ "sessionId": session }));
-    client.tell("session/cancel", json!({ "sessionId": "nobody" }));
-    client.tell("session/cancel", json!({}));
-    assert!(client.heard.is_empty());
+    client.advance(seconds(100.0));
+    assert!(client.received.is_empty());
+    client.notify("session/cancel", json!({ "sessionId": session }));
+    client.notify("session/cancel", json!({ "sessionId": "nobody" }));
+    client.notify("session/cancel", json!({}));
+    assert!(client.received.is_empty());
     assert_eq!(client.result("session/cancel", json!({ "sessionId": session })), json!({}));
-    assert_eq!(client.say(&session, "on").concat(), "on");
+    assert_eq!(client.echo(&session, "on").concat(), "on");
 }
 
 #[test]
@@ -160,9 +160,9 @@ fn a_prompt_that_is_taken_back_is_answered_with_an_error() {
     let mut client = Client::new();
     let (session, other) = (client.session(), client.session());
     let (turn, bystander) = (client.prompt(&session, "/slow 60"), client.prompt(&other, "/slow 1"));
-    client.tell("$/cancel_request", json!({ "requestId": "nothing" }));
-    client.tell("$/cancel_request", json!({ "requestId": turn }));
-    assert_eq!(client.answer_to(turn).unwrap()["error"]["code"], -32800);
-    client.passes(seconds(1.0));
+    client.notify("$/cancel_request", json!({ "requestId": "nothing" }));
+    client.notify("$/cancel_request", json!({ "requestId": turn }));
+    assert_eq!(client.response_to(turn).unwrap()["error"]["code"], -32800);
+    client.advance(seconds(1.0));
     assert_eq!(client.stop_reason(bystander).unwrap(), "end_turn");
 }

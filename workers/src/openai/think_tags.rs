@@ -1,21 +1,20 @@
-//! Thoughts that a model writes into its answer: a leading `<think>..</think>`, taken out as it streams.
+//! Separates a leading `<think>..</think>` from the text of a reply while it streams.
 //!
-//! Only at the beginning of an answer, white space aside: further on it is text about thinking. Any chunking gives
-//! the same two texts.
+//! Only white space may come before the tag; a later tag is text. Any chunking gives the same result.
 
 const OPEN: &str = "<think>";
 const CLOSE: &str = "</think>";
 
-pub(super) struct Think {
+pub(super) struct ThinkTags {
     place: Place,
-    /// Not yet known to be a tag or none.
+    /// May be the beginning of a tag.
     held: String,
 }
 
 enum Place {
     Before,
     Inside,
-    /// The white space between the thought and the answer belongs to neither.
+    /// The white space between the thought and the text is dropped.
     Between,
     After,
 }
@@ -26,9 +25,9 @@ pub(super) enum Piece {
     Thought(String),
 }
 
-impl Think {
-    pub(super) fn new() -> Think {
-        Think { place: Place::Before, held: String::new() }
+impl ThinkTags {
+    pub(super) fn new() -> ThinkTags {
+        ThinkTags { place: Place::Before, held: String::new() }
     }
 
     pub(super) fn push(&mut self, text: &str, pieces: &mut Vec<Piece>) {
@@ -48,12 +47,12 @@ impl Think {
                 }
                 Place::Inside => {
                     if let Some(end) = self.held.find(CLOSE) {
-                        say(Piece::Thought(self.held[..end].to_owned()), pieces);
+                        push(Piece::Thought(self.held[..end].to_owned()), pieces);
                         self.held.drain(..end + CLOSE.len());
                         self.place = Place::Between;
                     } else {
-                        let keep = self.held.len() - tail_of(&self.held, CLOSE);
-                        say(Piece::Thought(self.held.drain(..keep).collect()), pieces);
+                        let keep = self.held.len() - partial_tag(&self.held, CLOSE);
+                        push(Piece::Thought(self.held.drain(..keep).collect()), pieces);
                         return;
                     }
                 }
@@ -64,30 +63,28 @@ impl Think {
                     }
                     self.place = Place::After;
                 }
-                Place::After => return say(Piece::Text(std::mem::take(&mut self.held)), pieces),
+                Place::After => return push(Piece::Text(std::mem::take(&mut self.held)), pieces),
             }
         }
     }
 
-    /// The answer is over: what was held back was no tag.
+    /// Ends the reply: what was held back is no tag.
     pub(super) fn finish(&mut self, pieces: &mut Vec<Piece>) {
         let held = std::mem::take(&mut self.held);
-        say(
-            if matches!(self.place, Place::Inside) { Piece::Thought(held) } else { Piece::Text(held) },
-            pieces,
-        );
+        let is_thought = matches!(self.place, Place::Inside);
+        push(if is_thought { Piece::Thought(held) } else { Piece::Text(held) }, pieces);
     }
 }
 
-fn say(piece: Piece, pieces: &mut Vec<Piece>) {
+fn push(piece: Piece, pieces: &mut Vec<Piece>) {
     let (Piece::Text(text) | Piece::Thought(text)) = &piece;
     if !text.is_empty() {
         pieces.push(piece);
     }
 }
 
-/// How many bytes at the end of the text may be the beginning of the tag.
-fn tail_of(text: &str, tag: &str) -> usize {
+/// The number of bytes at the end of the text that may begin the tag.
+fn partial_tag(text: &str, tag: &str) -> usize {
     (1..tag.len()).rev().find(|count| text.ends_with(&tag[..*count])).unwrap_or(0)
 }
 
@@ -97,13 +94,14 @@ mod tests {
 
     use super::*;
 
-    /// The thought and the text, put together.
+    /// Returns the whole thought and the whole text.
     fn split<'a>(chunks: impl IntoIterator<Item = &'a str>) -> (String, String) {
-        let (mut think, mut pieces) = (Think::new(), Vec::new());
+        let mut think_tags = ThinkTags::new();
+        let mut pieces = Vec::new();
         for chunk in chunks {
-            think.push(chunk, &mut pieces);
+            think_tags.push(chunk, &mut pieces);
         }
-        think.finish(&mut pieces);
+        think_tags.finish(&mut pieces);
         pieces.into_iter().fold((String::new(), String::new()), |(thought, text), piece| match piece {
             Piece::Thought(more) => (thought + &more, text),
             Piece::Text(more) => (thought, text + &more),
@@ -115,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leading_thought_is_taken_out() {
+    fn a_leading_thought_is_separated() {
         assert_eq!(
             split(["<think>", " I", " am", " </think>", " The", " answer"]),
             pair(" I am ", "The answer")
@@ -125,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_leading_thought_is_text() {
+    fn anything_else_is_text() {
         for text in ["a <think>b</think>", "<thinking>", "<thi", " ", "<", "1 < 2"] {
             assert_eq!(split([text]), pair("", text), "{text}");
         }
@@ -134,7 +132,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_chunking_changes_it(text in "( |\n|<think>|</think>|<|/|th|é|word){0,12}", step in 1usize..8) {
+        fn chunking_changes_nothing(text in "( |\n|<think>|</think>|<|/|th|é|word){0,12}", step in 1usize..8) {
             let letters: Vec<_> = text.chars().collect();
             let chunks: Vec<String> = letters.chunks(step).map(|chunk| chunk.iter().collect()).collect();
             prop_assert_eq!(split(chunks.iter().map(String::as_str)), split([text.as_str()]));

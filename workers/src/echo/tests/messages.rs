@@ -33,26 +33,26 @@ fn any_other_method_is_echoed_byte_for_byte() {
     assert_eq!(String::from_utf8_lossy(client.agent.writer.bytes()), expected);
     client.agent.writer.clear();
     client.line(r#"{"id":1,"method":"m"}"#);
-    assert_eq!(client.answer_to(1).unwrap()["result"], json!({ "echo": null, "method": "m" }));
+    assert_eq!(client.response_to(1).unwrap()["result"], json!({ "echo": null, "method": "m" }));
     client.line(r#"{"method":"session/set_title","params":{}}"#);
-    assert!(client.heard.is_empty());
+    assert!(client.received.is_empty());
 }
 
 #[test]
 fn a_session_beside_the_params_comes_back_with_the_answer() {
     let mut client = Client::new();
     client.line(r#"{"jsonrpc":"2.0","id":1,"method":"m","sessionId":"mine","params":[1]}"#);
-    let answer = client.answer_to(1).unwrap();
+    let answer = client.response_to(1).unwrap();
     assert_eq!((&answer["sessionId"], &answer["result"]["echo"]), (&json!("mine"), &json!([1])));
     client.line(r#"{"jsonrpc":"2.0","id":2,"method":"session/close","sessionId":"mine"}"#);
-    assert_eq!(client.answer_to(2).unwrap()["sessionId"], "mine");
+    assert_eq!(client.response_to(2).unwrap()["sessionId"], "mine");
     let session = client.session();
     let prompt = json!({ "sessionId": session, "prompt": [{ "type": "text", "text": "/slow 1" }] });
     client.line(
         &json!({ "id": 3, "method": "session/prompt", "sessionId": "mine", "params": prompt }).to_string(),
     );
-    client.passes(seconds(1.0));
-    assert_eq!(client.answer_to(3).unwrap()["sessionId"], "mine");
+    client.advance(seconds(1.0));
+    assert_eq!(client.response_to(3).unwrap()["sessionId"], "mine");
 }
 
 #[test]
@@ -60,12 +60,12 @@ fn a_malformed_line_is_refused_and_the_talk_goes_on() {
     let mut client = Client::new();
     for (line, code) in [("{not json", -32700), ("[1]", -32600), ("7", -32600), ("{}", -32600)] {
         client.line(line);
-        let answer = client.heard.pop().unwrap();
+        let answer = client.received.pop().unwrap();
         assert_eq!((&answer["id"], &answer["error"]["code"]), (&Value::Null, &json!(code)), "{line}");
     }
     client.line("");
     client.line(" \r");
-    assert!(client.heard.is_empty());
+    assert!(client.received.is_empty());
     client.line(r#"{"id":1,"method":"m"}"#);
-    assert!(client.answer_to(1).is_some());
+    assert!(client.response_to(1).is_some());
 }

@@ -1,0 +1,99 @@
+//! The sessions of an agent that can be opened again: files in a folder, or none if there is no folder.
+
+use std::ffi::OsString;
+use std::fmt::Arguments;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use super::session_files::{EventSourced, SessionFiles};
+use super::session_id::SessionIds;
+use super::session_list::{SessionSummary, sort_newest_first};
+
+pub(crate) struct Store<R> {
+    /// `None`: sessions live as long as the process.
+    files: Option<SessionFiles<R>>,
+    ids: Mutex<SessionIds>,
+    log: fn(Arguments<'_>),
+}
+
+impl<R: EventSourced> Store<R> {
+    /// All session ids begin with the prefix. `log` gets a line when an entry cannot be written.
+    pub(crate) fn open(
+        folder: Option<&Path>,
+        prefix: &'static str,
+        log: fn(Arguments<'_>),
+    ) -> io::Result<Store<R>> {
+        let files = folder.map(|folder| SessionFiles::open(folder, prefix)).transpose()?;
+        Ok(Store { files, ids: Mutex::new(SessionIds::new(prefix)), log })
+    }
+
+    /// Stores a new session that consists of these entries, and returns its id.
+    pub(crate) fn create(&self, entries: &[R::Entry]) -> io::Result<String> {
+        loop {
+            let id = self.ids.lock().expect("no thread panics while it holds the lock").generate();
+            match &self.files {
+                Some(files) if !files.create(&id, entries)? => {}
+                _ => return Ok(id),
+            }
+        }
+    }
+
+    /// Reads a session that is not open.
+    pub(crate) fn read(&self, id: &str) -> Option<R> {
+        self.files.as_ref()?.read(id)
+    }
+
+    /// Adds an entry to the open session's record and to its file.
+    pub(crate) fn append(&self, id: &str, record: &mut R, entry: R::Entry) {
+        if let Some(files) = &self.files
+            && let Err(error) = files.append(id, &entry)
+        {
+            // The client still gets its response; only a line of history is lost.
+            (self.log)(format_args!("session {id} was not written: {error}"));
+        }
+        record.apply(entry);
+    }
+
+    pub(crate) fn remove(&self, id: &str) -> io::Result<()> {
+        self.files.as_ref().map_or(Ok(()), |files| files.remove(id))
+    }
+
+    /// Lists the sessions on disk, or the open ones if there are no files; newest first.
+    pub(crate) fn list(&self, open: impl FnOnce() -> Vec<SessionSummary>) -> io::Result<Vec<SessionSummary>> {
+        let mut sessions = match &self.files {
+            Some(files) => files.list()?,
+            None => open(),
+        };
+        sort_newest_first(&mut sessions);
+        Ok(sessions)
+    }
+}
+
+/// The folder for an agent's sessions unless the user names another.
+pub(crate) fn default_folder(agent: &str) -> Option<PathBuf> {
+    Some(state_folder(|name| std::env::var_os(name))?.join("stdio-bus").join(agent))
+}
+
+/// XDG_STATE_HOME, or its default in the home folder. A relative path counts as unset.
+fn state_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_are_stored_where_the_system_keeps_state() {
+        let folder = |variables: &[(&str, &str)]| {
+            let find = |name: &str| Some(variables.iter().find(|(known, _)| *known == name)?.1.into());
+            state_folder(find)
+        };
+        let expected = |path: &str| Some(PathBuf::from(path));
+        assert_eq!(folder(&[("XDG_STATE_HOME", "/s"), ("HOME", "/h")]), expected("/s"));
+        assert_eq!(folder(&[("XDG_STATE_HOME", "s"), ("HOME", "/h")]), expected("/h/.local/state"));
+        assert_eq!(folder(&[]), None);
+    }
+}
