@@ -15,6 +15,7 @@ use kernel_core::config::{Config, Mode, PoolConfig, Program};
 use kernel_shell::config::{self, ConfigError, ConfigErrors};
 use kernel_shell::find_program;
 use nix::unistd::{AccessFlags, access};
+use rpc::text::replace_control;
 use serde_json::Value;
 
 use crate::output::{BOLD, GREEN, RED, print_styled, report, styled};
@@ -96,7 +97,7 @@ fn introduce(result: &Value) -> String {
     let can = if can.is_empty() { "nothing optional".to_owned() } else { can.join(", ") };
     let protocol = &result["protocolVersion"];
     let shown = format!("{name} {version}, protocol {protocol}, can {can}");
-    shown.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    replace_control(&shown, '?')
 }
 
 fn report_faults(faults: &ConfigErrors) -> ExitCode {

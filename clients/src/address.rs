@@ -43,6 +43,14 @@ impl Target {
         let found = clients.token_file.clone().map(|path| TokenFile { path, any_host: false });
         Ok(Target { addresses: connectable(clients, &path)?, token: token.or(found) })
     }
+
+    /// The token to send to this address, if any.
+    pub(crate) fn token_for(&self, address: &Address) -> Result<Option<String>, Fault> {
+        match &self.token {
+            Some(file) => file.token_for(address),
+            None => Ok(None),
+        }
+    }
 }
 
 /// Parses `HOST:PORT` of a bus to connect to. Unlike a listen address, the host may be any name.

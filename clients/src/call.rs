@@ -22,7 +22,7 @@ pub struct Call {
 pub fn run(call: &Call, target: &Target) -> Result<Box<RawValue>, Fault> {
     let mut connection = Connection::connect(target, call.timeout)?;
     connection.hello("stdio-bus call", call.pool.as_deref())?;
-    connection.request(&call.method, call.params.as_deref())
+    connection.request(&call.method, &call.params)
 }
 
 /// Accepts what JSON-RPC allows for `params`: an object or an array.

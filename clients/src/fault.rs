@@ -58,6 +58,14 @@ impl fmt::Display for Fault {
 }
 
 impl Fault {
+    /// For requests that a running bus answers at once.
+    pub(crate) fn timeout_as_unreachable(self) -> Fault {
+        match self {
+            Fault::TimedOut { .. } => Fault::Unreachable(self.to_string()),
+            fault => fault,
+        }
+    }
+
     /// The bus at this address rejects the token, or the lack of one.
     pub(crate) fn unauthorized(at: &str, token: Option<&TokenFile>) -> Fault {
         Fault::Unauthorized(match token {

@@ -21,8 +21,6 @@ pub mod trace;
 mod connection;
 #[cfg(test)]
 mod fake_bus;
-mod message;
-mod stream;
 mod token;
 
 pub use address::Target;

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
+use rpc::text::replace_control;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -22,10 +23,8 @@ const HEADERS: [&str; 8] = ["WORKER", "STATE", "PID", "UP", "SESSIONS", "CALLS",
 pub fn fetch(target: &Target) -> Result<Box<RawValue>, Fault> {
     let mut connection = Connection::connect(target, Some(TIMEOUT))?;
     let greeted = connection.hello("stdio-bus status", None);
-    greeted.and_then(|()| connection.request("_bus/status", None)).map_err(|fault| match fault {
-        Fault::TimedOut { .. } => Fault::Unreachable(fault.to_string()),
-        fault => fault,
-    })
+    let status = greeted.and_then(|()| connection.request("_bus/status", ()));
+    status.map_err(Fault::timeout_as_unreachable)
 }
 
 /// A summary, one line per worker, and what went wrong. Styled for a terminal.
@@ -64,13 +63,13 @@ pub fn describe(status: &RawValue) -> String {
 fn counts(all: &Value, wanted: impl Fn(&str) -> bool) -> String {
     let all = all.as_object().into_iter().flatten();
     let counted = all.filter(|(name, count)| **count != 0 && wanted(name));
-    let counted = counted.map(|(name, count)| format!("{} {}", printable(name), word(count)));
+    let counted = counted.map(|(name, count)| format!("{} {}", replace_control(name, '?'), word(count)));
     counted.collect::<Vec<_>>().join(", ")
 }
 
 fn headline(status: &Value) -> String {
     let name = status["bus"].as_str().unwrap_or("stdio-bus");
-    let mut line = format!("{} {}", printable(name), word(&status["version"]));
+    let mut line = format!("{} {}", replace_control(name, '?'), word(&status["version"]));
     if let Some(seconds) = status["uptime_sec"].as_f64() {
         let _ = write!(line, ", up {}", duration(seconds as u64));
     }
@@ -145,14 +144,9 @@ fn list(value: &Value) -> &[Value] {
 fn word(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
-        Value::String(text) => printable(text),
-        other => printable(&other.to_string()),
+        Value::String(text) => replace_control(text, '?'),
+        other => replace_control(&other.to_string(), '?'),
     }
-}
-
-/// Replaces control characters, which would steer the terminal.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 pub(crate) fn duration(seconds: u64) -> String {

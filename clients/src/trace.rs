@@ -5,21 +5,21 @@
 //! answer reveals. `trace` ends with the bus, with its reader, or by a signal.
 
 use std::collections::HashMap;
-use std::io::{self, BufRead, BufReader, ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, SystemTime};
 
-use kernel_shell::timestamp;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::{SFlag, fstat};
-use serde_json::value::{RawValue, to_raw_value};
-use serde_json::{Map, Value, json};
+use rpc::text::rfc3339;
+use rpc::{LineReader, Parts, Stream};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use crate::Signals;
 use crate::connection::Connection;
-use crate::message::Message;
-use crate::stream::Stream;
 use crate::{Fault, Target};
 
 /// A running bus answers at once. Afterwards it may be silent for as long as it likes.
@@ -28,11 +28,16 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// events under load.
 const MAX_OPEN_REQUESTS: usize = 1 << 16;
 
-#[derive(Default)]
+/// The params of `_bus/trace`.
+#[derive(Default, Serialize)]
 pub struct Filter {
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub payloads: bool,
 }
 
@@ -49,89 +54,72 @@ pub trait Sink {
 /// Runs until a signal comes or the reader of the output is gone.
 pub fn follow(target: &Target, filter: &Filter, sink: &mut dyn Sink, signals: &Signals) -> Result<(), Fault> {
     let mut connection = signals.with_default_action(|| Connection::connect(target, Some(TIMEOUT)))?;
-    let Filter { pool, session, client, payloads } = filter;
-    let texts = [("pool", pool), ("session", session), ("client", client)];
-    let texts = texts.into_iter().filter_map(|(key, text)| Some((key.to_owned(), text.clone()?.into())));
-    let mut params = texts.collect::<Map<String, Value>>();
-    if *payloads {
-        params.insert("payloads".to_owned(), true.into());
-    }
-    let params = to_raw_value(&params).expect("plain JSON becomes text");
     let answer = signals.with_default_action(|| {
         connection.hello("stdio-bus trace", None)?;
-        connection.request("_bus/trace", Some(&params))
+        connection.request("_bus/trace", filter)
     });
-    let answer = answer.map_err(|fault| match fault {
-        Fault::TimedOut { .. } => Fault::Unreachable(fault.to_string()),
-        fault => fault,
-    })?;
+    let answer = answer.map_err(Fault::timeout_as_unreachable)?;
     let answer = serde_json::from_str::<Value>(answer.get()).unwrap_or_default();
     let at = Duration::from_micros(answer["at_us"].as_u64().unwrap_or_default());
     let started = SystemTime::now().checked_sub(at).unwrap_or(SystemTime::UNIX_EPOCH);
-    let (reader, _writer) = connection.into_halves()?;
-    Follower { reader, line: Vec::new(), started }.run(sink, signals)
+    let (stream, lines) = connection.into_parts()?;
+    Follower { stream, lines, started }.run(sink, signals)
 }
 
 struct Follower {
-    reader: BufReader<Stream>,
-    /// The beginning of an incomplete line.
-    line: Vec<u8>,
+    stream: Stream,
+    lines: LineReader,
     /// When the bus started.
     started: SystemTime,
 }
 
 impl Follower {
     fn run(mut self, sink: &mut dyn Sink, signals: &Signals) -> Result<(), Fault> {
-        // Signals may interrupt a write to a pipe, which can block for ever. A file never blocks, and must
-        // not lose events.
+        // Signals may interrupt a write to a pipe, which can block for ever. A file never blocks, and must not
+        // lose events.
         let file = is_file(sink.fd());
         let write = |work: &mut dyn FnMut() -> io::Result<()>| {
             if file { work() } else { signals.with_default_action(work) }
         };
         loop {
-            if self.reader.buffer().is_empty() {
-                match write(&mut || sink.flush()) {
-                    Ok(()) if wait_for_bus(&self.reader, sink, signals)? => {}
-                    Ok(()) => return Ok(()),
-                    Err(error) => return write_result(&error),
+            while let Some(line) = self.lines.next_line() {
+                if let Err(error) = write(&mut || write_line(line, self.started, sink)) {
+                    return write_result(&error);
                 }
             }
-            let chunk = match self.reader.fill_buf() {
-                Ok([]) => return Err(Fault::Unreachable("the bus has closed the connection".to_owned())),
-                Ok(chunk) => chunk,
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            if let Err(error) = write(&mut || sink.flush()) {
+                return write_result(&error);
+            }
+            if !wait_for_bus(&self.stream, sink, signals)? {
+                return Ok(());
+            }
+            match self.lines.fill(&mut self.stream) {
+                Ok(0) => return Err(Fault::Unreachable("the bus has closed the connection".to_owned())),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
                     return Err(Fault::Unreachable(format!("the connection to the bus broke: {error}")));
-                }
-            };
-            let end = memchr::memchr(b'\n', chunk);
-            self.line.extend_from_slice(&chunk[..end.unwrap_or(chunk.len())]);
-            let taken = end.map_or(chunk.len(), |end| end + 1);
-            self.reader.consume(taken);
-            if end.is_some() {
-                let line = std::mem::take(&mut self.line);
-                if let Err(error) = write(&mut || self.on_line(&line, sink)) {
-                    return write_result(&error);
                 }
             }
         }
     }
+}
 
-    fn on_line(&self, line: &[u8], sink: &mut dyn Sink) -> io::Result<()> {
-        let Some(Message { method: Some(method), params: Some(params), .. }) = Message::parse(line) else {
-            return Ok(());
-        };
-        let fields = || serde_json::from_str::<Value>(params.get()).unwrap_or_default();
-        match method.get() {
-            r#""_bus/event""# => {
-                let at = Duration::from_micros(fields()["at_us"].as_u64().unwrap_or_default());
-                sink.event(self.started.checked_add(at).unwrap_or(self.started), params)
-            }
-            r#""_bus/dropped""# => {
-                sink.dropped(SystemTime::now(), fields()["count"].as_u64().unwrap_or_default())
-            }
-            _ => Ok(()),
+fn write_line(line: &[u8], started: SystemTime, sink: &mut dyn Sink) -> io::Result<()> {
+    let Some(Parts { method: Some(method), params: Some(params), .. }) = Parts::parse(line) else {
+        return Ok(());
+    };
+    let number = |key: &str| {
+        let params = serde_json::from_str::<Value>(params.get()).unwrap_or_default();
+        params[key].as_u64().unwrap_or_default()
+    };
+    match method.get() {
+        r#""_bus/event""# => {
+            let at = Duration::from_micros(number("at_us"));
+            sink.event(started.checked_add(at).unwrap_or(started), params)
         }
+        r#""_bus/dropped""# => sink.dropped(SystemTime::now(), number("count")),
+        _ => Ok(()),
     }
 }
 
@@ -141,13 +129,13 @@ fn is_file(fd: BorrowedFd<'_>) -> bool {
 }
 
 /// Returns false if a signal came first, or if the reader of the output is gone.
-fn wait_for_bus(reader: &BufReader<Stream>, sink: &dyn Sink, signals: &Signals) -> Result<bool, Fault> {
+fn wait_for_bus(bus: &Stream, sink: &dyn Sink, signals: &Signals) -> Result<bool, Fault> {
     loop {
         if signals.take().is_some() {
             return Ok(false);
         }
         let mut fds = [
-            PollFd::new(reader.get_ref().as_fd(), PollFlags::POLLIN),
+            PollFd::new(bus.as_fd(), PollFlags::POLLIN),
             PollFd::new(signals.as_fd(), PollFlags::POLLIN),
             // poll reports a closed reader without being asked.
             PollFd::new(sink.fd(), PollFlags::empty()),
@@ -181,11 +169,11 @@ pub struct JsonLines<W>(pub W);
 impl<W: Write + AsFd> Sink for JsonLines<W> {
     fn event(&mut self, time: SystemTime, event: &RawValue) -> io::Result<()> {
         let fields = event.get().trim_start().strip_prefix('{').unwrap_or("}");
-        writeln!(self.0, r#"{{"time":"{}",{fields}"#, timestamp(time))
+        writeln!(self.0, r#"{{"time":"{}",{fields}"#, rfc3339(time))
     }
 
     fn dropped(&mut self, time: SystemTime, count: u64) -> io::Result<()> {
-        writeln!(self.0, r#"{{"time":"{}","dropped":{count}}}"#, timestamp(time))
+        writeln!(self.0, r#"{{"time":"{}","dropped":{count}}}"#, rfc3339(time))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -329,6 +317,8 @@ mod tests {
     use std::fs::File;
     use std::io::{Read, Seek};
 
+    use serde_json::value::to_raw_value;
+
     use super::*;
     use crate::fake_bus::FakeBus;
 
@@ -348,14 +338,14 @@ mod tests {
         let bus = FakeBus::answering(&[&[STARTED, &fields, "nonsense", dropped]]);
         let filter = Filter { pool: Some("p".to_owned()), payloads: true, ..Filter::default() };
         let mut lines = JsonLines(tempfile::tempfile().unwrap());
-        let before = timestamp(SystemTime::now());
+        let before = rfc3339(SystemTime::now());
         let fault = follow(&bus.target(), &filter, &mut lines, &Signals::none().unwrap()).unwrap_err();
         assert_eq!(
             (fault.exit_code(), fault.to_string().as_str()),
             (69, "the bus has closed the connection")
         );
         let lines = written(lines.0);
-        let (time, after) = (lines[0]["time"].as_str().unwrap(), timestamp(SystemTime::now()));
+        let (time, after) = (lines[0]["time"].as_str().unwrap(), rfc3339(SystemTime::now()));
         assert!(before.as_str() <= time && time <= after.as_str(), "{before} {time} {after}");
         assert_eq!((&lines[0]["bytes"], &lines[1]["dropped"]), (&json!(1.5), &json!(3)));
         let received: Vec<Value> =

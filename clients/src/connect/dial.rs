@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use rpc::Stream;
+use serde_json::Value;
+
 use super::Options;
 use super::start::{NextTry, Starter};
 use crate::Fault;
-use crate::stream::Stream;
+use crate::connection::dial;
 
 pub(super) struct Dialer<'a> {
     options: &'a Options,
@@ -24,7 +27,7 @@ pub(super) struct Dialed {
     /// The address that answered.
     pub(super) at: String,
     /// The params of the `_bus/hello` to send.
-    pub(super) hello: String,
+    pub(super) hello: Value,
 }
 
 impl<'a> Dialer<'a> {
@@ -38,7 +41,7 @@ impl<'a> Dialer<'a> {
 
     pub(super) fn dial(&mut self, timeout: Duration) -> Dial {
         loop {
-            let fault = match Stream::connect(&self.options.target.addresses, timeout) {
+            let fault = match dial(&self.options.target.addresses, timeout) {
                 Ok((stream, at)) => {
                     if let Some(starter) = &mut self.starter {
                         starter.on_connected();
@@ -47,7 +50,7 @@ impl<'a> Dialer<'a> {
                         Ok(hello) => hello,
                         Err(fault) => return Dial::Failed(fault),
                     };
-                    return match stream.set_nonblocking() {
+                    return match stream.set_nonblocking(true) {
                         Ok(()) => Dial::Connected(Dialed { stream, at: at.to_string(), hello }),
                         Err(error) => Dial::Failed(Fault::Failed(format!("a socket fails: {error}"))),
                     };

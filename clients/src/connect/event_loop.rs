@@ -3,25 +3,24 @@
 //! It stops reading one side while too much is queued for the other. It never looks into a line.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::libc::PIPE_BUF;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rpc::lines::LINE_BYTES_MAX;
+use rpc::{LineReader, Stream};
 
 use super::dial::{Dial, Dialed, Dialer};
-use super::lines::LineBuffer;
 use super::relay::{Outcome, Relay};
 use super::{Ended, Options, Signals};
 use crate::Fault;
-use crate::connection::MAX_LINE_BYTES;
-use crate::stream::{CONNECT_TIMEOUT, Stream};
+use crate::connection::CONNECT_TIMEOUT;
 
 /// Most bytes queued for one side before the other is no longer read. A single line may exceed it.
 const MAX_QUEUED_BYTES: usize = 1 << 20;
-const CHUNK_BYTES: usize = 64 << 10;
 
 /// How long a bus that was just started may take to answer.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -44,7 +43,7 @@ pub(super) struct EventLoop<'a> {
     relay: Relay,
     input: File,
     output: File,
-    input_buffer: LineBuffer,
+    ide_lines: LineReader,
     /// The IDE has closed its side.
     input_ended: bool,
     bus: Option<BusConnection>,
@@ -60,7 +59,7 @@ pub(super) struct EventLoop<'a> {
 struct BusConnection {
     stream: Stream,
     at: String,
-    input_buffer: LineBuffer,
+    lines: LineReader,
     /// Writing failed. Reading goes on until the bus closes.
     write_failed: bool,
     half_closed: bool,
@@ -98,7 +97,7 @@ impl<'a> EventLoop<'a> {
             relay: Relay::new(),
             input,
             output,
-            input_buffer: LineBuffer::default(),
+            ide_lines: LineReader::with_limit(LINE_BYTES_MAX),
             input_ended: false,
             bus: None,
             outage: None,
@@ -161,7 +160,7 @@ impl<'a> EventLoop<'a> {
         self.bus = Some(BusConnection {
             stream,
             at,
-            input_buffer: LineBuffer::default(),
+            lines: LineReader::with_limit(LINE_BYTES_MAX),
             write_failed: false,
             half_closed: false,
             step,
@@ -172,15 +171,17 @@ impl<'a> EventLoop<'a> {
     fn forward_ide_lines(&mut self) {
         // Lines that are not taken from a connection that cannot write can still go over the next one.
         let write_failed = self.bus.as_ref().is_some_and(|bus| bus.write_failed);
-        while self.relay.takes_lines() && !write_failed && self.relay.to_bus.unsent().len() < MAX_QUEUED_BYTES
+        while self.relay.takes_lines()
+            && !write_failed
+            && self.relay.to_bus.waiting().len() < MAX_QUEUED_BYTES
         {
-            let Some(line) = self.input_buffer.take_line() else { break };
+            let Some(line) = self.ide_lines.next_line() else { break };
             self.relay.on_ide_line(line);
         }
         if self.relay.is_live() {
             self.outage = None;
         }
-        self.refusal_sent |= self.refusal.is_some() && !self.relay.to_ide.unsent().is_empty();
+        self.refusal_sent |= self.refusal.is_some() && !self.relay.to_ide.is_empty();
         if !self.ide_is_done() || !self.relay.is_live() || self.leaving.is_some() {
             return;
         }
@@ -195,7 +196,7 @@ impl<'a> EventLoop<'a> {
 
     /// Returns whether the IDE has closed the reading end.
     fn flush_output(&mut self) -> bool {
-        while !self.relay.to_ide.unsent().is_empty() {
+        while !self.relay.to_ide.is_empty() {
             let ready = poll_one(&self.output, PollFlags::POLLOUT, Duration::ZERO);
             // Some systems cannot poll every kind of file; then the write is simply tried.
             if !ready.intersects(PollFlags::POLLOUT | PollFlags::POLLNVAL) {
@@ -203,8 +204,8 @@ impl<'a> EventLoop<'a> {
             }
             // The IDE's pipe is blocking and shared with its parent, so its flags are left alone. A pipe that
             // is ready takes PIPE_BUF bytes without blocking.
-            let unsent = self.relay.to_ide.unsent();
-            match self.output.write(&unsent[..unsent.len().min(PIPE_BUF)]) {
+            let waiting = self.relay.to_ide.waiting();
+            match self.output.write(&waiting[..waiting.len().min(PIPE_BUF)]) {
                 Ok(count) => self.relay.to_ide.sent(count),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
@@ -216,8 +217,8 @@ impl<'a> EventLoop<'a> {
 
     fn flush_bus(&mut self) {
         let Some(bus) = &mut self.bus else { return };
-        while !bus.write_failed && !self.relay.to_bus.unsent().is_empty() {
-            match bus.stream.write(self.relay.to_bus.unsent()) {
+        while !bus.write_failed && !self.relay.to_bus.is_empty() {
+            match bus.stream.write(self.relay.to_bus.waiting()) {
                 Ok(count) => self.relay.to_bus.sent(count),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
@@ -233,7 +234,7 @@ impl<'a> EventLoop<'a> {
 
     /// Returns how the command ends once nothing is left to do.
     fn finished(&mut self) -> Option<Result<Ended, Fault>> {
-        if !self.relay.to_ide.unsent().is_empty() {
+        if !self.relay.to_ide.is_empty() {
             return None;
         }
         if self.refusal.is_some() && (self.refusal_sent || self.ide_is_done()) {
@@ -246,20 +247,18 @@ impl<'a> EventLoop<'a> {
 
     /// The IDE has closed its side and all its lines are forwarded.
     fn ide_is_done(&self) -> bool {
-        self.input_ended && self.input_buffer.len() == 0
+        self.input_ended && self.ide_lines.unread().is_empty()
     }
 
     fn wait_for_fds(&mut self) -> Ready {
         let wants_input = !self.input_ended
-            && (self.input_buffer.len() < MAX_QUEUED_BYTES || !self.input_buffer.has_line());
-        let output_events = match self.relay.to_ide.unsent().is_empty() {
-            true => PollFlags::empty(),
-            false => PollFlags::POLLOUT,
-        };
+            && (self.ide_lines.unread().len() < MAX_QUEUED_BYTES || !self.ide_lines.has_line());
+        let mut output_events = PollFlags::empty();
+        output_events.set(PollFlags::POLLOUT, !self.relay.to_ide.is_empty());
         let mut bus_events = PollFlags::empty();
         if let Some(bus) = &self.bus {
-            bus_events.set(PollFlags::POLLIN, self.relay.to_ide.unsent().len() < MAX_QUEUED_BYTES);
-            bus_events.set(PollFlags::POLLOUT, !bus.write_failed && !self.relay.to_bus.unsent().is_empty());
+            bus_events.set(PollFlags::POLLIN, self.relay.to_ide.waiting().len() < MAX_QUEUED_BYTES);
+            bus_events.set(PollFlags::POLLOUT, !bus.write_failed && !self.relay.to_bus.is_empty());
         }
         let timeout = self.poll_timeout();
         let mut fds = vec![
@@ -270,7 +269,9 @@ impl<'a> EventLoop<'a> {
         if wants_input {
             fds.push(PollFd::new(self.input.as_fd(), PollFlags::POLLIN));
         }
-        if let Some(bus) = self.bus.as_ref().filter(|_| !bus_events.is_empty()) {
+        if let Some(bus) = &self.bus
+            && !bus_events.is_empty()
+        {
             fds.push(PollFd::new(bus.stream.as_fd(), bus_events));
         }
         if poll(&mut fds, timeout).is_err() {
@@ -287,10 +288,12 @@ impl<'a> EventLoop<'a> {
     }
 
     fn poll_timeout(&self) -> PollTimeout {
-        let step = self.bus.as_ref().filter(|_| !self.relay.takes_lines()).map(|bus| bus.step.1);
-        let outage = self.outage.as_ref().filter(|_| self.bus.is_none());
-        let outage = outage.map(|outage| outage.next_try.min(outage.give_up));
-        let times = [step, outage, self.leaving.flatten()];
+        let next_try = match (&self.bus, &self.outage) {
+            (Some(bus), _) if !self.relay.takes_lines() => Some(bus.step.1),
+            (None, Some(outage)) => Some(outage.next_try.min(outage.give_up)),
+            _ => None,
+        };
+        let times = [next_try, self.leaving.flatten()];
         let Some(next) = times.into_iter().flatten().min() else { return PollTimeout::NONE };
         // Rounds up to whole milliseconds: waking too early would only poll once more.
         let left = next.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
@@ -298,47 +301,54 @@ impl<'a> EventLoop<'a> {
     }
 
     fn read_ide(&mut self) -> Result<(), Fault> {
-        let mut chunk = [0; CHUNK_BYTES];
-        match self.input.read(&mut chunk) {
-            Ok(0) => self.input_ended = true,
-            Ok(count) => self.input_buffer.push(&chunk[..count]),
-            Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
-            // A broken input counts as closed.
-            Err(_) => self.input_ended = true,
+        match self.ide_lines.fill(&mut self.input) {
+            Ok(1..) => return Ok(()),
+            Err(error) => match error.kind() {
+                ErrorKind::Interrupted | ErrorKind::WouldBlock => return Ok(()),
+                ErrorKind::InvalidData => {
+                    let why = format!("the client sent a line of more than {LINE_BYTES_MAX} bytes");
+                    return Err(Fault::Failed(why));
+                }
+                // A broken input counts as closed.
+                _ => {}
+            },
+            Ok(0) => {}
         }
-        if self.input_ended {
-            self.input_buffer.end_of_input();
-        }
-        if self.input_buffer.len() > MAX_LINE_BYTES && !self.input_buffer.has_line() {
-            return Err(Fault::Failed(format!("the client sent a line of more than {MAX_LINE_BYTES} bytes")));
-        }
+        self.input_ended = true;
+        self.ide_lines.finish();
         Ok(())
     }
 
     fn read_bus(&mut self) -> Result<(), Fault> {
-        let mut chunk = [0; CHUNK_BYTES];
-        while self.relay.to_ide.unsent().len() < MAX_QUEUED_BYTES {
+        while self.relay.to_ide.waiting().len() < MAX_QUEUED_BYTES {
             let Some(bus) = &mut self.bus else { return Ok(()) };
-            let count = match bus.stream.read(&mut chunk) {
+            match bus.lines.fill(&mut bus.stream) {
                 Ok(0) => return self.on_lost("it closed the connection".to_owned()),
-                Ok(count) => count,
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return self.on_lost(error.to_string()),
-            };
-            bus.input_buffer.push(&chunk[..count]);
-            while let Some(line) = bus.input_buffer.take_line() {
+                Ok(_) => {}
+                Err(error) => match error.kind() {
+                    ErrorKind::Interrupted => continue,
+                    ErrorKind::WouldBlock => return Ok(()),
+                    ErrorKind::InvalidData => return self.on_lost("it is no bus".to_owned()),
+                    _ => return self.on_lost(error.to_string()),
+                },
+            }
+            let is_drained = bus.lines.has_room();
+            while let Some(line) = bus.lines.next_line() {
                 match self.relay.on_bus_line(line) {
                     Outcome::None => {}
                     Outcome::RetryLater(why) => return self.on_lost(why),
-                    Outcome::Refused(why) => return self.refused(&why),
-                    Outcome::Unauthorized => return self.unauthorized(),
+                    Outcome::Refused(why) => {
+                        self.on_rejected(|at| Fault::Failed(format!("the bus at {at} refuses: {why}")));
+                        return Ok(());
+                    }
+                    Outcome::Unauthorized => {
+                        let token = self.options.target.token.as_ref();
+                        self.on_rejected(|at| Fault::unauthorized(at, token));
+                        return Ok(());
+                    }
                 }
             }
-            if bus.input_buffer.len() > MAX_LINE_BYTES {
-                return self.on_lost("it is no bus".to_owned());
-            }
-            if count < CHUNK_BYTES {
+            if is_drained {
                 return Ok(());
             }
         }
@@ -365,17 +375,6 @@ impl<'a> EventLoop<'a> {
                 });
             }
         }
-        Ok(())
-    }
-
-    fn refused(&mut self, why: &str) -> Result<(), Fault> {
-        self.on_rejected(|at| Fault::Failed(format!("the bus at {at} refuses: {why}")));
-        Ok(())
-    }
-
-    fn unauthorized(&mut self) -> Result<(), Fault> {
-        let token = self.options.target.token.as_ref();
-        self.on_rejected(|at| Fault::unauthorized(at, token));
         Ok(())
     }
 
@@ -431,18 +430,18 @@ impl<'a> EventLoop<'a> {
     /// Answers every request that the IDE has sent so far, then returns the fault.
     fn give_up(&mut self, why: String) -> Fault {
         while !self.input_ended
-            && self.input_buffer.len() < MAX_QUEUED_BYTES
+            && self.ide_lines.unread().len() < MAX_QUEUED_BYTES
             && !poll_one(&self.input, PollFlags::POLLIN, Duration::ZERO).is_empty()
         {
             if self.read_ide().is_err() {
                 break;
             }
         }
-        while let Some(line) = self.input_buffer.take_line() {
+        while let Some(line) = self.ide_lines.next_line() {
             self.relay.refuse_line(line, &why);
         }
         let until = Instant::now() + CLOSE_TIMEOUT;
-        while !self.flush_output() && !self.relay.to_ide.unsent().is_empty() {
+        while !self.flush_output() && !self.relay.to_ide.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;

@@ -5,7 +5,6 @@
 
 mod dial;
 mod event_loop;
-mod lines;
 mod relay;
 mod session;
 mod start;
@@ -15,10 +14,10 @@ mod tests;
 use std::fs::File;
 
 use kernel_core::config::Address;
-use serde_json::json;
+use serde_json::Value;
 
-use crate::signals::Ended;
-use crate::{Fault, Signals, Target};
+use crate::connection::hello_params;
+use crate::{Ended, Fault, Signals, Target};
 
 pub use start::StartPlan;
 
@@ -36,15 +35,8 @@ pub fn run(options: &Options, input: File, output: File, signals: &Signals) -> R
 
 impl Options {
     /// The params of the `_bus/hello` for the bus at this address.
-    fn hello(&self, at: &Address) -> Result<String, Fault> {
-        let mut hello = json!({ "client": "stdio-bus connect" });
-        if let Some(pool) = &self.pool {
-            hello["pool"] = pool.as_str().into();
-        }
-        let token = self.target.token.as_ref().map(|file| file.token_for(at)).transpose()?.flatten();
-        if let Some(token) = token {
-            hello["token"] = token.into();
-        }
-        Ok(hello.to_string())
+    fn hello(&self, at: &Address) -> Result<Value, Fault> {
+        let token = self.target.token_for(at)?;
+        Ok(hello_params("stdio-bus connect", self.pool.as_deref(), token.as_deref()))
     }
 }

@@ -8,19 +8,18 @@ use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
+use rpc::error::reason;
+use rpc::message::{members, present};
+use rpc::{Outbox, Parts, RpcError, write};
 use serde::Deserialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
-use super::lines::SendBuffer;
 use super::session::{Opening, Session, session_id_in};
-use crate::message::{Message, parse_object, present, reason};
-
-const BYE: &[u8] = b"{\"jsonrpc\":\"2.0\",\"method\":\"_bus/bye\"}\n";
 
 pub(super) struct Relay {
-    pub(super) to_bus: SendBuffer,
-    pub(super) to_ide: SendBuffer,
+    pub(super) to_bus: Outbox,
+    pub(super) to_ide: Outbox,
     state: State,
     /// Counts the entered states, so that a caller can tell whether the state has changed.
     step: u64,
@@ -92,8 +91,8 @@ pub(super) enum Outcome {
 impl Relay {
     pub(super) fn new() -> Relay {
         Relay {
-            to_bus: SendBuffer::default(),
-            to_ide: SendBuffer::default(),
+            to_bus: Outbox::default(),
+            to_ide: Outbox::default(),
             state: State::Connection,
             step: 0,
             admitted_once: false,
@@ -129,11 +128,9 @@ impl Relay {
     }
 
     /// Starts the handshake on a new connection. `params` are those of its `_bus/hello`.
-    pub(super) fn on_connected(&mut self, params: &str) {
+    pub(super) fn on_connected(&mut self, params: &Value) {
         let id = self.own_ids.next();
-        let line =
-            format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"_bus/hello","params":{params}}}{}"#, '\n');
-        self.to_bus.push(line.as_bytes());
+        self.to_bus.push(&write::request(raw(&id), "_bus/hello", params));
         self.enter(State::Hello(id));
     }
 
@@ -143,7 +140,7 @@ impl Relay {
         self.errors_without_id = 0;
         let message = "the connection to the bus was lost, the request may have been executed";
         for (id, _) in std::mem::take(&mut self.pending) {
-            self.to_ide.push(error(&id, -32050, "worker_lost", message).as_bytes());
+            self.to_ide.push(&error(&id, -32050, "worker_lost", message));
         }
         for request in self.agent_requests.values_mut() {
             request.bus_id = None;
@@ -153,35 +150,34 @@ impl Relay {
 
     /// Answers a line of the IDE with an error if it is a request. For when no connection will come.
     pub(super) fn refuse_line(&mut self, line: &[u8], why: &str) {
-        let Some(message) = Message::parse(line) else { return };
-        if let (Some(id), Some(_)) = (message.id, message.method) {
-            self.to_ide.push(error(id.get(), -32053, "pool_down", why).as_bytes());
+        let Some(parts) = Parts::parse(line) else { return };
+        if let (Some(id), Some(_)) = (parts.id, parts.method) {
+            self.to_ide.push(&error(id.get(), -32053, "pool_down", why));
         }
     }
 
-    /// Takes one whole line of the IDE with its newline. Only call it while `takes_lines`.
+    /// Takes one whole line of the IDE. Only call it while `takes_lines`.
     pub(super) fn on_ide_line(&mut self, line: &[u8]) {
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
         }
-        let message = Message::parse(line).unwrap_or_default();
+        let parts = Parts::parse(line).unwrap_or_default();
         if let State::Refused(error) = &self.state {
-            if let (Some(id), Some(_)) = (message.id, message.method) {
-                let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}{}"#, '\n');
-                self.to_ide.push(answer.as_bytes());
+            if let (Some(id), Some(_)) = (parts.id, parts.method) {
+                self.to_ide.push(&write::error(id.into(), raw(error)));
             }
             return;
         }
-        match message {
-            Message { id: Some(id), method: Some(method), .. } if is_request(id, method) => {
-                let pending_request = self.pending_request(line, &message);
+        match parts {
+            Parts { id: Some(id), method: Some(method), .. } if is_request(id, method) => {
+                let pending_request = self.pending_request(line, &parts);
                 self.pending.insert(id.get().into(), pending_request);
             }
-            Message { id: Some(id), method: None, .. } => return self.forward_answer(line, id),
+            Parts { id: Some(id), method: None, .. } => return self.forward_answer(line, id),
             // The bus refuses what is not a message.
             _ => {}
         }
-        self.to_bus.push(line);
+        self.to_bus.push_line(line);
     }
 
     /// Refuses all requests of agents: the IDE will answer none.
@@ -189,7 +185,7 @@ impl Relay {
         self.ide_closed = true;
         for (_, request) in std::mem::take(&mut self.agent_requests) {
             if let Some(id) = request.bus_id {
-                self.to_bus.push(client_gone(&id).as_bytes());
+                self.to_bus.push(&client_gone(&id));
             }
         }
     }
@@ -205,30 +201,30 @@ impl Relay {
 
     /// Tells the bus not to keep the sessions.
     pub(super) fn send_bye(&mut self) {
-        self.to_bus.push(BYE);
+        self.to_bus.push(&write::notification("_bus/bye", ()));
     }
 
-    /// Takes one whole line of the bus with its newline.
+    /// Takes one whole line of the bus.
     pub(super) fn on_bus_line(&mut self, line: &[u8]) -> Outcome {
         // Only JSON-RPC messages reach the IDE, whatever server is at the other end.
-        let Some(message) = Message::parse(line) else { return Outcome::None };
-        match message {
-            Message { id: Some(id), method: Some(_), .. } => self.forward_request(line, id, &message),
-            Message { method: Some(_), .. } => self.forward_notification(line, &message),
-            Message { id: Some(id), .. } if self.own_ids.contains(id.get()) => {
-                return self.on_own_answer(id, &message);
+        let Some(parts) = Parts::parse(line) else { return Outcome::None };
+        match parts {
+            Parts { id: Some(id), method: Some(_), .. } => self.forward_request(line, id, &parts),
+            Parts { method: Some(_), .. } => self.forward_notification(line, &parts),
+            Parts { id: Some(id), .. } if self.own_ids.contains(id.get()) => {
+                return self.on_own_answer(id, &parts);
             }
-            Message { error: Some(_), id, .. } if id.is_none_or(|id| id.get() == "null") => {
+            Parts { error: Some(_), id, .. } if id.is_none_or(|id| id.get() == "null") => {
                 if matches!(self.state, State::Hello(_)) {
-                    return self.on_hello_refused(message.error);
+                    return self.on_hello_refused(parts.error);
                 }
                 self.errors_without_id += 1;
-                self.to_ide.push(line);
+                self.to_ide.push_line(line);
             }
-            Message { id: Some(id), .. } => {
+            Parts { id: Some(id), .. } => {
                 let pending_request = self.pending.remove(id.get());
-                self.on_answer(pending_request, message.result);
-                self.to_ide.push(line);
+                self.on_answer(pending_request, parts.result);
+                self.to_ide.push_line(line);
             }
             _ => {}
         }
@@ -249,8 +245,8 @@ impl Relay {
         true
     }
 
-    fn pending_request(&mut self, line: &[u8], message: &Message<'_>) -> Pending {
-        let method = message.method.map_or("", RawValue::get);
+    fn pending_request(&mut self, line: &[u8], parts: &Parts<'_>) -> Pending {
+        let method = parts.method.map_or("", RawValue::get);
         match method {
             r#""initialize""# => return Pending::Initialize(line.into()),
             r#""authenticate""# | r#""auth/login""# => return Pending::Login(line.into()),
@@ -258,11 +254,11 @@ impl Relay {
             _ => {}
         }
         if matches!(method, r#""session/close""# | r#""session/delete""#)
-            && let Some(id) = message.params.and_then(session_id_in)
+            && let Some(id) = parts.params.and_then(session_id_in)
         {
             self.sessions.retain(|session| *session.id != *id.get());
         }
-        Opening::of(message).map_or(Pending::Other, Pending::Open)
+        Opening::of(parts).map_or(Pending::Other, Pending::Open)
     }
 
     /// Remembers what must be replayed on the next connection.
@@ -287,19 +283,19 @@ impl Relay {
     fn forward_answer(&mut self, line: &[u8], id: &RawValue) {
         let Some(request) = self.agent_requests.remove(id.get()) else { return };
         match request.bus_id {
-            Some(bus_id) if *bus_id == *id.get() => self.to_bus.push(line),
-            Some(bus_id) => self.to_bus.push(&with_part_replaced(line, id, &bus_id)),
+            Some(bus_id) if *bus_id == *id.get() => self.to_bus.push_line(line),
+            Some(bus_id) => self.to_bus.push_line(&with_part_replaced(line, id, &bus_id)),
             // The request came over an earlier connection and was not repeated.
             None => {}
         }
     }
 
-    fn forward_request(&mut self, line: &[u8], id: &RawValue, message: &Message<'_>) {
+    fn forward_request(&mut self, line: &[u8], id: &RawValue, parts: &Parts<'_>) {
         let bus_id: Box<str> = id.get().into();
         if self.ide_closed {
-            return self.to_bus.push(client_gone(&bus_id).as_bytes());
+            return self.to_bus.push(&client_gone(&bus_id));
         }
-        let fingerprint = self.own_ids.fingerprint(message);
+        let fingerprint = self.own_ids.fingerprint(parts);
         let is_repeat =
             |request: &&mut AgentRequest| request.bus_id.is_none() && request.fingerprint == fingerprint;
         if let Some(request) = self.agent_requests.values_mut().find(is_repeat) {
@@ -310,30 +306,30 @@ impl Relay {
         if self.agent_requests.contains_key(&bus_id) {
             // Ids restart with each connection, and the IDE has not answered the older request with this id.
             ide_id = self.own_ids.next().into();
-            self.to_ide.push(&with_part_replaced(line, id, &ide_id));
+            self.to_ide.push_line(&with_part_replaced(line, id, &ide_id));
         } else {
-            self.to_ide.push(line);
+            self.to_ide.push_line(line);
         }
         self.agent_requests.insert(ide_id, AgentRequest { bus_id: Some(bus_id), fingerprint });
     }
 
-    fn forward_notification(&mut self, line: &[u8], message: &Message<'_>) {
-        let method = message.method.map_or("", RawValue::get);
+    fn forward_notification(&mut self, line: &[u8], parts: &Parts<'_>) {
+        let method = parts.method.map_or("", RawValue::get);
         if let State::Session { at, by_load: true, .. } = self.state
             && method == r#""session/update""#
-            && let Some(id) = message.params.and_then(session_id_in)
+            && let Some(id) = parts.params.and_then(session_id_in)
             && *id.get() == *self.sessions[at].id
         {
             // A load replays updates that the IDE has already received.
             return;
         }
         if method == r#""$/cancel_request""#
-            && let Some(id) = message.params.and_then(cancelled_id)
+            && let Some(id) = parts.params.and_then(cancelled_id)
             && let Some(ide_id) = self.ide_id(id.get())
         {
-            return self.to_ide.push(&with_part_replaced(line, id, &ide_id));
+            return self.to_ide.push_line(&with_part_replaced(line, id, &ide_id));
         }
-        self.to_ide.push(line);
+        self.to_ide.push_line(line);
     }
 
     /// The IDE's id of the request that has this id on the bus, if the two differ.
@@ -350,18 +346,18 @@ impl Relay {
     }
 
     /// Handles the answer to one of our own requests and goes on with the next step.
-    fn on_own_answer(&mut self, id: &RawValue, message: &Message<'_>) -> Outcome {
-        let succeeded = message.result.is_some();
+    fn on_own_answer(&mut self, id: &RawValue, parts: &Parts<'_>) -> Outcome {
+        let succeeded = parts.result.is_some();
         match &self.state {
             State::Hello(expected) if expected == id.get() => {
                 if !succeeded {
-                    return self.on_hello_refused(message.error);
+                    return self.on_hello_refused(parts.error);
                 }
                 self.replay_initialize();
             }
             State::Initialize(expected) if expected == id.get() => {
-                let Some(result) = message.result else {
-                    return Outcome::RetryLater(describe_error(message.error));
+                let Some(result) = parts.result else {
+                    return Outcome::RetryLater(describe_error(parts.error));
                 };
                 self.can_load = can_load(result);
                 self.replay_login();
@@ -384,12 +380,12 @@ impl Relay {
     }
 
     fn on_hello_refused(&mut self, error: Option<&RawValue>) -> Outcome {
-        let (describe_error, reason) = (describe_error(error), error.map(reason).unwrap_or_default());
+        let reason = error.map(reason).unwrap_or_default();
         if self.admitted_once && matches!(reason.as_str(), "busy" | "stopping") {
-            return Outcome::RetryLater(describe_error);
+            return Outcome::RetryLater(describe_error(error));
         }
         self.enter(State::Refused(error.map_or("null", RawValue::get).into()));
-        if reason == "unauthorized" { Outcome::Unauthorized } else { Outcome::Refused(describe_error) }
+        if reason == "unauthorized" { Outcome::Unauthorized } else { Outcome::Refused(describe_error(error)) }
     }
 
     /// A new connection needs its own initialize.
@@ -409,8 +405,10 @@ impl Relay {
     /// Repeats an earlier request of the IDE under a new id of our own.
     fn resend(&mut self, line: &[u8]) -> String {
         let id = self.own_ids.next();
-        let old = Message::parse(line).and_then(|message| message.id);
-        self.to_bus.push(&old.map_or_else(Vec::new, |old| with_part_replaced(line, old, &id)));
+        let old = Parts::parse(line).and_then(|parts| parts.id);
+        if let Some(old) = old {
+            self.to_bus.push_line(&with_part_replaced(line, old, &id));
+        }
         id
     }
 
@@ -427,7 +425,7 @@ impl Relay {
 
     fn reopen_by(&mut self, at: usize, method: &str) {
         let id = self.own_ids.next();
-        self.to_bus.push(self.sessions[at].reopen_request(method, &id).as_bytes());
+        self.to_bus.push_line(self.sessions[at].reopen_request(method, &id).as_bytes());
         self.enter(State::Session { at, id, by_load: method == "session/load" });
     }
 
@@ -460,8 +458,8 @@ impl OwnIds {
         id.starts_with(&self.prefix)
     }
 
-    fn fingerprint(&self, message: &Message<'_>) -> u64 {
-        self.seed.hash_one((message.method.map(RawValue::get), message.params.map(RawValue::get)))
+    fn fingerprint(&self, parts: &Parts<'_>) -> u64 {
+        self.seed.hash_one((parts.method.map(RawValue::get), parts.params.map(RawValue::get)))
     }
 }
 
@@ -490,17 +488,20 @@ fn cancelled_id(params: &RawValue) -> Option<&RawValue> {
         id: Option<&'a RawValue>,
     }
 
-    parse_object::<Params<'_>>(params.get().as_bytes())?.id
+    members::<Params<'_>>(params.get().as_bytes())?.id
 }
 
-fn error(id: &str, code: i32, reason: &str, message: &str) -> String {
-    let message = Value::from(message);
-    let error = format!(r#"{{"code":{code},"message":{message},"data":{{"reason":"{reason}"}}}}"#);
-    format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}{}"#, '\n')
+fn error(id: &str, code: i32, reason: &str, message: &str) -> Vec<u8> {
+    let data = Some(json!({ "reason": reason }));
+    write::error(raw(id).into(), RpcError { code, message: message.to_owned(), data })
 }
 
-fn client_gone(id: &str) -> String {
+fn client_gone(id: &str) -> Vec<u8> {
     error(id, -32057, "client_gone", "the client of this session has left")
+}
+
+fn raw(json: &str) -> &RawValue {
+    serde_json::from_str(json).expect("ids and errors were parsed before")
 }
 
 /// Formats an error of the bus for people.

@@ -1,9 +1,9 @@
 //! The IDE's sessions, with the params that are needed to reopen them.
 
+use rpc::Parts;
+use rpc::message::{members, present};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-
-use crate::message::{Message, parse_object, present};
 
 /// A session that a pending request may open.
 pub(super) struct Opening {
@@ -39,24 +39,28 @@ struct Params<'a> {
 
 impl Opening {
     /// Returns `None` if the message opens no session.
-    pub(super) fn of(message: &Message<'_>) -> Option<Opening> {
-        let id_is_in_params = match message.method?.get() {
+    pub(super) fn of(parts: &Parts<'_>) -> Option<Opening> {
+        let id_is_in_params = match parts.method?.get() {
             r#""session/new""# | r#""session/fork""# => false,
             r#""session/load""# | r#""session/resume""# => true,
             _ => return None,
         };
-        let params = parse_object::<Params<'_>>(message.params?.get().as_bytes())?;
-        let kept = [
+        let params = members::<Params<'_>>(parts.params?.get().as_bytes())?;
+        let mut kept = String::new();
+        for (name, value) in [
             ("cwd", params.cwd),
             ("mcpServers", params.mcp_servers),
             ("additionalDirectories", params.additional_directories),
             ("_meta", params.meta),
-        ];
-        let members = kept.iter().filter_map(|(name, part)| Some(format!(r#","{name}":{}"#, part.as_ref()?)));
+        ] {
+            if let Some(value) = value {
+                kept += &format!(r#","{name}":{value}"#);
+            }
+        }
         Some(Opening {
             id: if id_is_in_params { Some(params.id?.get().into()) } else { None },
-            params: members.collect(),
-            pool: message.pool.map(|pool| pool.get().into()),
+            params: kept,
+            pool: parts.pool.map(|pool| pool.get().into()),
         })
     }
 
@@ -68,18 +72,18 @@ impl Opening {
 }
 
 impl Session {
-    /// The request line that reopens the session.
+    /// The request line that reopens the session, without a newline.
     pub(super) fn reopen_request(&self, method: &str, id: &str) -> String {
         let Opening { params, pool, .. } = &self.opening;
         let pool = pool.as_ref().map_or_else(String::new, |pool| format!(r#","pool":{pool}"#));
         let params = format!(r#"{{"sessionId":{}{params}}}"#, self.id);
-        format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}{pool}}}{}"#, '\n')
+        format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}{pool}}}"#)
     }
 }
 
 /// The `sessionId` in params or in a result.
 pub(super) fn session_id_in(part: &RawValue) -> Option<&RawValue> {
-    parse_object::<Params<'_>>(part.get().as_bytes())?.id
+    members::<Params<'_>>(part.get().as_bytes())?.id
 }
 
 #[cfg(test)]
@@ -87,7 +91,7 @@ mod tests {
     use super::*;
 
     fn opening(line: &str) -> Option<Opening> {
-        Opening::of(&Message::parse(line.as_bytes()).unwrap())
+        Opening::of(&Parts::parse(line.as_bytes()).unwrap())
     }
 
     fn opened(line: &str, result: &str) -> Option<Session> {
@@ -104,8 +108,7 @@ mod tests {
             concat!(
                 r#"{"jsonrpc":"2.0","id":7,"method":"session/resume","params":{"sessionId":"t.s","cwd":"/a","#,
                 r#""mcpServers":[ {"name":"m"} ],"additionalDirectories":["/b"],"_meta":{"bus/pool":"q"}},"#,
-                r#""pool":"p"}"#,
-                "\n"
+                r#""pool":"p"}"#
             )
         );
     }

@@ -13,6 +13,8 @@ use std::process::{Child, Command, Stdio};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
+use rpc::text::strip_control;
+
 use crate::Fault;
 
 /// A longer log is renamed before the next start.
@@ -151,8 +153,7 @@ fn last_log_line(path: &Path) -> io::Result<String> {
     log.take(LOG_TAIL_BYTES).read_to_end(&mut tail)?;
     let tail = String::from_utf8_lossy(&tail);
     let line = tail.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
-    // A control character must not steer the terminal.
-    Ok(line.chars().filter(|letter| !letter.is_control()).collect())
+    Ok(strip_control(line))
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! The agent that `run` talks to: a process that it has started, or one behind a bus.
 
-use std::io::{self, BufReader, ErrorKind};
+use std::io::{self, ErrorKind};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use rpc::LineReader;
+use rpc::lines::LINE_BYTES_MAX;
 use serde_json::json;
 
 use super::events::{AgentWriter, Event, read_messages};
@@ -41,15 +43,17 @@ impl Agent {
                 );
                 let (process, stdin, stdout) =
                     started.map_err(|error| cannot_start(&command.program, &error))?;
-                read_messages(BufReader::new(stdout), events);
+                read_messages(stdout, LineReader::with_limit(LINE_BYTES_MAX), events);
                 let writer = AgentWriter::to_pipe(stdin);
                 Ok(Agent { writer, process: Some(process), name: command.name.clone() })
             }
             AgentSource::Pool { target, pool } => {
                 let mut connection = Connection::connect(target, None)?;
                 connection.hello("stdio-bus run", pool.as_deref())?;
-                let (reader, writer) = connection.into_halves()?;
-                read_messages(reader, events);
+                let (stream, lines) = connection.into_parts()?;
+                let writer =
+                    stream.try_clone().map_err(|error| Fault::Failed(format!("a socket fails: {error}")))?;
+                read_messages(stream, lines, events);
                 let name = pool.as_ref().map_or("the bus".to_owned(), |pool| format!("pool {pool}"));
                 Ok(Agent { writer: AgentWriter::to_bus(writer), process: None, name })
             }

@@ -2,7 +2,7 @@
 //!
 //! Each thread only reads, writes or waits for one thing. The driver alone decides what an event means.
 
-use std::io::{self, BufRead, Read, Write};
+use std::io::{self, BufRead, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rpc::{LineReader, Stream};
 use serde_json::Value;
 
 use crate::Signals;
-use crate::connection::MAX_LINE_BYTES;
-use crate::stream::Stream;
 
 pub(super) enum Event {
     /// A message of the agent. Other lines are skipped.
@@ -71,26 +70,30 @@ impl AgentWriter {
 }
 
 /// Sends every message of the agent as an event, and then `Closed`.
-pub(super) fn read_messages(mut agent: impl BufRead + Send + 'static, events: Sender<Event>) {
+pub(super) fn read_messages(
+    mut agent: impl Read + Send + 'static,
+    mut lines: LineReader,
+    events: Sender<Event>,
+) {
     thread::spawn(move || {
-        while let Some(line) = next_line(&mut agent) {
-            // Agents also print banners, warnings and progress.
-            let Ok(message @ Value::Object(_)) = serde_json::from_slice(&line) else { continue };
-            if events.send(Event::Message(message)).is_err() {
-                return;
+        loop {
+            while let Some(line) = lines.next_line() {
+                // Agents also print banners, warnings and progress.
+                let Ok(message @ Value::Object(_)) = serde_json::from_slice(line) else { continue };
+                if events.send(Event::Message(message)).is_err() {
+                    return;
+                }
+            }
+            match lines.fill(&mut agent) {
+                Ok(1..) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // A last line without a newline still counts.
+                Ok(0) if !lines.unread().is_empty() => lines.finish(),
+                Ok(0) | Err(_) => break,
             }
         }
         let _ = events.send(Event::Closed);
     });
-}
-
-fn next_line(agent: &mut impl BufRead) -> Option<Vec<u8>> {
-    let mut line = Vec::new();
-    let most = MAX_LINE_BYTES as u64;
-    match agent.by_ref().take(most).read_until(b'\n', &mut line) {
-        Ok(count @ 1..) if (count as u64) < most => Some(line),
-        _ => None,
-    }
 }
 
 pub(super) fn forward_signals(signals: Signals, events: Sender<Event>) {
@@ -158,7 +161,7 @@ mod tests {
     fn lines_that_are_not_messages_are_skipped() {
         let (events, received) = channel();
         let printed = "Welcome!\n\n[1]\n7\n{\"id\":1}\n{broken\n{\"id\":2}";
-        read_messages(printed.as_bytes(), events);
+        read_messages(printed.as_bytes(), LineReader::default(), events);
         let received: Vec<_> = received.iter().collect();
         let ids = received.iter().filter_map(|event| match event {
             Event::Message(message) => message["id"].as_u64(),

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
+use rpc::text::strip_control;
 
 /// How much of the end of stderr is kept.
 const STDERR_TAIL_BYTES: usize = 4 << 10;
@@ -130,7 +131,7 @@ impl AgentProcess {
             self.last_stderr_line.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
         let text = String::from_utf8_lossy(&tail);
         let line = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
-        line.chars().filter(|letter| !letter.is_control()).collect()
+        strip_control(line)
     }
 
     /// The exit status, if the agent exits within this time.

@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ratatui::crossterm::event::{self, Event};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use self::model::{KeyOutcome, Model};
 use self::screen::Screen;
@@ -155,10 +156,7 @@ impl Poller {
         if answers.is_err() {
             self.connection = None;
         }
-        answers.map_err(|fault| match fault {
-            Fault::TimedOut { .. } => Fault::Unreachable(fault.to_string()),
-            fault => fault,
-        })
+        answers.map_err(Fault::timeout_as_unreachable)
     }
 
     fn request(&mut self) -> Result<Answers, Fault> {
@@ -172,17 +170,20 @@ impl Poller {
             }
         };
         connection.restart_timeout();
-        let status = connection.request("_bus/status", None)?;
+        let status = connection.request("_bus/status", ())?;
         let at = Instant::now();
-        let sessions = match self.has_sessions_method.then(|| connection.request("_bus/sessions", None)) {
-            Some(Err(Fault::Refused(_))) => {
-                self.has_sessions_method = false;
-                None
+        let mut sessions = None;
+        if self.has_sessions_method {
+            match connection.request("_bus/sessions", ()) {
+                Ok(answer) => sessions = Some(parse(&answer)),
+                Err(Fault::Refused(_)) => self.has_sessions_method = false,
+                Err(fault) => return Err(fault),
             }
-            sessions => sessions.transpose()?,
-        };
-        let read =
-            |snapshot: &serde_json::value::RawValue| serde_json::from_str(snapshot.get()).unwrap_or_default();
-        Ok(Answers { status: read(&status), sessions: sessions.as_deref().map(read), at })
+        }
+        Ok(Answers { status: parse(&status), sessions, at })
     }
+}
+
+fn parse(answer: &RawValue) -> Value {
+    serde_json::from_str(answer.get()).unwrap_or_default()
 }

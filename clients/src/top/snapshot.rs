@@ -3,9 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use rpc::text::replace_control;
 use serde_json::Value;
-
-use crate::status::printable;
 
 #[derive(Default)]
 pub(super) struct Snapshot {
@@ -196,7 +195,7 @@ fn numbers(value: &Value) -> BTreeMap<String, u64> {
 
 fn members<T>(value: &Value, read: fn(&Value) -> Option<T>) -> BTreeMap<String, T> {
     let members = value.as_object().into_iter().flatten();
-    members.filter_map(|(name, value)| Some((printable(name), read(value)?))).collect()
+    members.filter_map(|(name, value)| Some((replace_control(name, '?'), read(value)?))).collect()
 }
 
 fn list(value: &Value) -> &[Value] {
@@ -204,7 +203,7 @@ fn list(value: &Value) -> &[Value] {
 }
 
 fn text(value: &Value) -> Option<String> {
-    value.as_str().map(printable)
+    value.as_str().map(|text| replace_control(text, '?'))
 }
 
 fn seconds(value: &Value) -> Option<u64> {
