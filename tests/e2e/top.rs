@@ -64,7 +64,8 @@ fn it_fits_any_size_and_shows_the_selected_row_in_detail() {
     talk.shows("pools and workers");
     talk.resizes(12, 50);
     talk.shows_so("a small screen", |screen| screen.contains("2 of 2") && !screen.contains("traffic"));
-    quits_cleanly(talk, |talk| talk.types("q"), 0);
+    // crossterm may lose a key that arrives together with a resize, so this ends by a signal.
+    quits_cleanly(talk, |talk| talk.signal(Signal::SIGTERM), 128 + 15);
 }
 
 #[test]
