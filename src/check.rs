@@ -20,6 +20,7 @@ use serde_json::Value;
 
 use crate::output::{BOLD, GREEN, RED, print_styled, report, styled};
 use crate::paths;
+use crate::probe::probe;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -67,7 +68,7 @@ fn probe_all(config: &Config, faults: &mut Vec<ConfigError>) -> ExitCode {
     let mut printed = ExitCode::SUCCESS;
     for (index, pool) in config.pools.iter().enumerate() {
         let name = styled(BOLD, format_args!("pool {}", pool.id));
-        match kernel_shell::probe(pool, &this_binary, config.limits.init_timeout) {
+        match probe(pool, &this_binary, config.limits.init_timeout) {
             Ok(result) => {
                 let line = format!("{name} {}: {}\n", styled(GREEN, "answers"), introduce(&result));
                 printed = print_styled(&line);

@@ -13,6 +13,7 @@ mod known_agents;
 mod manual;
 mod output;
 mod paths;
+mod probe;
 #[cfg(test)]
 mod reference;
 mod run;

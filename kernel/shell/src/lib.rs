@@ -11,7 +11,6 @@ mod handshake_cache;
 mod log;
 mod net;
 mod peer_io;
-mod probe;
 mod process;
 mod sd_notify;
 mod signals;
@@ -25,10 +24,10 @@ use kernel_core::config::{Address, Config};
 
 pub use self::log::{flush_logs, start_logging, timestamp};
 pub use net::listener::DoorFault;
-pub use probe::probe;
 pub use process::command::find_program;
 pub use process::orphan_guard::guard;
 pub use process::pre_exec::keep_memory_private;
+pub use process::spawn_worker;
 
 pub struct Options {
     pub config: Config,

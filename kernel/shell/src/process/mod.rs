@@ -5,3 +5,20 @@ pub(crate) mod env_mark;
 pub(crate) mod orphan_guard;
 pub(crate) mod pre_exec;
 pub(crate) mod spawn;
+
+use std::io;
+use std::path::Path;
+use std::process::Child;
+
+use kernel_core::config::PoolConfig;
+
+use pre_exec::{FoundLimits, Role};
+
+/// Starts one worker of a pool without a bus, by the command and in the environment that the bus would use. It
+/// leads its own process group, and its stdin, stdout and stderr are pipes.
+pub fn spawn_worker(pool: &PoolConfig, this_binary: &Path) -> io::Result<Child> {
+    let mut command =
+        command::command(pool, this_binary).map_err(|fault| io::Error::from_raw_os_error(fault.errno))?;
+    pre_exec::prepare(&mut command, Role::Worker, FoundLimits::default());
+    command.spawn()
+}
