@@ -10,10 +10,10 @@ use std::process::{Command, ExitCode};
 
 use clients::connect::{self, Options, StartPlan};
 use clients::{Ended, Fault, Signals};
+use workers::folders;
 
 use crate::bus_args::BusArgs;
 use crate::output::{report, report_fault};
-use crate::paths;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -90,7 +90,7 @@ fn plan_start(bus: &BusArgs) -> Result<StartPlan, Fault> {
     let program = program.map_err(|error| Fault::Failed(format!("cannot find its own file: {error}")))?;
     let mut args = vec!["detached".into(), "serve".into()];
     args.extend(serve);
-    let state = paths::state_folder();
+    let state = folders::state();
     let state =
         state.ok_or_else(|| Fault::Failed("--start needs HOME or XDG_STATE_HOME, for its log".to_owned()))?;
     Ok(StartPlan { program, args, folder, state })

@@ -1,7 +1,9 @@
-//! The paths of bus.json and of the user's folders.
+//! The paths of bus.json and of the files that belong to it.
 
 use std::env;
 use std::path::{Path, PathBuf};
+
+use workers::folders;
 
 /// `--config`, else `$STDIO_BUS_CONFIG`, else `./bus.json`.
 pub(crate) fn config_path(named: Option<&Path>) -> Result<PathBuf, String> {
@@ -22,21 +24,5 @@ pub(crate) fn config_path(named: Option<&Path>) -> Result<PathBuf, String> {
 pub(crate) fn handshake_cache_path(config: &Path) -> Option<PathBuf> {
     let config = config.canonicalize().ok()?;
     let name = |path: &Path| path.to_string_lossy().replace(['/', '%'], "%");
-    Some(state_folder()?.join(format!("handshakes{}", name(&config))))
-}
-
-/// `$XDG_STATE_HOME/stdio-bus`, else `~/.local/state/stdio-bus`.
-pub(crate) fn state_folder() -> Option<PathBuf> {
-    stdio_bus_folder("XDG_STATE_HOME", ".local/state")
-}
-
-/// `$XDG_CONFIG_HOME/stdio-bus`, else `~/.config/stdio-bus`.
-pub(crate) fn config_folder() -> Option<PathBuf> {
-    stdio_bus_folder("XDG_CONFIG_HOME", ".config")
-}
-
-fn stdio_bus_folder(variable: &str, in_home: &str) -> Option<PathBuf> {
-    let folder = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let base = folder(variable).or_else(|| Some(folder("HOME")?.join(in_home)))?;
-    Some(base.join("stdio-bus"))
+    Some(folders::state()?.join(format!("handshakes{}", name(&config))))
 }

@@ -8,9 +8,9 @@ use std::path::{self, Path, PathBuf};
 use std::process::{self, ExitCode};
 
 use nix::libc::O_NOFOLLOW;
+use workers::folders;
 
 use crate::output::{print, report};
-use crate::paths;
 
 /// 256 bits cannot be guessed.
 const TOKEN_BYTES: usize = 32;
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn default_path() -> Option<PathBuf> {
-    Some(paths::config_folder()?.join("token"))
+    Some(folders::config()?.join("token"))
 }
 
 fn instructions(path: &Path) -> String {

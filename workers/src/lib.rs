@@ -5,4 +5,5 @@ mod acp;
 pub mod cli;
 pub mod detect;
 pub mod echo;
+pub mod folders;
 pub mod openai;

@@ -1,9 +1,8 @@
 //! The sessions of an agent that can be opened again: files in a folder, or none if there is no folder.
 
-use std::ffi::OsString;
 use std::fmt::Arguments;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 
 use super::session_files::{EventSourced, SessionFiles};
@@ -67,33 +66,5 @@ impl<R: EventSourced> Store<R> {
         };
         sort_newest_first(&mut sessions);
         Ok(sessions)
-    }
-}
-
-/// The folder for an agent's sessions unless the user names another.
-pub(crate) fn default_folder(agent: &str) -> Option<PathBuf> {
-    Some(state_folder(|name| std::env::var_os(name))?.join("stdio-bus").join(agent))
-}
-
-/// XDG_STATE_HOME, or its default in the home folder. A relative path counts as unset.
-fn state_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sessions_are_stored_where_the_system_keeps_state() {
-        let folder = |variables: &[(&str, &str)]| {
-            let find = |name: &str| Some(variables.iter().find(|(known, _)| *known == name)?.1.into());
-            state_folder(find)
-        };
-        let expected = |path: &str| Some(PathBuf::from(path));
-        assert_eq!(folder(&[("XDG_STATE_HOME", "/s"), ("HOME", "/h")]), expected("/s"));
-        assert_eq!(folder(&[("XDG_STATE_HOME", "s"), ("HOME", "/h")]), expected("/h/.local/state"));
-        assert_eq!(folder(&[]), None);
     }
 }

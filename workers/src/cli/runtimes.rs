@@ -206,9 +206,7 @@ fn users_file() -> Option<PathBuf> {
     if let Some(named) = env::var_os("STDIO_BUS_RUNTIMES").filter(|path| !path.is_empty()) {
         return Some(named.into());
     }
-    let folder = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let base = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")))?;
-    Some(base.join("stdio-bus/runtimes.json")).filter(|path| path.exists())
+    Some(crate::folders::config()?.join("runtimes.json")).filter(|path| path.exists())
 }
 
 fn read(path: &Path) -> Result<Vec<Runtime>, String> {

@@ -21,9 +21,10 @@ use super::watch::SilenceLimits;
 use super::{Options, log};
 use crate::acp::session_files::EventSourced;
 use crate::acp::session_list::SessionSummary;
-use crate::acp::store::{Store, default_folder};
+use crate::acp::store::Store;
 use crate::acp::writer::Writer;
 use crate::detect::Model;
+use crate::folders;
 
 const SESSION_ID_PREFIX: &str = "cli-";
 
@@ -49,8 +50,11 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(row: Runtime, turn: Turn, options: Options, writer: Writer) -> io::Result<Shared> {
         // Each CLI has a folder, because it does not know the sessions of another.
-        let folder =
-            options.state.clone().or_else(|| default_folder("cli")).map(|folder| folder.join(&row.id));
+        let folder = options
+            .state
+            .clone()
+            .or_else(|| Some(folders::state()?.join("cli")))
+            .map(|folder| folder.join(&row.id));
         Ok(Shared {
             row,
             turn,

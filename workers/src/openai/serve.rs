@@ -13,8 +13,8 @@ use super::config::Config;
 use super::shared::Shared;
 use super::{Options, log};
 use crate::acp::serve::serve;
-use crate::acp::store::default_folder;
 use crate::acp::writer::Writer;
+use crate::folders;
 
 /// The time for the responses of running turns.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
@@ -24,7 +24,7 @@ pub(super) fn run(options: Options) -> ExitCode {
     for warning in warnings {
         log(format_args!("{warning}"));
     }
-    let folder = options.state.clone().or_else(|| default_folder("openai"));
+    let folder = options.state.clone().or_else(|| Some(folders::state()?.join("openai")));
     match start(config, options, folder.as_deref()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -1,0 +1,39 @@
+//! The user's folders of stdio-bus, by the XDG Base Directory Specification.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// `$XDG_STATE_HOME/stdio-bus`, else `~/.local/state/stdio-bus`.
+pub fn state() -> Option<PathBuf> {
+    folder("XDG_STATE_HOME", ".local/state", |name| std::env::var_os(name))
+}
+
+/// `$XDG_CONFIG_HOME/stdio-bus`, else `~/.config/stdio-bus`.
+pub fn config() -> Option<PathBuf> {
+    folder("XDG_CONFIG_HOME", ".config", |name| std::env::var_os(name))
+}
+
+/// A relative path in a variable counts as unset.
+fn folder(name: &str, in_home: &str, variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = absolute(name).or_else(|| Some(absolute("HOME")?.join(in_home)))?;
+    Some(base.join("stdio-bus"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_are_stored_where_the_system_keeps_state() {
+        let state = |variables: &[(&str, &str)]| {
+            let find = |name: &str| Some(variables.iter().find(|(known, _)| *known == name)?.1.into());
+            folder("XDG_STATE_HOME", ".local/state", find)
+        };
+        let expected = |path: &str| Some(PathBuf::from(path));
+        assert_eq!(state(&[("XDG_STATE_HOME", "/s"), ("HOME", "/h")]), expected("/s/stdio-bus"));
+        let in_home = expected("/h/.local/state/stdio-bus");
+        assert_eq!(state(&[("XDG_STATE_HOME", "s"), ("HOME", "/h")]), in_home);
+        assert_eq!(state(&[]), None);
+    }
+}
