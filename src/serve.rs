@@ -63,13 +63,13 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Ok(path) => path,
         Err(error) => return report(format_args!("stdio-bus: cannot find its own file: {error}"), 1),
     };
-    let memory = paths::handshake_cache_path(&path);
+    let handshake_cache = paths::handshake_cache_path(&path);
     kernel_shell::start_logging();
     let served = kernel_shell::serve(kernel_shell::Options {
         config,
         reload: Box::new(move || load(&path, &listeners).map_err(|faults| faults.to_string())),
         this_binary,
-        memory,
+        handshake_cache,
         guard_args: vec!["guard".into()],
     });
     kernel_shell::flush_logs();

@@ -1,460 +1,265 @@
-//! The loop: poll, read what is ready, tell the core, write what it has to say.
+//! The event loop: polls, reads what is ready, reports events to the core, and carries out the core's actions.
 //!
-//! A turn is one poll. In it each link is read at most once, and written at its end with all that the turn has
-//! gathered for it, much of it before; who has more to read goes to the back of the run queue. Nothing here blocks
-//! but poll.
+//! A turn is one poll and what follows from it. A link with more to read goes to the back of the run queue. Nothing
+//! here blocks except the poll.
 
-use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::io;
+use std::mem;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use log::info;
-use memchr::memrchr;
 use mio::{Events, Poll};
-use nix::errno::Errno;
-use nix::unistd::{read, write};
 
-use kernel_core::config::Config;
-use kernel_core::id::{Arena, Key, Link, WorkerId};
+use kernel_core::config::{Address, Config};
+use kernel_core::id::Link;
 use kernel_core::{Action, Bus, Event, Moment};
 
-use crate::handshake_cache::Memory;
-use crate::net::accept::{Complaint, Door, StdioModes};
-use crate::peer_io::{Kind, Links, Peer, RunQueue, Stream, Task, key_and_stream};
-use crate::process::orphan_guard::Guard;
+use crate::handshake_cache::HandshakeCache;
+use crate::io::Io;
+use crate::net::accept::{self, Acceptor};
+use crate::peer_io::{Stream, Task, key_and_stream};
 use crate::process::pre_exec::{FoundLimits, fds_at_most};
-use crate::process::spawn::Process;
-use crate::sd_notify::Notify;
+use crate::process::spawn::Processes;
+use crate::process::stderr;
+use crate::sd_notify::SdNotify;
+use crate::serve_error::ServeError;
 use crate::signals::{SIGNALS, Signals};
-use crate::{Options, ServeError};
+use crate::stdio::{Stdio, announce};
 
-const EVENTS_A_TURN: usize = 1024;
-/// The one buffer that everything is read into, and so also the most that a link is read a turn.
-pub(crate) const SCRATCH_BYTES: usize = 64 << 10;
+const EVENTS_PER_TURN: usize = 1024;
 
-/// The part of what was read that the core gets first, which is at least so much.
-const FIRST_PART: usize = 4;
-const FIRST_BYTES: usize = 4 << 10;
+type Reload = Box<dyn Fn() -> Result<Config, String>>;
 
-pub(crate) struct Shell {
-    pub(crate) bus: Bus,
-    memory: Memory,
-    pub(crate) poll: Poll,
-    start: Instant,
-    /// When this turn began.
-    pub(crate) now: Moment,
-    pub(crate) scratch: Box<[u8]>,
-    pub(crate) links: Links,
-    pub(crate) queue: RunQueue,
-    /// Links with bytes waiting that can be written to again.
-    writable: Vec<Link>,
+pub struct Options {
+    pub config: Config,
+    /// Reads the configuration again. The error has one line per error of the file.
+    pub reload: Reload,
+    /// An absolute path. Pools that name `stdio-bus` run it, and so does the guard.
+    pub this_binary: PathBuf,
+    /// The file that keeps the handshakes of the workers between two runs of the bus. `None`: they are not kept.
+    pub handshake_cache: Option<PathBuf>,
+    /// With these arguments `this_binary` does nothing but call `guard`.
+    pub guard_args: Vec<OsString>,
+}
+
+/// Runs the bus until it has stopped.
+///
+/// Prints one JSON line per address on stdout when it is ready, `{"listening":"tcp://127.0.0.1:9000"}` with the port
+/// that was really bound. If stdout itself carries the protocol, it prints nothing. Call it from the main thread: on
+/// Linux workers die with the thread that started them.
+pub fn serve(options: Options) -> Result<(), ServeError> {
+    Shell::open(options)?.run()
+}
+
+struct Shell {
+    io: Io,
+    acceptor: Acceptor,
+    processes: Processes,
+    /// The client on stdin and stdout, if `listen` has one.
+    stdio: Option<Stdio>,
     signals: Signals,
+    /// A signal has arrived that has not been handled yet.
     signalled: bool,
-    pub(crate) doors: Arena<Door>,
-    /// When doors are tried again after the machine had no fd or memory for a connection.
-    pub(crate) accept_again: Option<Moment>,
-    pub(crate) shortage_told: bool,
-    pub(crate) turned_away: Complaint,
-    pub(crate) stdio: Option<StdioModes>,
-    pub(crate) processes: Vec<Process>,
-    /// Starting a process can take milliseconds, so there is at most one a turn.
-    pub(crate) spawns: VecDeque<(WorkerId, Link)>,
-    pub(crate) guard: Guard,
-    pub(crate) limits: FoundLimits,
-    pub(crate) fds_at_most: usize,
-    notify: Notify,
-    pub(crate) this_binary: PathBuf,
-    reload: Box<dyn Fn() -> Result<Config, String>>,
-    pub(crate) stopping: bool,
+    service_manager: SdNotify,
+    handshakes: HandshakeCache,
+    reload: Reload,
+    start: Instant,
+    stopping: bool,
     done: bool,
 }
 
 impl Shell {
-    pub(crate) fn open(options: Options) -> Result<Shell, ServeError> {
-        let Options { config, reload, this_binary, memory, guard_args } = options;
-        let system = |what| move |fault| ServeError::System { what, fault };
+    fn open(options: Options) -> Result<Shell, ServeError> {
+        let Options { config, reload, this_binary, handshake_cache, guard_args } = options;
+        let system = |what| move |error| ServeError::System { what, error };
         let limits = FoundLimits::replace();
         let start = Instant::now();
-        let now = Moment::ZERO;
         let poll = Poll::new().map_err(system("cannot create a poll"))?;
         let signals = Signals::listen(poll.registry()).map_err(system("cannot listen to signals"))?;
         let seed = seed().map_err(system("cannot get random bytes"))?;
-        // Before the guard: a second bus at the same address is to fail without having started anything.
-        let opened = Shell::open_doors(&config.listen, config.auth.is_some())?;
-        let guard = Guard::start(this_binary.clone(), guard_args, limits, now).map_err(ServeError::Guard)?;
-        let memory = Memory::new(memory);
-        let mut bus = Bus::new(&config, seed, now);
-        memory.recall(&mut bus);
-        let mut shell = Shell {
-            bus,
-            memory,
-            poll,
-            start,
-            now,
-            scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
-            links: Links::default(),
-            queue: RunQueue::default(),
-            writable: Vec::new(),
+        // This comes before the guard: a second bus at the same address must fail without having started anything.
+        let bound = accept::bind(&config.listen, config.auth.is_some())?;
+        let processes = Processes::new(this_binary, guard_args, limits).map_err(ServeError::Guard)?;
+        let handshakes = HandshakeCache::new(handshake_cache);
+        let mut io = Io::new(Bus::new(&config, seed, Moment::ZERO), poll);
+        handshakes.load(&mut io.bus);
+        let acceptor = Acceptor::new(bound, fds_at_most(), &mut io)?;
+        let mut stdio = None;
+        if let Some(listen) = config.listen.iter().find(|listen| listen.at == Address::Stdio) {
+            stdio = Some(Stdio::open(listen.pool.as_deref(), &mut io)?);
+        } else {
+            announce(&acceptor.addresses());
+        }
+        Ok(Shell {
+            io,
+            acceptor,
+            processes,
+            stdio,
             signals,
             signalled: false,
-            doors: Arena::default(),
-            accept_again: None,
-            shortage_told: false,
-            turned_away: Complaint::default(),
-            stdio: None,
-            processes: Vec::new(),
-            spawns: VecDeque::new(),
-            guard,
-            limits,
-            fds_at_most: fds_at_most(),
-            notify: Notify::of_this_process(),
-            this_binary,
+            service_manager: SdNotify::from_env(),
+            handshakes,
             reload,
+            start,
             stopping: false,
             done: false,
-        };
-        shell.install(&config.listen, opened)?;
-        Ok(shell)
+        })
     }
 
-    pub(crate) fn run(mut self) -> Result<(), ServeError> {
-        let mut events = Events::with_capacity(EVENTS_A_TURN);
+    fn run(mut self) -> Result<(), ServeError> {
+        let mut events = Events::with_capacity(EVENTS_PER_TURN);
         self.act();
-        self.notify.ready();
-        let end = loop {
+        self.service_manager.ready();
+        let outcome = loop {
             if self.done {
                 break Ok(());
             }
-            match self.poll.poll(&mut events, self.timeout()) {
+            match self.io.poll.poll(&mut events, self.timeout()) {
                 Ok(()) => {}
-                // By a signal, whose bell may not have rung. What is ready comes first: an alarm that is due must not
-                // blame those who were not looked at.
-                Err(fault) if fault.kind() == io::ErrorKind::Interrupted => {
+                // A signal has interrupted the poll, perhaps before it wrote to its socket. The poll is repeated, so
+                // that what is ready is handled before timers: a timer must not blame a peer that was not read.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {
                     self.signalled = true;
                     continue;
                 }
-                Err(fault) => break Err(ServeError::Poll(fault)),
+                Err(error) => break Err(ServeError::Poll(error)),
             }
-            self.now = self.start.elapsed();
+            self.io.now = self.start.elapsed();
             for event in &events {
                 self.note(event);
             }
             self.turn();
         };
-        self.leave();
-        end
+        self.processes.end_all(&mut self.io);
+        outcome
     }
 
-    /// None: until something happens.
+    /// How long the poll may wait. `None`: until an event comes.
     fn timeout(&self) -> Option<Duration> {
-        let more = !self.queue.is_empty() || !self.writable.is_empty() || !self.spawns.is_empty();
-        if more || self.signalled {
+        if self.io.has_work() || self.processes.has_queued_spawn() || self.signalled {
             return Some(Duration::ZERO);
         }
-        let own = [
-            self.accept_again,
-            self.guard.next_retry(),
-            self.turned_away.next_word(),
-            self.notify.next_beat(),
+        let timers = [
+            self.acceptor.next_timer(),
+            self.processes.next_timer(),
+            self.service_manager.next_timer(),
+            self.io.bus.next_alarm(),
         ];
-        let next = own.into_iter().chain([self.bus.next_alarm()]).flatten().min()?;
+        let next = timers.into_iter().flatten().min()?;
         Some(next.saturating_sub(self.start.elapsed()))
     }
 
-    /// Remembers what an event says. Events of closed fds carry an old key and find nothing.
+    /// Remembers what an event says.
     fn note(&mut self, event: &mio::event::Event) {
         let (key, stream) = key_and_stream(event.token());
-        if stream == Stream::House {
-            return self.note_house(key);
-        }
-        let link = Link(key);
-        let Some(peer) = self.links.get_mut(link) else { return };
-        let arrived = event.is_readable() || event.is_read_closed() || event.is_error();
-        if stream == Stream::Mutter {
-            if let Some(mutter) = &mut peer.mutter {
-                mutter.hung_up |= event.is_read_closed();
-                self.queue.push(Task::Mutter(link), &mut mutter.queued);
-            }
-            return;
-        }
-        if stream == Stream::Input && arrived {
-            peer.can_read = !peer.ended;
-            peer.hung_up |= event.is_read_closed();
-            peer.dead |= peer.is_socket() && event.is_write_closed();
-            self.queue.push(Task::Read(link), &mut peer.queued);
-        }
-        // A pipe whose reader has gone says so without being writable; the write will find out.
-        let opened = event.is_writable() || event.is_write_closed() || event.is_error();
-        if opened && (stream == Stream::Output || peer.is_socket()) && !peer.can_write && !peer.broken {
-            peer.can_write = true;
-            self.writable.push(link);
-        }
-    }
-
-    fn note_house(&mut self, key: Key) {
-        if key == SIGNALS {
+        if stream != Stream::Internal {
+            self.io.note(Link(key), stream, event);
+        } else if key == SIGNALS {
             self.signalled = true;
-        } else if let Some(door) = self.doors.get_mut(key) {
-            self.queue.push(Task::Accept(key), &mut door.queued);
+        } else {
+            self.acceptor.note(key, &mut self.io);
         }
     }
 
     fn turn(&mut self) {
-        if std::mem::take(&mut self.signalled) || self.signals.wait() {
-            self.hear();
+        if mem::take(&mut self.signalled) || self.signals.is_pending() {
+            self.handle_signals();
         }
-        self.notify.beat(self.now);
-        self.guard.retry(self.now);
-        self.retry_doors();
-        // Those who come back for more during this turn wait for the next one.
-        for _ in 0..self.queue.len() {
-            match self.queue.pop() {
-                Some(Task::Read(link)) => self.read(link),
-                Some(Task::Mutter(link)) => self.read_mutter(link),
-                Some(Task::Accept(door)) => self.accept(door),
+        self.service_manager.on_timer(self.io.now);
+        self.processes.on_timer(self.io.now);
+        self.acceptor.on_timer(&mut self.io);
+        // Tasks that are queued during this turn wait for the next one.
+        for _ in 0..self.io.queue.len() {
+            match self.io.queue.pop() {
+                Some(Task::Read(link)) => self.io.read(link),
+                Some(Task::ReadStderr(link)) => stderr::read_queued(link, &mut self.io),
+                Some(Task::Accept(listener)) => self.acceptor.accept(listener, &mut self.io),
                 None => break,
             }
         }
-        let waiting = self.writable.len();
-        for at in 0..waiting {
-            self.flush(self.writable[at]);
+        self.io.flush_writable();
+        // The core's timers come after all reads and writes: a bus that was stopped for a while blames no peer for it.
+        if self.io.bus.next_alarm().is_some_and(|alarm| alarm <= self.io.now) {
+            self.io.bus.handle(Event::Alarm, self.io.now);
         }
-        self.writable.drain(..waiting);
-        // After all that could be read and written: a bus that was stopped for a while blames nobody for it.
-        if self.bus.next_alarm().is_some_and(|alarm| alarm <= self.now) {
-            self.bus.handle(Event::Alarm, self.now);
-        }
-        if let Some((worker, link)) = self.spawns.pop_front() {
-            self.spawn(worker, link);
-        }
+        self.processes.spawn_next(&mut self.io);
         self.act();
-        self.memory.keep(&mut self.bus);
+        self.handshakes.save_if_changed(&mut self.io.bus);
     }
 
-    fn hear(&mut self) {
-        let heard = self.signals.heard();
-        if heard.child {
-            self.reap();
-            self.guard.check(self.now);
+    fn handle_signals(&mut self) {
+        let pending = self.signals.take();
+        if pending.child_exited {
+            self.processes.on_child_exit(&mut self.io);
         }
-        for _ in 0..heard.stops {
+        for _ in 0..pending.stops {
             self.stop();
         }
-        if heard.reload && !self.stopping {
+        if pending.reload && !self.stopping {
             self.reload();
         }
     }
 
+    /// Keeps the old configuration if the new one is invalid or its addresses cannot be opened.
     fn reload(&mut self) {
-        let fault = match (self.reload)() {
-            Ok(config) => match self.change_doors(&config) {
-                Ok(()) => {
-                    self.bus.reload(&config, self.now);
-                    info!("the configuration was read again");
-                    return;
+        let outcome = (self.reload)().and_then(|config| {
+            let reloaded = self.acceptor.reload(&config, self.stdio.is_some(), &mut self.io);
+            reloaded.map_err(|error| error.to_string())?;
+            Ok(config)
+        });
+        match outcome {
+            Ok(config) => {
+                self.io.bus.reload(&config, self.io.now);
+                info!("the configuration was read again");
+            }
+            Err(errors) => {
+                for line in errors.lines() {
+                    log::error!("reload refused: {line}");
                 }
-                Err(fault) => fault.to_string(),
-            },
-            Err(faults) => faults,
-        };
-        for line in fault.lines() {
-            log::error!("reload refused: {line}");
+            }
         }
     }
 
-    /// The first time no more clients are let in; the second time the core gives up on those that are.
-    pub(crate) fn stop(&mut self) {
+    /// The first time, the bus stops listening and finishes its calls. The second time, it does not wait for them.
+    fn stop(&mut self) {
         if !self.stopping {
             self.stopping = true;
-            self.notify.stopping();
-            self.close_doors();
+            self.service_manager.stopping();
+            self.acceptor.close_all(&mut self.io);
         }
-        self.bus.handle(Event::Stop, self.now);
+        self.io.bus.handle(Event::Stop, self.io.now);
     }
 
-    /// Does what the core says until it has nothing more to say.
+    /// Carries out the core's actions until there are no more.
     fn act(&mut self) {
-        while let Some(action) = self.bus.next_action() {
+        while let Some(action) = self.io.bus.next_action() {
             match action {
-                Action::Flush(link) => self.flush(link),
-                Action::Resume(link) => {
-                    if let Some(peer) = self.links.get_mut(link) {
-                        self.queue.push(Task::Read(link), &mut peer.queued);
-                    }
-                }
-                Action::CloseStdin(link) => self.close_stdin(link),
+                Action::Flush(link) => self.io.flush(link),
+                Action::Resume(link) => self.io.resume(link),
+                Action::CloseStdin(link) => self.processes.close_stdin(link, &mut self.io),
                 Action::Close(link) => self.close(link),
-                Action::Spawn(worker, link) => self.spawns.push_back((worker, link)),
-                Action::Signal(worker, signal) => self.signal(worker, signal),
+                Action::Spawn(worker, link) => self.processes.queue_spawn(worker, link),
+                Action::Signal(worker, signal) => self.processes.signal(worker, signal, &mut self.io),
                 Action::Exit => self.done = true,
             }
         }
     }
 
-    /// One read, if there is something to read and the core wants it.
-    pub(crate) fn read(&mut self, link: Link) {
-        let Some(peer) = self.links.get_mut(link) else { return };
-        peer.queued = false;
-        if !peer.can_read || !self.bus.wants_read(link) {
-            if peer.dead {
-                self.hear_out(link);
-                self.tell_broken(link);
-            }
-            return;
-        }
-        match read(peer.input(), &mut self.scratch) {
-            Ok(0) => self.tell_ended(link),
-            Ok(count) => {
-                let dry = count < self.scratch.len() && peer.short_is_dry && !peer.hung_up;
-                peer.can_read = !dry;
-                if peer.can_read || peer.dead {
-                    self.queue.push(Task::Read(link), &mut peer.queued);
-                }
-                self.take_in(link, count);
-            }
-            Err(Errno::EAGAIN) => {
-                peer.can_read = false;
-                if peer.dead {
-                    self.tell_broken(link);
-                }
-            }
-            Err(Errno::EINTR) => self.queue.push(Task::Read(link), &mut peer.queued),
-            Err(_) if peer.is_socket() => self.tell_broken(link),
-            Err(_) => self.tell_ended(link),
-        }
-    }
-
-    /// Gives the core what was read: a first part, then the rest. Who is owed much after the first is written to at
-    /// once, and so works on that while the bus works on the rest.
-    fn take_in(&mut self, link: Link, count: usize) {
-        let first = whole_lines(&self.scratch[..count], FIRST_BYTES.max(count / FIRST_PART));
-        self.bus.received(link, &self.scratch[..first], self.now);
-        if let Some(owed) = self.bus.take_bulk() {
-            self.flush(owed);
-        }
-        if first < count {
-            self.bus.received(link, &self.scratch[first..count], self.now);
-        }
-    }
-
-    /// A client has gone while the core did not want to read it. What it said before is in the kernel's buffer, and
-    /// there will be no other time.
-    fn hear_out(&mut self, link: Link) {
-        loop {
-            let Some(peer) = self.links.get_mut(link).filter(|peer| !peer.ended) else { return };
-            match read(peer.input(), &mut self.scratch) {
-                Err(Errno::EINTR) => {}
-                Ok(0) | Err(_) => return,
-                Ok(count) => self.bus.received(link, &self.scratch[..count], self.now),
-            }
-        }
-    }
-
-    /// The one place where bytes leave. One write; what does not fit waits for the edge.
-    fn flush(&mut self, link: Link) {
-        let Some(peer) = self.links.get_mut(link) else { return };
-        if !peer.can_write || peer.broken {
-            return;
-        }
-        let bytes = self.bus.to_send(link);
-        let Some(output) = peer.output().filter(|_| !bytes.is_empty()) else { return };
-        let outcome = loop {
-            match write(output, bytes) {
-                Err(Errno::EINTR) => {}
-                outcome => break outcome,
-            }
-        };
-        match outcome {
-            Ok(count) => {
-                if count < bytes.len() {
-                    peer.can_write = !peer.short_is_dry;
-                    if peer.can_write {
-                        self.writable.push(link);
-                    }
-                }
-                self.bus.sent(link, count, self.now);
-            }
-            Err(Errno::EAGAIN) => peer.can_write = false,
-            // What a client said before it left is still to be read.
-            Err(_) if peer.is_socket() => {
-                peer.can_write = false;
-                peer.dead = true;
-                self.queue.push(Task::Read(link), &mut peer.queued);
-            }
-            Err(_) => self.tell_broken(link),
-        }
-    }
-
-    fn tell_ended(&mut self, link: Link) {
-        let Some(peer) = self.links.get_mut(link) else { return };
-        peer.can_read = false;
-        if peer.dead {
-            return self.tell_broken(link);
-        }
-        if !std::mem::replace(&mut peer.ended, true) {
-            self.bus.handle(Event::Ended(link), self.now);
-        }
-    }
-
-    fn tell_broken(&mut self, link: Link) {
-        let Some(peer) = self.links.get_mut(link) else { return };
-        peer.can_write = false;
-        if !std::mem::replace(&mut peer.broken, true) {
-            self.bus.handle(Event::Broken(link), self.now);
-        }
-    }
-
-    /// The core may use the index of a link again in the turn in which it closes it, and then its word to close
-    /// the old one is still on its way.
-    pub(crate) fn add(&mut self, peer: Peer) {
-        if let Some(old) = self.links.predecessor(peer.link) {
-            self.close(old);
-        }
-        self.links.insert(peer);
-    }
-
     fn close(&mut self, link: Link) {
-        self.give_up_process(link);
-        let Some(peer) = self.links.remove(link) else { return };
-        let kind = peer.kind;
-        peer.close(self.poll.registry());
-        // The bus is there for the program that has started it, and ends with it.
-        if kind == Kind::Stdio && !self.stopping {
+        self.processes.close_link(link, &mut self.io);
+        self.io.close(link);
+        // A bus that serves its parent process on stdio ends with it.
+        if self.stdio.as_ref().is_some_and(|stdio| stdio.link == link) && !self.stopping {
             self.stop();
         }
     }
-
-    /// Leaves nothing behind: no process, no socket file, no changed terminal.
-    fn leave(mut self) {
-        self.end_processes();
-        self.guard.dismiss();
-    }
 }
 
-/// How many bytes the lines are long that fit into `at_most`. All of them, if not even one does.
-fn whole_lines(bytes: &[u8], at_most: usize) -> usize {
-    let end = bytes.get(..at_most).and_then(|head| memrchr(b'\n', head));
-    end.map_or(bytes.len(), |end| end + 1)
-}
-
-/// What session tags are drawn from.
+/// Session tags are drawn from this seed.
 fn seed() -> io::Result<[u8; 32]> {
     let mut seed = [0; 32];
     getrandom::fill(&mut seed)?;
     Ok(seed)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_read_is_cut_behind_a_line() {
-        assert_eq!(whole_lines(b"ab\ncd\nef", 100), 8);
-        assert_eq!(whole_lines(b"ab\ncd\nef", 7), 6);
-        assert_eq!(whole_lines(b"ab\ncd\nef", 5), 3);
-        assert_eq!(whole_lines(b"abcdef\ngh", 4), 9);
-        assert_eq!(whole_lines(b"", 4), 0);
-    }
 }

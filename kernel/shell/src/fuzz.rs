@@ -1,10 +1,10 @@
-//! What must hold for any bus.json, for the fuzzer and the tests, behind the feature `fuzzing`.
+//! Checks what must hold for any bus.json, for the fuzzer and the tests, behind the feature `fuzzing`.
 
 use std::path::Path;
 
 use kernel_core::{Bus, Moment};
 
-/// A bus.json that is accepted is one that the bus can stand on.
+/// The bus must be able to run with every bus.json that is accepted.
 pub fn config(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let config = match crate::config::parse(text, Path::new("/folder")) {

@@ -1,34 +1,35 @@
 //! The log: lines to stderr through a bounded channel and one writer thread.
 //!
-//! Whoever logs never waits. A stderr that blocks, is closed or is full costs log lines and nothing else; how
-//! many is said when lines can be written again. No control character of a message reaches the terminal.
+//! Logging never waits. If stderr blocks, is closed or is full, log lines are dropped, and their number is logged when
+//! lines can be written again. No control character of a message reaches the terminal.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 use std::{env, thread};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use log::{Level, Log, Metadata, Record};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rpc::text::rfc3339;
 
 /// With lines cut at `LINE_BYTES`, at most 4 MiB wait for a slow reader of stderr.
-const LINES_WAITING: usize = 1024;
+const QUEUED_LINES: usize = 1024;
 const LINE_BYTES: usize = 4096;
-/// How long an exit waits for the last lines.
-const LAST_LINES: Duration = Duration::from_millis(200);
+/// How long the exit waits for the last lines.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 
 static LINES: OnceLock<Lines> = OnceLock::new();
 
-/// Starts the log of this process. `RUST_LOG` says what is logged, without it everything from info on.
+/// Starts the log of this process. `RUST_LOG` selects what is logged; the default is everything from info on.
 pub fn start_logging() {
-    let (lines, notes) = Lines::new();
+    let (lines, queue) = Lines::new();
     let dropped = lines.dropped.clone();
-    let writer = move || write_out(&notes, &dropped, Stderr);
+    let writer = move || write_lines(&queue, &dropped, Stderr);
     if LINES.set(lines.clone()).is_err()
         || thread::Builder::new().name("log".to_owned()).spawn(writer).is_err()
     {
@@ -38,14 +39,14 @@ pub fn start_logging() {
     let filter = env_logger::Builder::from_env(wanted).build();
     let colour = io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     log::set_max_level(filter.filter());
-    // Refused where the process has a logger already; then that one stays.
+    // This fails if the process has a logger already, which then stays.
     let _ = log::set_boxed_logger(Box::new(Logger { filter, colour, lines }));
 }
 
-/// Waits until the lines logged so far are written, but not long.
+/// Waits for a short time until the lines logged so far are written.
 pub fn flush_logs() {
     if let Some(lines) = LINES.get() {
-        lines.flush(LAST_LINES);
+        lines.flush(FLUSH_TIMEOUT);
     }
 }
 
@@ -67,62 +68,62 @@ impl Log for Logger {
     }
 
     fn flush(&self) {
-        self.lines.flush(LAST_LINES);
+        self.lines.flush(FLUSH_TIMEOUT);
     }
 }
 
-enum Note {
+enum Item {
     Line(String),
-    /// Everything before it is written.
+    /// The sender is dropped when everything before it is written.
     Flush(Sender<()>),
 }
 
 #[derive(Clone)]
 struct Lines {
-    notes: Sender<Note>,
+    queue: Sender<Item>,
     dropped: Arc<AtomicU64>,
 }
 
 impl Lines {
-    fn new() -> (Lines, Receiver<Note>) {
-        let (notes, waiting) = bounded(LINES_WAITING);
-        (Lines { notes, dropped: Arc::default() }, waiting)
+    fn new() -> (Lines, Receiver<Item>) {
+        let (queue, receiver) = bounded(QUEUED_LINES);
+        (Lines { queue, dropped: Arc::default() }, receiver)
     }
 
-    /// A line for which there is no room is not even made: whoever floods the log is not to slow the loop.
+    /// A line for which there is no room is not even formatted, so that a flood of lines does not slow the event loop.
     fn offer(&self, line: impl FnOnce() -> String) {
-        if self.notes.is_full() || self.notes.try_send(Note::Line(line())).is_err() {
+        if self.queue.is_full() || self.queue.try_send(Item::Line(line())).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn flush(&self, patience: Duration) {
-        let until = Instant::now() + patience;
+    fn flush(&self, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
         let (done, written) = bounded(1);
-        if self.notes.send_deadline(Note::Flush(done), until).is_ok() {
-            let _ = written.recv_deadline(until);
+        if self.queue.send_deadline(Item::Flush(done), deadline).is_ok() {
+            let _ = written.recv_deadline(deadline);
         }
     }
 }
 
-fn write_out(notes: &Receiver<Note>, dropped: &AtomicU64, mut sink: impl Write) {
-    for note in notes {
-        match note {
-            Note::Flush(done) => drop(done),
-            Note::Line(line) if sink.write_all(line.as_bytes()).is_err() => {
+fn write_lines(queue: &Receiver<Item>, dropped: &AtomicU64, mut sink: impl Write) {
+    for item in queue {
+        match item {
+            Item::Flush(done) => drop(done),
+            Item::Line(line) if sink.write_all(line.as_bytes()).is_err() => {
                 dropped.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
-            Note::Line(_) => {}
+            Item::Line(_) => {}
         }
-        let missing = dropped.swap(0, Ordering::Relaxed);
-        if missing > 0 && writeln!(sink, "[{missing} log lines were dropped]").is_err() {
-            dropped.fetch_add(missing, Ordering::Relaxed);
+        let count = dropped.swap(0, Ordering::Relaxed);
+        if count > 0 && writeln!(sink, "[{count} log lines were dropped]").is_err() {
+            dropped.fetch_add(count, Ordering::Relaxed);
         }
     }
 }
 
-/// Not std's, whose lock a panic on another thread needs.
+/// stderr without the lock of std, which a panic on another thread needs.
 struct Stderr;
 
 impl Write for Stderr {
@@ -130,7 +131,7 @@ impl Write for Stderr {
         let stderr = io::stderr();
         loop {
             match nix::unistd::write(&stderr, bytes) {
-                // It can be non-blocking without our doing: a terminal shares its flags with our stdin.
+                // stderr may be non-blocking, because a terminal shares its flags with our stdin.
                 Err(Errno::EAGAIN) => {
                     let mut room = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
                     let _ = poll(&mut room, PollTimeout::NONE);
@@ -146,11 +147,12 @@ impl Write for Stderr {
     }
 }
 
-/// `[2026-01-31T23:59:59.123Z INFO  kernel::shell] text`, as env_logger writes it.
+/// Formats `[2026-01-31T23:59:59.123Z INFO  kernel_shell] text`, like env_logger, whose formatter would not escape
+/// control characters.
 fn format_line(record: &Record<'_>, now: SystemTime, colour: bool) -> String {
     let mut line = String::with_capacity(128);
     let (on, off) = if colour { (colour_of(record.level()), "\x1b[0m") } else { ("", "") };
-    let _ = write!(line, "[{} {on}{:<5}{off} {}] ", timestamp(now), record.level(), record.target());
+    let _ = write!(line, "[{} {on}{:<5}{off} {}] ", rfc3339(now), record.level(), record.target());
     let _ = write!(Escaped { line: &mut line, room: LINE_BYTES }, "{}", record.args());
     line.push('\n');
     line
@@ -166,7 +168,7 @@ fn colour_of(level: Level) -> &'static str {
     }
 }
 
-/// Takes text, keeps one line of it without control characters, and cuts it where it is too long.
+/// Writes text as one line: escapes control characters, and cuts the line when `room` is used up.
 struct Escaped<'a> {
     line: &'a mut String,
     room: usize,
@@ -179,9 +181,10 @@ impl std::fmt::Write for Escaped<'_> {
                 return Ok(());
             }
             let before = self.line.len();
-            match letter.is_control() || is_invisible(letter) {
-                true => self.line.extend(letter.escape_default()),
-                false => self.line.push(letter),
+            if letter.is_control() || is_invisible(letter) {
+                self.line.extend(letter.escape_default());
+            } else {
+                self.line.push(letter);
             }
             self.room = self.room.saturating_sub(self.line.len() - before);
             if self.room == 0 {
@@ -192,38 +195,15 @@ impl std::fmt::Write for Escaped<'_> {
     }
 }
 
-/// Line separators, and what turns the direction of the text around it.
+/// Whether this is a line separator, or changes the direction of the text around it.
 fn is_invisible(letter: char) -> bool {
     matches!(letter, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
-/// UTC, to the millisecond.
-pub fn timestamp(now: SystemTime) -> String {
-    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (seconds, millis) = (since.as_secs(), since.subsec_millis());
-    let (year, month, day) = date(seconds / 86_400);
-    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
-}
-
-/// The date of a day since 1970-01-01. Years start in March here, so that a leap day is the last of its year,
-/// and eras of 400 years are all alike.
-fn date(days: u64) -> (u64, u64, u64) {
-    const DAYS_AN_ERA: u64 = 146_097;
-    // From 0000-03-01 to 1970-01-01.
-    let days = days + 719_468;
-    let (era, day) = (days / DAYS_AN_ERA, days % DAYS_AN_ERA);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let year = era * 400 + year + u64::from(month >= 10);
-    (year, if month < 10 { month + 3 } else { month - 9 }, day)
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader};
+    use std::time::UNIX_EPOCH;
 
     use super::*;
 
@@ -249,41 +229,33 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
-        let days = [(0, (1970, 1, 1)), (59, (1970, 3, 1)), (11_016, (2000, 2, 29)), (20_483, (2026, 1, 30))];
-        for (day, expected) in days {
-            assert_eq!(date(day), expected);
-        }
-    }
-
-    #[test]
-    fn a_reader_that_does_not_read_costs_lines_and_no_time() {
+    fn a_reader_that_does_not_read_costs_log_lines_but_no_time() {
         let (reader, writer) = io::pipe().unwrap();
-        let (lines, notes) = Lines::new();
+        let (lines, queue) = Lines::new();
         let dropped = lines.dropped.clone();
-        let thread = thread::spawn(move || write_out(&notes, &dropped, writer));
+        let thread = thread::spawn(move || write_lines(&queue, &dropped, writer));
         let text = format!("{}\n", "x".repeat(1023));
-        // A pipe and the channel hold far less than this, so without dropping it would never end.
-        let offered = 100 * LINES_WAITING;
+        // The pipe and the channel hold far less than this, so without dropping the loop would never end.
+        let offered = 100 * QUEUED_LINES;
         for _ in 0..offered {
             lines.offer(|| text.clone());
         }
-        let missing = lines.dropped.load(Ordering::Relaxed);
-        assert!(missing > 0);
+        assert!(lines.dropped.load(Ordering::Relaxed) > 0);
         drop(lines);
-        let (mut whole, mut told) = (0, 0);
+        let mut written = 0;
+        let mut reported = 0;
         for line in BufReader::new(reader).lines().map(Result::unwrap) {
             match line.strip_suffix(" log lines were dropped]") {
-                Some(count) => told += count[1..].parse::<usize>().unwrap(),
-                None => whole += 1,
+                Some(count) => reported += count[1..].parse::<usize>().unwrap(),
+                None => written += 1,
             }
         }
         thread.join().unwrap();
-        assert_eq!(whole + told, offered);
+        assert_eq!(written + reported, offered);
     }
 
     #[test]
-    fn lines_that_could_not_be_written_are_counted_when_they_can_be() {
+    fn lines_that_could_not_be_written_are_counted_in_the_log() {
         struct Full(usize, Arc<std::sync::Mutex<String>>);
         impl Write for Full {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -299,22 +271,22 @@ mod tests {
             }
         }
         let written = Arc::new(std::sync::Mutex::new(String::new()));
-        let (lines, notes) = Lines::new();
+        let (lines, queue) = Lines::new();
         for line in ["a\n", "b\n", "c\n"] {
             lines.offer(|| line.to_owned());
         }
         let dropped = lines.dropped.clone();
         drop(lines);
-        write_out(&notes, &dropped, Full(2, written.clone()));
+        write_lines(&queue, &dropped, Full(2, written.clone()));
         assert_eq!(*written.lock().unwrap(), "c\n[2 log lines were dropped]\n");
     }
 
     #[test]
     fn a_flush_does_not_wait_for_a_writer_that_is_stuck() {
-        let (lines, notes) = Lines::new();
+        let (lines, queue) = Lines::new();
         lines.offer(|| "never written\n".to_owned());
         lines.flush(Duration::from_millis(1));
-        drop(notes);
+        drop(queue);
         lines.flush(Duration::from_secs(3600));
     }
 }

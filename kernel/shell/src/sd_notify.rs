@@ -1,7 +1,7 @@
-//! What a service manager is told: that the bus is ready, that it stops, and that its loop still turns.
+//! Notifies the service manager that the bus is ready, that it stops, and that its event loop still runs.
 //!
-//! Datagrams to the socket that `$NOTIFY_SOCKET` names, as sd_notify(3) describes them. Without that variable
-//! nothing is said. A manager that does not listen is no fault of the bus's, and is not waited for.
+//! The messages are datagrams to the socket that `$NOTIFY_SOCKET` names, as in sd_notify(3). Without that variable
+//! nothing is sent. The crate `sd-notify` would not do: it blocks if the manager does not read.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -14,79 +14,86 @@ use log::warn;
 
 use kernel_core::Moment;
 
-pub(crate) struct Notify {
+#[derive(Default)]
+pub(crate) struct SdNotify {
     socket: Option<UnixDatagram>,
-    /// How often the manager hears that the loop turns. None: it does not want to.
-    apart: Option<Duration>,
+    /// The interval of watchdog messages. `None`: the manager wants none.
+    interval: Option<Duration>,
     next: Moment,
 }
 
-impl Notify {
-    /// As the environment says.
-    pub(crate) fn of_this_process() -> Notify {
+impl SdNotify {
+    pub(crate) fn from_env() -> SdNotify {
         let text = |name| env::var(name).ok();
-        let notify = Notify::new(env::var_os("NOTIFY_SOCKET"), text("WATCHDOG_USEC"), text("WATCHDOG_PID"));
-        notify.unwrap_or_else(|fault| {
-            warn!("nothing can be told to the service manager: {fault}");
-            Notify { socket: None, apart: None, next: Moment::ZERO }
+        let notify = SdNotify::new(env::var_os("NOTIFY_SOCKET"), text("WATCHDOG_USEC"), text("WATCHDOG_PID"));
+        notify.unwrap_or_else(|error| {
+            warn!("nothing can be told to the service manager: {error}");
+            SdNotify::default()
         })
     }
 
-    fn new(at: Option<OsString>, usec: Option<String>, pid: Option<String>) -> io::Result<Notify> {
-        let socket = at.map(|at| connect(&at)).transpose()?;
-        let is_ours = pid.is_none_or(|pid| pid == process::id().to_string());
-        let usec = usec.filter(|_| is_ours && socket.is_some()).and_then(|usec| usec.parse::<u64>().ok());
-        // Twice as often as it must be, so that one delay is no death.
-        let apart = usec.filter(|usec| *usec > 0).map(|usec| Duration::from_micros(usec.div_ceil(2)));
-        Ok(Notify { socket, apart, next: Moment::ZERO })
+    fn new(address: Option<OsString>, usec: Option<String>, pid: Option<String>) -> io::Result<SdNotify> {
+        let Some(address) = address else { return Ok(SdNotify::default()) };
+        let socket = Some(connect(&address)?);
+        let is_for_us = pid.is_none_or(|pid| pid == process::id().to_string());
+        let interval = match usec.and_then(|usec| usec.parse::<u64>().ok()) {
+            // The messages are sent twice as often as demanded, so that one delay does no harm.
+            Some(usec) if usec > 0 && is_for_us => Some(Duration::from_micros(usec.div_ceil(2))),
+            _ => None,
+        };
+        Ok(SdNotify { socket, interval, next: Moment::ZERO })
     }
 
     pub(crate) fn ready(&self) {
-        self.say("READY=1");
+        self.send("READY=1");
     }
 
     pub(crate) fn stopping(&self) {
-        self.say("STOPPING=1");
+        self.send("STOPPING=1");
     }
 
-    /// When `beat` has something to say.
-    pub(crate) fn next_beat(&self) -> Option<Moment> {
-        self.apart.map(|_| self.next)
+    /// When `on_timer` has something to send.
+    pub(crate) fn next_timer(&self) -> Option<Moment> {
+        self.interval.map(|_| self.next)
     }
 
-    /// The loop turns.
-    pub(crate) fn beat(&mut self, now: Moment) {
-        let Some(apart) = self.apart.filter(|_| self.next <= now) else { return };
-        self.next = now + apart;
-        self.say("WATCHDOG=1");
+    /// Sends the watchdog message if it is due.
+    pub(crate) fn on_timer(&mut self, now: Moment) {
+        if let Some(interval) = self.interval
+            && self.next <= now
+        {
+            self.next = now + interval;
+            self.send("WATCHDOG=1");
+        }
     }
 
-    fn say(&self, what: &str) {
+    /// A message that the manager cannot take is lost.
+    fn send(&self, message: &str) {
         if let Some(socket) = &self.socket {
-            let _ = socket.send(what.as_bytes());
+            let _ = socket.send(message.as_bytes());
         }
     }
 }
 
-fn connect(at: &OsStr) -> io::Result<UnixDatagram> {
+fn connect(address: &OsStr) -> io::Result<UnixDatagram> {
     let socket = UnixDatagram::unbound()?;
     socket.set_nonblocking(true)?;
-    match hidden_name(at) {
+    match abstract_name(address) {
         #[cfg(target_os = "linux")]
         Some(name) => {
             use std::os::linux::net::SocketAddrExt;
             let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
             socket.connect_addr(&address)?;
         }
-        _ => socket.connect(at)?,
+        _ => socket.connect(address)?,
     }
     Ok(socket)
 }
 
-/// A socket whose address begins with `@` has no file.
-fn hidden_name(at: &OsStr) -> Option<&[u8]> {
+/// The name of an abstract socket, whose address begins with `@` and which has no file.
+fn abstract_name(address: &OsStr) -> Option<&[u8]> {
     use std::os::unix::ffi::OsStrExt;
-    at.as_bytes().strip_prefix(b"@")
+    address.as_bytes().strip_prefix(b"@")
 }
 
 #[cfg(test)]
@@ -95,38 +102,38 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_manager_hears_of_each_step_and_of_every_half_interval() {
+    fn the_manager_is_notified_of_each_step_and_every_half_interval() {
         use std::os::linux::net::SocketAddrExt;
         let name = format!("stdio-bus-notify-{}", process::id());
         let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
         let manager = UnixDatagram::bind_addr(&address).unwrap();
-        let heard = || {
+        let received = || {
             let mut text = [0; 64];
             let count = manager.recv(&mut text).unwrap();
             String::from_utf8_lossy(&text[..count]).into_owned()
         };
         let at = Some(OsString::from(format!("@{name}")));
-        let mut notify = Notify::new(at.clone(), Some("2000000".to_owned()), None).unwrap();
+        let mut notify = SdNotify::new(at.clone(), Some("2000000".to_owned()), None).unwrap();
         notify.ready();
-        assert_eq!(heard(), "READY=1");
+        assert_eq!(received(), "READY=1");
         for sec in [0, 1, 2] {
-            assert_eq!(notify.next_beat(), Some(Moment::from_secs(sec)));
-            notify.beat(Moment::from_secs(sec));
-            notify.beat(Moment::from_secs(sec));
-            assert_eq!(heard(), "WATCHDOG=1");
+            assert_eq!(notify.next_timer(), Some(Moment::from_secs(sec)));
+            notify.on_timer(Moment::from_secs(sec));
+            notify.on_timer(Moment::from_secs(sec));
+            assert_eq!(received(), "WATCHDOG=1");
         }
         notify.stopping();
-        assert_eq!(heard(), "STOPPING=1");
-        let of_another = Notify::new(at, Some("2000000".to_owned()), Some("1".to_owned())).unwrap();
-        assert_eq!(of_another.next_beat(), None, "the watchdog is meant for another process");
+        assert_eq!(received(), "STOPPING=1");
+        let other = SdNotify::new(at, Some("2000000".to_owned()), Some("1".to_owned())).unwrap();
+        assert_eq!(other.next_timer(), None, "the watchdog is meant for another process");
     }
 
     #[test]
-    fn without_a_manager_nothing_is_said() {
-        let mut notify = Notify::new(None, Some("2000000".to_owned()), None).unwrap();
+    fn without_a_manager_nothing_is_sent() {
+        let mut notify = SdNotify::new(None, Some("2000000".to_owned()), None).unwrap();
         notify.ready();
-        notify.beat(Moment::ZERO);
-        assert_eq!(notify.next_beat(), None);
-        assert!(Notify::new(Some("/no/such/socket".into()), None, None).is_err());
+        notify.on_timer(Moment::ZERO);
+        assert_eq!(notify.next_timer(), None);
+        assert!(SdNotify::new(Some("/no/such/socket".into()), None, None).is_err());
     }
 }

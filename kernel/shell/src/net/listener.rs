@@ -1,123 +1,126 @@
-//! Doors: the sockets that clients come through, opened so that nobody else can.
+//! Opens the sockets that clients connect to, and accepts connections of the user of the bus only.
 //!
-//! A TCP door is on loopback, where the kernel tells who comes, or there is a token to ask for. A Unix door is a
-//! socket file of mode 0600 that takes the place of a stale one and of nothing else. Knows nothing of the loop.
+//! A TCP listener is on loopback, where the kernel reports the user of a connection, or the bus asks for a token. A
+//! Unix listener is a socket file of mode 0600. Nothing here knows the event loop.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::PathBuf;
-use std::{fmt, io};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use mio::net::{TcpListener, UnixListener};
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, listen, setsockopt, socket, sockopt,
-};
+use nix::sys::socket::{AddressFamily, SockaddrStorage, bind, listen, setsockopt, sockopt};
+use nix::unistd::geteuid;
 
-use crate::config::OFF_LOOPBACK;
 use kernel_core::config::Address;
 
-use crate::net::peer_uid::TcpOwners;
+use crate::errno::errno_of;
+use crate::net::peer_uid::{TcpPeerUids, unix_peer_uid};
+use crate::net::socket::{ListenError, backlog, stream_socket};
 use crate::net::unix_socket::{self, SocketFile};
-use crate::peer_io::set_nonblocking;
 
-/// Each overflow of a shorter queue costs a client a second. Linux cuts it to net.core.somaxconn.
-const CONNECTIONS_WAITING: i32 = 4096;
-
-/// What the kernel keeps for a client that does not read, beside the bus's own queue.
+/// The kernel buffers this much for a client that does not read, in addition to the queue of the bus.
 const SEND_BUFFER_BYTES: usize = 256 << 10;
-/// A connection that is silent for so long is asked whether it lives, and given up after so many times.
-const ALIVE_EVERY_SEC: u32 = 30;
-const ALIVE_TIMES: u32 = 3;
+/// A connection that is silent for this long is probed, and closed after `KEEPALIVE_PROBES` probes without an answer.
+const KEEPALIVE_SEC: u32 = 30;
+const KEEPALIVE_PROBES: u32 = 3;
 
-pub(crate) enum Listener {
-    /// None: whose a connection is cannot be told, and the token has to do.
-    Tcp(TcpListener, Option<TcpOwners>),
+pub(crate) enum ListenSocket {
+    /// Without `TcpPeerUids` the user of a connection is unknown, and the token is the only check.
+    Tcp(TcpListener, Option<TcpPeerUids>),
     Unix(UnixListener),
 }
 
-/// One entry of `listen`, opened. `localhost` may have two sockets.
-pub(crate) struct Opened {
-    /// With the port that was really bound.
+/// The sockets of one entry of `listen`. `localhost` may have two.
+pub(crate) struct Bound {
+    /// The address with the port that was really bound.
     pub(crate) at: Address,
-    pub(crate) listeners: Vec<Listener>,
+    pub(crate) sockets: Vec<ListenSocket>,
     pub(crate) file: Option<SocketFile>,
 }
 
-#[derive(Debug)]
-pub enum DoorFault {
-    /// Off loopback whoever reaches the port could run commands, and there is no token to ask for.
-    NotLoopback,
-    /// This system does not tell whose a TCP connection is.
-    OwnersUnknown(Errno),
-    NotAnAddress,
-    /// Something that is not a socket has this path. It stays.
-    NotASocket,
-    /// Something that is not our lock has its path. It stays.
-    NotALock(PathBuf),
-    /// Others could replace the socket file.
-    FolderOpenToAll(PathBuf),
-    /// The user of this number could.
-    FolderOfAnother(PathBuf, u32),
-    /// Somebody listens there.
-    InUse,
-    /// Another bus does, or is about to: the one with this process id, where it is known.
-    Locked(Option<u32>),
-    /// stdin and stdout can only be there from the start.
-    StdioTooLate,
-    System(io::Error),
+impl ListenSocket {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            ListenSocket::Tcp(listener, _) => listener.as_fd(),
+            ListenSocket::Unix(listener) => listener.as_fd(),
+        }
+    }
+
+    /// Accepts one connection. `None`: it was of another user, and is closed.
+    pub(crate) fn accept(&mut self) -> io::Result<Option<OwnedFd>> {
+        match self {
+            ListenSocket::Tcp(listener, peer_uids) => {
+                let (socket, peer) = listener.accept()?;
+                // With Nagle's algorithm every streamed turn would wait for an acknowledgement. The call fails if the
+                // peer has left.
+                let _ = socket.set_nodelay(true);
+                let admitted = match peer_uids {
+                    Some(peer_uids) => socket.local_addr().is_ok_and(|here| peer_uids.admits(peer, here)),
+                    None => true,
+                };
+                Ok(admitted.then(|| socket.into()))
+            }
+            ListenSocket::Unix(listener) => {
+                let (socket, _) = listener.accept()?;
+                let admitted = unix_peer_uid(&socket).is_ok_and(|uid| uid == geteuid());
+                Ok(admitted.then(|| socket.into()))
+            }
+        }
+    }
 }
 
-/// `token`: whoever comes will be asked for one.
-pub(crate) fn open(at: &Address, token: bool) -> Result<Opened, DoorFault> {
-    may_be_open(at, token)?;
+/// Binds and listens. `token`: every client has to send one.
+pub(crate) fn open(at: &Address, token: bool) -> Result<Bound, ListenError> {
+    check_allowed(at, token)?;
     match at {
         Address::Tcp { host, port } => open_tcp(host, *port, token),
         Address::Unix(path) => {
             let (listener, file) = unix_socket::open(path)?;
-            Ok(Opened { at: at.clone(), listeners: vec![Listener::Unix(listener)], file: Some(file) })
+            Ok(Bound { at: at.clone(), sockets: vec![ListenSocket::Unix(listener)], file: Some(file) })
         }
-        Address::Stdio => Err(DoorFault::StdioTooLate),
+        Address::Stdio => Err(ListenError::StdioTooLate),
     }
 }
 
-/// Whether such a door may be open, or stay open after a reload.
-pub(crate) fn may_be_open(at: &Address, token: bool) -> Result<(), DoorFault> {
-    let tells = cfg!(target_os = "linux") || !matches!(at, Address::Tcp { .. });
-    match (token, at.is_local()) {
-        (true, _) => Ok(()),
-        (false, false) => Err(DoorFault::NotLoopback),
-        (false, true) if !tells => Err(DoorFault::OwnersUnknown(Errno::ENOTSUP)),
-        (false, true) => Ok(()),
+/// Whether the bus may listen at this address, or go on to after a reload. With a token it may anywhere.
+pub(crate) fn check_allowed(at: &Address, token: bool) -> Result<(), ListenError> {
+    let uid_is_known = cfg!(target_os = "linux") || !matches!(at, Address::Tcp { .. });
+    if token {
+        Ok(())
+    } else if !at.is_local() {
+        Err(ListenError::NotLoopback)
+    } else if !uid_is_known {
+        Err(ListenError::PeerUidUnknown(Errno::ENOTSUP))
+    } else {
+        Ok(())
     }
 }
 
-fn open_tcp(host: &str, port: u16, token: bool) -> Result<Opened, DoorFault> {
+fn open_tcp(host: &str, port: u16, token: bool) -> Result<Bound, ListenError> {
     let hosts = addresses(host)?;
-    let bound = bind_all(&hosts, port)?;
-    let mut listeners = Vec::new();
+    let mut sockets = Vec::new();
     let mut real_port = port;
-    for socket in bound {
+    for socket in bind_all(&hosts, port)? {
         let listener = TcpListener::from(socket);
         let here = listener.local_addr()?;
         real_port = here.port();
-        // From elsewhere come sockets that no table of this machine has.
-        let local = here.ip().is_loopback();
-        let owners = match local.then(|| TcpOwners::open(here)).transpose() {
-            Err(errno) if !token => return Err(DoorFault::OwnersUnknown(errno)),
-            owners => owners.ok().flatten(),
+        // The socket table of this machine does not have the sockets of other machines.
+        let peer_uids = match here.ip().is_loopback().then(|| TcpPeerUids::open(here)) {
+            Some(Ok(peer_uids)) => Some(peer_uids),
+            Some(Err(errno)) if !token => return Err(ListenError::PeerUidUnknown(errno)),
+            _ => None,
         };
-        listeners.push(Listener::Tcp(listener, owners));
+        sockets.push(ListenSocket::Tcp(listener, peer_uids));
     }
-    Ok(Opened { at: Address::Tcp { host: host.into(), port: real_port }, listeners, file: None })
+    Ok(Bound { at: Address::Tcp { host: host.into(), port: real_port }, sockets, file: None })
 }
 
-fn addresses(host: &str) -> Result<Vec<IpAddr>, DoorFault> {
+fn addresses(host: &str) -> Result<Vec<IpAddr>, ListenError> {
     let mut hosts = match host.parse::<IpAddr>() {
         Ok(ip) => vec![ip.to_canonical()],
-        // A name could mean another machine tomorrow. This one does not.
-        Err(_) if host != "localhost" => return Err(DoorFault::NotAnAddress),
+        // Any other name could mean another machine tomorrow.
+        Err(_) if host != "localhost" => return Err(ListenError::NotAnAddress),
         Err(_) => match (host, 0).to_socket_addrs() {
             Ok(found) => found.map(|address| address.ip()).collect(),
             Err(_) => vec![Ipv4Addr::LOCALHOST.into()],
@@ -128,21 +131,21 @@ fn addresses(host: &str) -> Result<Vec<IpAddr>, DoorFault> {
     Ok(hosts)
 }
 
-/// All with one port. The second family may be switched off, and a port that is free in the first may be taken
-/// in the second: where any port will do, another is tried.
-fn bind_all(hosts: &[IpAddr], port: u16) -> Result<Vec<OwnedFd>, DoorFault> {
+/// Binds all hosts to one port. A free port of the first family may be taken in the second, so port 0 is tried again.
+fn bind_all(hosts: &[IpAddr], port: u16) -> Result<Vec<OwnedFd>, ListenError> {
     let mut tries = if port == 0 { 16 } else { 1 };
     loop {
         tries -= 1;
         match bind_each(hosts, port) {
             Err(Errno::EADDRINUSE) if tries > 0 => {}
-            Err(Errno::EADDRINUSE) => return Err(DoorFault::InUse),
-            Err(errno) => return Err(DoorFault::System(errno.into())),
+            Err(Errno::EADDRINUSE) => return Err(ListenError::InUse),
+            Err(errno) => return Err(errno.into()),
             Ok(sockets) => return Ok(sockets),
         }
     }
 }
 
+/// An address family that is switched off is skipped, as long as another one works.
 fn bind_each(hosts: &[IpAddr], mut port: u16) -> nix::Result<Vec<OwnedFd>> {
     let mut sockets = Vec::new();
     let mut absent = Errno::EADDRNOTAVAIL;
@@ -166,95 +169,25 @@ fn bind_tcp(address: SocketAddr) -> nix::Result<(OwnedFd, u16)> {
     if address.is_ipv6() {
         setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
     }
-    keep_in_touch(&socket)?;
+    set_connection_options(&socket)?;
     bind(socket.as_raw_fd(), &SockaddrStorage::from(address))?;
     listen(&socket, backlog())?;
     let listener = std::net::TcpListener::from(socket);
-    let port = listener.local_addr().map_err(crate::process::command::errno_of)?.port();
+    let port = listener.local_addr().map_err(errno_of)?.port();
     Ok((listener.into(), port))
 }
 
-/// Set on the listener, inherited by each connection: a peer whose machine is gone is found out, and one that does
-/// not read fills the queue that the bus bounds, not megabytes of the kernel's.
-fn keep_in_touch(socket: &OwnedFd) -> nix::Result<()> {
-    setsockopt(socket, sockopt::SndBuf, &SEND_BUFFER_BYTES)?;
-    setsockopt(socket, sockopt::KeepAlive, &true)?;
+/// Each connection inherits these options from its listener. Keepalive finds a peer whose machine is gone. The small
+/// send buffer makes a client that does not read fill the queue that the bus bounds, not megabytes of the kernel.
+fn set_connection_options(listener: &OwnedFd) -> nix::Result<()> {
+    setsockopt(listener, sockopt::SndBuf, &SEND_BUFFER_BYTES)?;
+    setsockopt(listener, sockopt::KeepAlive, &true)?;
     #[cfg(target_os = "macos")]
-    setsockopt(socket, sockopt::TcpKeepAlive, &ALIVE_EVERY_SEC)?;
+    setsockopt(listener, sockopt::TcpKeepAlive, &KEEPALIVE_SEC)?;
     #[cfg(not(target_os = "macos"))]
-    setsockopt(socket, sockopt::TcpKeepIdle, &ALIVE_EVERY_SEC)?;
-    setsockopt(socket, sockopt::TcpKeepInterval, &ALIVE_EVERY_SEC)?;
-    setsockopt(socket, sockopt::TcpKeepCount, &ALIVE_TIMES)
-}
-
-pub(crate) fn backlog() -> Backlog {
-    Backlog::new(CONNECTIONS_WAITING).unwrap_or(Backlog::MAXCONN)
-}
-
-/// Close-on-exec and non-blocking. Not in one call, which macOS does not have; nobody forks meanwhile.
-pub(crate) fn stream_socket(family: AddressFamily) -> nix::Result<OwnedFd> {
-    let socket = socket(family, SockType::Stream, SockFlag::empty(), None)?;
-    fcntl(&socket, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
-    set_nonblocking(&socket)?;
-    Ok(socket)
-}
-
-impl DoorFault {
-    pub(crate) fn is_misconfigured(&self) -> bool {
-        !matches!(self, DoorFault::InUse | DoorFault::Locked(_) | DoorFault::System(_))
-    }
-
-    pub(crate) fn is_locked(&self) -> bool {
-        matches!(self, DoorFault::Locked(_))
-    }
-}
-
-impl From<io::Error> for DoorFault {
-    fn from(fault: io::Error) -> DoorFault {
-        DoorFault::System(fault)
-    }
-}
-
-impl From<Errno> for DoorFault {
-    fn from(errno: Errno) -> DoorFault {
-        DoorFault::System(errno.into())
-    }
-}
-
-impl fmt::Display for DoorFault {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DoorFault::NotLoopback => write!(out, "it is not on loopback: {OFF_LOOPBACK}"),
-            DoorFault::OwnersUnknown(errno) => {
-                write!(
-                    out,
-                    "this system does not tell whose a TCP connection is ({}): use a Unix socket, or make a token \
-                     with `stdio-bus token` and name its file in auth.token_file",
-                    errno.desc()
-                )
-            }
-            DoorFault::NotAnAddress => out.write_str("the host is neither an IP address nor localhost"),
-            DoorFault::NotASocket => out.write_str("there is something that is not a socket"),
-            DoorFault::FolderOpenToAll(folder) => {
-                write!(out, "everybody may write to the folder {}", folder.display())
-            }
-            DoorFault::NotALock(path) => {
-                write!(out, "{} is in the way: it is not the lock of a bus", path.display())
-            }
-            DoorFault::FolderOfAnother(folder, uid) => {
-                write!(
-                    out,
-                    "the folder {} belongs to uid {uid}, who could replace the socket",
-                    folder.display()
-                )
-            }
-            DoorFault::InUse => out.write_str("it is in use: another bus, or another program, listens there"),
-            DoorFault::Locked(None) => out.write_str("another bus starts there just now"),
-            DoorFault::Locked(Some(pid)) => write!(out, "a bus runs there already, as process {pid}"),
-            DoorFault::StdioTooLate => out.write_str("stdin and stdout cannot be added while the bus runs"),
-            DoorFault::System(fault) => fault.fmt(out),
-        }
-    }
+    setsockopt(listener, sockopt::TcpKeepIdle, &KEEPALIVE_SEC)?;
+    setsockopt(listener, sockopt::TcpKeepInterval, &KEEPALIVE_SEC)?;
+    setsockopt(listener, sockopt::TcpKeepCount, &KEEPALIVE_PROBES)
 }
 
 #[cfg(test)]
@@ -263,69 +196,69 @@ mod tests {
 
     use super::*;
 
-    // Elsewhere there is no TCP door without a token.
+    // Other systems have no TCP listener without a token.
     #[cfg(target_os = "linux")]
     #[test]
     fn port_0_becomes_a_real_port_that_can_be_connected_to() {
-        let opened = open(&Address::Tcp { host: "127.0.0.1".into(), port: 0 }, false).ok().unwrap();
-        let Address::Tcp { host, port } = &opened.at else { panic!("{}", opened.at) };
+        let bound = open(&Address::Tcp { host: "127.0.0.1".into(), port: 0 }, false).ok().unwrap();
+        let Address::Tcp { host, port } = &bound.at else { panic!("{}", bound.at) };
         assert_eq!(&**host, "127.0.0.1");
         std::net::TcpStream::connect(("127.0.0.1", *port)).unwrap();
-        assert_eq!(opened.at.to_string(), format!("tcp://127.0.0.1:{port}"));
+        assert_eq!(bound.at.to_string(), format!("tcp://127.0.0.1:{port}"));
     }
 
     #[test]
-    fn a_connection_is_asked_whether_it_lives_and_its_kernel_buffer_is_small() {
+    fn a_connection_has_keepalive_and_a_small_kernel_buffer() {
         let (socket, port) = bind_tcp(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)).unwrap();
         let _client = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
         let listener = std::net::TcpListener::from(socket);
         listener.set_nonblocking(false).unwrap();
-        let (taken, _) = listener.accept().unwrap();
-        assert!(getsockopt(&taken, sockopt::KeepAlive).unwrap());
-        assert_eq!(getsockopt(&taken, sockopt::TcpKeepInterval).unwrap(), ALIVE_EVERY_SEC);
-        assert_eq!(getsockopt(&taken, sockopt::TcpKeepCount).unwrap(), ALIVE_TIMES);
-        // Linux counts its own bookkeeping in and so doubles what was asked for.
-        assert!(getsockopt(&taken, sockopt::SndBuf).unwrap() <= 2 * SEND_BUFFER_BYTES);
+        let (accepted, _) = listener.accept().unwrap();
+        assert!(getsockopt(&accepted, sockopt::KeepAlive).unwrap());
+        assert_eq!(getsockopt(&accepted, sockopt::TcpKeepInterval).unwrap(), KEEPALIVE_SEC);
+        assert_eq!(getsockopt(&accepted, sockopt::TcpKeepCount).unwrap(), KEEPALIVE_PROBES);
+        // Linux doubles the size for its own bookkeeping.
+        assert!(getsockopt(&accepted, sockopt::SndBuf).unwrap() <= 2 * SEND_BUFFER_BYTES);
     }
 
-    // Elsewhere there is no TCP door without a token.
+    // Other systems have no TCP listener without a token.
     #[cfg(target_os = "linux")]
     #[test]
     fn localhost_has_one_port_in_every_family_it_has() {
-        let opened = open(&Address::Tcp { host: "localhost".into(), port: 0 }, false).ok().unwrap();
-        let ports = opened.listeners.iter().map(|listener| match listener {
-            Listener::Tcp(listener, _) => listener.local_addr().unwrap().port(),
-            Listener::Unix(_) => panic!("not TCP"),
+        let bound = open(&Address::Tcp { host: "localhost".into(), port: 0 }, false).ok().unwrap();
+        let ports = bound.sockets.iter().map(|socket| match socket {
+            ListenSocket::Tcp(listener, _) => listener.local_addr().unwrap().port(),
+            ListenSocket::Unix(_) => panic!("not TCP"),
         });
-        let Address::Tcp { port, .. } = opened.at else { panic!("not TCP") };
+        let Address::Tcp { port, .. } = bound.at else { panic!("not TCP") };
         assert!(port > 0 && ports.collect::<Vec<_>>().iter().all(|own| *own == port));
     }
 
     #[test]
-    fn a_taken_port_is_said_to_be_in_use() {
+    fn a_taken_port_is_reported_as_in_use() {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port();
-        let fault = open(&Address::Tcp { host: "127.0.0.1".into(), port }, false).err().unwrap();
-        assert!(matches!(fault, DoorFault::InUse), "{fault}");
+        let error = open(&Address::Tcp { host: "127.0.0.1".into(), port }, false).err().unwrap();
+        assert!(matches!(error, ListenError::InUse), "{error}");
     }
 
     #[test]
-    fn with_a_token_any_address_is_opened_and_whose_a_connection_is_matters_on_loopback_only() {
-        let owners = |host: &str| {
-            let opened = open(&Address::Tcp { host: host.into(), port: 0 }, true).ok().unwrap();
-            opened.listeners.iter().all(|listener| matches!(listener, Listener::Tcp(_, Some(_))))
+    fn with_a_token_any_address_is_opened_and_only_loopback_checks_the_user() {
+        let checks_uid = |host: &str| {
+            let bound = open(&Address::Tcp { host: host.into(), port: 0 }, true).ok().unwrap();
+            bound.sockets.iter().all(|socket| matches!(socket, ListenSocket::Tcp(_, Some(_))))
         };
-        assert_eq!(owners("127.0.0.1"), cfg!(target_os = "linux"));
-        assert!(!owners("0.0.0.0"));
+        assert_eq!(checks_uid("127.0.0.1"), cfg!(target_os = "linux"));
+        assert!(!checks_uid("0.0.0.0"));
     }
 
     #[test]
     fn without_a_token_only_loopback_is_opened() {
         for host in ["0.0.0.0", "::", "192.0.2.1"] {
-            let fault = open(&Address::Tcp { host: host.into(), port: 0 }, false).err().unwrap();
-            assert!(matches!(fault, DoorFault::NotLoopback) && fault.is_misconfigured(), "{host}: {fault}");
+            let error = open(&Address::Tcp { host: host.into(), port: 0 }, false).err().unwrap();
+            assert!(matches!(error, ListenError::NotLoopback) && error.is_misconfigured(), "{host}: {error}");
         }
-        let fault = open(&Address::Tcp { host: "example.org".into(), port: 0 }, true).err().unwrap();
-        assert!(matches!(fault, DoorFault::NotAnAddress), "{fault}");
+        let error = open(&Address::Tcp { host: "example.org".into(), port: 0 }, true).err().unwrap();
+        assert!(matches!(error, ListenError::NotAnAddress), "{error}");
     }
 }

@@ -1,6 +1,7 @@
-//! Sockets: listening, accepting, and who is at the other end.
+//! Sockets: listening, accepting, and the user at the other end.
 
 pub(crate) mod accept;
 pub(crate) mod listener;
 pub(crate) mod peer_uid;
+pub(crate) mod socket;
 pub(crate) mod unix_socket;

@@ -1,35 +1,35 @@
-//! Whose the other end of a connection is.
+//! Finds the user at the other end of a connection.
 //!
-//! Agents run commands and edit files, so whoever may talk to the bus is the user: a socket file is open to
-//! nobody else, and for loopback TCP the kernel's socket table knows the owner.
+//! Agents run commands and edit files, so only the user of the bus may connect. A Unix socket reports the user of its
+//! peer; for loopback TCP the kernel's socket table has it.
 
 use std::os::fd::AsFd;
 
 use nix::unistd::Uid;
 
 #[cfg(target_os = "linux")]
-pub(crate) use tcp::TcpOwners;
+pub(crate) use tcp::TcpPeerUids;
 
-/// The user that connected to our Unix socket.
+/// The user who connected to our Unix socket.
 #[cfg(target_os = "linux")]
-pub(crate) fn of_unix(socket: impl AsFd) -> nix::Result<Uid> {
+pub(crate) fn unix_peer_uid(socket: impl AsFd) -> nix::Result<Uid> {
     use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
     Ok(Uid::from_raw(getsockopt(&socket, PeerCredentials)?.uid()))
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn of_unix(socket: impl AsFd) -> nix::Result<Uid> {
+pub(crate) fn unix_peer_uid(socket: impl AsFd) -> nix::Result<Uid> {
     Ok(nix::unistd::getpeereid(socket)?.0)
 }
 
-/// Other systems do not tell, so there is never a value of it.
+/// Other systems do not report the user, so there is never a value of this type.
 #[cfg(not(target_os = "linux"))]
-pub(crate) enum TcpOwners {}
+pub(crate) enum TcpPeerUids {}
 
 #[cfg(not(target_os = "linux"))]
-impl TcpOwners {
-    pub(crate) fn open(_listener: std::net::SocketAddr) -> nix::Result<TcpOwners> {
+impl TcpPeerUids {
+    pub(crate) fn open(_listener: std::net::SocketAddr) -> nix::Result<TcpPeerUids> {
         Err(nix::errno::Errno::ENOTSUP)
     }
 
@@ -51,67 +51,68 @@ mod tcp {
     const LISTEN: u8 = 10;
     const SOCK_DIAG_BY_FAMILY: u16 = 20;
     const HEADER_BYTES: usize = 16;
-    /// A header and an `inet_diag_msg` up to the inode, which stands last.
+    /// A header and an `inet_diag_msg`, whose last field is the inode.
     const ANSWER_BYTES: usize = 88;
 
-    /// Questions to the kernel's socket table. Each is one exact look, answered before `send` returns.
-    pub(crate) struct TcpOwners {
+    /// Queries to the kernel's socket table. Each asks for one exact socket, and is answered before `send` returns.
+    pub(crate) struct TcpPeerUids {
         netlink: OwnedFd,
-        questions: u32,
+        /// The number of the last query.
+        sequence: u32,
         us: Uid,
     }
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Found {
         uid: u32,
-        /// 0: no process holds the socket any more.
+        /// This is 0 if no process holds the socket any more.
         inode: u32,
         state: u8,
     }
 
-    impl TcpOwners {
-        /// Fails where this kernel does not tell: `listener`, which is ours, must be found.
-        pub(crate) fn open(listener: SocketAddr) -> nix::Result<TcpOwners> {
+    impl TcpPeerUids {
+        /// Fails if this kernel does not report users: it must find `listener`, which is ours.
+        pub(crate) fn open(listener: SocketAddr) -> nix::Result<TcpPeerUids> {
             let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
             let netlink =
                 socket(AddressFamily::Netlink, SockType::Datagram, flags, SockProtocol::NetlinkSockDiag)?;
-            let mut owners = TcpOwners { netlink, questions: 0, us: geteuid() };
-            let nobody = match listener {
+            let mut peer_uids = TcpPeerUids { netlink, sequence: 0, us: geteuid() };
+            let unconnected = match listener {
                 SocketAddr::V4(_) => SocketAddr::from(([0; 4], 0)),
                 SocketAddr::V6(_) => SocketAddr::from(([0; 16], 0)),
             };
-            match owners.find(listener, nobody)? {
-                Found { state: LISTEN, .. } => Ok(owners),
+            match peer_uids.find(listener, unconnected)? {
+                Found { state: LISTEN, .. } => Ok(peer_uids),
                 _ => Err(Errno::ENOTSUP),
             }
         }
 
-        /// True where the socket at `peer`, connected to us at `here`, is of our user or of root.
+        /// Whether the socket at `peer`, connected to us at `here`, belongs to our user or to root.
         pub(crate) fn admits(&mut self, peer: SocketAddr, here: SocketAddr) -> bool {
             let us = self.us.as_raw();
             self.find(peer, here).is_ok_and(|found| is_trusted(found, us))
         }
 
-        /// The socket whose own address is `own` and whose peer's is `other`.
+        /// Finds the socket whose own address is `own` and whose peer's address is `other`.
         fn find(&mut self, own: SocketAddr, other: SocketAddr) -> nix::Result<Found> {
-            self.questions = self.questions.wrapping_add(1);
-            let question = question(self.questions, own, other);
-            send(self.netlink.as_raw_fd(), &question, MsgFlags::empty())?;
+            self.sequence = self.sequence.wrapping_add(1);
+            let query = query(self.sequence, own, other);
+            send(self.netlink.as_raw_fd(), &query, MsgFlags::empty())?;
             let mut answer = [0; 512];
             loop {
                 let count = match recv(self.netlink.as_raw_fd(), &mut answer, MsgFlags::empty()) {
                     Err(Errno::EINTR) => continue,
                     count => count?,
                 };
-                // Anything else is left from a question that was interrupted.
-                if count >= HEADER_BYTES && word(&answer, 8) == self.questions {
-                    return read(&answer[..count], own.port(), other.port());
+                // Any other message answers an earlier query that was interrupted.
+                if count >= HEADER_BYTES && u32_at(&answer, 8) == self.sequence {
+                    return parse(&answer[..count], own.port(), other.port());
                 }
             }
         }
     }
 
-    /// A socket that its process has closed shows root as its owner on older kernels, and in TIME_WAIT always.
+    /// A socket that its process has closed seems to belong to root on older kernels, and always in TIME_WAIT.
     fn is_trusted(found: Found, us: u32) -> bool {
         match found {
             Found { state: LISTEN, .. } => false,
@@ -120,8 +121,8 @@ mod tcp {
         }
     }
 
-    /// A netlink header and an `inet_diag_req_v2`: numbers in the machine's order, addresses in the network's.
-    fn question(number: u32, own: SocketAddr, other: SocketAddr) -> Vec<u8> {
+    /// A netlink header and an `inet_diag_req_v2`: numbers are in the machine's byte order, addresses in the network's.
+    fn query(sequence: u32, own: SocketAddr, other: SocketAddr) -> Vec<u8> {
         const BYTES: u32 = 72;
         const REQUEST: u16 = 1;
         const ANY_COOKIE: [u8; 8] = [0xff; 8];
@@ -130,7 +131,7 @@ mod tcp {
         bytes.extend(BYTES.to_ne_bytes());
         bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
         bytes.extend(REQUEST.to_ne_bytes());
-        bytes.extend(number.to_ne_bytes());
+        bytes.extend(sequence.to_ne_bytes());
         bytes.extend([0; 4]);
         bytes.extend([family as u8, libc::IPPROTO_TCP as u8, 0, 0]);
         bytes.extend(u32::MAX.to_ne_bytes());
@@ -153,19 +154,19 @@ mod tcp {
         bytes
     }
 
-    fn read(answer: &[u8], own_port: u16, other_port: u16) -> nix::Result<Found> {
-        let half = |at: usize| u16::from_ne_bytes([answer[at], answer[at + 1]]);
-        if half(4) != SOCK_DIAG_BY_FAMILY || answer.len() < ANSWER_BYTES {
+    fn parse(answer: &[u8], own_port: u16, other_port: u16) -> nix::Result<Found> {
+        let u16_at = |at: usize| u16::from_ne_bytes([answer[at], answer[at + 1]]);
+        if u16_at(4) != SOCK_DIAG_BY_FAMILY || answer.len() < ANSWER_BYTES {
             return Err(Errno::ENOENT);
         }
-        let port = |at: usize| u16::from_be(half(at));
+        let port = |at: usize| u16::from_be(u16_at(at));
         if (port(20), port(22)) != (own_port, other_port) {
             return Err(Errno::ENOENT);
         }
-        Ok(Found { state: answer[17], uid: word(answer, 80), inode: word(answer, 84) })
+        Ok(Found { state: answer[17], uid: u32_at(answer, 80), inode: u32_at(answer, 84) })
     }
 
-    fn word(bytes: &[u8], at: usize) -> u32 {
+    fn u32_at(bytes: &[u8], at: usize) -> u32 {
         u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
     }
 
@@ -181,24 +182,24 @@ mod tcp {
                 // A machine without IPv6 has no second case.
                 let Ok(listener) = TcpListener::bind(host) else { continue };
                 let here = listener.local_addr().unwrap();
-                let mut owners = TcpOwners::open(here).unwrap();
+                let mut peer_uids = TcpPeerUids::open(here).unwrap();
                 let client = TcpStream::connect(here).unwrap();
                 let (_accepted, peer) = listener.accept().unwrap();
                 assert_eq!(peer, client.local_addr().unwrap());
-                assert!(owners.admits(peer, here));
-                let nobody = SocketAddr::new(peer.ip(), 1);
-                assert!(!owners.admits(nobody, here));
-                assert!(!owners.admits(here, nobody), "a listener is no peer");
+                assert!(peer_uids.admits(peer, here));
+                let absent = SocketAddr::new(peer.ip(), 1);
+                assert!(!peer_uids.admits(absent, here));
+                assert!(!peer_uids.admits(here, absent), "a listener is no peer");
             }
         }
 
         #[test]
-        fn only_the_owner_and_root_are_trusted_and_nobody_without_a_process() {
+        fn only_our_user_and_root_are_trusted_and_root_only_with_a_process() {
             let found = |uid, inode, state| Found { uid, inode, state };
             assert!(is_trusted(found(1000, 5, 1), 1000));
             assert!(is_trusted(found(0, 5, 1), 1000));
             assert!(!is_trusted(found(1001, 5, 1), 1000));
-            assert!(is_trusted(found(1000, 0, 4), 1000), "it sent its bytes and left");
+            assert!(is_trusted(found(1000, 0, 4), 1000), "the process sent its bytes and closed the socket");
             assert!(!is_trusted(found(0, 0, 6), 1000));
             assert!(!is_trusted(found(0, 0, 6), 0));
             assert!(!is_trusted(found(1000, 5, LISTEN), 1000));

@@ -1,7 +1,7 @@
-//! A Unix door: a socket file that only our user can connect to, and the lock that keeps a second bus out.
+//! A Unix listener: a socket file that only our user can connect to, and the lock that keeps a second bus out.
 //!
-//! The lock stands beside the socket as `.NAME.lock` for as long as we listen, and holds our process id. Only who has
-//! it touches what stands in the socket's place, and only a socket that nobody listens at is replaced.
+//! The lock is a file `.NAME.lock` beside the socket. It exists for as long as the bus listens, and holds its process
+//! id. Only the holder of the lock touches the socket file, and it replaces only a socket at which nothing listens.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -18,65 +18,65 @@ use nix::sys::socket::{AddressFamily, UnixAddr, bind, connect, listen};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::geteuid;
 
-use crate::net::listener::{DoorFault, backlog, stream_socket};
+use crate::net::socket::{ListenError, backlog, stream_socket};
 
-/// A process id and a newline.
+/// The file holds a process id and a newline.
 const LOCK_BYTES: u64 = 16;
-/// A lock that goes away while it is looked at is looked for again.
+/// A lock file that is removed while it is opened is opened again.
 const LOCK_TRIES: usize = 16;
 
-pub(crate) fn open(path: &Path) -> Result<(UnixListener, SocketFile), DoorFault> {
+pub(crate) fn open(path: &Path) -> Result<(UnixListener, SocketFile), ListenError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // What a system clears at every start, such as /run/user, need not be prepared by hand.
+    // Folders such as /run/user are cleared at every boot, so the folder may be missing.
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    is_safe(folder)?;
+    check_folder(folder)?;
     let lock = Lock::take(path)?;
     remove_stale(path)?;
     let socket = stream_socket(AddressFamily::Unix)?;
     let address = UnixAddr::new(path)?;
-    // The file must not be open to others for even a moment, so its mode is right from the start.
-    let usual = umask(Mode::from_bits_truncate(0o177));
+    // The umask gives the file its mode from the start: other users must not reach it even for a moment.
+    let previous = umask(Mode::from_bits_truncate(0o177));
     let bound = bind(socket.as_raw_fd(), &address);
-    umask(usual);
+    umask(previous);
     bound?;
     let file = SocketFile::at(path, lock)?;
     listen(&socket, backlog())?;
     Ok((UnixListener::from(socket), file))
 }
 
-fn is_safe(folder: &Path) -> Result<(), DoorFault> {
+fn check_folder(folder: &Path) -> Result<(), ListenError> {
     let about = fs::metadata(folder)?;
     if about.mode() & 0o002 != 0 {
-        return Err(DoorFault::FolderOpenToAll(folder.to_owned()));
+        return Err(ListenError::FolderOpenToAll(folder.to_owned()));
     }
     match about.uid() {
         uid if uid == 0 || uid == geteuid().as_raw() => Ok(()),
-        uid => Err(DoorFault::FolderOfAnother(folder.to_owned(), uid)),
+        uid => Err(ListenError::FolderOfAnother(folder.to_owned(), uid)),
     }
 }
 
-fn remove_stale(path: &Path) -> Result<(), DoorFault> {
+fn remove_stale(path: &Path) -> Result<(), ListenError> {
     match fs::symlink_metadata(path) {
-        Err(fault) if fault.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(fault) => return Err(fault.into()),
-        Ok(found) if !found.file_type().is_socket() => return Err(DoorFault::NotASocket),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error.into()),
+        Ok(found) if !found.file_type().is_socket() => return Err(ListenError::NotASocket),
         Ok(_) => {}
     }
     let probe = stream_socket(AddressFamily::Unix)?;
     match connect(probe.as_raw_fd(), &UnixAddr::new(path)?) {
         Err(Errno::ECONNREFUSED) => Ok(fs::remove_file(path)?),
         Err(Errno::ENOENT) => Ok(()),
-        // EAGAIN: it listens, and many wait. EPROTOTYPE: it is of another kind, and somebody's.
-        Ok(()) | Err(Errno::EAGAIN | Errno::EINPROGRESS | Errno::EPROTOTYPE) => Err(DoorFault::InUse),
+        // EAGAIN: its backlog is full. EPROTOTYPE: it is a socket of another type, in use by another program.
+        Ok(()) | Err(Errno::EAGAIN | Errno::EINPROGRESS | Errno::EPROTOTYPE) => Err(ListenError::InUse),
         Err(errno) => Err(errno.into()),
     }
 }
 
-/// Our socket file: removed when dropped, unless another has taken its place.
+/// Our socket file. It is removed when this is dropped, unless another file has replaced it.
 pub(crate) struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
-    /// Released after the file is removed, so that it cannot be another's by then.
+    /// The lock is released after the file is removed, so that no other bus can have made that file.
     _lock: Lock,
 }
 
@@ -86,46 +86,46 @@ impl SocketFile {
         Ok(SocketFile { path: path.to_owned(), identity, _lock: lock })
     }
 
-    /// Whether it is still where clients look for it.
-    pub(crate) fn is_there(&self) -> bool {
+    /// Whether the file is still the one that was made here.
+    pub(crate) fn exists(&self) -> bool {
         fs::symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.identity)
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if self.is_there() {
+        if self.exists() {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Held as long as it lives; its file goes with it.
+/// The lock is held until this is dropped, which removes its file.
 struct Lock {
     path: PathBuf,
     file: Flock<File>,
 }
 
 impl Lock {
-    /// The lock of this socket.
-    fn take(socket: &Path) -> Result<Lock, DoorFault> {
+    /// Takes the lock of this socket.
+    fn take(socket: &Path) -> Result<Lock, ListenError> {
         let name = socket.file_name().unwrap_or_default().to_string_lossy();
         let path = socket.with_file_name(format!(".{name}.lock"));
         for _ in 0..LOCK_TRIES {
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).truncate(false).mode(0o600);
             let opened = options.custom_flags(O_NOFOLLOW | O_NONBLOCK).open(&path);
-            let file = opened.map_err(|fault| match Errno::from_raw(fault.raw_os_error().unwrap_or(0)) {
-                Errno::ELOOP | Errno::EISDIR | Errno::ENXIO => DoorFault::NotALock(path.clone()),
-                _ => DoorFault::System(fault),
+            let file = opened.map_err(|error| match Errno::from_raw(error.raw_os_error().unwrap_or(0)) {
+                Errno::ELOOP | Errno::EISDIR | Errno::ENXIO => ListenError::NotALock(path.clone()),
+                _ => ListenError::System(error),
             })?;
-            let holder = holder(&file).ok_or_else(|| DoorFault::NotALock(path.clone()))?;
+            let holder = holder(&file).ok_or_else(|| ListenError::NotALock(path.clone()))?;
             let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(file) => file,
-                Err((_, Errno::EWOULDBLOCK)) => return Err(DoorFault::Locked(holder.parse().ok())),
+                Err((_, Errno::EWOULDBLOCK)) => return Err(ListenError::Locked(holder.parse().ok())),
                 Err((_, errno)) => return Err(errno.into()),
             };
-            // Whoever had it may have removed it after we opened it: then it locks nothing.
+            // The previous holder may have removed the file after we opened it, and then it locks nothing.
             let same =
                 |found: Metadata| file.metadata().is_ok_and(|ours| identity(&ours) == identity(&found));
             if fs::symlink_metadata(&path).is_ok_and(same) {
@@ -134,7 +134,7 @@ impl Lock {
                 return Ok(Lock { path, file });
             }
         }
-        Err(DoorFault::Locked(None))
+        Err(ListenError::Locked(None))
     }
 }
 
@@ -147,7 +147,7 @@ impl Drop for Lock {
     }
 }
 
-/// The process id in a lock; empty in a new one. None: it is not a lock, but somebody's file.
+/// The process id in a lock, empty in a new one. `None`: the file is not a lock.
 fn holder(mut file: &File) -> Option<String> {
     let about = file.metadata().ok()?;
     if !about.is_file() || about.uid() != geteuid().as_raw() || about.len() > LOCK_BYTES {
@@ -165,98 +165,84 @@ fn identity(found: &Metadata) -> (u64, u64) {
 
 #[cfg(test)]
 mod tests {
-    use std::env;
     use std::fs::Permissions;
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
     use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream};
-    use std::sync::{MutexGuard, PoisonError};
-
-    use nix::unistd::mkdtemp;
 
     use super::*;
-    use crate::MAKING_FILES;
+    use crate::test_folder::TestFolder;
 
-    /// A folder of mode 0700 that goes away with the test.
-    struct Folder(PathBuf, #[expect(dead_code)] MutexGuard<'static, ()>);
-
-    impl Folder {
-        fn new() -> Folder {
-            let alone = MAKING_FILES.lock().unwrap_or_else(PoisonError::into_inner);
-            Folder(mkdtemp(&env::temp_dir().join("bus-door-XXXXXX")).unwrap(), alone)
-        }
-
+    impl TestFolder {
         fn socket(&self) -> PathBuf {
-            self.0.join("bus.sock")
+            self.join("bus.sock")
         }
 
         fn lock(&self) -> PathBuf {
-            self.0.join(".bus.sock.lock")
+            self.join(".bus.sock.lock")
         }
     }
 
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
+    fn open_error(path: &Path) -> ListenError {
+        open(path).err().unwrap()
     }
 
     #[test]
-    fn a_second_bus_is_kept_out_and_hears_by_whom() {
-        let folder = Folder::new();
+    fn a_second_bus_is_kept_out_and_learns_the_process_id_of_the_first() {
+        let folder = TestFolder::new();
         let first = open(&folder.socket()).ok().unwrap();
-        // Even where the socket itself is gone, so that nothing seems to listen.
+        // The lock holds even if the socket file is gone and nothing seems to listen.
         fs::remove_file(folder.socket()).unwrap();
-        let fault = open(&folder.socket()).err().unwrap();
-        let words = format!("a bus runs there already, as process {}", process::id());
-        assert_eq!(fault.to_string(), words);
+        let error = open_error(&folder.socket());
+        let expected = format!("a bus runs there already, as process {}", process::id());
+        assert_eq!(error.to_string(), expected);
         drop(first);
         assert!(!folder.lock().exists());
         open(&folder.socket()).ok().unwrap();
     }
 
     #[test]
-    fn a_lock_that_nobody_holds_is_taken() {
-        let folder = Folder::new();
+    fn a_stale_lock_is_taken() {
+        let folder = TestFolder::new();
         fs::write(folder.lock(), "4242424242\n").unwrap();
-        let _door = open(&folder.socket()).ok().unwrap();
+        let _listener = open(&folder.socket()).ok().unwrap();
         assert_eq!(fs::read_to_string(folder.lock()).unwrap(), format!("{}\n", process::id()));
     }
 
     #[test]
-    fn what_is_no_lock_is_not_touched() {
-        let folder = Folder::new();
+    fn a_file_that_is_no_lock_is_not_touched() {
+        let folder = TestFolder::new();
         fs::write(folder.lock(), "precious").unwrap();
-        let fault = open(&folder.socket()).err().unwrap();
-        assert!(matches!(fault, DoorFault::NotALock(_)) && fault.is_misconfigured(), "{fault}");
+        let error = open_error(&folder.socket());
+        assert!(matches!(error, ListenError::NotALock(_)) && error.is_misconfigured(), "{error}");
         assert_eq!(fs::read(folder.lock()).unwrap(), b"precious");
-        fs::rename(folder.lock(), folder.0.join("precious")).unwrap();
-        symlink(folder.0.join("precious"), folder.lock()).unwrap();
-        let fault = open(&folder.socket()).err().unwrap();
-        assert!(matches!(fault, DoorFault::NotALock(_)), "{fault}");
-        assert_eq!(fs::read(folder.0.join("precious")).unwrap(), b"precious");
+        fs::rename(folder.lock(), folder.join("precious")).unwrap();
+        symlink(folder.join("precious"), folder.lock()).unwrap();
+        let error = open_error(&folder.socket());
+        assert!(matches!(error, ListenError::NotALock(_)), "{error}");
+        assert_eq!(fs::read(folder.join("precious")).unwrap(), b"precious");
     }
 
     #[test]
-    fn a_folder_that_is_not_there_is_made_for_us_alone() {
-        let folder = Folder::new();
-        let path = folder.0.join("run/bus/bus.sock");
-        let _door = open(&path).ok().unwrap();
+    fn a_missing_folder_is_made_for_our_user_only() {
+        let folder = TestFolder::new();
+        let path = folder.join("run/bus/bus.sock");
+        let _listener = open(&path).ok().unwrap();
         assert_eq!(fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
     }
 
     #[test]
     fn a_folder_of_another_user_is_refused() {
-        let folder = Folder::new();
-        // Only root can give it away.
-        if chown(&folder.0, Some(65_534), None).is_ok() {
-            let fault = open(&folder.socket()).err().unwrap();
-            assert!(matches!(fault, DoorFault::FolderOfAnother(_, 65_534)), "{fault}");
+        let folder = TestFolder::new();
+        // Only root can change the owner of a file.
+        if chown(&*folder, Some(65_534), None).is_ok() {
+            let error = open_error(&folder.socket());
+            assert!(matches!(error, ListenError::FolderOfAnother(_, 65_534)), "{error}");
         }
     }
 
     #[test]
-    fn a_socket_file_is_ours_alone_and_goes_with_its_door() {
-        let folder = Folder::new();
+    fn a_socket_file_is_for_our_user_only_and_is_removed_with_its_listener() {
+        let folder = TestFolder::new();
         let opened = open(&folder.socket()).ok().unwrap();
         assert_eq!(fs::metadata(folder.socket()).unwrap().permissions().mode() & 0o777, 0o600);
         UnixStream::connect(folder.socket()).unwrap();
@@ -265,41 +251,41 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_socket_is_replaced_and_a_live_one_or_a_file_never() {
-        let folder = Folder::new();
-        // std does not remove the file, so it is stale from here on.
+    fn a_stale_socket_is_replaced_but_never_a_live_one_or_a_file() {
+        let folder = TestFolder::new();
+        // std does not remove the file, so it is stale now.
         drop(StdUnixListener::bind(folder.socket()).unwrap());
         let first = open(&folder.socket()).ok().unwrap();
-        let fault = open(&folder.socket()).err().unwrap();
-        assert!(fault.is_locked(), "{fault}");
+        let error = open_error(&folder.socket());
+        assert!(matches!(error, ListenError::Locked(_)), "{error}");
         drop(first);
         let other = StdUnixListener::bind(folder.socket()).unwrap();
-        let fault = open(&folder.socket()).err().unwrap();
-        assert!(matches!(fault, DoorFault::InUse), "{fault}");
+        let error = open_error(&folder.socket());
+        assert!(matches!(error, ListenError::InUse), "{error}");
         drop(other);
         fs::remove_file(folder.socket()).unwrap();
         fs::write(folder.socket(), "precious").unwrap();
-        let fault = open(&folder.socket()).err().unwrap();
-        assert!(matches!(fault, DoorFault::NotASocket), "{fault}");
+        let error = open_error(&folder.socket());
+        assert!(matches!(error, ListenError::NotASocket), "{error}");
         assert_eq!(fs::read(folder.socket()).unwrap(), b"precious");
     }
 
     #[test]
-    fn a_socket_file_that_another_has_replaced_is_left_alone() {
-        let folder = Folder::new();
+    fn a_socket_file_that_was_replaced_is_left_alone() {
+        let folder = TestFolder::new();
         let opened = open(&folder.socket()).ok().unwrap();
-        // The old file is kept under another name, so that the new one cannot get its inode.
-        fs::rename(folder.socket(), folder.0.join("old")).unwrap();
+        // The old file keeps its inode under another name, so the new file gets a different one.
+        fs::rename(folder.socket(), folder.join("old")).unwrap();
         let _other = StdUnixListener::bind(folder.socket()).unwrap();
         drop(opened);
         assert!(folder.socket().exists());
     }
 
     #[test]
-    fn a_folder_that_everybody_may_write_to_is_refused() {
-        let folder = Folder::new();
-        fs::set_permissions(&folder.0, Permissions::from_mode(0o777)).unwrap();
-        let fault = open(&folder.socket()).err().unwrap();
-        assert!(matches!(fault, DoorFault::FolderOpenToAll(_)), "{fault}");
+    fn a_folder_that_all_users_may_write_to_is_refused() {
+        let folder = TestFolder::new();
+        fs::set_permissions(&*folder, Permissions::from_mode(0o777)).unwrap();
+        let error = open_error(&folder.socket());
+        assert!(matches!(error, ListenError::FolderOpenToAll(_)), "{error}");
     }
 }

@@ -1,12 +1,11 @@
-//! From a pool's configuration to the command that starts one of its workers.
+//! Builds the command that starts a worker of a pool.
 //!
-//! No shell is involved, and PATH is searched here, so that what is started is known before it is. Starts nothing.
+//! No shell is involved. PATH is searched here, so that the program is known before it is started.
 
 use std::collections::BTreeMap;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -18,12 +17,14 @@ use nix::unistd::{AccessFlags, access};
 use kernel_core::SpawnFault;
 use kernel_core::config::{InheritEnv, PoolConfig, Program};
 
+use crate::errno::errno_of;
+
 type Env = BTreeMap<OsString, OsString>;
 
 pub(crate) fn command(pool: &PoolConfig, this_binary: &Path) -> Result<Command, SpawnFault> {
     if let Some(cwd) = &pool.cwd {
-        // exec gives the same ENOENT for a missing folder as for a missing program.
-        enter(cwd).map_err(|errno| SpawnFault { errno: errno as i32, cwd: true })?;
+        // The folder is checked first, because exec gives ENOENT for a missing folder and for a missing program.
+        check_folder(cwd).map_err(|errno| SpawnFault { errno: errno as i32, cwd: true })?;
     }
     let env = environment(env::vars_os(), pool);
     let mut command = match &pool.program {
@@ -46,16 +47,16 @@ pub(crate) fn command(pool: &PoolConfig, this_binary: &Path) -> Result<Command, 
     Ok(command)
 }
 
-fn enter(folder: &Path) -> Result<(), Errno> {
+fn check_folder(folder: &Path) -> Result<(), Errno> {
     if !fs::metadata(folder).map_err(errno_of)?.is_dir() {
         return Err(Errno::ENOTDIR);
     }
     access(folder, AccessFlags::X_OK)
 }
 
-/// The environment of a worker: what it may inherit of `ours`, and over it the pool's own.
-fn environment(ours: impl Iterator<Item = (OsString, OsString)>, pool: &PoolConfig) -> Env {
-    let inherited = ours.filter(|(name, _)| {
+/// The environment of a worker: the variables that it may inherit, overridden by those of the pool.
+fn environment(inherited: impl Iterator<Item = (OsString, OsString)>, pool: &PoolConfig) -> Env {
+    let inherited = inherited.filter(|(name, _)| {
         let wanted = match &pool.inherit_env {
             InheritEnv::All => true,
             InheritEnv::Nothing => false,
@@ -67,17 +68,17 @@ fn environment(ours: impl Iterator<Item = (OsString, OsString)>, pool: &PoolConf
     inherited.chain(own).collect()
 }
 
-/// Meant for the bus alone: its own settings, and what a service manager tells it.
+/// Whether a variable is for the bus only: a setting of its own, or a message of the service manager.
 fn is_private(name: &OsStr) -> bool {
     let name = name.as_bytes();
     name == b"NOTIFY_SOCKET"
         || [&b"STDIO_BUS_"[..], b"LISTEN_", b"WATCHDOG_"].iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The first executable file of this name. Relative folders of PATH are passed over: they would make the program
+/// Finds the first executable file of this name. Relative folders of PATH are skipped: they would make the program
 /// depend on the folder that the agent works in.
 pub fn find_program(name: &str, path: &OsStr) -> Result<PathBuf, Errno> {
-    let mut fault = Errno::ENOENT;
+    let mut error = Errno::ENOENT;
     for folder in env::split_paths(path).filter(|folder| folder.is_absolute()) {
         let candidate = folder.join(name);
         if !fs::metadata(&candidate).is_ok_and(|found| found.is_file()) {
@@ -85,25 +86,18 @@ pub fn find_program(name: &str, path: &OsStr) -> Result<PathBuf, Errno> {
         }
         match access(&candidate, AccessFlags::X_OK) {
             Ok(()) => return Ok(candidate),
-            Err(errno) => fault = errno,
+            Err(errno) => error = errno,
         }
     }
-    Err(fault)
-}
-
-/// EINVAL where std itself refused, such as for a NUL in an argument.
-pub(crate) fn errno_of(fault: io::Error) -> Errno {
-    fault.raw_os_error().map_or(Errno::EINVAL, Errno::from_raw)
+    Err(error)
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use nix::unistd::mkdtemp;
-
     use super::*;
-    use crate::MAKING_FILES;
+    use crate::test_folder::TestFolder;
 
     fn pool(inherit_env: InheritEnv, env: &[(&str, &str)]) -> PoolConfig {
         let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
@@ -129,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_meant_for_the_bus_reaches_a_worker_only_where_the_pool_says_so() {
+    fn variables_for_the_bus_reach_a_worker_only_if_the_pool_sets_them() {
         let ours = ["STDIO_BUS_CONFIG", "NOTIFY_SOCKET", "LISTEN_FDS", "WATCHDOG_USEC", "LISTEN", "HOME"];
         assert_eq!(given(&ours, &pool(InheritEnv::All, &[])), ["HOME=ours", "LISTEN=ours"]);
         let listed = InheritEnv::Only(ours.map(str::to_owned).to_vec());
@@ -139,15 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn the_pools_own_variables_win_over_inherited_ones() {
+    fn the_variables_of_the_pool_override_inherited_ones() {
         let pool = pool(InheritEnv::All, &[("HOME", "/srv")]);
         assert_eq!(given(&["HOME"], &pool), ["HOME=/srv"]);
     }
 
     #[test]
     fn a_program_is_found_in_the_first_absolute_folder_where_it_can_be_run() {
-        let _alone = MAKING_FILES.lock();
-        let root = mkdtemp(&env::temp_dir().join("bus-path-XXXXXX")).unwrap();
+        let root = TestFolder::new();
         let folders = ["plain", "folder", "first", "second"].map(|name| root.join(name));
         for (folder, mode) in folders.iter().zip([0o644, 0o755, 0o755, 0o755]) {
             fs::create_dir(folder).unwrap();
@@ -165,11 +158,10 @@ mod tests {
         assert_eq!(find_program("nobody", &path), Err(Errno::ENOENT));
         assert_eq!(find_program("agent", OsStr::new("")), Err(Errno::ENOENT));
         assert_eq!(find_program("Cargo.toml", OsStr::new(".:")), Err(Errno::ENOENT));
-        fs::remove_dir_all(root).unwrap();
     }
 
     #[test]
-    fn a_bad_folder_is_told_apart_from_a_bad_program() {
+    fn a_bad_folder_is_reported_differently_from_a_bad_program() {
         let absent = PoolConfig { cwd: Some("/no/such/folder".into()), ..pool(InheritEnv::All, &[]) };
         let fault = command(&absent, Path::new("/bin/true")).err();
         assert_eq!(fault, Some(SpawnFault { errno: Errno::ENOENT as i32, cwd: true }));

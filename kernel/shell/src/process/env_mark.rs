@@ -1,8 +1,7 @@
-//! Whose a process is, once it has left its parent, its group and its session: a mark in the environment of every
-//! worker, which all that it starts inherits.
+//! Marks the workers of one bus in their environment, which all processes that they start inherit.
 //!
-//! Linux shows the environment of our own user's processes in /proc. Where it does not, or where a process has cleared
-//! its environment, nobody is found.
+//! The mark finds a process that has left its parent, its group and its session. Linux shows the environment of our
+//! user's processes in /proc. On other systems, or if a process has cleared its environment, nothing is found.
 
 use std::env;
 use std::fs;
@@ -15,53 +14,57 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 const VARIABLE: &str = "BUS_FAMILY";
-/// A process may start another while it is being killed, so it is looked again until nobody is found.
-const LOOKS: usize = 100;
-const LOOKS_APART: Duration = Duration::from_millis(2);
+/// A process may start another while it is being killed, so the search is repeated until nothing is found.
+const SEARCHES: usize = 100;
+const SEARCH_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The name of one life of the bus.
-pub(crate) struct Family(String);
+/// The mark of one run of the bus.
+pub(crate) struct ProcessMark(String);
 
-impl Family {
-    pub(crate) fn new() -> io::Result<Family> {
+impl ProcessMark {
+    pub(crate) fn new() -> io::Result<ProcessMark> {
         let mut number = [0; 16];
         getrandom::fill(&mut number)?;
-        Ok(Family(format!("{}-{:x}", process::id(), u128::from_ne_bytes(number))))
+        Ok(ProcessMark(format!("{}-{:x}", process::id(), u128::from_ne_bytes(number))))
     }
 
     pub(crate) fn name(&self) -> &str {
         &self.0
     }
 
-    /// What a worker is started with. One of a bus that is itself a worker's child belongs to both.
-    pub(crate) fn mark(&self) -> (&'static str, String) {
+    /// The variable that a worker is started with. If the bus itself runs under a worker, its workers have both marks.
+    pub(crate) fn variable(&self) -> (&'static str, String) {
         let outer = env::var(VARIABLE).map(|outer| outer + ":").unwrap_or_default();
         (VARIABLE, outer + &self.0)
     }
 }
 
-/// Ends all who carry the mark of this family.
-pub(crate) fn end(name: &str) {
-    for _ in 0..LOOKS {
-        let left = members(name);
+/// Kills all processes with this mark.
+pub(crate) fn kill_all(name: &str) {
+    for _ in 0..SEARCHES {
+        let left = marked(name);
         if left.is_empty() {
             return;
         }
-        for member in left {
-            let _ = kill(member, Signal::SIGKILL);
+        for pid in left {
+            let _ = kill(pid, Signal::SIGKILL);
         }
-        thread::sleep(LOOKS_APART);
+        thread::sleep(SEARCH_INTERVAL);
     }
 }
 
-fn members(name: &str) -> Vec<Pid> {
-    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let is_one = |pid: &u32| {
-        *pid != process::id()
-            && is_marked(&fs::read(format!("/proc/{pid}/environ")).unwrap_or_default(), name)
-    };
-    pids.filter(is_one).map(|pid| Pid::from_raw(pid as i32)).collect()
+fn marked(name: &str) -> Vec<Pid> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        if pid != process::id() && is_marked(&environ, name) {
+            found.push(Pid::from_raw(pid as i32));
+        }
+    }
+    found
 }
 
 fn is_marked(environ: &[u8], name: &str) -> bool {
@@ -75,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_is_one_whole_name_of_the_list() {
+    fn a_mark_matches_a_whole_name_of_the_list() {
         assert!(is_marked(b"A=1\0BUS_FAMILY=7-a:8-b\0B=2\0", "7-a"));
         assert!(is_marked(b"BUS_FAMILY=8-b", "8-b"));
         for environ in
@@ -86,9 +89,9 @@ mod tests {
     }
 
     #[test]
-    fn no_two_lives_have_the_same_name_and_nobody_is_in_a_new_one() {
-        let (one, other) = (Family::new().unwrap(), Family::new().unwrap());
+    fn every_mark_is_unique_and_a_new_one_marks_no_process() {
+        let (one, other) = (ProcessMark::new().unwrap(), ProcessMark::new().unwrap());
         assert_ne!(one.name(), other.name());
-        assert!(members(one.name()).is_empty());
+        assert!(marked(one.name()).is_empty());
     }
 }

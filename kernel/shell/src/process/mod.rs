@@ -5,6 +5,7 @@ pub(crate) mod env_mark;
 pub(crate) mod orphan_guard;
 pub(crate) mod pre_exec;
 pub(crate) mod spawn;
+pub(crate) mod stderr;
 
 use std::io;
 use std::path::Path;

@@ -1,7 +1,7 @@
-//! What a child does between fork and exec, so that it starts with nothing of ours but its three pipes.
+//! Runs in a child between fork and exec, so that it inherits nothing from the bus but its three pipes.
 //!
-//! A launcher may have given us a signal mask, ignored signals and open fds, and the loop has handlers and a
-//! raised limit of open files; std passes the most of these on. The only unsafe code of the crate is here.
+//! The parent of the bus may have given it a signal mask, ignored signals and open fds, and the bus has signal handlers
+//! and a raised limit of open files; std passes most of these on. The only unsafe code of the crate is here.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -15,13 +15,13 @@ use nix::unistd::{Pid, getpid, getppid};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Leads a process group of its own and dies with the bus.
+    /// A worker leads a process group of its own and dies with the bus.
     Worker,
-    /// Leads a session of its own and outlives the bus.
+    /// The guard leads a session of its own and outlives the bus.
     Guard,
 }
 
-/// Limits as the bus found them, soft and hard, where it has others for itself. Workers have these.
+/// The limits, soft and hard, that the bus found at its start and has changed for itself. Workers get them back.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FoundLimits {
     open_files: Option<(rlim_t, rlim_t)>,
@@ -29,44 +29,44 @@ pub(crate) struct FoundLimits {
 }
 
 impl FoundLimits {
-    /// Sets those that the bus is to have itself.
+    /// Sets the limits of the bus itself.
     pub(crate) fn replace() -> FoundLimits {
         FoundLimits { open_files: raise_open_files(), core_bytes: forbid_core_dumps() }
     }
 
     fn restore(self) -> nix::Result<()> {
-        for (limit, found) in
-            [(Resource::RLIMIT_NOFILE, self.open_files), (Resource::RLIMIT_CORE, self.core_bytes)]
-        {
-            if let Some((soft, hard)) = found {
-                setrlimit(limit, soft, hard)?;
-            }
+        if let Some((soft, hard)) = self.open_files {
+            setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
+        }
+        if let Some((soft, hard)) = self.core_bytes {
+            setrlimit(Resource::RLIMIT_CORE, soft, hard)?;
         }
         Ok(())
     }
 }
 
-/// What clients say is nobody else's: no core dump of this process, and no other process of the same user can read its
-/// memory or its environment. A program that it starts is not concerned.
+/// Keeps client data out of core dumps, and the memory and environment of this process from other processes of the same
+/// user. Programs that it starts are not affected.
 pub fn keep_memory_private() {
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_dumpable(false);
 }
 
-/// Where the system has no other way to forbid them.
+/// This is the only way to forbid core dumps on systems without `set_dumpable`.
 fn forbid_core_dumps() -> Option<(rlim_t, rlim_t)> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_CORE).ok()?;
     setrlimit(Resource::RLIMIT_CORE, 0, hard).ok()?;
     Some((soft, hard))
 }
 
-/// How many fds the bus may have, as it is now.
+/// How many fds the bus may have now.
 pub(crate) fn fds_at_most() -> usize {
     getrlimit(Resource::RLIMIT_NOFILE)
         .map_or(usize::MAX, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX))
 }
 
-/// As many as the bus may open. Programs that still use select(2) fail with fds above 1023.
+/// Raises the soft limit to the hard one. Workers get the old limit, because programs that still use select(2) fail
+/// with fds above 1023.
 fn raise_open_files() -> Option<(rlim_t, rlim_t)> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
     // macOS says "unlimited" and then refuses more than OPEN_MAX.
@@ -85,7 +85,7 @@ pub(crate) fn prepare(command: &mut Command, role: Role, limits: FoundLimits) {
     if role == Role::Worker {
         command.process_group(0);
     }
-    let settle = move || {
+    let in_child = move || {
         reset_signals();
         limits.restore()?;
         if role == Role::Guard {
@@ -100,10 +100,10 @@ pub(crate) fn prepare(command: &mut Command, role: Role, limits: FoundLimits) {
     };
     // SAFETY: the closure runs in the forked child, where only async-signal-safe calls are allowed. It makes
     // system calls on values it has copied; it allocates nothing and takes no lock.
-    unsafe { command.pre_exec(settle) };
+    unsafe { command.pre_exec(in_child) };
 }
 
-/// Dispositions first: with the mask open, a pending signal would run a handler of the bus in the child.
+/// The handlers are reset before the mask, so that a pending signal does not run a handler of the bus in the child.
 #[allow(unsafe_code)]
 fn reset_signals() {
     const LAST: libc::c_int = if cfg!(target_os = "linux") { 64 } else { 31 };
@@ -116,12 +116,12 @@ fn reset_signals() {
     let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
 }
 
-/// Two that glibc keeps for its threads and does not let be reset. Its own posix_spawn gives them to a child as
-/// ignored, so that a bus started by one would hand that on for ever.
+/// Resets two signals that glibc reserves for its threads. glibc's posix_spawn leaves them ignored in a child, and a
+/// bus started that way would pass this on to all its workers.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 fn reset_hidden_signals() {
-    // The kernel's idea of a sigaction, at most this large: the default handler, no flags, an empty mask.
+    // The sigaction of the kernel is at most this large. Zeros are the default handler, no flags and an empty mask.
     let action = [0_u64; 8];
     for signal in [32, 33] {
         // SAFETY: a system call that reads `action`; without a handler there is no code to run.
@@ -129,20 +129,17 @@ fn reset_hidden_signals() {
     }
 }
 
-/// The bus may have died before the wish was known to the kernel, so the parent is looked at again.
+/// The bus may have died before the kernel knew of this request, so the parent is checked afterwards.
 #[cfg(target_os = "linux")]
 fn die_with(parent: Pid) -> nix::Result<()> {
     nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
-    match getppid() == parent {
-        true => Ok(()),
-        false => Err(nix::errno::Errno::ESRCH),
-    }
+    if getppid() == parent { Ok(()) } else { Err(nix::errno::Errno::ESRCH) }
 }
 
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 fn close_inherited_on_exec() {
-    // By number, because a libc older than the kernel has no such function.
+    // The system call is made by its number, because an old libc has no function for it.
     // SAFETY: a system call on integers. It closes nothing now, so the pipe by which std learns of a failed exec
     // goes on working.
     let refused =
@@ -157,7 +154,7 @@ fn close_inherited_on_exec() {
     close_each_on_exec();
 }
 
-/// Our own fds are close-on-exec anyway; those of a launcher have low numbers.
+/// The fds of the bus are close-on-exec anyway; those that it inherited have low numbers.
 #[allow(unsafe_code)]
 fn close_each_on_exec() {
     const FDS_AT_MOST: rlim_t = 4096;

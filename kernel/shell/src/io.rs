@@ -1,0 +1,262 @@
+//! Moves bytes between the fds of links and the core.
+//!
+//! In one turn of the event loop each link is read at most once. Its queued bytes are written at the end of the turn,
+//! or earlier where there are many. Nothing here blocks, and nothing here decides about messages.
+
+use std::mem;
+
+use memchr::memrchr;
+use mio::Poll;
+use mio::event::Event as Readiness;
+use nix::errno::Errno;
+use nix::unistd::{read, write};
+
+use kernel_core::id::Link;
+use kernel_core::{Bus, Event, Moment};
+
+use crate::peer_io::{Peer, Peers, RunQueue, Stream, Task};
+
+/// Everything is read into one buffer of this size, so it is also the most that a link is read per turn.
+const SCRATCH_BYTES: usize = 64 << 10;
+
+/// The core first gets this part of what was read, and at least `FIRST_BYTES`.
+const FIRST_PART: usize = 4;
+const FIRST_BYTES: usize = 4 << 10;
+
+pub(crate) struct Io {
+    pub(crate) bus: Bus,
+    pub(crate) poll: Poll,
+    /// When the current turn began.
+    pub(crate) now: Moment,
+    pub(crate) scratch: Box<[u8]>,
+    pub(crate) peers: Peers,
+    pub(crate) queue: RunQueue,
+    /// Links with queued bytes that can be written to again.
+    writable: Vec<Link>,
+}
+
+impl Io {
+    pub(crate) fn new(bus: Bus, poll: Poll) -> Io {
+        Io {
+            bus,
+            poll,
+            now: Moment::ZERO,
+            scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
+            peers: Peers::default(),
+            queue: RunQueue::default(),
+            writable: Vec::new(),
+        }
+    }
+
+    /// Whether there is work that needs no new event.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.queue.is_empty() || !self.writable.is_empty()
+    }
+
+    /// Remembers what an event says about a link. Events of closed fds carry an old key and find nothing.
+    pub(crate) fn note(&mut self, link: Link, stream: Stream, event: &Readiness) {
+        let Some(peer) = self.peers.get_mut(link) else { return };
+        let arrived = event.is_readable() || event.is_read_closed() || event.is_error();
+        if stream == Stream::Stderr {
+            if let Some(stderr) = &mut peer.stderr {
+                stderr.hung_up |= event.is_read_closed();
+                self.queue.push(Task::ReadStderr(link), &mut stderr.queued);
+            }
+            return;
+        }
+        if stream == Stream::Input && arrived {
+            peer.can_read = !peer.eof_reported;
+            peer.hung_up |= event.is_read_closed();
+            peer.disconnected |= peer.is_socket() && event.is_write_closed();
+            self.queue.push(Task::Read(link), &mut peer.queued);
+        }
+        // A pipe whose reader is gone reports that without being writable; the next write finds out.
+        let opened = event.is_writable() || event.is_write_closed() || event.is_error();
+        if opened
+            && (stream == Stream::Output || peer.is_socket())
+            && !peer.can_write
+            && !peer.broken_reported
+        {
+            peer.can_write = true;
+            self.writable.push(link);
+        }
+    }
+
+    /// Reads on from a link that the core did not want to read.
+    pub(crate) fn resume(&mut self, link: Link) {
+        if let Some(peer) = self.peers.get_mut(link) {
+            self.queue.push(Task::Read(link), &mut peer.queued);
+        }
+    }
+
+    /// Reads once, if there is something to read and the core wants it.
+    pub(crate) fn read(&mut self, link: Link) {
+        let Some(peer) = self.peers.get_mut(link) else { return };
+        peer.queued = false;
+        if !peer.can_read || !self.bus.wants_read(link) {
+            if peer.disconnected {
+                self.read_rest(link);
+                self.report_broken(link);
+            }
+            return;
+        }
+        match read(peer.input(), &mut self.scratch) {
+            Ok(0) => self.report_eof(link),
+            Ok(count) => {
+                let drained = count < self.scratch.len() && peer.short_means_blocked && !peer.hung_up;
+                peer.can_read = !drained;
+                if peer.can_read || peer.disconnected {
+                    self.queue.push(Task::Read(link), &mut peer.queued);
+                }
+                self.early_flush(link, count);
+            }
+            Err(Errno::EAGAIN) => {
+                peer.can_read = false;
+                if peer.disconnected {
+                    self.report_broken(link);
+                }
+            }
+            Err(Errno::EINTR) => self.queue.push(Task::Read(link), &mut peer.queued),
+            Err(_) if peer.is_socket() => self.report_broken(link),
+            Err(_) => self.report_eof(link),
+        }
+    }
+
+    /// Gives the core the `count` bytes that were read, in two parts. If the first part fills the queue of a peer, that
+    /// queue is written before the second part is handled, so that the peer works on it in the meantime.
+    ///
+    /// The contract: the core takes bytes in any chunking, so the split changes when bytes are written, never which.
+    /// The cut is behind a line, because the core cannot forward half a line. `take_bulk` names the link to write to.
+    fn early_flush(&mut self, link: Link, count: usize) {
+        let first = whole_lines(&self.scratch[..count], FIRST_BYTES.max(count / FIRST_PART));
+        self.bus.received(link, &self.scratch[..first], self.now);
+        if let Some(full) = self.bus.take_bulk() {
+            self.flush(full);
+        }
+        if first < count {
+            self.bus.received(link, &self.scratch[first..count], self.now);
+        }
+    }
+
+    /// Reads what a disconnected client sent before. The core did not want to read it, but there is no later chance.
+    fn read_rest(&mut self, link: Link) {
+        let Some(peer) = self.peers.get_mut(link) else { return };
+        if peer.eof_reported {
+            return;
+        }
+        loop {
+            match read(peer.input(), &mut self.scratch) {
+                Err(Errno::EINTR) => {}
+                Ok(0) | Err(_) => return,
+                Ok(count) => self.bus.received(link, &self.scratch[..count], self.now),
+            }
+        }
+    }
+
+    /// Writes once what is queued for this link. This is the one place where bytes leave; the rest waits for an edge.
+    pub(crate) fn flush(&mut self, link: Link) {
+        let Some(peer) = self.peers.get_mut(link) else { return };
+        if !peer.can_write || peer.broken_reported {
+            return;
+        }
+        let bytes = self.bus.to_send(link);
+        let Some(output) = peer.output() else { return };
+        if bytes.is_empty() {
+            return;
+        }
+        let outcome = loop {
+            match write(output, bytes) {
+                Err(Errno::EINTR) => {}
+                outcome => break outcome,
+            }
+        };
+        match outcome {
+            Ok(count) => {
+                if count < bytes.len() {
+                    peer.can_write = !peer.short_means_blocked;
+                    if peer.can_write {
+                        self.writable.push(link);
+                    }
+                }
+                self.bus.sent(link, count, self.now);
+            }
+            Err(Errno::EAGAIN) => peer.can_write = false,
+            // What the client sent before it left is read first.
+            Err(_) if peer.is_socket() => {
+                peer.can_write = false;
+                peer.disconnected = true;
+                self.queue.push(Task::Read(link), &mut peer.queued);
+            }
+            Err(_) => self.report_broken(link),
+        }
+    }
+
+    /// Writes to the links that have become writable. Those that become so meanwhile wait for the next turn.
+    pub(crate) fn flush_writable(&mut self) {
+        let count = self.writable.len();
+        for at in 0..count {
+            self.flush(self.writable[at]);
+        }
+        self.writable.drain(..count);
+    }
+
+    fn report_eof(&mut self, link: Link) {
+        let Some(peer) = self.peers.get_mut(link) else { return };
+        peer.can_read = false;
+        if peer.disconnected {
+            return self.report_broken(link);
+        }
+        if !mem::replace(&mut peer.eof_reported, true) {
+            self.bus.handle(Event::Ended(link), self.now);
+        }
+    }
+
+    fn report_broken(&mut self, link: Link) {
+        let Some(peer) = self.peers.get_mut(link) else { return };
+        peer.can_write = false;
+        if !mem::replace(&mut peer.broken_reported, true) {
+            self.bus.handle(Event::Broken(link), self.now);
+        }
+    }
+
+    /// Adds a peer. The core may reuse the index of a link in the turn in which it closes that link, so the old peer
+    /// may still be there: its `Action::Close` comes later, and finds its fds closed.
+    pub(crate) fn add(&mut self, peer: Peer) {
+        if let Some(old) = self.peers.occupant(peer.link) {
+            self.close(old);
+        }
+        self.peers.insert(peer);
+    }
+
+    pub(crate) fn close(&mut self, link: Link) {
+        if let Some(peer) = self.peers.remove(link) {
+            peer.close(self.poll.registry());
+        }
+    }
+
+    pub(crate) fn close_output(&mut self, link: Link) {
+        if let Some(peer) = self.peers.get_mut(link) {
+            peer.close_output(self.poll.registry());
+        }
+    }
+}
+
+/// The length of the whole lines among the first `limit` bytes. If there is none, all bytes.
+fn whole_lines(bytes: &[u8], limit: usize) -> usize {
+    let end = bytes.get(..limit).and_then(|head| memrchr(b'\n', head));
+    end.map_or(bytes.len(), |end| end + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_is_cut_behind_a_line() {
+        assert_eq!(whole_lines(b"ab\ncd\nef", 100), 8);
+        assert_eq!(whole_lines(b"ab\ncd\nef", 7), 6);
+        assert_eq!(whole_lines(b"ab\ncd\nef", 5), 3);
+        assert_eq!(whole_lines(b"abcdef\ngh", 4), 9);
+        assert_eq!(whole_lines(b"", 4), 0);
+    }
+}
