@@ -17,7 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rpc::LineReader;
 
-use super::format::without_escapes;
+use super::format::text::without_escapes;
 use super::stop_sequence::{StopSequence, StopStep};
 
 const MARK: &str = "STDIO_BUS_TURN";

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::json;
 
+use super::format::text::is_auth_error;
 use super::process::Process;
 use super::record::{Entry, Record, merge_chunks};
 use super::session::{Cancellation, Session};
 use super::shared::Shared;
 use super::turn_events::{End, TurnEvents};
 use super::watch::{Observation, Watch};
-use super::{argv, format, log};
+use super::{argv, log};
 
 pub(super) struct TurnReport<'a> {
     pub(super) shared: &'a Shared,
@@ -73,7 +74,7 @@ impl<'a> TurnReport<'a> {
         let stderr = process.stderr_tail();
         let details = if stderr.is_empty() { String::new() } else { format!(": {stderr}") };
         let message = format!("it ended without a result ({status}){details}");
-        End::Fault { is_auth: format::is_auth_error(&stderr), message }
+        End::Fault { is_auth: is_auth_error(&stderr), message }
     }
 
     /// Answers the prompt, after the last of its updates. Later events belong to the next turn.

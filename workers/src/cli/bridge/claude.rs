@@ -10,7 +10,8 @@ use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Value, json};
 
 use super::{Bridge, Effects, Opening, Question};
-use crate::cli::format::{self, Format};
+use crate::cli::format::Format;
+use crate::cli::format::claude::Claude as ClaudeFormat;
 use crate::cli::json::{items, string};
 use crate::cli::prompt::{Part, Prompt};
 use crate::cli::settings::Settings;
@@ -25,7 +26,7 @@ const DEFAULT_MODEL: &str = "default";
 
 #[derive(Default)]
 pub(super) struct Claude {
-    format: format::Claude,
+    format: ClaudeFormat,
     /// The id of the running prompt.
     prompt: Option<String>,
     /// Whether the prompt still waits in the CLI's queue.

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Value, json};
 
-use crate::cli::format::{inner_message, is_auth_error, text_content, without_shell};
+use crate::cli::format::text::{inner_message, is_auth_error, text_content, without_shell};
 use crate::cli::json::{count, items, string, text};
 use crate::cli::tool::{Edit, Tool, plan_entries};
 use crate::cli::turn_events::{CallResult, Tokens, TurnEvents};

@@ -8,7 +8,8 @@ use std::collections::{HashMap, HashSet};
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Value, json};
 
-use super::{Format, is_auth_error, text_content};
+use super::Format;
+use super::text::{is_auth_error, text_content};
 use crate::cli::json::{count, items, string, text};
 use crate::cli::tool::{Edit, Tool, is_plan_tool, plan_entries};
 use crate::cli::turn_events::{Tokens, TurnEvents};

@@ -10,7 +10,8 @@ use std::path::Path;
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Value, json};
 
-use super::{Format, inner_message, is_auth_error, text_content};
+use super::Format;
+use super::text::{inner_message, is_auth_error, text_content, without_shell};
 use crate::cli::json::{count, items, string, text};
 use crate::cli::tool::{Edit, Tool, plan_entries};
 use crate::cli::turn_events::{CallResult, Tokens, TurnEvents};
@@ -189,19 +190,6 @@ fn sub_agent(item: &Value) -> Tool {
     let mut tool = Tool::named("agent").with_title(item["tool"].as_str().unwrap_or("agent"));
     tool.input = Some(json!({ "prompt": item["prompt"] }));
     tool
-}
-
-/// The command itself, without the shell that runs it.
-pub(in crate::cli) fn without_shell(line: &str) -> String {
-    let inside = match line.split_once(" -lc ") {
-        Some((shell, inside)) if shell.ends_with("sh") => inside,
-        _ => return line.to_owned(),
-    };
-    let quoted = |quote: char| inside.strip_prefix(quote)?.strip_suffix(quote);
-    match quoted('\'') {
-        Some(inside) => inside.replace("'\\''", "'"),
-        None => quoted('"').unwrap_or(inside).to_owned(),
-    }
 }
 
 /// The first open entry is the one in progress.

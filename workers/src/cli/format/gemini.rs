@@ -3,7 +3,8 @@
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::Value;
 
-use super::{Format, inner_message, is_auth_error};
+use super::Format;
+use super::text::{inner_message, is_auth_error};
 use crate::cli::json::{count, string, text};
 use crate::cli::tool::{Tool, is_plan_tool, plan_entries};
 use crate::cli::turn_events::{Tokens, TurnEvents};

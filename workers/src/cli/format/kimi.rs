@@ -3,7 +3,8 @@
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::Value;
 
-use super::{Format, text_content};
+use super::Format;
+use super::text::text_content;
 use crate::cli::json::{items, string};
 use crate::cli::tool::{Tool, is_plan_tool, plan_entries};
 use crate::cli::turn_events::TurnEvents;

@@ -1,9 +1,9 @@
-//! Parsers of what one-shot CLIs print, one file per format, and their common helpers.
+//! Parsers of what one-shot CLIs print, one file per format.
 //!
 //! A format takes a line at a time and fills a `TurnEvents`. It does no I/O. Only `codex_exec` reads files, because
 //! that CLI names the files that it changes but not the changes.
 
-mod claude;
+pub(super) mod claude;
 mod codex_exec;
 mod cursor;
 mod gemini;
@@ -14,14 +14,12 @@ mod opencode;
 mod plain;
 #[cfg(test)]
 mod tests;
+pub(super) mod text;
 
 use serde_json::Value;
 
 use super::runtimes::FormatName;
 use super::turn_events::TurnEvents;
-pub(super) use claude::Claude;
-pub(super) use codex_exec::without_shell;
-pub(super) use plain::without_escapes;
 
 pub(super) trait Format: Send {
     /// Takes one line of stdout, without its newline.
@@ -44,7 +42,7 @@ pub(super) trait Format: Send {
 
 pub(super) fn new(name: FormatName) -> Box<dyn Format> {
     match name {
-        FormatName::ClaudeStream => Box::<Claude>::default(),
+        FormatName::ClaudeStream => Box::<claude::Claude>::default(),
         FormatName::CodexExec => Box::<codex_exec::CodexExec>::default(),
         FormatName::GeminiStream => Box::<gemini::Gemini>::default(),
         FormatName::Opencode => Box::<opencode::Opencode>::default(),
@@ -52,47 +50,5 @@ pub(super) fn new(name: FormatName) -> Box<dyn Format> {
         FormatName::Cursor => Box::<cursor::Cursor>::default(),
         FormatName::Plain => Box::<plain::Plain>::default(),
         FormatName::CodexAppServer => unreachable!("the table allows it only for a bridge"),
-    }
-}
-
-/// Whether an error message is about authentication.
-pub(super) fn is_auth_error(message: &str) -> bool {
-    let message = message.to_ascii_lowercase();
-    const SIGNS: [&str; 11] = [
-        "401",
-        "403",
-        "unauthorized",
-        "authentication",
-        "auth_error",
-        "permission_denied",
-        "invalid api key",
-        "invalid x-api-key",
-        "not logged in",
-        "please log in",
-        "/login",
-    ];
-    SIGNS.iter().any(|sign| message.contains(sign))
-}
-
-/// Unwraps an error message that is JSON or has JSON inside.
-pub(super) fn inner_message(message: &str) -> String {
-    let bare =
-        message.strip_prefix("[API Error: ").and_then(|rest| rest.strip_suffix(']')).unwrap_or(message);
-    let start = bare.find('{').unwrap_or(bare.len());
-    match serde_json::from_str::<Value>(&bare[start..]) {
-        Ok(value) => value["error"]["message"].as_str().unwrap_or(bare).to_owned(),
-        Err(_) => bare.to_owned(),
-    }
-}
-
-/// The text of a content that is a string or a list of blocks.
-pub(super) fn text_content(content: &Value) -> String {
-    match content {
-        Value::String(text) => text.clone(),
-        Value::Array(blocks) => {
-            let texts: Vec<&str> = blocks.iter().filter_map(|block| block["text"].as_str()).collect();
-            texts.join("\n")
-        }
-        _ => String::new(),
     }
 }

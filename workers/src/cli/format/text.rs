@@ -1,0 +1,96 @@
+//! Reads and cleans the texts that CLIs print.
+
+use serde_json::Value;
+
+/// Whether an error message is about authentication.
+pub(in crate::cli) fn is_auth_error(message: &str) -> bool {
+    let message = message.to_ascii_lowercase();
+    const SIGNS: [&str; 11] = [
+        "401",
+        "403",
+        "unauthorized",
+        "authentication",
+        "auth_error",
+        "permission_denied",
+        "invalid api key",
+        "invalid x-api-key",
+        "not logged in",
+        "please log in",
+        "/login",
+    ];
+    SIGNS.iter().any(|sign| message.contains(sign))
+}
+
+/// Unwraps an error message that is JSON or has JSON inside.
+pub(in crate::cli) fn inner_message(message: &str) -> String {
+    let bare =
+        message.strip_prefix("[API Error: ").and_then(|rest| rest.strip_suffix(']')).unwrap_or(message);
+    let start = bare.find('{').unwrap_or(bare.len());
+    match serde_json::from_str::<Value>(&bare[start..]) {
+        Ok(value) => value["error"]["message"].as_str().unwrap_or(bare).to_owned(),
+        Err(_) => bare.to_owned(),
+    }
+}
+
+/// The text of a content that is a string or a list of blocks.
+pub(in crate::cli) fn text_content(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(blocks) => {
+            let texts: Vec<&str> = blocks.iter().filter_map(|block| block["text"].as_str()).collect();
+            texts.join("\n")
+        }
+        _ => String::new(),
+    }
+}
+
+/// The command itself, without the shell that runs it.
+pub(in crate::cli) fn without_shell(line: &str) -> String {
+    let inside = match line.split_once(" -lc ") {
+        Some((shell, inside)) if shell.ends_with("sh") => inside,
+        _ => return line.to_owned(),
+    };
+    let quoted = |quote: char| inside.strip_prefix(quote)?.strip_suffix(quote);
+    match quoted('\'') {
+        Some(inside) => inside.replace("'\\''", "'"),
+        None => quoted('"').unwrap_or(inside).to_owned(),
+    }
+}
+
+/// Removes `ESC [ .. letter`, and `ESC ] ..` up to `BEL` or `ESC \`.
+pub(in crate::cli) fn without_escapes(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        if c != '\x1b' {
+            plain.push(c);
+            continue;
+        }
+        match chars.next() {
+            Some('[') => while chars.next().is_some_and(|c| !('@'..='~').contains(&c)) {},
+            Some(']') => {
+                while let Some(c) = chars.next() {
+                    if c == '\x07' || (c == '\x1b' && chars.next_if_eq(&'\\').is_some()) {
+                        break;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_and_titles_are_removed() {
+        assert_eq!(
+            without_escapes("\x1b[1;32mgreen\x1b[0m \x1b]0;title\x07x\x1b]8;;u\x1b\\y\x1b"),
+            "green xy"
+        );
+        assert_eq!(without_escapes("\x1b["), "");
+    }
+}
