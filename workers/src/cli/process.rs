@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
@@ -254,17 +254,12 @@ fn write_stdin(messages: &Receiver<String>, mut input: impl Write) {
     }
 }
 
-fn read_stdout(mut output: impl Read, inbox: &SyncSender<ProcessEvent>) {
-    let mut lines = LineReader::default();
-    while lines.unread().len() <= LINE_BYTES && lines.fill(&mut output).is_ok_and(|count| count > 0) {
-        while let Some(line) = lines.next_line() {
-            if inbox.send(ProcessEvent::Line(line.to_vec())).is_err() {
-                return;
-            }
+fn read_stdout(mut output: ChildStdout, inbox: &SyncSender<ProcessEvent>) {
+    let mut lines = LineReader::with_limit(LINE_BYTES);
+    while let Ok(Some(line)) = lines.read_line(&mut output, None) {
+        if inbox.send(ProcessEvent::Line(line.to_vec())).is_err() {
+            return;
         }
-    }
-    if !lines.unread().is_empty() {
-        let _ = inbox.send(ProcessEvent::Line(lines.unread().to_vec()));
     }
     let _ = inbox.send(ProcessEvent::StdoutClosed);
 }

@@ -2,20 +2,21 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::sync::mpsc::Receiver;
+use std::process::Child;
 use std::time::{Duration, Instant};
 use std::{env, fs, process};
 
+use rpc::error::AUTH_REQUIRED;
+use rpc::{LineReader, Message, write};
 use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::probe::{end, read_pipe, run, start};
+use super::probe::{OUTPUT_BYTES, end, read_pipe, run, start};
 use crate::cli::json::items;
 use crate::cli::runtimes::{Acp, ModelsProbe, ModelsShape, Runtime};
 
 const LIMIT: Duration = Duration::from_secs(30);
-/// ACP's error code.
-const LOGIN_REQUIRED: i64 = -32000;
 const MODELS: usize = 500;
 const ID_CHARS: usize = 128;
 
@@ -92,45 +93,45 @@ fn strings<'a>(list: &'a Value, field: impl Fn(&'a Value) -> &'a Value) -> Vec<S
 fn over_acp(acp: &Acp, program: &Path, id: &str) -> Option<Listing> {
     let folder = env::temp_dir().join(format!("stdio-bus-detect-{}-{id}", process::id()));
     fs::create_dir_all(&folder).ok()?;
-    let until = Instant::now() + LIMIT;
-    let listing = start(program, &acp.args, Some(&folder)).ok().and_then(|mut child| {
-        let mut stdin = child.stdin.take()?;
-        let stdout = read_pipe(child.stdout.take());
-        // The thread behind it empties the pipe, so that the CLI does not block.
-        let _stderr = read_pipe(child.stderr.take());
-        let initialize = json!({ "protocolVersion": 1, "clientCapabilities": {} });
-        let new_session = json!({ "cwd": folder, "mcpServers": [] });
-        for (id, method, params) in [(1, "initialize", initialize), (2, "session/new", new_session)] {
-            let line = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
-            let _ = writeln!(stdin, "{line}");
-        }
-        let answer = answer_of_two(&stdout, until);
-        drop(stdin);
-        end(child, Instant::now() + Duration::from_secs(2));
-        let answer = answer?;
-        let logged_in = match (&answer["result"], &answer["error"]["code"]) {
-            (Value::Object(_), _) => Some(true),
-            (_, code) if *code == LOGIN_REQUIRED => Some(false),
-            _ => None,
-        };
-        Some(Listing { models: Some(offered(&answer["result"])), logged_in })
-    });
+    let response =
+        start(program, &acp.args, Some(&folder)).ok().and_then(|child| new_session(child, &folder));
     let _ = fs::remove_dir_all(&folder);
-    listing
+    Some(match response? {
+        Ok(result) => {
+            let logged_in = if result.is_object() { Some(true) } else { None };
+            Listing { models: Some(offered(&result)), logged_in }
+        }
+        Err(error) => {
+            let logged_in = if error["code"] == AUTH_REQUIRED { Some(false) } else { None };
+            Listing { models: None, logged_in }
+        }
+    })
 }
 
-fn answer_of_two(stdout: &Receiver<Vec<u8>>, until: Instant) -> Option<Value> {
-    let mut bytes = Vec::new();
-    loop {
-        bytes.extend(stdout.recv_timeout(until.saturating_duration_since(Instant::now())).ok()?);
-        while let Some(newline) = memchr::memchr(b'\n', &bytes) {
-            let line: Vec<u8> = bytes.drain(..=newline).collect();
-            let message: Value = serde_json::from_slice(&line).unwrap_or_default();
-            if message["id"] == 2 && message.get("method").is_none() {
-                return Some(message);
-            }
+/// Sends `initialize` and `session/new`, and returns the result or the error of the second. Ends the process.
+fn new_session(mut child: Child, folder: &Path) -> Option<Result<Value, Value>> {
+    let until = Instant::now() + LIMIT;
+    let mut stdin = child.stdin.take()?;
+    let mut stdout = child.stdout.take()?;
+    // The thread behind it empties the pipe, so that the CLI does not block.
+    let _stderr = read_pipe(child.stderr.take());
+    let initialize = json!({ "protocolVersion": 1, "clientCapabilities": {} });
+    let _ = stdin.write_all(&write::request(1, "initialize", initialize));
+    let _ = stdin.write_all(&write::request(2, "session/new", json!({ "cwd": folder, "mcpServers": [] })));
+    let mut lines = LineReader::with_limit(OUTPUT_BYTES as usize);
+    let mut response = None;
+    while let Ok(Some(line)) = lines.read_line(&mut stdout, Some(until)) {
+        if let Ok(Message::Response { id, outcome }) = Message::parse(line)
+            && id.get() == "2"
+        {
+            let value = |raw: &RawValue| serde_json::from_str(raw.get()).unwrap_or_default();
+            response = Some(outcome.map(value).map_err(value));
+            break;
         }
     }
+    drop(stdin);
+    end(child, Instant::now() + Duration::from_secs(2));
+    response
 }
 
 /// Older agents send `models`, newer ones a config option of that category.

@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 /// The most that is read of a program's output. A list of models takes a few hundred KiB.
-const OUTPUT_BYTES: u64 = 4 << 20;
+pub(super) const OUTPUT_BYTES: u64 = 4 << 20;
 
 #[derive(Default)]
 pub(super) struct Output {
