@@ -236,9 +236,8 @@ impl CliAgent {
     }
 
     fn send_options(&self, session: &Session) {
-        let options = responses::config_options(&self.shared, &session.lock().record);
-        let update = acp::ConfigOptionUpdate::new(options);
-        self.shared.writer.update(&session.id, acp::SessionUpdate::ConfigOptionUpdate(update));
+        let update = responses::config_options_update(&self.shared, &session.lock().record);
+        self.shared.writer.update(&session.id, update);
     }
 
     /// Gives a prompt to the session's process thread.

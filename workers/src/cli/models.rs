@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::thread;
 
-use agent_client_protocol_schema::v1 as acp;
-
 use super::shared::Shared;
 use super::{argv, responses};
 use crate::detect::{self, Model};
@@ -36,8 +34,7 @@ pub(super) fn update(shared: &Shared, mut listed: Vec<Model>) {
         return;
     }
     for session in shared.all_sessions() {
-        let options = responses::config_options(shared, &session.lock().record);
-        let update = acp::ConfigOptionUpdate::new(options);
-        shared.writer.update(&session.id, acp::SessionUpdate::ConfigOptionUpdate(update));
+        let update = responses::config_options_update(shared, &session.lock().record);
+        shared.writer.update(&session.id, update);
     }
 }

@@ -382,14 +382,13 @@ impl ProcessThread<'_> {
         let mut state = session.lock();
         shared.store.append(&session.id, &mut state.record, Entry::Mode(mode.clone()));
         let settings = responses::settings_of(shared, &state.record);
-        let options = responses::config_options(shared, &state.record);
+        let options = responses::config_options_update(shared, &state.record);
         drop(state);
         if let Some(connection) = &mut self.connection {
             connection.settings = settings;
         }
         let mode = acp::SessionUpdate::CurrentModeUpdate(acp::CurrentModeUpdate::new(mode));
         shared.writer.update(&session.id, mode);
-        let options = acp::SessionUpdate::ConfigOptionUpdate(acp::ConfigOptionUpdate::new(options));
         shared.writer.update(&session.id, options);
     }
 

@@ -79,6 +79,11 @@ pub(super) fn config_options(shared: &Shared, record: &Record) -> Vec<acp::Sessi
     options
 }
 
+pub(super) fn config_options_update(shared: &Shared, record: &Record) -> acp::SessionUpdate {
+    let update = acp::ConfigOptionUpdate::new(config_options(shared, record));
+    acp::SessionUpdate::ConfigOptionUpdate(update)
+}
+
 /// The model's own efforts, if the CLI has listed them, else those of the table.
 pub(super) fn efforts_of(shared: &Shared, record: &Record) -> Vec<String> {
     let model = model_of(shared, record);
