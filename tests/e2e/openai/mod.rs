@@ -1,10 +1,10 @@
-//! The OpenAI agent behind a real bus, in front of a model server that the test plays.
+//! The OpenAI agent behind a real bus, with a model server that the test controls.
 
-mod asking;
-mod faults;
-mod kept;
+mod errors;
 mod process;
 mod server;
+mod sessions;
+mod settings;
 mod streams;
 mod tools;
 
@@ -15,8 +15,8 @@ use server::Server;
 
 const KEY: &str = "sk-test-never-shown";
 
-/// A bus with the agent, its server, and one client.
-struct Stage {
+/// A bus with the agent, a model server and one client.
+struct Setup {
     server: Server,
     bus: Bus,
     client: Client,
@@ -26,38 +26,38 @@ struct Stage {
 /// A turn as the client saw it.
 struct Seen {
     updates: Vec<Value>,
-    answer: Value,
+    response: Value,
 }
 
-impl Stage {
-    fn new() -> Stage {
-        Stage::with(json!({}), &[])
+impl Setup {
+    fn new() -> Setup {
+        Setup::with(json!({}), &[])
     }
 
-    /// With these variables (null takes one away) and arguments.
-    fn with(env: Value, args: &[&str]) -> Stage {
+    /// Sets environment variables (null removes one) and arguments of the agent.
+    fn with(env: Value, args: &[&str]) -> Setup {
         let server = Server::start();
         let bus = Bus::start(config(&server.url, env, args));
         let client = bus.client();
-        Stage { server, bus, client, next_id: 10 }
+        Setup { server, bus, client, next_id: 10 }
     }
 
     fn session(&mut self) -> String {
-        self.session_that_can(json!({}))
+        self.session_with_capabilities(json!({}))
     }
 
-    fn session_that_can(&mut self, capabilities: Value) -> String {
+    fn session_with_capabilities(&mut self, capabilities: Value) -> String {
         let params = json!({ "protocolVersion": 1, "clientCapabilities": capabilities });
         self.call("initialize", params);
         session_of(&self.call("session/new", json!({ "cwd": "/work", "mcpServers": [] })))
     }
 
-    /// A request and its result; updates before it are dropped.
+    /// Sends a request and returns its result. Updates before it are dropped.
     fn call(&mut self, method: &str, params: Value) -> Value {
         let id = self.ask(method, params);
-        let seen = self.until_answer(id);
-        assert!(seen.answer.get("result").is_some(), "{method}: {}", seen.answer);
-        seen.answer["result"].clone()
+        let seen = self.until_response(id);
+        assert!(seen.response.get("result").is_some(), "{method}: {}", seen.response);
+        seen.response["result"].clone()
     }
 
     fn ask(&mut self, method: &str, params: Value) -> u32 {
@@ -75,12 +75,12 @@ impl Stage {
         self.client.sends(&notification("session/cancel", json!({ "sessionId": session })));
     }
 
-    fn until_answer(&mut self, id: u32) -> Seen {
+    fn until_response(&mut self, id: u32) -> Seen {
         let mut updates = Vec::new();
         loop {
             let message = self.client.hears();
             if message["id"] == id && message.get("method").is_none() {
-                return Seen { updates, answer: message };
+                return Seen { updates, response: message };
             }
             assert_eq!(message["method"], "session/update", "{message}");
             updates.push(message["params"]["update"].clone());
@@ -97,11 +97,11 @@ impl Stage {
         }
     }
 
-    /// A prompt that the server answers with this text: what the client saw of it.
+    /// Sends a prompt, lets the server answer with this text, and returns what the client saw.
     fn says(&mut self, session: &str, text: &str, answer: &str) -> Seen {
         let id = self.prompts(session, text);
         self.server.says(answer);
-        self.until_answer(id)
+        self.until_response(id)
     }
 }
 
@@ -116,7 +116,7 @@ impl Seen {
     }
 
     fn stop(&self) -> &Value {
-        &self.answer["result"]["stopReason"]
+        &self.response["result"]["stopReason"]
     }
 }
 

@@ -1,4 +1,4 @@
-//! The agent's process without a bus: how it begins and how it ends.
+//! The agent's process without a bus: its start and its exit.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -25,8 +25,9 @@ impl Running {
         command.env("OPENAI_BASE_URL", url).env("OPENAI_API_KEY", KEY).env("OPENAI_MAX_TOKENS", "many");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("it starts");
-        let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        Running { child, stdin, stdout: BufReader::new(stdout) }
+        let stdin = child.stdin.take().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        Running { child, stdin, stdout }
     }
 
     fn says(&mut self, line: &str) {
@@ -39,7 +40,7 @@ impl Running {
         serde_json::from_str(&line).expect("a message")
     }
 
-    /// A session with a prompt that the server has and does not answer.
+    /// Opens a session and sends a prompt, which the server does not answer yet.
     fn prompts(&mut self, server: &Server) -> Exchange {
         self.says(&request(1, "session/new", json!({ "cwd": "/", "mcpServers": [] })));
         let session = self.hears()["result"]["sessionId"].clone();
@@ -48,16 +49,17 @@ impl Running {
         server.is_asked()
     }
 
-    /// Waits for its end: the last line of stdout, stderr, and whether the exit was clean.
+    /// Waits for the exit. Returns the last line of stdout, stderr, and whether the exit code is 0.
     fn ends(self) -> (Value, String, bool) {
         let Running { mut child, stdin, mut stdout } = self;
         let began = Instant::now();
-        let (mut rest, mut errors) = (String::new(), String::new());
+        let mut rest = String::new();
+        let mut errors = String::new();
         stdout.read_to_string(&mut rest).expect("UTF-8");
         child.stderr.take().unwrap().read_to_string(&mut errors).expect("UTF-8");
         let status = child.wait().expect("it is our child");
         drop(stdin);
-        // Its own limit is half a second; the rest is for a busy machine.
+        // The agent's own limit is half a second, but the machine may be busy.
         assert!(began.elapsed() < PATIENCE.min(Duration::from_secs(10)), "it took {:?}", began.elapsed());
         let last = rest.lines().last().map(|line| serde_json::from_str(line).expect("a message"));
         (last.unwrap_or_default(), errors, status.success())
@@ -65,9 +67,10 @@ impl Running {
 }
 
 #[test]
-fn sigterm_and_the_end_of_stdin_end_it_with_the_turn_answered() {
+fn at_sigterm_and_at_the_end_of_stdin_it_answers_the_turn_and_exits() {
     for signal in [Some(Signal::SIGTERM), Some(Signal::SIGINT), None] {
-        let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
+        let server = Server::start();
+        let folder = tempfile::tempdir().unwrap();
         let mut agent = Running::new(&server.url, folder.path());
         let exchange = agent.prompts(&server);
         let (last, errors, is_clean) = match signal {
@@ -78,7 +81,7 @@ fn sigterm_and_the_end_of_stdin_end_it_with_the_turn_answered() {
             None => {
                 let Running { child, stdin, stdout } = agent;
                 drop(stdin);
-                // A pipe of our own in its place, since the real one is closed.
+                // `Running` needs some pipe in place of the closed one.
                 let other = Command::new("true").stdin(Stdio::piped()).spawn().unwrap().stdin.unwrap();
                 Running { child, stdin: other, stdout }.ends()
             }
@@ -99,14 +102,15 @@ fn sigterm_and_the_end_of_stdin_end_it_with_the_turn_answered() {
 }
 
 #[test]
-fn a_client_that_does_not_read_does_not_keep_it() {
-    let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
+fn a_client_that_does_not_read_does_not_delay_the_exit() {
+    let server = Server::start();
+    let folder = tempfile::tempdir().unwrap();
     let mut agent = Running::new(&server.url, folder.path());
     let exchange = agent.prompts(&server);
     exchange.begins();
     let flood = std::thread::spawn(move || {
         let text = "x".repeat(60_000);
-        // More than all pipes and sockets between here and the client hold.
+        // This is more than all pipes and sockets on the way can hold.
         (0..400).for_each(|_| exchange.delta(&json!({ "content": text })));
     });
     agent.hears();
@@ -120,8 +124,9 @@ fn a_client_that_does_not_read_does_not_keep_it() {
 }
 
 #[test]
-fn it_speaks_version_one_whatever_it_is_offered() {
-    let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
+fn it_always_answers_with_protocol_version_one() {
+    let server = Server::start();
+    let folder = tempfile::tempdir().unwrap();
     let mut agent = Running::new(&server.url, folder.path());
     for version in [0, 1, 2, 99, 65535] {
         agent.says(&request(version, "initialize", json!({ "protocolVersion": version })));
@@ -139,8 +144,9 @@ fn it_speaks_version_one_whatever_it_is_offered() {
 }
 
 #[test]
-fn it_talks_without_initialize_and_says_what_is_no_message() {
-    let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
+fn it_works_without_initialize_and_reports_malformed_lines() {
+    let server = Server::start();
+    let folder = tempfile::tempdir().unwrap();
     let mut agent = Running::new(&server.url, folder.path());
     agent.says("this is no JSON");
     assert_eq!(agent.hears()["error"]["code"], -32700);

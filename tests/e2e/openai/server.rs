@@ -1,7 +1,6 @@
-//! A model server that the test plays by hand: each request arrives as an `Exchange`, and the test answers it.
+//! A model server under the control of the test: each request arrives as an `Exchange`, and the test answers it.
 //!
-//! It says exactly the bytes that it is told to, so it can do what no real server does. `GET /models` it
-//! answers itself.
+//! It sends exactly the bytes of the test, so it can do what no real server does. It answers `GET /models` by itself.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -19,15 +18,15 @@ pub(super) struct Server {
     models: Arc<Mutex<Option<Value>>>,
 }
 
-/// One request, and the way back.
+/// One request, and the connection for its answer.
 pub(super) struct Exchange {
     pub(super) path: String,
     pub(super) body: Value,
-    /// Which connection it came on, from 0.
+    /// The number of its connection, from 0.
     pub(super) connection: usize,
     headers: Vec<(String, String)>,
     socket: TcpStream,
-    /// Told when the connection may be used for another request; dropped when it may not.
+    /// Gets a value if the connection can take another request, and is dropped if not.
     over: Sender<()>,
 }
 
@@ -40,16 +39,17 @@ impl Server {
         let known = models.clone();
         thread::spawn(move || {
             for (connection, socket) in listener.incoming().flatten().enumerate() {
-                let (to_test, known) = (to_test.clone(), known.clone());
+                let to_test = to_test.clone();
+                let known = known.clone();
                 thread::spawn(move || serve(connection, &socket, &to_test, &known));
             }
         });
         Server { url, exchanges, models }
     }
 
-    /// What `GET /models` answers from now on; before, there is no such page.
+    /// Sets the answer to `GET /models`, which is 404 before.
     pub(super) fn lists(&self, models: Value) {
-        *self.models.lock().expect("nobody panics with it") = Some(models);
+        *self.models.lock().expect("no thread panics while it holds the lock") = Some(models);
     }
 
     pub(super) fn is_asked(&self) -> Exchange {
@@ -60,7 +60,7 @@ impl Server {
         assert!(self.exchanges.try_recv().is_err(), "another request");
     }
 
-    /// Answers the next request with this text; the messages it was sent.
+    /// Answers the next request with this text and returns its messages.
     pub(super) fn says(&self, text: &str) -> Vec<Value> {
         let exchange = self.is_asked();
         let messages = exchange.messages();
@@ -84,12 +84,12 @@ impl Exchange {
         let _ = self.over.send(());
     }
 
-    /// A whole answer that is no stream.
+    /// Sends a whole answer without a stream.
     pub(super) fn answers(self, body: &Value) {
         self.refuses(200, "content-type: application/json\r\n", &body.to_string());
     }
 
-    /// A whole stream of these deltas, as OpenAI has it.
+    /// Sends a whole stream of these deltas, as OpenAI does.
     pub(super) fn streams(self, deltas: &[Value], finish: &str) {
         self.begins();
         for delta in deltas {
@@ -114,18 +114,18 @@ impl Exchange {
         self.raw(&format!("data: {chunk}\n\n"));
     }
 
-    /// Bytes of the stream, as they are.
+    /// Sends bytes of the stream unchanged.
     pub(super) fn raw(&self, bytes: &str) {
         self.write(&format!("{:x}\r\n{bytes}\r\n", bytes.len()));
     }
 
-    /// The body is over; the connection is not.
+    /// Ends the body but not the connection.
     pub(super) fn ends(self) {
         self.write("0\r\n\r\n");
         let _ = self.over.send(());
     }
 
-    /// The connection breaks off.
+    /// Closes the connection.
     pub(super) fn breaks(self) {
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
     }
@@ -134,11 +134,11 @@ impl Exchange {
     pub(super) fn sees_the_end(self) {
         self.socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
         let left = (&self.socket).read(&mut [0; 64]);
-        assert!(!left.is_err_and(|fault| fault.kind() == std::io::ErrorKind::WouldBlock), "it stays");
+        assert!(!left.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock), "it stays");
     }
 
     fn write(&self, text: &str) {
-        // A client that has left is the story of some tests.
+        // Some tests close the other side first.
         let _ = (&self.socket).write_all(text.as_bytes());
     }
 }
@@ -148,7 +148,8 @@ fn serve(connection: usize, socket: &TcpStream, to_test: &Sender<Exchange>, mode
     let mut reader = BufReader::new(socket);
     while let Some((line, headers, body)) = read_request(&mut reader) {
         let mut words = line.split(' ');
-        let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let method = words.next().unwrap_or_default();
+        let path = words.next().unwrap_or_default();
         let (over, is_over) = channel();
         let exchange = Exchange {
             path: path.to_owned(),
@@ -159,7 +160,7 @@ fn serve(connection: usize, socket: &TcpStream, to_test: &Sender<Exchange>, mode
             over,
         };
         if method == "GET" {
-            match &*models.lock().expect("nobody panics with it") {
+            match &*models.lock().expect("no thread panics while it holds the lock") {
                 Some(models) => exchange.answers(models),
                 None => exchange.refuses(404, "", ""),
             }

@@ -1,24 +1,24 @@
-//! What a server streams and what a client hears of it.
+//! The server's streams, and what the client sees of them.
 
 use serde_json::{Value, json};
 
-use super::{KEY, Stage, assistant, user};
+use super::{KEY, Setup, assistant, user};
 
 #[test]
-fn text_thoughts_and_usage_are_heard_as_they_come() {
-    let mut stage = Stage::new();
-    let session = stage.session();
-    let id = stage.prompts(&session, "hello");
-    let exchange = stage.server.is_asked();
+fn text_thoughts_and_usage_are_sent_as_they_come() {
+    let mut setup = Setup::new();
+    let session = setup.session();
+    let id = setup.prompts(&session, "hello");
+    let exchange = setup.server.is_asked();
     assert_eq!(exchange.path, "/v1/chat/completions");
     assert_eq!(exchange.header("authorization"), Some(format!("Bearer {KEY}").as_str()));
     assert_eq!(exchange.body["model"], "test-model");
     assert_eq!(exchange.body["messages"], json!([user("hello")]));
     assert_eq!(exchange.body["stream"], true);
     assert_eq!(exchange.body["stream_options"], json!({ "include_usage": true }));
-    assert!(exchange.body.get("tools").is_none(), "a client with no hands");
+    assert!(exchange.body.get("tools").is_none(), "the client has no tools");
     exchange.begins();
-    // Each is heard before the next is sent: nothing waits for the end.
+    // Each update arrives before the next delta is sent, so nothing waits for the end.
     for (delta, kind) in [
         (json!({ "reasoning_content": "x" }), "agent_thought_chunk"),
         (json!({ "reasoning": "x" }), "agent_thought_chunk"),
@@ -26,52 +26,52 @@ fn text_thoughts_and_usage_are_heard_as_they_come() {
         (json!({ "content": "x" }), "agent_message_chunk"),
     ] {
         exchange.delta(&delta);
-        assert_eq!(stage.hears_update(kind)["content"]["text"], "x");
+        assert_eq!(setup.hears_update(kind)["content"]["text"], "x");
     }
     exchange.chunk(&json!({ "choices": [{ "index": 0, "delta": {}, "finish_reason": "length" }] }));
     let usage = json!({ "prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10 });
     exchange.chunk(&json!({ "choices": [], "usage": usage }));
     exchange.raw("data: [DONE]\n\n");
     exchange.ends();
-    let seen = stage.until_answer(id);
-    let told = seen.updates.iter().find(|update| update["sessionUpdate"] == "usage_update").expect("usage");
-    assert_eq!((&told["used"], &told["size"]), (&json!(10), &json!(128_000)));
+    let seen = setup.until_response(id);
+    let update = seen.updates.iter().find(|update| update["sessionUpdate"] == "usage_update").expect("usage");
+    assert_eq!((&update["used"], &update["size"]), (&json!(10), &json!(128_000)));
     assert_eq!(seen.stop(), "max_tokens");
     assert_eq!(
-        seen.answer["result"]["usage"],
+        seen.response["result"]["usage"],
         json!({ "totalTokens": 10, "inputTokens": 7, "outputTokens": 3 })
     );
 }
 
 #[test]
-fn a_conversation_is_sent_whole_behind_the_system_prompt() {
-    let mut stage = Stage::with(json!({ "OPENAI_SYSTEM_PROMPT": "be brief", "OPENAI_MAX_TOKENS": "9" }), &[]);
-    let session = stage.session();
-    assert_eq!(stage.says(&session, "one", "ONE").said(), "ONE");
-    stage.prompts(&session, "two");
-    let exchange = stage.server.is_asked();
+fn the_whole_conversation_follows_the_system_prompt() {
+    let mut setup = Setup::with(json!({ "OPENAI_SYSTEM_PROMPT": "be brief", "OPENAI_MAX_TOKENS": "9" }), &[]);
+    let session = setup.session();
+    assert_eq!(setup.says(&session, "one", "ONE").said(), "ONE");
+    setup.prompts(&session, "two");
+    let exchange = setup.server.is_asked();
     let system = json!({ "role": "system", "content": "be brief" });
     assert_eq!(exchange.body["messages"], json!([system, user("one"), assistant("ONE"), user("two")]));
     assert_eq!(exchange.body["max_tokens"], 9);
     exchange.streams(&[], "stop");
 }
 
-/// What is said of a body that the server streams just so.
-fn heard_of(stage: &mut Stage, session: &str, body: &str) -> String {
-    let id = stage.prompts(session, "go");
-    let exchange = stage.server.is_asked();
+/// The agent's text for a body of the server.
+fn text_of_body(setup: &mut Setup, session: &str, body: &str) -> String {
+    let id = setup.prompts(session, "go");
+    let exchange = setup.server.is_asked();
     exchange.begins();
     exchange.raw(body);
     exchange.ends();
-    let seen = stage.until_answer(id);
+    let seen = setup.until_response(id);
     assert_eq!(seen.stop(), "end_turn");
     seen.said()
 }
 
 #[test]
-fn every_way_to_write_events_is_understood() {
-    let mut stage = Stage::new();
-    let session = stage.session();
+fn every_valid_form_of_events_is_parsed() {
+    let mut setup = Setup::new();
+    let session = setup.session();
     let a = r#"{"choices":[{"delta":{"content":"a"}}]}"#;
     let (b_begins, b_ends) = (r#"{"choices":[{"delta":"#, r#"{"content":"b"}}]}"#);
     let done = "data: [DONE]\n\n";
@@ -89,88 +89,88 @@ fn every_way_to_write_events_is_understood() {
         (format!("data: {a}\n\ndata: not JSON\n\ndata: null\n\ndata: {b_begins}{b_ends}\n\n{done}"), "ab"),
         (format!("data: {a}\n\ndata: [DONE]"), "a"),
     ] {
-        assert_eq!(heard_of(&mut stage, &session, &body), said, "{body:?}");
+        assert_eq!(text_of_body(&mut setup, &session, &body), said, "{body:?}");
     }
-    stage.bus.log_has("no JSON, and skipped");
+    setup.bus.log_has("no JSON, and skipped");
 }
 
 #[test]
-fn an_answer_without_a_stream_is_an_answer() {
-    let mut stage = Stage::new();
-    let session = stage.session();
-    let id = stage.prompts(&session, "go");
+fn an_answer_without_a_stream_is_accepted() {
+    let mut setup = Setup::new();
+    let session = setup.session();
+    let id = setup.prompts(&session, "go");
     let message = json!({ "role": "assistant", "content": "whole" });
     let choices = json!([{ "index": 0, "message": message, "finish_reason": "stop" }]);
-    stage.server.is_asked().answers(&json!({ "object": "chat.completion", "choices": choices }));
-    let seen = stage.until_answer(id);
+    setup.server.is_asked().answers(&json!({ "object": "chat.completion", "choices": choices }));
+    let seen = setup.until_response(id);
     assert_eq!((seen.said().as_str(), seen.stop()), ("whole", &json!("end_turn")));
 }
 
 #[test]
-fn thoughts_within_the_text_are_taken_out_where_that_is_wanted() {
-    let mut stage = Stage::with(json!({ "OPENAI_THINK_TAGS": "on" }), &[]);
-    let session = stage.session();
-    let seen = stage.says(&session, "go", "<think>why</think>\n\nso");
+fn think_tags_are_separated_if_that_is_on() {
+    let mut setup = Setup::with(json!({ "OPENAI_THINK_TAGS": "on" }), &[]);
+    let session = setup.session();
+    let seen = setup.says(&session, "go", "<think>why</think>\n\nso");
     assert_eq!((seen.texts("agent_thought_chunk").as_str(), seen.said().as_str()), ("why", "so"));
 }
 
 #[test]
-fn pictures_are_sent_as_pictures_and_sounds_are_refused() {
-    let mut stage = Stage::new();
-    let session = stage.session();
+fn images_are_sent_and_audio_is_an_error() {
+    let mut setup = Setup::new();
+    let session = setup.session();
     let prompt = |blocks: Value| json!({ "sessionId": session, "prompt": blocks });
     let image = json!({ "type": "image", "mimeType": "image/png", "data": "iVBORw0K" });
-    let id = stage.ask("session/prompt", prompt(json!([{ "type": "text", "text": "what is it" }, image])));
-    let content = stage.server.says("a picture")[0]["content"].clone();
+    let id = setup.ask("session/prompt", prompt(json!([{ "type": "text", "text": "what is it" }, image])));
+    let content = setup.server.says("a picture")[0]["content"].clone();
     assert_eq!(content[1]["image_url"]["url"], "data:image/png;base64,iVBORw0K");
-    assert_eq!(stage.until_answer(id).said(), "a picture");
+    assert_eq!(setup.until_response(id).said(), "a picture");
     let sound = json!([{ "type": "audio", "mimeType": "audio/wav", "data": "AAAA" }]);
-    let id = stage.ask("session/prompt", prompt(sound));
-    let answer = stage.until_answer(id).answer;
+    let id = setup.ask("session/prompt", prompt(sound));
+    let answer = setup.until_response(id).response;
     assert_eq!(answer["error"]["code"], -32602);
     assert!(answer["error"]["message"].as_str().expect("words").contains("audio"), "{answer}");
 }
 
 #[test]
 fn a_refused_turn_is_not_sent_again() {
-    let mut stage = Stage::new();
-    let session = stage.session();
-    let id = stage.prompts(&session, "bad");
-    stage.server.is_asked().streams(&[json!({ "content": "I" })], "content_filter");
-    assert_eq!(stage.until_answer(id).stop(), "refusal");
-    stage.prompts(&session, "good");
-    assert_eq!(stage.server.says("yes"), [user("good")]);
+    let mut setup = Setup::new();
+    let session = setup.session();
+    let id = setup.prompts(&session, "bad");
+    setup.server.is_asked().streams(&[json!({ "content": "I" })], "content_filter");
+    assert_eq!(setup.until_response(id).stop(), "refusal");
+    setup.prompts(&session, "good");
+    assert_eq!(setup.server.says("yes"), [user("good")]);
 }
 
 #[test]
-fn one_slow_session_delays_no_other_and_takes_one_prompt_at_a_time() {
-    let mut stage = Stage::new();
-    let (slow, quick) = (stage.session(), stage.session());
-    let first = stage.prompts(&slow, "slow");
-    let waiting = stage.server.is_asked();
-    let second = stage.prompts(&slow, "again");
-    assert_eq!(stage.until_answer(second).answer["error"]["code"], -32600);
+fn a_slow_session_delays_no_other_and_takes_one_prompt_at_a_time() {
+    let mut setup = Setup::new();
+    let (slow, quick) = (setup.session(), setup.session());
+    let first = setup.prompts(&slow, "slow");
+    let waiting = setup.server.is_asked();
+    let second = setup.prompts(&slow, "again");
+    assert_eq!(setup.until_response(second).response["error"]["code"], -32600);
     for number in 0..5 {
-        assert_eq!(stage.says(&quick, "quick", &number.to_string()).said(), number.to_string());
+        assert_eq!(setup.says(&quick, "quick", &number.to_string()).said(), number.to_string());
     }
     waiting.streams(&[json!({ "content": "at last" })], "stop");
-    assert_eq!(stage.until_answer(first).said(), "at last");
+    assert_eq!(setup.until_response(first).said(), "at last");
 }
 
 #[test]
-fn many_sessions_are_at_work_in_one_process_at_once() {
-    let mut stage = Stage::new();
-    let sessions: Vec<_> = (0..40).map(|_| stage.session()).collect();
-    let mut waiting: Vec<_> = sessions.iter().map(|session| stage.prompts(session, session)).collect();
-    // The last has asked the model before the first is answered.
-    let exchanges: Vec<_> = sessions.iter().map(|_| stage.server.is_asked()).collect();
+fn many_sessions_run_in_one_process_at_once() {
+    let mut setup = Setup::new();
+    let sessions: Vec<_> = (0..40).map(|_| setup.session()).collect();
+    let mut waiting: Vec<_> = sessions.iter().map(|session| setup.prompts(session, session)).collect();
+    // All turns have asked the model before the first is answered.
+    let exchanges: Vec<_> = sessions.iter().map(|_| setup.server.is_asked()).collect();
     for exchange in exchanges {
         let asked = exchange.body["messages"][0]["content"].clone();
         exchange.streams(&[json!({ "content": asked })], "stop");
     }
     let mut said = std::collections::HashMap::new();
     while !waiting.is_empty() {
-        let message = stage.client.hears();
+        let message = setup.client.hears();
         let update = &message["params"]["update"];
         if update["sessionUpdate"] == "agent_message_chunk" {
             said.insert(message["params"]["sessionId"].clone(), update["content"]["text"].clone());
@@ -178,20 +178,20 @@ fn many_sessions_are_at_work_in_one_process_at_once() {
         waiting.retain(|id| message["id"] != *id);
     }
     assert_eq!(said.len(), 40);
-    assert!(said.iter().all(|(session, text)| session == text), "each heard its own: {said:?}");
+    assert!(said.iter().all(|(session, text)| session == text), "each session got its own reply: {said:?}");
 }
 
 #[test]
-fn a_connection_is_used_again_after_a_turn() {
-    let mut stage = Stage::with(json!({ "OPENAI_MODELS": "test-model" }), &[]);
-    let session = stage.session();
+fn a_connection_is_reused_after_a_turn() {
+    let mut setup = Setup::with(json!({ "OPENAI_MODELS": "test-model" }), &[]);
+    let session = setup.session();
     let connections: Vec<_> = (0..3)
         .map(|_| {
-            let id = stage.prompts(&session, "go");
-            let exchange = stage.server.is_asked();
+            let id = setup.prompts(&session, "go");
+            let exchange = setup.server.is_asked();
             let connection = exchange.connection;
             exchange.streams(&[], "stop");
-            stage.until_answer(id);
+            setup.until_response(id);
             connection
         })
         .collect();

@@ -31,13 +31,13 @@ pub(crate) trait Agent {
     fn list_sessions(&mut self) -> io::Result<Vec<SessionSummary>>;
     /// Ends the session's turn and frees its memory.
     fn close_session(&mut self, session_id: &str) -> Result<(), RpcError>;
-    /// Closes the session if it is open, and removes its file. ACP wants an unknown session to be no error.
+    /// Closes the session if it is open, and removes its file. In ACP an unknown session is no error.
     fn delete_session(&mut self, session_id: &str) -> io::Result<()>;
 
     fn set_mode(&mut self, session_id: &str, mode_id: &str) -> Result<(), RpcError>;
     /// Returns all options of the session.
     fn set_config_option(&mut self, session_id: &str, id: &str, value: &str) -> Result<Value, RpcError>;
-    /// Clients that do not know options choose the model so. The method is no longer in the schema.
+    /// An older method than `session/set_config_option`. The schema no longer has it.
     fn set_model(&mut self, to: ReplyTo<'_>, params: Params<'_>) -> Result<(), RpcError> {
         self.unknown_method(to, "session/set_model", params)
     }
@@ -167,7 +167,8 @@ fn request(
             let acp::SessionConfigOptionValue::ValueId { value } = request.value else {
                 return Err(invalid_params("every option here is a choice"));
             };
-            let (session_id, id) = (request.session_id.to_string(), request.config_id.to_string());
+            let session_id = request.session_id.to_string();
+            let id = request.config_id.to_string();
             agent.set_config_option(&session_id, &id, &value.to_string())?
         }
         // No agent here has a login of its own.

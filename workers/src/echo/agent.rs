@@ -12,7 +12,7 @@ use rpc::error::CANCELLED;
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::Options;
+use super::options::Options;
 use super::record::{Entry, Mode, Record, Split};
 use super::store::Store;
 use super::turn::{Pause, Turn};

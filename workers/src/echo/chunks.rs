@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::Options;
+use super::options::Options;
 use super::record::Split;
 
 /// A group of words is at least this long.
@@ -80,7 +80,8 @@ impl Chunks {
                 return Some(Cow::Borrowed(self.even(left)));
             }
             Rule::Sized { bytes, left } => {
-                let (bytes, repeat) = (*bytes, left.is_some());
+                let bytes = *bytes;
+                let repeat = left.is_some();
                 if let Some(left) = left {
                     *left -= 1;
                     self.is_finished = *left == 0;

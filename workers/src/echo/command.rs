@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::Options;
 use super::chunks::Chunks;
+use super::options::Options;
 use super::record::{Mode, Split};
 use super::step::{DOT_INTERVAL, Question, Step, in_mode, say, tool_update};
 

@@ -8,6 +8,7 @@ mod agent;
 mod chunks;
 mod command;
 mod methods;
+mod options;
 mod record;
 mod responses;
 mod serve;
@@ -19,25 +20,5 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
-use std::process::ExitCode;
-use std::time::Duration;
-
-#[derive(Default, Clone, Debug)]
-pub struct Options {
-    /// Each prompt is answered in exactly this many chunks; its text is split or repeated as needed.
-    pub chunks: Option<usize>,
-    /// The text of each chunk is cut or padded to this many bytes.
-    pub chunk_bytes: Option<usize>,
-    /// The pause between two updates of a turn.
-    pub delay: Duration,
-    /// Writes each message alone, instead of all that are ready at once.
-    pub flush_each: bool,
-    /// The folder that keeps the sessions, so that another process can open them again.
-    pub state: Option<PathBuf>,
-}
-
-/// Serves a client on stdin and stdout until stdin ends.
-pub fn run(options: Options) -> ExitCode {
-    serve::run(options)
-}
+pub use options::Options;
+pub use serve::run;

@@ -12,11 +12,12 @@ use std::time::{Instant, SystemTime};
 use rpc::LineReader;
 use rpc::fd_wait::{PollFlags, is_ready, write_all};
 
-use super::Options;
 use super::agent::EchoAgent;
+use super::options::Options;
 use crate::acp::serve::{stdin, stdout};
 
-pub(super) fn run(options: Options) -> ExitCode {
+/// Serves a client on stdin and stdout until stdin ends.
+pub fn run(options: Options) -> ExitCode {
     match serve(options) {
         Ok(code) => ExitCode::from(code),
         // The client has left, and nobody reads an error message.

@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::Options;
 use super::chunks::Chunks;
+use super::options::Options;
 use super::record::{Mode, Split};
 use super::step::{DOT_INTERVAL, Question, Step, in_mode, say, tool_update};
 use super::writer::{Speaker, Writer};

@@ -11,12 +11,13 @@ use rpc::{ReplyTo, RpcError};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::log::log;
 use super::record::{Entry, Record};
 use super::responses::{self, Settings};
 use super::session::Session;
 use super::shared::{Shared, refresh_models};
 use super::wire::Message;
-use super::{convert, log, turn};
+use super::{convert, turn};
 use crate::acp::dispatch::{
     Agent, Params, ReopenRequest, SetModelRequest, invalid_params, session_not_found, store_error,
 };

@@ -92,7 +92,7 @@ impl Config {
             headers.retain(|(known, _)| !known.eq_ignore_ascii_case(&name));
             headers.push((name, value));
         }
-        from.keep_sendable(&mut headers);
+        from.drop_invalid_headers(&mut headers);
         let endpoint = Endpoint::new(
             from.text("OPENAI_BASE_URL").as_deref().unwrap_or(BASE_URL),
             from.text("OPENAI_API_VERSION").as_deref(),
@@ -208,7 +208,7 @@ impl<F: Fn(&str) -> Option<String>> Source<F> {
     }
 
     /// Drops headers that are invalid in HTTP: they would fail every request.
-    fn keep_sendable(&mut self, headers: &mut Vec<(String, String)>) {
+    fn drop_invalid_headers(&mut self, headers: &mut Vec<(String, String)>) {
         headers.retain(|(name, value)| {
             let is_fine = ureq::http::HeaderName::try_from(name.as_str()).is_ok()
                 && ureq::http::HeaderValue::try_from(value.as_str()).is_ok();

@@ -10,7 +10,9 @@ mod config;
 mod convert;
 mod history;
 mod http;
+mod log;
 mod models;
+mod options;
 mod record;
 mod reply;
 mod reply_stream;
@@ -27,34 +29,6 @@ mod turn;
 mod url;
 mod wire;
 
-use std::path::PathBuf;
-use std::process::ExitCode;
-
 pub use config::VARIABLES;
-
-/// How a failed prompt is answered.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub enum Errors {
-    /// With a message of the agent, so that people see it in every client.
-    #[default]
-    Text,
-    /// With a JSON-RPC error, for programs.
-    Rpc,
-}
-
-#[derive(Default, Clone, Debug)]
-pub struct Options {
-    pub errors: Errors,
-    /// The folder that keeps the sessions, instead of the default one.
-    pub state: Option<PathBuf>,
-}
-
-/// Serves a client on stdin and stdout until stdin ends or a signal comes.
-pub fn run(options: Options) -> ExitCode {
-    serve::run(options)
-}
-
-/// Logs to stderr, because stdout belongs to the protocol.
-fn log(message: std::fmt::Arguments<'_>) {
-    eprintln!("[openai-agent] {message}");
-}
+pub use options::{Errors, Options};
+pub use serve::run;

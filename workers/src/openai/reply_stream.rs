@@ -7,7 +7,7 @@ use ureq::BodyReader;
 
 use super::api_error::ApiError;
 use super::http::{Answer, read_error};
-use super::log;
+use super::log::log;
 use super::reply::Reply;
 use super::sse::{Event, Parser};
 use super::think_tags::Piece;
@@ -26,6 +26,9 @@ pub(super) struct ReplyStream {
     has_data: bool,
     is_over: bool,
 }
+
+/// The last pieces, and the whole reply.
+pub(super) type Finished = (Vec<Piece>, Result<Reply, ApiError>);
 
 pub(super) enum Next {
     Pieces(Vec<Piece>),
@@ -87,8 +90,7 @@ impl ReplyStream {
         Ok(Next::Pieces(pieces))
     }
 
-    /// The last pieces, and the whole reply.
-    pub(super) fn finish(self) -> (Vec<Piece>, Result<Reply, ApiError>) {
+    pub(super) fn finish(self) -> Finished {
         let (pieces, reply) = finish(self.reply, Vec::new());
         (pieces, if self.has_data { reply } else { Err(ApiError::NoBody) })
     }
@@ -101,11 +103,8 @@ pub(super) fn read_body(answer: Answer) -> Result<Vec<u8>, ApiError> {
     Ok(body)
 }
 
-/// The pieces of an answer that came without a stream, and the whole reply.
-pub(super) fn parse_body(
-    body: &[u8],
-    mut reply: Reply,
-) -> Result<(Vec<Piece>, Result<Reply, ApiError>), ApiError> {
+/// Parses an answer that came without a stream.
+pub(super) fn parse_body(body: &[u8], mut reply: Reply) -> Result<Finished, ApiError> {
     if body.trim_ascii().is_empty() {
         return Err(ApiError::NoBody);
     }
@@ -117,7 +116,7 @@ pub(super) fn parse_body(
     Ok(finish(reply, pieces))
 }
 
-fn finish(mut reply: Reply, mut pieces: Vec<Piece>) -> (Vec<Piece>, Result<Reply, ApiError>) {
+fn finish(mut reply: Reply, mut pieces: Vec<Piece>) -> Finished {
     let end = reply.end(&mut pieces);
     (pieces, end.map(|()| reply))
 }

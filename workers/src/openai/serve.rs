@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use super::agent::OpenAiAgent;
 use super::config::Config;
+use super::log::log;
+use super::options::Options;
 use super::shared::Shared;
-use super::{Options, log};
 use crate::acp::serve::serve;
 use crate::acp::writer::Writer;
 use crate::folders;
@@ -19,7 +20,8 @@ use crate::folders;
 /// The time for the responses of running turns.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
 
-pub(super) fn run(options: Options) -> ExitCode {
+/// Serves a client on stdin and stdout until stdin ends or a signal comes.
+pub fn run(options: Options) -> ExitCode {
     let (config, warnings) = Config::read(|name| std::env::var(name).ok());
     for warning in warnings {
         log(format_args!("{warning}"));

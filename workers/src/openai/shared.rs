@@ -21,13 +21,15 @@ use serde_json::value::RawValue;
 
 use super::config::Config;
 use super::http::Http;
+use super::log::log;
 use super::models::{self, Models};
+use super::options::Options;
 use super::record::{Mode, Record};
+use super::responses;
 use super::session::{Session, State, TurnEvent};
 use super::tools::ClientTools;
 use super::url::without_secrets;
 use super::wire::Quirks;
-use super::{Options, log, responses};
 use crate::acp::session_files::EventSourced;
 use crate::acp::session_list::SessionSummary;
 use crate::acp::store::Store;

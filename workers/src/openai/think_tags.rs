@@ -76,6 +76,19 @@ impl ThinkTags {
     }
 }
 
+/// Joins neighbours of the same kind, so that there are fewer updates.
+pub(super) fn joined(pieces: Vec<Piece>) -> Vec<Piece> {
+    let mut joined = Vec::new();
+    for piece in pieces {
+        match (joined.last_mut(), piece) {
+            (Some(Piece::Text(text)), Piece::Text(more))
+            | (Some(Piece::Thought(text)), Piece::Thought(more)) => text.push_str(&more),
+            (_, piece) => joined.push(piece),
+        }
+    }
+    joined
+}
+
 fn push(piece: Piece, pieces: &mut Vec<Piece>) {
     let (Piece::Text(text) | Piece::Thought(text)) = &piece;
     if !text.is_empty() {

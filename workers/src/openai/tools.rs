@@ -173,7 +173,8 @@ pub(super) fn declarations(client_tools: ClientTools, cwd: &Path) -> Vec<Value> 
     ];
     let declaration = |(name, description, properties, required): (&str, &str, Value, &[&str])| {
         let parameters = json!({ "type": "object", "properties": properties, "required": required });
-        json!({ "type": "function", "function": { "name": name, "description": description, "parameters": parameters } })
+        let function = json!({ "name": name, "description": description, "parameters": parameters });
+        json!({ "type": "function", "function": function })
     };
     all.into_iter().filter(|(name, ..)| client_tools.has(name)).map(declaration).collect()
 }

@@ -18,17 +18,18 @@ use super::api_error::ApiError;
 use super::convert::{agent_text, agent_thought};
 use super::history::messages_to_send;
 use super::http::{Answer, Watchdog};
+use super::log::log;
+use super::options::Errors;
 use super::record::{Entry, Mode};
 use super::reply::{Finish, Reply, Usage};
 use super::reply_stream::{Next, ReplyStream, parse_body, read_body};
 use super::retry;
 use super::session::{RunningTurn, Session, State, TurnEnded, TurnEvent};
 use super::shared::Shared;
-use super::think_tags::Piece;
+use super::think_tags::{Piece, joined};
 use super::tools::{self, ClientTools};
 use super::url::without_secrets;
 use super::wire::{Message, Request};
-use super::{Errors, log};
 
 /// After a reply is complete, the turn waits this long for its usage and for the end of the stream, without which the
 /// connection cannot be used again.
@@ -326,27 +327,14 @@ impl Turn {
         Ok((state.record.mode, PathBuf::from(&state.record.cwd)))
     }
 
-    /// Joins pieces of the same kind that came together, so that there are fewer updates.
     fn send_pieces(&mut self, pieces: Vec<Piece>) -> Result<(), TurnEnded> {
-        let mut pieces = pieces.into_iter().peekable();
-        while let Some(piece) = pieces.next() {
+        for piece in joined(pieces) {
             match piece {
-                Piece::Text(mut text) => {
-                    while let Some(Piece::Text(more)) = pieces.next_if(|next| matches!(next, Piece::Text(_)))
-                    {
-                        text.push_str(&more);
-                    }
+                Piece::Text(text) => {
                     self.send(agent_text(&text))?;
                     self.has_sent_text = true;
                 }
-                Piece::Thought(mut text) => {
-                    while let Some(Piece::Thought(more)) =
-                        pieces.next_if(|next| matches!(next, Piece::Thought(_)))
-                    {
-                        text.push_str(&more);
-                    }
-                    self.send(agent_thought(&text))?;
-                }
+                Piece::Thought(text) => self.send(agent_thought(&text))?,
             }
         }
         Ok(())

@@ -190,7 +190,8 @@ mod tests {
 
     #[test]
     fn what_a_server_does_not_accept_is_left_out_from_then_on() {
-        let (tools, extra) = ([json!({})], Map::new());
+        let tools = [json!({})];
+        let extra = Map::new();
         let request = request(&[], &tools, &extra);
         let mut quirks = Quirks::default();
         for error in [

@@ -1,11 +1,11 @@
-//! Prompts that begin with a slash.
+//! Prompts that are commands.
 
 use serde_json::json;
 
 use super::Client;
 
 #[test]
-fn ask_says_what_was_chosen() {
+fn ask_reports_the_choice() {
     let mut client = Client::new();
     let session = client.session();
     for (number, (option, status)) in
@@ -27,12 +27,12 @@ fn ask_says_what_was_chosen() {
         assert_eq!(client.chunks(&session), [format!("You chose {option}.\n")]);
         assert_eq!(client.stop_reason(turn).unwrap(), "end_turn");
         client.respond(&id, json!({ "outcome": { "outcome": "cancelled" } }));
-        assert!(client.received.is_empty(), "a second answer finds nobody");
+        assert!(client.received.is_empty(), "a second response is ignored");
     }
 }
 
 #[test]
-fn strange_answers_to_a_permission_end_the_turn_all_the_same() {
+fn an_unexpected_response_to_a_permission_request_ends_the_turn() {
     let mut client = Client::new();
     let session = client.session();
     for answer in [
@@ -50,7 +50,7 @@ fn strange_answers_to_a_permission_end_the_turn_all_the_same() {
 }
 
 #[test]
-fn answers_find_the_turn_that_asked() {
+fn a_response_continues_the_turn_that_asked() {
     let mut client = Client::new();
     let (one, two) = (client.session(), client.session());
     let (first, second) = (client.prompt(&one, "/ask"), client.prompt(&two, "/ask"));
@@ -66,7 +66,7 @@ fn answers_find_the_turn_that_asked() {
 }
 
 #[test]
-fn a_cancelled_question_is_taken_back() {
+fn a_cancelled_turn_cancels_its_request() {
     let mut client = Client::new();
     let session = client.session();
     let turn = client.prompt(&session, "/ask");
@@ -81,7 +81,7 @@ fn a_cancelled_question_is_taken_back() {
 }
 
 #[test]
-fn read_asks_the_client_for_the_file() {
+fn read_requests_the_file_from_the_client() {
     let mut client = Client::new();
     client.result(
         "initialize",
@@ -104,7 +104,7 @@ fn read_asks_the_client_for_the_file() {
 }
 
 #[test]
-fn a_client_that_offers_no_files_is_not_asked_for_one() {
+fn a_client_without_files_is_not_asked_for_one() {
     let mut client = Client::new();
     client.result("initialize", json!({ "protocolVersion": 1, "clientCapabilities": {} }));
     let session = client.session();
@@ -112,7 +112,7 @@ fn a_client_that_offers_no_files_is_not_asked_for_one() {
 }
 
 #[test]
-fn think_tool_and_help() {
+fn think_tool_and_help_answer() {
     let mut client = Client::new();
     let session = client.session();
     client.echo(&session, "/think hard");
@@ -132,7 +132,7 @@ fn think_tool_and_help() {
 }
 
 #[test]
-fn die_exits_without_an_answer() {
+fn die_exits_without_a_response() {
     for (command, code) in [("/die", 1), ("/die 0", 0), ("/die 42", 42)] {
         let mut client = Client::new();
         let session = client.session();

@@ -1,11 +1,11 @@
-//! What holds for every message, whatever it asks.
+//! Messages of any method.
 
 use serde_json::{Value, json};
 
 use super::{Client, seconds};
 
 #[test]
-fn it_speaks_version_one_whatever_it_is_offered() {
+fn it_always_answers_with_protocol_version_one() {
     let mut client = Client::new();
     for version in [0, 1, 2, 7] {
         let result = client.result("initialize", json!({ "protocolVersion": version }));
@@ -39,7 +39,7 @@ fn any_other_method_is_echoed_byte_for_byte() {
 }
 
 #[test]
-fn a_session_beside_the_params_comes_back_with_the_answer() {
+fn a_session_id_beside_the_params_comes_back_in_the_response() {
     let mut client = Client::new();
     client.line(r#"{"jsonrpc":"2.0","id":1,"method":"m","sessionId":"mine","params":[1]}"#);
     let answer = client.response_to(1).unwrap();
@@ -56,7 +56,7 @@ fn a_session_beside_the_params_comes_back_with_the_answer() {
 }
 
 #[test]
-fn a_malformed_line_is_refused_and_the_talk_goes_on() {
+fn a_malformed_line_is_an_error_and_the_next_line_works() {
     let mut client = Client::new();
     for (line, code) in [("{not json", -32700), ("[1]", -32600), ("7", -32600), ("{}", -32600)] {
         client.line(line);

@@ -1,14 +1,14 @@
-//! Every message of the agent, read with the published types of ACP v1.
+//! Checks the agent's messages with the published types of ACP v1.
 //!
-//! Those types forgive a lot: a field they cannot read becomes its default. So a message is written again
-//! from what was read, and all that was sent must have come through.
+//! These types are lenient: a field that they cannot read becomes its default. So a message is parsed, serialized again
+//! and compared with what was sent.
 
 use agent_client_protocol_schema::v1 as acp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// A request or notification of the agent.
+/// Checks a request or notification of the agent.
 pub(super) fn check_message(message: &Value) {
     assert_eq!(message["jsonrpc"], "2.0");
     let params = &message["params"];
@@ -21,7 +21,7 @@ pub(super) fn check_message(message: &Value) {
     }
 }
 
-/// The answer to a request with this method; `None` where the request could not be read.
+/// Checks the response to a request with this method. `None`: the request could not be read.
 pub(super) fn check_response(method: Option<&str>, answer: &Value) {
     assert_eq!(answer["jsonrpc"], "2.0");
     if answer.get("error").is_some() {
@@ -43,7 +43,7 @@ pub(super) fn check_response(method: Option<&str>, answer: &Value) {
         "session/set_mode" => check::<acp::SetSessionModeResponse>(result),
         "session/set_config_option" => check::<acp::SetSessionConfigOptionResponse>(result),
         "session/prompt" => check::<acp::PromptResponse>(result),
-        // Notifications, to which ACP has no answer; but with an id they are answered.
+        // ACP has no response to this notification, but with an id it gets one.
         "session/cancel" => assert_eq!(*result, serde_json::json!({})),
         other => assert_eq!(result["method"], other, "any other method is echoed"),
     }
@@ -51,16 +51,16 @@ pub(super) fn check_response(method: Option<&str>, answer: &Value) {
 
 fn check<T: DeserializeOwned + Serialize>(sent: &Value) {
     let read: T = serde_json::from_value(sent.clone()).unwrap_or_else(|error| panic!("{error} in {sent}"));
-    came_through(sent, &serde_json::to_value(&read).unwrap(), "");
+    assert_unchanged(sent, &serde_json::to_value(&read).unwrap(), "");
 }
 
-fn came_through(sent: &Value, read: &Value, path: &str) {
+fn assert_unchanged(sent: &Value, read: &Value, path: &str) {
     match (sent, read) {
         (Value::Object(sent), Value::Object(read)) => {
             for (key, value) in sent {
                 let path = format!("{path}/{key}");
                 match read.get(key) {
-                    Some(read) => came_through(value, read, &path),
+                    Some(read) => assert_unchanged(value, read, &path),
                     None => assert!(is_default(key, value), "{path} was lost"),
                 }
             }
@@ -68,14 +68,14 @@ fn came_through(sent: &Value, read: &Value, path: &str) {
         (Value::Array(sent), Value::Array(read)) => {
             assert_eq!(sent.len(), read.len(), "items of {path} were lost");
             for (index, (sent, read)) in sent.iter().zip(read).enumerate() {
-                came_through(sent, read, &format!("{path}/{index}"));
+                assert_unchanged(sent, read, &format!("{path}/{index}"));
             }
         }
         _ => assert_eq!(sent, read, "{path} was changed"),
     }
 }
 
-/// What the types leave out when they write a tool call, because it goes without saying.
+/// Whether the types leave this member of a tool call out.
 fn is_default(key: &str, value: &Value) -> bool {
     (key == "status" && value == "pending") || (key == "kind" && value == "other")
 }

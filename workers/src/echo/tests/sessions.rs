@@ -1,11 +1,11 @@
-//! Sessions: opened, listed, closed, and found again after a crash.
+//! Sessions are opened, listed, closed, and found again after a crash.
 
 use serde_json::{Value, json};
 
 use super::{Client, seconds};
 
 #[test]
-fn a_client_that_opens_a_session_learns_its_commands_modes_and_options() {
+fn a_new_session_reports_its_commands_modes_and_options() {
     let mut client = Client::new();
     let result = client.result("session/new", json!({ "cwd": "/work", "mcpServers": [] }));
     assert_eq!(result["modes"]["currentModeId"], "plain");
@@ -22,7 +22,7 @@ fn a_client_that_opens_a_session_learns_its_commands_modes_and_options() {
 }
 
 #[test]
-fn modes_and_options_change_what_is_said() {
+fn modes_and_options_change_the_echo() {
     let mut client = Client::new();
     let session = client.session();
     let mode = |mode: &str| json!({ "sessionId": session, "modeId": mode });
@@ -81,7 +81,7 @@ fn a_loaded_session_is_replayed_and_a_resumed_one_is_not() {
 }
 
 #[test]
-fn a_fork_has_the_history_and_goes_its_own_way() {
+fn a_fork_has_the_history_and_does_not_change_the_first_session() {
     let mut client = Client::new();
     let session = client.session();
     client.echo(&session, "common");
@@ -103,7 +103,8 @@ fn sessions_are_listed_by_pages_and_by_folder() {
     client.result("session/new", json!({ "cwd": "/else" }));
     client.advance(seconds(1.0));
     client.echo(&made[7].clone(), "the newest of all\nby far");
-    let (mut seen, mut cursor) = (Vec::new(), Value::Null);
+    let mut seen = Vec::new();
+    let mut cursor = Value::Null;
     let mut pages = 0;
     loop {
         let page = client.result("session/list", json!({ "cwd": "/work", "cursor": cursor }));
@@ -115,10 +116,10 @@ fn sessions_are_listed_by_pages_and_by_folder() {
     assert_eq!(pages, 3);
     assert_eq!(seen[0]["title"], "the newest of all");
     assert_eq!(seen[0]["updatedAt"], "2001-09-09T01:46:41.000Z");
-    let mut names: Vec<_> = seen.iter().map(|info| info["sessionId"].as_str().unwrap().to_owned()).collect();
-    names.sort();
+    let mut ids: Vec<_> = seen.iter().map(|info| info["sessionId"].as_str().unwrap().to_owned()).collect();
+    ids.sort();
     made.sort();
-    assert_eq!(names, made);
+    assert_eq!(ids, made);
     assert_eq!(client.error("session/list", json!({ "cursor": "elsewhere" })), -32602);
     assert_eq!(client.result("session/list", json!({ "cwd": "/nowhere" }))["sessions"], json!([]));
 }
@@ -146,7 +147,7 @@ fn a_deleted_session_is_gone_and_deleting_it_again_is_no_error() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_with_its_reason() {
+fn invalid_requests_are_errors_with_a_reason() {
     let mut client = Client::new();
     let nobody = json!({
         "sessionId": "echo-aaaaaaaa",
@@ -170,7 +171,7 @@ fn what_cannot_be_done_is_refused_with_its_reason() {
 }
 
 #[test]
-fn a_fresh_process_opens_the_sessions_of_a_dead_one() {
+fn a_new_process_opens_the_sessions_of_a_dead_one() {
     let folder = tempfile::tempdir().unwrap();
     let mut dead = Client::with_state(folder.path());
     let session = dead.session();
@@ -207,7 +208,7 @@ fn a_fresh_process_opens_the_sessions_of_a_dead_one() {
 }
 
 #[test]
-fn two_processes_at_one_folder_see_each_other() {
+fn two_processes_in_one_folder_see_each_others_changes() {
     let folder = tempfile::tempdir().unwrap();
     let (mut one, mut two) = (Client::with_state(folder.path()), Client::with_state(folder.path()));
     let session = one.session();
@@ -223,13 +224,13 @@ fn two_processes_at_one_folder_see_each_other() {
 }
 
 #[test]
-fn names_with_paths_in_them_are_unknown_sessions() {
+fn ids_with_paths_in_them_are_unknown_sessions() {
     let folder = tempfile::tempdir().unwrap();
     let mut client = Client::with_state(folder.path());
-    for name in ["../x", "/etc/passwd", "echo-aaaa/../", "echo-aaaaaaaa.jsonl", ""] {
+    for id in ["../x", "/etc/passwd", "echo-aaaa/../", "echo-aaaaaaaa.jsonl", ""] {
         for method in ["session/load", "session/resume", "session/fork"] {
-            assert_eq!(client.error(method, json!({ "sessionId": name, "cwd": "/" })), -32002);
+            assert_eq!(client.error(method, json!({ "sessionId": id, "cwd": "/" })), -32002);
         }
-        client.result("session/delete", json!({ "sessionId": name }));
+        client.result("session/delete", json!({ "sessionId": id }));
     }
 }

@@ -1,4 +1,4 @@
-//! Prompts: how they are answered, cancelled, and kept out of each other's way.
+//! Prompts are answered and cancelled, and do not disturb each other.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::super::Options;
 use super::{Client, seconds};
 
 #[test]
-fn a_prompt_comes_back_in_chunks_before_its_answer() {
+fn a_prompt_comes_back_in_chunks_before_its_response() {
     let mut client = Client::new();
     let session = client.session();
     let text = "One two three four five six seven eight nine ten.";
@@ -23,7 +23,7 @@ fn a_prompt_comes_back_in_chunks_before_its_answer() {
 }
 
 #[test]
-fn links_and_embedded_files_are_said_and_pictures_are_not() {
+fn links_and_embedded_files_are_echoed_and_images_are_not() {
     let mut client = Client::new();
     let session = client.session();
     let prompt = json!([
@@ -38,7 +38,7 @@ fn links_and_embedded_files_are_said_and_pictures_are_not() {
 }
 
 #[test]
-fn flags_set_the_number_the_size_and_the_pace_of_chunks() {
+fn options_set_the_number_size_and_delay_of_chunks() {
     let mut client = Client::with(Options {
         chunks: Some(3),
         chunk_bytes: Some(10),
@@ -63,7 +63,7 @@ fn flags_set_the_number_the_size_and_the_pace_of_chunks() {
 }
 
 #[test]
-fn a_long_turn_rests_now_and_then_and_takes_turns_with_others() {
+fn a_long_turn_pauses_for_other_turns() {
     let mut client =
         Client::with(Options { chunks: Some(40), chunk_bytes: Some(1 << 17), ..Options::default() });
     let (one, two) = (client.session(), client.session());
@@ -73,10 +73,10 @@ fn a_long_turn_rests_now_and_then_and_takes_turns_with_others() {
     let mut order = Vec::new();
     while client.agent.next_wake().is_some() {
         client.advance(Duration::ZERO);
-        let news = (client.chunks(&one).len(), client.chunks(&two).len());
-        order.push(news.0 > 0);
-        ones += news.0;
-        twos += news.1;
+        let new_chunks = (client.chunks(&one).len(), client.chunks(&two).len());
+        order.push(new_chunks.0 > 0);
+        ones += new_chunks.0;
+        twos += new_chunks.1;
     }
     assert_eq!((ones, twos), (40, 40));
     assert!(client.stop_reason(first).is_some() && client.stop_reason(second).is_some());
@@ -139,7 +139,7 @@ fn a_second_prompt_is_refused_while_a_turn_runs() {
 }
 
 #[test]
-fn a_cancelled_turn_says_so_and_stops() {
+fn a_cancelled_turn_stops_and_responds() {
     let mut client = Client::new();
     let session = client.session();
     let turn = client.prompt(&session, "/slow 60");
@@ -156,7 +156,7 @@ fn a_cancelled_turn_says_so_and_stops() {
 }
 
 #[test]
-fn a_prompt_that_is_taken_back_is_answered_with_an_error() {
+fn a_cancelled_request_is_answered_with_an_error() {
     let mut client = Client::new();
     let (session, other) = (client.session(), client.session());
     let (turn, bystander) = (client.prompt(&session, "/slow 60"), client.prompt(&other, "/slow 1"));
