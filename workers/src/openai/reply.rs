@@ -201,7 +201,7 @@ impl Reply {
         }
     }
 
-    /// Adds a piece of a tool call to its call, or begins a new call. Calls differ by their index, unless a server gives
+    /// Adds a piece of a tool call to its call, or begins a new call. Calls differ by their index, but some servers give
     /// every call the same one.
     fn call(&mut self, piece: &Value) {
         let index = piece["index"].as_u64();
