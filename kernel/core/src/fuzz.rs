@@ -15,7 +15,7 @@ use crate::state::calls::CallKey;
 use crate::token::TokenDigest;
 use crate::wire::json::DEPTH_MAX;
 use crate::wire::line_buffer::{LineBuffer, Piece};
-use crate::wire::oracle::{Lines, Oracle};
+use crate::wire::oracle::{LineGenerator, Oracle};
 use crate::wire::partial_scan::PartialScan;
 use crate::wire::prefix_cache::PrefixCache;
 use crate::wire::scan::{Envelope, Fault, Kind, Malformed, Span};
@@ -32,7 +32,7 @@ pub const TARGETS: [(&str, Target); 5] =
 
 /// Made-up lines of all kinds, the same for the same seed, without an end.
 pub fn made_up_lines(seed: u64) -> impl Iterator<Item = Vec<u8>> {
-    let mut lines = Lines::new(seed);
+    let mut lines = LineGenerator::new(seed);
     std::iter::repeat_with(move || lines.next_line())
 }
 

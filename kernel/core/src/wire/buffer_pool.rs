@@ -1,23 +1,24 @@
-//! Buffers of links that need none now, for those that do: a busy link does not allocate, an idle one holds nothing.
+//! Reuses the buffers of links: a busy link does not allocate, and an idle link holds no memory.
 
 use crate::limit::{POOLED_BUFFERS, POOLED_BYTES};
 
+/// Empty buffers that no link uses now.
 #[derive(Default)]
 pub(crate) struct BufferPool {
     buffers: Vec<Vec<u8>>,
-    /// What they can hold together. At most `SPARE_BYTES`.
+    /// The sum of their capacities, at most `POOLED_BYTES`.
     bytes: usize,
 }
 
 impl BufferPool {
-    /// An empty buffer, with room if there is one.
+    /// Takes an empty buffer. It has capacity if the pool holds one.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         let buffer = self.buffers.pop().unwrap_or_default();
         self.bytes -= buffer.capacity();
         buffer
     }
 
-    /// Keeps an empty buffer, unless there are enough.
+    /// Keeps an empty buffer, unless the pool is full.
     pub(crate) fn give(&mut self, buffer: Vec<u8>) {
         let bytes = buffer.capacity();
         if bytes > 0 && self.bytes + bytes <= POOLED_BYTES && self.buffers.len() < POOLED_BUFFERS {
@@ -32,19 +33,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_bounded_in_number_and_bytes() {
-        let mut buffers = BufferPool::default();
+    fn the_pool_is_bounded_in_number_and_bytes() {
+        let mut pool = BufferPool::default();
         for _ in 0..1000 {
-            buffers.give(Vec::with_capacity(100));
+            pool.give(Vec::with_capacity(100));
         }
-        assert!(buffers.buffers.len() <= POOLED_BUFFERS);
+        assert!(pool.buffers.len() <= POOLED_BUFFERS);
         for _ in 0..1000 {
-            buffers.give(Vec::with_capacity(POOLED_BYTES / 4));
+            pool.give(Vec::with_capacity(POOLED_BYTES / 4));
         }
-        assert!(buffers.bytes <= POOLED_BYTES);
-        while buffers.bytes > 0 {
-            assert!(buffers.take().capacity() > 0);
+        assert!(pool.bytes <= POOLED_BYTES);
+        while pool.bytes > 0 {
+            assert!(pool.take().capacity() > 0);
         }
-        assert_eq!(buffers.take().capacity(), 0);
+        assert_eq!(pool.take().capacity(), 0);
     }
 }

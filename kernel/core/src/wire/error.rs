@@ -1,4 +1,4 @@
-//! The JSON-RPC answers that the bus itself gives: what is refused, why, and how it is said.
+//! The JSON-RPC answers that the bus itself gives: its errors with code and reason, and its results.
 
 use std::fmt::Write;
 
@@ -8,13 +8,14 @@ use crate::api::Exit;
 use crate::config::PoolConfig;
 use crate::wire::scan::{Fault, Malformed};
 
-/// Why the bus, and not a peer, answers. Every one says its reason in `data.reason`.
+/// An error that the bus answers in place of a peer.
 #[derive(Clone, Debug)]
 pub(crate) struct RpcError {
     code: i32,
+    /// The machine-readable reason, which is sent as `data.reason`.
     reason: &'static str,
     message: String,
-    /// What `data` says beside the reason.
+    /// The other members of `data`.
     data: Vec<(&'static str, Value)>,
 }
 
@@ -23,6 +24,7 @@ impl RpcError {
         RpcError { code, reason, message: message.into(), data: Vec::new() }
     }
 
+    /// Adds a member to `data`.
     fn with(mut self, key: &'static str, value: impl Into<Value>) -> RpcError {
         self.data.push((key, value.into()));
         self
@@ -112,7 +114,7 @@ impl RpcError {
             .with("worker", worker)
     }
 
-    /// With the agent's own error, which says more.
+    /// Adds the agent's own error, which says more.
     pub(crate) fn with_error(self, error: &[u8]) -> RpcError {
         self.with("error", serde_json::from_slice::<Value>(error).unwrap_or_default())
     }
@@ -121,12 +123,12 @@ impl RpcError {
         self.reason
     }
 
-    /// The whole line, without its end. `id`: as its owner spelled it.
+    /// The answer to the request with this id, without a line end. `None`: the id is not known.
     pub(crate) fn line(&self, id: Option<&[u8]>) -> Vec<u8> {
         answer(id, "error", &self.error())
     }
 
-    /// The error object alone.
+    /// The error object.
     pub(crate) fn error(&self) -> String {
         let mut error = format!(
             r#"{{"code":{},"message":{},"data":{{"reason":"{}""#,
@@ -142,7 +144,7 @@ impl RpcError {
     }
 }
 
-/// A result that the bus gives of its own knowledge.
+/// The answer with this result, without a line end.
 pub(crate) fn result(id: &[u8], result: &Value) -> Vec<u8> {
     answer(Some(id), "result", &result.to_string())
 }
@@ -157,14 +159,16 @@ fn answer(id: Option<&[u8]>, key: &str, value: &str) -> Vec<u8> {
 /// How a worker's life ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Death {
+    /// The process exited.
     Exited(Exit),
-    /// It lives but has closed its pipes.
+    /// The process is alive but has closed its pipes.
     Hung,
-    /// It was stopped for not reading, or not writing.
+    /// The bus stopped the process because it did not read, or did not write.
     Stuck,
 }
 
 impl Death {
+    /// The member `exit` of a `worker_lost` error.
     fn exit(&self) -> Value {
         match self {
             Death::Exited(Exit::Code(code)) => serde_json::json!({ "code": code }),

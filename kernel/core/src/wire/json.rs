@@ -1,99 +1,109 @@
-//! JSON passed over and validated, as strictly as `serde_json`'s `RawValue` does it.
+//! Reads over JSON and validates it as strictly as `serde_json`'s `RawValue`.
 //!
-//! No allocation, no recursion. Knows strings, numbers and brackets, and nothing of what is in them.
+//! The reader does not allocate or recurse. It knows strings, numbers and brackets, not what they mean.
 
 use memchr::memchr2;
 use wide::u8x16;
 
-/// Brackets inside brackets; one bit each in the reader's stack.
+/// The deepest nesting of brackets that is accepted. The reader's stack has one bit for each level.
 pub(crate) const DEPTH_MAX: usize = 1024;
 
-/// Bytes of a line, `start <= end <= line.len()`.
+/// A range of bytes in a line: `start <= end <= line.len()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
+    /// The first byte.
     pub start: u32,
+    /// One past the last byte.
     pub end: u32,
 }
 
 impl Span {
+    /// The bytes that this span covers in `line`.
     pub(crate) fn of(self, line: &[u8]) -> &[u8] {
         &line[self.start as usize..self.end as usize]
     }
 
-    /// `scan` refuses a line whose places do not fit.
+    /// Both positions fit into 32 bits, since the scanner refuses longer lines.
     pub(crate) fn new(start: usize, end: usize) -> Span {
         Span { start: start as u32, end: end as u32 }
     }
 }
 
-/// A string or a number, whole and well formed.
-pub(crate) fn is_token(token: &[u8]) -> bool {
+/// Whether `token` is one well-formed string or number and nothing else.
+pub(crate) fn is_string_or_number(token: &[u8]) -> bool {
     let mut reader = Reader::new(token);
-    is_string_or_number(reader.peek()) && reader.value(0).is_ok() && reader.end().is_ok()
+    starts_string_or_number(reader.peek()) && reader.value(0).is_ok() && reader.end().is_ok()
 }
 
-pub(crate) fn is_string_or_number(first: u8) -> bool {
+/// Whether a value that starts with this byte can only be a string or a number.
+pub(crate) fn starts_string_or_number(first: u8) -> bool {
     matches!(first, b'"' | b'-' | b'0'..=b'9')
 }
 
+/// The key of an object's member.
 pub(crate) struct Key<'a> {
-    /// With its quotes.
+    /// The key with its quotes.
     pub(crate) token: &'a [u8],
-    /// What stands between them.
+    /// The bytes between the quotes.
     pub(crate) name: &'a [u8],
-    /// It is ASCII without escapes. False: it may not be.
+    /// True: the key is ASCII without escapes. False: it may be otherwise.
     pub(crate) plain: bool,
 }
 
-/// What ends a walk, at the reader's place.
+/// Why the reader stopped. `Reader::at` says where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
+pub(crate) enum ReadError {
+    /// The bytes are not JSON, or not UTF-8.
     Syntax,
+    /// More than `DEPTH_MAX` brackets are open.
     TooDeep,
+    /// The line is JSON, but an array or a scalar.
     NotObject,
 }
 
-/// Passes over JSON and validates it. No recursion: a peer chooses the depth.
+/// Reads over JSON and validates it. It does not recurse, since the peer chooses the depth.
 pub(crate) struct Reader<'a> {
+    /// The whole line.
     pub(crate) line: &'a [u8],
-    /// The next byte, `at <= line.len()`.
+    /// The position of the next byte: `at <= line.len()`.
     pub(crate) at: usize,
-    /// A string holds a byte beyond ASCII, so the line has yet to be checked for UTF-8.
-    pub(crate) beyond_ascii: bool,
-    /// One bit for each open bracket of the value that is passed over: is it a brace?
+    /// A string holds a byte beyond ASCII, so `end` must check the line for UTF-8.
+    pub(crate) non_ascii: bool,
+    /// One bit for each open bracket of the current value: set if it is a brace.
     braces: [u64; DEPTH_MAX / 64],
 }
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(line: &'a [u8]) -> Self {
-        Reader { line, at: 0, beyond_ascii: false, braces: [0; DEPTH_MAX / 64] }
+        Reader { line, at: 0, non_ascii: false, braces: [0; DEPTH_MAX / 64] }
     }
 
-    /// Any value, without looking into it. `around` brackets are open already. True: it is a string, and that is
-    /// ASCII without escapes.
+    /// Reads over any value, around which `outer_depth` brackets are open. True: the value is a string in ASCII
+    /// without escapes.
     #[inline(always)]
-    pub(crate) fn value(&mut self, around: usize) -> Result<bool, Stop> {
-        match self.past_space() {
+    pub(crate) fn value(&mut self, outer_depth: usize) -> Result<bool, ReadError> {
+        match self.skip_space() {
             b'"' => self.string(),
-            _ => self.any_value(around).map(|()| false),
+            _ => self.any_value(outer_depth).map(|()| false),
         }
     }
 
+    /// The same for any value. It stays out of line, so that `value` is small where it is inlined.
     #[inline(never)]
-    fn any_value(&mut self, around: usize) -> Result<(), Stop> {
-        let mut depth = around;
+    fn any_value(&mut self, outer_depth: usize) -> Result<(), ReadError> {
+        let mut depth = outer_depth;
         loop {
-            match self.past_space() {
+            match self.skip_space() {
                 b'"' => {
                     self.string()?;
                 }
                 b'-' | b'0'..=b'9' => self.number()?,
-                b't' => self.word(b"true")?,
-                b'f' => self.word(b"false")?,
-                b'n' => self.word(b"null")?,
+                b't' => self.literal(b"true")?,
+                b'f' => self.literal(b"false")?,
+                b'n' => self.literal(b"null")?,
                 bracket @ (b'{' | b'[') => {
                     if depth == DEPTH_MAX {
-                        return Err(Stop::TooDeep);
+                        return Err(ReadError::TooDeep);
                     }
                     let brace = bracket == b'{';
                     let bit = 1 << (depth % 64);
@@ -102,7 +112,7 @@ impl<'a> Reader<'a> {
                     depth += 1;
                     self.at += 1;
                     // In ASCII a closing bracket stands two behind its opening one.
-                    if self.past_space() != bracket + 2 {
+                    if self.skip_space() != bracket + 2 {
                         if brace {
                             self.key()?;
                         }
@@ -111,26 +121,26 @@ impl<'a> Reader<'a> {
                     self.at += 1;
                     depth -= 1;
                 }
-                _ => return Err(Stop::Syntax),
+                _ => return Err(ReadError::Syntax),
             }
-            // A value has ended: close what ends with it, up to the next comma.
+            // A value has ended. Close every bracket that ends here, up to the next comma.
             loop {
-                if depth == around {
+                if depth == outer_depth {
                     return Ok(());
                 }
                 let brace = self.braces[(depth - 1) / 64] >> ((depth - 1) % 64) & 1 == 1;
-                match self.past_space() {
+                match self.skip_space() {
                     b',' => {
                         self.at += 1;
                         if brace {
-                            self.past_space();
+                            self.skip_space();
                             self.key()?;
                         }
                         break;
                     }
                     b'}' if brace => {}
                     b']' if !brace => {}
-                    _ => return Err(Stop::Syntax),
+                    _ => return Err(ReadError::Syntax),
                 }
                 self.at += 1;
                 depth -= 1;
@@ -138,66 +148,67 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The rest of a value that is an object, from behind a member of it.
-    pub(crate) fn rest_of_object(&mut self, around: usize) -> Result<(), Stop> {
+    /// Reads the rest of an object, from behind one of its members to behind its closing brace.
+    pub(crate) fn rest_of_object(&mut self, outer_depth: usize) -> Result<(), ReadError> {
         loop {
-            match self.past_space() {
+            match self.skip_space() {
                 b',' => self.at += 1,
                 b'}' => break,
-                _ => return Err(Stop::Syntax),
+                _ => return Err(ReadError::Syntax),
             }
-            self.past_space();
+            self.skip_space();
             self.key()?;
-            self.value(around + 1)?;
+            self.value(outer_depth + 1)?;
         }
         self.at += 1;
         Ok(())
     }
 
-    /// A key and its colon, up to the value.
+    /// Reads a key and its colon, up to the first byte of the value.
     #[inline(always)]
-    pub(crate) fn key(&mut self) -> Result<Key<'a>, Stop> {
+    pub(crate) fn key(&mut self) -> Result<Key<'a>, ReadError> {
         let start = self.at;
         if self.peek() != b'"' {
-            return Err(Stop::Syntax);
+            return Err(ReadError::Syntax);
         }
         let plain = self.string()?;
         let token = &self.line[start..self.at];
         let name = &self.line[start + 1..self.at - 1];
-        if self.past_space() != b':' {
-            return Err(Stop::Syntax);
+        if self.skip_space() != b':' {
+            return Err(ReadError::Syntax);
         }
         self.at += 1;
-        self.past_space();
+        self.skip_space();
         Ok(Key { token, name, plain })
     }
 
-    /// From its opening quote to behind the closing one. True: it is ASCII without escapes; false: it may not be.
+    /// Reads a string from its opening quote to behind the closing one. True: it is ASCII without escapes. False: it
+    /// may be otherwise.
     #[inline(always)]
-    pub(crate) fn string(&mut self) -> Result<bool, Stop> {
+    pub(crate) fn string(&mut self) -> Result<bool, ReadError> {
         let start = self.at + 1;
-        // Most strings end within a block.
+        // Most strings end within one block.
         if let Some(block) = self.line.get(start..).and_then(<[u8]>::first_chunk) {
             let bytes = u8x16::new(*block);
-            let end = marks(bytes).trailing_zeros() as usize;
+            let end = specials(bytes).trailing_zeros() as usize;
             if block.get(end) == Some(&b'"') {
                 let plain = bytes.to_bitmask() == 0;
                 self.at = start + end + 1;
-                self.beyond_ascii |= !plain;
+                self.non_ascii |= !plain;
                 return Ok(plain);
             }
         }
         self.long_string()
     }
 
-    /// The same for any string.
+    /// The same for a string of any length.
     #[inline(never)]
-    fn long_string(&mut self) -> Result<bool, Stop> {
-        // Kept out of `self` on the way, where they would be stored and loaded again at each step.
-        let mut bits = 0;
-        let mut at = plain_end(self.line, self.at + 1, &mut bits);
+    fn long_string(&mut self) -> Result<bool, ReadError> {
+        // These are locals, because fields of `self` would be stored and loaded again at each step.
+        let mut non_ascii = 0;
+        let mut at = find_special(self.line, self.at + 1, &mut non_ascii);
         let mut plain = true;
-        'stretch: loop {
+        'escape: loop {
             match self.line.get(at) {
                 Some(b'"') => break,
                 Some(b'\\') => plain = false,
@@ -208,29 +219,29 @@ impl<'a> Reader<'a> {
                 Some(b'u') if is_hex(self.line.get(at + 2..at + 6)) => at += 6,
                 _ => return self.fail(at),
             }
-            // Escapes come in crowds, where a guessed branch to the next is faster than finding its place.
+            // Escapes come in groups, where a predicted branch to the next one is faster than a search for it.
             for &byte in self.line[at..].iter().take(NEAR_BYTES) {
-                if is_mark(byte) {
-                    continue 'stretch;
+                if is_special(byte) {
+                    continue 'escape;
                 }
-                bits |= u32::from(!byte.is_ascii());
+                non_ascii |= u32::from(!byte.is_ascii());
                 at += 1;
             }
-            at = plain_end(self.line, at, &mut bits);
+            at = find_special(self.line, at, &mut non_ascii);
         }
         self.at = at + 1;
-        self.beyond_ascii |= bits != 0;
-        Ok(plain && bits == 0)
+        self.non_ascii |= non_ascii != 0;
+        Ok(plain && non_ascii == 0)
     }
 
     #[cold]
-    fn fail(&mut self, at: usize) -> Result<bool, Stop> {
+    fn fail(&mut self, at: usize) -> Result<bool, ReadError> {
         self.at = at;
-        Err(Stop::Syntax)
+        Err(ReadError::Syntax)
     }
 
     #[inline]
-    pub(crate) fn number(&mut self) -> Result<(), Stop> {
+    pub(crate) fn number(&mut self) -> Result<(), ReadError> {
         if self.peek() == b'-' {
             self.at += 1;
         }
@@ -242,9 +253,9 @@ impl<'a> Reader<'a> {
         if matches!(self.peek(), b'.' | b'e' | b'E') { self.fraction() } else { Ok(()) }
     }
 
-    /// And exponent, or only that.
+    /// Reads a fraction, an exponent, or both.
     #[cold]
-    fn fraction(&mut self) -> Result<(), Stop> {
+    fn fraction(&mut self) -> Result<(), ReadError> {
         if self.peek() == b'.' {
             self.at += 1;
             self.digits()?;
@@ -259,44 +270,45 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// One at least.
+    /// Reads one digit or more.
     #[inline]
-    fn digits(&mut self) -> Result<(), Stop> {
+    fn digits(&mut self) -> Result<(), ReadError> {
         let rest = &self.line[self.at..];
         let count = match rest.first_chunk().map(|block| leading_digits(u8x16::new(*block))) {
             Some(count) if count < 16 => count,
             _ => rest.iter().take_while(|byte| byte.is_ascii_digit()).count(),
         };
         self.at += count;
-        if count == 0 { Err(Stop::Syntax) } else { Ok(()) }
+        if count == 0 { Err(ReadError::Syntax) } else { Ok(()) }
     }
 
-    fn word(&mut self, word: &[u8]) -> Result<(), Stop> {
-        if !self.line[self.at..].starts_with(word) {
-            return Err(Stop::Syntax);
+    fn literal(&mut self, literal: &[u8]) -> Result<(), ReadError> {
+        if !self.line[self.at..].starts_with(literal) {
+            return Err(ReadError::Syntax);
         }
-        self.at += word.len();
+        self.at += literal.len();
         Ok(())
     }
 
-    /// Behind the last byte. Only here is UTF-8 checked: outside of strings, the walk has taken only ASCII.
-    pub(crate) fn end(&mut self) -> Result<(), Stop> {
-        self.past_space();
+    /// Checks that nothing but white space is left. UTF-8 is checked only here, once for the whole line: outside of
+    /// strings the reader has accepted only ASCII.
+    pub(crate) fn end(&mut self) -> Result<(), ReadError> {
+        self.skip_space();
         if self.at != self.line.len() {
-            return Err(Stop::Syntax);
+            return Err(ReadError::Syntax);
         }
-        if self.beyond_ascii
+        if self.non_ascii
             && let Err(error) = std::str::from_utf8(self.line)
         {
             self.at = error.valid_up_to();
-            return Err(Stop::Syntax);
+            return Err(ReadError::Syntax);
         }
         Ok(())
     }
 
-    /// The first byte that is not white space, which is then the next.
+    /// Skips white space and returns the next byte without reading it.
     #[inline]
-    pub(crate) fn past_space(&mut self) -> u8 {
+    pub(crate) fn skip_space(&mut self) -> u8 {
         loop {
             match self.peek() {
                 b' ' | b'\t' | b'\r' | b'\n' => self.at += 1,
@@ -305,52 +317,53 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The next byte. NUL at the end of the line: no rule of JSON takes one.
+    /// The next byte. At the end of the line it is NUL, which no rule of JSON accepts.
     #[inline]
     pub(crate) fn peek(&self) -> u8 {
         self.line.get(self.at).copied().unwrap_or(0)
     }
 }
 
-/// How far a string is read byte by byte, and then by blocks, before memchr takes over.
+/// After an escape, so many bytes are read one by one before blocks are used.
 const NEAR_BYTES: usize = 4;
+/// So many blocks of 16 bytes are read before memchr takes over.
 const NEAR_BLOCKS: usize = 8;
-/// A part of the first-level cache.
+/// Long strings are read in parts of so many bytes, which fit into the first-level cache.
 pub(crate) const BLOCK_BYTES: usize = 4 * 1024;
 
-/// The place of the next quote, backslash or control byte of a string, or the end of the line. `bits` is no longer
-/// zero if a byte on the way, or one near it, is beyond ASCII.
+/// The position of the next special byte of a string, or the end of the line. Sets a bit of `non_ascii` if a byte
+/// before that position, or one near it, is beyond ASCII.
 #[inline]
-fn plain_end(line: &[u8], mut at: usize, bits: &mut u32) -> usize {
+fn find_special(line: &[u8], mut at: usize, non_ascii: &mut u32) -> usize {
     let (blocks, tail) = line[at..].as_chunks();
     let near = &blocks[..blocks.len().min(NEAR_BLOCKS)];
     let mut seen = u8x16::ZERO;
-    // Most stretches are short, and starting up memchr costs as much as some blocks.
+    // Most stretches are short, and starting memchr costs as much as reading some blocks.
     for block in near {
         let bytes = u8x16::new(*block);
         seen |= bytes;
-        let marks = marks(bytes);
-        if marks != 0 {
-            *bits |= seen.to_bitmask();
-            return at + marks.trailing_zeros() as usize;
+        let specials = specials(bytes);
+        if specials != 0 {
+            *non_ascii |= seen.to_bitmask();
+            return at + specials.trailing_zeros() as usize;
         }
         at += block.len();
     }
-    *bits |= seen.to_bitmask();
+    *non_ascii |= seen.to_bitmask();
     if blocks.len() > NEAR_BLOCKS {
-        return far_plain_end(line, at, bits);
+        return find_special_in_long_text(line, at, non_ascii);
     }
-    // The last bytes of the line are looked at as a whole block, with some that were looked at already.
-    let Some(block) = line.last_chunk() else { return near_plain_end(line, at, bits) };
+    // The last bytes of the line are read as a whole block, together with some that were read already.
+    let Some(block) = line.last_chunk() else { return find_special_in_short_line(line, at, non_ascii) };
     let bytes = u8x16::new(*block);
-    *bits |= bytes.to_bitmask();
-    let behind = (marks(bytes) >> (block.len() - tail.len())).trailing_zeros() as usize;
+    *non_ascii |= bytes.to_bitmask();
+    let behind = (specials(bytes) >> (block.len() - tail.len())).trailing_zeros() as usize;
     at + behind.min(tail.len())
 }
 
-/// A bit for each byte that `is_mark`.
+/// One bit for each byte that `is_special`.
 #[inline]
-fn marks(bytes: u8x16) -> u32 {
+fn specials(bytes: u8x16) -> u32 {
     let quotes = bytes.simd_eq(u8x16::splat(b'"'));
     let backslashes = bytes.simd_eq(u8x16::splat(b'\\'));
     let controls = bytes.simd_eq(bytes.min(u8x16::splat(b' ' - 1)));
@@ -359,20 +372,22 @@ fn marks(bytes: u8x16) -> u32 {
 
 #[inline]
 fn leading_digits(bytes: u8x16) -> usize {
-    let (from_0, to_9) = (bytes.max(u8x16::splat(b'0')), bytes.min(u8x16::splat(b'9')));
-    (bytes.simd_eq(from_0) & bytes.simd_eq(to_9)).to_bitmask().trailing_ones() as usize
+    let from_0 = bytes.simd_eq(bytes.max(u8x16::splat(b'0')));
+    let to_9 = bytes.simd_eq(bytes.min(u8x16::splat(b'9')));
+    (from_0 & to_9).to_bitmask().trailing_ones() as usize
 }
 
-/// `plain_end` of a line that is shorter than a block.
-fn near_plain_end(line: &[u8], at: usize, bits: &mut u32) -> usize {
-    let plain = line[at..].iter().take_while(|byte| !is_mark(**byte));
+/// `find_special` for a line that is shorter than a block.
+fn find_special_in_short_line(line: &[u8], at: usize, non_ascii: &mut u32) -> usize {
+    let plain = line[at..].iter().take_while(|byte| !is_special(**byte));
     plain.fold(at, |at, byte| {
-        *bits |= u32::from(!byte.is_ascii());
+        *non_ascii |= u32::from(!byte.is_ascii());
         at + 1
     })
 }
 
-fn is_mark(byte: u8) -> bool {
+/// Whether this byte ends the plain text of a string: a quote, a backslash or a control byte.
+fn is_special(byte: u8) -> bool {
     byte < b' ' || byte == b'"' || byte == b'\\'
 }
 
@@ -380,28 +395,28 @@ fn is_hex(digits: Option<&[u8]>) -> bool {
     digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// `plain_end` over a long stretch. In blocks, so that the second look at a block finds it in the cache.
+/// `find_special` for a long text. It goes part by part, so that the second pass over a part finds it in the cache.
 #[inline(never)]
-fn far_plain_end(line: &[u8], mut at: usize, bits: &mut u32) -> usize {
+fn find_special_in_long_text(line: &[u8], mut at: usize, non_ascii: &mut u32) -> usize {
     for block in line[at..].chunks(BLOCK_BYTES) {
-        let mark = memchr2(b'"', b'\\', block);
-        let plain = &block[..mark.unwrap_or(block.len())];
+        let end = memchr2(b'"', b'\\', block);
+        let plain = &block[..end.unwrap_or(block.len())];
         if !is_printable(plain) {
-            *bits |= u32::from(!plain.is_ascii());
+            *non_ascii |= u32::from(!plain.is_ascii());
             if plain.iter().fold(u8::MAX, |low, byte| low.min(*byte)) < b' ' {
                 return at + plain.iter().position(|&byte| byte < b' ').unwrap_or(0);
             }
         }
         at += plain.len();
-        if mark.is_some() {
+        if end.is_some() {
             break;
         }
     }
     at
 }
 
-/// All in ASCII from the space on. One subtraction puts control bytes and those beyond ASCII above all others,
-/// and the lanes let the compiler make vectors of it.
+/// Whether all bytes are ASCII and none is below the space. One subtraction puts control bytes and bytes beyond ASCII
+/// above all others; the 32 lanes let the compiler vectorize the loop.
 fn is_printable(bytes: &[u8]) -> bool {
     let (chunks, tail) = bytes.as_chunks::<32>();
     let mut top = [0; 32];

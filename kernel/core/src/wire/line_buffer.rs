@@ -1,41 +1,44 @@
-//! The unfinished line of one link, and whole lines out of any chunking.
+//! Splits the byte stream of one link into lines, in any chunking.
 //!
-//! A line that lies within one chunk is never copied; only what is unfinished, or not wanted yet, is kept.
-//! A line over the limit is not kept at all: it is skimmed for its id and let go.
+//! A line within one chunk is never copied. The buffer keeps only an unfinished line and bytes that must wait. Of a
+//! line over the limit it keeps nothing but a partial scan, which finds the id.
 
 use memchr::memchr;
 
 use crate::wire::partial_scan::PartialScan;
 
+/// The bytes of one link that have not been returned as lines.
 #[derive(Default)]
 pub(crate) struct LineBuffer {
     bytes: Vec<u8>,
-    /// Start of the first line not handed out yet. `start <= searched <= bytes.len()`.
+    /// The start of the first line that has not been returned: `start <= searched <= bytes.len()`.
     start: usize,
-    /// No newline lies between `start` and this point, so it is never searched twice.
+    /// There is no newline between `start` and this index, so no byte is searched twice.
     searched: usize,
-    /// Some: the current line is over the limit; its bytes are skimmed and dropped. What is kept then
+    /// The scan of the current line, if that is over the limit and its bytes are dropped. `bytes` is then empty or
     /// begins with that line's end.
-    skipping: Option<Box<PartialScan>>,
+    too_long: Option<Box<PartialScan>>,
 }
 
+/// What `next` returns for each line.
 pub(crate) enum Piece<'a> {
-    /// Without its line end.
+    /// A line without its line end.
     Line(&'a [u8]),
+    /// What is known of a line over the limit.
     TooLong(Box<PartialScan>),
 }
 
 impl LineBuffer {
-    /// A buffer that keeps its unfinished line in `bytes`.
+    /// A line buffer that uses the memory of `bytes`, which is empty.
     pub(crate) fn reusing(bytes: Vec<u8>) -> LineBuffer {
         debug_assert!(bytes.is_empty());
         LineBuffer { bytes, ..LineBuffer::default() }
     }
 
-    /// The next whole line, first of what was kept, then of `chunk`, which is left at what follows.
-    /// `None`: there is none, and nothing of `chunk` is left.
+    /// The next whole line, first of the kept bytes, then of `chunk`, which is advanced behind it. `None`: there is no
+    /// further line, and the rest of `chunk` is kept.
     pub(crate) fn next<'a, 'b: 'a>(&'a mut self, chunk: &mut &'b [u8], limit: usize) -> Option<Piece<'a>> {
-        if let Some(mut partial) = self.skipping.take() {
+        if let Some(mut partial) = self.too_long.take() {
             if !self.bytes.is_empty() {
                 debug_assert_eq!(self.bytes[0], b'\n');
                 self.start = 1;
@@ -45,7 +48,7 @@ impl LineBuffer {
             let Some(end) = memchr(b'\n', chunk) else {
                 partial.feed(chunk);
                 *chunk = &[];
-                self.skipping = Some(partial);
+                self.too_long = Some(partial);
                 return None;
             };
             partial.feed(&chunk[..end]);
@@ -58,29 +61,30 @@ impl LineBuffer {
             let line = self.start..self.searched + end;
             self.start = line.end + 1;
             self.searched = self.start;
-            return Some(whole(&self.bytes[line], limit));
+            return Some(piece(&self.bytes[line], limit));
         }
         let Some(end) = memchr(b'\n', chunk) else {
-            self.keep(chunk, limit);
+            self.push_unfinished(chunk, limit);
             *chunk = &[];
             return None;
         };
         let head = &chunk[..end];
         *chunk = &chunk[end + 1..];
         if self.bytes.is_empty() {
-            return Some(whole(head, limit));
+            return Some(piece(head, limit));
         }
         self.bytes.extend_from_slice(head);
         let line = self.start..self.bytes.len();
         self.start = line.end;
         self.searched = line.end;
-        Some(whole(&self.bytes[line], limit))
+        Some(piece(&self.bytes[line], limit))
     }
 
-    /// Keeps what is not wanted now: any bytes, whole lines among them.
-    pub(crate) fn hold(&mut self, chunk: &[u8]) {
-        let mut chunk = chunk;
-        if let Some(partial) = self.skipping.as_mut().filter(|_| self.bytes.is_empty()) {
+    /// Keeps bytes that must wait. Whole lines may be among them.
+    pub(crate) fn hold(&mut self, mut chunk: &[u8]) {
+        if self.bytes.is_empty()
+            && let Some(partial) = &mut self.too_long
+        {
             let end = memchr(b'\n', chunk).unwrap_or(chunk.len());
             partial.feed(&chunk[..end]);
             chunk = &chunk[end..];
@@ -88,31 +92,32 @@ impl LineBuffer {
         self.bytes.extend_from_slice(chunk);
     }
 
-    /// At the end of the stream: what stands there without a line end.
+    /// The bytes that are left without a line end, once `next` has returned `None`.
     pub(crate) fn rest(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
 
-    /// Bytes kept.
+    /// How many bytes are kept.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.start
     }
 
-    /// Whether nothing at all is kept, so that the buffer can serve another link.
+    /// Whether nothing is kept, so that another link can use the memory.
     pub(crate) fn is_empty(&self) -> bool {
-        self.start == self.bytes.len() && self.skipping.is_none()
+        self.start == self.bytes.len() && self.too_long.is_none()
     }
 
-    /// Whether the current line is over the limit, though its end has not come.
+    /// Whether the current line is over the limit and has not ended.
     pub(crate) fn is_too_long(&self) -> bool {
-        self.skipping.is_some()
+        self.too_long.is_some()
     }
 
-    /// Whether nothing but white space has come of the current line.
+    /// Whether the current line holds nothing but white space so far.
     pub(crate) fn is_blank(&self) -> bool {
-        self.skipping.is_none() && self.rest().iter().all(u8::is_ascii_whitespace)
+        self.too_long.is_none() && self.rest().iter().all(u8::is_ascii_whitespace)
     }
 
+    /// The memory of this buffer, emptied.
     pub(crate) fn into_buffer(mut self) -> Vec<u8> {
         self.clear();
         self.bytes
@@ -124,13 +129,14 @@ impl LineBuffer {
         self.searched = 0;
     }
 
-    fn keep(&mut self, tail: &[u8], limit: usize) {
-        // One byte of grace for the CR of a CRLF that is still to come.
+    /// Appends bytes without a newline to the current line, or drops the line if it is now over the limit.
+    fn push_unfinished(&mut self, tail: &[u8], limit: usize) {
+        // One byte more than the limit may come, since it may be the CR of a CRLF.
         if self.len() + tail.len() > limit + 1 {
             let mut partial = Box::new(PartialScan::default());
             partial.feed(&self.bytes[self.start..]);
             partial.feed(tail);
-            *self = LineBuffer { skipping: Some(partial), ..LineBuffer::default() };
+            *self = LineBuffer { too_long: Some(partial), ..LineBuffer::default() };
             return;
         }
         if self.start > 0 {
@@ -142,12 +148,13 @@ impl LineBuffer {
     }
 }
 
-fn whole(line: &[u8], limit: usize) -> Piece<'_> {
+/// The line, or a scan of it if it is over the limit.
+fn piece(line: &[u8], limit: usize) -> Piece<'_> {
     let stripped = line.strip_suffix(b"\r").unwrap_or(line);
     if stripped.len() <= limit {
         return Piece::Line(stripped);
     }
-    // With its CR, which in pieces it would be skimmed with as well.
+    // The scan includes the CR, as it does for a line that comes in several chunks.
     let mut partial = Box::new(PartialScan::default());
     partial.feed(line);
     Piece::TooLong(partial)
@@ -157,14 +164,14 @@ fn whole(line: &[u8], limit: usize) -> Piece<'_> {
 mod tests {
     use super::*;
 
-    /// What comes out of `stream` when it comes in chunks of `size`: lines, and `#id` for lines too long.
+    /// The lines of `stream` in chunks of `size`, with `#id` for each line over the limit.
     fn lines(stream: &[u8], size: usize, limit: usize) -> Vec<String> {
         let mut buffer = LineBuffer::default();
-        let mut seen = Vec::new();
+        let mut lines = Vec::new();
         for chunk in stream.chunks(size) {
             let mut chunk = chunk;
             while let Some(piece) = buffer.next(&mut chunk, limit) {
-                seen.push(match piece {
+                lines.push(match piece {
                     Piece::Line(line) => String::from_utf8_lossy(line).into_owned(),
                     Piece::TooLong(partial) => {
                         format!("#{}", String::from_utf8_lossy(partial.id().unwrap_or(b"?")))
@@ -173,8 +180,8 @@ mod tests {
             }
             assert!(chunk.is_empty());
         }
-        seen.push(format!("rest {}", String::from_utf8_lossy(buffer.rest())));
-        seen
+        lines.push(format!("rest {}", String::from_utf8_lossy(buffer.rest())));
+        lines
     }
 
     #[test]
@@ -204,11 +211,11 @@ mod tests {
         let mut buffer = LineBuffer::default();
         buffer.hold(b"a\nb\nc");
         let mut chunk: &[u8] = b"d\ne\n";
-        let mut seen = Vec::new();
+        let mut lines = Vec::new();
         while let Some(Piece::Line(line)) = buffer.next(&mut chunk, 100) {
-            seen.push(String::from_utf8_lossy(line).into_owned());
+            lines.push(String::from_utf8_lossy(line).into_owned());
         }
-        assert_eq!(seen, ["a", "b", "cd", "e"]);
+        assert_eq!(lines, ["a", "b", "cd", "e"]);
         assert!(buffer.is_empty());
     }
 

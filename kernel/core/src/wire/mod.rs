@@ -1,5 +1,5 @@
-//! Bytes: lines out of any chunking, where the routing fields of a line stand, lines with a few spans replaced, and
-//! bytes that wait for one peer. Nothing here knows a session, a worker or a client.
+//! Bytes on the wire: splits streams into lines, finds the routing fields of a line, replaces spans in a line, and
+//! queues bytes for a peer. Nothing here knows a session, a worker or a client.
 
 pub(crate) mod buffer_pool;
 pub(crate) mod error;

@@ -1,6 +1,6 @@
-//! Session ids that sit deeper in a line than routing looks: in lists, in errors, in what one session says of others.
+//! Finds session ids that are nested deeper than routing looks: in lists, in errors, in updates about other sessions.
 //!
-//! Only lines that are known to hold some are looked at again, so it may take its time.
+//! Only lines that may hold such ids are read a second time, so this code need not be fast.
 
 use memchr::memmem;
 
@@ -10,12 +10,13 @@ use crate::wire::scan::{Envelope, Kind, canonical};
 /// One session of a `session/list` answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Listed {
+    /// The whole element of the list.
     pub(crate) element: Span,
-    /// Its `sessionId` with the quotes, the last one as decoders do. None if that is not a string.
+    /// Its `sessionId` with the quotes; of several, the last one counts. `None`: there is none, or it is no string.
     pub(crate) id: Option<Span>,
 }
 
-/// The sessions in a `session/list` answer, `line` and `outcome` as they came out of `scan`.
+/// The sessions in a `session/list` answer whose envelope has this `outcome`.
 pub(crate) fn listed_sessions(line: &[u8], outcome: Span) -> Vec<Listed> {
     elements(line, Some(outcome), b"sessions")
         .into_iter()
@@ -23,7 +24,7 @@ pub(crate) fn listed_sessions(line: &[u8], outcome: Span) -> Vec<Listed> {
         .collect()
 }
 
-/// The ids of other sessions in an update: who wrote to whom, and what runs in the background.
+/// The ids of other sessions in an update: of the sender, the recipient and background tasks.
 pub(crate) fn in_update(line: &[u8], envelope: &Envelope) -> Vec<Span> {
     if memmem::find(line, br#"SessionId""#).is_none() && memmem::find(line, br#""background""#).is_none() {
         return Vec::new();
@@ -36,7 +37,7 @@ pub(crate) fn in_update(line: &[u8], envelope: &Envelope) -> Vec<Span> {
     found
 }
 
-/// The ids of other sessions in an answer: which one an error is about, or what runs in the background.
+/// The ids of other sessions in an answer: of the session that an error is about, or of background tasks.
 pub(crate) fn in_answer(line: &[u8], envelope: &Envelope) -> Vec<Span> {
     if envelope.kind == (Kind::Answer { failed: true }) {
         let data = member(line, envelope.outcome, b"data");
@@ -48,12 +49,12 @@ pub(crate) fn in_answer(line: &[u8], envelope: &Envelope) -> Vec<Span> {
     in_background(line, member(line, envelope.outcome, b"state"))
 }
 
-fn in_background(line: &[u8], around: Option<Span>) -> Vec<Span> {
-    let tasks = elements(line, around, b"background");
+fn in_background(line: &[u8], object: Option<Span>) -> Vec<Span> {
+    let tasks = elements(line, object, b"background");
     tasks.into_iter().filter_map(|task| text(line, Some(task), b"sessionId")).collect()
 }
 
-/// What is in the list under `key` in this object.
+/// The elements of the list under `key` in this object.
 fn elements(line: &[u8], object: Option<Span>, key: &[u8]) -> Vec<Span> {
     let mut elements = Vec::new();
     if let Some(list) = member(line, object, key) {
@@ -67,7 +68,7 @@ fn text(line: &[u8], object: Option<Span>, key: &[u8]) -> Option<Span> {
     member(line, object, key).filter(|value| value.of(line).starts_with(b"\""))
 }
 
-/// The value under `key` in this object, the last one as decoders do.
+/// The value under `key` in this object. Of several, the last one counts, as for most decoders.
 fn member(line: &[u8], object: Option<Span>, key: &[u8]) -> Option<Span> {
     let mut found = None;
     for_each_in(line, object?, b'{', |name, value| {
@@ -78,17 +79,17 @@ fn member(line: &[u8], object: Option<Span>, key: &[u8]) -> Option<Span> {
     found
 }
 
-/// Each element, or key with its quotes and value, of a value that was validated before. Does nothing if it does
-/// not begin with this bracket.
+/// Calls `each` with every member of a validated value: the key with its quotes, which is empty in a list, and the
+/// value. Does nothing if the value does not begin with this bracket.
 fn for_each_in(line: &[u8], value: Span, bracket: u8, mut each: impl FnMut(&[u8], Span)) {
-    // Cut at its end, so that what follows it in the line is not looked at.
+    // The reader gets the line only up to the end of the value, so that it cannot run past it.
     let mut reader = Reader::new(&line[..value.end as usize]);
     reader.at = value.start as usize;
     if reader.peek() != bracket {
         return;
     }
     reader.at += 1;
-    while !matches!(reader.past_space(), b'}' | b']' | 0) {
+    while !matches!(reader.skip_space(), b'}' | b']' | 0) {
         let mut name: &[u8] = b"";
         if bracket == b'{' {
             let Ok(key) = reader.key() else { return };
@@ -99,7 +100,7 @@ fn for_each_in(line: &[u8], value: Span, bracket: u8, mut each: impl FnMut(&[u8]
             return;
         }
         each(name, Span::new(start, reader.at));
-        if reader.past_space() == b',' {
+        if reader.skip_space() == b',' {
             reader.at += 1;
         }
     }
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_other_sessions_are_found_where_they_sit() {
+    fn ids_of_other_sessions_are_found() {
         let found = |line: &str| -> Vec<String> {
             let envelope = Envelope::scan(line.as_bytes()).unwrap();
             let spans = match envelope.kind {

@@ -1,4 +1,4 @@
-//! Made-up lines, and what the scanner must say of them, by way of serde_json.
+//! Generates test lines, and scans them by way of serde_json to check the scanner.
 
 use std::fmt;
 
@@ -7,8 +7,8 @@ use serde_json::value::RawValue;
 
 use super::scan::{Envelope, FIELDS, Fault, Field, Kind, Malformed, Span};
 
-/// Messages, good and broken, the same for the same seed.
-pub(crate) struct Lines {
+/// Generates valid and broken messages, the same ones for the same seed.
+pub(crate) struct LineGenerator {
     state: u64,
     keys: Vec<&'static str>,
     odd_keys: Vec<&'static str>,
@@ -21,7 +21,7 @@ const ODD_KEYS: &str = r#"ID \u0069d i\u0064x Method PARAMS re\u0073ult ſession
     bus\/pool Update \ud800 a\"b\\ é id\n"#;
 const SCALARS: &str = r#"1|0|-0.5e+3|1e999|12345678901234567890|null|true|false|""|"abc"|"é😀"|"\ud800\u0041"|"{\\"|
     "a \"quoted\" word\n""#;
-/// Longer than what is looked at block by block, to meet memchr as well.
+/// Strings that are longer than what the reader takes block by block, so that it uses memchr as well.
 const LONG_SCALARS: [&str; 2] = [
     concat!(
         r#""a text that goes on for more than the hundred and twenty-eight bytes that are looked at in blocks of "#,
@@ -35,9 +35,9 @@ const LONG_SCALARS: [&str; 2] = [
 const METHODS: [&str; 4] = ["session/prompt", "session/update", "$/cancel_request", "m"];
 const NOISE: &[u8] = b"\"\\{}[]:,0-.eEu+ntf \t\n\0\x1f\x7f\xc3\xa9\xff";
 
-impl Lines {
-    pub(crate) fn new(seed: u64) -> Lines {
-        Lines {
+impl LineGenerator {
+    pub(crate) fn new(seed: u64) -> LineGenerator {
+        LineGenerator {
             state: seed,
             keys: KEYS.split_whitespace().collect(),
             odd_keys: ODD_KEYS.split_whitespace().collect(),
@@ -96,32 +96,32 @@ impl Lines {
         format!("{{{}}}", members.join(","))
     }
 
-    fn value(&mut self, deeper: usize) -> String {
+    fn value(&mut self, levels: usize) -> String {
         match self.below(4) {
-            0 if deeper > 0 => self.object(deeper),
-            1 if deeper > 0 => {
-                let elements: Vec<_> = (0..self.below(3)).map(|_| self.value(deeper - 1)).collect();
+            0 if levels > 0 => self.object(levels),
+            1 if levels > 0 => {
+                let elements: Vec<_> = (0..self.below(3)).map(|_| self.value(levels - 1)).collect();
                 format!("[{}{}]", self.space(), elements.join(","))
             }
             _ => self.scalar().to_owned(),
         }
     }
 
-    fn object(&mut self, deeper: usize) -> String {
-        let members: Vec<_> = (0..self.below(4)).map(|_| self.member(deeper)).collect();
+    fn object(&mut self, levels: usize) -> String {
+        let members: Vec<_> = (0..self.below(4)).map(|_| self.member(levels)).collect();
         format!("{{{}{}}}", self.space(), members.join(","))
     }
 
-    fn member(&mut self, deeper: usize) -> String {
+    fn member(&mut self, levels: usize) -> String {
         let odd = self.below(8) == 0;
         let key = self.below(if odd { self.odd_keys.len() } else { self.keys.len() });
         let key = if odd { self.odd_keys[key] } else { self.keys[key] };
-        let value = self.value(deeper.saturating_sub(1));
+        let value = self.value(levels.saturating_sub(1));
         format!(r#"{}"{key}"{}:{}{value}"#, self.space(), self.space(), self.space())
     }
 
     pub(crate) fn scalar(&mut self) -> &'static str {
-        // Plain strings are what routing is about, so half of them are that.
+        // Routing mostly reads plain strings, so half of the scalars are one.
         let scalar = self.below(self.scalars.len() * 2);
         self.scalars.get(scalar).copied().unwrap_or(r#""s-1""#)
     }
@@ -130,6 +130,7 @@ impl Lines {
         ["", "", "", "", "", " ", "\t", " \r\n"][self.below(8)]
     }
 
+    /// Changes, drops, repeats or inserts a few bytes.
     pub(crate) fn mutate(&mut self, line: &mut Vec<u8>) {
         let at = self.below(line.len() + 1);
         let to = (at + self.below(8)).min(line.len());
@@ -144,7 +145,7 @@ impl Lines {
         }
     }
 
-    /// Xorshift.
+    /// A pseudo-random number below `bound`, by xorshift.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
@@ -153,7 +154,7 @@ impl Lines {
     }
 }
 
-/// All members of an object, in their order, keys as spelled.
+/// All members of an object in their order, with the keys as they are spelled.
 struct Members<'a>(Vec<(&'a RawValue, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for Members<'de> {
@@ -176,15 +177,17 @@ impl<'de> Deserialize<'de> for Members<'de> {
     }
 }
 
-/// The same verdict as `scan`, by way of serde_json. Syntax faults are all at byte 0.
+/// Scans a line by way of serde_json.
 #[derive(Default)]
 pub(crate) struct Oracle<'a> {
     found: Vec<(Field, &'a str)>,
+    /// How often the top-level id occurs.
     ids: usize,
     fault: Option<Fault>,
 }
 
 impl<'a> Oracle<'a> {
+    /// Gives the same result as `Envelope::scan`, except that syntax faults are all at byte 0.
     pub(crate) fn scan(line: &'a [u8]) -> Result<Envelope, Malformed> {
         let refuse = |fault| Err(Malformed { fault, id: None, answer: false });
         let Ok(value) = serde_json::from_slice::<&RawValue>(line) else {
@@ -201,8 +204,9 @@ impl<'a> Oracle<'a> {
         };
         oracle.envelope(span).map_err(|fault| {
             let id = oracle.find(Field::Id).filter(|id| oracle.ids == 1 && is_id(id)).map(span);
-            let asks = oracle.find(Field::Method).is_some() || fault == Fault::EscapedKey(Field::Method);
-            Malformed { fault, id, answer: !asks }
+            let has_method =
+                oracle.find(Field::Method).is_some() || fault == Fault::EscapedKey(Field::Method);
+            Malformed { fault, id, answer: !has_method }
         })
     }
 
@@ -214,7 +218,7 @@ impl<'a> Oracle<'a> {
             "update" => &FIELDS[14..15],
             _ => &FIELDS[15..],
         };
-        let Members(members) = serde_json::from_str(object).expect("was validated");
+        let Members(members) = serde_json::from_str(object).expect("the line is valid JSON");
         for (key, value) in members {
             let Ok(decoded) = serde_json::from_str::<String>(key.get()) else { continue };
             let folded = decoded.replace('ſ', "s").replace('\u{212a}', "k");

@@ -1,96 +1,101 @@
-//! What can still be told of a line that is too long to keep, or too broken to read.
+//! Finds the id and the kind of a line that is too long to keep or too broken to scan.
 //!
-//! Follows strings, escapes and depth through any chunking, and keeps the id and whether the line asks or
-//! answers. Holds a few hundred bytes whatever it is fed. Does not validate: a broken line gives a best guess.
+//! It follows strings, escapes and depth through any chunking and needs a few hundred bytes for a line of any length.
+//! It does not validate: for a broken line the result is a guess.
 
 use memchr::memchr2;
 
-/// A longer id is not kept: the bus's own ids are numbers below 2^53, so it could not be one.
+/// A longer id is not kept: the ids that the bus assigns are numbers below 2^53, so it cannot be one of them.
 const ID_BYTES_MAX: usize = 128;
 
-/// The longest key that is looked for.
+/// The length of the longest key that matters here.
 const KEY_BYTES_MAX: usize = "method".len();
 
 const _: () = assert!(size_of::<PartialScan>() <= 256);
 
+/// The state of a scan between two chunks of the line.
 #[derive(Clone, Debug)]
 pub(crate) struct PartialScan {
-    /// All bytes so far.
-    fed: usize,
+    /// The number of bytes so far.
+    bytes_fed: usize,
+    /// The number of open brackets.
     depth: usize,
     /// The outermost bracket is a brace, so its strings before a colon are keys.
-    object: bool,
+    is_object: bool,
     in_string: bool,
-    /// The last byte was a backslash that escapes the next. Only where `in_string`.
+    /// The last byte was a backslash that escapes the next one. True only if `in_string`.
     escaping: bool,
-    awaits: Awaits,
-    keeps: Keeps,
+    expected: Expected,
+    copying: Copying,
     key: [u8; KEY_BYTES_MAX],
-    /// `KEY_BYTES_MAX + 1`: longer than any key that is looked for.
+    /// The length of the key. `KEY_BYTES_MAX + 1`: it is longer than any key that matters.
     key_bytes: usize,
-    token: [u8; ID_BYTES_MAX],
-    /// `ID_BYTES_MAX + 1`: too long to be kept.
-    token_bytes: usize,
-    /// Where in the line the token starts.
-    token_at: usize,
-    /// The token ended, so it is the whole of it.
-    token_whole: bool,
-    ids: usize,
-    method: bool,
-    outcome: bool,
+    id: [u8; ID_BYTES_MAX],
+    /// The length of the id. `ID_BYTES_MAX + 1`: it is too long to be kept.
+    id_bytes: usize,
+    /// The position of the id in the line.
+    id_start: usize,
+    /// The id has ended, so `id` holds all of it.
+    id_complete: bool,
+    /// How often the key `id` occurs.
+    id_count: usize,
+    /// The key `method` occurs.
+    has_method: bool,
+    /// The key `result` or `error` occurs.
+    has_outcome: bool,
 }
 
 /// What comes next in the outermost object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Awaits {
+enum Expected {
     Key,
     Colon,
-    /// The value of "id".
+    /// The value of the key `id`.
     Id,
-    /// Nothing of interest before the next comma.
+    /// Nothing that matters before the next comma.
     Comma,
 }
 
-/// Where the bytes of the string or number under way are copied to.
+/// Where the bytes of the current string or number are copied to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Keeps {
+enum Copying {
     Nothing,
     Key,
-    Token,
+    Id,
 }
 
 impl Default for PartialScan {
     fn default() -> Self {
         PartialScan {
-            fed: 0,
+            bytes_fed: 0,
             depth: 0,
-            object: false,
+            is_object: false,
             in_string: false,
             escaping: false,
-            awaits: Awaits::Comma,
-            keeps: Keeps::Nothing,
+            expected: Expected::Comma,
+            copying: Copying::Nothing,
             key: [0; KEY_BYTES_MAX],
             key_bytes: 0,
-            token: [0; ID_BYTES_MAX],
-            token_bytes: 0,
-            token_at: 0,
-            token_whole: false,
-            ids: 0,
-            method: false,
-            outcome: false,
+            id: [0; ID_BYTES_MAX],
+            id_bytes: 0,
+            id_start: 0,
+            id_complete: false,
+            id_count: 0,
+            has_method: false,
+            has_outcome: false,
         }
     }
 }
 
 impl PartialScan {
-    /// The next bytes of the line, in any chunking.
+    /// Reads the next bytes of the line, in any chunking.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         while let Some((&byte, after)) = rest.split_first() {
-            if self.in_string && !self.escaping && self.keeps == Keeps::Nothing {
+            if self.in_string && !self.escaping && self.copying == Copying::Nothing {
                 let plain = memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
                 if plain > 0 {
-                    self.fed += plain;
+                    self.bytes_fed += plain;
                     rest = &rest[plain..];
                     continue;
                 }
@@ -98,132 +103,133 @@ impl PartialScan {
             if self.in_string {
                 self.step_in_string(byte);
             } else {
-                self.step_between(byte);
+                self.step_outside_string(byte);
             }
-            self.fed += 1;
+            self.bytes_fed += 1;
             rest = after;
         }
     }
 
-    /// The top-level id as spelled, a string with its quotes or a number. Only if there is exactly one.
+    /// The top-level id as spelled, a string with its quotes or a number. `None`: there is none, or more than one.
     pub(crate) fn id(&self) -> Option<&[u8]> {
-        if self.ids != 1 || !self.token_whole {
+        if self.id_count != 1 || !self.id_complete {
             return None;
         }
-        self.token.get(..self.token_bytes)
+        self.id.get(..self.id_bytes)
     }
 
-    /// Where in the line `id` starts.
-    pub(crate) fn id_at(&self) -> usize {
-        self.token_at
+    /// The position of `id` in the line.
+    pub(crate) fn id_start(&self) -> usize {
+        self.id_start
     }
 
     pub(crate) fn is_answer(&self) -> bool {
-        self.outcome && !self.method
+        self.has_outcome && !self.has_method
     }
 
     pub(crate) fn is_request(&self) -> bool {
-        self.method && self.id().is_some()
+        self.has_method && self.id().is_some()
     }
 
     fn step_in_string(&mut self, byte: u8) {
         let ends = byte == b'"' && !self.escaping;
         self.escaping = byte == b'\\' && !self.escaping;
-        match self.keeps {
-            Keeps::Nothing => {}
-            Keeps::Key if ends => self.awaits = Awaits::Colon,
-            Keeps::Key => self.keep_of_key(byte),
-            Keeps::Token => {
-                self.keep_of_token(byte);
-                self.token_whole = ends;
+        match self.copying {
+            Copying::Nothing => {}
+            Copying::Key if ends => self.expected = Expected::Colon,
+            Copying::Key => self.push_key_byte(byte),
+            Copying::Id => {
+                self.push_id_byte(byte);
+                self.id_complete = ends;
             }
         }
         if ends {
             self.in_string = false;
-            self.keeps = Keeps::Nothing;
+            self.copying = Copying::Nothing;
         }
     }
 
-    fn step_between(&mut self, byte: u8) {
-        if self.keeps == Keeps::Token {
+    fn step_outside_string(&mut self, byte: u8) {
+        if self.copying == Copying::Id {
             if !matches!(byte, b' ' | b'\t' | b'\r' | b'\n' | b',' | b']' | b'}') {
-                self.keep_of_token(byte);
+                self.push_id_byte(byte);
                 return;
             }
-            self.token_whole = true;
-            self.keeps = Keeps::Nothing;
+            self.id_complete = true;
+            self.copying = Copying::Nothing;
         }
         match byte {
             b' ' | b'\t' | b'\r' | b'\n' => {}
-            b',' if self.depth == 1 && self.object => self.awaits = Awaits::Key,
-            b':' if self.depth == 1 && self.awaits == Awaits::Colon => self.note_key(),
+            b',' if self.depth == 1 && self.is_object => self.expected = Expected::Key,
+            b':' if self.depth == 1 && self.expected == Expected::Colon => self.end_key(),
             b'}' | b']' => self.depth = self.depth.saturating_sub(1),
             _ => self.begin_value(byte),
         }
     }
 
-    /// A key or a value starts with this byte.
+    /// Begins the key or the value that starts with this byte.
     fn begin_value(&mut self, byte: u8) {
         if byte == b'"' {
             self.in_string = true;
         }
         if self.depth == 1 {
-            match (self.awaits, byte) {
-                (Awaits::Key, b'"') => {
-                    self.keeps = Keeps::Key;
+            match (self.expected, byte) {
+                (Expected::Key, b'"') => {
+                    self.copying = Copying::Key;
                     self.key_bytes = 0;
                 }
-                (Awaits::Id, b'"' | b'-' | b'0'..=b'9') => {
-                    self.keeps = Keeps::Token;
-                    self.token_at = self.fed;
-                    self.token_bytes = 0;
-                    self.keep_of_token(byte);
+                (Expected::Id, b'"' | b'-' | b'0'..=b'9') => {
+                    self.copying = Copying::Id;
+                    self.id_start = self.bytes_fed;
+                    self.id_bytes = 0;
+                    self.push_id_byte(byte);
                 }
                 _ => {}
             }
-            self.awaits = Awaits::Comma;
+            self.expected = Expected::Comma;
         }
         if matches!(byte, b'{' | b'[') {
             self.depth += 1;
             if self.depth == 1 {
-                self.object = byte == b'{';
-                self.awaits = if self.object { Awaits::Key } else { Awaits::Comma };
+                self.is_object = byte == b'{';
+                self.expected = if self.is_object { Expected::Key } else { Expected::Comma };
             }
         }
     }
 
-    fn note_key(&mut self) {
-        self.awaits = Awaits::Comma;
+    /// Acts on the key whose colon has come.
+    fn end_key(&mut self) {
+        self.expected = Expected::Comma;
         match self.key.get(..self.key_bytes) {
             Some(b"id") => {
-                self.ids += 1;
-                self.awaits = Awaits::Id;
+                self.id_count += 1;
+                self.expected = Expected::Id;
             }
-            Some(b"method") => self.method = true,
-            Some(b"result" | b"error") => self.outcome = true,
+            Some(b"method") => self.has_method = true,
+            Some(b"result" | b"error") => self.has_outcome = true,
             _ => {}
         }
     }
 
-    fn keep_of_key(&mut self, byte: u8) {
-        if let Some(place) = self.key.get_mut(self.key_bytes) {
-            *place = byte;
+    fn push_key_byte(&mut self, byte: u8) {
+        if let Some(slot) = self.key.get_mut(self.key_bytes) {
+            *slot = byte;
         }
         self.key_bytes = (self.key_bytes + 1).min(KEY_BYTES_MAX + 1);
     }
 
-    fn keep_of_token(&mut self, byte: u8) {
-        if let Some(place) = self.token.get_mut(self.token_bytes) {
-            *place = byte;
+    fn push_id_byte(&mut self, byte: u8) {
+        if let Some(slot) = self.id.get_mut(self.id_bytes) {
+            *slot = byte;
         }
-        self.token_bytes = (self.token_bytes + 1).min(ID_BYTES_MAX + 1);
+        self.id_bytes = (self.id_bytes + 1).min(ID_BYTES_MAX + 1);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::oracle::Lines;
+    use crate::wire::oracle::LineGenerator;
     use crate::wire::scan::{Envelope, Kind};
 
     fn partial(line: &[u8], chunk: usize) -> PartialScan {
@@ -234,8 +240,8 @@ mod tests {
         partial
     }
 
-    fn told(partial: &PartialScan) -> (Option<&[u8]>, usize, bool, bool) {
-        (partial.id(), partial.id_at(), partial.is_answer(), partial.is_request())
+    fn result(partial: &PartialScan) -> (Option<&[u8]>, usize, bool, bool) {
+        (partial.id(), partial.id_start(), partial.is_answer(), partial.is_request())
     }
 
     #[test]
@@ -269,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_asks_or_answers() {
+    fn requests_and_answers_are_told_apart() {
         for (line, answer, request) in [
             (r#"{"id":1,"method":"m"}"#, false, true),
             (r#"{"method":"m"}"#, false, false),
@@ -285,37 +291,43 @@ mod tests {
     }
 
     #[test]
-    fn every_chunking_tells_the_same() {
-        let mut lines = Lines::new(0x5eed_0001);
+    fn every_chunking_gives_the_same_result() {
+        let mut lines = LineGenerator::new(0x5eed_0001);
         for _ in 0..if cfg!(miri) { 2 } else { 300 } {
             let line = lines.next_line();
             let whole = partial(&line, line.len());
             for chunk in 1..=64 {
-                assert_eq!(told(&partial(&line, chunk)), told(&whole), "{}", String::from_utf8_lossy(&line));
+                assert_eq!(
+                    result(&partial(&line, chunk)),
+                    result(&whole),
+                    "{}",
+                    String::from_utf8_lossy(&line)
+                );
             }
         }
     }
 
     #[test]
-    fn it_agrees_with_the_scanner_on_good_lines() {
-        let mut lines = Lines::new(0x5eed_0002);
-        let (mut good, count) = (0, if cfg!(miri) { 100 } else { 20_000 });
+    fn it_agrees_with_the_scanner_on_valid_lines() {
+        let mut lines = LineGenerator::new(0x5eed_0002);
+        let count = if cfg!(miri) { 100 } else { 20_000 };
+        let mut valid = 0;
         for _ in 0..count {
             let line = lines.next_line();
             let Ok(envelope) = Envelope::scan(&line) else { continue };
             if envelope.id.is_some_and(|id| id.of(&line).len() > ID_BYTES_MAX) {
                 continue;
             }
-            good += 1;
+            valid += 1;
             let partial = partial(&line, 7);
             let shown = || String::from_utf8_lossy(&line);
             assert_eq!(partial.id(), envelope.id.map(|id| id.of(&line)), "{}", shown());
             assert_eq!(partial.is_request(), matches!(envelope.kind, Kind::Request), "{}", shown());
             assert_eq!(partial.is_answer(), matches!(envelope.kind, Kind::Answer { .. }), "{}", shown());
             if let Some(id) = envelope.id {
-                assert_eq!(partial.id_at(), id.start as usize, "{}", shown());
+                assert_eq!(partial.id_start(), id.start as usize, "{}", shown());
             }
         }
-        assert!(good > count / 20, "only {good} good lines");
+        assert!(valid > count / 20, "only {valid} valid lines");
     }
 }

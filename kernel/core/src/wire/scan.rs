@@ -1,8 +1,8 @@
-//! The routing fields of one line: where its id, method, session and pool stand.
+//! Finds the routing fields of one line: its id, method, session and pool.
 //!
-//! One pass validates the JSON as strictly as `serde_json`'s `RawValue` and finds the spans, without
-//! allocating. What it lets through means the same to every decoder at the levels that are routed by: no
-//! routing key twice, none in another spelling. Knows nothing of what the fields stand for.
+//! One pass validates the JSON as strictly as `serde_json`'s `RawValue` and finds the spans, without allocating.
+//! An accepted line means the same to every decoder: in the objects that routing reads, no routing key occurs twice
+//! and none has another spelling. The scanner does not know what the fields are for.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,79 +10,85 @@ use std::fmt;
 use memchr::memchr;
 
 pub(crate) use crate::wire::json::Span;
-use crate::wire::json::{DEPTH_MAX, Key, Reader, Stop, is_string_or_number, is_token};
+use crate::wire::json::{DEPTH_MAX, Key, ReadError, Reader, is_string_or_number, starts_string_or_number};
 use crate::wire::partial_scan::PartialScan;
 
+/// The kind of a JSON-RPC message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
+    /// The message has a method and an id.
     Request,
+    /// The message has a method and no id.
     Notification,
-    /// `failed`: it has an error and no result.
-    Answer {
-        failed: bool,
-    },
+    /// The message has a result, or an error if it `failed`.
+    Answer { failed: bool },
 }
 
-/// A good line. Tokens are as spelled, strings with their quotes; a field that is null counts as absent.
+/// Where the routing fields of a valid line are. Spans of strings include the quotes. A field that is null counts as
+/// absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Envelope {
+    /// Whether the line is a request, a notification or an answer.
     pub kind: Kind,
-    /// A string or a number. A request always has one, a notification never.
+    /// `id`, a string or a number. A request always has one, a notification never.
     pub id: Option<Span>,
-    /// Between the quotes, without escapes. Empty for answers.
+    /// `method` without its quotes; it holds no escapes. The span is empty for answers.
     pub method: Span,
+    /// `params` of any type.
     pub params: Option<Span>,
-    /// The value of `result` or `error`.
+    /// `error` of a failed answer, otherwise `result`.
     pub outcome: Option<Span>,
-    /// `params.sessionId`
+    /// `params.sessionId`.
     pub session: Option<Span>,
-    /// `sessionId` beside `method`
+    /// `sessionId` beside `method`.
     pub top_session: Option<Span>,
-    /// `pool` beside `method`
+    /// `pool` beside `method`.
     pub pool: Option<Span>,
-    /// `params._meta["bus/pool"]`
+    /// `params._meta["bus/pool"]`.
     pub meta_pool: Option<Span>,
     /// `params.requestId`, a string or a number.
     pub request: Option<Span>,
-    /// `params.elicitationId`
+    /// `params.elicitationId`.
     pub elicitation: Option<Span>,
-    /// `params.update.sessionId`
+    /// `params.update.sessionId`.
     pub child: Option<Span>,
-    /// `result.sessionId`
+    /// `result.sessionId`.
     pub result_session: Option<Span>,
 }
 
 impl Envelope {
-    /// `line` has neither a newline nor a carriage return at its end.
+    /// Scans a line, which comes without its line end.
     pub(crate) fn scan(line: &[u8]) -> Result<Envelope, Malformed> {
         let mut scanner = Scanner::new(line)?;
-        let walked = scanner.walk();
-        scanner.outcome(walked)
+        let read = scanner.read();
+        scanner.finish(read)
     }
 }
 
+/// A line that cannot be routed, and what is known of it nevertheless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed {
+    /// Why the line cannot be routed.
     pub fault: Fault,
-    /// The top-level id, if there is exactly one and it is a string or a number. A guess where the JSON
-    /// itself is broken.
+    /// The top-level id, if there is exactly one and it is a string or a number. It is a guess where the JSON itself
+    /// is broken.
     pub id: Option<Span>,
-    /// It was meant as an answer, so `id` is one that its sender was asked under: it has no method, and,
+    /// The line was meant as an answer, so `id` is the id of a request to its sender. Such a line has no method and,
     /// where the JSON itself is broken, a result or an error.
     pub answer: bool,
 }
 
 impl Malformed {
-    /// What can be told of a line that cannot be walked to its end.
-    fn skimmed(fault: Fault, line: &[u8]) -> Malformed {
-        // A stray print may quote a message somewhere in its text; that is not one.
+    /// Guesses the id and the kind of a line that the scanner could not read to its end.
+    fn partially_scanned(fault: Fault, line: &[u8]) -> Malformed {
+        // Stray output may quote a message somewhere in its text, but the line is not that message.
         if line.trim_ascii_start().first() != Some(&b'{') {
             return Malformed { fault, id: None, answer: false };
         }
         let mut partial = PartialScan::default();
         partial.feed(line);
-        let id = partial.id().filter(|id| is_token(id));
-        let id = id.map(|id| Span::new(partial.id_at(), partial.id_at() + id.len()));
+        let id = partial.id().filter(|id| is_string_or_number(id));
+        let id = id.map(|id| Span::new(partial.id_start(), partial.id_start() + id.len()));
         Malformed { fault, id, answer: partial.is_answer() }
     }
 }
@@ -90,17 +96,17 @@ impl Malformed {
 /// Why a line cannot be routed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Not JSON, or not UTF-8, from this byte on.
-    Syntax {
-        at: usize,
-    },
+    /// The line is not JSON, or not UTF-8, from the byte `at` on.
+    Syntax { at: usize },
+    /// The line nests more than `DEPTH_MAX` brackets.
     TooDeep,
-    /// JSON, but an array or a scalar.
+    /// The line is JSON, but an array or a scalar.
     NotObject,
-    /// A decoder keeps one of them, and not each decoder the same.
+    /// The key occurs twice. Decoders differ in which one they keep.
     DuplicateKey(Field),
-    /// Spelled with escapes, or in letters that some decoders fold to this key.
+    /// The key is spelled with escapes, or in letters that some decoders fold to this key.
     EscapedKey(Field),
+    /// The line is a JSON object, but no JSON-RPC message for this reason.
     NotRpc(&'static str),
 }
 
@@ -117,7 +123,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A key that the bus reads, at the one level where it reads it.
+/// A key that routing reads, in the one object where it reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Field {
     Jsonrpc,
@@ -139,14 +145,14 @@ pub(crate) enum Field {
 }
 
 impl Field {
-    /// As it is spelled in the line.
+    /// The key as it is spelled in a line.
     pub(crate) fn name(self) -> &'static str {
         FIELDS[self as usize].1
     }
 }
 
-/// What stands between the quotes of a JSON string, spelled so that equal strings are equal bytes. A string
-/// with a lone surrogate has no such spelling and stays as it is.
+/// The content of a JSON string, spelled so that equal strings are equal bytes. A string with a lone surrogate has no
+/// such spelling and stays as it is.
 pub(crate) fn canonical(token: &[u8]) -> Cow<'_, [u8]> {
     let body = unquoted(token).unwrap_or(token);
     if memchr(b'\\', body).is_none() {
@@ -159,7 +165,7 @@ pub(crate) fn canonical(token: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// In the order of `Field`, and those of one place side by side.
+/// The spelling of each field, in the order of `Field`. The fields of one container are neighbours.
 pub(super) const FIELDS: [(Field, &str); 16] = [
     (Field::Jsonrpc, "jsonrpc"),
     (Field::Id, "id"),
@@ -179,25 +185,28 @@ pub(super) const FIELDS: [(Field, &str); 16] = [
     (Field::ResultSession, "sessionId"),
 ];
 
-/// The longest of those names.
+/// The length of the longest key in `FIELDS`.
 const NAME_BYTES_MAX: usize = "elicitationId".len();
 
-/// A value in a line behind which no field is expected: of the first other member of its params or its result, or of
-/// the second of its update.
+/// Where the scan of a line that begins alike may resume: at the value of the first member of `params` or `result`
+/// that is no field, or at the value of the second such member of `update`. No field is expected behind it.
 #[derive(Clone, Copy)]
-pub(super) struct Point {
+pub(super) struct ResumePoint {
+    /// The position of the value.
     pub(super) at: usize,
-    pub(super) place: Place,
-    /// It is in an object that is itself a value there.
-    pub(super) inside: bool,
+    /// The container whose member the value is.
+    pub(super) container: Container,
+    /// The value is one level deeper: a member of an object that is itself a member of `container`.
+    pub(super) in_content: bool,
+    /// The fields before this point, as in `Scanner::seen`.
     pub(super) seen: u16,
-    /// All before it is.
+    /// All bytes before this point are ASCII.
     pub(super) ascii: bool,
 }
 
-/// An object whose keys are routed by.
+/// An object in which routing reads fields.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Container {
     Top,
     Params,
     Meta,
@@ -205,23 +214,23 @@ pub(super) enum Place {
     Result,
 }
 
-impl Place {
-    /// The place that the value of this field is, if it is an object.
-    fn inside(field: Field) -> Option<Place> {
+impl Container {
+    /// The container that is the value of this field, if the value is an object.
+    fn of_value(field: Field) -> Option<Container> {
         match field {
-            Field::Params => Some(Place::Params),
-            Field::Meta => Some(Place::Meta),
-            Field::Update => Some(Place::Update),
-            Field::Result => Some(Place::Result),
+            Field::Params => Some(Container::Params),
+            Field::Meta => Some(Container::Meta),
+            Field::Update => Some(Container::Update),
+            Field::Result => Some(Container::Result),
             _ => None,
         }
     }
 
-    /// The field that is spelled so here. One comparison with a constant each, which needs no call.
+    /// The field with this spelling. A match on constants compiles to comparisons without calls.
     #[inline]
     fn field(self, key: &[u8]) -> Option<Field> {
         Some(match self {
-            Place::Top => match key {
+            Container::Top => match key {
                 b"jsonrpc" => Field::Jsonrpc,
                 b"id" => Field::Id,
                 b"method" => Field::Method,
@@ -232,7 +241,7 @@ impl Place {
                 b"pool" => Field::Pool,
                 _ => return None,
             },
-            Place::Params => match key {
+            Container::Params => match key {
                 b"sessionId" => Field::Session,
                 b"requestId" => Field::Request,
                 b"elicitationId" => Field::Elicitation,
@@ -240,79 +249,65 @@ impl Place {
                 b"update" => Field::Update,
                 _ => return None,
             },
-            Place::Meta if key == b"bus/pool" => Field::MetaPool,
-            Place::Update if key == b"sessionId" => Field::Child,
-            Place::Result if key == b"sessionId" => Field::ResultSession,
-            Place::Meta | Place::Update | Place::Result => return None,
+            Container::Meta if key == b"bus/pool" => Field::MetaPool,
+            Container::Update if key == b"sessionId" => Field::Child,
+            Container::Result if key == b"sessionId" => Field::ResultSession,
+            Container::Meta | Container::Update | Container::Result => return None,
         })
     }
 
-    /// Whether the scanner would take this key for a field, or for one in disguise.
+    /// Whether the scanner would take this key for a field, or for another spelling of one.
     pub(super) fn may_be_field(self, key: &Key<'_>) -> bool {
-        self.field(key.name).is_some() || disguised(self.fields(), key).is_some()
+        self.field(key.name).is_some() || misspelled_field(self.fields(), key).is_some()
     }
 
+    /// The part of `FIELDS` that belongs to this container.
     fn fields(self) -> &'static [(Field, &'static str)] {
         match self {
-            Place::Top => &FIELDS[..8],
-            Place::Params => &FIELDS[8..13],
-            Place::Meta => &FIELDS[13..14],
-            Place::Update => &FIELDS[14..15],
-            Place::Result => &FIELDS[15..],
+            Container::Top => &FIELDS[..8],
+            Container::Params => &FIELDS[8..13],
+            Container::Meta => &FIELDS[13..14],
+            Container::Update => &FIELDS[14..15],
+            Container::Result => &FIELDS[15..],
         }
     }
 
-    /// The place around it, and the field of that whose value it is. The top is in nothing.
-    pub(super) fn around(self) -> Option<(Place, Field)> {
+    /// The container around this one, and the field whose value this one is. `Top` has no parent.
+    pub(super) fn parent(self) -> Option<(Container, Field)> {
         match self {
-            Place::Top => None,
-            Place::Params => Some((Place::Top, Field::Params)),
-            Place::Meta => Some((Place::Params, Field::Meta)),
-            Place::Update => Some((Place::Params, Field::Update)),
-            Place::Result => Some((Place::Top, Field::Result)),
+            Container::Top => None,
+            Container::Params => Some((Container::Top, Field::Params)),
+            Container::Meta => Some((Container::Params, Field::Meta)),
+            Container::Update => Some((Container::Params, Field::Update)),
+            Container::Result => Some((Container::Top, Field::Result)),
         }
     }
 
-    /// Brackets that are open inside it.
+    /// How many brackets are open inside this container.
     pub(super) fn depth(self) -> usize {
         match self {
-            Place::Top => 1,
-            Place::Params | Place::Result => 2,
-            Place::Meta | Place::Update => 3,
+            Container::Top => 1,
+            Container::Params | Container::Result => 2,
+            Container::Meta | Container::Update => 3,
         }
     }
 }
 
-/// Walks a line and notes where its routing fields are.
+/// Reads a line and records where its routing fields are.
 pub(super) struct Scanner<'a> {
     pub(super) reader: Reader<'a>,
-    /// One bit for each field whose key was there.
+    /// One bit for each field whose key has occurred.
     pub(super) seen: u16,
-    /// The value of each field that was seen. Blank for an id that was there twice.
+    /// The value of each field in `seen`. It is empty for an id that occurs twice.
     spans: [Span; FIELDS.len()],
-    /// One bit for each that is a string in ASCII without escapes. There may be others.
+    /// One bit for each field whose value is a string in ASCII without escapes. Other fields may be such strings too.
     plain: u16,
-    /// The first byte of each value, which tells its type. NUL where there is none.
+    /// The first byte of each value, which tells its type. It is NUL where there is no value.
     firsts: [u8; FIELDS.len()],
-    /// The first fault that does not end the walk.
+    /// The first fault that does not end the scan.
     fault: Option<Fault>,
-    /// From where on the next line like this one may be read.
-    pub(super) point: Option<Point>,
-}
-
-impl Scanner<'_> {
-    /// The next value may be such a point. `begun`: it is not the first of its object.
-    fn note_point(&mut self, place: Place, begun: bool) {
-        let expected = match place {
-            Place::Params | Place::Result => true,
-            Place::Update => begun,
-            Place::Top | Place::Meta => false,
-        };
-        if expected {
-            let (at, seen, ascii) = (self.reader.at, self.seen, !self.reader.beyond_ascii);
-            self.point = Some(Point { at, place, inside: false, seen, ascii });
-        }
-    }
+    /// Where the scan of the next line that begins like this one may resume.
+    pub(super) resume_point: Option<ResumePoint>,
 }
 
 impl<'a> Scanner<'a> {
@@ -328,80 +323,84 @@ impl<'a> Scanner<'a> {
             plain: 0,
             firsts: [0; FIELDS.len()],
             fault: None,
-            point: None,
+            resume_point: None,
         })
     }
 
-    /// From the first byte to the last.
-    pub(super) fn walk(&mut self) -> Result<(), Stop> {
-        if self.reader.past_space() != b'{' {
+    /// Reads the line from its first byte to its last.
+    pub(super) fn read(&mut self) -> Result<(), ReadError> {
+        if self.reader.skip_space() != b'{' {
             self.reader.value(0)?;
             self.reader.end()?;
-            return Err(Stop::NotObject);
+            return Err(ReadError::NotObject);
         }
         self.reader.at += 1;
-        let default_pool = self.opens_as_usual();
-        self.members(default_pool)
+        let after_member = self.skip_usual_opening();
+        self.read_members(after_member)
     }
 
-    /// From the first brace, or from behind a member at the top if `begun`, to the last byte.
-    fn members(&mut self, mut begun: bool) -> Result<(), Stop> {
-        let mut place = Place::Top;
-        loop {
-            let next = self.reader.past_space();
-            if next == b'}' {
-                self.reader.at += 1;
-                let Some((parent, field)) = place.around() else { return self.reader.end() };
-                self.spans[field as usize].end = self.reader.at as u32;
-                (place, begun) = (parent, true);
-                continue;
-            }
-            if begun {
-                if next != b',' {
-                    return Err(Stop::Syntax);
-                }
-                self.reader.at += 1;
-                self.reader.past_space();
-            }
-            begun = !self.member(&mut place, begun)?;
-        }
-    }
-
-    /// Most lines begin with the same bytes, which need not be taken apart each time.
+    /// Most lines begin with the same bytes, which are compared at once. True: the line does, and its first member
+    /// has been read.
     #[inline]
-    fn opens_as_usual(&mut self) -> bool {
+    fn skip_usual_opening(&mut self) -> bool {
         const OPENING: &[u8] = br#"{"jsonrpc":"2.0""#;
         const VERSION_BYTES: usize = r#""2.0""#.len();
-        let default_pool = self.reader.line.starts_with(OPENING);
-        if default_pool {
+        let is_usual = self.reader.line.starts_with(OPENING);
+        if is_usual {
             self.reader.at = OPENING.len();
             self.seen = 1 << Field::Jsonrpc as usize;
             self.firsts[Field::Jsonrpc as usize] = b'"';
             self.spans[Field::Jsonrpc as usize] = Span::new(OPENING.len() - VERSION_BYTES, OPENING.len());
         }
-        default_pool
+        is_usual
     }
 
-    /// A key and its value; or only the brace of the value, if that is a place to step into: then true.
+    /// Reads from behind the first brace, or from behind a top-level member if `after_member`, to the last byte.
+    fn read_members(&mut self, mut after_member: bool) -> Result<(), ReadError> {
+        let mut container = Container::Top;
+        loop {
+            let next = self.reader.skip_space();
+            if next == b'}' {
+                self.reader.at += 1;
+                let Some((parent, field)) = container.parent() else { return self.reader.end() };
+                self.spans[field as usize].end = self.reader.at as u32;
+                container = parent;
+                after_member = true;
+                continue;
+            }
+            if after_member {
+                if next != b',' {
+                    return Err(ReadError::Syntax);
+                }
+                self.reader.at += 1;
+                self.reader.skip_space();
+            }
+            after_member = !self.read_member(&mut container, after_member)?;
+        }
+    }
+
+    /// Reads a key and its value. True: the value is a container; only its brace is read, and `container` is now it.
     #[inline]
-    fn member(&mut self, place: &mut Place, begun: bool) -> Result<bool, Stop> {
+    fn read_member(&mut self, container: &mut Container, after_member: bool) -> Result<bool, ReadError> {
         let key = self.reader.key()?;
         let start = self.reader.at;
-        let field = self.note(*place, key);
-        if field.is_none() && self.point.is_none() {
-            self.note_point(*place, begun);
+        let field = self.record_key(*container, key);
+        if field.is_none() && self.resume_point.is_none() {
+            self.set_resume_point(*container, after_member);
         }
         if let Some(field) = field {
             let first = self.reader.peek();
             self.firsts[field as usize] = first;
             self.spans[field as usize] = Span::new(start, start);
-            if let Some(inner) = Place::inside(field).filter(|_| first == b'{') {
+            if first == b'{'
+                && let Some(inner) = Container::of_value(field)
+            {
                 self.reader.at += 1;
-                *place = inner;
+                *container = inner;
                 return Ok(true);
             }
         }
-        let plain = self.reader.value(place.depth())?;
+        let plain = self.reader.value(container.depth())?;
         if let Some(field) = field {
             self.spans[field as usize].end = self.reader.at as u32;
             self.plain |= u16::from(plain) << field as usize;
@@ -409,10 +408,11 @@ impl<'a> Scanner<'a> {
         Ok(false)
     }
 
-    /// The field that this key names, the first time it does.
-    fn note(&mut self, place: Place, key: Key<'_>) -> Option<Field> {
-        let Some(field) = place.field(key.name) else {
-            let field = disguised(place.fields(), &key)?;
+    /// The field that this key names, if it occurs for the first time. Records a fault for any other spelling and for
+    /// a second occurrence.
+    fn record_key(&mut self, container: Container, key: Key<'_>) -> Option<Field> {
+        let Some(field) = container.field(key.name) else {
+            let field = misspelled_field(container.fields(), &key)?;
             self.fault.get_or_insert(Fault::EscapedKey(field));
             return None;
         };
@@ -429,17 +429,39 @@ impl<'a> Scanner<'a> {
         Some(field)
     }
 
-    pub(super) fn outcome(&self, walked: Result<(), Stop>) -> Result<Envelope, Malformed> {
-        let line = self.reader.line;
-        match walked {
-            Ok(()) => self.envelope().map_err(|fault| self.malformed(fault)),
-            Err(Stop::Syntax) => Err(Malformed::skimmed(Fault::Syntax { at: self.reader.at }, line)),
-            Err(Stop::TooDeep) => Err(Malformed::skimmed(Fault::TooDeep, line)),
-            Err(Stop::NotObject) => Err(Malformed { fault: Fault::NotObject, id: None, answer: false }),
+    /// Makes the next value the resume point if no field is expected behind it. An update begins with its type, so
+    /// its first member is not enough.
+    fn set_resume_point(&mut self, container: Container, after_member: bool) {
+        let is_last_field_seen = match container {
+            Container::Params | Container::Result => true,
+            Container::Update => after_member,
+            Container::Top | Container::Meta => false,
+        };
+        if is_last_field_seen {
+            self.resume_point = Some(ResumePoint {
+                at: self.reader.at,
+                container,
+                in_content: false,
+                seen: self.seen,
+                ascii: !self.reader.non_ascii,
+            });
         }
     }
 
-    /// What the fields amount to, after a walk to the end.
+    /// The result of the scan, given the result of `read`.
+    pub(super) fn finish(&self, read: Result<(), ReadError>) -> Result<Envelope, Malformed> {
+        let line = self.reader.line;
+        match read {
+            Ok(()) => self.envelope().map_err(|fault| self.malformed(fault)),
+            Err(ReadError::Syntax) => {
+                Err(Malformed::partially_scanned(Fault::Syntax { at: self.reader.at }, line))
+            }
+            Err(ReadError::TooDeep) => Err(Malformed::partially_scanned(Fault::TooDeep, line)),
+            Err(ReadError::NotObject) => Err(Malformed { fault: Fault::NotObject, id: None, answer: false }),
+        }
+    }
+
+    /// The envelope of a line that was read to its end.
     fn envelope(&self) -> Result<Envelope, Fault> {
         if let Some(fault) = self.fault {
             return Err(fault);
@@ -447,7 +469,7 @@ impl<'a> Scanner<'a> {
         let kind = self.kind()?;
         let method = if self.has(Field::Method) { self.method()? } else { Span::default() };
         let id = match self.first(Field::Id) {
-            Some(first) if is_string_or_number(first) => self.span(Field::Id),
+            Some(first) if starts_string_or_number(first) => self.span(Field::Id),
             None => None,
             Some(b'n') if matches!(kind, Kind::Answer { .. }) => None,
             Some(_) => return Err(Fault::NotRpc("id must be a string or a number")),
@@ -461,16 +483,14 @@ impl<'a> Scanner<'a> {
                 Kind::Answer { failed: true } => self.span(Field::Error),
                 _ => self.span(Field::Result),
             },
-            session: self.text_or(Field::Session, "sessionId must be a string")?,
-            top_session: self.text_or(Field::TopSession, "sessionId must be a string")?,
-            pool: self.text_or(Field::Pool, "pool must be a string")?,
-            meta_pool: self.text_or(Field::MetaPool, "bus/pool must be a string")?,
-            request: self
-                .span(Field::Request)
-                .filter(|_| self.first(Field::Request).is_some_and(is_string_or_number)),
-            elicitation: self.text(Field::Elicitation),
-            child: self.text(Field::Child),
-            result_session: self.text(Field::ResultSession),
+            session: self.string_or_null(Field::Session, "sessionId must be a string")?,
+            top_session: self.string_or_null(Field::TopSession, "sessionId must be a string")?,
+            pool: self.string_or_null(Field::Pool, "pool must be a string")?,
+            meta_pool: self.string_or_null(Field::MetaPool, "bus/pool must be a string")?,
+            request: self.string_or_number(Field::Request),
+            elicitation: self.string(Field::Elicitation),
+            child: self.string(Field::Child),
+            result_session: self.string(Field::ResultSession),
         })
     }
 
@@ -481,7 +501,7 @@ impl<'a> Scanner<'a> {
             (false, true, false) => Ok(Kind::Answer { failed: false }),
             (false, false, true) => Ok(Kind::Answer { failed: true }),
             (true, ..) => Err(Fault::NotRpc("method excludes result and error")),
-            // Some agents spell out which of the two it is not.
+            // Some agents send both keys, and null for the one that does not apply.
             (false, true, true) => match (self.first(Field::Result), self.first(Field::Error)) {
                 (_, Some(b'n')) => Ok(Kind::Answer { failed: false }),
                 (Some(b'n'), _) => Ok(Kind::Answer { failed: true }),
@@ -491,8 +511,9 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    /// The method without its quotes.
     fn method(&self) -> Result<Span, Fault> {
-        let token = self.text(Field::Method).ok_or(Fault::NotRpc("method must be a string"))?;
+        let token = self.string(Field::Method).ok_or(Fault::NotRpc("method must be a string"))?;
         let method = Span { start: token.start + 1, end: token.end - 1 };
         let plain = self.plain & 1 << Field::Method as usize != 0;
         if !plain && memchr(b'\\', method.of(self.reader.line)).is_some() {
@@ -502,9 +523,8 @@ impl<'a> Scanner<'a> {
     }
 
     fn malformed(&self, fault: Fault) -> Malformed {
-        let id = self.span(Field::Id).filter(|_| self.first(Field::Id).is_some_and(is_string_or_number));
-        let outgoing = self.has(Field::Method) || fault == Fault::EscapedKey(Field::Method);
-        Malformed { fault, id, answer: !outgoing }
+        let has_method = self.has(Field::Method) || fault == Fault::EscapedKey(Field::Method);
+        Malformed { fault, id: self.string_or_number(Field::Id), answer: !has_method }
     }
 
     fn has(&self, field: Field) -> bool {
@@ -515,25 +535,33 @@ impl<'a> Scanner<'a> {
         self.has(field).then(|| self.spans[field as usize])
     }
 
+    /// The first byte of the field's value.
     fn first(&self, field: Field) -> Option<u8> {
         Some(self.firsts[field as usize]).filter(|first| *first != 0)
     }
 
-    fn text(&self, field: Field) -> Option<Span> {
-        self.span(field).filter(|_| self.first(field) == Some(b'"'))
+    /// The field's value, if it is a string.
+    fn string(&self, field: Field) -> Option<Span> {
+        if self.first(field) == Some(b'"') { self.span(field) } else { None }
     }
 
-    fn text_or(&self, field: Field, wrong: &'static str) -> Result<Option<Span>, Fault> {
+    /// The field's value, if it is a string or a number.
+    fn string_or_number(&self, field: Field) -> Option<Span> {
+        if self.first(field).is_some_and(starts_string_or_number) { self.span(field) } else { None }
+    }
+
+    /// The field's value, which must be a string or null. `None`: it is null or absent.
+    fn string_or_null(&self, field: Field, otherwise: &'static str) -> Result<Option<Span>, Fault> {
         match self.first(field) {
             None | Some(b'n') => Ok(None),
             Some(b'"') => Ok(self.span(field)),
-            Some(_) => Err(Fault::NotRpc(wrong)),
+            Some(_) => Err(Fault::NotRpc(otherwise)),
         }
     }
 }
 
-/// The field that a decoder may take this key for, though it is not spelled like it.
-fn disguised(fields: &[(Field, &str)], key: &Key<'_>) -> Option<Field> {
+/// The field that some decoder may take this key for, although the key is spelled otherwise.
+fn misspelled_field(fields: &[(Field, &str)], key: &Key<'_>) -> Option<Field> {
     let folds_to =
         |folded: &[u8]| fields.iter().find(|(_, name)| name.as_bytes().eq_ignore_ascii_case(folded));
     if key.plain {
@@ -545,7 +573,7 @@ fn disguised(fields: &[(Field, &str)], key: &Key<'_>) -> Option<Field> {
     while let Some(char) = chars.next() {
         let char = if char == '\\' { unescaped(&mut chars)? } else { char };
         let folded_char = match char {
-            // The two characters beyond ASCII whose other case is an ASCII letter.
+            // These are the two characters beyond ASCII whose other case is an ASCII letter.
             '\u{17f}' => b's',
             '\u{212a}' => b'k',
             _ => u8::try_from(char).ok().filter(u8::is_ascii)?,
@@ -556,7 +584,7 @@ fn disguised(fields: &[(Field, &str)], key: &Key<'_>) -> Option<Field> {
     folds_to(&folded[..folded_bytes]).map(|&(field, _)| field)
 }
 
-/// The character behind a backslash. None for what no routing key holds: control characters and surrogates.
+/// The character that an escape stands for. `None`: a control character or a surrogate, which no routing key holds.
 fn unescaped(chars: &mut std::str::Chars<'_>) -> Option<char> {
     match chars.next()? {
         'u' => {

@@ -1,20 +1,22 @@
-//! Bytes waiting for one peer.
+//! Queues bytes for one peer.
 //!
-//! Knows where in the peer's stream each byte stands, so that one can ask whether a line has begun to be
-//! written. Knows nothing of limits or time.
+//! The queue knows the position of each byte in the peer's stream, so it can say whether any byte of a line has been
+//! written. It knows nothing of limits or time.
 
 use crate::mutants::{Check, enabled};
 
-/// Compacting moves at most as many bytes as were sent since the last time.
+/// The queue is compacted once more than this many bytes, and more than half of it, are sent. So compacting moves fewer
+/// bytes than were sent since the last time.
 const COMPACT_BYTES: usize = 64 << 10;
 
+/// The bytes that wait for one peer.
 #[derive(Default)]
 pub(crate) struct SendQueue {
     bytes: Vec<u8>,
-    /// What lies before is sent. `start <= bytes.len()`.
+    /// The bytes before this index are sent: `start <= bytes.len()`.
     start: usize,
-    /// Position in the peer's stream of `bytes[start]`: how much it has taken in all.
-    taken: u64,
+    /// How many bytes were sent in all, which is the position of `bytes[start]` in the peer's stream.
+    sent: u64,
 }
 
 impl SendQueue {
@@ -26,16 +28,17 @@ impl SendQueue {
         self.len() == 0
     }
 
+    /// The bytes to write next.
     pub(crate) fn waiting(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
 
-    /// Where the next byte will stand in the stream.
+    /// The position in the stream of the next byte that is added.
     pub(crate) fn end(&self) -> u64 {
-        self.taken + self.len() as u64
+        self.sent + self.len() as u64
     }
 
-    /// Where bytes are added. Empty queues may be given a spare buffer first.
+    /// The buffer to which bytes are added. Give an empty queue a pooled buffer first, if there is one.
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         if self.start > COMPACT_BYTES && self.start > self.bytes.len() / 2 {
             self.bytes.drain(..self.start);
@@ -44,23 +47,24 @@ impl SendQueue {
         &mut self.bytes
     }
 
+    /// Removes `count` bytes that the peer has taken.
     pub(crate) fn sent(&mut self, count: usize) {
         let count = count.min(self.len());
         self.start += count;
-        self.taken += count as u64;
+        self.sent += count as u64;
     }
 
-    /// A line that has not begun to be written: the bytes from `position`, which are then still here.
+    /// The line at this position of the stream, if none of its bytes is sent.
     pub(crate) fn unwritten(&self, position: u64, length: usize) -> Option<&[u8]> {
         if !enabled(Check::Unwritten) {
-            let from = (position + self.start as u64).checked_sub(self.taken)? as usize;
+            let from = (position + self.start as u64).checked_sub(self.sent)? as usize;
             return self.bytes.get(from..from + length);
         }
-        let from = position.checked_sub(self.taken)? as usize;
+        let from = position.checked_sub(self.sent)? as usize;
         self.waiting().get(from..from + length)
     }
 
-    /// Takes the buffer of an empty queue away, to serve another.
+    /// Takes the buffer of an empty queue, so that another queue can use it.
     pub(crate) fn take_buffer(&mut self) -> Vec<u8> {
         debug_assert!(self.is_empty());
         self.start = 0;
@@ -69,10 +73,12 @@ impl SendQueue {
         bytes
     }
 
+    /// Whether the queue owns memory.
     pub(crate) fn has_buffer(&self) -> bool {
         self.bytes.capacity() > 0
     }
 
+    /// Gives an empty queue a buffer.
     pub(crate) fn give_buffer(&mut self, bytes: Vec<u8>) {
         debug_assert!(self.bytes.is_empty() && bytes.is_empty());
         self.start = 0;
@@ -85,24 +91,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_leave_in_order_whatever_the_pieces() {
+    fn bytes_leave_in_order_in_pieces_of_any_size() {
         for piece in (1..=64).step_by(if cfg!(miri) { 21 } else { 1 }) {
             let mut queue = SendQueue::default();
-            let mut event = Vec::new();
+            let mut received = Vec::new();
             for round in 0..50u8 {
                 queue.buffer().extend_from_slice(&[round; 7]);
                 let count = piece.min(queue.len());
-                event.extend_from_slice(&queue.waiting()[..count]);
+                received.extend_from_slice(&queue.waiting()[..count]);
                 queue.sent(count);
             }
-            event.extend_from_slice(queue.waiting());
+            received.extend_from_slice(queue.waiting());
             let expected: Vec<u8> = (0..50u8).flat_map(|round| [round; 7]).collect();
-            assert_eq!(event, expected);
+            assert_eq!(received, expected);
         }
     }
 
     #[test]
-    fn a_line_is_unwritten_until_its_first_byte_is_taken() {
+    fn a_line_is_unwritten_until_its_first_byte_is_sent() {
         let mut queue = SendQueue::default();
         queue.buffer().extend_from_slice(b"first\n");
         let position = queue.end();

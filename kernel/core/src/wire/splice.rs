@@ -1,13 +1,15 @@
-//! A line with a few spans replaced.
+//! Copies a line with a few spans replaced.
 
 use std::ops::Deref;
 
 use crate::wire::scan::Span;
 
-/// What stands at `span` of the line gives way to `with`.
+/// The replacement of one span.
 #[derive(Clone, Copy)]
 pub(crate) struct Edit<'a> {
+    /// The bytes of the line that are replaced.
     pub(crate) span: Span,
+    /// The new bytes.
     pub(crate) with: &'a [u8],
 }
 
@@ -17,7 +19,7 @@ impl<'a> Edit<'a> {
     }
 }
 
-/// A handful of cuts in the order of the line.
+/// Up to four edits, in the order of the line.
 pub(crate) struct Edits<'a> {
     edits: [Edit<'a>; 4],
     count: usize,
@@ -28,14 +30,14 @@ impl<'a> Edits<'a> {
         Edits { edits: [Edit::new(Span::new(0, 0), &[]); 4], count: 0 }
     }
 
-    /// Adds a cut, which overlaps no other, at its place in the order.
+    /// Adds an edit in order. It overlaps no other edit.
     pub(crate) fn add(&mut self, span: Span, with: &'a [u8]) {
-        let mut place = self.count;
-        while place > 0 && self.edits[place - 1].span.start > span.start {
-            self.edits[place] = self.edits[place - 1];
-            place -= 1;
+        let mut index = self.count;
+        while index > 0 && self.edits[index - 1].span.start > span.start {
+            self.edits[index] = self.edits[index - 1];
+            index -= 1;
         }
-        self.edits[place] = Edit::new(span, with);
+        self.edits[index] = Edit::new(span, with);
         self.count += 1;
     }
 }
@@ -48,7 +50,7 @@ impl<'a> Deref for Edits<'a> {
     }
 }
 
-/// Appends `line` with its cuts, which are in order and do not overlap.
+/// Appends `line` to `out` with these edits, which are in order and do not overlap.
 pub(crate) fn splice(out: &mut Vec<u8>, line: &[u8], edits: &[Edit<'_>]) {
     let mut from = 0;
     for edit in edits {
@@ -64,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cuts_replace_their_spans_whatever_the_order_they_came_in() {
+    fn edits_may_be_added_in_any_order() {
         let line = br#"{"id":1,"params":{"sessionId":"a"}}"#;
         let (id, session) = (Span { start: 6, end: 7 }, Span { start: 30, end: 33 });
         for swapped in [false, true] {

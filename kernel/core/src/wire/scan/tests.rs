@@ -1,4 +1,4 @@
-//! Every rule of the scanner, one test each, and all of them against the oracle.
+//! Tests every rule of the scanner, and all of them against the oracle.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::*;
 use crate::wire::json::BLOCK_BYTES;
-use crate::wire::oracle::{Lines, Oracle};
+use crate::wire::oracle::{LineGenerator, Oracle};
 
 fn scan(line: &str) -> Result<Envelope, Fault> {
     Envelope::scan(line.as_bytes()).map_err(|malformed| malformed.fault)
@@ -17,7 +17,7 @@ fn not_json(line: &[u8]) -> bool {
 }
 
 #[test]
-fn it_agrees_with_serde_json_on_made_up_lines() {
+fn it_agrees_with_serde_json_on_generated_lines() {
     std::thread::scope(|scope| {
         for seed in [0x5eed_0000, 0x5eed_ffff] {
             let count = if cfg!(miri) { 100 } else { 100_000 };
@@ -27,8 +27,10 @@ fn it_agrees_with_serde_json_on_made_up_lines() {
 }
 
 fn agrees_with_serde_json(seed: u64, count: usize) {
-    let mut lines = Lines::new(seed);
-    let (mut good, mut not_rpc, mut broken) = (0, 0, 0);
+    let mut lines = LineGenerator::new(seed);
+    let mut valid = 0;
+    let mut not_rpc = 0;
+    let mut broken = 0;
     for _ in 0..count {
         let line = lines.next_line();
         let shown = || String::from_utf8_lossy(&line);
@@ -39,15 +41,15 @@ fn agrees_with_serde_json(seed: u64, count: usize) {
             assert!(not_json(&line), "{got:?} for {}", shown());
             continue;
         }
-        good += usize::from(got.is_ok());
+        valid += usize::from(got.is_ok());
         not_rpc += usize::from(got.is_err());
         assert_eq!(got, expected, "{}", shown());
     }
-    assert!(good.min(not_rpc).min(broken) > count / 10, "{good} good, {not_rpc} not rpc, {broken} broken");
+    assert!(valid.min(not_rpc).min(broken) > count / 10, "{valid} valid, {not_rpc} not rpc, {broken} broken");
 }
 
 #[test]
-fn every_field_is_found_where_it_stands() {
+fn every_field_is_found() {
     let line = concat!(
         r#" {"jsonrpc":"2.0","id":"a\"b","sessionId":"top","pool":"p","method":"m/é","params":{"sessionId":"s","#,
         r#""requestId":-1.50,"elicitationId":"e","_meta":{"x":{"bus/pool":1},"bus/pool":"q"},"#,
@@ -122,7 +124,7 @@ fn what_is_not_rpc_is_refused_with_the_reason() {
 }
 
 #[test]
-fn an_answer_may_say_which_of_the_two_it_is_not() {
+fn an_answer_may_have_both_keys_if_one_is_null() {
     for (line, failed) in [
         (r#"{"id":1,"result":{"a":1},"error":null}"#, false),
         (r#"{"id":1,"result":null,"error":null}"#, false),
@@ -135,7 +137,7 @@ fn an_answer_may_say_which_of_the_two_it_is_not() {
 }
 
 #[test]
-fn null_is_absent_and_the_lesser_fields_may_be_anything() {
+fn null_counts_as_absent_and_optional_fields_may_have_any_type() {
     for line in [
         r#"{"method":"m","sessionId":null,"pool":null,"params":{"sessionId":null,"_meta":null,"update":null}}"#,
         r#"{"method":"m","params":{"requestId":null,"elicitationId":null,"_meta":{"bus/pool":null}}}"#,
@@ -168,7 +170,7 @@ const ABSENT: Envelope = Envelope {
 };
 
 #[test]
-fn a_routing_key_stands_once_and_is_spelled_plainly() {
+fn a_routing_key_occurs_once_and_is_spelled_plainly() {
     let wrap = |field: Field, members: &str| match field as usize {
         0..8 => format!("{{{members}}}"),
         8..13 => format!(r#"{{"params":{{{members}}},"method":"m"}}"#),
@@ -199,11 +201,11 @@ fn a_routing_key_stands_once_and_is_spelled_plainly() {
     }
     let kelvin = "\u{212a}iosK".as_bytes();
     let key = Key { token: b"", name: kelvin, plain: false };
-    assert_eq!(disguised(&[(Field::Pool, "kiosk")], &key), Some(Field::Pool));
+    assert_eq!(misspelled_field(&[(Field::Pool, "kiosk")], &key), Some(Field::Pool));
 }
 
 #[test]
-fn other_keys_and_deeper_levels_are_free() {
+fn other_keys_and_deeper_levels_may_be_anything() {
     for line in [
         r#"{"method":"m","a":1,"a":2,"\u0061":3,"É\ud800":4,"idx":5,"i\u0064x":6,"id\u0000":7,"\n":8}"#,
         r#"{"method":"m","params":{"id":1,"id":2,"ID":3,"pool":4,"\u0070ool":5,"bus/pool":6,"Method":7}}"#,
@@ -289,10 +291,10 @@ fn text_that_is_not_json_is_refused_where_it_breaks() {
 }
 
 #[test]
-fn a_mark_is_found_at_every_place_of_a_string() {
-    let marks = ["\0", "\x1f", "\\x", r#"\""#, "é", "\x7f", r"\u00e9"].map(str::as_bytes);
-    let marks = marks.into_iter().chain([&b"\xff"[..], b"\x80"]);
-    for mark in marks {
+fn a_special_byte_is_found_at_every_position_of_a_string() {
+    let specials = ["\0", "\x1f", "\\x", r#"\""#, "é", "\x7f", r"\u00e9"].map(str::as_bytes);
+    let specials = specials.into_iter().chain([&b"\xff"[..], b"\x80"]);
+    for special in specials {
         let step = if cfg!(miri) { 29 } else { 1 };
         let near = (0..200).step_by(step).flat_map(|before| [0, 1, 7, 8, 100].map(|after| (before, after)));
         let far = (BLOCK_BYTES + 50..BLOCK_BYTES + 80)
@@ -301,11 +303,11 @@ fn a_mark_is_found_at_every_place_of_a_string() {
         for (before, after) in near.chain(far) {
             let mut line = b"{\"method\":\"m\",\"x\":\"".to_vec();
             line.resize(line.len() + before, b'.');
-            line.extend_from_slice(mark);
+            line.extend_from_slice(special);
             line.resize(line.len() + after, b'.');
             line.extend_from_slice(b"\"}");
             let accepted = serde_json::from_slice::<&RawValue>(&line).is_ok();
-            assert_eq!(!not_json(&line), accepted, "{mark:?} behind {before}, before {after}");
+            assert_eq!(!not_json(&line), accepted, "{special:?} behind {before}, before {after}");
         }
     }
 }
@@ -368,7 +370,7 @@ fn equal_strings_have_one_canonical_spelling() {
     assert!(matches!(canonical(b"\"plain\""), Cow::Borrowed(b"plain")));
 }
 
-/// https://github.com/nst/JSONTestSuite, where it is at hand.
+/// Runs https://github.com/nst/JSONTestSuite, if JSON_TEST_SUITE names a copy of it.
 #[test]
 fn the_json_test_suite_passes() {
     let Some(suite) = std::env::var_os("JSON_TEST_SUITE") else { return };
