@@ -201,8 +201,8 @@ impl Reply {
         }
     }
 
-    /// Adds a piece of a tool call to its call, or begins a new call. Calls differ by their index, but some servers give
-    /// every call the same one.
+    /// Adds a piece of a tool call to its call, or begins a new call. Calls differ by their index, but some servers
+    /// give every call the same one.
     fn call(&mut self, piece: &Value) {
         let index = piece["index"].as_u64();
         let id = piece["id"].as_str().unwrap_or_default();
