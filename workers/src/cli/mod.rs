@@ -8,6 +8,7 @@
 mod agent;
 mod argv;
 mod bridge;
+mod descendants;
 mod format;
 pub(crate) mod json;
 mod launch;

@@ -1,8 +1,7 @@
 //! Runs a process of a CLI, reads its pipes, and ends it with all its descendants.
 //!
 //! The process stays in the worker's process group, so that a signal to the worker's group ends it, too. Tools run in
-//! groups of their own and outlive their parents, so descendants are found by their parents and by a mark in their
-//! environment, and each is signalled by its pid.
+//! groups of their own, so each descendant is signalled by its pid.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -17,6 +16,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rpc::LineReader;
 
+use super::descendants::{self, ProcessInfo};
 use super::format::text::without_escapes;
 use super::stop_sequence::{StopSequence, StopStep};
 
@@ -89,9 +89,11 @@ impl Process {
         command.args(start.args).envs(start.env).env(MARK, &start.mark).current_dir(start.cwd);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
+        let input = child.stdin.take();
+        let output = child.stdout.take();
+        let errors = child.stderr.take();
         let stderr = Arc::new(Mutex::new(Tail::default()));
         let tail = stderr.clone();
-        let (input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         // Each pipe has a thread, because a CLI that does not read its stdin must not block the turn.
         let (stdin, messages) = mpsc::channel();
         thread::spawn(move || input.map(|input| write_stdin(&messages, input)));
@@ -134,7 +136,7 @@ impl Process {
     /// it runs in other groups.
     pub(super) fn signal(&self, signal: Signal) {
         let group = nix::unistd::getpgrp();
-        for process in self.descendants().into_iter().filter(|process| process.group == group) {
+        for process in self.tree().into_iter().filter(|process| process.group == group) {
             let _ = kill(process.pid, signal);
         }
     }
@@ -165,32 +167,20 @@ impl Process {
     pub(super) fn kill_all(&mut self) {
         let until = Instant::now() + KILL_TIMEOUT;
         loop {
-            let descendants = self.descendants();
-            for process in &descendants {
+            let processes = self.tree();
+            for process in &processes {
                 let _ = kill(process.pid, Signal::SIGKILL);
             }
             let is_gone = self.exit_status().is_some();
-            if (is_gone && descendants.is_empty()) || Instant::now() > until {
+            if (is_gone && processes.is_empty()) || Instant::now() > until {
                 return;
             }
             thread::sleep(POLL);
         }
     }
 
-    /// The process itself and everything that it has started.
-    fn descendants(&self) -> Vec<ProcessInfo> {
-        let all = all_processes(self.mark.as_bytes());
-        let mut pids = vec![Pid::from_raw(self.child.id() as i32)];
-        pids.extend(all.iter().filter(|process| process.is_marked).map(|process| process.pid));
-        let mut at = 0;
-        while at < pids.len() {
-            let parent = pids[at];
-            let children = all.iter().filter(|process| process.parent == parent).map(|process| process.pid);
-            let new: Vec<Pid> = children.filter(|pid| !pids.contains(pid)).collect();
-            pids.extend(new);
-            at += 1;
-        }
-        all.into_iter().filter(|process| pids.contains(&process.pid)).collect()
+    fn tree(&self) -> Vec<ProcessInfo> {
+        descendants::find(Pid::from_raw(self.child.id() as i32), self.mark.as_bytes())
     }
 }
 
@@ -200,50 +190,6 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-struct ProcessInfo {
-    pid: Pid,
-    parent: Pid,
-    group: Pid,
-    is_marked: bool,
-}
-
-/// All processes in the process table except zombies.
-#[cfg(target_os = "linux")]
-fn all_processes(mark: &[u8]) -> Vec<ProcessInfo> {
-    let Ok(folder) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let process = |entry: std::fs::DirEntry| {
-        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-        // The process name may contain brackets and spaces, but no later field does.
-        let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-        let (state, parent, group) =
-            (fields.next()?, fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-        if state == "Z" || state == "X" {
-            return None;
-        }
-        let environ = std::fs::read(entry.path().join("environ")).unwrap_or_default();
-        let is_marked = environ.split(|byte| *byte == 0).any(|variable| variable == mark);
-        let (pid, parent, group) = (Pid::from_raw(pid), Pid::from_raw(parent), Pid::from_raw(group));
-        Some(ProcessInfo { pid, parent, group, is_marked })
-    };
-    folder.flatten().filter_map(process).collect()
-}
-
-/// Environments cannot be read here, so a descendant is found only while its parents live.
-#[cfg(not(target_os = "linux"))]
-fn all_processes(_mark: &[u8]) -> Vec<ProcessInfo> {
-    let listed = Command::new("/bin/ps").args(["-A", "-o", "pid=,ppid=,pgid=,stat="]).output();
-    let listed = listed.map(|out| String::from_utf8_lossy(&out.stdout).into_owned()).unwrap_or_default();
-    let process = |line: &str| {
-        let mut fields = line.split_ascii_whitespace();
-        let mut number = || fields.next()?.parse().ok().map(Pid::from_raw);
-        let (pid, parent, group) = (number()?, number()?, number()?);
-        let is_dead = fields.next()?.starts_with('Z');
-        (!is_dead).then_some(ProcessInfo { pid, parent, group, is_marked: false })
-    };
-    listed.lines().filter_map(process).collect()
 }
 
 fn write_stdin(messages: &Receiver<String>, mut input: impl Write) {
