@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use kernel_core::Moment;
 use kernel_core::config::Limits;
-use kernel_core::limit::LINE_UNFINISHED;
+use kernel_core::limit::UNFINISHED_LINE_TIMEOUT;
 
 use crate::ledger::*;
 use crate::line::{Line, marked};
@@ -189,14 +189,14 @@ impl Oracle {
     pub(crate) fn closed_by_bus(&mut self, conn: Conn, now: Moment) {
         let stalled = {
             let book = &self.conns[conn];
-            let patience = self.limits.backpressure_timeout.min(kernel_core::limit::STALL);
+            let patience = self.limits.backpressure_timeout.min(kernel_core::limit::STALL_TIMEOUT);
             // In a house that is small enough to be full, hardly anything may wait for one peer.
             let small = self.limits.max_held_bytes < 1 << 20;
             let waits = if small { 0 } else { self.limits.max_output_queue / 2 };
             book.untaken > waits && now >= book.took + patience
         };
         let book = &self.conns[conn];
-        let unfinished = book.unfinished.is_some_and(|since| now >= since + LINE_UNFINISHED);
+        let unfinished = book.unfinished.is_some_and(|since| now >= since + UNFINISHED_LINE_TIMEOUT);
         let finished = book.ended && book.waits_for.is_empty() && book.untaken == 0;
         let excused = book.hostile || book.broken || finished || stalled || unfinished;
         if !(excused || self.causes.stops > 0 || self.may_be_turned_away(conn)) {

@@ -1,6 +1,6 @@
-//! What bus.json declares, as values. The shell reads the file; a `Config` that it gives out is valid.
+//! The configuration of the bus. The shell reads it from bus.json and gives out only a valid `Config`.
 //!
-//! No `Debug` or `Display` of these types prints the value of an environment variable: it may be a secret.
+//! No `Debug` or `Display` of these types prints the value of an environment variable, since it may be a secret.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,60 +11,98 @@ use std::time::Duration;
 
 use crate::token::TokenDigest;
 
+/// Everything that is configured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// Where the bus accepts connections.
     pub listen: Vec<Listen>,
-    /// What those who connect must show. None: nothing.
+    /// The token that every connection must show. `None`: none is needed.
     pub auth: Option<Auth>,
+    /// The pool of clients that name none. `None`: they must name one if there are several.
     pub default_pool: Option<Box<str>>,
+    /// The pools in the order of bus.json.
     pub pools: Vec<Arc<PoolConfig>>,
+    /// Limits and timeouts of the whole bus.
     pub limits: Limits,
-    /// Those who follow the traffic may see what is said.
+    /// Tracers may see whole messages.
     pub trace_payloads: bool,
 }
 
+impl Config {
+    /// A configuration of these pools, without listeners and with default limits.
+    pub fn with_pools(pools: impl IntoIterator<Item = PoolConfig>) -> Config {
+        Config {
+            listen: Vec::new(),
+            auth: None,
+            default_pool: None,
+            pools: pools.into_iter().map(Arc::new).collect(),
+            limits: Limits::default(),
+            trace_payloads: false,
+        }
+    }
+}
+
+/// The token that every connection must show.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Auth {
+    /// The file that holds the token.
     pub token_file: PathBuf,
-    /// Of the token that stood there when the configuration was read.
+    /// The digest of the token in that file when the configuration was read.
     pub digest: TokenDigest,
 }
 
-/// One door of the bus, and the pool that its clients are bound to unless they say otherwise.
+/// A listener.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Listen {
+    /// The address that it is bound to.
     pub at: Address,
+    /// The pool of its clients, unless they name another one.
     pub pool: Option<Box<str>>,
 }
 
+/// An address to listen on or to connect to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
+    /// A TCP host and port.
     Tcp { host: Box<str>, port: u16 },
+    /// The path of a Unix socket.
     Unix(PathBuf),
+    /// Stdin and stdout of the bus.
     Stdio,
 }
 
+/// A pool of equal workers.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PoolConfig {
+    /// The name of the pool.
     pub id: Box<str>,
+    /// The program of each worker.
     pub program: Program,
+    /// The arguments of the program.
     pub args: Vec<String>,
+    /// Whether clients share workers.
     pub mode: Mode,
-    /// Processes kept. `1 <= instances <= max_instances`.
+    /// How many processes are kept: `1 <= instances <= max_instances`.
     pub instances: u32,
+    /// How many processes there are at most.
     pub max_instances: u32,
+    /// How many sessions one process has at most, without those of subagents.
     pub max_sessions: u32,
-    /// Start at once, and initialize ahead of use; otherwise start when first needed.
+    /// True: processes start with the bus and are initialized before they are needed. False: they start when needed.
     pub warm: bool,
-    /// Processes above `instances` that have nothing to do for this long are stopped. None: never.
+    /// A process above `instances` that is idle for this long is stopped. `None`: it is kept.
     pub idle: Option<Duration>,
+    /// How an agent's permission requests are answered.
     pub permission: Permission,
+    /// The working directory of the processes. `None`: that of the bus.
     pub cwd: Option<PathBuf>,
+    /// Environment variables that are set for the processes.
     pub env: BTreeMap<String, String>,
+    /// The variables of the bus's own environment that the processes inherit.
     pub inherit_env: InheritEnv,
 }
 
-/// Without the values of `env`: they may be secrets, and what can be printed ends up in a log.
+/// Leaves out the values of `env`: they may be secrets, and the output may end up in a log.
 impl fmt::Debug for PoolConfig {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = self.env.keys().collect::<Vec<_>>();
@@ -86,17 +124,18 @@ impl fmt::Debug for PoolConfig {
     }
 }
 
+/// The program of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// The bare name `stdio-bus`: this very binary.
+    /// The bare name `stdio-bus`, which is the running binary.
     ThisBinary,
-    /// A bare name, to be found in PATH.
+    /// A bare name that is looked up in PATH.
     InPath(String),
-    /// A path, made absolute from the folder of bus.json.
+    /// A path, made absolute relative to the folder of bus.json.
     At(PathBuf),
 }
 
-/// As bus.json names it, but for a path, which is absolute.
+/// Prints the program as bus.json names it, except that a path is absolute.
 impl fmt::Display for Program {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -108,7 +147,7 @@ impl fmt::Display for Program {
 }
 
 impl PoolConfig {
-    /// A pool of which nothing but this is declared.
+    /// A pool with default settings.
     pub fn new(id: &str, program: Program) -> PoolConfig {
         PoolConfig {
             id: id.into(),
@@ -128,45 +167,65 @@ impl PoolConfig {
     }
 }
 
-/// Who answers an agent that asks for a permission.
+/// How an agent's permission requests are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permission {
-    /// The client.
+    /// The client answers.
     Ask,
-    /// The bus, for clients that cannot.
+    /// The bus answers with an option that allows.
     Allow,
+    /// The bus answers with an option that rejects.
     Deny,
 }
 
+/// Whether clients share workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
+    /// A worker serves any number of clients.
     Shared,
+    /// Each client gets a worker of its own.
     Dedicated,
 }
 
+/// The environment variables that workers inherit from the bus.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InheritEnv {
+    /// Workers inherit every variable.
     All,
+    /// Workers inherit no variable.
     Nothing,
+    /// Workers inherit the variables with these names.
     Only(Vec<String>),
 }
 
+/// Limits and timeouts of the whole bus, as bus.json can set them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
+    /// The longest line, in bytes. A longer one is skipped.
     pub max_input_buffer: usize,
+    /// How many bytes may wait for one peer before the peers that feed it are no longer read.
     pub max_output_queue: usize,
+    /// How long a peer may take nothing while its queue is full before it is closed.
     pub backpressure_timeout: Duration,
+    /// How often a worker may be restarted within `restart_window`.
     pub max_restarts: u32,
+    /// The time over which restarts are counted.
     pub restart_window: Duration,
-    /// The longest rest of a worker before it is started again.
+    /// The longest pause before a worker is restarted.
     pub max_restart_delay: Duration,
+    /// How long a worker may take to answer `initialize`.
     pub init_timeout: Duration,
-    /// None: off.
+    /// How long a worker that owes an answer may write nothing. `None`: for ever.
     pub silence_timeout: Option<Duration>,
+    /// How long calls in flight may take once the bus is stopping or their pool is removed.
     pub drain_timeout: Duration,
+    /// How long the sessions of a client that left are kept.
     pub session_keep: Duration,
+    /// How many clients may be connected.
     pub max_clients: usize,
+    /// How many calls may be in flight.
     pub max_calls: usize,
+    /// How many bytes may be held for all peers before new requests are refused.
     pub max_held_bytes: usize,
 }
 
@@ -191,12 +250,12 @@ impl Default for Limits {
 }
 
 impl Address {
-    /// True where two doors cannot be at this address. Port 0 is a free one each time.
+    /// Whether only one listener can use this address. Port 0 stands for a free port each time.
     pub fn is_exclusive(&self) -> bool {
         !matches!(self, Address::Tcp { port: 0, .. })
     }
 
-    /// True where nobody on another machine can be at the other end.
+    /// Whether only peers on this machine can connect to this address.
     pub fn is_local(&self) -> bool {
         match self {
             Address::Tcp { host, .. } => {

@@ -1,91 +1,92 @@
-//! Every number that bus.json does not set, in one place, with what each must hold towards the others.
+//! Every limit and timeout that bus.json does not set, and how they must relate to each other.
 
 use std::time::Duration;
 
-/// A worker's first rest after a crash. Doubles with each crash up to `max_restart_delay_sec`.
+/// How long a worker pauses after its first crash. The pause doubles with each crash up to `max_restart_delay_sec`.
 pub const BACKOFF_FIRST: Duration = Duration::from_millis(100);
-/// A worker that was up this long starts again with `REST_FIRST`.
+/// A worker that was up this long starts again with `BACKOFF_FIRST`.
 pub const BACKOFF_RESET_AFTER: Duration = Duration::from_secs(30);
 
-/// A crash closes stdout a moment before the exit is known; only after this long is it not a crash.
+/// How long the bus waits for the exit of a worker that has closed its stdout. A crash closes stdout a moment before
+/// the exit is known; after this time the worker counts as alive with closed pipes.
 pub const EXIT_AFTER_EOF: Duration = Duration::from_millis(250);
-/// From the end of stdin to SIGTERM. Most agents leave within a second of it.
+/// The time from the end of stdin to SIGTERM. Most agents exit within a second.
 pub const STOP_BY_EOF: Duration = Duration::from_secs(2);
-/// From SIGTERM to SIGKILL.
+/// The time from SIGTERM to SIGKILL.
 pub const STOP_BY_TERM: Duration = Duration::from_secs(3);
-/// The same once the user has lost patience (a second signal).
+/// The time from SIGTERM to SIGKILL after a second stop signal to the bus.
 pub const STOP_AT_ONCE: Duration = Duration::from_millis(200);
-/// From SIGKILL to giving the process up: it hangs in the kernel.
+/// The time from SIGKILL until the bus gives up on a process, which then hangs in the kernel.
 pub const STOP_BY_KILL: Duration = Duration::from_secs(5);
-/// At the end, how long clients may take to read their last answers.
+/// How long a client that is being closed may take to read its last answers.
 pub const FLUSH_ON_CLOSE: Duration = Duration::from_secs(1);
 
-/// Where a token is asked for, so many connections may be about to show it. Their places are their own: whoever has
-/// shown it does not lose one to them.
+/// The most connections that have yet to show the token. They do not count for `max_clients`.
 pub const PENDING_AUTH_MAX: usize = 64;
-/// How long one of them may take..
+/// How long a connection may take to show the token.
 pub const AUTH_TIMEOUT: Duration = Duration::from_secs(5);
-/// ..and the longest line that it may say before.
+/// The longest line of a connection that has yet to show the token, in bytes.
 pub const AUTH_LINE_BYTES: usize = 4096;
 
-/// A queue that holds this much is written before more is read, so that its peer can begin.
+/// A queue with this many bytes is written before more is read, so that its peer can begin to work.
 pub const BULK_BYTES: usize = 4 << 10;
-/// A peer's queue is above its limit when it holds `max_output_queue` bytes and has room again at this part of it.
+/// A full queue has room again once it is down to its limit divided by this.
 pub const QUEUE_LOW_PART: usize = 2;
-/// A worker that serves others too is not held up by one slow client until this many times `max_output_queue`
-/// wait for it..
+/// A worker that also serves other clients goes on until the queue of a slow client holds this many times its limit.
 pub const QUEUE_HARD_TIMES: usize = 4;
-/// ..and then only this long, if the client takes nothing.
-pub const STALL: Duration = Duration::from_secs(1);
+/// How long a slow client may then take nothing before it is closed.
+pub const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A client that has begun a line and adds nothing to it for this long is closed where there are others: what it holds
-/// of everybody's memory would never be free again.
-pub const LINE_UNFINISHED: Duration = Duration::from_secs(60);
-
-/// The longest line that a client may send while more than `max_held_bytes` are held.
+/// A client that has begun a line and adds nothing to it for this long is closed if there are other clients: the bytes
+/// that it holds count for everybody's `max_held_bytes`.
+pub const UNFINISHED_LINE_TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest line that a client may send while more than `max_held_bytes` are held, in bytes.
 pub const LINE_BYTES_WHEN_FULL: usize = 64 << 10;
 
-/// A call that could not be written is given to another worker at most this often.
+/// How often a call whose line was not written may move to another worker.
 pub const MOVES: u8 = 3;
-/// Of a worker's stderr, the end is kept for those who ask why it died.
+/// How many bytes of a worker's latest stderr are kept, to report why it died.
 pub const STDERR_TAIL_BYTES: usize = 4096;
-/// Session-less notifications kept for clients that join later, the last of each method.
+/// How many session-less notifications of a worker are kept for clients that join later, the last one of each method.
 pub const STICKY_NOTIFICATIONS_MAX: usize = 16;
+/// The longest sticky notification and the longest broadcast that is kept, in bytes.
 pub const STICKY_NOTIFICATION_BYTES: usize = 64 << 10;
-/// Process-wide requests repeated to workers that start later, each of at most `NOTICE_BYTES`.
+/// How many process-wide requests are kept, to be repeated to workers that start later.
 pub const BROADCASTS_MAX: usize = 64;
-/// Elicitations of one worker that are open at a time.
+/// How many elicitations of one worker may be open.
 pub const ELICITATIONS: usize = 256;
-/// Sessions that one client names itself.
+/// How many labels one client may use, which are session ids of its own choice.
 pub const LABELS: usize = 1 << 16;
-/// Subagents' sessions do not count for `max_sessions`, but end at this many times it.
+/// Sessions of subagents do not count for `max_sessions`, but a worker has at most this many times as many in all.
 pub const CHILDREN_TIMES: usize = 16;
-/// Modes and options of a session that are set again after its worker's death.
+/// How many modes and options of a session are kept, to be set again after its worker's death.
 pub const SETTINGS: usize = 64;
-/// Of the answer that opened a session, kept to answer whoever takes the session up again.
+/// The longest params, result or setting of a session that is kept to open it again, in bytes.
 pub const OPENING_BYTES: usize = 64 << 10;
-/// A JSON-RPC id, a session id or a pool name longer than this is refused.
+/// The longest JSON-RPC id, session id and pool name, in bytes.
 pub const NAME_BYTES: usize = 4096;
 
-/// So many may follow the traffic at a time..
+/// How many clients may trace the traffic.
 pub const TRACERS: usize = 16;
-/// ..and so much may wait for each, at most this part of `max_held_bytes`: all of them hold little of it.
+/// How many bytes of events may wait for one tracer.
 pub const TRACE_QUEUE_BYTES: usize = 1 << 20;
+/// The events for one tracer also hold at most `max_held_bytes` divided by this.
 pub const TRACE_QUEUE_PART: usize = 64;
-/// A longer line is told of without what it says.
+/// The longest line that is traced with its payload, in bytes.
 pub const TRACE_PAYLOAD_BYTES: usize = 256 << 10;
 
-/// Buffers kept for reuse, so that a busy link does not allocate and an idle one holds nothing.
+/// How many buffers are kept for reuse, so that a busy link does not allocate and an idle link holds no memory.
 pub const POOLED_BUFFERS: usize = 64;
-/// All of them together hold at most this much.
+/// The capacity of all pooled buffers together, in bytes.
 pub const POOLED_BYTES: usize = 1 << 20;
 
-/// A wire id is `generation << CALL_INDEX_BITS | index`.
+/// The bits of a call's index in a wire id, which is `generation << CALL_INDEX_BITS | index`.
 pub const CALL_INDEX_BITS: u32 = 20;
-/// The most that `max_calls` may be.
+/// The largest `max_calls`.
 pub const CALLS: usize = 1 << CALL_INDEX_BITS;
 
-// Below 2^53: a JavaScript worker must hand the id back unchanged.
+// Wire ids stay below 2^53, so that a JavaScript worker can hand them back unchanged.
 const _: () = assert!(32 + CALL_INDEX_BITS < 53);
+// All tracers together hold at most a quarter of `max_held_bytes`, and every traced payload fits into a queue.
 const _: () = assert!(TRACERS * 4 <= TRACE_QUEUE_PART && TRACE_PAYLOAD_BYTES < TRACE_QUEUE_BYTES);
 const _: () = assert!(QUEUE_LOW_PART > 1 && QUEUE_HARD_TIMES > 1);

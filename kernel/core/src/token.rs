@@ -1,19 +1,21 @@
-//! The token that strangers have to show, known by its digest only: nothing that is kept or printed can give it away.
+//! The token that a connection must show. Only its digest is kept, so nothing in memory or in a log reveals it.
 
 use std::fmt;
 
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+/// The SHA-256 digest of a token.
 #[derive(Clone, Copy)]
 pub struct TokenDigest([u8; 32]);
 
 impl TokenDigest {
+    /// The digest of this token.
     pub fn of(token: &str) -> TokenDigest {
         TokenDigest(Sha256::digest(token).into())
     }
 
-    /// Whether this is the token. Takes as long for one that is nearly right as for any other.
+    /// Whether `shown` is the token. The comparison takes equally long for every wrong token.
     pub fn admits(&self, shown: &str) -> bool {
         *self == TokenDigest::of(shown)
     }

@@ -6,7 +6,7 @@ use log::warn;
 
 use crate::bus::{Bus, ReadMode};
 use crate::id::{Link, WorkerId};
-use crate::limit::{LINE_BYTES_WHEN_FULL, LINE_UNFINISHED, QUEUE_HARD_TIMES, STALL};
+use crate::limit::{LINE_BYTES_WHEN_FULL, QUEUE_HARD_TIMES, STALL_TIMEOUT, UNFINISHED_LINE_TIMEOUT};
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{CallKey, Endpoint, EndpointId, Written};
 use crate::state::timers::Alarm;
@@ -26,7 +26,7 @@ impl Bus {
         }
         self.links.pause(from, full);
         if let Some(peer) = self.links.peer(full).filter(|_| feeds_others) {
-            self.alarms.set(self.now.max(peer.last_progress + STALL), Alarm::Stall(full));
+            self.alarms.set(self.now.max(peer.last_progress + STALL_TIMEOUT), Alarm::Stall(full));
         }
     }
 
@@ -91,7 +91,7 @@ impl Bus {
         let in_the_way = self.links.pausing(link).iter().any(|from| self.feeds_others(*from, link));
         let Some(peer) = self.links.peer_mut(link) else { return };
         let until = match in_the_way {
-            true => peer.last_progress + STALL,
+            true => peer.last_progress + STALL_TIMEOUT,
             false => since + self.limits.backpressure_timeout,
         };
         if self.now >= until {
@@ -104,12 +104,12 @@ impl Bus {
     /// A client has begun a line: has it gone on with it?
     pub(super) fn line_overdue(&mut self, link: Link) {
         let Some(since) = self.links.waits_for_line(link) else { return };
-        if self.now < since + LINE_UNFINISHED {
-            return self.alarms.set(since + LINE_UNFINISHED, Alarm::Line(link));
+        if self.now < since + UNFINISHED_LINE_TIMEOUT {
+            return self.alarms.set(since + UNFINISHED_LINE_TIMEOUT, Alarm::Line(link));
         }
         // An only client, such as the one on stdin and stdout, is in nobody's way.
         if self.clients.len() == 1 {
-            return self.alarms.set(self.now + LINE_UNFINISHED, Alarm::Line(link));
+            return self.alarms.set(self.now + UNFINISHED_LINE_TIMEOUT, Alarm::Line(link));
         }
         warn!("client {:?} ({}) left a line unfinished: closed", link.0, self.name_of(link));
         self.counters.stalled_clients += 1;

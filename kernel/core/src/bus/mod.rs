@@ -29,7 +29,7 @@ use std::sync::Arc;
 use crate::api::{Action, Event, Moment};
 use crate::config::{Config, Limits, PoolConfig};
 use crate::id::{Arena, Link, SecondaryMap, SessionKey, WorkerId};
-use crate::limit::{AUTH_LINE_BYTES, LINE_UNFINISHED};
+use crate::limit::{AUTH_LINE_BYTES, UNFINISHED_LINE_TIMEOUT};
 use crate::token::TokenDigest;
 
 use crate::bus::admin::Stopping;
@@ -345,7 +345,7 @@ impl Bus {
             return self.auth_line_too_long(link);
         }
         if worker.is_none() && self.links.begins_to_wait(link) {
-            self.alarms.set(self.now + LINE_UNFINISHED, Alarm::Line(link));
+            self.alarms.set(self.now + UNFINISHED_LINE_TIMEOUT, Alarm::Line(link));
         }
     }
 
