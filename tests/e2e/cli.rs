@@ -1,4 +1,4 @@
-//! The command line, and the configurations that people start with.
+//! The command line and the example configurations.
 
 use std::fs;
 use std::path::Path;
@@ -72,7 +72,7 @@ fn a_configuration_of_stdio_bus_2_0_3_runs_unchanged() {
 }
 
 #[test]
-fn check_says_what_would_run_or_every_fault_with_its_place() {
+fn check_prints_what_would_run_or_every_fault_with_its_place() {
     let good = folder_with(r#"{"pools":[{"id":"e","command":"stdio-bus","args":["agent","echo"]}]}"#);
     let out = run(good.path(), &["check"], "");
     assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
@@ -90,7 +90,7 @@ fn check_says_what_would_run_or_every_fault_with_its_place() {
 }
 
 #[test]
-fn the_exit_code_says_whose_fault_it_was() {
+fn the_exit_code_tells_what_kind_of_failure_it_was() {
     let folder = folder_with(r#"{"pools":[{"id":"e","command":"stdio-bus","args":["agent","echo"]}]}"#);
     let empty = TempDir::new().expect("a temporary folder");
     for (place, args, code) in [
@@ -153,7 +153,7 @@ fn rows_of_agent_clis_that_cannot_be_read_are_a_bad_configuration() {
 }
 
 #[test]
-fn the_version_names_the_commit_where_there_is_one() {
+fn the_version_names_the_commit_if_there_is_one() {
     let told = stdout(&run(Path::new(ROOT), &["--version"], ""));
     let version = env!("CARGO_PKG_VERSION");
     let git = std::process::Command::new("git").args(["-C", ROOT, "rev-parse", "HEAD"]).output();
@@ -166,7 +166,7 @@ fn the_version_names_the_commit_where_there_is_one() {
 }
 
 #[test]
-fn there_is_a_manual_page_of_every_command_and_shells_can_complete_them() {
+fn every_command_has_a_manual_page_and_shell_completions() {
     let folder = TempDir::new().expect("a temporary folder");
     let out = run(folder.path(), &["man", "--dir", "pages"], "");
     assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
@@ -195,7 +195,7 @@ fn a_listener_that_cannot_be_opened_is_a_failure() {
 }
 
 #[test]
-fn call_and_status_talk_to_a_running_bus() {
+fn call_and_status_query_a_running_bus() {
     let echo = json!({ "id": "echo", "command": "stdio-bus", "args": ["agent", "echo"], "instances": 2 });
     let bus = Bus::start(json!({ "pools": [echo] }));
     let at = ["--tcp", bus.tcp()];
@@ -219,7 +219,7 @@ fn call_and_status_talk_to_a_running_bus() {
 }
 
 #[test]
-fn commands_read_from_bus_json_where_the_bus_is() {
+fn commands_find_the_address_of_the_bus_in_bus_json() {
     let mut config = one_pool(1);
     config["listen"] = json!(["unix://@dir/bus.sock"]);
     let bus = Bus::start(config);

@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::harness::{
-    BUS, Client, Log, PATIENCE, Wire, initialize, marked, request, run, session_of, started_with, write_token,
+    BUS, Client, Connection, Log, PATIENCE, initialize, marked, request, run, session_of, started_with,
+    write_token,
 };
 
 /// A folder with a bus.json: the echo agent with stored sessions, on a Unix socket.
@@ -67,7 +68,7 @@ impl BusFolder {
         let mut child = self.command(&[&["connect"], args].concat()).spawn().expect("it starts");
         let (stdin, stdout) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
         let stderr = child.stderr.take().expect("piped");
-        let client = Client::new(Wire::pipes("ide", stdout, stdin, &Log::default()));
+        let client = Client::new(Connection::pipes("ide", stdout, stdin, &Log::default()));
         Ide { client, child, stderr }
     }
 

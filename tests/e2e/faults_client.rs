@@ -1,4 +1,4 @@
-//! What clients do wrong: they leave, break off, flood, answer what nobody asked. Nobody else is to notice.
+//! Faults of clients: they leave, send half a line, flood, answer no request. No other client may notice.
 
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::harness::{Bus, PATIENCE, limited, notification, one_pool, puppets, request, update};
 
 #[test]
-fn late_answers_for_one_who_has_left_go_nowhere() {
+fn late_answers_for_a_client_that_has_left_are_dropped() {
     let bus = Bus::start(limited(1, json!({ "session_keep_sec": 0 })));
     let mut puppet = bus.puppet();
     let (mut ann, mut ben) = (bus.client(), bus.client());
@@ -23,7 +23,10 @@ fn late_answers_for_one_who_has_left_go_nowhere() {
     assert_eq!(puppet.is_asked("session/cancel")["params"]["sessionId"], "s1");
     ben.sends(&request(1, "work", json!({})));
     let asked = puppet.is_asked("work");
-    assert!(asked["id"] != turn["id"] && asked["id"] != work["id"], "what is still owed keeps its id");
+    assert!(
+        asked["id"] != turn["id"] && asked["id"] != work["id"],
+        "a request that is still in flight keeps its id"
+    );
     for late in [&turn, &work] {
         puppet.answers(late, json!("for ann"));
     }
@@ -33,12 +36,12 @@ fn late_answers_for_one_who_has_left_go_nowhere() {
 }
 
 #[test]
-fn half_a_line_of_a_broken_connection_reaches_nobody() {
+fn a_partial_line_of_a_broken_connection_is_dropped() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut ben = bus.client();
     let line = request(1, "evil", json!({ "text": "x".repeat(9000) }));
-    // The last of them is whole, but has no end.
+    // The last of them is complete, but has no newline.
     for part in 1..=10 {
         let mut ann = bus.client();
         ann.has_heard_nothing();
@@ -52,7 +55,7 @@ fn half_a_line_of_a_broken_connection_reaches_nobody() {
 }
 
 #[test]
-fn answers_to_nothing_are_counted_and_cost_nobody_anything() {
+fn answers_to_no_request_are_counted_and_dropped() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut client = bus.client();
@@ -65,10 +68,10 @@ fn answers_to_nothing_are_counted_and_cost_nobody_anything() {
 }
 
 #[test]
-fn hundreds_who_come_at_once_are_all_let_in() {
+fn hundreds_of_clients_that_connect_at_once_are_all_accepted() {
     let bus = Bus::start(one_pool(1));
     let place: SocketAddr = bus.tcp().parse().expect("an address");
-    // It cannot accept: they wait in the queue of the kernel, which must be long enough.
+    // A suspended bus cannot accept, so the backlog of the listener must be long enough.
     bus.signal(Signal::SIGSTOP);
     let crowd: Vec<_> = (0..500)
         .map(|_| TcpStream::connect_timeout(&place, PATIENCE).expect("the queue has room for it"))
@@ -79,7 +82,7 @@ fn hundreds_who_come_at_once_are_all_let_in() {
 }
 
 #[test]
-fn a_cancel_that_crosses_the_answer_leaves_one_answer() {
+fn a_cancel_that_crosses_the_answer_leaves_exactly_one_answer() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut client = bus.client();
@@ -90,9 +93,9 @@ fn a_cancel_that_crosses_the_answer_leaves_one_answer() {
     ];
     client.prompts(1, &session);
     let turn = puppet.is_asked("session/prompt");
-    // The agent answers before it hears of it.
+    // The agent answers before it reads the cancellation.
     puppet.answers(&turn, json!({ "stopReason": "end_turn" }));
-    puppet.is_heard();
+    puppet.is_read();
     cancels.iter().for_each(|cancel| client.sends(cancel));
     assert_eq!(client.gets(1)["stopReason"], "end_turn");
     client.has_heard_nothing();
@@ -109,7 +112,7 @@ fn a_cancel_that_crosses_the_answer_leaves_one_answer() {
 }
 
 #[test]
-fn a_flood_of_notifications_to_a_slow_worker_waits_with_its_sender() {
+fn a_flood_of_notifications_to_a_slow_worker_stops_the_reading_of_its_sender() {
     let limits = json!({ "max_output_queue": 65536, "backpressure_timeout_sec": 1000 });
     let config = json!({ "pools": [puppets("p", 1), puppets("q", 1)], "limits": limits, "default_pool": "p",
         "listen": ["unix://@dir/bus.sock"] });
@@ -125,18 +128,15 @@ fn a_flood_of_notifications_to_a_slow_worker_waits_with_its_sender() {
     let flood: String = (0..2000).map(|n| note(n) + "\n").collect();
     let mut rest = flood.as_bytes();
     bus.until("ann is no longer read", || {
-        let sent = ann.wire.send_some(rest).expect("it is open");
+        let sent = ann.connection.send_some(rest).expect("it is open");
         rest = &rest[sent..];
         ben.has_heard_nothing();
         sent == 0
     });
-    assert!(!rest.is_empty(), "two megabytes are too much for everybody's buffers");
+    assert!(!rest.is_empty(), "two megabytes are more than all buffers together hold");
     let held = ben.status()["held_bytes"].as_u64().expect("a number");
     assert!(held < 256 << 10, "{held} bytes are held");
-    ben.sends(&request(1, "work", json!({})));
-    let asked = quick.is_asked("work");
-    quick.answers(&asked, json!({}));
-    ben.gets(1);
+    ben.is_served_by(&mut quick);
     slow.reads_again();
     let rest = rest.to_vec();
     let sending = thread::spawn(move || ann.sends_bytes(&rest));
@@ -147,7 +147,7 @@ fn a_flood_of_notifications_to_a_slow_worker_waits_with_its_sender() {
 }
 
 #[test]
-fn a_bus_that_was_stopped_for_a_while_blames_nobody_for_it() {
+fn a_bus_that_was_suspended_closes_no_client_as_stalled() {
     let bus = Bus::start(limited(1, json!({ "max_output_queue": 65536, "backpressure_timeout_sec": 5 })));
     let mut puppet = bus.puppet();
     let (mut ann, mut ben) = (bus.client(), bus.client());
@@ -157,14 +157,14 @@ fn a_bus_that_was_stopped_for_a_while_blames_nobody_for_it() {
     bus.until("ann has more to take than she may", || {
         let goes_on = puppet.floods(&word);
         let before = std::mem::replace(&mut held, ben.status()["held_bytes"].as_u64());
-        // What waits is more than she may leave, or was: it stays full until it has shrunk well below that.
+        // More waits for ann than the limit, or did: the queue counts as full until it has shrunk well below it.
         !goes_on && held == before && held > Some(0)
     });
     bus.signal(Signal::SIGSTOP);
-    // Not for something to happen: for the time to pass in which ann may take nothing.
+    // This sleep is the time in which ann reads nothing; the test waits for no event.
     thread::sleep(Duration::from_millis(5200));
-    assert!(ann.wire.takes_all() > 0);
+    assert!(ann.connection.takes_all() > 0);
     bus.signal(Signal::SIGCONT);
     assert_eq!(ben.status()["clients"], 2);
-    assert!(ann.wire.exactly(100_000).is_some(), "and she hears the rest");
+    assert!(ann.connection.exactly(100_000).is_some(), "she receives the rest");
 }

@@ -1,5 +1,5 @@
-//! What goes wrong in the life of a bus: reloads that come too often or cannot be done, signals in the wrong order,
-//! an abort. Whatever happens, nothing is left behind and nothing is half done.
+//! Faults in the life of a bus: too many reloads, reloads that fail, signals in the wrong order, an abort. No process
+//! is ever left behind and no change is ever half done.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -7,21 +7,14 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Bus, Client, Puppet, limited, one_pool, open_fds, puppets, request};
-
-fn is_served(client: &mut Client, puppet: &mut Puppet) {
-    client.sends(&request(1, "work", json!({})));
-    let asked = puppet.is_asked("work");
-    puppet.answers(&asked, json!({}));
-    client.gets(1);
-}
+use crate::harness::{Bus, limited, one_pool, open_fds, puppets, request};
 
 fn config(pools: &[Value], drain_sec: f64) -> Value {
     json!({ "pools": pools, "default_pool": "p", "limits": { "drain_timeout_sec": drain_sec } })
 }
 
 #[test]
-fn a_removed_pool_finishes_what_it_has_begun() {
+fn a_removed_pool_finishes_its_calls_until_the_drain_timeout() {
     let both = [puppets("p", 1), puppets("q", 1)];
     for in_time in [true, false] {
         let drain_sec = if in_time { 1000.0 } else { 0.2 };
@@ -52,7 +45,7 @@ fn a_removed_pool_finishes_what_it_has_begun() {
                 };
                 assert_eq!(reason(3), Some(json!("unknown_pool")), "{answers:?}");
                 assert_eq!(reason(2), Some(json!("stopping")), "{answers:?}");
-                removed.hears_the_end();
+                removed.stdin_ends();
                 removed.is_gone();
                 bus.until("the session is lost", || {
                     client.prompts(4, &session);
@@ -60,7 +53,7 @@ fn a_removed_pool_finishes_what_it_has_begun() {
                 });
             }
         }
-        is_served(&mut client, &mut kept);
+        client.is_served_by(&mut kept);
     }
 }
 
@@ -69,7 +62,7 @@ fn a_hundred_reloads_leave_one_process_and_no_fd_behind() {
     let bus = Bus::start(one_pool(1));
     let mut watcher = bus.client();
     let mut puppet = bus.puppet();
-    is_served(&mut watcher, &mut puppet);
+    watcher.is_served_by(&mut puppet);
     let before = open_fds(bus.pid());
     for n in 0..100 {
         let mut changed = puppets("p", 1);
@@ -81,15 +74,15 @@ fn a_hundred_reloads_leave_one_process_and_no_fd_behind() {
     while newest.about["args"][2] != "99" {
         newest = bus.puppet();
     }
-    is_served(&mut watcher, &mut newest);
+    watcher.is_served_by(&mut newest);
     bus.until("all is as before", || {
-        // The bus, its guard and one worker.
+        // The bus, its orphan guard and one worker.
         open_fds(bus.pid()) == before && bus.survivors().len() == 3
     });
 }
 
 #[test]
-fn a_reload_that_cannot_listen_changes_nothing() {
+fn a_reload_whose_listener_cannot_be_opened_changes_nothing() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let place = format!("tcp://{}", taken.local_addr().expect("an address"));
     let bus = Bus::start(json!({ "pools": [puppets("p", 1)], "listen": ["unix://@dir/one"] }));
@@ -98,8 +91,8 @@ fn a_reload_that_cannot_listen_changes_nothing() {
     bus.rewrite(&json!({ "pools": pools, "listen": ["unix://@dir/two", place] }));
     bus.signal(Signal::SIGHUP);
     bus.log_has("reload refused");
-    is_served(&mut bus.client(), &mut puppet);
-    assert!(!bus.folder().join("two").exists(), "also what could be opened is closed again");
+    bus.client().is_served_by(&mut puppet);
+    assert!(!bus.folder().join("two").exists(), "the listener that could be opened is closed again");
     assert!(!bus.has_another_puppet());
 }
 
@@ -125,7 +118,7 @@ fn a_stop_wins_over_any_number_of_reloads() {
 }
 
 #[test]
-fn a_worker_that_rests_is_not_started_to_be_stopped() {
+fn a_worker_in_backoff_is_not_started_when_the_bus_stops() {
     let script = "echo started >> @dir/starts; exit 3";
     let crashes = json!({ "id": "crashes", "command": "sh", "args": ["-c", script] });
     let mut bus = Bus::start(json!({ "pools": [crashes] }));
@@ -138,7 +131,7 @@ fn a_worker_that_rests_is_not_started_to_be_stopped() {
 }
 
 #[test]
-fn a_worker_that_ignores_everything_does_not_keep_the_bus_from_ending() {
+fn a_worker_that_ignores_everything_does_not_keep_the_bus_from_exiting() {
     let mut bus = Bus::start(limited(1, json!({ "drain_timeout_sec": 0.1 })));
     let mut puppet = bus.puppet();
     puppet.stays();
@@ -153,7 +146,7 @@ fn a_worker_that_ignores_everything_does_not_keep_the_bus_from_ending() {
 }
 
 #[test]
-fn after_an_abort_nothing_is_left_within_two_seconds() {
+fn after_an_abort_no_process_is_left_within_two_seconds() {
     let mut bus = Bus::plan(one_pool(2)).after("ulimit -c 0").start();
     let mut workers = bus.puppets::<2>();
     for puppet in &mut workers {
@@ -161,7 +154,7 @@ fn after_an_abort_nothing_is_left_within_two_seconds() {
         puppet.stays();
         puppet.ignores_sigterm();
     }
-    // What a panic ends in.
+    // A panic ends in an abort.
     bus.signal(Signal::SIGABRT);
     assert!(!bus.exit_status().success());
     bus.leaves_nothing_within(Duration::from_secs(2));

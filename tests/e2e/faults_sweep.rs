@@ -1,7 +1,8 @@
-//! Every system call of the loop fails once, in every way that it may: the bus serves on, and does not spin.
+//! Every system call of the event loop fails once, with every error that it may have: the bus keeps serving and does
+//! not spin.
 //!
-//! By strace, so without it nothing is shown but the reason. `BUS_FAULTS=20` lets not only the first but each of the
-//! first twenty calls fail; that takes minutes.
+//! strace makes the calls fail; without it the test prints why it is skipped. `BUS_FAULTS=20` fails each of the first
+//! twenty calls instead of only the first, which takes minutes.
 
 use std::env;
 use std::thread;
@@ -11,8 +12,8 @@ use serde_json::{Value, json};
 
 use crate::harness::{Bus, PATIENCE, Strace, cpu_ticks, initialize, open_fds, request};
 
-/// Calls, and the errors that a system may give. EAGAIN is none of them: after it an edge follows, which strace
-/// cannot make.
+/// Calls and the errors that they may return. EAGAIN is not among them, because strace cannot make the readiness event
+/// that follows it.
 const FAULTS: [(&str, &str); 13] = [
     ("accept4", "EMFILE ENFILE ENOMEM ENOBUFS ECONNABORTED EPROTO EPERM EINTR"),
     ("read", "EINTR EIO ECONNRESET"),
@@ -30,7 +31,7 @@ const FAULTS: [(&str, &str); 13] = [
 ];
 
 #[test]
-fn a_bus_serves_on_whichever_call_fails() {
+fn the_bus_keeps_serving_whichever_system_call_fails() {
     let times: u32 = env::var("BUS_FAULTS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     for (calls, errors) in FAULTS {
         for error in errors.split(' ') {
@@ -41,14 +42,14 @@ fn a_bus_serves_on_whichever_call_fails() {
     }
 }
 
-/// False: this cannot be shown here.
+/// False: strace cannot be used here.
 fn survives(calls: &str, error: &str, times: u32) -> bool {
-    // A process for each client, so that in each round one is started and one is ended.
+    // A dedicated pool starts and ends one process in each round.
     let echo = json!({ "id": "echo", "command": "stdio-bus", "args": ["agent", "echo"], "mode": "dedicated",
         "instances": 2 });
     let limits = json!({ "session_keep_sec": 0, "max_restarts": 1000 });
     let bus = Bus::start(json!({ "pools": [echo], "limits": limits }));
-    // The bus, its guard and two workers.
+    // The bus, its orphan guard and two workers.
     bus.until("all run", || bus.survivors().len() == 4);
     let before = open_fds(bus.pid());
     for nth in 1..=times {
@@ -60,19 +61,19 @@ fn survives(calls: &str, error: &str, times: u32) -> bool {
     is_served(&bus);
     bus.until("no fd is left over", || open_fds(bus.pid()) <= before);
     let before = cpu_ticks(bus.pid());
-    // Not for something to happen, but to see that nothing does.
+    // This sleep is to see that nothing happens.
     thread::sleep(Duration::from_millis(100));
     let spent = cpu_ticks(bus.pid()) - before;
     assert!(spent < 5, "{spent} of 10 ticks were spent on waiting after {error} of {calls}");
     true
 }
 
-/// A client that is let in has a turn, from its initialize on. One that the fault has hit may be closed or be told
-/// so; the next one is not.
+/// A client can initialize, open a session and send a request. A client that the fault has hit may be closed or get an
+/// error, but a later one is served.
 fn is_served(bus: &Bus) {
     let deadline = Instant::now() + PATIENCE;
     while !has_a_turn(bus) {
-        assert!(Instant::now() < deadline, "nobody is served any more\n{}", bus.log.text());
+        assert!(Instant::now() < deadline, "no client is served any more\n{}", bus.log.text());
     }
 }
 
@@ -84,9 +85,9 @@ fn has_a_turn(bus: &Bus) -> bool {
         request(3, "any/method", json!({ "n": 3 })),
     ];
     lines.iter().all(|line| {
-        let sent = client.wire.try_send(format!("{line}\n").as_bytes()).is_ok();
+        let sent = client.connection.try_send(format!("{line}\n").as_bytes()).is_ok();
         sent && loop {
-            let Some(line) = client.wire.line_or_end() else { return false };
+            let Some(line) = client.connection.line_or_end() else { return false };
             let message: Value = serde_json::from_slice(&line).expect("JSON");
             if message.get("method").is_none() {
                 break message.get("result").is_some();

@@ -1,7 +1,7 @@
-//! What the system does wrong: calls that fail or are interrupted, full disks, no memory, small pipes. The bus goes
-//! on, or ends cleanly.
+//! Faults of the system: calls that fail or are interrupted, full disks, no memory, small pipes. The bus keeps serving,
+//! or exits cleanly.
 //!
-//! Failing calls are made by strace; where that is not installed or not allowed, those tests say so and pass.
+//! strace makes the calls fail. If it is not installed or not allowed, those tests print so and pass.
 
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
@@ -11,22 +11,14 @@ use nix::unistd::Pid;
 use serde_json::json;
 
 use crate::harness::{
-    Bus, Client, PATIENCE, Puppet, Strace, limited, one_pool, puppets, request, result, update,
-    whoever_hears, zombies_of,
+    Bus, PATIENCE, Strace, first_asked, limited, one_pool, puppets, request, result, update, zombies_of,
 };
 
 const POLL: &str = "?epoll_wait,?epoll_pwait";
 
-fn is_served(client: &mut Client, puppet: &mut Puppet) {
-    client.sends(&request(1, "work", json!({})));
-    let asked = puppet.is_asked("work");
-    puppet.answers(&asked, json!({}));
-    client.gets(1);
-}
-
 #[test]
-fn connections_are_taken_when_the_system_can_again() {
-    for (fault, told) in [
+fn connections_are_accepted_as_soon_as_the_system_allows_it_again() {
+    for (fault, is_logged) in [
         ("error=EMFILE:when=1..2", true),
         ("error=ENFILE:when=1..2", true),
         ("error=ENOMEM:when=1", true),
@@ -40,15 +32,15 @@ fn connections_are_taken_when_the_system_can_again() {
         let mut first = bus.client();
         first.has_heard_nothing();
         let Some(strace) = Strace::on(&bus, "accept4", Some(fault)) else { return };
-        is_served(&mut bus.client(), &mut puppet);
-        is_served(&mut first, &mut puppet);
+        bus.client().is_served_by(&mut puppet);
+        first.is_served_by(&mut puppet);
         assert!(strace.failed() > 0, "{fault}");
-        assert_eq!(bus.log.text().contains("no connection can be taken for now"), told, "{fault}");
+        assert_eq!(bus.log.text().contains("no connection can be taken for now"), is_logged, "{fault}");
     }
 }
 
 #[test]
-fn a_start_that_the_system_refuses_is_tried_again() {
+fn a_worker_that_the_system_refuses_to_start_is_started_later() {
     for (calls, fault) in [
         ("pipe2", "error=EMFILE:when=1"),
         ("pipe2", "error=ENFILE:when=3"),
@@ -62,7 +54,7 @@ fn a_start_that_the_system_refuses_is_tried_again() {
         let Some(strace) = Strace::on(&bus, calls, Some(fault)) else { return };
         puppet.exits(0);
         bus.log_has("worker p/0 cannot be started");
-        is_served(&mut client, &mut other);
+        client.is_served_by(&mut other);
         let mut next = bus.puppet_of("p");
         assert!(strace.failed() > 0);
         client.sends(r#"{"jsonrpc":"2.0","id":2,"method":"work","pool":"p"}"#);
@@ -74,8 +66,8 @@ fn a_start_that_the_system_refuses_is_tried_again() {
 }
 
 #[test]
-fn a_process_that_cannot_be_listened_to_is_ended_and_started_again() {
-    // Not a puppet: the test would meet those that are ended at once, too.
+fn a_worker_whose_pipes_cannot_be_polled_is_killed_and_started_again() {
+    // This is no puppet, because the test would have to accept also those that are killed at once.
     let bus = Bus::start(json!({ "pools": [{ "id": "p", "command": "sleep", "args": ["1000"] }] }));
     let mut client = bus.client();
     let mut worker = || {
@@ -93,13 +85,13 @@ fn a_process_that_cannot_be_listened_to_is_ended_and_started_again() {
 }
 
 #[test]
-fn interrupted_calls_are_made_again() {
+fn interrupted_system_calls_are_repeated() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let calls = format!("read,write,accept4,?waitid,{POLL}");
     let Some(strace) = Strace::on(&bus, &calls, Some("error=EINTR:when=1+3")) else { return };
     let text = "x".repeat(50_000);
-    for life in 0..2 {
+    for run in 0..2 {
         for _ in 0..2 {
             let mut client = bus.client();
             let session = client.opens(&mut puppet, "s1");
@@ -112,19 +104,16 @@ fn interrupted_calls_are_made_again() {
                 assert_eq!(client.reads(), update(&session, &text));
                 assert_eq!(client.gets(id)["text"], text);
             }
-            client.sends(&request(99, "session/close", json!({ "sessionId": session })));
-            let asked = puppet.is_asked("session/close");
-            puppet.answers(&asked, json!({}));
-            client.gets(99);
+            client.closes(&mut puppet, &session);
         }
-        puppet.exits(life);
+        puppet.exits(run);
         puppet = bus.puppet();
     }
     assert!(strace.failed() > 50, "{}", strace.failed());
 }
 
 #[test]
-fn a_call_that_had_nothing_after_all_is_made_again_when_there_is_more() {
+fn a_read_after_a_spurious_wakeup_is_repeated_when_data_comes() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut client = bus.client();
@@ -139,7 +128,7 @@ fn a_call_that_had_nothing_after_all_is_made_again_when_there_is_more() {
 }
 
 #[test]
-fn a_loop_that_cannot_poll_ends_everything_and_says_so() {
+fn an_event_loop_that_cannot_poll_stops_the_bus_and_logs_why() {
     let mut bus = Bus::start(one_pool(2));
     let mut workers = bus.puppets::<2>();
     for puppet in &mut workers {
@@ -149,14 +138,14 @@ fn a_loop_that_cannot_poll_ends_everything_and_says_so() {
     let mut client = bus.client();
     client.has_heard_nothing();
     let Some(_strace) = Strace::on(&bus, POLL, Some("error=EBADF:when=1+")) else { return };
-    let _ = client.wire.try_send(b"\n");
+    let _ = client.connection.try_send(b"\n");
     assert_eq!(bus.exit_status().code(), Some(70));
     bus.log_has("cannot poll");
     bus.leaves_nothing_within(Duration::from_secs(2));
 }
 
 #[test]
-fn a_group_is_killed_before_its_number_can_be_anothers() {
+fn a_process_group_is_killed_before_its_id_can_be_reused() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let Some(strace) = Strace::on(&bus, "kill,wait4,?waitid", None) else { return };
@@ -169,7 +158,7 @@ fn a_group_is_killed_before_its_number_can_be_anothers() {
 }
 
 #[test]
-fn a_state_that_cannot_be_written_is_done_without() {
+fn a_bus_that_cannot_write_its_state_runs_without_it() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let Some(strace) = Strace::on(&bus, "openat", Some("error=ENOSPC:when=1+")) else { return };
@@ -187,27 +176,27 @@ fn a_log_on_a_full_disk_does_not_stop_the_traffic() {
     let mut client = bus.client();
     for _ in 0..100 {
         puppet.says("not a message, so it is logged");
-        puppet.mutters("this as well\n");
-        is_served(&mut client, &mut puppet);
+        puppet.writes_stderr("this as well\n");
+        client.is_served_by(&mut puppet);
     }
 }
 
 #[test]
-fn a_bus_without_memory_ends_and_leaves_nothing() {
+fn a_bus_without_memory_exits_and_leaves_no_process() {
     let mut bus = Bus::plan(one_pool(1)).after("ulimit -v 70000").start();
     let mut puppet = bus.puppet();
     puppet.stays();
     puppet.has_a_child();
     let mut client = bus.client();
-    // Longer than what there is, though not than what a line may be.
-    let _ = client.wire.try_send(&[b"{\"id\":\"".as_slice(), &vec![b'x'; 63 << 20]].concat());
+    // This is more than the memory, but less than the longest line.
+    let _ = client.connection.try_send(&[b"{\"id\":\"".as_slice(), &vec![b'x'; 63 << 20]].concat());
     let status = bus.exit_status();
     assert!(!status.success(), "{status}");
     bus.leaves_nothing_within(Duration::from_secs(2));
 }
 
 #[test]
-fn long_lines_cross_pipes_and_sockets_of_a_page() {
+fn long_lines_pass_through_pipes_of_one_page() {
     let bus = Bus::start(json!({ "pools": [puppets("p", 1)], "listen": ["unix://@dir/bus.sock"] }));
     let mut puppet = bus.puppet();
     puppet.has_small_pipes();
@@ -216,14 +205,14 @@ fn long_lines_cross_pipes_and_sockets_of_a_page() {
     client.sends(&request(1, "work", json!({ "text": text })));
     let asked = puppet.is_asked("work");
     assert_eq!(asked["params"]["text"], text);
-    puppet.says(&update("s1", "of nobody"));
+    puppet.says(&update("s1", "of no client"));
     puppet.says(&result(&asked["id"], json!(text)));
     assert_eq!(client.gets(1), text);
     client.has_heard_nothing();
 }
 
 #[test]
-fn several_exits_that_come_as_one_signal_are_all_collected() {
+fn several_exits_behind_one_signal_are_all_reaped() {
     let bus = Bus::start(one_pool(4));
     let workers = bus.puppets::<4>();
     let mut client = bus.client();
@@ -238,18 +227,18 @@ fn several_exits_that_come_as_one_signal_are_all_collected() {
     assert_eq!(client.status()["counters"]["worker_deaths"], 4);
     bus.until("none is left", || zombies_of(bus.pid()).is_empty());
     client.sends(&request(1, "work", json!({})));
-    whoever_hears(&mut next).is_asked("work");
+    first_asked(&mut next).is_asked("work");
 }
 
 #[test]
-fn a_service_manager_hears_when_the_bus_is_ready_turns_and_stops() {
+fn a_service_manager_is_notified_when_the_bus_is_ready_alive_and_stopping() {
     let folder = tempfile::TempDir::new().expect("a temporary folder");
     let path = folder.path().join("notify");
     let manager = UnixDatagram::bind(&path).expect("a socket in a folder of ours");
     manager.set_read_timeout(Some(PATIENCE)).expect("a socket");
-    let hears = || {
+    let receive = || {
         let mut text = [0; 100];
-        let count = manager.recv(&mut text).expect("the bus says something");
+        let count = manager.recv(&mut text).expect("the bus sends something");
         String::from_utf8_lossy(&text[..count]).into_owned()
     };
     let plan = Bus::plan(limited(1, json!({ "drain_timeout_sec": 1000 })));
@@ -257,16 +246,16 @@ fn a_service_manager_hears_when_the_bus_is_ready_turns_and_stops() {
     let mut bus = plan.start();
     let mut puppet = bus.puppet();
     let mut client = bus.client();
-    assert_eq!(hears(), "READY=1");
-    // Also while nothing happens.
+    assert_eq!(receive(), "READY=1");
+    // The watchdog is notified also while nothing happens.
     for _ in 0..3 {
-        assert_eq!(hears(), "WATCHDOG=1");
+        assert_eq!(receive(), "WATCHDOG=1");
     }
     client.sends(&request(1, "work", json!({})));
     let asked = puppet.is_asked("work");
     bus.signal(Signal::SIGTERM);
-    while hears() != "STOPPING=1" {}
-    assert_eq!(hears(), "WATCHDOG=1", "it goes on until the end");
+    while receive() != "STOPPING=1" {}
+    assert_eq!(receive(), "WATCHDOG=1", "the watchdog is notified until the exit");
     puppet.answers(&asked, json!({}));
     client.gets(1);
     assert_eq!(bus.exit_status().code(), Some(0));

@@ -1,5 +1,5 @@
-//! What workers do wrong: they leave, break off in mid-line, answer nonsense, cannot be started. Each call still
-//! gets its one answer, and the pool goes on.
+//! Faults of workers: they exit, stop in the middle of a line, answer nonsense, cannot be started. Each call still gets
+//! one answer, and the pool serves again.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,12 +8,12 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::harness::{
-    Bus, cpu_ticks, initialize, is_gone, is_stopped, one_pool, puppets, puppets_after, request, result,
-    update, whoever_hears,
+    Bus, cpu_ticks, first_asked, initialize, is_gone, is_stopped, one_pool, puppets, puppets_after, request,
+    result, update,
 };
 
 #[test]
-fn a_worker_that_leaves_while_idle_is_replaced_and_its_sessions_are_lost() {
+fn a_worker_that_exits_while_idle_is_replaced_and_its_sessions_are_lost() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut client = bus.client();
@@ -26,7 +26,7 @@ fn a_worker_that_leaves_while_idle_is_replaced_and_its_sessions_are_lost() {
 }
 
 #[test]
-fn a_long_line_that_breaks_off_with_its_worker_reaches_nobody() {
+fn a_partial_line_of_a_dead_worker_is_dropped() {
     let bus = Bus::start(one_pool(1));
     let mut client = bus.client();
     let text = "x".repeat(100_000);
@@ -49,7 +49,7 @@ fn a_long_line_that_breaks_off_with_its_worker_reaches_nobody() {
 }
 
 #[test]
-fn what_a_worker_forked_away_ends_with_it() {
+fn a_forked_child_of_a_worker_is_killed_with_it() {
     let forks = puppets_after("(sleep 1000 & echo $! > @dir/forked.$$)", "p");
     let bus = Bus::start(json!({ "pools": [forks] }));
     let mut puppet = bus.puppet();
@@ -57,13 +57,13 @@ fn what_a_worker_forked_away_ends_with_it() {
     let forked: u32 = fs::read_to_string(file).expect("it was forked").trim().parse().expect("a pid");
     assert!(!is_gone(forked));
     puppet.exits(0);
-    bus.until("it has ended too", || is_gone(forked));
+    bus.until("it has exited too", || is_gone(forked));
     bus.puppet();
 }
 
 #[test]
-fn a_stopped_worker_that_owes_an_answer_is_woken_to_be_ended() {
-    // Killed, it could not say that it was asked to leave.
+fn a_suspended_worker_that_owes_an_answer_is_continued_so_that_it_can_exit() {
+    // A killed process could not report that it was asked to exit.
     let script = "trap 'echo asked > @dir/asked; exit' TERM; kill -STOP $$; while read line; do :; done";
     let pool = json!({ "id": "p", "command": "sh", "args": ["-c", script] });
     let bus = Bus::start(json!({ "pools": [pool], "limits": { "silence_timeout_sec": 0.3 } }));
@@ -75,11 +75,11 @@ fn a_stopped_worker_that_owes_an_answer_is_woken_to_be_ended() {
     });
     client.sends(&request(1, "work", json!({})));
     client.sees_error(1, -32050, "worker_lost");
-    bus.until("it was asked to leave", || bus.folder().join("asked").exists());
+    bus.until("it was asked to exit", || bus.folder().join("asked").exists());
 }
 
 #[test]
-fn an_answer_that_is_none_is_told_to_its_asker() {
+fn an_invalid_answer_becomes_an_error_for_its_caller() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut client = bus.client();
@@ -93,16 +93,16 @@ fn an_answer_that_is_none_is_told_to_its_asker() {
     ];
     for (n, line) in nonsense.into_iter().enumerate() {
         client.sends(&request(n, "work", json!({})));
-        let wire = puppet.is_asked("work")["id"].to_string();
+        let id = puppet.is_asked("work")["id"].to_string();
         let at = line.iter().position(|byte| *byte == b'@').expect("an id");
-        puppet.says_bytes(&[&line[..at], wire.as_bytes(), &line[at + 1..], b"\n"].concat());
+        puppet.says_bytes(&[&line[..at], id.as_bytes(), &line[at + 1..], b"\n"].concat());
         client.sees_error(n, -32600, "invalid");
     }
     assert_eq!(client.status()["counters"]["worker_deaths"], 0);
 }
 
 #[test]
-fn what_cannot_be_run_takes_its_own_pool_down_with_the_reason() {
+fn a_program_that_cannot_be_run_takes_only_its_pool_down_and_says_why() {
     let broken = [
         ("no-right", json!({ "command": "@dir/no-right" }), "Permission denied"),
         ("no-interpreter", json!({ "command": "@dir/no-interpreter" }), "No such file"),
@@ -132,22 +132,19 @@ fn what_cannot_be_run_takes_its_own_pool_down_with_the_reason() {
 }
 
 #[test]
-fn a_worker_without_stderr_is_a_worker_like_any_other() {
+fn a_worker_that_closed_its_stderr_works_as_usual() {
     let bus = Bus::start(json!({ "pools": [puppets_after("exec 2>&-", "p")] }));
     let mut puppet = bus.puppet();
     let mut client = bus.client();
     let before = cpu_ticks(bus.pid());
-    for id in 0..100 {
-        client.sends(&request(id, "work", json!({})));
-        let asked = puppet.is_asked("work");
-        puppet.answers(&asked, json!({}));
-        client.gets(id);
+    for _ in 0..100 {
+        client.is_served_by(&mut puppet);
     }
     assert!(cpu_ticks(bus.pid()) - before < 50);
 }
 
 #[test]
-fn a_session_name_that_is_given_twice_is_refused_and_the_first_session_goes_on() {
+fn a_session_id_that_an_agent_gives_twice_is_refused_and_the_first_session_goes_on() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let (mut ann, mut ben) = (bus.client(), bus.client());
@@ -166,7 +163,7 @@ fn a_session_name_that_is_given_twice_is_refused_and_the_first_session_goes_on()
 }
 
 #[test]
-fn the_system_out_of_memory_is_to_choose_a_worker_before_the_bus() {
+fn the_oom_killer_prefers_a_worker_to_the_bus() {
     let bus = Bus::start(one_pool(1));
     let puppet = bus.puppet();
     let score = |pid: u32| -> i32 {
@@ -177,26 +174,26 @@ fn the_system_out_of_memory_is_to_choose_a_worker_before_the_bus() {
 }
 
 #[test]
-fn workers_that_are_not_alike_are_each_taken_for_what_they_say() {
+fn workers_of_a_pool_may_answer_initialize_differently() {
     let bus = Bus::start(one_pool(2));
     let mut workers = bus.puppets::<2>();
     let (mut ann, mut ben) = (bus.client(), bus.client());
     let offers = [json!({ "loadSession": true }), json!({ "loadSession": false })];
     ann.sends(&initialize(0, json!({})));
-    let first = whoever_hears(&mut workers);
+    let first = first_asked(&mut workers);
     let asked = first.is_asked("initialize");
     first.answers(&asked, json!({ "protocolVersion": 1, "agentCapabilities": offers[0] }));
     let pid = first.pid;
     assert_eq!(ann.gets(0)["agentCapabilities"], offers[0]);
     workers.sort_by_key(|puppet| puppet.pid != pid);
     let [one, two] = &mut workers;
-    // The second process is initialized ahead of use, and answers otherwise.
+    // The second process is initialized ahead of use, and answers differently.
     let asked = two.is_asked("initialize");
     two.answers(&asked, json!({ "protocolVersion": 2, "agentCapabilities": offers[1] }));
-    two.is_heard();
+    two.is_read();
     ann.opens(one, "s1");
     ben.sends(&initialize(0, json!({})));
-    let heard = ben.gets(0)["agentCapabilities"].clone();
-    assert!(offers.contains(&heard), "one of the two, whole: {heard}");
+    let offered = ben.gets(0)["agentCapabilities"].clone();
+    assert!(offers.contains(&offered), "one of the two, unchanged: {offered}");
     ben.opens(two, "s1");
 }

@@ -1,4 +1,4 @@
-//! Slow and silent peers: they cost bounded memory and nobody else's time.
+//! Slow and silent peers: they cost bounded memory and delay no other peer.
 
 use std::thread;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use serde_json::{Value, json};
 use crate::harness::{Bus, cpu_ticks, limited, one_pool, open_fds, peak_kib, puppets, request, update};
 
 #[test]
-fn a_client_that_never_reads_costs_bounded_memory_and_nobody_elses_time() {
+fn a_client_that_never_reads_costs_bounded_memory_and_delays_no_other_client() {
     let bus = Bus::start(limited(1, json!({ "max_output_queue": 65536 })));
     let mut puppet = bus.puppet();
     let (mut ann, mut ben) = (bus.client(), bus.client());
     ann.opens(&mut puppet, "s1");
-    // A worker that serves ann alone may well wait for her.
+    // With ann as its only client, the bus could just pause the worker.
     ben.opens(&mut puppet, "s2");
     let before = peak_kib(bus.pid());
     let text = "x".repeat(32 << 10);
-    // 20 MiB for ann, who takes none of it.
+    // Ann reads none of these 20 MiB.
     for n in 0..20 {
         for _ in 0..32 {
             puppet.says(&update("s1", &text));
@@ -29,11 +29,11 @@ fn a_client_that_never_reads_costs_bounded_memory_and_nobody_elses_time() {
     }
     let grown = peak_kib(bus.pid()) - before;
     assert!(grown < 4 << 10, "the bus has grown by {grown} KiB");
-    assert_eq!(ben.status()["clients"], 1, "who takes nothing is let go in the end");
+    assert_eq!(ben.status()["clients"], 1, "a client that reads nothing is disconnected in the end");
 }
 
 #[test]
-fn a_worker_that_never_reads_pauses_its_clients_and_then_they_are_told() {
+fn a_worker_that_never_reads_pauses_its_clients_until_they_get_errors() {
     let bus = Bus::start(limited(1, json!({ "max_output_queue": 65536, "backpressure_timeout_sec": 0.5 })));
     let mut puppet = bus.puppet();
     let (mut ann, mut ben) = (bus.client(), bus.client());
@@ -44,7 +44,7 @@ fn a_worker_that_never_reads_pauses_its_clients_and_then_they_are_told() {
     }
     let held = ben.status()["held_bytes"].as_u64().expect("a number");
     assert!(held < 256 << 10, "{held} bytes are held");
-    // What the first life did not even begin to read is answered `busy`, or moves to the next one.
+    // Requests that the first process did not begin to read are answered `busy` or move to the next process.
     let mut next = bus.puppet();
     let mut answers = std::collections::BTreeMap::<u64, String>::new();
     bus.until("each is answered", || {
@@ -52,7 +52,7 @@ fn a_worker_that_never_reads_pauses_its_clients_and_then_they_are_told() {
             let asked = next.is_asked("work");
             next.answers(&asked, json!("late"));
         }
-        while ann.wire.has_more() {
+        while ann.connection.has_more() {
             let answer = ann.hears();
             let what = answer.pointer("/error/data/reason").unwrap_or(&answer["result"]);
             let twice = answers
@@ -76,7 +76,7 @@ fn a_half_closed_client_gets_all_its_answers() {
     let session = client.opens(&mut puppet, "s1");
     client.prompts(1, &session);
     client.sends(&request(2, "work", json!({})));
-    // The last line has no end, and is whole all the same.
+    // The last line has no newline, but is complete.
     client.sends_bytes(request(3, "work", json!({})).as_bytes());
     client.half_closes();
     let asked: Vec<Value> = (0..3).map(|_| puppet.hears()).collect();
@@ -97,15 +97,15 @@ fn waiting_costs_no_processor_time() {
     let config =
         json!({ "pools": [puppets("p", 1), puppets("q", 1)], "limits": limits, "default_pool": "p" });
     let bus = Bus::start(config);
-    let (mut talks, mut deaf) = (bus.puppet_of("p"), bus.puppet_of("q"));
-    // A worker that does not read, a client that does not, and one that has stopped sending.
-    deaf.stops_reading();
+    let (mut writes, mut never_reads) = (bus.puppet_of("p"), bus.puppet_of("q"));
+    // There are a worker that does not read, a client that does not read, and a half-closed client.
+    never_reads.stops_reading();
     let (mut ann, mut ben, mut eve) = (bus.client(), bus.client(), bus.client());
     for id in 0..20 {
         let text = "x".repeat(20 << 10);
         ann.sends(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"work","pool":"q","params":"{text}"}}"#));
     }
-    ben.opens(&mut talks, "s1");
+    ben.opens(&mut writes, "s1");
     eve.sends(r#"{"jsonrpc":"2.0","id":1,"method":"work","pool":"q"}"#);
     eve.half_closes();
     let mut watcher = bus.client();
@@ -113,30 +113,27 @@ fn waiting_costs_no_processor_time() {
     bus.until("all stand still", || {
         let held = watcher.status()["held_bytes"].as_u64();
         let before = cpu_ticks(bus.pid());
-        let goes_on = talks.floods(&word);
+        let goes_on = writes.floods(&word);
         thread::sleep(Duration::from_millis(50));
         !goes_on && held > Some(128 << 10) && cpu_ticks(bus.pid()) == before
     });
     let before = cpu_ticks(bus.pid());
-    // Not for something to happen, but to see that nothing does.
+    // This sleep is to see that nothing happens.
     thread::sleep(Duration::from_millis(500));
     let spent = cpu_ticks(bus.pid()) - before;
     assert!(spent < 10, "{spent} of 50 ticks were spent on waiting");
 }
 
 #[test]
-fn a_worker_that_mutters_without_end_disturbs_nobody() {
+fn a_worker_that_floods_stderr_delays_no_client() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut client = bus.client();
     let before = peak_kib(bus.pid());
     for _ in 0..64 {
-        puppet.mutters(&"x".repeat(64 << 10));
+        puppet.writes_stderr(&"x".repeat(64 << 10));
     }
-    client.sends(&request(1, "work", json!({})));
-    let asked = puppet.is_asked("work");
-    puppet.answers(&asked, json!({}));
-    client.gets(1);
+    client.is_served_by(&mut puppet);
     let grown = peak_kib(bus.pid()) - before;
     assert!(grown < 2 << 10, "the bus has grown by {grown} KiB");
 }
@@ -152,17 +149,14 @@ fn clients_do_not_use_up_the_fds_that_workers_need() {
     last.sees_error(Value::Null, -32054, "busy");
     last.is_closed();
     let before = cpu_ticks(bus.pid());
-    // Not for something to happen, but to see that nothing does.
+    // This sleep is to see that nothing happens.
     thread::sleep(Duration::from_millis(500));
     let spent = cpu_ticks(bus.pid()) - before;
     assert!(spent < 10, "{spent} of 50 ticks were spent on waiting");
-    for id in 0..3 {
+    for _ in 0..3 {
         puppet.exits(0);
         puppet = bus.puppet();
-        first.sends(&request(id, "work", json!({})));
-        let asked = puppet.is_asked("work");
-        puppet.answers(&asked, json!({}));
-        first.gets(id);
+        first.is_served_by(&mut puppet);
     }
     drop(crowd);
     bus.until("there is room again", || first.status()["clients"] == 1);
@@ -170,7 +164,7 @@ fn clients_do_not_use_up_the_fds_that_workers_need() {
 }
 
 #[test]
-fn those_who_come_and_go_leave_nothing_behind() {
+fn clients_that_come_and_go_leave_no_fd_and_no_session_behind() {
     let bus = Bus::start(one_pool(1));
     let mut watcher = bus.client();
     let mut puppet = bus.puppet();
@@ -185,10 +179,7 @@ fn those_who_come_and_go_leave_nothing_behind() {
             3 => client.sends_bytes(b"GET / HTTP/1.1"),
             _ => {
                 let session = client.opens(&mut puppet, &format!("s{n}"));
-                client.sends(&request(1, "session/close", json!({ "sessionId": session })));
-                let asked = puppet.is_asked("session/close");
-                puppet.answers(&asked, json!({}));
-                client.gets(1);
+                client.closes(&mut puppet, &session);
             }
         }
     }
@@ -206,15 +197,15 @@ fn those_who_come_and_go_leave_nothing_behind() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_does_not_stop_the_traffic() {
+fn a_stderr_that_is_never_read_does_not_stop_the_traffic() {
     let echo = json!({ "id": "echo", "command": "stdio-bus", "args": ["agent", "echo"] });
-    let bus = Bus::plan(json!({ "pools": [echo] })).env("RUST_LOG", "trace").deaf().start();
+    let bus = Bus::plan(json!({ "pools": [echo] })).env("RUST_LOG", "trace").ignores_stderr().start();
     let mut client = bus.client();
     for batch in 0..50 {
         for n in 0..100 {
             client.sends(&request(batch * 100 + n, "any/thing", json!({ "n": n })));
         }
-        // A line that is no message makes the bus log, whatever the level is.
+        // A line that is no message makes the bus log at every level.
         client.sends("{oops");
         let (mut answers, mut errors) = (0, 0);
         while answers + errors < 101 {

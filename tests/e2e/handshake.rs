@@ -1,12 +1,10 @@
-//! Handshakes: a process is initialized once, and by whom it was makes no difference to anybody else.
+//! Handshakes: a process is initialized once, and clients with the same capabilities share it.
 
 use serde_json::{Value, json};
 
-use crate::harness::{
-    Bus, initialize, limited, notification, one_pool, puppets, request, whoever_hears, with,
-};
+use crate::harness::{Bus, first_asked, initialize, limited, notification, one_pool, puppets, request, with};
 
-/// A message whose params are too long for a line here.
+/// A message with params that are written over several lines here.
 fn one_line(message: &str, params: &str) -> String {
     message.replace('@', &params.replace('\n', ""))
 }
@@ -21,7 +19,7 @@ fn equal_capabilities_share_a_worker_that_is_initialized_once() {
     ann.sends(&one_line(r#"{"jsonrpc":"2.0","id":"a","method":"initialize","params":@}"#, params));
     let asked = puppet.is_asked("initialize");
     assert_eq!(asked["params"]["clientCapabilities"]["terminal"], true);
-    // Ben comes while it is still being answered, with another order of keys and another name.
+    // Ben initializes before the answer comes, with another order of keys and another client name.
     let params = r#"{"clientInfo":{"name":"ben"},"_meta":{"x":1},"clientCapabilities":
         {"terminal":true,"fs":{"writeTextFile":false,"readTextFile":true}},"protocolVersion":1}"#;
     ben.sends(&one_line(r#"{"jsonrpc":"2.0","method":"initialize","params":@,"id":7}"#, params));
@@ -35,7 +33,7 @@ fn equal_capabilities_share_a_worker_that_is_initialized_once() {
     let asked = puppet.is_asked("work");
     puppet.answers(&asked, json!({}));
     ben.gets(8);
-    // And one who comes when all is done.
+    // Eve initializes after the answer has come.
     let mut eve = bus.client();
     eve.sends(&initialize(
         1,
@@ -43,7 +41,7 @@ fn equal_capabilities_share_a_worker_that_is_initialized_once() {
     ));
     eve.gets(1);
     let session = eve.opens(&mut puppet, "s1");
-    assert!(session.ends_with(".s1"), "the next that the puppet heard was session/new");
+    assert!(session.ends_with(".s1"), "the next message of the puppet was session/new");
 }
 
 #[test]
@@ -75,14 +73,14 @@ fn other_capabilities_get_another_worker() {
     ben.gets(1);
     ben.opens(&mut two, "s1");
     ann.opens(&mut one, "s2");
-    // A third kind finds no place while both have sessions.
+    // There is no worker for a third set of capabilities while both have sessions.
     let mut eve = bus.client();
     eve.sends(&initialize(1, json!({ "fs": { "readTextFile": true } })));
     eve.sees_error(1, -32054, "busy");
 }
 
 #[test]
-fn an_idle_worker_of_another_handshake_gives_way() {
+fn an_idle_worker_with_another_handshake_is_replaced() {
     let bus = Bus::start(one_pool(1));
     let mut one = bus.puppet();
     let mut ann = bus.client();
@@ -90,7 +88,7 @@ fn an_idle_worker_of_another_handshake_gives_way() {
     drop(ann);
     let mut ben = bus.client();
     ben.sends(&initialize(1, json!({ "terminal": true })));
-    one.hears_the_end();
+    one.stdin_ends();
     let mut two = bus.puppet();
     let asked = two.is_asked("initialize");
     assert_eq!(asked["params"]["clientCapabilities"], json!({ "terminal": true }));
@@ -109,12 +107,9 @@ fn a_worker_that_never_answers_initialize_is_killed() {
     ann.sees_error(1, -32058, "no_start");
     ann.sees_error(2, -32058, "no_start");
     puppet.is_gone();
-    // The next life is one that anybody may have.
+    // The next process has no handshake yet.
     let mut next = bus.puppet();
-    ben.sends(&request(1, "work", json!({})));
-    let asked = next.is_asked("work");
-    next.answers(&asked, json!({}));
-    ben.gets(1);
+    ben.is_served_by(&mut next);
     ann.has_heard_nothing();
 }
 
@@ -153,21 +148,17 @@ fn authenticate_reaches_every_worker_of_the_handshake_and_those_that_start_later
     let bus = Bus::start(one_pool(2));
     let mut workers = bus.puppets::<2>();
     let mut ann = bus.client();
-    // The first client initializes one of them, and the bus the other, ahead of use.
+    // The client initializes one of them, and the bus initializes the other ahead of use.
     ann.sends(&initialize(0, json!({})));
     for _ in 0..2 {
-        let puppet = whoever_hears(&mut workers);
+        let puppet = first_asked(&mut workers);
         let asked = puppet.is_asked("initialize");
         puppet.answers(&asked, json!({ "protocolVersion": 1 }));
-        puppet.is_heard();
+        puppet.is_read();
     }
     ann.gets(0);
     for n in 0..2 {
-        ann.sends(&request(1, "session/new", json!({})));
-        let puppet = whoever_hears(&mut workers);
-        let asked = puppet.is_asked("session/new");
-        puppet.answers(&asked, json!({ "sessionId": format!("s{n}") }));
-        ann.gets(1);
+        ann.opens_anywhere(&mut workers, &format!("s{n}"));
     }
     ann.sends(&request(2, "authenticate", json!({ "methodId": "key" })));
     for puppet in &mut workers {
@@ -177,7 +168,7 @@ fn authenticate_reaches_every_worker_of_the_handshake_and_those_that_start_later
     }
     assert!(ann.gets(2)["from"].is_number());
     ann.has_heard_nothing();
-    // A life that starts later hears it after its initialize, and its answer goes nowhere.
+    // A process that starts later gets it after its initialize, and its answer is dropped.
     workers[0].exits(0);
     let mut next = bus.puppet();
     ann.sends(&request(3, "session/new", json!({})));
@@ -193,32 +184,32 @@ fn authenticate_reaches_every_worker_of_the_handshake_and_those_that_start_later
 }
 
 #[test]
-fn what_a_worker_says_of_itself_is_told_to_those_who_join_later() {
+fn sticky_notifications_are_sent_to_clients_that_initialize_later() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut ann = bus.client();
     ann.initializes(&mut puppet, json!({}), json!({}));
-    let news = |state: &str| notification("_auth/status_update", json!({ "state": state }));
-    puppet.says(&news("logged out"));
-    puppet.says(&news("logged in"));
+    let status = |state: &str| notification("_auth/status_update", json!({ "state": state }));
+    puppet.says(&status("logged out"));
+    puppet.says(&status("logged in"));
     for state in ["logged out", "logged in"] {
-        assert_eq!(ann.reads(), news(state));
+        assert_eq!(ann.reads(), status(state));
     }
     let mut ben = bus.client();
     ben.sends(&initialize(1, json!({})));
     assert_eq!(ben.gets(1), json!({ "protocolVersion": 1, "agentCapabilities": {} }));
-    assert_eq!(ben.reads(), news("logged in"), "the last of them");
+    assert_eq!(ben.reads(), status("logged in"), "the last notification");
     ben.has_heard_nothing();
     ann.has_heard_nothing();
 }
 
 #[test]
-fn who_never_initializes_is_never_mixed_with_those_who_do() {
+fn a_client_that_never_initializes_shares_no_worker_with_one_that_does() {
     let bus = Bus::start(one_pool(2));
     let mut workers = bus.puppets::<2>();
     let (mut plain, mut acp) = (bus.client(), bus.client());
     plain.sends(&request(1, "work", json!({})));
-    let puppet = whoever_hears(&mut workers);
+    let puppet = first_asked(&mut workers);
     let (asked, pid) = (puppet.is_asked("work"), puppet.pid);
     acp.sends(&initialize(1, json!({})));
     let other = workers.iter_mut().find(|puppet| puppet.pid != pid).expect("there are two");
@@ -231,7 +222,7 @@ fn who_never_initializes_is_never_mixed_with_those_who_do() {
 }
 
 #[test]
-fn a_client_that_leaves_before_initialize_is_answered_is_not_missed() {
+fn a_client_may_leave_before_its_initialize_is_answered() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let (mut ann, mut ben) = (bus.client(), bus.client());

@@ -1,5 +1,5 @@
-//! Those who should not be at the door at all: browsers, other protocols, other users; and what they try to leave
-//! behind in the log.
+//! Peers that should not connect at all: browsers, other protocols, other users; and what they try to write into the
+//! log.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -16,27 +16,27 @@ use crate::harness::{BUS, Bus, one_pool, puppets, request, write_token};
 const TOKEN: &str = "kq3VbN8-hY2_fJ5tR7wXz0";
 const NOBODY: u32 = 65_534;
 
-/// A number like any other; the same at every run.
-struct Dice(u64);
+/// A generator of random bytes that are the same in every run.
+struct Random(u64);
 
-impl Dice {
-    fn roll(&mut self) -> u8 {
+impl Random {
+    fn byte(&mut self) -> u8 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 56) as u8
     }
 }
 
-/// What the bus says to somebody who says this and then waits for the end.
-fn reply(mut socket: impl Read + Write, said: &[u8]) -> Vec<u8> {
-    // The bus may be quicker to close it than we are to say it all.
-    let _ = socket.write_all(said);
-    let mut heard = Vec::new();
-    let _ = socket.read_to_end(&mut heard);
-    heard
+/// All bytes that the bus answers to these bytes until it closes the connection.
+fn reply(mut socket: impl Read + Write, sent: &[u8]) -> Vec<u8> {
+    // The bus may close the connection before all is sent.
+    let _ = socket.write_all(sent);
+    let mut received = Vec::new();
+    let _ = socket.read_to_end(&mut received);
+    received
 }
 
 #[test]
-fn of_all_first_bytes_only_a_brace_goes_on_and_none_of_25600_lines_reaches_a_worker() {
+fn only_connections_that_begin_with_a_brace_are_read_and_none_of_25600_lines_reaches_a_worker() {
     let bus = Bus::start(json!({ "pools": [puppets("p", 1)], "listen": ["unix://@dir/bus.sock"] }));
     let mut puppet = bus.puppet();
     let path = bus.folder().join("bus.sock");
@@ -45,16 +45,16 @@ fn of_all_first_bytes_only_a_brace_goes_on_and_none_of_25600_lines_reaches_a_wor
         for quarter in 0..4_u8 {
             let (path, evil) = (&path, &evil);
             scope.spawn(move || {
-                let mut dice = Dice(quarter.into());
+                let mut random = Random(quarter.into());
                 for first in (0..=255_u8).filter(|first| first % 4 == quarter) {
                     for _ in 0..100 {
-                        let length = dice.roll() % 48;
-                        // Never a good line by chance: white space alone before the next one would be none at all.
-                        let mut said = vec![first, b'!'];
-                        said.extend((0..length).map(|_| dice.roll()));
-                        said.extend_from_slice(format!("\n{evil}\n").as_bytes());
-                        let heard = reply(UnixStream::connect(path).expect("the bus listens"), &said);
-                        assert!(heard.is_empty(), "{said:?} was answered {heard:?}");
+                        let length = random.byte() % 48;
+                        // The `!` keeps the line from being valid, or blank, by chance.
+                        let mut sent = vec![first, b'!'];
+                        sent.extend((0..length).map(|_| random.byte()));
+                        sent.extend_from_slice(format!("\n{evil}\n").as_bytes());
+                        let received = reply(UnixStream::connect(path).expect("the bus listens"), &sent);
+                        assert!(received.is_empty(), "{sent:?} was answered {received:?}");
                     }
                 }
             });
@@ -65,8 +65,8 @@ fn of_all_first_bytes_only_a_brace_goes_on_and_none_of_25600_lines_reaches_a_wor
     puppet.is_asked("good");
 }
 
-/// What a headless Chromium has really sent, as tests/interop/browser.mjs records it: fetch, forms, images, frames, an
-/// event stream, a WebSocket, TLS. Where the page had a say, it says this.
+/// What a headless Chromium sends, as tests/interop/browser.mjs has recorded it: fetch, forms, images, frames, an event
+/// stream, a WebSocket, TLS. `says` replaces what the page could choose.
 fn browsers(says: &str) -> Vec<Vec<u8>> {
     let recorded: Vec<String> =
         serde_json::from_str(include_str!("browser.json")).expect("one text a connection");
@@ -79,23 +79,23 @@ fn browsers(says: &str) -> Vec<Vec<u8>> {
         "\u{16}\u{3}\u{1}\n",
     ];
     let other = other.map(|opening| format!("{opening}{line}\n"));
-    // A letter is a byte.
+    // Each character stands for one byte.
     let bytes = |text: String| text.replace(line, says).chars().map(|letter| letter as u8).collect();
     recorded.into_iter().chain(other).map(bytes).collect()
 }
 
 #[test]
-fn a_browser_gets_not_a_byte_whatever_a_page_makes_it_say() {
+fn a_browser_gets_no_byte_whatever_a_page_makes_it_send() {
     for token in [false, true] {
         let plan = Bus::plan(one_pool(1));
         let bus = if token { plan.token(TOKEN).start() } else { plan.start() };
         let mut puppet = bus.puppet();
-        // Even a page that knows the token.
+        // The page even knows the token.
         let hello = request(1, "_bus/hello", json!({ "token": TOKEN }));
         let evil = format!("{hello}\n{}", request(2, "evil", json!({})));
-        for said in browsers(&evil) {
-            let heard = reply(net::TcpStream::connect(bus.tcp()).expect("the bus listens"), &said);
-            assert!(heard.is_empty(), "{:?} was answered {heard:?}", String::from_utf8_lossy(&said));
+        for sent in browsers(&evil) {
+            let received = reply(net::TcpStream::connect(bus.tcp()).expect("the bus listens"), &sent);
+            assert!(received.is_empty(), "{:?} was answered {received:?}", String::from_utf8_lossy(&sent));
         }
         let mut client = bus.client();
         client.sends(&hello);
@@ -105,7 +105,7 @@ fn a_browser_gets_not_a_byte_whatever_a_page_makes_it_say() {
     }
 }
 
-/// One run of the binary by another user.
+/// Runs the binary as another user.
 fn as_nobody(args: &[&str]) -> Output {
     let mut command = Command::new("setpriv");
     command.args(["--reuid", &NOBODY.to_string(), "--regid", &NOBODY.to_string(), "--clear-groups", BUS]);
@@ -113,7 +113,7 @@ fn as_nobody(args: &[&str]) -> Output {
     command.output().expect("setpriv runs")
 }
 
-/// Whether another user can be played here; if not, why is printed.
+/// Whether the test can run programs as another user. Prints why if not.
 fn can_be_nobody() -> bool {
     let works = geteuid().is_root() && as_nobody(&["--version"]).status.success();
     if !works {
@@ -123,13 +123,13 @@ fn can_be_nobody() -> bool {
 }
 
 #[test]
-fn another_user_is_turned_away_at_every_door_even_with_the_token() {
+fn another_user_is_rejected_at_every_listener_even_with_the_token() {
     if !can_be_nobody() {
         return;
     }
-    let doors = ["tcp://127.0.0.1:0", "unix://@dir/bus.sock", "tcp://[::1]:0"];
+    let listeners = ["tcp://127.0.0.1:0", "unix://@dir/bus.sock", "tcp://[::1]:0"];
     for token in [false, true] {
-        let plan = Bus::plan(json!({ "pools": [puppets("p", 1)], "listen": doors }));
+        let plan = Bus::plan(json!({ "pools": [puppets("p", 1)], "listen": listeners }));
         let bus = if token { plan.token(TOKEN).start() } else { plan.start() };
         let mut puppet = bus.puppet();
         let stolen = bus.folder().join("stolen");
@@ -138,7 +138,7 @@ fn another_user_is_turned_away_at_every_door_even_with_the_token() {
         let open = |path: &str, mode| {
             fs::set_permissions(bus.folder().join(path), fs::Permissions::from_mode(mode)).expect("ours");
         };
-        // As if somebody had opened what the bus has closed.
+        // The socket is made accessible to all, although the bus has restricted it.
         open("", 0o755);
         open("bus.sock", 0o666);
         for address in &bus.addresses {
@@ -179,11 +179,11 @@ fn off_loopback_the_token_alone_decides() {
 }
 
 #[test]
-fn another_process_of_the_same_user_cannot_look_into_the_bus() {
+fn another_process_of_the_same_user_cannot_read_the_memory_of_the_bus() {
     if !can_be_nobody() {
         return;
     }
-    // A bus of that user, and another process of the same user that would like to know.
+    // This starts a bus as another user, and a process of the same user that tries to read its memory.
     let folder = tempfile::TempDir::new().expect("a temporary folder");
     let config = folder.path().join("bus.json");
     fs::write(&config, r#"{"pools":[{"id":"p","command":"sleep","args":["1000"]}]}"#).expect("a file");
@@ -211,7 +211,7 @@ fn another_process_of_the_same_user_cannot_look_into_the_bus() {
 }
 
 #[test]
-fn the_log_has_no_control_characters_and_nothing_of_what_is_said() {
+fn the_log_has_no_control_characters_and_no_message_content() {
     let bus = Bus::plan(one_pool(1)).env("RUST_LOG", "trace").start();
     let mut puppet = bus.puppet();
     let mut client = bus.client();
@@ -221,7 +221,7 @@ fn the_log_has_no_control_characters_and_nothing_of_what_is_said() {
     client.gets(1);
     let spelled = Value::from(format!("{ugly}{canary}"));
     let params = json!({ "clientInfo": { "name": ugly }, "prompt": canary });
-    // A method that is spelled with escapes is refused; one without them goes through, whatever letters it has.
+    // A method that is spelled with escapes is refused; one without them is forwarded, whatever characters it has.
     client.sends(&format!(r#"{{"jsonrpc":"2.0","id":{spelled},"method":{spelled},"params":{params}}}"#));
     client.sees_error(Value::Null, -32600, "invalid");
     let method = format!("\u{9b}31m\u{202e}\u{2028}{canary}");

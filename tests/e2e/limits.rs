@@ -1,11 +1,11 @@
-//! Limits: what is above them is refused with an answer, never with silence.
+//! Limits: what exceeds them is refused with an error, never silently.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Bus, limited, puppets, request, with};
 
 #[test]
-fn one_client_too_many_is_told_so() {
+fn one_client_too_many_gets_an_error() {
     let bus = Bus::start(limited(1, json!({ "max_clients": 2 })));
     let (mut ann, mut ben) = (bus.client(), bus.client());
     ann.has_heard_nothing();
@@ -19,7 +19,7 @@ fn one_client_too_many_is_told_so() {
 }
 
 #[test]
-fn one_call_too_many_is_busy() {
+fn one_call_too_many_is_answered_busy() {
     let bus = Bus::start(limited(1, json!({ "max_calls": 2 })));
     let mut puppet = bus.puppet();
     let mut client = bus.client();
@@ -37,7 +37,7 @@ fn one_call_too_many_is_busy() {
 }
 
 #[test]
-fn sessions_above_the_limit_of_a_process_need_another_one() {
+fn sessions_above_the_limit_of_a_process_need_another_process() {
     let pool = with(puppets("p", 1), json!({ "max_instances": 2, "max_sessions": 1 }));
     let bus = Bus::start(json!({ "pools": [pool] }));
     let mut one = bus.puppet();
@@ -51,10 +51,7 @@ fn sessions_above_the_limit_of_a_process_need_another_one() {
     client.gets(1);
     client.sends(&request(2, "session/new", json!({})));
     client.sees_error(2, -32054, "busy");
-    client.sends(&request(3, "session/close", json!({ "sessionId": first })));
-    let asked = one.is_asked("session/close");
-    one.answers(&asked, json!({}));
-    client.gets(3);
+    client.closes(&mut one, &first);
     client.opens(&mut one, "s2");
 }
 
@@ -67,8 +64,5 @@ fn a_worker_that_is_silent_for_too_long_is_replaced() {
     puppet.is_asked("work");
     client.sees_error(1, -32050, "worker_lost");
     let mut next = bus.puppet();
-    client.sends(&request(2, "work", json!({})));
-    let asked = next.is_asked("work");
-    next.answers(&asked, json!({}));
-    client.gets(2);
+    client.is_served_by(&mut next);
 }

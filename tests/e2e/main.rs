@@ -1,42 +1,42 @@
 //! End-to-end tests: the real binary, real processes, real sockets.
 //!
-//! Each test is a story about one promise of the bus. It starts a bus of its own on a free port, plays clients
-//! and workers, and fails if anything that its bus has started is left when it ends.
+//! Each test shows one promise of the bus. It starts its own bus on a free port, plays clients and workers, and fails
+//! if a process that the bus has started is left at the end.
 
 #![cfg(target_os = "linux")]
 
-mod asking;
+mod agent_requests;
 mod bridges;
 mod cli;
 mod cli_agent;
+mod client_named_sessions;
 mod connect;
-mod deaths;
 mod detect;
-mod doors;
 mod faults_client;
 mod faults_life;
 mod faults_sweep;
 mod faults_system;
 mod faults_worker;
 mod flow;
-mod garbage;
 mod handshake;
 mod harness;
 mod hostile;
-mod identity;
-mod kept;
+mod ids_and_bytes;
 mod limits;
-mod named;
-mod naughty;
+mod listeners;
+mod malformed_lines;
+mod naughty_strings;
+mod offline_sessions;
 mod openai;
 mod pools;
+mod recovery;
 mod reload;
 mod run;
 mod run_screen;
-mod seeing;
 mod sessions;
+mod status_and_trace;
 mod stop;
 mod storm;
-mod survival;
 mod token;
 mod top;
+mod worker_death;

@@ -1,10 +1,10 @@
-//! Pools: which one a message goes to, and what becomes of those that cannot start.
+//! Pools: which one a message goes to, and what happens to those that cannot start.
 
 use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Bus, Client, Puppet, puppets, request, session_of};
+use crate::harness::{Bus, puppets, request, session_of};
 
 fn two_pools(default: Option<&str>) -> Value {
     let mut config = json!({ "pools": [puppets("a", 1), puppets("b", 1)] });
@@ -14,32 +14,24 @@ fn two_pools(default: Option<&str>) -> Value {
     config
 }
 
-/// A puppet of this pool hears what the client asks.
-fn is_served_by(client: &mut Client, puppet: &mut Puppet) {
-    client.sends(&request(1, "work", json!({})));
-    let asked = puppet.is_asked("work");
-    puppet.answers(&asked, json!({}));
-    client.gets(1);
-}
-
 #[test]
-fn a_client_goes_to_the_default_pool_unless_it_says_otherwise() {
+fn a_client_goes_to_the_default_pool_unless_it_names_another() {
     let bus = Bus::start(two_pools(Some("b")));
     let (mut a, mut b) = (bus.puppet_of("a"), bus.puppet_of("b"));
     let mut client = bus.client();
-    is_served_by(&mut client, &mut b);
+    client.is_served_by(&mut b);
     let hello = client.asks(2, "_bus/hello", json!({ "pool": "a", "client": "test" }));
     assert_eq!(hello["bus"], "stdio-bus");
     assert_eq!(hello["pools"], json!(["a", "b"]));
     assert!(hello["version"].is_string());
-    is_served_by(&mut client, &mut a);
+    client.is_served_by(&mut a);
     client.sends(&request(3, "_bus/hello", json!({ "pool": "c" })));
     assert_eq!(client.sees_error(3, -32052, "unknown_pool")["pools"], json!(["a", "b"]));
-    is_served_by(&mut client, &mut a);
+    client.is_served_by(&mut a);
 }
 
 #[test]
-fn without_a_default_the_pools_are_listed() {
+fn without_a_default_pool_the_error_lists_the_pools() {
     let bus = Bus::start(two_pools(None));
     let mut b = bus.puppet_of("b");
     let mut client = bus.client();
@@ -62,9 +54,9 @@ fn a_listener_may_be_bound_to_a_pool() {
         json!(["tcp://127.0.0.1:0", "tcp://localhost:0?pool=b", "unix://@dir/bus.sock?pool=b"]);
     let bus = Bus::start(config);
     let (mut a, mut b) = (bus.puppet_of("a"), bus.puppet_of("b"));
-    is_served_by(&mut bus.client_at(0), &mut a);
-    is_served_by(&mut bus.client_at(1), &mut b);
-    is_served_by(&mut bus.client_at(2), &mut b);
+    bus.client_at(0).is_served_by(&mut a);
+    bus.client_at(1).is_served_by(&mut b);
+    bus.client_at(2).is_served_by(&mut b);
 }
 
 #[test]
@@ -106,11 +98,11 @@ fn a_program_that_does_not_exist_takes_down_its_own_pool_only() {
             assert!(data["cause"].as_str().is_some_and(|cause| cause.contains("No such file")), "{data}");
         }
     }
-    is_served_by(&mut bus.client(), &mut puppet);
+    bus.client().is_served_by(&mut puppet);
 }
 
 #[test]
-fn a_crash_loop_ends_soon_and_is_answered_at_once() {
+fn a_crash_loop_ends_soon_and_requests_are_answered_at_once() {
     let script = "echo started >> starts; echo why >&2; exit 3";
     let loops = json!({ "id": "loops", "command": "sh", "args": ["-c", script], "cwd": "@dir" });
     let limits = json!({ "max_restarts": 2, "restart_window_sec": 1000 });
@@ -132,16 +124,16 @@ fn a_crash_loop_ends_soon_and_is_answered_at_once() {
     let starts = fs::read_to_string(bus.folder().join("starts")).expect("it was started");
     assert_eq!(starts.lines().count(), 3, "the first start and two more");
     client.asks(3, "_bus/hello", json!({ "pool": "p" }));
-    is_served_by(&mut client, &mut puppet);
+    client.is_served_by(&mut puppet);
 }
 
 #[test]
-fn a_pool_has_its_own_folder_and_environment() {
+fn a_pool_has_its_own_working_directory_and_environment() {
     let strict = json!({ "id": "p", "command": env!("CARGO_BIN_EXE_puppet"), "args": ["@sock", "p", "x y"],
         "cwd": "@dir", "env": { "OWN": "1", "FROM": "<${GIVEN}>" }, "inherit_env": ["GIVEN"] });
     let bus = Bus::plan(json!({ "pools": [strict] })).env("GIVEN", "g").env("SECRET", "s").start();
     let about = bus.puppet().about;
-    assert_eq!(about["args"][2], "x y", "no shell has seen it");
+    assert_eq!(about["args"][2], "x y", "no shell has split it");
     assert_eq!(about["cwd"], json!(bus.folder().canonicalize().expect("it exists")));
     let env = about["env"].as_object().expect("an object");
     assert_eq!((&env["OWN"], &env["FROM"], &env["GIVEN"]), (&json!("1"), &json!("<g>"), &json!("g")));

@@ -1,4 +1,4 @@
-//! SIGHUP: what has changed is changed, what has not is not touched, and a bad file does nothing.
+//! SIGHUP: only what has changed in the file changes, and a bad file changes nothing.
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -69,11 +69,8 @@ fn a_changed_pool_runs_the_new_command_while_old_sessions_still_answer() {
     let after = client.opens(&mut new, "s1");
     answers_in(&mut client, &before, &mut old);
     answers_in(&mut client, &after, &mut new);
-    client.sends(&request(5, "session/close", json!({ "sessionId": before })));
-    let asked = old.is_asked("session/close");
-    old.answers(&asked, json!({}));
-    client.gets(5);
-    old.hears_the_end();
+    client.closes(&mut old, &before);
+    old.stdin_ends();
     old.is_gone();
     answers_in(&mut client, &after, &mut new);
 }
@@ -84,7 +81,7 @@ fn a_removed_pool_is_unknown_to_new_requests() {
     let (mut kept, mut removed) = (bus.puppet_of("p"), bus.puppet_of("q"));
     let mut client = bus.client();
     reloads(&bus, &one_pool(1));
-    removed.hears_the_end();
+    removed.stdin_ends();
     client.sends(r#"{"jsonrpc":"2.0","id":2,"method":"work","pool":"q"}"#);
     assert_eq!(client.sees_error(2, -32052, "unknown_pool")["pools"], json!(["p"]));
     client.sends(&request(3, "work", json!({})));
@@ -92,7 +89,7 @@ fn a_removed_pool_is_unknown_to_new_requests() {
 }
 
 #[test]
-fn listeners_come_and_go() {
+fn a_reload_adds_and_removes_listeners() {
     let mut config = json!({ "pools": [puppets("p", 1)], "listen": ["unix://@dir/one"] });
     let bus = Bus::start(config.clone());
     bus.client().has_heard_nothing();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Bus, Talk, is_gone, one_pool, request, result, run, update_of};
+use crate::harness::{Bus, Program, is_gone, one_pool, request, result, run, update_of};
 
 fn envelopes(out: &std::process::Output) -> Vec<Value> {
     let text = String::from_utf8_lossy(&out.stdout);
@@ -98,7 +98,7 @@ fn each_failure_has_its_exit_code() {
 
 #[test]
 fn a_failed_turn_is_reported_and_ends_its_open_calls() {
-    let mut talk = Talk::plan(&["--json", "hi", "--", "@puppet"]).with_pipes();
+    let mut talk = Program::plan(&["--json", "hi", "--", "@puppet"]).with_pipes();
     let mut agent = talk.puppet();
     let prompt = agent.is_prompted();
     assert_eq!(prompt["params"]["prompt"], json!([{ "type": "text", "text": "hi" }]));
@@ -115,13 +115,13 @@ fn a_failed_turn_is_reported_and_ends_its_open_calls() {
     let prompt = agent.is_asked("session/prompt");
     agent.ends_turn(&prompt, "end_turn");
     talk.hangs_up();
-    agent.hears_the_end();
+    agent.stdin_ends();
     assert_eq!(talk.ends(), 1);
 }
 
 #[test]
 fn updates_that_come_after_the_answer_belong_to_the_turn() {
-    let mut talk = Talk::plan(&["--json", "--once", "hi", "--", "@puppet"]).with_pipes();
+    let mut talk = Program::plan(&["--json", "--once", "hi", "--", "@puppet"]).with_pipes();
     let mut agent = talk.puppet();
     let prompt = agent.is_prompted();
     let content = json!({ "type": "text", "text": "late words" });
@@ -139,7 +139,7 @@ fn updates_that_come_after_the_answer_belong_to_the_turn() {
 
 #[test]
 fn a_transient_error_at_initialize_is_retried() {
-    let mut talk = Talk::plan(&["--once", "hi", "--", "@puppet"]).with_pipes();
+    let mut talk = Program::plan(&["--once", "hi", "--", "@puppet"]).with_pipes();
     let mut agent = talk.puppet();
     let first = agent.is_asked("initialize");
     let error = json!({ "code": -32603, "message": "not ready" });
@@ -151,7 +151,7 @@ fn a_transient_error_at_initialize_is_retried() {
 
 #[test]
 fn a_required_login_is_reported_and_requests_meanwhile_are_answered() {
-    let mut talk = Talk::plan(&["hi", "--", "@puppet"]).with_pipes();
+    let mut talk = Program::plan(&["hi", "--", "@puppet"]).with_pipes();
     let mut agent = talk.puppet();
     let initialize = agent.is_asked("initialize");
     agent.answers(&initialize, json!({ "protocolVersion": 1 }));
@@ -167,7 +167,7 @@ fn a_required_login_is_reported_and_requests_meanwhile_are_answered() {
 
 #[test]
 fn an_interrupt_cancels_the_turn_and_then_ends() {
-    let mut talk = Talk::plan(&["--json", "hi", "--", "@puppet"]).with_pipes();
+    let mut talk = Program::plan(&["--json", "hi", "--", "@puppet"]).with_pipes();
     let mut agent = talk.puppet();
     let prompt = agent.is_prompted();
     agent.speaks("I beg");
@@ -185,7 +185,7 @@ fn an_interrupt_cancels_the_turn_and_then_ends() {
 
 #[test]
 fn a_second_interrupt_kills_a_stubborn_agent_and_its_children() {
-    let mut talk = Talk::plan(&["--json", "hi", "--", "@puppet"]).with_pipes();
+    let mut talk = Program::plan(&["--json", "hi", "--", "@puppet"]).with_pipes();
     let mut agent = talk.puppet();
     agent.is_prompted();
     agent.stays();
@@ -204,13 +204,13 @@ fn a_second_interrupt_kills_a_stubborn_agent_and_its_children() {
 fn processes_that_left_the_group_of_the_agent_are_killed_too() {
     let script = "setsid sleep 600 & exec \"$0\" agent echo";
     let bus = env!("CARGO_BIN_EXE_stdio-bus");
-    let mut talk = Talk::plan(&["--once", "hi", "--", "sh", "-c", script, bus]).with_pipes();
+    let mut talk = Program::plan(&["--once", "hi", "--", "sh", "-c", script, bus]).with_pipes();
     assert_eq!(talk.ends(), 0);
 }
 
 #[test]
 fn nothing_survives_run_even_if_it_is_killed() {
-    let talk = Talk::plan(&["hi", "--", "@puppet"]).with_pipes();
+    let talk = Program::plan(&["hi", "--", "@puppet"]).with_pipes();
     let mut agent = talk.puppet();
     agent.is_prompted();
     agent.stays();
@@ -221,7 +221,7 @@ fn nothing_survives_run_even_if_it_is_killed() {
 
 #[test]
 fn the_agent_has_the_environment_of_the_user_and_its_own_group() {
-    let talk = Talk::plan(&["hi", "--", "@puppet", "with space"]).env("MY_KEY", "value").with_pipes();
+    let talk = Program::plan(&["hi", "--", "@puppet", "with space"]).env("MY_KEY", "value").with_pipes();
     let agent = talk.puppet();
     assert_eq!(agent.about["env"]["MY_KEY"], "value");
     assert_eq!(agent.about["args"][1], "with space");
@@ -231,7 +231,7 @@ fn the_agent_has_the_environment_of_the_user_and_its_own_group() {
 
 #[test]
 fn client_tools_reach_only_into_the_folder() {
-    let mut talk = Talk::plan(&["--hands", "--allow", "--once", "hi", "--", "@puppet"]).with_pipes();
+    let mut talk = Program::plan(&["--hands", "--allow", "--once", "hi", "--", "@puppet"]).with_pipes();
     let mut agent = talk.puppet();
     let prompt = agent.is_prompted();
     let path = talk.folder().join("new.txt");
@@ -280,7 +280,7 @@ fn client_tools_reach_only_into_the_folder() {
 
 #[test]
 fn client_tools_do_nothing_without_permission() {
-    let mut talk = Talk::plan(&["--hands", "--once", "hi", "--", "@puppet"]).with_pipes();
+    let mut talk = Program::plan(&["--hands", "--once", "hi", "--", "@puppet"]).with_pipes();
     let mut agent = talk.puppet();
     let prompt = agent.is_prompted();
     let path = talk.folder().join("new.txt");
@@ -296,7 +296,7 @@ fn client_tools_do_nothing_without_permission() {
 #[test]
 fn through_a_bus_it_is_a_client_that_sends_a_bye() {
     let bus = Bus::start(one_pool(1));
-    let mut talk = Talk::plan(&["--json", "--tcp", bus.tcp(), "--pool", "p", "hi"]).with_pipes();
+    let mut talk = Program::plan(&["--json", "--tcp", bus.tcp(), "--pool", "p", "hi"]).with_pipes();
     let mut agent = bus.puppet();
     let prompt = agent.is_prompted();
     agent.speaks("through the bus");

@@ -4,14 +4,14 @@ use std::fs;
 
 use serde_json::json;
 
-use crate::harness::{Talk, request};
+use crate::harness::{Program, request};
 
 const CTRL_C: &str = "\x03";
 const CTRL_D: &str = "\x04";
 
 #[test]
 fn a_conversation_is_shown_as_it_happens() {
-    let mut talk = Talk::plan(&["hi", "--", "@puppet"]).at_terminal();
+    let mut talk = Program::plan(&["hi", "--", "@puppet"]).at_terminal();
     let mut agent = talk.puppet();
     let prompt = agent.is_prompted();
     let thought = json!({ "type": "text", "text": "Let me see" });
@@ -42,20 +42,20 @@ fn a_conversation_is_shown_as_it_happens() {
     agent.ends_turn(&prompt, "end_turn");
     talk.shows("> more\nYes.\n> ");
     talk.types(CTRL_D);
-    agent.hears_the_end();
+    agent.stdin_ends();
     assert_eq!(talk.ends(), 0);
 }
 
 #[test]
 fn a_permission_is_asked_with_the_options_of_the_agent() {
-    let mut talk = Talk::plan(&["hi", "--", "@puppet"]).at_terminal();
+    let mut talk = Program::plan(&["hi", "--", "@puppet"]).at_terminal();
     let mut agent = talk.puppet();
     let prompt = agent.is_prompted();
     let options = json!([
         { "optionId": "x", "name": "Do it", "kind": "allow_once" },
         { "optionId": "y", "name": "Leave it", "kind": "reject_once" },
     ]);
-    let mut ask = |talk: &mut Talk, id: u32, typed: &[&str]| {
+    let mut ask = |talk: &mut Program, id: u32, typed: &[&str]| {
         let call = json!({ "toolCallId": format!("call {id}"), "title": format!("rm {id}") });
         let params = json!({ "sessionId": "s", "toolCall": call, "options": options });
         agent.says(&request(id, "session/request_permission", params));
@@ -82,7 +82,7 @@ fn a_permission_is_asked_with_the_options_of_the_agent() {
 
 #[test]
 fn client_tools_ask_first_and_may_be_allowed_for_good() {
-    let mut talk = Talk::plan(&["--hands", "hi", "--", "@puppet"]).at_terminal();
+    let mut talk = Program::plan(&["--hands", "hi", "--", "@puppet"]).at_terminal();
     let mut agent = talk.puppet();
     let prompt = agent.is_prompted();
     for (name, typed) in [("one", Some("n\n")), ("two", Some("2\n")), ("three", None)] {
@@ -111,7 +111,7 @@ fn client_tools_ask_first_and_may_be_allowed_for_good() {
 
 #[test]
 fn ctrl_c_cancels_the_turn_and_once_more_ends() {
-    let mut talk = Talk::plan(&["hi", "--", "@puppet"]).at_terminal();
+    let mut talk = Program::plan(&["hi", "--", "@puppet"]).at_terminal();
     let mut agent = talk.puppet();
     let prompt = agent.is_prompted();
     talk.types(CTRL_C);
@@ -131,7 +131,7 @@ fn ctrl_c_cancels_the_turn_and_once_more_ends() {
 
 #[test]
 fn ctrl_c_between_turns_ends() {
-    let mut talk = Talk::plan(&["echo"]).at_terminal();
+    let mut talk = Program::plan(&["echo"]).at_terminal();
     talk.shows("> ");
     talk.types(CTRL_C);
     assert_eq!(talk.ends(), 130);
@@ -139,7 +139,7 @@ fn ctrl_c_between_turns_ends() {
 
 #[test]
 fn the_screen_works_without_colour() {
-    let mut talk = Talk::plan(&["echo"]).env("NO_COLOR", "1").at_terminal();
+    let mut talk = Program::plan(&["echo"]).env("NO_COLOR", "1").at_terminal();
     talk.shows("> ");
     talk.types("/think deeply\n");
     talk.shows("deeply\nI have thought about it.\n> ");

@@ -1,31 +1,17 @@
-//! Sessions: opened, named, owned, and never mixed up.
+//! Sessions: how they are opened, named and owned, and that they never mix.
 
 use serde_json::{Value, json};
 
-use crate::harness::{
-    Bus, Client, Puppet, notification, one_pool, prompt, request, session_of, update, whoever_hears,
-};
+use crate::harness::{Bus, first_asked, notification, one_pool, prompt, request, session_of, update};
 
-/// Thirteen characters of base 32, a dot, and the agent's own id.
+/// Whether the id is thirteen characters of base 32, a dot, and the agent's own id.
 fn is_tagged(id: &str, agent_id: &str) -> bool {
     let Some((tag, rest)) = id.split_once('.') else { return false };
     tag.len() == 13 && tag.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7')) && rest == agent_id
 }
 
-/// A session of this client with whichever worker the bus chooses: the bus's id, and the worker's pid.
-fn opens_anywhere(client: &mut Client, puppets: &mut [Puppet], agent_ids: &mut [&str]) -> (String, usize) {
-    client.sends(&request(1, "session/new", json!({ "cwd": "/" })));
-    let puppet = whoever_hears(puppets);
-    let (asked, pid) = (puppet.is_asked("session/new"), puppet.pid);
-    let at = puppets.iter().position(|puppet| puppet.pid == pid).expect("one of them");
-    let id = agent_ids[at];
-    agent_ids[at] = "s2";
-    puppets[at].answers(&asked, json!({ "sessionId": id }));
-    (session_of(&client.gets(1)), at)
-}
-
 #[test]
-fn a_session_is_named_by_a_tag_and_the_agents_own_id() {
+fn a_session_id_is_a_tag_and_the_agents_own_id() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut client = bus.client();
@@ -37,19 +23,19 @@ fn a_session_is_named_by_a_tag_and_the_agents_own_id() {
 }
 
 #[test]
-fn four_sessions_of_two_clients_on_two_workers_that_both_say_s1_never_mix() {
+fn four_sessions_of_two_clients_on_two_workers_with_equal_agent_ids_never_mix() {
     let bus = Bus::start(one_pool(2));
     let mut workers = bus.puppets::<2>();
-    let mut names = ["s1", "s1"];
     let (mut ann, mut ben) = (bus.client(), bus.client());
     let mut sessions = Vec::new();
-    for _ in 0..2 {
-        sessions.push(opens_anywhere(&mut ann, &mut workers, &mut names));
-        sessions.push(opens_anywhere(&mut ben, &mut workers, &mut names));
+    // The bus spreads sessions evenly, so both workers get a session s1 and then a session s2.
+    for agent_id in ["s1", "s2"] {
+        sessions.push(ann.opens_anywhere(&mut workers, agent_id));
+        sessions.push(ben.opens_anywhere(&mut workers, agent_id));
     }
-    let on_first = sessions.iter().filter(|(_, at)| *at == 0).count();
-    assert_eq!(on_first, 2, "sessions are spread evenly");
-    // Each worker speaks of each of its sessions; the owner alone hears it, under the right name.
+    assert_ne!(sessions[0].1, sessions[1].1);
+    assert_ne!(sessions[2].1, sessions[3].1);
+    // Each worker sends an update of each of its sessions; only the owner gets it, under the right id.
     for (at, (id, worker)) in sessions.iter().enumerate() {
         let (client, other) = if at % 2 == 0 { (&mut ann, &mut ben) } else { (&mut ben, &mut ann) };
         client.sends(&prompt(7, id));
@@ -66,7 +52,7 @@ fn four_sessions_of_two_clients_on_two_workers_that_both_say_s1_never_mix() {
 }
 
 #[test]
-fn anothers_session_and_the_agents_raw_id_are_unknown() {
+fn the_session_of_another_client_and_the_agents_raw_id_are_unknown() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let (mut ann, mut ben) = (bus.client(), bus.client());
@@ -92,12 +78,12 @@ fn anothers_session_and_the_agents_raw_id_are_unknown() {
     assert_eq!(
         puppet.is_asked("session/prompt")["params"]["sessionId"],
         "s1",
-        "nothing of ben's came through"
+        "no message of ben has come through"
     );
 }
 
 #[test]
-fn updates_that_come_before_the_answer_go_to_whoever_is_answered() {
+fn updates_that_come_before_the_answer_go_to_the_client_that_is_answered() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let (mut ann, mut ben) = (bus.client(), bus.client());
@@ -169,16 +155,16 @@ fn a_list_shows_bus_ids_and_hides_what_another_client_holds() {
 }
 
 #[test]
-fn an_agents_session_from_elsewhere_can_be_loaded_by_its_raw_or_old_name() {
+fn an_agents_session_from_an_earlier_bus_can_be_loaded_by_its_raw_or_old_id() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut ann = bus.client();
     for (name, agent_id) in [("raw", "raw"), ("abcdefghijklm.old", "old")] {
-        ann.sends(&request(1, "session/load", json!({ "sessionId": name, "cwd": "/", "mcpServers": [] })));
+        ann.loads(1, name);
         let asked = puppet.is_asked("session/load");
         assert_eq!(asked["params"]["sessionId"], agent_id);
         puppet.says(&update(agent_id, "replayed"));
-        assert_eq!(ann.reads(), update(name, "replayed"), "under the name that the client knows");
+        assert_eq!(ann.reads(), update(name, "replayed"), "under the id that the client knows");
         puppet.answers(&asked, json!({}));
         ann.gets(1);
         ann.prompts(2, name);
@@ -188,7 +174,7 @@ fn an_agents_session_from_elsewhere_can_be_loaded_by_its_raw_or_old_name() {
         ann.gets(2);
     }
     let mut ben = bus.client();
-    ben.sends(&request(1, "session/load", json!({ "sessionId": "raw", "cwd": "/" })));
+    ben.loads(1, "raw");
     ben.sees_error(1, -32051, "unknown_session");
 }
 
@@ -197,7 +183,7 @@ fn a_load_that_fails_leaves_no_session() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut ann = bus.client();
-    ann.sends(&request(1, "session/load", json!({ "sessionId": "raw", "cwd": "/" })));
+    ann.loads(1, "raw");
     let asked = puppet.is_asked("session/load");
     puppet.says(&format!(
         r#"{{"jsonrpc":"2.0","id":{},"error":{{"code":-32002,"message":"no"}}}}"#,
@@ -209,7 +195,7 @@ fn a_load_that_fails_leaves_no_session() {
 }
 
 #[test]
-fn fork_close_and_delete_speak_the_agents_names() {
+fn fork_close_and_delete_use_the_agents_ids() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut ann = bus.client();
@@ -238,17 +224,17 @@ fn two_clients_cannot_load_the_same_agent_session() {
     let bus = Bus::start(one_pool(2));
     let mut workers = bus.puppets::<2>();
     let (mut ann, mut ben) = (bus.client(), bus.client());
-    ann.sends(&request(1, "session/load", json!({ "sessionId": "raw", "cwd": "/" })));
-    let asked = whoever_hears(&mut workers).is_asked("session/load");
+    ann.loads(1, "raw");
+    let asked = first_asked(&mut workers).is_asked("session/load");
     assert_eq!(asked["params"]["sessionId"], "raw");
     for name in ["raw", "abcdefghijklm.raw"] {
-        ben.sends(&request(1, "session/load", json!({ "sessionId": name, "cwd": "/" })));
+        ben.loads(1, name);
         ben.sees_error(1, -32051, "unknown_session");
     }
 }
 
 #[test]
-fn a_session_that_is_opened_for_somebody_who_has_left_is_closed_again() {
+fn a_session_that_is_opened_for_a_client_that_has_left_is_closed_again() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let (mut ann, mut ben) = (bus.client(), bus.client());
@@ -275,7 +261,7 @@ fn notifications_of_a_client_keep_their_order_among_its_requests() {
     let first = puppet.is_asked("session/prompt");
     assert_eq!(puppet.is_asked("session/cancel")["params"]["sessionId"], "s1");
     puppet.is_asked("_vendor/note");
-    // The same id twice is two requests, and each has its answer.
+    // The same id twice is two requests, and each gets its answer.
     let second = puppet.is_asked("session/prompt");
     puppet.answers(&second, json!("second"));
     puppet.answers(&first, json!("first"));
@@ -294,7 +280,7 @@ fn a_session_id_may_be_any_text_in_any_spelling() {
     assert!(is_tagged(&session, agent_id), "{session}");
     ann.prompts(1, &session);
     assert_eq!(puppet.is_asked("session/prompt")["params"]["sessionId"], agent_id);
-    // The same in escapes, from both sides.
+    // The same id comes in escapes from both sides.
     let escaped = |text: &str| text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect::<String>();
     let spelled = |text: &str| update("@", "word").replace('@', &escaped(text));
     puppet.says(&spelled(agent_id));
@@ -309,12 +295,12 @@ fn an_agent_that_repeats_the_session_in_its_answers_does_not_confuse_the_client(
     let mut puppet = bus.puppet();
     let mut ann = bus.client();
     let session = ann.opens(&mut puppet, "s1");
-    // It has that one open, so its agent is not bothered: some would end up with two processes for it.
+    // The session is open, so the bus answers itself: some agents would start a second process for it.
     for method in ["session/load", "session/resume"] {
         ann.sends(&request(1, method, json!({ "sessionId": session, "cwd": "/" })));
         assert_eq!(ann.gets(1), json!({}));
     }
-    ann.sends(&request(2, "session/load", json!({ "sessionId": "raw", "cwd": "/" })));
+    ann.loads(2, "raw");
     let asked = puppet.is_asked("session/load");
     puppet.answers(&asked, json!({ "sessionId": "raw" }));
     let loaded = session_of(&ann.gets(2));

@@ -1,4 +1,4 @@
-//! How a bus ends, and how its workers begin.
+//! How a bus stops, and how its workers start.
 
 use std::time::Duration;
 
@@ -7,18 +7,15 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
-use crate::harness::{Bus, is_gone, limited, one_pool, request, whoever_hears, zombies_of};
+use crate::harness::{Bus, is_gone, limited, one_pool, request, zombies_of};
 
 #[test]
-fn sigterm_lets_a_turn_finish_and_takes_on_nothing_new() {
+fn sigterm_lets_a_turn_finish_and_refuses_new_requests() {
     let mut bus = Bus::start(one_pool(2));
     let mut workers = bus.puppets::<2>();
     let mut client = bus.client();
-    client.sends(&request(1, "session/new", json!({})));
-    let puppet = whoever_hears(&mut workers);
-    let asked = puppet.is_asked("session/new");
-    puppet.answers(&asked, json!({ "sessionId": "s1" }));
-    let session = client.gets(1)["sessionId"].as_str().expect("a session").to_owned();
+    let (session, at) = client.opens_anywhere(&mut workers, "s1");
+    let puppet = &mut workers[at];
     client.prompts(2, &session);
     let turn = puppet.is_asked("session/prompt");
     bus.signal(Signal::SIGTERM);
@@ -27,7 +24,7 @@ fn sigterm_lets_a_turn_finish_and_takes_on_nothing_new() {
     client.sees_error(3, -32055, "stopping");
     client.sends(&request(4, "session/new", json!({})));
     client.sees_error(4, -32055, "stopping");
-    // What the turn needs still goes through.
+    // Requests that belong to the turn are still forwarded.
     puppet.asks_permission(9, "s1");
     let asked = client.is_told("session/request_permission");
     client.answers(&asked, json!("yes"));
@@ -40,7 +37,7 @@ fn sigterm_lets_a_turn_finish_and_takes_on_nothing_new() {
 }
 
 #[test]
-fn nobody_is_let_in_while_the_bus_stops() {
+fn no_client_is_accepted_while_the_bus_stops() {
     let mut bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut client = bus.client();
@@ -55,7 +52,7 @@ fn nobody_is_let_in_while_the_bus_stops() {
 }
 
 #[test]
-fn a_turn_that_takes_too_long_is_given_up() {
+fn a_turn_that_exceeds_the_drain_timeout_gets_an_error() {
     let mut bus = Bus::start(limited(1, json!({ "drain_timeout_sec": 0.2 })));
     let mut puppet = bus.puppet();
     let mut client = bus.client();
@@ -68,7 +65,7 @@ fn a_turn_that_takes_too_long_is_given_up() {
 }
 
 #[test]
-fn a_second_signal_stops_at_once_whatever_the_workers_want() {
+fn a_second_signal_stops_at_once_whatever_the_workers_do() {
     let mut bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let grandchild = puppet.has_a_child();
@@ -87,7 +84,7 @@ fn a_second_signal_stops_at_once_whatever_the_workers_want() {
 }
 
 #[test]
-fn after_a_kill_of_the_bus_nothing_is_left_within_two_seconds() {
+fn after_a_kill_of_the_bus_no_process_is_left_within_two_seconds() {
     let mut bus = Bus::start(one_pool(3));
     let mut workers = bus.puppets::<3>();
     let mut pids = vec![bus.pid()];
@@ -96,9 +93,9 @@ fn after_a_kill_of_the_bus_nothing_is_left_within_two_seconds() {
         puppet.stays();
         puppet.ignores_sigterm();
     }
-    // What a process is marked by can be read a moment after it was started.
+    // The mark of a process can be read only a moment after its start.
     bus.until("all are found", || pids.iter().all(|pid| bus.survivors().contains(pid)));
-    assert!(bus.survivors().len() > pids.len(), "the guard makes one more");
+    assert!(bus.survivors().len() > pids.len(), "the orphan guard is one more");
     bus.signal(Signal::SIGKILL);
     bus.leaves_nothing_within(Duration::from_secs(2));
     bus.exit_status();
@@ -106,11 +103,11 @@ fn after_a_kill_of_the_bus_nothing_is_left_within_two_seconds() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_child_that_left_its_group_ends_with_the_bus_all_the_same() {
+fn a_child_that_left_its_process_group_is_killed_with_the_bus() {
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         let mut bus = Bus::start(one_pool(1));
         let mut puppet = bus.puppet();
-        let left = puppet.has_a_child_that_left();
+        let left = puppet.has_a_detached_child();
         bus.until("it leads a session", || {
             nix::unistd::getsid(Some(Pid::from_raw(left as i32))).is_ok_and(|sid| sid.as_raw() == left as i32)
         });
@@ -121,21 +118,21 @@ fn a_child_that_left_its_group_ends_with_the_bus_all_the_same() {
 }
 
 #[test]
-fn a_guard_that_was_killed_is_replaced() {
+fn an_orphan_guard_that_was_killed_is_replaced() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     puppet.stays();
     let guard = || bus.survivors().into_iter().find(|pid| ![bus.pid(), puppet.pid].contains(pid));
     let first = guard().expect("a guard");
     kill(Pid::from_raw(first as i32), Signal::SIGKILL).expect("it lives");
-    bus.until("there is another guard", || guard().is_some_and(|pid| pid != first));
-    bus.until("the first one is buried", || zombies_of(bus.pid()).is_empty());
+    bus.until("there is another orphan guard", || guard().is_some_and(|pid| pid != first));
+    bus.until("the first one is reaped", || zombies_of(bus.pid()).is_empty());
     bus.signal(Signal::SIGKILL);
     bus.leaves_nothing_within(Duration::from_secs(2));
 }
 
 #[test]
-fn a_worker_that_is_stopped_does_not_keep_the_bus_from_ending() {
+fn a_suspended_worker_does_not_keep_the_bus_from_exiting() {
     let mut bus = Bus::start(one_pool(1));
     let puppet = bus.puppet();
     kill(Pid::from_raw(puppet.pid as i32), Signal::SIGSTOP).expect("it lives");
@@ -147,18 +144,18 @@ fn a_worker_that_is_stopped_does_not_keep_the_bus_from_ending() {
 }
 
 #[test]
-fn a_worker_starts_with_three_pipes_and_nothing_else_of_ours() {
+fn a_worker_inherits_three_pipes_and_no_other_fd() {
     let prelude = "ulimit -S -c 7; exec 7</dev/null 9>/dev/null";
     let plan = Bus::plan(one_pool(1)).after(prelude).env("STDIO_BUS_CONFIG", "x").env("STDIO_BUS_OTHER", "y");
     let plan = plan.env("NOTIFY_SOCKET", "/x").env("LISTEN_FDS", "0").env("WATCHDOG_USEC", "1");
     let bus = plan.env("FOR_ALL", "z").start();
     let about = bus.puppet().about;
     assert_eq!(about["fds"], json!([0, 1, 2]));
-    // A shell counts in blocks of 512 bytes, and may not be allowed to.
+    // A shell counts in blocks of 512 bytes, and may not be allowed to raise the limit.
     if getrlimit(Resource::RLIMIT_CORE).is_ok_and(|(_, hard)| hard >= 7 * 512) {
         assert_eq!(about["core_bytes"], 7 * 512);
     }
-    assert_eq!(about["group"], about["pid"], "it leads a group of its own");
+    assert_eq!(about["group"], about["pid"], "it leads its own process group");
     assert_eq!(about["ppid"], bus.pid());
     assert_eq!(about["env"]["FOR_ALL"], "z");
     let names = about["env"].as_object().expect("an object").keys();
@@ -168,8 +165,8 @@ fn a_worker_starts_with_three_pipes_and_nothing_else_of_ours() {
 }
 
 #[test]
-fn a_worker_inherits_no_signal_that_is_blocked_or_ignored() {
-    // Not a puppet: what is written in Rust ignores SIGPIPE before it can be asked.
+fn a_worker_inherits_no_blocked_or_ignored_signal() {
+    // This is no puppet, because a Rust program ignores SIGPIPE before it could report that.
     let pool = json!({ "id": "p", "command": "sleep", "args": ["1000"] });
     let bus = Bus::plan(json!({ "pools": [pool] })).after("trap '' USR1 PIPE QUIT HUP").start();
     let mut client = bus.client();

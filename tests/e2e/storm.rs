@@ -1,4 +1,4 @@
-//! Everything at once: many clients, workers that are killed, and still one answer to each request.
+//! Many clients and workers that are killed, all at once: each request still gets exactly one answer.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -20,7 +20,7 @@ fn every_request_gets_one_answer_while_workers_are_killed() {
     let mut watcher = bus.client();
     let clients: Vec<_> = (0..CLIENTS).map(|_| bus.client()).collect();
     let talks: Vec<_> =
-        clients.into_iter().map(|mut client| thread::spawn(move || talk(&mut client))).collect();
+        clients.into_iter().map(|mut client| thread::spawn(move || send_requests(&mut client))).collect();
     for _ in 0..3 {
         bus.until("all three are up", || pids(&watcher.status()).len() == 3);
         for pid in pids(&watcher.status()) {
@@ -42,8 +42,8 @@ fn pids(status: &Value) -> Vec<i32> {
     up.filter_map(|worker| worker["pid"].as_i64()?.try_into().ok()).collect()
 }
 
-/// Sends requests of all kinds, a few at a time, and counts what became of them.
-fn talk(client: &mut Client) -> BTreeMap<String, u32> {
+/// Sends requests of all kinds, a few at a time, and counts their outcomes.
+fn send_requests(client: &mut Client) -> BTreeMap<String, u32> {
     let mut outcomes = BTreeMap::new();
     let mut session = String::from("none yet");
     for round in 0..REQUESTS / 5 {

@@ -1,4 +1,4 @@
-//! The token: who shows it is served, who does not is not heard, and nothing gives it away.
+//! The token: clients that send it are served, others are rejected, and it appears nowhere.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -10,12 +10,12 @@ use nix::unistd::geteuid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Bus, Client, Puppet, one_pool, peak_kib, puppets, request, run, write_token};
+use crate::harness::{Bus, one_pool, peak_kib, puppets, request, run, write_token};
 
 const TOKEN: &str = "kq3VbN8-hY2_fJ5tR7wXz0";
 const OTHER: &str = "aaaaaaaaaaaaaaaaaaaaaa";
 
-fn both_doors() -> Value {
+fn both_listeners() -> Value {
     json!({ "pools": [puppets("p", 1)], "listen": ["tcp://127.0.0.1:0", "unix://@dir/bus.sock"] })
 }
 
@@ -23,18 +23,11 @@ fn hello(id: u32, token: &str) -> String {
     request(id, "_bus/hello", json!({ "token": token }))
 }
 
-fn is_served(client: &mut Client, puppet: &mut Puppet) {
-    client.sends(&request(9, "work", json!({})));
-    let asked = puppet.is_asked("work");
-    puppet.answers(&asked, json!("done"));
-    assert_eq!(client.gets(9), "done");
-}
-
-fn words(out: &Output) -> String {
+fn output(out: &Output) -> String {
     String::from_utf8_lossy(&[&out.stdout[..], &out.stderr].concat()).into_owned()
 }
 
-/// A folder with a token and a bus.json that names it, and these further keys.
+/// A folder with a token file and a bus.json that names it and has these further keys.
 fn folder_with(keys: &str) -> TempDir {
     let folder = TempDir::new().expect("a temporary folder");
     write_token(&folder.path().join("token"), TOKEN);
@@ -44,8 +37,8 @@ fn folder_with(keys: &str) -> TempDir {
 }
 
 #[test]
-fn through_either_door_only_the_token_lets_in() {
-    let bus = Bus::plan(both_doors()).token(TOKEN).start();
+fn every_listener_accepts_only_clients_with_the_token() {
+    let bus = Bus::plan(both_listeners()).token(TOKEN).start();
     let mut puppet = bus.puppet();
     for door in [0, 1] {
         let evil = request(8, "evil", json!({}));
@@ -65,19 +58,19 @@ fn through_either_door_only_the_token_lets_in() {
         let mut client = bus.client_at(door);
         client.sends(&hello(1, TOKEN));
         assert_eq!(client.gets(1)["bus"], "stdio-bus");
-        is_served(&mut client, &mut puppet);
+        client.is_served_by(&mut puppet);
     }
 }
 
 #[test]
-fn whoever_started_the_bus_needs_none() {
+fn a_client_on_stdio_needs_no_token() {
     let mut bus = Bus::plan(one_pool(1)).token(TOKEN).stdio().start();
     let mut puppet = bus.puppet();
-    is_served(&mut bus.stdio(), &mut puppet);
+    bus.stdio().is_served_by(&mut puppet);
 }
 
 #[test]
-fn who_says_nothing_for_five_seconds_is_told_once_and_closed() {
+fn a_connection_without_a_token_gets_one_error_after_five_seconds_and_is_closed() {
     let bus = Bus::plan(one_pool(1)).token(TOKEN).start();
     let mut silent = bus.client();
     let mut slow = bus.client();
@@ -89,7 +82,7 @@ fn who_says_nothing_for_five_seconds_is_told_once_and_closed() {
 }
 
 #[test]
-fn a_new_token_is_read_at_reload_and_those_who_are_in_stay_in() {
+fn a_reload_reads_a_new_token_and_connected_clients_stay() {
     let bus = Bus::plan(one_pool(1)).token(TOKEN).start();
     let mut puppet = bus.puppet();
     let mut old = bus.client();
@@ -99,15 +92,15 @@ fn a_new_token_is_read_at_reload_and_those_who_are_in_stay_in() {
     write_token(&file, OTHER);
     bus.signal(Signal::SIGHUP);
     bus.log_has("the configuration was read again");
-    is_served(&mut old, &mut puppet);
+    old.is_served_by(&mut puppet);
     let mut late = bus.client();
     late.sends(&hello(1, TOKEN));
     late.sees_error(1, -32056, "unauthorized");
     let mut new = bus.client();
     new.sends(&hello(1, OTHER));
     new.gets(1);
-    is_served(&mut new, &mut puppet);
-    // One that others can read is refused, and the last good one holds.
+    new.is_served_by(&mut puppet);
+    // A file that others can read is refused, and the last good token stays in force.
     write_token(&file, TOKEN);
     fs::set_permissions(&file, Permissions::from_mode(0o644)).expect("it is ours");
     bus.signal(Signal::SIGHUP);
@@ -116,11 +109,11 @@ fn a_new_token_is_read_at_reload_and_those_who_are_in_stay_in() {
     let mut new = bus.client();
     new.sends(&hello(1, OTHER));
     new.gets(1);
-    is_served(&mut new, &mut puppet);
+    new.is_served_by(&mut puppet);
 }
 
 #[test]
-fn a_file_that_others_could_read_or_have_written_is_refused() {
+fn a_token_file_or_bus_json_that_others_could_read_or_change_is_refused() {
     let keys = r#","auth":{"token_file":"token"},"listen":["unix://bus.sock"]"#;
     let refused = |spoil: &dyn Fn(&Path), why: &str| {
         let folder = folder_with(keys);
@@ -129,8 +122,8 @@ fn a_file_that_others_could_read_or_have_written_is_refused() {
             [("serve", 78), ("check", 1), ("status", if why.contains("bus.json") { 78 } else { 69 })]
         {
             let out = run(folder.path(), &[command], "");
-            assert_eq!(out.status.code(), Some(code), "{command}: {}", words(&out));
-            assert!(code == 69 || words(&out).contains(why), "{command}: {}", words(&out));
+            assert_eq!(out.status.code(), Some(code), "{command}: {}", output(&out));
+            assert!(code == 69 || output(&out).contains(why), "{command}: {}", output(&out));
         }
     };
     let mode = |name: &'static str, mode: u32| {
@@ -155,36 +148,36 @@ fn a_file_that_others_could_read_or_have_written_is_refused() {
 }
 
 #[test]
-fn off_loopback_a_token_is_needed() {
+fn listeners_off_loopback_need_a_token() {
     let folder = folder_with("");
     for flag in ["0.0.0.0:0", "[::]:0"] {
         let out = run(folder.path(), &["serve", "--tcp", flag], "");
-        assert_eq!(out.status.code(), Some(78), "{}", words(&out));
-        assert!(words(&out).contains("make one with `stdio-bus token`"), "{}", words(&out));
+        assert_eq!(out.status.code(), Some(78), "{}", output(&out));
+        assert!(output(&out).contains("make one with `stdio-bus token`"), "{}", output(&out));
     }
     let open = json!({ "pools": [puppets("p", 1)], "listen": ["tcp://0.0.0.0:0"] });
     let folder = folder_with(r#","listen":["tcp://0.0.0.0:9000"]"#);
     let out = run(folder.path(), &["serve"], "");
     assert_eq!(out.status.code(), Some(78));
-    assert!(words(&out).contains("listen[0]: tcp://0.0.0.0:9000 is not on loopback"), "{}", words(&out));
+    assert!(output(&out).contains("listen[0]: tcp://0.0.0.0:9000 is not on loopback"), "{}", output(&out));
     let bus = Bus::plan(open.clone()).token(TOKEN).start();
     bus.log_has("can be read on the way");
     let mut puppet = bus.puppet();
     let mut client = bus.client();
     client.sends(&hello(1, TOKEN));
     client.gets(1);
-    is_served(&mut client, &mut puppet);
-    // Nor does a reload open it to everybody.
+    client.is_served_by(&mut puppet);
+    // A reload without a token is refused too.
     bus.rewrite(&open);
     bus.signal(Signal::SIGHUP);
     bus.log_has("reload refused");
-    let mut stranger = bus.client();
-    stranger.sends(&request(1, "evil", json!({})));
-    stranger.sees_error(1, -32056, "unauthorized");
+    let mut late_client = bus.client();
+    late_client.sends(&request(1, "evil", json!({})));
+    late_client.sees_error(1, -32056, "unauthorized");
 }
 
 #[test]
-fn commands_find_the_token_and_say_what_is_wrong_with_it() {
+fn commands_find_the_token_and_report_what_is_wrong_with_it() {
     let bus = Bus::plan(json!({ "pools": [{ "id": "e", "command": "stdio-bus", "args": ["agent", "echo"] }],
         "listen": ["unix://@dir/bus.sock"] }))
     .token(TOKEN)
@@ -197,47 +190,47 @@ fn commands_find_the_token_and_say_what_is_wrong_with_it() {
     let hi = format!("{}\n", request(1, "hi", json!({})));
     for command in [&["status"][..], &["call", "hi"], &["connect"]] {
         let found = run(bus.folder(), command, &hi);
-        assert_eq!(found.status.code(), Some(0), "{command:?}: {}", words(&found));
+        assert_eq!(found.status.code(), Some(0), "{command:?}: {}", output(&found));
         let named = [command, &["--unix", socket, "--token-file", file]].concat();
         let out = run(elsewhere.path(), &named, &hi);
-        assert_eq!(out.status.code(), Some(0), "{command:?}: {}", words(&out));
-        assert!(!words(&out).contains(TOKEN));
+        assert_eq!(out.status.code(), Some(0), "{command:?}: {}", output(&out));
+        assert!(!output(&out).contains(TOKEN));
         let without = run(elsewhere.path(), &[command, &["--unix", socket]].concat(), &hi);
-        assert_eq!(without.status.code(), Some(77), "{command:?}: {}", words(&without));
+        assert_eq!(without.status.code(), Some(77), "{command:?}: {}", output(&without));
         assert!(
-            words(&without).contains("asks for a token: name its file with --token-file"),
+            output(&without).contains("asks for a token: name its file with --token-file"),
             "{}",
-            words(&without)
+            output(&without)
         );
         write_token(&elsewhere.path().join("wrong"), OTHER);
         let wrong =
             run(elsewhere.path(), &[command, &["--unix", socket, "--token-file", "wrong"]].concat(), &hi);
-        assert_eq!(wrong.status.code(), Some(77), "{command:?}: {}", words(&wrong));
-        assert!(words(&wrong).contains("refuses the token of wrong"), "{}", words(&wrong));
+        assert_eq!(wrong.status.code(), Some(77), "{command:?}: {}", output(&wrong));
+        assert!(output(&wrong).contains("refuses the token of wrong"), "{}", output(&wrong));
     }
     let ide = run(elsewhere.path(), &["ide", "zed", "--unix", socket, "--token-file", file], "");
-    assert!(words(&ide).contains(&format!(r#""--token-file", "{file}""#)), "{}", words(&ide));
-    // What the IDE hears is not what would make it start the login of the agent.
+    assert!(output(&ide).contains(&format!(r#""--token-file", "{file}""#)), "{}", output(&ide));
+    // The error is not the one that would make an IDE start the login of the agent.
     let out = run(elsewhere.path(), &["connect", "--unix", socket], &hi);
     let heard: Value = serde_json::from_slice(&out.stdout).expect("one answer");
     assert_eq!((&heard["id"], &heard["error"]["code"]), (&json!(1), &json!(-32056)));
 }
 
 #[test]
-fn a_token_is_made_where_it_is_asked_for_and_is_not_printed() {
+fn token_writes_a_token_file_and_does_not_print_it() {
     let folder = TempDir::new().expect("a temporary folder");
     let out = run(folder.path(), &["token", "deep/down/token"], "");
-    assert_eq!(out.status.code(), Some(0), "{}", words(&out));
+    assert_eq!(out.status.code(), Some(0), "{}", output(&out));
     let path = folder.path().join("deep/down/token");
     let token = fs::read_to_string(&path).expect("it was made");
-    assert!(!words(&out).contains(token.trim()));
-    let said = words(&out);
+    assert!(!output(&out).contains(token.trim()));
+    let said = output(&out);
     assert!(
         said.contains(r#""auth": { "token_file": ""#) && said.contains(r#"deep/down/token" }"#),
         "{said}"
     );
     let again = run(folder.path(), &["token", "deep/down/token"], "");
-    assert_eq!(again.status.code(), Some(73), "{}", words(&again));
+    assert_eq!(again.status.code(), Some(73), "{}", output(&again));
     assert_eq!(fs::read_to_string(&path).expect("still there"), token);
     let shown = run(folder.path(), &["token", "deep/down/token", "--force", "--show"], "");
     assert_eq!(String::from_utf8_lossy(&shown.stdout), fs::read_to_string(&path).expect("a new one"));
@@ -245,8 +238,8 @@ fn a_token_is_made_where_it_is_asked_for_and_is_not_printed() {
 }
 
 #[test]
-fn nothing_gives_the_token_away() {
-    let bus = Bus::plan(both_doors()).env("RUST_LOG", "trace").token(TOKEN).start();
+fn the_token_appears_in_no_log_status_or_process() {
+    let bus = Bus::plan(both_listeners()).env("RUST_LOG", "trace").token(TOKEN).start();
     let puppet = bus.puppet();
     let mut client = bus.client();
     client.sends(&hello(1, TOKEN));
@@ -270,12 +263,12 @@ fn nothing_gives_the_token_away() {
 }
 
 #[test]
-fn guessing_does_not_help_and_costs_nothing() {
+fn guessed_tokens_are_refused_and_cost_no_memory() {
     let bus = Bus::plan(one_pool(1)).token(TOKEN).start();
     let mut puppet = bus.puppet();
     let guess = |n: usize| {
         let mut client = bus.client();
-        // As long as the right one, and right up to the last letters.
+        // Each guess has the right length and differs only in the last characters.
         client.sends(&hello(1, &format!("{}{n:04}", &TOKEN[..TOKEN.len() - 4])));
         client.sees_error(1, -32056, "unauthorized");
         client.is_closed();
@@ -287,13 +280,13 @@ fn guessing_does_not_help_and_costs_nothing() {
     let mut client = bus.client();
     client.sends(&hello(1, TOKEN));
     client.gets(1);
-    is_served(&mut client, &mut puppet);
+    client.is_served_by(&mut puppet);
     assert_eq!(client.status()["counters"]["unauthorized"], 2000);
 }
 
 #[test]
-fn a_thousand_who_only_sit_there_keep_nobody_out() {
-    let mut config = both_doors();
+fn a_thousand_silent_connections_keep_no_client_out() {
+    let mut config = both_listeners();
     config["limits"] = json!({ "max_clients": 5 });
     let bus = Bus::plan(config).token(TOKEN).start();
     let mut puppet = bus.puppet();
@@ -304,14 +297,14 @@ fn a_thousand_who_only_sit_there_keep_nobody_out() {
     for n in 0..1000 {
         silent.push(bus.client());
         if n % 100 == 99 {
-            is_served(&mut good, &mut puppet);
+            good.is_served_by(&mut puppet);
             let mut next = bus.client();
             next.sends(&hello(1, TOKEN));
             next.gets(1);
-            is_served(&mut next, &mut puppet);
+            next.is_served_by(&mut puppet);
         }
     }
-    // The oldest have made room, with a word about why.
+    // The oldest connections were closed with an error to make room.
     silent[0].sees_error(Value::Null, -32054, "busy");
     silent[0].is_closed();
     assert!(good.status()["clients"].as_u64() <= Some(5));

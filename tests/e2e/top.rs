@@ -7,7 +7,7 @@ use nix::sys::termios::tcgetattr;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Bus, Talk, initialize, one_pool, request, run, session_of};
+use crate::harness::{Bus, Program, initialize, one_pool, request, run, session_of};
 
 const CTRL_C: &str = "\x03";
 const DOWN: &str = "\x1b[B";
@@ -26,7 +26,7 @@ fn in_folder(folder: &str) -> Value {
 }
 
 /// Quits in this way and checks that the terminal is restored.
-fn quits_cleanly(mut talk: Talk, quit: impl FnOnce(&mut Talk), code: i32) {
+fn quits_cleanly(mut talk: Program, quit: impl FnOnce(&mut Program), code: i32) {
     let tty = talk.tty();
     talk.looks("a page of its own", |screen| screen.alternate_screen() && screen.hide_cursor());
     let raw = tcgetattr(&tty).expect("a terminal");
@@ -45,7 +45,7 @@ fn quits_cleanly(mut talk: Talk, quit: impl FnOnce(&mut Talk), code: i32) {
 fn it_fits_any_size_and_shows_the_selected_row_in_detail() {
     let bus = Bus::start(two_workers_on_a_socket());
     let puppets = bus.puppets::<2>();
-    let mut talk = Talk::plan_top(&bus).at_terminal();
+    let mut talk = Program::plan_top(&bus).at_terminal();
     talk.shows("stdio-bus 0.");
     talk.shows("2 of 2");
     talk.shows("q leave");
@@ -86,7 +86,7 @@ fn sessions_latencies_and_refusals_are_shown() {
     client.takes_turn(3, &session_of(&opened), "Hello.");
     client.sends(&request(4, "_bus/nonsense", json!({})));
     client.sees_error(4, -32601, "no_method");
-    let mut talk = Talk::plan_top(&bus).at_terminal();
+    let mut talk = Program::plan_top(&bus).at_terminal();
     talk.resizes(40, 120);
     talk.shows("sessions (1)");
     talk.shows("refused no_method 1");
@@ -104,7 +104,7 @@ fn a_bus_that_is_killed_is_waited_for() {
     let folder = TempDir::new().expect("a temporary folder");
     let config = in_folder(folder.path().to_str().expect("UTF-8"));
     let bus = Bus::start(config.clone());
-    let mut talk = Talk::plan_top(&bus).at_terminal();
+    let mut talk = Program::plan_top(&bus).at_terminal();
     talk.resizes(30, 110);
     talk.shows("2 of 2");
     bus.signal(Signal::SIGKILL);
@@ -119,7 +119,7 @@ fn a_bus_that_is_killed_is_waited_for() {
 #[test]
 fn sigterm_restores_the_terminal_too() {
     let bus = Bus::start(two_workers_on_a_socket());
-    let mut talk = Talk::plan_top(&bus).at_terminal();
+    let mut talk = Program::plan_top(&bus).at_terminal();
     talk.shows("2 of 2");
     quits_cleanly(talk, |talk| talk.signal(Signal::SIGTERM), 128 + 15);
 }
@@ -128,7 +128,7 @@ fn sigterm_restores_the_terminal_too() {
 fn no_color_turns_colours_off() {
     let bus = Bus::start(two_workers_on_a_socket());
     for (value, coloured) in [("", true), ("1", false)] {
-        let mut talk = Talk::plan_top(&bus).env("NO_COLOR", value).at_terminal();
+        let mut talk = Program::plan_top(&bus).env("NO_COLOR", value).at_terminal();
         talk.shows("2 of 2");
         let any_colour = move |screen: &vt100::Screen| {
             let cells = (0..20).flat_map(|row| (0..60).map(move |column| (row, column)));
@@ -147,8 +147,8 @@ fn without_a_terminal_or_a_bus_it_explains_what_to_do() {
     assert_eq!(out.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&out.stderr).contains("`stdio-bus status --json`"));
     let bus = Bus::start(two_workers_on_a_socket());
-    let mut talk = Talk::plan_top(&bus).env("TERM", "dumb").at_terminal();
+    let mut talk = Program::plan_top(&bus).env("TERM", "dumb").at_terminal();
     assert_eq!(talk.ends(), 2);
-    let mut talk = Talk::plan(&["--unix", "@dir/none"]).command_is("top").at_terminal();
+    let mut talk = Program::plan(&["--unix", "@dir/none"]).command_is("top").at_terminal();
     assert_eq!(talk.ends(), 69);
 }

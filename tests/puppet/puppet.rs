@@ -1,10 +1,10 @@
 //! A worker that a test plays by hand.
 //!
-//! `puppet SOCKET [ANYTHING..]` connects to the test, says in one JSON line how it was started, and from then on
-//! is only hands and ears: what comes on stdin goes to the test, and what the test says goes to stdout, or is
-//! done. It has no will but one: it leaves when stdin ends or the test is gone. Knows nothing of JSON-RPC.
+//! `puppet SOCKET [ANYTHING..]` connects to the test and reports in one JSON line how it was started. From then on it
+//! forwards its stdin to the test, and writes to stdout or does what the test tells it. By itself it only exits, when
+//! stdin ends or the test is gone. It knows nothing of JSON-RPC.
 //!
-//! A frame, in either direction, is one byte that says what it is, four that say how long, and that many bytes.
+//! A frame, in either direction, is one byte for its kind, four bytes for its length, and that many bytes.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -24,11 +24,11 @@ fn main() {
     let mut args = env::args_os().skip(1);
     let Some(first) = args.next() else { panic!("usage: puppet SOCKET") };
     if first == "--leave" {
-        // Not even a part of its parent's session.
+        // It leaves even the session of its parent.
         setsid().expect("a child leads no group");
     }
     if first == "--linger" || first == "--leave" {
-        // Somebody's child that never leaves by itself.
+        // It is the child of a puppet, and never exits by itself.
         SigSet::from(Signal::SIGTERM).thread_block().expect("SIGTERM can be blocked");
         loop {
             std::thread::park();
@@ -37,10 +37,10 @@ fn main() {
     let about = about_itself();
     let mut test = UnixStream::connect(&first).expect("the test listens");
     writeln!(test, "{about}").expect("the test is there");
-    Puppet { test, reads: true, leaves_at_eof: true, children: Vec::new() }.play();
+    Puppet { test, reads: true, leaves_at_eof: true, children: Vec::new() }.run();
 }
 
-/// How the bus has started it. To be asked before anything is opened.
+/// How the bus has started this process. Called before it opens any fd.
 fn about_itself() -> Value {
     let open = || -> io::Result<Vec<i32>> {
         let names =
@@ -48,7 +48,7 @@ fn about_itself() -> Value {
         Ok(names.collect())
     };
     let mut fds = open().unwrap_or_default();
-    // One of them was the listing itself.
+    // One of them was the directory itself.
     fds.retain(|fd| fs::symlink_metadata(format!("/dev/fd/{fd}")).is_ok());
     fds.sort_unstable();
     let args: Vec<_> = env::args().skip(1).collect();
@@ -73,19 +73,19 @@ struct Puppet {
     test: UnixStream,
     reads: bool,
     leaves_at_eof: bool,
-    /// They outlive it, as far as it is concerned.
+    /// They outlive the puppet.
     children: Vec<Child>,
 }
 
 impl Puppet {
-    fn play(&mut self) {
+    fn run(&mut self) {
         let mut chunk = vec![0; 64 << 10];
         loop {
-            let (told, heard) = self.wait();
-            if told {
-                self.obey();
+            let (from_test, from_stdin) = self.wait();
+            if from_test {
+                self.execute();
             }
-            if heard && self.reads {
+            if from_stdin && self.reads {
                 match read(io::stdin(), &mut chunk) {
                     Ok(0) | Err(_) => self.stdin_ended(),
                     Ok(count) => self.report(b'i', &chunk[..count]),
@@ -94,7 +94,7 @@ impl Puppet {
         }
     }
 
-    /// Whether the test, and whether stdin, has something to say.
+    /// Waits for input. Returns whether the test has sent some, and whether stdin has.
     fn wait(&self) -> (bool, bool) {
         let stdin = io::stdin();
         let mut fds = vec![PollFd::new(self.test.as_fd(), PollFlags::POLLIN)];
@@ -116,7 +116,7 @@ impl Puppet {
         }
     }
 
-    /// A test that is gone has no further wishes.
+    /// Sends a frame to the test. Exits if the test is gone.
     fn report(&mut self, what: u8, bytes: &[u8]) {
         let length = u32::try_from(bytes.len()).expect("a chunk is small").to_be_bytes();
         let sent =
@@ -126,7 +126,7 @@ impl Puppet {
         }
     }
 
-    fn obey(&mut self) {
+    fn execute(&mut self) {
         let mut head = [0; 5];
         if self.test.read_exact(&mut head).is_err() {
             process::exit(0);
@@ -136,7 +136,7 @@ impl Puppet {
         self.test.read_exact(&mut bytes).expect("the rest of the frame");
         let number = || String::from_utf8_lossy(&bytes).parse::<i32>().expect("a number");
         match head[0] {
-            // What is written after the bus has gone is lost, as it should be.
+            // Output after the exit of the bus is lost, as it should be.
             b'o' => drop(write_all_raw(&io::stdout(), &bytes)),
             b'e' => drop(write_all_raw(&io::stderr(), &bytes)),
             b'x' => process::exit(number()),
@@ -159,16 +159,16 @@ impl Puppet {
                 self.report(b'g', child.id().to_string().as_bytes());
                 self.children.push(child);
             }
-            other => panic!("no such wish: {other}"),
+            other => panic!("no such command: {other}"),
         }
-        // So that the test knows that it is done.
+        // This tells the test that it is done.
         if matches!(head[0], b'c' | b'z' | b'p' | b'r' | b's' | b't' | b'P') {
             self.report(b'a', &[]);
         }
     }
 }
 
-/// To the least that the system knows. Elsewhere they are as small as they are.
+/// Shrinks stdin and stdout to one page. Only Linux can do that.
 fn shrink_pipes() {
     #[cfg(target_os = "linux")]
     for fd in [io::stdin().as_fd(), io::stdout().as_fd()] {
@@ -177,7 +177,7 @@ fn shrink_pipes() {
     }
 }
 
-/// Past the buffer of std, which would flush at each newline only.
+/// Writes without the buffer of std, which flushes only at newlines.
 fn write_all_raw(to: &impl AsFd, mut bytes: &[u8]) -> nix::Result<()> {
     while !bytes.is_empty() {
         let count = nix::unistd::write(to, bytes)?;

@@ -1,10 +1,10 @@
-//! A bus of one test: started, spoken to, and gone without a trace when the test ends.
+//! The bus of one test, which must leave no process behind when the test ends.
 
 use std::cell::RefCell;
 use std::fs::{self, Permissions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -15,48 +15,50 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rpc::LineReader;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::PATIENCE;
 use super::client::Client;
+use super::connection::Connection;
 use super::log::Log;
 use super::procs::{command_line, is_gone, marked};
 use super::puppet::Puppet;
-use super::wire::Wire;
 
 pub(crate) const BUS: &str = env!("CARGO_BIN_EXE_stdio-bus");
 /// Every process that a test starts carries this in its environment, with the folder of the test.
 pub(super) const MARK: &str = "E2E_MARK";
-/// Between two looks at something that the system does not tell about.
+/// Between two looks at something that is not announced.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 pub(crate) struct Bus {
     child: Child,
     exited: Option<ExitStatus>,
     pub(crate) log: Log,
-    /// Where it listens, as it says itself.
+    /// Where it listens, as it prints itself.
     pub(crate) addresses: Vec<String>,
     dir: TempDir,
-    door: UnixListener,
-    /// Puppets that came before they were asked for.
-    lobby: RefCell<Vec<Puppet>>,
-    /// Its own stdin and stdout, where those are a client.
+    puppet_listener: UnixListener,
+    /// Puppets that have started before the test asked for them.
+    waiting_puppets: RefCell<Vec<Puppet>>,
+    /// Its own stdin and stdout, if those are a client.
     stdio: Option<Client>,
 }
 
-/// How a bus is to be started.
+/// How a bus is started.
 pub(crate) struct Plan {
     config: Value,
     envs: Vec<(&'static str, String)>,
-    /// Said to a shell that then becomes the bus.
+    /// Run by a shell that then executes the bus.
     prelude: Option<&'static str>,
     stdio: bool,
-    deaf: bool,
-    /// Stands in the file `token` in the folder of the test.
+    ignores_stderr: bool,
+    /// The content of the file `token` in the folder of the test.
     token: Option<&'static str>,
-    /// Another file than that in the folder of the test: `config` is written to it, or it is there already.
+    /// Another configuration file than that in the folder of the test.
     file: Option<PathBuf>,
+    /// Whether `config` is written to that file, or it is there already.
     writes_file: bool,
 }
 
@@ -71,14 +73,14 @@ impl Bus {
             envs: Vec::new(),
             prelude: None,
             stdio: false,
-            deaf: false,
+            ignores_stderr: false,
             token: None,
             file: None,
             writes_file: false,
         }
     }
 
-    /// With this configuration, where it stands.
+    /// With this configuration file.
     pub(crate) fn plan_with_file(file: PathBuf) -> Plan {
         Plan { file: Some(file), ..Bus::plan(Value::Null) }
     }
@@ -95,7 +97,7 @@ impl Bus {
         self.folder().join("bus.json")
     }
 
-    /// Where it listens first, as HOST:PORT.
+    /// The first address that it listens at, as HOST:PORT.
     pub(crate) fn tcp(&self) -> &str {
         self.addresses[0].strip_prefix("tcp://").expect("a TCP listener")
     }
@@ -104,9 +106,9 @@ impl Bus {
         self.client_at(0)
     }
 
-    /// Through the listener of this number.
+    /// A client at the listener of this number.
     pub(crate) fn client_at(&self, listener: usize) -> Client {
-        Client::new(self.wire_to(&self.addresses[listener]))
+        Client::new(self.connect(&self.addresses[listener]))
     }
 
     /// Its own stdin and stdout.
@@ -114,22 +116,26 @@ impl Bus {
         self.stdio.take().expect("a bus with --stdio")
     }
 
-    fn wire_to(&self, address: &str) -> Wire {
+    fn connect(&self, address: &str) -> Connection {
         if let Some(path) = address.strip_prefix("unix://") {
-            return Wire::socket("client", UnixStream::connect(path).expect("the bus listens"), &self.log);
+            return Connection::socket(
+                "client",
+                UnixStream::connect(path).expect("the bus listens"),
+                &self.log,
+            );
         }
         let place = address.strip_prefix("tcp://").expect("tcp:// or unix://");
         let socket = TcpStream::connect(place).expect("the bus listens");
         socket.set_nodelay(true).expect("a socket");
-        Wire::socket("client", socket, &self.log)
+        Connection::socket("client", socket, &self.log)
     }
 
     /// The next worker that starts, whatever its pool.
     pub(crate) fn puppet(&self) -> Puppet {
-        if let Some(puppet) = self.lobby.borrow_mut().pop() {
+        if let Some(puppet) = self.waiting_puppets.borrow_mut().pop() {
             return puppet;
         }
-        self.meet()
+        self.accept_puppet()
     }
 
     pub(crate) fn puppets<const N: usize>(&self) -> [Puppet; N] {
@@ -138,43 +144,39 @@ impl Bus {
 
     /// The next worker of this pool.
     pub(crate) fn puppet_of(&self, pool: &str) -> Puppet {
-        let waiting = self.lobby.borrow().iter().position(|puppet| puppet.pool() == pool);
+        let waiting = self.waiting_puppets.borrow().iter().position(|puppet| puppet.pool() == pool);
         if let Some(at) = waiting {
-            return self.lobby.borrow_mut().remove(at);
+            return self.waiting_puppets.borrow_mut().remove(at);
         }
         loop {
-            let puppet = self.meet();
+            let puppet = self.accept_puppet();
             if puppet.pool() == pool {
                 return puppet;
             }
-            self.lobby.borrow_mut().push(puppet);
+            self.waiting_puppets.borrow_mut().push(puppet);
         }
     }
 
-    /// Whether a worker has started that nobody has met.
+    /// Whether a worker has started that the test has not asked for.
     pub(crate) fn has_another_puppet(&self) -> bool {
-        !self.lobby.borrow().is_empty()
-            || poll(&mut [PollFd::new(self.door(), PollFlags::POLLIN)], 0u8) == Ok(1)
+        !self.waiting_puppets.borrow().is_empty()
+            || poll(&mut [PollFd::new(self.puppet_listener.as_fd(), PollFlags::POLLIN)], 0u8) == Ok(1)
     }
 
-    fn meet(&self) -> Puppet {
+    fn accept_puppet(&self) -> Puppet {
         let patience = PollTimeout::try_from(PATIENCE).expect("it is short");
-        if poll(&mut [PollFd::new(self.door(), PollFlags::POLLIN)], patience) != Ok(1) {
+        if poll(&mut [PollFd::new(self.puppet_listener.as_fd(), PollFlags::POLLIN)], patience) != Ok(1) {
             panic!("waited {PATIENCE:?} for a worker to start\n--- log of the bus\n{}", self.log.text());
         }
-        let (socket, _) = self.door.accept().expect("a puppet at the door");
-        Puppet::meet(Wire::socket("puppet", socket, &self.log))
-    }
-
-    fn door(&self) -> BorrowedFd<'_> {
-        self.door.as_fd()
+        let (socket, _) = self.puppet_listener.accept().expect("a puppet connects");
+        Puppet::new(Connection::socket("puppet", socket, &self.log))
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.pid() as i32), signal).expect("the bus runs");
     }
 
-    /// Waits for it to leave.
+    /// Waits until it exits.
     pub(crate) fn exit_status(&mut self) -> ExitStatus {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -182,16 +184,16 @@ impl Bus {
                 self.exited = Some(status);
                 return status;
             }
-            assert!(Instant::now() < deadline, "the bus does not leave\n{}", self.log.text());
+            assert!(Instant::now() < deadline, "the bus does not exit\n{}", self.log.text());
             thread::sleep(LOOK_AGAIN);
         }
     }
 
-    pub(crate) fn log_has(&self, words: &str) {
-        self.log.has(words);
+    pub(crate) fn log_has(&self, text: &str) {
+        self.log.has(text);
     }
 
-    /// Another configuration in the place of the first one.
+    /// Replaces the configuration file.
     pub(crate) fn rewrite(&self, config: &Value) {
         self.rewrite_text(&fill_in(config, self.folder()));
     }
@@ -200,7 +202,7 @@ impl Bus {
         fs::write(self.config_path(), text).expect("the folder is ours");
     }
 
-    /// Waits until this is so.
+    /// Waits until this holds.
     pub(crate) fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !is_so() {
@@ -209,16 +211,17 @@ impl Bus {
         }
     }
 
-    /// What was started by this bus, or is it, and still lives.
+    /// The bus and all processes that it started, as far as they live.
     pub(crate) fn survivors(&self) -> Vec<u32> {
         let mut found = marked(&mark(self.folder()));
-        // Whose environment only root may look into.
-        let bus = Some(self.pid()).filter(|pid| self.exited.is_none() && !is_gone(*pid));
-        found.extend(bus.filter(|pid| !found.contains(pid)));
+        // Only root may read the environment of the bus, so its mark may not be found.
+        if self.exited.is_none() && !is_gone(self.pid()) && !found.contains(&self.pid()) {
+            found.push(self.pid());
+        }
         found
     }
 
-    /// Waits until nothing of it is left, and fails if that takes too long.
+    /// Waits until no process of it is left, and fails if that takes too long.
     pub(crate) fn leaves_nothing_within(&self, patience: Duration) {
         let deadline = Instant::now() + patience;
         loop {
@@ -253,66 +256,79 @@ impl Plan {
         self
     }
 
-    /// Started by a shell that first does this: limits, ignored signals and open files are passed on.
+    /// Starts the bus from a shell that first runs this: limits, ignored signals and open files are inherited.
     pub(crate) fn after(mut self, prelude: &'static str) -> Plan {
         self.prelude = Some(prelude);
         self
     }
 
-    /// Its stdin and stdout are a client.
+    /// Makes its stdin and stdout a client.
     pub(crate) fn stdio(mut self) -> Plan {
         self.stdio = true;
         self
     }
 
-    /// Its configuration is written here, where another bus can find it after this one.
+    /// Writes its configuration here, where another bus can find it after this one.
     pub(crate) fn at(mut self, file: &Path) -> Plan {
         self.file = Some(file.to_owned());
         self.writes_file = true;
         self
     }
 
-    /// Who connects must show this token.
+    /// Clients must send this token.
     pub(crate) fn token(mut self, token: &'static str) -> Plan {
         self.config["auth"] = json!({ "token_file": "@dir/token" });
         self.token = Some(token);
         self
     }
 
-    /// Nobody reads its stderr.
-    pub(crate) fn deaf(mut self) -> Plan {
-        self.deaf = true;
+    /// Does not read its stderr.
+    pub(crate) fn ignores_stderr(mut self) -> Plan {
+        self.ignores_stderr = true;
         self
     }
 
     pub(crate) fn start(self) -> Bus {
         let dir = TempDir::with_prefix("bus").expect("a temporary folder");
-        let door = UnixListener::bind(dir.path().join("puppets")).expect("a socket in a folder of ours");
-        let own = dir.path().join("bus.json");
-        let file = self.file.as_ref().filter(|_| self.writes_file).unwrap_or(&own);
+        let puppet_listener =
+            UnixListener::bind(dir.path().join("puppets")).expect("a socket in a folder of ours");
+        let file = match &self.file {
+            Some(file) if self.writes_file => file.clone(),
+            _ => dir.path().join("bus.json"),
+        };
         fs::write(file, fill_in(&self.config, dir.path())).expect("the folder is ours");
         if let Some(token) = self.token {
             write_token(&dir.path().join("token"), token);
         }
         let mut child = self.command(dir.path()).spawn().expect("the bus starts");
-        // A pipe that nobody reads stays in the child, so that it is not closed.
-        let log = match self.deaf {
-            true => Log::default(),
-            false => Log::of(child.stderr.take().expect("piped")),
+        let log = if self.ignores_stderr {
+            // The pipe stays in `child`, so that it is not closed.
+            Log::default()
+        } else {
+            Log::of(child.stderr.take().expect("piped"))
         };
-        let stdout = child.stdout.take().expect("piped");
-        let (addresses, lobby) = (Vec::new(), RefCell::default());
-        let mut bus = Bus { child, exited: None, log, addresses, dir, door, lobby, stdio: None };
+        let mut stdout = child.stdout.take().expect("piped");
+        let mut bus = Bus {
+            child,
+            exited: None,
+            log,
+            addresses: Vec::new(),
+            dir,
+            puppet_listener,
+            waiting_puppets: RefCell::default(),
+            stdio: None,
+        };
         if self.stdio {
             let stdin = bus.child.stdin.take().expect("piped");
-            bus.stdio = Some(Client::new(Wire::pipes("stdio", stdout, stdin, &bus.log)));
+            bus.stdio = Some(Client::new(Connection::pipes("stdio", stdout, stdin, &bus.log)));
             return bus;
         }
-        let mut lines = BufReader::new(stdout).lines();
+        let mut lines = LineReader::default();
         for _ in 0..self.config["listen"].as_array().map_or(1, Vec::len) {
-            let Some(Ok(line)) = lines.next() else { panic!("the bus did not start: {}", bus.log.text()) };
-            let said: Value = serde_json::from_str(&line).expect("one JSON line a listener");
-            bus.addresses.push(said["listening"].as_str().expect("an address").to_owned());
+            let line = lines.read_line(&mut stdout, Some(Instant::now() + PATIENCE));
+            let Ok(Some(line)) = line else { panic!("the bus did not start: {}", bus.log.text()) };
+            let printed: Value = serde_json::from_slice(line).expect("one JSON line per listener");
+            bus.addresses.push(printed["listening"].as_str().expect("an address").to_owned());
         }
         bus
     }
@@ -337,13 +353,13 @@ impl Plan {
     }
 }
 
-/// One run of the binary to its end.
+/// Runs the binary until it exits.
 pub(crate) fn run(folder: &Path, args: &[&str], stdin: &str) -> Output {
     let mut command = Command::new(BUS);
     command.args(args).current_dir(folder).env_remove("STDIO_BUS_CONFIG");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the binary starts");
-    // A program that does not want its stdin may be gone already.
+    // A program that does not read its stdin may have exited already.
     let _ = child.stdin.take().expect("piped").write_all(stdin.as_bytes());
     let pid = child.id();
     let deadline = Instant::now() + PATIENCE;
@@ -357,13 +373,13 @@ pub(crate) fn run(folder: &Path, args: &[&str], stdin: &str) -> Output {
     waiting.join().expect("it was waited for")
 }
 
-/// Only its owner can read it.
+/// Writes a token file that only its owner can read.
 pub(crate) fn write_token(path: &Path, token: &str) {
     fs::write(path, token).expect("the folder is ours");
     fs::set_permissions(path, Permissions::from_mode(0o600)).expect("the file is ours");
 }
 
-/// The text of a configuration: `@sock` is where puppets report, `@dir` the folder of the test.
+/// The text of a configuration: `@sock` becomes the socket of the puppets, `@dir` the folder of the test.
 fn fill_in(config: &Value, dir: &Path) -> String {
     let text = serde_json::to_string_pretty(config).expect("JSON");
     let sock = dir.join("puppets");

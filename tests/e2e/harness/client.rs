@@ -1,62 +1,63 @@
-//! A client of the bus, as a test speaks for it.
+//! A client of the bus that a test plays.
 
 use std::fmt::Display;
 
 use serde_json::{Value, json};
 
-use super::wire::{Wire, short};
-use super::{Puppet, request, result};
+use super::connection::{Connection, short};
+use super::puppet::{Puppet, first_asked};
+use super::{request, result};
 
 pub(crate) struct Client {
-    pub(crate) wire: Wire,
-    fences: u32,
+    pub(crate) connection: Connection,
+    statuses: u32,
 }
 
 impl Client {
-    pub(crate) fn new(wire: Wire) -> Client {
-        Client { wire, fences: 0 }
+    pub(crate) fn new(connection: Connection) -> Client {
+        Client { connection, statuses: 0 }
     }
 
     pub(crate) fn sends(&mut self, line: &str) {
-        self.wire.send(format!("{line}\n").as_bytes());
+        self.connection.send(format!("{line}\n").as_bytes());
     }
 
     pub(crate) fn sends_bytes(&mut self, bytes: &[u8]) {
-        self.wire.send(bytes);
+        self.connection.send(bytes);
     }
 
-    /// The next line as it came.
+    /// The next line, byte for byte.
     pub(crate) fn reads(&mut self) -> String {
-        String::from_utf8(self.wire.line()).expect("UTF-8")
+        String::from_utf8(self.connection.line()).expect("UTF-8")
     }
 
     /// The next line as a message.
     pub(crate) fn hears(&mut self) -> Value {
-        let line = self.wire.line();
+        let line = self.connection.line();
         serde_json::from_slice(&line)
-            .unwrap_or_else(|_| self.wire.fail(&format!("read no JSON: {}", short(&line))))
+            .unwrap_or_else(|_| self.connection.fail(&format!("read no JSON: {}", short(&line))))
     }
 
-    /// The next message, which is a request or notification of this method.
+    /// The next message, which must be a request or notification of this method.
     pub(crate) fn is_told(&mut self, method: &str) -> Value {
         let message = self.hears();
         if message["method"] != method {
-            self.wire.fail(&format!("waited for {method}, not {message}"));
+            self.connection.fail(&format!("waited for {method}, not {message}"));
         }
         message
     }
 
-    /// The result of the next message, which answers this.
+    /// The result of the next message, which must be the response to this id.
     pub(crate) fn gets(&mut self, id: impl Into<Value>) -> Value {
         let id = id.into();
         let message = self.hears();
         if message["id"] != id || message.get("result").is_none() {
-            self.wire.fail(&format!("waited for the result of {id}, not {message}"));
+            self.connection.fail(&format!("waited for the result of {id}, not {message}"));
         }
         message["result"].clone()
     }
 
-    /// A request and its result, nothing else in between.
+    /// The result of a request. Nothing else may come before it.
     pub(crate) fn asks(&mut self, id: u32, method: &str, params: Value) -> Value {
         self.sends(&request(id, method, params));
         self.gets(id)
@@ -66,53 +67,94 @@ impl Client {
         self.sends(&result(&question["id"], with));
     }
 
-    /// The `data` of the next message, which is this error of the bus.
+    /// The `data` of the next message, which must be this error of the bus.
     pub(crate) fn sees_error(&mut self, id: impl Into<Value>, code: i32, reason: &str) -> Value {
         let id = id.into();
         let message = self.hears();
         let error = &message["error"];
         if message["id"] != id || error["code"] != code || error["data"]["reason"] != reason {
-            self.wire.fail(&format!("waited for the error {code} {reason} to {id}, not {message}"));
+            self.connection.fail(&format!("waited for the error {code} {reason} to {id}, not {message}"));
         }
         error["data"].clone()
     }
 
-    /// Nothing has come for it so far: the bus answers in order, and the first answer is that of the bus.
+    /// Nothing has come so far: the bus answers in order, so the answer to this request would come later.
     pub(crate) fn has_heard_nothing(&mut self) {
         self.status();
     }
 
-    /// What the bus says of itself; nothing else may have come before.
+    /// The status of the bus. Nothing else may come before it.
     pub(crate) fn status(&mut self) -> Value {
-        self.fences += 1;
-        let id = format!("fence {}", self.fences);
+        self.statuses += 1;
+        let id = format!("status {}", self.statuses);
         self.sends(&request(json!(id), "_bus/status", json!({})));
         self.gets(id)
     }
 
     pub(crate) fn half_closes(&mut self) {
-        self.wire.half_closes();
+        self.connection.half_closes();
     }
 
     pub(crate) fn is_closed(&mut self) {
-        self.wire.is_closed();
+        self.connection.is_closed();
     }
 
-    /// Its connection breaks: the bus is told that nothing can reach it any more. A client that just closes its
-    /// socket looks the same as one that has only stopped sending, until something is written to it.
+    /// Resets its connection, so that the bus knows that nothing can reach it any more. A client that just closes its
+    /// socket looks like one that has only stopped sending, until something is written to it.
     pub(crate) fn breaks(self) {
-        self.wire.breaks();
+        self.connection.breaks();
     }
 
-    /// Opens a session with this puppet, which calls it so. The id as the bus has it.
+    /// Opens a session with this puppet, whose own id for it is `agent_id`. Returns the id that the bus gives it.
     pub(crate) fn opens(&mut self, puppet: &mut Puppet, agent_id: &str) -> String {
-        self.sends(&request(json!("open"), "session/new", json!({ "cwd": "/", "mcpServers": [] })));
+        self.asks_for_session(r#""open""#);
         let asked = puppet.is_asked("session/new");
         puppet.answers(&asked, json!({ "sessionId": agent_id }));
         session_of(&self.gets("open"))
     }
 
-    /// Initializes with these capabilities; the puppet hears it and answers with these.
+    /// Opens a session with whichever of these puppets the bus chooses. Returns the bus's id and the puppet's index.
+    pub(crate) fn opens_anywhere(&mut self, puppets: &mut [Puppet], agent_id: &str) -> (String, usize) {
+        self.asks_for_session(r#""open""#);
+        let puppet = first_asked(puppets);
+        let pid = puppet.pid;
+        let asked = puppet.is_asked("session/new");
+        puppet.answers(&asked, json!({ "sessionId": agent_id }));
+        let at = puppets.iter().position(|puppet| puppet.pid == pid).expect("one of them");
+        (session_of(&self.gets("open")), at)
+    }
+
+    /// Sends a `session/new`.
+    pub(crate) fn asks_for_session(&mut self, id: impl Display) {
+        self.sends(&request(id, "session/new", json!({ "cwd": "/", "mcpServers": [] })));
+    }
+
+    /// Sends a `session/load`.
+    pub(crate) fn loads(&mut self, id: impl Display, session: &str) {
+        self.sends(&request(
+            id,
+            "session/load",
+            json!({ "sessionId": session, "cwd": "/", "mcpServers": [] }),
+        ));
+    }
+
+    /// A request and its answer by this puppet.
+    pub(crate) fn is_served_by(&mut self, puppet: &mut Puppet) {
+        self.sends(&request(r#""serve""#, "work", json!({})));
+        let asked = puppet.is_asked("work");
+        puppet.answers(&asked, json!({}));
+        self.gets("serve");
+    }
+
+    /// Closes a session of this puppet.
+    pub(crate) fn closes(&mut self, puppet: &mut Puppet, session: &str) {
+        self.sends(&request(r#""close""#, "session/close", json!({ "sessionId": session })));
+        let asked = puppet.is_asked("session/close");
+        puppet.answers(&asked, json!({}));
+        self.gets("close");
+    }
+
+    /// Initializes with these capabilities, and the puppet answers with these.
     pub(crate) fn initializes(&mut self, puppet: &mut Puppet, can: Value, offers: Value) -> Value {
         self.sends(&initialize(0, can));
         let asked = puppet.is_asked("initialize");
@@ -120,11 +162,12 @@ impl Client {
         self.gets(0)
     }
 
-    /// A whole turn: all that the agent says, and how often it asks for a permission, which it gets.
+    /// A whole turn: all text of the agent, and how often it asked for a permission, which it got.
     pub(crate) fn takes_turn(&mut self, id: u32, session: &str, text: &str) -> (String, usize) {
         let prompt = json!({ "sessionId": session, "prompt": [{ "type": "text", "text": text }] });
         self.sends(&request(id, "session/prompt", prompt));
-        let (mut said, mut questions) = (String::new(), 0);
+        let mut said = String::new();
+        let mut questions = 0;
         loop {
             let message = self.hears();
             let params = &message["params"];
@@ -150,6 +193,7 @@ impl Client {
         }
     }
 
+    /// Sends a `session/prompt`.
     pub(crate) fn prompts(&mut self, id: impl Display, session: &str) {
         self.sends(&prompt(id, session));
     }
@@ -167,7 +211,7 @@ pub(crate) fn prompt(id: impl Display, session: &str) -> String {
     )
 }
 
-/// The id in an answer that opens a session.
+/// The id in a result that opens a session.
 pub(crate) fn session_of(result: &Value) -> String {
     result["sessionId"].as_str().expect("a sessionId").to_owned()
 }

@@ -1,4 +1,4 @@
-//! What the bus says on stderr, kept for the end of a failing test.
+//! The stderr of the bus, kept for the message of a failing test.
 
 use std::io::Read;
 use std::sync::{Arc, Condvar, Mutex};
@@ -11,7 +11,7 @@ use super::PATIENCE;
 pub(crate) struct Log(Arc<(Mutex<Vec<u8>>, Condvar)>);
 
 impl Log {
-    /// Everything that can be read there, for as long as there is something.
+    /// Collects all that can be read there.
     pub(crate) fn of(mut stderr: impl Read + Send + 'static) -> Log {
         let log = Log::default();
         let shared = log.clone();
@@ -21,7 +21,9 @@ impl Log {
                 && count > 0
             {
                 let (text, more) = &*shared.0;
-                text.lock().expect("nobody panics with it").extend_from_slice(&chunk[..count]);
+                text.lock()
+                    .expect("no thread panics while it holds the lock")
+                    .extend_from_slice(&chunk[..count]);
                 more.notify_all();
             }
         });
@@ -29,25 +31,26 @@ impl Log {
     }
 
     pub(crate) fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.0.lock().expect("nobody panics with it")).into_owned()
+        String::from_utf8_lossy(&self.0.0.lock().expect("no thread panics while it holds the lock"))
+            .into_owned()
     }
 
-    /// Waits until it says this.
-    pub(crate) fn has(&self, words: &str) {
+    /// Waits until the log contains this.
+    pub(crate) fn has(&self, wanted: &str) {
         let deadline = Instant::now() + PATIENCE;
         let (text, more) = &*self.0;
-        let mut text = text.lock().expect("nobody panics with it");
+        let mut text = text.lock().expect("no thread panics while it holds the lock");
         loop {
-            let said = String::from_utf8_lossy(&text).into_owned();
-            if said.contains(words) {
+            let log = String::from_utf8_lossy(&text).into_owned();
+            if log.contains(wanted) {
                 return;
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 drop(text);
-                panic!("the bus never logged {words:?} but\n{said}");
+                panic!("the bus never logged {wanted:?} but\n{log}");
             }
-            (text, _) = more.wait_timeout(text, left).expect("nobody panics with it");
+            (text, _) = more.wait_timeout(text, left).expect("no thread panics while it holds the lock");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the system knows of processes.
+//! What /proc says about processes.
 
 use std::fs;
 
@@ -9,12 +9,12 @@ fn stat(pid: u32) -> Option<Vec<String>> {
     Some(fields.split(' ').map(str::to_owned).collect())
 }
 
-/// It has ended. Whether its parent has noticed makes no difference.
+/// Whether it has exited, reaped or not.
 pub(crate) fn is_gone(pid: u32) -> bool {
     stat(pid).is_none_or(|fields| fields[0] == "Z" || fields[0] == "X")
 }
 
-/// By SIGSTOP.
+/// Whether SIGSTOP has stopped it.
 pub(crate) fn is_stopped(pid: u32) -> bool {
     stat(pid).is_some_and(|fields| fields[0] == "T")
 }
@@ -30,14 +30,14 @@ pub(crate) fn cpu_ticks(pid: u32) -> u64 {
     fields[11].parse::<u64>().expect("utime") + fields[12].parse::<u64>().expect("stime")
 }
 
-/// The most memory that it has ever had in use.
+/// The most resident memory that it ever had.
 pub(crate) fn peak_kib(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the bus runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("VmHWM");
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
-/// None: only root may look, since the bus keeps itself private.
+/// `None`: only root may look, because the bus makes itself undumpable.
 pub(crate) fn open_fds(pid: u32) -> Option<usize> {
     fs::read_dir(format!("/proc/{pid}/fd")).ok().map(Iterator::count)
 }
@@ -51,12 +51,12 @@ pub(crate) fn marked(mark: &str) -> Vec<u32> {
     all().filter(is_marked).filter(|pid| !is_gone(*pid)).collect()
 }
 
-/// Living processes whose command line holds these words.
-pub(crate) fn started_with(words: &str) -> Vec<u32> {
-    all().filter(|pid| command_line(*pid).contains(words) && !is_gone(*pid)).collect()
+/// Living processes whose command line contains this.
+pub(crate) fn started_with(text: &str) -> Vec<u32> {
+    all().filter(|pid| command_line(*pid).contains(text) && !is_gone(*pid)).collect()
 }
 
-/// What it was started with, for a message.
+/// The program and its arguments, for a message.
 pub(crate) fn command_line(pid: u32) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     String::from_utf8_lossy(&line).replace('\0', " ")

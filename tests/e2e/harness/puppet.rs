@@ -1,53 +1,47 @@
-//! The test's end of a puppet: a worker process that does what the test says.
+//! The test's end of a puppet, which is a worker process that does what the test tells it.
 
-use std::collections::VecDeque;
 use std::fmt::Display;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rpc::LineReader;
 use serde_json::{Value, json};
 
-use super::wire::{Wire, short};
+use super::connection::{Connection, short};
 use super::{PATIENCE, request, result};
 
 pub(crate) struct Puppet {
-    wire: Wire,
-    /// How it was started, in its own words.
+    connection: Connection,
+    /// How the bus has started it, as it reports itself.
     pub(crate) about: Value,
     pub(crate) pid: u32,
-    /// Heard on stdin and not yet taken.
-    lines: VecDeque<Vec<u8>>,
-    unfinished: Vec<u8>,
+    /// What it has read from its stdin.
+    stdin: LineReader,
     stdin_ended: bool,
-    /// Bytes of a flood.
+    /// Bytes of a flood that were sent.
     flooded: usize,
 }
 
 impl Puppet {
-    pub(super) fn meet(mut wire: Wire) -> Puppet {
-        let about: Value = serde_json::from_slice(&wire.line()).expect("a puppet introduces itself");
+    pub(super) fn new(mut connection: Connection) -> Puppet {
+        let about: Value =
+            serde_json::from_slice(&connection.line()).expect("a puppet reports how it started");
         let pid = about["pid"].as_u64().expect("a pid") as u32;
-        Puppet {
-            wire,
-            about,
-            pid,
-            lines: VecDeque::new(),
-            unfinished: Vec::new(),
-            stdin_ended: false,
-            flooded: 0,
-        }
+        Puppet { connection, about, pid, stdin: LineReader::default(), stdin_ended: false, flooded: 0 }
     }
 
-    /// The pool that it was started for.
+    /// The pool that it belongs to.
     pub(crate) fn pool(&self) -> &str {
         self.about["args"][1].as_str().unwrap_or_default()
     }
 
-    /// The next line on its stdin as it came.
+    /// The next line on its stdin, byte for byte.
     pub(crate) fn reads(&mut self) -> String {
         match self.line_or_end() {
             Some(line) => String::from_utf8(line).expect("UTF-8"),
-            None => self.wire.fail(&format!("(puppet {}) waited for a line, but stdin ended", self.pid)),
+            None => {
+                self.connection.fail(&format!("(puppet {}) waited for a line, but stdin ended", self.pid))
+            }
         }
     }
 
@@ -58,43 +52,43 @@ impl Puppet {
             .unwrap_or_else(|_| panic!("a puppet read no JSON: {}", short(line.as_bytes())))
     }
 
-    /// The next message, which is a request or notification of this method.
+    /// The next message, which must be a request or notification of this method.
     pub(crate) fn is_asked(&mut self, method: &str) -> Value {
         let message = self.hears();
         if message["method"] != method {
-            self.wire.fail(&format!("waited for {method}, not {message}"));
+            self.connection.fail(&format!("waited for {method}, not {message}"));
         }
         message
     }
 
-    /// The next message, which answers what it asked under this id.
+    /// The next message, which must be the response to its request of this id.
     pub(crate) fn gets(&mut self, id: impl Into<Value>) -> Value {
         let id = id.into();
         let message = self.hears();
         if message["id"] != id || message.get("method").is_some() {
-            self.wire.fail(&format!("waited for the answer to {id}, not {message}"));
+            self.connection.fail(&format!("waited for the answer to {id}, not {message}"));
         }
         message
     }
 
-    /// The next message, which is this error of the bus.
+    /// The `data` of the next message, which must be this error of the bus.
     pub(crate) fn sees_error(&mut self, id: impl Into<Value>, code: i32) -> Value {
         let message = self.gets(id);
         if message["error"]["code"] != code {
-            self.wire.fail(&format!("waited for the error {code}, not {message}"));
+            self.connection.fail(&format!("waited for the error {code}, not {message}"));
         }
         message["error"]["data"].clone()
     }
 
-    /// Whether a line has come so far.
+    /// Whether something can be read now.
     pub(crate) fn has_more(&self) -> bool {
-        !self.lines.is_empty() || self.wire.has_more()
+        !self.stdin.unread().is_empty() || self.connection.has_more()
     }
 
-    /// Waits for the end of its stdin. Lines before it are an error.
-    pub(crate) fn hears_the_end(&mut self) {
+    /// Waits until the bus closes its stdin. No line may come before.
+    pub(crate) fn stdin_ends(&mut self) {
         if let Some(line) = self.line_or_end() {
-            self.wire.fail(&format!("waited for the end of stdin, not {}", short(&line)));
+            self.connection.fail(&format!("waited for the end of stdin, not {}", short(&line)));
         }
     }
 
@@ -103,21 +97,21 @@ impl Puppet {
     }
 
     pub(crate) fn says_bytes(&mut self, bytes: &[u8]) {
-        self.wishes(b'o', bytes);
+        self.commands(b'o', bytes);
     }
 
-    /// Goes on to say the same line again and again, as long as it is listened to. Whether it was. It can do
-    /// nothing else any more: it may have been left in the midst of it.
+    /// Writes the same line again and again, as long as it is read. Returns whether it was. The puppet can do nothing
+    /// else afterwards, because the last line may be incomplete.
     pub(crate) fn floods(&mut self, line: &str) -> bool {
         let frame = frame(b'o', format!("{line}\n").as_bytes());
-        let mut was_heard = false;
+        let mut was_read = false;
         loop {
             let rest = &frame[self.flooded % frame.len()..];
-            match self.wire.send_some(rest) {
-                Ok(0) | Err(_) => return was_heard,
+            match self.connection.send_some(rest) {
+                Ok(0) | Err(_) => return was_read,
                 Ok(count) => self.flooded += count,
             }
-            was_heard = true;
+            was_read = true;
         }
     }
 
@@ -130,23 +124,23 @@ impl Puppet {
         self.says(&request(id, "session/request_permission", json!({ "sessionId": session, "options": [] })));
     }
 
-    /// All that it has said so far has reached the bus, which answers it in order.
-    pub(crate) fn is_heard(&mut self) {
-        self.asks_permission(r#""fence""#, "of nobody");
+    /// Waits until the bus has read all that the puppet has written: the bus answers in order.
+    pub(crate) fn is_read(&mut self) {
+        self.asks_permission(r#""fence""#, "unknown");
         self.sees_error("fence", -32051);
     }
 
-    pub(crate) fn mutters(&mut self, text: &str) {
-        self.wishes(b'e', text.as_bytes());
+    pub(crate) fn writes_stderr(&mut self, text: &str) {
+        self.commands(b'e', text.as_bytes());
     }
 
     pub(crate) fn exits(&mut self, code: i32) {
-        self.wishes(b'x', code.to_string().as_bytes());
+        self.commands(b'x', code.to_string().as_bytes());
         self.is_gone();
     }
 
     pub(crate) fn dies_by(&mut self, signal: i32) {
-        self.wishes(b'k', signal.to_string().as_bytes());
+        self.commands(b'k', signal.to_string().as_bytes());
         self.is_gone();
     }
 
@@ -166,12 +160,12 @@ impl Puppet {
         self.does(b'r');
     }
 
-    /// Its stdin and stdout hold no more than a page.
+    /// Makes its stdin and stdout hold no more than a page.
     pub(crate) fn has_small_pipes(&mut self) {
         self.does(b'P');
     }
 
-    /// It stays when its stdin ends.
+    /// Keeps running when its stdin ends.
     pub(crate) fn stays(&mut self) {
         self.does(b's');
     }
@@ -180,49 +174,50 @@ impl Puppet {
         self.does(b't');
     }
 
-    /// The pid of a child that shares its group and its stdout and never leaves.
+    /// Starts a child that shares its process group and its stdout and never exits. Returns its pid.
     pub(crate) fn has_a_child(&mut self) -> u32 {
-        self.has(b'g')
+        self.starts_child(b'g')
     }
 
-    /// The same, but it leads a session of its own.
-    pub(crate) fn has_a_child_that_left(&mut self) -> u32 {
-        self.has(b'd')
+    /// The same, but the child leads a session of its own.
+    pub(crate) fn has_a_detached_child(&mut self) -> u32 {
+        self.starts_child(b'd')
     }
 
-    fn has(&mut self, child: u8) -> u32 {
-        self.wishes(child, &[]);
-        let pid =
-            self.until(b'g').unwrap_or_else(|| self.wire.fail("waited for a grandchild, but it is gone"));
+    fn starts_child(&mut self, child: u8) -> u32 {
+        self.commands(child, &[]);
+        let pid = self
+            .until(b'g')
+            .unwrap_or_else(|| self.connection.fail("waited for a child, but the puppet is gone"));
         String::from_utf8_lossy(&pid).parse().expect("a pid")
     }
 
-    /// Waits until the process no longer answers the test.
+    /// Waits until the process has exited.
     pub(crate) fn is_gone(&mut self) {
         while self.frame().is_some() {}
     }
 
     fn does(&mut self, what: u8) {
-        self.wishes(what, &[]);
+        self.commands(what, &[]);
         if self.until(b'a').is_none() {
-            self.wire.fail("did not live to do it");
+            self.connection.fail("exited before it was done");
         }
     }
 
-    fn wishes(&mut self, what: u8, bytes: &[u8]) {
-        self.wire.send(&frame(what, bytes));
+    fn commands(&mut self, what: u8, bytes: &[u8]) {
+        self.connection.send(&frame(what, bytes));
     }
 
     fn line_or_end(&mut self) -> Option<Vec<u8>> {
-        while self.lines.is_empty() && !self.stdin_ended {
+        while !self.stdin.has_line() && !self.stdin_ended {
             if self.frame().is_none() {
                 break;
             }
         }
-        self.lines.pop_front()
+        self.stdin.next_line().map(<[u8]>::to_vec)
     }
 
-    /// Its report of this kind. None: it is gone.
+    /// Its next report of this kind. `None`: it has exited.
     fn until(&mut self, kind: u8) -> Option<Vec<u8>> {
         loop {
             let (what, bytes) = self.frame()?;
@@ -232,20 +227,13 @@ impl Puppet {
         }
     }
 
-    /// Its next report. Lines are put where `reads` finds them.
+    /// Its next report. What it has read from stdin goes to `stdin`.
     fn frame(&mut self) -> Option<(u8, Vec<u8>)> {
-        let head = self.wire.exactly(5)?;
+        let head = self.connection.exactly(5)?;
         let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
-        let bytes = self.wire.exactly(length as usize)?;
+        let bytes = self.connection.exactly(length as usize)?;
         match head[0] {
-            b'i' => {
-                for part in bytes.split_inclusive(|byte| *byte == b'\n') {
-                    self.unfinished.extend_from_slice(part);
-                    if self.unfinished.pop_if(|last| *last == b'\n').is_some() {
-                        self.lines.push_back(std::mem::take(&mut self.unfinished));
-                    }
-                }
-            }
+            b'i' => self.stdin.push(&bytes),
             b'E' => self.stdin_ended = true,
             _ => {}
         }
@@ -258,15 +246,15 @@ fn frame(what: u8, bytes: &[u8]) -> Vec<u8> {
     [&[what], &length[..], bytes].concat()
 }
 
-/// The one of them that hears something first.
-pub(crate) fn whoever_hears(puppets: &mut [Puppet]) -> &mut Puppet {
+/// The first of them that has something to read.
+pub(crate) fn first_asked(puppets: &mut [Puppet]) -> &mut Puppet {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(at) = puppets.iter().position(Puppet::has_more) {
             return &mut puppets[at];
         }
         if Instant::now() >= deadline {
-            puppets[0].wire.fail("and the others waited for a line");
+            puppets[0].connection.fail("and the other puppets waited for a line");
         }
         thread::sleep(Duration::from_millis(1));
     }

@@ -1,7 +1,7 @@
-//! Faults of the system, put before a running bus by strace.
+//! System calls of a running bus that strace makes fail.
 //!
-//! A call that is failed so is not made: what the bus does then is what it does when the kernel refuses. Only the
-//! loop's own thread is watched, not the log writer and not the workers.
+//! A call that strace fails is not made, so the bus does what it does when the kernel refuses. Only the thread of the
+//! event loop is traced, not the log writer and not the workers.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -19,8 +19,8 @@ pub(crate) struct Strace {
 }
 
 impl Strace {
-    /// Watches these calls, and fails them as strace's `inject` says: `error=EMFILE:when=1..3`. None, with the
-    /// reason printed, where strace is not there or may not.
+    /// Traces these calls, and fails them as strace's `inject` says: `error=EMFILE:when=1..3`. Prints why and returns
+    /// `None` if strace is not installed or not allowed.
     pub(crate) fn on(bus: &Bus, calls: &str, fault: Option<&str>) -> Option<Strace> {
         let file = bus.folder().join("strace");
         let mut command = Command::new("strace");
@@ -37,18 +37,18 @@ impl Strace {
                 return None;
             }
         };
-        let mut words = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
-        let first = words.next().unwrap_or_default();
+        let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
+        let first = lines.next().unwrap_or_default();
         let mut strace = Strace { child, file };
         if first.contains("attached") {
             return Some(strace);
         }
         eprintln!("skipped: strace cannot watch the bus: {first}");
-        strace.ends();
+        strace.stop();
         None
     }
 
-    /// What it has seen so far, a line a call.
+    /// The calls that it has traced so far, one per line.
     pub(crate) fn seen(&self) -> String {
         fs::read_to_string(&self.file).unwrap_or_default()
     }
@@ -58,7 +58,7 @@ impl Strace {
         self.seen().matches("(INJECTED)").count()
     }
 
-    fn ends(&mut self) {
+    fn stop(&mut self) {
         let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
         let _ = self.child.wait();
     }
@@ -66,6 +66,6 @@ impl Strace {
 
 impl Drop for Strace {
     fn drop(&mut self) {
-        self.ends();
+        self.stop();
     }
 }

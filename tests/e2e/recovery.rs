@@ -1,4 +1,4 @@
-//! Sessions that survive their worker and the bus, workers that are warm, permissions that the bus answers.
+//! Sessions that survive their worker and the bus, workers initialized ahead of use, permissions that the bus answers.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 
 use crate::harness::{Bus, Client, initialize, one_pool, puppets, request, run, session_of, with};
 
-/// A pool of the echo agent whose sessions are on disk.
+/// A pool of the echo agent that stores its sessions on disk.
 fn echo_on_disk(more: Value) -> Value {
     let pool =
         json!({ "id": "echo", "command": "stdio-bus", "args": ["agent", "echo", "--state", "@dir/state"] });
@@ -22,7 +22,7 @@ fn echo_session(client: &mut Client) -> String {
     session_of(&answer_to(client, 1))
 }
 
-/// The answer to a request, whatever is said before it.
+/// The answer to a request, whatever comes before it.
 fn answer_to(client: &mut Client, id: u32) -> Value {
     loop {
         let message = client.hears();
@@ -77,7 +77,7 @@ fn modes_and_options_are_set_again_in_the_new_process() {
 }
 
 #[test]
-fn a_session_of_before_a_restart_of_the_bus_is_loaded_by_its_old_id() {
+fn a_session_from_before_a_restart_of_the_bus_is_loaded_by_its_old_id() {
     let shelf = tempfile::tempdir().expect("a folder");
     let config = || {
         let args = ["agent", "echo", "--state", shelf.path().to_str().expect("UTF-8")];
@@ -106,7 +106,7 @@ fn a_session_of_before_a_restart_of_the_bus_is_loaded_by_its_old_id() {
         assert_eq!(message["params"]["sessionId"], *session, "{message}");
         replay += message["params"]["update"]["content"]["text"].as_str().unwrap_or_default();
     }
-    assert_eq!(replay, "remember meremember me", "what was said, and what was answered");
+    assert_eq!(replay, "remember meremember me", "the prompt and the answer");
     assert_eq!(client.takes_turn(2, &session, "on").0, "on");
 }
 
@@ -127,7 +127,7 @@ fn workers_are_initialized_ahead_of_use_also_after_a_restart() {
         assert_eq!(
             asked["params"]["clientCapabilities"],
             json!({ "terminal": true }),
-            "nobody has asked for it"
+            "no client has asked for it"
         );
         next.answers(&asked, json!({ "protocolVersion": 1 }));
         client.has_heard_nothing();
@@ -166,7 +166,7 @@ fn the_bus_answers_permissions_for_clients_that_cannot() {
 }
 
 #[test]
-fn a_probe_says_what_the_agents_are_and_leaves_none_behind() {
+fn check_probe_prints_what_the_agents_are_and_leaves_no_process() {
     let folder = tempfile::tempdir().expect("a folder");
     let config = json!({ "pools": [{ "id": "echo", "command": "stdio-bus", "args": ["agent", "echo"] }] });
     std::fs::write(folder.path().join("bus.json"), config.to_string()).expect("a file");

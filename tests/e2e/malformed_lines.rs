@@ -1,11 +1,11 @@
-//! Garbage: an error for the client that sent it, a shrug at the worker that did, and no harm to anybody.
+//! Malformed lines: a client gets an error for each, a worker gets none, and neither is disconnected.
 
 use serde_json::{Value, json};
 
-use crate::harness::{Bus, limited, one_pool, request, result, update, whoever_hears};
+use crate::harness::{Bus, limited, one_pool, request, result, update};
 
 #[test]
-fn each_malformed_line_gets_one_error_and_the_connection_lives() {
+fn each_malformed_line_gets_one_error_and_the_connection_stays_open() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut client = bus.client();
@@ -59,26 +59,23 @@ fn a_line_over_the_limit_is_skipped_and_answered() {
     assert_eq!(data["max_input_buffer"], 65536);
     client.sends(&long);
     client.sees_error(Value::Null, -32600, "too_large");
-    // As long as it may be, to the byte.
+    // This line is as long as the limit.
     let fits = request(8, "work", json!(""));
     let fits = fits.replace(r#""""#, &format!(r#""{}""#, "x".repeat(65536 - fits.len())));
     assert_eq!(fits.len(), 65536);
     client.sends(&fits);
     let asked = puppet.is_asked("work");
 
-    // An answer over the limit fails its one call, and the worker lives.
+    // An answer over the limit fails its own call only, and the worker keeps running.
     puppet.answers(&asked, json!(long));
     client.sees_error(8, -32600, "too_large");
     puppet.asks_permission(1, &long);
     assert_eq!(puppet.gets(1)["error"]["data"]["reason"], "too_large");
-    client.sends(&request(9, "work", json!({})));
-    let asked = puppet.is_asked("work");
-    puppet.answers(&asked, json!({}));
-    client.gets(9);
+    client.is_served_by(&mut puppet);
 }
 
 #[test]
-fn a_worker_that_prints_is_forgiven() {
+fn lines_of_a_worker_that_are_no_messages_are_counted_and_dropped() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut client = bus.client();
@@ -95,41 +92,36 @@ fn a_worker_that_prints_is_forgiven() {
 }
 
 #[test]
-fn forged_answers_and_foreign_sessions_go_nowhere() {
+fn forged_answers_and_updates_of_foreign_sessions_are_dropped() {
     let bus = Bus::start(one_pool(2));
     let mut workers = bus.puppets::<2>();
     let mut ann = bus.client();
-    ann.sends(&request(1, "session/new", json!({})));
-    let honest = whoever_hears(&mut workers);
-    let asked = honest.is_asked("session/new");
-    honest.answers(&asked, json!({ "sessionId": "s1" }));
-    let pid = honest.pid;
-    let session = ann.gets(1)["sessionId"].as_str().expect("a session").to_owned();
-    workers.sort_by_key(|puppet| puppet.pid != pid);
+    let (session, at) = ann.opens_anywhere(&mut workers, "s1");
+    workers.swap(0, at);
     let [honest, forger] = &mut workers;
 
     ann.prompts(2, &session);
     let turn = honest.is_asked("session/prompt");
-    let wire = turn["id"].as_u64().expect("a number");
-    // Another worker's call, calls that do not exist, other spellings of one that does.
+    let bus_id = turn["id"].as_u64().expect("a number");
+    // These are another worker's call, calls that do not exist, and other spellings of a call.
     for id in [
-        json!(wire),
-        json!(wire + 1),
+        json!(bus_id),
+        json!(bus_id + 1),
         json!(0),
         json!(u64::MAX),
-        json!(wire.to_string()),
+        json!(bus_id.to_string()),
         json!(-1),
         json!(0.5),
     ] {
         forger.answers(&json!({ "id": id }), json!("forged"));
     }
-    // Sessions of another worker, by either name.
+    // These sessions belong to another worker, by the bus's id and by the agent's.
     for name in ["s1", &session] {
         forger.says(&update(name, "forged"));
         forger.asks_permission(5, name);
         forger.sees_error(5, -32051);
     }
-    honest.answers(&json!({ "id": wire.to_string() }), json!("not quite"));
+    honest.answers(&json!({ "id": bus_id.to_string() }), json!("not quite"));
     honest.answers(&turn, json!("honest"));
     honest.answers(&turn, json!("again"));
     honest.says(&update("s1", "after"));
@@ -139,7 +131,7 @@ fn forged_answers_and_foreign_sessions_go_nowhere() {
 }
 
 #[test]
-fn a_client_cannot_answer_what_it_was_not_asked() {
+fn a_client_cannot_answer_a_request_that_went_to_another_client() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let (mut ann, mut eve) = (bus.client(), bus.client());
@@ -157,7 +149,7 @@ fn a_client_cannot_answer_what_it_was_not_asked() {
 }
 
 #[test]
-fn who_does_not_begin_with_an_object_is_closed_without_a_word() {
+fn a_connection_that_does_not_begin_with_an_object_is_closed_without_an_answer() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let evil = request(1, "evil", json!({}));
@@ -171,8 +163,8 @@ fn who_does_not_begin_with_an_object_is_closed_without_a_word() {
     ];
     for opening in openings {
         let mut client = bus.client();
-        // The bus may be quicker to close it than we are to say it all.
-        let _ = client.wire.try_send(opening.as_bytes());
+        // The bus may close the connection before all is sent.
+        let _ = client.connection.try_send(opening.as_bytes());
         client.is_closed();
     }
     let mut client = bus.client();

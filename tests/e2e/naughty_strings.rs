@@ -1,6 +1,6 @@
-//! Texts that have broken other programs: each of them as a prompt, a method, a key and an id, byte for byte.
+//! Strings that have broken other programs: each is sent as a prompt, a method, a key and an id, byte for byte.
 //!
-//! `NAUGHTY_STRINGS` names a file with more of them, a JSON array of texts, such as the big list of naughty strings.
+//! `NAUGHTY_STRINGS` names a file with more of them: a JSON array, such as the Big List of Naughty Strings.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Bus, one_pool};
 
-/// What looks like something else, and what is hard to print, count, fold or quote.
+/// Strings that look like something else, or are hard to print, count, fold or quote.
 const TEXTS: &[&str] = &[
     "",
     " ",
@@ -80,7 +80,7 @@ fn every_naughty_text_arrives_as_it_was_sent() {
     let mut client = bus.client();
     for text in texts() {
         let text = json!(text);
-        // Text in the routing keys' own names would be a second one of these, and is refused elsewhere.
+        // A key that is named like a routing key would be a duplicate, which is refused; another test covers that.
         let key = format!("k{}", text.as_str().expect("a text"));
         let params = json!({ "prompt": [{ "type": "text", "text": text }], "more": { key: text } });
         let line = format!(r#"{{"jsonrpc":"2.0","id":{text},"method":"work","params":{params}}}"#);
@@ -105,7 +105,7 @@ fn every_naughty_text_can_be_a_method() {
     for text in texts().into_iter().filter(|text| !text.starts_with("_bus/")) {
         let method = json!(text);
         client.sends(&format!(r#"{{"jsonrpc":"2.0","id":"q","method":{method}}}"#));
-        // A method is compared as bytes, so it must be spelled plainly.
+        // A method is compared as bytes, so it must be spelled without escapes.
         if method.to_string().contains('\\') {
             client.sees_error(Value::Null, -32600, "invalid");
             continue;

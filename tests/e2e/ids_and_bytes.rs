@@ -1,4 +1,4 @@
-//! Ids and bytes: everyone gets their own answer under their own id, and nothing else is changed.
+//! Ids and bytes: each client gets its own answer under its own id, and nothing else in a line changes.
 
 use serde_json::json;
 
@@ -51,8 +51,8 @@ fn every_spelling_of_an_id_comes_back_byte_for_byte() {
     for id in ids {
         client.sends(&request(id, "work", json!({})));
         let question = puppet.is_asked("work");
-        let wire = question["id"].as_u64().expect("a whole number, whatever the client's id is");
-        assert!(wire < 1 << 53, "a JavaScript agent could not hand {wire} back");
+        let bus_id = question["id"].as_u64().expect("a whole number, whatever the client's id is");
+        assert!(bus_id < 1 << 53, "a JavaScript agent could not hand {bus_id} back");
         asked.push((id, question));
     }
     for (id, question) in asked.iter().rev() {
@@ -77,41 +77,41 @@ fn nothing_but_the_id_is_changed_on_the_way() {
     ];
     for line in lines {
         client.sends(&line.replace('@', r#""mine""#));
-        let heard = puppet.reads();
-        let wire = serde_json::from_str::<serde_json::Value>(&heard).expect("JSON")["id"].to_string();
-        assert_eq!(heard, line.replace('@', &wire));
+        let received = puppet.reads();
+        let bus_id = serde_json::from_str::<serde_json::Value>(&received).expect("JSON")["id"].to_string();
+        assert_eq!(received, line.replace('@', &bus_id));
         let answer = line.replace(r#""method":"odd""#, r#""result":{"id":1,"sessionId2":[2.50,"\u0041"]}"#);
-        puppet.says(&answer.replace('@', &wire));
+        puppet.says(&answer.replace('@', &bus_id));
         assert_eq!(client.reads(), answer.replace('@', r#""mine""#));
     }
 }
 
 #[test]
-fn crlf_and_blank_lines_mean_nothing() {
+fn crlf_and_blank_lines_are_ignored() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut client = bus.client();
     client.sends_bytes(b"\r\n\n  \n{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"work\"}\r\n\r\n");
-    let heard = puppet.reads();
-    assert!(heard.starts_with('{') && heard.ends_with('}'), "{heard:?}");
-    let wire = serde_json::from_str::<serde_json::Value>(&heard).expect("JSON")["id"].clone();
-    puppet.says_bytes(format!("\r\n\n{}\r\n", result(wire, json!("ok"))).as_bytes());
+    let received = puppet.reads();
+    assert!(received.starts_with('{') && received.ends_with('}'), "{received:?}");
+    let bus_id = serde_json::from_str::<serde_json::Value>(&received).expect("JSON")["id"].clone();
+    puppet.says_bytes(format!("\r\n\n{}\r\n", result(bus_id, json!("ok"))).as_bytes());
     assert_eq!(client.reads(), result(1, json!("ok")));
 }
 
 #[test]
-fn lines_of_eight_megabytes_cross_unchanged() {
+fn lines_of_eight_megabytes_are_forwarded_unchanged() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut client = bus.client();
     let text = r#"8 MB of \"text\" \u00e9 "#.repeat(8 << 20 >> 4);
     assert!(text.len() > 8 << 20);
     client.sends(&format!(r#"{{"jsonrpc":"2.0","method":"big","params":{{"text":"{text}"}},"id":1}}"#));
-    let heard = puppet.reads();
-    let (before, id) = heard.rsplit_once(':').expect("an id at the end");
+    let received = puppet.reads();
+    let (before, id) = received.rsplit_once(':').expect("an id at the end");
     assert!(before == format!(r#"{{"jsonrpc":"2.0","method":"big","params":{{"text":"{text}"}},"id""#));
-    let wire = id.trim_end_matches('}');
-    puppet.says(&format!(r#"{{"result":"{text}","jsonrpc":"2.0","id":{wire}}}"#));
+    let bus_id = id.trim_end_matches('}');
+    puppet.says(&format!(r#"{{"result":"{text}","jsonrpc":"2.0","id":{bus_id}}}"#));
     assert!(client.reads() == format!(r#"{{"result":"{text}","jsonrpc":"2.0","id":1}}"#));
 }
 

@@ -1,4 +1,4 @@
-//! Seeing the bus: `status` and `trace`, by the commands and by what they are made of.
+//! `status` and `trace`: the commands, and the requests that they send.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Bus, Client, Log, Puppet, Wire, limited, one_pool, puppets, request, run, update, write_token,
+    Bus, Client, Connection, Log, Puppet, limited, one_pool, puppets, request, run, update, write_token,
 };
 
 const TOKEN: &str = "kq3VbN8-hY2_fJ5tR7wXz0";
@@ -22,7 +22,7 @@ struct Trace {
 struct Process(Child);
 
 impl Trace {
-    /// It follows the traffic when this returns.
+    /// Returns once it follows the traffic.
     fn of(bus: &Bus, watcher: &mut Client, args: &[&str]) -> Trace {
         let before = watcher.status()["tracers"].as_u64();
         let mut command = Command::new(env!("CARGO_BIN_EXE_stdio-bus"));
@@ -31,7 +31,7 @@ impl Trace {
         let mut child = command.spawn().expect("the binary starts");
         let log = Log::of(child.stderr.take().expect("piped"));
         let (stdin, stdout) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
-        let out = Client::new(Wire::pipes("trace", stdout, stdin, &log));
+        let out = Client::new(Connection::pipes("trace", stdout, stdin, &log));
         bus.until("it follows", || watcher.status()["tracers"].as_u64() > before);
         Trace { process: Process(child), out }
     }
@@ -69,11 +69,14 @@ fn a_request_and_its_answer_are_shown_with_the_time_it_took() {
     let mut trace = Trace::of(&bus, &mut client, &[]);
     works(&mut client, &mut puppet, 7);
     let (asked, answered) = (trace.out.hears(), trace.out.hears());
-    let told = ["direction", "kind", "method", "id", "pool", "worker"].map(|key| asked[key].clone());
-    assert_eq!(Value::from(told.to_vec()), json!(["client->worker", "request", "work", 7, puppet.pool(), 0]));
-    let told = ["direction", "kind", "id", "call", "client"].map(|key| answered[key].clone());
+    let shown = ["direction", "kind", "method", "id", "pool", "worker"].map(|key| asked[key].clone());
     assert_eq!(
-        Value::from(told.to_vec()),
+        Value::from(shown.to_vec()),
+        json!(["client->worker", "request", "work", 7, puppet.pool(), 0])
+    );
+    let shown = ["direction", "kind", "id", "call", "client"].map(|key| answered[key].clone());
+    assert_eq!(
+        Value::from(shown.to_vec()),
         json!(["worker->client", "result", 7, asked["call"], asked["client"]])
     );
     assert!(answered["latency_us"].as_u64() > Some(0), "{answered}");
@@ -85,11 +88,11 @@ fn a_request_and_its_answer_are_shown_with_the_time_it_took() {
         assert!(event["bytes"].as_u64() > Some(10) && !event.to_string().contains("pst"), "{event}");
     }
     assert_eq!(trace.ends_at_ctrl_c(), Some(0));
-    bus.until("it has left", || client.status()["tracers"] == 0);
+    bus.until("it has disconnected", || client.status()["tracers"] == 0);
 }
 
 #[test]
-fn only_what_is_asked_for_is_shown() {
+fn a_trace_shows_only_what_its_filters_select() {
     let bus = Bus::start(json!({ "pools": [puppets("a", 1), puppets("b", 1)], "default_pool": "a" }));
     let (mut a, mut b) = (bus.puppet_of("a"), bus.puppet_of("b"));
     let (mut ann, mut ben) = (bus.client(), bus.client());
@@ -116,7 +119,7 @@ fn only_what_is_asked_for_is_shown() {
 }
 
 #[test]
-fn what_is_said_is_shown_only_where_bus_json_allows_it() {
+fn payloads_are_traced_only_if_bus_json_allows_it() {
     let bus = Bus::start(one_pool(1));
     let out = run(bus.folder(), &["trace", "--tcp", bus.tcp(), "--payloads"], "");
     assert_eq!(out.status.code(), Some(1));
@@ -136,7 +139,7 @@ fn what_is_said_is_shown_only_where_bus_json_allows_it() {
 }
 
 #[test]
-fn a_trace_file_is_one_for_the_viewer() {
+fn a_trace_file_has_the_format_of_the_viewer() {
     let mut config = one_pool(1);
     config["trace"] = json!({ "payloads": true });
     let bus = Bus::start(config);
@@ -146,7 +149,7 @@ fn a_trace_file_is_one_for_the_viewer() {
     works(&mut client, &mut puppet, 1);
     puppet.says(r#"{"jsonrpc":"2.0","method":"note"}"#);
     client.is_told("note");
-    // It can be looked at while it grows.
+    // The file can be read while it grows.
     let lines = || fs::read_to_string(&path).unwrap_or_default().lines().count();
     bus.until("it is written", || lines() == 3);
     assert_eq!(trace.ends_at_ctrl_c(), Some(0));
@@ -166,7 +169,7 @@ fn a_trace_file_is_one_for_the_viewer() {
 }
 
 #[test]
-fn a_tracer_that_does_not_read_loses_events_and_holds_up_nobody() {
+fn a_tracer_that_does_not_read_loses_events_and_delays_no_client() {
     let bus = Bus::start(limited(1, json!({ "max_output_queue": 65536, "backpressure_timeout_sec": 0.5 })));
     let (mut ann, mut tracer, mut puppet) = (bus.client(), bus.client(), bus.puppet());
     tracer.asks(1, "_bus/trace", json!({}));
@@ -179,8 +182,8 @@ fn a_tracer_that_does_not_read_loses_events_and_holds_up_nobody() {
         works(&mut ann, &mut puppet, round);
     }
     let mut dropped = 0;
-    bus.until("the count is told", || {
-        while tracer.wire.has_more() {
+    bus.until("the count of dropped events comes", || {
+        while tracer.connection.has_more() {
             let event = tracer.hears();
             match event["method"].as_str() {
                 Some("_bus/dropped") => dropped += event["params"]["count"].as_u64().expect("a count"),
@@ -191,11 +194,11 @@ fn a_tracer_that_does_not_read_loses_events_and_holds_up_nobody() {
         dropped > 0
     });
     assert!(dropped > 100, "{dropped}");
-    assert_eq!(ann.status()["clients"], 2, "it is still there");
+    assert_eq!(ann.status()["clients"], 2, "the tracer is still connected");
 }
 
 #[test]
-fn a_trace_ends_with_the_bus_with_its_reader_and_at_the_token() {
+fn a_trace_ends_with_the_bus_with_its_reader_or_without_the_token() {
     let mut bus = Bus::plan(one_pool(1)).token(TOKEN).start();
     write_token(&bus.folder().join("wrong"), "aaaaaaaaaaaaaaaaaaaaaa");
     write_token(&bus.folder().join("right"), TOKEN);
@@ -205,7 +208,7 @@ fn a_trace_ends_with_the_bus_with_its_reader_and_at_the_token() {
     client.asks(1, "_bus/hello", json!({ "token": TOKEN }));
     let Trace { mut process, out } = Trace::of(&bus, &mut client, &["--token-file", "right"]);
     drop(out);
-    assert_eq!(process.ends(), Some(0), "nobody reads it, though nothing has happened");
+    assert_eq!(process.ends(), Some(0), "its stdout is closed, though nothing was written");
     let mut trace = Trace::of(&bus, &mut client, &["--token-file", "right"]);
     drop(client);
     bus.signal(Signal::SIGTERM);
@@ -214,7 +217,7 @@ fn a_trace_ends_with_the_bus_with_its_reader_and_at_the_token() {
 }
 
 #[test]
-fn a_status_says_where_the_bus_is_and_what_it_does() {
+fn status_reports_addresses_rates_latencies_and_workers() {
     let bus = Bus::start(one_pool(1));
     let (mut client, mut puppet) = (bus.client(), bus.puppet());
     let session = client.opens(&mut puppet, "own");
@@ -239,5 +242,7 @@ fn a_status_says_where_the_bus_is_and_what_it_does() {
     assert!(!told.to_string().contains(&session) && !status.to_string().contains(&session));
     puppet.exits(3);
     let _next = bus.puppet();
-    bus.until("its exit is told", || client.status()["pools"][0]["workers"][0]["last_exit"] == "exit 3");
+    bus.until("its exit is in the status", || {
+        client.status()["pools"][0]["workers"][0]["last_exit"] == "exit 3"
+    });
 }

@@ -1,11 +1,11 @@
-//! Workers that die: everyone who waits is told once, nothing is left of them, and the pool goes on.
+//! Workers that die: every waiting client gets one error, no process is left, and the pool serves again.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
 use crate::harness::{
-    Bus, is_gone, one_pool, puppets, request, result, session_of, update, whoever_hears, with, zombies_of,
+    Bus, first_asked, is_gone, one_pool, puppets, request, result, update, with, zombies_of,
 };
 
 #[test]
@@ -15,13 +15,10 @@ fn killing_every_worker_answers_six_waiting_prompts_once_each_and_the_pool_serve
     let mut clients: Vec<_> = (0..6).map(|_| bus.client()).collect();
     let mut sessions = Vec::new();
     for (n, client) in clients.iter_mut().enumerate() {
-        client.sends(&request(1, "session/new", json!({})));
-        let puppet = whoever_hears(&mut workers);
-        let asked = puppet.is_asked("session/new");
-        puppet.answers(&asked, json!({ "sessionId": format!("s{n}") }));
-        sessions.push(session_of(&client.gets(1)));
-        client.prompts(2, &sessions[n]);
-        whoever_hears(&mut workers).is_asked("session/prompt");
+        let (session, at) = client.opens_anywhere(&mut workers, &format!("s{n}"));
+        client.prompts(2, &session);
+        workers[at].is_asked("session/prompt");
+        sessions.push(session);
     }
     for puppet in &mut workers {
         kill(Pid::from_raw(puppet.pid as i32), Signal::SIGKILL).expect("it lives");
@@ -40,7 +37,7 @@ fn killing_every_worker_answers_six_waiting_prompts_once_each_and_the_pool_serve
         assert_eq!(client.sees_error(3, -32051, "unknown_session")["lost"], true);
     }
     clients[0].sends(&request(4, "work", json!({})));
-    let puppet = whoever_hears(&mut workers);
+    let puppet = first_asked(&mut workers);
     let asked = puppet.is_asked("work");
     puppet.answers(&asked, json!("again"));
     assert_eq!(clients[0].gets(4), "again");
@@ -48,7 +45,7 @@ fn killing_every_worker_answers_six_waiting_prompts_once_each_and_the_pool_serve
 }
 
 #[test]
-fn what_a_dying_worker_said_last_is_delivered_first() {
+fn output_of_a_worker_before_its_death_is_delivered_before_the_error() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut client = bus.client();
@@ -71,7 +68,7 @@ fn what_a_dying_worker_said_last_is_delivered_first() {
 }
 
 #[test]
-fn a_last_line_without_its_end_counts_if_it_is_whole() {
+fn a_last_line_without_a_newline_counts_if_it_is_complete() {
     let bus = Bus::start(one_pool(1));
     let mut client = bus.client();
     for whole in [true, false] {
@@ -90,7 +87,7 @@ fn a_last_line_without_its_end_counts_if_it_is_whole() {
 }
 
 #[test]
-fn a_grandchild_that_holds_stdout_neither_delays_the_news_nor_survives() {
+fn a_child_of_a_worker_that_holds_stdout_neither_delays_the_error_nor_survives() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut client = bus.client();
@@ -115,7 +112,7 @@ fn a_worker_that_closes_its_pipes_is_replaced() {
             "stdout" => puppet.closes_stdout(),
             _ => {
                 puppet.closes_stdin();
-                // Only who writes to it can notice.
+                // The bus can only notice this when it writes.
                 client.sends(&request(2, "work", json!({})));
             }
         }
@@ -124,7 +121,7 @@ fn a_worker_that_closes_its_pipes_is_replaced() {
         client.sends(&request(3, "work", json!({})));
         let mut asked = next.is_asked("work");
         if which == "stdin" {
-            // The second one never reached the first life, and moves.
+            // The second request never reached the first process, so it moves to the next.
             next.answers(&asked, json!({}));
             client.gets(2);
             asked = next.is_asked("work");
@@ -136,15 +133,12 @@ fn a_worker_that_closes_its_pipes_is_replaced() {
 }
 
 #[test]
-fn a_dedicated_pool_gives_each_client_a_process_of_its_own() {
+fn a_dedicated_pool_gives_each_client_its_own_process() {
     let pool = with(puppets("p", 1), json!({ "mode": "dedicated", "max_instances": 2 }));
     let bus = Bus::start(json!({ "pools": [pool], "limits": { "session_keep_sec": 0 } }));
     let (mut ann, mut ben, mut eve) = (bus.client(), bus.client(), bus.client());
     let mut of_ann = bus.puppet();
-    ann.sends(&request(1, "work", json!({})));
-    let asked = of_ann.is_asked("work");
-    of_ann.answers(&asked, json!({}));
-    ann.gets(1);
+    ann.is_served_by(&mut of_ann);
     ben.sends(&request(1, "work", json!({})));
     let mut of_ben = bus.puppet();
     let asked = of_ben.is_asked("work");
@@ -154,26 +148,23 @@ fn a_dedicated_pool_gives_each_client_a_process_of_its_own() {
     eve.sees_error(1, -32054, "busy");
     assert_ne!(of_ann.pid, of_ben.pid);
     drop(ann);
-    of_ann.hears_the_end();
+    of_ann.stdin_ends();
     of_ann.is_gone();
     let mut of_eve = bus.puppet();
-    eve.sends(&request(2, "work", json!({})));
-    let asked = of_eve.is_asked("work");
-    of_eve.answers(&asked, json!({}));
-    eve.gets(2);
+    eve.is_served_by(&mut of_eve);
     assert!(is_gone(of_ann.pid));
 }
 
 #[test]
-fn the_loss_of_a_dedicated_worker_tells_what_it_said_on_stderr() {
+fn the_error_for_a_lost_dedicated_worker_carries_its_stderr() {
     let pool = with(puppets("p", 1), json!({ "mode": "dedicated" }));
     let bus = Bus::start(json!({ "pools": [pool] }));
     let mut puppet = bus.puppet();
     let mut client = bus.client();
     client.sends(&request(1, "work", json!({})));
     puppet.is_asked("work");
-    puppet.mutters(&"x".repeat(5000));
-    puppet.mutters("\nfatal: out of cheese\n");
+    puppet.writes_stderr(&"x".repeat(5000));
+    puppet.writes_stderr("\nfatal: out of cheese\n");
     puppet.exits(1);
     let data = client.sees_error(1, -32050, "worker_lost");
     let tail = data["stderr"].as_str().expect("the tail of stderr");
@@ -181,7 +172,7 @@ fn the_loss_of_a_dedicated_worker_tells_what_it_said_on_stderr() {
 }
 
 #[test]
-fn a_kept_session_of_a_dedicated_worker_goes_on_with_whoever_takes_it_up() {
+fn an_offline_session_of_a_dedicated_worker_moves_to_the_client_that_resumes_it() {
     let pool = with(puppets("p", 1), json!({ "mode": "dedicated", "max_instances": 2 }));
     let bus = Bus::start(json!({ "pools": [pool] }));
     let mut puppet = bus.puppet();
@@ -199,9 +190,6 @@ fn a_kept_session_of_a_dedicated_worker_goes_on_with_whoever_takes_it_up() {
         puppet.answers(&asked, json!({}));
         ben.gets(id);
     }
-    // A request without a session finds the process that is now ben's.
-    ben.sends(&request(4, "work", json!({})));
-    let asked = puppet.is_asked("work");
-    puppet.answers(&asked, json!({}));
-    ben.gets(4);
+    // A request without a session goes to the process that now belongs to ben.
+    ben.is_served_by(&mut puppet);
 }

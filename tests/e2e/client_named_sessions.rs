@@ -1,22 +1,22 @@
-//! Sessions that the client names itself, at the top of its messages.
+//! Sessions that the client names itself, with a top-level `sessionId`.
 
 use serde_json::{Value, json};
 
-use crate::harness::{Bus, one_pool, puppets, whoever_hears};
+use crate::harness::{Bus, first_asked, one_pool, puppets};
 
 fn named(id: u32, session: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"work","sessionId":"{session}","params":{{}}}}"#)
 }
 
 #[test]
-fn a_name_is_pinned_to_one_worker_and_restored_towards_the_client() {
+fn a_client_given_session_name_is_pinned_to_one_worker_and_restored_in_answers() {
     let bus = Bus::start(one_pool(3));
     let mut workers = bus.puppets::<3>();
     let mut client = bus.client();
     let mut pinned: Option<(u32, Value)> = None;
     for id in 0..5 {
         client.sends(&named(id, "my session"));
-        let puppet = whoever_hears(&mut workers);
+        let puppet = first_asked(&mut workers);
         let asked = puppet.is_asked("work");
         let name = asked["sessionId"].clone();
         let (pid, known) = pinned.get_or_insert((puppet.pid, name.clone()));
@@ -36,7 +36,7 @@ fn a_name_is_pinned_to_one_worker_and_restored_towards_the_client() {
 }
 
 #[test]
-fn two_clients_with_the_same_name_do_not_meet() {
+fn the_same_session_name_of_two_clients_means_two_sessions() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let (mut ann, mut ben) = (bus.client(), bus.client());
@@ -66,7 +66,7 @@ fn two_clients_with_the_same_name_do_not_meet() {
 }
 
 #[test]
-fn a_name_and_a_pool_go_together() {
+fn a_session_name_belongs_to_a_pool() {
     let bus = Bus::start(json!({ "pools": [puppets("a", 1), puppets("b", 1)], "default_pool": "a" }));
     let (mut a, mut b) = (bus.puppet_of("a"), bus.puppet_of("b"));
     let mut client = bus.client();
@@ -85,7 +85,7 @@ fn a_name_and_a_pool_go_together() {
 }
 
 #[test]
-fn a_name_is_free_again_after_its_worker_is_lost() {
+fn a_session_name_is_free_again_after_its_worker_is_lost() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut client = bus.client();

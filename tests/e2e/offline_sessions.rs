@@ -1,4 +1,4 @@
-//! Sessions whose client has left: kept for its return, or ended at once.
+//! Sessions whose client has left: kept until it returns, or ended at once.
 
 use serde_json::json;
 
@@ -9,14 +9,14 @@ fn is_alone(bus: &Bus, client: &mut Client) {
     bus.until("the others have left", || client.status()["clients"] == 1);
 }
 
-/// A turn in flight with one question unanswered, and the client gone.
-fn leaves_in_mid_turn(bus: &Bus, puppet: &mut Puppet, other: &mut Client) -> (String, serde_json::Value) {
+/// A client opens a session, starts a turn, gets a permission request and leaves.
+fn leaves_during_turn(bus: &Bus, puppet: &mut Puppet, other: &mut Client) -> (String, serde_json::Value) {
     let mut ann = bus.client();
     let session = ann.opens(puppet, "s1");
     ann.prompts(1, &session);
     let turn = puppet.is_asked("session/prompt");
-    puppet.says(&update("s1", "heard"));
-    assert_eq!(ann.reads(), update(&session, "heard"));
+    puppet.says(&update("s1", "before"));
+    assert_eq!(ann.reads(), update(&session, "before"));
     puppet.asks_permission(r#""before""#, "s1");
     ann.is_told("session/request_permission");
     ann.breaks();
@@ -25,15 +25,15 @@ fn leaves_in_mid_turn(bus: &Bus, puppet: &mut Puppet, other: &mut Client) -> (St
 }
 
 #[test]
-fn a_new_connection_takes_up_a_session_left_in_mid_turn() {
+fn a_new_connection_resumes_a_session_that_was_left_during_a_turn() {
     for method in ["session/resume", "session/load"] {
         let bus = Bus::start(one_pool(1));
         let mut puppet = bus.puppet();
         let mut ben = bus.client();
-        let (session, turn) = leaves_in_mid_turn(&bus, &mut puppet, &mut ben);
+        let (session, turn) = leaves_during_turn(&bus, &mut puppet, &mut ben);
         puppet.says(&update("s1", "missed"));
         puppet.asks_permission(r#""after""#, "s1");
-        puppet.is_heard();
+        puppet.is_read();
         ben.has_heard_nothing();
         ben.sends(&request(5, method, json!({ "sessionId": session, "cwd": "/", "mcpServers": [] })));
         let (mut missed, mut questions) = (0, Vec::new());
@@ -59,7 +59,7 @@ fn a_new_connection_takes_up_a_session_left_in_mid_turn() {
         }
         puppet.says(&update("s1", "live"));
         assert_eq!(ben.reads(), update(&session, "live"));
-        // The answer to the turn was for the one who has left.
+        // The answer to the turn was for the client that has left.
         puppet.answers(&turn, json!({ "stopReason": "end_turn" }));
         ben.prompts(6, &session);
         let asked = puppet.is_asked("session/prompt");
@@ -70,11 +70,11 @@ fn a_new_connection_takes_up_a_session_left_in_mid_turn() {
 }
 
 #[test]
-fn a_kept_session_is_listed_and_its_name_is_the_key() {
+fn an_offline_session_is_listed_but_must_be_resumed_before_use() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut ben = bus.client();
-    let (session, _) = leaves_in_mid_turn(&bus, &mut puppet, &mut ben);
+    let (session, _) = leaves_during_turn(&bus, &mut puppet, &mut ben);
     ben.prompts(1, &session);
     ben.sees_error(1, -32051, "unknown_session");
     ben.sends(&request(2, "session/list", json!({})));
@@ -84,24 +84,24 @@ fn a_kept_session_is_listed_and_its_name_is_the_key() {
 }
 
 #[test]
-fn when_the_keeping_ends_questions_are_answered_and_the_agent_is_told() {
+fn when_an_offline_session_expires_its_requests_are_answered_and_the_agent_is_notified() {
     let bus = Bus::start(limited(1, json!({ "session_keep_sec": 0.2 })));
     let mut puppet = bus.puppet();
     let mut ben = bus.client();
-    let (session, _) = leaves_in_mid_turn(&bus, &mut puppet, &mut ben);
+    let (session, _) = leaves_during_turn(&bus, &mut puppet, &mut ben);
     puppet.sees_error("before", -32057);
     assert_eq!(puppet.is_asked("session/cancel")["params"], json!({ "sessionId": "s1" }));
     ben.prompts(1, &session);
     ben.sees_error(1, -32051, "unknown_session");
-    // What it still asks is answered too.
+    // Later requests of the agent are answered too.
     puppet.asks_permission(1, "s1");
     assert!(puppet.gets(1).get("error").is_some());
 }
 
 #[test]
-fn nothing_is_kept_where_that_is_off_or_the_client_said_goodbye() {
+fn no_session_is_kept_if_that_is_off_or_the_client_sent_bye() {
     for (keep_sec, says_bye) in [(0, false), (300, true)] {
-        for (closes, in_mid_turn) in [(false, true), (true, true), (true, false)] {
+        for (closes, during_turn) in [(false, true), (true, true), (true, false)] {
             let bus = Bus::start(limited(1, json!({ "session_keep_sec": keep_sec })));
             let mut puppet = bus.puppet();
             let mut ann = bus.client();
@@ -111,7 +111,7 @@ fn nothing_is_kept_where_that_is_off_or_the_client_said_goodbye() {
             if says_bye {
                 ann.sends(r#"{"jsonrpc":"2.0","method":"_bus/bye"}"#);
             }
-            if in_mid_turn {
+            if during_turn {
                 ann.prompts(1, &session);
                 puppet.is_asked("session/prompt");
                 ann.breaks();
@@ -130,7 +130,7 @@ fn nothing_is_kept_where_that_is_off_or_the_client_said_goodbye() {
 }
 
 #[test]
-fn a_session_can_be_taken_up_from_a_client_that_has_closed_its_socket_in_mid_turn() {
+fn a_session_can_be_resumed_after_its_client_closed_its_socket_during_a_turn() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let (mut ann, mut ben) = (bus.client(), bus.client());
@@ -159,7 +159,7 @@ fn a_session_can_be_taken_up_from_a_client_that_has_closed_its_socket_in_mid_tur
 }
 
 #[test]
-fn a_question_to_a_client_that_stopped_sending_is_answered_when_the_keeping_ends() {
+fn a_request_to_a_half_closed_client_is_answered_when_its_session_expires() {
     let bus = Bus::start(limited(1, json!({ "session_keep_sec": 0.2 })));
     let mut puppet = bus.puppet();
     let mut ann = bus.client();
@@ -172,7 +172,7 @@ fn a_question_to_a_client_that_stopped_sending_is_answered_when_the_keeping_ends
     puppet.sees_error(1, -32057);
     puppet.asks_permission(2, "s1");
     puppet.sees_error(2, -32057);
-    // It still hears what it has asked for.
+    // The client still gets the updates of its own turn.
     puppet.says(&update("s1", "word"));
     puppet.answers(&turn, json!({ "stopReason": "end_turn" }));
     assert_eq!(ann.reads(), update(&session, "word"));
@@ -181,7 +181,7 @@ fn a_question_to_a_client_that_stopped_sending_is_answered_when_the_keeping_ends
 }
 
 #[test]
-fn a_question_to_a_client_that_said_goodbye_is_answered_at_once() {
+fn a_request_to_a_client_that_sent_bye_is_answered_at_once() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut ann = bus.client();
@@ -200,7 +200,7 @@ fn a_question_to_a_client_that_said_goodbye_is_answered_at_once() {
 }
 
 #[test]
-fn a_question_in_a_session_that_is_not_kept_is_answered_when_its_client_stops_sending() {
+fn a_request_in_a_session_that_is_not_kept_is_answered_when_its_client_half_closes() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut ann = bus.client();

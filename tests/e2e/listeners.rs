@@ -1,4 +1,4 @@
-//! Other ways in: a Unix socket, and the bus's own stdin and stdout.
+//! Listeners other than TCP: a Unix socket, and the bus's own stdin and stdout.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::harness::{Bus, PATIENCE, one_pool, puppets, request, run};
 
 #[test]
-fn a_bus_on_stdio_serves_one_client_and_ends_with_it() {
+fn a_bus_on_stdio_serves_one_client_and_exits_with_it() {
     let mut bus = Bus::plan(one_pool(1)).stdio().start();
     let mut puppet = bus.puppet();
     let mut client = bus.stdio();
@@ -47,7 +47,7 @@ fn stdin_and_stdout_may_be_files() {
 }
 
 #[test]
-fn a_unix_socket_is_for_its_user_alone_and_is_gone_with_the_bus() {
+fn a_unix_socket_is_for_its_user_only_and_is_removed_when_the_bus_exits() {
     let mut bus = Bus::start(json!({ "pools": [puppets("p", 1)], "listen": ["unix://@dir/bus.sock"] }));
     let path = bus.folder().join("bus.sock");
     let about = fs::metadata(&path).expect("a socket");
@@ -55,17 +55,14 @@ fn a_unix_socket_is_for_its_user_alone_and_is_gone_with_the_bus() {
     assert_eq!(about.permissions().mode() & 0o777, 0o600);
     let mut puppet = bus.puppet();
     let mut client = bus.client();
-    client.sends(&request(1, "work", json!({})));
-    let asked = puppet.is_asked("work");
-    puppet.answers(&asked, json!({}));
-    client.gets(1);
+    client.is_served_by(&mut puppet);
     bus.signal(Signal::SIGTERM);
     assert_eq!(bus.exit_status().code(), Some(0));
     assert!(!path.exists() && !bus.folder().join(".bus.sock.lock").exists());
 }
 
 #[test]
-fn a_socket_that_was_cleared_away_is_back_after_a_reload_and_nobody_has_noticed() {
+fn a_socket_file_that_was_deleted_is_back_after_a_reload_and_clients_stay_connected() {
     let bus = Bus::start(json!({ "pools": [puppets("p", 1)], "listen": ["unix://@dir/run/bus.sock"] }));
     let mut puppet = bus.puppet();
     let mut client = bus.client();
@@ -78,35 +75,32 @@ fn a_socket_that_was_cleared_away_is_back_after_a_reload_and_nobody_has_noticed(
         wipe();
         bus.signal(Signal::SIGHUP);
         bus.until("the socket is back", || folder.join("bus.sock").exists());
-        client.sends(&request(1, "work", json!({})));
-        let asked = puppet.is_asked("work");
-        puppet.answers(&asked, json!({}));
-        client.gets(1);
+        client.is_served_by(&mut puppet);
         bus.client().has_heard_nothing();
     }
     bus.log_has("is no longer there");
 }
 
 #[test]
-fn a_socket_file_is_taken_over_only_from_the_dead() {
+fn a_socket_file_is_replaced_only_if_its_bus_is_dead() {
     let config = json!({ "pools": [puppets("p", 1)], "listen": ["unix://@dir/bus.sock"] });
     let bus = Bus::start(config);
     let path = bus.folder().join("bus.sock");
     let second = run(bus.folder(), &["serve"], "");
-    assert_eq!(second.status.code(), Some(75), "another bus lives there");
+    assert_eq!(second.status.code(), Some(75), "another bus runs there");
     let words = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(words.contains(&format!("a bus runs there already, as process {}", bus.pid())), "{words}");
     bus.client().has_heard_nothing();
     bus.signal(Signal::SIGKILL);
     bus.leaves_nothing_within(PATIENCE);
-    assert!(path.exists(), "what is killed cannot clean up");
+    assert!(path.exists(), "a killed process cannot clean up");
     let next =
         Bus::start(json!({ "pools": [puppets("p", 1)], "listen": [format!("unix://{}", path.display())] }));
     next.client().has_heard_nothing();
 }
 
 #[test]
-fn a_file_in_the_place_of_the_socket_is_not_touched() {
+fn a_regular_file_at_the_path_of_the_socket_is_not_touched() {
     let folder = TempDir::new().expect("a temporary folder");
     let path = folder.path().join("precious");
     fs::write(&path, "data").expect("a file");

@@ -1,30 +1,24 @@
-//! Agents that ask: permissions, elicitations, cancellations, each to the one client it concerns.
+//! Requests of agents: permissions, elicitations and cancellations, each to the one client that it concerns.
 
 use serde_json::json;
 
-use crate::harness::{Bus, notification, one_pool, request, whoever_hears};
+use crate::harness::{Bus, notification, one_pool, request};
 
 #[test]
-fn permission_requests_of_four_agents_are_answered_in_reverse_to_those_who_asked() {
+fn permission_requests_of_four_agents_are_answered_to_their_own_agent_in_any_order() {
     let bus = Bus::start(one_pool(4));
     let mut workers = bus.puppets::<4>();
     let mut pairs = Vec::new();
-    for n in 0..4 {
+    for _ in 0..4 {
         let mut client = bus.client();
-        client.sends(&request(1, "session/new", json!({ "n": n })));
-        let puppet = whoever_hears(&mut workers);
-        let asked = puppet.is_asked("session/new");
-        puppet.answers(&asked, json!({ "sessionId": "s1" }));
-        let pid = puppet.pid;
-        let session = client.gets(1)["sessionId"].clone();
-        client.prompts(2, session.as_str().expect("a session"));
-        let puppet = workers.iter_mut().find(|puppet| puppet.pid == pid).expect("one of them");
-        let turn = puppet.is_asked("session/prompt");
-        pairs.push((client, session, pid, turn));
+        let (session, at) = client.opens_anywhere(&mut workers, "s1");
+        client.prompts(2, &session);
+        let turn = workers[at].is_asked("session/prompt");
+        pairs.push((client, session, at, turn));
     }
     assert_eq!(pairs.iter().map(|pair| pair.2).collect::<std::collections::HashSet<_>>().len(), 4);
     for puppet in &mut workers {
-        // Two with ids that look alike and are not.
+        // Two requests whose ids look alike and differ: a number and a string.
         puppet.asks_permission(0, "s1");
         puppet.asks_permission(r#""0""#, "s1");
     }
@@ -32,7 +26,7 @@ fn permission_requests_of_four_agents_are_answered_in_reverse_to_those_who_asked
     for (client, session, ..) in &mut pairs {
         for _ in 0..2 {
             let asked = client.is_told("session/request_permission");
-            assert_eq!(asked["params"]["sessionId"], *session);
+            assert_eq!(asked["params"]["sessionId"], session.as_str());
             questions.push(asked);
         }
     }
@@ -41,8 +35,8 @@ fn permission_requests_of_four_agents_are_answered_in_reverse_to_those_who_asked
             client.answers(&questions[2 * n + second], json!({ "for": n, "second": second }));
         }
     }
-    for (n, (client, _, pid, turn)) in pairs.iter_mut().enumerate() {
-        let puppet = workers.iter_mut().find(|puppet| puppet.pid == *pid).expect("one of them");
+    for (n, (client, _, at, turn)) in pairs.iter_mut().enumerate() {
+        let puppet = &mut workers[*at];
         assert_eq!(puppet.gets("0")["result"], json!({ "for": n, "second": 1 }));
         assert_eq!(puppet.gets(0)["result"], json!({ "for": n, "second": 0 }));
         puppet.answers(turn, json!({ "stopReason": "end_turn" }));
@@ -59,7 +53,7 @@ fn cancel_request_is_translated_in_both_directions() {
     let session = ann.opens(&mut puppet, "s1");
     ann.prompts(r#""turn""#, &session);
     let turn = puppet.is_asked("session/prompt");
-    // Ben has no such request; nothing of it may reach the agent.
+    // Ben has no such request, so nothing of this may reach the agent.
     ben.sends(&notification("$/cancel_request", json!({ "requestId": "turn" })));
     ben.sends(&notification("$/cancel_request", json!({ "requestId": turn["id"] })));
     ben.has_heard_nothing();
@@ -107,7 +101,7 @@ fn an_elicitation_goes_to_the_session_or_the_request_that_it_is_about() {
     assert_eq!(ann.is_told("elicitation/complete")["params"]["elicitationId"], "by request");
     assert_eq!(ben.is_told("elicitation/complete")["params"]["elicitationId"], "by session");
 
-    // About a request that nobody made.
+    // No client has made this request.
     puppet.says(&request(2, "elicitation/create", json!({ "requestId": 424242, "elicitationId": "x" })));
     assert!(puppet.gets(2).get("error").is_some());
     ann.has_heard_nothing();
@@ -115,7 +109,7 @@ fn an_elicitation_goes_to_the_session_or_the_request_that_it_is_about() {
 }
 
 #[test]
-fn a_request_about_nothing_reaches_an_only_client_and_is_refused_with_two() {
+fn an_agent_request_without_a_session_reaches_a_sole_client_and_is_refused_with_two() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut ann = bus.client();

@@ -1,6 +1,6 @@
-//! `stdio-bus run` or `top`, started by a test: with pipes, or at a terminal that the test types at and looks at.
+//! `stdio-bus run` or `top`, started by a test with pipes, or at a terminal that the test types at and reads.
 //!
-//! Whatever it starts carries a mark, and must be gone when the test ends.
+//! All processes that it starts carry a mark in their environment, and must be gone when the test ends.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -22,44 +22,45 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::bus::{BUS, Bus, MARK};
+use super::connection::Connection;
 use super::log::Log;
 use super::procs::{command_line, marked};
 use super::puppet::Puppet;
-use super::wire::Wire;
 use super::{PATIENCE, result, update_of};
 
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 const ROWS: u16 = 20;
 const COLUMNS: u16 = 60;
 
-pub(crate) struct Talk {
+pub(crate) struct Program {
     child: Child,
-    ears: Ears,
-    /// What it says on stderr, unless that is the terminal.
+    io: Io,
+    /// Its stderr, unless that is the terminal.
     pub(crate) log: Log,
     dir: TempDir,
-    door: UnixListener,
+    puppet_listener: UnixListener,
 }
 
-enum Ears {
-    Pipes(Wire),
-    Terminal { master: File, tty: PathBuf, glass: Box<vt100::Parser> },
+enum Io {
+    Pipes(Connection),
+    Terminal { master: File, tty: PathBuf, parser: Box<vt100::Parser> },
 }
 
-/// How it is to be started.
-pub(crate) struct TalkPlan {
+/// How a program is started.
+pub(crate) struct ProgramPlan {
     command: &'static str,
     args: Vec<String>,
     envs: Vec<(&'static str, String)>,
     dir: TempDir,
-    door: UnixListener,
+    puppet_listener: UnixListener,
 }
 
-impl Talk {
+impl Program {
     /// `@puppet` among the arguments becomes the command of a puppet, `@dir` the folder of the test.
-    pub(crate) fn plan(args: &[&str]) -> TalkPlan {
+    pub(crate) fn plan(args: &[&str]) -> ProgramPlan {
         let dir = TempDir::with_prefix("run").expect("a temporary folder");
-        let door = UnixListener::bind(dir.path().join("puppets")).expect("a socket in a folder of ours");
+        let puppet_listener =
+            UnixListener::bind(dir.path().join("puppets")).expect("a socket in a folder of ours");
         let folder = dir.path().to_str().expect("UTF-8");
         let mut filled = Vec::new();
         for arg in args {
@@ -70,14 +71,14 @@ impl Talk {
                 arg => filled.push(arg.replace("@dir", folder)),
             }
         }
-        TalkPlan { command: "run", args: filled, envs: Vec::new(), dir, door }
+        ProgramPlan { command: "run", args: filled, envs: Vec::new(), dir, puppet_listener }
     }
 
-    /// `top`, to look at this bus ten times a second.
-    pub(crate) fn plan_top(bus: &Bus) -> TalkPlan {
+    /// `top` of this bus, ten times a second.
+    pub(crate) fn plan_top(bus: &Bus) -> ProgramPlan {
         let config = bus.config_path();
         let config = config.to_str().expect("UTF-8");
-        Talk::plan(&["--config", config, "--interval", "0.1"]).command_is("top")
+        Program::plan(&["--config", config, "--interval", "0.1"]).command_is("top")
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -88,26 +89,26 @@ impl Talk {
         self.dir.path()
     }
 
-    /// The agent, where it is a puppet.
+    /// The agent, if it is a puppet.
     pub(crate) fn puppet(&self) -> Puppet {
         let patience = PollTimeout::try_from(PATIENCE).expect("it is short");
-        if poll(&mut [PollFd::new(self.door.as_fd(), PollFlags::POLLIN)], patience) != Ok(1) {
+        if poll(&mut [PollFd::new(self.puppet_listener.as_fd(), PollFlags::POLLIN)], patience) != Ok(1) {
             panic!("waited {PATIENCE:?} for the agent to start\n{}", self.log.text());
         }
-        let (socket, _) = self.door.accept().expect("a puppet at the door");
-        Puppet::meet(Wire::socket("puppet", socket, &self.log))
+        let (socket, _) = self.puppet_listener.accept().expect("a puppet connects");
+        Puppet::new(Connection::socket("puppet", socket, &self.log))
     }
 
-    /// The next envelope.
+    /// The next envelope on stdout.
     pub(crate) fn envelope(&mut self) -> Value {
-        let Ears::Pipes(wire) = &mut self.ears else { panic!("only with pipes") };
-        serde_json::from_slice(&wire.line()).expect("an envelope is JSON")
+        let Io::Pipes(connection) = &mut self.io else { panic!("only with pipes") };
+        serde_json::from_slice(&connection.line()).expect("an envelope is JSON")
     }
 
     pub(crate) fn types(&mut self, text: &str) {
-        match &mut self.ears {
-            Ears::Pipes(wire) => wire.send(text.as_bytes()),
-            Ears::Terminal { master, .. } => {
+        match &mut self.io {
+            Io::Pipes(connection) => connection.send(text.as_bytes()),
+            Io::Terminal { master, .. } => {
                 master.write_all(text.as_bytes()).expect("the terminal is there");
             }
         }
@@ -122,32 +123,32 @@ impl Talk {
         self.looks(what, |screen| is_so(&screen.contents()));
     }
 
-    /// Waits until the terminal is like this, not only what it shows.
+    /// Waits until the screen is like this, with its attributes.
     pub(crate) fn looks(&mut self, what: &str, is_so: impl Fn(&vt100::Screen) -> bool) {
         let deadline = Instant::now() + PATIENCE;
-        let Ears::Terminal { master, glass, .. } = &mut self.ears else { panic!("only at a terminal") };
+        let Io::Terminal { master, parser, .. } = &mut self.io else { panic!("only at a terminal") };
         loop {
-            if is_so(glass.screen()) {
+            if is_so(parser.screen()) {
                 return;
             }
-            let screen = glass.screen().contents();
+            let screen = parser.screen().contents();
             let left = deadline.saturating_duration_since(Instant::now());
             let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
             let ready = poll(&mut [PollFd::new(master.as_fd(), PollFlags::POLLIN)], left);
             assert_eq!(ready, Ok(1), "waited for {what} on the screen, not\n{screen}");
             let mut chunk = [0; 4096];
             match master.read(&mut chunk) {
-                Ok(count @ 1..) => glass.process(&chunk[..count]),
+                Ok(count @ 1..) => parser.process(&chunk[..count]),
                 Err(fault) if fault.kind() == ErrorKind::Interrupted => {}
-                // The last one at the terminal has left.
+                // The last process at the terminal has exited.
                 _ => panic!("waited for {what} on the screen, but it is over:\n{screen}"),
             }
         }
     }
 
-    /// Its terminal as a program sees it. It stays as it was left as long as this is held.
+    /// Its terminal as a program sees it, which keeps its state as long as this is open.
     pub(crate) fn tty(&self) -> File {
-        let Ears::Terminal { tty, .. } = &self.ears else { panic!("only at a terminal") };
+        let Io::Terminal { tty, .. } = &self.io else { panic!("only at a terminal") };
         File::options()
             .read(true)
             .write(true)
@@ -156,9 +157,9 @@ impl Talk {
             .expect("the terminal is there")
     }
 
-    /// Its window gets another size.
+    /// Changes the size of the terminal.
     pub(crate) fn resizes(&mut self, rows: u16, columns: u16) {
-        let Ears::Terminal { tty, glass, .. } = &mut self.ears else { panic!("only at a terminal") };
+        let Io::Terminal { tty, parser, .. } = &mut self.io else { panic!("only at a terminal") };
         let (rows_word, columns_word) = (rows.to_string(), columns.to_string());
         let resized = Command::new("stty")
             .arg("-F")
@@ -167,31 +168,31 @@ impl Talk {
             .status();
         assert!(resized.expect("stty runs").success());
         let sides = (NonZero::new(rows).expect("some"), NonZero::new(columns).expect("some"));
-        glass.screen_mut().set_size(sides.0, sides.1);
+        parser.screen_mut().set_size(sides.0, sides.1);
     }
 
-    /// The cell at this place of the screen is dimmed.
+    /// Whether the cell at this place of the screen is dimmed.
     pub(crate) fn is_dim(&self, row: u16, column: u16) -> bool {
-        let Ears::Terminal { glass, .. } = &self.ears else { panic!("only at a terminal") };
-        glass.screen().cell(row, column).is_some_and(vt100::Cell::dim)
+        let Io::Terminal { parser, .. } = &self.io else { panic!("only at a terminal") };
+        parser.screen().cell(row, column).is_some_and(vt100::Cell::dim)
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.pid() as i32), signal).expect("it runs");
     }
 
-    /// Waits until it says this on stderr.
+    /// Waits until it has written this to stderr.
     pub(crate) fn log_has(&self, words: &str) {
         self.log.has(words);
     }
 
-    /// Nothing more comes on stdin.
+    /// Closes its stdin.
     pub(crate) fn hangs_up(&mut self) {
-        let Ears::Pipes(wire) = &mut self.ears else { panic!("only with pipes") };
-        wire.half_closes();
+        let Io::Pipes(connection) = &mut self.io else { panic!("only with pipes") };
+        connection.half_closes();
     }
 
-    /// Waits for its end, after which nothing that it started may be left.
+    /// Waits until it exits, after which no process that it started may be left.
     pub(crate) fn ends(&mut self) -> i32 {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -201,12 +202,12 @@ impl Talk {
                 assert!(left.is_empty(), "left behind: {lines:?}");
                 return status.code().unwrap_or(-1);
             }
-            if let Ears::Terminal { master, glass, .. } = &mut self.ears {
-                // It could not write its last words otherwise.
+            if let Io::Terminal { master, parser, .. } = &mut self.io {
+                // It could not finish writing otherwise.
                 let ready = poll(&mut [PollFd::new(master.as_fd(), PollFlags::POLLIN)], 0u8) == Ok(1);
                 let mut chunk = [0; 4096];
                 if ready && let Ok(count @ 1..) = master.read(&mut chunk) {
-                    glass.process(&chunk[..count]);
+                    parser.process(&chunk[..count]);
                 }
             }
             assert!(Instant::now() < deadline, "it does not end\n{}", self.log.text());
@@ -214,7 +215,7 @@ impl Talk {
         }
     }
 
-    /// Waits until all that it started is gone.
+    /// Waits until no process that it started is left.
     pub(crate) fn leaves_nothing_within(&self, patience: Duration) {
         let deadline = Instant::now() + patience;
         while let left = marked(&self.mark())
@@ -230,7 +231,7 @@ impl Talk {
     }
 }
 
-impl Drop for Talk {
+impl Drop for Program {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -240,30 +241,30 @@ impl Drop for Talk {
     }
 }
 
-impl TalkPlan {
-    pub(crate) fn env(mut self, name: &'static str, value: &str) -> TalkPlan {
+impl ProgramPlan {
+    pub(crate) fn env(mut self, name: &'static str, value: &str) -> ProgramPlan {
         self.envs.push((name, value.to_owned()));
         self
     }
 
-    /// Instead of `run`.
-    pub(crate) fn command_is(mut self, command: &'static str) -> TalkPlan {
+    /// Another command than `run`.
+    pub(crate) fn command_is(mut self, command: &'static str) -> ProgramPlan {
         self.command = command;
         self
     }
 
-    pub(crate) fn with_pipes(self) -> Talk {
+    pub(crate) fn with_pipes(self) -> Program {
         let mut command = self.command(BUS);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("it starts");
         let log = Log::of(child.stderr.take().expect("piped"));
         let (stdin, stdout) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
-        let ears = Ears::Pipes(Wire::pipes("run", stdout, stdin, &log));
-        Talk { child, ears, log, dir: self.dir, door: self.door }
+        let io = Io::Pipes(Connection::pipes("run", stdout, stdin, &log));
+        Program { child, io, log, dir: self.dir, puppet_listener: self.puppet_listener }
     }
 
-    /// In a session of its own, at a terminal of its own.
-    pub(crate) fn at_terminal(self) -> Talk {
+    /// Starts it in a session of its own, at a terminal of its own.
+    pub(crate) fn at_terminal(self) -> Program {
         let size = Winsize { ws_row: ROWS, ws_col: COLUMNS, ws_xpixel: 0, ws_ypixel: 0 };
         let pty = openpty(&size, None).expect("a pseudo-terminal");
         let slave = || -> OwnedFd { pty.slave.try_clone().expect("an fd more") };
@@ -272,10 +273,10 @@ impl TalkPlan {
         command.envs(self.envs.iter().cloned());
         let child = command.spawn().expect("setsid of util-linux is there");
         let (rows, columns) = (NonZero::new(ROWS).expect("some"), NonZero::new(COLUMNS).expect("some"));
-        let glass = Box::new(vt100::Parser::new(rows, columns, 0));
+        let parser = Box::new(vt100::Parser::new(rows, columns, 0));
         let tty = ttyname(&pty.slave).expect("a terminal has a name");
-        let ears = Ears::Terminal { master: File::from(pty.master), tty, glass };
-        Talk { child, ears, log: Log::default(), dir: self.dir, door: self.door }
+        let io = Io::Terminal { master: File::from(pty.master), tty, parser };
+        Program { child, io, log: Log::default(), dir: self.dir, puppet_listener: self.puppet_listener }
     }
 
     fn command(&self, program: &str) -> Command {
@@ -290,7 +291,7 @@ impl TalkPlan {
 }
 
 impl Puppet {
-    /// Plays an agent up to its first prompt, which it returns. Its session is called `s`.
+    /// Plays an agent up to its first prompt, which it returns. Its session id is `s`.
     pub(crate) fn is_prompted(&mut self) -> Value {
         let initialize = self.is_asked("initialize");
         assert_eq!(initialize["params"]["protocolVersion"], 1);
