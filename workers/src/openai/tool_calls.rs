@@ -13,7 +13,7 @@ use super::convert::tool_text;
 use super::record::Mode;
 use super::session::TurnEnded;
 use super::tools::{Operation, replace_once};
-use super::turn::{Stop, Turn};
+use super::turn::{CallError, Stop, Turn};
 use super::wire::ToolCall;
 
 /// A longer result is cut.
@@ -40,31 +40,16 @@ struct Outcome {
     is_shown: bool,
 }
 
-impl Outcome {
-    fn failed(why: impl Into<String>) -> Outcome {
-        Outcome { text: why.into(), has_worked: false, is_shown: false }
-    }
-}
-
 impl Turn {
     /// Performs the call and returns the result for the model.
     pub(super) fn perform(&self, id: &str, call: &ToolCall) -> Result<String, Stop> {
         let (mode, cwd) = self.mode_and_cwd()?;
-        let name = &call.function.name;
-        let arguments = &call.function.arguments;
-        let input: Value = serde_json::from_str(arguments).unwrap_or_else(|_| json!(arguments));
-        let announcement = |title: String| acp::ToolCall::new(id.to_owned(), title).raw_input(input);
-        let outcome = match Operation::parse(name, arguments, self.shared.client_tools(mode), &cwd) {
-            Err(why) => {
-                self.send(acp::SessionUpdate::ToolCall(announcement(name.clone())))?;
-                Outcome::failed(why)
-            }
-            Ok(operation) => {
-                let announcement =
-                    announcement(operation.title()).kind(operation.kind()).locations(operation.locations());
-                self.send(acp::SessionUpdate::ToolCall(announcement))?;
-                self.perform_operation(id, &operation, mode)?
-            }
+        let operation = self.announce(id, call, mode, &cwd);
+        let outcome = match operation.and_then(|operation| self.perform_operation(id, &operation, mode, &cwd))
+        {
+            Ok(outcome) => outcome,
+            Err(CallError::Failed(why)) => Outcome { text: why, has_worked: false, is_shown: false },
+            Err(CallError::Stop(stop)) => return Err(stop),
         };
         let text = cut(&outcome.text);
         let status =
@@ -74,58 +59,71 @@ impl Turn {
         Ok(if outcome.has_worked { text } else { format!("Error: {text}") })
     }
 
-    fn perform_operation(&self, id: &str, operation: &Operation, mode: Mode) -> Result<Outcome, Stop> {
-        let change = match self.prepare(operation)? {
-            Ok(change) => change,
-            Err(why) => return Ok(Outcome::failed(why)),
+    fn announce(&self, id: &str, call: &ToolCall, mode: Mode, cwd: &Path) -> Result<Operation, CallError> {
+        let name = &call.function.name;
+        let arguments = &call.function.arguments;
+        let operation = Operation::parse(name, arguments, self.shared.client_tools(mode), cwd);
+        let input: Value = serde_json::from_str(arguments).unwrap_or_else(|_| json!(arguments));
+        let announcement = match &operation {
+            Ok(operation) => acp::ToolCall::new(id.to_owned(), operation.title())
+                .kind(operation.kind())
+                .locations(operation.locations()),
+            Err(_) => acp::ToolCall::new(id.to_owned(), name.clone()),
         };
+        self.send(acp::SessionUpdate::ToolCall(announcement.raw_input(input)))?;
+        Ok(operation?)
+    }
+
+    fn perform_operation(
+        &self,
+        id: &str,
+        operation: &Operation,
+        mode: Mode,
+        cwd: &Path,
+    ) -> Result<Outcome, CallError> {
+        let change = self.prepare(operation, mode)?;
         let content = change.as_ref().map(|change| vec![diff(change)]);
         if let Some(content) = &content {
             self.update(id, acp::ToolCallUpdateFields::new().content(content.clone()))?;
         }
         if operation.changes_something() && mode == Mode::Ask && !self.is_permitted(id, operation, content)? {
-            return Ok(Outcome::failed("the user does not allow it"));
+            return Err("the user does not allow it".to_owned().into());
         }
         self.update(id, acp::ToolCallUpdateFields::new().status(acp::ToolCallStatus::InProgress))?;
-        Ok(match (operation, change) {
-            (Operation::Read { path, line, limit }, _) => match self.read_file(path, *line, *limit)? {
-                Ok(text) => Outcome { text, has_worked: true, is_shown: false },
-                Err(why) => Outcome::failed(why),
-            },
-            (Operation::Run { command }, _) => self.run_command(id, command)?,
+        match (operation, change) {
+            (Operation::Read { path, line, limit }, _) => {
+                let text = self.read_file(path, *line, *limit)?;
+                Ok(Outcome { text, has_worked: true, is_shown: false })
+            }
+            (Operation::Run { command }, _) => self.run_command(id, command, cwd),
             (_, Some(change)) => {
-                let path = change.path;
                 let mut params = self.params();
-                params["path"] = json!(path);
+                params["path"] = json!(change.path);
                 params["content"] = json!(change.new_text);
-                match self.ask::<Value>("fs/write_text_file", &params, None)? {
-                    Ok(_) => {
-                        let text = format!("{} is written", path.display());
-                        Outcome { text, has_worked: true, is_shown: true }
-                    }
-                    Err(why) => Outcome::failed(why),
-                }
+                self.ask::<Value>("fs/write_text_file", &params, None)?;
+                let text = format!("{} is written", change.path.display());
+                Ok(Outcome { text, has_worked: true, is_shown: true })
             }
             (Operation::Write { .. } | Operation::Edit { .. }, None) => unreachable!("a change was prepared"),
-        })
+        }
     }
 
     /// The change of a file, if the operation makes one.
-    fn prepare<'a>(&self, operation: &'a Operation) -> Result<Result<Option<Change<'a>>, String>, Stop> {
-        Ok(match operation {
-            Operation::Read { .. } | Operation::Run { .. } => Ok(None),
+    fn prepare<'a>(&self, operation: &'a Operation, mode: Mode) -> Result<Option<Change<'a>>, CallError> {
+        let (path, old_text, new_text) = match operation {
+            Operation::Read { .. } | Operation::Run { .. } => return Ok(None),
             Operation::Write { path, content } => {
-                let can_read = self.shared.client_tools(self.mode_and_cwd()?.0).reads;
-                let old_text = if can_read { self.read_file(path, None, None)?.ok() } else { None };
-                Ok(Some(Change { path, old_text, new_text: content.clone() }))
+                let can_read = self.shared.client_tools(mode).reads;
+                let old_text = if can_read { self.read_existing_file(path)? } else { None };
+                (path, old_text, content.clone())
             }
             Operation::Edit { path, old_text, new_text } => {
-                self.read_file(path, None, None)?.and_then(|text| {
-                    let new_text = replace_once(&text, old_text, new_text)?;
-                    Ok(Some(Change { path, old_text: Some(text), new_text }))
-                })
+                let text = self.read_file(path, None, None)?;
+                let new_text = replace_once(&text, old_text, new_text)?;
+                (path, Some(text), new_text)
             }
-        })
+        };
+        Ok(Some(Change { path, old_text, new_text }))
     }
 
     fn is_permitted(
@@ -133,7 +131,7 @@ impl Turn {
         id: &str,
         operation: &Operation,
         content: Option<Vec<acp::ToolCallContent>>,
-    ) -> Result<bool, Stop> {
+    ) -> Result<bool, CallError> {
         if self.session.lock_for(self.number)?.allowed.contains(operation.tool()) {
             return Ok(true);
         }
@@ -150,47 +148,49 @@ impl Turn {
         ];
         let call = acp::ToolCallUpdate::new(id.to_owned(), fields);
         let params = acp::RequestPermissionRequest::new(self.session.id.clone(), call, options);
-        let answer =
-            self.ask::<acp::RequestPermissionResponse>("session/request_permission", &params, None)?;
-        match answer.map(|answer| answer.outcome) {
-            Ok(acp::RequestPermissionOutcome::Cancelled) => Err(Stop::Cancelled),
-            Ok(acp::RequestPermissionOutcome::Selected(chosen)) => {
+        let response: acp::RequestPermissionResponse =
+            match self.ask("session/request_permission", &params, None) {
+                // A client that cannot ask its user allows nothing.
+                Err(CallError::Failed(_)) => return Ok(false),
+                response => response?,
+            };
+        match response.outcome {
+            acp::RequestPermissionOutcome::Cancelled => Err(CallError::Stop(Stop::Cancelled)),
+            acp::RequestPermissionOutcome::Selected(chosen) => {
                 let chosen = chosen.option_id.to_string();
                 if chosen == ALLOW_ALWAYS {
                     self.session.lock_for(self.number)?.allowed.insert(operation.tool());
                 }
                 Ok(chosen == ALLOW_ONCE || chosen == ALLOW_ALWAYS)
             }
-            // A client that cannot ask its user allows nothing.
             _ => Ok(false),
         }
     }
 
-    fn read_file(
-        &self,
-        path: &Path,
-        line: Option<u32>,
-        limit: Option<u32>,
-    ) -> Result<Result<String, String>, TurnEnded> {
+    fn read_file(&self, path: &Path, line: Option<u32>, limit: Option<u32>) -> Result<String, CallError> {
         let params = acp::ReadTextFileRequest::new(self.session.id.clone(), path).line(line).limit(limit);
-        let answer = self.ask::<acp::ReadTextFileResponse>("fs/read_text_file", &params, None)?;
-        Ok(answer.map(|answer| answer.content))
+        let response: acp::ReadTextFileResponse = self.ask("fs/read_text_file", &params, None)?;
+        Ok(response.content)
     }
 
-    fn run_command(&self, id: &str, command: &str) -> Result<Outcome, TurnEnded> {
-        let (_, cwd) = self.mode_and_cwd()?;
+    /// `None`: the file cannot be read, because it does not exist yet or for another reason.
+    fn read_existing_file(&self, path: &Path) -> Result<Option<String>, CallError> {
+        match self.read_file(path, None, None) {
+            Err(CallError::Failed(_)) => Ok(None),
+            text => text.map(Some),
+        }
+    }
+
+    fn run_command(&self, id: &str, command: &str, cwd: &Path) -> Result<Outcome, CallError> {
         let shell = acp::CreateTerminalRequest::new(self.session.id.clone(), "sh")
             .args(vec!["-c".to_owned(), command.to_owned()])
-            .cwd(if cwd.is_absolute() { Some(cwd) } else { None })
+            .cwd(if cwd.is_absolute() { Some(cwd.to_owned()) } else { None })
             .output_byte_limit(RESULT_BYTES_MAX as u64);
-        let created = match self.ask::<acp::CreateTerminalResponse>("terminal/create", &shell, None)? {
-            Ok(created) => created,
-            Err(why) => return Ok(Outcome::failed(why)),
-        };
+        let created: acp::CreateTerminalResponse = self.ask("terminal/create", &shell, None)?;
         let mut terminal = self.params();
         terminal["terminalId"] = json!(created.terminal_id);
-        let outcome = self.watch_terminal(id, &created, &terminal);
-        if outcome.is_err() {
+        let outcome = self.watch_terminal(id, created.terminal_id, &terminal);
+        if matches!(outcome, Err(CallError::Stop(_))) {
             // The turn has ended, but its command still runs.
             self.shared.request_and_forget("terminal/kill", &terminal);
         }
@@ -201,20 +201,19 @@ impl Turn {
     fn watch_terminal(
         &self,
         id: &str,
-        created: &acp::CreateTerminalResponse,
+        terminal_id: acp::TerminalId,
         terminal: &Value,
-    ) -> Result<Outcome, TurnEnded> {
-        let shown = acp::ToolCallContent::Terminal(acp::Terminal::new(created.terminal_id.clone()));
+    ) -> Result<Outcome, CallError> {
+        let shown = acp::ToolCallContent::Terminal(acp::Terminal::new(terminal_id));
         self.update(id, acp::ToolCallUpdateFields::new().content(vec![shown]))?;
-        let mut note = String::new();
-        if let Err(why) = self.ask::<Value>("terminal/wait_for_exit", terminal, Some(COMMAND_TIMEOUT))? {
-            self.shared.request_and_forget("terminal/kill", terminal);
-            note = format!("\n[ended: {why}]");
-        }
-        let output = match self.ask::<acp::TerminalOutputResponse>("terminal/output", terminal, None)? {
-            Ok(output) => output,
-            Err(why) => return Ok(Outcome::failed(why)),
+        let note = match self.ask::<Value>("terminal/wait_for_exit", terminal, Some(COMMAND_TIMEOUT)) {
+            Err(CallError::Failed(why)) => {
+                self.shared.request_and_forget("terminal/kill", terminal);
+                format!("\n[ended: {why}]")
+            }
+            exited => exited.map(|_| String::new())?,
         };
+        let output: acp::TerminalOutputResponse = self.ask("terminal/output", terminal, None)?;
         let status = output.exit_status.unwrap_or_default();
         let cut = if output.truncated { "[the beginning is left out]\n" } else { "" };
         let text = format!("{cut}{}{note}", output.output);

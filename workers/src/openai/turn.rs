@@ -69,6 +69,25 @@ impl From<ApiError> for Stop {
     }
 }
 
+/// Why a request to the client, or a tool call that needs it, has no result.
+pub(super) enum CallError {
+    /// The text is for the model.
+    Failed(String),
+    Stop(Stop),
+}
+
+impl From<TurnEnded> for CallError {
+    fn from(_: TurnEnded) -> CallError {
+        CallError::Stop(Stop::Ended)
+    }
+}
+
+impl From<String> for CallError {
+    fn from(why: String) -> CallError {
+        CallError::Failed(why)
+    }
+}
+
 /// What one request needs to know of the session.
 struct RequestContext {
     model: String,
@@ -274,13 +293,13 @@ impl Turn {
         Ok(())
     }
 
-    /// Sends a request to the client and waits for the response. The inner error is the client's, or a timeout.
+    /// Sends a request to the client and waits for the response.
     pub(super) fn ask<T: DeserializeOwned>(
         &self,
         method: &str,
         params: &impl Serialize,
         timeout: Option<Duration>,
-    ) -> Result<Result<T, String>, TurnEnded> {
+    ) -> Result<T, CallError> {
         let state = self.session.lock_for(self.number)?;
         let id = self.shared.expect_response(self.event_tx.clone());
         self.shared.writer.request(id, method, params);
@@ -295,18 +314,17 @@ impl Turn {
             };
             match event {
                 Ok(TurnEvent::Response(answered, outcome)) if answered == id => {
-                    return Ok(outcome.and_then(|result| {
-                        serde_json::from_str(result.get()).map_err(|error| format!("{method}: {error}"))
-                    }));
+                    let result = serde_json::from_str(outcome?.get());
+                    return Ok(result.map_err(|error| format!("{method}: {error}"))?);
                 }
                 Ok(TurnEvent::Response(..)) => {}
                 Ok(TurnEvent::Ended) | Err(RecvTimeoutError::Disconnected) => {
                     self.shared.forget_response(id);
-                    return Err(TurnEnded);
+                    return Err(TurnEnded.into());
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     self.shared.forget_response(id);
-                    return Ok(Err(format!("{method}: no answer in time")));
+                    return Err(format!("{method}: no answer in time").into());
                 }
             }
         }
