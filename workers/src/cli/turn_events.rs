@@ -15,6 +15,7 @@ use super::tool::Tool;
 /// The longest error message of a CLI that is reported.
 const FAULT_CHARS: usize = 2000;
 
+#[derive(Default)]
 pub(super) struct TurnEvents {
     pub(super) updates: Vec<acp::SessionUpdate>,
     /// The CLI's id of the session.
@@ -62,48 +63,25 @@ pub(super) struct Tokens {
 
 impl TurnEvents {
     pub(super) fn new(cwd: &Path, total: Tokens) -> TurnEvents {
-        TurnEvents {
-            updates: Vec::new(),
-            session: None,
-            end: None,
-            tokens: None,
-            total,
-            cost_usd: None,
-            unknown: 0,
-            cwd: cwd.to_owned(),
-            turn_number: 0,
-            open: Vec::new(),
-            introduced: HashMap::new(),
-            hidden: HashSet::new(),
-        }
+        TurnEvents { cwd: cwd.to_owned(), total, ..TurnEvents::default() }
     }
 
     pub(super) fn text(&mut self, text: &str) {
-        if !text.is_empty() {
-            self.updates.push(acp::SessionUpdate::AgentMessageChunk(chunk(text)));
-        }
+        self.push_chunk(acp::SessionUpdate::AgentMessageChunk, None, text);
     }
 
     pub(super) fn thought(&mut self, text: &str) {
-        if !text.is_empty() {
-            self.updates.push(acp::SessionUpdate::AgentThoughtChunk(chunk(text)));
-        }
+        self.push_chunk(acp::SessionUpdate::AgentThoughtChunk, None, text);
     }
 
     /// Adds to the message with this id.
     pub(super) fn message_text(&mut self, id: &str, text: &str) {
-        if !text.is_empty() {
-            let chunk = chunk(text).message_id(acp::MessageId::new(id));
-            self.updates.push(acp::SessionUpdate::AgentMessageChunk(chunk));
-        }
+        self.push_chunk(acp::SessionUpdate::AgentMessageChunk, Some(id), text);
     }
 
     /// Adds to the thought with this id.
     pub(super) fn message_thought(&mut self, id: &str, text: &str) {
-        if !text.is_empty() {
-            let chunk = chunk(text).message_id(acp::MessageId::new(id));
-            self.updates.push(acp::SessionUpdate::AgentThoughtChunk(chunk));
-        }
+        self.push_chunk(acp::SessionUpdate::AgentThoughtChunk, Some(id), text);
     }
 
     pub(super) fn plan(&mut self, entries: Vec<acp::PlanEntry>) {
@@ -246,6 +224,18 @@ impl TurnEvents {
         self.end = Some(End::Fault { is_auth, message });
     }
 
+    fn push_chunk(
+        &mut self,
+        update: fn(acp::ContentChunk) -> acp::SessionUpdate,
+        id: Option<&str>,
+        text: &str,
+    ) {
+        if !text.is_empty() {
+            let chunk = acp::ContentChunk::new(acp::ContentBlock::from(text.to_owned()));
+            self.updates.push(update(chunk.message_id(id.map(acp::MessageId::new))));
+        }
+    }
+
     fn introduce(&mut self, id: &str, tool: Tool, status: acp::ToolCallStatus, parent: Option<&str>) {
         if self.knows_call(id) {
             return;
@@ -310,10 +300,6 @@ impl Tokens {
 
 fn text_content(text: &str) -> acp::ToolCallContent {
     acp::ToolCallContent::from(acp::ContentBlock::from(text.to_owned()))
-}
-
-fn chunk(text: &str) -> acp::ContentChunk {
-    acp::ContentChunk::new(acp::ContentBlock::from(text.to_owned()))
 }
 
 fn filled<T>(list: Vec<T>) -> Option<Vec<T>> {
