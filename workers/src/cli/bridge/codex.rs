@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::codex_items::{Items, fail_turn};
 use super::{Bridge, Effects, Opening, Question};
-use crate::cli::json::items;
+use crate::cli::json::{items, string};
 use crate::cli::mcp_servers;
 use crate::cli::prompt::{Part, Prompt};
 use crate::cli::settings::Settings;
@@ -118,15 +118,11 @@ impl Bridge for Codex {
     }
 
     fn on_message(&mut self, message: &Value, events: &mut TurnEvents, effects: &mut Effects) {
-        match (message["method"].as_str(), message.get("id")) {
-            (Some(method), Some(id)) => self.on_request(method, id, &message["params"], events, effects),
-            (Some(method), None) => self.on_notification(method, &message["params"], events, effects),
-            (None, Some(id)) => {
-                if let Some(request) = id.as_u64().and_then(|id| self.pending.remove(&id)) {
-                    self.on_response(request, message, events, effects);
-                }
-            }
-            (None, None) => events.unknown += 1,
+        match (message["method"].is_string(), message.get("id").is_some()) {
+            (true, true) => self.on_request(message, events, effects),
+            (true, false) => self.on_notification(message, events, effects),
+            (false, true) => self.on_response(message, events, effects),
+            (false, false) => events.unknown += 1,
         }
     }
 
@@ -178,13 +174,8 @@ impl Codex {
         }
     }
 
-    fn on_response(
-        &mut self,
-        request: Request,
-        message: &Value,
-        events: &mut TurnEvents,
-        effects: &mut Effects,
-    ) {
+    fn on_response(&mut self, message: &Value, events: &mut TurnEvents, effects: &mut Effects) {
+        let Some(request) = message["id"].as_u64().and_then(|id| self.pending.remove(&id)) else { return };
         let result = &message["result"];
         if let Some(why) = message["error"]["message"].as_str() {
             match request {
@@ -226,15 +217,10 @@ impl Codex {
         }
     }
 
-    fn on_notification(
-        &mut self,
-        method: &str,
-        params: &Value,
-        events: &mut TurnEvents,
-        effects: &mut Effects,
-    ) {
+    fn on_notification(&mut self, message: &Value, events: &mut TurnEvents, effects: &mut Effects) {
+        let params = &message["params"];
         let is_ours = params["threadId"].is_null() || params["threadId"].as_str() == self.thread.as_deref();
-        match method {
+        match string(message, "method") {
             "serverRequest/resolved" => {
                 if let Some((key, _)) = self.questions.remove_entry(&params["requestId"].to_string()) {
                     effects.withdrawn.push(key);
@@ -261,14 +247,10 @@ impl Codex {
         }
     }
 
-    fn on_request(
-        &mut self,
-        method: &str,
-        id: &Value,
-        params: &Value,
-        events: &mut TurnEvents,
-        effects: &mut Effects,
-    ) {
+    fn on_request(&mut self, message: &Value, events: &mut TurnEvents, effects: &mut Effects) {
+        let method = string(message, "method");
+        let id = &message["id"];
+        let params = &message["params"];
         let decided = |decision: &str| json!({ "decision": decision });
         let (mut decisions, refusal, cancel) = match method {
             "item/commandExecution/requestApproval" | "item/fileChange/requestApproval" => {
