@@ -48,3 +48,20 @@ impl StopSequence {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_urgent_stop_shortens_a_grace_that_has_begun() {
+        let start = Instant::now();
+        let mut sequence = StopSequence::default();
+        assert_eq!(sequence.step(start, false), StopStep::Interrupt);
+        let soon = start + URGENT_GRACE + Duration::from_millis(1);
+        assert_eq!(sequence.step(soon, false), StopStep::Wait);
+        assert_eq!(sequence.step(soon, true), StopStep::Terminate);
+        assert_eq!(sequence.step(soon + URGENT_GRACE, true), StopStep::Wait);
+        assert_eq!(sequence.step(soon + URGENT_GRACE * 2, true), StopStep::Kill);
+    }
+}
