@@ -9,9 +9,10 @@ use std::process;
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::json;
 
+use super::log::log;
+use super::mcp_servers;
 use super::runtimes::FormatName;
 use super::shared::Shared;
-use super::{log, mcp_servers};
 
 /// A file that only the user can read, since it may contain secrets. It is removed with this value.
 pub(super) struct McpConfig {

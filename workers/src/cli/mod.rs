@@ -12,9 +12,11 @@ mod descendants;
 mod format;
 pub(crate) mod json;
 mod launch;
+mod log;
 mod mcp;
 mod mcp_servers;
 mod models;
+mod options;
 mod process;
 mod process_thread;
 mod prompt;
@@ -32,34 +34,5 @@ mod turn_events;
 mod turn_report;
 mod watch;
 
-use std::path::PathBuf;
-use std::process::ExitCode;
-use std::time::Duration;
-
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The id of a row of the table.
-    pub runtime: String,
-    /// Overrides the program found in PATH.
-    pub program: Option<PathBuf>,
-    pub model: Option<String>,
-    pub mode: Option<String>,
-    /// Overrides the default folder for session files.
-    pub state: Option<PathBuf>,
-    /// The longest wait for the first output of a CLI. Zero means no limit.
-    pub first_output: Duration,
-    /// The longest silence after that. Zero means no limit.
-    pub silence: Duration,
-    /// How long an open process waits for the next prompt before it is closed. Zero means no limit.
-    pub idle: Duration,
-}
-
-/// Serves ACP on stdin and stdout until stdin ends or a signal arrives.
-pub fn run(options: Options) -> ExitCode {
-    serve::run(options)
-}
-
-/// Logs to stderr, because stdout carries the protocol.
-fn log(message: std::fmt::Arguments<'_>) {
-    eprintln!("[cli-agent] {message}");
-}
+pub use options::Options;
+pub use serve::run;

@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use super::bridge::{self, Bridge, Effects, Opening};
 use super::launch::launch;
+use super::log::log;
 use super::mcp::McpConfig;
 use super::process::{self, Process, ProcessEvent};
 use super::record::Entry;
@@ -25,7 +26,7 @@ use super::shared::Shared;
 use super::turn_events::{End, TurnEvents};
 use super::turn_report::TurnReport;
 use super::watch::{Observation, Tick, Watch};
-use super::{log, models, responses};
+use super::{models, responses};
 
 /// How often a process is started for one prompt.
 const ATTEMPTS: u32 = 3;

@@ -9,15 +9,18 @@ use std::thread;
 use std::time::Duration;
 
 use super::agent::CliAgent;
+use super::log::log;
+use super::options::Options;
 use super::shared::Shared;
-use super::{Options, argv, log, runtimes};
+use super::{argv, runtimes};
 use crate::acp::serve::serve;
 use crate::acp::writer::Writer;
 
 /// How long running CLIs may take to stop. The bus waits longer than that.
 const EXIT_GRACE: Duration = Duration::from_secs(4);
 
-pub(super) fn run(options: Options) -> ExitCode {
+/// Serves ACP on stdin and stdout until stdin ends or a signal arrives.
+pub fn run(options: Options) -> ExitCode {
     match start(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {

@@ -14,11 +14,12 @@ use rpc::error::{AUTH_REQUIRED, CANCELLED, INTERNAL_ERROR};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::log::log;
+use super::options::Options;
 use super::record::{Entry, Record};
 use super::runtimes::{Delivery, Runtime, Turn};
 use super::session::{CloseReason, Session};
 use super::watch::SilenceLimits;
-use super::{Options, log};
 use crate::acp::session_files::EventSourced;
 use crate::acp::session_list::SessionSummary;
 use crate::acp::store::Store;

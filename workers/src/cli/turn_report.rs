@@ -6,14 +6,15 @@ use std::sync::Arc;
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::json;
 
+use super::argv;
 use super::format::text::is_auth_error;
+use super::log::log;
 use super::process::Process;
 use super::record::{Entry, Record, merge_chunks};
 use super::session::{Cancellation, Session};
 use super::shared::Shared;
 use super::turn_events::{End, TurnEvents};
 use super::watch::{Observation, Watch};
-use super::{argv, log};
 
 pub(super) struct TurnReport<'a> {
     pub(super) shared: &'a Shared,
