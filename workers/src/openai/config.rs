@@ -169,7 +169,8 @@ impl<F: Fn(&str) -> Option<String>> Source<F> {
     fn seconds(&mut self, name: &str, default: f64) -> Option<Duration> {
         let read = |text: &str| Duration::try_from_secs_f64(text.parse().ok()?).ok();
         let given = self.read(name, "a number of seconds", read);
-        Some(given.unwrap_or(Duration::from_secs_f64(default))).filter(|time| !time.is_zero())
+        let time = given.unwrap_or(Duration::from_secs_f64(default));
+        if time.is_zero() { None } else { Some(time) }
     }
 
     fn switch(&mut self, name: &str, default: bool) -> bool {
@@ -193,18 +194,19 @@ impl<F: Fn(&str) -> Option<String>> Source<F> {
             let object = self.object(NAME).unwrap_or_default();
             return object.into_iter().map(|(name, value)| (name, as_text(value))).collect();
         }
-        let pairs: Vec<_> = text
-            .lines()
-            .filter(|line| !line.trim().is_empty())
-            .map(|line| {
-                line.split_once(':').map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned()))
-            })
-            .collect();
-        if pairs.contains(&None) {
+        let mut headers = Vec::new();
+        let mut has_bad_line = false;
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            match line.split_once(':') {
+                Some((name, value)) => headers.push((name.trim().to_owned(), value.trim().to_owned())),
+                None => has_bad_line = true,
+            }
+        }
+        if has_bad_line {
             self.warnings
                 .push(format!("Warning: {NAME} has a line that is not `Name: value`; it is ignored."));
         }
-        pairs.into_iter().flatten().collect()
+        headers
     }
 
     /// Drops headers that are invalid in HTTP: they would fail every request.

@@ -143,6 +143,14 @@ mod tests {
         assert_eq!(split(["<think>never closed </thin"]), pair("never closed </thin", ""));
     }
 
+    #[test]
+    fn neighbours_of_the_same_kind_are_joined() {
+        let text = |text: &str| Piece::Text(text.to_owned());
+        let thought = |text: &str| Piece::Thought(text.to_owned());
+        let pieces = vec![thought("a"), thought("b"), text("c"), text("d"), thought("e")];
+        assert_eq!(joined(pieces), [thought("ab"), text("cd"), thought("e")]);
+    }
+
     proptest! {
         #[test]
         fn chunking_changes_nothing(text in "( |\n|<think>|</think>|<|/|th|é|word){0,12}", step in 1usize..8) {
