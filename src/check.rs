@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_file_is_told_as_what_would_run() {
+    fn a_good_file_is_described_as_what_would_run() {
         let (text, faults) = checked(
             r#"[{"id":"a","command":"/bin/sh","args":["-c","it's",""],"cwd":".","env":{"TOKEN":"s3cret"}},
                 {"id":"b","command":"sh","env":{"PATH":"bin:/bin"},
@@ -286,7 +286,7 @@ pool b: dedicated, 2 to 4 instances, up to 64 sessions each
     }
 
     #[test]
-    fn an_argument_cannot_steer_the_terminal() {
+    fn control_characters_of_an_argument_are_escaped() {
         assert_eq!(quoted("\u{1b}[2J"), r"'\u{1b}[2J'");
     }
 }

@@ -258,10 +258,9 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_the_file_stays_and_no_pool_comes_twice() {
-        let folder = env::temp_dir().join(format!("stdio-bus-write-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("bus.json");
+    fn the_rest_of_the_file_stays_and_no_pool_is_added_twice() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bus.json");
         let old = "{ \"pools\": [\n    { \"id\": \"one\",   \"command\": \"one\" }\n  ],\n \"limits\":{} }";
         fs::write(&path, old).unwrap();
         let pools =
@@ -272,9 +271,8 @@ mod tests {
         assert_eq!(add_pools(&path, pools.iter()).unwrap(), [""; 0]);
         fs::write(&path, "{ \"pools\": [], \"nonsense\": 1 }").unwrap();
         assert!(add_pools(&path, pools.iter()).unwrap_err().contains("nonsense"));
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         fs::remove_file(&path).unwrap();
         assert_eq!(add_pools(&path, pools.iter()).unwrap(), ["one", "two"]);
-        fs::remove_dir_all(&folder).unwrap();
     }
 }

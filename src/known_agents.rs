@@ -35,7 +35,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_name_is_its_command_and_any_other_is_one_itself() {
+    fn an_unknown_name_is_itself_a_command() {
         assert_eq!(line("gemini"), "gemini --acp");
         assert_eq!(line("hermes"), "hermes acp --accept-hooks");
         assert_eq!(line("vibe"), "vibe-acp ");

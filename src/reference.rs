@@ -14,7 +14,7 @@ use crate::manual::{EXIT_CODES, VARIABLES, full_command, with_subcommands};
 const COLUMNS: usize = 100;
 
 #[test]
-fn the_reference_in_the_docs_is_what_the_help_says() {
+fn docs_cli_md_is_current() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/CLI.md");
     let made = reference();
     if std::env::var_os("GOLDEN").is_some_and(|wish| wish == "write") {

@@ -1,8 +1,8 @@
 //! `token`: creates a token file that only its owner can read.
 
 use std::env;
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{self, Path, PathBuf};
 use std::process::{self, ExitCode};
@@ -75,7 +75,7 @@ fn create(path: &Path, replace: bool) -> io::Result<String> {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
     let mut seed = [0; TOKEN_BYTES];
-    File::open("/dev/urandom")?.read_exact(&mut seed)?;
+    getrandom::fill(&mut seed)?;
     let token = base64url(&seed);
     if !replace {
         write_new(path, &token)?;
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_new_and_for_its_owner_alone_and_replaced_only_when_asked() {
+    fn a_token_is_private_and_replaced_only_on_request() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a/b/token");
         let first = create(&path, false).unwrap();

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use kernel_core::config::Address;
 use rpc::Stream;
 use serde_json::Value;
 
-use super::Options;
+use super::options::Options;
 use super::start::{NextTry, Starter};
 use crate::Fault;
 use crate::connection::dial;
@@ -43,17 +44,7 @@ impl<'a> Dialer<'a> {
         loop {
             let fault = match dial(&self.options.target.addresses, timeout) {
                 Ok((stream, at)) => {
-                    if let Some(starter) = &mut self.starter {
-                        starter.on_connected();
-                    }
-                    let hello = match self.options.hello(at) {
-                        Ok(hello) => hello,
-                        Err(fault) => return Dial::Failed(fault),
-                    };
-                    return match stream.set_nonblocking(true) {
-                        Ok(()) => Dial::Connected(Dialed { stream, at: at.to_string(), hello }),
-                        Err(error) => Dial::Failed(Fault::Failed(format!("a socket fails: {error}"))),
-                    };
+                    return self.connected(stream, at).map_or_else(Dial::Failed, Dial::Connected);
                 }
                 Err(fault) => fault,
             };
@@ -64,5 +55,14 @@ impl<'a> Dialer<'a> {
                 Err(fault) => return Dial::Failed(fault),
             }
         }
+    }
+
+    fn connected(&mut self, stream: Stream, at: &Address) -> Result<Dialed, Fault> {
+        if let Some(starter) = &mut self.starter {
+            starter.on_connected();
+        }
+        let hello = self.options.hello(at)?;
+        stream.set_nonblocking(true).map_err(|error| Fault::Failed(format!("a socket fails: {error}")))?;
+        Ok(Dialed { stream, at: at.to_string(), hello })
     }
 }

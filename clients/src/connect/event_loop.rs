@@ -14,10 +14,10 @@ use rpc::lines::LINE_BYTES_MAX;
 use rpc::{LineReader, Stream};
 
 use super::dial::{Dial, Dialed, Dialer};
+use super::options::Options;
 use super::relay::{Outcome, Relay};
-use super::{Ended, Options, Signals};
-use crate::Fault;
 use crate::connection::CONNECT_TIMEOUT;
+use crate::{Ended, Fault, Signals};
 
 /// Most bytes queued for one side before the other is no longer read. A single line may exceed it.
 const MAX_QUEUED_BYTES: usize = 1 << 20;

@@ -5,6 +5,7 @@
 
 mod dial;
 mod event_loop;
+mod options;
 mod relay;
 mod session;
 mod start;
@@ -13,30 +14,12 @@ mod tests;
 
 use std::fs::File;
 
-use kernel_core::config::Address;
-use serde_json::Value;
+use crate::{Ended, Fault, Signals};
 
-use crate::connection::hello_params;
-use crate::{Ended, Fault, Signals, Target};
-
+pub use options::Options;
 pub use start::StartPlan;
-
-pub struct Options {
-    pub target: Target,
-    pub pool: Option<String>,
-    /// How to start a bus if none answers. `None`: a missing bus is a fault.
-    pub start: Option<StartPlan>,
-}
 
 /// Relays lines between the IDE and the bus until one of them ends.
 pub fn run(options: &Options, input: File, output: File, signals: &Signals) -> Result<Ended, Fault> {
     event_loop::EventLoop::new(options, input, output, signals).run()
-}
-
-impl Options {
-    /// The params of the `_bus/hello` for the bus at this address.
-    fn hello(&self, at: &Address) -> Result<Value, Fault> {
-        let token = self.target.token_for(at)?;
-        Ok(hello_params("stdio-bus connect", self.pool.as_deref(), token.as_deref()))
-    }
 }

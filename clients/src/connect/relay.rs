@@ -334,15 +334,12 @@ impl Relay {
 
     /// The IDE's id of the request that has this id on the bus, if the two differ.
     fn ide_id(&self, bus_id: &str) -> Option<Box<str>> {
-        let is_asked_under = |request: &AgentRequest| request.bus_id.as_deref() == Some(bus_id);
-        let same = self.agent_requests.get(bus_id).is_some_and(is_asked_under);
-        if same {
+        let has_bus_id = |request: &AgentRequest| request.bus_id.as_deref() == Some(bus_id);
+        if self.agent_requests.get(bus_id).is_some_and(has_bus_id) {
             return None;
         }
-        self.agent_requests
-            .iter()
-            .find(|(_, request)| is_asked_under(request))
-            .map(|(ide_id, _)| ide_id.clone())
+        let (ide_id, _) = self.agent_requests.iter().find(|(_, request)| has_bus_id(request))?;
+        Some(ide_id.clone())
     }
 
     /// Handles the answer to one of our own requests and goes on with the next step.
@@ -405,8 +402,7 @@ impl Relay {
     /// Repeats an earlier request of the IDE under a new id of our own.
     fn resend(&mut self, line: &[u8]) -> String {
         let id = self.own_ids.next();
-        let old = Parts::parse(line).and_then(|parts| parts.id);
-        if let Some(old) = old {
+        if let Some(old) = Parts::parse(line).and_then(|parts| parts.id) {
             self.to_bus.push_line(&with_part_replaced(line, old, &id));
         }
         id

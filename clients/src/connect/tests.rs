@@ -8,9 +8,11 @@ use std::os::unix::net::UnixStream;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use kernel_core::config::Address;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::Target;
 
 /// Keeps a missing line from hanging the test.
 const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(30));

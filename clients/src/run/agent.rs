@@ -9,8 +9,8 @@ use rpc::lines::LINE_BYTES_MAX;
 use serde_json::json;
 
 use super::events::{AgentWriter, Event, read_messages};
+use super::options::{AgentSource, Options};
 use super::process::{AgentProcess, Guard};
-use super::{AgentSource, Options};
 use crate::Fault;
 use crate::connection::Connection;
 

@@ -6,6 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 
+use rpc::RpcError;
+use rpc::error::{INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, NOT_FOUND};
 use serde_json::{Value, json};
 
 use super::events::Event;
@@ -26,90 +28,91 @@ pub(super) enum ToolKind {
     Run,
 }
 
-/// A parsed request.
-pub(super) struct Request {
-    method: String,
-    params: Value,
-    /// The file, or the working folder of the command.
-    path_on_disk: PathBuf,
-    /// `None`: the request concerns a command that was already allowed.
-    pub(super) kind: Option<ToolKind>,
-    pub(super) description: String,
+/// A parsed request. Paths are resolved inside the folder.
+pub(super) enum Request {
+    ReadFile { path: PathBuf, line: Option<u64>, limit: Option<u64> },
+    WriteFile { path: PathBuf, content: String },
+    CreateTerminal { cwd: PathBuf, params: Value },
+    TerminalOutput(String),
+    WaitForExit(String),
+    KillTerminal(String),
+    ReleaseTerminal(String),
 }
 
 /// The `result` or the `error` of the answer.
-pub(super) type Reply = Result<Value, Value>;
+pub(super) type Reply = Result<Value, RpcError>;
+
+impl Request {
+    /// What the user must allow. `None`: the request concerns a command that was already allowed.
+    pub(super) fn permission(&self) -> Option<(ToolKind, String)> {
+        match self {
+            Request::ReadFile { path, .. } => Some((ToolKind::Read, format!("read {}", path.display()))),
+            Request::WriteFile { path, .. } => Some((ToolKind::Write, format!("write {}", path.display()))),
+            Request::CreateTerminal { params, .. } => {
+                Some((ToolKind::Run, format!("run {}", command_line(params))))
+            }
+            _ => None,
+        }
+    }
+}
 
 impl ClientTools {
     pub(super) fn new(folder: &Path, events: Sender<Event>, guard: Guard) -> io::Result<ClientTools> {
         Ok(ClientTools { folder: Folder::new(folder)?, terminals: Terminals::new(events, guard) })
     }
 
-    /// Returns `None` for a method that is not offered.
-    pub(super) fn parse(&self, method: &str, params: &Value) -> Option<Result<Request, Value>> {
-        let path = || {
-            let path = params["path"].as_str().ok_or_else(|| rpc_error(-32602, "path is missing"))?;
-            self.folder.resolve(path).map_err(|why| rpc_error(-32602, &why))
+    pub(super) fn parse(&self, method: &str, params: &Value) -> Result<Request, RpcError> {
+        let text = |key: &str| {
+            let text = params[key].as_str().map(str::to_owned);
+            text.ok_or_else(|| RpcError::new(INVALID_PARAMS, format!("{key} is missing")))
         };
-        let request = |kind, path_on_disk: PathBuf, description: String| {
-            Ok(Request { method: method.to_owned(), params: params.clone(), path_on_disk, kind, description })
-        };
-        Some(match method {
-            "fs/read_text_file" => path().and_then(|path| {
-                let description = format!("read {}", path.display());
-                request(Some(ToolKind::Read), path, description)
-            }),
-            "fs/write_text_file" => path().and_then(|path| {
-                let description = format!("write {}", path.display());
-                request(Some(ToolKind::Write), path, description)
-            }),
+        let resolve =
+            |path: &str| self.folder.resolve(path).map_err(|why| RpcError::new(INVALID_PARAMS, why));
+        let terminal = || params["terminalId"].as_str().unwrap_or_default().to_owned();
+        Ok(match method {
+            "fs/read_text_file" => Request::ReadFile {
+                path: resolve(&text("path")?)?,
+                line: params["line"].as_u64(),
+                limit: params["limit"].as_u64(),
+            },
+            "fs/write_text_file" => {
+                Request::WriteFile { path: resolve(&text("path")?)?, content: text("content")? }
+            }
             "terminal/create" => {
-                let cwd = params["cwd"].as_str().unwrap_or(".");
-                let cwd = self.folder.resolve(cwd).map_err(|why| rpc_error(-32602, &why));
-                cwd.and_then(|cwd| request(Some(ToolKind::Run), cwd, format!("run {}", command_line(params))))
+                let cwd = resolve(params["cwd"].as_str().unwrap_or("."))?;
+                Request::CreateTerminal { cwd, params: params.clone() }
             }
-            "terminal/output" | "terminal/wait_for_exit" | "terminal/kill" | "terminal/release" => {
-                request(None, PathBuf::new(), String::new())
-            }
-            _ => return None,
+            "terminal/output" => Request::TerminalOutput(terminal()),
+            "terminal/wait_for_exit" => Request::WaitForExit(terminal()),
+            "terminal/kill" => Request::KillTerminal(terminal()),
+            "terminal/release" => Request::ReleaseTerminal(terminal()),
+            _ => return Err(not_offered(method)),
         })
     }
 
     /// Returns `None` if the answer comes later, under this id.
-    pub(super) fn run(&mut self, request: &Request, id: &Value) -> Option<Reply> {
-        let Request { method, params, path_on_disk, .. } = request;
-        let name = params["terminalId"].as_str().unwrap_or_default();
-        let found_or_error = |found_or_error: bool| {
-            if found_or_error { Ok(json!({})) } else { Err(rpc_error(-32002, "no such terminal")) }
-        };
-        let failed = |error: io::Error| match error.kind() {
-            io::ErrorKind::NotFound => rpc_error(-32002, &error.to_string()),
-            _ => rpc_error(-32603, &error.to_string()),
-        };
-        Some(match method.as_str() {
-            "fs/read_text_file" => {
-                let read = Folder::read(path_on_disk, &params["line"], &params["limit"]);
-                read.map(|content| json!({ "content": content })).map_err(failed)
+    pub(super) fn run(&mut self, request: Request, id: &Value) -> Option<Reply> {
+        Some(match request {
+            Request::ReadFile { path, line, limit } => Folder::read(&path, line, limit)
+                .map(|content| json!({ "content": content }))
+                .map_err(io_error),
+            Request::WriteFile { path, content } => {
+                Folder::write(&path, &content).map(|()| json!({})).map_err(io_error)
             }
-            "fs/write_text_file" => match params["content"].as_str() {
-                Some(content) => Folder::write(path_on_disk, content).map(|()| json!({})).map_err(failed),
-                None => Err(rpc_error(-32602, "content is missing")),
-            },
-            "terminal/create" => {
-                let request = self.terminals.create(params, path_on_disk);
-                request.map(|name| json!({ "terminalId": name })).map_err(failed)
+            Request::CreateTerminal { cwd, params } => {
+                let created = self.terminals.create(&params, &cwd);
+                created.map(|name| json!({ "terminalId": name })).map_err(io_error)
             }
-            "terminal/output" => {
-                self.terminals.output(name).ok_or_else(|| rpc_error(-32002, "no such terminal"))
-            }
-            "terminal/wait_for_exit" => {
-                if self.terminals.wait_for_exit(name, id) {
+            Request::TerminalOutput(name) => self.terminals.output(&name).ok_or_else(no_terminal),
+            Request::WaitForExit(name) => {
+                if self.terminals.wait_for_exit(&name, id) {
                     return None;
                 }
-                found_or_error(false)
+                Err(no_terminal())
             }
-            "terminal/kill" => found_or_error(self.terminals.kill(name)),
-            _ => found_or_error(self.terminals.release(name)),
+            Request::KillTerminal(name) if self.terminals.kill(&name) => Ok(json!({})),
+            Request::ReleaseTerminal(name) if self.terminals.release(&name) => Ok(json!({})),
+            Request::KillTerminal(_) | Request::ReleaseTerminal(_) => Err(no_terminal()),
         })
     }
 
@@ -123,13 +126,21 @@ impl ClientTools {
     }
 }
 
-/// The `error` of an answer.
-pub(super) fn rpc_error(code: i32, message: &str) -> Value {
-    json!({ "code": code, "message": message })
+pub(super) fn not_offered(method: &str) -> RpcError {
+    RpcError::new(METHOD_NOT_FOUND, format!("{method} is not offered here"))
+}
+
+fn no_terminal() -> RpcError {
+    RpcError::new(NOT_FOUND, "no such terminal")
+}
+
+fn io_error(error: io::Error) -> RpcError {
+    let code = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { INTERNAL_ERROR };
+    RpcError::new(code, error.to_string())
 }
 
 fn command_line(params: &Value) -> String {
     let args = params["args"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let description: Vec<_> = params["command"].as_str().into_iter().chain(args).collect();
-    description.join(" ")
+    let words: Vec<_> = params["command"].as_str().into_iter().chain(args).collect();
+    words.join(" ")
 }

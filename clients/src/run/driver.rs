@@ -17,9 +17,9 @@ use super::agent::Agent;
 use super::client_tools::{ClientTools, ToolKind};
 use super::envelope::Status;
 use super::events::{Event, UserInput};
+use super::options::{Ended, Options};
 use super::renderer::Renderer;
 use super::tool_call::{Titles, ToolCall};
-use super::{Ended, Options};
 use crate::Fault;
 
 /// Pauses before initialize is tried again: some errors of a starting agent are transient.

@@ -8,7 +8,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::libc::O_NOFOLLOW;
-use serde_json::Value;
 
 /// No agent can use more of a file at once.
 const MAX_READ_BYTES: u64 = 16 << 20;
@@ -43,21 +42,17 @@ impl Folder {
     }
 
     /// `line` counts from 1; `limit` is a number of lines.
-    pub(super) fn read(path: &Path, line: &Value, limit: &Value) -> io::Result<String> {
+    pub(super) fn read(path: &Path, line: Option<u64>, limit: Option<u64>) -> io::Result<String> {
         if !fs::metadata(path)?.is_file() {
             return Err(io::Error::new(ErrorKind::InvalidInput, "not a plain file"));
         }
         let file = OpenOptions::new().read(true).custom_flags(O_NOFOLLOW).open(path)?;
         let mut text = String::new();
         file.take(MAX_READ_BYTES).read_to_string(&mut text)?;
-        let first = line.as_u64().unwrap_or(1).saturating_sub(1);
-        let count = limit.as_u64().unwrap_or(u64::MAX);
-        if first == 0 && count == u64::MAX {
-            return Ok(text);
-        }
-        let (first, count) = (usize::try_from(first), usize::try_from(count));
-        let lines = text.split_inclusive('\n').skip(first.unwrap_or(usize::MAX));
-        Ok(lines.take(count.unwrap_or(usize::MAX)).collect())
+        let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let skipped = count(line.unwrap_or(1).saturating_sub(1));
+        let lines = text.split_inclusive('\n').skip(skipped);
+        Ok(lines.take(limit.map_or(usize::MAX, count)).collect())
     }
 
     pub(super) fn write(path: &Path, content: &str) -> io::Result<()> {
@@ -70,8 +65,6 @@ impl Folder {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
-
-    use serde_json::json;
 
     use super::*;
 
@@ -101,11 +94,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f");
         Folder::write(&path, "one\ntwo\nthree\n").unwrap();
-        let read = |line: Value, limit: Value| Folder::read(&path, &line, &limit).unwrap();
-        assert_eq!(read(Value::Null, Value::Null), "one\ntwo\nthree\n");
-        assert_eq!(read(json!(2), json!(1)), "two\n");
-        assert_eq!(read(json!(3), Value::Null), "three\n");
-        assert_eq!(read(json!(u64::MAX), json!(u64::MAX)), "");
-        assert!(Folder::read(folder.path(), &Value::Null, &Value::Null).is_err());
+        let read = |line, limit| Folder::read(&path, line, limit).unwrap();
+        assert_eq!(read(None, None), "one\ntwo\nthree\n");
+        assert_eq!(read(Some(2), Some(1)), "two\n");
+        assert_eq!(read(Some(3), None), "three\n");
+        assert_eq!(read(Some(u64::MAX), Some(u64::MAX)), "");
+        assert!(Folder::read(folder.path(), None, None).is_err());
     }
 }

@@ -11,6 +11,7 @@ mod envelope;
 mod events;
 mod files;
 mod mapper;
+mod options;
 mod permission;
 mod process;
 mod renderer;
@@ -20,15 +21,13 @@ mod terminal;
 mod tool_call;
 mod usage;
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::PathBuf;
+use std::io;
 use std::sync::mpsc::channel;
-use std::time::Duration;
 
+use crate::Fault;
 use crate::Signals;
-use crate::{Fault, Target};
 
+pub use options::{AgentSource, Ended, Options, View};
 pub use permission::Policy;
 pub use process::{AgentCommand, THIS_BINARY};
 
@@ -41,80 +40,6 @@ use mapper::Mapper;
 use process::Guard;
 use renderer::{Json, Plain, Renderer};
 use screen::Screen;
-
-pub struct Options {
-    pub agent: AgentSource,
-    /// An absolute path. It is also started as the guard of the agent's processes.
-    pub this_binary: PathBuf,
-    /// The agent's working folder, an absolute path.
-    pub cwd: PathBuf,
-    /// The first prompt.
-    pub prompt: Option<String>,
-    /// Stdin is only read for answers to permission questions.
-    pub once: bool,
-    pub policy: Policy,
-    /// A user sits at the terminal, who can be asked and may go on after a cancelled turn.
-    pub attended: bool,
-    /// Offers files and commands to the agent.
-    pub client_tools: bool,
-    pub view: View,
-    /// Passes the agent's stderr through.
-    pub show_stderr: bool,
-    pub init_timeout: Duration,
-    /// The longest time for one turn. `None`: no limit.
-    pub timeout: Option<Duration>,
-}
-
-pub enum AgentSource {
-    Command(AgentCommand),
-    /// Without a name, the bus chooses the pool.
-    Pool {
-        target: Target,
-        pool: Option<String>,
-    },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum View {
-    /// Session envelopes. `stream`: one per chunk of text.
-    Json {
-        stream: bool,
-    },
-    /// A terminal with a movable cursor.
-    Screen {
-        colour: bool,
-    },
-    Plain,
-}
-
-/// How a conversation ended that could begin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    Done,
-    /// A turn failed, and the reason was shown.
-    Failed,
-    NoPrompt,
-    TimedOut,
-    /// A permission was refused without asking the user; all else succeeded.
-    Refused,
-    /// Ended by Ctrl-C.
-    Interrupted,
-    Signalled(i32),
-}
-
-impl Ended {
-    pub fn exit_code(self) -> u8 {
-        match self {
-            Ended::Done => 0,
-            Ended::Failed => 1,
-            Ended::NoPrompt => 2,
-            Ended::TimedOut => 3,
-            Ended::Refused => 5,
-            Ended::Interrupted => 130,
-            Ended::Signalled(signal) => 128 + signal as u8,
-        }
-    }
-}
 
 /// Returns when there are no more prompts and no started process is left.
 pub fn run(options: Options, signals: Signals) -> Result<Ended, Fault> {
@@ -144,7 +69,7 @@ fn renderer(view: View) -> io::Result<Box<dyn Renderer>> {
     Ok(match view {
         View::Json { stream } => {
             let mut seed = [0; 32];
-            File::open("/dev/urandom")?.read_exact(&mut seed)?;
+            getrandom::fill(&mut seed)?;
             Box::new(Json { mapper: Mapper::new(Cuids::new(seed), stream), out, err })
         }
         View::Screen { colour } => Box::new(Screen::new(out, colour, Box::new(size))),

@@ -4,37 +4,26 @@ use std::io;
 use std::time::Instant;
 
 use nix::sys::termios::{FlushArg, tcflush};
+use rpc::RpcError;
+use rpc::error::INTERNAL_ERROR;
 use serde_json::{Value, json};
 use signal_hook::consts::SIGINT;
 
-use super::Policy;
-use super::client_tools::{ClientTools, ToolKind, rpc_error};
+use super::client_tools::{Reply, ToolKind, not_offered};
 use super::driver::{Driver, Stop};
 use super::events::Event;
-use super::permission::{Choice, choices, least_permissive, outcome, parse_choice};
+use super::permission::{Choice, Policy, choices, least_permissive, outcome, parse_choice};
 use super::tool_call::ToolCall;
 
 impl Driver {
     pub(super) fn on_request(&mut self, message: &Value) -> Result<(), Stop> {
-        let (id, params) = (&message["id"], &message["params"]);
-        let method = message["method"].as_str().unwrap_or_default();
-        if method == "session/request_permission" {
-            let result = self.on_permission_request(params)?;
-            self.agent.send(&json!({ "jsonrpc": "2.0", "id": id, "result": result }));
-            return Ok(());
-        }
-        let parsed = self.client_tools.as_ref().and_then(|client_tools| client_tools.parse(method, params));
-        let answer = match parsed {
-            None => Some(Err(rpc_error(-32601, &format!("{method} is not offered here")))),
-            Some(Err(error)) => Some(Err(error)),
-            Some(Ok(request)) => match request.kind {
-                Some(kind) if !self.is_allowed(kind, &request.description)? => {
-                    Some(Err(rpc_error(-32603, "the user does not allow it")))
-                }
-                _ => self.client_tools.as_mut().and_then(|client_tools| client_tools.run(&request, id)),
-            },
+        let id = &message["id"];
+        let params = &message["params"];
+        let reply = match message["method"].as_str().unwrap_or_default() {
+            "session/request_permission" => Some(Ok(self.on_permission_request(params)?)),
+            method => self.run_client_tool(method, params, id)?,
         };
-        match answer {
+        match reply {
             Some(Ok(result)) => self.agent.send(&json!({ "jsonrpc": "2.0", "id": id, "result": result })),
             Some(Err(error)) => self.agent.send(&json!({ "jsonrpc": "2.0", "id": id, "error": error })),
             // The command may have exited already.
@@ -43,9 +32,28 @@ impl Driver {
         Ok(())
     }
 
+    /// Returns `None` if the answer comes later.
+    fn run_client_tool(&mut self, method: &str, params: &Value, id: &Value) -> Result<Option<Reply>, Stop> {
+        let parsed = match &self.client_tools {
+            Some(tools) => tools.parse(method, params),
+            None => Err(not_offered(method)),
+        };
+        let request = match parsed {
+            Ok(request) => request,
+            Err(error) => return Ok(Some(Err(error))),
+        };
+        if let Some((kind, description)) = request.permission()
+            && !self.is_allowed(kind, &description)?
+        {
+            return Ok(Some(Err(RpcError::new(INTERNAL_ERROR, "the user does not allow it"))));
+        }
+        Ok(self.client_tools.as_mut().and_then(|tools| tools.run(request, id)))
+    }
+
     /// Answers the waits for commands that have exited.
     pub(super) fn answer_finished_waits(&mut self) {
-        for (id, result) in self.client_tools.as_mut().map(ClientTools::finished_waits).unwrap_or_default() {
+        let Some(tools) = &mut self.client_tools else { return };
+        for (id, result) in tools.finished_waits() {
             self.agent.send(&json!({ "jsonrpc": "2.0", "id": id, "result": result }));
         }
     }
@@ -133,16 +141,15 @@ impl Driver {
     }
 
     fn ask_until_answered(&mut self, question: &str, offered: &[Choice]) -> Result<Option<Choice>, Stop> {
-        let list: String = offered
-            .iter()
-            .enumerate()
-            .map(|(at, choice)| format!("  {}) {}\n", at + 1, choice.name))
-            .collect();
+        let mut list = String::new();
+        for (at, choice) in offered.iter().enumerate() {
+            list += &format!("  {}) {}\n", at + 1, choice.name);
+        }
         let ask = format!("1-{}? ", offered.len());
         // What was typed before the question appeared cannot be its answer.
         let _ = tcflush(io::stdin(), FlushArg::TCIFLUSH);
         self.renderer.ask(&format!("{question}\n{list}{ask}"))?;
-        let mut deferred_now = Vec::new();
+        let mut deferred = Vec::new();
         let chosen = loop {
             if !self.input.request_line() {
                 break None;
@@ -161,14 +168,14 @@ impl Driver {
                     break None;
                 }
                 event @ (Event::Closed | Event::Signal(_)) => {
-                    deferred_now.push(event);
+                    deferred.push(event);
                     break None;
                 }
-                event => deferred_now.push(event),
+                event => deferred.push(event),
             }
         };
         // They go before events that were deferred earlier, in their order.
-        for event in deferred_now.into_iter().rev() {
+        for event in deferred.into_iter().rev() {
             self.deferred.push_front(event);
         }
         Ok(chosen)

@@ -66,8 +66,8 @@ impl Terminals {
         let limit = params["outputByteLimit"].as_u64().and_then(|limit| usize::try_from(limit).ok());
         let shared = Shared { limit: limit.unwrap_or(DEFAULT_OUTPUT_BYTES), ..Shared::default() };
         let shared = Arc::new(Mutex::new(shared));
-        let (reader_shared, waiter_shared, events) = (shared.clone(), shared.clone(), self.events.clone());
         let (output_ended, output_end) = channel::<()>();
+        let reader_shared = shared.clone();
         thread::spawn(move || {
             let mut chunk = [0; 8 << 10];
             while let Ok(count @ 1..) = output.read(&mut chunk) {
@@ -75,6 +75,8 @@ impl Terminals {
             }
             drop(output_ended);
         });
+        let waiter_shared = shared.clone();
+        let events = self.events.clone();
         thread::spawn(move || {
             let exit = child.wait().unwrap_or(ExitStatus::from_raw(0));
             let _ = output_end.recv_timeout(LATE_OUTPUT_TIMEOUT);
@@ -101,8 +103,9 @@ impl Terminals {
 
     /// Notes that this request is to be answered at the exit. Returns false for an unknown terminal.
     pub(super) fn wait_for_exit(&mut self, name: &str, id: &Value) -> bool {
-        let terminal = self.running.get_mut(name);
-        terminal.map(|terminal| terminal.waiting_ids.push(id.clone())).is_some()
+        let Some(terminal) = self.running.get_mut(name) else { return false };
+        terminal.waiting_ids.push(id.clone());
+        true
     }
 
     /// Requests whose terminal has exited, with their results.

@@ -1,0 +1,23 @@
+//! What `connect` is asked to do.
+
+use kernel_core::config::Address;
+use serde_json::Value;
+
+use super::start::StartPlan;
+use crate::connection::hello_params;
+use crate::{Fault, Target};
+
+pub struct Options {
+    pub target: Target,
+    pub pool: Option<String>,
+    /// How to start a bus if none answers. `None`: a missing bus is a fault.
+    pub start: Option<StartPlan>,
+}
+
+impl Options {
+    /// The params of the `_bus/hello` for the bus at this address.
+    pub(super) fn hello(&self, at: &Address) -> Result<Value, Fault> {
+        let token = self.target.token_for(at)?;
+        Ok(hello_params("stdio-bus connect", self.pool.as_deref(), token.as_deref()))
+    }
+}

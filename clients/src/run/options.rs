@@ -1,0 +1,82 @@
+//! What `run` is asked to do, and how it ends.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::permission::Policy;
+use super::process::AgentCommand;
+use crate::Target;
+
+pub struct Options {
+    pub agent: AgentSource,
+    /// An absolute path. It is also started as the guard of the agent's processes.
+    pub this_binary: PathBuf,
+    /// The agent's working folder, an absolute path.
+    pub cwd: PathBuf,
+    /// The first prompt.
+    pub prompt: Option<String>,
+    /// Stdin is only read for answers to permission questions.
+    pub once: bool,
+    pub policy: Policy,
+    /// A user sits at the terminal, who can be asked and may go on after a cancelled turn.
+    pub attended: bool,
+    /// Offers files and commands to the agent.
+    pub client_tools: bool,
+    pub view: View,
+    /// Passes the agent's stderr through.
+    pub show_stderr: bool,
+    pub init_timeout: Duration,
+    /// The longest time for one turn. `None`: no limit.
+    pub timeout: Option<Duration>,
+}
+
+pub enum AgentSource {
+    Command(AgentCommand),
+    /// Without a name, the bus chooses the pool.
+    Pool {
+        target: Target,
+        pool: Option<String>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// Session envelopes. `stream`: one per chunk of text.
+    Json {
+        stream: bool,
+    },
+    /// A terminal with a movable cursor.
+    Screen {
+        colour: bool,
+    },
+    Plain,
+}
+
+/// How a conversation ended that could begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    Done,
+    /// A turn failed, and the reason was shown.
+    Failed,
+    NoPrompt,
+    TimedOut,
+    /// A permission was refused without asking the user; all else succeeded.
+    Refused,
+    /// Ended by Ctrl-C.
+    Interrupted,
+    Signalled(i32),
+}
+
+impl Ended {
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Ended::Done => 0,
+            Ended::Failed => 1,
+            Ended::NoPrompt => 2,
+            Ended::TimedOut => 3,
+            Ended::Refused => 5,
+            Ended::Interrupted => 130,
+            Ended::Signalled(signal) => 128 + signal as u8,
+        }
+    }
+}
