@@ -25,7 +25,7 @@ fn permission_requests_of_four_agents_are_answered_to_their_own_agent_in_any_ord
     let mut questions = Vec::new();
     for (client, session, ..) in &mut pairs {
         for _ in 0..2 {
-            let asked = client.is_told("session/request_permission");
+            let asked = client.is_asked("session/request_permission");
             assert_eq!(asked["params"]["sessionId"], session.as_str());
             questions.push(asked);
         }
@@ -39,9 +39,9 @@ fn permission_requests_of_four_agents_are_answered_to_their_own_agent_in_any_ord
         let puppet = &mut workers[*at];
         assert_eq!(puppet.gets("0")["result"], json!({ "for": n, "second": 1 }));
         assert_eq!(puppet.gets(0)["result"], json!({ "for": n, "second": 0 }));
-        puppet.answers(turn, json!({ "stopReason": "end_turn" }));
+        puppet.ends_turn(turn, "end_turn");
         client.gets(2);
-        client.has_heard_nothing();
+        client.has_received_nothing();
     }
 }
 
@@ -56,15 +56,15 @@ fn cancel_request_is_translated_in_both_directions() {
     // Ben has no such request, so nothing of this may reach the agent.
     ben.sends(&notification("$/cancel_request", json!({ "requestId": "turn" })));
     ben.sends(&notification("$/cancel_request", json!({ "requestId": turn["id"] })));
-    ben.has_heard_nothing();
+    ben.has_received_nothing();
     ann.sends(&notification("$/cancel_request", json!({ "requestId": "turn" })));
     assert_eq!(puppet.is_asked("$/cancel_request")["params"]["requestId"], turn["id"]);
 
     puppet.asks_permission(r#""q""#, "s1");
-    let asked = ann.is_told("session/request_permission");
-    puppet.says(&notification("$/cancel_request", json!({ "requestId": "unknown" })));
-    puppet.says(&notification("$/cancel_request", json!({ "requestId": "q" })));
-    assert_eq!(ann.is_told("$/cancel_request")["params"]["requestId"], asked["id"]);
+    let asked = ann.is_asked("session/request_permission");
+    puppet.sends(&notification("$/cancel_request", json!({ "requestId": "unknown" })));
+    puppet.sends(&notification("$/cancel_request", json!({ "requestId": "q" })));
+    assert_eq!(ann.is_asked("$/cancel_request")["params"]["requestId"], asked["id"]);
     ann.answers(&asked, json!("cancelled"));
     assert_eq!(puppet.gets("q")["result"], "cancelled");
 }
@@ -76,12 +76,12 @@ fn an_elicitation_goes_to_the_session_or_the_request_that_it_is_about() {
     let (mut ann, mut ben) = (bus.client(), bus.client());
     ann.opens(&mut puppet, "s1");
     let session = ben.opens(&mut puppet, "s2");
-    puppet.says(&request(
+    puppet.sends(&request(
         1,
         "elicitation/create",
         json!({ "sessionId": "s2", "elicitationId": "by session" }),
     ));
-    let asked = ben.is_told("elicitation/create");
+    let asked = ben.is_asked("elicitation/create");
     assert_eq!(asked["params"]["sessionId"], json!(session));
     ben.answers(&asked, json!({ "action": "accept" }));
     assert_eq!(puppet.gets(1)["result"]["action"], "accept");
@@ -89,23 +89,23 @@ fn an_elicitation_goes_to_the_session_or_the_request_that_it_is_about() {
     ann.sends(&request(r#""login""#, "_vendor/login", json!({})));
     let login = puppet.is_asked("_vendor/login");
     let scope = json!({ "requestId": login["id"], "elicitationId": "by request" });
-    puppet.says(&request(1, "elicitation/create", scope));
-    let asked = ann.is_told("elicitation/create");
+    puppet.sends(&request(1, "elicitation/create", scope));
+    let asked = ann.is_asked("elicitation/create");
     assert_eq!(asked["params"]["requestId"], "login", "the client's own id");
     ann.answers(&asked, json!({ "action": "decline" }));
     assert_eq!(puppet.gets(1)["result"]["action"], "decline");
 
-    puppet.says(&notification("elicitation/complete", json!({ "elicitationId": "by request" })));
-    puppet.says(&notification("elicitation/complete", json!({ "elicitationId": "by session" })));
-    puppet.says(&notification("elicitation/complete", json!({ "elicitationId": "unknown" })));
-    assert_eq!(ann.is_told("elicitation/complete")["params"]["elicitationId"], "by request");
-    assert_eq!(ben.is_told("elicitation/complete")["params"]["elicitationId"], "by session");
+    puppet.sends(&notification("elicitation/complete", json!({ "elicitationId": "by request" })));
+    puppet.sends(&notification("elicitation/complete", json!({ "elicitationId": "by session" })));
+    puppet.sends(&notification("elicitation/complete", json!({ "elicitationId": "unknown" })));
+    assert_eq!(ann.is_asked("elicitation/complete")["params"]["elicitationId"], "by request");
+    assert_eq!(ben.is_asked("elicitation/complete")["params"]["elicitationId"], "by session");
 
     // No client has made this request.
-    puppet.says(&request(2, "elicitation/create", json!({ "requestId": 424242, "elicitationId": "x" })));
+    puppet.sends(&request(2, "elicitation/create", json!({ "requestId": 424242, "elicitationId": "x" })));
     assert!(puppet.gets(2).get("error").is_some());
-    ann.has_heard_nothing();
-    ben.has_heard_nothing();
+    ann.has_received_nothing();
+    ben.has_received_nothing();
 }
 
 #[test]
@@ -114,14 +114,14 @@ fn an_agent_request_without_a_session_reaches_a_sole_client_and_is_refused_with_
     let mut puppet = bus.puppet();
     let mut ann = bus.client();
     ann.opens(&mut puppet, "s1");
-    puppet.says(&request(1, "_vendor/ask", json!({ "n": 1 })));
-    let asked = ann.is_told("_vendor/ask");
+    puppet.sends(&request(1, "_vendor/ask", json!({ "n": 1 })));
+    let asked = ann.is_asked("_vendor/ask");
     ann.answers(&asked, json!("here"));
     assert_eq!(puppet.gets(1)["result"], "here");
     let mut ben = bus.client();
     ben.opens(&mut puppet, "s2");
-    puppet.says(&request(2, "_vendor/ask", json!({ "n": 2 })));
+    puppet.sends(&request(2, "_vendor/ask", json!({ "n": 2 })));
     puppet.sees_error(2, -32601);
-    ann.has_heard_nothing();
-    ben.has_heard_nothing();
+    ann.has_received_nothing();
+    ben.has_received_nothing();
 }

@@ -32,7 +32,7 @@ fn the_default_configuration_serves_a_whole_turn() {
     assert_eq!(client.gets(0)["protocolVersion"], 1);
     client.sends(&request(1, "session/new", json!({ "cwd": "/tmp", "mcpServers": [] })));
     let opened = loop {
-        let message = client.hears();
+        let message = client.receives();
         if message["id"] == 1 {
             break message["result"].clone();
         }
@@ -67,7 +67,7 @@ fn a_configuration_of_stdio_bus_2_0_3_runs_unchanged() {
     let mut client = bus.client();
     client
         .sends(r#"{"jsonrpc":"2.0","id":"1","method":"tools/list","sessionId":"client-1","params":{"x":1}}"#);
-    let answer = client.hears();
+    let answer = client.receives();
     assert_eq!((&answer["id"], &answer["result"]["echo"]), (&json!("1"), &json!({ "x": 1 })));
 }
 

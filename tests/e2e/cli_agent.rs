@@ -125,7 +125,7 @@ pub(crate) fn texts(updates: &[Value]) -> String {
 fn read_turn(client: &mut Client, id: u32) -> (String, Value) {
     let mut text = String::new();
     loop {
-        let message = client.hears();
+        let message = client.receives();
         if message["id"] == id {
             return (text, message["result"]["stopReason"].clone());
         }

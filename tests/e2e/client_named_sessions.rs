@@ -21,10 +21,11 @@ fn a_client_given_session_name_is_pinned_to_one_worker_and_restored_in_answers()
         let name = asked["sessionId"].clone();
         let (pid, known) = pinned.get_or_insert((puppet.pid, name.clone()));
         assert_eq!((puppet.pid, &name), (*pid, &*known));
-        puppet.says(&format!(
+        puppet.sends(&format!(
             r#"{{"jsonrpc":"2.0","method":"news","sessionId":{name},"params":{{"n":{id}}}}}"#
         ));
-        puppet.says(&format!(r#"{{"jsonrpc":"2.0","id":{},"sessionId":{name},"result":"ok"}}"#, asked["id"]));
+        puppet
+            .sends(&format!(r#"{{"jsonrpc":"2.0","id":{},"sessionId":{name},"result":"ok"}}"#, asked["id"]));
         let news =
             format!(r#"{{"jsonrpc":"2.0","method":"news","sessionId":"my session","params":{{"n":{id}}}}}"#);
         assert_eq!(client.reads(), news);
@@ -47,20 +48,20 @@ fn the_same_session_name_of_two_clients_means_two_sessions() {
     assert_ne!(of_ann["sessionId"], of_ben["sessionId"]);
     for (asked, text) in [(&of_ben, "for ben"), (&of_ann, "for ann")] {
         let name = &asked["sessionId"];
-        puppet.says(&format!(r#"{{"jsonrpc":"2.0","method":"news","sessionId":{name},"params":"{text}"}}"#));
-        puppet.says(&format!(
+        puppet.sends(&format!(r#"{{"jsonrpc":"2.0","method":"news","sessionId":{name},"params":"{text}"}}"#));
+        puppet.sends(&format!(
             r#"{{"jsonrpc":"2.0","id":7,"method":"ask","sessionId":{name},"params":"{text}"}}"#
         ));
     }
     let mut answered = Vec::new();
     for (client, text) in [(&mut ann, "for ann"), (&mut ben, "for ben")] {
-        let news = client.is_told("news");
+        let news = client.is_asked("news");
         assert_eq!((&news["sessionId"], &news["params"]), (&json!("s"), &json!(text)));
-        let asked = client.is_told("ask");
+        let asked = client.is_asked("ask");
         assert_eq!((&asked["sessionId"], &asked["params"]), (&json!("s"), &json!(text)));
         client.answers(&asked, json!(text));
         answered.push(puppet.gets(7)["result"].clone());
-        client.has_heard_nothing();
+        client.has_received_nothing();
     }
     assert_eq!(answered, [json!("for ann"), json!("for ben")]);
 }

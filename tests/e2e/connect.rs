@@ -99,7 +99,7 @@ impl Ide {
         assert_eq!(self.client.gets(0)["protocolVersion"], 1);
         self.client.sends(&request(1, "session/new", json!({ "cwd": "/tmp", "mcpServers": [] })));
         let session = session_of(&self.client.gets(1));
-        self.client.is_told("session/update");
+        self.client.is_asked("session/update");
         session
     }
 
@@ -112,7 +112,7 @@ impl Ide {
     fn hears_turn(&mut self, id: u32) -> Result<String, Value> {
         let mut text = String::new();
         loop {
-            let message = self.client.hears();
+            let message = self.client.receives();
             if message["id"] == id {
                 let done = message["result"]["stopReason"] == "end_turn";
                 return if done { Ok(text) } else { Err(message["error"].clone()) };
@@ -187,7 +187,7 @@ fn the_ide_goes_on_when_the_bus_is_killed_and_comes_back() {
     ide.prompts(2, &session, "one");
     assert_eq!(ide.hears_turn(2), Ok("one".to_owned()));
     ide.prompts(3, &session, "/slow 600");
-    ide.client.is_told("session/update");
+    ide.client.is_asked("session/update");
     kill_and_wait(bus);
     let error = ide.hears_turn(3).expect_err("nobody ends this turn");
     assert_eq!((&error["code"], &error["data"]["reason"]), (&json!(-32050), &json!("worker_lost")));
@@ -255,7 +255,7 @@ fn a_signal_ends_it_at_once_and_the_bus_closes_the_session() {
     let mut ide = folder.ide(&[]);
     let session = ide.opens_session();
     ide.prompts(2, &session, "/slow 600");
-    ide.client.is_told("session/update");
+    ide.client.is_asked("session/update");
     kill(Pid::from_raw(ide.child.id() as i32), Signal::SIGTERM).expect("it runs");
     assert_eq!(ide.child.wait().expect("it is our child").code(), Some(128 + 15));
     let deadline = Instant::now() + PATIENCE;

@@ -44,7 +44,7 @@ fn a_partial_line_of_a_broken_connection_is_dropped() {
     // The last of them is complete, but has no newline.
     for part in 1..=10 {
         let mut ann = bus.client();
-        ann.has_heard_nothing();
+        ann.has_received_nothing();
         ann.sends_bytes(&line.as_bytes()[..line.len() * part / 10]);
         ann.breaks();
     }
@@ -94,11 +94,11 @@ fn a_cancel_that_crosses_the_answer_leaves_exactly_one_answer() {
     client.prompts(1, &session);
     let turn = puppet.is_asked("session/prompt");
     // The agent answers before it reads the cancellation.
-    puppet.answers(&turn, json!({ "stopReason": "end_turn" }));
+    puppet.ends_turn(&turn, "end_turn");
     puppet.is_read();
     cancels.iter().for_each(|cancel| client.sends(cancel));
     assert_eq!(client.gets(1)["stopReason"], "end_turn");
-    client.has_heard_nothing();
+    client.has_received_nothing();
     puppet.is_asked("session/cancel");
 
     client.prompts(1, &session);
@@ -106,9 +106,9 @@ fn a_cancel_that_crosses_the_answer_leaves_exactly_one_answer() {
     cancels.iter().for_each(|cancel| client.sends(cancel));
     puppet.is_asked("session/cancel");
     assert_eq!(puppet.is_asked("$/cancel_request")["params"]["requestId"], turn["id"]);
-    puppet.answers(&turn, json!({ "stopReason": "cancelled" }));
+    puppet.ends_turn(&turn, "cancelled");
     assert_eq!(client.gets(1)["stopReason"], "cancelled");
-    client.has_heard_nothing();
+    client.has_received_nothing();
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_flood_of_notifications_to_a_slow_worker_stops_the_reading_of_its_sender() {
     let bus = Bus::start(config);
     let (mut quick, mut slow) = (bus.puppet_of("p"), bus.puppet_of("q"));
     let (mut ann, mut ben) = (bus.client(), bus.client());
-    ann.has_heard_nothing();
+    ann.has_received_nothing();
     slow.stops_reading();
     let text = "x".repeat(1000);
     let note = |n: usize| {
@@ -130,7 +130,7 @@ fn a_flood_of_notifications_to_a_slow_worker_stops_the_reading_of_its_sender() {
     bus.until("ann is no longer read", || {
         let sent = ann.connection.send_some(rest).expect("it is open");
         rest = &rest[sent..];
-        ben.has_heard_nothing();
+        ben.has_received_nothing();
         sent == 0
     });
     assert!(!rest.is_empty(), "two megabytes are more than all buffers together hold");

@@ -34,11 +34,11 @@ fn a_removed_pool_finishes_its_calls_until_the_drain_timeout() {
         match in_time {
             true => {
                 client.sees_error(3, -32052, "unknown_pool");
-                removed.answers(&turn, json!({ "stopReason": "end_turn" }));
+                removed.ends_turn(&turn, "end_turn");
                 assert_eq!(client.gets(2)["stopReason"], "end_turn");
             }
             false => {
-                let answers = [client.hears(), client.hears()];
+                let answers = [client.receives(), client.receives()];
                 let reason = |id: u32| {
                     let answer = answers.iter().find(|answer| answer["id"] == id);
                     answer.map(|answer| answer["error"]["data"]["reason"].clone())
@@ -49,7 +49,7 @@ fn a_removed_pool_finishes_its_calls_until_the_drain_timeout() {
                 removed.is_gone();
                 bus.until("the session is lost", || {
                     client.prompts(4, &session);
-                    client.hears()["error"]["data"]["lost"] == true
+                    client.receives()["error"]["data"]["lost"] == true
                 });
             }
         }
@@ -109,7 +109,7 @@ fn a_stop_wins_over_any_number_of_reloads() {
     for _ in 0..100 {
         bus.signal(Signal::SIGHUP);
     }
-    client.has_heard_nothing();
+    client.has_received_nothing();
     puppet.answers(&asked, json!({}));
     client.gets(1);
     assert_eq!(bus.exit_status().code(), Some(0));

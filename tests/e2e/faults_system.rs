@@ -30,7 +30,7 @@ fn connections_are_accepted_as_soon_as_the_system_allows_it_again() {
         let bus = Bus::start(one_pool(1));
         let mut puppet = bus.puppet();
         let mut first = bus.client();
-        first.has_heard_nothing();
+        first.has_received_nothing();
         let Some(strace) = Strace::on(&bus, "accept4", Some(fault)) else { return };
         bus.client().is_served_by(&mut puppet);
         first.is_served_by(&mut puppet);
@@ -50,14 +50,14 @@ fn a_worker_that_the_system_refuses_to_start_is_started_later() {
         let bus = Bus::start(json!({ "pools": [puppets("p", 1), puppets("q", 1)], "default_pool": "q" }));
         let (mut puppet, mut other) = (bus.puppet_of("p"), bus.puppet_of("q"));
         let mut client = bus.client();
-        client.has_heard_nothing();
+        client.has_received_nothing();
         let Some(strace) = Strace::on(&bus, calls, Some(fault)) else { return };
         puppet.exits(0);
         bus.log_has("worker p/0 cannot be started");
         client.is_served_by(&mut other);
         let mut next = bus.puppet_of("p");
         assert!(strace.failed() > 0);
-        client.sends(r#"{"jsonrpc":"2.0","id":2,"method":"work","pool":"p"}"#);
+        client.asks_pool("p", 2, "work");
         let asked = next.is_asked("work");
         next.answers(&asked, json!({}));
         client.gets(2);
@@ -99,7 +99,7 @@ fn interrupted_system_calls_are_repeated() {
                 client.sends(&request(id, "work", json!({ "text": text })));
                 let asked = puppet.is_asked("work");
                 assert_eq!(asked["params"]["text"], text);
-                puppet.says(&update("s1", &text));
+                puppet.sends(&update("s1", &text));
                 puppet.answers(&asked, json!({ "text": text }));
                 assert_eq!(client.reads(), update(&session, &text));
                 assert_eq!(client.gets(id)["text"], text);
@@ -117,7 +117,7 @@ fn a_read_after_a_spurious_wakeup_is_repeated_when_data_comes() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut client = bus.client();
-    client.has_heard_nothing();
+    client.has_received_nothing();
     let line = request(1, "work", json!({}));
     let Some(strace) = Strace::on(&bus, "read", Some("error=EAGAIN:when=1")) else { return };
     client.sends_bytes(&line.as_bytes()[..10]);
@@ -136,7 +136,7 @@ fn an_event_loop_that_cannot_poll_stops_the_bus_and_logs_why() {
         puppet.ignores_sigterm();
     }
     let mut client = bus.client();
-    client.has_heard_nothing();
+    client.has_received_nothing();
     let Some(_strace) = Strace::on(&bus, POLL, Some("error=EBADF:when=1+")) else { return };
     let _ = client.connection.try_send(b"\n");
     assert_eq!(bus.exit_status().code(), Some(70));
@@ -175,7 +175,7 @@ fn a_log_on_a_full_disk_does_not_stop_the_traffic() {
     let mut puppet = bus.puppet();
     let mut client = bus.client();
     for _ in 0..100 {
-        puppet.says("not a message, so it is logged");
+        puppet.sends("not a message, so it is logged");
         puppet.writes_stderr("this as well\n");
         client.is_served_by(&mut puppet);
     }
@@ -205,10 +205,10 @@ fn long_lines_pass_through_pipes_of_one_page() {
     client.sends(&request(1, "work", json!({ "text": text })));
     let asked = puppet.is_asked("work");
     assert_eq!(asked["params"]["text"], text);
-    puppet.says(&update("s1", "of no client"));
-    puppet.says(&result(&asked["id"], json!(text)));
+    puppet.sends(&update("s1", "of no client"));
+    puppet.sends(&result(&asked["id"], json!(text)));
     assert_eq!(client.gets(1), text);
-    client.has_heard_nothing();
+    client.has_received_nothing();
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn several_exits_behind_one_signal_are_all_reaped() {
     let bus = Bus::start(one_pool(4));
     let workers = bus.puppets::<4>();
     let mut client = bus.client();
-    client.has_heard_nothing();
+    client.has_received_nothing();
     bus.signal(Signal::SIGSTOP);
     for puppet in &workers {
         kill(Pid::from_raw(puppet.pid as i32), Signal::SIGKILL).expect("it lives");

@@ -35,16 +35,16 @@ fn a_partial_line_of_a_dead_worker_is_dropped() {
         let session = client.opens(&mut puppet, "s1");
         client.prompts(1, &session);
         let turn = puppet.is_asked("session/prompt");
-        puppet.says(&update("s1", "whole"));
+        puppet.sends(&update("s1", "whole"));
         let broken = match part {
             50 => update("s1", &text),
             _ => result(&turn["id"], json!(text)),
         };
-        puppet.says_bytes(&broken.as_bytes()[..broken.len() * part / 100]);
+        puppet.sends_bytes(&broken.as_bytes()[..broken.len() * part / 100]);
         puppet.dies_by(Signal::SIGKILL as i32);
         assert_eq!(client.reads(), update(&session, "whole"));
         client.sees_error(1, -32050, "worker_lost");
-        client.has_heard_nothing();
+        client.has_received_nothing();
     }
 }
 
@@ -95,7 +95,7 @@ fn an_invalid_answer_becomes_an_error_for_its_caller() {
         client.sends(&request(n, "work", json!({})));
         let id = puppet.is_asked("work")["id"].to_string();
         let at = line.iter().position(|byte| *byte == b'@').expect("an id");
-        puppet.says_bytes(&[&line[..at], id.as_bytes(), &line[at + 1..], b"\n"].concat());
+        puppet.sends_bytes(&[&line[..at], id.as_bytes(), &line[at + 1..], b"\n"].concat());
         client.sees_error(n, -32600, "invalid");
     }
     assert_eq!(client.status()["counters"]["worker_deaths"], 0);
@@ -123,7 +123,7 @@ fn a_program_that_cannot_be_run_takes_only_its_pool_down_and_says_why() {
     let mut puppet = bus.puppet();
     let mut client = bus.client();
     for (id, _, reason) in &broken {
-        client.sends(&format!(r#"{{"jsonrpc":"2.0","id":1,"method":"work","pool":"{id}"}}"#));
+        client.asks_pool(id, 1, "work");
         let data = client.sees_error(1, -32053, "pool_down");
         assert!(data["cause"].as_str().is_some_and(|cause| cause.contains(reason)), "{data}");
     }
@@ -155,11 +155,11 @@ fn a_session_id_that_an_agent_gives_twice_is_refused_and_the_first_session_goes_
         puppet.answers(&asked, json!({ "sessionId": "s1" }));
         client.sees_error(1, -32600, "invalid");
     }
-    puppet.says(&update("s1", "word"));
+    puppet.sends(&update("s1", "word"));
     assert_eq!(ann.reads(), update(&session, "word"));
     ann.prompts(2, &session);
     puppet.is_asked("session/prompt");
-    ben.has_heard_nothing();
+    ben.has_received_nothing();
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn a_client_that_never_reads_costs_bounded_memory_and_delays_no_other_client() {
     // Ann reads none of these 20 MiB.
     for n in 0..20 {
         for _ in 0..32 {
-            puppet.says(&update("s1", &text));
+            puppet.sends(&update("s1", &text));
         }
         ben.sends(&request(n, "work", json!({})));
         let asked = puppet.is_asked("work");
@@ -53,7 +53,7 @@ fn a_worker_that_never_reads_pauses_its_clients_until_they_get_errors() {
             next.answers(&asked, json!("late"));
         }
         while ann.connection.has_more() {
-            let answer = ann.hears();
+            let answer = ann.receives();
             let what = answer.pointer("/error/data/reason").unwrap_or(&answer["result"]);
             let twice = answers
                 .insert(answer["id"].as_u64().expect("an id"), what.as_str().expect("text").to_owned());
@@ -65,7 +65,7 @@ fn a_worker_that_never_reads_pauses_its_clients_until_they_get_errors() {
     assert!(count("busy") > 0, "{answers:?}");
     assert!(count("late") > 0, "{answers:?}");
     assert_eq!(count("busy") + count("late") + count("worker_lost"), 60, "{answers:?}");
-    ann.has_heard_nothing();
+    ann.has_received_nothing();
 }
 
 #[test]
@@ -79,8 +79,8 @@ fn a_half_closed_client_gets_all_its_answers() {
     // The last line has no newline, but is complete.
     client.sends_bytes(request(3, "work", json!({})).as_bytes());
     client.half_closes();
-    let asked: Vec<Value> = (0..3).map(|_| puppet.hears()).collect();
-    puppet.says(&update("s1", "word"));
+    let asked: Vec<Value> = (0..3).map(|_| puppet.receives()).collect();
+    puppet.sends(&update("s1", "word"));
     for question in asked.iter().rev() {
         puppet.answers(question, json!({}));
     }
@@ -106,7 +106,7 @@ fn waiting_costs_no_processor_time() {
         ann.sends(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"work","pool":"q","params":"{text}"}}"#));
     }
     ben.opens(&mut writes, "s1");
-    eve.sends(r#"{"jsonrpc":"2.0","id":1,"method":"work","pool":"q"}"#);
+    eve.asks_pool("q", 1, "work");
     eve.half_closes();
     let mut watcher = bus.client();
     let word = update("s1", &"x".repeat(32 << 10));
@@ -143,7 +143,7 @@ fn clients_do_not_use_up_the_fds_that_workers_need() {
     let bus = Bus::plan(one_pool(1)).after("ulimit -n 60").start();
     let mut puppet = bus.puppet();
     let mut first = bus.client();
-    first.has_heard_nothing();
+    first.has_received_nothing();
     let mut crowd: Vec<_> = (0..80).map(|_| bus.client()).collect();
     let mut last = crowd.pop().expect("one of them");
     last.sees_error(Value::Null, -32054, "busy");
@@ -160,7 +160,7 @@ fn clients_do_not_use_up_the_fds_that_workers_need() {
     }
     drop(crowd);
     bus.until("there is room again", || first.status()["clients"] == 1);
-    bus.client().has_heard_nothing();
+    bus.client().has_received_nothing();
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn clients_that_come_and_go_leave_no_fd_and_no_session_behind() {
     let bus = Bus::start(one_pool(1));
     let mut watcher = bus.client();
     let mut puppet = bus.puppet();
-    watcher.has_heard_nothing();
+    watcher.has_received_nothing();
     let before = open_fds(bus.pid());
     for n in 0..200 {
         let mut client = bus.client();
@@ -209,7 +209,7 @@ fn a_stderr_that_is_never_read_does_not_stop_the_traffic() {
         client.sends("{oops");
         let (mut answers, mut errors) = (0, 0);
         while answers + errors < 101 {
-            match client.hears().get("error") {
+            match client.receives().get("error") {
                 Some(_) => errors += 1,
                 None => answers += 1,
             }

@@ -24,7 +24,7 @@ fn equal_capabilities_share_a_worker_that_is_initialized_once() {
         {"terminal":true,"fs":{"writeTextFile":false,"readTextFile":true}},"protocolVersion":1}"#;
     ben.sends(&one_line(r#"{"jsonrpc":"2.0","method":"initialize","params":@,"id":7}"#, params));
     ben.sends(&request(8, "work", json!({})));
-    puppet.says(&format!(
+    puppet.sends(&format!(
         r#"{{ "id":{}, "result" : {{"protocolVersion":1 , "agentInfo":{{"name":"é"}}}}}}"#,
         asked["id"]
     ));
@@ -110,7 +110,7 @@ fn a_worker_that_never_answers_initialize_is_killed() {
     // The next process has no handshake yet.
     let mut next = bus.puppet();
     ben.is_served_by(&mut next);
-    ann.has_heard_nothing();
+    ann.has_received_nothing();
 }
 
 #[test]
@@ -121,10 +121,10 @@ fn an_initialize_answered_with_an_error_is_no_start() {
     ann.sends(&initialize(1, json!({})));
     let asked = puppet.is_asked("initialize");
     let error = json!({ "code": -32000, "message": "log in first" });
-    puppet.says(&format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, asked["id"]));
+    puppet.refuses(&asked, &error);
     assert_eq!(ann.sees_error(1, -32058, "no_start")["error"], error);
     puppet.is_gone();
-    ann.has_heard_nothing();
+    ann.has_received_nothing();
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn authenticate_reaches_every_worker_of_the_handshake_and_those_that_start_later
         puppet.answers(&asked, json!({ "from": puppet.pid }));
     }
     assert!(ann.gets(2)["from"].is_number());
-    ann.has_heard_nothing();
+    ann.has_received_nothing();
     // A process that starts later gets it after its initialize, and its answer is dropped.
     workers[0].exits(0);
     let mut next = bus.puppet();
@@ -180,7 +180,7 @@ fn authenticate_reaches_every_worker_of_the_handshake_and_those_that_start_later
     let asked = next.is_asked("session/new");
     next.answers(&asked, json!({ "sessionId": "s9" }));
     ann.gets(3);
-    ann.has_heard_nothing();
+    ann.has_received_nothing();
 }
 
 #[test]
@@ -190,8 +190,8 @@ fn sticky_notifications_are_sent_to_clients_that_initialize_later() {
     let mut ann = bus.client();
     ann.initializes(&mut puppet, json!({}), json!({}));
     let status = |state: &str| notification("_auth/status_update", json!({ "state": state }));
-    puppet.says(&status("logged out"));
-    puppet.says(&status("logged in"));
+    puppet.sends(&status("logged out"));
+    puppet.sends(&status("logged in"));
     for state in ["logged out", "logged in"] {
         assert_eq!(ann.reads(), status(state));
     }
@@ -199,8 +199,8 @@ fn sticky_notifications_are_sent_to_clients_that_initialize_later() {
     ben.sends(&initialize(1, json!({})));
     assert_eq!(ben.gets(1), json!({ "protocolVersion": 1, "agentCapabilities": {} }));
     assert_eq!(ben.reads(), status("logged in"), "the last notification");
-    ben.has_heard_nothing();
-    ann.has_heard_nothing();
+    ben.has_received_nothing();
+    ann.has_received_nothing();
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn six_clients_with_the_same_id_each_get_their_own_answer() {
     }
     for (at, client) in clients.iter_mut().enumerate() {
         assert_eq!(client.gets(1), json!({ "you": at }));
-        client.has_heard_nothing();
+        client.has_received_nothing();
     }
 }
 
@@ -59,7 +59,7 @@ fn every_spelling_of_an_id_comes_back_byte_for_byte() {
         puppet.answers(question, json!({}));
         assert_eq!(client.reads(), result(id, json!({})));
     }
-    client.has_heard_nothing();
+    client.has_received_nothing();
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn nothing_but_the_id_is_changed_on_the_way() {
         let bus_id = serde_json::from_str::<serde_json::Value>(&received).expect("JSON")["id"].to_string();
         assert_eq!(received, line.replace('@', &bus_id));
         let answer = line.replace(r#""method":"odd""#, r#""result":{"id":1,"sessionId2":[2.50,"\u0041"]}"#);
-        puppet.says(&answer.replace('@', &bus_id));
+        puppet.sends(&answer.replace('@', &bus_id));
         assert_eq!(client.reads(), answer.replace('@', r#""mine""#));
     }
 }
@@ -95,7 +95,7 @@ fn crlf_and_blank_lines_are_ignored() {
     let received = puppet.reads();
     assert!(received.starts_with('{') && received.ends_with('}'), "{received:?}");
     let bus_id = serde_json::from_str::<serde_json::Value>(&received).expect("JSON")["id"].clone();
-    puppet.says_bytes(format!("\r\n\n{}\r\n", result(bus_id, json!("ok"))).as_bytes());
+    puppet.sends_bytes(format!("\r\n\n{}\r\n", result(bus_id, json!("ok"))).as_bytes());
     assert_eq!(client.reads(), result(1, json!("ok")));
 }
 
@@ -111,7 +111,7 @@ fn lines_of_eight_megabytes_are_forwarded_unchanged() {
     let (before, id) = received.rsplit_once(':').expect("an id at the end");
     assert!(before == format!(r#"{{"jsonrpc":"2.0","method":"big","params":{{"text":"{text}"}},"id""#));
     let bus_id = id.trim_end_matches('}');
-    puppet.says(&format!(r#"{{"result":"{text}","jsonrpc":"2.0","id":{bus_id}}}"#));
+    puppet.sends(&format!(r#"{{"result":"{text}","jsonrpc":"2.0","id":{bus_id}}}"#));
     assert!(client.reads() == format!(r#"{{"result":"{text}","jsonrpc":"2.0","id":1}}"#));
 }
 
@@ -127,7 +127,7 @@ fn bytes_may_come_one_at_a_time() {
     let asked = puppet.is_asked("work");
     assert_eq!(asked["params"]["text"], "žluťoučký");
     for byte in format!("{}\n", result(&asked["id"], json!("kůň"))).bytes() {
-        puppet.says_bytes(&[byte]);
+        puppet.sends_bytes(&[byte]);
     }
     assert_eq!(client.reads(), result(r#""é""#, json!("kůň")));
 }

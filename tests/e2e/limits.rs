@@ -8,14 +8,14 @@ use crate::harness::{Bus, limited, puppets, request, with};
 fn one_client_too_many_gets_an_error() {
     let bus = Bus::start(limited(1, json!({ "max_clients": 2 })));
     let (mut ann, mut ben) = (bus.client(), bus.client());
-    ann.has_heard_nothing();
-    ben.has_heard_nothing();
+    ann.has_received_nothing();
+    ben.has_received_nothing();
     let mut eve = bus.client();
     eve.sees_error(Value::Null, -32054, "busy");
     eve.is_closed();
     drop(ben);
     bus.until("there is room again", || ann.status()["clients"] == 1);
-    bus.client().has_heard_nothing();
+    bus.client().has_received_nothing();
 }
 
 #[test]

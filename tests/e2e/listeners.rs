@@ -15,7 +15,7 @@ fn a_bus_on_stdio_serves_one_client_and_exits_with_it() {
     let mut bus = Bus::plan(one_pool(1)).stdio().start();
     let mut puppet = bus.puppet();
     let mut client = bus.stdio();
-    client.has_heard_nothing();
+    client.has_received_nothing();
     client.sends(&request(1, "work", json!({})));
     client.sends(&request(2, "work", json!({})));
     client.half_closes();
@@ -66,7 +66,7 @@ fn a_socket_file_that_was_deleted_is_back_after_a_reload_and_clients_stay_connec
     let bus = Bus::start(json!({ "pools": [puppets("p", 1)], "listen": ["unix://@dir/run/bus.sock"] }));
     let mut puppet = bus.puppet();
     let mut client = bus.client();
-    client.has_heard_nothing();
+    client.has_received_nothing();
     let folder = bus.folder().join("run");
     let wipes: [&dyn Fn(); 2] = [&|| fs::remove_file(folder.join("bus.sock")).expect("a socket"), &|| {
         fs::remove_dir_all(&folder).expect("a folder");
@@ -76,7 +76,7 @@ fn a_socket_file_that_was_deleted_is_back_after_a_reload_and_clients_stay_connec
         bus.signal(Signal::SIGHUP);
         bus.until("the socket is back", || folder.join("bus.sock").exists());
         client.is_served_by(&mut puppet);
-        bus.client().has_heard_nothing();
+        bus.client().has_received_nothing();
     }
     bus.log_has("is no longer there");
 }
@@ -90,13 +90,13 @@ fn a_socket_file_is_replaced_only_if_its_bus_is_dead() {
     assert_eq!(second.status.code(), Some(75), "another bus runs there");
     let words = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(words.contains(&format!("a bus runs there already, as process {}", bus.pid())), "{words}");
-    bus.client().has_heard_nothing();
+    bus.client().has_received_nothing();
     bus.signal(Signal::SIGKILL);
     bus.leaves_nothing_within(PATIENCE);
     assert!(path.exists(), "a killed process cannot clean up");
     let next =
         Bus::start(json!({ "pools": [puppets("p", 1)], "listen": [format!("unix://{}", path.display())] }));
-    next.client().has_heard_nothing();
+    next.client().has_received_nothing();
 }
 
 #[test]

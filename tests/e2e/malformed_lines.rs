@@ -9,7 +9,7 @@ fn each_malformed_line_gets_one_error_and_the_connection_stays_open() {
     let bus = Bus::start(one_pool(1));
     let mut puppet = bus.puppet();
     let mut client = bus.client();
-    client.has_heard_nothing();
+    client.has_received_nothing();
     let deep = "[".repeat(200_000);
     let lines: [(&[u8], i32, &str); 18] = [
         (b"garbage", -32700, "parse"),
@@ -44,7 +44,7 @@ fn each_malformed_line_gets_one_error_and_the_connection_stays_open() {
     let asked = puppet.is_asked("good");
     puppet.answers(&asked, json!({}));
     client.gets(1);
-    client.has_heard_nothing();
+    client.has_received_nothing();
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn a_line_over_the_limit_is_skipped_and_answered() {
     let bus = Bus::start(limited(1, json!({ "max_input_buffer": 65536 })));
     let mut puppet = bus.puppet();
     let mut client = bus.client();
-    client.has_heard_nothing();
+    client.has_received_nothing();
     let long = "x".repeat(1 << 20);
     client.sends(&request(7, "work", json!({ "text": long })));
     let data = client.sees_error(7, -32600, "too_large");
@@ -81,9 +81,9 @@ fn lines_of_a_worker_that_are_no_messages_are_counted_and_dropped() {
     let mut client = bus.client();
     client.sends(&request(1, "work", json!({})));
     let asked = puppet.is_asked("work");
-    puppet.says_bytes(b"Loading model... 100%\n\n[1,2,3]\nnull\n{broken\n\xff\xfe\n\"id\"\n");
-    puppet.says_bytes(b"{\"neither\":\"request nor answer\"}\n");
-    puppet.says(&format!("[{}]", result(&asked["id"], json!("in a batch"))));
+    puppet.sends_bytes(b"Loading model... 100%\n\n[1,2,3]\nnull\n{broken\n\xff\xfe\n\"id\"\n");
+    puppet.sends_bytes(b"{\"neither\":\"request nor answer\"}\n");
+    puppet.sends(&format!("[{}]", result(&asked["id"], json!("in a batch"))));
     puppet.answers(&asked, json!("at last"));
     assert_eq!(client.gets(1), "at last");
     let status = client.status();
@@ -117,17 +117,17 @@ fn forged_answers_and_updates_of_foreign_sessions_are_dropped() {
     }
     // These sessions belong to another worker, by the bus's id and by the agent's.
     for name in ["s1", &session] {
-        forger.says(&update(name, "forged"));
+        forger.sends(&update(name, "forged"));
         forger.asks_permission(5, name);
         forger.sees_error(5, -32051);
     }
     honest.answers(&json!({ "id": bus_id.to_string() }), json!("not quite"));
     honest.answers(&turn, json!("honest"));
     honest.answers(&turn, json!("again"));
-    honest.says(&update("s1", "after"));
+    honest.sends(&update("s1", "after"));
     assert_eq!(ann.gets(2), "honest");
     assert_eq!(ann.reads(), update(&session, "after"));
-    ann.has_heard_nothing();
+    ann.has_received_nothing();
 }
 
 #[test]
@@ -137,10 +137,10 @@ fn a_client_cannot_answer_a_request_that_went_to_another_client() {
     let (mut ann, mut eve) = (bus.client(), bus.client());
     ann.opens(&mut puppet, "s1");
     puppet.asks_permission(1, "s1");
-    let asked = ann.is_told("session/request_permission");
+    let asked = ann.is_asked("session/request_permission");
     eve.answers(&asked, json!("allow everything"));
     eve.answers(&json!({ "id": 1 }), json!("allow everything"));
-    eve.has_heard_nothing();
+    eve.has_received_nothing();
     ann.answers(&asked, json!("no"));
     ann.answers(&asked, json!("yes"));
     assert_eq!(puppet.gets(1)["result"], "no");

@@ -94,7 +94,7 @@ fn every_naughty_text_arrives_as_it_was_sent() {
         puppet.answers(&question, json!({ "said": text }));
         assert_eq!(client.reads(), format!(r#"{{"jsonrpc":"2.0","id":{text},"result":{{"said":{text}}}}}"#));
     }
-    client.has_heard_nothing();
+    client.has_received_nothing();
 }
 
 #[test]

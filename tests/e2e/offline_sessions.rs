@@ -15,10 +15,10 @@ fn leaves_during_turn(bus: &Bus, puppet: &mut Puppet, other: &mut Client) -> (St
     let session = ann.opens(puppet, "s1");
     ann.prompts(1, &session);
     let turn = puppet.is_asked("session/prompt");
-    puppet.says(&update("s1", "before"));
+    puppet.sends(&update("s1", "before"));
     assert_eq!(ann.reads(), update(&session, "before"));
     puppet.asks_permission(r#""before""#, "s1");
-    ann.is_told("session/request_permission");
+    ann.is_asked("session/request_permission");
     ann.breaks();
     is_alone(bus, other);
     (session, turn)
@@ -31,14 +31,14 @@ fn a_new_connection_resumes_a_session_that_was_left_during_a_turn() {
         let mut puppet = bus.puppet();
         let mut ben = bus.client();
         let (session, turn) = leaves_during_turn(&bus, &mut puppet, &mut ben);
-        puppet.says(&update("s1", "missed"));
+        puppet.sends(&update("s1", "missed"));
         puppet.asks_permission(r#""after""#, "s1");
         puppet.is_read();
-        ben.has_heard_nothing();
+        ben.has_received_nothing();
         ben.sends(&request(5, method, json!({ "sessionId": session, "cwd": "/", "mcpServers": [] })));
         let (mut missed, mut questions) = (0, Vec::new());
         loop {
-            let message = ben.hears();
+            let message = ben.receives();
             if message["id"] == 5 && message.get("method").is_none() {
                 assert!(message.get("result").is_some(), "{message}");
                 break;
@@ -57,15 +57,15 @@ fn a_new_connection_resumes_a_session_that_was_left_during_a_turn() {
             ben.answers(question, json!({ "to": id }));
             assert_eq!(puppet.gets(id)["result"], json!({ "to": id }));
         }
-        puppet.says(&update("s1", "live"));
+        puppet.sends(&update("s1", "live"));
         assert_eq!(ben.reads(), update(&session, "live"));
         // The answer to the turn was for the client that has left.
-        puppet.answers(&turn, json!({ "stopReason": "end_turn" }));
+        puppet.ends_turn(&turn, "end_turn");
         ben.prompts(6, &session);
         let asked = puppet.is_asked("session/prompt");
-        puppet.answers(&asked, json!({ "stopReason": "end_turn" }));
+        puppet.ends_turn(&asked, "end_turn");
         ben.gets(6);
-        ben.has_heard_nothing();
+        ben.has_received_nothing();
     }
 }
 
@@ -116,7 +116,7 @@ fn no_session_is_kept_if_that_is_off_or_the_client_sent_bye() {
                 puppet.is_asked("session/prompt");
                 ann.breaks();
             } else {
-                ann.has_heard_nothing();
+                ann.has_received_nothing();
                 drop(ann);
             }
             assert_eq!(puppet.is_asked("session/cancel")["params"], json!({ "sessionId": "s1" }));
@@ -138,11 +138,11 @@ fn a_session_can_be_resumed_after_its_client_closed_its_socket_during_a_turn() {
     ann.prompts(1, &session);
     let turn = puppet.is_asked("session/prompt");
     puppet.asks_permission(1, "s1");
-    ann.is_told("session/request_permission");
+    ann.is_asked("session/request_permission");
     drop(ann);
     bus.until("the session is free", || {
         ben.sends(&request(2, "session/resume", json!({ "sessionId": session, "cwd": "/" })));
-        let answer = ben.hears();
+        let answer = ben.receives();
         if answer["method"] == "session/request_permission" {
             ben.answers(&answer, json!("yes"));
             ben.gets(2);
@@ -152,10 +152,10 @@ fn a_session_can_be_resumed_after_its_client_closed_its_socket_during_a_turn() {
         false
     });
     assert_eq!(puppet.gets(1)["result"], "yes");
-    puppet.says(&update("s1", "word"));
+    puppet.sends(&update("s1", "word"));
     assert_eq!(ben.reads(), update(&session, "word"));
     puppet.answers(&turn, json!({}));
-    ben.has_heard_nothing();
+    ben.has_received_nothing();
 }
 
 #[test]
@@ -167,14 +167,14 @@ fn a_request_to_a_half_closed_client_is_answered_when_its_session_expires() {
     ann.prompts(1, &session);
     let turn = puppet.is_asked("session/prompt");
     puppet.asks_permission(1, "s1");
-    ann.is_told("session/request_permission");
+    ann.is_asked("session/request_permission");
     ann.half_closes();
     puppet.sees_error(1, -32057);
     puppet.asks_permission(2, "s1");
     puppet.sees_error(2, -32057);
     // The client still gets the updates of its own turn.
-    puppet.says(&update("s1", "word"));
-    puppet.answers(&turn, json!({ "stopReason": "end_turn" }));
+    puppet.sends(&update("s1", "word"));
+    puppet.ends_turn(&turn, "end_turn");
     assert_eq!(ann.reads(), update(&session, "word"));
     ann.gets(1);
     ann.is_closed();
@@ -189,11 +189,11 @@ fn a_request_to_a_client_that_sent_bye_is_answered_at_once() {
     ann.prompts(1, &session);
     let turn = puppet.is_asked("session/prompt");
     puppet.asks_permission(1, "s1");
-    ann.is_told("session/request_permission");
+    ann.is_asked("session/request_permission");
     ann.sends(r#"{"jsonrpc":"2.0","method":"_bus/bye"}"#);
     ann.half_closes();
     puppet.sees_error(1, -32057);
-    puppet.answers(&turn, json!({ "stopReason": "cancelled" }));
+    puppet.ends_turn(&turn, "cancelled");
     ann.gets(1);
     ann.is_closed();
     assert_eq!(puppet.is_asked("session/cancel")["params"]["sessionId"], "s1");
@@ -207,15 +207,15 @@ fn a_request_in_a_session_that_is_not_kept_is_answered_when_its_client_half_clos
     ann.sends(r#"{"jsonrpc":"2.0","id":1,"method":"work","sessionId":"mine"}"#);
     let turn = puppet.is_asked("work");
     let question = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"ask","sessionId":{}}}"#, turn["sessionId"]);
-    puppet.says(&question);
-    ann.is_told("ask");
-    puppet.says(&request(2, "_vendor/ask", json!({})));
-    ann.is_told("_vendor/ask");
+    puppet.sends(&question);
+    ann.is_asked("ask");
+    puppet.sends(&request(2, "_vendor/ask", json!({})));
+    ann.is_asked("_vendor/ask");
     ann.half_closes();
     for id in [1, 2] {
         puppet.sees_error(id, -32057);
     }
-    puppet.says(&question);
+    puppet.sends(&question);
     puppet.sees_error(1, -32057);
     puppet.answers(&turn, json!({}));
     ann.gets(1);

@@ -39,11 +39,11 @@ fn without_a_default_pool_the_error_lists_the_pools() {
         client.sends(&request(1, method, json!({})));
         assert_eq!(client.sees_error(1, -32052, "unknown_pool")["pools"], json!(["a", "b"]));
     }
-    client.sends(r#"{"jsonrpc":"2.0","id":2,"method":"work","pool":"b","params":{}}"#);
+    client.asks_pool("b", 2, "work");
     let asked = b.is_asked("work");
     b.answers(&asked, json!({}));
     client.gets(2);
-    client.sends(r#"{"jsonrpc":"2.0","id":3,"method":"work","pool":"c","params":{}}"#);
+    client.asks_pool("c", 3, "work");
     client.sees_error(3, -32052, "unknown_pool");
 }
 
@@ -90,9 +90,7 @@ fn a_program_that_does_not_exist_takes_down_its_own_pool_only() {
     let mut client = bus.client();
     for pool in ["nowhere", "not-in-path"] {
         for method in ["work", "initialize", "session/new"] {
-            client.sends(&format!(
-                r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","pool":"{pool}","params":{{}}}}"#
-            ));
+            client.asks_pool(pool, 1, method);
             let data = client.sees_error(1, -32053, "pool_down");
             assert_eq!(data["pool"], pool);
             assert!(data["cause"].as_str().is_some_and(|cause| cause.contains("No such file")), "{data}");
@@ -112,7 +110,7 @@ fn a_crash_loop_ends_soon_and_requests_are_answered_at_once() {
     let mut client = bus.client();
     bus.until("the pool is down", || {
         client.sends(&request(1, "work", json!({})));
-        let error = client.hears()["error"].clone();
+        let error = client.receives()["error"].clone();
         assert!(error["code"] == -32050 || error["code"] == -32053, "{error}");
         error["data"]["reason"] == "pool_down"
     });

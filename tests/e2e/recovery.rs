@@ -25,7 +25,7 @@ fn echo_session(client: &mut Client) -> String {
 /// The answer to a request, whatever comes before it.
 fn answer_to(client: &mut Client, id: u32) -> Value {
     loop {
-        let message = client.hears();
+        let message = client.receives();
         if message["id"] == id && message.get("method").is_none() {
             return message["result"].clone();
         }
@@ -72,7 +72,7 @@ fn modes_and_options_are_set_again_in_the_new_process() {
     next.answers(&asked, json!({}));
     assert_eq!(next.is_asked("session/set_mode")["params"], json!({ "sessionId": "s1", "modeId": "plan" }));
     let asked = next.is_asked("session/prompt");
-    next.answers(&asked, json!({ "stopReason": "end_turn" }));
+    next.ends_turn(&asked, "end_turn");
     client.gets(3);
 }
 
@@ -98,7 +98,7 @@ fn a_session_from_before_a_restart_of_the_bus_is_loaded_by_its_old_id() {
     client.sends(&request(1, "session/load", again));
     let mut replay = String::new();
     loop {
-        let message = client.hears();
+        let message = client.receives();
         if message["id"] == 1 {
             assert!(message.get("error").is_none(), "{message}");
             break;
@@ -130,7 +130,7 @@ fn workers_are_initialized_ahead_of_use_also_after_a_restart() {
             "no client has asked for it"
         );
         next.answers(&asked, json!({ "protocolVersion": 1 }));
-        client.has_heard_nothing();
+        client.has_received_nothing();
     }
     let bus = start();
     let mut puppet = bus.puppet();

@@ -45,7 +45,7 @@ fn a_new_pool_serves_and_sessions_on_unchanged_pools_go_on() {
     let turn = puppet.is_asked("session/prompt");
     reloads(&bus, &json!({ "pools": [puppets("p", 1), puppets("q", 1)], "default_pool": "p" }));
     let mut new = bus.puppet_of("q");
-    client.sends(r#"{"jsonrpc":"2.0","id":2,"method":"work","pool":"q"}"#);
+    client.asks_pool("q", 2, "work");
     let asked = new.is_asked("work");
     new.answers(&asked, json!({}));
     client.gets(2);
@@ -82,7 +82,7 @@ fn a_removed_pool_is_unknown_to_new_requests() {
     let mut client = bus.client();
     reloads(&bus, &one_pool(1));
     removed.stdin_ends();
-    client.sends(r#"{"jsonrpc":"2.0","id":2,"method":"work","pool":"q"}"#);
+    client.asks_pool("q", 2, "work");
     assert_eq!(client.sees_error(2, -32052, "unknown_pool")["pools"], json!(["p"]));
     client.sends(&request(3, "work", json!({})));
     kept.is_asked("work");
@@ -92,7 +92,7 @@ fn a_removed_pool_is_unknown_to_new_requests() {
 fn a_reload_adds_and_removes_listeners() {
     let mut config = json!({ "pools": [puppets("p", 1)], "listen": ["unix://@dir/one"] });
     let bus = Bus::start(config.clone());
-    bus.client().has_heard_nothing();
+    bus.client().has_received_nothing();
     config["listen"] = json!(["unix://@dir/two"]);
     reloads(&bus, &config);
     assert!(!bus.folder().join("one").exists());

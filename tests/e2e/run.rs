@@ -102,10 +102,10 @@ fn a_failed_turn_is_reported_and_ends_its_open_calls() {
     let mut agent = talk.puppet();
     let prompt = agent.is_prompted();
     assert_eq!(prompt["params"]["prompt"], json!([{ "type": "text", "text": "hi" }]));
-    agent.says("this is a stray print");
+    agent.sends("this is a stray print");
     agent.updates(json!({ "sessionUpdate": "tool_call", "toolCallId": "a", "title": "t" }));
     let error = json!({ "code": -32603, "message": "Internal error", "data": { "details": "no model" } });
-    agent.says(&json!({ "jsonrpc": "2.0", "id": prompt["id"], "error": error }).to_string());
+    agent.refuses(&prompt, &error);
     let envelopes: Vec<_> = (0..5).map(|_| talk.envelope()).collect();
     assert_eq!(kinds(&envelopes), ["turn-start", "tool-call-start", "service", "tool-call-end", "turn-end"]);
     assert_eq!(envelopes[2]["ev"]["text"], "the agent failed: Internal error (no model)");
@@ -127,7 +127,7 @@ fn updates_that_come_after_the_answer_belong_to_the_turn() {
     let content = json!({ "type": "text", "text": "late words" });
     let late = update_of("s", json!({ "sessionUpdate": "agent_message_chunk", "content": content }));
     // Both come in one write, since the wait for late updates is short.
-    agent.says(&format!("{}\n{late}", result(&prompt["id"], json!({ "stopReason": "refusal" }))));
+    agent.sends(&format!("{}\n{late}", result(&prompt["id"], json!({ "stopReason": "refusal" }))));
     let envelopes: Vec<_> = (0..4).map(|_| talk.envelope()).collect();
     assert_eq!(kinds(&envelopes), ["turn-start", "text", "service", "turn-end"]);
     assert_eq!(
@@ -143,7 +143,7 @@ fn a_transient_error_at_initialize_is_retried() {
     let mut agent = talk.puppet();
     let first = agent.is_asked("initialize");
     let error = json!({ "code": -32603, "message": "not ready" });
-    agent.says(&json!({ "jsonrpc": "2.0", "id": first["id"], "error": error }).to_string());
+    agent.refuses(&first, &error);
     let prompt = agent.is_prompted();
     agent.ends_turn(&prompt, "end_turn");
     assert_eq!(talk.ends(), 0);
@@ -157,10 +157,10 @@ fn a_required_login_is_reported_and_requests_meanwhile_are_answered() {
     agent.answers(&initialize, json!({ "protocolVersion": 1 }));
     let new = agent.is_asked("session/new");
     assert_eq!(new["params"]["cwd"], json!(talk.folder()));
-    agent.says(&request(r#""q""#, "fs/read_text_file", json!({ "sessionId": "s", "path": "/etc/passwd" })));
+    agent.sends(&request(r#""q""#, "fs/read_text_file", json!({ "sessionId": "s", "path": "/etc/passwd" })));
     assert_eq!(agent.gets("q")["error"]["code"], -32601, "no hands were offered");
     let error = json!({ "code": -32000, "message": "Authentication required" });
-    agent.says(&json!({ "jsonrpc": "2.0", "id": new["id"], "error": error }).to_string());
+    agent.refuses(&new, &error);
     assert_eq!(talk.ends(), 1);
     talk.log_has("wants you to log in first, with its own command: Authentication required");
 }
@@ -237,7 +237,7 @@ fn client_tools_reach_only_into_the_folder() {
     let path = talk.folder().join("new.txt");
     let mut ask = |id: u32, method: &str, mut params: Value| {
         params["sessionId"] = "s".into();
-        agent.says(&request(id, method, params));
+        agent.sends(&request(id, method, params));
         agent.gets(id)
     };
     let written = ask(1, "fs/write_text_file", json!({ "path": path, "content": "a\nb\nc\n" }));
@@ -284,9 +284,9 @@ fn client_tools_do_nothing_without_permission() {
     let mut agent = talk.puppet();
     let prompt = agent.is_prompted();
     let path = talk.folder().join("new.txt");
-    agent.says(&request(1, "fs/write_text_file", json!({ "sessionId": "s", "path": path, "content": "x" })));
+    agent.sends(&request(1, "fs/write_text_file", json!({ "sessionId": "s", "path": path, "content": "x" })));
     assert_eq!(agent.gets(1)["error"]["message"], "the user does not allow it");
-    agent.says(&request(2, "terminal/create", json!({ "sessionId": "s", "command": "true" })));
+    agent.sends(&request(2, "terminal/create", json!({ "sessionId": "s", "command": "true" })));
     assert_eq!(agent.gets(2)["error"]["message"], "the user does not allow it");
     assert!(!path.exists());
     agent.ends_turn(&prompt, "end_turn");

@@ -58,7 +58,7 @@ fn a_permission_is_asked_with_the_options_of_the_agent() {
     let mut ask = |talk: &mut Program, id: u32, typed: &[&str]| {
         let call = json!({ "toolCallId": format!("call {id}"), "title": format!("rm {id}") });
         let params = json!({ "sessionId": "s", "toolCall": call, "options": options });
-        agent.says(&request(id, "session/request_permission", params));
+        agent.sends(&request(id, "session/request_permission", params));
         for line in typed {
             talk.shows_so("a question", |screen| {
                 screen.contains(&format!("The agent asks: rm {id}\n  1) Do it\n  2) Leave it\n1-2?"))
@@ -87,7 +87,7 @@ fn client_tools_ask_first_and_may_be_allowed_for_good() {
     let prompt = agent.is_prompted();
     for (name, typed) in [("one", Some("n\n")), ("two", Some("2\n")), ("three", None)] {
         let params = json!({ "sessionId": "s", "path": talk.folder().join(name), "content": "x" });
-        agent.says(&request(1, "fs/write_text_file", params));
+        agent.sends(&request(1, "fs/write_text_file", params));
         if let Some(typed) = typed {
             talk.shows_so("a question", |screen| {
                 let asks = screen.replace('\n', "").contains(&format!("/{name}  1) Yes"));

@@ -42,12 +42,12 @@ fn four_sessions_of_two_clients_on_two_workers_with_equal_agent_ids_never_mix() 
         let asked = workers[*worker].is_asked("session/prompt");
         let agent_id = asked["params"]["sessionId"].as_str().expect("a session").to_owned();
         assert!(is_tagged(id, &agent_id));
-        workers[*worker].says(&update(&agent_id, id));
-        workers[*worker].answers(&asked, json!({ "stopReason": "end_turn" }));
-        let heard = client.is_told("session/update");
+        workers[*worker].sends(&update(&agent_id, id));
+        workers[*worker].ends_turn(&asked, "end_turn");
+        let heard = client.is_asked("session/update");
         assert_eq!(heard["params"], json!({ "sessionId": id, "update": { "text": id } }));
         client.gets(7);
-        other.has_heard_nothing();
+        other.has_received_nothing();
     }
 }
 
@@ -73,7 +73,7 @@ fn the_session_of_another_client_and_the_agents_raw_id_are_unknown() {
         ben.sees_error(4, -32051, "unknown_session");
     }
     ben.sends(&notification("session/cancel", json!({ "sessionId": session })));
-    ben.has_heard_nothing();
+    ben.has_received_nothing();
     ann.prompts(5, &session);
     assert_eq!(
         puppet.is_asked("session/prompt")["params"]["sessionId"],
@@ -91,10 +91,10 @@ fn updates_that_come_before_the_answer_go_to_the_client_that_is_answered() {
     let of_ann = puppet.is_asked("session/new");
     ben.sends(&request(1, "session/new", json!({ "who": "ben" })));
     let of_ben = puppet.is_asked("session/new");
-    puppet.says(&update("for ben", "early 1"));
-    puppet.says(&update("for ann", "early 2"));
-    puppet.says(&update("for ben", "early 3"));
-    puppet.says(&update("for nobody", "early 4"));
+    puppet.sends(&update("for ben", "early 1"));
+    puppet.sends(&update("for ann", "early 2"));
+    puppet.sends(&update("for ben", "early 3"));
+    puppet.sends(&update("for nobody", "early 4"));
     puppet.answers(&of_ben, json!({ "sessionId": "for ben" }));
     let session = session_of(&ben.gets(1));
     for text in ["early 1", "early 3"] {
@@ -103,8 +103,8 @@ fn updates_that_come_before_the_answer_go_to_the_client_that_is_answered() {
     puppet.answers(&of_ann, json!({ "sessionId": "for ann" }));
     let session = session_of(&ann.gets(1));
     assert_eq!(ann.reads(), update(&session, "early 2"));
-    ann.has_heard_nothing();
-    ben.has_heard_nothing();
+    ann.has_received_nothing();
+    ben.has_received_nothing();
 }
 
 #[test]
@@ -116,12 +116,12 @@ fn a_child_session_announced_in_an_update_is_usable() {
     ben.opens(&mut puppet, "s2");
     let announced =
         json!({ "sessionId": "s1", "update": { "sessionUpdate": "subagent_update", "sessionId": "kid" } });
-    puppet.says(&notification("session/update", announced));
-    let told = ann.is_told("session/update");
+    puppet.sends(&notification("session/update", announced));
+    let told = ann.is_asked("session/update");
     assert_eq!(told["params"]["sessionId"], json!(parent));
     let child = session_of(&told["params"]["update"]);
     assert!(is_tagged(&child, "kid"), "{child}");
-    puppet.says(&update("kid", "from the child"));
+    puppet.sends(&update("kid", "from the child"));
     assert_eq!(ann.reads(), update(&child, "from the child"));
     ann.prompts(1, &child);
     assert_eq!(puppet.is_asked("session/prompt")["params"]["sessionId"], "kid");
@@ -163,14 +163,14 @@ fn an_agents_session_from_an_earlier_bus_can_be_loaded_by_its_raw_or_old_id() {
         ann.loads(1, name);
         let asked = puppet.is_asked("session/load");
         assert_eq!(asked["params"]["sessionId"], agent_id);
-        puppet.says(&update(agent_id, "replayed"));
+        puppet.sends(&update(agent_id, "replayed"));
         assert_eq!(ann.reads(), update(name, "replayed"), "under the id that the client knows");
         puppet.answers(&asked, json!({}));
         ann.gets(1);
         ann.prompts(2, name);
         let asked = puppet.is_asked("session/prompt");
         assert_eq!(asked["params"]["sessionId"], agent_id);
-        puppet.answers(&asked, json!({ "stopReason": "end_turn" }));
+        puppet.ends_turn(&asked, "end_turn");
         ann.gets(2);
     }
     let mut ben = bus.client();
@@ -185,10 +185,7 @@ fn a_load_that_fails_leaves_no_session() {
     let mut ann = bus.client();
     ann.loads(1, "raw");
     let asked = puppet.is_asked("session/load");
-    puppet.says(&format!(
-        r#"{{"jsonrpc":"2.0","id":{},"error":{{"code":-32002,"message":"no"}}}}"#,
-        asked["id"]
-    ));
+    puppet.refuses(&asked, &json!({ "code": -32002, "message": "no" }));
     assert_eq!(ann.reads(), r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"no"}}"#);
     ann.prompts(2, "raw");
     ann.sees_error(2, -32051, "unknown_session");
@@ -203,7 +200,7 @@ fn fork_close_and_delete_use_the_agents_ids() {
     ann.sends(&request(1, "session/fork", json!({ "sessionId": session, "cwd": "/" })));
     let asked = puppet.is_asked("session/fork");
     assert_eq!(asked["params"]["sessionId"], "s1");
-    puppet.says(&update("s2", "early"));
+    puppet.sends(&update("s2", "early"));
     puppet.answers(&asked, json!({ "sessionId": "s2" }));
     let fork = session_of(&ann.gets(1));
     assert!(is_tagged(&fork, "s2") && fork[..13] != session[..13]);
@@ -267,7 +264,7 @@ fn notifications_of_a_client_keep_their_order_among_its_requests() {
     puppet.answers(&first, json!("first"));
     assert_eq!(ann.gets(1), "second");
     assert_eq!(ann.gets(1), "first");
-    ann.has_heard_nothing();
+    ann.has_received_nothing();
 }
 
 #[test]
@@ -283,8 +280,8 @@ fn a_session_id_may_be_any_text_in_any_spelling() {
     // The same id comes in escapes from both sides.
     let escaped = |text: &str| text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect::<String>();
     let spelled = |text: &str| update("@", "word").replace('@', &escaped(text));
-    puppet.says(&spelled(agent_id));
-    assert_eq!(ann.is_told("session/update")["params"]["sessionId"], json!(session));
+    puppet.sends(&spelled(agent_id));
+    assert_eq!(ann.is_asked("session/update")["params"]["sessionId"], json!(session));
     ann.sends(&prompt(2, "@").replace('@', &escaped(&session)));
     assert_eq!(puppet.is_asked("session/prompt")["params"]["sessionId"], agent_id);
 }

@@ -68,7 +68,7 @@ fn a_request_and_its_answer_are_shown_with_the_time_it_took() {
     let (mut client, mut puppet) = (bus.client(), bus.puppet());
     let mut trace = Trace::of(&bus, &mut client, &[]);
     works(&mut client, &mut puppet, 7);
-    let (asked, answered) = (trace.out.hears(), trace.out.hears());
+    let (asked, answered) = (trace.out.receives(), trace.out.receives());
     let shown = ["direction", "kind", "method", "id", "pool", "worker"].map(|key| asked[key].clone());
     assert_eq!(
         Value::from(shown.to_vec()),
@@ -104,15 +104,15 @@ fn a_trace_shows_only_what_its_filters_select() {
     works(&mut ben, &mut b, 3);
     works(&mut ann, &mut a, 4);
     works(&mut ben, &mut b, 5);
-    let ids = |trace: &mut Trace| [(); 4].map(|()| trace.out.hears()["id"].clone());
+    let ids = |trace: &mut Trace| [(); 4].map(|()| trace.out.receives()["id"].clone());
     assert_eq!(ids(&mut of_b), [3, 3, 5, 5]);
     assert_eq!(ids(&mut of_ann), [2, 2, 4, 4]);
     let session = ann.opens(&mut a, "s1");
     let mut of_session = Trace::of(&bus, &mut ann, &["--session", &session]);
     works(&mut ann, &mut a, 6);
-    a.says(&update("s1", "x"));
-    ann.is_told("session/update");
-    assert_eq!(of_session.out.hears()["method"], "session/update");
+    a.sends(&update("s1", "x"));
+    ann.is_asked("session/update");
+    assert_eq!(of_session.out.receives()["method"], "session/update");
     let out = run(bus.folder(), &["trace", "--tcp", bus.tcp(), "--pool", "c"], "");
     assert_eq!(out.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&out.stderr).contains("unknown_pool"));
@@ -133,9 +133,9 @@ fn payloads_are_traced_only_if_bus_json_allows_it() {
     let mut trace = Trace::of(&bus, &mut client, &["--payloads"]);
     let mut blind = Trace::of(&bus, &mut client, &[]);
     works(&mut client, &mut puppet, 1);
-    assert_eq!(trace.out.hears()["payload"]["params"], json!({ "secret": "pst" }));
-    assert_eq!(trace.out.hears()["payload"]["result"], "done");
-    assert_eq!(blind.out.hears().get("payload"), None);
+    assert_eq!(trace.out.receives()["payload"]["params"], json!({ "secret": "pst" }));
+    assert_eq!(trace.out.receives()["payload"]["result"], "done");
+    assert_eq!(blind.out.receives().get("payload"), None);
 }
 
 #[test]
@@ -147,8 +147,8 @@ fn a_trace_file_has_the_format_of_the_viewer() {
     let trace = Trace::of(&bus, &mut client, &["--payloads", "--out", "turn.jsons"]);
     let path = bus.folder().join("turn.jsons");
     works(&mut client, &mut puppet, 1);
-    puppet.says(r#"{"jsonrpc":"2.0","method":"note"}"#);
-    client.is_told("note");
+    puppet.sends(r#"{"jsonrpc":"2.0","method":"note"}"#);
+    client.is_asked("note");
     // The file can be read while it grows.
     let lines = || fs::read_to_string(&path).unwrap_or_default().lines().count();
     bus.until("it is written", || lines() == 3);
@@ -176,15 +176,15 @@ fn a_tracer_that_does_not_read_loses_events_and_delays_no_client() {
     ann.opens(&mut puppet, "s1");
     for round in 0..100 {
         for _ in 0..50 {
-            puppet.says(&update("s1", "x"));
+            puppet.sends(&update("s1", "x"));
         }
-        (0..50).for_each(|_| drop(ann.is_told("session/update")));
+        (0..50).for_each(|_| drop(ann.is_asked("session/update")));
         works(&mut ann, &mut puppet, round);
     }
     let mut dropped = 0;
     bus.until("the count of dropped events comes", || {
         while tracer.connection.has_more() {
-            let event = tracer.hears();
+            let event = tracer.receives();
             match event["method"].as_str() {
                 Some("_bus/dropped") => dropped += event["params"]["count"].as_u64().expect("a count"),
                 other => assert_eq!(other, Some("_bus/event")),

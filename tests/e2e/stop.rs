@@ -26,10 +26,10 @@ fn sigterm_lets_a_turn_finish_and_refuses_new_requests() {
     client.sees_error(4, -32055, "stopping");
     // Requests that belong to the turn are still forwarded.
     puppet.asks_permission(9, "s1");
-    let asked = client.is_told("session/request_permission");
+    let asked = client.is_asked("session/request_permission");
     client.answers(&asked, json!("yes"));
     assert_eq!(puppet.gets(9)["result"], "yes");
-    puppet.answers(&turn, json!({ "stopReason": "end_turn" }));
+    puppet.ends_turn(&turn, "end_turn");
     client.gets(2);
     client.is_closed();
     assert_eq!(bus.exit_status().code(), Some(0));

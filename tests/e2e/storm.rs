@@ -56,7 +56,7 @@ fn send_requests(client: &mut Client) -> BTreeMap<String, u32> {
         }
         let mut waiting: Vec<u32> = (first..first + 5).collect();
         while !waiting.is_empty() {
-            let message = client.hears();
+            let message = client.receives();
             if message.get("method").is_some() {
                 continue;
             }

@@ -78,7 +78,7 @@ fn sessions_latencies_and_refusals_are_shown() {
     client.gets(1);
     client.sends(&request(2, "session/new", json!({ "cwd": "/", "mcpServers": [] })));
     let opened = loop {
-        let message = client.hears();
+        let message = client.receives();
         if message["id"] == 2 {
             break message["result"].clone();
         }

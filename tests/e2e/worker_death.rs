@@ -28,7 +28,7 @@ fn killing_every_worker_answers_six_waiting_prompts_once_each_and_the_pool_serve
         let data = client.sees_error(2, -32050, "worker_lost");
         assert_eq!((&data["pool"], &data["exit"]), (&json!("p"), &json!({ "signal": 9 })));
         lost[data["worker"].as_u64().expect("the number of the worker") as usize] += 1;
-        client.has_heard_nothing();
+        client.has_received_nothing();
     }
     assert_eq!(lost, [3, 3]);
     let mut workers = bus.puppets::<2>();
@@ -55,16 +55,16 @@ fn output_of_a_worker_before_its_death_is_delivered_before_the_error() {
     let first = puppet.is_asked("session/prompt");
     puppet.is_asked("session/prompt");
     for n in 0..100 {
-        puppet.says(&update("s1", &format!("word {n}")));
+        puppet.sends(&update("s1", &format!("word {n}")));
     }
-    puppet.answers(&first, json!({ "stopReason": "end_turn" }));
+    puppet.ends_turn(&first, "end_turn");
     puppet.exits(3);
     for n in 0..100 {
         assert_eq!(client.reads(), update(&session, &format!("word {n}")));
     }
     client.gets(1);
     assert_eq!(client.sees_error(2, -32050, "worker_lost")["exit"], json!({ "code": 3 }));
-    client.has_heard_nothing();
+    client.has_received_nothing();
 }
 
 #[test]
@@ -76,13 +76,13 @@ fn a_last_line_without_a_newline_counts_if_it_is_complete() {
         client.sends(&request(1, "work", json!({})));
         let asked = puppet.is_asked("work");
         let answer = result(&asked["id"], json!("said"));
-        puppet.says_bytes(&answer.as_bytes()[..answer.len() - usize::from(!whole)]);
+        puppet.sends_bytes(&answer.as_bytes()[..answer.len() - usize::from(!whole)]);
         puppet.exits(0);
         match whole {
             true => assert_eq!(client.gets(1), "said"),
             false => drop(client.sees_error(1, -32050, "worker_lost")),
         }
-        client.has_heard_nothing();
+        client.has_received_nothing();
     }
 }
 

@@ -32,15 +32,15 @@ impl Client {
     }
 
     /// The next line as a message.
-    pub(crate) fn hears(&mut self) -> Value {
+    pub(crate) fn receives(&mut self) -> Value {
         let line = self.connection.line();
         serde_json::from_slice(&line)
             .unwrap_or_else(|_| self.connection.fail(&format!("read no JSON: {}", short(&line))))
     }
 
     /// The next message, which must be a request or notification of this method.
-    pub(crate) fn is_told(&mut self, method: &str) -> Value {
-        let message = self.hears();
+    pub(crate) fn is_asked(&mut self, method: &str) -> Value {
+        let message = self.receives();
         if message["method"] != method {
             self.connection.fail(&format!("waited for {method}, not {message}"));
         }
@@ -50,7 +50,7 @@ impl Client {
     /// The result of the next message, which must be the response to this id.
     pub(crate) fn gets(&mut self, id: impl Into<Value>) -> Value {
         let id = id.into();
-        let message = self.hears();
+        let message = self.receives();
         if message["id"] != id || message.get("result").is_none() {
             self.connection.fail(&format!("waited for the result of {id}, not {message}"));
         }
@@ -70,7 +70,7 @@ impl Client {
     /// The `data` of the next message, which must be this error of the bus.
     pub(crate) fn sees_error(&mut self, id: impl Into<Value>, code: i32, reason: &str) -> Value {
         let id = id.into();
-        let message = self.hears();
+        let message = self.receives();
         let error = &message["error"];
         if message["id"] != id || error["code"] != code || error["data"]["reason"] != reason {
             self.connection.fail(&format!("waited for the error {code} {reason} to {id}, not {message}"));
@@ -79,7 +79,7 @@ impl Client {
     }
 
     /// Nothing has come so far: the bus answers in order, so the answer to this request would come later.
-    pub(crate) fn has_heard_nothing(&mut self) {
+    pub(crate) fn has_received_nothing(&mut self) {
         self.status();
     }
 
@@ -122,6 +122,11 @@ impl Client {
         puppet.answers(&asked, json!({ "sessionId": agent_id }));
         let at = puppets.iter().position(|puppet| puppet.pid == pid).expect("one of them");
         (session_of(&self.gets("open")), at)
+    }
+
+    /// Sends a request for this pool, with the key `pool` that clients of stdio_bus use.
+    pub(crate) fn asks_pool(&mut self, pool: &str, id: u32, method: &str) {
+        self.sends(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","pool":"{pool}"}}"#));
     }
 
     /// Sends a `session/new`.
@@ -169,7 +174,7 @@ impl Client {
         let mut said = String::new();
         let mut questions = 0;
         loop {
-            let message = self.hears();
+            let message = self.receives();
             let params = &message["params"];
             match message["method"].as_str() {
                 None if message["id"] == id => {

@@ -18,15 +18,15 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, ttyname};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tempfile::TempDir;
 
+use super::PATIENCE;
 use super::bus::{BUS, Bus, MARK};
 use super::connection::Connection;
 use super::log::Log;
 use super::procs::{command_line, marked};
 use super::puppet::Puppet;
-use super::{PATIENCE, result, update_of};
 
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 const ROWS: u16 = 20;
@@ -287,30 +287,5 @@ impl ProgramPlan {
         command.arg(self.command).args(&self.args).current_dir(self.dir.path()).env(MARK, self.dir.path());
         command.env_remove("STDIO_BUS_CONFIG").envs(self.envs.iter().cloned());
         command
-    }
-}
-
-impl Puppet {
-    /// Plays an agent up to its first prompt, which it returns. Its session id is `s`.
-    pub(crate) fn is_prompted(&mut self) -> Value {
-        let initialize = self.is_asked("initialize");
-        assert_eq!(initialize["params"]["protocolVersion"], 1);
-        self.answers(&initialize, json!({ "protocolVersion": 1, "agentCapabilities": {} }));
-        let new = self.is_asked("session/new");
-        self.answers(&new, json!({ "sessionId": "s" }));
-        self.is_asked("session/prompt")
-    }
-
-    pub(crate) fn updates(&mut self, update: Value) {
-        self.says(&update_of("s", update));
-    }
-
-    pub(crate) fn speaks(&mut self, text: &str) {
-        let content = json!({ "type": "text", "text": text });
-        self.updates(json!({ "sessionUpdate": "agent_message_chunk", "content": content }));
-    }
-
-    pub(crate) fn ends_turn(&mut self, prompt: &Value, stop_reason: &str) {
-        self.says(&result(&prompt["id"], json!({ "stopReason": stop_reason })));
     }
 }

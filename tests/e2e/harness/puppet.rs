@@ -8,7 +8,7 @@ use rpc::LineReader;
 use serde_json::{Value, json};
 
 use super::connection::{Connection, short};
-use super::{PATIENCE, request, result};
+use super::{PATIENCE, request, result, update_of};
 
 pub(crate) struct Puppet {
     connection: Connection,
@@ -46,7 +46,7 @@ impl Puppet {
     }
 
     /// The next line as a message.
-    pub(crate) fn hears(&mut self) -> Value {
+    pub(crate) fn receives(&mut self) -> Value {
         let line = self.reads();
         serde_json::from_str(&line)
             .unwrap_or_else(|_| panic!("a puppet read no JSON: {}", short(line.as_bytes())))
@@ -54,7 +54,7 @@ impl Puppet {
 
     /// The next message, which must be a request or notification of this method.
     pub(crate) fn is_asked(&mut self, method: &str) -> Value {
-        let message = self.hears();
+        let message = self.receives();
         if message["method"] != method {
             self.connection.fail(&format!("waited for {method}, not {message}"));
         }
@@ -64,7 +64,7 @@ impl Puppet {
     /// The next message, which must be the response to its request of this id.
     pub(crate) fn gets(&mut self, id: impl Into<Value>) -> Value {
         let id = id.into();
-        let message = self.hears();
+        let message = self.receives();
         if message["id"] != id || message.get("method").is_some() {
             self.connection.fail(&format!("waited for the answer to {id}, not {message}"));
         }
@@ -92,11 +92,11 @@ impl Puppet {
         }
     }
 
-    pub(crate) fn says(&mut self, line: &str) {
-        self.says_bytes(format!("{line}\n").as_bytes());
+    pub(crate) fn sends(&mut self, line: &str) {
+        self.sends_bytes(format!("{line}\n").as_bytes());
     }
 
-    pub(crate) fn says_bytes(&mut self, bytes: &[u8]) {
+    pub(crate) fn sends_bytes(&mut self, bytes: &[u8]) {
         self.commands(b'o', bytes);
     }
 
@@ -116,12 +116,44 @@ impl Puppet {
     }
 
     pub(crate) fn answers(&mut self, question: &Value, with: Value) {
-        self.says(&result(&question["id"], with));
+        self.sends(&result(&question["id"], with));
+    }
+
+    /// Answers a request with an error.
+    pub(crate) fn refuses(&mut self, question: &Value, error: &Value) {
+        self.sends(&format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, question["id"]));
+    }
+
+    /// Plays an agent up to its first prompt, which it returns. Its session id is `s`.
+    pub(crate) fn is_prompted(&mut self) -> Value {
+        let initialize = self.is_asked("initialize");
+        assert_eq!(initialize["params"]["protocolVersion"], 1);
+        self.answers(&initialize, json!({ "protocolVersion": 1, "agentCapabilities": {} }));
+        let new = self.is_asked("session/new");
+        self.answers(&new, json!({ "sessionId": "s" }));
+        self.is_asked("session/prompt")
+    }
+
+    pub(crate) fn updates(&mut self, update: Value) {
+        self.sends(&update_of("s", update));
+    }
+
+    pub(crate) fn speaks(&mut self, text: &str) {
+        let content = json!({ "type": "text", "text": text });
+        self.updates(json!({ "sessionUpdate": "agent_message_chunk", "content": content }));
+    }
+
+    pub(crate) fn ends_turn(&mut self, prompt: &Value, stop_reason: &str) {
+        self.sends(&result(&prompt["id"], json!({ "stopReason": stop_reason })));
     }
 
     /// Asks the owner of one of its sessions for a permission.
     pub(crate) fn asks_permission(&mut self, id: impl Display, session: &str) {
-        self.says(&request(id, "session/request_permission", json!({ "sessionId": session, "options": [] })));
+        self.sends(&request(
+            id,
+            "session/request_permission",
+            json!({ "sessionId": session, "options": [] }),
+        ));
     }
 
     /// Waits until the bus has read all that the puppet has written: the bus answers in order.

@@ -78,7 +78,7 @@ impl Setup {
     fn until_response(&mut self, id: u32) -> Seen {
         let mut updates = Vec::new();
         loop {
-            let message = self.client.hears();
+            let message = self.client.receives();
             if message["id"] == id && message.get("method").is_none() {
                 return Seen { updates, response: message };
             }
@@ -90,7 +90,7 @@ impl Setup {
     /// Waits for the next update of this kind.
     fn hears_update(&mut self, kind: &str) -> Value {
         loop {
-            let message = self.client.is_told("session/update");
+            let message = self.client.is_asked("session/update");
             if message["params"]["update"]["sessionUpdate"] == kind {
                 return message["params"]["update"].clone();
             }

@@ -34,7 +34,7 @@ impl Running {
         writeln!(self.stdin, "{line}").expect("it reads");
     }
 
-    fn hears(&mut self) -> Value {
+    fn receives(&mut self) -> Value {
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("it writes");
         serde_json::from_str(&line).expect("a message")
@@ -43,7 +43,7 @@ impl Running {
     /// Opens a session and sends a prompt, which the server does not answer yet.
     fn prompts(&mut self, server: &Server) -> Exchange {
         self.says(&request(1, "session/new", json!({ "cwd": "/", "mcpServers": [] })));
-        let session = self.hears()["result"]["sessionId"].clone();
+        let session = self.receives()["result"]["sessionId"].clone();
         let prompt = json!([{ "type": "text", "text": "hi" }]);
         self.says(&request(2, "session/prompt", json!({ "sessionId": session, "prompt": prompt })));
         server.is_asked()
@@ -113,7 +113,7 @@ fn a_client_that_does_not_read_does_not_delay_the_exit() {
         // This is more than all pipes and sockets on the way can hold.
         (0..400).for_each(|_| exchange.delta(&json!({ "content": text })));
     });
-    agent.hears();
+    agent.receives();
     kill(Pid::from_raw(agent.child.id() as i32), Signal::SIGTERM).expect("it runs");
     let deadline = Instant::now() + PATIENCE;
     while agent.child.try_wait().expect("it is our child").is_none() {
@@ -130,7 +130,7 @@ fn it_always_answers_with_protocol_version_one() {
     let mut agent = Running::new(&server.url, folder.path());
     for version in [0, 1, 2, 99, 65535] {
         agent.says(&request(version, "initialize", json!({ "protocolVersion": version })));
-        let result = agent.hears()["result"].clone();
+        let result = agent.receives()["result"].clone();
         assert_eq!((&result["protocolVersion"], &result["authMethods"]), (&json!(1), &json!([])));
         assert_eq!(result["agentInfo"]["name"], "openai-agent");
         let prompts = json!({ "image": true, "audio": false, "embeddedContext": true });
@@ -138,7 +138,7 @@ fn it_always_answers_with_protocol_version_one() {
         assert_eq!(result["agentCapabilities"]["mcpCapabilities"], json!({ "http": false, "sse": false }));
     }
     agent.says(&request(1, "authenticate", json!({ "methodId": "anything" })));
-    assert_eq!(agent.hears()["result"], json!({}));
+    assert_eq!(agent.receives()["result"], json!({}));
     let _ = agent.child.kill();
     let _ = agent.child.wait();
 }
@@ -149,15 +149,16 @@ fn it_works_without_initialize_and_reports_malformed_lines() {
     let folder = tempfile::tempdir().unwrap();
     let mut agent = Running::new(&server.url, folder.path());
     agent.says("this is no JSON");
-    assert_eq!(agent.hears()["error"]["code"], -32700);
+    assert_eq!(agent.receives()["error"]["code"], -32700);
     agent.says(&request("\"a\"", "session/prompt", json!({ "sessionId": "none", "prompt": [] })));
-    let answer = agent.hears();
+    let answer = agent.receives();
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!("a"), &json!(-32002)));
     assert_eq!(answer["error"]["message"], "Session not found: none");
     agent.prompts(&server).streams(&[json!({ "content": "x" })], "stop");
-    let kinds: Vec<_> = (0..2).map(|_| agent.hears()["params"]["update"]["sessionUpdate"].clone()).collect();
+    let kinds: Vec<_> =
+        (0..2).map(|_| agent.receives()["params"]["update"]["sessionUpdate"].clone()).collect();
     assert_eq!(kinds, ["session_info_update", "agent_message_chunk"]);
-    assert_eq!(agent.hears()["result"]["stopReason"], "end_turn");
+    assert_eq!(agent.receives()["result"]["stopReason"], "end_turn");
     let files = std::fs::read_dir(folder.path()).unwrap().count();
     assert_eq!(files, 1);
     let _ = agent.child.kill();

@@ -29,7 +29,7 @@ fn a_session_continues_after_kill_9() {
 fn replay(client: &mut Client, id: u32) -> (Vec<Value>, Value) {
     let mut updates = Vec::new();
     loop {
-        let message = client.hears();
+        let message = client.receives();
         if message["id"] == id {
             assert!(message.get("result").is_some(), "{message}");
             return (updates, message["result"].clone());

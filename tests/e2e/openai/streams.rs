@@ -170,7 +170,7 @@ fn many_sessions_run_in_one_process_at_once() {
     }
     let mut said = std::collections::HashMap::new();
     while !waiting.is_empty() {
-        let message = setup.client.hears();
+        let message = setup.client.receives();
         let update = &message["params"]["update"];
         if update["sessionUpdate"] == "agent_message_chunk" {
             said.insert(message["params"]["sessionId"].clone(), update["content"]["text"].clone());

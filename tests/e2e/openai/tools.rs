@@ -27,7 +27,7 @@ impl Setup {
     fn until_asked(&mut self, method: &str) -> (Vec<Value>, Value) {
         let mut updates = Vec::new();
         loop {
-            let message = self.client.hears();
+            let message = self.client.receives();
             if message["method"] == method {
                 return (updates, message);
             }
