@@ -34,7 +34,7 @@ pub(crate) struct Turns {
 }
 
 pub(crate) struct Acp {
-    asker: u32,
+    connection: u32,
     turns: Turns,
     sessions: Vec<Session>,
     by_id: HashMap<String, usize>,
@@ -74,9 +74,9 @@ struct Turn {
 }
 
 impl Acp {
-    pub(crate) fn new(asker: u32, turns: Turns) -> Acp {
+    pub(crate) fn new(connection: u32, turns: Turns) -> Acp {
         Acp {
-            asker,
+            connection,
             turns,
             sessions: Vec::new(),
             by_id: HashMap::new(),
@@ -117,7 +117,7 @@ impl Acp {
         if asks {
             session.text.extend_from_slice(ASK.as_bytes());
         } else {
-            let _ = write!(session.text, "{}/{index}/{id} ", self.asker);
+            let _ = write!(session.text, "{}/{index}/{id} ", self.connection);
             let fixed = head.len() + END.len() + session.text.len();
             session.text.extend_from_slice(shape.pad(fixed));
         }
@@ -214,10 +214,12 @@ impl Acp {
                     Some(updates) => turn.chunks == updates,
                     None => turn.received == session.text.len(),
                 };
-                match turn.spoiled {
-                    true => Verdict::Passing,
-                    false if complete && result["stopReason"] == "end_turn" => Verdict::Right(turn.due),
-                    false => Verdict::Spoiled,
+                if turn.spoiled {
+                    Verdict::Passing
+                } else if complete && result["stopReason"] == "end_turn" {
+                    Verdict::Right(turn.due)
+                } else {
+                    Verdict::Spoiled
                 }
             }
         }
@@ -256,7 +258,9 @@ mod tests {
 
     /// A connection with a session "s" and a turn in it, and the text of that turn.
     fn talking(turns: Turns) -> (Acp, String, Instant) {
-        let (mut acp, mut sent, now) = (Acp::new(3, turns), Vec::new(), Instant::now());
+        let mut acp = Acp::new(3, turns);
+        let mut sent = Vec::new();
+        let now = Instant::now();
         acp.begin(&mut sent);
         assert_eq!(acp.judge(br#"{"id":1,"result":{"protocolVersion":1}}"#, &mut sent), Verdict::Passing);
         assert!(!acp.has_room());
@@ -323,7 +327,8 @@ mod tests {
             let params = format!(r#"{{"sessionId":"{session}","options":[{{"optionId":"yes"}}]}}"#);
             format!(r#"{{"id":9,"method":"session/request_permission","params":{params}}}"#)
         };
-        let (mut acp, into) = (Acp::new(3, Turns { ask_every: Some(1), ..ONE }), &mut Vec::new());
+        let mut acp = Acp::new(3, Turns { ask_every: Some(1), ..ONE });
+        let into = &mut Vec::new();
         acp.begin(into);
         acp.judge(br#"{"id":1,"result":{"protocolVersion":1}}"#, into);
         acp.judge(br#"{"id":2,"result":{"sessionId":"s"}}"#, into);

@@ -1,22 +1,22 @@
-//! The loads that peers are compared by, and what each is to reach.
+//! The loads that peers are compared by, and the goal of each.
 
 use std::time::Duration;
 
 use crate::acp::Turns;
 use crate::load::Load;
 
-/// Of a turn, where updates are counted.
+/// Updates per turn, where they are counted.
 const UPDATES: u64 = 1000;
-/// Makes an update of about 200 bytes.
+/// This makes an update of about 200 bytes.
 const CHUNK_BYTES: &str = "64";
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Goal {
-    /// The bus's median time is at most so many times that of socat.
+    /// The median time of the bus must be at most so many times that of socat.
     Time(f64),
-    /// The bus's rate is at least so many times that of socat.
+    /// The rate of the bus must be at least so many times that of socat.
     Rate(f64),
-    /// Only looked at.
+    /// No goal: the load is only measured.
     None,
 }
 
@@ -24,7 +24,7 @@ pub(crate) enum Goal {
 pub(crate) enum Stream {
     /// Plain requests, each with one answer.
     No,
-    /// Turns whose updates the agent writes as it can.
+    /// Turns whose updates the agent writes in batches.
     Batched,
     /// Turns whose updates the agent writes one by one.
     Flushed,
@@ -71,7 +71,7 @@ impl Case {
         }
     }
 
-    /// In words, for the documentation.
+    /// For the documentation.
     pub(crate) fn describe(&self) -> String {
         let clients = if self.connections == 1 {
             "1 client".to_owned()
@@ -90,7 +90,7 @@ impl Case {
         if bytes < 1024 { format!("{bytes} B") } else { format!("{} KB", bytes >> 10) }
     }
 
-    /// What the echo agent is started with.
+    /// The arguments of the echo agent.
     pub(crate) fn agent(&self) -> &'static [&'static str] {
         match self.stream {
             Stream::No => &[],
@@ -110,7 +110,7 @@ impl Case {
 }
 
 impl Goal {
-    /// What is held against it: how the bus does beside another, by its time or its rate.
+    /// Whether the goal is about the time, not the rate.
     pub(crate) fn is_time(self) -> bool {
         matches!(self, Goal::Time(_))
     }

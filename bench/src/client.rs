@@ -4,6 +4,7 @@
 //! once.
 
 use std::io::{self, ErrorKind};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use nix::libc::linger;
@@ -29,6 +30,12 @@ impl Client {
 
     pub(crate) fn over(stream: Stream) -> Client {
         Client { peer: rpc::Client::new(stream), timeout: TIMEOUT }
+    }
+
+    /// Over the stdin and stdout of a process, which must be piped.
+    pub(crate) fn of_child(child: &mut Child) -> Client {
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        Client::over(Stream::pipes(stdout.expect("it is piped"), stdin.expect("it is piped")))
     }
 
     pub(crate) fn set_timeout(&mut self, timeout: Duration) {

@@ -1,7 +1,7 @@
-//! `compare`: a bus beside a plain byte pipe, beside no pipe at all, and beside what else is given.
+//! `compare`: measures a bus beside a plain byte pipe, beside no pipe at all, and beside further proxies.
 //!
-//! The peers are measured in turns, round after round, so that what else the machine does meets all of them;
-//! what is printed are medians over the rounds. A ratio is the median of the ratios within each round.
+//! The peers are measured in turns, round after round, so that what else the machine does slows all of them. The output
+//! has medians over the rounds. A ratio is the median of the ratios within each round.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     peers.extend(args.others.iter().cloned());
     let wanted = |case: &&Case| match &args.only {
         Some(only) => case.name().contains(only.as_str()),
-        // The sizes between are for the plot.
+        // Loads without a goal are only for the plot.
         None => args.docs.is_some() || case.goal != Goal::None,
     };
     let rows = CASES.iter().filter(wanted).map(|case| Row::new(*case, peers.len())).collect::<Vec<_>>();
@@ -60,10 +60,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             outcomes.iter().for_each(|outcome| faults.add(&outcome.faults, &there));
         }
     }
-    let text = match args.measured.json {
-        true => format!("{}\n", table.to_json()),
-        false => table.text() + &faults.describe(),
-    };
+    let text =
+        if args.measured.json { format!("{}\n", table.to_json()) } else { table.text() + &faults.describe() };
     let printed = answer(&text);
     if faults.any() {
         return ExitCode::FAILURE;

@@ -1,4 +1,4 @@
-//! Figures go into the documentation: a table between its two markers, and plots beside it.
+//! Writes a table into the documentation, between its two markers.
 
 use std::path::Path;
 use std::{fs, io};

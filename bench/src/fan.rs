@@ -40,7 +40,7 @@ pub(crate) struct Args {
     measured: Measured,
 }
 
-/// What there is more and more of.
+/// A kind of thing of which more and more is open.
 struct Axis {
     name: &'static str,
     sizes: &'static [usize],

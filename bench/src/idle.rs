@@ -9,7 +9,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use rpc::Stream;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -82,9 +81,7 @@ fn connects(stdio_bus: &Path, report: &mut Report) -> io::Result<()> {
         let mut command = Command::new(stdio_bus);
         command.args(["connect", "--tcp", &format!("{host}:{port}")]);
         let mut connect = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let (stdin, stdout) = (connect.stdin.take(), connect.stdout.take());
-        let pipes = Stream::pipes(stdout.expect("it is piped"), stdin.expect("it is piped"));
-        let mut client = Client::over(pipes);
+        let mut client = Client::of_child(&mut connect);
         client.ask("hello", json!({}))?;
         times.push(began.elapsed().as_secs_f64());
         drop(client);

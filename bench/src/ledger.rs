@@ -1,7 +1,7 @@
-//! What one connection has asked and not yet heard: judges every line that comes back.
+//! The requests of one connection that are in flight, and a verdict on every line that comes back.
 //!
-//! Ids count from 1. Each is in flight from `ask` until its first answer; whatever is still in flight when
-//! nothing more will come is lost. Knows nothing of sockets or of rates.
+//! Ids count from 1. Each is in flight from `ask` until its first answer; those that are still in flight at the end are
+//! lost. This module knows nothing of sockets or of rates.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -9,36 +9,36 @@ use std::time::Instant;
 use crate::request::{Answer, Shape};
 
 pub(crate) struct Ledger {
-    asker: u32,
-    /// The oldest id that may still be in flight, which is that of `asked[0]`.
+    connection: u32,
+    /// The oldest id that may still be in flight: the one of `asked[0]`.
     oldest: u64,
-    /// When each id from `oldest` on was asked. None: it has been answered since.
+    /// When each request from `oldest` on was sent. None: it has been answered.
     asked: VecDeque<Option<Instant>>,
     in_flight: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The answer to what was asked at that moment.
+    /// The right answer to the request that was sent at this moment.
     Right(Instant),
-    /// As it must be, and more is to come.
+    /// A correct part of an answer, with more to come.
     Passing,
-    /// An answer, but with other params than those of its request.
+    /// An answer with other params than those of its request.
     Spoiled,
-    /// An answer to what has been answered before.
+    /// An answer to a request that has been answered before.
     Repeated,
-    /// About nothing that this connection has asked.
+    /// No answer to a request of this connection.
     Unasked,
 }
 
 impl Ledger {
-    pub(crate) fn new(asker: u32) -> Ledger {
-        Ledger { asker, oldest: 1, asked: VecDeque::new(), in_flight: 0 }
+    pub(crate) fn new(connection: u32) -> Ledger {
+        Ledger { connection, oldest: 1, asked: VecDeque::new(), in_flight: 0 }
     }
 
-    /// Appends the next request to what is to be sent.
+    /// Appends the next request to the output.
     pub(crate) fn ask(&mut self, shape: &Shape, into: &mut Vec<u8>, now: Instant) {
-        shape.write(into, self.asker, self.oldest + self.asked.len() as u64);
+        shape.write(into, self.connection, self.oldest + self.asked.len() as u64);
         self.asked.push_back(Some(now));
         self.in_flight += 1;
     }
@@ -54,7 +54,7 @@ impl Ledger {
             self.asked.pop_front();
             self.oldest += 1;
         }
-        if !answer.params.is_some_and(|params| shape.is_params(params, self.asker, answer.id)) {
+        if !answer.params.is_some_and(|params| shape.is_params(params, self.connection, answer.id)) {
             return Verdict::Spoiled;
         }
         Verdict::Right(asked)
@@ -69,9 +69,11 @@ impl Ledger {
 mod tests {
     use super::*;
 
-    /// A connection that has asked this many times, and its requests, which a plain echo would send back.
-    fn asked(asker: u32, count: usize) -> (Ledger, Shape, Vec<Vec<u8>>, Instant) {
-        let (mut ledger, shape, now) = (Ledger::new(asker), Shape::new(200), Instant::now());
+    /// A connection with so many requests in flight, and these requests, which a plain echo would send back.
+    fn asked(connection: u32, count: usize) -> (Ledger, Shape, Vec<Vec<u8>>, Instant) {
+        let mut ledger = Ledger::new(connection);
+        let shape = Shape::new(200);
+        let now = Instant::now();
         let mut sent = Vec::new();
         (0..count).for_each(|_| ledger.ask(&shape, &mut sent, now));
         let lines = sent.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());

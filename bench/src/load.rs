@@ -148,7 +148,8 @@ enum Protocol {
 
 impl Driver {
     fn run(&mut self) -> io::Result<()> {
-        let (mut poll, mut events) = (Poll::new()?, Events::with_capacity(1024));
+        let mut poll = Poll::new()?;
+        let mut events = Events::with_capacity(1024);
         for index in 0..self.clients.len() {
             let client = &mut self.clients[index];
             let interest = Interest::READABLE | Interest::WRITABLE;
@@ -278,7 +279,8 @@ impl Driver {
 
     /// One read, a verdict on each line of it, and one write.
     fn serve(&mut self, index: usize) {
-        let (client, outcome) = (&mut self.clients[index], &mut self.outcome);
+        let client = &mut self.clients[index];
+        let outcome = &mut self.outcome;
         client.is_queued = false;
         if let Err(error) = client.connection.read() {
             client.is_open = false;

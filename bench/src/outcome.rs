@@ -19,7 +19,7 @@ pub(crate) struct Outcome {
     /// How long was measured. Zero: it never began.
     pub(crate) elapsed: Duration,
     pub(crate) latency_ns: Histogram<u64>,
-    /// Of the whole run.
+    /// The faults of the whole run.
     pub(crate) faults: Faults,
     /// CPU time of this process within the measured time.
     pub(crate) own_cpu: Option<Duration>,
@@ -34,7 +34,7 @@ pub(crate) struct Faults {
     pub(crate) lost: u64,
     pub(crate) wrong: u64,
     pub(crate) repeated: u64,
-    /// What went wrong first, in words.
+    /// The first fault, in words.
     pub(crate) first: Option<String>,
 }
 

@@ -90,7 +90,7 @@ impl Started {
 /// A peer that runs, until it is dropped.
 pub(crate) struct Running {
     stdio_bus: PathBuf,
-    /// What the agent is started with.
+    /// The arguments of the agent.
     agent: Vec<String>,
     /// None: each connection starts its own agent.
     address: Option<Address>,

@@ -1,12 +1,12 @@
 //! Line charts as SVG, in colours that suit a light and a dark page.
 //!
-//! Knows nothing of what the lines mean.
+//! This module knows nothing of what the lines mean.
 
 use std::fmt::Write;
 
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 380.0;
-/// Around the lines: room for the title, the legend, and the numbers at the axes.
+/// Margins for the title, the legend, and the numbers at the axes.
 const LEFT: f64 = 72.0;
 const RIGHT: f64 = 40.0;
 const TOP: f64 = 76.0;
@@ -20,12 +20,11 @@ const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#475569}\
 pub(crate) struct Plot<'a> {
     pub(crate) title: &'a str,
     pub(crate) x_title: &'a str,
-    /// Where the x axis has a mark, and what is written there. The first and the last are its ends; it is
-    /// logarithmic.
+    /// Positions and labels of the marks of the x axis, which is logarithmic. The first and the last are its ends.
     pub(crate) x_marks: Vec<(f64, String)>,
-    /// How a value of the y axis is written.
+    /// Formats a value of the y axis.
     pub(crate) y_mark: fn(f64) -> String,
-    /// Powers of ten instead of equal steps from zero.
+    /// Whether the marks are powers of ten instead of equal steps from zero.
     pub(crate) y_log: bool,
     pub(crate) lines: Vec<Line>,
 }
@@ -40,9 +39,9 @@ impl Plot<'_> {
         let marks = self.y_marks();
         let (y_low, y_high) = (marks[0], marks[marks.len() - 1]);
         let (x_low, x_high) = (self.x_marks[0].0, self.x_marks[self.x_marks.len() - 1].0);
-        let share = |value: f64, low: f64, high: f64, log: bool| match log {
-            true => (value.ln() - low.ln()) / (high.ln() - low.ln()),
-            false => (value - low) / (high - low),
+        let share = |value: f64, low: f64, high: f64, log: bool| {
+            let scaled = |value: f64| if log { value.ln() } else { value };
+            (scaled(value) - scaled(low)) / (scaled(high) - scaled(low))
         };
         let x = |value| LEFT + (WIDTH - LEFT - RIGHT) * share(value, x_low, x_high, true);
         let y = |value| HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share(value, y_low, y_high, self.y_log);

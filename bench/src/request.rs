@@ -1,7 +1,7 @@
-//! The requests of a load, and what their right answers look like.
+//! The requests of a load, and how to recognise their right answers.
 //!
-//! No two requests of a run are alike: each carries its connection and its id in its params, so that an answer
-//! meant for somebody else is noticed even where its id fits.
+//! No two requests of a run are alike: each carries its connection and its id in its params, so that an answer to
+//! another connection is noticed even if its id fits.
 
 use std::collections::BTreeMap;
 
@@ -14,16 +14,16 @@ const PAD: &[u8] = br#"","pad":""#;
 const PARAMS_END: &[u8] = br#""}"#;
 const END: &[u8] = b"}\n";
 
-/// All of a line but its numbers and its padding.
+/// The length of a line without its numbers and its padding.
 const FIXED_BYTES: usize =
     HEAD.len() + ASKED.len() + PARAMS.len() + b"/".len() + PAD.len() + PARAMS_END.len() + END.len();
 /// The shortest line that has room for its numbers, however long the run.
 pub(crate) const LINE_BYTES_LEAST: usize = 128;
 const _: () = assert!(FIXED_BYTES + 10 + 2 * 19 < LINE_BYTES_LEAST);
 
-/// How the lines of one load look.
+/// The format of the lines of one load.
 pub(crate) struct Shape {
-    /// Of a line, with its newline.
+    /// The length of a line, with its newline.
     line_bytes: usize,
     /// More than any line needs.
     pad: Vec<u8>,
@@ -32,59 +32,60 @@ pub(crate) struct Shape {
 impl Shape {
     pub(crate) fn new(line_bytes: usize) -> Shape {
         assert!(line_bytes >= LINE_BYTES_LEAST, "{line_bytes} bytes have no room for a request");
-        // Not all the same byte, lest a shifted piece of it look right.
+        // The bytes differ, so that a shifted piece of the padding is noticed.
         let pad = (b'a'..=b'z').chain(b'0'..=b'9').cycle().take(line_bytes).collect();
         Shape { line_bytes, pad }
     }
 
-    /// Appends request `id` of connection `asker`.
-    pub(crate) fn write(&self, into: &mut Vec<u8>, asker: u32, id: u64) {
-        let (asker, id) = (Decimal::of(asker.into()), Decimal::of(id));
-        let pad = self.pad_of(asker.text(), id.text());
-        for part in [HEAD, id.text(), ASKED, PARAMS, asker.text(), b"/", id.text(), PAD, pad, PARAMS_END, END]
-        {
+    /// Appends request `id` of connection `connection`.
+    pub(crate) fn write(&self, into: &mut Vec<u8>, connection: u32, id: u64) {
+        let (mut connection_text, mut id_text) = (itoa::Buffer::new(), itoa::Buffer::new());
+        let (connection, id) = (connection_text.format(connection).as_bytes(), id_text.format(id).as_bytes());
+        let pad = self.pad_of(connection, id);
+        for part in [HEAD, id, ASKED, PARAMS, connection, b"/", id, PAD, pad, PARAMS_END, END] {
             into.extend_from_slice(part);
         }
     }
 
-    /// As much padding as a line with so many other bytes needs, and some in any case.
+    /// As much padding as a line with so many other bytes needs, and never less than 16 bytes.
     pub(crate) fn pad(&self, other_bytes: usize) -> &[u8] {
         const LEAST: usize = 16;
         &self.pad[..self.line_bytes.saturating_sub(other_bytes).max(LEAST)]
     }
 
-    /// Whether these are, byte for byte, the params of that request.
-    pub(crate) fn is_params(&self, params: &[u8], asker: u32, id: u64) -> bool {
-        let (asker, id) = (Decimal::of(asker.into()), Decimal::of(id));
+    /// Whether these are the params of that request, byte for byte.
+    pub(crate) fn is_params(&self, params: &[u8], connection: u32, id: u64) -> bool {
+        let (mut connection_text, mut id_text) = (itoa::Buffer::new(), itoa::Buffer::new());
+        let (connection, id) = (connection_text.format(connection).as_bytes(), id_text.format(id).as_bytes());
         let mut rest = params;
-        for part in [PARAMS, asker.text(), b"/", id.text(), PAD] {
+        for part in [PARAMS, connection, b"/", id, PAD] {
             let Some(after) = rest.strip_prefix(part) else { return false };
             rest = after;
         }
-        rest.strip_suffix(PARAMS_END) == Some(self.pad_of(asker.text(), id.text()))
+        rest.strip_suffix(PARAMS_END) == Some(self.pad_of(connection, id))
     }
 
-    fn pad_of(&self, asker: &[u8], id: &[u8]) -> &[u8] {
-        &self.pad[..self.line_bytes - FIXED_BYTES - asker.len() - 2 * id.len()]
+    fn pad_of(&self, connection: &[u8], id: &[u8]) -> &[u8] {
+        &self.pad[..self.line_bytes - FIXED_BYTES - connection.len() - 2 * id.len()]
     }
 }
 
-/// What an answer says: of which request, and the params that came back.
+/// The id of an answer and the params that it sends back.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Answer<'a> {
     pub(crate) id: u64,
-    /// None: an error, or a result that is no echo.
+    /// None: the answer is an error, or a result that is no echo.
     pub(crate) params: Option<&'a [u8]>,
 }
 
 impl<'a> Answer<'a> {
-    /// From the echo agent, or from a server that sends the line back. None: it is about no request of ours.
+    /// Reads an answer of the echo agent, or of a server that sends the line back. None: it answers no request of ours.
     pub(crate) fn read(line: &'a [u8]) -> Option<Answer<'a>> {
         Answer::read_usual(line).or_else(|| Answer::read_any(line))
     }
 
-    /// Every right answer, as it is usually spelt. The params are compared byte for byte, so what surrounds
-    /// them need not be parsed.
+    /// Reads an answer that is spelled as usual, as every right answer is. The params are compared byte for byte, so
+    /// the rest need not be parsed.
     fn read_usual(line: &'a [u8]) -> Option<Answer<'a>> {
         let rest = line.strip_prefix(HEAD)?;
         let (id, rest) = rest.split_at(rest.iter().position(|byte| !byte.is_ascii_digit())?);
@@ -95,7 +96,7 @@ impl<'a> Answer<'a> {
         Some(Answer { id: std::str::from_utf8(id).ok()?.parse().ok()?, params: Some(params) })
     }
 
-    /// Any JSON-RPC answer.
+    /// Reads any JSON-RPC answer.
     fn read_any(line: &'a [u8]) -> Option<Answer<'a>> {
         type Members<'a> = BTreeMap<&'a str, &'a RawValue>;
         let message = serde_json::from_slice::<Members<'_>>(line).ok()?;
@@ -108,39 +109,15 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// A number as text, without an allocation.
-struct Decimal {
-    digits: [u8; 20],
-    start: usize,
-}
-
-impl Decimal {
-    fn of(mut number: u64) -> Decimal {
-        let (mut digits, mut start) = ([0; 20], 20);
-        loop {
-            start -= 1;
-            digits[start] = b'0' + (number % 10) as u8;
-            number /= 10;
-            if number == 0 {
-                return Decimal { digits, start };
-            }
-        }
-    }
-
-    fn text(&self) -> &[u8] {
-        &self.digits[self.start..]
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::Value;
 
     use super::*;
 
-    fn line(shape: &Shape, asker: u32, id: u64) -> Vec<u8> {
+    fn line(shape: &Shape, connection: u32, id: u64) -> Vec<u8> {
         let mut line = Vec::new();
-        shape.write(&mut line, asker, id);
+        shape.write(&mut line, connection, id);
         line
     }
 

@@ -90,9 +90,10 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Ok(outcome) => outcome,
         Err(error) => return complain(format_args!("cannot drive the load: {error}"), 1),
     };
-    let text = match args.json {
-        true => format!("{}\n", outcome.to_json()),
-        false => format!("{label}\n{}", outcome.describe()),
+    let text = if args.json {
+        format!("{}\n", outcome.to_json())
+    } else {
+        format!("{label}\n{}", outcome.describe())
     };
     let printed = answer(&text);
     if outcome.faults.any() { ExitCode::FAILURE } else { printed }

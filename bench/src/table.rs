@@ -1,4 +1,4 @@
-//! What `compare` has measured, as a table for a terminal, for the documentation and for a program, and as plots.
+//! The results of `compare`, as a table for a terminal, for the documentation and for a program, and as plots.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(crate) struct Table {
     pub(crate) seconds: Duration,
 }
 
-/// The outcomes of one load: one a round for each peer, in the order of the peers.
+/// The outcomes of one load: for each peer, in their order, one outcome per round.
 pub(crate) struct Row {
     pub(crate) case: Case,
     pub(crate) outcomes: Vec<Vec<Outcome>>,
@@ -33,11 +33,10 @@ impl Row {
         median(self.outcomes[peer].iter().map(of).collect())
     }
 
-    /// How one peer does beside another, by what its goal is about.
+    /// The ratio of one peer to another, of their times or their rates as the goal says.
     fn ratio(&self, peer: usize, beside: usize) -> f64 {
-        let of = |outcome: &Outcome| match self.case.goal.is_time() {
-            true => outcome.latency_us(0.5),
-            false => outcome.rate(),
+        let of = |outcome: &Outcome| {
+            if self.case.goal.is_time() { outcome.latency_us(0.5) } else { outcome.rate() }
         };
         let rounds = self.outcomes[peer].iter().zip(&self.outcomes[beside]);
         median(rounds.map(|(one, other)| of(one) / of(other)).collect())
@@ -46,7 +45,7 @@ impl Row {
 
 impl Table {
     pub(crate) fn text(&self) -> String {
-        let (bus, beside) = self.held_together();
+        let (bus, beside) = self.compared();
         let mut text = format!("{:<18}", "load");
         for peer in &self.peers {
             let _ = write!(text, "{:>11}{:>10}", peer.name(), "p50");
@@ -76,7 +75,7 @@ impl Table {
     }
 
     pub(crate) fn markdown(&self) -> String {
-        let (bus, beside) = self.held_together();
+        let (bus, beside) = self.compared();
         let other = self.peers[beside].name();
         let names = self.peers.iter().map(|peer| format!(" {} |", peer.name())).collect::<String>();
         let mut text =
@@ -102,7 +101,7 @@ impl Table {
     }
 
     pub(crate) fn to_json(&self) -> Value {
-        let (bus, beside) = self.held_together();
+        let (bus, beside) = self.compared();
         let row = |row: &Row| {
             let rounds = |index: usize| row.outcomes[index].iter().map(Outcome::to_json).collect::<Vec<_>>();
             let peers = self.peers.iter().enumerate().map(|(index, peer)| {
@@ -125,7 +124,7 @@ impl Table {
         json!({ "seconds": self.seconds.as_secs_f64(), "beside": self.peers[beside].name(), "loads": loads })
     }
 
-    /// Files and what they hold.
+    /// Names and contents of the files.
     pub(crate) fn plots(&self) -> Vec<(&'static str, String)> {
         vec![("throughput.svg", self.throughput().svg()), ("latency.svg", self.latency().svg())]
     }
@@ -157,7 +156,7 @@ impl Table {
             let mut all = Histogram::<u64>::new(3).expect("the bounds are good");
             let single = &self.rows[0].outcomes[peer];
             single.iter().for_each(|outcome| all.add(&outcome.latency_ns).expect("it grows as needed"));
-            // Evenly spread on an axis where each nine takes the same room.
+            // The points are evenly spread on an axis where each nine takes the same room.
             let points = (0..=60).map(|step| 2.0 * 5000f64.powf(f64::from(step) / 60.0));
             let us = |one_in: f64| all.value_at_quantile(1.0 - 1.0 / one_in) as f64 / 1000.0;
             let points = points.map(|one_in| (one_in, us(one_in))).collect();
@@ -173,15 +172,15 @@ impl Table {
         }
     }
 
-    /// The bus, and the peer that it is held against.
-    fn held_together(&self) -> (usize, usize) {
+    /// The bus, and the peer that it is compared with.
+    fn compared(&self) -> (usize, usize) {
         let find = |peer| self.peers.iter().position(|other| *other == peer);
         (find(Peer::Bus).expect("it is always measured"), find(Peer::Socat).unwrap_or(0))
     }
 
-    /// The goal, marked where it is missed. Without socat there is nothing to hold it against.
+    /// The goal, marked if it is missed. Without socat there is nothing to compare with.
     fn goal(&self, row: &Row) -> String {
-        let (bus, beside) = self.held_together();
+        let (bus, beside) = self.compared();
         if self.peers[beside] != Peer::Socat {
             return "-".to_owned();
         }
@@ -190,7 +189,7 @@ impl Table {
     }
 }
 
-/// CPU time a request and memory of the bus.
+/// The CPU time per request and the memory of the bus.
 fn cost(row: &Row, bus: usize) -> (String, String) {
     let known = |value: f64, text: String| if value.is_finite() { text } else { "-".to_owned() };
     let cpu_us = row.median(bus, |one| one.watched_us_a_request().unwrap_or(f64::NAN));

@@ -11,7 +11,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rpc::{Stream, write};
+use rpc::write;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -46,17 +46,14 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     };
     let (direct_us, agent_us) = (median(direct), median(agent));
     let added_us = agent_us - direct_us;
-    let text = match args.json {
-        true => {
-            format!("{}\n", json!({ "direct_us": direct_us, "agent_us": agent_us, "added_us": added_us }))
-        }
-        false => {
-            let (direct, agent, added) = (micros(direct_us), micros(agent_us), micros(added_us));
-            let title = format!("time to first token, median of {} prompts each", args.prompts);
-            format!(
-                "{title}\n  server alone       {direct}\n  through the agent  {agent}\n  added              {added}\n"
-            )
-        }
+    let text = if args.json {
+        format!("{}\n", json!({ "direct_us": direct_us, "agent_us": agent_us, "added_us": added_us }))
+    } else {
+        let (direct, agent, added) = (micros(direct_us), micros(agent_us), micros(added_us));
+        let title = format!("time to first token, median of {} prompts each", args.prompts);
+        format!(
+            "{title}\n  server alone       {direct}\n  through the agent  {agent}\n  added              {added}\n"
+        )
     };
     let printed = answer(&text);
     if added_us > args.most_us { ExitCode::FAILURE } else { printed }
@@ -180,9 +177,8 @@ impl Agent {
         command.env("OPENAI_MODELS", "m").env("OPENAI_MODEL", "m").env("NO_PROXY", "127.0.0.1");
         let mut process =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-        let (stdin, stdout) = (process.stdin.take(), process.stdout.take());
-        let pipes = Stream::pipes(stdout.expect("it is piped"), stdin.expect("it is piped"));
-        Ok(Agent { process, client: Client::over(pipes), _state: state })
+        let client = Client::of_child(&mut process);
+        Ok(Agent { process, client, _state: state })
     }
 
     /// Prompts in a session of its own, so that every request is as long as the first.

@@ -20,7 +20,6 @@ pub struct Client {
     stream: Stream,
     lines: LineReader,
     deadline: Option<Instant>,
-    skips_other_output: bool,
     last_id: u64,
 }
 
@@ -43,13 +42,7 @@ impl Client {
     /// A client without a deadline.
     pub fn new(stream: Stream) -> Client {
         let lines = LineReader::with_limit(LINE_BYTES_MAX);
-        Client { stream, lines, deadline: None, skips_other_output: false, last_id: 0 }
-    }
-
-    /// Skips lines that are not JSON objects instead of failing: agents print banners and warnings.
-    pub fn skip_other_output(mut self) -> Client {
-        self.skips_other_output = true;
-        self
+        Client { stream, lines, deadline: None, last_id: 0 }
     }
 
     /// From now on nothing waits longer than until then.
@@ -69,17 +62,11 @@ impl Client {
         let id = self.last_id.to_string();
         self.send(&write::request(self.last_id, method, params))?;
         loop {
-            let skips_other_output = self.skips_other_output;
             let line = self.next_line()?.ok_or(AskError::Closed)?;
             if line.trim_ascii().is_empty() {
                 continue;
             }
-            let Some(parts) = Parts::parse(line) else {
-                if skips_other_output {
-                    continue;
-                }
-                return Err(AskError::NotJsonRpc);
-            };
+            let parts = Parts::parse(line).ok_or(AskError::NotJsonRpc)?;
             let is_ours = |about: &RawValue| about.get() == id;
             match parts {
                 Parts { method: Some(_), id: Some(asked), .. } => {
@@ -224,13 +211,5 @@ mod tests {
         let soon = Duration::from_millis(5);
         assert!(matches!(asked("{", Some(soon)).0, Err(AskError::TimedOut)));
         assert!(matches!(asked("{", Some(Duration::ZERO)).0, Err(AskError::TimedOut)));
-    }
-
-    #[test]
-    fn output_that_is_no_message_can_be_skipped() {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        theirs.write_all(b"Welcome!\n[1]\n{\"id\":1,\"result\":2}\n").unwrap();
-        let mut client = Client::new(Stream::Unix(ours)).skip_other_output();
-        assert_eq!(client.ask("m", ()).unwrap().get(), "2");
     }
 }

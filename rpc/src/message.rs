@@ -131,12 +131,6 @@ impl<'a> Parts<'a> {
         members(line)
     }
 
-    /// Whether the method is this one, spelled without escapes.
-    pub fn is_method(&self, method: &str) -> bool {
-        let quoted = self.method.and_then(|raw| raw.get().strip_prefix('"'));
-        quoted.and_then(|rest| rest.strip_suffix('"')) == Some(method)
-    }
-
     fn into_message(self) -> Result<Message<'a>, Malformed<'a>> {
         if self.id.is_some_and(|id| !is_id(id)) {
             return Err(malformed(INVALID_REQUEST, "Invalid request: id is no string or number"));
@@ -289,7 +283,6 @@ mod tests {
         assert_eq!(parts.result.map(RawValue::get), Some("null"));
         assert_eq!(parts.method.map(RawValue::get), Some(r#""a\u0062""#));
         assert!(parts.error.is_none() && parts.params.is_none() && parts.pool.is_none());
-        assert!(parts.is_method(r"a\u0062") && !parts.is_method("ab"));
     }
 
     #[test]

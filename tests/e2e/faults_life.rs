@@ -31,27 +31,24 @@ fn a_removed_pool_finishes_its_calls_until_the_drain_timeout() {
         bus.signal(Signal::SIGHUP);
         bus.log_has("pool q is no longer declared");
         client.sends(&request(3, "session/new", json!({ "_meta": { "bus/pool": "q" } })));
-        match in_time {
-            true => {
-                client.sees_error(3, -32052, "unknown_pool");
-                removed.ends_turn(&turn, "end_turn");
-                assert_eq!(client.gets(2)["stopReason"], "end_turn");
-            }
-            false => {
-                let answers = [client.receives(), client.receives()];
-                let reason = |id: u32| {
-                    let answer = answers.iter().find(|answer| answer["id"] == id);
-                    answer.map(|answer| answer["error"]["data"]["reason"].clone())
-                };
-                assert_eq!(reason(3), Some(json!("unknown_pool")), "{answers:?}");
-                assert_eq!(reason(2), Some(json!("stopping")), "{answers:?}");
-                removed.stdin_ends();
-                removed.is_gone();
-                bus.until("the session is lost", || {
-                    client.prompts(4, &session);
-                    client.receives()["error"]["data"]["lost"] == true
-                });
-            }
+        if in_time {
+            client.sees_error(3, -32052, "unknown_pool");
+            removed.ends_turn(&turn, "end_turn");
+            assert_eq!(client.gets(2)["stopReason"], "end_turn");
+        } else {
+            let answers = [client.receives(), client.receives()];
+            let reason = |id: u32| {
+                let answer = answers.iter().find(|answer| answer["id"] == id);
+                answer.map(|answer| answer["error"]["data"]["reason"].clone())
+            };
+            assert_eq!(reason(3), Some(json!("unknown_pool")), "{answers:?}");
+            assert_eq!(reason(2), Some(json!("stopping")), "{answers:?}");
+            removed.stdin_ends();
+            removed.is_gone();
+            bus.until("the session is lost", || {
+                client.prompts(4, &session);
+                client.receives()["error"]["data"]["lost"] == true
+            });
         }
         client.is_served_by(&mut kept);
     }

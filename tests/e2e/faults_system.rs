@@ -72,7 +72,7 @@ fn a_worker_whose_pipes_cannot_be_polled_is_killed_and_started_again() {
     let mut client = bus.client();
     let mut worker = || {
         let worker = client.status()["pools"][0]["workers"][0].clone();
-        worker["pid"].as_i64().filter(|_| worker["state"] == "up")
+        if worker["state"] == "up" { worker["pid"].as_i64() } else { None }
     };
     bus.until("it runs", || worker().is_some());
     let first = worker().expect("it runs");

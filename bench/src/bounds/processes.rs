@@ -28,7 +28,7 @@ pub(super) const PARENTS: usize = 3;
 const SIGTERM_RUNS: usize = 100;
 const SIGKILL_RUNS: usize = 50;
 const BUSY_CLIENTS: usize = 8;
-/// One second for the calls in flight, two for a worker to end by itself and three to end when it is told to.
+/// One second for calls in flight, two for a worker to exit at the end of its stdin, three after SIGTERM, one spare.
 const STOP: Duration = Duration::from_secs(7);
 /// What a killed bus leaves behind must be gone by then.
 const GONE: Duration = Duration::from_secs(1);

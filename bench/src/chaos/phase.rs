@@ -108,7 +108,8 @@ pub(super) fn kills(bus: &Bus, length: Duration, seed: u64, progress: Progress) 
 }
 
 pub(super) fn tricks(bus: &Bus, length: Duration, seed: u64, progress: Progress) -> io::Result<Tricked> {
-    let (faults, played) = (Mutex::new(Vec::new()), AtomicU64::new(0));
+    let faults = Mutex::new(Vec::new());
+    let played = AtomicU64::new(0);
     let (counts, ()) = run_clients(bus, length, &Kills::default(), progress, |until| {
         let play = |number: u32| {
             let mut rng = Rng::with_seed(seed ^ u64::from(number));
