@@ -20,7 +20,7 @@ use crate::handshake_cache::HandshakeCache;
 use crate::io::Io;
 use crate::net::accept::{self, Acceptor};
 use crate::peer_io::{Stream, Task, key_and_stream};
-use crate::process::pre_exec::{FoundLimits, fds_at_most};
+use crate::process::pre_exec::{InheritedLimits, max_fds};
 use crate::process::spawn::Processes;
 use crate::process::stderr;
 use crate::sd_notify::SdNotify;
@@ -74,7 +74,7 @@ impl Shell {
     fn open(options: Options) -> Result<Shell, ServeError> {
         let Options { config, reload, this_binary, handshake_cache, guard_args } = options;
         let system = |what| move |error| ServeError::System { what, error };
-        let limits = FoundLimits::replace();
+        let limits = InheritedLimits::replace();
         let start = Instant::now();
         let poll = Poll::new().map_err(system("cannot create a poll"))?;
         let signals = Signals::listen(poll.registry()).map_err(system("cannot listen to signals"))?;
@@ -85,7 +85,7 @@ impl Shell {
         let handshakes = HandshakeCache::new(handshake_cache);
         let mut io = Io::new(Bus::new(&config, seed, Moment::ZERO), poll);
         handshakes.load(&mut io.bus);
-        let acceptor = Acceptor::new(bound, fds_at_most(), &mut io)?;
+        let acceptor = Acceptor::new(bound, max_fds(), &mut io)?;
         let mut stdio = None;
         if let Some(listen) = config.listen.iter().find(|listen| listen.at == Address::Stdio) {
             stdio = Some(Stdio::open(listen.pool.as_deref(), &mut io)?);

@@ -11,7 +11,7 @@ use nix::unistd::mkdtemp;
 /// The umask that a socket file is made with belongs to the whole process, so only one test at a time makes files.
 static MAKING_FILES: Mutex<()> = Mutex::new(());
 
-/// A folder of mode 0700. It is removed when it is dropped.
+/// A folder of mode 0700. It is removed when it is dropped. A test can have only one at a time.
 pub(crate) struct TestFolder {
     path: PathBuf,
     _lock: MutexGuard<'static, ()>,

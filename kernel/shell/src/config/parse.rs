@@ -71,6 +71,7 @@ const PERMISSIONS: [(&str, Permission); 3] =
 
 const INSTANCES: RangeInclusive<u64> = 1..=65_536;
 const SESSIONS: RangeInclusive<u64> = 1..=1 << 20;
+const BUFFER_BYTES: RangeInclusive<u64> = 1 << 10..=1 << 30;
 
 /// What a client needs to know: where the bus listens, and which file holds its token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,8 +84,10 @@ pub(super) fn config(text: &str, resolver: Resolver<'_>) -> Result<Config, Vec<C
     let json = read_json(text)?;
     let mut reader = Reader { resolver, errors: Vec::new() };
     reader.refuse_repeated_keys(&json);
-    let config = reader.config(&json);
-    if reader.errors.is_empty() { Ok(config) } else { Err(reader.errors) }
+    match reader.config(&json) {
+        Some(config) if reader.errors.is_empty() => Ok(config),
+        _ => Err(reader.errors),
+    }
 }
 
 /// Reads only how the bus is reached: a client needs neither the pools nor the variables that they refer to.
@@ -139,17 +142,9 @@ impl<'a> Fields<'a> {
 
 /// The objects of the file.
 impl<'a> Reader<'a> {
-    fn config(&mut self, json: &'a Json) -> Config {
-        let Some(top) = self.object(&Node { path: String::new(), json }, &TOP_KEYS) else {
-            return Config {
-                listen: Vec::new(),
-                auth: None,
-                default_pool: None,
-                pools: Vec::new(),
-                limits: Limits::default(),
-                trace_payloads: false,
-            };
-        };
+    /// `None` if the file is not an object.
+    fn config(&mut self, json: &'a Json) -> Option<Config> {
+        let top = self.object(&Node { path: String::new(), json }, &TOP_KEYS)?;
         if let Some(schema) = top.find("$schema") {
             self.string(&schema);
         }
@@ -172,14 +167,14 @@ impl<'a> Reader<'a> {
             }
         }
         let limits = top.find("limits").map(|node| self.limits(&node)).unwrap_or_default();
-        Config {
+        Some(Config {
             listen: listen.into_iter().map(|(listen, _)| listen).collect(),
             auth,
             default_pool: default_pool.map(|(pool, _)| pool.into()),
             pools: pools.into_iter().map(Arc::new).collect(),
             limits,
             trace_payloads: self.trace_payloads(&top).unwrap_or(false),
-        }
+        })
     }
 
     fn refuse_unknown_pool(&mut self, path: &str, pool: Option<&str>, names: &[&str]) {
@@ -389,48 +384,37 @@ impl<'a> Reader<'a> {
     }
 
     fn limits(&mut self, node: &Node<'a>) -> Limits {
-        let default = Limits::default();
-        let Some(fields) = self.object(node, &LIMIT_KEYS) else { return default };
+        let mut limits = Limits::default();
+        let Some(fields) = self.object(node, &LIMIT_KEYS) else { return limits };
         let before = self.errors.len();
-        let limits = Limits {
-            max_input_buffer: self
-                .integer(&fields, "max_input_buffer", 1 << 10..=1 << 30)
-                .unwrap_or(default.max_input_buffer),
-            max_output_queue: self
-                .integer(&fields, "max_output_queue", 1 << 10..=1 << 30)
-                .unwrap_or(default.max_output_queue),
-            backpressure_timeout: self
-                .positive_seconds(&fields, "backpressure_timeout_sec")
-                .unwrap_or(default.backpressure_timeout),
-            max_restarts: self
-                .integer(&fields, "max_restarts", 0..=1_000_000)
-                .unwrap_or(default.max_restarts),
-            restart_window: self
-                .positive_seconds(&fields, "restart_window_sec")
-                .unwrap_or(default.restart_window),
-            max_restart_delay: self
-                .positive_seconds(&fields, "max_restart_delay_sec")
-                .unwrap_or(default.max_restart_delay),
-            init_timeout: self.positive_seconds(&fields, "init_timeout_sec").unwrap_or(default.init_timeout),
-            silence_timeout: match self.seconds(&fields, "silence_timeout_sec") {
-                None => default.silence_timeout,
-                Some(Duration::ZERO) => None,
-                some => some,
-            },
-            drain_timeout: self.seconds(&fields, "drain_timeout_sec").unwrap_or(default.drain_timeout),
-            session_keep: self.seconds(&fields, "session_keep_sec").unwrap_or(default.session_keep),
-            max_clients: self.integer(&fields, "max_clients", 1..=1 << 20).unwrap_or(default.max_clients),
-            max_calls: self.integer(&fields, "max_calls", 1..=1 << 20).unwrap_or(default.max_calls),
-            max_held_bytes: self
-                .integer(&fields, "max_held_bytes", 1 << 10..=1 << 40)
-                .unwrap_or(default.max_held_bytes),
-        };
+        set(&mut limits.max_input_buffer, self.integer(&fields, "max_input_buffer", BUFFER_BYTES));
+        set(&mut limits.max_output_queue, self.integer(&fields, "max_output_queue", BUFFER_BYTES));
+        set(&mut limits.backpressure_timeout, self.positive_seconds(&fields, "backpressure_timeout_sec"));
+        set(&mut limits.max_restarts, self.integer(&fields, "max_restarts", 0..=1_000_000));
+        set(&mut limits.restart_window, self.positive_seconds(&fields, "restart_window_sec"));
+        set(&mut limits.max_restart_delay, self.positive_seconds(&fields, "max_restart_delay_sec"));
+        set(&mut limits.init_timeout, self.positive_seconds(&fields, "init_timeout_sec"));
+        if let Some(timeout) = self.seconds(&fields, "silence_timeout_sec") {
+            limits.silence_timeout = if timeout.is_zero() { None } else { Some(timeout) };
+        }
+        set(&mut limits.drain_timeout, self.seconds(&fields, "drain_timeout_sec"));
+        set(&mut limits.session_keep, self.seconds(&fields, "session_keep_sec"));
+        set(&mut limits.max_clients, self.integer(&fields, "max_clients", 1..=1 << 20));
+        set(&mut limits.max_calls, self.integer(&fields, "max_calls", 1..=1 << 20));
+        set(&mut limits.max_held_bytes, self.integer(&fields, "max_held_bytes", 1 << 10..=1 << 40));
         if self.errors.len() == before && limits.max_held_bytes < limits.max_input_buffer {
             let (held, line) = (limits.max_held_bytes, limits.max_input_buffer);
             let path = join(&fields.path, "max_held_bytes");
             self.error(&path, format!("must be at least max_input_buffer ({line}), not {held}"));
         }
         limits
+    }
+}
+
+/// Replaces a default by a value that was read.
+fn set<T>(slot: &mut T, read: Option<T>) {
+    if let Some(value) = read {
+        *slot = value;
     }
 }
 

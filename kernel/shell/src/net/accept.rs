@@ -36,7 +36,7 @@ pub(crate) struct Acceptor {
     retry_at: Option<Moment>,
     shortage_logged: bool,
     refused: RateLimitedWarning,
-    fds_at_most: usize,
+    max_fds: usize,
 }
 
 struct Listener {
@@ -63,7 +63,7 @@ impl Acceptor {
     /// Starts to accept on what `bind` has bound.
     pub(crate) fn new(
         bound: Vec<(Listen, Bound)>,
-        fds_at_most: usize,
+        max_fds: usize,
         io: &mut Io,
     ) -> Result<Acceptor, ServeError> {
         let mut acceptor = Acceptor {
@@ -71,7 +71,7 @@ impl Acceptor {
             retry_at: None,
             shortage_logged: false,
             refused: RateLimitedWarning::default(),
-            fds_at_most,
+            max_fds,
         };
         for (listen, bound) in bound {
             acceptor.add(listen, bound, io)?;
@@ -207,9 +207,7 @@ impl Acceptor {
         for _ in 0..ACCEPTS_PER_TURN {
             match listener.socket.accept() {
                 Ok(Some(socket)) => {
-                    if let Err(reason) =
-                        connect(socket, listener.listen.pool.as_deref(), self.fds_at_most, io)
-                    {
+                    if let Err(reason) = connect(socket, listener.listen.pool.as_deref(), self.max_fds, io) {
                         self.refused.add(io.now, reason);
                     }
                 }
@@ -254,13 +252,13 @@ impl Acceptor {
 }
 
 /// Makes an accepted connection a link. If it is refused, the client is told, and the error is the reason for the log.
-fn connect(socket: OwnedFd, pool: Option<&str>, fds_at_most: usize, io: &mut Io) -> Result<(), &'static str> {
+fn connect(socket: OwnedFd, pool: Option<&str>, max_fds: usize, io: &mut Io) -> Result<(), &'static str> {
     // A new socket has room for one line, and a client that does not read that line would not read more.
     let refuse = |line: Vec<u8>| {
         let _ = write(&socket, &line);
     };
     // The system gives out the lowest free fd number, so a high one means that few are left.
-    if socket.as_raw_fd() as usize + FDS_FOR_WORKERS >= fds_at_most {
+    if socket.as_raw_fd() as usize + FDS_FOR_WORKERS >= max_fds {
         const REASON: &str = "the last open files are kept for workers";
         refuse(io.bus.no_room(REASON));
         return Err(REASON);

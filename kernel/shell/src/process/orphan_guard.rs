@@ -22,7 +22,7 @@ use kernel_core::Moment;
 
 use crate::peer_io::set_nonblocking;
 use crate::process::env_mark::{self, ProcessMark};
-use crate::process::pre_exec::{self, FoundLimits, Role};
+use crate::process::pre_exec::{self, InheritedLimits, Role};
 
 /// A guard that ends at once is not started again at once.
 const START_INTERVAL: Duration = Duration::from_secs(1);
@@ -76,7 +76,7 @@ fn read_orders(mut orders: impl BufRead) -> (BTreeSet<i32>, Option<String>) {
 pub(crate) struct Guard {
     binary: PathBuf,
     args: Vec<OsString>,
-    limits: FoundLimits,
+    limits: InheritedLimits,
     running: Option<Running>,
     groups: BTreeSet<i32>,
     mark: ProcessMark,
@@ -97,7 +97,7 @@ impl Guard {
     pub(crate) fn start(
         binary: PathBuf,
         args: Vec<OsString>,
-        limits: FoundLimits,
+        limits: InheritedLimits,
         now: Moment,
     ) -> io::Result<Guard> {
         let mut guard = Guard {

@@ -21,17 +21,17 @@ pub(crate) enum Role {
     Guard,
 }
 
-/// The limits, soft and hard, that the bus found at its start and has changed for itself. Workers get them back.
+/// The limits, soft and hard, that the bus inherited and has changed for itself. Workers get them back.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct FoundLimits {
+pub(crate) struct InheritedLimits {
     open_files: Option<(rlim_t, rlim_t)>,
     core_bytes: Option<(rlim_t, rlim_t)>,
 }
 
-impl FoundLimits {
+impl InheritedLimits {
     /// Sets the limits of the bus itself.
-    pub(crate) fn replace() -> FoundLimits {
-        FoundLimits { open_files: raise_open_files(), core_bytes: forbid_core_dumps() }
+    pub(crate) fn replace() -> InheritedLimits {
+        InheritedLimits { open_files: raise_open_files(), core_bytes: forbid_core_dumps() }
     }
 
     fn restore(self) -> nix::Result<()> {
@@ -60,7 +60,7 @@ fn forbid_core_dumps() -> Option<(rlim_t, rlim_t)> {
 }
 
 /// How many fds the bus may have now.
-pub(crate) fn fds_at_most() -> usize {
+pub(crate) fn max_fds() -> usize {
     getrlimit(Resource::RLIMIT_NOFILE)
         .map_or(usize::MAX, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX))
 }
@@ -79,7 +79,7 @@ fn raise_open_files() -> Option<(rlim_t, rlim_t)> {
 }
 
 #[allow(unsafe_code)]
-pub(crate) fn prepare(command: &mut Command, role: Role, limits: FoundLimits) {
+pub(crate) fn prepare(command: &mut Command, role: Role, limits: InheritedLimits) {
     #[cfg(target_os = "linux")]
     let parent = getpid();
     if role == Role::Worker {
@@ -157,8 +157,8 @@ fn close_inherited_on_exec() {
 /// The fds of the bus are close-on-exec anyway; those that it inherited have low numbers.
 #[allow(unsafe_code)]
 fn close_each_on_exec() {
-    const FDS_AT_MOST: rlim_t = 4096;
-    let fds = getrlimit(Resource::RLIMIT_NOFILE).map_or(FDS_AT_MOST, |(soft, _)| soft.min(FDS_AT_MOST));
+    const MAX_FDS: rlim_t = 4096;
+    let fds = getrlimit(Resource::RLIMIT_NOFILE).map_or(MAX_FDS, |(soft, _)| soft.min(MAX_FDS));
     for fd in 3..fds as libc::c_int {
         // SAFETY: sets a flag of an fd number; EBADF where it is not open.
         unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };

@@ -1,6 +1,6 @@
 //! The processes of workers: spawned, signalled and reaped.
 //!
-//! A process is in the list from its start until it is reaped, and only then is its group signalled: afterwards the
+//! A process is in the list from its start until it is reaped, and only in that time is its group signalled: later the
 //! number may belong to another process. A process may outlive its link, if the core has closed that. A link may
 //! outlive its process, if another process still holds the stdout.
 
@@ -26,7 +26,7 @@ use crate::io::Io;
 use crate::peer_io::{Peer, Stderr, set_nonblocking};
 use crate::process::command::command;
 use crate::process::orphan_guard::Guard;
-use crate::process::pre_exec::{self, FoundLimits, Role};
+use crate::process::pre_exec::{self, InheritedLimits, Role};
 use crate::process::stderr;
 
 /// The most that an exited process can have left in a pipe: Linux lets a process make its pipe this large.
@@ -39,7 +39,7 @@ pub(crate) struct Processes {
     /// Starting a process can take milliseconds, so at most one is started per turn.
     spawns: VecDeque<(WorkerId, Link)>,
     guard: Guard,
-    limits: FoundLimits,
+    limits: InheritedLimits,
     binary: PathBuf,
 }
 
@@ -99,7 +99,7 @@ impl Processes {
     pub(crate) fn new(
         binary: PathBuf,
         guard_args: Vec<OsString>,
-        limits: FoundLimits,
+        limits: InheritedLimits,
     ) -> io::Result<Processes> {
         let guard = Guard::start(binary.clone(), guard_args, limits, Moment::ZERO)?;
         Ok(Processes { list: Vec::new(), spawns: VecDeque::new(), guard, limits, binary })
@@ -240,7 +240,7 @@ impl Processes {
         self.guard.retry(now);
     }
 
-    /// Ends what is still running when the bus leaves, which is normally only the guard.
+    /// Ends the processes that still run when the bus leaves, normally only the guard.
     pub(crate) fn end_all(mut self, io: &mut Io) {
         for process in &self.list {
             let _ = killpg(process.group, signal::Signal::SIGKILL);
