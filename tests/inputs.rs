@@ -34,11 +34,11 @@ fn kept_inputs_and_their_neighbours_break_nothing() {
 
 /// The scanner against serde_json, a million of them in a release build.
 #[test]
-fn made_up_lines_are_read_as_serde_json_reads_them() {
+fn generated_lines_are_read_as_serde_json_reads_them() {
     std::thread::scope(|scope| {
         for seed in [0x1234_5678_9abc, 0xdef0_1234_5678] {
             scope.spawn(move || {
-                for line in fuzz::made_up_lines(seed).take(LINES) {
+                for line in fuzz::generated_lines(seed).take(LINES) {
                     holds("scanner", fuzz::scanner, &line);
                     holds("splicer", fuzz::splicer, &line);
                 }

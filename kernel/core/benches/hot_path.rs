@@ -1,35 +1,30 @@
-//! How many instructions the core spends on a message: a check of speed that no clock and no neighbour disturbs.
+//! Counts the instructions that the core spends on a message. Unlike a clock, the count does not depend on the load.
 //!
-//! Starts itself under `valgrind --tool=callgrind` twice for each case, once for twice as many messages; what
-//! both have in common (start, setting up) falls out of the difference. The counts are held against those kept
-//! in `instructions.txt` beside this file. They contain the few dozen instructions this file itself needs to
-//! play client and worker, and they depend on the compiler and on the instruction set of the processor.
+//! The benchmark runs itself under `valgrind --tool=callgrind` twice for each case, the second time with twice as many
+//! messages, so that the difference leaves out the setup. It compares the counts with `instructions.txt` beside this
+//! file. They include the few dozen instructions that play client and worker, and they depend on the compiler and on
+//! the instruction set of the processor.
 //!
 //!     cargo bench -p kernel-core --bench hot_path               # check
-//!     cargo bench -p kernel-core --bench hot_path -- --keep     # write the counts as the ones to hold
-//!     cargo bench -p kernel-core --bench hot_path -- --profile  # which functions they are spent in
+//!     cargo bench -p kernel-core --bench hot_path -- --keep     # write the counts to instructions.txt
+//!     cargo bench -p kernel-core --bench hot_path -- --profile  # show the functions that they are spent in
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
-use std::sync::Arc;
-use std::time::Duration;
 use std::{env, fs, process};
 
-use kernel_core::config::{Config, Limits, PoolConfig, Program};
-use kernel_core::id::Link;
-use kernel_core::{Action, Bus, Event};
+use kernel_core::testkit::OneSession;
 
-const NOW: Duration = Duration::ZERO;
 const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions.txt");
-/// More than this much above what is kept is a fault.
+/// A count above the kept one by more than this part fails the check.
 const TOLERANCE: f64 = 0.05;
 const TURNS: u64 = 2_000;
-/// Of a request and of an answer.
+/// The end of a request and of an answer.
 const END: &str = "\"}}\n";
 const PROFILE_LINES: usize = 25;
-/// Requests in one read, where they are pipelined.
+/// How many lines a pipelined case sends in one write.
 const BATCH: usize = 64;
 
 const CASES: [Case; 6] = [
@@ -43,7 +38,7 @@ const CASES: [Case; 6] = [
 
 struct Case {
     name: &'static str,
-    /// Lines that pass the bus in one turn.
+    /// How many lines pass through the bus in one turn.
     messages: u64,
     turn: fn(&mut World),
 }
@@ -63,7 +58,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What runs under valgrind.
+/// Runs under valgrind.
 fn drive(name: &str, turns: u64) -> ExitCode {
     let case = CASES.iter().find(|case| case.name == name).expect("a case of this file");
     let mut world = World::new();
@@ -123,8 +118,8 @@ fn profile() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The counts of a function stand apart for each file that something inlined into it comes from: their sums.
-/// A function with `(Nx)` behind it was called so often, and what it called is counted with it.
+/// The count of each function. The profile has one for each file whose code is inlined into a function; this is their
+/// sum. A function with `(Nx)` behind it was called so often, and its count includes what it called.
 fn by_function(annotated: &str) -> Vec<(String, u64)> {
     let mut sums = BTreeMap::new();
     for line in annotated.lines() {
@@ -138,7 +133,7 @@ fn by_function(annotated: &str) -> Vec<(String, u64)> {
     sums.into_iter().collect()
 }
 
-/// None: valgrind is not there.
+/// `None`: there is no valgrind.
 fn instructions_a_message(case: &Case) -> Option<f64> {
     let count = |turns| {
         let (count, path) = callgrind(case, turns)?;
@@ -149,145 +144,93 @@ fn instructions_a_message(case: &Case) -> Option<f64> {
     Some((twice - once) as f64 / (TURNS * case.messages) as f64)
 }
 
-/// All instructions of so many turns, and the file with the profile.
+/// The instructions of this many turns, and the file with the profile.
 fn callgrind(case: &Case, turns: u64) -> Option<(u64, PathBuf)> {
     let path = env::temp_dir().join(format!("hot-path-{}-{}", process::id(), case.name));
     let mut valgrind = Command::new("valgrind");
     valgrind.arg("--tool=callgrind").arg(format!("--callgrind-out-file={}", path.display()));
     valgrind.arg(env::current_exe().expect("a path")).args(["--drive", case.name, &turns.to_string()]);
     let output = valgrind.output().ok()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    let count = said.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok());
-    Some((count.expect("valgrind says what it has collected"), path))
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let count = stderr.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok());
+    Some((count.expect("valgrind prints the count"), path))
 }
 
-/// A bus with a client, a worker and a session. The lines are made beforehand.
+/// A bus with one session, and the lines of each turn, which the first turn makes.
 struct World {
-    bus: Bus,
-    client: Link,
-    worker: Link,
-    /// What each was last sent.
-    to_client: Vec<u8>,
-    to_worker: Vec<u8>,
-    /// The session's name as the client knows it.
-    session: String,
-    /// What is said in each turn, made in the first.
-    said: Vec<u8>,
+    session: OneSession,
+    lines: Vec<u8>,
     answers: Vec<u8>,
 }
 
 impl World {
     fn new() -> World {
-        let config = Config {
-            listen: Vec::new(),
-            auth: None,
-            default_pool: None,
-            pools: vec![Arc::new(PoolConfig::new("agents", Program::ThisBinary))],
-            limits: Limits::default(),
-            trace_payloads: false,
-        };
-        let mut bus = Bus::new(&config, [0; 32], NOW);
-        let Some(Action::Spawn(id, worker)) = bus.next_action() else { panic!("a worker is started") };
-        bus.handle(Event::Spawned { worker: id, pid: 1 }, NOW);
-        let client = bus.connect(None, NOW).expect("there is room");
-        let (to_client, to_worker, said, answers) = Default::default();
-        let session = String::new();
-        let mut world = World { bus, client, worker, to_client, to_worker, session, said, answers };
-        world.say(client, b"{\"id\":1,\"method\":\"session/new\",\"params\":{}}\n");
-        let opened = format!("{{\"id\":{},\"result\":{{\"sessionId\":\"s\"}}}}\n", ids(&world.to_worker)[0]);
-        world.say(worker, opened.as_bytes());
-        let answer: serde_json::Value = serde_json::from_slice(&world.to_client).expect("JSON");
-        world.session = answer["result"]["sessionId"].as_str().expect("a session").to_owned();
-        world
+        World { session: OneSession::open(), lines: Vec::new(), answers: Vec::new() }
     }
 
-    /// Requests in one read, and their answers in one.
+    /// The client sends `count` requests in one write, and the worker answers them in one.
     fn round_trips(&mut self, bytes: usize, count: usize) {
-        if self.said.is_empty() {
+        if self.lines.is_empty() {
             let head = r#"{"jsonrpc":"2.0","id":1234567,"method":"echo","params":{"pad":""#;
-            self.said = padded(head, END, bytes).repeat(count);
+            self.lines = padded(head, END, bytes).repeat(count);
         }
         self.ask_and_answer(bytes, count);
-        assert!(self.to_client.starts_with(br#"{"jsonrpc":"2.0","id":1234567"#));
+        assert!(self.session.to_client.starts_with(br#"{"jsonrpc":"2.0","id":1234567"#));
     }
 
+    /// The client sends a prompt, and the worker answers it.
     fn prompt(&mut self, bytes: usize) {
-        if self.said.is_empty() {
-            let session = &self.session;
+        if self.lines.is_empty() {
             let head = r#"{"jsonrpc":"2.0","id":1234567,"method":"session/prompt","params":{"sessionId":""#;
-            let head = format!(r#"{head}{session}","pad":""#);
-            self.said = padded(&head, END, bytes);
+            let head = format!(r#"{head}{}","pad":""#, self.session.session);
+            self.lines = padded(&head, END, bytes);
         }
         self.ask_and_answer(bytes, 1);
     }
 
     fn ask_and_answer(&mut self, bytes: usize, count: usize) {
-        let said = std::mem::take(&mut self.said);
-        self.say(self.client, &said);
-        self.said = said;
-        let mut answers = std::mem::take(&mut self.answers);
-        if answers.is_empty() {
+        self.session.send(self.session.client, &self.lines);
+        if self.answers.is_empty() {
             let head = r#"{"jsonrpc":"2.0","id":0000000000000000,"result":{"pad":""#;
-            answers = padded(head, END, bytes).repeat(count);
+            self.answers = padded(head, END, bytes).repeat(count);
         }
-        let mut asked = &self.to_worker[..];
-        for answer in answers.chunks_exact_mut(bytes) {
-            let line = memchr::memchr(b'\n', asked).expect("every request has arrived");
-            put_id(answer, &asked[..line]);
-            asked = &asked[line + 1..];
+        let mut requests = &self.session.to_worker[..];
+        for answer in self.answers.chunks_exact_mut(bytes) {
+            let end = memchr::memchr(b'\n', requests).expect("every request has arrived");
+            put_id(answer, &requests[..end]);
+            requests = &requests[end + 1..];
         }
-        self.say(self.worker, &answers);
-        self.answers = answers;
+        self.session.send(self.session.worker, &self.answers);
     }
 
-    /// Updates in one read.
+    /// The worker sends `count` updates in one write.
     fn updates(&mut self, bytes: usize, count: usize) {
-        if self.said.is_empty() {
+        if self.lines.is_empty() {
             let head = concat!(
                 r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":"#,
                 r#"{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":""#
             );
-            self.said = padded(head, "\"}}}}\n", bytes).repeat(count);
+            self.lines = padded(head, "\"}}}}\n", bytes).repeat(count);
         }
-        let said = std::mem::take(&mut self.said);
-        self.say(self.worker, &said);
-        self.said = said;
-        assert!(self.to_client.starts_with(br#"{"jsonrpc":"2.0","method":"session/update""#));
-    }
-
-    fn say(&mut self, from: Link, lines: &[u8]) {
-        self.bus.received(from, lines, NOW);
-        while let Some(action) = self.bus.next_action() {
-            let Action::Flush(link) = action else { continue };
-            let seen = if link == self.client { &mut self.to_client } else { &mut self.to_worker };
-            seen.clear();
-            seen.extend_from_slice(self.bus.to_send(link));
-            self.bus.sent(link, seen.len(), NOW);
-        }
+        self.session.send(self.session.worker, &self.lines);
+        assert!(self.session.to_client.starts_with(br#"{"jsonrpc":"2.0","method":"session/update""#));
     }
 }
 
-/// A line of so many bytes that begins and ends so.
+/// A line of this many bytes with this beginning and end.
 fn padded(head: &str, end: &str, bytes: usize) -> Vec<u8> {
     let pad = "x".repeat(bytes - head.len() - end.len());
     [head, &pad, end].concat().into_bytes()
 }
 
-/// The ids of lines in which they come first or second.
-fn ids(lines: &[u8]) -> Vec<u64> {
-    let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    let id = |line| serde_json::from_slice::<serde_json::Value>(line).expect("JSON")["id"].as_u64();
-    lines.map(|line| id(line).expect("a number")).collect()
-}
-
-/// The id of that request, where all lines of this file have it, into this answer, filled up with spaces.
+/// Copies the id of the request into the answer and fills up with spaces. All lines here have it at one position.
 fn put_id(answer: &mut [u8], request: &[u8]) {
     const AT: usize = r#"{"jsonrpc":"2.0","id":"#.len();
     // Wire ids stay below 2^53.
-    const DIGITS_MOST: usize = 16;
+    const DIGITS_MAX: usize = 16;
     let digits = request[AT..].iter().take_while(|byte| byte.is_ascii_digit());
-    let place = &mut answer[AT..AT + DIGITS_MOST];
-    place.fill(b' ');
-    place.iter_mut().zip(digits).for_each(|(place, digit)| *place = *digit);
+    let id = &mut answer[AT..AT + DIGITS_MAX];
+    id.fill(b' ');
+    id.iter_mut().zip(digits).for_each(|(byte, digit)| *byte = *digit);
 }

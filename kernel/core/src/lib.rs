@@ -11,6 +11,8 @@ pub mod id;
 pub mod limit;
 pub mod mutants;
 mod state;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod testkit;
 pub mod token;
 mod wire;
 

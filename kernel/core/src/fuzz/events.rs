@@ -1,34 +1,39 @@
-//! The whole core under a history that bytes choose: peers that come, ask, answer, babble, take, die and leave.
+//! Runs the whole core through events that the input bytes choose: peers connect, ask, answer, send garbage, read, die
+//! and leave.
 //!
-//! Smaller and blinder than the simulation in `tests/sim`, but steered by coverage. Holds against the core that
-//! requests get one answer each, that the tables agree after every call, and that nothing is left in the end.
+//! It is smaller and checks less than the simulation in `tests/sim`, but coverage steers it. It checks that each request
+//! gets one answer, that the tables agree after every call, and that nothing is left in the end.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::api::{Action, Event, Exit, Moment, SpawnFault};
-use crate::bus::Bus;
+use crate::api::{Event, Exit};
 use crate::config::{Config, Limits, Mode};
 use crate::id::{Link, WorkerId};
+use crate::testkit::TestShell;
 
-/// Ids that the peers here ask under begin with this one.
+/// The first id of the requests that peers send here. Each one has an id of its own.
 const FIRST_ID: u64 = 1_000_000;
-/// Every wait of the bus is over by then.
-const CALM: Duration = Duration::from_secs(600);
-const ROUNDS: usize = 2000;
+/// Every timeout of the bus is shorter than this.
+const SETTLE_TIME: Duration = Duration::from_secs(600);
+/// The bus must settle within this many rounds.
+const SETTLE_ROUNDS: usize = 2000;
 
+/// Runs the core through the events that these bytes choose.
 pub fn events(bytes: &[u8]) {
     let mut world = World::new();
     let mut choices = Choices(bytes.iter().copied());
     while let Some(choice) = choices.0.next() {
         world.step(choice, &mut choices);
     }
-    world.calms_down();
-    world.empties();
+    world.settle();
+    world.empty();
 }
 
+/// The input bytes that have not been used.
 struct Choices<'a>(std::iter::Copied<std::slice::Iter<'a, u8>>);
 
 impl Choices<'_> {
@@ -36,36 +41,38 @@ impl Choices<'_> {
         self.0.next().map_or(0, usize::from)
     }
 
-    fn of<T: Copy>(&mut self, among: &[T]) -> Option<T> {
-        let at = self.next();
-        (!among.is_empty()).then(|| among[at % among.len()])
+    fn of<T: Copy>(&mut self, options: &[T]) -> Option<T> {
+        let choice = self.next();
+        if options.is_empty() { None } else { Some(options[choice % options.len()]) }
     }
 }
 
+/// A bus, and the peers that are connected to it.
 struct World {
-    bus: Bus,
+    shell: TestShell,
     config: Config,
-    now: Moment,
     peers: BTreeMap<Link, Peer>,
-    /// Names of sessions, as anybody has heard them.
-    names: Vec<String>,
+    /// How many of the shell's processes are or were in `peers`.
+    processes_added: usize,
+    /// The ids of sessions that any peer has been sent.
+    sessions: Vec<String>,
     next_id: u64,
-    spawn_fails: bool,
     stopped: bool,
 }
 
 #[derive(Default)]
 struct Peer {
+    /// The worker, if the peer is a process and no client.
     worker: Option<WorkerId>,
-    heard: Vec<u8>,
-    /// Under which ids it waits for answers.
-    waits: BTreeSet<u64>,
-    /// What it was asked and has not answered, and whether the answer names a session.
-    owes: Vec<(Value, bool)>,
-    /// It has babbled, and may have asked anything.
-    babbled: bool,
-    /// Its stdin is closed, or it was told to end.
-    leaving: bool,
+    /// The line that the peer has read a part of.
+    partial_line: Vec<u8>,
+    /// The ids of its requests that are not answered.
+    outgoing: BTreeSet<u64>,
+    /// The ids of requests that it has not answered, and whether the answer must name a session.
+    incoming: Vec<(Value, bool)>,
+    /// It has sent garbage, which may have been any request.
+    sent_garbage: bool,
+    /// It has closed its end and sends nothing more.
     ended: bool,
 }
 
@@ -79,21 +86,21 @@ impl World {
             max_clients: 8,
             ..config.limits
         };
-        let mut pools: Vec<_> = config.pools.iter().map(|pool| (**pool).clone()).collect();
-        (pools[0].max_instances, pools[0].max_sessions, pools[0].warm) = (2, 3, true);
-        pools[1].mode = Mode::Dedicated;
-        config.pools = pools.into_iter().map(std::sync::Arc::new).collect();
+        let shared = Arc::make_mut(&mut config.pools[0]);
+        shared.max_instances = 2;
+        shared.max_sessions = 3;
+        shared.warm = true;
+        Arc::make_mut(&mut config.pools[1]).mode = Mode::Dedicated;
         let mut world = World {
-            bus: Bus::new(&config, [7; 32], Moment::ZERO),
+            shell: TestShell::new(&config),
             config,
-            now: Moment::ZERO,
             peers: BTreeMap::new(),
-            names: vec!["old".to_owned()],
+            processes_added: 0,
+            sessions: vec!["old".to_owned()],
             next_id: FIRST_ID,
-            spawn_fails: false,
             stopped: false,
         };
-        world.after();
+        world.act();
         world
     }
 
@@ -103,23 +110,23 @@ impl World {
         let all: Vec<Link> = self.peers.keys().copied().collect();
         match choice % 16 {
             0 => self.connect(choices),
-            1..=4 => self.asks(choices, &clients),
-            5 => self.babbles(choices, &all),
+            1..=4 => self.send_request(choices, &clients),
+            5 => self.send_garbage(choices, &all),
             6 | 7 => {
                 if let Some(link) = choices.of(&all) {
-                    self.answers(link, choices.next());
+                    self.answer(link, choices.next());
                 }
             }
-            8 => self.speaks(choices, &workers),
+            8 => self.send_from_worker(choices, &workers),
             9 | 10 => {
                 if let Some(link) = choices.of(&all) {
-                    self.takes(link, choices.next() * 16);
+                    self.read(link, choices.next() * 16);
                 }
             }
-            11 => self.passes(Duration::from_millis((choices.next() * choices.next()) as u64)),
+            11 => self.advance(Duration::from_millis((choices.next() * choices.next()) as u64)),
             12 => {
                 if let Some(link) = choices.of(&workers) {
-                    self.exits(link);
+                    self.exit_process(link);
                 }
             }
             13 => {
@@ -133,29 +140,25 @@ impl World {
                     self.handle(Event::Broken(link));
                 }
             }
-            _ => self.rules(choices.next()),
+            _ => self.operate(choices.next()),
         }
     }
 
-    /// What whoever runs the bus does.
-    fn rules(&mut self, choice: usize) {
+    /// The operator breaks or mends the program, reloads the configuration, or stops the bus.
+    fn operate(&mut self, choice: usize) {
         match choice {
-            0..=63 => self.spawn_fails = !self.spawn_fails,
+            0..=63 => self.shell.can_spawn = !self.shell.can_spawn,
             64..=127 => {
-                let at = choice % self.config.pools.len();
-                let pool = std::sync::Arc::make_mut(&mut self.config.pools[at]);
-                pool.args = vec![choice.to_string()];
-                self.bus.reload(&self.config.clone(), self.now);
-                self.after();
+                let pool = choice % self.config.pools.len();
+                Arc::make_mut(&mut self.config.pools[pool]).args = vec![choice.to_string()];
+                self.reload(&self.config.clone());
             }
-            // The pool is taken out and put back.
+            // A reload removes a pool, and another one adds it again.
             128..=191 => {
-                let mut less = self.config.clone();
-                less.pools.remove(1);
-                self.bus.reload(&less, self.now);
-                self.after();
-                self.bus.reload(&self.config.clone(), self.now);
-                self.after();
+                let mut smaller = self.config.clone();
+                smaller.pools.remove(1);
+                self.reload(&smaller);
+                self.reload(&self.config.clone());
             }
             192 => {
                 self.stopped = true;
@@ -165,18 +168,25 @@ impl World {
         }
     }
 
-    fn connect(&mut self, choices: &mut Choices<'_>) {
-        let pool = [None, Some("a"), Some("b")][choices.next() % 3];
-        if let Some(link) = self.bus.connect(pool, self.now) {
-            self.peers.insert(link, Peer::default());
-        }
-        self.after();
+    fn reload(&mut self, config: &Config) {
+        self.shell.bus.reload(config, self.shell.now);
+        self.act();
     }
 
-    fn asks(&mut self, choices: &mut Choices<'_>, clients: &[Link]) {
+    fn connect(&mut self, choices: &mut Choices<'_>) {
+        let pool = [None, Some("a"), Some("b")][choices.next() % 3];
+        if let Some(link) = self.shell.bus.connect(pool, self.shell.now) {
+            self.peers.insert(link, Peer::default());
+        }
+        self.act();
+    }
+
+    /// A client sends a request or a notification.
+    fn send_request(&mut self, choices: &mut Choices<'_>, clients: &[Link]) {
         let Some(link) = choices.of(clients) else { return };
-        let name = self.names[choices.next() % self.names.len()].clone();
-        let (id, kind) = (self.next_id, choices.next());
+        let name = self.sessions[choices.next() % self.sessions.len()].clone();
+        let id = self.next_id;
+        let kind = choices.next();
         let about = |method: &str| format!(r#""method":"{method}","params":{{"sessionId":"{name}"}}"#);
         let rest = match kind % 16 {
             0 => r#""method":"m""#.to_owned(),
@@ -196,230 +206,246 @@ impl World {
             13 => r#""method":"m","sessionId":"label""#.to_owned(),
             14 => r#""method":"authenticate","params":{}"#.to_owned(),
             _ => {
-                let said = match kind / 16 {
+                let notification = match kind / 16 {
                     0 => r#"{"method":"_bus/bye"}"#.to_owned(),
                     1..=4 => {
                         format!(r#"{{"method":"$/cancel_request","params":{{"requestId":{}}}}}"#, id - 1)
                     }
                     _ => format!(r#"{{"method":"session/cancel","params":{{"sessionId":"{name}"}}}}"#),
                 };
-                self.says(link, &said);
+                self.send_line(link, &notification);
                 return;
             }
         };
-        if self.says(link, &format!(r#"{{"id":{id},{rest}}}"#)) {
+        if self.send_line(link, &format!(r#"{{"id":{id},{rest}}}"#)) {
             self.next_id += 1;
         }
     }
 
-    fn speaks(&mut self, choices: &mut Choices<'_>, workers: &[Link]) {
+    /// A worker sends an update, a notification or a request.
+    fn send_from_worker(&mut self, choices: &mut Choices<'_>, workers: &[Link]) {
         let Some(link) = choices.of(workers) else { return };
-        let name = self.names[choices.next() % self.names.len()].clone();
+        let name = self.sessions[choices.next() % self.sessions.len()].clone();
         let agent = name.rsplit('.').next().unwrap_or_default();
         let id = self.next_id;
         match choices.next() % 4 {
-            0 => _ = self.says(link, &format!(r#"{{"method":"u","params":{{"sessionId":"{agent}"}}}}"#)),
-            1 => _ = self.says(link, r#"{"method":"any"}"#),
+            0 => _ = self.send_line(link, &format!(r#"{{"method":"u","params":{{"sessionId":"{agent}"}}}}"#)),
+            1 => _ = self.send_line(link, r#"{"method":"any"}"#),
             _ => {
                 let params = format!(r#"{{"sessionId":"{agent}","options":[]}}"#);
                 let line =
                     format!(r#"{{"id":{id},"method":"session/request_permission","params":{params}}}"#);
-                self.next_id += u64::from(self.says(link, &line));
+                self.next_id += u64::from(self.send_line(link, &line));
             }
         }
     }
 
-    /// Any bytes, as a line.
-    fn babbles(&mut self, choices: &mut Choices<'_>, all: &[Link]) {
+    /// A peer sends any bytes as a line.
+    fn send_garbage(&mut self, choices: &mut Choices<'_>, all: &[Link]) {
         let Some(link) = choices.of(all) else { return };
         let count = choices.next();
         let mut line: Vec<u8> = choices.0.by_ref().take(count).collect();
         line.push(b'\n');
-        if self.peers[&link].ended || !self.bus.wants_read(link) {
-            return;
+        if self.can_send(link) {
+            self.peer(link).sent_garbage = true;
+            self.shell.bus.received(link, &line, self.shell.now);
+            self.act();
         }
-        self.peer(link).babbled = true;
-        self.bus.received(link, &line, self.now);
-        self.after();
     }
 
-    /// A line of a peer that can still say something, and is read. A request is waited for.
-    fn says(&mut self, link: Link, line: &str) -> bool {
-        let peer = &self.peers[&link];
-        if peer.ended || !self.bus.wants_read(link) {
+    fn can_send(&self, link: Link) -> bool {
+        !self.peers[&link].ended && self.shell.bus.wants_read(link)
+    }
+
+    /// A peer sends a line. False: it cannot send, or the bus does not read it.
+    fn send_line(&mut self, link: Link, line: &str) -> bool {
+        if !self.can_send(link) {
             return false;
         }
-        let value: Value = serde_json::from_str(line).expect("made here");
+        let value: Value = serde_json::from_str(line).expect("the line is made here");
         if let (Some(id), true) = (value["id"].as_u64(), value["method"].is_string()) {
-            self.peer(link).waits.insert(id);
+            self.peer(link).outgoing.insert(id);
         }
-        self.bus.received(link, format!("{line}\n").as_bytes(), self.now);
-        self.after();
+        self.shell.bus.received(link, format!("{line}\n").as_bytes(), self.shell.now);
+        self.act();
         true
     }
 
-    /// Answers something that it owes.
-    fn answers(&mut self, link: Link, choice: usize) -> bool {
-        let peer = &self.peers[&link];
-        if peer.owes.is_empty() || peer.ended || !self.bus.wants_read(link) {
+    /// A peer answers one of the requests that it has read. False: it cannot.
+    fn answer(&mut self, link: Link, choice: usize) -> bool {
+        if self.peers[&link].incoming.is_empty() || !self.can_send(link) {
             return false;
         }
-        let at = choice % peer.owes.len();
-        let (id, opens) = self.peer(link).owes.remove(at);
-        let outcome = match (choice % 8, opens) {
+        let incoming = &mut self.peer(link).incoming;
+        let (id, opens_session) = incoming.remove(choice % incoming.len());
+        let outcome = match (choice % 8, opens_session) {
             (7, _) => r#""error":{"code":1,"message":"no"}"#.to_owned(),
-            // An agent that does not care whether it has used the name before.
+            // This agent may have used the session id before.
             (6, true) => r#""result":{"sessionId":"old"}"#.to_owned(),
             (_, true) => format!(r#""result":{{"sessionId":"s{}"}}"#, self.next_id),
             _ => r#""result":{}"#.to_owned(),
         };
         self.next_id += 1;
-        self.says(link, &format!(r#"{{"id":{id},{outcome}}}"#))
+        self.send_line(link, &format!(r#"{{"id":{id},{outcome}}}"#))
     }
 
-    fn takes(&mut self, link: Link, count: usize) -> bool {
-        let waiting = self.bus.to_send(link);
-        let count = count.min(waiting.len());
-        if count == 0 {
+    /// A peer reads at most `count` bytes. False: none wait for it.
+    fn read(&mut self, link: Link, count: usize) -> bool {
+        let waiting = self.shell.bus.to_send(link);
+        let bytes = waiting[..count.min(waiting.len())].to_vec();
+        if bytes.is_empty() {
             return false;
         }
-        let taken = waiting[..count].to_vec();
-        let peer = self.peer(link);
-        peer.heard.extend_from_slice(&taken);
-        while let Some(end) = self.peer(link).heard.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.peer(link).heard.drain(..=end).collect();
-            self.hears(link, &line);
+        let mut line = std::mem::take(&mut self.peer(link).partial_line);
+        for byte in &bytes {
+            line.push(*byte);
+            if *byte == b'\n' {
+                self.read_line(link, &line);
+                line.clear();
+            }
         }
-        self.bus.sent(link, count, self.now);
-        self.after();
+        self.peer(link).partial_line = line;
+        self.shell.bus.sent(link, bytes.len(), self.shell.now);
+        self.act();
         true
     }
 
-    fn hears(&mut self, link: Link, line: &[u8]) {
-        // What a peer has babbled may stand in it, and need not be UTF-16 inside.
+    fn read_line(&mut self, link: Link, line: &[u8]) {
+        // The line may hold another peer's garbage with lone surrogates, which serde_json refuses.
         let Ok(value) = serde_json::from_slice::<Value>(line) else { return };
-        let peer = self.peers.get_mut(&link).expect("it is here");
+        let peer = self.peers.get_mut(&link).expect("the peer is connected");
         if let Some(method) = value["method"].as_str() {
-            let opens = matches!(method, "session/new" | "session/fork");
             if !value["id"].is_null() {
-                peer.owes.push((value["id"].clone(), opens));
+                let opens_session = matches!(method, "session/new" | "session/fork");
+                peer.incoming.push((value["id"].clone(), opens_session));
             }
             return;
         }
-        if let Some(name) = value["result"]["sessionId"].as_str()
-            && self.names.len() < 64
+        if let Some(session) = value["result"]["sessionId"].as_str()
+            && self.sessions.len() < 64
         {
-            self.names.push(name.to_owned());
+            self.sessions.push(session.to_owned());
         }
-        if let Some(id) = value["id"].as_u64().filter(|id| *id >= FIRST_ID)
-            && !peer.waits.remove(&id)
+        if let Some(id) = value["id"].as_u64()
+            && id >= FIRST_ID
+            && !peer.outgoing.remove(&id)
         {
-            assert!(peer.babbled, "{id} was answered twice, or not asked by {link:?}");
+            assert!(peer.sent_garbage, "{link:?} got a second answer to {id}, or had not sent that request");
         }
     }
 
-    fn passes(&mut self, time: Duration) {
-        self.now += time;
-        if self.bus.next_alarm().is_some_and(|at| at <= self.now) {
+    fn advance(&mut self, time: Duration) {
+        self.shell.now += time;
+        let now = self.shell.now;
+        if self.shell.bus.next_alarm().is_some_and(|at| at <= now) {
             self.handle(Event::Alarm);
-            assert!(self.bus.next_alarm().is_none_or(|at| at > self.now), "the next alarm is later");
+            assert!(self.shell.bus.next_alarm().is_none_or(|at| at > now), "the next alarm is later");
         }
     }
 
-    fn exits(&mut self, link: Link) {
+    fn exit_process(&mut self, link: Link) {
         if let Some(worker) = self.peers.get(&link).and_then(|peer| peer.worker) {
             self.handle(Event::Exited { worker, exit: Exit::Signal(9) });
         }
     }
 
     fn handle(&mut self, event: Event) {
-        self.bus.handle(event, self.now);
-        self.after();
+        self.shell.bus.handle(event, self.shell.now);
+        self.act();
     }
 
-    fn after(&mut self) {
-        while let Some(action) = self.bus.next_action() {
-            match action {
-                Action::Close(link) => drop(self.peers.remove(&link)),
-                Action::CloseStdin(link) => {
-                    if let Some(peer) = self.peers.get_mut(&link) {
-                        peer.leaving = true;
-                    }
-                }
-                Action::Signal(worker, _) => {
-                    for peer in self.peers.values_mut().filter(|peer| peer.worker == Some(worker)) {
-                        peer.leaving = true;
-                    }
-                }
-                Action::Spawn(worker, _) if self.spawn_fails => {
-                    let fault = SpawnFault { errno: 2, cwd: false };
-                    self.bus.handle(Event::SpawnFailed { worker, fault }, self.now);
-                }
-                Action::Spawn(worker, link) => {
-                    self.peers.insert(link, Peer { worker: Some(worker), ..Peer::default() });
-                    self.bus.handle(Event::Spawned { worker, pid: 1 }, self.now);
-                }
-                Action::Flush(_) | Action::Resume(_) | Action::Exit => {}
-            }
+    /// Carries out the actions of the bus. Peers read only in `read`.
+    fn act(&mut self) {
+        self.shell.act(|_, _| {});
+        for process in &self.shell.processes[self.processes_added..] {
+            self.peers.insert(process.link, Peer { worker: Some(process.worker), ..Peer::default() });
         }
-        self.bus.check_invariants();
+        self.processes_added = self.shell.processes.len();
+        for link in self.shell.closed.drain(..) {
+            self.peers.remove(&link);
+        }
+        self.shell.bus.check_invariants();
     }
 
-    /// Faults stop and everybody does what there is to do: all is answered.
-    fn calms_down(&mut self) {
-        self.spawn_fails = false;
-        let until = self.now + CALM;
-        for _ in 0..ROUNDS {
-            let moved = self.goes_round();
-            if self.stopped || !moved && self.peers.values().all(|peer| peer.waits.is_empty()) {
+    /// There are no more faults, and every peer does what it has to: all requests are answered.
+    fn settle(&mut self) {
+        self.shell.can_spawn = true;
+        let until = self.shell.now + SETTLE_TIME;
+        for _ in 0..SETTLE_ROUNDS {
+            let progress = self.serve_all();
+            let is_settled = !progress && self.peers.values().all(|peer| peer.outgoing.is_empty());
+            if self.stopped || is_settled {
                 return;
             }
-            let Some(next) = self.bus.next_alarm().filter(|next| !moved && *next <= until) else { continue };
-            self.passes(next.saturating_sub(self.now));
+            if !progress {
+                self.advance_to_alarm(until);
+            }
         }
-        let waits = self.peers.values().flat_map(|peer| &peer.waits).collect::<Vec<_>>();
-        panic!("still waited for: {waits:?}");
+        let unanswered = self.peers.values().flat_map(|peer| &peer.outgoing).collect::<Vec<_>>();
+        panic!("these requests have no answer: {unanswered:?}");
     }
 
-    fn goes_round(&mut self) -> bool {
-        let mut moved = false;
+    /// Every peer reads all, answers all, and exits if it is told to. False: there was nothing to do.
+    fn serve_all(&mut self) -> bool {
+        let mut progress = false;
         for link in self.peers.keys().copied().collect::<Vec<_>>() {
             if !self.peers.contains_key(&link) {
                 continue;
             }
-            moved |= self.takes(link, usize::MAX);
-            while self.peers.contains_key(&link) && self.answers(link, 0) {
-                moved = true;
+            progress |= self.read(link, usize::MAX);
+            while self.peers.contains_key(&link) && self.answer(link, 0) {
+                progress = true;
             }
-            if self.peers.get(&link).is_some_and(|peer| peer.leaving || peer.ended && peer.worker.is_some()) {
-                self.exits(link);
-                moved = true;
+            if self.is_leaving(link) {
+                self.exit_process(link);
+                progress = true;
             }
         }
-        moved
+        progress
     }
 
-    fn empties(&mut self) {
+    /// Whether the peer is a process that has ended its output or was told to stop.
+    fn is_leaving(&self, link: Link) -> bool {
+        let process = self.shell.processes.iter().find(|process| process.link == link);
+        match (self.peers.get(&link), process) {
+            (Some(peer), Some(process)) => peer.ended || !process.stdin_open || process.signalled,
+            _ => false,
+        }
+    }
+
+    /// All clients leave, and the bus becomes empty.
+    fn empty(&mut self) {
         for link in self.links(false) {
             self.handle(Event::Broken(link));
         }
-        let until = self.now + CALM;
-        while !self.bus.is_empty() {
-            if self.goes_round() {
-                continue;
+        let until = self.shell.now + SETTLE_TIME;
+        while !self.shell.bus.is_empty() {
+            if !self.serve_all() {
+                assert!(
+                    self.advance_to_alarm(until),
+                    "no client and no alarm is left, but the bus is not empty"
+                );
             }
-            let next = self.bus.next_alarm().filter(|next| *next <= until);
-            let next = next.expect("nobody is here, nothing will happen, and something is left");
-            self.passes(next.saturating_sub(self.now));
+        }
+    }
+
+    /// Advances the time to the next alarm. False: there is none before `until`.
+    fn advance_to_alarm(&mut self, until: Duration) -> bool {
+        match self.shell.bus.next_alarm() {
+            Some(at) if at <= until => {
+                self.advance(at.saturating_sub(self.shell.now));
+                true
+            }
+            _ => false,
         }
     }
 
     fn links(&self, of_workers: bool) -> Vec<Link> {
-        let which = |(_, peer): &(&Link, &Peer)| peer.worker.is_some() == of_workers;
-        self.peers.iter().filter(which).map(|(link, _)| *link).collect()
+        let peers = self.peers.iter().filter(|(_, peer)| peer.worker.is_some() == of_workers);
+        peers.map(|(link, _)| *link).collect()
     }
 
     fn peer(&mut self, link: Link) -> &mut Peer {
-        self.peers.get_mut(&link).expect("a peer is spoken of while it is here")
+        self.peers.get_mut(&link).expect("the peer is connected")
     }
 }
