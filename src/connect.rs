@@ -79,8 +79,7 @@ fn relay(args: Args) -> Result<Ended, Fault> {
     };
     let input = own("stdin", io::stdin().as_fd().try_clone_to_owned())?;
     let output = own("stdout", io::stdout().as_fd().try_clone_to_owned())?;
-    let signals =
-        Signals::install().map_err(|error| Fault::Failed(format!("no signal can be heard: {error}")))?;
+    let signals = Signals::install()?;
     connect::run(&options, input, output, &signals)
 }
 

@@ -86,10 +86,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Err(ArgsError::Usage(message)) => return report(format_args!("stdio-bus: {message}"), USAGE),
         Err(ArgsError::Fault(fault)) => return report_fault(&fault),
     };
-    let ended = Signals::install()
-        .map_err(|error| Fault::Failed(format!("no signal can be heard: {error}")))
-        .and_then(|signals| run::run(options, signals));
-    match ended {
+    match Signals::install().and_then(|signals| run::run(options, signals)) {
         Ok(Ended::NoPrompt) => {
             report("stdio-bus: there is nothing to say: give a prompt, or write some to stdin", USAGE)
         }
@@ -157,8 +154,7 @@ impl Args {
         }
     }
 
-    /// The agent and the first prompt. If a flag or a command names the agent, the first argument is the
-    /// prompt.
+    /// The agent and the first prompt. If a flag or a command names the agent, the first argument is the prompt.
     fn agent_and_prompt(self) -> Result<(AgentSource, Option<String>), ArgsError> {
         let mut command = self.command.into_iter();
         let source = match (command.next(), self.pool) {

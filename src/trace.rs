@@ -55,8 +55,7 @@ fn trace(args: Args) -> Result<(), Fault> {
     let Args { pool, session, client, payloads, out, bus } = args;
     let target = bus.target()?;
     let filter = Filter { pool, session, client, payloads };
-    let signals = Signals::install_clean_exit()
-        .map_err(|error| Fault::Failed(format!("no signal can be heard: {error}")))?;
+    let signals = Signals::install_clean_exit()?;
     let Some(path) = out else {
         return follow(&target, &filter, &mut JsonLines(Buffered(BufWriter::new(io::stdout()))), &signals);
     };

@@ -9,8 +9,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use rpc::fd_wait::{self, PollFlags};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{SigId, flag, low_level};
+
+use crate::Fault;
 
 /// How a command ended that did not fail.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,15 +36,14 @@ pub struct Signals {
 
 impl Signals {
     /// Records SIGTERM, SIGINT and SIGHUP from now on.
-    pub fn install() -> io::Result<Signals> {
-        Signals::install_with(flag::register_conditional_default)
+    pub fn install() -> Result<Signals, Fault> {
+        Signals::install_with(flag::register_conditional_default).map_err(fault)
     }
 
     /// The same, but the default action is to exit with code 0.
-    pub fn install_clean_exit() -> io::Result<Signals> {
-        Signals::install_with(|signal, defaults_active| {
-            flag::register_conditional_shutdown(signal, 0, defaults_active)
-        })
+    pub fn install_clean_exit() -> Result<Signals, Fault> {
+        let exit = |signal, defaults_active| flag::register_conditional_shutdown(signal, 0, defaults_active);
+        Signals::install_with(exit).map_err(fault)
     }
 
     fn install_with(
@@ -64,6 +66,17 @@ impl Signals {
         Ok(Signals { signal_rx, last: Arc::default(), defaults_active: Arc::default(), signal_tx })
     }
 
+    /// Waits for a signal.
+    pub(crate) fn wait(&self) -> io::Result<i32> {
+        loop {
+            if let Some(signal) = self.take() {
+                return Ok(signal);
+            }
+            fd_wait::wait(self.as_fd(), PollFlags::POLLIN, None)?;
+        }
+    }
+
+    /// The last signal since the last call.
     pub(crate) fn take(&self) -> Option<i32> {
         while (&self.signal_rx).read(&mut [0; 64]).is_ok_and(|count| count > 0) {}
         match self.last.swap(0, Ordering::SeqCst) {
@@ -79,6 +92,10 @@ impl Signals {
         self.defaults_active.store(false, Ordering::SeqCst);
         done
     }
+}
+
+fn fault(error: io::Error) -> Fault {
+    Fault::Failed(format!("no signal can be heard: {error}"))
 }
 
 impl AsFd for Signals {

@@ -188,8 +188,7 @@ impl<'a> EventLoop<'a> {
         self.relay.on_ide_closed();
         if self.relay.is_all_answered() {
             self.relay.send_bye();
-            // If an answer may still come, only the bus knows when the last one was sent, so there is no
-            // deadline.
+            // If an answer may still come, only the bus knows when the last one was sent, so there is no deadline.
             self.leaving = Some((!self.relay.has_pending()).then(|| Instant::now() + CLOSE_TIMEOUT));
         }
     }

@@ -408,9 +408,8 @@ impl Relay {
         id
     }
 
-    /// Reopens the sessions from index `at` on. A bus that kept a session accepts `session/resume` and sends
-    /// the missed updates, whatever the agent supports. Only if that fails, `session/load` replays
-    /// everything.
+    /// Reopens the sessions from index `at` on. A bus that kept a session accepts `session/resume` and sends the
+    /// missed updates, whatever the agent supports. Only if that fails, `session/load` replays everything.
     fn reopen_from(&mut self, at: usize) {
         if at < self.sessions.len() {
             return self.reopen_by(at, "session/resume");

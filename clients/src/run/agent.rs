@@ -14,8 +14,7 @@ use super::process::{AgentProcess, Guard};
 use crate::Fault;
 use crate::connection::Connection;
 
-/// How long the last lines may take to be written, and how long an agent whose output has ended may take to
-/// exit.
+/// How long the last lines may take to be written, and how long an agent whose output has ended may take to exit.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long an agent may take to exit by itself, and then again after SIGTERM.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(3);

@@ -3,13 +3,10 @@
 //! Each thread only reads, writes or waits for one thing. The driver alone decides what an event means.
 
 use std::io::{self, BufRead, ErrorKind, Read, Write};
-use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rpc::{LineReader, Stream};
 use serde_json::Value;
 
@@ -98,16 +95,8 @@ pub(super) fn read_messages(
 
 pub(super) fn forward_signals(signals: Signals, events: Sender<Event>) {
     thread::spawn(move || {
-        loop {
-            match poll(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE) {
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(_) => return,
-            }
-            if let Some(signal) = signals.take()
-                && events.send(Event::Signal(signal)).is_err()
-            {
-                return;
-            }
+        while let Ok(signal) = signals.wait() {
+            let _ = events.send(Event::Signal(signal));
         }
     });
 }

@@ -83,9 +83,8 @@ pub const THIS_BINARY: &str = "stdio-bus";
 pub(super) struct AgentProcess {
     child: Child,
     guard: Guard,
-    last_stderr_line: Arc<Mutex<VecDeque<u8>>>,
-    /// Disconnects at the end of stderr. Children of the agent may hold stderr open longer than the agent
-    /// runs.
+    stderr_tail: Arc<Mutex<VecDeque<u8>>>,
+    /// Disconnects at the end of stderr. Children of the agent may hold stderr open longer than the agent runs.
     stderr_closed: Receiver<()>,
     exited: Option<ExitStatus>,
 }
@@ -109,27 +108,26 @@ impl AgentProcess {
         command.stderr(if show_stderr { Stdio::inherit() } else { Stdio::piped() });
         let mut child = command.spawn()?;
         guard.watch(child.id());
-        let (stdin, stdout) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
-        let last_stderr_line = Arc::<Mutex<VecDeque<u8>>>::default();
+        let stdin = child.stdin.take().expect("piped");
+        let stdout = child.stdout.take().expect("piped");
+        let stderr_tail = Arc::<Mutex<VecDeque<u8>>>::default();
         let (closed_tx, stderr_closed) = mpsc::channel();
         if let Some(mut stderr) = child.stderr.take() {
-            let tail = last_stderr_line.clone();
+            let tail = stderr_tail.clone();
             thread::spawn(move || {
                 keep_tail(&mut stderr, &tail);
                 drop(closed_tx);
             });
         }
-        let guard = guard.clone();
-        Ok((AgentProcess { child, guard, last_stderr_line, stderr_closed, exited: None }, stdin, stdout))
+        let process = AgentProcess { child, guard: guard.clone(), stderr_tail, stderr_closed, exited: None };
+        Ok((process, stdin, stdout))
     }
 
-    /// The last line on stderr, without control characters. Waits for the end of stderr, but at most this
-    /// long.
+    /// The last line on stderr, without control characters. Waits for the end of stderr, but at most this long.
     pub(super) fn last_stderr_line(&self, timeout: Duration) -> String {
         let _ = self.stderr_closed.recv_timeout(timeout);
-        let tail: Vec<u8> =
-            self.last_stderr_line.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
-        let text = String::from_utf8_lossy(&tail);
+        let mut tail = self.stderr_tail.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = String::from_utf8_lossy(tail.make_contiguous());
         let line = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
         strip_control(line)
     }
@@ -156,8 +154,9 @@ impl AgentProcess {
             self.exit_within(timeout);
         }
         let _ = killpg(group, Signal::SIGKILL);
-        let _ = self.child.wait();
+        // Once the exit is collected, the system may give the number to another group.
         self.guard.forget(self.child.id());
+        let _ = self.child.wait();
     }
 }
 

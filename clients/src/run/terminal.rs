@@ -21,8 +21,7 @@ use super::process::Guard;
 
 /// Used if the agent sets no limit.
 const DEFAULT_OUTPUT_BYTES: usize = 1 << 20;
-/// Processes that a command leaves behind may hold its output open. Output is read for this long after the
-/// exit.
+/// Processes that a command leaves behind may hold its output open. Output is read for this long after the exit.
 const LATE_OUTPUT_TIMEOUT: Duration = Duration::from_millis(200);
 
 pub(super) struct Terminals {

@@ -18,8 +18,7 @@ impl UsageMeter {
         }
     }
 
-    /// Returns the usage of the turn and starts the next one. `answer_usage` is the `usage` of the prompt's
-    /// answer.
+    /// Returns the usage of the turn and starts the next one. `answer_usage` is the `usage` of the prompt's answer.
     pub(super) fn take(&mut self, answer_usage: &Value) -> Option<Usage> {
         let context = self.context.take();
         let context_window = context.and_then(|(_, size)| size);

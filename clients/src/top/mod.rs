@@ -18,12 +18,10 @@ mod svg;
 mod tests;
 
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ratatui::crossterm::event::{self, Event};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -63,20 +61,22 @@ struct Answers {
     at: Instant,
 }
 
-/// Runs until the user quits. A bus that is missing at the start is a fault; one that is lost later is waited
-/// for.
+/// Runs until the user quits. A bus that is missing at the start is a fault; one that is lost later is waited for.
 pub fn run(options: Options) -> Result<Ended, Fault> {
     let mut poller = Poller { connection: None, has_sessions_method: true, target: options.target };
     let first = poller.poll_bus()?;
     let began = first.at;
     let (inputs_tx, inputs) = channel();
     let failed = |error: io::Error| Fault::Failed(format!("the terminal cannot be used: {error}"));
-    let signals =
-        Signals::install().map_err(|error| Fault::Failed(format!("no signal can be heard: {error}")))?;
+    let signals = Signals::install()?;
     let mut screen = Screen::enter().map_err(failed)?;
     start(inputs_tx.clone(), move |inputs_tx| poller.run(inputs_tx, options.interval));
     start(inputs_tx.clone(), read_keys);
-    start(inputs_tx, move |inputs_tx| forward_signals(inputs_tx, &signals));
+    start(inputs_tx, move |inputs_tx| {
+        while let Ok(signal) = signals.wait() {
+            let _ = inputs_tx.send(Input::Signalled(signal));
+        }
+    });
     let mut model = Model::new(options.interval.as_secs_f64());
     let theme = Theme { colour: options.colour };
     model.update(&first.status, first.sessions.as_ref(), 0.0);
@@ -108,21 +108,10 @@ fn start(inputs_tx: Sender<Input>, work: impl FnOnce(&Sender<Input>) + Send + 's
 
 fn read_keys(inputs_tx: &Sender<Input>) {
     loop {
-        let take = event::read();
-        let is_last = take.is_err();
-        let sent = inputs_tx.send(take.map_or_else(Input::TerminalFailed, Input::Terminal));
+        let event = event::read();
+        let is_last = event.is_err();
+        let sent = inputs_tx.send(event.map_or_else(Input::TerminalFailed, Input::Terminal));
         if is_last || sent.is_err() {
-            return;
-        }
-    }
-}
-
-fn forward_signals(inputs_tx: &Sender<Input>, signals: &Signals) {
-    loop {
-        let _ = poll(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE);
-        if let Some(signal) = signals.take()
-            && inputs_tx.send(Input::Signalled(signal)).is_err()
-        {
             return;
         }
     }

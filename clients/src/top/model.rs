@@ -1,5 +1,4 @@
-//! The state of `top`: the last snapshot, what is selected, and what a key does. No I/O, no clock, no
-//! drawing.
+//! The state of `top`: the last snapshot, what is selected, and what a key does. No I/O, no clock, no drawing.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use serde_json::Value;

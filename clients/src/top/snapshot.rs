@@ -1,5 +1,4 @@
-//! A lenient reader of `_bus/status` and `_bus/sessions`: missing fields are unknown, unexpected ones
-//! harmless.
+//! A lenient reader of `_bus/status` and `_bus/sessions`: missing fields are unknown, unexpected ones harmless.
 
 use std::collections::BTreeMap;
 
