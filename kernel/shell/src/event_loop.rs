@@ -19,7 +19,7 @@ use kernel_core::{Action, Bus, Event, Moment};
 use crate::handshake_cache::HandshakeCache;
 use crate::io::Io;
 use crate::net::accept::{self, Acceptor};
-use crate::peer_io::{Stream, Task, key_and_stream};
+use crate::peer::{Stream, Task, key_and_stream};
 use crate::process::pre_exec::{InheritedLimits, max_fds};
 use crate::process::spawn::Processes;
 use crate::process::stderr;

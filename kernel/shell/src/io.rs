@@ -14,7 +14,7 @@ use nix::unistd::{read, write};
 use kernel_core::id::Link;
 use kernel_core::{Bus, Event, Moment};
 
-use crate::peer_io::{Peer, Peers, RunQueue, Stream, Task};
+use crate::peer::{Peer, Peers, RunQueue, Stream, Task};
 
 /// Everything is read into one buffer of this size, so it is also the most that a link is read per turn.
 const SCRATCH_BYTES: usize = 64 << 10;
@@ -249,7 +249,32 @@ fn whole_lines(bytes: &[u8], limit: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+    use std::path::Path;
+
+    use kernel_core::id::Key;
+
     use super::*;
+    use crate::config;
+
+    #[test]
+    fn a_peer_whose_index_is_reused_is_closed_first() {
+        let text = r#"{"pools":[{"id":"a","command":"agent","warm":false}]}"#;
+        let config = config::parse(text, Path::new("/")).unwrap();
+        let mut io = Io::new(Bus::new(&config, [0; 32], Moment::ZERO), Poll::new().unwrap());
+        let link = |generation| Link(Key { index: 3, generation });
+        let mut ends = Vec::new();
+        for generation in [1, 2] {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            io.add(Peer::socket(link(generation), ours.into()));
+            ends.push(theirs);
+        }
+        assert_eq!(ends[0].read(&mut [0; 8]).unwrap(), 0, "the old socket is closed");
+        // The core closes the old link later, and that must not concern the new one.
+        io.close(link(1));
+        assert!(io.peers.get_mut(link(2)).is_some());
+    }
 
     #[test]
     fn a_read_is_cut_behind_a_line() {

@@ -12,7 +12,7 @@ mod handshake_cache;
 mod io;
 mod log;
 mod net;
-mod peer_io;
+mod peer;
 mod process;
 mod sd_notify;
 mod serve_error;

@@ -15,7 +15,7 @@ use signal_hook::{SigId, low_level};
 
 use kernel_core::id::Key;
 
-use crate::peer_io::{Stream, token};
+use crate::peer::{Stream, token};
 
 /// No listener has this key: their keys count from 0.
 pub(crate) const SIGNALS: Key = Key { index: (1 << 30) - 1, generation: 0 };

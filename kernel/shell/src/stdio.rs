@@ -11,7 +11,7 @@ use kernel_core::id::Link;
 
 use crate::io::Io;
 use crate::net::socket::ListenError;
-use crate::peer_io::{Peer, Stream, Task, set_nonblocking, token, watch};
+use crate::peer::{Peer, Stream, Task, set_nonblocking, token, watch};
 use crate::serve_error::ServeError;
 
 pub(crate) struct Stdio {

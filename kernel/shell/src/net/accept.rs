@@ -21,7 +21,7 @@ use crate::io::Io;
 use crate::net::listener::{self, Bound, ListenSocket};
 use crate::net::socket::ListenError;
 use crate::net::unix_socket::SocketFile;
-use crate::peer_io::{Peer, Stream, Task, token, unwatch, watch};
+use crate::peer::{Peer, Stream, Task, token, unwatch, watch};
 use crate::serve_error::ServeError;
 
 const ACCEPTS_PER_TURN: usize = 64;

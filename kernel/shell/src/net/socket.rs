@@ -9,7 +9,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, socket};
 
 use crate::config::OFF_LOOPBACK;
-use crate::peer_io::set_nonblocking;
+use crate::peer::set_nonblocking;
 
 /// Each overflow of a shorter backlog costs a client a second. Linux cuts it to net.core.somaxconn.
 const BACKLOG: i32 = 4096;

@@ -20,7 +20,7 @@ use nix::unistd::{Pid, getpgrp, write};
 
 use kernel_core::Moment;
 
-use crate::peer_io::set_nonblocking;
+use crate::peer::set_nonblocking;
 use crate::process::env_mark::{self, ProcessMark};
 use crate::process::pre_exec::{self, InheritedLimits, Role};
 

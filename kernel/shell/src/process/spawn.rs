@@ -23,7 +23,7 @@ use kernel_core::{Event, Exit, Moment, Signal, SpawnFault};
 
 use crate::errno::errno_of;
 use crate::io::Io;
-use crate::peer_io::{Peer, Stderr, set_nonblocking};
+use crate::peer::{Peer, Stderr, set_nonblocking};
 use crate::process::command::command;
 use crate::process::orphan_guard::Guard;
 use crate::process::pre_exec::{self, InheritedLimits, Role};

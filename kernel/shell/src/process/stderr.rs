@@ -9,7 +9,7 @@ use nix::unistd::read;
 use kernel_core::id::Link;
 
 use crate::io::Io;
-use crate::peer_io::Task;
+use crate::peer::Task;
 
 /// A longer line is logged up to here.
 const LOGGED_BYTES: usize = 1024;
