@@ -1,10 +1,11 @@
 //! Reads one line of the client, calls the function of its method and sends the response.
 
+use std::fmt::Display;
 use std::io;
 use std::path::PathBuf;
 
 use agent_client_protocol_schema::v1 as acp;
-use rpc::error::{INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, NOT_FOUND};
+use rpc::error::{INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, NOT_FOUND};
 use rpc::{Message, ReplyTo, RpcError};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -209,6 +210,14 @@ pub(crate) fn session_not_found(session_id: &str) -> RpcError {
     RpcError::new(NOT_FOUND, format!("Session not found: {session_id}"))
 }
 
+pub(crate) fn turn_is_running() -> RpcError {
+    RpcError::new(INVALID_REQUEST, "Invalid request: a turn is running in this session")
+}
+
+pub(crate) fn internal_error(why: impl Display) -> RpcError {
+    RpcError::new(INTERNAL_ERROR, format!("Internal error: {why}"))
+}
+
 pub(crate) fn store_error(error: io::Error) -> RpcError {
-    RpcError::new(INTERNAL_ERROR, format!("Internal error: the sessions' folder: {error}"))
+    internal_error(format_args!("the sessions' folder: {error}"))
 }

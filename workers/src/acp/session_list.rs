@@ -1,4 +1,4 @@
-//! `session/list`: the newest first, a page at a time.
+//! Lists sessions for `session/list`, newest first and in pages.
 
 use rpc::RpcError;
 use rpc::error::INVALID_PARAMS;

@@ -7,7 +7,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use agent_client_protocol_schema::v1 as acp;
-use rpc::error::{INTERNAL_ERROR, INVALID_REQUEST};
 use rpc::{OwnedReplyTo, ReplyTo, RpcError};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -18,7 +17,8 @@ use super::session::{Cancellation, QueuedPrompt, RunningTurn, Session, State};
 use super::shared::Shared;
 use super::{argv, models, process_thread, responses, turn};
 use crate::acp::dispatch::{
-    Agent, Params, ReopenRequest, SetModelRequest, invalid_params, session_not_found, store_error,
+    Agent, Params, ReopenRequest, SetModelRequest, internal_error, invalid_params, session_not_found,
+    store_error, turn_is_running,
 };
 use crate::acp::session_list::{SessionSummary, title_from_prompt};
 
@@ -96,7 +96,7 @@ impl Agent for CliAgent {
         let prompt = Prompt::read(&request.prompt, cwd, self.shared.is_bridge())
             .map_err(|why| invalid_params(&why))?;
         if state.turn.is_some() {
-            return Err(RpcError::new(INVALID_REQUEST, "Invalid request: a turn is running in this session"));
+            return Err(turn_is_running());
         }
         let text = prompt.text();
         if state.record.title.is_none()
@@ -115,7 +115,7 @@ impl Agent for CliAgent {
         } else {
             turn::begin(&self.shared, &session, &mut state, to.to_owned(), text)
         };
-        begun.map_err(|why| RpcError::new(INTERNAL_ERROR, format!("Internal error: {why}")))
+        begun.map_err(internal_error)
     }
 
     fn list_sessions(&mut self) -> io::Result<Vec<SessionSummary>> {

@@ -4,7 +4,7 @@
 
 use std::io;
 
-use rpc::error::{INVALID_REQUEST, NOT_FOUND};
+use rpc::error::NOT_FOUND;
 use rpc::{ReplyTo, RpcError};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -17,7 +17,7 @@ use super::record::{Entry, Record};
 use super::responses;
 use super::turn::Turn;
 use super::writer::Speaker;
-use crate::acp::dispatch::{Agent, Params, invalid_params, store_error};
+use crate::acp::dispatch::{Agent, Params, invalid_params, store_error, turn_is_running};
 use crate::acp::session_list::{SessionSummary, title_from_prompt};
 
 impl Agent for EchoAgent {
@@ -74,7 +74,7 @@ impl Agent for EchoAgent {
         let now_ms = self.unix_ms();
         let open = self.open.get_mut(&session_id).ok_or_else(not_open)?;
         if open.turn.is_some() {
-            return Err(RpcError::new(INVALID_REQUEST, "Invalid request: a turn is running in this session"));
+            return Err(turn_is_running());
         }
         open.turn = Some(turn);
         let (text, command) = text_and_command(prompt);

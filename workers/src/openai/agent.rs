@@ -6,7 +6,6 @@ use std::io;
 use std::sync::Arc;
 
 use agent_client_protocol_schema::v1 as acp;
-use rpc::error::{INTERNAL_ERROR, INVALID_REQUEST};
 use rpc::{ReplyTo, RpcError};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -19,7 +18,8 @@ use super::shared::{Shared, refresh_models};
 use super::wire::Message;
 use super::{convert, turn};
 use crate::acp::dispatch::{
-    Agent, Params, ReopenRequest, SetModelRequest, invalid_params, session_not_found, store_error,
+    Agent, Params, ReopenRequest, SetModelRequest, internal_error, invalid_params, session_not_found,
+    store_error, turn_is_running,
 };
 use crate::acp::session_list::{SessionSummary, title_from_prompt};
 
@@ -82,7 +82,7 @@ impl Agent for OpenAiAgent {
         let content = convert::content(&request.prompt).map_err(invalid_params)?;
         let mut state = session.lock();
         if state.turn.is_some() {
-            return Err(RpcError::new(INVALID_REQUEST, "Invalid request: a turn is running in this session"));
+            return Err(turn_is_running());
         }
         if state.record.title.is_none()
             && let Some(title) = title_from_prompt(convert::text_of(&content))
@@ -94,8 +94,7 @@ impl Agent for OpenAiAgent {
         let history_before = state.record.history.len();
         let message = Entry::Message(Message::User { content });
         self.shared.store.append(&session.id, &mut state.record, message);
-        turn::begin(&self.shared, &session, &mut state, to.to_owned(), history_before)
-            .map_err(|why| RpcError::new(INTERNAL_ERROR, format!("Internal error: {why}")))
+        turn::begin(&self.shared, &session, &mut state, to.to_owned(), history_before).map_err(internal_error)
     }
 
     fn list_sessions(&mut self) -> io::Result<Vec<SessionSummary>> {
