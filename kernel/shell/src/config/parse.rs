@@ -69,9 +69,10 @@ const MODES: [(&str, Mode); 2] = [("shared", Mode::Shared), ("dedicated", Mode::
 const PERMISSIONS: [(&str, Permission); 3] =
     [("ask", Permission::Ask), ("allow", Permission::Allow), ("deny", Permission::Deny)];
 
-const INSTANCES: RangeInclusive<u64> = 1..=65_536;
-const SESSIONS: RangeInclusive<u64> = 1..=1 << 20;
-const BUFFER_BYTES: RangeInclusive<u64> = 1 << 10..=1 << 30;
+type Range = RangeInclusive<u64>;
+const INSTANCES: Range = 1..=65_536;
+const SESSIONS: Range = 1..=1 << 20;
+const BUFFER_BYTES: Range = 1 << 10..=1 << 30;
 
 /// What a client needs to know: where the bus listens, and which file holds its token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -228,9 +229,7 @@ impl<'a> Reader<'a> {
             }
             return None;
         };
-        let text = self.string(&node)?;
-        let path = self.ok_or_note(&node.path, self.resolver.path(text))?;
-        Some((path, node.path))
+        Some((self.path(&node)?, node.path))
     }
 
     fn trace_payloads(&mut self, top: &Fields<'a>) -> Option<bool> {
@@ -248,10 +247,8 @@ impl<'a> Reader<'a> {
             let pool = self.pool(&item);
             let twin = pools.iter().position(|other| other.id == pool.id && !pool.id.is_empty());
             if let Some(twin) = twin {
-                self.error(
-                    &join(&item.path, "id"),
-                    format!("pools[{twin}] has the id {:?} already", pool.id),
-                );
+                let message = format!("pools[{twin}] has the id {:?} already", pool.id);
+                self.error(&join(&item.path, "id"), message);
             }
             pools.push(pool);
         }
@@ -260,51 +257,41 @@ impl<'a> Reader<'a> {
 
     /// The id is empty if it could not be read.
     fn pool(&mut self, node: &Node<'a>) -> PoolConfig {
-        let empty = Fields { path: node.path.clone(), pairs: &[] };
-        let readable = self.object(node, &POOL_KEYS);
-        if let Some(fields) = &readable {
-            for key in ["id", "command"].into_iter().filter(|key| fields.find(key).is_none()) {
-                self.error(&join(&node.path, key), "missing");
-            }
+        let Some(fields) = self.object(node, &POOL_KEYS) else {
+            return PoolConfig::new("", Program::ThisBinary);
+        };
+        for key in ["id", "command"].into_iter().filter(|key| fields.find(key).is_none()) {
+            self.error(&join(&node.path, key), "missing");
         }
-        let fields = readable.unwrap_or(empty);
         let id = fields.find("id").and_then(|node| self.pool_id(&node)).unwrap_or_default();
         let program = fields.find("command").and_then(|node| self.program(&node));
-        let instances = self.integer(&fields, "instances", INSTANCES).unwrap_or(1);
-        let max_instances = self.integer(&fields, "max_instances", INSTANCES).unwrap_or(instances);
-        if max_instances < instances {
+        let mut pool = PoolConfig::new(id, program.unwrap_or(Program::ThisBinary));
+        set(&mut pool.instances, self.integer(&fields, "instances", INSTANCES));
+        pool.max_instances = self.integer(&fields, "max_instances", INSTANCES).unwrap_or(pool.instances);
+        if pool.max_instances < pool.instances {
             let path = join(&fields.path, "max_instances");
-            self.error(&path, format!("must be at least instances ({instances}), not {max_instances}"));
+            let (least, most) = (pool.instances, pool.max_instances);
+            self.error(&path, format!("must be at least instances ({least}), not {most}"));
         }
-        PoolConfig {
-            id,
-            program: program.unwrap_or(Program::ThisBinary),
-            args: fields.find("args").map(|node| self.strings(&node)).unwrap_or_default(),
-            mode: self.choice(&fields, "mode", &MODES).unwrap_or(Mode::Shared),
-            instances,
-            max_instances,
-            max_sessions: self.integer(&fields, "max_sessions", SESSIONS).unwrap_or(64),
-            warm: fields.find("warm").and_then(|node| self.boolean(&node)).unwrap_or(true),
-            idle: self.seconds(&fields, "idle_sec").filter(|idle| !idle.is_zero()),
-            permission: self.choice(&fields, "permission", &PERMISSIONS).unwrap_or(Permission::Ask),
-            cwd: fields.find("cwd").and_then(|node| {
-                let text = self.string(&node)?;
-                self.ok_or_note(&node.path, self.resolver.path(text))
-            }),
-            env: fields.find("env").map(|node| self.env(&node)).unwrap_or_default(),
-            inherit_env: fields.find("inherit_env").map_or(InheritEnv::All, |node| self.inherit_env(&node)),
-        }
+        set(&mut pool.args, fields.find("args").map(|node| self.strings(&node)));
+        set(&mut pool.mode, self.choice(&fields, "mode", &MODES));
+        set(&mut pool.max_sessions, self.integer(&fields, "max_sessions", SESSIONS));
+        set(&mut pool.warm, fields.find("warm").and_then(|node| self.boolean(&node)));
+        pool.idle = self.seconds(&fields, "idle_sec").filter(|idle| !idle.is_zero());
+        set(&mut pool.permission, self.choice(&fields, "permission", &PERMISSIONS));
+        pool.cwd = fields.find("cwd").and_then(|node| self.path(&node));
+        set(&mut pool.env, fields.find("env").map(|node| self.env(&node)));
+        set(&mut pool.inherit_env, fields.find("inherit_env").map(|node| self.inherit_env(&node)));
+        pool
     }
 
-    fn pool_id(&mut self, node: &Node<'a>) -> Option<Box<str>> {
+    fn pool_id(&mut self, node: &Node<'a>) -> Option<&'a str> {
         let id = self.non_empty(node)?;
         if address::is_pool_id(id) {
-            return Some(id.into());
+            return Some(id);
         }
-        self.error(
-            &node.path,
-            format!("{id:?} is not 1 to 64 letters, digits, dots, underscores and dashes"),
-        );
+        let message = format!("{id:?} is not 1 to 64 letters, digits, dots, underscores and dashes");
+        self.error(&node.path, message);
         None
     }
 
@@ -472,24 +459,21 @@ impl<'a> Reader<'a> {
         Some(text)
     }
 
-    fn integer<N: TryFrom<u64>>(
-        &mut self,
-        fields: &Fields<'a>,
-        key: &str,
-        range: RangeInclusive<u64>,
-    ) -> Option<N> {
+    fn path(&mut self, node: &Node<'a>) -> Option<PathBuf> {
+        let text = self.string(node)?;
+        self.ok_or_note(&node.path, self.resolver.path(text))
+    }
+
+    fn integer<N: TryFrom<u64>>(&mut self, fields: &Fields<'a>, key: &str, range: Range) -> Option<N> {
         let node = fields.find(key)?;
-        let number = match node.json {
-            Json::Integer(number) => u64::try_from(*number).ok(),
-            _ => None,
-        };
-        let fitting =
-            number.filter(|number| range.contains(number)).and_then(|number| number.try_into().ok());
-        if fitting.is_none() {
-            let (least, most) = (range.start(), range.end());
-            return self.must_be(&node, format_args!("a whole number from {least} to {most}"));
+        if let Json::Integer(number) = node.json
+            && let Ok(number) = u64::try_from(*number)
+            && range.contains(&number)
+            && let Ok(number) = number.try_into()
+        {
+            return Some(number);
         }
-        fitting
+        self.must_be(&node, format_args!("a whole number from {} to {}", range.start(), range.end()))
     }
 
     /// Reads a duration above zero.
