@@ -131,13 +131,13 @@ fn describe(path: &Path, config: &Config, faults: &mut Vec<ConfigError>) -> Stri
     let mut text = String::new();
     let verdict = if faults.is_empty() { styled(GREEN, "good") } else { styled(RED, "would not run here") };
     let _ = writeln!(text, "{}: {verdict}", path.display());
-    for door in &config.listen {
-        let open = if door.at.is_local() {
+    for listen in &config.listen {
+        let open = if listen.at.is_local() {
             ""
         } else {
             " (not on loopback: what is said there can be read on the way)"
         };
-        let _ = writeln!(text, "listens at {door}{open}");
+        let _ = writeln!(text, "listens at {listen}{open}");
     }
     if let Some(auth) = &config.auth {
         let _ = writeln!(text, "asks for the token in {}", auth.token_file.display());

@@ -11,9 +11,9 @@ pub(crate) fn config_path(named: Option<&Path>) -> Result<PathBuf, String> {
     if let Some(path) = named.map(Path::to_owned).or_else(in_env) {
         return Ok(path);
     }
-    let usual = PathBuf::from("bus.json");
-    if usual.exists() {
-        return Ok(usual);
+    let default = PathBuf::from("bus.json");
+    if default.exists() {
+        return Ok(default);
     }
     Err("there is no bus.json in this folder, \
          name one with --config PATH or in the variable STDIO_BUS_CONFIG"

@@ -16,12 +16,15 @@ const COLUMNS: usize = 100;
 #[test]
 fn docs_cli_md_is_current() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/CLI.md");
-    let made = reference();
-    if std::env::var_os("GOLDEN").is_some_and(|wish| wish == "write") {
-        fs::write(&path, &made).expect("docs/CLI.md is written");
+    let generated = reference();
+    if std::env::var_os("GOLDEN").is_some_and(|value| value == "write") {
+        fs::write(&path, &generated).expect("docs/CLI.md is written");
     }
     let kept = fs::read_to_string(&path).unwrap_or_default();
-    assert!(kept == made, "docs/CLI.md is stale; GOLDEN=write cargo test --bin stdio-bus writes it anew");
+    assert!(
+        kept == generated,
+        "docs/CLI.md is stale; GOLDEN=write cargo test --bin stdio-bus writes it anew"
+    );
 }
 
 #[test]

@@ -240,8 +240,8 @@ impl<'a> EventLoop<'a> {
             return self.refusal.take().map(Err);
         }
         // Every request was answered when the bus was lost, so nothing would be gained by waiting for it.
-        let away = self.bus.is_none() || self.outage.is_some();
-        (away && self.refusal.is_none() && self.ide_is_done()).then_some(Ok(Ended::Done))
+        let is_lost = self.bus.is_none() || self.outage.is_some();
+        (is_lost && self.refusal.is_none() && self.ide_is_done()).then_some(Ok(Ended::Done))
     }
 
     /// The IDE has closed its side and all its lines are forwarded.

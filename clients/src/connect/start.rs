@@ -86,7 +86,7 @@ impl<'a> Starter<'a> {
         Ok(NextTry::Later)
     }
 
-    /// Some bus has answered, whoever started it.
+    /// A bus has answered, ours or that of another client.
     pub(super) fn on_connected(&mut self) {
         self.running = self.starting.take().or(self.running.take());
         self.lock = None;

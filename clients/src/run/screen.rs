@@ -219,11 +219,11 @@ impl<W: Write> Renderer for Screen<W> {
             self.write_line(DIM, "cancelled")?;
         }
         let Some(usage) = self.meter.take(usage) else { return self.out.flush() };
-        let mut words = format!("{} tokens in, {} out", usage.input_tokens, usage.output_tokens);
+        let mut text = format!("{} tokens in, {} out", usage.input_tokens, usage.output_tokens);
         if let Some(window) = usage.context_window {
-            words += &format!(", of {window}");
+            text += &format!(", of {window}");
         }
-        self.write_line(DIM, &words)
+        self.write_line(DIM, &text)
     }
 
     fn ask(&mut self, question: &str) -> io::Result<()> {

@@ -217,7 +217,7 @@ fn pool_row(pool: &Pool, theme: Theme) -> Vec<Cell<'static>> {
     let room = pool.max_sessions.map(|max| max * pool.workers.len() as u64);
     let sessions = pool.sum(|worker| worker.sessions);
     let of_latency = |of: fn(Latency) -> u64| or_dash(pool.latency.map(of).map(micros));
-    let words = [
+    let texts = [
         or_dash(pool.requests_rate.map(number)),
         of_latency(|latency| latency.p50),
         of_latency(|latency| latency.p99),
@@ -232,12 +232,12 @@ fn pool_row(pool: &Pool, theme: Theme) -> Vec<Cell<'static>> {
         right(sessions.to_string(), theme.bold()),
         right(pool.sum(|worker| worker.calls).to_string(), theme.bold()),
     ];
-    cells.extend(words.map(|word| right(word, Style::new())));
+    cells.extend(texts.map(|text| right(text, Style::new())));
     cells
 }
 
 fn worker_row(pool: &Pool, worker: &Worker, theme: Theme) -> Vec<Cell<'static>> {
-    let words = [
+    let texts = [
         or_dash(worker.sessions),
         or_dash(worker.calls),
         String::new(),
@@ -252,8 +252,10 @@ fn worker_row(pool: &Pool, worker: &Worker, theme: Theme) -> Vec<Cell<'static>> 
         Cell::from(Span::styled(worker.state.clone(), theme.state(&worker.state))),
         load(worker.sessions.unwrap_or_default(), pool.max_sessions, theme),
     ];
-    let dim = |word: String| if word == "0" { theme.dim() } else { Style::new() };
-    cells.extend(words.map(|word| right(word.clone(), dim(word))));
+    for text in texts {
+        let style = if text == "0" { theme.dim() } else { Style::new() };
+        cells.push(right(text, style));
+    }
     cells
 }
 
