@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::{Bus, notification, one_pool, request};
+use crate::harness::{Bus, bus_puppet_client, notification, one_pool, request};
 
 #[test]
 fn permission_requests_of_four_agents_are_answered_to_their_own_agent_in_any_order() {
@@ -110,9 +110,7 @@ fn an_elicitation_goes_to_the_session_or_the_request_that_it_is_about() {
 
 #[test]
 fn an_agent_request_without_a_session_reaches_a_sole_client_and_is_refused_with_two() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut ann = bus.client();
+    let (bus, mut puppet, mut ann) = bus_puppet_client();
     ann.opens(&mut puppet, "s1");
     puppet.sends(&request(1, "_vendor/ask", json!({ "n": 1 })));
     let asked = ann.is_asked("_vendor/ask");

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Bus, first_asked, one_pool, puppets};
+use crate::harness::{Bus, bus_puppet_client, first_asked, one_pool, puppets};
 
 fn named(id: u32, session: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"work","sessionId":"{session}","params":{{}}}}"#)
@@ -87,9 +87,7 @@ fn a_session_name_belongs_to_a_pool() {
 
 #[test]
 fn a_session_name_is_free_again_after_its_worker_is_lost() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut client = bus.client();
+    let (bus, mut puppet, mut client) = bus_puppet_client();
     client.sends(&named(1, "s"));
     puppet.is_asked("work");
     puppet.exits(1);

@@ -7,7 +7,9 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use crate::harness::{Bus, PATIENCE, limited, notification, one_pool, puppets, request, update};
+use crate::harness::{
+    Bus, PATIENCE, bus_puppet_client, limited, notification, one_pool, puppets, request, update,
+};
 
 #[test]
 fn late_answers_for_a_client_that_has_left_are_dropped() {
@@ -37,9 +39,7 @@ fn late_answers_for_a_client_that_has_left_are_dropped() {
 
 #[test]
 fn a_partial_line_of_a_broken_connection_is_dropped() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut ben = bus.client();
+    let (bus, mut puppet, mut ben) = bus_puppet_client();
     let line = request(1, "evil", json!({ "text": "x".repeat(9000) }));
     // The last of them is complete, but has no newline.
     for part in 1..=10 {
@@ -56,9 +56,7 @@ fn a_partial_line_of_a_broken_connection_is_dropped() {
 
 #[test]
 fn answers_to_no_request_are_counted_and_dropped() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut client = bus.client();
+    let (_bus, mut puppet, mut client) = bus_puppet_client();
     for id in 0..500 {
         client.answers(&json!({ "id": id }), json!("unasked"));
     }
@@ -83,9 +81,7 @@ fn hundreds_of_clients_that_connect_at_once_are_all_accepted() {
 
 #[test]
 fn a_cancel_that_crosses_the_answer_leaves_exactly_one_answer() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut client = bus.client();
+    let (_bus, mut puppet, mut client) = bus_puppet_client();
     let session = client.opens(&mut puppet, "s1");
     let cancels = [
         notification("session/cancel", json!({ "sessionId": session })),

@@ -11,7 +11,8 @@ use nix::unistd::Pid;
 use serde_json::json;
 
 use crate::harness::{
-    Bus, PATIENCE, Strace, first_asked, limited, one_pool, puppets, request, result, update, zombies_of,
+    Bus, PATIENCE, Strace, bus_puppet_client, first_asked, limited, one_pool, puppets, request, result,
+    update, zombies_of,
 };
 
 const POLL: &str = "?epoll_wait,?epoll_pwait";
@@ -27,9 +28,7 @@ fn connections_are_accepted_as_soon_as_the_system_allows_it_again() {
         ("error=EPERM:when=1..5", false),
         ("error=EINTR:when=1..5", false),
     ] {
-        let bus = Bus::start(one_pool(1));
-        let mut puppet = bus.puppet();
-        let mut first = bus.client();
+        let (bus, mut puppet, mut first) = bus_puppet_client();
         first.has_received_nothing();
         let Some(strace) = Strace::on(&bus, "accept4", Some(fault)) else { return };
         bus.client().is_served_by(&mut puppet);
@@ -114,9 +113,7 @@ fn interrupted_system_calls_are_repeated() {
 
 #[test]
 fn a_read_after_a_spurious_wakeup_is_repeated_when_data_comes() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut client = bus.client();
+    let (bus, mut puppet, mut client) = bus_puppet_client();
     client.has_received_nothing();
     let line = request(1, "work", json!({}));
     let Some(strace) = Strace::on(&bus, "read", Some("error=EAGAIN:when=1")) else { return };

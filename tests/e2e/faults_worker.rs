@@ -8,15 +8,13 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::harness::{
-    Bus, cpu_ticks, first_asked, initialize, is_gone, is_stopped, one_pool, puppets, puppets_after, request,
-    result, update,
+    Bus, bus_puppet_client, cpu_ticks, first_asked, initialize, is_gone, is_stopped, one_pool, puppets,
+    puppets_after, request, result, update,
 };
 
 #[test]
 fn a_worker_that_exits_while_idle_is_replaced_and_its_sessions_are_lost() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut client = bus.client();
+    let (bus, mut puppet, mut client) = bus_puppet_client();
     let session = client.opens(&mut puppet, "s1");
     puppet.exits(0);
     let mut next = bus.puppet();
@@ -80,9 +78,7 @@ fn a_suspended_worker_that_owes_an_answer_is_continued_so_that_it_can_exit() {
 
 #[test]
 fn an_invalid_answer_becomes_an_error_for_its_caller() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut client = bus.client();
+    let (_bus, mut puppet, mut client) = bus_puppet_client();
     let nonsense: [&[u8]; 6] = [
         b"{\"jsonrpc\":\"2.0\",\"id\":@,\"result\":\"\xff\"}",
         b"{\"jsonrpc\":\"2.0\",\"result\":\"\xff\",\"id\":@}",

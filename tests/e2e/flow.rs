@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Bus, cpu_ticks, limited, one_pool, open_fds, peak_kib, puppets, request, update};
+use crate::harness::{
+    Bus, bus_puppet_client, cpu_ticks, limited, one_pool, open_fds, peak_kib, puppets, request, update,
+};
 
 #[test]
 fn a_client_that_never_reads_costs_bounded_memory_and_delays_no_other_client() {
@@ -70,9 +72,7 @@ fn a_worker_that_never_reads_pauses_its_clients_until_they_get_errors() {
 
 #[test]
 fn a_half_closed_client_gets_all_its_answers() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut client = bus.client();
+    let (_bus, mut puppet, mut client) = bus_puppet_client();
     let session = client.opens(&mut puppet, "s1");
     client.prompts(1, &session);
     client.sends(&request(2, "work", json!({})));
@@ -126,9 +126,7 @@ fn waiting_costs_no_processor_time() {
 
 #[test]
 fn a_worker_that_floods_stderr_delays_no_client() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut client = bus.client();
+    let (bus, mut puppet, mut client) = bus_puppet_client();
     let before = peak_kib(bus.pid());
     for _ in 0..64 {
         puppet.writes_stderr(&"x".repeat(64 << 10));

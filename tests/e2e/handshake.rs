@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Bus, first_asked, initialize, limited, notification, one_pool, puppets, request, with};
+use crate::harness::{
+    Bus, bus_puppet_client, first_asked, initialize, limited, notification, one_pool, puppets, request, with,
+};
 
 /// A message with params that are written over several lines here.
 fn one_line(message: &str, params: &str) -> String {
@@ -46,9 +48,7 @@ fn equal_capabilities_share_a_worker_that_is_initialized_once() {
 
 #[test]
 fn a_second_initialize_of_a_client_is_never_forwarded() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut ann = bus.client();
+    let (_bus, mut puppet, mut ann) = bus_puppet_client();
     let first = ann.initializes(&mut puppet, json!({}), json!({ "loadSession": true }));
     for n in 1..4 {
         ann.sends(&initialize(n, json!({})));
@@ -115,9 +115,7 @@ fn a_worker_that_never_answers_initialize_is_killed() {
 
 #[test]
 fn an_initialize_answered_with_an_error_is_no_start() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut ann = bus.client();
+    let (_bus, mut puppet, mut ann) = bus_puppet_client();
     ann.sends(&initialize(1, json!({})));
     let asked = puppet.is_asked("initialize");
     let error = json!({ "code": -32000, "message": "log in first" });
@@ -129,9 +127,7 @@ fn an_initialize_answered_with_an_error_is_no_start() {
 
 #[test]
 fn a_worker_that_dies_during_initialize_is_lost() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut ann = bus.client();
+    let (bus, mut puppet, mut ann) = bus_puppet_client();
     ann.sends(&initialize(1, json!({})));
     puppet.is_asked("initialize");
     puppet.exits(4);
@@ -185,9 +181,7 @@ fn authenticate_reaches_every_worker_of_the_handshake_and_those_that_start_later
 
 #[test]
 fn sticky_notifications_are_sent_to_clients_that_initialize_later() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut ann = bus.client();
+    let (bus, mut puppet, mut ann) = bus_puppet_client();
     ann.initializes(&mut puppet, json!({}), json!({}));
     let status = |state: &str| notification("_auth/status_update", json!({ "state": state }));
     puppet.sends(&status("logged out"));

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::{Bus, one_pool, request, result};
+use crate::harness::{Bus, bus_puppet_client, one_pool, request, result};
 
 #[test]
 fn six_clients_with_the_same_id_each_get_their_own_answer() {
@@ -25,9 +25,7 @@ fn six_clients_with_the_same_id_each_get_their_own_answer() {
 
 #[test]
 fn every_spelling_of_an_id_comes_back_byte_for_byte() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut client = bus.client();
+    let (_bus, mut puppet, mut client) = bus_puppet_client();
     let ids = [
         "1",
         "0",
@@ -64,9 +62,7 @@ fn every_spelling_of_an_id_comes_back_byte_for_byte() {
 
 #[test]
 fn nothing_but_the_id_is_changed_on_the_way() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut client = bus.client();
+    let (_bus, mut puppet, mut client) = bus_puppet_client();
     let lines = [
         r#"{"params":{"b":1,"a":2},"method":"odd","id":@,"jsonrpc":"2.0"}"#,
         "{ \"jsonrpc\" : \"2.0\" ,\t\"id\":  @ ,\"method\":\"odd\" , \"params\" : [ 1 , 2.50 , 1E+2, -0 ] } ",
@@ -88,9 +84,7 @@ fn nothing_but_the_id_is_changed_on_the_way() {
 
 #[test]
 fn crlf_and_blank_lines_are_ignored() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut client = bus.client();
+    let (_bus, mut puppet, mut client) = bus_puppet_client();
     client.sends_bytes(b"\r\n\n  \n{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"work\"}\r\n\r\n");
     let received = puppet.reads();
     assert!(received.starts_with('{') && received.ends_with('}'), "{received:?}");
@@ -101,9 +95,7 @@ fn crlf_and_blank_lines_are_ignored() {
 
 #[test]
 fn lines_of_eight_megabytes_are_forwarded_unchanged() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut client = bus.client();
+    let (_bus, mut puppet, mut client) = bus_puppet_client();
     let text = r#"8 MB of \"text\" \u00e9 "#.repeat(8 << 20 >> 4);
     assert!(text.len() > 8 << 20);
     client.sends(&format!(r#"{{"jsonrpc":"2.0","method":"big","params":{{"text":"{text}"}},"id":1}}"#));
@@ -117,9 +109,7 @@ fn lines_of_eight_megabytes_are_forwarded_unchanged() {
 
 #[test]
 fn bytes_may_come_one_at_a_time() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut client = bus.client();
+    let (_bus, mut puppet, mut client) = bus_puppet_client();
     let line = request(r#""é""#, "work", json!({ "text": "žluťoučký" }));
     for byte in format!("{line}\r\n").bytes() {
         client.sends_bytes(&[byte]);

@@ -2,13 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Bus, limited, one_pool, request, result, update};
+use crate::harness::{Bus, bus_puppet_client, limited, one_pool, request, result, update};
 
 #[test]
 fn each_malformed_line_gets_one_error_and_the_connection_stays_open() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut client = bus.client();
+    let (_bus, mut puppet, mut client) = bus_puppet_client();
     client.has_received_nothing();
     let deep = "[".repeat(200_000);
     let lines: [(&[u8], i32, &str); 18] = [
@@ -76,9 +74,7 @@ fn a_line_over_the_limit_is_skipped_and_answered() {
 
 #[test]
 fn lines_of_a_worker_that_are_no_messages_are_counted_and_dropped() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut client = bus.client();
+    let (_bus, mut puppet, mut client) = bus_puppet_client();
     client.sends(&request(1, "work", json!({})));
     let asked = puppet.is_asked("work");
     puppet.sends_bytes(b"Loading model... 100%\n\n[1,2,3]\nnull\n{broken\n\xff\xfe\n\"id\"\n");

@@ -7,7 +7,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Bus, one_pool};
+use crate::harness::bus_puppet_client;
 
 /// Strings that look like something else, or are hard to print, count, fold or quote.
 const TEXTS: &[&str] = &[
@@ -75,9 +75,7 @@ const TEXTS: &[&str] = &[
 
 #[test]
 fn every_naughty_text_arrives_as_it_was_sent() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut client = bus.client();
+    let (_bus, mut puppet, mut client) = bus_puppet_client();
     for text in texts() {
         let text = json!(text);
         // A key that is named like a routing key would be a duplicate, which is refused; another test covers that.
@@ -99,9 +97,7 @@ fn every_naughty_text_arrives_as_it_was_sent() {
 
 #[test]
 fn every_naughty_text_can_be_a_method() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut client = bus.client();
+    let (_bus, mut puppet, mut client) = bus_puppet_client();
     for text in texts().into_iter().filter(|text| !text.starts_with("_bus/")) {
         let method = json!(text);
         client.sends(&format!(r#"{{"jsonrpc":"2.0","id":"q","method":{method}}}"#));

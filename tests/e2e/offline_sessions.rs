@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::{Bus, Client, Puppet, limited, one_pool, request, update};
+use crate::harness::{Bus, Client, Puppet, bus_puppet_client, limited, one_pool, request, update};
 
 /// Waits until the bus knows that all but this client have left.
 fn is_alone(bus: &Bus, client: &mut Client) {
@@ -27,9 +27,7 @@ fn leaves_during_turn(bus: &Bus, puppet: &mut Puppet, other: &mut Client) -> (St
 #[test]
 fn a_new_connection_resumes_a_session_that_was_left_during_a_turn() {
     for method in ["session/resume", "session/load"] {
-        let bus = Bus::start(one_pool(1));
-        let mut puppet = bus.puppet();
-        let mut ben = bus.client();
+        let (bus, mut puppet, mut ben) = bus_puppet_client();
         let (session, turn) = leaves_during_turn(&bus, &mut puppet, &mut ben);
         puppet.sends(&update("s1", "missed"));
         puppet.asks_permission(r#""after""#, "s1");
@@ -71,9 +69,7 @@ fn a_new_connection_resumes_a_session_that_was_left_during_a_turn() {
 
 #[test]
 fn an_offline_session_is_listed_but_must_be_resumed_before_use() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut ben = bus.client();
+    let (bus, mut puppet, mut ben) = bus_puppet_client();
     let (session, _) = leaves_during_turn(&bus, &mut puppet, &mut ben);
     ben.prompts(1, &session);
     ben.sees_error(1, -32051, "unknown_session");
@@ -182,9 +178,7 @@ fn a_request_to_a_half_closed_client_is_answered_when_its_session_expires() {
 
 #[test]
 fn a_request_to_a_client_that_sent_bye_is_answered_at_once() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut ann = bus.client();
+    let (_bus, mut puppet, mut ann) = bus_puppet_client();
     let session = ann.opens(&mut puppet, "s1");
     ann.prompts(1, &session);
     let turn = puppet.is_asked("session/prompt");
@@ -201,9 +195,7 @@ fn a_request_to_a_client_that_sent_bye_is_answered_at_once() {
 
 #[test]
 fn a_request_in_a_session_that_is_not_kept_is_answered_when_its_client_half_closes() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut ann = bus.client();
+    let (_bus, mut puppet, mut ann) = bus_puppet_client();
     ann.sends(r#"{"jsonrpc":"2.0","id":1,"method":"work","sessionId":"mine"}"#);
     let turn = puppet.is_asked("work");
     let question = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"ask","sessionId":{}}}"#, turn["sessionId"]);

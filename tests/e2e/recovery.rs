@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::harness::{Bus, Client, initialize, one_pool, puppets, request, run, session_of, with};
+use crate::harness::{
+    Bus, Client, bus_puppet_client, initialize, one_pool, puppets, request, run, session_of, with,
+};
 
 /// A pool of the echo agent that stores its sessions on disk.
 fn echo_on_disk(more: Value) -> Value {
@@ -53,9 +55,7 @@ fn a_session_goes_on_after_its_worker_was_killed() {
 
 #[test]
 fn modes_and_options_are_set_again_in_the_new_process() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut client = bus.client();
+    let (bus, mut puppet, mut client) = bus_puppet_client();
     client.initializes(&mut puppet, json!({}), json!({ "sessionCapabilities": { "resume": {} } }));
     let session = client.opens(&mut puppet, "s1");
     client.sends(&request(2, "session/set_mode", json!({ "sessionId": session, "modeId": "plan" })));

@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Bus, Client, Puppet, one_pool, puppets, request};
+use crate::harness::{Bus, Client, Puppet, bus_puppet_client, one_pool, puppets, request};
 
 fn answers_in(client: &mut Client, session: &str, puppet: &mut Puppet) {
     client.prompts(1, session);
@@ -20,9 +20,7 @@ fn reloads(bus: &Bus, config: &Value) {
 
 #[test]
 fn a_bad_file_changes_nothing_and_the_log_says_why() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut client = bus.client();
+    let (bus, mut puppet, mut client) = bus_puppet_client();
     let session = client.opens(&mut puppet, "s1");
     bus.rewrite_text(r#"{"pools":[{"id":"p","comand":"x"}]}"#);
     bus.signal(Signal::SIGHUP);
@@ -37,9 +35,7 @@ fn a_bad_file_changes_nothing_and_the_log_says_why() {
 
 #[test]
 fn a_new_pool_serves_and_sessions_on_unchanged_pools_go_on() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut client = bus.client();
+    let (bus, mut puppet, mut client) = bus_puppet_client();
     let session = client.opens(&mut puppet, "s1");
     client.prompts(9, &session);
     let turn = puppet.is_asked("session/prompt");

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Bus, first_asked, notification, one_pool, prompt, request, session_of, update};
+use crate::harness::{
+    Bus, bus_puppet_client, first_asked, notification, one_pool, prompt, request, session_of, update,
+};
 
 /// Whether the id is thirteen characters of base 32, a dot, and the agent's own id.
 fn is_tagged(id: &str, agent_id: &str) -> bool {
@@ -12,9 +14,7 @@ fn is_tagged(id: &str, agent_id: &str) -> bool {
 
 #[test]
 fn a_session_id_is_a_tag_and_the_agents_own_id() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut client = bus.client();
+    let (_bus, mut puppet, mut client) = bus_puppet_client();
     let one = client.opens(&mut puppet, "s1");
     let two = client.opens(&mut puppet, "a.b/ž");
     assert!(is_tagged(&one, "s1"), "{one}");
@@ -156,9 +156,7 @@ fn a_list_shows_bus_ids_and_hides_what_another_client_holds() {
 
 #[test]
 fn an_agents_session_from_an_earlier_bus_can_be_loaded_by_its_raw_or_old_id() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut ann = bus.client();
+    let (bus, mut puppet, mut ann) = bus_puppet_client();
     for (name, agent_id) in [("raw", "raw"), ("abcdefghijklm.old", "old")] {
         ann.loads(1, name);
         let asked = puppet.is_asked("session/load");
@@ -180,9 +178,7 @@ fn an_agents_session_from_an_earlier_bus_can_be_loaded_by_its_raw_or_old_id() {
 
 #[test]
 fn a_load_that_fails_leaves_no_session() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut ann = bus.client();
+    let (_bus, mut puppet, mut ann) = bus_puppet_client();
     ann.loads(1, "raw");
     let asked = puppet.is_asked("session/load");
     puppet.refuses(&asked, &json!({ "code": -32002, "message": "no" }));
@@ -193,9 +189,7 @@ fn a_load_that_fails_leaves_no_session() {
 
 #[test]
 fn fork_close_and_delete_use_the_agents_ids() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut ann = bus.client();
+    let (_bus, mut puppet, mut ann) = bus_puppet_client();
     let session = ann.opens(&mut puppet, "s1");
     ann.sends(&request(1, "session/fork", json!({ "sessionId": session, "cwd": "/" })));
     let asked = puppet.is_asked("session/fork");
@@ -247,9 +241,7 @@ fn a_session_that_is_opened_for_a_client_that_has_left_is_closed_again() {
 
 #[test]
 fn notifications_of_a_client_keep_their_order_among_its_requests() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut ann = bus.client();
+    let (_bus, mut puppet, mut ann) = bus_puppet_client();
     let session = ann.opens(&mut puppet, "s1");
     ann.prompts(1, &session);
     ann.sends(&notification("session/cancel", json!({ "sessionId": session })));
@@ -269,9 +261,7 @@ fn notifications_of_a_client_keep_their_order_among_its_requests() {
 
 #[test]
 fn a_session_id_may_be_any_text_in_any_spelling() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut ann = bus.client();
+    let (_bus, mut puppet, mut ann) = bus_puppet_client();
     let agent_id = "a\"b\\c\n\u{1}é😀/";
     let session = ann.opens(&mut puppet, agent_id);
     assert!(is_tagged(&session, agent_id), "{session}");
@@ -288,9 +278,7 @@ fn a_session_id_may_be_any_text_in_any_spelling() {
 
 #[test]
 fn an_agent_that_repeats_the_session_in_its_answers_does_not_confuse_the_client() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut ann = bus.client();
+    let (_bus, mut puppet, mut ann) = bus_puppet_client();
     let session = ann.opens(&mut puppet, "s1");
     // The session is open, so the bus answers itself: some agents would start a second process for it.
     for method in ["session/load", "session/resume"] {

@@ -5,7 +5,8 @@ use nix::unistd::Pid;
 use serde_json::json;
 
 use crate::harness::{
-    Bus, first_asked, is_gone, one_pool, puppets, request, result, update, with, zombies_of,
+    Bus, bus_puppet_client, first_asked, is_gone, one_pool, puppets, request, result, update, with,
+    zombies_of,
 };
 
 #[test]
@@ -46,9 +47,7 @@ fn killing_every_worker_answers_six_waiting_prompts_once_each_and_the_pool_serve
 
 #[test]
 fn output_of_a_worker_before_its_death_is_delivered_before_the_error() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut client = bus.client();
+    let (_bus, mut puppet, mut client) = bus_puppet_client();
     let session = client.opens(&mut puppet, "s1");
     client.prompts(1, &session);
     client.prompts(2, &session);
@@ -89,9 +88,7 @@ fn a_last_line_without_a_newline_counts_if_it_is_complete() {
 
 #[test]
 fn a_child_of_a_worker_that_holds_stdout_neither_delays_the_error_nor_survives() {
-    let bus = Bus::start(one_pool(1));
-    let mut puppet = bus.puppet();
-    let mut client = bus.client();
+    let (bus, mut puppet, mut client) = bus_puppet_client();
     let grandchild = puppet.has_a_child();
     client.sends(&request(1, "work", json!({})));
     puppet.is_asked("work");
@@ -104,9 +101,7 @@ fn a_child_of_a_worker_that_holds_stdout_neither_delays_the_error_nor_survives()
 #[test]
 fn a_worker_that_closes_its_pipes_is_replaced() {
     for which in ["stdout", "stdin"] {
-        let bus = Bus::start(one_pool(1));
-        let mut puppet = bus.puppet();
-        let mut client = bus.client();
+        let (bus, mut puppet, mut client) = bus_puppet_client();
         client.sends(&request(1, "work", json!({})));
         puppet.is_asked("work");
         match which {

@@ -16,7 +16,7 @@ use crate::procfs;
 /// The agent floods a session with this many chunks of 64 KiB: one gigabyte for one prompt.
 pub(super) const CHUNKS: usize = 16 << 10;
 /// Four megabytes for each of many.
-pub(super) const CHUNKS_FOR_MANY: usize = 64;
+pub(super) const MANY_CHUNKS: usize = 64;
 const CHUNK_BYTES: usize = 64 << 10;
 const QUEUE_BYTES: u64 = 4 << 20;
 /// `max_output_queue` times this may wait for one client, so that others need not wait for it.
@@ -47,7 +47,7 @@ pub(super) fn flood(instances: usize, chunks: usize) -> Value {
 }
 
 /// A client that never reads has a neighbour on the same worker, and other clients on another.
-pub(super) fn one_client_that_never_reads(trial: &mut Trial<'_>) -> io::Result<()> {
+pub(super) fn one_never_reads(trial: &mut Trial<'_>) -> io::Result<()> {
     let bus = trial.start()?;
     let base = load(&bus, 4, Duration::from_secs(1))?;
     let before = procfs::resident_bytes(bus.pid())?;
@@ -73,7 +73,7 @@ pub(super) fn one_client_that_never_reads(trial: &mut Trial<'_>) -> io::Result<(
 }
 
 /// A thousand clients never read: what waits for all of them together has a limit too.
-pub(super) fn many_clients_that_never_read(trial: &mut Trial<'_>) -> io::Result<()> {
+pub(super) fn many_never_read(trial: &mut Trial<'_>) -> io::Result<()> {
     let bus = trial.start()?;
     let before = procfs::resident_bytes(bus.pid())?;
     let mut silent = (0..MANY).map(|_| with_session(&bus)).collect::<io::Result<Vec<_>>>()?;

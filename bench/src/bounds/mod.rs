@@ -32,91 +32,29 @@ struct Bound {
 }
 
 const BOUNDS: [Bound; 12] = [
-    Bound {
-        name: "silent",
-        is_cheap: true,
-        config: |_| memory::flood(1, memory::CHUNKS),
-        workers: 2,
-        measure: memory::one_client_that_never_reads,
-    },
-    Bound {
-        name: "silents",
-        is_cheap: false,
-        config: |_| memory::flood(4, memory::CHUNKS_FOR_MANY),
-        workers: 5,
-        measure: memory::many_clients_that_never_read,
-    },
-    Bound {
-        name: "idle",
-        is_cheap: true,
-        config: |_| crate::idle::config(),
-        workers: 0,
-        measure: memory::idle_connections,
-    },
-    Bound {
-        name: "comings",
-        is_cheap: true,
-        config: |_| memory::two_listeners(),
-        workers: 0,
-        measure: memory::connections_that_come_and_go,
-    },
-    Bound {
-        name: "restarts",
-        is_cheap: true,
-        config: |_| processes::quick_restarts(),
-        workers: processes::KILLED_WORKERS,
-        measure: processes::workers_killed_when_up,
-    },
-    Bound {
-        name: "crashes",
-        is_cheap: false,
-        config: |_| processes::programs_that_fail(),
-        workers: 0,
-        measure: processes::workers_that_exit_at_once,
-    },
-    Bound {
-        name: "sigterm",
-        is_cheap: true,
-        config: processes::workers_with_children,
-        workers: processes::PARENTS,
-        measure: processes::stopped_by_sigterm,
-    },
-    Bound {
-        name: "sigkill",
-        is_cheap: true,
-        config: processes::workers_with_children,
-        workers: processes::PARENTS,
-        measure: processes::stopped_by_sigkill,
-    },
-    Bound {
-        name: "rush",
-        is_cheap: false,
-        config: |_| clients::many_clients(),
-        workers: 0,
-        measure: clients::all_reconnect_at_once,
-    },
-    Bound {
-        name: "behind",
-        is_cheap: false,
-        config: |_| clients::pool_to_stall(),
-        workers: 4,
-        measure: clients::others_stall,
-    },
-    Bound {
-        name: "strangers",
-        is_cheap: true,
-        config: |_| config(&[echo("echo", 1, &[])]),
-        workers: 1,
-        measure: clients::connections_that_speak_no_json,
-    },
-    Bound {
-        name: "probes",
-        is_cheap: true,
-        config: |_| config(&[echo("echo", 2, &[])]),
-        workers: 2,
-        measure: clients::guessed_session_ids,
-    },
+    bound("silent", true, |_| memory::flood(1, memory::CHUNKS), 2, memory::one_never_reads),
+    bound("silents", false, |_| memory::flood(4, memory::MANY_CHUNKS), 5, memory::many_never_read),
+    bound("idle", true, |_| crate::idle::config(), 0, memory::idle_connections),
+    bound("comings", true, |_| memory::two_listeners(), 0, memory::connections_that_come_and_go),
+    bound("restarts", true, |_| processes::quick_restarts(), processes::KILLED, processes::killed_when_up),
+    bound("crashes", false, |_| processes::programs_that_fail(), 0, processes::exit_at_once),
+    bound("sigterm", true, processes::with_children, processes::PARENTS, processes::stopped_by_sigterm),
+    bound("sigkill", true, processes::with_children, processes::PARENTS, processes::stopped_by_sigkill),
+    bound("rush", false, |_| clients::many_clients(), 0, clients::all_reconnect_at_once),
+    bound("behind", false, |_| clients::pool_to_stall(), 4, clients::others_stall),
+    bound("strangers", true, |_| config(&[echo("echo", 1, &[])]), 1, clients::connections_that_speak_no_json),
+    bound("probes", true, |_| config(&[echo("echo", 2, &[])]), 2, clients::guessed_session_ids),
 ];
+
+const fn bound(
+    name: &'static str,
+    is_cheap: bool,
+    config: fn(&Path) -> Value,
+    workers: usize,
+    measure: fn(&mut Trial<'_>) -> io::Result<()>,
+) -> Bound {
+    Bound { name, is_cheap, config, workers, measure }
+}
 
 #[derive(clap::Args)]
 pub(crate) struct Args {

@@ -15,7 +15,7 @@ use crate::bus::{Bus, PATIENCE, config, echo, up};
 use crate::client::Client;
 use crate::procfs;
 
-pub(super) const KILLED_WORKERS: usize = 8;
+pub(super) const KILLED: usize = 8;
 const RESTARTS: usize = 1000;
 const ZOMBIE_LOOKS_APART: Duration = Duration::from_millis(100);
 
@@ -34,13 +34,13 @@ const STOP: Duration = Duration::from_secs(7);
 const GONE: Duration = Duration::from_secs(1);
 
 pub(super) fn quick_restarts() -> Value {
-    let mut config = config(&[echo("echo", KILLED_WORKERS, &[])]);
+    let mut config = config(&[echo("echo", KILLED, &[])]);
     config["limits"] = json!({ "max_restarts": 1_000_000, "max_restart_delay_sec": 0.01 });
     config
 }
 
 /// Workers are killed as soon as they are up, and the bus must reap each of them.
-pub(super) fn workers_killed_when_up(trial: &mut Trial<'_>) -> io::Result<()> {
+pub(super) fn killed_when_up(trial: &mut Trial<'_>) -> io::Result<()> {
     let bus = trial.start()?;
     let mut watcher = bus.client()?;
     let fds = procfs::open_fds(bus.pid())?;
@@ -67,7 +67,7 @@ pub(super) fn workers_killed_when_up(trial: &mut Trial<'_>) -> io::Result<()> {
         trial.progress.show(Instant::now(), || format!("{} of {wanted}", killed.len()));
         thread::sleep(Duration::from_millis(2));
     }
-    bus.until_up(KILLED_WORKERS, PATIENCE)?;
+    bus.until_up(KILLED, PATIENCE)?;
     trial.report.note("restarts: workers killed", killed.len());
     trial.report.check(&format!("restarts: zombies in {looks} looks"), zombies_left, 0, zombies_left == 0);
     let is_settled = bus.until(PATIENCE, |bus| procfs::open_fds(bus.pid()).is_ok_and(|now| now == fds));
@@ -81,7 +81,7 @@ pub(super) fn programs_that_fail() -> Value {
 }
 
 /// A program that exits at once is given up for a while, and requests for it are answered with `pool_down`.
-pub(super) fn workers_that_exit_at_once(trial: &mut Trial<'_>) -> io::Result<()> {
+pub(super) fn exit_at_once(trial: &mut Trial<'_>) -> io::Result<()> {
     let bus = trial.start()?;
     let cpu_before = procfs::cpu_time(bus.pid())?;
     let began = Instant::now();
@@ -112,7 +112,7 @@ pub(super) fn workers_that_exit_at_once(trial: &mut Trial<'_>) -> io::Result<()>
 }
 
 /// Each worker has a child in its process group and one that has left it.
-pub(super) fn workers_with_children(stdio_bus: &Path) -> Value {
+pub(super) fn with_children(stdio_bus: &Path) -> Value {
     let bus = stdio_bus.display();
     let aside = "</dev/null >/dev/null 2>&1 &";
     let script =

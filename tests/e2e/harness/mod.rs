@@ -49,6 +49,14 @@ pub(crate) fn one_pool(instances: u32) -> Value {
     json!({ "pools": [puppets("p", instances)] })
 }
 
+/// A bus with one puppet and one client: what most tests begin with.
+pub(crate) fn bus_puppet_client() -> (Bus, Puppet, Client) {
+    let bus = Bus::start(one_pool(1));
+    let puppet = bus.puppet();
+    let client = bus.client();
+    (bus, puppet, client)
+}
+
 /// `one_pool` with limits.
 pub(crate) fn limited(instances: u32, limits: Value) -> Value {
     json!({ "pools": [puppets("p", instances)], "limits": limits })
