@@ -235,18 +235,18 @@ fn usual_chunk(line: &[u8]) -> Option<(&str, &[u8])> {
     Some((std::str::from_utf8(session).ok()?, text))
 }
 
-/// Whether `said` is what follows after so many bytes of a text that is repeated without end.
-fn continues(text: &[u8], after: usize, mut said: &[u8]) -> bool {
+/// Whether `chunk` continues a text that is repeated without end, after so many bytes.
+fn continues(text: &[u8], after: usize, mut chunk: &[u8]) -> bool {
     if text.is_empty() {
-        return said.is_empty();
+        return chunk.is_empty();
     }
     let mut at = after % text.len();
-    while !said.is_empty() {
-        let part = said.len().min(text.len() - at);
-        if said[..part] != text[at..at + part] {
+    while !chunk.is_empty() {
+        let part = chunk.len().min(text.len() - at);
+        if chunk[..part] != text[at..at + part] {
             return false;
         }
-        said = &said[part..];
+        chunk = &chunk[part..];
         at = 0;
     }
     true

@@ -1,4 +1,4 @@
-//! A connection that never blocks, for an event loop that is told of edges.
+//! A connection that never blocks, for an event loop with edge-triggered events.
 //!
 //! Whole lines are not copied and buffers are reused, so a message costs no allocation.
 
@@ -67,7 +67,7 @@ impl Connection {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.can_write = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => {
-                    // What the peer said before it left is still to be read, up to its end.
+                    // What the peer sent before it closed is still to be read.
                     self.can_write = false;
                     self.can_read = true;
                     self.hung_up = true;

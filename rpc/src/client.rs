@@ -157,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    /// The outcome of a request to a peer that says this, and what the peer read. A whole line is its last.
+    /// The outcome of a request to a peer that sends this, and what the peer read. After a whole line it half-closes.
     fn asked(peer_says: &str, deadline: Option<Duration>) -> (Result<String, AskError>, String) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(peer_says.as_bytes()).unwrap();

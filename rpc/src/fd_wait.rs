@@ -1,5 +1,5 @@
-//! Waiting for a file descriptor, also one that somebody else has made non-blocking: a process shares the flags of its
-//! stdin and stdout with its parent.
+//! Waiting for a file descriptor, also one that another process has made non-blocking: a process shares the flags
+//! of its stdin and stdout with its parent.
 
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd, BorrowedFd};

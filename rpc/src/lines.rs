@@ -202,7 +202,7 @@ impl Outbox {
         }
     }
 
-    /// Writes once what waits, and says how much that was.
+    /// Writes once what waits, and returns how much that was.
     pub fn write_to(&mut self, sink: &mut impl Write) -> io::Result<usize> {
         let count = sink.write(self.waiting())?;
         self.sent(count);

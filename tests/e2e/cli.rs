@@ -42,8 +42,8 @@ fn the_default_configuration_serves_a_whole_turn() {
         client.takes_turn(2, &session, "Say this back, please."),
         ("Say this back, please.".to_owned(), 0)
     );
-    let (said, questions) = client.takes_turn(3, &session, "/ask");
-    assert!(!said.is_empty() && questions == 1, "{said}");
+    let (text, questions) = client.takes_turn(3, &session, "/ask");
+    assert!(!text.is_empty() && questions == 1, "{text}");
     let echoed = client.asks(4, "any/method", json!({ "a": [1] }));
     assert_eq!(echoed, json!({ "echo": { "a": [1] }, "method": "any/method" }));
 }
@@ -128,15 +128,15 @@ fn the_exit_code_tells_what_kind_of_failure_it_was() {
     ] {
         let out = run(place.path(), &args, "");
         assert_eq!(out.status.code(), Some(code), "{args:?}: {}{}", stdout(&out), stderr(&out));
-        let said = if code == 0 { stdout(&out) } else { stderr(&out) };
-        assert!(!said.is_empty(), "{args:?} says nothing");
+        let printed = if code == 0 { stdout(&out) } else { stderr(&out) };
+        assert!(!printed.is_empty(), "{args:?} prints nothing");
         let next = match code {
             69 => "start one with `stdio-bus serve`",
             78 if !args.contains(&"missing.json") => "--config PATH",
             _ => "",
         };
-        assert!(said.contains(next), "{args:?} does not say what to do: {said}");
-        assert!(!said.contains("stdio-bus: stdio-bus:"), "{said}");
+        assert!(printed.contains(next), "{args:?} does not print what to do: {printed}");
+        assert!(!printed.contains("stdio-bus: stdio-bus:"), "{printed}");
     }
 }
 
@@ -154,7 +154,7 @@ fn rows_of_agent_clis_that_cannot_be_read_are_a_bad_configuration() {
 
 #[test]
 fn the_version_names_the_commit_if_there_is_one() {
-    let told = stdout(&run(Path::new(ROOT), &["--version"], ""));
+    let printed = stdout(&run(Path::new(ROOT), &["--version"], ""));
     let version = env!("CARGO_PKG_VERSION");
     let git = std::process::Command::new("git").args(["-C", ROOT, "rev-parse", "HEAD"]).output();
     let commit = git.ok().filter(|git| git.status.success() && Path::new(ROOT).join(".git").exists());
@@ -162,7 +162,7 @@ fn the_version_names_the_commit_if_there_is_one() {
         Some(git) => format!("stdio-bus {version} ({})\n", &stdout(&git)[..9]),
         None => format!("stdio-bus {version}\n"),
     };
-    assert_eq!(told, expected);
+    assert_eq!(printed, expected);
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn every_command_has_a_manual_page_and_shell_completions() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = stdout(&run(folder.path(), &["completions", shell], ""));
         assert!(script.contains("connect") && script.contains("token-file"), "{shell}");
-        assert!(!script.contains("detached"), "{shell} is told what only the bus itself calls");
+        assert!(!script.contains("detached"), "{shell} offers a command that only the bus itself runs");
     }
 }
 

@@ -26,9 +26,9 @@ fn a_client_given_session_name_is_pinned_to_one_worker_and_restored_in_answers()
         ));
         puppet
             .sends(&format!(r#"{{"jsonrpc":"2.0","id":{},"sessionId":{name},"result":"ok"}}"#, asked["id"]));
-        let news =
+        let note =
             format!(r#"{{"jsonrpc":"2.0","method":"news","sessionId":"my session","params":{{"n":{id}}}}}"#);
-        assert_eq!(client.reads(), news);
+        assert_eq!(client.reads(), note);
         assert_eq!(
             client.reads(),
             format!(r#"{{"jsonrpc":"2.0","id":{id},"sessionId":"my session","result":"ok"}}"#)
@@ -55,8 +55,8 @@ fn the_same_session_name_of_two_clients_means_two_sessions() {
     }
     let mut answered = Vec::new();
     for (client, text) in [(&mut ann, "for ann"), (&mut ben, "for ben")] {
-        let news = client.is_asked("news");
-        assert_eq!((&news["sessionId"], &news["params"]), (&json!("s"), &json!(text)));
+        let note = client.is_asked("news");
+        assert_eq!((&note["sessionId"], &note["params"]), (&json!("s"), &json!(text)));
         let asked = client.is_asked("ask");
         assert_eq!((&asked["sessionId"], &asked["params"]), (&json!("s"), &json!(text)));
         client.answers(&asked, json!(text));

@@ -123,7 +123,7 @@ fn a_worker_in_backoff_is_not_started_when_the_bus_stops() {
     bus.signal(Signal::SIGTERM);
     assert_eq!(bus.exit_status().code(), Some(0));
     let log = bus.log.text();
-    let after = log.split("stopping:").nth(1).expect("it said so");
+    let after = log.split("stopping:").nth(1).expect("it was logged");
     assert!(!after.contains("started, pid"), "{log}");
 }
 

@@ -76,7 +76,7 @@ fn a_worker_whose_pipes_cannot_be_polled_is_killed_and_started_again() {
     bus.until("it runs", || worker().is_some());
     let first = worker().expect("it runs");
     let Some(strace) = Strace::on(&bus, "epoll_ctl", Some("error=ENOSPC:when=1..4")) else { return };
-    kill(Pid::from_raw(first as i32), Signal::SIGKILL).expect("it lives");
+    kill(Pid::from_raw(first as i32), Signal::SIGKILL).expect("it runs");
     bus.log_has("worker p/0 cannot be started");
     bus.until("the next one runs", || worker().is_some_and(|pid| pid != first));
     bus.until("none of them is left", || zombies_of(bus.pid()).is_empty());
@@ -216,7 +216,7 @@ fn several_exits_behind_one_signal_are_all_reaped() {
     client.has_received_nothing();
     bus.signal(Signal::SIGSTOP);
     for puppet in &workers {
-        kill(Pid::from_raw(puppet.pid as i32), Signal::SIGKILL).expect("it lives");
+        kill(Pid::from_raw(puppet.pid as i32), Signal::SIGKILL).expect("it runs");
     }
     bus.until("all have died", || workers.iter().all(|puppet| zombies_of(bus.pid()).contains(&puppet.pid)));
     bus.signal(Signal::SIGCONT);

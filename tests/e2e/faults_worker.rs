@@ -163,7 +163,7 @@ fn the_oom_killer_prefers_a_worker_to_the_bus() {
     let bus = Bus::start(one_pool(1));
     let puppet = bus.puppet();
     let score = |pid: u32| -> i32 {
-        let text = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("it lives");
+        let text = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("it runs");
         text.trim().parse().expect("a number")
     };
     bus.until("it is known", || score(puppet.pid) == (score(bus.pid()) + 100).min(1000));

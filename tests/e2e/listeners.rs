@@ -88,8 +88,8 @@ fn a_socket_file_is_replaced_only_if_its_bus_is_dead() {
     let path = bus.folder().join("bus.sock");
     let second = run(bus.folder(), &["serve"], "");
     assert_eq!(second.status.code(), Some(75), "another bus runs there");
-    let words = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert!(words.contains(&format!("a bus runs there already, as process {}", bus.pid())), "{words}");
+    let printed = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(printed.contains(&format!("a bus runs there already, as process {}", bus.pid())), "{printed}");
     bus.client().has_received_nothing();
     bus.signal(Signal::SIGKILL);
     bus.leaves_nothing_within(PATIENCE);

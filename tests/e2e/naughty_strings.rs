@@ -83,10 +83,10 @@ fn every_naughty_text_arrives_as_it_was_sent() {
         let params = json!({ "prompt": [{ "type": "text", "text": text }], "more": { key: text } });
         let line = format!(r#"{{"jsonrpc":"2.0","id":{text},"method":"work","params":{params}}}"#);
         client.sends(&line);
-        let heard = puppet.reads();
-        let question: Value = serde_json::from_str(&heard).expect("JSON");
+        let received = puppet.reads();
+        let question: Value = serde_json::from_str(&received).expect("JSON");
         assert_eq!(
-            heard,
+            received,
             line.replacen(&format!(r#""id":{text}"#), &format!(r#""id":{}"#, question["id"]), 1)
         );
         puppet.answers(&question, json!({ "said": text }));

@@ -160,8 +160,8 @@ fn the_bus_answers_permissions_for_clients_that_cannot() {
         let bus = Bus::start(echo_on_disk(json!({ "permission": permission })));
         let mut client = bus.client();
         let session = echo_session(&mut client);
-        let (said, questions) = client.takes_turn(2, &session, "/ask");
-        assert!(said.contains(expected) && questions == 0, "{permission}: {said}");
+        let (text, questions) = client.takes_turn(2, &session, "/ask");
+        assert!(text.contains(expected) && questions == 0, "{permission}: {text}");
     }
 }
 
@@ -171,16 +171,19 @@ fn check_probe_prints_what_the_agents_are_and_leaves_no_process() {
     let config = json!({ "pools": [{ "id": "echo", "command": "stdio-bus", "args": ["agent", "echo"] }] });
     std::fs::write(folder.path().join("bus.json"), config.to_string()).expect("a file");
     let out = run(folder.path(), &["check", "--probe"], "");
-    let said = String::from_utf8_lossy(&out.stdout);
-    assert!(out.status.success() && said.contains("pool echo answers: Echo"), "{out:?}");
-    assert!(said.contains("protocol 1") && said.contains("load") && said.contains("resume"), "{said}");
+    let printed = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success() && printed.contains("pool echo answers: Echo"), "{out:?}");
+    assert!(
+        printed.contains("protocol 1") && printed.contains("load") && printed.contains("resume"),
+        "{printed}"
+    );
 
     let config = json!({ "pools": [{ "id": "a", "command": "false" }, { "id": "b", "command": "cat" }],
         "limits": { "init_timeout_sec": 0.2 } });
     std::fs::write(folder.path().join("bus.json"), config.to_string()).expect("a file");
     let out = run(folder.path(), &["check", "--probe"], "");
-    let said = String::from_utf8_lossy(&out.stderr);
+    let printed = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(1), "{out:?}");
-    assert!(said.contains("pools[0]: it ended (exit status: 1)"), "{said}");
-    assert!(said.contains("pools[1]: no answer to initialize"), "{said}");
+    assert!(printed.contains("pools[0]: it ended (exit status: 1)"), "{printed}");
+    assert!(printed.contains("pools[1]: no answer to initialize"), "{printed}");
 }

@@ -44,8 +44,8 @@ fn four_sessions_of_two_clients_on_two_workers_with_equal_agent_ids_never_mix() 
         assert!(is_tagged(id, &agent_id));
         workers[*worker].sends(&update(&agent_id, id));
         workers[*worker].ends_turn(&asked, "end_turn");
-        let heard = client.is_asked("session/update");
-        assert_eq!(heard["params"], json!({ "sessionId": id, "update": { "text": id } }));
+        let received = client.is_asked("session/update");
+        assert_eq!(received["params"], json!({ "sessionId": id, "update": { "text": id } }));
         client.gets(7);
         other.has_received_nothing();
     }
@@ -94,7 +94,7 @@ fn updates_that_come_before_the_answer_go_to_the_client_that_is_answered() {
     puppet.sends(&update("for ben", "early 1"));
     puppet.sends(&update("for ann", "early 2"));
     puppet.sends(&update("for ben", "early 3"));
-    puppet.sends(&update("for nobody", "early 4"));
+    puppet.sends(&update("for no client", "early 4"));
     puppet.answers(&of_ben, json!({ "sessionId": "for ben" }));
     let session = session_of(&ben.gets(1));
     for text in ["early 1", "early 3"] {
@@ -117,9 +117,9 @@ fn a_child_session_announced_in_an_update_is_usable() {
     let announced =
         json!({ "sessionId": "s1", "update": { "sessionUpdate": "subagent_update", "sessionId": "kid" } });
     puppet.sends(&notification("session/update", announced));
-    let told = ann.is_asked("session/update");
-    assert_eq!(told["params"]["sessionId"], json!(parent));
-    let child = session_of(&told["params"]["update"]);
+    let announced = ann.is_asked("session/update");
+    assert_eq!(announced["params"]["sessionId"], json!(parent));
+    let child = session_of(&announced["params"]["update"]);
     assert!(is_tagged(&child, "kid"), "{child}");
     puppet.sends(&update("kid", "from the child"));
     assert_eq!(ann.reads(), update(&child, "from the child"));

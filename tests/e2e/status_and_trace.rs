@@ -123,8 +123,8 @@ fn payloads_are_traced_only_if_bus_json_allows_it() {
     let bus = Bus::start(one_pool(1));
     let out = run(bus.folder(), &["trace", "--tcp", bus.tcp(), "--payloads"], "");
     assert_eq!(out.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&out.stderr).into_owned();
-    assert!(said.contains("payloads are shown only where bus.json says"), "{said}");
+    let printed = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(printed.contains("payloads are shown only where bus.json says"), "{printed}");
 
     let mut config = one_pool(1);
     config["trace"] = json!({ "payloads": true });
@@ -237,9 +237,12 @@ fn status_reports_addresses_rates_latencies_and_workers() {
         (&pool["up"], &pool["sessions"], &pool["latency_us"]["count"]),
         (&json!(1), &json!(1), &json!(2))
     );
-    let told = client.asks(3, "_bus/sessions", json!({}));
-    assert_eq!((&told["sessions"][0]["state"], &told["sessions"][0]["calls"]), (&json!("live"), &json!(0)));
-    assert!(!told.to_string().contains(&session) && !status.to_string().contains(&session));
+    let listed = client.asks(3, "_bus/sessions", json!({}));
+    assert_eq!(
+        (&listed["sessions"][0]["state"], &listed["sessions"][0]["calls"]),
+        (&json!("live"), &json!(0))
+    );
+    assert!(!listed.to_string().contains(&session) && !status.to_string().contains(&session));
     puppet.exits(3);
     let _next = bus.puppet();
     bus.until("its exit is in the status", || {

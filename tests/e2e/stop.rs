@@ -124,7 +124,7 @@ fn an_orphan_guard_that_was_killed_is_replaced() {
     puppet.stays();
     let guard = || bus.survivors().into_iter().find(|pid| ![bus.pid(), puppet.pid].contains(pid));
     let first = guard().expect("a guard");
-    kill(Pid::from_raw(first as i32), Signal::SIGKILL).expect("it lives");
+    kill(Pid::from_raw(first as i32), Signal::SIGKILL).expect("it runs");
     bus.until("there is another orphan guard", || guard().is_some_and(|pid| pid != first));
     bus.until("the first one is reaped", || zombies_of(bus.pid()).is_empty());
     bus.signal(Signal::SIGKILL);
@@ -135,7 +135,7 @@ fn an_orphan_guard_that_was_killed_is_replaced() {
 fn a_suspended_worker_does_not_keep_the_bus_from_exiting() {
     let mut bus = Bus::start(one_pool(1));
     let puppet = bus.puppet();
-    kill(Pid::from_raw(puppet.pid as i32), Signal::SIGSTOP).expect("it lives");
+    kill(Pid::from_raw(puppet.pid as i32), Signal::SIGSTOP).expect("it runs");
     bus.signal(Signal::SIGTERM);
     bus.log_has("stopping");
     bus.signal(Signal::SIGTERM);
@@ -175,7 +175,7 @@ fn a_worker_inherits_no_blocked_or_ignored_signal() {
         pid = client.status()["pools"][0]["workers"][0]["pid"].clone();
         !pid.is_null()
     });
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     for mask in ["SigBlk", "SigIgn"] {
         let line = status.lines().find(|line| line.starts_with(mask));
         assert_eq!(line, Some(format!("{mask}:\t{:016x}", 0).as_str()));

@@ -19,7 +19,7 @@ fn every_request_gets_one_answer_while_workers_are_killed() {
     let bus = Bus::start(json!({ "pools": [echo], "limits": { "max_restarts": 1000 } }));
     let mut watcher = bus.client();
     let clients: Vec<_> = (0..CLIENTS).map(|_| bus.client()).collect();
-    let talks: Vec<_> =
+    let clients: Vec<_> =
         clients.into_iter().map(|mut client| thread::spawn(move || send_requests(&mut client))).collect();
     for _ in 0..3 {
         bus.until("all three are up", || pids(&watcher.status()).len() == 3);
@@ -27,8 +27,8 @@ fn every_request_gets_one_answer_while_workers_are_killed() {
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }
-    for talk in talks {
-        let reasons = talk.join().expect("each was answered once");
+    for client in clients {
+        let reasons = client.join().expect("each was answered once");
         let known = ["ok", "worker_lost", "unknown_session"];
         assert!(reasons.keys().all(|reason| known.contains(&reason.as_str())), "{reasons:?}");
     }

@@ -40,7 +40,7 @@ fn folder_with(keys: &str) -> TempDir {
 fn every_listener_accepts_only_clients_with_the_token() {
     let bus = Bus::plan(both_listeners()).token(TOKEN).start();
     let mut puppet = bus.puppet();
-    for door in [0, 1] {
+    for listener in [0, 1] {
         let evil = request(8, "evil", json!({}));
         let openings = [
             (request(7, "initialize", json!({ "protocolVersion": 1 })), json!(7)),
@@ -50,12 +50,12 @@ fn every_listener_accepts_only_clients_with_the_token() {
             (r#"{"jsonrpc":"2.0","method":"evil"}"#.to_owned(), Value::Null),
         ];
         for (opening, id) in openings {
-            let mut client = bus.client_at(door);
+            let mut client = bus.client_at(listener);
             client.sends(&format!("{opening}\n{}\n{evil}", hello(9, TOKEN)));
             client.sees_error(id, -32056, "unauthorized");
             client.is_closed();
         }
-        let mut client = bus.client_at(door);
+        let mut client = bus.client_at(listener);
         client.sends(&hello(1, TOKEN));
         assert_eq!(client.gets(1)["bus"], "stdio-bus");
         client.is_served_by(&mut puppet);
@@ -212,8 +212,8 @@ fn commands_find_the_token_and_report_what_is_wrong_with_it() {
     assert!(output(&ide).contains(&format!(r#""--token-file", "{file}""#)), "{}", output(&ide));
     // The error is not the one that would make an IDE start the login of the agent.
     let out = run(elsewhere.path(), &["connect", "--unix", socket], &hi);
-    let heard: Value = serde_json::from_slice(&out.stdout).expect("one answer");
-    assert_eq!((&heard["id"], &heard["error"]["code"]), (&json!(1), &json!(-32056)));
+    let answer: Value = serde_json::from_slice(&out.stdout).expect("one answer");
+    assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(1), &json!(-32056)));
 }
 
 #[test]
@@ -224,10 +224,10 @@ fn token_writes_a_token_file_and_does_not_print_it() {
     let path = folder.path().join("deep/down/token");
     let token = fs::read_to_string(&path).expect("it was made");
     assert!(!output(&out).contains(token.trim()));
-    let said = output(&out);
+    let printed = output(&out);
     assert!(
-        said.contains(r#""auth": { "token_file": ""#) && said.contains(r#"deep/down/token" }"#),
-        "{said}"
+        printed.contains(r#""auth": { "token_file": ""#) && printed.contains(r#"deep/down/token" }"#),
+        "{printed}"
     );
     let again = run(folder.path(), &["token", "deep/down/token"], "");
     assert_eq!(again.status.code(), Some(73), "{}", output(&again));

@@ -22,7 +22,7 @@ fn killing_every_worker_answers_six_waiting_prompts_once_each_and_the_pool_serve
         sessions.push(session);
     }
     for puppet in &mut workers {
-        kill(Pid::from_raw(puppet.pid as i32), Signal::SIGKILL).expect("it lives");
+        kill(Pid::from_raw(puppet.pid as i32), Signal::SIGKILL).expect("it runs");
     }
     let mut lost = [0, 0];
     for client in &mut clients {
@@ -74,11 +74,11 @@ fn a_last_line_without_a_newline_counts_if_it_is_complete() {
         let mut puppet = bus.puppet();
         client.sends(&request(1, "work", json!({})));
         let asked = puppet.is_asked("work");
-        let answer = result(&asked["id"], json!("said"));
+        let answer = result(&asked["id"], json!("done"));
         puppet.sends_bytes(&answer.as_bytes()[..answer.len() - usize::from(!whole)]);
         puppet.exits(0);
         if whole {
-            assert_eq!(client.gets(1), "said");
+            assert_eq!(client.gets(1), "done");
         } else {
             client.sees_error(1, -32050, "worker_lost");
         }

@@ -126,7 +126,7 @@ impl<'a> CheckingClient<'a> {
         }
     }
 
-    /// Sends requests and checks their answers until then, waits for the last ones, and says good-bye.
+    /// Sends requests and checks their answers until then, waits for the last ones, and sends `_bus/bye`.
     pub(super) fn run(mut self, until: Instant) -> Counts {
         while Instant::now() < until {
             if let Err(fault) = self.round() {
@@ -335,7 +335,7 @@ impl What {
 }
 
 impl Kills {
-    /// Called before the kill, so that no client hears of a death that is not known here.
+    /// Called before the kill, so that no client gets an error before the kill is known here.
     pub(super) fn add(&self, worker: u64) {
         self.0.lock().expect("no thread panics while it holds the lock").push((worker, Instant::now()));
     }

@@ -171,7 +171,7 @@ impl Client {
     pub(crate) fn takes_turn(&mut self, id: u32, session: &str, text: &str) -> (String, usize) {
         let prompt = json!({ "sessionId": session, "prompt": [{ "type": "text", "text": text }] });
         self.sends(&request(id, "session/prompt", prompt));
-        let mut said = String::new();
+        let mut answer = String::new();
         let mut questions = 0;
         loop {
             let message = self.receives();
@@ -179,7 +179,7 @@ impl Client {
             match message["method"].as_str() {
                 None if message["id"] == id => {
                     assert_eq!(message["result"]["stopReason"], "end_turn", "{message}");
-                    return (said, questions);
+                    return (answer, questions);
                 }
                 Some("session/request_permission") => {
                     let option = &params["options"][0]["optionId"];
@@ -190,7 +190,7 @@ impl Client {
                 Some("session/update") => {
                     assert_eq!(params["sessionId"], session, "{message}");
                     if params["update"]["sessionUpdate"] == "agent_message_chunk" {
-                        said += params["update"]["content"]["text"].as_str().expect("text");
+                        answer += params["update"]["content"]["text"].as_str().expect("text");
                     }
                 }
                 _ => panic!("not of this turn: {message}"),

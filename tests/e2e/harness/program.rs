@@ -182,8 +182,8 @@ impl Program {
     }
 
     /// Waits until it has written this to stderr.
-    pub(crate) fn log_has(&self, words: &str) {
-        self.log.has(words);
+    pub(crate) fn log_has(&self, text: &str) {
+        self.log.has(text);
     }
 
     /// Closes its stdin.
