@@ -49,8 +49,9 @@ pub(super) struct EventLoop<'a> {
     bus: Option<BusConnection>,
     /// Set when the bus is lost, cleared when all sessions are reopened.
     outage: Option<Outage>,
-    /// Set once the bye is sent. The inner value is the deadline for closing, if there is one.
-    leaving: Option<Option<Instant>>,
+    /// The bye is sent.
+    is_closing: bool,
+    close_deadline: Option<Instant>,
     /// Why the bus rejected the hello. The next request of the IDE is answered with it.
     refusal: Option<Fault>,
     refusal_sent: bool,
@@ -63,8 +64,9 @@ struct BusConnection {
     /// Writing failed. Reading goes on until the bus closes.
     write_failed: bool,
     half_closed: bool,
-    /// The current step of the relay and its deadline.
-    step: (u64, Instant),
+    /// The step of the relay that `step_deadline` is for.
+    step: u64,
+    step_deadline: Instant,
 }
 
 struct Outage {
@@ -101,7 +103,8 @@ impl<'a> EventLoop<'a> {
             input_ended: false,
             bus: None,
             outage: None,
-            leaving: None,
+            is_closing: false,
+            close_deadline: None,
             refusal: None,
             refusal_sent: false,
         }
@@ -156,14 +159,14 @@ impl<'a> EventLoop<'a> {
 
     fn on_connected(&mut self, Dialed { stream, at, hello }: Dialed) {
         self.relay.on_connected(&hello);
-        let step = (self.relay.step_number(), Instant::now() + HELLO_TIMEOUT);
         self.bus = Some(BusConnection {
             stream,
             at,
             lines: LineReader::with_limit(LINE_BYTES_MAX),
             write_failed: false,
             half_closed: false,
-            step,
+            step: self.relay.step_number(),
+            step_deadline: Instant::now() + HELLO_TIMEOUT,
         });
     }
 
@@ -182,14 +185,17 @@ impl<'a> EventLoop<'a> {
             self.outage = None;
         }
         self.refusal_sent |= self.refusal.is_some() && !self.relay.to_ide.is_empty();
-        if !self.ide_is_done() || !self.relay.is_live() || self.leaving.is_some() {
+        if !self.ide_is_done() || !self.relay.is_live() || self.is_closing {
             return;
         }
         self.relay.on_ide_closed();
         if self.relay.is_all_answered() {
             self.relay.send_bye();
+            self.is_closing = true;
             // If an answer may still come, only the bus knows when the last one was sent, so there is no deadline.
-            self.leaving = Some((!self.relay.has_pending()).then(|| Instant::now() + CLOSE_TIMEOUT));
+            if !self.relay.has_pending() {
+                self.close_deadline = Some(Instant::now() + CLOSE_TIMEOUT);
+            }
         }
     }
 
@@ -224,7 +230,7 @@ impl<'a> EventLoop<'a> {
                 Err(_) => bus.write_failed = true,
             }
         }
-        if self.leaving.is_some() && !bus.half_closed {
+        if self.is_closing && !bus.half_closed {
             // Everything is written, or cannot be written.
             bus.half_closed = true;
             let _ = bus.stream.half_close();
@@ -288,11 +294,11 @@ impl<'a> EventLoop<'a> {
 
     fn poll_timeout(&self) -> PollTimeout {
         let next_try = match (&self.bus, &self.outage) {
-            (Some(bus), _) if !self.relay.takes_lines() => Some(bus.step.1),
+            (Some(bus), _) if !self.relay.takes_lines() => Some(bus.step_deadline),
             (None, Some(outage)) => Some(outage.next_try.min(outage.give_up)),
             _ => None,
         };
-        let times = [next_try, self.leaving.flatten()];
+        let times = [next_try, self.close_deadline];
         let Some(next) = times.into_iter().flatten().min() else { return PollTimeout::NONE };
         // Rounds up to whole milliseconds: waking too early would only poll once more.
         let left = next.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
@@ -385,7 +391,7 @@ impl<'a> EventLoop<'a> {
 
     fn check_timers(&mut self) -> Result<(), Fault> {
         let now = Instant::now();
-        if self.leaving.flatten().is_some_and(|until| until <= now) {
+        if self.close_deadline.is_some_and(|until| until <= now) {
             self.bus = None;
         }
         if self.bus.is_some() {
@@ -414,13 +420,11 @@ impl<'a> EventLoop<'a> {
     /// Limits how long one step of a new connection may take.
     fn check_step_timeout(&mut self, now: Instant) -> Result<(), Fault> {
         let Some(bus) = &mut self.bus else { return Ok(()) };
-        if bus.step.0 != self.relay.step_number() {
-            bus.step = (self.relay.step_number(), now + STEP_TIMEOUT);
+        if bus.step != self.relay.step_number() {
+            bus.step = self.relay.step_number();
+            bus.step_deadline = now + STEP_TIMEOUT;
         }
-        if self.relay.takes_lines() || now < bus.step.1 {
-            return Ok(());
-        }
-        if self.relay.skip_step() {
+        if self.relay.takes_lines() || now < bus.step_deadline || self.relay.skip_step() {
             return Ok(());
         }
         self.on_lost("no answer".to_owned())
@@ -452,11 +456,11 @@ impl<'a> EventLoop<'a> {
 
     /// Sends the bye without waiting for answers, so that the bus does not keep the sessions.
     fn close_and_end(&mut self, ended: Ended) -> Ended {
-        if self.leaving.is_none() {
+        if !self.is_closing {
             self.relay.send_bye();
         }
         let until = Instant::now() + CLOSE_TIMEOUT / 4;
-        self.leaving = Some(Some(until));
+        self.is_closing = true;
         loop {
             self.flush_bus();
             let left = until.saturating_duration_since(Instant::now());
