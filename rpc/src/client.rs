@@ -101,9 +101,10 @@ impl Client {
         Ok(self.stream.write_all(bytes)?)
     }
 
-    /// Waits for the next line, whatever it is. `None`: the peer has closed the stream.
+    /// Waits for the next line, whatever it is. `None`: the peer has closed the stream, maybe in the middle of a line.
     pub fn next_line(&mut self) -> Result<Option<&[u8]>, AskError> {
-        Ok(self.lines.read_line(&mut self.stream, self.deadline)?)
+        self.lines.wait_for_line(&mut self.stream, self.deadline)?;
+        Ok(self.lines.next_line())
     }
 
     /// The stream, without a deadline, and what was read of it and not taken.
@@ -202,6 +203,14 @@ mod tests {
             let (result, _) = asked(&format!("{line}\n"), None);
             assert!(matches!(result, Err(AskError::Refused(error)) if error.get() == "{}"), "{line}");
         }
+    }
+
+    #[test]
+    fn a_peer_that_closes_in_the_middle_of_its_answer_has_closed() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(br#"{"id":1,"result":"#).unwrap();
+        theirs.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(matches!(Client::new(Stream::Unix(ours)).ask("m", ()), Err(AskError::Closed)));
     }
 
     #[test]

@@ -13,8 +13,10 @@ pub const LINE_BYTES_MAX: usize = (1 << 30) + (1 << 20);
 
 /// The size of one read. It is more than a pipe holds, so that a full pipe is emptied by one call.
 const READ_BYTES: usize = 256 << 10;
-/// Memory of a sent `Outbox` beyond this is freed, and sent bytes are dropped once they are this many.
-const KEPT_BYTES: usize = 1 << 20;
+/// The memory of an empty `Outbox` beyond this is freed. A burst of the load harness fits into it.
+const KEPT_BYTES: usize = 8 << 20;
+/// Sent bytes of an `Outbox` are dropped once they are this many and more than those that wait.
+const DROPPED_BYTES: usize = 1 << 20;
 
 /// Makes lines of bytes that come in any chunking.
 ///
@@ -105,15 +107,24 @@ impl LineReader {
         source: &mut S,
         until: Option<Instant>,
     ) -> io::Result<Option<&[u8]>> {
+        if !self.wait_for_line(source, until)? {
+            self.finish();
+        }
+        Ok(self.next_line())
+    }
+
+    /// Reads until there is a whole line. False: the source has ended before. Waits and fails like `read_line`.
+    pub fn wait_for_line<S: Read + AsFd>(
+        &mut self,
+        source: &mut S,
+        until: Option<Instant>,
+    ) -> io::Result<bool> {
         while !self.has_line() {
             if until.is_some() {
                 fd_wait::wait(source.as_fd(), PollFlags::POLLIN, until)?;
             }
             match self.fill(source) {
-                Ok(0) => {
-                    self.finish();
-                    break;
-                }
+                Ok(0) => return Ok(false),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -122,7 +133,7 @@ impl LineReader {
                 Err(error) => return Err(error),
             }
         }
-        Ok(self.next_line())
+        Ok(true)
     }
 
     fn find_newline(&mut self) -> Option<usize> {
@@ -196,7 +207,7 @@ impl Outbox {
         self.sent += count;
         if self.is_empty() {
             self.clear();
-        } else if self.sent > KEPT_BYTES.max(self.bytes.len() / 2) {
+        } else if self.sent > DROPPED_BYTES.max(self.bytes.len() / 2) {
             self.bytes.drain(..self.sent);
             self.sent = 0;
         }
@@ -333,10 +344,10 @@ mod tests {
     fn an_outbox_that_is_never_empty_drops_what_is_sent() {
         let mut outbox = Outbox::default();
         for _ in 0..100 {
-            outbox.push(&vec![b'x'; KEPT_BYTES / 4]);
-            outbox.sent(KEPT_BYTES / 4 - 1);
+            outbox.push(&vec![b'x'; DROPPED_BYTES / 4]);
+            outbox.sent(DROPPED_BYTES / 4 - 1);
         }
         assert_eq!(outbox.waiting().len(), 100);
-        assert!(outbox.bytes.len() <= 2 * KEPT_BYTES);
+        assert!(outbox.bytes.len() <= 2 * DROPPED_BYTES);
     }
 }
