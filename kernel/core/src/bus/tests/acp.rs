@@ -1,20 +1,21 @@
-//! ACP: handshakes, sessions and where their ids sit, agents that ask.
+//! ACP: handshakes, sessions and the places of their ids, and requests of agents.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Config, Event, INITIALIZE, Limits, Mode, TestBus, config, pool};
+use super::{Config, Event, INITIALIZE, Limits, PoolConfig, TestBus, pool};
+use crate::config::Mode;
 
 #[test]
-fn a_worker_is_initialized_once_and_later_clients_hear_its_answer() {
-    let mut bus = TestBus::with(1);
+fn a_worker_is_initialized_once_and_later_clients_get_its_answer() {
+    let mut bus = TestBus::with_workers(1);
     let worker = bus.worker(0);
     let ann = bus.acp_client();
     let ben = bus.client();
     let params = r#"{"clientCapabilities":{"terminal":true},"protocolVersion":1,"clientInfo":{"name":"x"}}"#;
     bus.sends(ben, &format!(r#"{{"method":"initialize","params":{params},"id":"b"}}"#));
-    bus.greets(worker);
+    bus.initializes(worker);
     assert_eq!(bus.sees_json(ann)["id"], 0);
     assert_eq!(bus.sees_json(ben)["id"], "b");
     bus.sends(worker, r#"{"method":"_auth/status_update","params":{"n":1}}"#);
@@ -25,23 +26,23 @@ fn a_worker_is_initialized_once_and_later_clients_hear_its_answer() {
     bus.sends(ann, INITIALIZE);
     assert_eq!(bus.sees_json(ann)["result"]["protocolVersion"], 1);
     bus.sees_nothing(worker);
-    bus.passes(Duration::from_secs(60));
-    assert_eq!(bus.processes.len(), 1, "the worker lives");
+    bus.advances(Duration::from_secs(60));
+    assert_eq!(bus.processes.len(), 1, "the worker was not restarted");
 }
 
 #[test]
-fn other_capabilities_replace_an_idle_worker_and_find_a_busy_one_busy() {
-    let mut bus = TestBus::with(1);
+fn other_capabilities_replace_an_idle_worker_and_are_refused_by_a_busy_one() {
+    let mut bus = TestBus::with_workers(1);
     let ann = bus.acp_client();
     let first = bus.worker(0);
-    bus.greets(first);
+    bus.initializes(first);
     bus.sees(ann);
     let ben = bus.client();
     bus.sends(ben, r#"{"id":1,"method":"initialize","params":{"protocolVersion":1}}"#);
     assert!(!bus.processes[0].stdin_open);
     bus.crashes(0);
     let second = bus.worker(1);
-    bus.greets(second);
+    bus.initializes(second);
     assert_eq!(bus.sees_json(ben)["id"], 1);
     bus.opens(ben, second, "s1");
     bus.sends(ann, r#"{"id":2,"method":"session/new","params":{}}"#);
@@ -49,16 +50,16 @@ fn other_capabilities_replace_an_idle_worker_and_find_a_busy_one_busy() {
 }
 
 #[test]
-fn a_worker_that_does_not_get_through_its_handshake_is_stopped() {
-    let mut bus = TestBus::with(1);
+fn a_worker_whose_handshake_fails_is_stopped() {
+    let mut bus = TestBus::with_workers(1);
     let client = bus.acp_client();
     let worker = bus.worker(0);
     bus.sees_request(worker, "initialize");
-    bus.passes(Duration::from_secs(31));
+    bus.advances(Duration::from_secs(31));
     bus.sees_error(client, json!(0), "no_start");
     assert_eq!(bus.signals.len(), 1);
 
-    let mut bus = TestBus::with(1);
+    let mut bus = TestBus::with_workers(1);
     let client = bus.acp_client();
     let worker = bus.worker(0);
     let (id, _) = bus.sees_request(worker, "initialize");
@@ -66,15 +67,15 @@ fn a_worker_that_does_not_get_through_its_handshake_is_stopped() {
     let error = bus.sees_error(client, json!(0), "no_start");
     assert_eq!(error["data"]["error"]["message"], "no");
 
-    let mut bus = TestBus::with(1);
+    let mut bus = TestBus::with_workers(1);
     let client = bus.acp_client();
     bus.crashes(0);
     bus.sees_error(client, json!(0), "worker_lost");
 }
 
 #[test]
-fn two_workers_name_their_first_session_alike() {
-    let mut bus = TestBus::with(2);
+fn equal_session_ids_of_two_workers_are_kept_apart() {
+    let mut bus = TestBus::with_workers(2);
     let (ann, ben) = (bus.client(), bus.client());
     let (one, two) = (bus.worker(0), bus.worker(1));
     let sessions = [
@@ -86,10 +87,7 @@ fn two_workers_name_their_first_session_alike() {
     for (n, session) in sessions.iter().enumerate() {
         assert_eq!(session.split_once('.').map(|(tag, _)| tag.len()), Some(13));
         let (owner, other, worker) = if n % 2 == 0 { (ann, ben, one) } else { (ben, ann, two) };
-        let prompt = |id: u32, session: &str| {
-            format!(r#"{{"id":{id},"method":"session/prompt","params":{{"sessionId":"{session}"}}}}"#)
-        };
-        bus.sends(owner, &prompt(1, session));
+        bus.asks(owner, 1, "session/prompt", session);
         let (wire, request) = bus.sees_request(worker, "session/prompt");
         let agent = request["params"]["sessionId"].clone();
         assert_eq!(agent, format!("s{}", n / 2 + 1));
@@ -100,19 +98,23 @@ fn two_workers_name_their_first_session_alike() {
         assert_eq!(bus.sees_json(owner)["params"]["sessionId"], **session);
         bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
         assert_eq!(bus.sees_json(owner)["id"], 1);
-        bus.sends(other, &prompt(2, session));
+        bus.asks(other, 2, "session/prompt", session);
         let foreign = bus.sees_error(other, json!(2), "unknown_session");
-        bus.sends(other, &prompt(2, "nonsense"));
-        assert_eq!(bus.sees_error(other, json!(2), "unknown_session"), foreign, "nothing tells them apart");
-        bus.sends(owner, &prompt(3, "s1"));
+        bus.asks(other, 2, "session/prompt", "nonsense");
+        assert_eq!(
+            bus.sees_error(other, json!(2), "unknown_session"),
+            foreign,
+            "the client cannot tell them apart"
+        );
+        bus.asks(owner, 3, "session/prompt", "s1");
         bus.sees_error(owner, json!(3), "unknown_session");
     }
     bus.is_idle();
 }
 
 #[test]
-fn agents_ask_and_the_answers_go_back_to_those_who_asked() {
-    let mut bus = TestBus::with(4);
+fn answers_to_agents_requests_go_back_to_the_agent_that_sent_them() {
+    let mut bus = TestBus::with_workers(4);
     let mut asked = Vec::new();
     for nth in 0..4 {
         let (client, worker) = (bus.client(), bus.worker(nth));
@@ -126,8 +128,8 @@ fn agents_ask_and_the_answers_go_back_to_those_who_asked() {
         asked.push((client, worker, wire));
     }
     for (nth, (client, worker, wire)) in asked.iter().enumerate().rev() {
-        let thief = asked[(nth + 1) % 4].0;
-        bus.sends(thief, &format!(r#"{{"id":{wire},"result":"stolen"}}"#));
+        let other = asked[(nth + 1) % 4].0;
+        bus.sends(other, &format!(r#"{{"id":{wire},"result":"stolen"}}"#));
         bus.sees_nothing(*worker);
         bus.sends(*client, &format!(r#"{{"id":{wire},"result":{nth}}}"#));
         assert_eq!(bus.sees(*worker), format!(r#"{{"id":0,"result":{nth}}}"#));
@@ -136,8 +138,8 @@ fn agents_ask_and_the_answers_go_back_to_those_who_asked() {
 }
 
 #[test]
-fn an_agent_hears_of_an_answer_that_is_none() {
-    let mut bus = TestBus::with(1);
+fn an_agent_gets_an_error_for_an_invalid_answer() {
+    let mut bus = TestBus::with_workers(1);
     let (client, worker) = (bus.client(), bus.worker(0));
     bus.opens(client, worker, "s1");
     bus.sends(worker, r#"{"id":5,"method":"terminal/create","params":{"sessionId":"s1"}}"#);
@@ -149,18 +151,18 @@ fn an_agent_hears_of_an_answer_that_is_none() {
 }
 
 #[test]
-fn early_updates_wait_for_the_answer_that_names_their_session() {
-    let mut bus = TestBus::with(1);
+fn early_updates_wait_for_the_answer_that_opens_their_session() {
+    let mut bus = TestBus::with_workers(1);
     let (ann, ben, worker) = (bus.client(), bus.client(), bus.worker(0));
     for client in [ann, ben] {
         bus.sends(client, r#"{"id":1,"method":"session/new","params":{}}"#);
     }
     let (of_ann, _) = bus.sees_request(worker, "session/new");
     let (of_ben, _) = bus.sees_request(worker, "session/new");
-    for agent in ["b", "a", "nobody", "b"] {
+    for agent in ["b", "a", "unknown", "b"] {
         bus.sends(worker, &format!(r#"{{"method":"session/update","params":{{"sessionId":"{agent}"}}}}"#));
     }
-    bus.sends(worker, r#"{"id":7,"method":"fs/read_text_file","params":{"sessionId":"nobody"}}"#);
+    bus.sends(worker, r#"{"id":7,"method":"fs/read_text_file","params":{"sessionId":"unknown"}}"#);
     bus.sends(worker, &format!(r#"{{"id":{of_ben},"result":{{"sessionId":"b"}}}}"#));
     let session = bus.sees_json(ben)["result"]["sessionId"].clone();
     assert_eq!(bus.sees_json(ben)["params"]["sessionId"], session);
@@ -174,13 +176,12 @@ fn early_updates_wait_for_the_answer_that_names_their_session() {
 }
 
 #[test]
-fn a_session_id_that_is_taken_is_no_session() {
-    let mut bus = TestBus::with(1);
+fn a_session_id_that_is_in_use_cannot_be_opened_again() {
+    let mut bus = TestBus::with_workers(1);
     let (ann, ben, worker) = (bus.client(), bus.client(), bus.worker(0));
     bus.opens(ann, worker, "s1");
     bus.sends(ben, r#"{"id":1,"method":"session/new","params":{}}"#);
-    let (wire, _) = bus.sees_request(worker, "session/new");
-    bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{"sessionId":"s1"}}}}"#));
+    bus.answers(worker, "session/new", r#"{"sessionId":"s1"}"#);
     bus.sees_error(ben, json!(1), "invalid");
     bus.sends(worker, r#"{"method":"session/update","params":{"sessionId":"s1"}}"#);
     bus.sees_json(ann);
@@ -189,7 +190,7 @@ fn a_session_id_that_is_taken_is_no_session() {
 
 #[test]
 fn cancel_requests_are_translated_both_ways() {
-    let mut bus = TestBus::with(1);
+    let mut bus = TestBus::with_workers(1);
     let (client, worker) = (bus.client(), bus.worker(0));
     bus.opens(client, worker, "s1");
     bus.sends(client, r#"{"id":"mine","method":"slow"}"#);
@@ -208,8 +209,8 @@ fn cancel_requests_are_translated_both_ways() {
 }
 
 #[test]
-fn an_elicitation_finds_its_client_by_request_and_by_name() {
-    let mut bus = TestBus::with(1);
+fn an_elicitation_finds_its_client_by_request_and_by_id() {
+    let mut bus = TestBus::with_workers(1);
     let (ann, ben, worker) = (bus.client(), bus.client(), bus.worker(0));
     bus.opens(ben, worker, "s");
     bus.sends(ann, r#"{"id":"login","method":"work"}"#);
@@ -229,8 +230,8 @@ fn an_elicitation_finds_its_client_by_request_and_by_name() {
 }
 
 #[test]
-fn what_is_about_nothing_goes_to_the_only_client_or_nobody() {
-    let mut bus = TestBus::with(1);
+fn a_sessionless_request_goes_to_the_only_client_or_is_refused() {
+    let mut bus = TestBus::with_workers(1);
     let (ann, worker) = (bus.client(), bus.worker(0));
     bus.opens(ann, worker, "s1");
     bus.sends(worker, r#"{"id":1,"method":"craft/drain"}"#);
@@ -244,36 +245,35 @@ fn what_is_about_nothing_goes_to_the_only_client_or_nobody() {
 }
 
 #[test]
-fn authenticate_reaches_every_worker_and_those_that_come_later() {
-    let mut bus = TestBus::with(2);
+fn authenticate_reaches_every_worker_and_workers_that_start_later() {
+    let mut bus = TestBus::with_workers(2);
     let client = bus.acp_client();
     let (one, two) = (bus.worker(0), bus.worker(1));
-    bus.greets(one);
+    bus.initializes(one);
     bus.sees(client);
     bus.opens(client, one, "s1");
     bus.sends(client, r#"{"id":1,"method":"session/new","params":{}}"#);
-    bus.greets(two);
+    bus.initializes(two);
     bus.sees_request(two, "session/new");
     bus.sends(client, r#"{"id":2,"method":"authenticate","params":{"methodId":"m"}}"#);
     for worker in [one, two] {
-        let (wire, _) = bus.sees_request(worker, "authenticate");
-        bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
+        bus.answers(worker, "authenticate", "{}");
     }
     assert_eq!(bus.sees_json(client)["id"], 2);
     bus.crashes(1);
     bus.sees_error(client, json!(1), "worker_lost");
-    bus.passes(Duration::from_secs(1));
+    bus.advances(Duration::from_secs(1));
     let third = bus.worker(2);
     bus.sends(client, r#"{"id":3,"method":"session/new","params":{}}"#);
-    bus.greets(third);
+    bus.initializes(third);
     bus.sees_request(third, "authenticate");
     bus.sees_request(third, "session/new");
     bus.sees_nothing(client);
 }
 
 #[test]
-fn a_list_shows_the_clients_names_and_hides_what_others_hold() {
-    let mut bus = TestBus::with(1);
+fn a_list_shows_the_clients_own_ids_and_hides_sessions_of_others() {
+    let mut bus = TestBus::with_workers(1);
     let (ann, ben, worker) = (bus.client(), bus.client(), bus.worker(0));
     let mine = bus.opens(ann, worker, "a");
     bus.opens(ben, worker, "b");
@@ -297,30 +297,27 @@ fn a_list_shows_the_clients_names_and_hides_what_others_hold() {
 }
 
 #[test]
-fn a_session_that_is_hidden_stays_so_for_one_who_has_its_name_from_another_pool() {
-    let pools = config(vec![pool("a", 1), pool("b", 1)], Limits::default());
-    let mut bus = TestBus::of(Config { default_pool: Some("a".into()), ..pools });
+fn a_session_stays_hidden_from_a_client_with_the_same_id_in_another_pool() {
+    let pools = Config::with_pools([pool("a", 1), pool("b", 1)]);
+    let mut bus = TestBus::new(Config { default_pool: Some("a".into()), ..pools });
     let (ann, ben, here, there) = (bus.client(), bus.client(), bus.worker(0), bus.worker(1));
     bus.sends(ann, r#"{"id":1,"method":"session/load","params":{"sessionId":"s","_meta":{"bus/pool":"b"}}}"#);
-    let (wire, _) = bus.sees_request(there, "session/load");
-    bus.sends(there, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
+    bus.answers(there, "session/load", "{}");
     bus.sees_json(ann);
     bus.sends(ben, r#"{"id":1,"method":"session/new"}"#);
-    let (wire, _) = bus.sees_request(here, "session/new");
-    bus.sends(here, &format!(r#"{{"id":{wire},"result":{{"sessionId":"s"}}}}"#));
+    bus.answers(here, "session/new", r#"{"sessionId":"s"}"#);
     bus.sees_json(ben);
     bus.sends(ann, r#"{"id":2,"method":"session/list"}"#);
-    let (wire, _) = bus.sees_request(here, "session/list");
-    bus.sends(here, &format!(r#"{{"id":{wire},"result":{{"sessions":[{{"sessionId":"s"}}]}}}}"#));
-    assert_eq!(bus.sees_json(ann)["result"]["sessions"], json!([]), "that one is ben's");
+    bus.answers(here, "session/list", r#"{"sessions":[{"sessionId":"s"}]}"#);
+    assert_eq!(bus.sees_json(ann)["result"]["sessions"], json!([]), "that session is of ben");
 }
 
 #[test]
-fn a_session_of_before_is_loaded_under_the_name_the_client_has_for_it() {
-    let mut bus = TestBus::with(1);
+fn an_earlier_session_is_loaded_under_the_id_that_the_client_uses() {
+    let mut bus = TestBus::with_workers(1);
     let (ann, worker) = (bus.client(), bus.worker(0));
     for name in ["abcdefghijklm.old", "raw"] {
-        bus.sends(ann, &format!(r#"{{"id":1,"method":"session/load","params":{{"sessionId":"{name}"}}}}"#));
+        bus.asks(ann, 1, "session/load", name);
         let (wire, request) = bus.sees_request(worker, "session/load");
         let agent = request["params"]["sessionId"].clone();
         assert_eq!(agent, name.strip_prefix("abcdefghijklm.").unwrap_or(name));
@@ -342,101 +339,94 @@ fn a_session_of_before_is_loaded_under_the_name_the_client_has_for_it() {
 }
 
 #[test]
-fn a_closed_session_is_no_more_and_a_forked_one_is_new() {
-    let mut bus = TestBus::with(1);
+fn a_closed_session_is_unknown_and_a_forked_one_is_new() {
+    let mut bus = TestBus::with_workers(1);
     let (ann, worker) = (bus.client(), bus.worker(0));
     let session = bus.opens(ann, worker, "s1");
-    bus.sends(ann, &format!(r#"{{"id":1,"method":"session/fork","params":{{"sessionId":"{session}"}}}}"#));
+    bus.asks(ann, 1, "session/fork", &session);
     let (wire, request) = bus.sees_request(worker, "session/fork");
     assert_eq!(request["params"]["sessionId"], "s1");
     bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{"sessionId":"s2"}}}}"#));
     let fork = bus.sees_json(ann)["result"]["sessionId"].as_str().expect("an id").to_owned();
-    bus.sends(ann, &format!(r#"{{"id":2,"method":"session/close","params":{{"sessionId":"{session}"}}}}"#));
-    let (wire, _) = bus.sees_request(worker, "session/close");
-    bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
+    bus.asks(ann, 2, "session/close", &session);
+    bus.answers(worker, "session/close", "{}");
     bus.sees(ann);
-    bus.sends(ann, &format!(r#"{{"id":3,"method":"session/prompt","params":{{"sessionId":"{session}"}}}}"#));
+    bus.asks(ann, 3, "session/prompt", &session);
     bus.sees_error(ann, json!(3), "unknown_session");
-    bus.sends(ann, &format!(r#"{{"id":4,"method":"session/prompt","params":{{"sessionId":"{fork}"}}}}"#));
+    bus.asks(ann, 4, "session/prompt", &fork);
     assert_eq!(bus.sees_json(worker)["params"]["sessionId"], "s2");
 }
 
 #[test]
 fn a_session_is_kept_for_a_client_that_comes_back() {
-    let mut bus = TestBus::with(1);
+    let mut bus = TestBus::with_workers(1);
     let (ann, worker) = (bus.client(), bus.worker(0));
     let session = bus.opens(ann, worker, "s1");
-    bus.sends(ann, &format!(r#"{{"id":1,"method":"session/prompt","params":{{"sessionId":"{session}"}}}}"#));
+    bus.asks(ann, 1, "session/prompt", &session);
     let (prompt, _) = bus.sees_request(worker, "session/prompt");
     bus.sends(worker, r#"{"id":5,"method":"session/request_permission","params":{"sessionId":"s1"}}"#);
     bus.sees_request(ann, "session/request_permission");
-    bus.happens(Event::Broken(ann));
+    bus.handles(Event::Broken(ann));
     bus.sees_nothing(worker);
     bus.sends(worker, r#"{"method":"session/update","params":{"sessionId":"s1","n":1}}"#);
-    bus.passes(Duration::from_secs(299));
+    bus.advances(Duration::from_secs(299));
     let again = bus.client();
-    bus.sends(
-        again,
-        &format!(r#"{{"id":2,"method":"session/resume","params":{{"sessionId":"{session}"}}}}"#),
-    );
+    bus.asks(again, 2, "session/resume", &session);
     let (wire, _) = bus.sees_request(again, "session/request_permission");
     assert_eq!(bus.sees_json(again)["params"]["n"], 1);
     assert_eq!(bus.sees_json(again), json!({"jsonrpc":"2.0","id":2,"result":{}}));
     bus.sends(again, &format!(r#"{{"id":{wire},"result":"yes"}}"#));
     assert_eq!(bus.sees(worker), r#"{"id":5,"result":"yes"}"#);
-    bus.passes(Duration::from_secs(600));
+    bus.advances(Duration::from_secs(600));
     bus.sees_nothing(worker);
     bus.sends(worker, &format!(r#"{{"id":{prompt},"result":{{}}}}"#));
     bus.is_idle();
 }
 
 #[test]
-fn keeping_ends_with_a_cancel_and_whatever_was_asked_answered() {
-    let mut bus = TestBus::with(1);
+fn a_kept_session_expires_with_a_cancel_and_its_requests_are_answered() {
+    let mut bus = TestBus::with_workers(1);
     let ann = bus.acp_client();
     let worker = bus.worker(0);
-    bus.greets(worker);
+    bus.initializes(worker);
     bus.sees(ann);
     let session = bus.opens(ann, worker, "s1");
-    bus.happens(Event::Broken(ann));
+    bus.handles(Event::Broken(ann));
     bus.sends(worker, r#"{"id":5,"method":"session/request_permission","params":{"sessionId":"s1"}}"#);
     bus.sees_nothing(worker);
-    bus.passes(Duration::from_secs(301));
+    bus.advances(Duration::from_secs(301));
     bus.sees_error(worker, json!(5), "client_gone");
     assert_eq!(bus.sees_json(worker)["method"], "session/cancel");
     let (wire, close) = bus.sees_request(worker, "session/close");
     assert_eq!(close["params"]["sessionId"], "s1");
     bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
     let again = bus.client();
-    bus.sends(
-        again,
-        &format!(r#"{{"id":2,"method":"session/prompt","params":{{"sessionId":"{session}"}}}}"#),
-    );
+    bus.asks(again, 2, "session/prompt", &session);
     bus.sees_error(again, json!(2), "unknown_session");
-    bus.happens(Event::Broken(again));
+    bus.handles(Event::Broken(again));
     assert!(bus.bus.is_empty());
 }
 
 #[test]
-fn a_client_that_says_bye_leaves_nothing_behind() {
-    let mut bus = TestBus::with(1);
+fn a_client_that_sends_bye_leaves_nothing_behind() {
+    let mut bus = TestBus::with_workers(1);
     let (ann, worker) = (bus.client(), bus.worker(0));
     bus.opens(ann, worker, "s1");
     bus.sends(ann, r#"{"method":"_bus/bye"}"#);
-    bus.happens(Event::Ended(ann));
+    bus.handles(Event::Ended(ann));
     assert_eq!(bus.sees_json(worker)["method"], "session/cancel");
     assert!(bus.bus.is_empty());
 }
 
 #[test]
-fn a_goodbye_ends_the_turn_even_if_the_client_still_listens() {
-    let mut bus = TestBus::with(1);
+fn bye_ends_the_turn_even_if_the_client_still_reads() {
+    let mut bus = TestBus::with_workers(1);
     let (ann, worker) = (bus.client(), bus.worker(0));
     let session = bus.opens(ann, worker, "s1");
-    bus.sends(ann, &format!(r#"{{"id":1,"method":"session/prompt","params":{{"sessionId":"{session}"}}}}"#));
+    bus.asks(ann, 1, "session/prompt", &session);
     let (wire, _) = bus.sees_request(worker, "session/prompt");
     bus.sends(ann, r#"{"method":"_bus/bye"}"#);
-    bus.happens(Event::Ended(ann));
+    bus.handles(Event::Ended(ann));
     assert_eq!(bus.sees_json(worker)["method"], "session/cancel");
     bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{"stopReason":"cancelled"}}}}"#));
     assert_eq!(bus.sees_json(ann)["result"]["stopReason"], "cancelled");
@@ -444,11 +434,10 @@ fn a_goodbye_ends_the_turn_even_if_the_client_still_listens() {
 }
 
 #[test]
-fn a_dedicated_worker_serves_one_client_and_goes_with_it() {
-    let mut of = pool("agents", 1);
-    of.mode = Mode::Dedicated;
-    of.max_instances = 2;
-    let mut bus = TestBus::of(config(vec![of], Limits { session_keep: Duration::ZERO, ..Limits::default() }));
+fn a_dedicated_worker_serves_one_client_and_stops_with_it() {
+    let dedicated = PoolConfig { mode: Mode::Dedicated, max_instances: 2, ..pool("agents", 1) };
+    let limits = Limits { session_keep: Duration::ZERO, ..Limits::default() };
+    let mut bus = TestBus::new(Config { limits, ..Config::with_pools([dedicated]) });
     let (ann, ben) = (bus.client(), bus.client());
     bus.sends(ann, r#"{"id":1,"method":"m"}"#);
     bus.sends(ben, r#"{"id":1,"method":"m"}"#);
@@ -460,8 +449,8 @@ fn a_dedicated_worker_serves_one_client_and_goes_with_it() {
     let carl = bus.client();
     bus.sends(carl, r#"{"id":1,"method":"m"}"#);
     bus.sees_error(carl, json!(1), "busy");
-    bus.happens(Event::Broken(ann));
-    assert!(!bus.processes[0].stdin_open, "its process goes");
+    bus.handles(Event::Broken(ann));
+    assert!(!bus.processes[0].stdin_open, "its process stops");
     assert_eq!(bus.sees_json(one)["error"]["data"]["reason"], Value::from("client_gone"));
     bus.crashes(0);
     bus.sends(carl, r#"{"id":2,"method":"m"}"#);
@@ -470,19 +459,19 @@ fn a_dedicated_worker_serves_one_client_and_goes_with_it() {
 }
 
 #[test]
-fn a_kept_session_is_loaded_with_all_that_was_said() {
-    let mut bus = TestBus::with(1);
+fn a_kept_session_is_loaded_with_its_whole_replay() {
+    let mut bus = TestBus::with_workers(1);
     let ann = bus.acp_client();
     let worker = bus.worker(0);
-    let greeting = r#"{"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"close":{}}}}"#;
-    bus.greets_with(worker, greeting);
+    let init_result = r#"{"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"close":{}}}}"#;
+    bus.initializes_with(worker, init_result);
     bus.sees(ann);
     let session = bus.opens(ann, worker, "s1");
-    bus.happens(Event::Broken(ann));
+    bus.handles(Event::Broken(ann));
     bus.sends(worker, r#"{"method":"session/update","params":{"sessionId":"s1","n":1}}"#);
     let again = bus.acp_client();
     bus.sees(again);
-    bus.sends(again, &format!(r#"{{"id":2,"method":"session/load","params":{{"sessionId":"{session}"}}}}"#));
+    bus.asks(again, 2, "session/load", &session);
     bus.answers(worker, "session/close", "{}");
     let (wire, load) = bus.sees_request(worker, "session/load");
     assert_eq!(load["params"]["sessionId"], "s1");
@@ -490,11 +479,8 @@ fn a_kept_session_is_loaded_with_all_that_was_said() {
     assert_eq!(bus.sees_json(again)["params"]["replay"], 1);
     bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{"modes":1}}}}"#));
     assert_eq!(bus.sees_json(again)["id"], 2);
-    // It is open now, so the agent need not be asked whether it can be resumed.
-    bus.sends(
-        again,
-        &format!(r#"{{"id":3,"method":"session/resume","params":{{"sessionId":"{session}"}}}}"#),
-    );
+    // The session is open now, so the bus answers the resume itself.
+    bus.asks(again, 3, "session/resume", &session);
     assert_eq!(bus.sees_json(again)["result"], json!({"modes":1}));
     bus.is_idle();
 }

@@ -1,262 +1,236 @@
-//! Stories of the whole core, told through one helper: a bus whose clients and workers the test plays.
+//! Stories of the whole core: a bus whose clients and workers the test plays. They use public calls only.
 
 mod acp;
+mod acp_v2;
 mod auth;
-mod deaths;
-mod flow;
-mod plain;
+mod flow_control;
 mod pools;
 mod recovery;
-mod second_version;
-mod seeing;
-mod tracing;
+mod routing;
+mod status;
+mod supervise;
+mod trace;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::ops::Deref;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::Bus;
-use crate::api::{Action, Event, Exit, Moment, Signal, SpawnFault};
-use crate::config::{Config, Limits, Mode, PoolConfig, Program};
-use crate::id::{Link, WorkerId};
+use crate::api::{Event, Exit};
+use crate::config::{Config, Limits, PoolConfig, Program};
+use crate::id::Link;
+use crate::testkit::TestShell;
 
-pub(super) struct TestBus {
-    pub(super) bus: Bus,
-    pub(super) now: Moment,
-    /// Lines that each peer has been sent and the test has not looked at.
-    seen: BTreeMap<Link, VecDeque<String>>,
-    /// Peers that take nothing.
-    deaf: Vec<Link>,
-    closed: Vec<Link>,
-    /// Processes in the order they were asked for.
-    pub(super) processes: Vec<Process>,
-    pub(super) signals: Vec<(WorkerId, Signal)>,
-    pub(super) exited: bool,
-    /// Whether Spawn succeeds.
-    pub(super) spawns: bool,
+/// A bus, and the lines that its peers have been sent.
+struct TestBus {
+    shell: TestShell,
+    /// The lines that each peer was sent and the test has not looked at.
+    unseen: BTreeMap<Link, VecDeque<String>>,
+    /// The peers that do not read.
+    not_reading: Vec<Link>,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Process {
-    pub(super) worker: WorkerId,
-    pub(super) link: Link,
-    pub(super) stdin_open: bool,
+/// Gives the stories the processes, the signals and the time of the shell.
+impl Deref for TestBus {
+    type Target = TestShell;
+
+    fn deref(&self) -> &TestShell {
+        &self.shell
+    }
 }
 
-pub(super) fn pool(id: &str, instances: u32) -> PoolConfig {
+fn pool(id: &str, instances: u32) -> PoolConfig {
     let program = Program::InPath("agent".into());
     PoolConfig { instances, max_instances: instances, ..PoolConfig::new(id, program) }
 }
 
-pub(super) fn config(pools: Vec<PoolConfig>, limits: Limits) -> Config {
-    Config {
-        listen: Vec::new(),
-        auth: None,
-        default_pool: None,
-        pools: pools.into_iter().map(Arc::new).collect(),
-        limits,
-        trace_payloads: false,
-    }
+/// One pool with one worker, and these limits.
+fn limited(limits: Limits) -> Config {
+    Config { limits, ..Config::with_pools([pool("agents", 1)]) }
 }
 
 impl TestBus {
-    pub(super) fn with(instances: u32) -> TestBus {
-        TestBus::of(config(vec![pool("agents", instances)], Limits::default()))
+    /// A bus with one pool of this many workers.
+    fn with_workers(instances: u32) -> TestBus {
+        TestBus::new(Config::with_pools([pool("agents", instances)]))
     }
 
-    pub(super) fn of(config: Config) -> TestBus {
+    fn new(config: Config) -> TestBus {
         let mut test = TestBus::unstarted(config);
         test.act();
         test
     }
 
-    /// Its workers are not started before `act`.
-    pub(super) fn unstarted(config: Config) -> TestBus {
-        TestBus {
-            bus: Bus::new(&config, [1; 32], Moment::ZERO),
-            now: Moment::ZERO,
-            seen: BTreeMap::new(),
-            deaf: Vec::new(),
-            closed: Vec::new(),
-            processes: Vec::new(),
-            signals: Vec::new(),
-            exited: false,
-            spawns: true,
-        }
+    /// A bus whose workers start with the first `act`.
+    fn unstarted(config: Config) -> TestBus {
+        TestBus { shell: TestShell::new(&config), unseen: BTreeMap::new(), not_reading: Vec::new() }
     }
 
-    pub(super) fn client(&mut self) -> Link {
-        self.bus.connect(None, self.now).expect("there is room")
+    fn client(&mut self) -> Link {
+        self.connects().expect("there is room")
     }
 
-    pub(super) fn sends(&mut self, from: Link, line: &str) {
+    fn connects(&mut self) -> Option<Link> {
+        self.shell.bus.connect(None, self.shell.now)
+    }
+
+    fn sends(&mut self, from: Link, line: &str) {
         self.sends_bytes(from, format!("{line}\n").as_bytes());
     }
 
-    pub(super) fn sends_bytes(&mut self, from: Link, bytes: &[u8]) {
-        self.bus.received(from, bytes, self.now);
+    /// A client sends a request about this session.
+    fn asks(&mut self, client: Link, id: u32, method: &str, session: &str) {
+        self.sends(
+            client,
+            &format!(r#"{{"id":{id},"method":"{method}","params":{{"sessionId":"{session}"}}}}"#),
+        );
+    }
+
+    fn sends_bytes(&mut self, from: Link, bytes: &[u8]) {
+        self.shell.bus.received(from, bytes, self.shell.now);
         self.act();
     }
 
-    pub(super) fn happens(&mut self, event: Event) {
-        self.bus.handle(event, self.now);
+    fn handles(&mut self, event: Event) {
+        self.shell.bus.handle(event, self.shell.now);
         self.act();
     }
 
-    pub(super) fn passes(&mut self, time: Duration) {
+    fn reloads(&mut self, config: &Config) {
+        self.shell.bus.reload(config, self.shell.now);
+        self.act();
+    }
+
+    fn advances(&mut self, time: Duration) {
         let until = self.now + time;
         while let Some(at) = self.bus.next_alarm().filter(|at| *at <= until) {
-            self.now = at.max(self.now);
-            self.happens(Event::Alarm);
+            self.shell.now = at.max(self.now);
+            self.handles(Event::Alarm);
         }
-        self.now = until;
+        self.shell.now = until;
     }
 
     /// The pipes of the process that was started as the `nth`.
-    pub(super) fn worker(&self, nth: usize) -> Link {
+    fn worker(&self, nth: usize) -> Link {
         self.processes[nth].link
     }
 
-    pub(super) fn crashes(&mut self, nth: usize) {
+    fn crashes(&mut self, nth: usize) {
         let worker = self.processes[nth].worker;
-        self.happens(Event::Exited { worker, exit: Exit::Signal(9) });
+        self.handles(Event::Exited { worker, exit: Exit::Signal(9) });
     }
 
-    pub(super) fn deafens(&mut self, link: Link) {
-        self.deaf.push(link);
+    fn stops_reading(&mut self, link: Link) {
+        self.not_reading.push(link);
     }
 
-    pub(super) fn hears_again(&mut self, link: Link) {
-        self.deaf.retain(|deaf| *deaf != link);
-        self.flush(link);
+    fn reads_again(&mut self, link: Link) {
+        self.not_reading.retain(|other| *other != link);
+        self.reads(link, usize::MAX);
+    }
+
+    /// A peer that has stopped reading reads this many bytes.
+    fn reads(&mut self, link: Link, count: usize) {
+        let waiting = self.bus.to_send(link);
+        let bytes = waiting[..count.min(waiting.len())].to_vec();
+        let lines = String::from_utf8_lossy(&bytes).into_owned();
+        self.shell.bus.sent(link, bytes.len(), self.shell.now);
+        self.unseen.entry(link).or_default().extend(lines.lines().map(str::to_owned));
         self.act();
     }
 
-    pub(super) fn is_closed(&self, link: Link) -> bool {
+    fn is_closed(&self, link: Link) -> bool {
         self.closed.contains(&link)
     }
 
     /// The next line that this peer was sent.
-    pub(super) fn sees(&mut self, link: Link) -> String {
-        self.seen
-            .get_mut(&link)
-            .and_then(VecDeque::pop_front)
-            .unwrap_or_else(|| panic!("{link:?} was sent nothing"))
+    fn sees(&mut self, link: Link) -> String {
+        let line = self.unseen.get_mut(&link).and_then(VecDeque::pop_front);
+        line.unwrap_or_else(|| panic!("{link:?} was sent nothing"))
     }
 
-    pub(super) fn sees_json(&mut self, link: Link) -> Value {
+    fn sees_json(&mut self, link: Link) -> Value {
         serde_json::from_str(&self.sees(link)).expect("JSON")
     }
 
-    pub(super) fn sees_nothing(&self, link: Link) {
-        assert!(self.seen.get(&link).is_none_or(VecDeque::is_empty), "{:?}", self.seen[&link]);
+    fn sees_nothing(&self, link: Link) {
+        assert!(self.unseen.get(&link).is_none_or(VecDeque::is_empty), "{:?}", self.unseen[&link]);
     }
 
-    /// How many lines it was sent that the test has not looked at.
-    pub(super) fn seen_so_far(&self, link: Link) -> usize {
-        self.seen.get(&link).map_or(0, VecDeque::len)
-    }
-
-    pub(super) fn sees_error(&mut self, link: Link, id: Value, reason: &str) -> Value {
+    fn sees_error(&mut self, link: Link, id: Value, reason: &str) -> Value {
         let answer = self.sees_json(link);
         assert_eq!(answer["id"], id, "{answer}");
         assert_eq!(answer["error"]["data"]["reason"], reason, "{answer}");
         answer["error"].clone()
     }
 
-    /// The next request that a peer was sent: its id and the whole of it.
-    pub(super) fn sees_request(&mut self, link: Link, method: &str) -> (String, Value) {
+    /// The next request that a peer was sent: its id and the whole line.
+    fn sees_request(&mut self, link: Link, method: &str) -> (String, Value) {
         let request = self.sees_json(link);
         assert_eq!(request["method"], method, "{request}");
         (request["id"].to_string(), request)
     }
 
-    pub(super) fn is_idle(&self) {
+    /// Asserts that every line was looked at and that no call is in flight.
+    fn is_idle(&self) {
         self.bus.check_invariants();
-        for (link, lines) in &self.seen {
+        for (link, lines) in &self.unseen {
             assert!(lines.is_empty(), "{link:?} was also sent {lines:?}");
         }
-        assert_eq!(self.bus.calls.len(), 0, "calls in flight");
+        assert_eq!(self.bus.calls_in_flight(), 0);
     }
 
-    /// An ACP client: it has said initialize and been answered.
-    pub(super) fn acp_client(&mut self) -> Link {
+    /// A client that has sent `initialize`.
+    fn acp_client(&mut self) -> Link {
         let client = self.client();
         self.sends(client, INITIALIZE);
         client
     }
 
-    /// The worker reads an initialize and answers it.
-    pub(super) fn greets(&mut self, worker: Link) {
-        self.greets_with(worker, GREETING);
+    /// The worker reads `initialize` and answers it.
+    fn initializes(&mut self, worker: Link) {
+        self.initializes_with(worker, INIT_RESULT);
     }
 
-    pub(super) fn greets_with(&mut self, worker: Link, greeting: &str) {
-        let (id, _) = self.sees_request(worker, "initialize");
-        self.sends(worker, &format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{greeting}}}"#));
+    fn initializes_with(&mut self, worker: Link, result: &str) {
+        self.answers(worker, "initialize", result);
     }
 
-    /// The next request that this worker was sent is answered with this result.
-    pub(super) fn answers(&mut self, worker: Link, method: &str, result: &str) -> Value {
+    /// The worker reads this request and answers it with this result.
+    fn answers(&mut self, worker: Link, method: &str, result: &str) -> Value {
         let (id, request) = self.sees_request(worker, method);
         self.sends(worker, &format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#));
         request
     }
 
-    /// A session of this client, on this worker, under this agent id: what the bus calls it.
-    pub(super) fn opens(&mut self, client: Link, worker: Link, agent: &str) -> String {
+    /// The client opens a session on this worker, to which the agent gives this id. Returns the id for the client.
+    fn opens(&mut self, client: Link, worker: Link, agent: &str) -> String {
         self.sends(client, r#"{"jsonrpc":"2.0","id":"open","method":"session/new","params":{"cwd":"/"}}"#);
-        let (id, _) = self.sees_request(worker, "session/new");
-        self.sends(worker, &format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"sessionId":"{agent}"}}}}"#));
+        self.answers(worker, "session/new", &format!(r#"{{"sessionId":"{agent}"}}"#));
         let answer = self.sees_json(client);
         assert_eq!(answer["id"], "open");
         answer["result"]["sessionId"].as_str().expect("a session id").to_owned()
     }
 
-    pub(super) fn act(&mut self) {
-        while let Some(action) = self.bus.next_action() {
-            match action {
-                Action::Flush(link) => self.flush(link),
-                Action::Resume(_) => {}
-                Action::CloseStdin(link) => {
-                    for process in self.processes.iter_mut().filter(|process| process.link == link) {
-                        process.stdin_open = false;
-                    }
-                }
-                Action::Close(link) => self.closed.push(link),
-                Action::Spawn(worker, link) => {
-                    let event = match self.spawns {
-                        true => Event::Spawned { worker, pid: 1 },
-                        false => Event::SpawnFailed { worker, fault: SpawnFault { errno: 2, cwd: false } },
-                    };
-                    self.processes.push(Process { worker, link, stdin_open: true });
-                    self.bus.handle(event, self.now);
-                }
-                Action::Signal(worker, signal) => self.signals.push((worker, signal)),
-                Action::Exit => self.exited = true,
+    /// Carries out the actions of the bus. Peers read all that they are sent, unless they have stopped reading.
+    fn act(&mut self) {
+        let TestBus { shell, unseen, not_reading } = self;
+        let now = shell.now;
+        shell.act(|bus, link| {
+            if !not_reading.contains(&link) {
+                let bytes = bus.to_send(link).to_vec();
+                bus.sent(link, bytes.len(), now);
+                let lines = String::from_utf8(bytes).expect("UTF-8");
+                unseen.entry(link).or_default().extend(lines.lines().map(str::to_owned));
             }
-            self.bus.check_invariants();
-        }
-    }
-
-    fn flush(&mut self, link: Link) {
-        if self.deaf.contains(&link) {
-            return;
-        }
-        let bytes = self.bus.to_send(link).to_vec();
-        self.bus.sent(link, bytes.len(), self.now);
-        let lines = self.seen.entry(link).or_default();
-        for line in String::from_utf8(bytes).expect("UTF-8").lines() {
-            lines.push_back(line.to_owned());
-        }
+        });
+        shell.bus.check_invariants();
     }
 }
 
-pub(super) const INITIALIZE: &str = concat!(
+const INITIALIZE: &str = concat!(
     r#"{"jsonrpc":"2.0","id":0,"method":"initialize","#,
     r#""params":{"protocolVersion":1,"clientCapabilities":{"terminal":true}}}"#
 );
-pub(super) const GREETING: &str =
-    r#"{"protocolVersion":1,"agentCapabilities":{"sessionCapabilities":{"close":{}}}}"#;
+const INIT_RESULT: &str = r#"{"protocolVersion":1,"agentCapabilities":{"sessionCapabilities":{"close":{}}}}"#;

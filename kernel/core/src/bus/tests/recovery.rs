@@ -1,4 +1,4 @@
-//! Sessions that survive their worker.
+//! Recovery: sessions that survive their worker.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use super::{Link, TestBus};
 const RESUMES: &str = r#"{"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"resume":{}}}}"#;
 const LOADS: &str = r#"{"agentCapabilities":{"loadSession":true}}"#;
 
-/// A client with a session on a worker that can do this much, and that worker dead and its next life begun.
-fn after_a_crash(greeting: &str) -> (TestBus, Link, Link, String) {
-    let mut bus = TestBus::with(1);
+/// A client with a session, whose worker has these capabilities and has crashed and restarted.
+fn after_a_crash(init_result: &str) -> (TestBus, Link, Link, String) {
+    let mut bus = TestBus::with_workers(1);
     let client = bus.acp_client();
     let worker = bus.worker(0);
-    bus.greets_with(worker, greeting);
+    bus.initializes_with(worker, init_result);
     bus.sees(client);
     bus.sends(client, r#"{"id":1,"method":"session/new","params":{"cwd":"/w","mcpServers":[{"name":"m"}]}}"#);
     bus.answers(worker, "session/new", r#"{"sessionId":"s1"}"#);
@@ -33,22 +33,18 @@ fn after_a_crash(greeting: &str) -> (TestBus, Link, Link, String) {
         bus.sees(client);
     }
     bus.crashes(0);
-    bus.passes(Duration::from_secs(1));
+    bus.advances(Duration::from_secs(1));
     let next = bus.worker(1);
     bus.sees_nothing(client);
     (bus, client, next, session)
 }
 
-fn prompt(id: u32, session: &str) -> String {
-    format!(r#"{{"id":{id},"method":"session/prompt","params":{{"sessionId":"{session}"}}}}"#)
-}
-
 #[test]
-fn the_next_message_resumes_a_session_as_it_was() {
+fn the_next_message_resumes_a_session_with_its_settings() {
     let (mut bus, client, next, session) = after_a_crash(RESUMES);
-    bus.sends(client, &prompt(7, &session));
+    bus.asks(client, 7, "session/prompt", &session);
     bus.sends(client, &format!(r#"{{"method":"session/cancel","params":{{"sessionId":"{session}"}}}}"#));
-    bus.greets_with(next, RESUMES);
+    bus.initializes_with(next, RESUMES);
     let resume = bus.answers(next, "session/resume", "{}");
     assert_eq!(resume["params"], json!({"sessionId":"s1","cwd":"/w","mcpServers":[{"name":"m"}]}));
     assert_eq!(bus.sees_json(next)["params"]["modeId"], "new");
@@ -60,14 +56,13 @@ fn the_next_message_resumes_a_session_as_it_was() {
     assert_eq!(bus.sees_json(client)["params"]["sessionId"], session);
     bus.sends(next, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
     assert_eq!(bus.sees_json(client)["id"], 7);
-    bus.bus.check_invariants();
 }
 
 #[test]
-fn a_replay_is_kept_from_the_client() {
+fn a_replay_is_not_sent_to_the_client() {
     let (mut bus, client, next, session) = after_a_crash(LOADS);
-    bus.sends(client, &prompt(7, &session));
-    bus.greets_with(next, LOADS);
+    bus.asks(client, 7, "session/prompt", &session);
+    bus.initializes_with(next, LOADS);
     bus.sends(next, r#"{"method":"session/update","params":{"sessionId":"s1","replay":true}}"#);
     bus.answers(next, "session/load", "{}");
     bus.sees_nothing(client);
@@ -76,11 +71,11 @@ fn a_replay_is_kept_from_the_client() {
 }
 
 #[test]
-fn a_session_that_cannot_be_opened_again_is_lost() {
+fn a_session_that_cannot_be_reopened_is_lost() {
     let (mut bus, client, next, session) = after_a_crash(RESUMES);
-    bus.sends(client, &prompt(7, &session));
-    bus.sends(client, &prompt(8, &session));
-    bus.greets_with(next, RESUMES);
+    bus.asks(client, 7, "session/prompt", &session);
+    bus.asks(client, 8, "session/prompt", &session);
+    bus.initializes_with(next, RESUMES);
     for method in ["session/resume", "session/load"] {
         let (wire, _) = bus.sees_request(next, method);
         bus.sends(next, &format!(r#"{{"id":{wire},"error":{{"code":-32002,"message":"gone"}}}}"#));
@@ -88,7 +83,7 @@ fn a_session_that_cannot_be_opened_again_is_lost() {
     for id in [7, 8] {
         assert_eq!(bus.sees_error(client, json!(id), "unknown_session")["data"]["lost"], true);
     }
-    bus.sends(client, &prompt(9, &session));
+    bus.asks(client, 9, "session/prompt", &session);
     bus.sees_error(client, json!(9), "unknown_session");
     bus.sees_nothing(next);
     bus.is_idle();
@@ -97,15 +92,15 @@ fn a_session_that_cannot_be_opened_again_is_lost() {
 #[test]
 fn a_crash_during_the_recovery_is_answered_and_tried_again() {
     let (mut bus, client, next, session) = after_a_crash(RESUMES);
-    bus.sends(client, &prompt(7, &session));
-    bus.greets_with(next, RESUMES);
+    bus.asks(client, 7, "session/prompt", &session);
+    bus.initializes_with(next, RESUMES);
     bus.sees_request(next, "session/resume");
     bus.crashes(1);
     bus.sees_error(client, json!(7), "worker_lost");
-    bus.passes(Duration::from_secs(1));
+    bus.advances(Duration::from_secs(1));
     let third = bus.worker(2);
-    bus.sends(client, &prompt(8, &session));
-    bus.greets_with(third, RESUMES);
+    bus.asks(client, 8, "session/prompt", &session);
+    bus.initializes_with(third, RESUMES);
     bus.answers(third, "session/resume", "{}");
     for _ in 0..3 {
         bus.sees(third);
@@ -116,20 +111,19 @@ fn a_crash_during_the_recovery_is_answered_and_tried_again() {
 #[test]
 fn a_client_that_leaves_during_the_recovery_leaves_nothing() {
     let (mut bus, client, next, session) = after_a_crash(RESUMES);
-    bus.sends(client, &prompt(7, &session));
-    bus.greets_with(next, RESUMES);
+    bus.asks(client, 7, "session/prompt", &session);
+    bus.initializes_with(next, RESUMES);
     bus.sends(client, r#"{"method":"_bus/bye"}"#);
-    bus.happens(super::Event::Broken(client));
-    bus.bus.check_invariants();
+    bus.handles(super::Event::Broken(client));
     assert_eq!(bus.sees_json(next)["method"], "session/resume");
     assert!(bus.bus.held_bytes() == 0);
 }
 
 #[test]
-fn an_agent_that_cannot_resume_after_all_is_asked_to_load() {
+fn a_session_that_cannot_be_resumed_is_loaded() {
     let (mut bus, client, next, session) = after_a_crash(RESUMES);
-    bus.sends(client, &prompt(7, &session));
-    bus.greets_with(next, RESUMES);
+    bus.asks(client, 7, "session/prompt", &session);
+    bus.initializes_with(next, RESUMES);
     let (wire, _) = bus.sees_request(next, "session/resume");
     bus.sends(next, &format!(r#"{{"id":{wire},"error":{{"code":-32601,"message":"no"}}}}"#));
     let (wire, _) = bus.sees_request(next, "session/load");

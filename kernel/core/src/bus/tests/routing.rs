@@ -1,20 +1,20 @@
-//! Plain JSON-RPC: ids, bytes, labels, pools, doors.
+//! Routing of plain JSON-RPC: ids, bytes, labels and pools.
 
 use serde_json::{Value, json};
 
-use super::{Event, Limits, TestBus, config, pool};
+use super::{Config, Event, Limits, TestBus, limited, pool};
 
 #[test]
-fn what_has_not_begun_to_be_written_cannot_be_answered_yet() {
-    let mut bus = TestBus::with(1);
+fn a_request_that_was_not_written_cannot_be_answered() {
+    let mut bus = TestBus::with_workers(1);
     let (client, worker) = (bus.client(), bus.worker(0));
-    bus.deafens(worker);
+    bus.stops_reading(worker);
     bus.sends(client, r#"{"id":1,"method":"m"}"#);
     let waiting = String::from_utf8_lossy(bus.bus.to_send(worker)).into_owned();
     let id = serde_json::from_str::<serde_json::Value>(&waiting).expect("a request")["id"].clone();
     bus.sends(worker, &format!(r#"{{"id":{id},"result":"guessed"}}"#));
     bus.sees_nothing(client);
-    bus.hears_again(worker);
+    bus.reads_again(worker);
     bus.answers(worker, "m", "\"read\"");
     assert_eq!(bus.sees_json(client)["result"], "read");
     bus.is_idle();
@@ -22,7 +22,7 @@ fn what_has_not_begun_to_be_written_cannot_be_answered_yet() {
 
 #[test]
 fn an_id_that_is_used_twice_is_answered_twice() {
-    let mut bus = TestBus::with(1);
+    let mut bus = TestBus::with_workers(1);
     let (client, worker) = (bus.client(), bus.worker(0));
     bus.sends(client, r#"{"id":1,"method":"one"}"#);
     bus.sends(client, r#"{"id":1,"method":"two"}"#);
@@ -37,8 +37,8 @@ fn an_id_that_is_used_twice_is_answered_twice() {
 }
 
 #[test]
-fn equal_ids_of_six_clients_do_not_meet() {
-    let mut bus = TestBus::with(1);
+fn equal_ids_of_six_clients_are_kept_apart() {
+    let mut bus = TestBus::with_workers(1);
     let worker = bus.worker(0);
     let clients: Vec<_> = (0..6).map(|_| bus.client()).collect();
     let mut wires = Vec::new();
@@ -54,16 +54,18 @@ fn equal_ids_of_six_clients_do_not_meet() {
 }
 
 #[test]
-fn ids_come_back_as_they_were_spelled_and_bytes_cross_unchanged() {
-    let mut bus = TestBus::with(1);
+fn ids_come_back_as_spelled_and_other_bytes_are_unchanged() {
+    let mut bus = TestBus::with_workers(1);
     let (client, worker) = (bus.client(), bus.worker(0));
     for id in [r#""x""#, "0", "-0", "1.0", "1e2", "18446744073709551616", r#""\u0041""#, r#""""#] {
         let odd =
             r#"  {"params" : {"a":[1, 2e0],"id":7,"n":{"sessionId":"x"}} ,"method":"m",   "z\n":0, "id":"#;
         bus.sends(client, &format!("{odd}{id}}}"));
         let seen = bus.sees(worker);
-        let wire =
-            seen.strip_prefix(odd).and_then(|rest| rest.strip_suffix('}')).expect("all else is as it was");
+        let wire = seen
+            .strip_prefix(odd)
+            .and_then(|rest| rest.strip_suffix('}'))
+            .expect("all other bytes are unchanged");
         bus.sends(worker, &format!(r#"{{"id": {wire} , "result": {{"id":1}}}}"#));
         assert_eq!(bus.sees(client), format!(r#"{{"id": {id} , "result": {{"id":1}}}}"#));
     }
@@ -71,9 +73,9 @@ fn ids_come_back_as_they_were_spelled_and_bytes_cross_unchanged() {
 }
 
 #[test]
-fn every_chunking_of_the_same_bytes_means_the_same() {
+fn every_chunking_of_the_same_bytes_has_the_same_effect() {
     for size in 1..20 {
-        let mut bus = TestBus::with(1);
+        let mut bus = TestBus::with_workers(1);
         let (client, worker) = (bus.client(), bus.worker(0));
         let stream = b"{\"id\":1,\"method\":\"a\"}\r\n\n{\"id\":2,\"method\":\"b\"}\n";
         for chunk in stream.chunks(size) {
@@ -86,8 +88,8 @@ fn every_chunking_of_the_same_bytes_means_the_same() {
 }
 
 #[test]
-fn malformed_lines_get_their_error_and_the_connection_goes_on() {
-    let mut bus = TestBus::with(1);
+fn malformed_lines_are_answered_and_the_connection_stays_open() {
+    let mut bus = TestBus::with_workers(1);
     let (client, worker) = (bus.client(), bus.worker(0));
     bus.sends(client, r#"{"id":0,"method":"hello"}"#);
     bus.sees_request(worker, "hello");
@@ -109,14 +111,14 @@ fn malformed_lines_get_their_error_and_the_connection_goes_on() {
 }
 
 #[test]
-fn what_does_not_begin_as_json_is_closed_without_a_word() {
+fn a_client_that_does_not_begin_with_json_is_closed_without_an_answer() {
     for first in [
         "GET / HTTP/1.1\r\n\r\n{\"id\":1,\"method\":\"m\"}\n",
         "\x16\x03\x01\n",
         " \n [1]\n",
         "{oops}\n{\"id\":1,\"method\":\"m\"}\n",
     ] {
-        let mut bus = TestBus::with(1);
+        let mut bus = TestBus::with_workers(1);
         let (client, worker) = (bus.client(), bus.worker(0));
         bus.sends_bytes(client, first.as_bytes());
         assert!(bus.is_closed(client), "{first:?}");
@@ -126,9 +128,9 @@ fn what_does_not_begin_as_json_is_closed_without_a_word() {
 }
 
 #[test]
-fn a_line_over_the_limit_is_skipped_and_its_sender_told() {
+fn a_line_over_the_limit_is_skipped_and_answered() {
     let limits = Limits { max_input_buffer: 2048, ..Limits::default() };
-    let mut bus = TestBus::of(config(vec![pool("agents", 1)], limits));
+    let mut bus = TestBus::new(limited(limits));
     let (client, worker) = (bus.client(), bus.worker(0));
     let long = "x".repeat(4000);
     bus.sends(client, &format!(r#"{{"id":5,"method":"m","params":"{long}"}}"#));
@@ -142,7 +144,7 @@ fn a_line_over_the_limit_is_skipped_and_its_sender_told() {
 
 #[test]
 fn labels_are_pinned_unique_and_restored() {
-    let mut bus = TestBus::with(2);
+    let mut bus = TestBus::with_workers(2);
     let (ann, ben) = (bus.client(), bus.client());
     bus.sends(ann, r#"{"id":1,"sessionId":"mine","method":"m"}"#);
     bus.sends(ben, r#"{"id":1,"sessionId":"mine","method":"m"}"#);
@@ -161,8 +163,8 @@ fn labels_are_pinned_unique_and_restored() {
 
 #[test]
 fn a_pool_is_chosen_by_the_message_the_hello_or_the_default() {
-    let mut of = config(vec![pool("one", 1), pool("two", 1)], Limits::default());
-    let mut bus = TestBus::of(of.clone());
+    let mut config = Config::with_pools([pool("one", 1), pool("two", 1)]);
+    let mut bus = TestBus::new(config.clone());
     let (one, two) = (bus.worker(0), bus.worker(1));
     let client = bus.client();
     bus.sends(client, r#"{"id":1,"method":"m"}"#);
@@ -179,8 +181,8 @@ fn a_pool_is_chosen_by_the_message_the_hello_or_the_default() {
     bus.sends(client, r#"{"id":6,"pool":"three","method":"m"}"#);
     bus.sees_error(client, json!(6), "unknown_pool");
 
-    of.default_pool = Some("two".into());
-    let mut bus = TestBus::of(of);
+    config.default_pool = Some("two".into());
+    let mut bus = TestBus::new(config);
     let client = bus.client();
     bus.sends(client, r#"{"id":1,"method":"m"}"#);
     let two = bus.worker(1);
@@ -189,10 +191,10 @@ fn a_pool_is_chosen_by_the_message_the_hello_or_the_default() {
 
 #[test]
 fn a_half_closed_client_gets_its_answers() {
-    let mut bus = TestBus::with(1);
+    let mut bus = TestBus::with_workers(1);
     let (client, worker) = (bus.client(), bus.worker(0));
     bus.sends_bytes(client, br#"{"id":1,"method":"a"}"#);
-    bus.happens(Event::Ended(client));
+    bus.handles(Event::Ended(client));
     assert!(!bus.is_closed(client));
     let (wire, _) = bus.sees_request(worker, "a");
     bus.sends(worker, &format!(r#"{{"id":{wire},"result":1}}"#));
@@ -202,8 +204,8 @@ fn a_half_closed_client_gets_its_answers() {
 }
 
 #[test]
-fn a_worker_answers_only_what_it_was_asked() {
-    let mut bus = TestBus::with(2);
+fn a_worker_can_answer_only_its_own_requests() {
+    let mut bus = TestBus::with_workers(2);
     let (client, one, two) = (bus.client(), bus.worker(0), bus.worker(1));
     bus.sends(client, r#"{"id":1,"method":"m"}"#);
     let (wire, _) = bus.sees_request(one, "m");
@@ -224,8 +226,8 @@ fn a_worker_answers_only_what_it_was_asked() {
 }
 
 #[test]
-fn an_answer_that_is_none_is_still_answered() {
-    let mut bus = TestBus::with(1);
+fn an_invalid_answer_is_replaced_by_an_error() {
+    let mut bus = TestBus::with_workers(1);
     let (client, worker) = (bus.client(), bus.worker(0));
     bus.sends(client, r#"{"id":1,"method":"m"}"#);
     let (wire, _) = bus.sees_request(worker, "m");
@@ -235,8 +237,8 @@ fn an_answer_that_is_none_is_still_answered() {
 }
 
 #[test]
-fn status_tells_what_is_there() {
-    let mut bus = TestBus::with(2);
+fn status_shows_pools_and_workers() {
+    let mut bus = TestBus::with_workers(2);
     let client = bus.client();
     bus.sends(client, r#"{"id":1,"method":"_bus/status"}"#);
     let status = bus.sees_json(client);

@@ -1,10 +1,10 @@
-//! Following the traffic: who is told what, and that nobody has to wait for those who are told.
+//! Tracing: what tracers are sent, and that tracers delay no other peer.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Config, Event, Link, TestBus, config, pool};
+use super::{Config, Event, Link, TestBus, limited, pool};
 use crate::config::Limits;
 use crate::limit::{TRACE_PAYLOAD_BYTES, TRACERS};
 
@@ -21,7 +21,7 @@ impl TestBus {
         self.sees_json(tracer)
     }
 
-    /// What the next event tells.
+    /// The params of the next event.
     fn event(&mut self, tracer: Link) -> Value {
         let event = self.sees_json(tracer);
         assert_eq!((&event["method"], event.get("id")), (&json!("_bus/event"), None), "{event}");
@@ -38,19 +38,19 @@ impl TestBus {
     }
 }
 
-fn open_house() -> Config {
-    Config { trace_payloads: true, ..config(vec![pool("agents", 1)], Limits::default()) }
+fn with_payloads() -> Config {
+    Config { trace_payloads: true, ..Config::with_pools([pool("agents", 1)]) }
 }
 
 #[test]
-fn a_request_and_its_answer_are_told_with_the_time_between() {
-    let mut bus = TestBus::with(1);
+fn a_request_and_its_answer_are_traced_with_the_latency() {
+    let mut bus = TestBus::with_workers(1);
     let (client, worker) = (bus.client(), bus.worker(0));
     let tracer = bus.tracer("{}");
-    bus.passes(Duration::from_millis(5));
+    bus.advances(Duration::from_millis(5));
     bus.sends(client, r#"{"id":"mine","method":"work"}"#);
     let asked = bus.event(tracer);
-    bus.passes(Duration::from_micros(1500));
+    bus.advances(Duration::from_micros(1500));
     bus.answers(worker, "work", "true");
     let answered = bus.event(tracer);
     assert_eq!(bus.sees_json(client), json!({ "jsonrpc": "2.0", "id": "mine", "result": true }));
@@ -69,11 +69,11 @@ fn a_request_and_its_answer_are_told_with_the_time_between() {
 }
 
 #[test]
-fn a_whole_conversation_is_told_in_order() {
-    let mut bus = TestBus::with(1);
+fn a_whole_conversation_is_traced_in_order() {
+    let mut bus = TestBus::with_workers(1);
     let (tracer, worker) = (bus.tracer("{}"), bus.worker(0));
     let ann = bus.acp_client();
-    bus.greets(worker);
+    bus.initializes(worker);
     bus.sees(ann);
     let id = bus.opens(ann, worker, "own");
     let prompt = format!(r#"{{"id":1,"method":"session/prompt","params":{{"sessionId":"{id}"}}}}"#);
@@ -98,10 +98,10 @@ fn a_whole_conversation_is_told_in_order() {
     expected.sort();
     assert_eq!(sorted, expected, "{heard:?}");
     let turn: [Value; 4] = std::array::from_fn(|_| bus.event(tracer));
-    let told = turn.each_ref().map(|event| (&event["direction"], &event["session"]));
+    let traced = turn.each_ref().map(|event| (&event["direction"], &event["session"]));
     let label = json!("s1");
     let [out, back] = ["client->worker", "worker->client"].map(Value::from);
-    assert_eq!(told, [(&out, &label), (&back, &label), (&back, &label), (&out, &label)]);
+    assert_eq!(traced, [(&out, &label), (&back, &label), (&back, &label), (&out, &label)]);
     assert_eq!((&turn[3]["id"], &turn[3]["call"]), (&json!(7), &turn[2]["call"]));
     bus.crashes(0);
     bus.sees_error(ann, json!(1), "worker_lost");
@@ -114,9 +114,9 @@ fn a_whole_conversation_is_told_in_order() {
 }
 
 #[test]
-fn filters_leave_out_what_is_of_others() {
+fn filters_select_a_client_a_pool_or_a_session() {
     let pools = vec![pool("a", 1), pool("b", 1)];
-    let mut bus = TestBus::of(Config { default_pool: Some("a".into()), ..config(pools, Limits::default()) });
+    let mut bus = TestBus::new(Config { default_pool: Some("a".into()), ..Config::with_pools(pools) });
     let (ann, ben) = (bus.client(), bus.client());
     bus.sends(ann, r#"{"id":0,"method":"_bus/hello","params":{"client":"ann"}}"#);
     bus.sends(ben, r#"{"id":0,"method":"_bus/hello","params":{"client":"ben","pool":"b"}}"#);
@@ -127,7 +127,7 @@ fn filters_leave_out_what_is_of_others() {
     let id = bus.opens(ann, a, "one");
     let [by_label, by_id] = [r#"{"session":"s1"}"#.to_owned(), format!(r#"{{"session":"{id}"}}"#)]
         .map(|params| bus.tracer(&params));
-    bus.sends(ann, &format!(r#"{{"id":1,"method":"session/prompt","params":{{"sessionId":"{id}"}}}}"#));
+    bus.asks(ann, 1, "session/prompt", &id);
     bus.sends(ann, r#"{"id":2,"method":"other"}"#);
     bus.sends(ben, r#"{"id":3,"method":"work"}"#);
     bus.answers(b, "work", "1");
@@ -145,15 +145,15 @@ fn filters_leave_out_what_is_of_others() {
     bus.traces(of_ann, r#"{"pool":"b"}"#);
     bus.sends(ann, r#"{"id":4,"method":"other"}"#);
     bus.sees_nothing(of_ann);
-    let nobody = bus.traces(of_ann, r#"{"pool":"c"}"#);
-    assert_eq!(nobody["error"]["data"]["reason"], "unknown_pool");
+    let unknown = bus.traces(of_ann, r#"{"pool":"c"}"#);
+    assert_eq!(unknown["error"]["data"]["reason"], "unknown_pool");
     let odd = bus.traces(of_ann, r#"{"pool":7}"#);
     assert_eq!(odd["error"]["data"]["reason"], "invalid");
 }
 
 #[test]
-fn payloads_are_shown_only_where_the_configuration_lets_them() {
-    let mut bus = TestBus::with(1);
+fn payloads_are_traced_only_if_the_configuration_allows_it() {
+    let mut bus = TestBus::with_workers(1);
     let client = bus.client();
     let refused = bus.traces(client, r#"{"payloads":true}"#);
     assert_eq!(refused["error"]["data"]["reason"], "invalid");
@@ -165,7 +165,7 @@ fn payloads_are_shown_only_where_the_configuration_lets_them() {
     bus.sends(client, r#"{"id":1,"method":"m","params":{"secret":1}}"#);
     bus.sees_nothing(client);
 
-    let mut bus = TestBus::of(open_house());
+    let mut bus = TestBus::new(with_payloads());
     let (client, seeing, blind) = (bus.client(), bus.tracer(r#"{"payloads":true}"#), bus.tracer("{}"));
     let line = r#"{"id":1,"method":"m","params":{"secret": 1.0}}"#;
     bus.sends(client, line);
@@ -175,17 +175,17 @@ fn payloads_are_shown_only_where_the_configuration_lets_them() {
     bus.sends(client, &format!(r#"{{"id":1,"method":"m","params":"{pad}"}}"#));
     let long = bus.event(seeing);
     assert_eq!((long.get("payload"), &long["payload_too_large"]), (None, &json!(true)));
-    bus.bus.reload(&Config { trace_payloads: false, ..open_house() }, bus.now);
+    bus.reloads(&Config { trace_payloads: false, ..with_payloads() });
     bus.sends(client, line);
-    assert_eq!(bus.event(seeing).get("payload"), None, "also not to those who saw them before");
+    assert_eq!(bus.event(seeing).get("payload"), None, "payloads are no longer traced");
 }
 
 #[test]
-fn a_tracer_that_reads_nothing_costs_events_and_holds_up_nobody() {
+fn a_tracer_that_does_not_read_loses_events_and_pauses_nobody() {
     let small = Limits { max_output_queue: 4096, ..Limits::default() };
-    let mut bus = TestBus::of(config(vec![pool("agents", 1)], small));
+    let mut bus = TestBus::new(limited(small));
     let (client, worker, tracer) = (bus.client(), bus.worker(0), bus.tracer("{}"));
-    bus.deafens(tracer);
+    bus.stops_reading(tracer);
     for _ in 0..500 {
         bus.sends(client, r#"{"id":1,"method":"m"}"#);
         bus.answers(worker, "m", "1");
@@ -193,41 +193,42 @@ fn a_tracer_that_reads_nothing_costs_events_and_holds_up_nobody() {
     }
     assert!(bus.bus.to_send(tracer).len() <= 4096);
     assert!(bus.bus.wants_read(client) && bus.bus.wants_read(worker));
-    bus.passes(Duration::from_secs(1000));
-    assert!(!bus.is_closed(tracer), "it is in nobody's way");
-    bus.hears_again(tracer);
-    let mut told = 0;
-    while bus.seen_so_far(tracer) > 0 {
+    bus.advances(Duration::from_secs(1000));
+    assert!(!bus.is_closed(tracer), "it delays no other peer");
+    bus.reads_again(tracer);
+    let mut traced = 0;
+    while bus.unseen.get(&tracer).is_some_and(|lines| !lines.is_empty()) {
         bus.event(tracer);
-        told += 1;
+        traced += 1;
     }
-    assert!(told > 5);
+    assert!(traced > 5);
     bus.sends(client, r#"{"method":"n"}"#);
     let dropped = bus.sees_json(tracer);
-    let expected = json!({ "jsonrpc": "2.0", "method": "_bus/dropped", "params": { "count": 1000 - told } });
+    let expected =
+        json!({ "jsonrpc": "2.0", "method": "_bus/dropped", "params": { "count": 1000 - traced } });
     assert_eq!(dropped, expected);
     assert_eq!(bus.events::<1>(tracer), ["client->worker n"]);
     bus.sends(client, r#"{"method":"n"}"#);
-    assert_eq!(bus.events::<1>(tracer), ["client->worker n"], "the count is told once");
+    assert_eq!(bus.events::<1>(tracer), ["client->worker n"], "the count is sent once");
 }
 
 #[test]
-fn what_is_said_to_the_bus_itself_is_not_told_and_tracers_are_few() {
-    let mut bus = TestBus::with(1);
+fn requests_to_the_bus_are_not_traced_and_tracers_are_limited() {
+    let mut bus = TestBus::with_workers(1);
     let tracers: Vec<_> = (0..TRACERS).map(|_| bus.tracer("{}")).collect();
     let late = bus.client();
     assert_eq!(bus.traces(late, "{}")["error"]["data"]["reason"], "busy");
-    // That refusal is an answer of the bus like any other.
+    // The refusal is traced like every answer of the bus.
     assert!(tracers.iter().all(|tracer| bus.events::<1>(*tracer) == ["bus->client error"]));
     bus.sends(late, r#"{"id":1,"method":"_bus/status"}"#);
     bus.sends(late, r#"{"id":1,"method":"_bus/hello"}"#);
     bus.sees(late);
     bus.sees(late);
     tracers.iter().for_each(|tracer| bus.sees_nothing(*tracer));
-    bus.happens(Event::Broken(tracers[0]));
-    assert!(bus.traces(late, "{}")["result"].is_object(), "one has left");
-    bus.happens(Event::Ended(tracers[1]));
-    assert!(bus.is_closed(tracers[1]), "one that says nothing more is not told anything more");
+    bus.handles(Event::Broken(tracers[0]));
+    assert!(bus.traces(late, "{}")["result"].is_object(), "a tracer has left");
+    bus.handles(Event::Ended(tracers[1]));
+    assert!(bus.is_closed(tracers[1]), "a half-closed tracer is closed");
     bus.sends(late, r#"{"id":1,"method":"m"}"#);
     bus.sees_nothing(tracers[0]);
     assert_eq!(bus.events::<1>(tracers[2]), ["client->worker m"]);

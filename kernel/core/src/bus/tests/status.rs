@@ -1,20 +1,20 @@
-//! What can be seen of the bus: status and sessions.
+//! The status of the bus and its sessions.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Config, Event, Exit, Link, TestBus, config, pool};
+use super::{Config, Event, Exit, Link, TestBus, limited, pool};
 use crate::config::Limits;
 
 impl TestBus {
-    fn status(&mut self, asker: Link) -> Value {
-        self.asks_bus(asker, "_bus/status")
+    fn status(&mut self, client: Link) -> Value {
+        self.asks_bus(client, "_bus/status")
     }
 
-    fn asks_bus(&mut self, asker: Link, method: &str) -> Value {
-        self.sends(asker, &format!(r#"{{"id":"look","method":"{method}"}}"#));
-        let answer = self.sees_json(asker);
+    fn asks_bus(&mut self, client: Link, method: &str) -> Value {
+        self.sends(client, &format!(r#"{{"id":"look","method":"{method}"}}"#));
+        let answer = self.sees_json(client);
         assert_eq!(answer["id"], "look");
         answer["result"].clone()
     }
@@ -22,7 +22,7 @@ impl TestBus {
 
 #[test]
 fn a_status_counts_what_was_read_and_written() {
-    let mut bus = TestBus::with(1);
+    let mut bus = TestBus::with_workers(1);
     let (client, worker) = (bus.client(), bus.worker(0));
     bus.sends(client, r#"{"id":1,"method":"good"}"#);
     bus.answers(worker, "good", "true");
@@ -33,53 +33,48 @@ fn a_status_counts_what_was_read_and_written() {
     let status = bus.status(client);
     let counters = &status["counters"];
     let counted = ["requests", "answers", "errors", "lines_in", "lines_out"].map(|name| &counters[name]);
-    // The question itself is read, and not answered yet.
+    // The status request itself is read and not answered yet.
     assert_eq!(counted, [2, 2, 1, 5, 4]);
     assert!(counters["bytes_out"].as_u64() > Some((good.len() + bad.len()) as u64));
     let read = counters["bytes_in"].as_u64().expect("a number");
     let before = counters["bytes_out"].as_u64();
     let again = bus.status(client);
     let asked = r#"{"id":"look","method":"_bus/status"}"#.len() as u64 + 1;
-    assert_eq!(
-        again["counters"]["bytes_in"],
-        read + asked,
-        "the second question is counted, and nothing else"
-    );
+    assert_eq!(again["counters"]["bytes_in"], read + asked, "only the second status request is added");
     assert!(again["counters"]["bytes_out"].as_u64() > before);
-    let place = &again["pools"][0]["workers"][0];
-    assert_eq!((&place["lines_in"], &place["lines_out"]), (&json!(2), &json!(2)));
+    let worker = &again["pools"][0]["workers"][0];
+    assert_eq!((&worker["lines_in"], &worker["lines_out"]), (&json!(2), &json!(2)));
     bus.is_idle();
 }
 
 #[test]
-fn rates_and_latencies_are_of_late_and_no_alarm_is_set_for_them() {
-    let mut bus = TestBus::with(1);
+fn rates_and_latencies_are_recent_and_need_no_alarm() {
+    let mut bus = TestBus::with_workers(1);
     let (client, worker) = (bus.client(), bus.worker(0));
     assert_eq!(bus.status(client)["latency_us"], Value::Null);
-    bus.passes(Duration::from_secs(20));
+    bus.advances(Duration::from_secs(20));
     for took_ms in [2, 4] {
         bus.sends(client, r#"{"id":1,"method":"m"}"#);
-        bus.passes(Duration::from_millis(took_ms));
+        bus.advances(Duration::from_millis(took_ms));
         bus.answers(worker, "m", "1");
         bus.sees(client);
     }
-    bus.passes(Duration::from_millis(994));
+    bus.advances(Duration::from_millis(994));
     let status = bus.status(client);
     let latency = json!({ "p50": 2047, "p90": 4000, "p99": 4000, "max": 4000, "count": 2 });
     assert_eq!((&status["latency_us"], &status["pools"][0]["latency_us"]), (&latency, &latency));
     assert_eq!((&status["rates"]["requests"], &status["rates"]["lines_out"]), (&json!(0.2), &json!(0.4)));
     assert_eq!(status["pools"][0]["rates"]["requests"], 0.2);
     assert_eq!(bus.bus.next_alarm(), None, "an idle bus sleeps");
-    bus.passes(Duration::from_secs(100));
+    bus.advances(Duration::from_secs(100));
     let status = bus.status(client);
     assert_eq!((&status["latency_us"], &status["rates"]["requests"]), (&Value::Null, &json!(0.0)));
     bus.is_idle();
 }
 
 #[test]
-fn what_is_refused_and_what_is_skipped_is_told_by_its_reason() {
-    let mut bus =
-        TestBus::of(config(vec![pool("agents", 1)], Limits { max_input_buffer: 200, ..Limits::default() }));
+fn refused_and_skipped_lines_are_counted_by_reason() {
+    let mut bus = TestBus::new(limited(Limits { max_input_buffer: 200, ..Limits::default() }));
     let (client, worker) = (bus.client(), bus.worker(0));
     let long = "x".repeat(300);
     bus.sends(client, r#"{"method":"$/cancel_request","params":{"requestId":5}}"#);
@@ -101,14 +96,14 @@ fn what_is_refused_and_what_is_skipped_is_told_by_its_reason() {
 }
 
 #[test]
-fn a_pool_is_told_with_the_lives_of_its_workers() {
+fn a_pool_is_shown_with_the_lives_of_its_workers() {
     let two = vec![pool("a", 2), pool("b", 1)];
-    let mut bus = TestBus::of(Config { default_pool: Some("a".into()), ..config(two, Limits::default()) });
+    let mut bus = TestBus::new(Config { default_pool: Some("a".into()), ..Config::with_pools(two) });
     let client = bus.client();
-    bus.bus.listens_at(vec!["tcp://127.0.0.1:9000".to_owned()]);
-    bus.passes(Duration::from_secs(7));
+    bus.shell.bus.listens_at(vec!["tcp://127.0.0.1:9000".to_owned()]);
+    bus.advances(Duration::from_secs(7));
     let worker = bus.processes[0].worker;
-    bus.happens(Event::Exited { worker, exit: Exit::Code(3) });
+    bus.handles(Event::Exited { worker, exit: Exit::Code(3) });
     let status = bus.status(client);
     assert_eq!(status["listening"], json!(["tcp://127.0.0.1:9000"]));
     let limits = Limits::default();
@@ -119,12 +114,15 @@ fn a_pool_is_told_with_the_lives_of_its_workers() {
         ["id", "up", "resting", "broken"].map(|key| &a[key]),
         [&json!("a"), &json!(1), &json!(1), &json!(0)]
     );
-    let of = |nth: usize, key: &str| a["workers"][nth][key].clone();
+    let worker_field = |nth: usize, key: &str| a["workers"][nth][key].clone();
     assert_eq!(
-        (of(0, "last_exit"), of(0, "up_sec"), of(0, "state")),
+        (worker_field(0, "last_exit"), worker_field(0, "up_sec"), worker_field(0, "state")),
         (json!("exit 3"), Value::Null, json!("resting"))
     );
-    assert_eq!((of(1, "last_exit"), of(1, "up_sec"), of(1, "state")), (Value::Null, json!(7), json!("up")));
+    assert_eq!(
+        (worker_field(1, "last_exit"), worker_field(1, "up_sec"), worker_field(1, "state")),
+        (Value::Null, json!(7), json!("up"))
+    );
     let old = bus.processes.iter().position(|process| process.worker != worker).expect("another");
     bus.crashes(old);
     let status = bus.status(client);
@@ -133,37 +131,34 @@ fn a_pool_is_told_with_the_lives_of_its_workers() {
 
 #[test]
 fn sessions_are_shown_without_the_ids_that_open_them() {
-    let mut bus = TestBus::with(1);
+    let mut bus = TestBus::with_workers(1);
     let (ann, worker) = (bus.acp_client(), bus.worker(0));
-    bus.greets(worker);
+    bus.initializes(worker);
     bus.sees(ann);
     bus.sends(ann, r#"{"id":0,"method":"_bus/hello","params":{"client":"zed"}}"#);
     bus.sees(ann);
     let id = bus.opens(ann, worker, "agents-own-id");
-    bus.passes(Duration::from_secs(5));
-    bus.sends(ann, &format!(r#"{{"id":1,"method":"session/prompt","params":{{"sessionId":"{id}"}}}}"#));
-    bus.passes(Duration::from_secs(2));
+    bus.advances(Duration::from_secs(5));
+    bus.asks(ann, 1, "session/prompt", &id);
+    bus.advances(Duration::from_secs(2));
     let ben = bus.client();
-    let told = bus.asks_bus(ben, "_bus/sessions");
-    let session = told["sessions"][0].clone();
+    let sessions = bus.asks_bus(ben, "_bus/sessions");
+    let session = sessions["sessions"][0].clone();
     let expected = json!({
         "session": "s1", "pool": "agents", "worker": 0, "client": "zed", "age_sec": 7, "idle_sec": 2, "calls": 1,
         "state": "live",
     });
     assert_eq!(session, expected);
-    for text in [told.to_string(), bus.status(ben).to_string()] {
+    for text in [sessions.to_string(), bus.status(ben).to_string()] {
         assert!(!text.contains(&id) && !text.contains("agents-own-id"), "{text}");
     }
     for named in ["s1", "1", "zed"] {
-        bus.sends(
-            ben,
-            &format!(r#"{{"id":9,"method":"session/prompt","params":{{"sessionId":"{named}"}}}}"#),
-        );
+        bus.asks(ben, 9, "session/prompt", named);
         bus.sees_error(ben, json!(9), "unknown_session");
     }
     bus.answers(worker, "session/prompt", "{}");
     bus.sees(ann);
-    bus.happens(Event::Broken(ann));
+    bus.handles(Event::Broken(ann));
     let kept = bus.asks_bus(ben, "_bus/sessions")["sessions"][0].clone();
     assert_eq!(
         (&kept["state"], &kept["client"], &kept["idle_sec"]),
