@@ -150,8 +150,8 @@ fn replaced(line: &[u8], spans: &mut [(Span, &[u8])]) -> Vec<u8> {
     out
 }
 
-/// The first bytes of a client have the same effect in any chunking, and the bus closes without an answer if they do not
-/// begin an object. Where a token is needed, which these bytes do not hold, they have no effect beyond one error.
+/// The first bytes of a client have the same effect in any chunking, and the bus closes without an answer if they do
+/// not begin an object. Where a token is needed, which these bytes do not hold, they have no effect beyond one error.
 pub fn hello(bytes: &[u8]) {
     let digest = TokenDigest::of("a token that these bytes do not hold");
     let with_token = Config { auth: Some(Auth { token_file: "/token".into(), digest }), ..small_config() };

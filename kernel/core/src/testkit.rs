@@ -2,10 +2,9 @@
 
 use memchr::memmem;
 
-use crate::api::{Action, Event, Moment, Signal, SpawnFault};
-use crate::bus::Bus;
 use crate::config::{Config, PoolConfig, Program};
 use crate::id::{Link, WorkerId};
+use crate::{Action, Bus, Event, Moment, Signal, SpawnFault};
 
 /// A bus, and what its actions have done to the world outside.
 pub struct TestShell {

@@ -3,6 +3,7 @@
 
 pub(crate) mod buffer_pool;
 pub(crate) mod error;
+pub(crate) mod field;
 pub(crate) mod json;
 pub(crate) mod line_buffer;
 pub(crate) mod nested;

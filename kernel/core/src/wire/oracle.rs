@@ -5,7 +5,8 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::scan::{Envelope, FIELDS, Fault, Field, Kind, Malformed, Span};
+use super::field::{FIELDS, Field};
+use super::scan::{Envelope, Fault, Kind, Malformed, Span};
 
 /// Generates valid and broken messages, the same ones for the same seed.
 pub(crate) struct LineGenerator {

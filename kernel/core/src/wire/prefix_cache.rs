@@ -16,8 +16,9 @@
 
 use std::borrow::Cow;
 
-use super::json::{Reader, Span, starts_string_or_number};
-use super::scan::{Container, Envelope, Malformed, ResumePoint, Scanner};
+use crate::wire::field::Container;
+use crate::wire::json::{Reader, Span, starts_string_or_number};
+use crate::wire::scan::{Envelope, Malformed, ResumePoint, Scanner};
 
 /// The longest prefix that is learned, in bytes.
 const PREFIX_BYTES_MAX: usize = 512;
@@ -263,8 +264,8 @@ impl Envelope {
 
 #[cfg(test)]
 mod tests {
-    use super::super::oracle::LineGenerator;
     use super::*;
+    use crate::wire::oracle::LineGenerator;
 
     const HEADS: [&str; 4] = [
         r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"m","#,

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::value::RawValue;
 
 use super::*;
+use crate::wire::field::{NAME_BYTES_MAX, misspelled_field};
 use crate::wire::json::BLOCK_BYTES;
 use crate::wire::oracle::{LineGenerator, Oracle};
 
