@@ -1,5 +1,5 @@
-//! What must hold for any bytes, by every way in, without a fuzzer: the kept inputs of `fuzz/corpus`, what is near
-//! them, and made-up lines. The same inputs every time.
+//! Properties that must hold for any bytes, without a fuzzer: for the inputs of `fuzz/corpus`, for mutations of them,
+//! and for generated lines. The inputs are the same in every run.
 
 use std::fs;
 use std::panic::{self, AssertUnwindSafe};
@@ -7,12 +7,12 @@ use std::path::Path;
 
 use kernel_core::fuzz::{self, TARGETS};
 
-/// Of each kept input so many neighbours are tried.
-const NEIGHBOURS: u64 = if cfg!(debug_assertions) { 40 } else { 400 };
+/// How many mutations of each input are tried.
+const MUTATIONS: u64 = if cfg!(debug_assertions) { 40 } else { 400 };
 const LINES: usize = if cfg!(debug_assertions) { 20_000 } else { 500_000 };
 
 #[test]
-fn kept_inputs_and_their_neighbours_break_nothing() {
+fn inputs_of_the_corpus_and_mutations_of_them_break_nothing() {
     for (name, target) in TARGETS.into_iter().chain([("config", kernel_shell::fuzz::config as fuzz::Target)])
     {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
@@ -25,14 +25,14 @@ fn kept_inputs_and_their_neighbours_break_nothing() {
         for path in kept {
             let input = fs::read(&path).expect("a file");
             holds(name, target, &input);
-            for seed in 0..NEIGHBOURS {
-                holds(name, target, &neighbour(&input, seed));
+            for seed in 0..MUTATIONS {
+                holds(name, target, &mutated(&input, seed));
             }
         }
     }
 }
 
-/// The scanner against serde_json, a million of them in a release build.
+/// Compares the scanner with serde_json, for a million lines in a release build.
 #[test]
 fn generated_lines_are_read_as_serde_json_reads_them() {
     std::thread::scope(|scope| {
@@ -54,8 +54,8 @@ fn holds(name: &str, target: fn(&[u8]), input: &[u8]) {
     }
 }
 
-/// An input with a few bytes changed, doubled, left out or put in.
-fn neighbour(input: &[u8], seed: u64) -> Vec<u8> {
+/// The input with a few bytes changed, doubled, removed or inserted.
+fn mutated(input: &[u8], seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ input.len() as u64;
     let mut below = |end: usize| {
         state ^= state << 13;

@@ -1,7 +1,7 @@
-//! The house rules, as a test: what every file looks like, and who may know whom.
+//! The rules of the code base, as a test: what every file looks like, and which part may import which.
 //!
-//! Reads the repository as text. Words that must not stand anywhere are put together here, so that this file does
-//! not find itself.
+//! The test reads the repository as text. Words that must not appear anywhere are put together from halves here, so
+//! that this file does not find itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ const LINE_CHARS: usize = 120;
 const FILE_LINES: usize = 600;
 
 struct Source {
-    /// From the root of the repository.
+    /// Relative to the root of the repository.
     path: String,
     text: String,
 }
@@ -25,13 +25,13 @@ impl Source {
         self.text.lines().enumerate().map(|(at, line)| (format!("{}:{}", self.path, at + 1), line))
     }
 
-    /// The same without comments that have a line of their own.
+    /// The same without lines that are only a comment.
     fn code(&self) -> impl Iterator<Item = (String, &str)> {
         self.lines().filter(|(_, line)| !line.trim_start().starts_with("//"))
     }
 }
 
-/// All files of the repository whose name ends so.
+/// All files of the repository whose name ends like this.
 fn files(ending: &str) -> Vec<Source> {
     let mut found = Vec::new();
     let mut folders = vec![PathBuf::from(ROOT)];
@@ -63,7 +63,7 @@ fn is_clean(faults: Vec<String>) {
 }
 
 #[test]
-fn every_file_says_what_it_is() {
+fn every_file_begins_with_its_purpose() {
     let silent = files(".rs").into_iter().filter(|file| !file.text.starts_with("//!"));
     is_clean(silent.map(|file| format!("{} does not begin with //!", file.path)).collect());
 }
@@ -103,12 +103,12 @@ fn nothing_is_left_for_later() {
 }
 
 #[test]
-fn unsafe_code_stands_only_where_the_system_demands_it() {
+fn unsafe_code_is_only_where_the_system_needs_it() {
     let mut faults = Vec::new();
     for file in files(".rs").iter().filter(|file| file.path != "kernel/shell/src/process/pre_exec.rs") {
         let keyword = ["un", "safe"].concat();
         for (at, line) in file.code().filter(|(_, line)| words(line).any(|word| word == keyword)) {
-            // A word of a text is no code.
+            // A word in a string is no code.
             if !line.contains(&format!("{keyword}_code")) && !line.contains('"') {
                 faults.push(format!("{at}: {line}"));
             }
@@ -117,7 +117,7 @@ fn unsafe_code_stands_only_where_the_system_demands_it() {
     is_clean(faults);
 }
 
-/// The compiler keeps crates with I/O out of the core; what the standard library offers is looked for here.
+/// The compiler keeps crates with I/O out of the core; this test keeps the I/O of the standard library out of it.
 #[test]
 fn the_core_is_pure() {
     const OF_STD: [&str; 6] = ["fs", "thread", "process", "env", "os", "io"];
@@ -146,9 +146,9 @@ fn the_core_is_pure() {
     is_clean(faults);
 }
 
-/// The folders of the core are its floors: `wire` stands below `state`, `state` below `bus`.
+/// The folders of the core are its layers: `wire` is below `state`, and `state` below `bus`.
 #[test]
-fn no_floor_of_the_core_knows_one_above_it() {
+fn no_layer_of_the_core_imports_one_above_it() {
     let above = |path: &str| match path.strip_prefix("kernel/core/src/") {
         Some(path) if path.starts_with("wire/") => &["state", "bus"][..],
         Some(path) if path.starts_with("state/") => &["bus"],
@@ -172,7 +172,7 @@ fn core_files() -> Vec<Source> {
 }
 
 #[test]
-fn the_kernel_knows_neither_workers_nor_clients() {
+fn the_kernel_depends_on_neither_workers_nor_clients() {
     let manifest =
         fs::read_to_string(Path::new(ROOT).join("kernel/core/Cargo.toml")).expect("the kernel's manifest");
     let names = manifest.lines().filter_map(|line| words(line).next());
@@ -187,7 +187,7 @@ fn the_kernel_knows_neither_workers_nor_clients() {
 }
 
 #[test]
-fn what_is_built_in_may_be_and_comes_from_the_registry() {
+fn dependencies_have_an_allowed_licence_and_come_from_the_registry() {
     let allowed = fs::read_to_string(Path::new(ROOT).join("deny.toml")).expect("deny.toml");
     let allowed =
         allowed.split_once("allow = [").and_then(|(_, list)| list.split_once(']')).expect("a list").0;
@@ -207,7 +207,7 @@ fn what_is_built_in_may_be_and_comes_from_the_registry() {
     for package in packages {
         let name = &package["name"];
         let license = package["license"].as_str().unwrap_or_default().replace('/', " OR ");
-        // Alternatives stand in brackets where both are needed.
+        // Alternatives are in brackets if another licence applies too.
         let may =
             |part: &str| part.split(" OR ").any(|one| allowed.contains(&one.trim_matches(['(', ')', ' '])));
         if !license.split(" AND ").all(may) {
@@ -271,7 +271,7 @@ fn every_fault_has_its_row_and_every_test_named_there_exists() {
 }
 
 #[test]
-fn only_the_log_looks_at_the_clock_on_the_wall() {
+fn only_the_log_reads_the_wall_clock() {
     let of_the_bus = |file: &&Source| file.path.starts_with("kernel/") || file.path.starts_with("src/");
     let mut faults = Vec::new();
     for file in files(".rs").iter().filter(of_the_bus).filter(|file| !file.path.ends_with("/log.rs")) {
@@ -281,7 +281,7 @@ fn only_the_log_looks_at_the_clock_on_the_wall() {
     is_clean(faults);
 }
 
-/// What stands in `](..)`.
+/// The targets of links: what is inside `](..)`.
 fn links(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next())
 }
