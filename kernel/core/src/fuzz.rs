@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 
 use crate::config::{Auth, Config, Limits, PoolConfig, Program};
-use crate::state::calls::CallKey;
+use crate::id::CallKey;
 use crate::testkit::TestShell;
 use crate::token::TokenDigest;
 use crate::wire::json::DEPTH_MAX;

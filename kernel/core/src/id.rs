@@ -1,15 +1,21 @@
-//! Names for things that come and go: an index that is used again, and a generation that is not.
+//! Ids for things that come and go: an index that is reused, and a generation that is not.
 //!
-//! A `Key` of something that has gone never finds what now lives in its place.
+//! An id of something that is gone never finds what now has its index. Each table takes its own type of id, so that a
+//! session cannot be looked up by the id of a worker.
 
 use std::fmt;
+use std::marker::PhantomData;
 
 use slab::Slab;
 
-/// Where a thing stands in its table, and which of the things that stood there it is.
+use crate::limit::CALL_INDEX_BITS;
+
+/// The index of a thing in its table, and the generation that tells it from earlier things at the same index.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
+    /// The index in the table. It is reused.
     pub index: u32,
+    /// Counts all things that the table ever held.
     pub generation: u32,
 }
 
@@ -19,145 +25,254 @@ impl fmt::Debug for Key {
     }
 }
 
-/// A table whose keys go stale when their entry is removed.
-#[derive(Debug)]
-pub struct Arena<T> {
-    entries: Slab<(u32, T)>,
-    /// The generation that the next entry gets. One counter for the whole table is enough: keys differ
-    /// as long as it does not wrap within the life of a key.
-    next_generation: u32,
+/// A type of id that belongs to one table.
+pub trait TypedKey: Copy {
+    /// The id with this key.
+    fn from_key(key: Key) -> Self;
+    /// The key of this id.
+    fn key(self) -> Key;
 }
 
-impl<T> Default for Arena<T> {
-    fn default() -> Self {
-        Arena { entries: Slab::new(), next_generation: 1 }
-    }
-}
-
-impl<T> Arena<T> {
-    /// The key that `insert` will give next.
-    pub fn next_key(&self) -> Key {
-        Key { index: self.entries.vacant_key() as u32, generation: self.next_generation }
-    }
-
-    pub fn insert(&mut self, value: T) -> Key {
-        let key = self.next_key();
-        self.entries.insert((key.generation, value));
-        self.next_generation = self.next_generation.wrapping_add(1);
+/// A bare key, for tables that nothing else could be confused with.
+impl TypedKey for Key {
+    fn from_key(key: Key) -> Key {
         key
     }
 
-    pub fn get(&self, key: Key) -> Option<&T> {
-        let (generation, value) = self.entries.get(key.index as usize)?;
-        (*generation == key.generation).then_some(value)
+    fn key(self) -> Key {
+        self
+    }
+}
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $visibility:vis $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        $visibility struct $name($visibility Key);
+
+        impl TypedKey for $name {
+            #[inline]
+            fn from_key(key: Key) -> Self {
+                $name(key)
+            }
+
+            #[inline]
+            fn key(self) -> Key {
+                self.0
+            }
+        }
+    )*};
+}
+
+ids! {
+    /// The byte stream of one peer: the connection of a client, or the pipes of one life of a worker.
+    pub Link;
+    /// A slot for a process in a pool. The slot keeps its id over restarts; each life has its own link.
+    pub WorkerId;
+    /// A session that the bus knows.
+    pub SessionKey;
+    /// A pool that is declared, or whose workers are still leaving.
+    pub(crate) PoolId;
+    /// A call in flight.
+    pub(crate) CallKey;
+}
+
+impl Link {
+    /// A number that no other link of this bus ever has.
+    pub(crate) fn number(self) -> u32 {
+        self.0.generation
+    }
+}
+
+impl SessionKey {
+    /// A number that no other session of this bus ever has.
+    pub(crate) fn number(self) -> u32 {
+        self.0.generation
+    }
+}
+
+impl CallKey {
+    /// The JSON-RPC id under which the callee sees the call.
+    pub(crate) fn wire(self) -> u64 {
+        u64::from(self.0.generation) << CALL_INDEX_BITS | u64::from(self.0.index)
     }
 
-    pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
-        let (generation, value) = self.entries.get_mut(key.index as usize)?;
-        (*generation == key.generation).then_some(value)
+    /// That id as it stands in a line.
+    pub(crate) fn spelled(self, digits: &mut itoa::Buffer) -> &[u8] {
+        digits.format(self.wire()).as_bytes()
     }
 
-    pub fn remove(&mut self, key: Key) -> Option<T> {
-        self.get(key)?;
-        Some(self.entries.remove(key.index as usize).1)
+    /// The call with this wire id. Only the exact spelling that the bus writes is accepted.
+    pub(crate) fn from_wire(spelled: &[u8]) -> Option<CallKey> {
+        if spelled.is_empty() || spelled.len() > 16 || (spelled[0] == b'0' && spelled.len() > 1) {
+            return None;
+        }
+        let mut wire = 0;
+        for byte in spelled {
+            if !byte.is_ascii_digit() {
+                return None;
+            }
+            wire = wire * 10 + u64::from(byte - b'0');
+        }
+        Some(CallKey(Key {
+            index: (wire & ((1 << CALL_INDEX_BITS) - 1)) as u32,
+            generation: u32::try_from(wire >> CALL_INDEX_BITS).ok()?,
+        }))
+    }
+}
+
+/// A table whose ids go stale when their entry is removed.
+#[derive(Debug)]
+pub struct Arena<K, T> {
+    entries: Slab<(u32, T)>,
+    /// The generation of the next entry. One counter serves the whole table: ids differ as long as it does not wrap
+    /// within the life of an id.
+    next_generation: u32,
+    id: PhantomData<K>,
+}
+
+impl<K, T> Default for Arena<K, T> {
+    fn default() -> Self {
+        Arena { entries: Slab::new(), next_generation: 1, id: PhantomData }
+    }
+}
+
+impl<K: TypedKey, T> Arena<K, T> {
+    /// The id that `insert` will return next.
+    pub fn next_id(&self) -> K {
+        K::from_key(Key { index: self.entries.vacant_key() as u32, generation: self.next_generation })
     }
 
-    /// What stands at this index now, whichever generation it is of.
-    pub fn at(&self, index: u32) -> Option<(Key, &T)> {
+    /// Adds an entry and returns its id.
+    pub fn insert(&mut self, value: T) -> K {
+        let id = self.next_id();
+        self.entries.insert((id.key().generation, value));
+        self.next_generation = self.next_generation.wrapping_add(1);
+        id
+    }
+
+    /// The entry of this id, if it is still there.
+    #[inline]
+    pub fn get(&self, id: K) -> Option<&T> {
+        let Key { index, generation } = id.key();
+        let (current, value) = self.entries.get(index as usize)?;
+        (*current == generation).then_some(value)
+    }
+
+    /// The same, to change it.
+    #[inline]
+    pub fn get_mut(&mut self, id: K) -> Option<&mut T> {
+        let Key { index, generation } = id.key();
+        let (current, value) = self.entries.get_mut(index as usize)?;
+        (*current == generation).then_some(value)
+    }
+
+    /// Removes the entry of this id, if it is still there.
+    pub fn remove(&mut self, id: K) -> Option<T> {
+        self.get(id)?;
+        Some(self.entries.remove(id.key().index as usize).1)
+    }
+
+    /// The entry at this index, of whatever generation.
+    pub fn at(&self, index: u32) -> Option<(K, &T)> {
         let (generation, value) = self.entries.get(index as usize)?;
-        Some((Key { index, generation: *generation }, value))
+        Some((K::from_key(Key { index, generation: *generation }), value))
     }
 
+    /// The same, to change it.
     pub fn at_mut(&mut self, index: u32) -> Option<&mut T> {
         self.entries.get_mut(index as usize).map(|(_, value)| value)
     }
 
+    /// How many entries there are.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// In the order of their index, which is the same for the same history.
-    pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
-        self.entries
-            .iter()
-            .map(|(index, (generation, value))| (Key { index: index as u32, generation: *generation }, value))
+    /// All entries in the order of their index, which is the same for the same history.
+    pub fn iter(&self) -> impl Iterator<Item = (K, &T)> {
+        self.entries.iter().map(|(index, (generation, value))| {
+            (K::from_key(Key { index: index as u32, generation: *generation }), value)
+        })
+    }
+
+    /// All ids in that order.
+    pub fn ids(&self) -> Vec<K> {
+        self.iter().map(|(id, _)| id).collect()
     }
 }
 
-/// Values that stand beside the entries of another table, under the same keys.
+/// Values under the ids of another table.
 #[derive(Debug)]
-pub struct SecondaryMap<T> {
+pub struct SecondaryMap<K, T> {
     slots: Vec<Option<(u32, T)>>,
     count: usize,
+    id: PhantomData<K>,
 }
 
-impl<T> Default for SecondaryMap<T> {
+impl<K, T> Default for SecondaryMap<K, T> {
     fn default() -> Self {
-        SecondaryMap { slots: Vec::new(), count: 0 }
+        SecondaryMap { slots: Vec::new(), count: 0, id: PhantomData }
     }
 }
 
-impl<T> SecondaryMap<T> {
-    pub fn insert(&mut self, key: Key, value: T) {
-        let index = key.index as usize;
+impl<K: TypedKey, T> SecondaryMap<K, T> {
+    /// Adds the value of this id.
+    pub fn insert(&mut self, id: K, value: T) {
+        let Key { index, generation } = id.key();
+        let index = index as usize;
         if self.slots.len() <= index {
             self.slots.resize_with(index + 1, || None);
         }
         self.count += usize::from(self.slots[index].is_none());
-        self.slots[index] = Some((key.generation, value));
+        self.slots[index] = Some((generation, value));
     }
 
-    pub fn get(&self, key: Key) -> Option<&T> {
-        let (generation, value) = self.slots.get(key.index as usize)?.as_ref()?;
-        (*generation == key.generation).then_some(value)
+    /// The value of this id.
+    #[inline]
+    pub fn get(&self, id: K) -> Option<&T> {
+        let Key { index, generation } = id.key();
+        let (current, value) = self.slots.get(index as usize)?.as_ref()?;
+        (*current == generation).then_some(value)
     }
 
-    pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
-        let (generation, value) = self.slots.get_mut(key.index as usize)?.as_mut()?;
-        (*generation == key.generation).then_some(value)
+    /// The same, to change it.
+    #[inline]
+    pub fn get_mut(&mut self, id: K) -> Option<&mut T> {
+        let Key { index, generation } = id.key();
+        let (current, value) = self.slots.get_mut(index as usize)?.as_mut()?;
+        (*current == generation).then_some(value)
     }
 
-    pub fn remove(&mut self, key: Key) -> Option<T> {
-        self.get(key)?;
+    /// Removes the value of this id.
+    pub fn remove(&mut self, id: K) -> Option<T> {
+        self.get(id)?;
         self.count -= 1;
-        self.slots[key.index as usize].take().map(|(_, value)| value)
+        self.slots[id.key().index as usize].take().map(|(_, value)| value)
     }
 
+    /// How many values there are.
     pub fn len(&self) -> usize {
         self.count
     }
 
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
+    /// All values in the order of their index.
+    pub fn iter(&self) -> impl Iterator<Item = (K, &T)> {
         self.slots.iter().enumerate().filter_map(|(index, slot)| {
             let (generation, value) = slot.as_ref()?;
-            Some((Key { index: index as u32, generation: *generation }, value))
+            Some((K::from_key(Key { index: index as u32, generation: *generation }), value))
         })
     }
-}
-
-macro_rules! keys {
-    ($($(#[$doc:meta])* $name:ident;)*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-        pub struct $name(pub Key);
-    )*};
-}
-
-keys! {
-    /// One peer's byte stream: a client's connection, or the pipes of one life of a worker.
-    Link;
-    /// A place for a process in a pool. It keeps its key over restarts; each life has a link of its own.
-    WorkerId;
-    /// A session that the bus knows.
-    SessionKey;
 }
 
 #[cfg(test)]
@@ -165,14 +280,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_does_not_find_its_successor() {
-        let mut table = Arena::default();
-        let first = table.insert("first");
-        assert_eq!(table.remove(first), Some("first"));
-        let second = table.insert("second");
-        assert_eq!(first.index, second.index);
-        assert_eq!(table.get(first), None);
-        assert_eq!(table.remove(first), None);
-        assert_eq!(table.get(second), Some(&"second"));
+    fn an_old_id_does_not_find_the_next_entry_at_its_index() {
+        let mut arena: Arena<Link, _> = Arena::default();
+        let first = arena.insert("first");
+        assert_eq!(arena.remove(first), Some("first"));
+        let second = arena.insert("second");
+        assert_eq!(first.key().index, second.key().index);
+        assert_eq!(arena.get(first), None);
+        assert_eq!(arena.remove(first), None);
+        assert_eq!(arena.get(second), Some(&"second"));
     }
 }

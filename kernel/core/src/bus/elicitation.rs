@@ -1,47 +1,38 @@
-//! Elicitations: questions of an agent that concern a request in flight rather than a session.
+//! Elicitations: questions of an agent about a request in flight rather than about a session.
 
-use crate::bus::Bus;
-use crate::id::{Link, WorkerId};
-use crate::limit::ELICITATIONS;
-use crate::state::calls::CallKey;
+use super::Bus;
+use crate::id::{CallKey, WorkerId};
 use crate::wire::error::RpcError;
-use crate::wire::scan::{Envelope, canonical};
+use crate::wire::message::Message;
 use crate::wire::splice::Edit;
 
 impl Bus {
-    /// An elicitation in the scope of a request goes to the client that made the request.
-    pub(super) fn elicit(&mut self, id: WorkerId, line: &[u8], envelope: &Envelope) {
-        let Some(worker) = self.workers.get(id.0) else { return };
-        let scope = envelope.request.and_then(|span| Some((span, CallKey::from_wire(span.of(line))?)));
-        let scope = scope.filter(|(_, key)| self.was_asked(worker.endpoint, *key));
-        let Some((span, client, request)) = scope.and_then(|(span, key)| {
-            let call = self.calls.get(key)?;
-            Some((span, self.asking_client(call.caller)?, call.id.clone()))
-        }) else {
-            return self.reject_unroutable(id, line, envelope, &RpcError::client_gone());
+    /// Asks the client that made the request.
+    pub(super) fn elicit(&mut self, id: WorkerId, message: Message<'_>) {
+        let request = message.envelope.request;
+        let key = request.and_then(|span| CallKey::from_wire(span.of(message.line)));
+        let call = key.filter(|key| self.is_callee(id, *key)).and_then(|key| self.calls.get(key));
+        let client = call.and_then(|call| self.calls.calling_client(call.caller));
+        let (Some(span), Some(call), Some(client)) = (request, call, client) else {
+            return self.reject_unroutable(id, message, &RpcError::client_gone());
         };
+        let call_id = call.id.clone();
         let can_answer = self.links.peer(client).is_some_and(|peer| !peer.ended);
-        self.forward_to_client(id, client, line, envelope, Some(Edit::new(span, request.as_bytes())));
-        if let Some(span) = envelope.elicitation.filter(|_| can_answer) {
-            self.remember_elicitation(id, canonical(span.of(line)).into_owned().into(), client);
+        self.forward_to_client(id, client, message, Some(Edit::new(span, call_id.as_bytes())));
+        if let (true, Some(span)) = (can_answer, message.envelope.elicitation)
+            && let Some(worker) = self.workers.get_mut(id)
+        {
+            worker.add_elicitation(message.name(span).into_owned().into(), client);
         }
     }
 
-    pub(super) fn remember_elicitation(&mut self, id: WorkerId, name: Box<[u8]>, client: Link) {
-        let Some(worker) = self.workers.get_mut(id.0) else { return };
-        if worker.elicitations.len() >= ELICITATIONS {
-            worker.elicitations.pop_front();
+    /// Tells the client that was asked that its answer is no longer needed.
+    pub(super) fn elicitation_complete(&mut self, id: WorkerId, message: Message<'_>) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        let name = message.envelope.elicitation.map(|span| message.name(span));
+        match name.and_then(|name| worker.take_elicitation(&name)) {
+            Some(client) => self.forward_to_client(id, client, message, None),
+            None => self.reject_unroutable(id, message, &RpcError::unknown_session()),
         }
-        worker.elicitations.push_back((name, client));
-    }
-
-    pub(super) fn elicitation_complete(&mut self, id: WorkerId, line: &[u8], envelope: &Envelope) {
-        let Some(worker) = self.workers.get_mut(id.0) else { return };
-        let name = envelope.elicitation.map(|span| canonical(span.of(line)));
-        let at = worker.elicitations.iter().position(|(known, _)| Some(&**known) == name.as_deref());
-        let Some((_, client)) = at.and_then(|at| worker.elicitations.remove(at)) else {
-            return self.reject_unroutable(id, line, envelope, &RpcError::unknown_session());
-        };
-        self.forward_to_client(id, client, line, envelope, None);
     }
 }

@@ -1,67 +1,27 @@
-//! Flow control: who is not read because somebody's queue is full, and what becomes of those who take nothing.
+//! Flow control: which peers are paused because a queue is full, and what happens to peers that take nothing.
 //!
 //! Messages are never dropped; a peer that stops taking them is. Every pause has a deadline.
 
 use log::warn;
 
-use crate::bus::{Bus, ReadMode};
+use super::Bus;
+use super::input::ReadMode;
 use crate::id::{Link, WorkerId};
 use crate::limit::{LINE_BYTES_WHEN_FULL, QUEUE_HARD_TIMES, STALL_TIMEOUT, UNFINISHED_LINE_TIMEOUT};
 use crate::mutants::{Check, enabled};
-use crate::state::calls::{CallKey, Endpoint, EndpointId, Written};
+use crate::state::calls::Written;
 use crate::state::timers::Alarm;
 use crate::wire::error::{Death, RpcError};
 
 impl Bus {
-    /// What `from` sent made the queue of `full` longer than its limit.
-    pub(super) fn on_over_limit(&mut self, from: Link, full: Link) {
-        // A worker's answer lets go of what waited for a worker, even for itself. It must be read on: who cannot
-        // write does not read either, and so would never have room again.
-        if self.worker_of(from).is_some() && self.worker_of(full).is_some() {
-            return;
-        }
-        let feeds_others = self.feeds_others(from, full);
-        if feeds_others && self.links.queued_bytes(full) <= self.hard_limit() {
-            return;
-        }
-        self.links.pause(from, full);
-        if let Some(peer) = self.links.peer(full).filter(|_| feeds_others) {
-            self.alarms.set(self.now.max(peer.last_progress + STALL_TIMEOUT), Alarm::Stall(full));
-        }
-    }
-
-    /// A worker that serves other clients too is not to wait for this one.
-    fn feeds_others(&self, from: Link, full: Link) -> bool {
-        if self.worker_of(full).is_some() {
-            return false;
-        }
-        let worker = self.worker_of(from).and_then(|worker| self.workers.get(worker.0));
-        worker.is_some_and(|worker| worker.clients.iter().any(|client| *client != full))
-    }
-
-    /// What may wait for one peer before those who feed it are not read. The fuller the house the less, so that
-    /// peers who take nothing do not fill it, however many they are.
+    /// The bytes that may wait for one peer before its senders are paused. The more the bus holds, the fewer, so that
+    /// peers that take nothing cannot fill it, however many they are.
     pub(super) fn queue_limit(&self) -> usize {
         let room = self.limits.max_held_bytes.saturating_sub(self.held_bytes());
         self.limits.max_output_queue.min(room / QUEUE_HARD_TIMES)
     }
 
-    /// The line of this call has begun to be written to the one asked, who can know of it then. Ids can be guessed.
-    pub(super) fn callee_has_seen(&self, by: EndpointId, key: CallKey) -> bool {
-        let link = match self.calls.endpoint(by) {
-            Endpoint::Client(link) => Some(link),
-            Endpoint::Worker(id) => self.workers.get(id.0).and_then(|worker| worker.link),
-            Endpoint::Bus => None,
-        };
-        let call = self.calls.get(key).filter(|_| enabled(Check::Written));
-        link.zip(call).is_none_or(|(link, call)| self.links.unwritten(link, call.written).is_none())
-    }
-
-    fn hard_limit(&self) -> usize {
-        self.links.queue_limit.saturating_mul(QUEUE_HARD_TIMES)
-    }
-
-    /// The longest line that is kept. Of clients, only short ones while the house is full.
+    /// The longest line that the bus keeps. While it is full, clients may send only short ones.
     pub(super) fn line_limit(&self, of_client: bool) -> usize {
         if !enabled(Check::LineLimit) {
             return usize::MAX - 1;
@@ -70,11 +30,52 @@ impl Bus {
         if of_client && self.is_full() { limit.min(LINE_BYTES_WHEN_FULL) } else { limit }
     }
 
-    pub(super) fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool {
         self.held_bytes() > self.limits.max_held_bytes
     }
 
-    /// Sets the alarms of those whose queues have become full.
+    /// Whether the bus can hold one more call, of anybody.
+    pub(super) fn check_room(&self) -> Result<(), RpcError> {
+        if !enabled(Check::Room) {
+            return Ok(());
+        }
+        if self.calls.len() >= self.limits.max_calls {
+            return Err(RpcError::busy(format!("max_calls ({}) are in flight", self.limits.max_calls)));
+        }
+        if self.is_full() {
+            return Err(RpcError::busy(format!("max_held_bytes ({}) are held", self.limits.max_held_bytes)));
+        }
+        Ok(())
+    }
+
+    /// A line of `from` made the queue of `full` longer than its limit.
+    pub(super) fn over_limit(&mut self, from: Link, full: Link) {
+        // The answer of a worker may release lines that waited for a worker, even for itself. The worker must be read on:
+        // a process that cannot write does not read either, and so its queue would never have room again.
+        if self.links.worker_of(from).is_some() && self.links.worker_of(full).is_some() {
+            return;
+        }
+        let feeds_others = self.feeds_others(from, full);
+        let hard_limit = self.links.queue_limit.saturating_mul(QUEUE_HARD_TIMES);
+        if feeds_others && self.links.queued_bytes(full) <= hard_limit {
+            return;
+        }
+        self.links.pause(from, full);
+        if feeds_others && let Some(peer) = self.links.peer(full) {
+            self.alarms.set(self.now.max(peer.last_progress + STALL_TIMEOUT), Alarm::Stall(full));
+        }
+    }
+
+    /// Whether `from` is a worker that serves other clients too, and so should not wait for this one.
+    fn feeds_others(&self, from: Link, full: Link) -> bool {
+        if self.links.worker_of(full).is_some() {
+            return false;
+        }
+        let worker = self.links.worker_of(from).and_then(|worker| self.workers.get(worker));
+        worker.is_some_and(|worker| worker.clients.iter().any(|client| *client != full))
+    }
+
+    /// Sets the stall alarms of peers whose queues have become full.
     pub(super) fn watch_full(&mut self) {
         while let Some(link) = self.links.next_full() {
             let Some(peer) = self.links.peer_mut(link) else { continue };
@@ -87,80 +88,85 @@ impl Bus {
     pub(super) fn stalled(&mut self, link: Link) {
         let Some(peer) = self.links.peer_mut(link) else { return };
         peer.stall_alarm = false;
-        let Some(since) = peer.full_since else { return };
-        let in_the_way = self.links.pausing(link).iter().any(|from| self.feeds_others(*from, link));
-        let Some(peer) = self.links.peer_mut(link) else { return };
-        let until = match in_the_way {
-            true => peer.last_progress + STALL_TIMEOUT,
-            false => since + self.limits.backpressure_timeout,
+        let (Some(since), last_progress) = (peer.full_since, peer.last_progress) else { return };
+        let delays_others = self.links.pausing(link).iter().any(|from| self.feeds_others(*from, link));
+        let until = if delays_others {
+            last_progress + STALL_TIMEOUT
+        } else {
+            since + self.limits.backpressure_timeout
         };
         if self.now >= until {
-            return self.give_up_on(link);
+            return self.close_stalled(link);
         }
-        peer.stall_alarm = true;
+        if let Some(peer) = self.links.peer_mut(link) {
+            peer.stall_alarm = true;
+        }
         self.alarms.set(until, Alarm::Stall(link));
     }
 
-    /// A client has begun a line: has it gone on with it?
+    /// A client has begun a line some time ago.
     pub(super) fn line_overdue(&mut self, link: Link) {
-        let Some(since) = self.links.waits_for_line(link) else { return };
+        let Some(since) = self.links.unfinished_line_since(link) else { return };
         if self.now < since + UNFINISHED_LINE_TIMEOUT {
             return self.alarms.set(since + UNFINISHED_LINE_TIMEOUT, Alarm::Line(link));
         }
-        // An only client, such as the one on stdin and stdout, is in nobody's way.
+        // An only client, such as the one on stdin and stdout, takes memory from nobody.
         if self.clients.len() == 1 {
             return self.alarms.set(self.now + UNFINISHED_LINE_TIMEOUT, Alarm::Line(link));
         }
-        warn!("client {:?} ({}) left a line unfinished: closed", link.0, self.name_of(link));
+        warn!("client {:?} ({}) left a line unfinished: closed", link.0, self.client_name(link));
         self.counters.stalled_clients += 1;
         self.client_leaves(link);
     }
 
-    fn name_of(&self, link: Link) -> &str {
-        self.clients.get(link.0).and_then(|client| client.name.as_deref()).unwrap_or("unnamed")
+    fn client_name(&self, link: Link) -> &str {
+        self.clients.get(link).and_then(|client| client.name.as_deref()).unwrap_or("unnamed")
     }
 
-    fn give_up_on(&mut self, link: Link) {
-        let waiting = self.links.queued_bytes(link);
-        if let Some(worker) = self.worker_of(link) {
-            return self.give_up_on_worker(worker, link);
+    /// Gives up a peer that takes nothing.
+    fn close_stalled(&mut self, link: Link) {
+        if let Some(worker) = self.links.worker_of(link) {
+            return self.stop_stalled_worker(worker, link);
         }
-        let name = self.name_of(link);
+        let (name, waiting) = (self.client_name(link), self.links.queued_bytes(link));
         warn!("client {:?} ({name}) took nothing while {waiting} bytes waited for it: closed", link.0);
         self.counters.stalled_clients += 1;
         self.client_leaves(link);
     }
 
-    /// It does not read: what it has not begun to read is answered `busy`, then it is stopped.
-    fn give_up_on_worker(&mut self, id: WorkerId, link: Link) {
-        let Some(worker) = self.workers.get(id.0) else { return };
-        let untouched: Vec<_> = self
-            .calls
-            .incoming_calls(worker.endpoint)
-            .filter(|(_, call)| {
-                call.written == Written::NotYet || self.links.unwritten(link, call.written).is_some()
-            })
-            .map(|(key, _)| key)
-            .collect();
-        let error = RpcError::busy(format!("the worker {}/{} does not read", worker.config.id, worker.index));
-        for call in untouched {
-            self.fail_call(call, &error);
+    /// Stops a worker that does not read. The calls that it cannot have seen are answered `busy`.
+    fn stop_stalled_worker(&mut self, id: WorkerId, link: Link) {
+        let Some(worker) = self.workers.get(id) else { return };
+        let mut unseen = Vec::new();
+        for (key, call) in self.calls.incoming_calls(worker.endpoint) {
+            if call.written == Written::NotYet || self.links.unwritten(link, call.written).is_some() {
+                unseen.push(key);
+            }
         }
+        let error = RpcError::busy(format!("the worker {worker} does not read"));
+        self.fail_calls(unseen, &error);
         self.stop_faulty(id, Death::Stuck);
         self.links.resume_all(link);
     }
 
-    /// The client will send nothing more. What it has asked is still answered, then it is let go.
+    /// The client will send nothing more. Its calls are still answered, then it is closed.
     pub(super) fn client_ended(&mut self, link: Link) {
         let Some(peer) = self.links.peer_mut(link) else { return };
         peer.ended = true;
         self.finish(link);
-        if self.clients.get(link.0).is_some_and(|client| client.bye) {
-            self.end_sessions_of(link);
+        // After a goodbye its turns are cancelled now, whether or not it still listens.
+        if let Some(client) = self.clients.get(link)
+            && client.bye
+        {
+            let mut sessions: Vec<_> = client.sessions.values().copied().collect();
+            sessions.sort();
+            for key in sessions {
+                self.end_session(key);
+            }
         }
     }
 
-    /// Lets a client go that has ended, once nothing is left to be read from or written to it.
+    /// Closes a client that has ended, once nothing is left to read from it or to write to it.
     pub(super) fn finish(&mut self, link: Link) {
         let Some(peer) = self.links.peer(link) else { return };
         if !peer.ended || peer.worker.is_some() || self.links.is_paused(link) {

@@ -1,93 +1,92 @@
-//! What must hold between the tables after every call from outside. For tests; it looks at everything.
+//! What must hold between the tables after every call from outside. This is for tests: it looks at everything.
 
-use crate::bus::Bus;
-use crate::id::SessionKey;
+use super::Bus;
 use crate::state::calls::BUS;
-use crate::state::workers::Init;
+use crate::state::clients::AuthState;
+use crate::state::sessions::Session;
+use crate::state::workers::{Init, Worker};
 
 impl Bus {
     /// Panics if the tables contradict each other.
     pub fn check_invariants(&self) {
         self.check_sessions();
         self.check_workers();
-        self.check_pending_auth();
-        assert_eq!(self.links.held_bytes(), self.links.count_held_bytes(), "bytes in the post");
-        assert_eq!(self.aside_bytes, self.count_aside_bytes(), "bytes kept aside");
+        let is_pending = |auth| matches!(auth, AuthState::AwaitingToken | AuthState::Rejected);
+        let pending = self.clients.iter().filter(|(_, client)| is_pending(client.auth)).count();
+        assert_eq!(pending, self.pending_auth.len(), "a client that is not accepted has a slot of its own");
+        self.pending_auth.check(|link| self.auth_of(link) == Some(AuthState::Rejected));
+        assert_eq!(self.links.held_bytes(), self.links.count_held_bytes(), "bytes in links");
+        assert_eq!(self.held.get(), self.count_backlog_bytes(), "bytes in backlogs");
         for (link, peer) in self.links.iter() {
             match peer.worker {
-                Some(id) => assert!(self.workers.get(id.0).is_some(), "{link:?} is of a worker"),
-                None => assert!(self.clients.get(link.0).is_some(), "{link:?} is of a client"),
+                Some(id) => assert!(self.workers.get(id).is_some(), "{link:?} belongs to a worker"),
+                None => assert!(self.clients.get(link).is_some(), "{link:?} belongs to a client"),
             }
             for paused in self.links.pausing(link) {
-                assert!(self.links.is_paused(*paused), "{paused:?} waits on {link:?}");
+                assert!(self.links.is_paused(*paused), "{paused:?} is paused by {link:?}");
             }
         }
     }
 
-    /// Nothing is in flight and nobody is here: the tables are as at the start.
+    /// Whether nothing is in flight and nobody is connected, as at the start.
     pub fn is_empty(&self) -> bool {
-        self.calls.len() == 0 && self.sessions.is_empty() && self.clients.is_empty() && self.held_bytes() == 0
+        self.calls.len() == 0 && self.sessions.len() == 0 && self.clients.is_empty() && self.held_bytes() == 0
     }
 
-    /// What clients and workers have asked and not been answered.
+    /// How many calls of clients and workers are not answered.
     pub fn calls_in_flight(&self) -> usize {
         self.calls.len() - self.calls.outgoing(BUS)
     }
 
     fn check_sessions(&self) {
         for (key, session) in self.sessions.iter() {
-            let key = SessionKey(key);
             if let Some(owner) = session.owner {
-                let client = self.clients.get(owner.0).expect("an owner is connected");
+                let client = self.clients.get(owner).expect("an owner is connected");
                 let names = if session.is_label { &client.labels } else { &client.sessions };
                 assert_eq!(names.get(session.bus_name()), Some(&key), "the owner knows its session");
             }
             if let Some(id) = session.worker {
-                let worker = self.workers.get(id.0).expect("a session's worker exists");
-                assert_eq!(
-                    worker.sessions.get(session.agent_name()),
-                    Some(&key),
-                    "the worker knows its session"
-                );
+                let worker = self.workers.get(id).expect("the worker of a session exists");
+                let known = worker.sessions.get(session.agent_name());
+                assert_eq!(known, Some(&key), "the worker knows its session");
             } else {
-                assert!(session.owner.is_some(), "a lost session is remembered for its owner only");
+                assert!(session.owner.is_some(), "a lost session is kept for its owner only");
             }
-            for pending in &session.pending {
-                assert!(self.calls.get(pending.call).is_some(), "what is pending is in flight");
+            for pending in session.pending.iter() {
+                assert!(self.calls.get(pending.call).is_some(), "a pending request is in flight");
             }
         }
         for (_, client) in self.clients.iter() {
-            for key in client.sessions.values().chain(client.labels.values()) {
-                assert!(self.session(*key).is_some(), "a client's session exists");
+            for key in client.owned_sessions() {
+                assert!(self.sessions.get(key).is_some(), "the session of a client exists");
             }
         }
     }
 
     fn check_workers(&self) {
         for (_, worker) in self.workers.iter() {
+            let mut labels = 0;
             for key in worker.sessions.values() {
-                assert!(self.session(*key).is_some(), "a worker's session exists");
+                let session = self.sessions.get(*key).expect("the session of a worker exists");
+                labels += usize::from(session.is_label);
             }
-            let labels =
-                worker.sessions.values().filter(|key| self.session(**key).is_some_and(|s| s.is_label));
-            assert_eq!(labels.count(), worker.labels, "labels are counted");
+            assert_eq!(labels, worker.labels, "labels are counted");
             if matches!(worker.init, Init::Ready { .. }) {
                 assert!(worker.backlog.is_empty(), "nothing waits for a worker that is ready");
             }
             for client in &worker.clients {
-                assert!(self.clients.get(client.0).is_some(), "a served client is connected");
+                assert!(self.clients.get(*client).is_some(), "a served client is connected");
             }
         }
     }
 
-    fn count_aside_bytes(&self) -> usize {
-        let of_session = |(_, session): (_, &super::Session)| {
-            let offline: usize = session.offline.iter().map(|line| line.len()).sum();
-            let pending: usize = session.pending.iter().map(|pending| pending.line.len()).sum();
-            offline + pending + session.recovering_bytes
+    fn count_backlog_bytes(&self) -> usize {
+        let of_session = |session: &Session| {
+            let recovering = session.recovering.as_ref().map_or(0, |backlog| backlog.count_bytes());
+            session.offline.count_bytes() + session.pending.count_bytes() + recovering
         };
-        let of_worker = |(_, worker): (_, &super::Worker)| worker.backlog_bytes + worker.early_bytes;
-        self.sessions.iter().map(of_session).sum::<usize>()
-            + self.workers.iter().map(of_worker).sum::<usize>()
+        let of_worker = |worker: &Worker| worker.backlog.count_bytes() + worker.early.count_bytes();
+        self.sessions.iter().map(|(_, session)| of_session(session)).sum::<usize>()
+            + self.workers.iter().map(|(_, worker)| of_worker(worker)).sum::<usize>()
     }
 }

@@ -1,22 +1,29 @@
 //! The bus: events and lines in, actions out.
 //!
-//! The core of the kernel, a value without I/O, clock, threads or globals (it may say things to the `log`
-//! facade, and reads nothing from it). This file holds what joins the tables and the calls that the shell
-//! makes; `stranger` asks for the token, `from_client` and `from_worker` carry lines, `choose` finds workers,
-//! `keep` has the sessions, `lives` the deaths and restarts, `flow` the pauses, `house` what concerns the bus
-//! as a whole, `status` and `trace` what can be seen of it.
+//! This file has the tables and the calls that the shell makes. The other files are `impl Bus` by what sets them in
+//! motion: `input` reads lines, `auth` checks the token, `from_client` and `from_worker` route messages, `forward` and
+//! `answers` rewrite them, `placement` picks workers, `init` initializes them, `supervise` restarts them, `session` keeps
+//! sessions, `flow_control` pauses peers, `admin`, `reload` and `shutdown` concern the bus as a whole, `status` and `trace`
+//! show it.
 
 mod admin;
+mod answers;
 mod auth;
+mod broadcast;
 mod elicitation;
 mod flow_control;
+mod forward;
 mod from_client;
 mod from_worker;
+mod init;
+mod input;
 mod invariants;
 mod metrics;
 mod permission;
 mod placement;
+mod reload;
 mod session;
+mod shutdown;
 mod status;
 mod supervise;
 mod trace;
@@ -28,86 +35,86 @@ use std::sync::Arc;
 
 use crate::api::{Action, Event, Moment};
 use crate::config::{Config, Limits, PoolConfig};
-use crate::id::{Arena, Link, SecondaryMap, SessionKey, WorkerId};
-use crate::limit::{AUTH_LINE_BYTES, UNFINISHED_LINE_TIMEOUT};
-use crate::token::TokenDigest;
-
-use crate::bus::admin::Stopping;
-use crate::bus::auth::PendingAuth;
-use crate::bus::trace::Trace;
-use crate::state::calls::{CallKey, Calls, Endpoint, Purpose};
+use crate::id::{Arena, CallKey, Link, SecondaryMap, WorkerId};
+use crate::state::backlog::HeldBytes;
+use crate::state::calls::{Calls, Endpoint, Purpose};
 use crate::state::clients::{AuthState, Client};
 use crate::state::handshake::Handshake;
 use crate::state::lifecycle::Input;
-use crate::state::links::LinkTable;
+use crate::state::links::Links;
 use crate::state::metrics::{Counters, Metrics};
+use crate::state::pending_auth::PendingAuth;
 use crate::state::pools::{Pool, Pools};
-use crate::state::sessions::{Session, Tags};
+use crate::state::sessions::{Sessions, Tags};
 use crate::state::timers::{Alarm, Alarms};
+use crate::state::tracers::Tracers;
 use crate::state::workers::Worker;
+use crate::token::TokenDigest;
 use crate::wire::error::RpcError;
-use crate::wire::line_buffer::{LineBuffer, Piece};
-use crate::wire::prefix_cache::PrefixCache;
 
+use self::input::ReadMode;
+use self::shutdown::Stopping;
+
+/// The routing kernel: a value without I/O, clock, threads or globals. The crate documentation says how to drive it.
 pub struct Bus {
-    links: LinkTable,
+    links: Links,
     calls: Calls,
-    sessions: Arena<Session>,
-    clients: SecondaryMap<Client>,
-    /// What a connection must show before it is heard. None: nothing.
-    token: Option<TokenDigest>,
-    /// Clients that have not, in the order in which they came.
-    pending_auth: PendingAuth,
-    workers: Arena<Worker>,
+    sessions: Sessions,
+    clients: SecondaryMap<Link, Client>,
+    workers: Arena<WorkerId, Worker>,
     pools: Pools,
     alarms: Alarms,
     tags: Tags,
     limits: Limits,
-    /// The handshake of those who have none.
+    /// The token that connections must show. None: nothing is asked for.
+    token: Option<TokenDigest>,
+    pending_auth: PendingAuth,
+    /// The handshake of clients that never initialize.
     plain: Arc<Handshake>,
-    /// A pool's newest handshake is another than when `take_handshakes` was last called.
+    /// The newest handshake of a pool has changed since the last `take_handshakes`.
     handshakes_changed: bool,
     stopping: Option<Stopping>,
     counters: Counters,
     metrics: Metrics,
-    trace: Trace,
-    /// Where clients find the bus.
+    tracers: Tracers,
+    /// The addresses at which clients find the bus.
     listening: Vec<String>,
-    /// Bytes kept outside of the post: lines that wait for a worker, an answer or a client.
-    aside_bytes: usize,
+    /// The bytes in all backlogs. Those in `links` are counted there.
+    held: HeldBytes,
     now: Moment,
 }
 
+/// The calls that the shell makes.
 impl Bus {
-    /// `seed` feeds the stream that session tags come from.
+    /// A bus with this configuration. `seed` feeds the stream of session tags; use 32 random bytes.
     pub fn new(config: &Config, seed: [u8; 32], now: Moment) -> Bus {
         let mut bus = Bus {
-            links: LinkTable::new(config.limits.max_output_queue),
+            links: Links::new(config.limits.max_output_queue),
             calls: Calls::default(),
-            sessions: Arena::default(),
+            sessions: Sessions::default(),
             clients: SecondaryMap::default(),
-            token: None,
-            pending_auth: PendingAuth::default(),
             workers: Arena::default(),
             pools: Pools::default(),
             alarms: Alarms::default(),
             tags: Tags::new(seed),
             limits: config.limits.clone(),
+            token: None,
+            pending_auth: PendingAuth::default(),
             plain: Handshake::plain(),
             handshakes_changed: false,
             stopping: None,
             counters: Counters::default(),
             metrics: Metrics::default(),
-            trace: Trace::default(),
+            tracers: Tracers::default(),
             listening: Vec::new(),
-            aside_bytes: 0,
+            held: HeldBytes::default(),
             now,
         };
         bus.reload(config, now);
         bus
     }
 
-    /// Somebody has come through a door bound to this pool. `None`: the house is full or stopping; close it.
+    /// Accepts a connection on a listener bound to `pool`. `None`: full or stopping; send `why_not()` and close.
     pub fn connect(&mut self, pool: Option<&str>, now: Moment) -> Option<Link> {
         if self.token.is_none() {
             return self.connect_owner(pool, now);
@@ -116,13 +123,10 @@ impl Bus {
         if self.stopping.is_some() {
             return None;
         }
-        self.make_auth_room();
-        let link = self.add_client(pool, AuthState::AwaitingToken);
-        self.await_token(link);
-        Some(link)
+        Some(self.add_pending_client(pool))
     }
 
-    /// The same for one who needs no token: whoever has started the bus, on its stdin and stdout.
+    /// The same for a peer that needs no token: the one that started the bus, on its stdin and stdout.
     pub fn connect_owner(&mut self, pool: Option<&str>, now: Moment) -> Option<Link> {
         self.set_time(now);
         if self.stopping.is_some() || self.has_all_clients() {
@@ -131,57 +135,41 @@ impl Bus {
         Some(self.add_client(pool, AuthState::AwaitingFirstLine))
     }
 
-    fn has_all_clients(&self) -> bool {
-        self.clients.len() - self.pending_auth.len() >= self.limits.max_clients
-    }
-
-    fn add_client(&mut self, pool: Option<&str>, auth: AuthState) -> Link {
-        let link = self.links.next_link();
-        let endpoint = self.calls.add_endpoint(Endpoint::Client(link));
-        let opened = self.links.open(None, endpoint);
-        debug_assert_eq!(link, opened);
-        let pool = pool.and_then(|name| self.pools.named(name));
-        self.clients.insert(link.0, Client::new(endpoint, pool, self.plain.clone(), auth));
-        link
-    }
-
-    /// What one hears whom `connect` did not let in.
+    /// The error line for a connection that `connect` refused.
     pub fn why_not(&mut self) -> Vec<u8> {
         let error = match self.stopping {
             Some(_) => RpcError::stopping(),
             None => self.too_many_clients(),
         };
-        self.count_error(&error);
-        line_of(&error)
+        self.refusal_line(&error)
     }
 
-    /// What one hears for whom the machine has no room.
+    /// The same when the machine lacks resources, for example file descriptors.
     pub fn no_room(&mut self, why: &str) -> Vec<u8> {
-        let error = RpcError::busy(why);
-        self.count_error(&error);
-        line_of(&error)
+        self.refusal_line(&RpcError::busy(why))
     }
 
+    /// Handles an event of the outside world.
     pub fn handle(&mut self, event: Event, now: Moment) {
         self.set_time(now);
         match event {
             Event::Spawned { worker, pid } => self.spawned(worker, pid),
             Event::SpawnFailed { worker, fault } => self.spawn_failed(worker, fault),
             Event::Exited { worker, exit } => self.exited(worker, exit),
-            Event::Ended(link) => match self.worker_of(link) {
+            Event::Ended(link) => match self.links.worker_of(link) {
                 Some(worker) => self.step_worker(worker, Input::Ended),
                 None => self.client_ended(link),
             },
-            Event::Broken(link) => match self.worker_of(link) {
+            Event::Broken(link) => match self.links.worker_of(link) {
                 Some(worker) => self.step_worker(worker, Input::Ended),
                 None => {
-                    // It may have been held up until now.
+                    // It may have been paused until now, so its last lines are still to be handled.
                     self.read(link, &[], ReadMode::EvenIfPaused);
                     self.client_leaves(link);
                 }
             },
             Event::Alarm => {
-                // What one sets in motion may be overdue at once.
+                // Handling one alarm may set another that is due at once.
                 while let Some(alarm) = self.alarms.due(now) {
                     self.alarm(alarm);
                     self.settle();
@@ -192,30 +180,31 @@ impl Bus {
         self.settle();
     }
 
-    /// Bytes from a client's connection or a worker's stdout, in any chunking. Unknown links are ignored.
+    /// Takes bytes from the connection of a client or the stdout of a worker, in any chunking. Ignores unknown links.
     pub fn received(&mut self, link: Link, bytes: &[u8], now: Moment) {
         self.set_time(now);
         self.read(link, bytes, ReadMode::UnlessPaused);
         self.settle();
     }
 
-    /// Bytes from a worker's stderr.
+    /// Takes bytes from the stderr of a worker.
     pub fn stderr_received(&mut self, worker: WorkerId, bytes: &[u8]) {
-        if let Some(worker) = self.workers.get_mut(worker.0) {
+        if let Some(worker) = self.workers.get_mut(worker) {
             worker.push_stderr(bytes);
         }
     }
 
+    /// The next thing for the shell to do. Drain this after every other call.
     pub fn next_action(&mut self) -> Option<Action> {
         self.links.next_action()
     }
 
-    /// Somebody whom so much waits for that it should be written before more is read.
+    /// A link with `BULK_BYTES` queued: flush it before you read on, so that its peer can begin.
     pub fn take_bulk(&mut self) -> Option<Link> {
         self.links.take_bulk()
     }
 
-    /// The bytes waiting for this peer, in order. Empty for an unknown link.
+    /// The bytes that wait for this peer, in order. Empty for an unknown link.
     pub fn to_send(&self, link: Link) -> &[u8] {
         self.links.to_send(link)
     }
@@ -228,9 +217,14 @@ impl Bus {
         self.settle();
     }
 
-    /// False: leave its bytes where they are until `Action::Resume`.
+    /// Whether to read this peer. If not, leave its bytes where they are until `Action::Resume`.
     pub fn wants_read(&self, link: Link) -> bool {
         self.links.wants_read(link)
+    }
+
+    /// Whether this client has yet to show the token.
+    pub fn awaits_token(&self, link: Link) -> bool {
+        self.auth_of(link) == Some(AuthState::AwaitingToken)
     }
 
     /// When `Event::Alarm` is due, if ever.
@@ -240,16 +234,16 @@ impl Bus {
 
     /// How to start this worker.
     pub fn command(&self, worker: WorkerId) -> Option<&Arc<PoolConfig>> {
-        self.workers.get(worker.0).map(|worker| &worker.config)
+        self.workers.get(worker).map(|worker| &worker.config)
     }
 
     /// All bytes of peers that the bus holds now.
     pub fn held_bytes(&self) -> usize {
-        self.links.held_bytes() + self.aside_bytes
+        self.links.held_bytes() + self.held.get()
     }
 
-    /// What the newest clients of each pool said in initialize, if that has changed: pool and params. To be given to
-    /// `remember` in the next life of the bus.
+    /// The `initialize` params of the newest client of each pool, if they have changed: pool and params. Give them to
+    /// `remember` after a restart of the bus.
     pub fn take_handshakes(&mut self) -> Option<Vec<(String, Vec<u8>)>> {
         if !std::mem::take(&mut self.handshakes_changed) {
             return None;
@@ -258,7 +252,7 @@ impl Bus {
         Some(self.pools.declared().filter_map(|(_, pool)| of_pool(pool)).collect())
     }
 
-    /// What was the newest handshake of a pool before.
+    /// The newest handshake of a pool before the bus was restarted.
     pub fn remember(&mut self, pool: &str, params: &[u8]) {
         let Some(id) = self.pools.named(pool) else { return };
         if let Some(pool) = self.pools.get_mut(id)
@@ -268,6 +262,14 @@ impl Bus {
         }
     }
 
+    /// The addresses at which the shell listens, for `_bus/status`.
+    pub fn listens_at(&mut self, addresses: Vec<String>) {
+        self.listening = addresses;
+    }
+}
+
+/// What all parts need.
+impl Bus {
     fn set_time(&mut self, now: Moment) {
         self.now = now;
         self.links.now = now;
@@ -276,104 +278,7 @@ impl Bus {
         self.rotate_metrics();
     }
 
-    fn worker_of(&self, link: Link) -> Option<WorkerId> {
-        self.links.peer(link)?.worker
-    }
-
-    fn session(&self, key: SessionKey) -> Option<&Session> {
-        self.sessions.get(key.0)
-    }
-
-    fn session_mut(&mut self, key: SessionKey) -> Option<&mut Session> {
-        self.sessions.get_mut(key.0)
-    }
-
-    /// Handles the whole lines among the bytes, and those that were held back before.
-    fn read(&mut self, link: Link, bytes: &[u8], reading: ReadMode) {
-        let worker = self.worker_of(link);
-        let mut stranger = false;
-        if worker.is_none() {
-            match self.gate_for(link, bytes) {
-                Gate::Open => {}
-                Gate::AuthOnly => stranger = true,
-                Gate::Discard => return,
-                Gate::Close => return self.client_leaves(link),
-            }
-        }
-        let Some(mut input) = self.links.take_input(link) else { return };
-        let mut prefix_cache = self.habit_of(link, worker).map(std::mem::take).unwrap_or_default();
-        let mut chunk = bytes;
-        while reading != ReadMode::UnlessPaused || !self.links.is_paused(link) {
-            let limit = self.line_limit(worker.is_none());
-            let limit = if stranger { limit.min(AUTH_LINE_BYTES) } else { limit };
-            let Some(piece) = input.next(&mut chunk, limit) else { break };
-            self.counters.count_in(&piece);
-            self.links.take_over_limit();
-            match (piece, worker) {
-                (Piece::Line(line), Some(worker)) => self.worker_line(worker, line, &mut prefix_cache),
-                (Piece::Line(line), None) => self.client_line(link, line, &mut prefix_cache),
-                (Piece::TooLong(partial), Some(worker)) => self.worker_too_long(worker, &partial),
-                (Piece::TooLong(partial), None) => self.client_too_long(link, &partial),
-            }
-            if stranger {
-                stranger = self.is_awaiting_token(link);
-                if !stranger && self.is_rejected(link) {
-                    chunk = &[];
-                    input = LineBuffer::reusing(input.into_buffer());
-                    break;
-                }
-            }
-            if self.links.peer(link).is_none() {
-                chunk = &[];
-                break;
-            }
-            if let Some(full) = self.links.take_over_limit() {
-                self.on_over_limit(link, full);
-            }
-        }
-        input.hold(chunk);
-        if reading == ReadMode::Last {
-            self.last_line(link, worker, input.rest(), &mut prefix_cache);
-            input = LineBuffer::reusing(input.into_buffer());
-        }
-        let endless = stranger && input.is_too_long();
-        self.links.put_back(link, input);
-        if let Some(place) = self.habit_of(link, worker) {
-            *place = prefix_cache;
-        }
-        if endless {
-            return self.auth_line_too_long(link);
-        }
-        if worker.is_none() && self.links.begins_to_wait(link) {
-            self.alarms.set(self.now + UNFINISHED_LINE_TIMEOUT, Alarm::Line(link));
-        }
-    }
-
-    /// What stood without a line end when the stream ended: a message if it is whole, else a broken-off piece.
-    fn last_line(
-        &mut self,
-        link: Link,
-        worker: Option<WorkerId>,
-        rest: &[u8],
-        prefix_cache: &mut PrefixCache,
-    ) {
-        if prefix_cache.scan(rest).is_err() {
-            return;
-        }
-        match worker {
-            Some(worker) => self.worker_line(worker, rest, prefix_cache),
-            None => self.client_line(link, rest, prefix_cache),
-        }
-    }
-
-    fn habit_of(&mut self, link: Link, worker: Option<WorkerId>) -> Option<&mut PrefixCache> {
-        match worker {
-            Some(worker) => self.workers.get_mut(worker.0).map(|worker| &mut worker.prefix_cache),
-            None => self.clients.get_mut(link.0).map(|client| &mut client.prefix_cache),
-        }
-    }
-
-    /// Sees to what the last call has set free or filled up.
+    /// Resumes links that have room again and arms stall timers. Every entry point ends with it.
     fn settle(&mut self) {
         while let Some(link) = self.links.next_resumed() {
             self.read(link, &[], ReadMode::UnlessPaused);
@@ -399,38 +304,42 @@ impl Bus {
             Alarm::Line(link) => self.line_overdue(link),
             Alarm::Keep(session) => self.keep_expired(session),
             Alarm::Auth => self.auth_overdue(),
+            // `settle` does the work.
             Alarm::Stop => {}
         }
     }
 
-    /// An answer of the bus itself.
-    fn send_error(&mut self, link: Link, id: Option<&[u8]>, error: &RpcError) {
-        self.send_error_for(link, id, error, None);
+    fn add_client(&mut self, pool: Option<&str>, auth: AuthState) -> Link {
+        let link = self.links.next_link();
+        let endpoint = self.calls.add_endpoint(Endpoint::Client(link));
+        let opened = self.links.open(None, endpoint);
+        debug_assert_eq!(link, opened);
+        let pool = pool.and_then(|name| self.pools.named(name));
+        self.clients.insert(link, Client::new(endpoint, pool, self.plain.clone(), auth));
+        link
     }
 
-    fn send_error_for(
-        &mut self,
-        link: Link,
-        id: Option<&[u8]>,
-        error: &RpcError,
-        asked: Option<(CallKey, u64)>,
-    ) {
-        self.count_error(error);
+    /// Sends an error of the bus itself.
+    fn send_error(&mut self, link: Link, id: Option<&[u8]>, error: &RpcError) {
+        self.counters.count_error(error);
         let line = error.line(id);
-        self.trace_own(link, &line, asked);
+        self.trace_own(link, &line, None);
         self.links.send(link, &line, &[]);
     }
 
-    /// Ends a call with an answer of the bus, if somebody still waits for one.
+    /// Ends a call with an error of the bus, if its caller is still there.
     fn fail_call(&mut self, key: CallKey, error: &RpcError) {
         let Some(call) = self.calls.end(key) else { return };
         let to = match self.calls.endpoint(call.caller) {
             Endpoint::Client(link) => Some(link),
-            Endpoint::Worker(worker) => self.workers.get(worker.0).and_then(|worker| worker.link),
+            Endpoint::Worker(worker) => self.workers.get(worker).and_then(|worker| worker.link),
             Endpoint::Bus => None,
         };
         if let Some(link) = to {
-            self.send_error_for(link, Some(call.id.as_bytes()), error, Some((key, call.age_us(self.now))));
+            self.counters.count_error(error);
+            let line = error.line(Some(call.id.as_bytes()));
+            self.trace_own(link, &line, Some((key, call.age_us(self.now))));
+            self.links.send(link, &line, &[]);
         }
         match call.purpose {
             Purpose::Reopen(session) => self.drop_session(session),
@@ -439,32 +348,19 @@ impl Bus {
             _ => {}
         }
     }
-}
 
-fn line_of(error: &RpcError) -> Vec<u8> {
-    let mut line = error.line(None);
-    line.push(b'\n');
-    line
-}
+    /// Fails every one of these calls.
+    fn fail_calls(&mut self, calls: Vec<CallKey>, error: &RpcError) {
+        for call in calls {
+            self.fail_call(call, error);
+        }
+    }
 
-/// How a client is listened to.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Gate {
-    Open,
-    /// For its first line, which has to show the token.
-    AuthOnly,
-    /// It was turned away; what it still says is lost.
-    Discard,
-    /// It is none.
-    Close,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum ReadMode {
-    /// As long as the link is not held up.
-    UnlessPaused,
-    /// Whatever holds it up. What has no end is broken off.
-    EvenIfPaused,
-    /// There will be no other time.
-    Last,
+    /// The error as a whole line for a connection that the bus does not know.
+    fn refusal_line(&mut self, error: &RpcError) -> Vec<u8> {
+        self.counters.count_error(error);
+        let mut line = error.line(None);
+        line.push(b'\n');
+        line
+    }
 }

@@ -1,44 +1,50 @@
-//! What the bus says of itself: `_bus/status`, and `_bus/sessions` for those who want to know more.
+//! What the bus shows of itself: `_bus/status` and `_bus/sessions`.
 //!
-//! Neither names a session by an id with which somebody could speak of it, and neither tells what was said.
+//! Neither names a session by an id that a client could use, and neither shows what was said.
 
 use std::borrow::Cow;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::bus::Bus;
+use super::Bus;
 use crate::config::Mode;
-use crate::id::{Link, SessionKey};
+use crate::id::{Link, PoolId, SessionKey};
 use crate::state::lifecycle::State;
-use crate::state::pools::{Pool, PoolId};
+use crate::state::metrics::{FLOW, Latency};
+use crate::state::pools::Pool;
 use crate::state::sessions::Session;
 use crate::state::workers::Worker;
 
-impl Bus {
-    /// Where the bus is found, for those who ask. It is the shell that knows.
-    pub fn listens_at(&mut self, addresses: Vec<String>) {
-        self.listening = addresses;
+/// A look at the whole bus, which changes nothing.
+pub(super) struct Report<'a> {
+    bus: &'a Bus,
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn new(bus: &'a Bus) -> Report<'a> {
+        Report { bus }
     }
 
     pub(super) fn status(&self) -> Value {
-        let pools: Vec<Value> = self.pools.iter().map(|(id, pool)| self.pool_status(id, pool)).collect();
-        let counters = &self.counters;
-        let (lines_out, bytes_out) = self.links.written();
+        let bus = self.bus;
+        let pools: Vec<Value> = bus.pools.iter().map(|(id, pool)| self.pool(id, pool)).collect();
+        let counters = &bus.counters;
+        let (lines_out, bytes_out) = bus.links.written();
         json!({
             "bus": "stdio-bus",
             "version": env!("CARGO_PKG_VERSION"),
-            "uptime_sec": self.now.as_secs(),
-            "stopping": self.stopping.is_some(),
-            "listening": self.listening,
-            "clients": self.clients.len() - self.pending_auth.len(),
-            "tracers": self.trace.count(),
-            "calls": self.calls.len(),
-            "sessions": self.sessions.len(),
-            "held_bytes": self.held_bytes(),
+            "uptime_sec": bus.now.as_secs(),
+            "stopping": bus.stopping.is_some(),
+            "listening": bus.listening,
+            "clients": bus.clients.len() - bus.pending_auth.len(),
+            "tracers": bus.tracers.len(),
+            "calls": bus.calls.len(),
+            "sessions": bus.sessions.len(),
+            "held_bytes": bus.held_bytes(),
             "limits": {
-                "clients": self.limits.max_clients,
-                "calls": self.limits.max_calls,
-                "held_bytes": self.limits.max_held_bytes,
+                "clients": bus.limits.max_clients,
+                "calls": bus.limits.max_calls,
+                "held_bytes": bus.limits.max_held_bytes,
             },
             "rates": self.rates(),
             "latency_us": self.latency(None),
@@ -63,9 +69,11 @@ impl Bus {
         })
     }
 
-    fn pool_status(&self, id: PoolId, pool: &Pool) -> Value {
-        let workers = || pool.workers.iter().filter_map(|id| self.workers.get(id.0));
-        let so_many = |is: fn(State) -> bool| workers().filter(|worker| is(worker.life.state())).count();
+    fn pool(&self, id: PoolId, pool: &Pool) -> Value {
+        let calls = &self.bus.calls;
+        let workers: Vec<&Worker> = pool.workers.iter().filter_map(|id| self.bus.workers.get(*id)).collect();
+        let in_state =
+            |is: fn(State) -> bool| workers.iter().filter(|worker| is(worker.life.state())).count();
         json!({
             "id": pool.config.id,
             "mode": match pool.config.mode { Mode::Shared => "shared", Mode::Dedicated => "dedicated" },
@@ -73,30 +81,32 @@ impl Bus {
             "max_instances": pool.config.max_instances,
             "max_sessions": pool.config.max_sessions,
             "removed": pool.removed,
-            "sessions": workers().map(Worker::open_sessions).sum::<usize>(),
-            "calls": workers().map(|worker| self.calls.incoming(worker.endpoint)).sum::<usize>(),
-            "restarts": workers().map(|worker| worker.life.restarts()).sum::<usize>(),
-            "up": so_many(|is| is == State::Up),
-            "resting": so_many(|is| matches!(is, State::Backoff { .. })),
-            "broken": so_many(|is| matches!(is, State::Exhausted { .. })),
+            "sessions": workers.iter().map(|worker| worker.open_sessions()).sum::<usize>(),
+            "calls": workers.iter().map(|worker| calls.incoming(worker.endpoint)).sum::<usize>(),
+            "restarts": workers.iter().map(|worker| worker.life.restarts()).sum::<usize>(),
+            "up": in_state(|state| state == State::Up),
+            "resting": in_state(|state| matches!(state, State::Backoff { .. })),
+            "broken": in_state(|state| matches!(state, State::Exhausted { .. })),
             "latency_us": self.latency(Some(id)),
-            "rates": self.pool_rates(id),
-            "workers": workers().map(|worker| self.worker_status(worker)).collect::<Vec<_>>(),
+            "rates": self.pool_rates(id, pool),
+            "workers": workers.iter().map(|worker| self.worker(worker)).collect::<Vec<_>>(),
         })
     }
 
-    fn worker_status(&self, worker: &Worker) -> Value {
-        let peer = worker.link.and_then(|link| self.links.peer(link));
+    fn worker(&self, worker: &Worker) -> Value {
+        let links = &self.bus.links;
+        let peer = worker.link.and_then(|link| links.peer(link));
+        let queued = worker.link.map_or(0, |link| links.queued_bytes(link)) + worker.backlog.bytes();
         json!({
             "worker": worker.index,
-            "state": worker.state(),
+            "state": worker.state_name(),
             "pid": worker.pid,
-            "up_sec": worker.life.up_since().map(|since| self.now.saturating_sub(since).as_secs()),
+            "up_sec": worker.life.up_since().map(|since| self.bus.now.saturating_sub(since).as_secs()),
             "sessions": worker.open_sessions(),
-            "calls": self.calls.incoming(worker.endpoint),
+            "calls": self.bus.calls.incoming(worker.endpoint),
             "clients": worker.clients.len(),
             "restarts": worker.life.restarts(),
-            "queued_bytes": worker.link.map_or(0, |link| self.links.queued_bytes(link)) + worker.backlog_bytes,
+            "queued_bytes": queued,
             "lines_in": worker.lines_in,
             "lines_out": peer.map_or(0, |peer| peer.lines_out),
             "handshake": worker.handshake().is_some_and(|handshake| !handshake.is_plain()),
@@ -106,19 +116,20 @@ impl Bus {
     }
 
     /// Every session, the oldest first.
-    pub(super) fn sessions_status(&self) -> Value {
-        let mut all: Vec<_> = self.sessions.iter().map(|(key, session)| (SessionKey(key), session)).collect();
-        all.sort_by_key(|(key, _)| key.0.generation);
-        let told = all.into_iter().map(|(key, session)| self.session_status(key, session));
-        json!({ "sessions": told.collect::<Vec<_>>() })
+    pub(super) fn sessions(&self) -> Value {
+        let mut all: Vec<_> = self.bus.sessions.iter().collect();
+        all.sort_by_key(|(key, _)| key.number());
+        let shown: Vec<Value> = all.into_iter().map(|(key, session)| self.session(key, session)).collect();
+        json!({ "sessions": shown })
     }
 
-    fn session_status(&self, key: SessionKey, session: &Session) -> Value {
-        let worker = session.worker.and_then(|id| self.workers.get(id.0));
+    fn session(&self, key: SessionKey, session: &Session) -> Value {
+        let bus = self.bus;
+        let worker = session.worker.and_then(|id| bus.workers.get(id));
         let calls = worker.map_or(0, |worker| {
-            self.calls.incoming_calls(worker.endpoint).filter(|(_, call)| call.session == Some(key)).count()
+            bus.calls.incoming_calls(worker.endpoint).filter(|(_, call)| call.session == Some(key)).count()
         });
-        let since = |then| self.now.saturating_sub(then).as_secs();
+        let since = |then| bus.now.saturating_sub(then).as_secs();
         json!({
             "session": session_label(key),
             "pool": worker.map(|worker| &worker.config.id),
@@ -135,17 +146,46 @@ impl Bus {
         })
     }
 
-    /// What a client is called: its own word for itself, or a number that no other client ever has.
-    pub(super) fn client_label(&self, link: Link) -> Cow<'_, str> {
-        match self.clients.get(link.0).and_then(|client| client.name.as_deref()) {
+    /// The name of a client, or a number that no other client ever has.
+    pub(super) fn client_label(&self, link: Link) -> Cow<'a, str> {
+        match self.bus.clients.get(link).and_then(|client| client.name.as_deref()) {
             Some(name) => name.into(),
-            None => format!("#{}", link.0.generation).into(),
+            None => format!("#{}", link.number()).into(),
         }
+    }
+
+    fn rates(&self) -> Value {
+        let rates = self.bus.metrics.flow.rates_per_second(self.flow_totals(), self.bus.now);
+        FLOW.iter().zip(rates).map(|(name, rate)| ((*name).to_owned(), rate)).collect::<Map<_, _>>().into()
+    }
+
+    fn pool_rates(&self, id: PoolId, pool: &Pool) -> Value {
+        let [requests] = pool.metrics.requests.rates_per_second([self.requests_of(id)], self.bus.now);
+        json!({ "requests": requests })
+    }
+
+    /// How long clients waited for answers in the last minute, in all pools or in this one.
+    fn latency(&self, of: Option<PoolId>) -> Value {
+        let pools = self.bus.pools.iter().filter(|(id, _)| of.is_none_or(|of| of == *id));
+        Latency::describe(pools.map(|(_, pool)| &pool.metrics.latency))
+    }
+
+    /// The totals that `FLOW` names.
+    pub(super) fn flow_totals(&self) -> [u64; FLOW.len()] {
+        let counters = &self.bus.counters;
+        let (lines_out, bytes_out) = self.bus.links.written();
+        [counters.lines_in, lines_out, counters.bytes_in, bytes_out, counters.requests]
+    }
+
+    /// All requests that the workers of a pool were ever sent.
+    pub(super) fn requests_of(&self, id: PoolId) -> u64 {
+        let Some(pool) = self.bus.pools.get(id) else { return 0 };
+        let workers = pool.workers.iter().filter_map(|id| self.bus.workers.get(*id));
+        pool.metrics.past_requests + workers.map(|worker| worker.requests).sum::<u64>()
     }
 }
 
-/// What a session is called by those who look on. It is not the id with which its client speaks of it, and says
-/// nothing of that.
+/// The name of a session for people who look on. It is not the id that its client uses, and does not reveal it.
 pub(super) fn session_label(key: SessionKey) -> String {
-    format!("s{}", key.0.generation)
+    format!("s{}", key.number())
 }

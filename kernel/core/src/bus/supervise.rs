@@ -1,45 +1,61 @@
-//! Deaths, restarts, and what they mean for those who wait.
+//! Supervision: starts, losses and restarts of workers, and what they mean for their callers.
+
+use std::collections::VecDeque;
 
 use log::{info, warn};
 
+use super::Bus;
+use super::input::ReadMode;
+use super::placement::Need;
 use crate::api::{Action, Exit, Signal, SpawnFault};
-use crate::bus::placement::Need;
-use crate::bus::session::recover::push_backlog;
-use crate::bus::{Bus, ReadMode};
 use crate::config::Mode;
-use crate::id::{SessionKey, WorkerId};
+use crate::id::{CallKey, Link, SessionKey, WorkerId};
 use crate::limit::MOVES;
 use crate::mutants::{Check, enabled};
-use crate::state::calls::{BUS, CallKey, Purpose, Written};
+use crate::state::backlog::Queued;
+use crate::state::calls::{BUS, Purpose, Written};
 use crate::state::lifecycle::{Effect, Input, State};
 use crate::state::timers::Alarm;
-use crate::state::workers::{Init, Queued};
+use crate::state::workers::Init;
 use crate::wire::error::{Death, RpcError};
 
+/// What a lost life of a worker leaves behind.
+struct Lost {
+    /// What its callers hear.
+    error: RpcError,
+    /// Its sessions, in the order in which they were opened.
+    sessions: Vec<SessionKey>,
+    /// Calls that it made.
+    outgoing: Vec<CallKey>,
+    /// Calls that it was sent. The line of those that it cannot have seen.
+    incoming: Vec<(CallKey, Option<Box<[u8]>>)>,
+    /// What waited for it.
+    backlog: VecDeque<Queued>,
+}
+
 impl Bus {
-    /// One step of a worker's life, and all that follows from it.
+    /// Makes one step of a worker's life, and does what follows from it.
     pub(super) fn step_worker(&mut self, id: WorkerId, input: Input) {
-        let Some(worker) = self.workers.get_mut(id.0) else { return };
+        let Some(worker) = self.workers.get_mut(id) else { return };
         let before = worker.life.deadline();
         let effects = worker.life.step(input, self.now, &self.limits);
-        if let Some(at) = worker.life.deadline().filter(|at| before != Some(*at)) {
+        if let Some(at) = worker.life.deadline()
+            && before != Some(at)
+        {
             self.alarms.set(at, Alarm::Life(id));
         }
         for effect in effects {
             self.apply_effect(id, effect);
         }
-        let resting = self.workers.get(id.0).is_some_and(|worker| {
-            matches!(worker.life.state(), State::Backoff { .. } | State::Exhausted { .. })
-        });
-        if resting
-            && (self.stopping.is_some() || self.workers.get(id.0).is_some_and(|worker| worker.retiring))
-        {
+        let Some(worker) = self.workers.get(id) else { return };
+        let is_waiting = matches!(worker.life.state(), State::Backoff { .. } | State::Exhausted { .. });
+        if is_waiting && (self.stopping.is_some() || worker.retiring) {
             self.step_worker(id, Input::Stop);
         }
     }
 
     fn apply_effect(&mut self, id: WorkerId, effect: Effect) {
-        let Some(worker) = self.workers.get_mut(id.0) else { return };
+        let Some(worker) = self.workers.get_mut(id) else { return };
         match effect {
             Effect::Spawn => {
                 let link = self.links.open(Some(id), worker.endpoint);
@@ -51,8 +67,8 @@ impl Bus {
                     self.links.act(Action::CloseStdin(link));
                 }
             }
-            Effect::Term => self.signal(id, Signal::Term),
-            Effect::Kill => self.signal(id, Signal::Kill),
+            Effect::Term => self.links.act(Action::Signal(id, Signal::Term)),
+            Effect::Kill => self.links.act(Action::Signal(id, Signal::Kill)),
             Effect::FailCalls => self.on_worker_lost(id),
             Effect::ReleaseLink => {
                 if let Some(link) = worker.link.take() {
@@ -64,98 +80,121 @@ impl Bus {
     }
 
     pub(super) fn spawned(&mut self, id: WorkerId, pid: u32) {
-        let Some(worker) = self.workers.get_mut(id.0) else { return };
-        info!("worker {}/{} started, pid {pid}", worker.config.id, worker.index);
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        info!("worker {worker} started, pid {pid}");
         worker.pid = Some(pid);
         worker.stderr_tail.clear();
         self.step_worker(id, Input::Spawned);
-        // One that was replaced or retired while it started is ended again, and not heard.
-        if let Some(worker) = self.workers.get_mut(id.0).filter(|worker| worker.life.is_up()) {
+        // A worker that was replaced or retired while it started is stopped again, and its output is dropped.
+        if let Some(worker) = self.workers.get_mut(id)
+            && worker.life.is_up()
+        {
             worker.ignored = false;
-            self.send_initialize(id);
-            self.warm_up(id);
+            self.begin_init(id);
         }
     }
 
     pub(super) fn spawn_failed(&mut self, id: WorkerId, fault: SpawnFault) {
-        let Some(worker) = self.workers.get_mut(id.0) else { return };
-        let what = match fault.cwd {
-            true => worker.config.cwd.as_ref().map_or("its folder".into(), |cwd| cwd.display().to_string()),
-            false => worker.config.program.to_string(),
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        let what = if fault.cwd {
+            worker.config.cwd.as_ref().map_or("its folder".into(), |cwd| cwd.display().to_string())
+        } else {
+            worker.config.program.to_string()
         };
         let why = format!("{what}: {}", std::io::Error::from_raw_os_error(fault.errno));
-        warn!("worker {}/{} cannot be started: {why}", worker.config.id, worker.index);
+        warn!("worker {worker} cannot be started: {why}");
         worker.last_error = Some(why);
         self.step_worker(id, Input::SpawnFailed);
         self.move_backlog(id);
     }
 
     pub(super) fn exited(&mut self, id: WorkerId, exit: Exit) {
-        let Some(worker) = self.workers.get_mut(id.0) else { return };
+        let Some(worker) = self.workers.get_mut(id) else { return };
         worker.death = Death::Exited(exit);
         worker.last_exit = Some(exit);
         self.step_worker(id, Input::Exited);
     }
 
-    /// A worker misbehaves: those who wait are answered now, the process is stopped, and the next starts after a rest.
+    /// Stops a worker that misbehaves. Its callers are answered now, and it starts again after a backoff.
     pub(super) fn stop_faulty(&mut self, id: WorkerId, death: Death) {
-        if let Some(worker) = self.workers.get_mut(id.0) {
+        if let Some(worker) = self.workers.get_mut(id) {
             worker.death = death;
             self.step_worker(id, Input::StopFaulty);
         }
     }
 
-    /// A worker gives way to a fresh one. It has nothing to do, or nobody whom it concerns is left.
+    /// Replaces a worker that is idle, or whose clients have all left, by a fresh one.
     pub(super) fn replace(&mut self, id: WorkerId) {
-        let Some(worker) = self.workers.get_mut(id.0) else { return };
+        let Some(worker) = self.workers.get_mut(id) else { return };
         worker.clients.clear();
         worker.dedicated_to = None;
         worker.init = Init::NotSent;
         worker.ignored = true;
-        // What a client that has left still had to say to it is not for whom it serves next.
-        for queued in self.take_backlog(id) {
-            if let Queued::Initialize(call) | Queued::Line(Some(call), _) = queued {
-                self.fail_call(call, &RpcError::busy("the worker is being replaced"));
-            }
-        }
+        // What a client that has left still had to say is not for the next clients of this worker.
+        self.fail_backlog(id, &RpcError::busy("the worker is being replaced"));
         self.step_worker(id, Input::Replace);
     }
 
-    pub(super) fn handshake_overdue(&mut self, id: WorkerId) {
-        let Some(worker) = self.workers.get(id.0) else { return };
-        if matches!(worker.init, Init::Sent(_)) && worker.initialize_by <= self.now {
-            let sec = self.limits.init_timeout.as_secs_f64();
-            self.no_start(id, &format!("did not answer initialize within {sec} s"), None);
-        }
-    }
-
     pub(super) fn silence_overdue(&mut self, id: WorkerId) {
-        let Some(worker) = self.workers.get_mut(id.0) else { return };
+        let Some(worker) = self.workers.get_mut(id) else { return };
         worker.silence_alarm = false;
-        let Some(patience) = self.limits.silence_timeout else { return };
+        let Some(timeout) = self.limits.silence_timeout else { return };
         if self.calls.incoming(worker.endpoint) == 0 || !worker.life.is_up() {
             return;
         }
-        if self.now >= worker.last_output + patience {
-            warn!(
-                "worker {}/{} has written nothing for {patience:?}: stopped",
-                worker.config.id, worker.index
-            );
+        if self.now >= worker.last_output + timeout {
+            warn!("worker {worker} has written nothing for {timeout:?}: stopped");
             return self.stop_faulty(id, Death::Stuck);
         }
         worker.silence_alarm = true;
-        self.alarms.set(worker.last_output + patience, Alarm::Silence(id));
+        self.alarms.set(worker.last_output + timeout, Alarm::Silence(id));
     }
 
-    /// A life is over. Every call it owed gets its one answer, or moves if the worker cannot have seen it; what it
-    /// asked is forgotten; its sessions are lost.
+    /// A life is over. Every call to it gets its one answer, or moves if the worker cannot have seen it. Its own calls
+    /// are forgotten, and its sessions are lost.
     fn on_worker_lost(&mut self, id: WorkerId) {
-        let Some(link) = self.workers.get(id.0).and_then(|worker| worker.link) else { return };
+        let Some(link) = self.workers.get(id).and_then(|worker| worker.link) else { return };
         self.read(link, &[], ReadMode::Last);
         self.links.take_over_limit();
-        let Some(worker) = self.workers.get_mut(id.0) else { return };
+        let Some(worker) = self.workers.get(id) else { return };
+        let (name, death, next) = (worker.to_string(), worker.death, worker.life.state());
+        let said = last_line(&worker.stderr_tail);
+        let Some(lost) = self.take_life(id, link) else { return };
+        for key in lost.outgoing {
+            self.calls.end(key);
+        }
+        for key in lost.sessions {
+            self.lose_session(key, &lost.error);
+        }
+        let failed = lost.incoming.len();
+        for (key, unseen) in lost.incoming {
+            match unseen {
+                Some(line) => self.move_call(key, line, id, &lost.error),
+                None => self.fail_call(key, &lost.error),
+            }
+        }
+        for queued in lost.backlog {
+            match queued {
+                Queued::Initialize(key) => self.fail_call(key, &lost.error),
+                Queued::Line(Some(key), line) => self.move_call(key, line, id, &lost.error),
+                Queued::Line(None, _) => self.counters.dropped_notifications += 1,
+            }
+        }
+        match next {
+            _ if failed == 0 && death == Death::Exited(Exit::Code(0)) => info!("worker {name} {death}"),
+            State::Backoff { until, .. } | State::Exhausted { until } => {
+                let rest = until.saturating_sub(self.now);
+                warn!("worker {name} {death}, {failed} calls answered with an error, back in {rest:?}{said}");
+            }
+            _ => info!("worker {name} {death}, {failed} calls answered with an error"),
+        }
+    }
+
+    /// Takes everything out of a worker that belongs to its lost life.
+    fn take_life(&mut self, id: WorkerId, link: Link) -> Option<Lost> {
+        let worker = self.workers.get_mut(id)?;
         self.counters.worker_deaths += 1;
-        // A handshake that kills is not tried ahead of use again.
+        // A handshake that kills is not tried again ahead of use.
         if let Init::Sent(handshake) = &worker.init
             && let Some(pool) = self.pools.get_mut(worker.pool)
             && pool.newest.as_ref() == Some(handshake)
@@ -163,98 +202,60 @@ impl Bus {
             pool.newest = None;
         }
         worker.last_error = Some(worker.death.to_string());
-        let replaced = matches!(worker.init, Init::Reserved(_));
-        let tail: Vec<u8> = worker.stderr_tail.iter().copied().collect();
         let mut error = RpcError::worker_lost(&worker.config, worker.index, &worker.death);
-        if worker.config.mode == Mode::Dedicated && !tail.is_empty() {
-            error = error.with_stderr(&tail);
+        if worker.config.mode == Mode::Dedicated && !worker.stderr_tail.is_empty() {
+            error = error.with_stderr(worker.stderr_tail.make_contiguous());
         }
-        let name = format!("{}/{}", worker.config.id, worker.index);
-        let (endpoint, death, next) = (worker.endpoint, worker.death, worker.life.state());
-        // What is reserved for the next life, this one knows nothing of.
-        let lost_here = worker.sessions.values().copied().filter(|_| !replaced);
-        let mut sessions: Vec<SessionKey> = lost_here.collect();
-        sessions.sort();
-        let asked: Vec<CallKey> = self.calls.outgoing_calls(endpoint).map(|(key, _)| key).collect();
-        let owed: Vec<(CallKey, Option<Vec<u8>>)> = self
-            .calls
-            .incoming_calls(endpoint)
-            .filter(|(_, call)| call.written != Written::NotYet && enabled(Check::FailCalls))
-            .map(|(key, call)| (key, self.links.unwritten(link, call.written).map(<[u8]>::to_vec)))
-            .collect();
-        let backlog = if replaced { Default::default() } else { self.take_backlog(id) };
-        let early = self.workers.get_mut(id.0).map_or(0, |worker| {
-            let early = worker.early_bytes;
-            worker.forget();
-            worker.ignored = true;
-            early
-        });
-        self.aside_bytes -= early;
-        for key in asked {
-            self.calls.end(key);
-        }
-        for key in sessions {
-            self.lose_session(key, &error);
-        }
-        let lost = owed.len();
-        for (key, line) in owed {
-            match line {
-                Some(line) => self.move_call(key, line.into(), id, &error),
-                None => self.fail_call(key, &error),
+        let mut incoming = Vec::new();
+        for (key, call) in self.calls.incoming_calls(worker.endpoint) {
+            if call.written != Written::NotYet && enabled(Check::FailCalls) {
+                incoming.push((key, self.links.unwritten(link, call.written).map(Box::from)));
             }
         }
-        for queued in backlog {
-            match queued {
-                Queued::Initialize(key) => self.fail_call(key, &error),
-                Queued::Line(Some(key), line) => self.move_call(key, line, id, &error),
-                Queued::Line(None, _) => self.counters.dropped_notifications += 1,
-            }
-        }
-        match next {
-            _ if lost == 0 && death == Death::Exited(Exit::Code(0)) => info!("worker {name} {death}"),
-            State::Backoff { until, .. } | State::Exhausted { until } => {
-                let rest = until.saturating_sub(self.now);
-                let said = last_line(&tail);
-                warn!("worker {name} {death}, {lost} calls answered with an error, back in {rest:?}{said}");
-            }
-            _ => info!("worker {name} {death}, {lost} calls answered with an error"),
-        }
+        let outgoing = self.calls.outgoing_calls(worker.endpoint).map(|(key, _)| key).collect();
+        // Sessions and lines of a worker that is reserved are for its next life.
+        let is_reserved = matches!(worker.init, Init::Reserved(_));
+        let (sessions, backlog) = if is_reserved {
+            (Vec::new(), VecDeque::new())
+        } else {
+            (worker.session_keys(), self.take_backlog(id))
+        };
+        let worker = self.workers.get_mut(id)?;
+        worker.forget(&mut self.held);
+        worker.ignored = true;
+        Some(Lost { error, sessions, outgoing, incoming, backlog })
     }
 
-    /// Gives a call that its worker has not seen to another, or answers it if there is none.
+    /// Gives a call that its worker has not seen to another worker, or fails it if there is none.
     fn move_call(&mut self, key: CallKey, line: Box<[u8]>, from: WorkerId, error: &RpcError) {
         let Some(call) = self.calls.get(key) else { return };
-        let movable = call.session.is_none()
+        let is_movable = call.session.is_none()
             && matches!(call.purpose, Purpose::Ask | Purpose::Open | Purpose::List)
             && call.moves < MOVES
             && self.stopping.is_none();
         let need = if call.purpose == Purpose::Open { Need::Session } else { Need::Request };
-        let client = self.asking_client(call.caller).filter(|_| movable);
-        let pool = self.workers.get(from.0).map(|worker| worker.pool);
-        // So that it does not take up the room that it is looking for.
+        let client = if is_movable { self.calls.calling_client(call.caller) } else { None };
+        let pool = self.workers.get(from).map(|worker| worker.pool);
+        // The call must not take up the room that it is looking for.
         self.calls.reassign(key, BUS);
-        let chosen = client.zip(pool).and_then(|(client, pool)| self.choose_worker(client, pool, need).ok());
-        let Some(to) = chosen else { return self.fail_call(key, error) };
-        let Some(worker) = self.workers.get_mut(to.0) else { return self.fail_call(key, error) };
+        let (Some(client), Some(pool)) = (client, pool) else { return self.fail_call(key, error) };
+        let Ok(to) = self.choose_worker(client, pool, need) else { return self.fail_call(key, error) };
+        let Some(worker) = self.workers.get(to) else { return self.fail_call(key, error) };
         self.calls.reassign(key, worker.endpoint);
         if let Some(call) = self.calls.get_mut(key) {
             call.moves += 1;
         }
-        match worker.ready_link() {
-            Some(link) => self.send_call(link, key, &line),
-            None => self.aside_bytes += push_backlog(worker, Some(key), line),
-        }
+        self.send_or_queue(to, key, line);
     }
 
-    /// The worker did not even start: what waits for it goes elsewhere, or hears why.
+    /// The worker did not even start: what waits for it goes to another, or fails.
     fn move_backlog(&mut self, id: WorkerId) {
-        let Some(worker) = self.workers.get_mut(id.0) else { return };
-        let why = worker.last_error.clone().unwrap_or_default();
-        let error = RpcError::pool_down(&worker.config, &why);
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        let error = RpcError::pool_down(&worker.config, worker.last_error.as_deref().unwrap_or_default());
         worker.init = Init::NotSent;
         self.drop_unopened_sessions(id);
-        if let Some(worker) = self.workers.get_mut(id.0) {
-            worker.forget();
+        if let Some(worker) = self.workers.get_mut(id) {
+            worker.forget(&mut self.held);
         }
         for queued in self.take_backlog(id) {
             match queued {
@@ -266,47 +267,36 @@ impl Bus {
     }
 
     fn move_initialize(&mut self, key: CallKey, from: WorkerId, error: &RpcError) {
-        let client = self.calls.get(key).and_then(|call| self.asking_client(call.caller));
-        let pool = self.workers.get(from.0).map(|worker| worker.pool);
-        let chosen =
-            client.zip(pool).and_then(|(client, pool)| self.choose_worker(client, pool, Need::Request).ok());
-        let Some(worker) = chosen.and_then(|to| self.workers.get_mut(to.0)) else {
+        let client = self.calls.get(key).and_then(|call| self.calls.calling_client(call.caller));
+        let pool = self.workers.get(from).map(|worker| worker.pool);
+        let (Some(client), Some(pool)) = (client, pool) else { return self.fail_call(key, error) };
+        let Ok(to) = self.choose_worker(client, pool, Need::Request) else {
             return self.fail_call(key, error);
         };
+        let Some(worker) = self.workers.get_mut(to) else { return self.fail_call(key, error) };
         self.calls.reassign(key, worker.endpoint);
-        worker.backlog.push_back(Queued::Initialize(key));
-        if let (Some(to), true) = (chosen, worker.ready_link().is_some()) {
-            self.flush_backlog(to);
-        }
+        worker.backlog.push(Queued::Initialize(key), &mut self.held);
+        self.flush_backlog(to);
     }
 
-    /// Labels pinned to a worker that has heard nothing of them, and sessions that it was to open again.
+    /// Drops labels pinned to a worker that never saw them, and sessions that it was to open again.
     fn drop_unopened_sessions(&mut self, id: WorkerId) {
-        let Some(worker) = self.workers.get(id.0) else { return };
-        let mut sessions: Vec<SessionKey> = worker.sessions.values().copied().collect();
-        sessions.sort();
-        for key in sessions {
+        let Some(worker) = self.workers.get(id) else { return };
+        for key in worker.session_keys() {
             self.drop_session(key);
         }
     }
 
-    /// The place of a worker is given up.
+    /// Removes the slot of a worker.
     fn remove_worker(&mut self, id: WorkerId) {
         self.drop_unopened_sessions(id);
         let error = match self.stopping {
             Some(_) => RpcError::stopping(),
             None => RpcError::busy("the worker was taken out of service"),
         };
-        for queued in self.take_backlog(id) {
-            if let Queued::Initialize(call) | Queued::Line(Some(call), _) = queued {
-                self.fail_call(call, &error);
-            }
-        }
-        let Some(worker) = self.workers.remove(id.0) else { return };
-        let owed: Vec<_> = self.calls.incoming_calls(worker.endpoint).map(|(key, _)| key).collect();
-        for key in owed {
-            self.fail_call(key, &error);
-        }
+        self.fail_backlog(id, &error);
+        let Some(worker) = self.workers.remove(id) else { return };
+        self.fail_calls(self.calls.incoming_keys(worker.endpoint), &error);
         self.calls.remove_endpoint(worker.endpoint);
         let Some(pool) = self.pools.get_mut(worker.pool) else { return };
         pool.workers.retain(|other| *other != id);
@@ -315,13 +305,30 @@ impl Bus {
             self.pools.remove(worker.pool);
         }
     }
+
+    pub(super) fn take_backlog(&mut self, id: WorkerId) -> VecDeque<Queued> {
+        let Some(worker) = self.workers.get_mut(id) else { return VecDeque::new() };
+        let mut backlog = worker.backlog.take(&mut self.held);
+        if !enabled(Check::BacklogOrder) {
+            backlog.make_contiguous().reverse();
+        }
+        backlog
+    }
+
+    /// Fails every call that waits for a worker. Notifications are dropped.
+    pub(super) fn fail_backlog(&mut self, id: WorkerId, error: &RpcError) {
+        for queued in self.take_backlog(id) {
+            if let Some(call) = queued.call() {
+                self.fail_call(call, error);
+            }
+        }
+    }
 }
 
-/// The last thing that a worker printed, for the log.
-fn last_line(tail: &[u8]) -> String {
-    let tail = String::from_utf8_lossy(tail);
-    let last = tail.lines().rev().find(|line| !line.trim().is_empty());
-    last.map_or_else(String::new, |line| {
-        format!(", last words: {}", line.chars().take(200).collect::<String>())
-    })
+/// The last line of stderr, for the log.
+fn last_line(tail: &VecDeque<u8>) -> String {
+    let tail: Vec<u8> = tail.iter().copied().collect();
+    let tail = String::from_utf8_lossy(&tail);
+    let Some(line) = tail.lines().rev().find(|line| !line.trim().is_empty()) else { return String::new() };
+    format!(", last words: {}", line.chars().take(200).collect::<String>())
 }

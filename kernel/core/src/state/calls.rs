@@ -1,53 +1,18 @@
-//! Calls in flight: who asked whom, and under which id.
+//! Calls in flight: who called whom, and under which id.
 //!
-//! A call is made when a request is passed on and ends with its one answer. The wire id *is* the key, so an
-//! answer is found by arithmetic. Every call stands in two chains, that of its asker and that of the asked, so
-//! that what a lost peer leaves behind is found without a search. Knows nothing of bytes or sessions; the time is told.
+//! A call is made when a request is passed on, and ends with its one answer. The wire id *is* the key, so an answer finds
+//! its call by arithmetic. Every call stands in two chains, that of its caller and that of its callee, so that the calls
+//! of a lost peer are found without a search. This file knows no bytes and no sessions; the bus sets the time.
 
-use crate::api::Moment;
-use crate::api::micros;
-use crate::id::{Arena, Key, Link, SessionKey, WorkerId};
-use crate::limit::CALL_INDEX_BITS;
+use crate::api::{Moment, micros};
+use crate::id::{Arena, CallKey, Link, SessionKey, TypedKey, WorkerId};
 use crate::mutants::{Check, enabled};
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct CallKey(Key);
-
-impl CallKey {
-    /// The id under which the asked peer sees the call.
-    pub(crate) fn wire(self) -> u64 {
-        u64::from(self.0.generation) << CALL_INDEX_BITS | u64::from(self.0.index)
-    }
-
-    /// That id as it stands in a line.
-    pub(crate) fn spelled(self, digits: &mut itoa::Buffer) -> &[u8] {
-        digits.format(self.wire()).as_bytes()
-    }
-
-    /// The call whose id is spelled so, and in no other way.
-    pub(crate) fn from_wire(spelled: &[u8]) -> Option<CallKey> {
-        if spelled.is_empty() || spelled.len() > 16 || (spelled[0] == b'0' && spelled.len() > 1) {
-            return None;
-        }
-        let mut wire = 0;
-        for byte in spelled {
-            if !byte.is_ascii_digit() {
-                return None;
-            }
-            wire = wire * 10 + u64::from(byte - b'0');
-        }
-        Some(CallKey(Key {
-            index: (wire & ((1 << CALL_INDEX_BITS) - 1)) as u32,
-            generation: u32::try_from(wire >> CALL_INDEX_BITS).ok()?,
-        }))
-    }
-}
-
-/// Somebody who asks and is asked. Stands for a client or a place in a pool as long as they exist.
+/// A client or a worker slot as a caller and callee, as long as it exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct EndpointId(u32);
 
-/// The bus asks on its own behalf, and takes over the calls of askers that have left.
+/// The bus makes calls of its own, and takes over the calls of callers that have left.
 pub(crate) const BUS: EndpointId = EndpointId(0);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,15 +25,15 @@ pub(crate) enum Endpoint {
 /// What the answer will mean.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
-    /// Nothing to the bus.
+    /// The answer means nothing to the bus.
     Ask,
-    /// A client's initialize: it is answered with what the worker told the bus.
+    /// The `initialize` of a client. The init result of its worker answers it.
     ClientInitialize,
-    /// The bus's own initialize of a worker.
+    /// The `initialize` that the bus sends to a worker.
     Initialize,
-    /// The result names a new session of the asker.
+    /// The result names a new session of the caller.
     Open,
-    /// On success the session, bound already, is really open; otherwise it never was.
+    /// On success the session, which is bound already, is open. On failure it never was.
     Reopen(SessionKey),
     /// The bus opens the session again in another process.
     Recover(SessionKey),
@@ -76,18 +41,18 @@ pub(crate) enum Purpose {
     Close(SessionKey),
     /// The result lists sessions.
     List,
-    /// Asked of every worker of a kind; on success it is repeated to those that come later.
+    /// Sent to every worker of a handshake. On success, workers that start later get it too.
     Broadcast,
-    /// Nobody waits for it.
+    /// Nobody waits for the answer.
     Ignore,
 }
 
 /// Where the line of a call is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Written {
-    /// It waits for its worker to be ready, or for its client to come back: not in any queue.
+    /// Not in a send queue: it waits for its worker to be ready or for its client to return.
     NotYet,
-    /// In the stream of the asked peer.
+    /// In the output of the callee.
     At { position: u64, length: u32 },
 }
 
@@ -95,31 +60,31 @@ pub(crate) enum Written {
 pub(crate) struct Call {
     pub(crate) caller: EndpointId,
     pub(crate) callee: EndpointId,
-    /// The asker's own id, as it spelled it.
+    /// The id of the caller, as it spelled it.
     pub(crate) id: Id,
     pub(crate) purpose: Purpose,
     /// The session it is about.
     pub(crate) session: Option<SessionKey>,
     pub(crate) written: Written,
-    /// When it was asked for the first time, in microseconds. In two parts, which fit where eight bytes would not.
-    asked_us_low: u32,
-    asked_us_high: u16,
-    /// How often it was given to another worker.
+    /// When it was made, in microseconds. Split in two so that `Call` fits in 136 bytes.
+    made_us_low: u32,
+    made_us_high: u16,
+    /// How often it was moved to another worker.
     pub(crate) moves: u8,
-    /// The params of a call that opens a session: what it takes to open it again.
+    /// The params of a call that opens a session, kept to open the session again.
     pub(crate) opening: Option<Box<[u8]>>,
     caller_neighbours: Neighbours,
     callee_neighbours: Neighbours,
 }
 
-// It is copied for every message.
+// A call is copied for every message.
 const _: () = assert!(size_of::<Call>() <= 136);
 
 impl Call {
-    /// How long ago it was asked, in microseconds. What is longer than eight years seems shorter.
+    /// How long ago it was made, in microseconds. Times above eight years wrap.
     pub(crate) fn age_us(&self, now: Moment) -> u64 {
-        let asked_us = u64::from(self.asked_us_high) << 32 | u64::from(self.asked_us_low);
-        micros(now).wrapping_sub(asked_us) & ((1 << 48) - 1)
+        let made_us = u64::from(self.made_us_high) << 32 | u64::from(self.made_us_low);
+        micros(now).wrapping_sub(made_us) & ((1 << 48) - 1)
     }
 
     fn is_opening(&self, side: Side) -> bool {
@@ -156,13 +121,13 @@ struct EndpointEntry {
     endpoint: Endpoint,
     outgoing: Chain,
     incoming: Chain,
-    /// How many of what it owes will name a new session.
+    /// How many of its incoming calls open a session.
     opens: u32,
 }
 
 #[derive(Debug)]
 pub(crate) struct Calls {
-    entries: Arena<Call>,
+    entries: Arena<CallKey, Call>,
     endpoints: slab::Slab<EndpointEntry>,
     pub(crate) now: Moment,
 }
@@ -186,10 +151,10 @@ impl Calls {
         }) as u32)
     }
 
-    /// The party is gone. Its calls were ended or given away before.
+    /// Removes an endpoint that has no calls left.
     pub(crate) fn remove_endpoint(&mut self, endpoint: EndpointId) {
         let entry = self.endpoints.remove(endpoint.0 as usize);
-        assert!(entry.outgoing.count == 0 && entry.incoming.count == 0, "a party leaves no call behind");
+        assert!(entry.outgoing.count == 0 && entry.incoming.count == 0, "an endpoint leaves no call behind");
     }
 
     pub(crate) fn endpoint(&self, endpoint: EndpointId) -> Endpoint {
@@ -204,31 +169,30 @@ impl Calls {
         purpose: Purpose,
         session: Option<SessionKey>,
     ) -> CallKey {
-        let (written, asked_us) = (Written::NotYet, micros(self.now));
-        let (caller_neighbours, callee_neighbours) = (UNLINKED, UNLINKED);
+        let made_us = micros(self.now);
         let key = self.entries.insert(Call {
             caller,
             callee,
             id,
             purpose,
             session,
-            written,
-            asked_us_low: asked_us as u32,
-            asked_us_high: (asked_us >> 32) as u16,
+            written: Written::NotYet,
+            made_us_low: made_us as u32,
+            made_us_high: (made_us >> 32) as u16,
             moves: 0,
             opening: None,
-            caller_neighbours,
-            callee_neighbours,
+            caller_neighbours: UNLINKED,
+            callee_neighbours: UNLINKED,
         });
         self.link(key, Side::Caller);
         self.link(key, Side::Callee);
-        CallKey(key)
+        key
     }
 
-    /// The call ends with an answer from `by`. `None`: it has ended already, or `by` was not the one asked, or
-    /// cannot have seen it yet.
+    /// Ends the call with an answer from `by`. `None`: the call has ended, `by` is not its callee, or its line is not
+    /// written.
     pub(crate) fn answered(&mut self, key: CallKey, by: EndpointId) -> Option<Call> {
-        let newest = || self.entries.at(key.0.index).map_or(key, |(newest, _)| CallKey(newest));
+        let newest = || self.entries.at(key.key().index).map_or(key, |(newest, _)| newest);
         let key = if enabled(Check::Generation) { key } else { newest() };
         let call = self.get(key)?;
         if call.callee != by && enabled(Check::Answerer)
@@ -239,49 +203,65 @@ impl Calls {
         if enabled(Check::Once) { self.end(key) } else { Some(call.clone()) }
     }
 
-    /// The call ends, for whatever reason.
+    /// Ends the call for any reason.
     pub(crate) fn end(&mut self, key: CallKey) -> Option<Call> {
         self.get(key)?;
-        self.unlink(key.0, Side::Caller);
-        self.unlink(key.0, Side::Callee);
-        self.entries.remove(key.0)
+        self.unlink(key, Side::Caller);
+        self.unlink(key, Side::Callee);
+        self.entries.remove(key)
     }
 
     pub(crate) fn get(&self, key: CallKey) -> Option<&Call> {
-        self.entries.get(key.0)
+        self.entries.get(key)
     }
 
     pub(crate) fn get_mut(&mut self, key: CallKey) -> Option<&mut Call> {
-        self.entries.get_mut(key.0)
+        self.entries.get_mut(key)
     }
 
-    /// The asker has left: the answer, which must still come, is the bus's to deal with.
+    /// The caller has left. The bus takes the answer that must still come.
     pub(crate) fn adopt(&mut self, key: CallKey) {
-        self.unlink(key.0, Side::Caller);
+        self.unlink(key, Side::Caller);
         if let Some(call) = self.get_mut(key) {
             call.caller = BUS;
         }
-        self.link(key.0, Side::Caller);
+        self.link(key, Side::Caller);
     }
 
-    /// Somebody else is asked instead, and has not seen it yet.
+    /// Moves the call to another callee, which has not seen it yet.
     pub(crate) fn reassign(&mut self, key: CallKey, callee: EndpointId) {
-        self.unlink(key.0, Side::Callee);
+        self.unlink(key, Side::Callee);
         if let Some(call) = self.get_mut(key) {
             call.callee = callee;
             call.written = Written::NotYet;
         }
-        self.link(key.0, Side::Callee);
+        self.link(key, Side::Callee);
     }
 
-    /// What this party has asked and not been answered, the oldest first.
+    /// The unanswered calls that this endpoint made, the oldest first.
     pub(crate) fn outgoing_calls(&self, endpoint: EndpointId) -> Walk<'_> {
         Walk { calls: self, side: Side::Caller, at: self.endpoints[endpoint.0 as usize].outgoing.oldest }
     }
 
-    /// What this party was asked and has not answered, the oldest first.
+    /// The calls that this endpoint has not answered, the oldest first.
     pub(crate) fn incoming_calls(&self, endpoint: EndpointId) -> Walk<'_> {
         Walk { calls: self, side: Side::Callee, at: self.endpoints[endpoint.0 as usize].incoming.oldest }
+    }
+
+    pub(crate) fn outgoing_keys(&self, endpoint: EndpointId) -> Vec<CallKey> {
+        self.outgoing_calls(endpoint).map(|(key, _)| key).collect()
+    }
+
+    pub(crate) fn incoming_keys(&self, endpoint: EndpointId) -> Vec<CallKey> {
+        self.incoming_calls(endpoint).map(|(key, _)| key).collect()
+    }
+
+    /// The client behind this endpoint, if it is one. A client that has left has given its calls to the bus.
+    pub(crate) fn calling_client(&self, endpoint: EndpointId) -> Option<Link> {
+        match self.endpoint(endpoint) {
+            Endpoint::Client(link) => Some(link),
+            Endpoint::Worker(_) | Endpoint::Bus => None,
+        }
     }
 
     pub(crate) fn outgoing(&self, endpoint: EndpointId) -> usize {
@@ -292,18 +272,18 @@ impl Calls {
         self.endpoints[endpoint.0 as usize].incoming.count as usize
     }
 
-    /// How many sessions this party has been asked to open.
+    /// How many of its incoming calls open a session.
     pub(crate) fn opens(&self, endpoint: EndpointId) -> usize {
         self.endpoints[endpoint.0 as usize].opens as usize
     }
 
-    /// The call that this party made under this id. The newest is looked at first.
+    /// The call that this endpoint made under this id; the newest, if there are several.
     pub(crate) fn find(&self, caller: EndpointId, id: &[u8]) -> Option<CallKey> {
         let mut at = self.endpoints[caller.0 as usize].outgoing.newest;
         while at != NONE {
             let (key, call) = self.entries.at(at)?;
             if call.id.as_bytes() == id {
-                return Some(CallKey(key));
+                return Some(key);
             }
             at = call.caller_neighbours.older;
         }
@@ -314,7 +294,7 @@ impl Calls {
         self.entries.len()
     }
 
-    fn link(&mut self, key: Key, side: Side) {
+    fn link(&mut self, key: CallKey, side: Side) {
         let call = self.entries.get(key).expect("a call is linked while it is in the table");
         let endpoint = match side {
             Side::Caller => call.caller,
@@ -325,38 +305,38 @@ impl Calls {
         }
         let chain = self.chain(endpoint, side);
         let older = chain.newest;
-        chain.newest = key.index;
+        chain.newest = key.key().index;
         chain.count += 1;
         if older == NONE {
-            chain.oldest = key.index;
+            chain.oldest = key.key().index;
         } else {
-            self.links_at(older, side).newer = key.index;
+            self.neighbours_at(older, side).newer = key.key().index;
         }
-        *self.links_at(key.index, side) = Neighbours { older, newer: NONE };
+        *self.neighbours_at(key.key().index, side) = Neighbours { older, newer: NONE };
     }
 
-    fn unlink(&mut self, key: Key, side: Side) {
+    fn unlink(&mut self, key: CallKey, side: Side) {
         let call = self.entries.get(key).expect("a call is unlinked while it is in the table");
-        let (endpoint, links) = match side {
+        let (endpoint, near) = match side {
             Side::Caller => (call.caller, call.caller_neighbours),
             Side::Callee => (call.callee, call.callee_neighbours),
         };
         if call.is_opening(side) {
             self.endpoints[endpoint.0 as usize].opens -= 1;
         }
-        if links.older != NONE {
-            self.links_at(links.older, side).newer = links.newer;
+        if near.older != NONE {
+            self.neighbours_at(near.older, side).newer = near.newer;
         }
-        if links.newer != NONE {
-            self.links_at(links.newer, side).older = links.older;
+        if near.newer != NONE {
+            self.neighbours_at(near.newer, side).older = near.older;
         }
         let chain = self.chain(endpoint, side);
         chain.count -= 1;
-        if links.older == NONE {
-            chain.oldest = links.newer;
+        if near.older == NONE {
+            chain.oldest = near.newer;
         }
-        if links.newer == NONE {
-            chain.newest = links.older;
+        if near.newer == NONE {
+            chain.newest = near.older;
         }
     }
 
@@ -368,7 +348,7 @@ impl Calls {
         }
     }
 
-    fn links_at(&mut self, index: u32, side: Side) -> &mut Neighbours {
+    fn neighbours_at(&mut self, index: u32, side: Side) -> &mut Neighbours {
         let call = self.entries.at_mut(index).expect("chains lead to calls in the table");
         match side {
             Side::Caller => &mut call.caller_neighbours,
@@ -392,11 +372,11 @@ impl<'a> Iterator for Walk<'a> {
             Side::Caller => call.caller_neighbours.newer,
             Side::Callee => call.callee_neighbours.newer,
         };
-        Some((CallKey(key), call))
+        Some((key, call))
     }
 }
 
-/// An id as its owner spelled it. The usual ones, UUIDs with their quotes among them, need no allocation.
+/// A JSON-RPC id as its sender spelled it. Up to 39 bytes, such as a quoted UUID, need no allocation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Id(Spelling);
 
@@ -416,7 +396,7 @@ impl Id {
         Id(Spelling::Short { length: spelled.len() as u8, bytes })
     }
 
-    /// For calls that nobody outside has made.
+    /// The id of a call that the bus made.
     pub(crate) fn none() -> Id {
         Id::new(b"")
     }
@@ -432,12 +412,14 @@ impl Id {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::Key;
+    use crate::limit::CALL_INDEX_BITS;
 
     fn link(index: u32) -> Endpoint {
         Endpoint::Client(Link(Key { index, generation: 1 }))
     }
 
-    fn callee(calls: &Calls, endpoint: EndpointId) -> Vec<&[u8]> {
+    fn ids_of(calls: &Calls, endpoint: EndpointId) -> Vec<&[u8]> {
         calls.outgoing_calls(endpoint).map(|(_, call)| call.id.as_bytes()).collect()
     }
 
@@ -448,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_one_asked_can_answer_and_only_once() {
+    fn only_the_callee_can_answer_and_only_once() {
         let mut calls = Calls::default();
         let (ann, ben, worker) =
             (calls.add_endpoint(link(1)), calls.add_endpoint(link(2)), calls.add_endpoint(link(3)));
@@ -458,12 +440,12 @@ mod tests {
         assert_eq!(calls.answered(key, worker).unwrap().id.as_bytes(), b"1");
         assert!(calls.answered(key, worker).is_none());
         let next = ask(&mut calls, ben, worker, "1");
-        assert_eq!(next.0.index, key.0.index);
+        assert_eq!(next.0.index, key.key().index);
         assert!(calls.answered(key, worker).is_none(), "an old id does not answer a new call");
     }
 
     #[test]
-    fn an_answer_to_what_was_not_sent_is_none() {
+    fn a_call_that_was_not_written_has_no_answer() {
         let mut calls = Calls::default();
         let (ann, worker) = (calls.add_endpoint(link(1)), calls.add_endpoint(link(2)));
         let key = calls.ask(ann, worker, Id::new(b"1"), Purpose::Ask, None);
@@ -491,19 +473,19 @@ mod tests {
     }
 
     #[test]
-    fn chains_hold_what_is_in_flight_in_order() {
+    fn chains_hold_calls_in_flight_in_order() {
         let mut calls = Calls::default();
         let (ann, one, two) =
             (calls.add_endpoint(link(1)), calls.add_endpoint(link(2)), calls.add_endpoint(link(3)));
         let keys: Vec<_> = ["a", "b", "c", "d"].iter().map(|id| ask(&mut calls, ann, one, id)).collect();
         calls.end(keys[1]);
-        assert_eq!(callee(&calls, ann), [b"a", b"c", b"d"]);
+        assert_eq!(ids_of(&calls, ann), [b"a", b"c", b"d"]);
         calls.reassign(keys[0], two);
         assert_eq!(calls.incoming_calls(one).count(), 2);
         assert_eq!(calls.incoming_calls(two).map(|(key, _)| key).collect::<Vec<_>>(), [keys[0]]);
         calls.adopt(keys[3]);
-        assert_eq!(callee(&calls, ann), [b"a", b"c"]);
-        assert_eq!(callee(&calls, BUS), [b"d"]);
+        assert_eq!(ids_of(&calls, ann), [b"a", b"c"]);
+        assert_eq!(ids_of(&calls, BUS), [b"d"]);
         for key in keys {
             calls.end(key);
         }
@@ -515,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_found_by_its_askers_id() {
+    fn a_call_is_found_by_the_id_of_its_caller() {
         let mut calls = Calls::default();
         let (ann, ben, worker) =
             (calls.add_endpoint(link(1)), calls.add_endpoint(link(2)), calls.add_endpoint(link(3)));

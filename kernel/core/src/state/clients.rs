@@ -1,44 +1,40 @@
-//! A client: what a connection has said about itself, and the sessions that are its own.
+//! A client: what a connection has said about itself, and the sessions that it owns.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::id::{Link, SessionKey, WorkerId};
+use crate::id::{Link, PoolId, SessionKey, WorkerId};
 use crate::state::calls::EndpointId;
 use crate::state::handshake::Handshake;
-use crate::state::pools::PoolId;
-use crate::wire::prefix_cache::PrefixCache;
 
 pub(crate) struct Client {
     pub(crate) endpoint: EndpointId,
-    /// Which pool it is bound to; none: the usual one.
+    /// The pool that it is bound to. None: the default pool.
     pub(crate) pool: Option<PoolId>,
-    /// What it calls itself in `_bus/hello`.
+    /// Its name in `_bus/hello`.
     pub(crate) name: Option<Box<str>>,
     pub(crate) handshake: Arc<Handshake>,
-    /// The worker, in this life of it, whose greeting it was given.
+    /// The worker whose init result it was given, and the life of the worker that gave it.
     pub(crate) affinity: Option<(WorkerId, Link)>,
-    /// By its own names for them.
+    /// Its sessions by the names that it uses.
     pub(crate) sessions: HashMap<Box<[u8]>, SessionKey>,
-    /// Sessions that it names at the top of its messages.
+    /// Sessions that it names beside the method of its messages.
     pub(crate) labels: HashMap<Box<[u8]>, SessionKey>,
     pub(crate) auth: AuthState,
-    /// How its last lines began.
-    pub(crate) prefix_cache: PrefixCache,
-    /// When it leaves, its sessions are not kept.
+    /// It has said goodbye: when it leaves, its sessions end.
     pub(crate) bye: bool,
 }
 
-/// What a connection may say.
+/// What the bus accepts from a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AuthState {
-    /// The token, and nothing else.
+    /// Only the token.
     AwaitingToken,
-    /// Its first line is still to come. It may be anything, a browser for instance.
+    /// The first line, which may be anything, for instance the request of a browser.
     AwaitingFirstLine,
-    /// Whatever a client says: its first line was a JSON object.
+    /// Everything: the first line was a JSON object.
     Accepted,
-    /// Nothing any more. It leaves when it has taken the answer that says why.
+    /// Nothing. The connection closes when the error that says why is flushed.
     Rejected,
 }
 
@@ -58,8 +54,14 @@ impl Client {
             sessions: HashMap::new(),
             labels: HashMap::new(),
             auth,
-            prefix_cache: PrefixCache::default(),
             bye: false,
         }
+    }
+
+    /// All sessions that it owns, in the order in which they were opened.
+    pub(crate) fn owned_sessions(&self) -> Vec<SessionKey> {
+        let mut all: Vec<_> = self.sessions.values().chain(self.labels.values()).copied().collect();
+        all.sort();
+        all
     }
 }

@@ -1,7 +1,7 @@
-//! The post: every link's unfinished line and waiting bytes, and the one door through which bytes leave.
+//! Links: the unfinished input and the waiting output of every peer. All bytes leave through `send`.
 //!
-//! `send` appends, counts, marks for flushing and notes when a queue is over its limit; nothing else can add
-//! bytes to a queue, so "queued but never flushed" cannot be written. Knows no JSON, sessions or calls.
+//! `send` appends, counts, marks the link for flushing and notes a queue over its limit. Nothing else adds bytes to a
+//! queue, so "queued but never flushed" cannot be written. This file knows no JSON, sessions or calls.
 
 use std::collections::VecDeque;
 
@@ -13,6 +13,7 @@ use crate::state::calls::{EndpointId, Written};
 use crate::wire::buffer_pool::BufferPool;
 use crate::wire::json::Span;
 use crate::wire::line_buffer::LineBuffer;
+use crate::wire::prefix_cache::PrefixCache;
 use crate::wire::send_queue::SendQueue;
 use crate::wire::splice::{Edit, splice};
 
@@ -22,52 +23,60 @@ pub(crate) struct Peer {
     pub(crate) endpoint: EndpointId,
     /// It will send nothing more.
     pub(crate) ended: bool,
-    /// Lines that it was told.
+    /// How many lines it was sent.
     pub(crate) lines_out: u64,
-    input: LineBuffer,
+    input: Input,
     output: SendQueue,
     /// `Action::Flush` is on its way to the shell.
     flushing: bool,
-    /// Not read until this peer's queue has room. That peer `holds_up` this one.
+    /// The peer that this one is paused by: it is not read until the queue of that peer has room.
     paused_by: Option<Link>,
+    /// The peers that this one pauses.
     pausing: Vec<Link>,
-    /// It has taken nothing since then, if there was anything to take.
+    /// When it last took bytes, or when its queue was last empty.
     pub(crate) last_progress: Moment,
-    /// Its queue is over the limit, and it has taken nothing since.
+    /// Since when its queue has been over the limit without progress.
     pub(crate) full_since: Option<Moment>,
-    /// An alarm for that is set.
+    /// Whether a stall alarm is set.
     pub(crate) stall_alarm: bool,
-    /// When the unfinished line in `input` was last added to.
+    /// When bytes were last added to the unfinished line in `input`.
     line_since: Moment,
-    /// An alarm for that is set.
+    /// Whether an alarm for the unfinished line is set.
     line_alarm: bool,
 }
 
-pub(crate) struct LinkTable {
-    peers: Arena<Peer>,
+/// What has come from a peer: its unfinished line, and how its last lines began.
+#[derive(Default)]
+pub(crate) struct Input {
+    pub(crate) lines: LineBuffer,
+    pub(crate) prefixes: PrefixCache,
+}
+
+pub(crate) struct Links {
+    peers: Arena<Link, Peer>,
     actions: VecDeque<Action>,
     buffers: BufferPool,
-    /// Bytes in lines and queues here.
+    /// Bytes in the inputs and queues of all peers.
     held_bytes: usize,
-    /// Lines and bytes that were ever sent.
+    /// Lines and bytes sent since the start.
     lines_out: u64,
     bytes_out: u64,
     /// Links that may be read again.
     resumed: VecDeque<Link>,
-    /// The last peer whose queue a `send` found over the limit.
-    on_over_limit: Option<Link>,
-    /// Peers that need an alarm, lest they take nothing for ever.
+    /// The last peer whose queue `send` found over the limit.
+    over_limit: Option<Link>,
+    /// Peers whose queue has become full, and which need a stall alarm.
     newly_full: Vec<Link>,
-    /// The last peer whose queue a `send` found at `BULK_BYTES`.
+    /// The last peer whose queue `send` found at `BULK_BYTES`.
     bulk: Option<Link>,
-    /// `max_output_queue`, or less while much is held.
+    /// `max_output_queue`, or less while the bus holds much.
     pub(crate) queue_limit: usize,
     pub(crate) now: Moment,
 }
 
-impl LinkTable {
-    pub(crate) fn new(queue_limit: usize) -> LinkTable {
-        LinkTable {
+impl Links {
+    pub(crate) fn new(queue_limit: usize) -> Links {
+        Links {
             peers: Arena::default(),
             actions: VecDeque::new(),
             buffers: BufferPool::default(),
@@ -75,7 +84,7 @@ impl LinkTable {
             lines_out: 0,
             bytes_out: 0,
             resumed: VecDeque::new(),
-            on_over_limit: None,
+            over_limit: None,
             newly_full: Vec::new(),
             bulk: None,
             queue_limit,
@@ -83,18 +92,18 @@ impl LinkTable {
         }
     }
 
-    /// The link that `open` will give next.
+    /// The link that `open` will return next.
     pub(crate) fn next_link(&self) -> Link {
-        Link(self.peers.next_key())
+        self.peers.next_id()
     }
 
     pub(crate) fn open(&mut self, worker: Option<WorkerId>, endpoint: EndpointId) -> Link {
-        Link(self.peers.insert(Peer {
+        self.peers.insert(Peer {
             worker,
             endpoint,
             ended: false,
             lines_out: 0,
-            input: LineBuffer::default(),
+            input: Input::default(),
             output: SendQueue::default(),
             flushing: false,
             paused_by: None,
@@ -104,30 +113,36 @@ impl LinkTable {
             stall_alarm: false,
             line_since: Moment::ZERO,
             line_alarm: false,
-        }))
+        })
     }
 
-    /// Forgets the link and all that waits for it. Those it held up are read again.
+    /// Forgets the link and its queue. The peers that it paused are read again.
     pub(crate) fn close(&mut self, link: Link) {
-        let Some(mut peer) = self.peers.remove(link.0) else { return };
-        self.held_bytes -= peer.input.len() + peer.output.len();
+        let Some(mut peer) = self.peers.remove(link) else { return };
+        self.held_bytes -= peer.input.lines.len() + peer.output.len();
         for paused in std::mem::take(&mut peer.pausing) {
             self.resume(paused);
         }
-        self.no_longer_waits(link, peer.paused_by);
+        self.forget_paused(link, peer.paused_by);
         self.actions.push_back(Action::Close(link));
     }
 
     pub(crate) fn peer(&self, link: Link) -> Option<&Peer> {
-        self.peers.get(link.0)
+        self.peers.get(link)
+    }
+
+    /// The worker behind this link, if it is one.
+    #[inline]
+    pub(crate) fn worker_of(&self, link: Link) -> Option<WorkerId> {
+        self.peer(link)?.worker
     }
 
     pub(crate) fn peer_mut(&mut self, link: Link) -> Option<&mut Peer> {
-        self.peers.get_mut(link.0)
+        self.peers.get_mut(link)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Link, &Peer)> {
-        self.peers.iter().map(|(key, peer)| (Link(key), peer))
+        self.peers.iter()
     }
 
     pub(crate) fn act(&mut self, action: Action) {
@@ -137,18 +152,18 @@ impl LinkTable {
     pub(crate) fn next_action(&mut self) -> Option<Action> {
         let action = self.actions.pop_front()?;
         if let Action::Flush(link) = action
-            && let Some(peer) = self.peers.get_mut(link.0)
+            && let Some(peer) = self.peers.get_mut(link)
         {
             peer.flushing = false;
         }
         Some(action)
     }
 
-    // Out.
+    // Output.
 
-    /// The one door. The line gets its end here. `None`: there is no such peer any more.
+    /// Queues a line with these edits for a peer and adds the newline. `None`: the peer is gone.
     pub(crate) fn send(&mut self, to: Link, line: &[u8], edits: &[Edit<'_>]) -> Option<Written> {
-        let peer = self.peers.get_mut(to.0)?;
+        let peer = self.peers.get_mut(to)?;
         if peer.output.is_empty() {
             peer.last_progress = self.now;
         }
@@ -172,7 +187,7 @@ impl LinkTable {
             self.bulk = Some(to);
         }
         if peer.output.len() > self.queue_limit {
-            self.on_over_limit = Some(to);
+            self.over_limit = Some(to);
             if peer.full_since.is_none() {
                 peer.full_since = Some(self.now);
                 self.newly_full.push(to);
@@ -181,7 +196,7 @@ impl LinkTable {
         Some(Written::At { position, length: length as u32 })
     }
 
-    /// The same with further cuts, wherever they are.
+    /// The same with further edits in any order.
     #[inline]
     pub(crate) fn send_nested(
         &mut self,
@@ -199,7 +214,7 @@ impl LinkTable {
         self.send(to, line, &all)
     }
 
-    /// How many lines and bytes `send` has taken.
+    /// How many lines and bytes `send` has queued.
     pub(crate) fn written(&self) -> (u64, u64) {
         (self.lines_out, self.bytes_out)
     }
@@ -209,16 +224,16 @@ impl LinkTable {
     }
 
     pub(crate) fn to_send(&self, link: Link) -> &[u8] {
-        self.peers.get(link.0).map_or(&[], |peer| peer.output.waiting())
+        self.peers.get(link).map_or(&[], |peer| peer.output.waiting())
     }
 
     pub(crate) fn queued_bytes(&self, link: Link) -> usize {
-        self.peers.get(link.0).map_or(0, |peer| peer.output.len())
+        self.peers.get(link).map_or(0, |peer| peer.output.len())
     }
 
-    /// The peer took some bytes. Once its queue has room, those it held up are read again.
+    /// The peer took some bytes. Once its queue has room, the peers that it paused are read again.
     pub(crate) fn sent(&mut self, link: Link, count: usize) {
-        let Some(peer) = self.peers.get_mut(link.0) else { return };
+        let Some(peer) = self.peers.get_mut(link) else { return };
         let before = peer.output.len();
         peer.output.sent(count);
         peer.last_progress = self.now;
@@ -238,110 +253,110 @@ impl LinkTable {
         }
     }
 
-    /// A line that has not begun to be written, without its end.
+    /// The line without its newline, if none of it has been written.
     pub(crate) fn unwritten(&self, to: Link, written: Written) -> Option<&[u8]> {
         let Written::At { position, length } = written else { return None };
-        let line = self.peers.get(to.0)?.output.unwritten(position, length as usize)?;
+        let line = self.peers.get(to)?.output.unwritten(position, length as usize)?;
         Some(&line[..line.len() - 1])
     }
 
-    // In.
+    // Input.
 
-    /// Takes the unfinished line of a link out while its lines are handled; `put_back` follows.
-    pub(crate) fn take_input(&mut self, link: Link) -> Option<LineBuffer> {
-        let peer = self.peers.get_mut(link.0)?;
-        let input = std::mem::take(&mut peer.input);
-        self.held_bytes -= input.len();
-        if input.is_empty() {
-            return Some(LineBuffer::reusing(self.buffers.take()));
+    /// Takes the input of a link out while its lines are handled. `put_back` follows.
+    pub(crate) fn take_input(&mut self, link: Link) -> Option<Input> {
+        let peer = self.peers.get_mut(link)?;
+        let mut input = std::mem::take(&mut peer.input);
+        self.held_bytes -= input.lines.len();
+        if input.lines.is_empty() {
+            input.lines = LineBuffer::reusing(self.buffers.take());
         }
         Some(input)
     }
 
-    pub(crate) fn put_back(&mut self, link: Link, input: LineBuffer) {
-        if !input.is_empty()
-            && let Some(peer) = self.peers.get_mut(link.0)
-        {
-            self.held_bytes += input.len();
+    pub(crate) fn put_back(&mut self, link: Link, mut input: Input) {
+        let peer = self.peers.get_mut(link);
+        if input.lines.is_empty() || peer.is_none() {
+            self.buffers.give(std::mem::take(&mut input.lines).into_buffer());
+        }
+        if let Some(peer) = peer {
+            self.held_bytes += input.lines.len();
             peer.input = input;
-        } else {
-            self.buffers.give(input.into_buffer());
         }
     }
 
-    /// Nothing but white space has come since the last line.
+    /// Whether nothing but white space has come since the last line.
     pub(crate) fn is_input_blank(&self, link: Link) -> bool {
-        self.peers.get(link.0).is_none_or(|peer| peer.input.is_blank())
+        self.peers.get(link).is_none_or(|peer| peer.input.lines.is_blank())
     }
 
-    /// The peer was just read. True: it has begun a line, and no alarm is set for the rest of it.
-    pub(crate) fn begins_to_wait(&mut self, link: Link) -> bool {
+    /// The peer was just read. True: it has begun a line, and no alarm is set for that yet.
+    pub(crate) fn begins_line(&mut self, link: Link) -> bool {
         let now = self.now;
-        let Some(peer) = self.peers.get_mut(link.0).filter(|peer| !peer.input.is_empty()) else {
+        let Some(peer) = self.peers.get_mut(link).filter(|peer| !peer.input.lines.is_empty()) else {
             return false;
         };
         peer.line_since = now;
         !std::mem::replace(&mut peer.line_alarm, true)
     }
 
-    /// The alarm of an unfinished line rings: since when nothing was added to it, if it is still there.
-    pub(crate) fn waits_for_line(&mut self, link: Link) -> Option<Moment> {
-        let peer = self.peers.get_mut(link.0)?;
-        // A few blanks are no line.
-        let begun = !peer.input.is_blank() || peer.input.len() > NAME_BYTES;
+    /// The alarm of an unfinished line is due. Returns since when nothing was added, if the line is still unfinished.
+    pub(crate) fn unfinished_line_since(&mut self, link: Link) -> Option<Moment> {
+        let peer = self.peers.get_mut(link)?;
+        // A few spaces are not a line.
+        let begun = !peer.input.lines.is_blank() || peer.input.lines.len() > NAME_BYTES;
         peer.line_alarm = begun && !peer.ended;
         if peer.paused_by.is_some() {
-            // It is the bus that does not read.
+            // The bus does not read this peer, so the delay is its own.
             peer.line_since = self.now;
         }
         peer.line_alarm.then_some(peer.line_since)
     }
 
-    // Who is read.
+    // Pausing.
 
     pub(crate) fn wants_read(&self, link: Link) -> bool {
-        self.peers.get(link.0).is_some_and(|peer| peer.paused_by.is_none())
+        self.peers.get(link).is_some_and(|peer| peer.paused_by.is_none())
     }
 
     pub(crate) fn is_paused(&self, link: Link) -> bool {
-        self.peers.get(link.0).is_some_and(|peer| peer.paused_by.is_some())
+        self.peers.get(link).is_some_and(|peer| peer.paused_by.is_some())
     }
 
-    /// The peer whose queue went over the limit since this was last asked.
+    /// The peer whose queue went over the limit since the last call.
     pub(crate) fn take_over_limit(&mut self) -> Option<Link> {
-        self.on_over_limit.take()
+        self.over_limit.take()
     }
 
     pub(crate) fn next_full(&mut self) -> Option<Link> {
         self.newly_full.pop()
     }
 
-    /// `link` is not read until `on` has room.
+    /// Stops reading `link` until the queue of `on` has room.
     pub(crate) fn pause(&mut self, link: Link, on: Link) {
-        let Some(peer) = self.peers.get_mut(link.0) else { return };
+        let Some(peer) = self.peers.get_mut(link) else { return };
         if peer.paused_by.is_some() || !enabled(Check::Pause) {
             return;
         }
         peer.paused_by = Some(on);
-        match self.peers.get_mut(on.0) {
+        match self.peers.get_mut(on) {
             Some(full) => full.pausing.push(link),
             None => self.resume(link),
         }
     }
 
     pub(crate) fn pausing(&self, link: Link) -> &[Link] {
-        self.peers.get(link.0).map_or(&[], |peer| &peer.pausing)
+        self.peers.get(link).map_or(&[], |peer| &peer.pausing)
     }
 
-    /// Those that this peer holds up are read again, full as it is.
+    /// Reads the peers that this one pauses again, although its queue is full.
     pub(crate) fn resume_all(&mut self, link: Link) {
-        let Some(peer) = self.peers.get_mut(link.0) else { return };
+        let Some(peer) = self.peers.get_mut(link) else { return };
         for paused in std::mem::take(&mut peer.pausing) {
             self.resume(paused);
         }
     }
 
-    /// A link that was held up and no longer is; what it sent meanwhile is still to be handled.
+    /// A link that is no longer paused. What it sent meanwhile is still to be handled.
     pub(crate) fn next_resumed(&mut self) -> Option<Link> {
         self.resumed.pop_front()
     }
@@ -350,21 +365,21 @@ impl LinkTable {
         self.held_bytes
     }
 
-    /// The same, counted afresh.
+    /// `held_bytes`, counted afresh.
     pub(crate) fn count_held_bytes(&self) -> usize {
-        self.peers.iter().map(|(_, peer)| peer.input.len() + peer.output.len()).sum()
+        self.peers.iter().map(|(_, peer)| peer.input.lines.len() + peer.output.len()).sum()
     }
 
     fn resume(&mut self, link: Link) {
-        if let Some(peer) = self.peers.get_mut(link.0)
+        if let Some(peer) = self.peers.get_mut(link)
             && peer.paused_by.take().is_some()
         {
             self.resumed.push_back(link);
         }
     }
 
-    fn no_longer_waits(&mut self, link: Link, on: Option<Link>) {
-        if let Some(full) = on.and_then(|on| self.peers.get_mut(on.0)) {
+    fn forget_paused(&mut self, link: Link, on: Option<Link>) {
+        if let Some(full) = on.and_then(|on| self.peers.get_mut(on)) {
             full.pausing.retain(|paused| *paused != link);
         }
     }

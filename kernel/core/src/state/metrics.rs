@@ -1,58 +1,58 @@
-//! What is counted for those who look at the bus: totals, the last seconds, the last minute.
+//! Counters for `_bus/status`: totals, rates of the last seconds, latencies of the last minute.
 //!
-//! On the way of a message counting is adding, nothing else. What is of the past is put away when the bus is told of
-//! a new second, so that an idle bus is never woken for it: in the seconds that it was not told of, nothing happened.
+//! Counting a message is one addition. The windows rotate when the bus first runs in a new second, so an idle bus is
+//! never woken for them: in a second in which it did not run, nothing happened.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
 use crate::api::Moment;
+use crate::wire::error::RpcError;
 use crate::wire::line_buffer::Piece;
 
-/// Rates are means over the second that has begun and so many before it.
+/// Rates are means over the current second and this many before it.
 const RATE_SEC: usize = 10;
-/// Latencies are of the ten seconds that have begun and of so many tens before it.
+/// Latencies cover this many windows of ten seconds, the current one included.
 const TENS: usize = 6;
-/// Each octave of microseconds has so many buckets: what is said is at most a sixteenth too much.
+/// Each octave of microseconds has 16 buckets, so a reported latency is at most a sixteenth too high.
 const PART_BITS: u32 = 4;
 const PARTS: usize = 1 << PART_BITS;
-/// Longer than a day counts as a day.
+/// Times above a day count as a day.
 const OCTAVES: u32 = 37;
 const BUCKETS: usize = (OCTAVES - PART_BITS) as usize * PARTS + PARTS;
 
-/// What happened so far.
+/// Totals since the start.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Counters {
     pub(crate) requests: u64,
-    /// Answers of workers and clients to what they were asked, and those that were errors.
+    /// Answers of workers and clients, and how many of them were errors.
     pub(crate) answers: u64,
     pub(crate) errors: u64,
-    /// Lines of anybody, with their ends; of those over `max_input_buffer` the bytes do not count. What was written,
-    /// the post knows.
+    /// Lines and bytes read, newlines included. Lines over `max_input_buffer` count without their bytes.
     pub(crate) lines_in: u64,
     pub(crate) bytes_in: u64,
     pub(crate) worker_deaths: u64,
-    /// Lines of workers that were no JSON-RPC messages.
+    /// Lines of workers that were not JSON-RPC.
     pub(crate) stray_lines: u64,
-    /// The same of clients.
+    /// Lines of clients that were not JSON-RPC.
     pub(crate) malformed_lines: u64,
     /// Lines over `max_input_buffer`.
     pub(crate) too_large: u64,
-    /// Answers to nothing that was asked, or not of the one who answers.
+    /// Answers without a call, or from a peer that is not the callee.
     pub(crate) stray_answers: u64,
-    /// Notifications that concerned nobody.
+    /// Notifications that had no receiver.
     pub(crate) dropped_notifications: u64,
-    /// Clients closed for taking nothing, or for half a line.
+    /// Clients closed because they took nothing or left a line unfinished.
     pub(crate) stalled_clients: u64,
-    /// Connections closed for not showing the token.
+    /// Connections closed because they did not show the token.
     pub(crate) unauthorized: u64,
-    /// Errors that the bus itself answered, by their reason.
+    /// Errors of the bus itself by their reason.
     pub(crate) refused: BTreeMap<&'static str, u64>,
 }
 
 impl Counters {
-    /// Before it is handled: an answer to it tells of it, however it came.
+    /// Counts a line before it is handled, so that a `_bus/status` counts itself.
     #[inline]
     pub(crate) fn count_in(&mut self, piece: &Piece<'_>) {
         self.lines_in += 1;
@@ -61,7 +61,16 @@ impl Counters {
         }
     }
 
-    /// Lines that were not carried, by why; only what has happened.
+    pub(crate) fn count_error(&mut self, error: &RpcError) {
+        *self.refused.entry(error.reason()).or_default() += 1;
+    }
+
+    pub(crate) fn count_answer(&mut self, failed: bool) {
+        self.answers += 1;
+        self.errors += u64::from(failed);
+    }
+
+    /// Lines that were not passed on, by cause. Causes that never happened are left out.
     pub(crate) fn skipped(&self) -> Value {
         let skipped = [
             ("stray_lines", self.stray_lines),
@@ -75,30 +84,30 @@ impl Counters {
     }
 }
 
-/// Lines in and out, bytes in and out, requests.
+/// The totals whose rates the bus reports.
 pub(crate) const FLOW: [&str; 5] = ["lines_in", "lines_out", "bytes_in", "bytes_out", "requests"];
 
 #[derive(Default)]
 pub(crate) struct Metrics {
-    /// The second that has begun.
+    /// The current second.
     pub(crate) second: u64,
     pub(crate) flow: RateWindow<{ FLOW.len() }>,
 }
 
-/// What a pool has done, beside what each of its workers has.
+/// What is counted for a pool, beside the counters of its workers.
 #[derive(Default)]
 pub(crate) struct PoolMetrics {
     pub(crate) requests: RateWindow<1>,
     pub(crate) latency: Latency,
-    /// Of workers that are gone.
+    /// Requests of workers that are gone.
     pub(crate) past_requests: u64,
 }
 
-/// How much some totals grew in each of the last whole seconds.
+/// The growth of some totals in each of the last seconds.
 pub(crate) struct RateWindow<const N: usize> {
-    /// The totals when the second that has begun began.
+    /// The totals at the start of the current second.
     before: [u64; N],
-    /// By the number of the second.
+    /// The growth by second, modulo `RATE_SEC`.
     seconds: [[u64; N]; RATE_SEC],
 }
 
@@ -109,7 +118,7 @@ impl<const N: usize> Default for RateWindow<N> {
 }
 
 impl<const N: usize> RateWindow<N> {
-    /// The second `from` is over and `to` has begun. In those between, nothing happened.
+    /// Second `from` is over and `to` is the current one. Nothing happened between them.
     pub(crate) fn rotate(&mut self, from: u64, to: u64, totals: [u64; N]) {
         for second in from..to.min(from + RATE_SEC as u64) {
             self.seconds[second as usize % RATE_SEC] = [0; N];
@@ -120,21 +129,21 @@ impl<const N: usize> RateWindow<N> {
         self.before = totals;
     }
 
-    pub(crate) fn each_second(&self, totals: [u64; N], now: Moment) -> [Value; N] {
+    pub(crate) fn rates_per_second(&self, totals: [u64; N], now: Moment) -> [Value; N] {
         let begun = f64::from(now.subsec_nanos()) / 1e9;
         let seconds = (now.as_secs().min(RATE_SEC as u64) as f64 + begun).max(1.0);
         std::array::from_fn(|at| {
             let rotate: u64 = self.seconds.iter().map(|second| second[at]).sum();
             let rate = (rotate + totals[at] - self.before[at]) as f64 / seconds;
-            // More digits would say more than is known.
+            // More digits would be noise.
             ((rate * 10.0).round() / 10.0).into()
         })
     }
 }
 
-/// How long something took, as counts of times that are about the same.
+/// A histogram of durations over the last minute.
 pub(crate) struct Latency {
-    /// By the number of the ten seconds.
+    /// The windows by their number, modulo `TENS`.
     tens: Box<[TenSeconds; TENS]>,
     now: usize,
 }
@@ -161,7 +170,7 @@ impl Latency {
         ten.max_us = ten.max_us.max(took_us);
     }
 
-    /// The second `from` is over and `to` has begun.
+    /// Second `from` is over and `to` is the current one.
     pub(crate) fn begin(&mut self, from: u64, to: u64) {
         let (from, to) = (from / 10, to / 10);
         for ten in from + 1..=to.min(from + TENS as u64) {
@@ -170,7 +179,7 @@ impl Latency {
         self.now = to as usize % TENS;
     }
 
-    /// Null: nothing was answered.
+    /// The percentiles. Null: there was no answer.
     pub(crate) fn describe<'a>(all: impl Iterator<Item = &'a Latency>) -> Value {
         let mut sum = [0_u64; BUCKETS];
         let mut max_us = 0;
@@ -196,7 +205,7 @@ impl Latency {
     }
 }
 
-/// Where a time is counted: the small ones by themselves, the others with those of the same first digits.
+/// The bucket of a duration. Small durations have their own; others share one with those of the same leading bits.
 fn bucket(us: u64) -> usize {
     let us = us.min((1 << OCTAVES) - 1);
     if us < PARTS as u64 {
@@ -207,7 +216,7 @@ fn bucket(us: u64) -> usize {
     (octave - PART_BITS + 1) as usize * PARTS + part
 }
 
-/// The longest time that is counted there.
+/// The longest duration in this bucket.
 fn most_of(bucket: usize) -> u64 {
     if bucket < PARTS {
         return bucket as u64;
@@ -228,19 +237,23 @@ mod tests {
     #[test]
     fn a_rate_is_the_mean_of_the_last_seconds_and_forgets_the_others() {
         let mut recent = RateWindow::<1>::default();
-        assert_eq!(recent.each_second([3], seconds(0.2)), [json!(3.0)], "the first second is not divided");
+        assert_eq!(
+            recent.rates_per_second([3], seconds(0.2)),
+            [json!(3.0)],
+            "the first second is not divided"
+        );
         recent.rotate(0, 1, [10]);
-        assert_eq!(recent.each_second([20], seconds(1.0)), [json!(20.0)]);
+        assert_eq!(recent.rates_per_second([20], seconds(1.0)), [json!(20.0)]);
         recent.rotate(1, 4, [20]);
-        assert_eq!(recent.each_second([20], seconds(4.0)), [json!(5.0)]);
+        assert_eq!(recent.rates_per_second([20], seconds(4.0)), [json!(5.0)]);
         recent.rotate(4, 10, [20]);
-        assert_eq!(recent.each_second([20], seconds(10.0)), [json!(2.0)]);
+        assert_eq!(recent.rates_per_second([20], seconds(10.0)), [json!(2.0)]);
         recent.rotate(10, 11, [20]);
-        assert_eq!(recent.each_second([20], seconds(11.0)), [json!(1.0)], "the first ten are forgotten");
+        assert_eq!(recent.rates_per_second([20], seconds(11.0)), [json!(1.0)], "the first ten are forgotten");
         recent.rotate(11, 1_000_000, [70]);
-        assert_eq!(recent.each_second([70], seconds(1e6)), [json!(0.0)]);
+        assert_eq!(recent.rates_per_second([70], seconds(1e6)), [json!(0.0)]);
         recent.rotate(1_000_000, 1_000_010, [80]);
-        assert_eq!(recent.each_second([80], seconds(1e6 + 10.0)), [json!(1.0)]);
+        assert_eq!(recent.rates_per_second([80], seconds(1e6 + 10.0)), [json!(1.0)]);
     }
 
     #[test]

@@ -1,12 +1,15 @@
-//! The tables of the bus. Each knows itself and the ids of the others; what joins two of them is in `bus`.
+//! The tables of the bus. Each knows itself and the ids of the others; `bus` joins them.
 
+pub(crate) mod backlog;
 pub(crate) mod calls;
 pub(crate) mod clients;
 pub(crate) mod handshake;
 pub(crate) mod lifecycle;
 pub(crate) mod links;
 pub(crate) mod metrics;
+pub(crate) mod pending_auth;
 pub(crate) mod pools;
 pub(crate) mod sessions;
 pub(crate) mod timers;
+pub(crate) mod tracers;
 pub(crate) mod workers;

@@ -1,34 +1,31 @@
-//! Named pools: what is declared, which workers there are, and what all of them have been told.
+//! Named pools: their configuration, their workers, and the requests that all of their workers get.
 
 use std::sync::Arc;
 
 use crate::config::PoolConfig;
-use crate::id::{Arena, Key, WorkerId};
+use crate::id::{Arena, CallKey, PoolId, WorkerId};
 use crate::limit::BROADCASTS_MAX;
-use crate::state::calls::CallKey;
 use crate::state::handshake::Handshake;
 use crate::state::metrics::PoolMetrics;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct PoolId(Key);
+use crate::wire::error::RpcError;
 
 pub(crate) struct Pool {
     pub(crate) config: Arc<PoolConfig>,
     pub(crate) workers: Vec<WorkerId>,
-    /// No longer declared: it takes nothing new and goes with its last worker.
+    /// It is no longer declared: it takes no new work, and goes with its last worker.
     pub(crate) removed: bool,
     pub(crate) broadcasts: Vec<Broadcast>,
-    /// The newest handshake that a worker got through: what fresh ones are initialized with ahead of use.
+    /// The newest handshake that a worker completed. Fresh workers are initialized with it ahead of use.
     pub(crate) newest: Option<Arc<Handshake>>,
     pub(crate) metrics: PoolMetrics,
 }
 
-/// A request that concerned the whole process, for workers of its handshake that start later.
+/// A request that concerns the whole process, such as a login. Workers of its handshake that start later get it too.
 pub(crate) struct Broadcast {
     pub(crate) handshake: Arc<Handshake>,
     pub(crate) method: Box<[u8]>,
     pub(crate) line: Box<[u8]>,
-    /// Whether it is to be repeated is known with this call's answer.
+    /// The answer of this call decides whether it is repeated.
     pub(crate) awaits: Option<CallKey>,
 }
 
@@ -44,46 +41,45 @@ impl Pool {
         self.broadcasts.push(broadcast);
     }
 
-    /// The first worker has answered. What it refused is not repeated; what it took replaces what it undoes.
+    /// The first worker has answered. What it refused is not repeated; what it accepted replaces what it undoes.
     pub(crate) fn broadcast_answered(&mut self, call: CallKey, succeeded: bool) {
         let Some(at) = self.broadcasts.iter().position(|broadcast| broadcast.awaits == Some(call)) else {
             return;
         };
-        let mut broadcast = self.broadcasts.remove(at);
+        let mut answered = self.broadcasts.remove(at);
         if !succeeded {
             return;
         }
-        broadcast.awaits = None;
-        let login =
+        answered.awaits = None;
+        let is_login =
             |method: &[u8]| matches!(method, b"authenticate" | b"logout" | b"auth/login" | b"auth/logout");
         self.broadcasts.retain(|old| {
-            old.handshake != broadcast.handshake
-                || old.line != broadcast.line && !(login(&old.method) && login(&broadcast.method))
+            old.handshake != answered.handshake
+                || old.line != answered.line && !(is_login(&old.method) && is_login(&answered.method))
         });
-        self.broadcasts.push(broadcast);
+        self.broadcasts.push(answered);
     }
 }
 
 #[derive(Default)]
 pub(crate) struct Pools {
-    pools: Arena<Pool>,
+    pools: Arena<PoolId, Pool>,
     default_pool: Option<PoolId>,
 }
 
 impl Pools {
     pub(crate) fn add(&mut self, config: Arc<PoolConfig>) -> PoolId {
-        PoolId(self.pools.insert(Pool {
+        self.pools.insert(Pool {
             config,
             workers: Vec::new(),
             removed: false,
             broadcasts: Vec::new(),
             newest: None,
             metrics: PoolMetrics::default(),
-        }))
+        })
     }
 
-    /// A pool of this name whose workers are still leaving is declared again. It is the same pool: what its
-    /// sessions are called and whose they are goes on.
+    /// Declares a pool again whose workers are still leaving. It is the same pool, so its sessions go on.
     pub(crate) fn revive(&mut self, name: &str) -> Option<PoolId> {
         let (id, _) = self.iter().find(|(_, pool)| pool.removed && pool.name() == name)?;
         self.get_mut(id)?.removed = false;
@@ -91,48 +87,67 @@ impl Pools {
     }
 
     pub(crate) fn remove(&mut self, id: PoolId) {
-        self.pools.remove(id.0);
+        self.pools.remove(id);
     }
 
-    /// Settles which one is the usual, after others were declared.
-    pub(crate) fn set_default_pool(&mut self, default: Option<&str>) {
-        self.default_pool = match default {
+    /// Finds the default pool: the one with this name, else the only one.
+    pub(crate) fn set_default_pool(&mut self, name: Option<&str>) {
+        self.default_pool = match name {
             Some(name) => self.named(name),
             None => {
-                let mut declared = self.declared();
-                let first = declared.next().filter(|_| declared.next().is_none());
-                first.map(|(id, _)| id)
+                let mut declared = self.declared().map(|(id, _)| id);
+                let first = declared.next();
+                if declared.next().is_none() { first } else { None }
             }
         };
     }
 
+    #[inline]
     pub(crate) fn get(&self, id: PoolId) -> Option<&Pool> {
-        self.pools.get(id.0)
+        self.pools.get(id)
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, id: PoolId) -> Option<&mut Pool> {
-        self.pools.get_mut(id.0)
+        self.pools.get_mut(id)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (PoolId, &Pool)> {
-        self.pools.iter().map(|(key, pool)| (PoolId(key), pool))
+        self.pools.iter()
     }
 
-    /// Those that are declared now.
+    pub(crate) fn ids(&self) -> Vec<PoolId> {
+        self.pools.ids()
+    }
+
+    /// The pools that the configuration declares now.
     pub(crate) fn declared(&self) -> impl Iterator<Item = (PoolId, &Pool)> {
         self.iter().filter(|(_, pool)| !pool.removed)
+    }
+
+    pub(crate) fn is_declared(&self, id: PoolId) -> bool {
+        self.get(id).is_some_and(|pool| !pool.removed)
     }
 
     pub(crate) fn named(&self, name: &str) -> Option<PoolId> {
         self.declared().find(|(_, pool)| pool.name() == name).map(|(id, _)| id)
     }
 
-    /// Where clients go that name no pool: the default, else the only one.
+    /// The same, or the error that says which pools there are.
+    pub(crate) fn find(&self, name: &str) -> Result<PoolId, RpcError> {
+        self.named(name).ok_or_else(|| self.unknown(Some(name)))
+    }
+
+    /// The pool of clients that name none.
     pub(crate) fn default_pool(&self) -> Option<PoolId> {
         self.default_pool
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.declared().map(|(_, pool)| pool.name())
+    }
+
+    pub(crate) fn unknown(&self, name: Option<&str>) -> RpcError {
+        RpcError::unknown_pool(name, self.names())
     }
 }

@@ -1,61 +1,57 @@
-//! A session: the bus's name for it, the agent's, and who owns it.
+//! Sessions: the bus's name for each, the agent's, its owner, and what is kept for it.
 //!
-//! The id that a client sees is `TAG.AGENTID`. The tag cannot be guessed and makes the id unique over all
-//! workers; the agent's own id behind the dot still names the session after the bus was restarted.
-
-use std::collections::VecDeque;
+//! The id that a client sees is `TAG.AGENTID`. The tag cannot be guessed and makes the id unique over all workers; the
+//! agent's own id behind the dot still names the session after a restart of the bus.
 
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use serde_json::Value;
 
 use crate::api::Moment;
-use crate::id::{Link, SessionKey, WorkerId};
-use crate::limit::SETTINGS;
-use crate::state::calls::CallKey;
+use crate::id::{Arena, CallKey, Link, PoolId, SessionKey, WorkerId};
+use crate::limit::{OPENING_BYTES, SETTINGS};
+use crate::state::backlog::{Backlog, HeldBytes, Pending, Queued};
 use crate::state::handshake::ReopenBy;
-use crate::state::pools::PoolId;
-use crate::state::workers::Queued;
+use crate::wire::message::{Held, Message};
 
 pub(crate) const TAG_BYTES: usize = 13;
 const TAG_LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// What the owner calls it: a JSON string with its quotes.
+    /// The owner's name for it: a JSON string with its quotes.
     pub(crate) bus_token: Box<[u8]>,
-    /// What the worker calls it, likewise.
+    /// The worker's name for it, likewise.
     pub(crate) agent_token: Box<[u8]>,
-    /// Whose it is, as long as the worker lives.
+    /// The worker that has it open. None: the worker is lost.
     pub(crate) worker: Option<WorkerId>,
-    /// None: the owner has left and may come back until `keep_until`.
+    /// None: the owner has left, and may return until `keep_until`.
     pub(crate) owner: Option<Link>,
     pub(crate) keep_until: Moment,
     pub(crate) opened: Moment,
-    /// When something was last said about it.
+    /// When the last message about it passed.
     pub(crate) touched: Moment,
-    /// The session that announced it, if it is a subagent's.
+    /// The session that announced it, if it belongs to a subagent.
     pub(crate) parent: Option<SessionKey>,
-    /// Named by the client at the top of its messages; the agent knows no such session.
+    /// The client names it beside the method; the agent does not know it.
     pub(crate) is_label: bool,
-    /// The result that opened it, if it was not too large to keep.
+    /// The result that opened it, if it was small enough to keep.
     pub(crate) opening: Option<Box<[u8]>>,
-    /// How it can be opened again should its worker die, if it can.
+    /// How another process can open it after the loss of its worker.
     pub(crate) reopen: Option<Reopen>,
-    /// What its agent does for it, where agents tell.
+    /// What its agent does for it, where agents report that.
     pub(crate) turn_state: Option<TurnState>,
-    /// Its new worker has not opened it yet: what the owner says meanwhile waits here, under the worker's ids.
-    pub(crate) recovering: Option<VecDeque<Queued>>,
-    pub(crate) recovering_bytes: usize,
-    /// Requests of the agent that the owner has not answered: to be asked again of whoever takes it up.
-    pub(crate) pending: Vec<Pending>,
-    /// What the worker said while the owner was away, as it said it.
-    pub(crate) offline: VecDeque<Box<[u8]>>,
-    pub(crate) offline_bytes: usize,
-    /// More was missed than is kept.
+    /// Some: its new worker has not opened it yet, and messages of the owner wait here.
+    pub(crate) recovering: Option<Backlog<Queued>>,
+    /// Requests of the agent that the owner has not answered. The next owner is asked again.
+    pub(crate) pending: Backlog<Pending>,
+    /// What the worker said while the owner was away.
+    pub(crate) offline: Backlog<Held>,
+    /// More was said than is kept.
     pub(crate) offline_overflow: bool,
 }
 
-/// What opens a session in another process, and what the owner had set in it.
+/// How a session is opened in another process, and the settings that the owner had made.
 #[derive(Debug)]
 pub(crate) struct Reopen {
     pub(crate) by: ReopenBy,
@@ -65,29 +61,32 @@ pub(crate) struct Reopen {
     pub(crate) settings: Vec<Setting>,
 }
 
-/// A mode or an option that the owner has set last.
-#[derive(Debug)]
+/// A mode or an option as the owner set it last.
+#[derive(Clone, Debug)]
 pub(crate) struct Setting {
     pub(crate) method: Box<[u8]>,
     /// Which option, if there are several.
-    pub(crate) option: Option<String>,
+    option: Option<String>,
     pub(crate) params: Box<[u8]>,
 }
 
-impl Reopen {
-    pub(crate) fn set(&mut self, setting: Setting) {
-        self.settings.retain(|old| old.method != setting.method || old.option != setting.option);
-        if self.settings.len() < SETTINGS {
-            self.settings.push(setting);
-        }
-    }
+/// What an agent does for a session, as it reported last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TurnState {
+    Running,
+    /// It waits for the user.
+    RequiresAction,
+    Idle,
 }
 
-#[derive(Debug)]
-pub(crate) struct Pending {
-    pub(crate) call: CallKey,
-    /// As the worker sent it.
-    pub(crate) line: Box<[u8]>,
+impl TurnState {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            TurnState::Running => "running",
+            TurnState::RequiresAction => "requires_action",
+            TurnState::Idle => "idle",
+        }
+    }
 }
 
 impl Session {
@@ -112,40 +111,190 @@ impl Session {
             reopen: None,
             turn_state: None,
             recovering: None,
-            recovering_bytes: 0,
-            pending: Vec::new(),
-            offline: VecDeque::new(),
-            offline_bytes: 0,
+            pending: Backlog::default(),
+            offline: Backlog::default(),
             offline_overflow: false,
         }
     }
 
-    /// The name without its quotes: how the owner's and the worker's tables know it.
+    /// The owner's name without its quotes, as the tables of clients have it.
     pub(crate) fn bus_name(&self) -> &[u8] {
-        body(&self.bus_token)
+        unquoted(&self.bus_token)
     }
 
+    /// The worker's name without its quotes, as the tables of workers have it.
     pub(crate) fn agent_name(&self) -> &[u8] {
-        body(&self.agent_token)
+        unquoted(&self.agent_token)
+    }
+
+    pub(crate) fn is_turn_running(&self) -> bool {
+        self.turn_state.is_some_and(|state| state != TurnState::Idle)
+    }
+
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.recovering.is_some()
+    }
+
+    /// Whether the agent repeats its history now. The client knows it already.
+    pub(crate) fn is_replaying(&self) -> bool {
+        self.is_recovering() && self.reopen.as_ref().is_some_and(|reopen| reopen.by == ReopenBy::Load)
+    }
+
+    /// Keeps the result that opened it, for clients that take it up later.
+    pub(crate) fn save_opening(&mut self, answer: Message<'_>) {
+        if let Some(outcome) = answer.outcome().filter(|outcome| outcome.len() <= OPENING_BYTES) {
+            self.opening = Some(outcome.into());
+        }
+    }
+
+    /// Keeps what it takes to open it in another process, if its agent can do that.
+    pub(crate) fn save_reopen(&mut self, by: Option<ReopenBy>, pool: PoolId, params: Option<&[u8]>) {
+        let params = params.filter(|params| params.len() <= OPENING_BYTES);
+        let params = params.and_then(|params| with_session(params, &self.agent_token));
+        self.reopen = match (by, params) {
+            (Some(by), Some(params)) => Some(Reopen { by, pool, params, settings: Vec::new() }),
+            _ => None,
+        };
+    }
+
+    /// Keeps a mode or an option that the owner sets, to set it again in the next process.
+    pub(crate) fn save_setting(&mut self, message: Message<'_>) {
+        let method = message.method();
+        if !matches!(method, b"session/set_mode" | b"session/set_config_option" | b"session/set_model") {
+            return;
+        }
+        let (Some(reopen), Some(params)) = (&mut self.reopen, message.params()) else { return };
+        if params.len() > OPENING_BYTES {
+            return;
+        }
+        let members: Value = serde_json::from_slice(params).unwrap_or_default();
+        let option = members["configId"].as_str().map(str::to_owned);
+        if let Some(params) = with_session(params, &self.agent_token) {
+            reopen.settings.retain(|old| *old.method != *method || old.option != option);
+            if reopen.settings.len() < SETTINGS {
+                reopen.settings.push(Setting { method: method.into(), option, params });
+            }
+        }
+    }
+
+    /// The request of the agent behind this call is answered.
+    pub(crate) fn end_pending(&mut self, call: CallKey, held: &mut HeldBytes) {
+        self.pending.take_where(|pending| pending.call == call, held);
+    }
+
+    /// Drops everything that waits in it.
+    pub(crate) fn clear_backlogs(&mut self, held: &mut HeldBytes) {
+        self.pending.take(held);
+        self.offline.take(held);
     }
 }
 
-pub(crate) fn token(body: &[u8]) -> Box<[u8]> {
-    [b"\"", body, b"\""].concat().into()
+#[derive(Default)]
+pub(crate) struct Sessions {
+    sessions: Arena<SessionKey, Session>,
 }
 
-fn body(token: &[u8]) -> &[u8] {
+impl Sessions {
+    pub(crate) fn insert(&mut self, session: Session) -> SessionKey {
+        self.sessions.insert(session)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, key: SessionKey) -> Option<&Session> {
+        self.sessions.get(key)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, key: SessionKey) -> Option<&mut Session> {
+        self.sessions.get_mut(key)
+    }
+
+    pub(crate) fn remove(&mut self, key: SessionKey) -> Option<Session> {
+        self.sessions.remove(key)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SessionKey, &Session)> {
+        self.sessions.iter()
+    }
+
+    pub(crate) fn ids(&self) -> Vec<SessionKey> {
+        self.sessions.ids()
+    }
+
+    /// The worker that has this session open.
+    pub(crate) fn worker_of(&self, key: SessionKey) -> Option<WorkerId> {
+        self.get(key)?.worker
+    }
+
+    /// A message about this session passed.
+    #[inline]
+    pub(crate) fn touch(&mut self, key: Option<SessionKey>, now: Moment) {
+        if let Some(session) = key.and_then(|key| self.get_mut(key)) {
+            session.touched = now;
+        }
+    }
+
+    /// The session at the top of the tree that announced this one. A session that nobody announced is its own root.
+    pub(crate) fn root(&self, key: SessionKey) -> SessionKey {
+        let mut root = key;
+        while let Some(parent) = self.get(root).and_then(|session| session.parent)
+            && self.get(parent).is_some()
+        {
+            root = parent;
+        }
+        root
+    }
+
+    /// Whether `ancestor` announced this session, or announced one that did.
+    pub(crate) fn is_descendant(&self, key: SessionKey, ancestor: SessionKey) -> bool {
+        let mut at = key;
+        while let Some(parent) = self.get(at).and_then(|session| session.parent) {
+            if parent == ancestor {
+                return true;
+            }
+            at = parent;
+        }
+        false
+    }
+}
+
+/// A name with its quotes.
+pub(crate) fn token(name: &[u8]) -> Box<[u8]> {
+    [b"\"", name, b"\""].concat().into()
+}
+
+fn unquoted(token: &[u8]) -> &[u8] {
     &token[1..token.len() - 1]
 }
 
-/// The agent's name in a bus name, if it has the form of one.
+/// The agent's name in a name of the bus; any other name as it is.
+pub(crate) fn agent_name(name: &[u8]) -> &[u8] {
+    behind_tag(name).unwrap_or(name)
+}
+
+/// The agent's name in a name of the bus, if it has the form of one.
 pub(crate) fn behind_tag(name: &[u8]) -> Option<&[u8]> {
     let (tag, rest) = name.split_at_checked(TAG_BYTES)?;
     let agent = rest.strip_prefix(b".")?;
     (!agent.is_empty() && tag.iter().all(|letter| TAG_LETTERS.contains(letter))).then_some(agent)
 }
 
-/// Where tags come from: a stream that nobody outside can continue.
+/// These params, which are an object, with this session id in them.
+fn with_session(params: &[u8], token: &[u8]) -> Option<Box<[u8]>> {
+    let mut params: Value = serde_json::from_slice(params).ok()?;
+    let name: Value = serde_json::from_slice(token).ok()?;
+    let members = params.as_object_mut()?;
+    members.insert("sessionId".to_owned(), name);
+    // A replay was for the client that opened the session. It is not repeated when the bus opens it again.
+    members.remove("replayFrom");
+    Some(params.to_string().into_bytes().into())
+}
+
+/// The source of tags: a stream that nobody outside can predict.
 pub(crate) struct Tags(ChaCha20Rng);
 
 impl Tags {
@@ -169,35 +318,16 @@ impl Tags {
     }
 }
 
-/// What an agent does for a session, as it said last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TurnState {
-    Running,
-    /// It waits for the user.
-    RequiresAction,
-    Idle,
-}
-
-impl TurnState {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            TurnState::Running => "running",
-            TurnState::RequiresAction => "requires_action",
-            TurnState::Idle => "idle",
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_tagged_name_gives_the_agents_back() {
+    fn a_tagged_name_contains_the_name_of_the_agent() {
         let mut tags = Tags::new([7; 32]);
         let (one, two) = (tags.token(b"s1"), tags.token(b"s1"));
         assert_ne!(one, two);
-        assert_eq!(behind_tag(body(&one)), Some(&b"s1"[..]));
+        assert_eq!(behind_tag(unquoted(&one)), Some(&b"s1"[..]));
         assert_eq!(Tags::new([7; 32]).token(b"s1"), one, "the same seed gives the same tags");
     }
 

@@ -1,7 +1,6 @@
-//! Deadlines, the nearest first.
+//! Alarms: what is due next.
 //!
-//! An alarm is set and never taken back: whoever it is for knows what it is still waiting for, and ignores
-//! one that no longer concerns it.
+//! An alarm is never taken back. Its receiver knows what it still waits for, and ignores an alarm that is out of date.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,25 +10,25 @@ use crate::id::{Link, SessionKey, WorkerId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Alarm {
-    /// The worker's life goes on: a rest is over, patience with a stop is over.
+    /// A backoff of the worker, or the time it has to stop, is over.
     Life(WorkerId),
-    /// The worker should have answered initialize.
+    /// The worker has not answered `initialize` in time.
     Handshake(WorkerId),
-    /// The worker should have written something.
+    /// The worker has written nothing for too long.
     Silence(WorkerId),
-    /// The peer should have taken something.
+    /// The peer has taken nothing for too long.
     Stall(Link),
-    /// The client should have gone on with the line that it has begun.
+    /// The client has left a line unfinished.
     Line(Link),
-    /// The worker should have left.
+    /// The worker has not retired in time.
     Retire(WorkerId),
-    /// The worker may have had nothing to do for too long.
+    /// The worker may have been idle for too long.
     Idle(WorkerId),
-    /// The session's client should have come back.
+    /// The client of the session has not returned.
     Keep(SessionKey),
-    /// Somebody should have shown the token, or have left for not having it.
+    /// A connection has not shown the token, or has not taken the error that it was sent.
     Auth,
-    /// The bus should have stopped, or gone one step further with it.
+    /// The next step of the shutdown is due.
     Stop,
 }
 
@@ -47,7 +46,7 @@ impl Alarms {
         self.waiting.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// One that is due, if any.
+    /// An alarm that is due, if any.
     pub(crate) fn due(&mut self, now: Moment) -> Option<Alarm> {
         if self.next()? > now {
             return None;

@@ -1,95 +1,92 @@
-//! A worker: a place for a process in a pool, what the process there has been told, and what waits for it.
+//! A worker: a slot for a process in a pool, what the process there was told, and what waits for it.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::fmt;
 use std::sync::Arc;
 
 use crate::api::{Exit, Moment};
-use crate::config::PoolConfig;
-use crate::id::{Link, SessionKey};
-use crate::limit::STDERR_TAIL_BYTES;
+use crate::config::{Mode, PoolConfig};
+use crate::id::{Link, PoolId, SessionKey};
+use crate::limit::{ELICITATIONS, STDERR_TAIL_BYTES, STICKY_NOTIFICATION_BYTES, STICKY_NOTIFICATIONS_MAX};
 use crate::mutants::{Check, enabled};
-use crate::state::calls::{CallKey, EndpointId};
+use crate::state::backlog::{Backlog, Early, HeldBytes, Queued};
+use crate::state::calls::EndpointId;
 use crate::state::handshake::{AgentCapabilities, Handshake};
 use crate::state::lifecycle::{Life, State};
-use crate::state::pools::PoolId;
 use crate::wire::error::Death;
-use crate::wire::prefix_cache::PrefixCache;
+use crate::wire::message::Message;
 use crate::wire::scan::Span;
 
 pub(crate) struct Worker {
     pub(crate) pool: PoolId,
-    /// How it is started. The pool's may have changed since: then this one is `retiring`.
+    /// How it is started. If the pool's has changed since, this worker is `retiring`.
     pub(crate) config: Arc<PoolConfig>,
     pub(crate) index: u32,
     pub(crate) endpoint: EndpointId,
     pub(crate) life: Life,
-    /// Takes nothing new and leaves when it has nothing left to do, at the latest at `retire_by`.
+    /// It takes no new work, and leaves when it is idle, at the latest at `retire_by`.
     pub(crate) retiring: bool,
     pub(crate) retire_by: Option<Moment>,
-    /// Of a dedicated pool: the one client it serves.
+    /// In a dedicated pool: the one client that it serves.
     pub(crate) dedicated_to: Option<Link>,
-    /// When it must have answered initialize.
+    /// When it must have answered `initialize`.
     pub(crate) initialize_by: Moment,
+    /// Whether an alarm for its silence is set.
     pub(crate) silence_alarm: bool,
-    /// Since when it has had nothing to do, as far as that has been looked at.
+    /// Since when it has been idle, as far as the bus has looked.
     pub(crate) idle_since: Option<Moment>,
-    /// Why the last start failed, or how the last life ended, for people.
+    /// Why the last start failed or how the last life ended, for people.
     pub(crate) last_error: Option<String>,
     pub(crate) last_exit: Option<Exit>,
-    /// What clients have asked it, in all its lives.
+    /// Requests that clients sent it in all its lives.
     pub(crate) requests: u64,
-    /// What the process still says is of no interest: its life was over for the others, or is being replaced.
+    /// Its output is dropped: its calls have failed already, or it is being replaced.
     pub(crate) ignored: bool,
     /// How this life ends, once it does.
     pub(crate) death: Death,
 
-    // Of this life only; see `forget`.
-    /// Its pipes. Some from the order to start until the process is gone.
+    // What follows belongs to one life; see `forget`.
+    /// Its pipes, from the order to start until the process is gone.
     pub(crate) link: Option<Link>,
     pub(crate) pid: Option<u32>,
     pub(crate) init: Init,
     pub(crate) capabilities: AgentCapabilities,
-    /// What is to be said once it is ready, in order.
-    pub(crate) backlog: VecDeque<Queued>,
-    pub(crate) backlog_bytes: usize,
-    /// By the agent's names.
+    /// What is written once it is ready, in order.
+    pub(crate) backlog: Backlog<Queued>,
+    /// Its sessions by the agent's names.
     pub(crate) sessions: HashMap<Box<[u8]>, SessionKey>,
-    /// How its last lines began.
-    pub(crate) prefix_cache: PrefixCache,
-    /// The session it spoke of last, and will most likely speak of next. It may have gone since.
+    /// The session of its last message, and most likely of its next. It may be gone.
     pub(crate) last_session: Option<SessionKey>,
-    /// How many of these are labels, which the agent knows nothing of.
+    /// How many of `sessions` are labels, which the agent does not know.
     pub(crate) labels: usize,
-    /// Clients that it serves, or has served.
+    /// Clients that it serves or has served.
     pub(crate) clients: BTreeSet<Link>,
-    /// What it said of sessions that no answer has named yet.
-    pub(crate) early: Vec<Early>,
-    pub(crate) early_bytes: usize,
-    /// The last session-less notification of each method.
+    pub(crate) early: Backlog<Early>,
+    /// The last session-less notification of each method, for clients that come later.
     pub(crate) sticky_notifications: Vec<StickyNotification>,
-    /// Which client an elicitation went to.
-    pub(crate) elicitations: VecDeque<(Box<[u8]>, Link)>,
-    /// When it last wrote something, or was first asked something.
+    /// The client that each elicitation went to.
+    elicitations: VecDeque<(Box<[u8]>, Link)>,
+    /// When it last wrote a line, or was first asked something.
     pub(crate) last_output: Moment,
-    /// Lines that it has said.
+    /// How many lines it has written.
     pub(crate) lines_in: u64,
     pub(crate) stderr_tail: VecDeque<u8>,
 }
 
-/// How far its handshake is.
+/// How far its initialization is.
 #[derive(Clone, Debug)]
 pub(crate) enum Init {
-    /// It has been told nothing and can become anything.
+    /// It was told nothing, and suits any client.
     NotSent,
-    /// It is to be initialized so once it is up.
+    /// It will be initialized like this once it is up.
     Reserved(Arc<Handshake>),
-    /// Its answer to initialize is awaited.
+    /// `initialize` is sent and not answered.
     Sent(Arc<Handshake>),
-    /// It is ready for clients of this handshake. `answer`: to initialize; none for the plain handshake.
-    Ready { handshake: Arc<Handshake>, answer: Option<Arc<InitResult>> },
+    /// It serves clients of this handshake. `result`: its answer; none for the plain handshake.
+    Ready { handshake: Arc<Handshake>, result: Option<Arc<InitResult>> },
 }
 
-/// A worker's answer to initialize, which every client that joins is given under its own id.
+/// The answer of a worker to `initialize`. Every client of the worker gets it, each under its own id.
 #[derive(Debug)]
 pub(crate) struct InitResult {
     pub(crate) line: Box<[u8]>,
@@ -97,22 +94,8 @@ pub(crate) struct InitResult {
 }
 
 #[derive(Debug)]
-pub(crate) enum Queued {
-    /// A client's initialize, to be answered with the greeting.
-    Initialize(CallKey),
-    /// A line, its ids already the worker's. `None`: a notification.
-    Line(Option<CallKey>, Box<[u8]>),
-}
-
-#[derive(Debug)]
-pub(crate) struct Early {
-    pub(crate) name: Box<[u8]>,
-    pub(crate) line: Box<[u8]>,
-}
-
-#[derive(Debug)]
 pub(crate) struct StickyNotification {
-    pub(crate) method: Box<[u8]>,
+    method: Box<[u8]>,
     pub(crate) line: Box<[u8]>,
 }
 
@@ -145,15 +128,12 @@ impl Worker {
             pid: None,
             init: Init::NotSent,
             capabilities: AgentCapabilities::default(),
-            backlog: VecDeque::new(),
-            backlog_bytes: 0,
+            backlog: Backlog::default(),
             sessions: HashMap::new(),
-            prefix_cache: PrefixCache::default(),
             last_session: None,
             labels: 0,
             clients: BTreeSet::new(),
-            early: Vec::new(),
-            early_bytes: 0,
+            early: Backlog::default(),
             sticky_notifications: Vec::new(),
             elicitations: VecDeque::new(),
             last_output: now,
@@ -162,9 +142,8 @@ impl Worker {
         }
     }
 
-    /// This life is over: nothing of what the process knew is true of the next. Only what the next is reserved
-    /// for remains.
-    pub(crate) fn forget(&mut self) {
+    /// Forgets what was true of this life only. What the next life is reserved for stays.
+    pub(crate) fn forget(&mut self, held: &mut HeldBytes) {
         if !matches!(self.init, Init::Reserved(_)) {
             self.init = Init::NotSent;
             self.dedicated_to = None;
@@ -173,11 +152,9 @@ impl Worker {
             self.clients.clear();
         }
         self.capabilities = AgentCapabilities::default();
-        self.early = Vec::new();
-        self.early_bytes = 0;
+        self.early.take(held);
         self.sticky_notifications = Vec::new();
         self.elicitations = VecDeque::new();
-        self.prefix_cache = PrefixCache::default();
         self.last_session = None;
         self.pid = None;
         self.lines_in = 0;
@@ -193,19 +170,43 @@ impl Worker {
         }
     }
 
-    /// It speaks this handshake, or can learn it.
+    /// Whether it has this handshake, or can still get it.
     pub(crate) fn is_compatible(&self, handshake: &Handshake) -> bool {
         self.handshake().is_none_or(|own| **own == *handshake || !enabled(Check::Handshake))
     }
 
-    /// Sessions of the agent, which is what `max_sessions` counts.
+    /// How many sessions of the agent are open, which is what `max_sessions` limits.
     pub(crate) fn open_sessions(&self) -> usize {
         self.sessions.len() - self.labels
     }
 
-    /// Lines can be written to it now.
+    /// Its sessions in the order in which they were opened.
+    pub(crate) fn session_keys(&self) -> Vec<SessionKey> {
+        let mut keys: Vec<_> = self.sessions.values().copied().collect();
+        keys.sort();
+        keys
+    }
+
+    /// Its link, if lines can be written to it now.
     pub(crate) fn ready_link(&self) -> Option<Link> {
-        self.link.filter(|_| matches!(self.init, Init::Ready { .. }))
+        match self.init {
+            Init::Ready { .. } => self.link,
+            _ => None,
+        }
+    }
+
+    /// A client was placed here.
+    pub(crate) fn serve(&mut self, client: Link) {
+        self.clients.insert(client);
+        self.idle_since = None;
+        self.dedicate(client);
+    }
+
+    /// In a dedicated pool: it serves this client alone from now on.
+    pub(crate) fn dedicate(&mut self, client: Link) {
+        if self.config.mode == Mode::Dedicated {
+            self.dedicated_to = Some(client);
+        }
     }
 
     pub(crate) fn push_stderr(&mut self, bytes: &[u8]) {
@@ -215,8 +216,35 @@ impl Worker {
         self.stderr_tail.extend(keep);
     }
 
-    /// For status.
-    pub(crate) fn state(&self) -> &'static str {
+    /// Keeps a session-less notification for clients that come later. A newer one of its method replaces it.
+    pub(crate) fn keep_notification(&mut self, message: Message<'_>) {
+        if message.line.len() > STICKY_NOTIFICATION_BYTES {
+            return;
+        }
+        let method = message.method();
+        self.sticky_notifications.retain(|kept| *kept.method != *method);
+        if self.sticky_notifications.len() < STICKY_NOTIFICATIONS_MAX {
+            let kept = StickyNotification { method: method.into(), line: message.line.into() };
+            self.sticky_notifications.push(kept);
+        }
+    }
+
+    /// Remembers the client that an elicitation went to.
+    pub(crate) fn add_elicitation(&mut self, name: Box<[u8]>, client: Link) {
+        if self.elicitations.len() >= ELICITATIONS {
+            self.elicitations.pop_front();
+        }
+        self.elicitations.push_back((name, client));
+    }
+
+    /// The client that this elicitation went to. It is forgotten.
+    pub(crate) fn take_elicitation(&mut self, name: &[u8]) -> Option<Link> {
+        let at = self.elicitations.iter().position(|(known, _)| **known == *name)?;
+        self.elicitations.remove(at).map(|(_, client)| client)
+    }
+
+    /// Its state for `_bus/status`.
+    pub(crate) fn state_name(&self) -> &'static str {
         match self.life.state() {
             State::Backoff { .. } => "resting",
             State::Starting => "starting",
@@ -230,5 +258,12 @@ impl Worker {
             State::Exhausted { .. } => "broken",
             State::Gone => "gone",
         }
+    }
+}
+
+/// `POOL/INDEX`, as logs and errors name a worker.
+impl fmt::Display for Worker {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}/{}", self.config.id, self.index)
     }
 }

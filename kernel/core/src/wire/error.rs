@@ -145,7 +145,7 @@ impl RpcError {
 }
 
 /// The answer with this result, without a line end.
-pub(crate) fn result(id: &[u8], result: &Value) -> Vec<u8> {
+pub(crate) fn result_line(id: &[u8], result: &Value) -> Vec<u8> {
     answer(Some(id), "result", &result.to_string())
 }
 

@@ -40,6 +40,13 @@ impl<'a> Edits<'a> {
         self.edits[index] = Edit::new(span, with);
         self.count += 1;
     }
+
+    /// Adds an edit, if the line has this field.
+    pub(crate) fn add_at(&mut self, span: Option<Span>, with: &'a [u8]) {
+        if let Some(span) = span {
+            self.add(span, with);
+        }
+    }
 }
 
 impl<'a> Deref for Edits<'a> {

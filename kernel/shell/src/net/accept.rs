@@ -31,7 +31,7 @@ const FDS_FOR_WORKERS: usize = 16;
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
 pub(crate) struct Acceptor {
-    listeners: Arena<Listener>,
+    listeners: Arena<Key, Listener>,
     /// When to accept again after the machine had no fd or memory for a connection.
     retry_at: Option<Moment>,
     shortage_logged: bool,
@@ -98,7 +98,7 @@ impl Acceptor {
         }
         let mut file = bound.file;
         for socket in bound.sockets {
-            let token = token(self.listeners.next_key(), Stream::Internal);
+            let token = token(self.listeners.next_id(), Stream::Internal);
             if let Err(error) = watch(io.poll.registry(), socket.fd(), token, Interest::READABLE) {
                 return Err(ServeError::Listen { at: listen.at, error: error.into() });
             }

@@ -1,130 +1,126 @@
-//! Child sessions: a subagent's session belongs to whoever owns the session that announced it, and goes with it.
+//! Child sessions: the session of a subagent belongs to the owner of the session that announced it, and goes with it.
 //!
-//! While the owner is away, what is said in the whole family is kept in one queue, in the order it was said.
+//! While the owner is away, everything that is said in the whole tree waits in one backlog, in order.
 
 use std::collections::VecDeque;
 
 use crate::bus::Bus;
-use crate::id::{Link, SessionKey, WorkerId};
+use crate::id::{Arena, Link, SessionKey, WorkerId};
 use crate::limit::{CHILDREN_TIMES, NAME_BYTES};
-use crate::state::sessions::token;
-use crate::state::workers::Early;
-use crate::wire::scan::{Envelope, Span, canonical};
+use crate::state::backlog::Early;
+use crate::state::sessions::{Sessions, token};
+use crate::state::workers::Worker;
+use crate::wire::message::{Held, Message};
 
 impl Bus {
-    /// Binds the session that this line of `parent` announces, if it is not bound yet: its name at the agent.
+    /// Binds the session that this message of `parent` announces, if it is not bound yet. Returns its agent name.
     pub(in crate::bus) fn adopt_child(
         &mut self,
         id: WorkerId,
         parent: SessionKey,
-        line: &[u8],
-        child: Span,
+        message: Message<'_>,
     ) -> Option<Box<[u8]>> {
-        let name = canonical(child.of(line));
-        let worker = self.workers.get(id.0)?;
-        let many = worker.config.max_sessions as usize * CHILDREN_TIMES;
-        let (owner, keep_until) = self.session(parent).map(|session| (session.owner, session.keep_until))?;
+        let name = message.name(message.envelope.child?);
+        let worker = self.workers.get(id)?;
+        let max_children = worker.config.max_sessions as usize * CHILDREN_TIMES;
+        let (owner, keep_until) =
+            self.sessions.get(parent).map(|session| (session.owner, session.keep_until))?;
         if let Some(known) = worker.sessions.get(&*name).copied() {
             return self.adopt_orphan(id, known, parent);
         }
-        if name.len() > NAME_BYTES || worker.sessions.len() >= many {
+        if name.len() > NAME_BYTES || worker.sessions.len() >= max_children {
             return None;
         }
-        let bus = self.tags.token(&name);
-        let key = self.bind(owner, id, bus, token(&name));
-        if let Some(child) = self.session_mut(key) {
+        let bus_token = self.tags.token(&name);
+        let key = self.bind(owner, id, bus_token, token(&name));
+        if let Some(child) = self.sessions.get_mut(key) {
             child.parent = Some(parent);
             child.keep_until = keep_until;
         }
         Some(name.into())
     }
 
-    /// A child whose family is gone, and which is nobody's, joins the one that speaks of it. What was missed of it is
-    /// told right after, as if it had come too early.
+    /// A child without an owner, whose parent is gone, joins the session that speaks of it. What was missed of it is
+    /// delivered right after, as if it had come too early.
     fn adopt_orphan(&mut self, id: WorkerId, key: SessionKey, parent: SessionKey) -> Option<Box<[u8]>> {
-        let owner = self.session(parent)?.owner;
-        let child = self.session(key).filter(|child| child.owner.is_none())?;
-        child.parent.filter(|old| self.session(*old).is_none())?;
-        let child = self.sessions.get_mut(key.0)?;
-        (child.parent, child.owner) = (Some(parent), owner);
+        let owner = self.sessions.get(parent)?.owner;
+        let child = self.sessions.get(key)?;
+        if child.owner.is_some() || self.sessions.get(child.parent?).is_some() {
+            return None;
+        }
+        let (child, worker) = (self.sessions.get_mut(key)?, self.workers.get_mut(id)?);
+        child.parent = Some(parent);
+        child.owner = owner;
         child.offline_overflow = false;
-        let (offline, bytes) = (std::mem::take(&mut child.offline), std::mem::take(&mut child.offline_bytes));
-        if let Some(client) = owner.and_then(|owner| self.clients.get_mut(owner.0)) {
+        if let Some(client) = owner.and_then(|owner| self.clients.get_mut(owner)) {
             client.sessions.insert(child.bus_name().into(), key);
         }
-        let (name, worker): (Box<[u8]>, _) = (child.agent_name().into(), self.workers.get_mut(id.0)?);
-        worker.early.extend(offline.into_iter().map(|line| Early { name: name.clone(), line }));
-        worker.early_bytes += bytes;
+        let name: Box<[u8]> = child.agent_name().into();
+        for held in child.offline.take(&mut self.held) {
+            worker.early.push(Early { name: name.clone(), held }, &mut self.held);
+        }
         Some(name)
     }
 
-    /// The session that announced this one, or announced the one that did; it itself if nobody announced it.
-    pub(in crate::bus) fn root(&self, key: SessionKey) -> SessionKey {
-        let mut root = key;
-        while let Some(parent) = self.session(root).and_then(|session| session.parent)
-            && self.session(parent).is_some()
-        {
-            root = parent;
-        }
-        root
-    }
-
-    /// Whoever takes up a session takes up those that it announced; their last owner no longer has them.
+    /// Attaches the children of a session to the client that takes up the session.
     pub(in crate::bus) fn attach_children(&mut self, key: SessionKey, owner: Link) {
         for child in self.children(key) {
             self.detach(child);
-            let Some(session) = self.sessions.get_mut(child.0) else { continue };
+            let Some(session) = self.sessions.get_mut(child) else { continue };
             session.owner = Some(owner);
-            if let Some(client) = self.clients.get_mut(owner.0) {
+            if let Some(client) = self.clients.get_mut(owner) {
                 client.sessions.insert(session.bus_name().into(), child);
             }
         }
     }
 
-    /// Those that this session announced, and those that they did.
+    /// The sessions that this one announced, and those that they announced.
     pub(in crate::bus) fn children(&self, key: SessionKey) -> Vec<SessionKey> {
-        let worker = self.session(key).and_then(|session| session.worker);
-        let sessions =
-            worker.and_then(|id| self.workers.get(id.0)).into_iter().flat_map(|w| w.sessions.values());
-        let mut children: Vec<_> =
-            sessions.copied().filter(|child| self.is_descendant(*child, key)).collect();
+        let worker = self.sessions.worker_of(key).and_then(|id| self.workers.get(id));
+        let Some(worker) = worker else { return Vec::new() };
+        let mut children = Vec::new();
+        for child in worker.sessions.values() {
+            if self.sessions.is_descendant(*child, key) {
+                children.push(*child);
+            }
+        }
         children.sort();
         children
     }
 
-    fn is_descendant(&self, key: SessionKey, from: SessionKey) -> bool {
-        let parent = self.session(key).and_then(|session| session.parent);
-        parent.is_some_and(|parent| parent == from || self.is_descendant(parent, from))
-    }
-
-    /// What was missed of a session, and of those that it announced. A child that is taken up alone leaves its family.
-    pub(in crate::bus) fn take_offline(&mut self, key: SessionKey) -> VecDeque<Box<[u8]>> {
-        let root = self.root(key);
-        let Some(session) = self.sessions.get_mut(root.0) else { return VecDeque::new() };
-        let all = std::mem::take(&mut session.offline);
-        let (taken, left): (VecDeque<_>, VecDeque<_>) = match root == key {
-            true => (all, VecDeque::new()),
-            false => all.into_iter().partition(|line| self.is_about(line, key)),
+    /// Takes what was missed of a session and its children. A child that is taken up alone leaves its parent.
+    pub(in crate::bus) fn take_offline(&mut self, key: SessionKey) -> VecDeque<Held> {
+        let root = self.sessions.root(key);
+        let mut offline = match self.sessions.get_mut(root) {
+            Some(session) => std::mem::take(&mut session.offline),
+            None => return VecDeque::new(),
         };
-        let bytes = taken.iter().map(|line| line.len()).sum::<usize>();
-        self.aside_bytes -= bytes;
-        if let Some(session) = self.sessions.get_mut(root.0) {
-            session.offline = left;
-            session.offline_bytes -= bytes;
+        let taken = if root == key {
+            offline.take(&mut self.held)
+        } else {
+            let matches = |held: &Held| is_about(&self.workers, &self.sessions, held.message(), key);
+            offline.take_where(matches, &mut self.held)
+        };
+        if let Some(session) = self.sessions.get_mut(root) {
+            session.offline = offline;
         }
-        if let Some(session) = self.sessions.get_mut(key.0) {
+        if let Some(session) = self.sessions.get_mut(key) {
             session.parent = None;
         }
         taken
     }
+}
 
-    /// The line is about this session, or one that it announced.
-    fn is_about(&self, line: &[u8], key: SessionKey) -> bool {
-        let worker = self.session(key).and_then(|session| session.worker);
-        let worker = worker.and_then(|id| self.workers.get(id.0));
-        let named = Envelope::scan(line).ok().and_then(|said| said.session.or(said.top_session));
-        let known =
-            named.zip(worker).and_then(|(span, worker)| worker.sessions.get(&*canonical(span.of(line))));
-        known.is_some_and(|known| *known == key || self.is_descendant(*known, key))
-    }
+/// Whether a message of a worker is about this session or one of its children.
+fn is_about(
+    workers: &Arena<WorkerId, Worker>,
+    sessions: &Sessions,
+    message: Message<'_>,
+    key: SessionKey,
+) -> bool {
+    let worker = sessions.worker_of(key).and_then(|id| workers.get(id));
+    let name = message.session_name().or_else(|| message.label());
+    let (Some(worker), Some(name)) = (worker, name) else { return false };
+    let Some(session) = worker.sessions.get(&*name).copied() else { return false };
+    session == key || sessions.is_descendant(session, key)
 }

@@ -1,6 +1,7 @@
-//! Sessions: how they open and end, wait for an absent client, survive their worker, and have children.
+//! Sessions: how they open and end, wait for an absent client, survive the loss of their worker, and have children.
 
 mod children;
 mod offline;
-pub(super) mod recover;
-pub(super) mod turn_state;
+mod open_close;
+mod recover;
+mod turn_state;

@@ -1,8 +1,8 @@
-//! Foreground work, which ACP's second version tells of: a prompt is answered once it is taken in, and the turn goes
-//! on until the agent says that the session is idle.
+//! Turn states, which ACP's second version reports: a prompt is answered when it is accepted, and the turn goes on until
+//! the agent says that the session is idle.
 //!
-//! The bus follows what the agent says, so that a stop waits for turns that no call is in flight for, and so that a
-//! client hears the end of a turn whose agent has died.
+//! The bus follows these reports, so that a shutdown waits for turns without a call in flight, and so that a client hears
+//! the end of a turn whose agent was lost.
 
 use memchr::memmem;
 use serde::Deserialize;
@@ -11,37 +11,25 @@ use crate::bus::Bus;
 use crate::id::{Link, SessionKey, WorkerId};
 use crate::state::sessions::TurnState;
 use crate::wire::error::RpcError;
+use crate::wire::message::Message;
 
 impl Bus {
-    /// The worker speaks of a session: if it tells its state, that is kept.
-    pub(in crate::bus) fn note_turn_state(&mut self, id: WorkerId, key: SessionKey, line: &[u8]) {
-        if self.workers.get(id.0).is_some_and(|worker| worker.capabilities.reports_turn_state)
-            && let Some(turn_state) = told(line)
-            && let Some(session) = self.session_mut(key)
+    /// Keeps the state that a message of the worker reports, if it does.
+    pub(in crate::bus) fn note_turn_state(&mut self, id: WorkerId, key: SessionKey, message: Message<'_>) {
+        if self.workers.get(id).is_some_and(|worker| worker.capabilities.reports_turn_state)
+            && let Some(state) = reported_state(message.line)
+            && let Some(session) = self.sessions.get_mut(key)
         {
-            session.turn_state = Some(turn_state);
+            session.turn_state = Some(state);
         }
     }
 
-    pub(in crate::bus) fn is_turn_running(&self, key: SessionKey) -> bool {
-        let turn_state = self.session(key).and_then(|session| session.turn_state);
-        turn_state.is_some_and(|turn_state| turn_state != TurnState::Idle)
-    }
-
-    /// A turn goes on that somebody follows.
-    pub(in crate::bus) fn is_any_turn_followed(&self) -> bool {
-        self.sessions.iter().any(|(key, session)| {
-            let key = SessionKey(key);
-            session.worker.is_some() && self.is_turn_running(key) && self.is_owned(key)
-        })
-    }
-
-    /// The agent will not say how its turn ended: the bus does.
+    /// The agent will not report the end of its turn, so the bus does.
     pub(in crate::bus) fn end_turn(&mut self, key: SessionKey, error: &RpcError) {
-        if !self.is_turn_running(key) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        if !session.is_turn_running() {
             return;
         }
-        let Some(session) = self.session_mut(key) else { return };
         session.turn_state = Some(TurnState::Idle);
         if let Some(owner) = session.owner {
             let error = error.error();
@@ -49,15 +37,11 @@ impl Bus {
         }
     }
 
-    /// Whoever takes up a session hears how it stands.
-    pub(in crate::bus) fn report_turn_state(&mut self, link: Link, key: SessionKey) {
-        self.send_turn_state(link, key, "");
-    }
-
-    fn send_turn_state(&mut self, link: Link, key: SessionKey, more: &str) {
-        let Some(session) = self.session(key) else { return };
-        let Some(turn_state) = session.turn_state else { return };
-        let (name, state) = (String::from_utf8_lossy(&session.bus_token), turn_state.name());
+    /// Tells a client the state of a session. `more`: further members of the update.
+    pub(in crate::bus) fn send_turn_state(&mut self, link: Link, key: SessionKey, more: &str) {
+        let Some(session) = self.sessions.get(key) else { return };
+        let Some(state) = session.turn_state else { return };
+        let (name, state) = (String::from_utf8_lossy(&session.bus_token), state.name());
         let update = format!(r#"{{"sessionUpdate":"state_update","state":"{state}"{more}}}"#);
         let params = format!(r#"{{"sessionId":{name},"update":{update}}}"#);
         let line = format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#);
@@ -66,8 +50,8 @@ impl Bus {
     }
 }
 
-/// The state in this line, if it is an update that tells one.
-fn told(line: &[u8]) -> Option<TurnState> {
+/// The state in this line, if it is an update that reports one.
+fn reported_state(line: &[u8]) -> Option<TurnState> {
     #[derive(Deserialize)]
     struct Line<'a> {
         #[serde(borrow)]
@@ -85,13 +69,13 @@ fn told(line: &[u8]) -> Option<TurnState> {
         state: &'a str,
     }
 
-    // Most updates are pieces of text, and looking for the word is all they cost.
+    // Most updates are pieces of text, and the search for the word is all that they cost.
     memmem::find(line, br#""state_update""#)?;
     let Line { params: Params { update } } = serde_json::from_slice(line).ok()?;
     match (update.session_update, update.state) {
         ("state_update", "idle") => Some(TurnState::Idle),
         ("state_update", "requires_action") => Some(TurnState::RequiresAction),
-        // A state that is not known is not idle.
+        // An unknown state is not idle.
         ("state_update", _) => Some(TurnState::Running),
         _ => None,
     }
@@ -102,9 +86,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_an_update_of_the_state_tells_a_state() {
+    fn only_a_state_update_reports_a_state() {
         let of = |update: &str| {
-            told(
+            reported_state(
                 format!(r#"{{"method":"session/update","params":{{"sessionId":"s","update":{update}}}}}"#)
                     .as_bytes(),
             )

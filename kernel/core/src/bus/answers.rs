@@ -1,0 +1,223 @@
+//! Answers of workers: each finds its caller, and changes what its call says that it changes.
+//!
+//! A worker can answer only the calls that it was sent. What a result means is known from the call, never guessed from
+//! the payload.
+
+use super::Bus;
+use crate::id::{Arena, CallKey, Link, WorkerId};
+use crate::limit::NAME_BYTES;
+use crate::state::calls::{BUS, Call, Endpoint, EndpointId, Purpose, Written};
+use crate::state::sessions::{Session, Sessions, token};
+use crate::state::workers::Worker;
+use crate::wire::error::RpcError;
+use crate::wire::json::Span;
+use crate::wire::message::Message;
+use crate::wire::nested;
+use crate::wire::splice::{Edit, Edits, splice};
+
+impl Bus {
+    pub(super) fn worker_answers(&mut self, id: WorkerId, message: Message<'_>) {
+        let Some(worker) = self.workers.get(id) else { return };
+        let (endpoint, pool, link) = (worker.endpoint, worker.pool, worker.link);
+        let key = message.id().and_then(CallKey::from_wire);
+        let key = key.filter(|key| link.is_none_or(|link| self.is_written(link, *key)));
+        // The call is not moved out of the option: that would be a copy.
+        let answered = key.and_then(|key| self.calls.answered(key, endpoint));
+        let (Some(key), Some(call)) = (key, &answered) else {
+            self.counters.stray_answers += 1;
+            return;
+        };
+        let failed = message.is_error();
+        self.counters.count_answer(failed);
+        if call.caller != BUS {
+            if let Some(pool) = self.pools.get_mut(pool) {
+                pool.metrics.latency.add(call.age_us(self.now));
+            }
+            self.sessions.touch(call.session, self.now);
+        }
+        self.trace_answer(Endpoint::Worker(id), key, call, message);
+        match call.purpose {
+            Purpose::Initialize => return self.initialized(id, message),
+            Purpose::Open => return self.opened(id, call, message),
+            Purpose::Recover(session) => self.recovered(session, id, failed),
+            Purpose::List => self.answer_list(id, call, message),
+            Purpose::Ask => self.answer(id, call, message),
+            Purpose::Broadcast => {
+                if let Some(pool) = self.pools.get_mut(pool) {
+                    pool.broadcast_answered(key, !failed);
+                }
+                self.answer(id, call, message);
+            }
+            Purpose::Reopen(session) => {
+                self.answer(id, call, message);
+                if failed {
+                    self.drop_session(session);
+                } else {
+                    self.save_opening(session, id, call, message);
+                }
+            }
+            Purpose::Close(session) => {
+                self.answer(id, call, message);
+                if !failed {
+                    self.drop_session(session);
+                }
+            }
+            Purpose::ClientInitialize | Purpose::Ignore => {}
+        }
+        self.check_idle(id);
+    }
+
+    /// Whether the worker is the callee of this call and can have seen it.
+    pub(super) fn is_callee(&self, id: WorkerId, key: CallKey) -> bool {
+        let (Some(worker), Some(call)) = (self.workers.get(id), self.calls.get(key)) else { return false };
+        call.callee == worker.endpoint
+            && call.written != Written::NotYet
+            && worker.link.is_none_or(|link| self.is_written(link, key))
+    }
+
+    /// The worker answered a call with something that cannot be passed on. Its caller gets the error.
+    pub(super) fn bad_answer(&mut self, id: WorkerId, spelled: Option<&[u8]>, error: &RpcError) {
+        let Some(key) = spelled.and_then(CallKey::from_wire).filter(|key| self.is_callee(id, *key)) else {
+            return;
+        };
+        if self.calls.get(key).is_some_and(|call| call.purpose == Purpose::Initialize) {
+            self.calls.end(key);
+            return self.no_start(id, "answered initialize with something else", None);
+        }
+        self.fail_call(key, error);
+        self.check_idle(id);
+    }
+
+    /// Gives an answer to its caller under the ids that the caller knows.
+    fn answer(&mut self, id: WorkerId, call: &Call, message: Message<'_>) {
+        let Message { line, envelope } = message;
+        let (Some(to), Some(span)) = (self.calls.calling_client(call.caller), envelope.id) else { return };
+        let mut edits = Edits::none();
+        edits.add(span, call.id.as_bytes());
+        for span in [envelope.top_session, envelope.result_session].into_iter().flatten() {
+            if let Some(session) = session_at(&self.workers, &self.sessions, id, message, span)
+                && session.owner == Some(to)
+            {
+                edits.add(span, &session.bus_token);
+            }
+        }
+        let nests =
+            message.is_error() || self.workers.get(id).is_some_and(|worker| worker.capabilities.nests);
+        let nested = if nests {
+            self.nested_edits(to, id, message, &nested::in_answer(line, envelope))
+        } else {
+            Vec::new()
+        };
+        self.links.send_nested(to, line, &edits, &nested);
+    }
+
+    /// The client's names for its own sessions at these spans.
+    pub(super) fn nested_edits(
+        &self,
+        to: Link,
+        id: WorkerId,
+        message: Message<'_>,
+        spans: &[Span],
+    ) -> Vec<(Span, Box<[u8]>)> {
+        let mut edits = Vec::new();
+        for span in spans {
+            if let Some(session) = session_at(&self.workers, &self.sessions, id, message, *span)
+                && session.owner == Some(to)
+            {
+                edits.push((*span, session.bus_token.clone()));
+            }
+        }
+        edits
+    }
+
+    /// Gives a list of sessions to its caller, without the sessions that other connected clients own.
+    fn answer_list(&mut self, id: WorkerId, call: &Call, message: Message<'_>) {
+        let Message { line, envelope } = message;
+        let (Some(to), Some(span)) = (self.calls.calling_client(call.caller), envelope.id) else { return };
+        let Some(worker) = self.workers.get(id) else { return };
+        let listed =
+            envelope.outcome.map(|outcome| nested::listed_sessions(line, outcome)).unwrap_or_default();
+        let mut shown: Vec<Vec<u8>> = Vec::new();
+        for entry in &listed {
+            let key = entry.id.and_then(|id| {
+                let name = message.name(id);
+                worker.sessions.get(&*name).copied().or_else(|| self.agents_session(worker.pool, &name))
+            });
+            let session = key.and_then(|key| self.sessions.get(key));
+            let is_foreign = key.is_some_and(|key| self.is_owned(key))
+                && session.is_some_and(|session| session.owner != Some(to));
+            if is_foreign {
+                continue;
+            }
+            let mut element = Vec::new();
+            match (entry.id, session) {
+                (Some(id), Some(session)) => {
+                    let within = |at: u32| (at - entry.element.start) as usize;
+                    let id = Span::new(within(id.start), within(id.end));
+                    splice(&mut element, entry.element.of(line), &[Edit::new(id, &session.bus_token)]);
+                }
+                _ => element.extend_from_slice(entry.element.of(line)),
+            }
+            shown.push(element);
+        }
+        let shown = shown.join(&b","[..]);
+        let mut edits = Edits::none();
+        edits.add(span, call.id.as_bytes());
+        if let (Some(first), Some(last)) = (listed.first(), listed.last()) {
+            edits.add(Span { start: first.element.start, end: last.element.end }, &shown);
+        }
+        self.links.send(to, line, &edits);
+    }
+
+    /// Handles an answer that names a new session.
+    fn opened(&mut self, id: WorkerId, call: &Call, message: Message<'_>) {
+        let owner = self.calls.calling_client(call.caller);
+        let Some(name) = message.envelope.result_session.map(|span| message.name(span)) else {
+            self.answer(id, call, message);
+            return self.opening_ended(call.callee);
+        };
+        let agent = token(&name);
+        let is_known = self.workers.get(id).is_some_and(|worker| worker.sessions.contains_key(&*name));
+        match owner {
+            _ if is_known || name.len() > NAME_BYTES => {
+                if let Some(to) = owner {
+                    let error = "the worker opened a session under an id that is taken or too long";
+                    self.send_error(to, Some(call.id.as_bytes()), &RpcError::invalid(error));
+                }
+            }
+            None => self.close_at_agent(id, &agent),
+            Some(owner) => {
+                let bus = self.tags.token(&name);
+                let session = self.bind(Some(owner), id, bus, agent);
+                self.answer(id, call, message);
+                self.save_opening(session, id, call, message);
+                self.deliver_early(id, &name);
+            }
+        }
+        self.opening_ended(call.callee);
+    }
+
+    /// One call fewer opens a session. After the last one, early messages that are left belong to no session.
+    pub(super) fn opening_ended(&mut self, callee: EndpointId) {
+        let Endpoint::Worker(id) = self.calls.endpoint(callee) else { return };
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        if self.calls.opens(callee) == 0 {
+            for early in worker.early.take(&mut self.held) {
+                self.reject_unroutable(id, early.held.message(), &RpcError::unknown_session());
+            }
+        }
+        self.check_idle(id);
+    }
+}
+
+/// The session of this worker that a message names at this span.
+fn session_at<'a>(
+    workers: &Arena<WorkerId, Worker>,
+    sessions: &'a Sessions,
+    id: WorkerId,
+    message: Message<'_>,
+    span: Span,
+) -> Option<&'a Session> {
+    let key = workers.get(id)?.sessions.get(&*message.name(span))?;
+    sessions.get(*key)
+}

@@ -1,0 +1,50 @@
+//! Requests that change a whole process, such as a login, go to every process that the client might meet.
+
+use super::Bus;
+use super::forward::{Forward, SessionRef};
+use super::from_client::Routed;
+use crate::id::{Link, WorkerId};
+use crate::limit::STICKY_NOTIFICATION_BYTES;
+use crate::state::calls::{BUS, Id, Purpose};
+use crate::state::pools::Broadcast;
+use crate::wire::message::Message;
+use crate::wire::splice::{Edit, splice};
+
+impl Bus {
+    pub(super) fn broadcast(&mut self, link: Link, message: Message<'_>) -> Routed {
+        let client = self.client(link)?;
+        let handshake = client.handshake.clone();
+        let pool_id = self.pool_of(client, message)?;
+        let first = self.worker_for_request(link, pool_id)?;
+        let (purpose, session) = (Purpose::Broadcast, SessionRef::None);
+        let awaits = self.forward_to_worker(&Forward { from: link, to: first, message, purpose, session })?;
+        let Some(pool) = self.pools.get_mut(pool_id) else { return Ok(()) };
+        if message.line.len() <= STICKY_NOTIFICATION_BYTES {
+            pool.add_broadcast(Broadcast {
+                handshake: handshake.clone(),
+                method: message.method().into(),
+                line: message.line.into(),
+                awaits,
+            });
+        }
+        for id in pool.workers.clone() {
+            let suits = self.workers.get(id).is_some_and(|worker| {
+                worker.ready_link().is_some() && worker.is_compatible(&handshake) && !worker.retiring
+            });
+            if id != first && suits {
+                self.broadcast_to(id, message);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the request to one more worker. Nobody waits for its answer.
+    pub(super) fn broadcast_to(&mut self, id: WorkerId, message: Message<'_>) {
+        let Some(worker) = self.workers.get(id) else { return };
+        let (Some(link), Some(span)) = (worker.ready_link(), message.envelope.id) else { return };
+        let call = self.calls.ask(BUS, worker.endpoint, Id::none(), Purpose::Ignore, None);
+        let mut line = Vec::new();
+        splice(&mut line, message.line, &[Edit::new(span, call.spelled(&mut itoa::Buffer::new()))]);
+        self.send_call(link, call, &line);
+    }
+}

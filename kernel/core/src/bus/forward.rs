@@ -1,0 +1,203 @@
+//! How a line reaches a worker: under the ids that the worker knows, at once or from a backlog.
+
+use super::Bus;
+use crate::id::{CallKey, Link, SessionKey, WorkerId};
+use crate::limit::{LABELS, NAME_BYTES, OPENING_BYTES};
+use crate::mutants::{Check, enabled};
+use crate::state::backlog::Queued;
+use crate::state::calls::{BUS, Endpoint, Id, Purpose};
+use crate::state::sessions::{Session, token};
+use crate::state::timers::Alarm;
+use crate::wire::error::RpcError;
+use crate::wire::message::Message;
+use crate::wire::splice::{Edit, Edits, splice};
+
+/// A message of a client that goes to a worker.
+pub(super) struct Forward<'a> {
+    pub(super) from: Link,
+    pub(super) to: WorkerId,
+    pub(super) message: Message<'a>,
+    pub(super) purpose: Purpose,
+    pub(super) session: SessionRef,
+}
+
+/// The session in the params of a message.
+pub(super) enum SessionRef {
+    /// There is none.
+    None,
+    /// A session that the bus knows. The worker gets the agent's name for it.
+    Known(SessionKey),
+    /// A session that is not open here. The worker gets this token.
+    Token(Box<[u8]>),
+}
+
+impl Bus {
+    /// Gives a message to a worker under the ids that the worker knows. Returns the call, if the message is a request.
+    pub(super) fn forward_to_worker(&mut self, forward: &Forward<'_>) -> Result<Option<CallKey>, RpcError> {
+        let Forward { from, to, message, purpose, ref session } = *forward;
+        let envelope = message.envelope;
+        let label = self.pin_label(from, message, to)?;
+        let about = if let SessionRef::Known(key) = session { Some(*key) } else { None };
+        self.sessions.touch(about.or(label), self.now);
+        let caller = self.client(from)?.endpoint;
+        let Some(worker) = self.workers.get_mut(to) else { return Err(RpcError::unknown_session()) };
+        if worker.ready_link().is_none() && worker.backlog.bytes() > self.limits.max_output_queue {
+            return Err(RpcError::busy("too much waits for the worker to be ready"));
+        }
+        let call = message.id().map(|id| {
+            worker.requests += 1;
+            self.calls.ask(caller, worker.endpoint, Id::new(id), purpose, about.or(label))
+        });
+        if let (Some(key), Purpose::Open | Purpose::Reopen(_)) = (call, purpose)
+            && let Some(call) = self.calls.get_mut(key)
+        {
+            let params = message.params().filter(|params| params.len() <= OPENING_BYTES);
+            call.opening = params.map(Box::from);
+        }
+        if let (Some(timeout), Some(_)) = (self.limits.silence_timeout, call)
+            && !std::mem::replace(&mut worker.silence_alarm, true)
+        {
+            worker.last_output = self.now;
+            self.alarms.set(self.now + timeout, Alarm::Silence(to));
+        }
+        let mut digits = itoa::Buffer::new();
+        let mut edits = Edits::none();
+        if let (Some(span), Some(call)) = (envelope.id, call) {
+            edits.add(span, call.spelled(&mut digits));
+        }
+        let mut recovering = None;
+        match session {
+            SessionRef::None => {}
+            SessionRef::Token(token) => edits.add_at(envelope.session, token),
+            SessionRef::Known(key) => {
+                let session = self.sessions.get(*key).ok_or_else(RpcError::unknown_session)?;
+                edits.add_at(envelope.session, &session.agent_token);
+                recovering = session.is_recovering().then_some(*key);
+            }
+        }
+        if let Some(label) = label.and_then(|key| self.sessions.get(key)) {
+            edits.add_at(envelope.top_session, &label.agent_token);
+        }
+        match (recovering, worker.ready_link()) {
+            (None, Some(link)) => {
+                let written = self.links.send(link, message.line, &edits);
+                if let (Some(written), Some(call)) = (written, call.and_then(|call| self.calls.get_mut(call)))
+                {
+                    call.written = written;
+                }
+            }
+            (None, None) => worker.backlog.push(queued(call, message.line, &edits), &mut self.held),
+            (Some(key), _) => {
+                let line = queued(call, message.line, &edits);
+                if let Some(backlog) =
+                    self.sessions.get_mut(key).and_then(|session| session.recovering.as_mut())
+                {
+                    backlog.push(line, &mut self.held);
+                }
+            }
+        }
+        self.trace_line(Endpoint::Client(from), Endpoint::Worker(to), about, call, message);
+        Ok(call)
+    }
+
+    /// Pins the label of a message to this worker, if it is new.
+    fn pin_label(
+        &mut self,
+        link: Link,
+        message: Message<'_>,
+        id: WorkerId,
+    ) -> Result<Option<SessionKey>, RpcError> {
+        let Some(name) = message.label() else { return Ok(None) };
+        if name.len() > NAME_BYTES {
+            return Err(RpcError::invalid(format!("a sessionId is at most {NAME_BYTES} bytes long")));
+        }
+        let labels = &self.client(link)?.labels;
+        if let Some(key) = labels.get(&*name).copied() {
+            if self.sessions.worker_of(key) == Some(id) {
+                return Ok(Some(key));
+            }
+            return Err(RpcError::invalid("the sessionId at the top is pinned to another worker"));
+        }
+        if labels.len() >= LABELS {
+            return Err(RpcError::busy(format!(
+                "a client has at most {LABELS} sessions that it names itself"
+            )));
+        }
+        let mut session = Session::new(token(&name), self.tags.token(&name), id, Some(link), self.now);
+        session.is_label = true;
+        let agent_name: Box<[u8]> = session.agent_name().into();
+        let key = self.sessions.insert(session);
+        if let Some(worker) = self.workers.get_mut(id) {
+            worker.sessions.insert(agent_name, key);
+            worker.labels += 1;
+        }
+        if let Some(client) = self.clients.get_mut(link) {
+            client.labels.insert(name.into_owned().into(), key);
+        }
+        Ok(Some(key))
+    }
+
+    /// Gives a notification to a worker, or queues it until the worker is ready.
+    pub(super) fn notify_worker(&mut self, id: WorkerId, line: &[u8], edits: &[Edit<'_>]) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        match worker.ready_link() {
+            Some(link) => _ = self.links.send(link, line, edits),
+            None => worker.backlog.push(queued(None, line, edits), &mut self.held),
+        }
+    }
+
+    /// Writes the line of a call. The line has its wire id already.
+    pub(super) fn send_call(&mut self, link: Link, call: CallKey, line: &[u8]) {
+        // The calls of others were traced when they were made.
+        if self.calls.get(call).is_some_and(|call| call.caller == BUS) {
+            self.trace_own(link, line, None);
+        }
+        if let (Some(written), Some(call)) = (self.links.send(link, line, &[]), self.calls.get_mut(call)) {
+            call.written = written;
+        }
+    }
+
+    /// Makes a call of the bus itself to a worker, now or when the worker is ready.
+    pub(super) fn call_worker(&mut self, id: WorkerId, purpose: Purpose, method: &[u8], params: &[u8]) {
+        let Some(worker) = self.workers.get(id) else { return };
+        let session = if let Purpose::Recover(key) = purpose { Some(key) } else { None };
+        let call = self.calls.ask(BUS, worker.endpoint, Id::none(), purpose, session);
+        let mut line = format!(r#"{{"jsonrpc":"2.0","id":{},"method":""#, call.wire()).into_bytes();
+        for part in [method, br#"","params":"#, params, b"}"] {
+            line.extend_from_slice(part);
+        }
+        self.send_or_queue(id, call, line.into());
+    }
+
+    /// Writes the line of a call to a worker, or queues it until the worker is ready.
+    pub(super) fn send_or_queue(&mut self, id: WorkerId, call: CallKey, line: Box<[u8]>) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        match worker.ready_link() {
+            Some(link) => self.send_call(link, call, &line),
+            None => worker.backlog.push(Queued::Line(Some(call), line), &mut self.held),
+        }
+    }
+
+    /// Writes what waited for a worker that is ready now, or for a session that is open now.
+    pub(super) fn send_queued(&mut self, link: Link, call: Option<CallKey>, line: &[u8]) {
+        match call {
+            Some(call) if self.calls.get(call).is_some() => self.send_call(link, call, line),
+            Some(_) => {}
+            None => _ = self.links.send(link, line, &[]),
+        }
+    }
+
+    /// Whether the callee can have seen the call: part of its line is written. Peers could guess ids.
+    pub(super) fn is_written(&self, callee: Link, key: CallKey) -> bool {
+        match self.calls.get(key) {
+            Some(call) if enabled(Check::Written) => self.links.unwritten(callee, call.written).is_none(),
+            _ => true,
+        }
+    }
+}
+
+fn queued(call: Option<CallKey>, line: &[u8], edits: &[Edit<'_>]) -> Queued {
+    let mut edited = Vec::new();
+    splice(&mut edited, line, edits);
+    Queued::Line(call, edited.into())
+}

@@ -1,0 +1,177 @@
+//! Initialization: a worker gets `initialize` once, and its answer serves all its clients.
+
+use std::sync::Arc;
+
+use log::warn;
+
+use super::Bus;
+use crate::id::{CallKey, Link, PoolId, WorkerId};
+use crate::state::backlog::Queued;
+use crate::state::calls::{BUS, Id, Purpose};
+use crate::state::handshake::{AgentCapabilities, Handshake};
+use crate::state::timers::Alarm;
+use crate::state::workers::{Init, InitResult};
+use crate::wire::error::{Death, RpcError};
+use crate::wire::message::Message;
+use crate::wire::scan::Envelope;
+use crate::wire::splice::{Edit, splice};
+
+impl Bus {
+    /// Reserves a worker that was told nothing for this handshake.
+    pub(super) fn reserve(&mut self, id: WorkerId, handshake: &Arc<Handshake>) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        if !matches!(worker.init, Init::NotSent) {
+            return;
+        }
+        worker.init = Init::Reserved(handshake.clone());
+        if worker.life.is_up() {
+            self.send_initialize(id);
+        }
+    }
+
+    /// A worker is up: it gets the handshake that it was reserved for, or the newest one ahead of use.
+    pub(super) fn begin_init(&mut self, id: WorkerId) {
+        self.send_initialize(id);
+        self.warm_up(id);
+    }
+
+    fn send_initialize(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        let (Init::Reserved(handshake), Some(link)) = (worker.init.clone(), worker.link) else { return };
+        if handshake.is_plain() {
+            worker.init = Init::Ready { handshake, result: None };
+            return self.flush_backlog(id);
+        }
+        let call = self.calls.ask(BUS, worker.endpoint, Id::none(), Purpose::Initialize, None);
+        worker.initialize_by = self.now + self.limits.init_timeout;
+        self.alarms.set(worker.initialize_by, Alarm::Handshake(id));
+        let line = handshake.request(call.wire());
+        worker.init = Init::Sent(handshake);
+        self.send_call(link, call, &line);
+    }
+
+    /// Initializes a fresh worker ahead of use, if its pool is warm and knows a handshake.
+    fn warm_up(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get(id) else { return };
+        let is_fresh = matches!(worker.init, Init::NotSent) && worker.life.is_up() && !worker.retiring;
+        if !is_fresh || !worker.config.warm {
+            return;
+        }
+        if let Some(newest) = self.pools.get(worker.pool).and_then(|pool| pool.newest.clone()) {
+            self.reserve(id, &newest);
+        }
+    }
+
+    /// Handles the answer of a worker to `initialize`.
+    pub(super) fn initialized(&mut self, id: WorkerId, message: Message<'_>) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        let (Init::Sent(handshake), Some(span), Some(outcome)) =
+            (worker.init.clone(), message.envelope.id, message.outcome())
+        else {
+            return;
+        };
+        if message.is_error() {
+            return self.no_start(id, "answered initialize with an error", Some(outcome));
+        }
+        worker.capabilities = AgentCapabilities::of(outcome, &handshake);
+        let result = Some(Arc::new(InitResult { line: message.line.into(), id: span }));
+        worker.init = Init::Ready { handshake: handshake.clone(), result };
+        let pool = worker.pool;
+        self.flush_backlog(id);
+        self.remember_handshake(pool, handshake);
+    }
+
+    /// A worker completed this handshake. Fresh workers of the pool are initialized with it ahead of use.
+    fn remember_handshake(&mut self, id: PoolId, handshake: Arc<Handshake>) {
+        let Some(pool) = self.pools.get_mut(id) else { return };
+        if pool.newest.as_ref() == Some(&handshake) {
+            return;
+        }
+        pool.newest = Some(handshake);
+        self.handshakes_changed = true;
+        for worker in pool.workers.clone() {
+            self.warm_up(worker);
+        }
+    }
+
+    /// A worker fails to initialize. The clients that wait for it get the reason, and it is stopped.
+    pub(super) fn no_start(&mut self, id: WorkerId, message: &str, answered: Option<&[u8]>) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        warn!("worker {worker} {message}: stopped");
+        worker.last_error = Some(message.to_owned());
+        let mut error = RpcError::no_start(&worker.config, worker.index, message);
+        if let Some(answered) = answered {
+            error = error.with_error(answered);
+        }
+        self.fail_backlog(id, &error);
+        self.stop_faulty(id, Death::Stuck);
+    }
+
+    pub(super) fn handshake_overdue(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get(id) else { return };
+        if matches!(worker.init, Init::Sent(_)) && worker.initialize_by <= self.now {
+            let sec = self.limits.init_timeout.as_secs_f64();
+            self.no_start(id, &format!("did not answer initialize within {sec} s"), None);
+        }
+    }
+
+    /// A worker is ready: it gets the broadcasts of its handshake, then its backlog.
+    pub(super) fn flush_backlog(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get(id) else { return };
+        let Some(link) = worker.ready_link() else { return };
+        let mut due = Vec::new();
+        for broadcast in self.pools.get(worker.pool).map_or(&[][..], |pool| &pool.broadcasts) {
+            // A broadcast that this very worker is to answer first is in its backlog.
+            let is_own = |call| self.calls.get(call).is_some_and(|call| call.callee == worker.endpoint);
+            if worker.handshake() == Some(&broadcast.handshake) && !broadcast.awaits.is_some_and(is_own) {
+                due.push(broadcast.line.clone());
+            }
+        }
+        for line in due {
+            if let Ok(envelope) = Envelope::scan(&line) {
+                self.broadcast_to(id, Message::new(&line, &envelope));
+            }
+        }
+        for queued in self.take_backlog(id) {
+            match queued {
+                Queued::Line(call, line) => self.send_queued(link, call, &line),
+                Queued::Initialize(key) => {
+                    let call = self.calls.end(key);
+                    let client = call.as_ref().and_then(|call| self.calls.calling_client(call.caller));
+                    if let (Some(call), Some(client)) = (call, client) {
+                        let answered = Some((key, call.age_us(self.now)));
+                        self.send_init_result(client, call.id.as_bytes(), id, answered);
+                    }
+                }
+            }
+        }
+        self.check_idle(id);
+    }
+
+    /// Gives a client the worker's answer to `initialize` under the client's id. `call`: how long it took.
+    pub(super) fn send_init_result(
+        &mut self,
+        client: Link,
+        call_id: &[u8],
+        id: WorkerId,
+        call: Option<(CallKey, u64)>,
+    ) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        let Init::Ready { result: Some(result), .. } = &worker.init else { return };
+        let result = result.clone();
+        worker.clients.insert(client);
+        if let (Some(known), Some(life)) = (self.clients.get_mut(client), worker.link) {
+            known.affinity = Some((id, life));
+        }
+        let edit = [Edit::new(result.id, call_id)];
+        self.links.send(client, &result.line, &edit);
+        for kept in &worker.sticky_notifications {
+            self.links.send(client, &kept.line, &[]);
+        }
+        if !self.tracers.is_empty() {
+            let mut line = Vec::new();
+            splice(&mut line, &result.line, &edit);
+            self.trace_own(client, &line, call);
+        }
+    }
+}

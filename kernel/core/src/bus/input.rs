@@ -1,0 +1,113 @@
+//! Reading: bytes become lines, and each line goes to the part that handles it.
+
+use super::Bus;
+use crate::id::Link;
+use crate::limit::{AUTH_LINE_BYTES, UNFINISHED_LINE_TIMEOUT};
+use crate::mutants::{Check, enabled};
+use crate::state::clients::AuthState;
+use crate::state::timers::Alarm;
+use crate::wire::line_buffer::{LineBuffer, Piece};
+
+/// When reading stops.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReadMode {
+    /// It stops when the link is paused.
+    UnlessPaused,
+    /// It goes on when the link is paused. An unfinished line is dropped.
+    EvenIfPaused,
+    /// The stream is over. An unfinished line counts if it is a whole message.
+    Last,
+}
+
+/// What the bus does with the bytes of a client.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gate {
+    Open,
+    /// Only the first line counts, which must show the token.
+    AuthOnly,
+    /// The client was rejected, and what it still sends is dropped.
+    Discard,
+    /// The first byte is not `{`, so this is no JSON-RPC client. It is closed without an answer.
+    Close,
+}
+
+impl Bus {
+    /// Handles the whole lines among the bytes, and lines that were held back before.
+    pub(super) fn read(&mut self, link: Link, bytes: &[u8], mode: ReadMode) {
+        let worker = self.links.worker_of(link);
+        let gate = if worker.is_some() { Gate::Open } else { self.gate_for(link, bytes) };
+        match gate {
+            Gate::Open | Gate::AuthOnly => {}
+            Gate::Discard => return,
+            Gate::Close => return self.client_leaves(link),
+        }
+        let mut awaits_token = gate == Gate::AuthOnly;
+        let Some(mut input) = self.links.take_input(link) else { return };
+        let mut chunk = bytes;
+        while mode != ReadMode::UnlessPaused || !self.links.is_paused(link) {
+            let limit = self.line_limit(worker.is_none());
+            let limit = if awaits_token { limit.min(AUTH_LINE_BYTES) } else { limit };
+            let Some(piece) = input.lines.next(&mut chunk, limit) else { break };
+            self.counters.count_in(&piece);
+            self.links.take_over_limit();
+            match (piece, worker) {
+                (Piece::Line(line), Some(worker)) => self.worker_line(worker, line, &mut input.prefixes),
+                (Piece::Line(line), None) => self.client_line(link, line, &mut input.prefixes),
+                (Piece::TooLong(partial), Some(worker)) => self.worker_too_long(worker, &partial),
+                (Piece::TooLong(partial), None) => self.client_too_long(link, &partial),
+            }
+            if awaits_token {
+                awaits_token = self.awaits_token(link);
+                if self.auth_of(link) == Some(AuthState::Rejected) {
+                    chunk = &[];
+                    input.lines = emptied(input.lines);
+                    break;
+                }
+            }
+            if self.links.peer(link).is_none() {
+                chunk = &[];
+                break;
+            }
+            if let Some(full) = self.links.take_over_limit() {
+                self.over_limit(link, full);
+            }
+        }
+        input.lines.hold(chunk);
+        if mode == ReadMode::Last {
+            let rest = input.lines.rest();
+            if input.prefixes.scan(rest).is_ok() {
+                match worker {
+                    Some(worker) => self.worker_line(worker, rest, &mut input.prefixes),
+                    None => self.client_line(link, rest, &mut input.prefixes),
+                }
+            }
+            input.lines = emptied(input.lines);
+        }
+        let auth_line_too_long = awaits_token && input.lines.is_too_long();
+        self.links.put_back(link, input);
+        if auth_line_too_long {
+            return self.auth_line_too_long(link);
+        }
+        if worker.is_none() && self.links.begins_line(link) {
+            self.alarms.set(self.now + UNFINISHED_LINE_TIMEOUT, Alarm::Line(link));
+        }
+    }
+
+    /// The first byte of a client must open a JSON object. The request of a browser, a TLS handshake or anything else
+    /// is not even answered.
+    fn gate_for(&self, link: Link, bytes: &[u8]) -> Gate {
+        let gate = match self.auth_of(link) {
+            None | Some(AuthState::Accepted) => return Gate::Open,
+            Some(AuthState::Rejected) => return Gate::Discard,
+            Some(AuthState::AwaitingFirstLine) => Gate::Open,
+            Some(AuthState::AwaitingToken) => Gate::AuthOnly,
+        };
+        let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
+        let is_foreign = self.links.is_input_blank(link) && first.is_some_and(|first| *first != b'{');
+        if is_foreign && enabled(Check::FirstLine) { Gate::Close } else { gate }
+    }
+}
+
+fn emptied(lines: LineBuffer) -> LineBuffer {
+    LineBuffer::reusing(lines.into_buffer())
+}

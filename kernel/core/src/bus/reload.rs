@@ -1,0 +1,127 @@
+//! Reload: pools come, change and go while the bus runs.
+
+use std::sync::Arc;
+
+use log::info;
+
+use super::Bus;
+use crate::api::Moment;
+use crate::config::{Config, PoolConfig};
+use crate::id::{PoolId, WorkerId};
+use crate::state::lifecycle::Input;
+use crate::state::timers::Alarm;
+use crate::wire::error::RpcError;
+
+impl Bus {
+    /// Applies a new, valid configuration. What has not changed is not touched.
+    pub fn reload(&mut self, config: &Config, now: Moment) {
+        self.set_time(now);
+        self.limits = config.limits.clone();
+        self.links.queue_limit = self.queue_limit();
+        self.tracers.allow_payloads(config.trace_payloads);
+        self.change_token(config.auth.as_ref().map(|auth| auth.digest));
+        if self.stopping.is_some() {
+            return;
+        }
+        let known: Vec<PoolId> = self.pools.declared().map(|(id, _)| id).collect();
+        for id in known {
+            let Some(pool) = self.pools.get(id) else { continue };
+            match config.pools.iter().find(|new| new.id == pool.config.id) {
+                None => self.remove_pool(id),
+                Some(new) if *new == pool.config => {}
+                Some(new) => self.change_pool(id, new),
+            }
+        }
+        for new in &config.pools {
+            if self.pools.named(&new.id).is_some() {
+                continue;
+            }
+            match self.pools.revive(&new.id) {
+                Some(id) => self.change_pool(id, new),
+                None => {
+                    let id = self.pools.add(new.clone());
+                    self.fill_pool(id);
+                }
+            }
+        }
+        self.pools.set_default_pool(config.default_pool.as_deref());
+        self.settle();
+    }
+
+    fn remove_pool(&mut self, id: PoolId) {
+        let Some(pool) = self.pools.get_mut(id) else { return };
+        info!("pool {} is no longer declared", pool.config.id);
+        pool.removed = true;
+        let workers = pool.workers.clone();
+        if workers.is_empty() {
+            return self.pools.remove(id);
+        }
+        for worker in workers {
+            self.retire(worker, Some(self.now + self.limits.drain_timeout));
+        }
+    }
+
+    /// Workers of the old configuration leave as their sessions end. Fresh ones take their place at once.
+    fn change_pool(&mut self, id: PoolId, new: &Arc<PoolConfig>) {
+        let Some(pool) = self.pools.get_mut(id) else { return };
+        info!("pool {} has changed", new.id);
+        let same_process = starts_alike(&pool.config, new);
+        pool.config = new.clone();
+        let mut in_service = 0;
+        for worker_id in pool.workers.clone() {
+            let Some(worker) = self.workers.get_mut(worker_id) else { continue };
+            if worker.retiring {
+                continue;
+            }
+            if same_process && in_service < new.max_instances {
+                worker.config = new.clone();
+                in_service += 1;
+            } else {
+                self.retire(worker_id, None);
+            }
+        }
+        self.fill_pool(id);
+    }
+
+    /// Starts as many workers as a warm pool keeps.
+    fn fill_pool(&mut self, id: PoolId) {
+        while let Some(pool) = self.pools.get(id) {
+            if !pool.config.warm || self.in_service(id) >= pool.config.instances as usize {
+                return;
+            }
+            self.add_worker(id);
+        }
+    }
+
+    /// Lets a worker leave when it is idle, at the latest at `by`.
+    pub(super) fn retire(&mut self, id: WorkerId, by: Option<Moment>) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        worker.retiring = true;
+        worker.retire_by = by;
+        if let Some(by) = by {
+            self.alarms.set(by, Alarm::Retire(id));
+        }
+        if worker.life.is_up() {
+            return self.check_idle(id);
+        }
+        self.step_worker(id, Input::Stop);
+    }
+
+    pub(super) fn retirement_due(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get(id) else { return };
+        if worker.retire_by.is_none_or(|by| by > self.now) {
+            return;
+        }
+        self.fail_calls(self.calls.incoming_keys(worker.endpoint), &RpcError::stopping());
+        self.step_worker(id, Input::Stop);
+    }
+}
+
+/// Whether a running process of the one configuration could as well be of the other.
+fn starts_alike(one: &PoolConfig, other: &PoolConfig) -> bool {
+    let process = |pool: &PoolConfig| {
+        let PoolConfig { program, args, mode, cwd, env, inherit_env, .. } = pool.clone();
+        (program, args, mode, cwd, env, inherit_env)
+    };
+    process(one) == process(other)
+}

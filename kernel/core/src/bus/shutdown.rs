@@ -1,0 +1,120 @@
+//! Shutdown: calls in flight finish, workers stop, clients read their last answers.
+
+use log::info;
+
+use super::Bus;
+use crate::api::{Action, Moment};
+use crate::limit::FLUSH_ON_CLOSE;
+use crate::state::backlog::Queued;
+use crate::state::calls::BUS;
+use crate::state::lifecycle::Input;
+use crate::state::timers::Alarm;
+use crate::wire::error::RpcError;
+
+/// How far the shutdown is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stopping {
+    /// Calls in flight may finish.
+    Draining {
+        until: Moment,
+    },
+    /// Workers are being stopped.
+    Workers,
+    /// Clients may read their last answers.
+    Clients {
+        until: Moment,
+    },
+    Done,
+}
+
+impl Bus {
+    /// The first time, calls in flight may finish. The second time, everything ends at once.
+    pub(super) fn stop(&mut self) {
+        match self.stopping {
+            None => {
+                info!("stopping: {} calls in flight may finish", self.calls.len());
+                let until = self.now + self.limits.drain_timeout;
+                self.stopping = Some(Stopping::Draining { until });
+                self.alarms.set(until, Alarm::Stop);
+                // A worker that is not up will not be started any more.
+                for id in self.workers.ids() {
+                    if self.workers.get(id).is_some_and(|worker| !worker.life.is_up()) {
+                        self.step_worker(id, Input::Stop);
+                    }
+                }
+            }
+            Some(Stopping::Draining { .. } | Stopping::Workers) => {
+                info!("stopping at once");
+                self.fail_all_calls();
+                for id in self.workers.ids() {
+                    self.step_worker(id, Input::StopNow);
+                }
+                self.stopping = Some(Stopping::Workers);
+            }
+            Some(Stopping::Clients { .. }) => self.stopping = Some(Stopping::Clients { until: self.now }),
+            Some(Stopping::Done) => {}
+        }
+    }
+
+    /// Goes on with the shutdown as far as it can.
+    pub(super) fn stop_further(&mut self) {
+        if let Some(Stopping::Draining { until }) = self.stopping
+            && (self.is_drained() || until <= self.now)
+        {
+            self.stopping = Some(Stopping::Workers);
+            self.fail_all_calls();
+            for id in self.workers.ids() {
+                self.step_worker(id, Input::Stop);
+            }
+        }
+        if self.stopping == Some(Stopping::Workers) && self.workers.is_empty() {
+            let until = self.now + FLUSH_ON_CLOSE;
+            self.stopping = Some(Stopping::Clients { until });
+            self.alarms.set(until, Alarm::Stop);
+        }
+        if let Some(Stopping::Clients { until }) = self.stopping {
+            let links: Vec<_> = self.clients.iter().map(|(link, _)| link).collect();
+            for link in links {
+                if self.links.to_send(link).is_empty() || until <= self.now {
+                    self.client_leaves(link);
+                }
+            }
+            if self.clients.is_empty() {
+                self.stopping = Some(Stopping::Done);
+                self.links.act(Action::Exit);
+            }
+        }
+    }
+
+    /// Whether no client waits for an answer or follows a turn.
+    fn is_drained(&self) -> bool {
+        let of_workers: usize =
+            self.workers.iter().map(|(_, worker)| self.calls.outgoing(worker.endpoint)).sum();
+        let of_clients = self.calls.len() - of_workers - self.calls.outgoing(BUS);
+        of_clients == 0
+            && !self.sessions.iter().any(|(key, session)| {
+                session.worker.is_some() && session.is_turn_running() && self.is_owned(key)
+            })
+    }
+
+    fn fail_all_calls(&mut self) {
+        for key in self.sessions.ids() {
+            self.end_turn(key, &RpcError::stopping());
+        }
+        let endpoints: Vec<_> = self.clients.iter().map(|(_, client)| client.endpoint).collect();
+        for endpoint in endpoints {
+            self.fail_calls(self.calls.outgoing_keys(endpoint), &RpcError::stopping());
+        }
+        // What is left waits for workers that know nothing of it.
+        for id in self.workers.ids() {
+            for queued in self.take_backlog(id) {
+                match queued {
+                    Queued::Line(None, _) => self.counters.dropped_notifications += 1,
+                    Queued::Initialize(call) | Queued::Line(Some(call), _) => {
+                        self.fail_call(call, &RpcError::stopping());
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Connections that have not shown the token yet, or were rejected and are about to close.
+//!
+//! They have slots of their own, so that they cannot take the slots of clients. When all slots are taken the oldest
+//! connection makes room, so that connections that only wait keep nobody out.
+
+use crate::api::Moment;
+use crate::id::Link;
+use crate::limit::{AUTH_TIMEOUT, FLUSH_ON_CLOSE, PENDING_AUTH_MAX};
+
+#[derive(Default)]
+pub(crate) struct PendingAuth {
+    /// In the order in which they connected. At most `2 * PENDING_AUTH_MAX`.
+    pending: Vec<Pending>,
+    /// When the next alarm for them is set.
+    alarm: Option<Moment>,
+    /// No warning is logged before this time.
+    quiet_until: Moment,
+}
+
+struct Pending {
+    link: Link,
+    rejected: bool,
+    /// When it must have shown the token, or taken its error.
+    until: Moment,
+}
+
+impl PendingAuth {
+    const WARN_EVERY: Moment = Moment::from_secs(1);
+
+    pub(crate) fn len(&self) -> usize {
+        self.pending.len()
+    }
+
+    pub(crate) fn add(&mut self, link: Link, now: Moment) {
+        self.pending.push(Pending { link, rejected: false, until: now + AUTH_TIMEOUT });
+    }
+
+    pub(crate) fn remove(&mut self, link: Link) {
+        self.pending.retain(|pending| pending.link != link);
+    }
+
+    pub(crate) fn reject(&mut self, link: Link, now: Moment) {
+        for pending in self.pending.iter_mut().filter(|pending| pending.link == link) {
+            pending.rejected = true;
+            pending.until = now + FLUSH_ON_CLOSE;
+        }
+    }
+
+    /// The oldest connection that may still show the token, if there is no slot for another.
+    pub(crate) fn oldest_if_full(&self) -> Option<Link> {
+        let mut waiting = self.waiting();
+        let oldest = waiting.next()?;
+        (waiting.count() + 1 >= PENDING_AUTH_MAX).then_some(oldest)
+    }
+
+    /// The oldest rejected connection, if there are too many that do not take their error.
+    pub(crate) fn rejected_if_crowded(&self) -> Option<Link> {
+        if self.pending.len() < 2 * PENDING_AUTH_MAX {
+            return None;
+        }
+        self.pending.iter().find(|pending| pending.rejected).map(|pending| pending.link)
+    }
+
+    /// The connections that may still show the token.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = Link> {
+        self.pending.iter().filter(|pending| !pending.rejected).map(|pending| pending.link)
+    }
+
+    /// The connections whose time is over. The alarm for them has gone off.
+    pub(crate) fn take_expired(&mut self, now: Moment) -> Vec<Link> {
+        self.alarm = self.alarm.filter(|alarm| *alarm > now);
+        self.pending.iter().filter(|pending| pending.until <= now).map(|pending| pending.link).collect()
+    }
+
+    /// When an alarm must be set, if none is set for then or earlier.
+    pub(crate) fn next_alarm(&mut self) -> Option<Moment> {
+        let next = self.pending.iter().map(|pending| pending.until).min()?;
+        if self.alarm.is_some_and(|alarm| alarm <= next) {
+            return None;
+        }
+        self.alarm = Some(next);
+        Some(next)
+    }
+
+    /// Whether to log a warning now: at most one each second.
+    pub(crate) fn may_warn(&mut self, now: Moment) -> bool {
+        let may = now >= self.quiet_until;
+        if may {
+            self.quiet_until = now + PendingAuth::WARN_EVERY;
+        }
+        may
+    }
+
+    /// Panics if something is wrong. `is_rejected` asks the clients.
+    pub(crate) fn check(&self, is_rejected: impl Fn(Link) -> bool) {
+        for pending in &self.pending {
+            assert!(self.alarm.is_some(), "a pending connection has a deadline");
+            assert_eq!(is_rejected(pending.link), pending.rejected);
+        }
+        assert!(self.pending.len() <= 2 * PENDING_AUTH_MAX, "pending connections are bounded");
+    }
+}

@@ -1,0 +1,92 @@
+//! A scanned line: its bytes, and where its routing fields stand.
+
+use std::borrow::Cow;
+
+use super::json::Span;
+use super::scan::{Envelope, Kind, canonical};
+
+/// A line with its envelope. The two always travel together.
+#[derive(Clone, Copy)]
+pub(crate) struct Message<'a> {
+    pub(crate) line: &'a [u8],
+    pub(crate) envelope: &'a Envelope,
+}
+
+impl<'a> Message<'a> {
+    pub(crate) fn new(line: &'a [u8], envelope: &'a Envelope) -> Message<'a> {
+        Message { line, envelope }
+    }
+
+    /// The method. Empty for an answer.
+    pub(crate) fn method(self) -> &'a [u8] {
+        self.envelope.method.of(self.line)
+    }
+
+    /// The id as its sender spelled it.
+    pub(crate) fn id(self) -> Option<&'a [u8]> {
+        self.text(self.envelope.id)
+    }
+
+    pub(crate) fn params(self) -> Option<&'a [u8]> {
+        self.text(self.envelope.params)
+    }
+
+    /// The value of `result` or `error`.
+    pub(crate) fn outcome(self) -> Option<&'a [u8]> {
+        self.text(self.envelope.outcome)
+    }
+
+    pub(crate) fn is_request(self) -> bool {
+        self.envelope.kind == Kind::Request
+    }
+
+    pub(crate) fn is_notification(self) -> bool {
+        self.envelope.kind == Kind::Notification
+    }
+
+    /// Whether this is an error answer.
+    pub(crate) fn is_error(self) -> bool {
+        self.envelope.kind == Kind::Answer { failed: true }
+    }
+
+    /// The string at this span, unquoted and unescaped.
+    pub(crate) fn name(self, span: Span) -> Cow<'a, [u8]> {
+        canonical(span.of(self.line))
+    }
+
+    /// The session in the params.
+    pub(crate) fn session_name(self) -> Option<Cow<'a, [u8]>> {
+        self.envelope.session.map(|span| self.name(span))
+    }
+
+    /// The session beside the method.
+    pub(crate) fn label(self) -> Option<Cow<'a, [u8]>> {
+        self.envelope.top_session.map(|span| self.name(span))
+    }
+
+    fn text(self, span: Option<Span>) -> Option<&'a [u8]> {
+        span.map(|span| span.of(self.line))
+    }
+}
+
+/// A message that the bus keeps for later. It is not scanned a second time.
+#[derive(Debug)]
+pub(crate) struct Held {
+    line: Box<[u8]>,
+    envelope: Envelope,
+}
+
+impl Held {
+    pub(crate) fn new(message: Message<'_>) -> Held {
+        Held { line: message.line.into(), envelope: *message.envelope }
+    }
+
+    pub(crate) fn message(&self) -> Message<'_> {
+        Message::new(&self.line, &self.envelope)
+    }
+
+    /// The bytes of its line.
+    pub(crate) fn len(&self) -> usize {
+        self.line.len()
+    }
+}
