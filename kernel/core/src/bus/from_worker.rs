@@ -8,7 +8,8 @@ use super::Bus;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::{Early, Pending};
-use crate::state::calls::{Endpoint, Id, Purpose};
+use crate::state::calls::{Endpoint, EndpointId, Id, Purpose};
+use crate::state::links::Peer;
 use crate::state::sessions::behind_tag;
 use crate::state::workers::Init;
 use crate::wire::error::RpcError;
@@ -142,37 +143,40 @@ impl Bus {
         }
         let Some(session) = self.sessions.get(key) else { return };
         let (owner, is_label) = (session.owner, session.is_label);
-        match owner.and_then(|owner| Some((owner, self.links.peer(owner)?.ended))) {
-            None => {
+        let peer = owner.and_then(|owner| self.links.peer(owner));
+        let (Some(owner), Some(&Peer { ended, endpoint, .. })) = (owner, peer) else {
+            self.trace_line(Endpoint::Worker(id), Endpoint::Bus, Some(key), None, message);
+            let child = self.adopt_child(id, key, message);
+            self.buffer_offline(key, message);
+            return self.deliver_children(id, child);
+        };
+        if ended && is_label && message.is_request() {
+            return self.reject_unroutable(id, message, &RpcError::client_gone());
+        }
+        if ended && !is_label {
+            // The owner may be gone for good, or have only stopped sending. What could be lost is kept as well.
+            self.buffer_offline(key, message);
+            if message.is_request() {
                 self.trace_line(Endpoint::Worker(id), Endpoint::Bus, Some(key), None, message);
-                let child = self.adopt_child(id, key, message);
-                self.buffer_offline(key, message);
-                self.deliver_children(id, child);
-            }
-            Some((_, true)) if is_label && message.is_request() => {
-                self.reject_unroutable(id, message, &RpcError::client_gone());
-            }
-            Some((_, true)) if !is_label && message.is_request() => {
-                self.buffer_offline(key, message);
-                self.trace_line(Endpoint::Worker(id), Endpoint::Bus, Some(key), None, message);
-                self.hold_offline_requests(key);
-            }
-            Some((owner, ended)) => {
-                if ended && !is_label {
-                    // The owner may be gone for good, or have only stopped sending. What could be lost is kept as well.
-                    self.buffer_offline(key, message);
-                }
-                self.deliver_to_owner(id, key, owner, message);
+                return self.hold_offline_requests(key);
             }
         }
+        self.deliver_to_owner(id, key, (owner, endpoint), message);
     }
 
-    fn deliver_to_owner(&mut self, id: WorkerId, key: SessionKey, owner: Link, message: Message<'_>) {
+    #[inline]
+    fn deliver_to_owner(
+        &mut self,
+        id: WorkerId,
+        key: SessionKey,
+        (owner, endpoint): (Link, EndpointId),
+        message: Message<'_>,
+    ) {
         let Message { line, envelope } = message;
-        let child = self.adopt_child(id, key, message);
-        let (Some(worker), Some(peer)) = (self.workers.get(id), self.links.peer(owner)) else { return };
+        let child = if envelope.child.is_some() { self.adopt_child(id, key, message) } else { None };
+        let Some(worker) = self.workers.get(id) else { return };
         let call = message.id().map(|call_id| {
-            self.calls.ask(worker.endpoint, peer.endpoint, Id::new(call_id), Purpose::Ask, Some(key))
+            self.calls.ask(worker.endpoint, endpoint, Id::new(call_id), Purpose::Ask, Some(key))
         });
         let nested = if worker.capabilities.nests {
             self.nested_edits(owner, id, message, &nested::in_update(line, envelope))
@@ -207,7 +211,9 @@ impl Bus {
         {
             worker.add_elicitation(message.name(span).into_owned().into(), owner);
         }
-        self.deliver_children(id, child);
+        if child.is_some() {
+            self.deliver_children(id, child);
+        }
     }
 
     fn deliver_children(&mut self, id: WorkerId, child: Option<Box<[u8]>>) {

@@ -273,14 +273,16 @@ impl Links {
         Some(input)
     }
 
-    pub(crate) fn put_back(&mut self, link: Link, mut input: Input) {
-        let peer = self.peers.get_mut(link);
-        if input.lines.is_empty() || peer.is_none() {
-            self.buffers.give(std::mem::take(&mut input.lines).into_buffer());
-        }
-        if let Some(peer) = peer {
+    pub(crate) fn put_back(&mut self, link: Link, input: Input) {
+        let Some(peer) = self.peers.get_mut(link) else {
+            return self.buffers.give(input.lines.into_buffer());
+        };
+        peer.input.prefixes = input.prefixes;
+        if input.lines.is_empty() {
+            self.buffers.give(input.lines.into_buffer());
+        } else {
             self.held_bytes += input.lines.len();
-            peer.input = input;
+            peer.input.lines = input.lines;
         }
     }
 

@@ -13,53 +13,64 @@ pub(crate) struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
+    #[inline]
     pub(crate) fn new(line: &'a [u8], envelope: &'a Envelope) -> Message<'a> {
         Message { line, envelope }
     }
 
     /// The method. Empty for an answer.
+    #[inline]
     pub(crate) fn method(self) -> &'a [u8] {
         self.envelope.method.of(self.line)
     }
 
     /// The id as its sender spelled it.
+    #[inline]
     pub(crate) fn id(self) -> Option<&'a [u8]> {
         self.text(self.envelope.id)
     }
 
+    #[inline]
     pub(crate) fn params(self) -> Option<&'a [u8]> {
         self.text(self.envelope.params)
     }
 
     /// The value of `result` or `error`.
+    #[inline]
     pub(crate) fn outcome(self) -> Option<&'a [u8]> {
         self.text(self.envelope.outcome)
     }
 
+    #[inline]
     pub(crate) fn is_request(self) -> bool {
         self.envelope.kind == Kind::Request
     }
 
+    #[inline]
     pub(crate) fn is_notification(self) -> bool {
         self.envelope.kind == Kind::Notification
     }
 
     /// Whether this is an error answer.
+    #[inline]
     pub(crate) fn is_error(self) -> bool {
         self.envelope.kind == Kind::Answer { failed: true }
     }
 
     /// The string at this span, unquoted and unescaped.
+    #[inline]
     pub(crate) fn name(self, span: Span) -> Cow<'a, [u8]> {
         canonical(span.of(self.line))
     }
 
     /// The session in the params.
+    #[inline]
     pub(crate) fn session_name(self) -> Option<Cow<'a, [u8]>> {
         self.envelope.session.map(|span| self.name(span))
     }
 
     /// The session beside the method.
+    #[inline]
     pub(crate) fn label(self) -> Option<Cow<'a, [u8]>> {
         self.envelope.top_session.map(|span| self.name(span))
     }
@@ -77,15 +88,18 @@ pub(crate) struct Held {
 }
 
 impl Held {
+    #[inline]
     pub(crate) fn new(message: Message<'_>) -> Held {
         Held { line: message.line.into(), envelope: *message.envelope }
     }
 
+    #[inline]
     pub(crate) fn message(&self) -> Message<'_> {
         Message::new(&self.line, &self.envelope)
     }
 
     /// The bytes of its line.
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.line.len()
     }
