@@ -37,8 +37,8 @@ pub const QUEUE_HARD_TIMES: usize = 4;
 /// How long a slow client may then take nothing before it is closed.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A client that has begun a line and adds nothing to it for this long is closed if there are other clients: the bytes
-/// that it holds count for everybody's `max_held_bytes`.
+/// A client that has begun a line and adds nothing to it for this long is closed if there are other clients: the
+/// bytes that it holds count for everybody's `max_held_bytes`.
 pub const UNFINISHED_LINE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest line that a client may send while more than `max_held_bytes` are held, in bytes.
 pub const LINE_BYTES_WHEN_FULL: usize = 64 << 10;

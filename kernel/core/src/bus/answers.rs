@@ -1,7 +1,7 @@
 //! Answers of workers: each finds its caller, and changes what its call says that it changes.
 //!
-//! A worker can answer only the calls that it was sent. What a result means is known from the call, never guessed from
-//! the payload.
+//! A worker can answer only the calls that it was sent. What a result means is known from the call, never guessed
+//! from the payload.
 
 use super::Bus;
 use crate::id::{Arena, CallKey, Link, WorkerId};

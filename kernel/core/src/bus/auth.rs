@@ -1,8 +1,8 @@
 //! The token: a connection must show it before anything else.
 //!
-//! Where the configuration names a token, the first line of a connection must be a `_bus/hello` that holds it. Until then
-//! a connection has a slot apart from those of clients, a short line and little time, and nothing that it says has any
-//! other effect than that it is closed.
+//! Where the configuration names a token, the first line of a connection must be a `_bus/hello` that holds it. Until
+//! then a connection has a slot apart from those of clients, a short line and little time, and nothing that it says
+//! has any other effect than that it is closed.
 
 use std::borrow::Cow;
 

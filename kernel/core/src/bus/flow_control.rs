@@ -50,8 +50,8 @@ impl Bus {
 
     /// A line of `from` made the queue of `full` longer than its limit.
     pub(super) fn over_limit(&mut self, from: Link, full: Link) {
-        // The answer of a worker may release lines that waited for a worker, even for itself. The worker must be read on:
-        // a process that cannot write does not read either, and so its queue would never have room again.
+        // The answer of a worker may release lines that waited for a worker, even for itself. The worker must be read
+        // on: a process that cannot write does not read either, and so its queue would never have room again.
         if self.links.worker_of(from).is_some() && self.links.worker_of(full).is_some() {
             return;
         }

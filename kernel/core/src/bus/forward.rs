@@ -32,7 +32,8 @@ pub(super) enum SessionRef {
 }
 
 impl Bus {
-    /// Gives a message to a worker under the ids that the worker knows. Returns the call, if the message is a request.
+    /// Gives a message to a worker under the ids that the worker knows. Returns the call, if the message is a
+    /// request.
     pub(super) fn forward_to_worker(&mut self, forward: &Forward<'_>) -> Result<Option<CallKey>, RpcError> {
         let Forward { from, to, message, purpose, ref session } = *forward;
         let envelope = message.envelope;

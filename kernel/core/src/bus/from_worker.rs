@@ -237,8 +237,8 @@ impl Bus {
         self.trace_line(Endpoint::Worker(id), Endpoint::Client(to), None, None, message);
     }
 
-    /// Routes a message about no session. It goes to the client of the worker if there is only one, and a notification
-    /// is kept for clients that come later.
+    /// Routes a message about no session. It goes to the client of the worker if there is only one, and a
+    /// notification is kept for clients that come later.
     fn route_sessionless(&mut self, id: WorkerId, message: Message<'_>) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         if message.is_notification() {

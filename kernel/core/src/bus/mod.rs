@@ -1,10 +1,10 @@
 //! The bus: events and lines in, actions out.
 //!
 //! This file has the tables and the calls that the shell makes. The other files are `impl Bus` by what sets them in
-//! motion: `input` reads lines, `auth` checks the token, `from_client` and `from_worker` route messages, `forward` and
-//! `answers` rewrite them, `placement` picks workers, `init` initializes them, `supervise` restarts them, `session` keeps
-//! sessions, `flow_control` pauses peers, `admin`, `reload` and `shutdown` concern the bus as a whole, `status` and `trace`
-//! show it.
+//! motion: `input` reads lines, `auth` checks the token, `from_client` and `from_worker` route messages, `forward`
+//! and `answers` rewrite them, `placement` picks workers, `init` initializes them, `supervise` restarts them,
+//! `session` keeps sessions, `flow_control` pauses peers, `admin`, `reload` and `shutdown` concern the bus as a
+//! whole, `status` and `trace` show it.
 
 mod admin;
 mod answers;

@@ -1,7 +1,7 @@
 //! Permission requests that the bus itself answers, where the pool says so.
 //!
-//! To allow, the bus picks `allow_once`, else `allow_always`. To deny, it picks `reject_once`, else `reject_always`, and
-//! never `cancelled`, which would end the turn. If the agent offers no such option, the client is asked.
+//! To allow, the bus picks `allow_once`, else `allow_always`. To deny, it picks `reject_once`, else `reject_always`,
+//! and never `cancelled`, which would end the turn. If the agent offers no such option, the client is asked.
 
 use serde::Deserialize;
 use serde_json::{Value, json};

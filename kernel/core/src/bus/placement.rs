@@ -343,8 +343,8 @@ impl Bus {
         self.placement().in_service(pool)
     }
 
-    /// A worker may have become idle. One that retires leaves, one whose dedicated client has left is replaced, and for
-    /// one above `instances` the idle time begins.
+    /// A worker may have become idle. One that retires leaves, one whose dedicated client has left is replaced, and
+    /// for one above `instances` the idle time begins.
     pub(super) fn check_idle(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         if !worker.life.is_up() {

@@ -150,8 +150,8 @@ impl Bus {
         self.alarms.set(worker.last_output + timeout, Alarm::Silence(id));
     }
 
-    /// A life is over. Every call to it gets its one answer, or moves if the worker cannot have seen it. Its own calls
-    /// are forgotten, and its sessions are lost.
+    /// A life is over. Every call to it gets its one answer, or moves if the worker cannot have seen it. Its own
+    /// calls are forgotten, and its sessions are lost.
     fn on_worker_lost(&mut self, id: WorkerId) {
         let Some(link) = self.workers.get(id).and_then(|worker| worker.link) else { return };
         self.read(link, &[], ReadMode::Last);

@@ -1,7 +1,7 @@
 //! Tracing: an event for every line that the bus passes on, answers or says itself, except lines under `_bus/`.
 //!
-//! A tracer slows nobody down: an event that does not fit into its small queue is dropped and counted, and the next event
-//! that fits reports the count. Without a tracer all of this is one test.
+//! A tracer slows nobody down: an event that does not fit into its small queue is dropped and counted, and the next
+//! event that fits reports the count. Without a tracer all of this is one test.
 
 use std::fmt::Write;
 

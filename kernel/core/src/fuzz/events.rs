@@ -1,5 +1,5 @@
-//! Runs the whole core through events that the input bytes choose: peers connect, ask, answer, send garbage, read, die
-//! and leave.
+//! Runs the whole core through events that the input bytes choose: peers connect, ask, answer, send garbage, read,
+//! die and leave.
 //!
 //! It is smaller and checks less than the simulation in `tests/sim`, but coverage steers it. It checks that each
 //! request gets one answer, that the tables agree after every call, and that nothing is left in the end.

@@ -1,4 +1,5 @@
-//! Lines that wait outside of the send queues: for a worker to be ready, for a session to open, for a client to return.
+//! Lines that wait outside of the send queues: for a worker to be ready, for a session to open, for a client to
+//! return.
 //!
 //! A backlog owns the count of its bytes, and adds each change to the total of the bus. So the total cannot be wrong.
 

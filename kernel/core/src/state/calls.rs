@@ -1,8 +1,9 @@
 //! Calls in flight: who called whom, and under which id.
 //!
-//! A call is made when a request is passed on, and ends with its one answer. The wire id *is* the key, so an answer finds
-//! its call by arithmetic. Every call stands in two chains, that of its caller and that of its callee, so that the calls
-//! of a lost peer are found without a search. This file knows no bytes and no sessions; the bus sets the time.
+//! A call is made when a request is passed on, and ends with its one answer. The wire id *is* the key, so an answer
+//! finds its call by arithmetic. Every call stands in two chains, that of its caller and that of its callee, so that
+//! the calls of a lost peer are found without a search. This file knows no bytes and no sessions; the bus sets the
+//! time.
 
 use crate::api::{Moment, micros};
 use crate::id::{Arena, CallKey, Link, SessionKey, TypedKey, WorkerId};

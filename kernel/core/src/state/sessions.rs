@@ -1,7 +1,7 @@
 //! Sessions: the bus's name for each, the agent's, its owner, and what is kept for it.
 //!
-//! The id that a client sees is `TAG.AGENTID`. The tag cannot be guessed and makes the id unique over all workers; the
-//! agent's own id behind the dot still names the session after a restart of the bus.
+//! The id that a client sees is `TAG.AGENTID`. The tag cannot be guessed and makes the id unique over all workers;
+//! the agent's own id behind the dot still names the session after a restart of the bus.
 
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};

@@ -1,6 +1,7 @@
 //! Alarms: what is due next.
 //!
-//! An alarm is never taken back. Its receiver knows what it still waits for, and ignores an alarm that is out of date.
+//! An alarm is never taken back. Its receiver knows what it still waits for, and ignores an alarm that is out of
+//! date.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

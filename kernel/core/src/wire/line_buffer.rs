@@ -35,8 +35,8 @@ impl LineBuffer {
         LineBuffer { bytes, ..LineBuffer::default() }
     }
 
-    /// The next whole line, first of the kept bytes, then of `chunk`, which is advanced behind it. `None`: there is no
-    /// further line, and the rest of `chunk` is kept.
+    /// The next whole line, first of the kept bytes, then of `chunk`, which is advanced behind it. `None`: there is
+    /// no further line, and the rest of `chunk` is kept.
     pub(crate) fn next<'a, 'b: 'a>(&'a mut self, chunk: &mut &'b [u8], limit: usize) -> Option<Piece<'a>> {
         if let Some(mut partial) = self.too_long.take() {
             if !self.bytes.is_empty() {

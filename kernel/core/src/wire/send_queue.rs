@@ -5,8 +5,8 @@
 
 use crate::mutants::{Check, enabled};
 
-/// The queue is compacted once more than this many bytes, and more than half of it, are sent. So compacting moves fewer
-/// bytes than were sent since the last time.
+/// The queue is compacted once more than this many bytes, and more than half of it, are sent. So compacting moves
+/// fewer bytes than were sent since the last time.
 const COMPACT_BYTES: usize = 64 << 10;
 
 /// The bytes that wait for one peer.

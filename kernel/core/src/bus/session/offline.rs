@@ -201,8 +201,8 @@ impl Bus {
         }
     }
 
-    /// The client will send nothing more. Requests of agents that it has not answered wait for the next owner of their
-    /// session, or fail if there can be none.
+    /// The client will send nothing more. Requests of agents that it has not answered wait for the next owner of
+    /// their session, or fail if there can be none.
     pub(in crate::bus) fn release_incoming(&mut self, link: Link) {
         let Some(client) = self.clients.get(link) else { return };
         for call in self.calls.incoming_keys(client.endpoint) {

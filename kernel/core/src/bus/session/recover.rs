@@ -1,7 +1,8 @@
 //! Recovery: the next message to a session that lost its worker first opens the session in another process.
 //!
 //! The bus opens it by `session/resume`, else by `session/load` with the replay kept from the client, with the params
-//! that opened it before, and then repeats the settings that the client had made. Messages of the client wait meanwhile.
+//! that opened it before, and then repeats the settings that the client had made. Messages of the client wait
+//! meanwhile.
 
 use log::info;
 

@@ -1,8 +1,8 @@
-//! Turn states, which ACP's second version reports: a prompt is answered when it is accepted, and the turn goes on until
-//! the agent says that the session is idle.
+//! Turn states, which ACP's second version reports: a prompt is answered when it is accepted, and the turn goes on
+//! until the agent says that the session is idle.
 //!
-//! The bus follows these reports, so that a shutdown waits for turns without a call in flight, and so that a client hears
-//! the end of a turn whose agent was lost.
+//! The bus follows these reports, so that a shutdown waits for turns without a call in flight, and so that a client
+//! hears the end of a turn whose agent was lost.
 
 use memchr::memmem;
 use serde::Deserialize;
