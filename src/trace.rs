@@ -1,8 +1,8 @@
 //! `trace`: follows the live traffic of a running bus.
 
 use std::fs::OpenOptions;
-use std::io::{self, BufWriter};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -57,29 +57,12 @@ fn trace(args: Args) -> Result<(), Fault> {
     let filter = Filter { pool, session, client, payloads };
     let signals = Signals::install_clean_exit()?;
     let Some(path) = out else {
-        return follow(&target, &filter, &mut JsonLines(Buffered(BufWriter::new(io::stdout()))), &signals);
+        let stdout = io::stdout().as_fd().try_clone_to_owned();
+        let stdout = stdout.map_err(|error| Fault::Failed(format!("stdout cannot be used: {error}")))?;
+        return follow(&target, &filter, &mut JsonLines, stdout.into(), &signals);
     };
     // The file may contain private messages.
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
     let file = file.map_err(|error| Fault::Failed(format!("cannot write {}: {error}", path.display())))?;
-    follow(&target, &filter, &mut TraceFile::new(Buffered(BufWriter::new(file))), &signals)
-}
-
-/// Writes events that come together in one go.
-struct Buffered<W: io::Write>(BufWriter<W>);
-
-impl<W: io::Write> io::Write for Buffered<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
-}
-
-impl<W: io::Write + AsFd> AsFd for Buffered<W> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.get_ref().as_fd()
-    }
+    follow(&target, &filter, &mut TraceFile::default(), file, &signals)
 }

@@ -137,7 +137,7 @@ fn row(texts: [String; 8]) -> Vec<Cell> {
     cells
 }
 
-fn list(value: &Value) -> &[Value] {
+pub(crate) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 

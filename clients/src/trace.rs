@@ -5,7 +5,8 @@
 //! answer reveals. `trace` ends with the bus, with its reader, or by a signal.
 
 use std::collections::HashMap;
-use std::io::{self, ErrorKind, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, ErrorKind, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +14,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::{SFlag, fstat};
 use rpc::text::rfc3339;
-use rpc::{LineReader, Parts, Stream};
+use rpc::{Parts, Stream};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -41,18 +42,21 @@ pub struct Filter {
     pub payloads: bool,
 }
 
-/// Where events are written.
-pub trait Sink {
+/// How events are written.
+pub trait Format {
     /// `event` is the params of a `_bus/event`.
-    fn event(&mut self, time: SystemTime, event: &RawValue) -> io::Result<()>;
-    fn dropped(&mut self, time: SystemTime, count: u64) -> io::Result<()>;
-    fn flush(&mut self) -> io::Result<()>;
-    /// The output fd, polled to notice that its reader is gone.
-    fn fd(&self) -> BorrowedFd<'_>;
+    fn event(&mut self, out: &mut dyn Write, time: SystemTime, event: &RawValue) -> io::Result<()>;
+    fn dropped(&mut self, out: &mut dyn Write, time: SystemTime, count: u64) -> io::Result<()>;
 }
 
-/// Runs until a signal comes or the reader of the output is gone.
-pub fn follow(target: &Target, filter: &Filter, sink: &mut dyn Sink, signals: &Signals) -> Result<(), Fault> {
+/// Runs until a signal comes or the reader of `out` is gone.
+pub fn follow(
+    target: &Target,
+    filter: &Filter,
+    format: &mut dyn Format,
+    out: File,
+    signals: &Signals,
+) -> Result<(), Fault> {
     let mut connection = signals.with_default_action(|| Connection::connect(target, Some(TIMEOUT)))?;
     let answer = signals.with_default_action(|| {
         connection.hello("stdio-bus trace", None)?;
@@ -62,50 +66,46 @@ pub fn follow(target: &Target, filter: &Filter, sink: &mut dyn Sink, signals: &S
     let answer = serde_json::from_str::<Value>(answer.get()).unwrap_or_default();
     let at = Duration::from_micros(answer["at_us"].as_u64().unwrap_or_default());
     let started = SystemTime::now().checked_sub(at).unwrap_or(SystemTime::UNIX_EPOCH);
-    let (stream, lines) = connection.into_parts()?;
-    Follower { stream, lines, started }.run(sink, signals)
-}
-
-struct Follower {
-    stream: Stream,
-    lines: LineReader,
-    /// When the bus started.
-    started: SystemTime,
-}
-
-impl Follower {
-    fn run(mut self, sink: &mut dyn Sink, signals: &Signals) -> Result<(), Fault> {
-        // Signals may interrupt a write to a pipe, which can block for ever. A file never blocks, and must not
-        // lose events.
-        let file = is_file(sink.fd());
-        let write = |work: &mut dyn FnMut() -> io::Result<()>| {
-            if file { work() } else { signals.with_default_action(work) }
-        };
-        loop {
-            while let Some(line) = self.lines.next_line() {
-                if let Err(error) = write(&mut || write_line(line, self.started, sink)) {
-                    return write_result(&error);
-                }
+    let (mut stream, mut lines) = connection.into_parts()?;
+    // Signals may interrupt a write to a pipe, which can block for ever. A file never blocks, and must not lose events.
+    let is_file = is_file(out.as_fd());
+    let write = |work: &mut dyn FnMut() -> io::Result<()>| {
+        if is_file { work() } else { signals.with_default_action(work) }
+    };
+    // Events that come together are written together.
+    let mut out = BufWriter::new(out);
+    loop {
+        let written = write(&mut || {
+            while let Some(line) = lines.next_line() {
+                write_line(line, started, format, &mut out)?;
             }
-            if let Err(error) = write(&mut || sink.flush()) {
-                return write_result(&error);
-            }
-            if !wait_for_bus(&self.stream, sink, signals)? {
-                return Ok(());
-            }
-            match self.lines.fill(&mut self.stream) {
-                Ok(0) => return Err(Fault::Unreachable("the bus has closed the connection".to_owned())),
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => {
-                    return Err(Fault::Unreachable(format!("the connection to the bus broke: {error}")));
-                }
+            out.flush()
+        });
+        match written {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+            Err(error) => return Err(Fault::Failed(format!("cannot write: {error}"))),
+            Ok(()) => {}
+        }
+        if !wait_for_bus(&stream, out.get_ref(), signals)? {
+            return Ok(());
+        }
+        match lines.fill(&mut stream) {
+            Ok(0) => return Err(Fault::Unreachable("the bus has closed the connection".to_owned())),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => {
+                return Err(Fault::Unreachable(format!("the connection to the bus broke: {error}")));
             }
         }
     }
 }
 
-fn write_line(line: &[u8], started: SystemTime, sink: &mut dyn Sink) -> io::Result<()> {
+fn write_line(
+    line: &[u8],
+    started: SystemTime,
+    format: &mut dyn Format,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let Some(Parts { method: Some(method), params: Some(params), .. }) = Parts::parse(line) else {
         return Ok(());
     };
@@ -116,9 +116,9 @@ fn write_line(line: &[u8], started: SystemTime, sink: &mut dyn Sink) -> io::Resu
     match method.get() {
         r#""_bus/event""# => {
             let at = Duration::from_micros(number("at_us"));
-            sink.event(started.checked_add(at).unwrap_or(started), params)
+            format.event(out, started.checked_add(at).unwrap_or(started), params)
         }
-        r#""_bus/dropped""# => sink.dropped(SystemTime::now(), number("count")),
+        r#""_bus/dropped""# => format.dropped(out, SystemTime::now(), number("count")),
         _ => Ok(()),
     }
 }
@@ -129,7 +129,7 @@ fn is_file(fd: BorrowedFd<'_>) -> bool {
 }
 
 /// Returns false if a signal came first, or if the reader of the output is gone.
-fn wait_for_bus(bus: &Stream, sink: &dyn Sink, signals: &Signals) -> Result<bool, Fault> {
+fn wait_for_bus(bus: &Stream, out: &File, signals: &Signals) -> Result<bool, Fault> {
     loop {
         if signals.take().is_some() {
             return Ok(false);
@@ -138,7 +138,7 @@ fn wait_for_bus(bus: &Stream, sink: &dyn Sink, signals: &Signals) -> Result<bool
             PollFd::new(bus.as_fd(), PollFlags::POLLIN),
             PollFd::new(signals.as_fd(), PollFlags::POLLIN),
             // poll reports a closed reader without being asked.
-            PollFd::new(sink.fd(), PollFlags::empty()),
+            PollFd::new(out.as_fd(), PollFlags::empty()),
         ];
         match poll(&mut fds, PollTimeout::NONE) {
             Err(Errno::EINTR) => continue,
@@ -155,39 +155,23 @@ fn wait_for_bus(bus: &Stream, sink: &dyn Sink, signals: &Signals) -> Result<bool
     }
 }
 
-/// A reader that closes its end is no failure.
-fn write_result(error: &io::Error) -> Result<(), Fault> {
-    match error.kind() {
-        ErrorKind::BrokenPipe => Ok(()),
-        _ => Err(Fault::Failed(format!("cannot write: {error}"))),
-    }
-}
-
 /// One event per line.
-pub struct JsonLines<W>(pub W);
+pub struct JsonLines;
 
-impl<W: Write + AsFd> Sink for JsonLines<W> {
-    fn event(&mut self, time: SystemTime, event: &RawValue) -> io::Result<()> {
+impl Format for JsonLines {
+    fn event(&mut self, out: &mut dyn Write, time: SystemTime, event: &RawValue) -> io::Result<()> {
         let fields = event.get().trim_start().strip_prefix('{').unwrap_or("}");
-        writeln!(self.0, r#"{{"time":"{}",{fields}"#, rfc3339(time))
+        writeln!(out, r#"{{"time":"{}",{fields}"#, rfc3339(time))
     }
 
-    fn dropped(&mut self, time: SystemTime, count: u64) -> io::Result<()> {
-        writeln!(self.0, r#"{{"time":"{}","dropped":{count}}}"#, rfc3339(time))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
-
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+    fn dropped(&mut self, out: &mut dyn Write, time: SystemTime, count: u64) -> io::Result<()> {
+        writeln!(out, r#"{{"time":"{}","dropped":{count}}}"#, rfc3339(time))
     }
 }
 
 /// The trace file (`.jsons`) of ACP's conductor, for its viewer.
-pub struct TraceFile<W> {
-    out: W,
+#[derive(Default)]
+pub struct TraceFile {
     /// The time of the first event, which is zero in the viewer.
     start: Option<SystemTime>,
     /// The swimlanes of each open request, by its id.
@@ -200,11 +184,7 @@ struct Lanes {
     to: String,
 }
 
-impl<W: Write> TraceFile<W> {
-    pub fn new(out: W) -> TraceFile<W> {
-        TraceFile { out, start: None, open_requests: HashMap::new() }
-    }
-
+impl TraceFile {
     /// The record of an event. `None`: the event is not understood.
     fn record(&mut self, time: SystemTime, event: &Value) -> Option<Value> {
         let ts = self.seconds_since_start(time);
@@ -259,30 +239,22 @@ impl<W: Write> TraceFile<W> {
     }
 }
 
-impl<W: Write + AsFd> Sink for TraceFile<W> {
-    fn event(&mut self, time: SystemTime, event: &RawValue) -> io::Result<()> {
+impl Format for TraceFile {
+    fn event(&mut self, out: &mut dyn Write, time: SystemTime, event: &RawValue) -> io::Result<()> {
         let event = serde_json::from_str::<Value>(event.get()).unwrap_or_default();
         match self.record(time, &event) {
-            Some(record) => writeln!(self.out, "{record}"),
+            Some(record) => writeln!(out, "{record}"),
             None => Ok(()),
         }
     }
 
-    fn dropped(&mut self, time: SystemTime, count: u64) -> io::Result<()> {
+    fn dropped(&mut self, out: &mut dyn Write, time: SystemTime, count: u64) -> io::Result<()> {
         let ts = self.seconds_since_start(time);
         let record = json!({
             "type": "notification", "ts": ts, "protocol": "acp", "from": "bus", "to": "bus",
             "method": "_bus/dropped", "params": { "count": count },
         });
-        writeln!(self.out, "{record}")
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
-    }
-
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.out.as_fd()
+        writeln!(out, "{record}")
     }
 }
 
@@ -314,7 +286,6 @@ fn swimlane(end: &str, event: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
     use std::io::{Read, Seek};
 
     use serde_json::value::to_raw_value;
@@ -327,6 +298,10 @@ mod tests {
     fn written(mut file: File) -> Vec<Value> {
         let mut text = String::new();
         file.rewind().and_then(|()| file.read_to_string(&mut text)).unwrap();
+        parsed(&text)
+    }
+
+    fn parsed(text: &str) -> Vec<Value> {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
@@ -337,14 +312,16 @@ mod tests {
         let dropped = r#"{"jsonrpc":"2.0","method":"_bus/dropped","params":{"count":3}}"#;
         let bus = FakeBus::answering(&[&[STARTED, &fields, "nonsense", dropped]]);
         let filter = Filter { pool: Some("p".to_owned()), payloads: true, ..Filter::default() };
-        let mut lines = JsonLines(tempfile::tempfile().unwrap());
+        let file = tempfile::tempfile().unwrap();
+        let out = file.try_clone().unwrap();
         let before = rfc3339(SystemTime::now());
-        let fault = follow(&bus.target(), &filter, &mut lines, &Signals::none().unwrap()).unwrap_err();
+        let signals = Signals::none().unwrap();
+        let fault = follow(&bus.target(), &filter, &mut JsonLines, out, &signals).unwrap_err();
         assert_eq!(
             (fault.exit_code(), fault.to_string().as_str()),
             (69, "the bus has closed the connection")
         );
-        let lines = written(lines.0);
+        let lines = written(file);
         let (time, after) = (lines[0]["time"].as_str().unwrap(), rfc3339(SystemTime::now()));
         assert!(before.as_str() <= time && time <= after.as_str(), "{before} {time} {after}");
         assert_eq!((&lines[0]["bytes"], &lines[1]["dropped"]), (&json!(1.5), &json!(3)));
@@ -359,7 +336,8 @@ mod tests {
 
     #[test]
     fn the_trace_file_has_the_format_of_the_viewer() {
-        let mut file = TraceFile::new(tempfile::tempfile().unwrap());
+        let mut format = TraceFile::default();
+        let mut out = Vec::new();
         let at = |ms| SystemTime::UNIX_EPOCH + Duration::from_millis(1_000_000 + ms);
         let events = [
             json!({ "direction": "client->worker", "kind": "request", "method": "m", "id": 1, "call": 77,
@@ -376,9 +354,9 @@ mod tests {
             json!({ "odd": true }),
         ];
         for (ms, event) in events.iter().enumerate() {
-            file.event(at(500 * ms as u64), &to_raw_value(event).unwrap()).unwrap();
+            format.event(&mut out, at(500 * ms as u64), &to_raw_value(event).unwrap()).unwrap();
         }
-        file.dropped(at(5000), 3).unwrap();
+        format.dropped(&mut out, at(5000), 3).unwrap();
         let expected = [
             json!({ "type": "request", "ts": 0.0, "protocol": "acp", "from": "zed", "to": "p/0", "id": 77,
                     "method": "m", "session": "s1", "params": [1] }),
@@ -394,7 +372,7 @@ mod tests {
             json!({ "type": "notification", "ts": 5.0, "protocol": "acp", "from": "bus", "to": "bus",
                     "method": "_bus/dropped", "params": { "count": 3 } }),
         ];
-        assert!(file.open_requests.is_empty(), "what is answered is forgotten");
-        assert_eq!(written(file.out), expected);
+        assert!(format.open_requests.is_empty(), "what is answered is forgotten");
+        assert_eq!(parsed(&String::from_utf8(out).unwrap()), expected);
     }
 }

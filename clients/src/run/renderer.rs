@@ -16,7 +16,9 @@ pub(super) trait Renderer {
     /// Takes the `update` of a session/update.
     fn update(&mut self, update: &Value) -> io::Result<()>;
     /// The agent asks permission for this tool call.
-    fn permission(&mut self, tool_call: &Value) -> io::Result<()>;
+    fn permission(&mut self, _tool_call: &Value) -> io::Result<()> {
+        Ok(())
+    }
     /// A remark of `run` itself.
     fn service(&mut self, text: &str) -> io::Result<()>;
     /// The turn has ended. `usage` is that of the prompt's answer.
@@ -24,7 +26,9 @@ pub(super) trait Renderer {
     /// Asks the user a question, to be answered on the terminal.
     fn ask(&mut self, question: &str) -> io::Result<()>;
     /// Shows that the user may type a prompt.
-    fn invite(&mut self) -> io::Result<()>;
+    fn invite(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// One envelope per line. Questions go to stderr, since a program reads stdout.
@@ -34,50 +38,39 @@ pub(super) struct Json<W, E> {
     pub(super) err: E,
 }
 
-impl<W: Write, E: Write> Json<W, E> {
-    fn print(&mut self, envelopes: &[Envelope]) -> io::Result<()> {
-        for envelope in envelopes {
-            let line = serde_json::to_string(envelope).map_err(io::Error::other)?;
-            self.out.write_all(format!("{line}\n").as_bytes())?;
-        }
-        self.out.flush()
-    }
-}
-
 impl<W: Write, E: Write> Renderer for Json<W, E> {
     fn turn_started(&mut self) -> io::Result<()> {
-        let envelopes = self.mapper.start_turn(now_ms());
-        self.print(&envelopes)
+        print(&mut self.out, self.mapper.start_turn(now_ms()))
     }
 
     fn update(&mut self, update: &Value) -> io::Result<()> {
-        let envelopes = self.mapper.update(update, now_ms());
-        self.print(&envelopes)
+        print(&mut self.out, self.mapper.update(update, now_ms()))
     }
 
     fn permission(&mut self, tool_call: &Value) -> io::Result<()> {
-        let envelopes = self.mapper.permission(tool_call, now_ms());
-        self.print(&envelopes)
+        print(&mut self.out, self.mapper.permission(tool_call, now_ms()))
     }
 
     fn service(&mut self, text: &str) -> io::Result<()> {
-        let envelopes = self.mapper.service(text, now_ms());
-        self.print(&envelopes)
+        print(&mut self.out, self.mapper.service(text, now_ms()))
     }
 
     fn turn_ended(&mut self, status: Status, usage: &Value) -> io::Result<()> {
-        let envelopes = self.mapper.end_turn(status, usage, now_ms());
-        self.print(&envelopes)
+        print(&mut self.out, self.mapper.end_turn(status, usage, now_ms()))
     }
 
     fn ask(&mut self, question: &str) -> io::Result<()> {
         self.err.write_all(printable_text(question).as_bytes())?;
         self.err.flush()
     }
+}
 
-    fn invite(&mut self) -> io::Result<()> {
-        Ok(())
+fn print(out: &mut impl Write, envelopes: Vec<Envelope>) -> io::Result<()> {
+    for envelope in envelopes {
+        let line = serde_json::to_string(&envelope).map_err(io::Error::other)?;
+        out.write_all(format!("{line}\n").as_bytes())?;
     }
+    out.flush()
 }
 
 /// Only the agent's text on stdout; tool calls and remarks go to stderr.
@@ -130,10 +123,6 @@ impl<W: Write, E: Write> Renderer for Plain<W, E> {
         Ok(())
     }
 
-    fn permission(&mut self, _: &Value) -> io::Result<()> {
-        Ok(())
-    }
-
     fn service(&mut self, text: &str) -> io::Result<()> {
         self.write_stderr(&format!("stdio-bus: {text}"));
         Ok(())
@@ -149,10 +138,6 @@ impl<W: Write, E: Write> Renderer for Plain<W, E> {
     fn ask(&mut self, question: &str) -> io::Result<()> {
         self.err.write_all(printable_text(question).as_bytes())?;
         self.err.flush()
-    }
-
-    fn invite(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

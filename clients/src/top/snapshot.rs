@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use rpc::text::replace_control;
 use serde_json::Value;
 
+use crate::status::list;
+
 #[derive(Default)]
 pub(super) struct Snapshot {
     pub(super) version: String,
@@ -195,10 +197,6 @@ fn numbers(value: &Value) -> BTreeMap<String, u64> {
 fn members<T>(value: &Value, read: fn(&Value) -> Option<T>) -> BTreeMap<String, T> {
     let members = value.as_object().into_iter().flatten();
     members.filter_map(|(name, value)| Some((replace_control(name, '?'), read(value)?))).collect()
-}
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
 }
 
 fn text(value: &Value) -> Option<String> {
