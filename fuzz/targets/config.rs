@@ -1,4 +1,4 @@
-//! The fuzzer of `kernel_shell::fuzz::config`, which says what must hold.
+//! Fuzzes `kernel_shell::fuzz::config`, which checks what must hold.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The fuzzer of `kernel_core::fuzz::framer`, which says what must hold.
+//! Fuzzes `kernel_core::fuzz::framer`, which checks what must hold.
 
 #![no_main]
 

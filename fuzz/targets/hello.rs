@@ -1,4 +1,4 @@
-//! The fuzzer of `kernel_core::fuzz::hello`, which says what must hold.
+//! Fuzzes `kernel_core::fuzz::hello`, which checks what must hold.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The fuzzer of `kernel_core::fuzz::scanner`, which says what must hold.
+//! Fuzzes `kernel_core::fuzz::scanner`, which checks what must hold.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
-//! The fuzzer of the OpenAI agent's event streams: no bytes make the parser panic, no chunking changes the events.
+//! Fuzzes the parser of the OpenAI agent's event streams: no bytes make it panic, and no chunking changes the events.
 //!
-//! The file itself is compiled in, so that the fuzzer needs nothing of HTTP and TLS.
+//! The parser's file is compiled in, so that the fuzzer does not depend on HTTP and TLS.
 
 #![no_main]
 
@@ -15,14 +15,15 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     assert_eq!(read(stream, usize::from(step).max(1)), whole);
     assert_eq!(read(stream, 1), whole);
     for event in &whole {
-        assert!(!event.data.contains('\r') && !event.kind.contains(['\r', '\n']), "a line end is no content");
+        assert!(!event.data.contains('\r') && !event.kind.contains(['\r', '\n']), "an event holds no line end");
     }
 });
 
 fn read(stream: &[u8], step: usize) -> Vec<Event> {
-    let (mut parser, mut events) = (Parser::default(), Vec::new());
+    let mut parser = Parser::default();
+    let mut events = Vec::new();
     for chunk in stream.chunks(step) {
-        parser.push(chunk, &mut events).expect("it is short");
+        parser.push(chunk, &mut events).expect("the stream is short");
     }
     parser.finish(&mut events);
     events
