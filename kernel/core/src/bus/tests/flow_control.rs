@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{Event, Limits, TestBus, limited};
+use super::{Event, Limits, Link, TestBus, limited};
 
 fn small() -> Limits {
     Limits { max_output_queue: 1000, backpressure_timeout: Duration::from_secs(10), ..Limits::default() }
@@ -15,15 +15,22 @@ fn long(method: &str, session: &str) -> String {
     format!(r#"{{"method":"{method}","params":{{"sessionId":"{session}","filler":"{filler}"}}}}"#)
 }
 
+impl TestBus {
+    /// A client sends requests with the ids from 1 to `count`, of which three fill a queue.
+    fn sends_long_requests(&mut self, client: Link, count: u32) {
+        let filler = "x".repeat(400);
+        for id in 1..=count {
+            self.sends(client, &format!(r#"{{"id":{id},"method":"m","params":"{filler}"}}"#));
+        }
+    }
+}
+
 #[test]
 fn a_worker_that_does_not_read_pauses_its_clients_and_is_then_stopped() {
     let mut bus = TestBus::new(limited(small()));
     let (client, worker) = (bus.client(), bus.worker(0));
     bus.stops_reading(worker);
-    let filler = "x".repeat(400);
-    for id in 1..=4 {
-        bus.sends(client, &format!(r#"{{"id":{id},"method":"m","params":"{filler}"}}"#));
-    }
+    bus.sends_long_requests(client, 4);
     assert!(!bus.bus.wants_read(client));
     bus.advances(Duration::from_secs(9));
     bus.sees_nothing(client);
@@ -60,10 +67,7 @@ fn a_worker_that_reads_again_gets_everything_in_order() {
 fn a_worker_is_read_while_it_reads_its_backlog() {
     let mut bus = TestBus::new(limited(small()));
     let (client, worker) = (bus.acp_client(), bus.worker(0));
-    let filler = "x".repeat(400);
-    for id in 1..=3 {
-        bus.sends(client, &format!(r#"{{"id":{id},"method":"m","params":"{filler}"}}"#));
-    }
+    bus.sends_long_requests(client, 3);
     // Its own answer releases more than its queue may hold. It may have to write before it can read on.
     bus.stops_reading(worker);
     bus.initializes(worker);
@@ -241,10 +245,7 @@ fn a_paused_client_is_not_closed_for_an_unfinished_line() {
     let mut bus = TestBus::new(limited(limits));
     let (client, worker) = (bus.client(), bus.worker(0));
     bus.stops_reading(worker);
-    let filler = "x".repeat(400);
-    for id in 1..=3 {
-        bus.sends(client, &format!(r#"{{"id":{id},"method":"m","params":"{filler}"}}"#));
-    }
+    bus.sends_long_requests(client, 3);
     bus.sends_bytes(client, br#"{"id":4,"#);
     assert!(!bus.bus.wants_read(client));
     bus.advances(Duration::from_secs(200));

@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::api::{Event, Exit};
+use crate::api::{Event, Exit, Moment};
+use crate::bus::Bus;
 use crate::config::{Config, Limits, PoolConfig, Program};
 use crate::id::Link;
 use crate::testkit::TestShell;
@@ -132,11 +133,8 @@ impl TestBus {
 
     /// A peer that has stopped reading reads this many bytes.
     fn reads(&mut self, link: Link, count: usize) {
-        let waiting = self.bus.to_send(link);
-        let bytes = waiting[..count.min(waiting.len())].to_vec();
-        let lines = String::from_utf8_lossy(&bytes).into_owned();
-        self.shell.bus.sent(link, bytes.len(), self.shell.now);
-        self.unseen.entry(link).or_default().extend(lines.lines().map(str::to_owned));
+        let lines = read(&mut self.shell.bus, link, count, self.shell.now);
+        self.unseen.entry(link).or_default().extend(lines);
         self.act();
     }
 
@@ -219,14 +217,19 @@ impl TestBus {
         let now = shell.now;
         shell.act(|bus, link| {
             if !not_reading.contains(&link) {
-                let bytes = bus.to_send(link).to_vec();
-                bus.sent(link, bytes.len(), now);
-                let lines = String::from_utf8(bytes).expect("UTF-8");
-                unseen.entry(link).or_default().extend(lines.lines().map(str::to_owned));
+                unseen.entry(link).or_default().extend(read(bus, link, usize::MAX, now));
             }
         });
         shell.bus.check_invariants();
     }
+}
+
+/// A peer reads at most `count` bytes. Returns their lines.
+fn read(bus: &mut Bus, link: Link, count: usize, now: Moment) -> Vec<String> {
+    let waiting = bus.to_send(link);
+    let bytes = waiting[..count.min(waiting.len())].to_vec();
+    bus.sent(link, bytes.len(), now);
+    String::from_utf8(bytes).expect("UTF-8").lines().map(str::to_owned).collect()
 }
 
 const INITIALIZE: &str = concat!(
