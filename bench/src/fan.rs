@@ -14,7 +14,6 @@ use rpc::{Stream, write};
 use serde_json::{Value, json};
 
 use crate::args::{Measured, Turns};
-use crate::bounds::raise_open_files;
 use crate::bus::{Bus, echo};
 use crate::client::Client;
 use crate::docs;
@@ -61,10 +60,10 @@ const AXES: [Axis; 3] = [
 ];
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let stdio_bus = args.measured.stdio_bus();
-    if let Err(error) = raise_open_files() {
-        return complain(format_args!("cannot open as many files as are needed: {error}"), 1);
-    }
+    let stdio_bus = match args.measured.stdio_bus_with_many_files() {
+        Ok(path) => path,
+        Err(exit_code) => return exit_code,
+    };
     let mut report = Report::default();
     let mut lines = Vec::new();
     for axis in &AXES {

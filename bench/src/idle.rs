@@ -14,10 +14,8 @@ use tempfile::TempDir;
 
 use crate::address::Address;
 use crate::args::Measured;
-use crate::bounds::raise_open_files;
 use crate::bus::{self, Bus, PATIENCE, echo};
 use crate::client::Client;
-use crate::print::complain;
 use crate::procfs;
 use crate::report::Report;
 use crate::table::median;
@@ -36,11 +34,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let stdio_bus = args.measured.stdio_bus();
+    let stdio_bus = match args.measured.stdio_bus_with_many_files() {
+        Ok(path) => path,
+        Err(exit_code) => return exit_code,
+    };
     let mut report = Report::default();
-    if let Err(error) = raise_open_files() {
-        return complain(format_args!("cannot open as many files as are needed: {error}"), 1);
-    }
     for figure in [starts, connects, waits, system_calls] {
         if let Err(error) = figure(&stdio_bus, &mut report) {
             report.check("idle", error, "it can be tried", false);

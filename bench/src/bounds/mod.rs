@@ -10,14 +10,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::Value;
 
 use crate::args::Measured;
 use crate::bus::{Bus, PATIENCE, config, echo};
 use crate::load::{Load, drive};
 use crate::outcome::Outcome;
-use crate::print::{Progress, complain};
+use crate::print::Progress;
 use crate::report::Report;
 
 struct Bound {
@@ -69,11 +68,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let stdio_bus = args.measured.stdio_bus();
+    let stdio_bus = match args.measured.stdio_bus_with_many_files() {
+        Ok(path) => path,
+        Err(exit_code) => return exit_code,
+    };
     let mut report = Report::default();
-    if let Err(error) = raise_open_files() {
-        return complain(format_args!("cannot open as many files as are needed: {error}"), 1);
-    }
     for bound in &BOUNDS {
         let is_named = args.names.iter().any(|wanted| wanted == bound.name);
         if !is_named && (!args.names.is_empty() || args.quick && !bound.is_cheap) {
@@ -87,12 +86,6 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         }
     }
     report.finish(args.measured.json)
-}
-
-pub(crate) fn raise_open_files() -> io::Result<()> {
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    let limit = if cfg!(target_os = "macos") { hard.min(10_240) } else { hard };
-    Ok(setrlimit(Resource::RLIMIT_NOFILE, limit, hard)?)
 }
 
 /// One bound while it is tried.
