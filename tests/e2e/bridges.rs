@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::cli_agent::{Agent, pid_in, texts, wait_until_gone};
-use crate::harness::{is_gone, notification, session_of, stands_in};
+use crate::harness::{is_gone, notification, session_of, write_script};
 
 const ID: &str = "0a0a0a0a-59e7-4350-8eaf-4835821efe65";
 
@@ -52,7 +52,7 @@ fn answer_question(agent: &mut Agent, question: &Value, option: &str) {
 
 fn start(name: &str, script: &str) -> (TempDir, Agent, String) {
     let folder = TempDir::new().expect("a folder");
-    stands_in(folder.path(), name, script);
+    write_script(folder.path(), name, script);
     let mut agent = Agent::start(folder.path(), &[name]);
     let session = agent.new_session(folder.path());
     (folder, agent, session)
@@ -136,11 +136,11 @@ fn a_missing_logged_out_or_silent_cli_is_reported() {
         assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains(expected)), "{answer}");
     };
     check_error(&agent.turn(&session, "one").1, "npm install");
-    stands_in(folder.path(), "claude", CLAUDE);
+    write_script(folder.path(), "claude", CLAUDE);
     let (_, out) = agent.turn(&session, "OUT");
     assert_eq!(out["error"]["code"], -32000, "{out}");
     check_error(&out, "claude auth login");
-    stands_in(folder.path(), "claude", "cat > /dev/null");
+    write_script(folder.path(), "claude", "cat > /dev/null");
     // The process starts with the session and prints nothing, so the limit for the first output applies to the turn.
     let session = agent.new_session(folder.path());
     check_error(&agent.turn(&session, "two").1, "said nothing for 1 s");
@@ -251,7 +251,11 @@ fn a_process_that_does_not_start_is_retried_and_then_reported() {
     let (_, answer) = agent.turn(&session, "one");
     assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains("no database")), "{answer}");
     assert!(lines(folder.path(), "starts").len() >= 3);
-    stands_in(folder.path(), "codex", &format!("[ -e $HOME/made ] || {{ > $HOME/made; exit 1; }}\n{CODEX}"));
+    write_script(
+        folder.path(),
+        "codex",
+        &format!("[ -e $HOME/made ] || {{ > $HOME/made; exit 1; }}\n{CODEX}"),
+    );
     assert_eq!(agent.turn(&session, "two").1["result"]["stopReason"], "end_turn");
 }
 
@@ -275,7 +279,7 @@ fn a_session_that_the_cli_has_lost_is_replaced_only_if_it_has_no_answer() {
 fn a_session_that_ends_takes_its_process_and_tools_along() {
     for how in ["close", "delete", "eof", "idle"] {
         let folder = TempDir::new().expect("a folder");
-        stands_in(folder.path(), "claude", CLAUDE);
+        write_script(folder.path(), "claude", CLAUDE);
         let idle = if how == "idle" { "1" } else { "0" };
         let mut agent = Agent::start(folder.path(), &["claude", "--idle-sec", idle]);
         let session = agent.new_session(folder.path());
@@ -348,7 +352,7 @@ fn a_fork_and_its_source_both_continue() {
 fn mcp_servers_are_in_a_file_and_never_in_an_argument() {
     let folder = TempDir::new().expect("a folder");
     let copy = "for one in \"$@\"; do [ \"$last\" = --mcp-config ] && cat $one > $HOME/mcp; last=$one; done";
-    stands_in(folder.path(), "claude", &format!("{copy}\n{CLAUDE}"));
+    write_script(folder.path(), "claude", &format!("{copy}\n{CLAUDE}"));
     let mut agent = Agent::start(folder.path(), &["claude"]);
     let env = json!([{ "name": "K", "value": "hush" }]);
     let secret = json!([{ "name": "s", "command": "/bin/true", "args": [], "env": env }]);

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{BUS, Bus, Client, PATIENCE, is_gone, notification, request, session_of, stands_in};
+use crate::harness::{BUS, Bus, Client, PATIENCE, is_gone, notification, request, session_of, write_script};
 
 const ID: &str = "0a0a0a0a-59e7-4350-8eaf-4835821efe65";
 
@@ -155,7 +155,7 @@ pub(crate) fn wait_until_gone(pid: u32) {
 #[test]
 fn the_second_turn_through_the_bus_resumes_the_session() {
     let folder = TempDir::new().expect("a folder");
-    stands_in(folder.path(), "qwen", TURN);
+    write_script(folder.path(), "qwen", TURN);
     let env = json!({ "PATH": path_of(folder.path()), "HOME": folder.path() });
     let args = json!(["agent", "cli", "--runtime", "qwen", "--model", "big"]);
     let bus =
@@ -184,7 +184,7 @@ fn the_second_turn_through_the_bus_resumes_the_session() {
 #[test]
 fn a_pool_can_name_its_own_table_of_runtimes() {
     let folder = TempDir::new().expect("a folder");
-    stands_in(folder.path(), "mine", "echo \"$1 $2\"");
+    write_script(folder.path(), "mine", "echo \"$1 $2\"");
     let rows = json!([{ "id": "mine", "name": "Mine", "binaries": ["mine"],
         "turn": { "format": "plain", "prompt": "argument", "args": ["say", "{prompt}"] } }]);
     fs::write(folder.path().join("rows.json"), rows.to_string()).expect("a file");
@@ -211,7 +211,7 @@ fn codex_can_run_one_process_for_each_prompt() {
         echo '{"type":"thread.started","thread_id":"t1"}'
         echo '{"type":"item.completed","item":{"id":"0","type":"agent_message","text":"Hello."}}'
         echo '{"type":"turn.completed","usage":{}}'"#;
-    stands_in(folder.path(), "codex", script);
+    write_script(folder.path(), "codex", script);
     let mut agent = Agent::start(folder.path(), &["codex-exec"]);
     let session = agent.new_session(folder.path());
     for _ in 0..2 {
@@ -230,7 +230,7 @@ fn codex_can_run_one_process_for_each_prompt() {
 #[test]
 fn run_starts_the_adapter_for_a_cli_without_acp() {
     let folder = TempDir::new().expect("a folder");
-    stands_in(folder.path(), "codebuddy", TURN);
+    write_script(folder.path(), "codebuddy", TURN);
     let mut command = Command::new(BUS);
     command.args(["run", "--once", "codebuddy", "hi"]).stdin(Stdio::null());
     command.env_clear().env("PATH", path_of(folder.path())).env("HOME", folder.path());
@@ -246,7 +246,7 @@ fn a_cancel_kills_a_cli_and_its_tools_that_ignore_signals() {
         "trap '' INT TERM\nsetsid sh -c \"trap '' INT TERM; echo \\$\\$ > $HOME/tool; while :; do sleep 60; done\" &\n\
          echo $$ > $HOME/leader\nwhile [ ! -s $HOME/tool ]; do :; done\n{CALL}\nwhile :; do sleep 60; done"
     );
-    stands_in(folder.path(), "qwen", &script);
+    write_script(folder.path(), "qwen", &script);
     let mut agent = Agent::start(folder.path(), &["qwen"]);
     let session = agent.new_session(folder.path());
     let id = agent.send_prompt(&session, "go");
@@ -258,7 +258,7 @@ fn a_cancel_kills_a_cli_and_its_tools_that_ignore_signals() {
     for name in ["leader", "tool"] {
         assert!(is_gone(pid_in(&folder.path().join(name))), "the {name} still runs");
     }
-    stands_in(folder.path(), "qwen", TURN);
+    write_script(folder.path(), "qwen", TURN);
     assert_eq!(agent.turn(&session, "again").1["result"]["stopReason"], "end_turn");
 }
 
@@ -267,7 +267,7 @@ fn a_cli_that_obeys_the_interrupt_ends_its_turn_itself() {
     let folder = TempDir::new().expect("a folder");
     let end =
         r#"echo '{"type":"result","subtype":"error_during_execution","terminal_reason":"aborted_tools"}'"#;
-    stands_in(
+    write_script(
         folder.path(),
         "qwen",
         &format!("trap \"{}; exit 0\" INT\n{CALL}\nwhile :; do sleep 0.1; done", end.replace('"', "\\\"")),
@@ -284,7 +284,7 @@ fn a_cli_that_obeys_the_interrupt_ends_its_turn_itself() {
 fn an_agent_that_exits_takes_its_clis_along() {
     for signal in [Some(Signal::SIGTERM), None] {
         let folder = TempDir::new().expect("a folder");
-        stands_in(
+        write_script(
             folder.path(),
             "qwen",
             &format!("trap '' INT TERM\necho $$ > $HOME/leader\n{CALL}\nwhile :; do sleep 60; done"),
@@ -312,7 +312,7 @@ fn an_exit_without_a_result_is_an_error_whatever_the_exit_code() {
         ("exec >&-; sleep 1000", "without a result"),
         ("kill -9 $$", "signal: 9"),
     ] {
-        stands_in(folder.path(), "qwen", script);
+        write_script(folder.path(), "qwen", script);
         let mut agent = Agent::start(folder.path(), &["qwen"]);
         let session = agent.new_session(folder.path());
         let (_, answer) = agent.turn(&session, "go");
@@ -331,11 +331,11 @@ fn a_missing_logged_out_or_silent_cli_is_reported() {
         missing["error"]["message"].as_str().is_some_and(|text| text.contains("npm install")),
         "{missing}"
     );
-    stands_in(folder.path(), "kimi", "echo 'provider.auth_error: 401' >&2; exit 1");
+    write_script(folder.path(), "kimi", "echo 'provider.auth_error: 401' >&2; exit 1");
     let (_, out) = agent.turn(&session, "go");
     assert_eq!(out["error"]["code"], -32000, "{out}");
     assert!(out["error"]["message"].as_str().is_some_and(|text| text.contains("kimi login")), "{out}");
-    stands_in(folder.path(), "kimi", "sleep 1000");
+    write_script(folder.path(), "kimi", "sleep 1000");
     let (_, silent) = agent.turn(&session, "go");
     assert!(
         silent["error"]["message"].as_str().is_some_and(|text| text.contains("said nothing")),
@@ -346,7 +346,7 @@ fn a_missing_logged_out_or_silent_cli_is_reported() {
 #[test]
 fn the_next_agent_loads_a_session_and_resumes_it_in_the_cli() {
     let folder = TempDir::new().expect("a folder");
-    stands_in(folder.path(), "qwen", TURN);
+    write_script(folder.path(), "qwen", TURN);
     let session = {
         let mut agent = Agent::start(folder.path(), &["qwen"]);
         let session = agent.new_session(folder.path());
@@ -372,7 +372,7 @@ fn the_next_agent_loads_a_session_and_resumes_it_in_the_cli() {
 #[test]
 fn bad_folders_and_bad_settings_are_refused() {
     let folder = TempDir::new().expect("a folder");
-    stands_in(folder.path(), "qwen", TURN);
+    write_script(folder.path(), "qwen", TURN);
     let mut agent = Agent::start(folder.path(), &["qwen"]);
     for cwd in ["relative", "/no/such/folder", ""] {
         let refused = agent.call("session/new", json!({ "cwd": cwd, "mcpServers": [] }));
@@ -393,7 +393,7 @@ fn a_turn_does_not_start_beside_the_process_that_lists_the_models() {
     let script = r#"if [ "$1" = models ]; then touch $HOME/busy; sleep 1; rm $HOME/busy; exit 0; fi
         [ -e $HOME/busy ] && exit 1
         echo '{"type":"step_finish","sessionID":"ses_1","part":{"reason":"stop"}}'"#;
-    stands_in(folder.path(), "opencode", script);
+    write_script(folder.path(), "opencode", script);
     let mut agent = Agent::start(folder.path(), &["opencode"]);
     agent.call("initialize", json!({ "protocolVersion": 1, "clientCapabilities": {} }));
     let busy = folder.path().join("busy");
@@ -408,7 +408,7 @@ fn a_turn_does_not_start_beside_the_process_that_lists_the_models() {
 #[test]
 fn the_models_that_a_cli_lists_are_offered() {
     let folder = TempDir::new().expect("a folder");
-    stands_in(folder.path(), "opencode", "[ \"$1\" = models ] && printf 'a/one\\na/two\\n'");
+    write_script(folder.path(), "opencode", "[ \"$1\" = models ] && printf 'a/one\\na/two\\n'");
     let mut agent = Agent::start(folder.path(), &["opencode", "--model", "a/two"]);
     let session = agent.new_session(folder.path());
     agent.send(&request(900, "initialize", json!({ "protocolVersion": 1, "clientCapabilities": {} })));

@@ -7,12 +7,12 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{BUS, stands_in};
+use crate::harness::{BUS, write_script};
 
 /// Writes a script that logs its arguments.
 fn logging_script(folder: &Path, name: &str, script: &str) {
     let log = folder.join("log").display().to_string();
-    stands_in(folder, name, &format!("echo \"${{0##*/}} $*\" >> {log}\n{script}"));
+    write_script(folder, name, &format!("echo \"${{0##*/}} $*\" >> {log}\n{script}"));
 }
 
 fn detect(folder: &Path, args: &[&str]) -> Output {

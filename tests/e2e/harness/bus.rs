@@ -19,18 +19,16 @@ use rpc::LineReader;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::PATIENCE;
 use super::client::Client;
 use super::connection::Connection;
 use super::log::Log;
-use super::procs::{command_line, is_gone, marked};
+use super::procs::{expect_none, is_gone, marked};
 use super::puppet::Puppet;
+use super::waiting::{LOOK_AGAIN, PATIENCE};
 
 pub(crate) const BUS: &str = env!("CARGO_BIN_EXE_stdio-bus");
 /// Every process that a test starts carries this in its environment, with the folder of the test.
 pub(super) const MARK: &str = "E2E_MARK";
-/// Between two looks at something that is not announced.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 pub(crate) struct Bus {
     child: Child,
@@ -223,18 +221,7 @@ impl Bus {
 
     /// Waits until no process of it is left, and fails if that takes too long.
     pub(crate) fn leaves_nothing_within(&self, patience: Duration) {
-        let deadline = Instant::now() + patience;
-        loop {
-            let left = self.survivors();
-            if left.is_empty() {
-                return;
-            }
-            if Instant::now() >= deadline {
-                let lines: Vec<_> = left.iter().map(|pid| format!("{pid}: {}", command_line(*pid))).collect();
-                panic!("left behind after {patience:?}: {lines:#?}\n--- log of the bus\n{}", self.log.text());
-            }
-            thread::sleep(LOOK_AGAIN);
-        }
+        expect_none(|| self.survivors(), patience, &self.log);
     }
 }
 

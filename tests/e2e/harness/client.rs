@@ -5,8 +5,8 @@ use std::fmt::Display;
 use serde_json::{Value, json};
 
 use super::connection::{Connection, short};
+use super::messages::{initialize, prompt, request, result, session_of};
 use super::puppet::{Puppet, first_asked};
-use super::{request, result};
 
 pub(crate) struct Client {
     pub(crate) connection: Connection,
@@ -202,21 +202,4 @@ impl Client {
     pub(crate) fn prompts(&mut self, id: impl Display, session: &str) {
         self.sends(&prompt(id, session));
     }
-}
-
-pub(crate) fn initialize(id: impl Display, can: Value) -> String {
-    request(id, "initialize", json!({ "protocolVersion": 1, "clientCapabilities": can }))
-}
-
-pub(crate) fn prompt(id: impl Display, session: &str) -> String {
-    request(
-        id,
-        "session/prompt",
-        json!({ "sessionId": session, "prompt": [{ "type": "text", "text": "hi" }] }),
-    )
-}
-
-/// The id in a result that opens a session.
-pub(crate) fn session_of(result: &Value) -> String {
-    result["sessionId"].as_str().expect("a sessionId").to_owned()
 }

@@ -11,8 +11,8 @@ use nix::sys::socket::{Shutdown, setsockopt, shutdown, sockopt};
 use rpc::LineReader;
 use rpc::fd_wait::{self, PollFlags};
 
-use super::PATIENCE;
 use super::log::Log;
+use super::waiting::PATIENCE;
 
 pub(crate) struct Connection {
     input: File,

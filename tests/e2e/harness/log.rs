@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Instant;
 
-use super::PATIENCE;
+use super::waiting::PATIENCE;
 
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<(Mutex<Vec<u8>>, Condvar)>);

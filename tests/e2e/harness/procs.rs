@@ -1,6 +1,11 @@
 //! What /proc says about processes.
 
 use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::log::Log;
+use super::waiting::LOOK_AGAIN;
 
 /// The fields of /proc/PID/stat after the name, which may hold anything. The first is the state.
 fn stat(pid: u32) -> Option<Vec<String>> {
@@ -60,6 +65,20 @@ pub(crate) fn started_with(text: &str) -> Vec<u32> {
 pub(crate) fn command_line(pid: u32) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     String::from_utf8_lossy(&line).replace('\0', " ")
+}
+
+/// Waits until none of these processes is left, and fails with their command lines if that takes too long.
+pub(super) fn expect_none(find: impl Fn() -> Vec<u32>, patience: Duration, log: &Log) {
+    let deadline = Instant::now() + patience;
+    while let left = find()
+        && !left.is_empty()
+    {
+        if Instant::now() >= deadline {
+            let lines: Vec<_> = left.iter().map(|pid| format!("{pid}: {}", command_line(*pid))).collect();
+            panic!("left behind after {patience:?}: {lines:#?}\n--- log of the bus\n{}", log.text());
+        }
+        thread::sleep(LOOK_AGAIN);
+    }
 }
 
 fn all() -> impl Iterator<Item = u32> {

@@ -21,14 +21,13 @@ use nix::unistd::{Pid, ttyname};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::PATIENCE;
 use super::bus::{BUS, Bus, MARK};
 use super::connection::Connection;
 use super::log::Log;
-use super::procs::{command_line, marked};
+use super::procs::{command_line, expect_none, marked};
 use super::puppet::Puppet;
+use super::waiting::{LOOK_AGAIN, PATIENCE};
 
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
 const ROWS: u16 = 20;
 const COLUMNS: u16 = 60;
 
@@ -217,13 +216,7 @@ impl Program {
 
     /// Waits until no process that it started is left.
     pub(crate) fn leaves_nothing_within(&self, patience: Duration) {
-        let deadline = Instant::now() + patience;
-        while let left = marked(&self.mark())
-            && !left.is_empty()
-        {
-            assert!(Instant::now() < deadline, "left behind after {patience:?}: {left:?}");
-            thread::sleep(LOOK_AGAIN);
-        }
+        expect_none(|| marked(&self.mark()), patience, &self.log);
     }
 
     fn mark(&self) -> String {

@@ -8,7 +8,8 @@ use rpc::LineReader;
 use serde_json::{Value, json};
 
 use super::connection::{Connection, short};
-use super::{PATIENCE, request, result, update_of};
+use super::messages::{request, result, update_of};
+use super::waiting::PATIENCE;
 
 pub(crate) struct Puppet {
     connection: Connection,

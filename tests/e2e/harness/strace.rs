@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::Bus;
+use super::bus::Bus;
 
 pub(crate) struct Strace {
     child: Child,
