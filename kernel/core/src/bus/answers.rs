@@ -4,11 +4,11 @@
 //! from the payload.
 
 use super::Bus;
-use crate::id::{Arena, CallKey, Link, WorkerId};
+use crate::id::{CallKey, WorkerId};
 use crate::limit::NAME_BYTES;
 use crate::state::calls::{BUS, Call, Endpoint, EndpointId, Purpose, Written};
-use crate::state::sessions::{Session, Sessions, token};
-use crate::state::workers::Worker;
+use crate::state::session_index::SessionIndex;
+use crate::state::sessions::token;
 use crate::wire::error::RpcError;
 use crate::wire::json::Span;
 use crate::wire::message::Message;
@@ -92,10 +92,11 @@ impl Bus {
     fn answer(&mut self, id: WorkerId, call: &Call, message: Message<'_>) {
         let Message { line, envelope } = message;
         let (Some(to), Some(span)) = (self.calls.calling_client(call.caller), envelope.id) else { return };
+        let index = SessionIndex { workers: &self.workers, sessions: &self.sessions };
         let mut edits = Edits::none();
         edits.add(span, call.id.as_bytes());
         for span in [envelope.top_session, envelope.result_session].into_iter().flatten() {
-            if let Some(session) = session_at(&self.workers, &self.sessions, id, message, span)
+            if let Some(session) = index.at(id, message, span)
                 && session.owner == Some(to)
             {
                 edits.add(span, &session.bus_token);
@@ -104,30 +105,11 @@ impl Bus {
         let nests =
             message.is_error() || self.workers.get(id).is_some_and(|worker| worker.capabilities.nests);
         let nested = if nests {
-            self.nested_edits(to, id, message, &nested::in_answer(line, envelope))
+            index.names_for(to, id, message, &nested::in_answer(line, envelope))
         } else {
             Vec::new()
         };
         self.links.send_nested(to, line, &edits, &nested);
-    }
-
-    /// The client's names for its own sessions at these spans.
-    pub(super) fn nested_edits(
-        &self,
-        to: Link,
-        id: WorkerId,
-        message: Message<'_>,
-        spans: &[Span],
-    ) -> Vec<(Span, Box<[u8]>)> {
-        let mut edits = Vec::new();
-        for span in spans {
-            if let Some(session) = session_at(&self.workers, &self.sessions, id, message, *span)
-                && session.owner == Some(to)
-            {
-                edits.push((*span, session.bus_token.clone()));
-            }
-        }
-        edits
     }
 
     /// Gives a list of sessions to its caller, without the sessions that other connected clients own.
@@ -141,7 +123,7 @@ impl Bus {
         for entry in &listed {
             let key = entry.id.and_then(|id| {
                 let name = message.name(id);
-                worker.sessions.get(&*name).copied().or_else(|| self.agents_session(worker.pool, &name))
+                worker.sessions.get(&*name).copied().or_else(|| self.index().in_pool(worker.pool, &name))
             });
             let session = key.and_then(|key| self.sessions.get(key));
             let is_foreign = key.is_some_and(|key| self.is_owned(key))
@@ -208,16 +190,4 @@ impl Bus {
         }
         self.check_idle(id);
     }
-}
-
-/// The session of this worker that a message names at this span.
-fn session_at<'a>(
-    workers: &Arena<WorkerId, Worker>,
-    sessions: &'a Sessions,
-    id: WorkerId,
-    message: Message<'_>,
-    span: Span,
-) -> Option<&'a Session> {
-    let key = workers.get(id)?.sessions.get(&*message.name(span))?;
-    sessions.get(*key)
 }

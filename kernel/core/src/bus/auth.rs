@@ -14,7 +14,6 @@ use crate::id::Link;
 use crate::limit::{AUTH_LINE_BYTES, AUTH_TIMEOUT, PENDING_AUTH_MAX};
 use crate::mutants::{Check, enabled};
 use crate::state::clients::AuthState;
-use crate::state::timers::Alarm;
 use crate::token::TokenDigest;
 use crate::wire::error::RpcError;
 use crate::wire::message::Message;
@@ -22,16 +21,13 @@ use crate::wire::prefix_cache::PrefixCache;
 use crate::wire::scan::{Envelope, Fault, Kind};
 
 impl Bus {
-    pub(super) fn auth_of(&self, link: Link) -> Option<AuthState> {
-        self.clients.get(link).map(|client| client.auth)
-    }
-
-    pub(super) fn has_all_clients(&self) -> bool {
-        self.clients.len() - self.pending_auth.len() >= self.limits.max_clients
-    }
-
-    pub(super) fn too_many_clients(&self) -> RpcError {
-        RpcError::busy(format!("max_clients ({}) are connected", self.limits.max_clients))
+    /// Whether there is a slot for one more client.
+    pub(super) fn check_client_slots(&self) -> Result<(), RpcError> {
+        let max_clients = self.limits.max_clients;
+        if self.clients.len() - self.pending_auth.len() >= max_clients {
+            return Err(RpcError::busy(format!("max_clients ({max_clients}) are connected")));
+        }
+        Ok(())
     }
 
     /// Adds a connection that must show the token. The oldest such connection makes room if there are too many.
@@ -45,7 +41,7 @@ impl Bus {
         }
         let link = self.add_client(pool, AuthState::AwaitingToken);
         self.pending_auth.add(link, self.now);
-        self.set_auth_alarm();
+        self.pending_auth.set_alarm(&mut self.alarms);
         link
     }
 
@@ -68,8 +64,8 @@ impl Bus {
         {
             return self.reject(link, id, &error);
         }
-        if self.has_all_clients() {
-            return self.reject(link, id, &self.too_many_clients());
+        if let Err(error) = self.check_client_slots() {
+            return self.reject(link, id, &error);
         }
         self.accept(link, AuthState::Accepted);
         self.client_line(link, line, &mut PrefixCache::default());
@@ -92,7 +88,7 @@ impl Bus {
                 self.client_leaves(link);
             }
         }
-        self.set_auth_alarm();
+        self.pending_auth.set_alarm(&mut self.alarms);
     }
 
     /// Changes the token after a reload. Clients that are connected stay.
@@ -121,16 +117,10 @@ impl Bus {
             warn!("connections turned away without the token, so far: {}", self.counters.unauthorized);
         }
         self.pending_auth.reject(link, self.now);
-        self.set_auth_alarm();
+        self.pending_auth.set_alarm(&mut self.alarms);
         self.send_error(link, id, error);
         if let Some(peer) = self.links.peer_mut(link) {
             peer.ended = true;
-        }
-    }
-
-    fn set_auth_alarm(&mut self) {
-        if let Some(next) = self.pending_auth.next_alarm() {
-            self.alarms.set(next, Alarm::Auth);
         }
     }
 }

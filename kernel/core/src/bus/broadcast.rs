@@ -12,9 +12,9 @@ use crate::wire::splice::{Edit, splice};
 
 impl Bus {
     pub(super) fn broadcast(&mut self, link: Link, message: Message<'_>) -> Routed {
-        let client = self.client(link)?;
+        let client = self.clients.find(link)?;
         let handshake = client.handshake.clone();
-        let pool_id = self.pool_of(client, message)?;
+        let pool_id = self.pools.of(client.pool, message)?;
         let first = self.worker_for_request(link, pool_id)?;
         let (purpose, session) = (Purpose::Broadcast, SessionRef::None);
         let awaits = self.forward_to_worker(&Forward { from: link, to: first, message, purpose, session })?;

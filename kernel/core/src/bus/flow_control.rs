@@ -27,11 +27,11 @@ impl Bus {
             return usize::MAX - 1;
         }
         let limit = self.limits.max_input_buffer;
-        if of_client && self.is_full() { limit.min(LINE_BYTES_WHEN_FULL) } else { limit }
-    }
-
-    fn is_full(&self) -> bool {
-        self.held_bytes() > self.limits.max_held_bytes
+        if of_client && self.held_bytes() > self.limits.max_held_bytes {
+            limit.min(LINE_BYTES_WHEN_FULL)
+        } else {
+            limit
+        }
     }
 
     /// Whether the bus can hold one more call, of anybody.
@@ -42,7 +42,7 @@ impl Bus {
         if self.calls.len() >= self.limits.max_calls {
             return Err(RpcError::busy(format!("max_calls ({}) are in flight", self.limits.max_calls)));
         }
-        if self.is_full() {
+        if self.held_bytes() > self.limits.max_held_bytes {
             return Err(RpcError::busy(format!("max_held_bytes ({}) are held", self.limits.max_held_bytes)));
         }
         Ok(())
@@ -114,13 +114,9 @@ impl Bus {
         if self.clients.len() == 1 {
             return self.alarms.set(self.now + UNFINISHED_LINE_TIMEOUT, Alarm::Line(link));
         }
-        warn!("client {:?} ({}) left a line unfinished: closed", link.0, self.client_name(link));
+        warn!("client {:?} ({}) left a line unfinished: closed", link.0, self.clients.name_of(link));
         self.counters.stalled_clients += 1;
         self.client_leaves(link);
-    }
-
-    fn client_name(&self, link: Link) -> &str {
-        self.clients.get(link).and_then(|client| client.name.as_deref()).unwrap_or("unnamed")
     }
 
     /// Gives up a peer that takes nothing.
@@ -128,7 +124,7 @@ impl Bus {
         if let Some(worker) = self.links.worker_of(link) {
             return self.stop_stalled_worker(worker, link);
         }
-        let (name, waiting) = (self.client_name(link), self.links.queued_bytes(link));
+        let (name, waiting) = (self.clients.name_of(link), self.links.queued_bytes(link));
         warn!("client {:?} ({name}) took nothing while {waiting} bytes waited for it: closed", link.0);
         self.counters.stalled_clients += 1;
         self.client_leaves(link);

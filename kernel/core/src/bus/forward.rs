@@ -40,7 +40,7 @@ impl Bus {
         let label = self.pin_label(from, message, to)?;
         let about = if let SessionRef::Known(key) = session { Some(*key) } else { None };
         self.sessions.touch(about.or(label), self.now);
-        let caller = self.client(from)?.endpoint;
+        let caller = self.clients.find(from)?.endpoint;
         let Some(worker) = self.workers.get_mut(to) else { return Err(RpcError::unknown_session()) };
         if worker.ready_link().is_none() && worker.backlog.bytes() > self.limits.max_output_queue {
             return Err(RpcError::busy("too much waits for the worker to be ready"));
@@ -112,7 +112,7 @@ impl Bus {
         if name.len() > NAME_BYTES {
             return Err(RpcError::invalid(format!("a sessionId is at most {NAME_BYTES} bytes long")));
         }
-        let labels = &self.client(link)?.labels;
+        let labels = &self.clients.find(link)?.labels;
         if let Some(key) = labels.get(&*name).copied() {
             if self.sessions.worker_of(key) == Some(id) {
                 return Ok(Some(key));

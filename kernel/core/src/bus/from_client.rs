@@ -3,12 +3,12 @@
 use super::Bus;
 use super::forward::{Forward, SessionRef};
 use super::placement::Need;
-use crate::id::{CallKey, Link, SessionKey, WorkerId};
+use crate::id::{CallKey, Link, WorkerId};
 use crate::limit::NAME_BYTES;
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
 use crate::state::calls::{Endpoint, Id, Purpose};
-use crate::state::clients::{AuthState, Client};
+use crate::state::clients::AuthState;
 use crate::state::handshake::Handshake;
 use crate::state::sessions::{agent_name, token};
 use crate::state::workers::Init;
@@ -89,7 +89,7 @@ impl Bus {
             return;
         };
         let Some(call) = self.calls.get(key).filter(|call| call.callee == client.endpoint) else { return };
-        self.end_pending(call.session, key);
+        self.sessions.end_pending(call.session, key, &mut self.held);
         self.fail_call(key, error);
     }
 
@@ -124,15 +124,11 @@ impl Bus {
         }
     }
 
-    pub(super) fn client(&self, link: Link) -> Result<&Client, RpcError> {
-        self.clients.get(link).ok_or_else(RpcError::client_gone)
-    }
-
     /// A worker is initialized once. The client gets what the worker answered then.
     fn client_initializes(&mut self, link: Link, message: Message<'_>) -> Routed {
         let Some(id) = message.id() else { return Err(RpcError::invalid("initialize is a request")) };
         let handshake = Handshake::of(message.params());
-        let pool = self.pool_of(self.client(link)?, message)?;
+        let pool = self.pools.of(self.clients.find(link)?.pool, message)?;
         if let Some(client) = self.clients.get_mut(link)
             && *client.handshake != *handshake
         {
@@ -140,7 +136,7 @@ impl Bus {
             client.affinity = None;
         }
         let worker_id = self.worker_for_request(link, pool)?;
-        let caller = self.client(link)?.endpoint;
+        let caller = self.clients.find(link)?.endpoint;
         let Some(worker) = self.workers.get_mut(worker_id) else { return Err(RpcError::unknown_session()) };
         let endpoints = (Endpoint::Client(link), Endpoint::Worker(worker_id));
         if matches!(worker.init, Init::Ready { .. }) {
@@ -156,7 +152,7 @@ impl Bus {
 
     fn client_cancels(&mut self, link: Link, message: Message<'_>) -> Routed {
         let request = message.envelope.request.ok_or_else(|| RpcError::invalid("requestId is missing"))?;
-        let key = self.calls.find(self.client(link)?.endpoint, request.of(message.line));
+        let key = self.calls.find(self.clients.find(link)?.endpoint, request.of(message.line));
         let call = key.and_then(|key| self.calls.get(key));
         let (Some(key), Some(call)) = (key, call.filter(|call| call.purpose != Purpose::ClientInitialize))
         else {
@@ -171,7 +167,7 @@ impl Bus {
     }
 
     fn open_session(&mut self, link: Link, message: Message<'_>) -> Routed {
-        let pool = self.pool_of(self.client(link)?, message)?;
+        let pool = self.pools.of(self.clients.find(link)?.pool, message)?;
         let to = match self.label_worker(link, message)? {
             Some(worker) => worker,
             None => self.choose_worker(link, pool, Need::Session)?,
@@ -185,8 +181,8 @@ impl Bus {
     fn session_line(&mut self, link: Link, message: Message<'_>) -> Routed {
         let name = message.session_name().unwrap_or_default();
         let method = message.method();
-        let own = self.client(link)?.sessions.get(&*name).copied();
-        let Some(key) = own.or_else(|| self.any_session(&name)) else {
+        let own = self.clients.find(link)?.sessions.get(&*name).copied();
+        let Some(key) = own.or_else(|| self.sessions.any_named(&name)) else {
             return match method {
                 b"session/fork" | b"session/delete" => self.fork_or_delete_absent(link, message, &name),
                 _ => Err(RpcError::unknown_session()),
@@ -209,17 +205,9 @@ impl Bus {
         Ok(())
     }
 
-    /// A session of anybody. Only a mutant of the simulation looks here.
-    fn any_session(&self, name: &[u8]) -> Option<SessionKey> {
-        if enabled(Check::OwnNames) {
-            return None;
-        }
-        self.sessions.iter().find(|(_, session)| session.bus_name() == name).map(|(key, _)| key)
-    }
-
     /// Routes a message about no session, or about one that only the client names.
     fn plain_line(&mut self, link: Link, message: Message<'_>) -> Routed {
-        let pool = self.pool_of(self.client(link)?, message)?;
+        let pool = self.pools.of(self.clients.find(link)?.pool, message)?;
         let to = match self.label_worker(link, message)? {
             Some(worker) => worker,
             None => self.worker_for_request(link, pool)?,
@@ -236,7 +224,7 @@ impl Bus {
     /// The worker that the label of a message is pinned to, if it is pinned.
     fn label_worker(&mut self, link: Link, message: Message<'_>) -> Result<Option<WorkerId>, RpcError> {
         let Some(name) = message.label() else { return Ok(None) };
-        let Some(key) = self.client(link)?.labels.get(&*name).copied() else { return Ok(None) };
+        let Some(key) = self.clients.find(link)?.labels.get(&*name).copied() else { return Ok(None) };
         let worker = self.sessions.worker_of(key);
         if worker.is_none() {
             // The client hears this once. The next use of the label pins it anew.
@@ -262,7 +250,7 @@ impl Bus {
         self.counters.count_answer(message.is_error());
         self.sessions.touch(call.session, self.now);
         self.trace_answer(Endpoint::Client(link), key, &call, message);
-        self.end_pending(call.session, key);
+        self.sessions.end_pending(call.session, key, &mut self.held);
         let Endpoint::Worker(worker) = self.calls.endpoint(call.caller) else { return };
         let Some(to) = self.workers.get(worker).and_then(|worker| worker.link) else { return };
         let mut edits = Edits::none();
@@ -278,10 +266,10 @@ impl Bus {
 
     /// Forks or deletes a session that is not open for this client.
     fn fork_or_delete_absent(&mut self, link: Link, message: Message<'_>, name: &[u8]) -> Routed {
-        let pool = self.pool_of(self.client(link)?, message)?;
+        let pool = self.pools.of(self.clients.find(link)?.pool, message)?;
         let agent = agent_name(name);
         let deletes = message.method() == b"session/delete";
-        let (to, purpose) = match self.find_session(pool, name, agent) {
+        let (to, purpose) = match self.index().find(pool, name, agent) {
             Some(key) if self.is_owned(key) => return Err(RpcError::unknown_session()),
             // A fork lives on the worker of the original, so the client must be compatible with it.
             Some(key) if !deletes && !self.is_compatible_with(link, key) => {
@@ -310,15 +298,15 @@ impl Bus {
         if name.len() > NAME_BYTES {
             return Err(RpcError::invalid(format!("a sessionId is at most {NAME_BYTES} bytes long")));
         }
-        if let Some(key) = self.client(link)?.sessions.get(&*name).copied() {
+        if let Some(key) = self.clients.find(link)?.sessions.get(&*name).copied() {
             if self.sessions.worker_of(key).is_some() {
                 self.answer_with_opening(link, key, message);
                 return Ok(());
             }
             self.drop_session(key);
         }
-        let mut pool = self.pool_of(self.client(link)?, message)?;
-        if let Some(key) = self.find_session(pool, &name, agent_name(&name)) {
+        let mut pool = self.pools.of(self.clients.find(link)?.pool, message)?;
+        if let Some(key) = self.index().find(pool, &name, agent_name(&name)) {
             if self.is_owned(key) && enabled(Check::Owner) {
                 return Err(RpcError::unknown_session());
             }

@@ -107,7 +107,7 @@ impl Bus {
         let name = message.session_name().unwrap_or_default();
         worker.last_session = worker.sessions.get(&*name).copied();
         let (own, pool) = (worker.last_session, worker.pool);
-        let known = if enabled(Check::OwnSessions) { own } else { self.agents_session(pool, &name) };
+        let known = if enabled(Check::OwnSessions) { own } else { self.index().in_pool(pool, &name) };
         if let Some(key) = known {
             return self.deliver(id, key, message);
         }
@@ -148,7 +148,7 @@ impl Bus {
             self.trace_line(Endpoint::Worker(id), Endpoint::Bus, Some(key), None, message);
             let child = self.adopt_child(id, key, message);
             self.buffer_offline(key, message);
-            return self.deliver_children(id, child);
+            return child.into_iter().for_each(|child| self.deliver_early(id, &child));
         };
         if ended && is_label && message.is_request() {
             return self.reject_unroutable(id, message, &RpcError::client_gone());
@@ -179,7 +179,7 @@ impl Bus {
             self.calls.ask(worker.endpoint, endpoint, Id::new(call_id), Purpose::Ask, Some(key))
         });
         let nested = if worker.capabilities.nests {
-            self.nested_edits(owner, id, message, &nested::in_update(line, envelope))
+            self.index().names_for(owner, id, message, &nested::in_update(line, envelope))
         } else {
             Vec::new()
         };
@@ -211,14 +211,8 @@ impl Bus {
         {
             worker.add_elicitation(message.name(span).into_owned().into(), owner);
         }
-        if child.is_some() {
-            self.deliver_children(id, child);
-        }
-    }
-
-    fn deliver_children(&mut self, id: WorkerId, child: Option<Box<[u8]>>) {
-        if let Some(name) = child {
-            self.deliver_early(id, &name);
+        if let Some(child) = child {
+            self.deliver_early(id, &child);
         }
     }
 

@@ -29,13 +29,8 @@ impl Bus {
         }
     }
 
-    /// A worker is up: it gets the handshake that it was reserved for, or the newest one ahead of use.
-    pub(super) fn begin_init(&mut self, id: WorkerId) {
-        self.send_initialize(id);
-        self.warm_up(id);
-    }
-
-    fn send_initialize(&mut self, id: WorkerId) {
+    /// Sends a worker that is up the handshake that it is reserved for.
+    pub(super) fn send_initialize(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         let (Init::Reserved(handshake), Some(link)) = (worker.init.clone(), worker.link) else { return };
         if handshake.is_plain() {
@@ -51,7 +46,7 @@ impl Bus {
     }
 
     /// Initializes a fresh worker ahead of use, if its pool is warm and knows a handshake.
-    fn warm_up(&mut self, id: WorkerId) {
+    pub(super) fn warm_up(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get(id) else { return };
         let is_fresh = matches!(worker.init, Init::NotSent) && worker.life.is_up() && !worker.retiring;
         if !is_fresh || !worker.config.warm {
@@ -132,7 +127,8 @@ impl Bus {
                 self.broadcast_to(id, Message::new(&line, &envelope));
             }
         }
-        for queued in self.take_backlog(id) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        for queued in worker.take_backlog(&mut self.held) {
             match queued {
                 Queued::Line(call, line) => self.send_queued(link, call, &line),
                 Queued::Initialize(key) => {

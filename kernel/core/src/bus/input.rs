@@ -58,7 +58,7 @@ impl Bus {
             }
             if awaits_token {
                 awaits_token = self.awaits_token(link);
-                if self.auth_of(link) == Some(AuthState::Rejected) {
+                if self.clients.auth_of(link) == Some(AuthState::Rejected) {
                     chunk = &[];
                     input.lines = emptied(input.lines);
                     break;
@@ -96,7 +96,7 @@ impl Bus {
     /// The first byte of a client must open a JSON object. The request of a browser, a TLS handshake or anything else
     /// is not even answered.
     fn gate_for(&self, link: Link, bytes: &[u8]) -> Gate {
-        let gate = match self.auth_of(link) {
+        let gate = match self.clients.auth_of(link) {
             None | Some(AuthState::Accepted) => return Gate::Open,
             Some(AuthState::Rejected) => return Gate::Discard,
             Some(AuthState::AwaitingFirstLine) => Gate::Open,

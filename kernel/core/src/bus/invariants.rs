@@ -14,7 +14,7 @@ impl Bus {
         let is_pending = |auth| matches!(auth, AuthState::AwaitingToken | AuthState::Rejected);
         let pending = self.clients.iter().filter(|(_, client)| is_pending(client.auth)).count();
         assert_eq!(pending, self.pending_auth.len(), "a client that is not accepted has a slot of its own");
-        self.pending_auth.check(|link| self.auth_of(link) == Some(AuthState::Rejected));
+        self.pending_auth.check(|link| self.clients.auth_of(link) == Some(AuthState::Rejected));
         assert_eq!(self.links.held_bytes(), self.links.count_held_bytes(), "bytes in links");
         assert_eq!(self.held.get(), self.count_backlog_bytes(), "bytes in backlogs");
         for (link, peer) in self.links.iter() {

@@ -35,16 +35,17 @@ use std::sync::Arc;
 
 use crate::api::{Action, Event, Moment};
 use crate::config::{Config, Limits, PoolConfig};
-use crate::id::{Arena, CallKey, Link, SecondaryMap, WorkerId};
+use crate::id::{Arena, CallKey, Link, WorkerId};
 use crate::state::backlog::HeldBytes;
 use crate::state::calls::{Calls, Endpoint, Purpose};
-use crate::state::clients::{AuthState, Client};
+use crate::state::clients::{AuthState, Client, Clients};
 use crate::state::handshake::Handshake;
 use crate::state::lifecycle::Input;
 use crate::state::links::Links;
 use crate::state::metrics::{Counters, Metrics};
 use crate::state::pending_auth::PendingAuth;
 use crate::state::pools::{Pool, Pools};
+use crate::state::session_index::SessionIndex;
 use crate::state::sessions::{Sessions, Tags};
 use crate::state::timers::{Alarm, Alarms};
 use crate::state::tracers::Tracers;
@@ -60,7 +61,7 @@ pub struct Bus {
     links: Links,
     calls: Calls,
     sessions: Sessions,
-    clients: SecondaryMap<Link, Client>,
+    clients: Clients,
     workers: Arena<WorkerId, Worker>,
     pools: Pools,
     alarms: Alarms,
@@ -92,7 +93,7 @@ impl Bus {
             links: Links::new(config.limits.max_output_queue),
             calls: Calls::default(),
             sessions: Sessions::default(),
-            clients: SecondaryMap::default(),
+            clients: Clients::default(),
             workers: Arena::default(),
             pools: Pools::default(),
             alarms: Alarms::default(),
@@ -129,7 +130,7 @@ impl Bus {
     /// The same for a peer that needs no token: the one that started the bus, on its stdin and stdout.
     pub fn connect_owner(&mut self, pool: Option<&str>, now: Moment) -> Option<Link> {
         self.set_time(now);
-        if self.stopping.is_some() || self.has_all_clients() {
+        if self.stopping.is_some() || self.check_client_slots().is_err() {
             return None;
         }
         Some(self.add_client(pool, AuthState::AwaitingFirstLine))
@@ -137,9 +138,9 @@ impl Bus {
 
     /// The error line for a connection that `connect` refused.
     pub fn why_not(&mut self) -> Vec<u8> {
-        let error = match self.stopping {
-            Some(_) => RpcError::stopping(),
-            None => self.too_many_clients(),
+        let error = match (self.stopping, self.check_client_slots()) {
+            (None, Err(error)) => error,
+            _ => RpcError::stopping(),
         };
         self.refusal_line(&error)
     }
@@ -224,7 +225,7 @@ impl Bus {
 
     /// Whether this client has yet to show the token.
     pub fn awaits_token(&self, link: Link) -> bool {
-        self.auth_of(link) == Some(AuthState::AwaitingToken)
+        self.clients.auth_of(link) == Some(AuthState::AwaitingToken)
     }
 
     /// When `Event::Alarm` is due, if ever.
@@ -270,6 +271,10 @@ impl Bus {
 
 /// What all parts need.
 impl Bus {
+    fn index(&self) -> SessionIndex<'_> {
+        SessionIndex { workers: &self.workers, sessions: &self.sessions }
+    }
+
     fn set_time(&mut self, now: Moment) {
         self.now = now;
         self.links.now = now;

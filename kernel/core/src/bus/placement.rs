@@ -12,7 +12,6 @@ use crate::state::sessions::Sessions;
 use crate::state::timers::Alarm;
 use crate::state::workers::{Init, Worker};
 use crate::wire::error::RpcError;
-use crate::wire::message::Message;
 
 /// What a worker is wanted for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,7 +37,7 @@ enum Fit {
 type Load = (usize, usize, usize);
 
 /// The tables that a choice looks at.
-struct Placement<'a> {
+pub(super) struct Placement<'a> {
     workers: &'a Arena<WorkerId, Worker>,
     pools: &'a Pools,
     calls: &'a Calls,
@@ -162,7 +161,7 @@ impl<'a> Placement<'a> {
     }
 
     /// How many workers of a pool take new work.
-    fn in_service(&self, pool: PoolId) -> usize {
+    pub(super) fn in_service(&self, pool: PoolId) -> usize {
         let Some(pool) = self.pools.get(pool) else { return 0 };
         self.workers_of(pool).filter(|(_, worker)| !worker.retiring).count()
     }
@@ -198,28 +197,8 @@ fn is_idle(calls: &Calls, worker: &Worker) -> bool {
 }
 
 impl Bus {
-    fn placement(&self) -> Placement<'_> {
+    pub(super) fn placement(&self) -> Placement<'_> {
         Placement { workers: &self.workers, pools: &self.pools, calls: &self.calls, sessions: &self.sessions }
-    }
-
-    /// The pool of a message: the one that it names, else the one that the client is bound to, else the default.
-    pub(super) fn pool_of(&self, client: &Client, message: Message<'_>) -> Result<PoolId, RpcError> {
-        let envelope = message.envelope;
-        let mut named = envelope.pool;
-        if named.is_none()
-            && envelope.meta_pool.is_some()
-            && matches!(message.method(), b"session/new" | b"session/load" | b"session/resume")
-        {
-            named = envelope.meta_pool;
-        }
-        if let Some(span) = named {
-            return self.pools.find(&String::from_utf8_lossy(&message.name(span)));
-        }
-        let pool = match client.pool {
-            Some(bound) => Some(bound).filter(|bound| self.pools.is_declared(*bound)),
-            None => self.pools.default_pool(),
-        };
-        pool.ok_or_else(|| self.pools.unknown(None))
     }
 
     /// The worker for a request about no session: the one that the client was initialized by, else the least busy.
@@ -293,7 +272,9 @@ impl Bus {
         let handshake = self.clients.get(link)?.handshake.clone();
         let pool = self.pools.get(pool_id)?;
         let is_shared = pool.config.mode == Mode::Shared;
-        if self.stopping.is_none() && self.in_service(pool_id) < pool.config.max_instances as usize {
+        if self.stopping.is_none()
+            && self.placement().in_service(pool_id) < pool.config.max_instances as usize
+        {
             return self.add_worker(pool_id);
         }
         if need == Need::Session {
@@ -339,10 +320,6 @@ impl Bus {
         Some(id)
     }
 
-    pub(super) fn in_service(&self, pool: PoolId) -> usize {
-        self.placement().in_service(pool)
-    }
-
     /// A worker may have become idle. One that retires leaves, one whose dedicated client has left is replaced, and
     /// for one above `instances` the idle time begins.
     pub(super) fn check_idle(&mut self, id: WorkerId) {
@@ -376,7 +353,7 @@ impl Bus {
         }
         let is_idle = is_idle(&self.calls, worker);
         let kept = self.pools.get(pool).map_or(0, |pool| pool.config.instances as usize);
-        if is_idle && self.in_service(pool) > kept {
+        if is_idle && self.placement().in_service(pool) > kept {
             self.retire(id, None);
         }
     }

@@ -86,7 +86,7 @@ impl Bus {
     /// Starts as many workers as a warm pool keeps.
     fn fill_pool(&mut self, id: PoolId) {
         while let Some(pool) = self.pools.get(id) {
-            if !pool.config.warm || self.in_service(id) >= pool.config.instances as usize {
+            if !pool.config.warm || self.placement().in_service(id) >= pool.config.instances as usize {
                 return;
             }
             self.add_worker(id);

@@ -107,7 +107,8 @@ impl Bus {
         }
         // What is left waits for workers that know nothing of it.
         for id in self.workers.ids() {
-            for queued in self.take_backlog(id) {
+            let Some(worker) = self.workers.get_mut(id) else { continue };
+            for queued in worker.take_backlog(&mut self.held) {
                 match queued {
                     Queued::Line(None, _) => self.counters.dropped_notifications += 1,
                     Queued::Initialize(call) | Queued::Line(Some(call), _) => {

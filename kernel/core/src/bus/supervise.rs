@@ -90,7 +90,8 @@ impl Bus {
             && worker.life.is_up()
         {
             worker.ignored = false;
-            self.begin_init(id);
+            self.send_initialize(id);
+            self.warm_up(id);
         }
     }
 
@@ -218,7 +219,7 @@ impl Bus {
         let (sessions, backlog) = if is_reserved {
             (Vec::new(), VecDeque::new())
         } else {
-            (worker.session_keys(), self.take_backlog(id))
+            (worker.session_keys(), worker.take_backlog(&mut self.held))
         };
         let worker = self.workers.get_mut(id)?;
         worker.forget(&mut self.held);
@@ -254,10 +255,9 @@ impl Bus {
         let error = RpcError::pool_down(&worker.config, worker.last_error.as_deref().unwrap_or_default());
         worker.init = Init::NotSent;
         self.drop_unopened_sessions(id);
-        if let Some(worker) = self.workers.get_mut(id) {
-            worker.forget(&mut self.held);
-        }
-        for queued in self.take_backlog(id) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        worker.forget(&mut self.held);
+        for queued in worker.take_backlog(&mut self.held) {
             match queued {
                 Queued::Initialize(key) => self.move_initialize(key, id, &error),
                 Queued::Line(Some(key), line) => self.move_call(key, line, id, &error),
@@ -306,22 +306,11 @@ impl Bus {
         }
     }
 
-    pub(super) fn take_backlog(&mut self, id: WorkerId) -> VecDeque<Queued> {
-        let Some(worker) = self.workers.get_mut(id) else { return VecDeque::new() };
-        let mut backlog = worker.backlog.take(&mut self.held);
-        if !enabled(Check::BacklogOrder) {
-            backlog.make_contiguous().reverse();
-        }
-        backlog
-    }
-
     /// Fails every call that waits for a worker. Notifications are dropped.
     pub(super) fn fail_backlog(&mut self, id: WorkerId, error: &RpcError) {
-        for queued in self.take_backlog(id) {
-            if let Some(call) = queued.call() {
-                self.fail_call(call, error);
-            }
-        }
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        let waiting = worker.take_backlog(&mut self.held);
+        self.fail_calls(waiting.iter().filter_map(Queued::call).collect(), error);
     }
 }
 

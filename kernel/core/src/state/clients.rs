@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::id::{Link, PoolId, SessionKey, WorkerId};
+use crate::id::{Link, PoolId, SecondaryMap, SessionKey, WorkerId};
 use crate::state::calls::EndpointId;
 use crate::state::handshake::Handshake;
+use crate::wire::error::RpcError;
 
 pub(crate) struct Client {
     pub(crate) endpoint: EndpointId,
@@ -63,5 +64,58 @@ impl Client {
         let mut all: Vec<_> = self.sessions.values().chain(self.labels.values()).copied().collect();
         all.sort();
         all
+    }
+}
+
+/// The clients by their links.
+#[derive(Default)]
+pub(crate) struct Clients {
+    clients: SecondaryMap<Link, Client>,
+}
+
+impl Clients {
+    pub(crate) fn insert(&mut self, link: Link, client: Client) {
+        self.clients.insert(link, client);
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, link: Link) -> Option<&Client> {
+        self.clients.get(link)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, link: Link) -> Option<&mut Client> {
+        self.clients.get_mut(link)
+    }
+
+    /// The client, or the error that it is gone.
+    #[inline]
+    pub(crate) fn find(&self, link: Link) -> Result<&Client, RpcError> {
+        self.get(link).ok_or_else(RpcError::client_gone)
+    }
+
+    pub(crate) fn remove(&mut self, link: Link) -> Option<Client> {
+        self.clients.remove(link)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.clients.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.clients.is_empty()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Link, &Client)> {
+        self.clients.iter()
+    }
+
+    pub(crate) fn auth_of(&self, link: Link) -> Option<AuthState> {
+        self.get(link).map(|client| client.auth)
+    }
+
+    /// The name of a client for the log.
+    pub(crate) fn name_of(&self, link: Link) -> &str {
+        self.get(link).and_then(|client| client.name.as_deref()).unwrap_or("unnamed")
     }
 }

@@ -137,6 +137,11 @@ impl Links {
         self.peer(link)?.worker
     }
 
+    /// Whether this peer is connected and may still send.
+    pub(crate) fn may_send(&self, link: Link) -> bool {
+        self.peer(link).is_some_and(|peer| !peer.ended)
+    }
+
     pub(crate) fn peer_mut(&mut self, link: Link) -> Option<&mut Peer> {
         self.peers.get_mut(link)
     }

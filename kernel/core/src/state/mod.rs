@@ -9,6 +9,7 @@ pub(crate) mod links;
 pub(crate) mod metrics;
 pub(crate) mod pending_auth;
 pub(crate) mod pools;
+pub(crate) mod session_index;
 pub(crate) mod sessions;
 pub(crate) mod timers;
 pub(crate) mod tracers;

@@ -6,6 +6,7 @@
 use crate::api::Moment;
 use crate::id::Link;
 use crate::limit::{AUTH_TIMEOUT, FLUSH_ON_CLOSE, PENDING_AUTH_MAX};
+use crate::state::timers::{Alarm, Alarms};
 
 #[derive(Default)]
 pub(crate) struct PendingAuth {
@@ -72,14 +73,13 @@ impl PendingAuth {
         self.pending.iter().filter(|pending| pending.until <= now).map(|pending| pending.link).collect()
     }
 
-    /// When an alarm must be set, if none is set for then or earlier.
-    pub(crate) fn next_alarm(&mut self) -> Option<Moment> {
-        let next = self.pending.iter().map(|pending| pending.until).min()?;
-        if self.alarm.is_some_and(|alarm| alarm <= next) {
-            return None;
+    /// Sets an alarm for the next deadline, unless one is set for then or earlier.
+    pub(crate) fn set_alarm(&mut self, alarms: &mut Alarms) {
+        let Some(next) = self.pending.iter().map(|pending| pending.until).min() else { return };
+        if self.alarm.is_none_or(|alarm| alarm > next) {
+            self.alarm = Some(next);
+            alarms.set(next, Alarm::Auth);
         }
-        self.alarm = Some(next);
-        Some(next)
     }
 
     /// Whether to log a warning now: at most one each second.

@@ -8,6 +8,7 @@ use crate::limit::BROADCASTS_MAX;
 use crate::state::handshake::Handshake;
 use crate::state::metrics::PoolMetrics;
 use crate::wire::error::RpcError;
+use crate::wire::message::Message;
 
 pub(crate) struct Pool {
     pub(crate) config: Arc<PoolConfig>,
@@ -125,7 +126,7 @@ impl Pools {
         self.iter().filter(|(_, pool)| !pool.removed)
     }
 
-    pub(crate) fn is_declared(&self, id: PoolId) -> bool {
+    fn is_declared(&self, id: PoolId) -> bool {
         self.get(id).is_some_and(|pool| !pool.removed)
     }
 
@@ -136,6 +137,26 @@ impl Pools {
     /// The same, or the error that says which pools there are.
     pub(crate) fn find(&self, name: &str) -> Result<PoolId, RpcError> {
         self.named(name).ok_or_else(|| self.unknown(Some(name)))
+    }
+
+    /// The pool of a message: the one that it names, else the one that its client is bound to, else the default.
+    pub(crate) fn of(&self, bound: Option<PoolId>, message: Message<'_>) -> Result<PoolId, RpcError> {
+        let envelope = message.envelope;
+        let mut named = envelope.pool;
+        if named.is_none()
+            && envelope.meta_pool.is_some()
+            && matches!(message.method(), b"session/new" | b"session/load" | b"session/resume")
+        {
+            named = envelope.meta_pool;
+        }
+        if let Some(span) = named {
+            return self.find(&String::from_utf8_lossy(&message.name(span)));
+        }
+        let pool = match bound {
+            Some(bound) => Some(bound).filter(|bound| self.is_declared(*bound)),
+            None => self.default_pool,
+        };
+        pool.ok_or_else(|| self.unknown(None))
     }
 
     /// The pool of clients that name none.

@@ -3,6 +3,8 @@
 //! The id that a client sees is `TAG.AGENTID`. The tag cannot be guessed and makes the id unique over all workers;
 //! the agent's own id behind the dot still names the session after a restart of the bus.
 
+use std::collections::VecDeque;
+
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde_json::Value;
@@ -10,6 +12,7 @@ use serde_json::Value;
 use crate::api::Moment;
 use crate::id::{Arena, CallKey, Link, PoolId, SessionKey, WorkerId};
 use crate::limit::{OPENING_BYTES, SETTINGS};
+use crate::mutants::{Check, enabled};
 use crate::state::backlog::{Backlog, HeldBytes, Pending, Queued};
 use crate::state::handshake::ReopenBy;
 use crate::wire::message::{Held, Message};
@@ -177,9 +180,9 @@ impl Session {
         }
     }
 
-    /// The request of the agent behind this call is answered.
-    pub(crate) fn end_pending(&mut self, call: CallKey, held: &mut HeldBytes) {
-        self.pending.take_where(|pending| pending.call == call, held);
+    /// Ends the recovery. Returns what waited for it.
+    pub(crate) fn take_recovering(&mut self, held: &mut HeldBytes) -> VecDeque<Queued> {
+        self.recovering.take().map_or_else(VecDeque::new, |mut backlog| backlog.take(held))
     }
 
     /// Drops everything that waits in it.
@@ -236,6 +239,21 @@ impl Sessions {
         if let Some(session) = key.and_then(|key| self.get_mut(key)) {
             session.touched = now;
         }
+    }
+
+    /// The request of an agent behind this call is answered.
+    pub(crate) fn end_pending(&mut self, key: Option<SessionKey>, call: CallKey, held: &mut HeldBytes) {
+        if let Some(session) = key.and_then(|key| self.get_mut(key)) {
+            session.pending.take_where(|pending| pending.call == call, held);
+        }
+    }
+
+    /// The session of anybody with this name. Only a mutant of the simulation finds one.
+    pub(crate) fn any_named(&self, name: &[u8]) -> Option<SessionKey> {
+        if enabled(Check::OwnNames) {
+            return None;
+        }
+        self.iter().find(|(_, session)| session.bus_name() == name).map(|(key, _)| key)
     }
 
     /// The session at the top of the tree that announced this one. A session that nobody announced is its own root.

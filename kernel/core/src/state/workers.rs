@@ -195,6 +195,15 @@ impl Worker {
         }
     }
 
+    /// Takes out what waits for it.
+    pub(crate) fn take_backlog(&mut self, held: &mut HeldBytes) -> VecDeque<Queued> {
+        let mut backlog = self.backlog.take(held);
+        if !enabled(Check::BacklogOrder) {
+            backlog.make_contiguous().reverse();
+        }
+        backlog
+    }
+
     /// A client was placed here.
     pub(crate) fn serve(&mut self, client: Link) {
         self.clients.insert(client);

@@ -5,11 +5,11 @@
 use std::collections::VecDeque;
 
 use crate::bus::Bus;
-use crate::id::{Arena, Link, SessionKey, WorkerId};
+use crate::id::{Link, SessionKey, WorkerId};
 use crate::limit::{CHILDREN_TIMES, NAME_BYTES};
 use crate::state::backlog::Early;
-use crate::state::sessions::{Sessions, token};
-use crate::state::workers::Worker;
+use crate::state::session_index::SessionIndex;
+use crate::state::sessions::token;
 use crate::wire::message::{Held, Message};
 
 impl Bus {
@@ -64,7 +64,7 @@ impl Bus {
 
     /// Attaches the children of a session to the client that takes up the session.
     pub(in crate::bus) fn attach_children(&mut self, key: SessionKey, owner: Link) {
-        for child in self.children(key) {
+        for child in self.index().children(key) {
             self.detach(child);
             let Some(session) = self.sessions.get_mut(child) else { continue };
             session.owner = Some(owner);
@@ -72,20 +72,6 @@ impl Bus {
                 client.sessions.insert(session.bus_name().into(), child);
             }
         }
-    }
-
-    /// The sessions that this one announced, and those that they announced.
-    pub(in crate::bus) fn children(&self, key: SessionKey) -> Vec<SessionKey> {
-        let worker = self.sessions.worker_of(key).and_then(|id| self.workers.get(id));
-        let Some(worker) = worker else { return Vec::new() };
-        let mut children = Vec::new();
-        for child in worker.sessions.values() {
-            if self.sessions.is_descendant(*child, key) {
-                children.push(*child);
-            }
-        }
-        children.sort();
-        children
     }
 
     /// Takes what was missed of a session and its children. A child that is taken up alone leaves its parent.
@@ -98,8 +84,8 @@ impl Bus {
         let taken = if root == key {
             offline.take(&mut self.held)
         } else {
-            let matches = |held: &Held| is_about(&self.workers, &self.sessions, held.message(), key);
-            offline.take_where(matches, &mut self.held)
+            let index = SessionIndex { workers: &self.workers, sessions: &self.sessions };
+            offline.take_where(|held| index.is_about(held.message(), key), &mut self.held)
         };
         if let Some(session) = self.sessions.get_mut(root) {
             session.offline = offline;
@@ -109,18 +95,4 @@ impl Bus {
         }
         taken
     }
-}
-
-/// Whether a message of a worker is about this session or one of its children.
-fn is_about(
-    workers: &Arena<WorkerId, Worker>,
-    sessions: &Sessions,
-    message: Message<'_>,
-    key: SessionKey,
-) -> bool {
-    let worker = sessions.worker_of(key).and_then(|id| workers.get(id));
-    let name = message.session_name().or_else(|| message.label());
-    let (Some(worker), Some(name)) = (worker, name) else { return false };
-    let Some(session) = worker.sessions.get(&*name).copied() else { return false };
-    session == key || sessions.is_descendant(session, key)
 }

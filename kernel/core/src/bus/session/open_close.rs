@@ -2,7 +2,7 @@
 
 use crate::bus::Bus;
 use crate::config::Mode;
-use crate::id::{CallKey, Link, PoolId, SessionKey, WorkerId};
+use crate::id::{Link, SessionKey, WorkerId};
 use crate::state::calls::{Call, Purpose};
 use crate::state::sessions::Session;
 use crate::wire::error::RpcError;
@@ -30,54 +30,10 @@ impl Bus {
         key
     }
 
-    /// Finds the session for an id from an earlier connection. A tagged id is unique; a bare agent id is looked up in
-    /// this pool first.
-    pub(in crate::bus) fn find_session(&self, pool: PoolId, name: &[u8], agent: &[u8]) -> Option<SessionKey> {
-        let by_name = || self.find_by_agent_name(agent, |_, session| session.bus_name() == name);
-        let by_agent = || self.agents_session(pool, agent);
-        if name == agent { by_agent().or_else(by_name) } else { by_name().or_else(by_agent) }
-    }
-
-    /// The session that the agents of this pool know by this name.
-    pub(in crate::bus) fn agents_session(&self, pool: PoolId, agent: &[u8]) -> Option<SessionKey> {
-        self.find_by_agent_name(agent, |of_pool, _| of_pool == pool)
-    }
-
-    /// The first session with this agent name that matches: an open one, else one that was lost with its worker.
-    fn find_by_agent_name(
-        &self,
-        agent: &[u8],
-        matches: impl Fn(PoolId, &Session) -> bool,
-    ) -> Option<SessionKey> {
-        for (_, worker) in self.workers.iter() {
-            if let Some(key) = worker.sessions.get(agent).copied()
-                && let Some(session) = self.sessions.get(key)
-                && !session.is_label
-                && matches(worker.pool, session)
-            {
-                return Some(key);
-            }
-        }
-        for (key, session) in self.sessions.iter() {
-            if session.worker.is_none()
-                && session.agent_name() == agent
-                && let Some(reopen) = &session.reopen
-                && matches(reopen.pool, session)
-            {
-                return Some(key);
-            }
-        }
-        None
-    }
-
     /// Whether the owner is connected and may still send.
     pub(in crate::bus) fn is_owned(&self, key: SessionKey) -> bool {
         let owner = self.sessions.get(key).and_then(|session| session.owner);
-        owner.is_some_and(|owner| self.may_send(owner))
-    }
-
-    fn may_send(&self, client: Link) -> bool {
-        self.links.peer(client).is_some_and(|peer| !peer.ended)
+        owner.is_some_and(|owner| self.links.may_send(owner))
     }
 
     /// Whether the worker of the session has the handshake of this client, and is not dedicated to another.
@@ -85,7 +41,7 @@ impl Bus {
         let worker = self.sessions.worker_of(key).and_then(|id| self.workers.get(id));
         let (Some(worker), Some(client)) = (worker, self.clients.get(link)) else { return false };
         let is_taken = worker.config.mode == Mode::Dedicated
-            && worker.dedicated_to.is_some_and(|owner| owner != link && self.may_send(owner));
+            && worker.dedicated_to.is_some_and(|owner| owner != link && self.links.may_send(owner));
         worker.is_compatible(&client.handshake) && !is_taken
     }
 
@@ -102,13 +58,6 @@ impl Bus {
         };
         session.save_opening(answer);
         session.save_reopen(worker.capabilities.reopen_by, worker.pool, call.opening.as_deref());
-    }
-
-    /// A request of an agent about this session is answered.
-    pub(in crate::bus) fn end_pending(&mut self, key: Option<SessionKey>, call: CallKey) {
-        if let Some(session) = key.and_then(|key| self.sessions.get_mut(key)) {
-            session.end_pending(call, &mut self.held);
-        }
     }
 
     /// Ends a session that nobody wants. Requests of its agent are answered, and the agent is told to stop.
@@ -138,8 +87,8 @@ impl Bus {
 
     /// Forgets a session everywhere. Requests of its agent to the owner fail.
     pub(in crate::bus) fn drop_session(&mut self, key: SessionKey) {
-        self.end_recovery(key);
-        for child in self.children(key) {
+        self.end_recovery(key, &RpcError::unknown_session());
+        for child in self.index().children(key) {
             if self.sessions.get(child).is_some_and(|child| child.owner.is_none()) {
                 self.end_session(child);
             }

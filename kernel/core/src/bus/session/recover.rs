@@ -66,8 +66,8 @@ impl Bus {
         for setting in settings {
             self.call_worker(id, Purpose::Ignore, &setting.method, &setting.params);
         }
-        let Some(link) = link else { return };
-        for queued in self.take_recovering(key) {
+        let (Some(link), Some(session)) = (link, self.sessions.get_mut(key)) else { return };
+        for queued in session.take_recovering(&mut self.held) {
             if let Queued::Line(call, line) = queued {
                 self.send_queued(link, call, &line);
             }
@@ -76,8 +76,8 @@ impl Bus {
 
     /// The session stays lost, and the calls that waited for it fail.
     pub(in crate::bus) fn recovery_failed(&mut self, key: SessionKey, error: &RpcError) {
-        let waiting = self.take_recovering(key);
         let Some(session) = self.sessions.get_mut(key) else { return };
+        let waiting = session.take_recovering(&mut self.held);
         for pending in session.pending.take(&mut self.held) {
             self.fail_call(pending.call, &RpcError::client_gone());
         }
@@ -86,26 +86,16 @@ impl Bus {
         {
             worker.sessions.remove(session.agent_name());
         }
-        self.fail_queued(waiting, error);
+        self.fail_calls(waiting.iter().filter_map(Queued::call).collect(), error);
         if self.sessions.get(key).is_some_and(|session| session.owner.is_none()) {
             self.drop_session(key);
         }
     }
 
-    /// The session is dropped, and the calls that waited for it fail.
-    pub(in crate::bus) fn end_recovery(&mut self, key: SessionKey) {
-        let waiting = self.take_recovering(key);
-        self.fail_queued(waiting, &RpcError::unknown_session());
-    }
-
-    fn take_recovering(&mut self, key: SessionKey) -> Vec<Queued> {
-        let Some(session) = self.sessions.get_mut(key) else { return Vec::new() };
-        let Some(mut backlog) = session.recovering.take() else { return Vec::new() };
-        backlog.take(&mut self.held).into()
-    }
-
-    fn fail_queued(&mut self, waiting: Vec<Queued>, error: &RpcError) {
-        let calls = waiting.iter().filter_map(Queued::call).collect();
-        self.fail_calls(calls, error);
+    /// Fails the calls that wait for the session to open.
+    pub(in crate::bus) fn end_recovery(&mut self, key: SessionKey, error: &RpcError) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let waiting = session.take_recovering(&mut self.held);
+        self.fail_calls(waiting.iter().filter_map(Queued::call).collect(), error);
     }
 }
