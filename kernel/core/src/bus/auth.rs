@@ -13,7 +13,8 @@ use super::Bus;
 use crate::id::Link;
 use crate::limit::{AUTH_LINE_BYTES, AUTH_TIMEOUT, PENDING_AUTH_MAX};
 use crate::mutants::{Check, enabled};
-use crate::state::clients::AuthState;
+use crate::state::calls::Endpoint;
+use crate::state::clients::{AuthState, Client};
 use crate::token::TokenDigest;
 use crate::wire::error::RpcError;
 use crate::wire::message::Message;
@@ -28,6 +29,16 @@ impl Bus {
             return Err(RpcError::busy(format!("max_clients ({max_clients}) are connected")));
         }
         Ok(())
+    }
+
+    pub(super) fn add_client(&mut self, pool: Option<&str>, auth: AuthState) -> Link {
+        let link = self.links.next_link();
+        let endpoint = self.calls.add_endpoint(Endpoint::Client(link));
+        let opened = self.links.open(None, endpoint);
+        debug_assert_eq!(link, opened);
+        let pool = pool.and_then(|name| self.pools.named(name));
+        self.clients.insert(link, Client::new(endpoint, pool, self.plain.clone(), auth));
+        link
     }
 
     /// Adds a connection that must show the token. The oldest such connection makes room if there are too many.

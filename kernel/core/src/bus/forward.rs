@@ -1,4 +1,4 @@
-//! How a line reaches a worker: under the ids that the worker knows, at once or from a backlog.
+//! How lines reach workers: under the ids that they know, at once or from a backlog. And lines of the bus itself.
 
 use super::Bus;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
@@ -145,6 +145,12 @@ impl Bus {
             Some(link) => _ = self.links.send(link, line, edits),
             None => worker.backlog.push(queued(None, line, edits), &mut self.held),
         }
+    }
+
+    /// Sends a line of the bus itself to a peer.
+    pub(super) fn send_own(&mut self, link: Link, line: &[u8]) {
+        self.trace_own(link, line, None);
+        self.links.send(link, line, &[]);
     }
 
     /// Writes the line of a call. The line has its wire id already.

@@ -102,14 +102,6 @@ impl Bus {
         self.stop_faulty(id, Death::Stuck);
     }
 
-    pub(super) fn handshake_overdue(&mut self, id: WorkerId) {
-        let Some(worker) = self.workers.get(id) else { return };
-        if matches!(worker.init, Init::Sent(_)) && worker.initialize_by <= self.now {
-            let sec = self.limits.init_timeout.as_secs_f64();
-            self.no_start(id, &format!("did not answer initialize within {sec} s"), None);
-        }
-    }
-
     /// A worker is ready: it gets the broadcasts of its handshake, then its backlog.
     pub(super) fn flush_backlog(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get(id) else { return };

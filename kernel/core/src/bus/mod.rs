@@ -1,16 +1,21 @@
 //! The bus: events and lines in, actions out.
 //!
-//! This file has the tables and the calls that the shell makes. The other files are `impl Bus` by what sets them in
-//! motion: `input` reads lines, `auth` checks the token, `from_client` and `from_worker` route messages, `forward`
-//! and `answers` rewrite them, `placement` picks workers, `init` initializes them, `supervise` restarts them,
-//! `session` keeps sessions, `flow_control` pauses peers, `admin`, `reload` and `shutdown` concern the bus as a
-//! whole, `status` and `trace` show it.
+//! This file has the tables and the calls that the shell makes. The other files are `impl Bus`, by what sets them in
+//! motion:
+//!
+//! - `input` reads lines, `auth` checks the token, `from_client` and `from_worker` route messages;
+//! - `forward`, `answers`, `broadcast`, `elicitation` and `permission` pass them on under other ids;
+//! - `placement` picks workers, `init` initializes them, `supervise` and `worker_lost` restart them;
+//! - `session` keeps sessions, `flow_control` and `capacity` bound what the bus holds;
+//! - `admin`, `reload` and `shutdown` concern the bus as a whole, `status`, `metrics` and `trace` show it.
 
 mod admin;
 mod answers;
 mod auth;
 mod broadcast;
+mod capacity;
 mod elicitation;
+mod errors;
 mod flow_control;
 mod forward;
 mod from_client;
@@ -27,6 +32,7 @@ mod shutdown;
 mod status;
 mod supervise;
 mod trace;
+mod worker_lost;
 
 #[cfg(test)]
 mod tests;
@@ -35,17 +41,16 @@ use std::sync::Arc;
 
 use crate::api::{Action, Event, Moment};
 use crate::config::{Config, Limits, PoolConfig};
-use crate::id::{Arena, CallKey, Link, WorkerId};
+use crate::id::{Arena, Link, WorkerId};
 use crate::state::backlog::HeldBytes;
-use crate::state::calls::{Calls, Endpoint, Purpose};
-use crate::state::clients::{AuthState, Client, Clients};
+use crate::state::calls::Calls;
+use crate::state::clients::{AuthState, Clients};
 use crate::state::handshake::Handshake;
 use crate::state::lifecycle::Input;
 use crate::state::links::Links;
 use crate::state::metrics::{Counters, Metrics};
 use crate::state::pending_auth::PendingAuth;
 use crate::state::pools::{Pool, Pools};
-use crate::state::session_index::SessionIndex;
 use crate::state::sessions::{Sessions, Tags};
 use crate::state::timers::{Alarm, Alarms};
 use crate::state::tracers::Tracers;
@@ -271,10 +276,6 @@ impl Bus {
 
 /// What all parts need.
 impl Bus {
-    fn index(&self) -> SessionIndex<'_> {
-        SessionIndex { workers: &self.workers, sessions: &self.sessions }
-    }
-
     fn set_time(&mut self, now: Moment) {
         self.now = now;
         self.links.now = now;
@@ -312,60 +313,5 @@ impl Bus {
             // `settle` does the work.
             Alarm::Stop => {}
         }
-    }
-
-    fn add_client(&mut self, pool: Option<&str>, auth: AuthState) -> Link {
-        let link = self.links.next_link();
-        let endpoint = self.calls.add_endpoint(Endpoint::Client(link));
-        let opened = self.links.open(None, endpoint);
-        debug_assert_eq!(link, opened);
-        let pool = pool.and_then(|name| self.pools.named(name));
-        self.clients.insert(link, Client::new(endpoint, pool, self.plain.clone(), auth));
-        link
-    }
-
-    /// Sends an error of the bus itself.
-    fn send_error(&mut self, link: Link, id: Option<&[u8]>, error: &RpcError) {
-        self.counters.count_error(error);
-        let line = error.line(id);
-        self.trace_own(link, &line, None);
-        self.links.send(link, &line, &[]);
-    }
-
-    /// Ends a call with an error of the bus, if its caller is still there.
-    fn fail_call(&mut self, key: CallKey, error: &RpcError) {
-        let Some(call) = self.calls.end(key) else { return };
-        let to = match self.calls.endpoint(call.caller) {
-            Endpoint::Client(link) => Some(link),
-            Endpoint::Worker(worker) => self.workers.get(worker).and_then(|worker| worker.link),
-            Endpoint::Bus => None,
-        };
-        if let Some(link) = to {
-            self.counters.count_error(error);
-            let line = error.line(Some(call.id.as_bytes()));
-            self.trace_own(link, &line, Some((key, call.age_us(self.now))));
-            self.links.send(link, &line, &[]);
-        }
-        match call.purpose {
-            Purpose::Reopen(session) => self.drop_session(session),
-            Purpose::Open => self.opening_ended(call.callee),
-            Purpose::Recover(session) => self.recovery_failed(session, error),
-            _ => {}
-        }
-    }
-
-    /// Fails every one of these calls.
-    fn fail_calls(&mut self, calls: Vec<CallKey>, error: &RpcError) {
-        for call in calls {
-            self.fail_call(call, error);
-        }
-    }
-
-    /// The error as a whole line for a connection that the bus does not know.
-    fn refusal_line(&mut self, error: &RpcError) -> Vec<u8> {
-        self.counters.count_error(error);
-        let mut line = error.line(None);
-        line.push(b'\n');
-        line
     }
 }

@@ -43,8 +43,7 @@ impl Bus {
         let result = json!({ "outcome": { "outcome": "selected", "optionId": chosen.option_id } });
         let answer = result_line(call_id, &result);
         self.trace_line(Endpoint::Worker(id), Endpoint::Bus, None, None, message);
-        self.trace_own(link, &answer, None);
-        self.links.send(link, &answer, &[]);
+        self.send_own(link, &answer);
         true
     }
 }

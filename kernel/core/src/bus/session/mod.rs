@@ -1,7 +1,10 @@
 //! Sessions: how they open and end, wait for an absent client, survive the loss of their worker, and have children.
 
+mod attach;
 mod children;
+mod close;
+mod leave;
 mod offline;
-mod open_close;
+mod open;
 mod recover;
 mod turn_state;

@@ -45,8 +45,7 @@ impl Bus {
         let update = format!(r#"{{"sessionUpdate":"state_update","state":"{state}"{more}}}"#);
         let params = format!(r#"{{"sessionId":{name},"update":{update}}}"#);
         let line = format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#);
-        self.trace_own(link, line.as_bytes(), None);
-        self.links.send(link, line.as_bytes(), &[]);
+        self.send_own(link, line.as_bytes());
     }
 }
 

@@ -1,0 +1,194 @@
+//! The loss of a worker: its calls are answered or moved, and its sessions are lost.
+
+use std::collections::VecDeque;
+
+use log::{info, warn};
+
+use super::Bus;
+use super::input::ReadMode;
+use super::placement::Need;
+use crate::api::Exit;
+use crate::config::Mode;
+use crate::id::{CallKey, Link, SessionKey, WorkerId};
+use crate::limit::MOVES;
+use crate::mutants::{Check, enabled};
+use crate::state::backlog::Queued;
+use crate::state::calls::{BUS, Purpose, Written};
+use crate::state::lifecycle::State;
+use crate::state::sessions::Session;
+use crate::state::workers::Init;
+use crate::wire::error::{Death, RpcError};
+
+/// What a lost life of a worker leaves behind.
+struct Lost {
+    /// What its callers hear.
+    error: RpcError,
+    /// Its sessions, in the order in which they were opened.
+    sessions: Vec<SessionKey>,
+    /// Calls that it made.
+    outgoing: Vec<CallKey>,
+    /// Calls that it was sent. The line of those that it cannot have seen.
+    incoming: Vec<(CallKey, Option<Box<[u8]>>)>,
+    /// What waited for it.
+    backlog: VecDeque<Queued>,
+}
+
+impl Bus {
+    /// A life is over. Every call to it gets its one answer, or moves if the worker cannot have seen it. Its own
+    /// calls are forgotten, and its sessions are lost.
+    pub(super) fn on_worker_lost(&mut self, id: WorkerId) {
+        let Some(link) = self.workers.get(id).and_then(|worker| worker.link) else { return };
+        self.read(link, &[], ReadMode::Last);
+        self.links.take_over_limit();
+        let Some(worker) = self.workers.get(id) else { return };
+        let (name, death, next) = (worker.to_string(), worker.death, worker.life.state());
+        let said = last_line(&worker.stderr_tail);
+        let Some(lost) = self.take_life(id, link) else { return };
+        for key in lost.outgoing {
+            self.calls.end(key);
+        }
+        for key in lost.sessions {
+            self.lose_session(key, &lost.error);
+        }
+        let failed = lost.incoming.len();
+        for (key, unseen) in lost.incoming {
+            match unseen {
+                Some(line) => self.move_call(key, line, id, &lost.error),
+                None => self.fail_call(key, &lost.error),
+            }
+        }
+        for queued in lost.backlog {
+            match queued {
+                Queued::Initialize(key) => self.fail_call(key, &lost.error),
+                Queued::Line(Some(key), line) => self.move_call(key, line, id, &lost.error),
+                Queued::Line(None, _) => self.counters.dropped_notifications += 1,
+            }
+        }
+        match next {
+            _ if failed == 0 && death == Death::Exited(Exit::Code(0)) => info!("worker {name} {death}"),
+            State::Backoff { until, .. } | State::Exhausted { until } => {
+                let rest = until.saturating_sub(self.now);
+                warn!("worker {name} {death}, {failed} calls answered with an error, back in {rest:?}{said}");
+            }
+            _ => info!("worker {name} {death}, {failed} calls answered with an error"),
+        }
+    }
+
+    /// Takes everything out of a worker that belongs to its lost life.
+    fn take_life(&mut self, id: WorkerId, link: Link) -> Option<Lost> {
+        let worker = self.workers.get_mut(id)?;
+        self.counters.worker_deaths += 1;
+        // A handshake that kills is not tried again ahead of use.
+        if let Init::Sent(handshake) = &worker.init
+            && let Some(pool) = self.pools.get_mut(worker.pool)
+            && pool.newest.as_ref() == Some(handshake)
+        {
+            pool.newest = None;
+        }
+        worker.last_error = Some(worker.death.to_string());
+        let mut error = RpcError::worker_lost(&worker.config, worker.index, &worker.death);
+        if worker.config.mode == Mode::Dedicated && !worker.stderr_tail.is_empty() {
+            error = error.with_stderr(worker.stderr_tail.make_contiguous());
+        }
+        let mut incoming = Vec::new();
+        for (key, call) in self.calls.incoming_calls(worker.endpoint) {
+            if call.written != Written::NotYet && enabled(Check::FailCalls) {
+                incoming.push((key, self.links.unwritten(link, call.written).map(Box::from)));
+            }
+        }
+        let outgoing = self.calls.outgoing_calls(worker.endpoint).map(|(key, _)| key).collect();
+        // Sessions and lines of a worker that is reserved are for its next life.
+        let is_reserved = matches!(worker.init, Init::Reserved(_));
+        let (sessions, backlog) = if is_reserved {
+            (Vec::new(), VecDeque::new())
+        } else {
+            (worker.session_keys(), worker.take_backlog(&mut self.held))
+        };
+        let worker = self.workers.get_mut(id)?;
+        worker.forget(&mut self.held);
+        worker.ignored = true;
+        Some(Lost { error, sessions, outgoing, incoming, backlog })
+    }
+
+    /// Gives a call that its worker has not seen to another worker, or fails it if there is none.
+    fn move_call(&mut self, key: CallKey, line: Box<[u8]>, from: WorkerId, error: &RpcError) {
+        let Some(call) = self.calls.get(key) else { return };
+        let is_movable = call.session.is_none()
+            && matches!(call.purpose, Purpose::Ask | Purpose::Open | Purpose::List)
+            && call.moves < MOVES
+            && self.stopping.is_none();
+        let need = if call.purpose == Purpose::Open { Need::Session } else { Need::Request };
+        let client = if is_movable { self.calls.calling_client(call.caller) } else { None };
+        let pool = self.workers.get(from).map(|worker| worker.pool);
+        // The call must not take up the room that it is looking for.
+        self.calls.reassign(key, BUS);
+        let (Some(client), Some(pool)) = (client, pool) else { return self.fail_call(key, error) };
+        let Ok(to) = self.choose_worker(client, pool, need) else { return self.fail_call(key, error) };
+        let Some(worker) = self.workers.get(to) else { return self.fail_call(key, error) };
+        self.calls.reassign(key, worker.endpoint);
+        if let Some(call) = self.calls.get_mut(key) {
+            call.moves += 1;
+        }
+        self.send_or_queue(to, key, line);
+    }
+
+    /// The worker did not even start: what waits for it goes to another, or fails.
+    pub(super) fn move_backlog(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        let error = RpcError::pool_down(&worker.config, worker.last_error.as_deref().unwrap_or_default());
+        worker.init = Init::NotSent;
+        self.drop_unopened_sessions(id);
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        worker.forget(&mut self.held);
+        for queued in worker.take_backlog(&mut self.held) {
+            match queued {
+                Queued::Initialize(key) => self.move_initialize(key, id, &error),
+                Queued::Line(Some(key), line) => self.move_call(key, line, id, &error),
+                Queued::Line(None, _) => self.counters.dropped_notifications += 1,
+            }
+        }
+    }
+
+    fn move_initialize(&mut self, key: CallKey, from: WorkerId, error: &RpcError) {
+        let client = self.calls.get(key).and_then(|call| self.calls.calling_client(call.caller));
+        let pool = self.workers.get(from).map(|worker| worker.pool);
+        let (Some(client), Some(pool)) = (client, pool) else { return self.fail_call(key, error) };
+        let Ok(to) = self.choose_worker(client, pool, Need::Request) else {
+            return self.fail_call(key, error);
+        };
+        let Some(worker) = self.workers.get_mut(to) else { return self.fail_call(key, error) };
+        self.calls.reassign(key, worker.endpoint);
+        worker.backlog.push(Queued::Initialize(key), &mut self.held);
+        self.flush_backlog(to);
+    }
+
+    /// Drops labels pinned to a worker that never saw them, and sessions that it was to open again.
+    pub(super) fn drop_unopened_sessions(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get(id) else { return };
+        for key in worker.session_keys() {
+            self.drop_session(key);
+        }
+    }
+
+    /// The worker of a session is lost. The owner hears of it with its next message.
+    fn lose_session(&mut self, key: SessionKey, error: &RpcError) {
+        if self.sessions.get(key).is_some_and(Session::is_recovering) {
+            self.recovery_failed(key, error);
+        }
+        self.end_turn(key, error);
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        session.worker = None;
+        session.clear_backlogs(&mut self.held);
+        if session.owner.is_none() {
+            self.drop_session(key);
+        }
+    }
+}
+
+/// The last line of stderr, for the log.
+fn last_line(tail: &VecDeque<u8>) -> String {
+    let tail: Vec<u8> = tail.iter().copied().collect();
+    let tail = String::from_utf8_lossy(&tail);
+    let Some(line) = tail.lines().rev().find(|line| !line.trim().is_empty()) else { return String::new() };
+    format!(", last words: {}", line.chars().take(200).collect::<String>())
+}
