@@ -1,42 +1,62 @@
-//! What core and shell say to each other: events in, actions out, and the time. None of it carries bytes.
+//! The events that a shell reports to the core and the actions that the core asks for. Neither carries bytes.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::id::{Link, WorkerId};
 
-/// Time since the bus started. The core has no clock; the shell tells it.
+/// The time since the bus started. The core has no clock: the shell passes the time to each call.
 pub type Moment = Duration;
 
-/// What happened outside. Carries no bytes.
+/// Something that happened outside the core. The shell reports it to `Bus::handle`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The process of this worker runs.
-    Spawned { worker: WorkerId, pid: u32 },
-    /// It could not be started.
-    SpawnFailed { worker: WorkerId, fault: SpawnFault },
-    /// The process has exited, and all that was left in its stdout was given to `received` before.
-    Exited { worker: WorkerId, exit: Exit },
-    /// The peer will send nothing more (EOF). It may still read.
+    /// `Action::Spawn` has started the process of a worker.
+    Spawned {
+        /// The worker that `Action::Spawn` named.
+        worker: WorkerId,
+        /// The process id, for `_bus/status` and the log.
+        pid: u32,
+    },
+    /// `Action::Spawn` could not start a process.
+    SpawnFailed {
+        /// The worker that `Action::Spawn` named.
+        worker: WorkerId,
+        /// Why the process could not be started.
+        fault: SpawnFault,
+    },
+    /// The process of a worker has exited. Everything that it wrote was given to `Bus::received` before.
+    Exited {
+        /// The worker whose process has exited.
+        worker: WorkerId,
+        /// How the process has exited.
+        exit: Exit,
+    },
+    /// The peer has closed its sending side (EOF). It may still read.
     Ended(Link),
-    /// Nothing can be written to the peer any more.
+    /// Nothing can be written to the peer any more. The core closes a client, and expects a worker to exit.
     Broken(Link),
-    /// The moment of `next_alarm` has come.
+    /// The time of `Bus::next_alarm` has come.
     Alarm,
-    /// Stop: the first time gracefully, the second time at once.
+    /// The bus shall stop: the first time gracefully, the second time at once.
     Stop,
 }
 
+/// Why a process could not be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpawnFault {
+    /// The error number of the system call that failed.
     pub errno: i32,
-    /// The folder to start in is at fault, not the program.
+    /// True: the working directory is at fault. False: the program is.
     pub cwd: bool,
 }
 
+/// How a process has exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
+    /// The process has returned this exit code.
     Code(i32),
+    /// This signal has killed the process.
     Signal(i32),
 }
 
@@ -49,34 +69,36 @@ impl fmt::Display for Exit {
     }
 }
 
-/// What the shell is to do. Carries no bytes.
+/// Something for the shell to do. `Bus::next_action` returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// `to_send(link)` is not empty: write it.
+    /// `Bus::to_send` is no longer empty for this link: write those bytes.
     Flush(Link),
-    /// `wants_read(link)` has become true: read on.
+    /// `Bus::wants_read` has become true for this link: read it again.
     Resume(Link),
-    /// A worker's stdin: nothing more will be written to it, close it. Its stdout is still read.
+    /// Close the stdin of the worker with this link. Its stdout is still read.
     CloseStdin(Link),
-    /// Close and forget this link. The core no longer knows it.
+    /// Close this link. The core no longer knows it.
     Close(Link),
-    /// Start the process that `command(worker)` describes; its pipes are this link.
-    /// Answered by `Spawned` or `SpawnFailed`.
+    /// Start the process that `Bus::command` describes, with this link for its pipes. Report `Event::Spawned` or
+    /// `Event::SpawnFailed`.
     Spawn(WorkerId, Link),
-    /// To the whole process group.
+    /// Send this signal to the process group of the worker.
     Signal(WorkerId, Signal),
-    /// All is done: leave.
+    /// The bus has stopped: leave the run loop.
     Exit,
 }
 
+/// A signal to the process group of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// SIGTERM, then SIGCONT, so that a stopped process hears it.
+    /// SIGTERM, then SIGCONT, so that a process that was stopped can handle it.
     Term,
+    /// SIGKILL.
     Kill,
 }
 
-/// A time in whole microseconds.
+/// The time in whole microseconds.
 pub(crate) fn micros(time: Moment) -> u64 {
     time.as_secs() * 1_000_000 + u64::from(time.subsec_micros())
 }

@@ -63,8 +63,13 @@ pub struct Listen {
 /// An address to listen on or to connect to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// A TCP host and port.
-    Tcp { host: Box<str>, port: u16 },
+    /// A TCP address.
+    Tcp {
+        /// A host name or an IP address.
+        host: Box<str>,
+        /// The port. A listener with port 0 gets a free one.
+        port: u16,
+    },
     /// The path of a Unix socket.
     Unix(PathBuf),
     /// Stdin and stdout of the bus.
@@ -203,11 +208,11 @@ pub enum InheritEnv {
 pub struct Limits {
     /// The longest line, in bytes. A longer one is skipped.
     pub max_input_buffer: usize,
-    /// How many bytes may wait for one peer before the peers that feed it are no longer read.
+    /// The number of bytes that may wait for one peer before the peers that feed it are no longer read.
     pub max_output_queue: usize,
     /// How long a peer may take nothing while its queue is full before it is closed.
     pub backpressure_timeout: Duration,
-    /// How often a worker may be restarted within `restart_window`.
+    /// The number of times that a worker may be restarted within `restart_window`.
     pub max_restarts: u32,
     /// The time over which restarts are counted.
     pub restart_window: Duration,
@@ -221,11 +226,11 @@ pub struct Limits {
     pub drain_timeout: Duration,
     /// How long the sessions of a client that left are kept.
     pub session_keep: Duration,
-    /// How many clients may be connected.
+    /// The number of clients that may be connected.
     pub max_clients: usize,
-    /// How many calls may be in flight.
+    /// The number of requests that may be in flight.
     pub max_calls: usize,
-    /// How many bytes may be held for all peers before new requests are refused.
+    /// The number of bytes that may be held for all peers before new requests are refused.
     pub max_held_bytes: usize,
 }
 

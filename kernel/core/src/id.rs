@@ -26,6 +26,7 @@ impl fmt::Debug for Key {
 }
 
 /// A type of id that belongs to one table.
+#[doc(hidden)]
 pub trait TypedKey: Copy {
     /// The id with this key.
     fn from_key(key: Key) -> Self;
@@ -65,12 +66,13 @@ macro_rules! ids {
 }
 
 ids! {
-    /// The byte stream of one peer: the connection of a client, or the pipes of one life of a worker.
+    /// The byte stream of one peer: the connection of a client, or the pipes of one process of a worker. A shell may
+    /// take its key apart, for example to pack it into the token of a poll.
     pub Link;
-    /// A slot for a process in a pool. The slot keeps its id over restarts; each life has its own link.
+    /// A place for a process in a pool. It keeps its id over restarts, and each process has its own link.
     pub WorkerId;
     /// A session that the bus knows.
-    pub SessionKey;
+    pub(crate) SessionKey;
     /// A pool that is declared, or whose workers are still leaving.
     pub(crate) PoolId;
     /// A call in flight.
@@ -122,6 +124,7 @@ impl CallKey {
 }
 
 /// A table whose ids go stale when their entry is removed.
+#[doc(hidden)]
 #[derive(Debug)]
 pub struct Arena<K, T> {
     entries: Slab<(u32, T)>,
@@ -209,7 +212,7 @@ impl<K: TypedKey, T> Arena<K, T> {
 
 /// Values under the ids of another table.
 #[derive(Debug)]
-pub struct SecondaryMap<K, T> {
+pub(crate) struct SecondaryMap<K, T> {
     slots: Vec<Option<(u32, T)>>,
     count: usize,
     id: PhantomData<K>,
@@ -223,7 +226,7 @@ impl<K, T> Default for SecondaryMap<K, T> {
 
 impl<K: TypedKey, T> SecondaryMap<K, T> {
     /// Adds the value of this id.
-    pub fn insert(&mut self, id: K, value: T) {
+    pub(crate) fn insert(&mut self, id: K, value: T) {
         let Key { index, generation } = id.key();
         let index = index as usize;
         if self.slots.len() <= index {
@@ -235,7 +238,7 @@ impl<K: TypedKey, T> SecondaryMap<K, T> {
 
     /// The value of this id.
     #[inline]
-    pub fn get(&self, id: K) -> Option<&T> {
+    pub(crate) fn get(&self, id: K) -> Option<&T> {
         let Key { index, generation } = id.key();
         let (current, value) = self.slots.get(index as usize)?.as_ref()?;
         (*current == generation).then_some(value)
@@ -243,31 +246,31 @@ impl<K: TypedKey, T> SecondaryMap<K, T> {
 
     /// The same, to change it.
     #[inline]
-    pub fn get_mut(&mut self, id: K) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, id: K) -> Option<&mut T> {
         let Key { index, generation } = id.key();
         let (current, value) = self.slots.get_mut(index as usize)?.as_mut()?;
         (*current == generation).then_some(value)
     }
 
     /// Removes the value of this id.
-    pub fn remove(&mut self, id: K) -> Option<T> {
+    pub(crate) fn remove(&mut self, id: K) -> Option<T> {
         self.get(id)?;
         self.count -= 1;
         self.slots[id.key().index as usize].take().map(|(_, value)| value)
     }
 
     /// How many values there are.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.count
     }
 
     /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
     /// All values in the order of their index.
-    pub fn iter(&self) -> impl Iterator<Item = (K, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, &T)> {
         self.slots.iter().enumerate().filter_map(|(index, slot)| {
             let (generation, value) = slot.as_ref()?;
             Some((K::from_key(Key { index: index as u32, generation: *generation }), value))

@@ -1,6 +1,120 @@
 //! The pure core of stdio Bus: bytes and events in, bytes and actions out.
 //!
-//! The core owns every byte and every decision; the shell owns every fd and the clock.
+//! [`Bus`] routes newline-delimited JSON-RPC between clients and the worker processes of pools. It owns every byte and
+//! every decision. A *shell* drives it: the shell owns the file descriptors, the processes and the clock, and decides
+//! nothing about messages. The crate `kernel-shell` is such a shell; tests, fuzzers and other programs can be one too.
+//!
+//! # Four kinds of methods
+//!
+//! - **Things that happened**, each with the time: [`connect`](Bus::connect), [`connect_owner`](Bus::connect_owner),
+//!   [`handle`](Bus::handle), [`received`](Bus::received), [`stderr_received`](Bus::stderr_received),
+//!   [`sent`](Bus::sent), [`reload`](Bus::reload).
+//! - **Things to do**: [`next_action`](Bus::next_action), and [`take_bulk`](Bus::take_bulk) for an early write.
+//! - **Bytes out**: [`to_send`](Bus::to_send) shows what waits for a peer, and `sent` says how much of it was written.
+//! - **Questions**: [`wants_read`](Bus::wants_read), [`next_alarm`](Bus::next_alarm), [`command`](Bus::command),
+//!   [`awaits_token`](Bus::awaits_token), [`why_not`](Bus::why_not), [`no_room`](Bus::no_room),
+//!   [`held_bytes`](Bus::held_bytes), [`take_handshakes`](Bus::take_handshakes).
+//!
+//! Before the run loop, [`remember`](Bus::remember) gives back what `take_handshakes` returned in an earlier run, and
+//! [`listens_at`](Bus::listens_at) names the addresses that `_bus/status` shows.
+//!
+//! # The order of calls
+//!
+//! - Drain `next_action` after every call that reports something, also after `Bus::new`. A shell may report everything
+//!   that one poll returned and drain once after it.
+//! - The time never goes backwards. Report [`Event::Alarm`] when `next_alarm` is due, after all reads and writes of the
+//!   same turn, so that no timer blames a peer whose bytes were not read yet.
+//! - Read a link only while `wants_read` is true for it. If it is false, leave the bytes where they are until
+//!   [`Action::Resume`]. That is the backpressure of the bus. Only the last bytes of a peer that is gone are given to
+//!   `received` in any case, before `Broken` or `Exited`.
+//! - On [`Action::Flush`], write what `to_send` returns, and report to `sent` how much the peer took. If that is not
+//!   everything, write the rest when it can take more: no second `Flush` follows for the same bytes.
+//! - Give everything that a worker wrote to `received` and `stderr_received` before its [`Event::Exited`]: calls that
+//!   it has seen and not answered by then fail.
+//! - Answer each [`Action::Spawn`] with [`Event::Spawned`] or [`Event::SpawnFailed`].
+//! - If a link that `connect` returned cannot be served, for example because its socket cannot be registered, report
+//!   [`Event::Broken`].
+//! - `received` takes bytes in any chunking. So a shell may split a long read behind a line and write to the link that
+//!   `take_bulk` names between the two parts, so that its peer can begin. That changes when bytes are written, never
+//!   which bytes.
+//! - The index of a link is reused after its [`Action::Close`], even while that action still waits to be drained. The
+//!   generation is not reused, so a whole [`Link`](id::Link) never means two peers. Calls with an unknown link do
+//!   nothing.
+//!
+//! # What the core guarantees
+//!
+//! - Every request of a connected client gets exactly one answer: that of a worker, or an error that names the reason.
+//! - Memory is bounded by [`Limits`](config::Limits), whatever peers send or refuse to read.
+//! - The same configuration, seed and calls give the same actions and bytes.
+//!
+//! The core does no I/O, has no clock, no threads and no globals, and draws random numbers only from the seed. It logs
+//! by the `log` crate. A [`Config`](config::Config) must be valid: its pools have different names, and `default_pool`
+//! is one of them.
+//!
+//! # A run loop
+//!
+//! Here the poll is a queue in memory, and the process answers each request with `{"ok":true}`.
+//!
+//! ```
+//! use std::collections::{HashMap, VecDeque};
+//!
+//! use kernel_core::config::{Config, PoolConfig, Program};
+//! use kernel_core::{Action, Bus, Event, Exit, Moment};
+//!
+//! fn process(line: &[u8]) -> Vec<u8> {
+//!     let request: serde_json::Value = serde_json::from_slice(line).expect("the bus writes JSON");
+//!     format!("{{\"jsonrpc\":\"2.0\",\"id\":{},\"result\":{{\"ok\":true}}}}\n", request["id"]).into_bytes()
+//! }
+//!
+//! let config = Config::with_pools([PoolConfig::new("agents", Program::InPath("agent".into()))]);
+//! let seed = [7; 32]; // A real shell takes 32 random bytes.
+//! let mut now = Moment::ZERO; // A real shell asks its clock.
+//! let mut bus = Bus::new(&config, seed, now);
+//! let client = bus.connect(None, now).expect("there is room for a client");
+//! let request = "{\"jsonrpc\":\"2.0\",\"id\":\"one\",\"method\":\"_agent/ping\"}\n";
+//!
+//! let mut reads = VecDeque::from([(client, request.as_bytes().to_vec())]);
+//! let mut events = VecDeque::new();
+//! let mut workers = HashMap::new();
+//! let mut answer = String::new();
+//! 'run: loop {
+//!     while let Some(action) = bus.next_action() {
+//!         match action {
+//!             Action::Spawn(worker, link) => {
+//!                 workers.insert(link, worker);
+//!                 events.push_back(Event::Spawned { worker, pid: 1 });
+//!             }
+//!             Action::Flush(link) => {
+//!                 let bytes = bus.to_send(link).to_vec();
+//!                 bus.sent(link, bytes.len(), now);
+//!                 if link == client {
+//!                     answer = String::from_utf8(bytes).expect("the bus writes UTF-8");
+//!                     events.push_back(Event::Stop);
+//!                 } else {
+//!                     reads.push_back((link, process(&bytes)));
+//!                 }
+//!             }
+//!             Action::CloseStdin(link) => {
+//!                 events.push_back(Event::Exited { worker: workers[&link], exit: Exit::Code(0) });
+//!             }
+//!             Action::Close(link) => drop(workers.remove(&link)),
+//!             Action::Resume(_) | Action::Signal(..) => {} // Nothing is slow here.
+//!             Action::Exit => break 'run,
+//!         }
+//!     }
+//!     if let Some((link, bytes)) = reads.pop_front() {
+//!         bus.received(link, &bytes, now);
+//!     } else if let Some(event) = events.pop_front() {
+//!         bus.handle(event, now);
+//!     } else {
+//!         now = bus.next_alarm().expect("something is still to come");
+//!         bus.handle(Event::Alarm, now);
+//!     }
+//! }
+//! assert_eq!(answer, "{\"jsonrpc\":\"2.0\",\"id\":\"one\",\"result\":{\"ok\":true}}\n");
+//! ```
+
+#![warn(missing_docs)]
 
 mod api;
 mod bus;
@@ -8,7 +122,10 @@ pub mod config;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
 pub mod id;
+// The tests compare with these numbers. They are no promise to anybody else.
+#[doc(hidden)]
 pub mod limit;
+#[doc(hidden)]
 pub mod mutants;
 mod state;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -1,50 +1,52 @@
-//! Guards of the core that the simulation can switch off, one at a time, to show that its oracle would notice.
+//! Checks of the core that the simulation can switch off, one at a time, to show that its oracle would notice.
 //!
-//! Without the feature `mutants`, which only tests have, every guard stands and asking costs nothing.
+//! Without the feature `mutants`, which only tests have, every check is on and costs nothing extra.
 
+/// A check that can be switched off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// Only the one asked can answer.
+    /// Only the callee can answer a call.
     Answerer,
     /// An old id does not answer a new call.
     Generation,
-    /// What was not written to a peer cannot be answered by it.
+    /// A peer cannot answer a request that was not written to it.
     Written,
     /// A call ends with its answer.
     Once,
-    /// A session that somebody connected holds cannot be taken up.
+    /// A session of a connected client cannot be taken over.
     Owner,
-    /// A client speaks only of its own sessions.
+    /// A client can name only its own sessions.
     OwnNames,
-    /// A worker speaks only of its own sessions.
+    /// A worker can name only its own sessions.
     OwnSessions,
-    /// What a worker says of a session before its answer opens it is held.
+    /// Messages of a session that arrive before the answer that opens it are kept until then.
     Early,
-    /// What waits for a worker is said in order.
+    /// The backlog of a worker is sent in order.
     BacklogOrder,
-    /// Whoever fills a queue is not read until it has room.
+    /// A peer that fills a queue is not read until the queue has room.
     Pause,
     /// A line that is too long is not kept.
     LineLimit,
-    /// No call is made that the house has no room for.
+    /// No call is made while the bus holds too much.
     Room,
-    /// What a dead worker owed is answered.
+    /// The calls of a dead worker fail.
     FailCalls,
-    /// Only a call whose line has not begun to be written moves.
+    /// A call moves to another worker only if none of its line was written.
     Unwritten,
-    /// What does not begin like a JSON object is closed.
+    /// A connection that does not begin with a JSON object is closed.
     FirstLine,
-    /// Without the token nothing is heard.
+    /// Nothing is handled from a connection that has not shown the token.
     Token,
-    /// A session whose client does not come back ends.
+    /// A session whose client does not come back in time ends.
     KeepExpires,
-    /// Clients of another handshake meet another worker.
+    /// Clients with different handshakes have different workers.
     Handshake,
-    /// Who follows the traffic and takes nothing is told nothing more.
+    /// A tracer that does not read gets no more events.
     TraceBound,
 }
 
 impl Check {
+    /// All checks.
     pub const ALL: [Check; 19] = [
         Check::Answerer,
         Check::Generation,
@@ -75,8 +77,8 @@ pub(crate) const fn enabled(_: Check) -> bool {
 }
 
 #[cfg(feature = "mutants")]
-pub(crate) fn enabled(guard: Check) -> bool {
-    switch::OFF.get() != Some(guard)
+pub(crate) fn enabled(check: Check) -> bool {
+    switch::OFF.get() != Some(check)
 }
 
 #[cfg(feature = "mutants")]
@@ -92,8 +94,8 @@ mod switch {
         pub(crate) static OFF: Cell<Option<Check>> = const { Cell::new(None) };
     }
 
-    /// Runs something on this thread without the guard, which stands again afterwards, also after a panic.
-    pub fn with_check_off<T>(guard: Check, run: impl FnOnce() -> T) -> T {
+    /// Runs something on this thread with the check off. The check is on again afterwards, also after a panic.
+    pub fn with_check_off<T>(check: Check, run: impl FnOnce() -> T) -> T {
         struct Restore(Option<Check>);
 
         impl Drop for Restore {
@@ -102,7 +104,7 @@ mod switch {
             }
         }
 
-        let _restore = Restore(OFF.replace(Some(guard)));
+        let _restore = Restore(OFF.replace(Some(check)));
         run()
     }
 }

@@ -32,7 +32,9 @@ const EVENTS_PER_TURN: usize = 1024;
 
 type Reload = Box<dyn Fn() -> Result<Config, String>>;
 
+/// What `serve` needs to run the bus.
 pub struct Options {
+    /// The configuration to start with.
     pub config: Config,
     /// Reads the configuration again. The error has one line per error of the file.
     pub reload: Reload,

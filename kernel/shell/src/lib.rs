@@ -1,7 +1,13 @@
-//! The mio shell of stdio Bus: fds, processes, signals and the clock.
+//! The mio shell of stdio Bus: fds, processes, signals, the clock, the log and bus.json.
 //!
 //! The shell decides nothing about messages: it carries bytes between fds and the core, reports events to the core and
 //! carries out the core's actions. One thread does all of it and never blocks; the log has a writer thread of its own.
+//!
+//! A program that runs a bus calls [`config::load`], then [`start_logging`], then [`serve`] on its main thread, and
+//! [`flush_logs`] before it exits. It must also call [`guard`] when it is started with [`Options::guard_args`]: that
+//! process ends the workers if the bus is killed.
+
+#![warn(missing_docs)]
 
 pub mod config;
 mod errno;

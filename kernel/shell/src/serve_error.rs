@@ -1,4 +1,4 @@
-//! Why the bus could not start or had to give up.
+//! The errors of `serve`.
 
 use std::error::Error;
 use std::{fmt, io};
@@ -7,16 +7,27 @@ use kernel_core::config::Address;
 
 use crate::net::socket::ListenError;
 
+/// Why the bus could not start or had to give up.
 #[derive(Debug)]
 pub enum ServeError {
     /// The bus cannot listen at an address of `listen`.
-    Listen { at: Address, error: ListenError },
+    Listen {
+        /// The address.
+        at: Address,
+        /// Why the bus cannot listen there.
+        error: ListenError,
+    },
     /// The process that ends the workers when the bus is killed could not be started.
     Guard(io::Error),
     /// The event loop could not go on. Every process that the bus had started has been ended.
     Poll(io::Error),
     /// The system refused something else that the bus needs.
-    System { what: &'static str, error: io::Error },
+    System {
+        /// What the bus could not do, such as `cannot create a poll`.
+        what: &'static str,
+        /// The error of the system.
+        error: io::Error,
+    },
 }
 
 impl ServeError {

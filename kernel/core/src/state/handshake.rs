@@ -1,7 +1,7 @@
-//! Which initialize a worker has had, and what it answered.
+//! Handshakes: the `initialize` params of clients, and the capabilities in a worker's answer to them.
 //!
 //! Clients whose `protocolVersion` and `clientCapabilities` (`capabilities` in ACP's second version) mean the same
-//! have the same handshake and may share a worker. Who they are (`clientInfo`, `_meta`) makes no difference.
+//! have the same handshake and may share a worker. `clientInfo` and `_meta` make no difference.
 
 use std::sync::Arc;
 
@@ -10,27 +10,30 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+/// The params of an `initialize`, compared by what they mean.
 #[derive(Debug)]
 pub(crate) struct Handshake {
-    /// Equal for equal handshakes. Empty for the plain one, which no initialize gives.
+    /// The meaning of the params: equal for equal handshakes. Only the plain handshake has an empty key.
     key: Box<[u8]>,
-    /// The params of the first initialize that gave this handshake, as they were.
+    /// The params as the first client with this handshake wrote them.
     params: Box<[u8]>,
 }
 
 impl PartialEq for Handshake {
     fn eq(&self, other: &Handshake) -> bool {
-        // Comparing nothing with nothing, as of two plain ones, costs some processors more than scanning a message.
+        // Most clients share one handshake, and to compare two empty keys costs some processors more than to scan a
+        // message.
         std::ptr::eq(self, other) || self.key == other.key
     }
 }
 
 impl Handshake {
-    /// Of clients that never initialize.
+    /// The handshake of clients that never initialize.
     pub(crate) fn plain() -> Arc<Handshake> {
         Arc::new(Handshake { key: Box::default(), params: Box::default() })
     }
 
+    /// The handshake that an `initialize` with these params asks for.
     pub(crate) fn of(params: Option<&[u8]>) -> Arc<Handshake> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -52,7 +55,7 @@ impl Handshake {
                 }
                 key.into_bytes()
             }
-            // Whatever that is, only its like may share a worker with it.
+            // Params that are not an object are compared byte by byte.
             Err(_) => params.to_owned(),
         };
         Arc::new(Handshake { key: key.into(), params: params.into() })
@@ -66,7 +69,7 @@ impl Handshake {
         self.key.is_empty()
     }
 
-    /// The initialize that gives a worker this handshake.
+    /// The `initialize` request that gives a worker this handshake, with this JSON-RPC id.
     pub(crate) fn request(&self, wire: u64) -> Vec<u8> {
         let mut line =
             format!(r#"{{"jsonrpc":"2.0","id":{wire},"method":"initialize","params":"#).into_bytes();
@@ -76,7 +79,7 @@ impl Handshake {
     }
 }
 
-/// A capability that is left out is not there: false, null and an empty object say no more than that.
+/// Whether a capability means the same as one that is left out: false, null, or an object of nothing else.
 fn is_nothing(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
@@ -85,7 +88,7 @@ fn is_nothing(value: &Value) -> bool {
     }
 }
 
-/// Keys in order, and only those that say something.
+/// Writes a value with the keys of its objects sorted, without the members that mean nothing.
 fn write_sorted(value: &Value, out: &mut String) {
     match value {
         nothing if is_nothing(nothing) => out.push_str("null"),
@@ -113,31 +116,32 @@ fn write_sorted(value: &Value, out: &mut String) {
     }
 }
 
-/// What a worker said it can do, as far as the bus makes use of it.
+/// The capabilities of a worker that the bus makes use of.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct AgentCapabilities {
-    /// `session/close`
+    /// It supports `session/close`.
     pub(crate) close: bool,
-    /// `session/load`
+    /// It supports `session/load`.
     pub(crate) loads: bool,
-    /// How a session of a process that is gone can be opened in another.
+    /// How it can open a session that another process had. `None`: it cannot.
     pub(crate) reopen_by: Option<ReopenBy>,
-    /// It speaks ACP's second version, where a `session/resume` replays if asked to, and updates tell what goes on.
+    /// It speaks ACP's second version, where `session/resume` replays if asked to, and updates report the turn state.
     pub(crate) reports_turn_state: bool,
-    /// It may name sessions of its client in what it says of others.
+    /// Its messages may name other sessions of the client, such as those of subagents.
     pub(crate) nests: bool,
 }
 
+/// The method that opens a session in another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReopenBy {
-    /// By `session/resume`.
+    /// `session/resume`.
     Resume,
-    /// By `session/load`, which tells everything again.
+    /// `session/load`, which replays the whole session.
     Load,
 }
 
 impl AgentCapabilities {
-    /// From the result of initialize.
+    /// The capabilities that the result of `initialize` declares.
     pub(crate) fn of(result: &[u8], handshake: &Handshake) -> AgentCapabilities {
         let result: Value = serde_json::from_slice(result).unwrap_or_default();
         if result["protocolVersion"].as_u64().is_some_and(|version| version >= 2) {
@@ -154,11 +158,12 @@ impl AgentCapabilities {
         let agent = &result["agentCapabilities"];
         let sessions = &agent["sessionCapabilities"];
         let loads = agent["loadSession"] == true;
-        let reopen_by = match !sessions["resume"].is_null() {
-            true => Some(ReopenBy::Resume),
-            false => loads.then_some(ReopenBy::Load),
+        let reopen_by = if !sessions["resume"].is_null() {
+            Some(ReopenBy::Resume)
+        } else {
+            loads.then_some(ReopenBy::Load)
         };
-        // Agents speak of subagents only to clients that said they know of them.
+        // Agents name subagents only to clients that declare that they know them.
         let nests = memmem::find(&handshake.params, br#""subagents""#).is_some();
         AgentCapabilities {
             close: !sessions["close"].is_null(),
@@ -179,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn order_and_names_make_no_difference() {
+    fn key_order_and_client_info_make_no_difference() {
         let one =
             of(r#"{"protocolVersion":1,"clientCapabilities":{"fs":{"a":true,"b":false},"terminal":true}}"#);
         let two = of(
@@ -190,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_client_can_do_makes_one() {
+    fn other_versions_or_capabilities_make_another_handshake() {
         let all = [
             of(r#"{"protocolVersion":1}"#),
             of(r#"{"protocolVersion":2}"#),
@@ -209,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_params_reach_the_worker_as_they_were() {
+    fn the_params_reach_the_worker_unchanged() {
         let line = of(r#"{ "protocolVersion" : 1 }"#).request(7);
         assert_eq!(
             line,
@@ -218,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn offers_are_read_from_the_answer() {
+    fn capabilities_are_read_from_the_answer() {
         let of = |agent: &str| {
             AgentCapabilities::of(
                 format!(r#"{{"agentCapabilities":{agent}}}"#).as_bytes(),

@@ -1,7 +1,7 @@
-//! One worker's life: a total function from what it is and what happens to what it becomes and what to do.
+//! The state machine of one worker's process: start, stop, crash, backoff, restart.
 //!
-//! Two variables: what is wanted of it (up, or gone) and what it is. States are named by what is awaited.
-//! Knows no pools, calls or bytes; the time is told.
+//! `Life::step` is a total function from a state and an input to the next state and its effects. It knows no pools,
+//! calls or bytes, and the caller gives it the time. Most states are named by what the bus waits for.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,51 +12,53 @@ use crate::limit::{
     BACKOFF_FIRST, BACKOFF_RESET_AFTER, EXIT_AFTER_EOF, STOP_AT_ONCE, STOP_BY_EOF, STOP_BY_KILL, STOP_BY_TERM,
 };
 
+/// The state of a worker over all its processes.
 #[derive(Clone, Debug)]
 pub(crate) struct Life {
     state: State,
-    /// Come back after this life; otherwise be gone.
+    /// True: the worker is restarted after an exit. False: it is removed.
     wanted: bool,
-    /// This life is ended on purpose and the next begins at once, without a rest and at no cost.
+    /// The process is stopped on purpose. The next one starts without backoff and does not count as a restart.
     replaced: bool,
-    /// Those who waited for this life have been told that it is over.
+    /// The calls to this process have failed already.
     calls_failed: bool,
-    /// The next rest, unless it is forgiven.
-    rest: Duration,
-    /// When it was started again, within the last window.
+    /// The next backoff, unless the process was up for `BACKOFF_RESET_AFTER`.
+    backoff: Duration,
+    /// The restarts within the last `restart_window`.
     restarts: VecDeque<Moment>,
-    /// It has been started before.
-    lived: bool,
-    /// When this life began.
+    /// The worker was started before, so the next start is a restart.
+    was_started: bool,
+    /// When the process started.
     since: Moment,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
-    /// `failed`: the last start did not even give a process, so there is no use in waiting for the next.
+    /// The worker waits for its next start. `failed`: the last start gave no process, so no request waits for the
+    /// next one.
     Backoff {
         until: Moment,
         failed: bool,
     },
     Starting,
     Up,
-    /// It closed its pipes: the exit is awaited.
+    /// The process closed its pipes, and the bus waits for its exit.
     Closing {
         until: Moment,
     },
-    /// Its stdin was closed.
+    /// The bus closed its stdin.
     Ending {
         until: Moment,
     },
-    /// It was sent SIGTERM.
+    /// The bus sent it SIGTERM.
     Terminating {
         until: Moment,
     },
-    /// It was sent SIGKILL.
+    /// The bus sent it SIGKILL.
     Killed {
         until: Moment,
     },
-    /// It used up its restarts and rests for the rest of the window.
+    /// The worker used up its restarts and is not started before the window is over.
     Exhausted {
         until: Moment,
     },
@@ -68,16 +70,16 @@ pub(crate) enum Input {
     Alarm,
     Spawned,
     SpawnFailed,
-    /// It closed stdout, or no longer takes its stdin.
+    /// The process closed its stdout, or no longer reads its stdin.
     Ended,
     Exited,
-    /// Stop gently, for good.
+    /// Stop the process gracefully and remove the worker.
     Stop,
-    /// Stop gently and start afresh.
+    /// Stop the process gracefully and start another one.
     Replace,
-    /// It misbehaves: stop it now; it comes back after a rest.
+    /// The process misbehaves: terminate it now and restart it after the backoff.
     StopFaulty,
-    /// Stop at once, for good.
+    /// Terminate the process now and remove the worker.
     StopNow,
 }
 
@@ -87,25 +89,25 @@ pub(crate) enum Effect {
     CloseStdin,
     Term,
     Kill,
-    /// What it owed will not come: tell those who wait.
+    /// The process will not answer its calls: fail them.
     FailCalls,
-    /// The process is no more; its link can go.
+    /// The process has ended: close its link.
     ReleaseLink,
-    /// The place can go too.
+    /// The worker is not restarted: remove it.
     Remove,
 }
 
 impl Life {
-    /// Born resting, with nothing to wait for: the first `Alarm` starts it.
+    /// A worker whose backoff is already over: the first `Alarm` starts it.
     pub(crate) fn new(now: Moment) -> Life {
         Life {
             state: State::Backoff { until: now, failed: false },
             wanted: true,
             replaced: false,
             calls_failed: true,
-            rest: BACKOFF_FIRST,
+            backoff: BACKOFF_FIRST,
             restarts: VecDeque::new(),
-            lived: false,
+            was_started: false,
             since: now,
         }
     }
@@ -118,17 +120,17 @@ impl Life {
         self.state == State::Up
     }
 
-    /// Since when, if it is.
+    /// When the process started, if it is up.
     pub(crate) fn up_since(&self) -> Option<Moment> {
         self.is_up().then_some(self.since)
     }
 
-    /// It has closed its pipes, and its exit is not known yet.
+    /// Whether the process has closed its pipes and its exit is not known yet.
     pub(crate) fn is_closing(&self) -> bool {
         matches!(self.state, State::Closing { .. })
     }
 
-    /// It is not up but will be, so that it is worth waiting for.
+    /// Whether the worker is not up but will be soon, so that requests wait for it.
     pub(crate) fn is_coming(&self) -> bool {
         match self.state {
             State::Starting => self.wanted,
@@ -145,7 +147,7 @@ impl Life {
         self.restarts.len()
     }
 
-    /// When `Alarm` matters next.
+    /// When `Input::Alarm` is due.
     pub(crate) fn deadline(&self) -> Option<Moment> {
         match self.state {
             State::Backoff { until, .. }
@@ -170,10 +172,10 @@ impl Life {
         }
         self.state = match (self.state, input) {
             (State::Backoff { until, .. } | State::Exhausted { until }, Input::Alarm) if until <= now => {
-                if self.lived {
+                if self.was_started {
                     self.restarts.push_back(now);
                 }
-                self.lived = true;
+                self.was_started = true;
                 effects.push(Effect::Spawn);
                 State::Starting
             }
@@ -183,7 +185,7 @@ impl Life {
             }
             (State::Starting, Input::SpawnFailed) => {
                 effects.push(Effect::ReleaseLink);
-                self.next_life(true, now, limits, &mut effects)
+                self.after_exit(true, now, limits, &mut effects)
             }
             (State::Starting, Input::Spawned) => {
                 self.calls_failed = false;
@@ -219,8 +221,8 @@ impl Life {
                 effects.push(Effect::Kill);
                 State::Killed { until: now + STOP_BY_KILL }
             }
-            // It hangs in the kernel; the shell reaps it if it ever ends.
-            (State::Killed { until }, Input::Alarm) if until <= now => self.over(now, limits, &mut effects),
+            // The process hangs in the kernel. The shell reaps it if it ever ends.
+            (State::Killed { until }, Input::Alarm) if until <= now => self.exited(now, limits, &mut effects),
             (
                 State::Up
                 | State::Closing { .. }
@@ -228,8 +230,8 @@ impl Life {
                 | State::Terminating { .. }
                 | State::Killed { .. },
                 Input::Exited,
-            ) => self.over(now, limits, &mut effects),
-            // Late news of a life already given up, or an alarm set for what is no longer awaited.
+            ) => self.exited(now, limits, &mut effects),
+            // The input is about a process that was given up, or an alarm of an earlier state.
             (state, _) => state,
         };
         effects
@@ -248,13 +250,14 @@ impl Life {
         }
     }
 
-    fn over(&mut self, now: Moment, limits: &Limits, effects: &mut Vec<Effect>) -> State {
+    fn exited(&mut self, now: Moment, limits: &Limits, effects: &mut Vec<Effect>) -> State {
         self.fail_calls(effects);
         effects.push(Effect::ReleaseLink);
-        self.next_life(false, now, limits, effects)
+        self.after_exit(false, now, limits, effects)
     }
 
-    fn next_life(&mut self, failed: bool, now: Moment, limits: &Limits, effects: &mut Vec<Effect>) -> State {
+    /// Removes, restarts or delays a worker without a process. `failed`: the process could not be started.
+    fn after_exit(&mut self, failed: bool, now: Moment, limits: &Limits, effects: &mut Vec<Effect>) -> State {
         if !self.wanted {
             effects.push(Effect::Remove);
             return State::Gone;
@@ -266,7 +269,7 @@ impl Life {
         }
         self.replaced = false;
         if !failed && now.saturating_sub(self.since) >= BACKOFF_RESET_AFTER {
-            self.rest = BACKOFF_FIRST;
+            self.backoff = BACKOFF_FIRST;
         }
         while self.restarts.front().is_some_and(|restart| *restart + limits.restart_window <= now) {
             self.restarts.pop_front();
@@ -275,10 +278,9 @@ impl Life {
             let until = self.restarts.front().map_or(now, |oldest| *oldest) + limits.restart_window;
             return State::Exhausted { until };
         }
-        let rest = self.rest.min(limits.max_restart_delay);
-        let until = now + rest;
-        self.rest = rest * 2;
-        State::Backoff { until, failed }
+        let backoff = self.backoff.min(limits.max_restart_delay);
+        self.backoff = backoff * 2;
+        State::Backoff { until: now + backoff, failed }
     }
 }
 
@@ -298,13 +300,13 @@ mod tests {
         Input::StopNow,
     ];
 
-    /// What the effects of one history have led to.
+    /// What a history of inputs and effects has led to outside.
     #[derive(Clone, Default, Debug)]
     struct World {
         asked_to_spawn: bool,
         process: bool,
         calls_failed: bool,
-        remove_worker: bool,
+        worker_removed: bool,
     }
 
     impl World {
@@ -319,7 +321,7 @@ mod tests {
             for effect in effects {
                 match effect {
                     Effect::Spawn => {
-                        assert!(!self.asked_to_spawn && !self.process && !self.remove_worker, "{history:?}");
+                        assert!(!self.asked_to_spawn && !self.process && !self.worker_removed, "{history:?}");
                         self.asked_to_spawn = true;
                     }
                     Effect::CloseStdin | Effect::Term | Effect::Kill => assert!(self.process, "{history:?}"),
@@ -332,8 +334,8 @@ mod tests {
                         self.process = false;
                     }
                     Effect::Remove => {
-                        assert!(!self.process && !self.asked_to_spawn && !self.remove_worker, "{history:?}");
-                        self.remove_worker = true;
+                        assert!(!self.process && !self.asked_to_spawn && !self.worker_removed, "{history:?}");
+                        self.worker_removed = true;
                     }
                 }
             }
@@ -346,7 +348,7 @@ mod tests {
         }
         for input in INPUTS {
             let (mut life, mut world) = (life.clone(), world.clone());
-            // An alarm comes when it is due; all else comes at once.
+            // An alarm comes when it is due. Everything else comes at once.
             let now = if input == Input::Alarm { life.deadline().unwrap_or(now).max(now) } else { now };
             history.push(input);
             let effects = life.step(input, now, &Limits::default());
@@ -354,7 +356,7 @@ mod tests {
             if world.process {
                 assert!(
                     life.is_up() || life.deadline().is_some(),
-                    "no process is waited for for ever: {history:?}"
+                    "nothing waits for a process for ever: {history:?}"
                 );
             }
             explore(&life, &world, now, history, depth - 1);
@@ -363,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn every_history_of_six_steps_keeps_process_and_state_in_step() {
+    fn in_every_history_of_six_inputs_the_state_matches_the_process() {
         explore(&Life::new(Moment::ZERO), &World::default(), Moment::ZERO, &mut Vec::new(), 6);
     }
 
@@ -377,11 +379,12 @@ mod tests {
     }
 
     #[test]
-    fn rests_double_and_the_budget_ends_in_a_long_rest() {
+    fn backoff_doubles_until_the_restarts_are_used_up() {
         let (mut life, mut now) = (Life::new(Moment::ZERO), Moment::ZERO);
-        for rest_ms in [100, 200, 400, 800, 1600] {
+        for backoff_ms in [100, 200, 400, 800, 1600] {
             let state = crash(&mut life, &mut now, Duration::ZERO);
-            assert_eq!(state, State::Backoff { until: now + Duration::from_millis(rest_ms), failed: false });
+            let until = now + Duration::from_millis(backoff_ms);
+            assert_eq!(state, State::Backoff { until, failed: false });
         }
         let first_restart = Duration::from_millis(100);
         assert_eq!(
@@ -391,20 +394,20 @@ mod tests {
     }
 
     #[test]
-    fn no_rest_is_longer_than_it_may_be() {
+    fn no_backoff_is_longer_than_max_restart_delay() {
         let limits = Limits { max_restart_delay: Duration::from_millis(150), ..Limits::default() };
         let (mut life, mut now) = (Life::new(Moment::ZERO), Moment::ZERO);
-        for rest_ms in [100, 150, 150] {
+        for backoff_ms in [100, 150, 150] {
             now = life.deadline().unwrap_or(now);
             for input in [Input::Alarm, Input::Spawned, Input::Exited] {
                 life.step(input, now, &limits);
             }
-            assert_eq!(life.deadline(), Some(now + Duration::from_millis(rest_ms)));
+            assert_eq!(life.deadline(), Some(now + Duration::from_millis(backoff_ms)));
         }
     }
 
     #[test]
-    fn half_a_minute_up_is_forgiven() {
+    fn backoff_starts_again_after_half_a_minute_up() {
         let (mut life, mut now) = (Life::new(Moment::ZERO), Moment::ZERO);
         for _ in 0..20 {
             let state = crash(&mut life, &mut now, Duration::from_secs(30));
@@ -413,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_worker_comes_back_at_once() {
+    fn a_replaced_worker_restarts_at_once() {
         let limits = Limits::default();
         let mut life = Life::new(Moment::ZERO);
         life.step(Input::Alarm, Moment::ZERO, &limits);

@@ -5,10 +5,12 @@ use std::fmt;
 
 use strsim::osa_distance;
 
+/// One error of a bus.json.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     /// A JSON path like `pools[1].instances`; `$` is the whole file.
     pub path: String,
+    /// What is wrong there, in words for the user.
     pub message: String,
 }
 
@@ -30,6 +32,7 @@ impl fmt::Display for ConfigError {
 pub struct ConfigErrors {
     /// The file as the user named it.
     pub file: String,
+    /// The errors in the order in which they were found.
     pub errors: Vec<ConfigError>,
 }
 

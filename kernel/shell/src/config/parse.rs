@@ -77,7 +77,9 @@ const BUFFER_BYTES: Range = 1 << 10..=1 << 30;
 /// What a client needs to know: where the bus listens, and which file holds its token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientConfig {
+    /// The addresses at which the bus listens.
     pub listen: Vec<Listen>,
+    /// The file that holds the token. `None`: no token is needed.
     pub token_file: Option<PathBuf>,
 }
 

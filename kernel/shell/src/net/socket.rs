@@ -14,12 +14,14 @@ use crate::peer::set_nonblocking;
 /// Each overflow of a shorter backlog costs a client a second. Linux cuts it to net.core.somaxconn.
 const BACKLOG: i32 = 4096;
 
+/// Why the bus cannot listen at an address.
 #[derive(Debug)]
 pub enum ListenError {
     /// Off loopback, anyone who reaches the port could run commands, and there is no token to ask for.
     NotLoopback,
     /// This system does not report the user of a TCP connection.
     PeerUidUnknown(Errno),
+    /// The host is neither an IP address nor `localhost`.
     NotAnAddress,
     /// The path names something that is not a socket. It is left alone.
     NotASocket,
@@ -35,6 +37,7 @@ pub enum ListenError {
     Locked(Option<u32>),
     /// stdin and stdout cannot be added by a reload.
     StdioTooLate,
+    /// The system refused it for another reason.
     System(io::Error),
 }
 
