@@ -1,15 +1,15 @@
-//! What a scripted process says: answers, updates and questions, and all that it should not say.
+//! What a scripted process writes: answers, updates, requests, and lines that no agent should write.
 
 use serde_json::Value as Json;
 
-use crate::ledger::{About, Life, Peer, What};
-use crate::line::{self, Hole, Value, hole, mark, marked, noise, object, quoted, text};
-use crate::wire::Mark;
-use crate::worker::{Asked, Greets};
+use crate::line::{self, Slot, Value, mark, marked, noise, object, quoted, slot, text};
+use crate::pipe::Mark;
+use crate::record::{About, Life, Peer, What};
+use crate::worker::{Asked, InitAnswer};
 use crate::world::World;
 
 impl World {
-    pub(crate) fn worker_hears(&mut self, life: Life, line: &[u8]) {
+    pub(crate) fn worker_reads_line(&mut self, life: Life, line: &[u8]) {
         let Ok(value) = serde_json::from_slice::<Json>(line) else { return };
         let Some(method) = value["method"].as_str() else {
             let id = value["id"].to_string();
@@ -19,24 +19,25 @@ impl World {
         let name = |value: &Json| value.as_str().map(str::to_owned);
         let (session, top) = (name(&value["params"]["sessionId"]), name(&value["sessionId"]));
         worker.labels.extend(top.clone());
-        let Some(wire) = value["id"].as_u64() else { return };
-        self.gossip.wires.push(wire);
+        let Some(call_id) = value["id"].as_u64() else { return };
+        self.leaked.call_ids.push(call_id);
         if matches!(method, "session/load" | "session/resume") {
             worker.sessions.extend(session.clone());
         }
-        if method == "initialize" && worker.greets == Greets::Never {
+        if method == "initialize" && worker.init_answer == InitAnswer::Never {
             self.oracle.causes.failed_handshakes += 1;
             return;
         }
-        worker.todo.push(Asked { wire, method: method.to_owned(), session, top, opens: None });
+        let of_client = matches!(method, "work/do" | "work/labelled" | "session/prompt" | "session/new");
+        worker.todo.push(Asked { call_id, method: method.to_owned(), session, top, of_client, opens: None });
     }
 
     pub(crate) fn answers(&mut self, life: Life, at: usize) {
         let asked = self.workers[life].todo.swap_remove(at);
-        if !self.calm && self.rng.percent(self.plan.too_long_chance) && asked.method != "initialize" {
+        if !self.quiet && self.rng.percent(self.plan.too_long_chance) && asked.method != "initialize" {
             return self.answers_too_long(life, &asked);
         }
-        let wire = asked.wire;
+        let call_id = asked.call_id;
         let serial = self.oracle.next_serial();
         let marked = text(quoted(&mark(serial)));
         let opens = match &*asked.method {
@@ -45,8 +46,8 @@ impl World {
             }
             _ => None,
         };
-        let greets_badly = asked.method == "initialize" && self.workers[life].greets == Greets::WithError;
-        let good = !greets_badly && (self.calm || asked.method == "initialize" || self.rng.percent(88));
+        let fails_init = asked.method == "initialize" && self.workers[life].init_answer == InitAnswer::Error;
+        let good = !fails_init && (self.quiet || asked.method == "initialize" || self.rng.percent(88));
         let rng = &mut self.rng;
         let mut result = vec![("m", marked.clone())];
         if rng.percent(30) {
@@ -54,24 +55,24 @@ impl World {
         }
         match &*asked.method {
             "initialize" => {
-                result.push(("agentCapabilities", text(self.workers[life].offers)));
+                result.push(("agentCapabilities", text(self.workers[life].capabilities)));
                 self.oracle.causes.failed_handshakes += usize::from(!good);
             }
             "session/list" => result.push(("sessions", self.listing(life))),
             _ => {}
         }
         if let Some(name) = &opens {
-            result.push(("sessionId", hole(Hole::Opened, quoted(name).into_bytes())));
+            result.push(("sessionId", slot(Slot::Opened, quoted(name).into_bytes())));
         }
         let rng = &mut self.rng;
         let outcome = match good {
             true => ("result", object(rng, result)),
             false => ("error", object(rng, vec![("code", text("-32000")), ("message", marked)])),
         };
-        let id = hole(Hole::Id, wire.to_string().into_bytes());
+        let id = slot(Slot::Id, call_id.to_string().into_bytes());
         let mut members = vec![("jsonrpc", text(r#""2.0""#)), ("id", id), outcome];
         if let (Some(top), true) = (&asked.top, rng.percent(70)) {
-            members.push(("sessionId", hole(Hole::Top, quoted(top).into_bytes())));
+            members.push(("sessionId", slot(Slot::Top, quoted(top).into_bytes())));
         }
         let opens = opens.filter(|_| good);
         self.workers[life].sessions.extend(opens.clone());
@@ -81,18 +82,18 @@ impl World {
         }
         let line = line::line(object(&mut self.rng, members));
         self.workers[life].history.push(line.bytes());
-        self.utter(life, line, What::Answer { wire: Some(wire), good, opens });
+        self.send_worker_line(life, line, What::Answer { call_id: Some(call_id), good, opens });
     }
 
     fn answers_too_long(&mut self, life: Life, asked: &Asked) {
-        self.oracle.causes.long_answers += 1;
+        self.oracle.lives[life].bad_answers.insert(asked.call_id);
         let pad = "p".repeat(self.config.limits.max_input_buffer);
-        let line = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{"pad":"{pad}"}}}}"#, asked.wire);
-        self.workers[life].wire.write(line.as_bytes(), None);
-        self.workers[life].wire.write(b"\n", None);
+        let line = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{"pad":"{pad}"}}}}"#, asked.call_id);
+        self.workers[life].pipe.write(line.as_bytes(), None);
+        self.workers[life].pipe.write(b"\n", None);
     }
 
-    /// Its sessions, and some that it may have had.
+    /// The result of `session/list`: its sessions, and one that it may have had once.
     fn listing(&mut self, life: Life) -> Value {
         let mut names = self.workers[life].sessions.clone();
         names.push(format!("old-{}", self.rng.below(4)));
@@ -110,7 +111,7 @@ impl World {
         text(format!("[{}]", entries.join(comma)))
     }
 
-    /// A name for a session, unique in the world or only here.
+    /// Names a new session, uniquely in the whole world or only in this process.
     fn new_name(&mut self, life: Life) -> String {
         let worker = &mut self.workers[life];
         worker.next += 1;
@@ -120,11 +121,13 @@ impl World {
         }
     }
 
-    /// Of a session of its own, mostly; now and then with a child.
+    /// Sends an update, mostly about a session of its own, and now and then announces a child session.
     pub(crate) fn updates(&mut self, life: Life) {
-        let odd = !self.calm && self.rng.percent(self.plan.stray_weight);
+        let odd = !self.quiet && self.rng.percent(self.plan.misbehave_weight);
         let name = match odd {
-            true => self.rng.pick(&self.gossip.names).map(|name| crate::ledger::behind_tag(name).to_owned()),
+            true => {
+                self.rng.pick(&self.leaked.sessions).map(|name| crate::record::behind_tag(name).to_owned())
+            }
             false => self.rng.pick(&self.workers[life].sessions).cloned(),
         };
         let Some(name) = name else { return };
@@ -136,7 +139,7 @@ impl World {
                 object(&mut self.rng, vec![("content", content)])
             }
             Some(child) => {
-                let id = hole(Hole::Child, quoted(child).into_bytes());
+                let id = slot(Slot::Child, quoted(child).into_bytes());
                 object(&mut self.rng, vec![("sessionId", id), ("kind", text("1"))])
             }
         };
@@ -150,8 +153,8 @@ impl World {
         );
     }
 
-    /// Of a session that it is about to open.
-    pub(crate) fn speaks_early(&mut self, life: Life) {
+    /// Sends an update about a session that it is about to open.
+    pub(crate) fn early_update(&mut self, life: Life) {
         let opening = |asked: &Asked| matches!(&*asked.method, "session/new" | "session/fork" | "nes/start");
         let Some(at) = self.workers[life].todo.iter().position(opening) else { return };
         let name = match self.workers[life].todo[at].opens.clone() {
@@ -167,7 +170,7 @@ impl World {
         self.tell_client(life, method, About::Nothing, None, false, Vec::new());
     }
 
-    pub(crate) fn speaks_of_label(&mut self, life: Life) {
+    pub(crate) fn label_message(&mut self, life: Life) {
         let Some(label) = self.rng.pick(&self.workers[life].labels).cloned() else { return };
         match self.rng.percent(60) {
             true => self.tell_client(life, "work/progress", About::Label(label), None, false, Vec::new()),
@@ -179,12 +182,12 @@ impl World {
     pub(crate) fn asks_client(&mut self, life: Life) {
         match self.rng.below(10) {
             0..7 => {
-                let odd = self.rng.percent(self.plan.stray_weight);
+                let odd = self.rng.percent(self.plan.misbehave_weight);
                 let name = match odd {
                     true => self
                         .rng
-                        .pick(&self.gossip.names)
-                        .map(|name| crate::ledger::behind_tag(name).to_owned()),
+                        .pick(&self.leaked.sessions)
+                        .map(|name| crate::record::behind_tag(name).to_owned()),
                     false => self.rng.pick(&self.workers[life].sessions).cloned(),
                 };
                 let Some(name) = name else { return };
@@ -195,12 +198,12 @@ impl World {
                 self.ask_client(life, "session/request_permission", About::Session(name), more);
             }
             7 | 8 => {
-                let Some(wire) = self.rng.pick(&self.workers[life].todo).map(|asked| asked.wire) else {
+                let Some(call_id) = self.rng.pick(&self.workers[life].todo).map(|asked| asked.call_id) else {
                     return;
                 };
                 let name = format!("e{life}-{}", self.workers[life].next);
                 let more = vec![("elicitationId", text(quoted(&name)))];
-                let about = About::Request(wire.to_string().into_bytes());
+                let about = About::Request(call_id.to_string().into_bytes());
                 let begun = self.ask_client(life, "elicitation/create", about, more);
                 self.workers[life].elicited.push((name, begun));
             }
@@ -208,8 +211,8 @@ impl World {
         }
     }
 
-    /// An elicitation is over, or a question no longer matters.
-    pub(crate) fn takes_back(&mut self, life: Life) {
+    /// Completes an elicitation or cancels a request of its own.
+    pub(crate) fn retract(&mut self, life: Life) {
         if let (Some((name, begun)), true) = (self.workers[life].elicited.pop(), self.rng.percent(70)) {
             let more = vec![("elicitationId", text(quoted(&name)))];
             return self.tell_client(life, "elicitation/complete", About::Elicited(begun), None, false, more);
@@ -218,9 +221,10 @@ impl World {
         self.tell_client(life, "$/cancel_request", About::Request(id.into_bytes()), None, false, Vec::new());
     }
 
-    /// What nobody should say.
-    pub(crate) fn strays(&mut self, life: Life) {
-        match self.rng.below(9) {
+    /// Writes something that no agent should write.
+    pub(crate) fn misbehave(&mut self, life: Life) {
+        let kinds = if self.plan.plain { 11 } else { 9 };
+        match self.rng.below(kinds) {
             0 => {
                 let print = self.rng.one(&[
                     "debug: hello",
@@ -238,7 +242,7 @@ impl World {
                 self.repeats(life, &old);
             }
             3 => {
-                let others = self.rng.pick(&self.gossip.wires).copied();
+                let others = self.rng.pick(&self.leaked.call_ids).copied();
                 self.answers_nothing(life, others.unwrap_or(5));
             }
             4 | 5 => {
@@ -246,50 +250,63 @@ impl World {
                 self.answers_nothing(life, guess);
             }
             6 => {
-                let wire = self.rng.next() % (1 << 53);
-                self.answers_nothing(life, wire);
+                let call_id = self.rng.next() % (1 << 53);
+                self.answers_nothing(life, call_id);
             }
             7 => self.answers_badly(life),
+            9 => {
+                let Some(call_id) = self.rng.pick(&self.leaked.call_ids).copied() else { return };
+                self.answers_badly_under(life, call_id);
+            }
+            10 => {
+                let Some(call_id) = self.rng.pick(&self.leaked.call_ids).copied() else { return };
+                let about = About::Request(call_id.to_string().into_bytes());
+                self.ask_client(life, "elicitation/create", about, Vec::new());
+            }
             _ => self.raw(life, br#"{"jsonrpc":"2.0","id":1,"id":2,"method":"x"}"#),
         }
     }
 
-    /// An answer it has given before, under a mark of its own or as it was.
+    /// Repeats an answer that it has given before, with a new mark or as it was.
     fn repeats(&mut self, life: Life, old: &[u8]) {
         let Ok(value) = serde_json::from_slice::<Json>(old) else { return };
-        let Some(wire) = value["id"].as_u64() else { return };
+        let Some(call_id) = value["id"].as_u64() else { return };
         match self.rng.percent(50) {
-            true => self.answers_nothing(life, wire),
-            // The mark says that it was said before.
+            true => self.answers_nothing(life, call_id),
             false if marked(old).is_some() => self.raw(life, old),
             false => {}
         }
     }
 
-    /// An id that may be in use just now: a neighbour of those seen last.
+    /// Guesses a call id that may be in use: a neighbour of the ids seen last.
     fn guess(&mut self) -> u64 {
-        let last = self.gossip.wires.iter().rev().take(6).copied().max().unwrap_or(1 << 20);
+        let last = self.leaked.call_ids.iter().rev().take(6).copied().max().unwrap_or(1 << 20);
         let generation = (last >> 20) + self.rng.below(6) as u64;
         let index = self.rng.below(6) as u64;
         generation.saturating_sub(1) << 20 | index
     }
 
-    fn answers_nothing(&mut self, life: Life, wire: u64) {
+    fn answers_nothing(&mut self, life: Life, call_id: u64) {
         let serial = self.oracle.next_serial();
         let marked = text(quoted(&mark(serial)));
-        let id = hole(Hole::Id, wire.to_string().into_bytes());
+        let id = slot(Slot::Id, call_id.to_string().into_bytes());
         let result = object(&mut self.rng, vec![("m", marked)]);
         let members = vec![("jsonrpc", text(r#""2.0""#)), ("id", id), ("result", result)];
         let line = line::line(object(&mut self.rng, members));
-        self.utter(life, line, What::Answer { wire: Some(wire), good: true, opens: None });
+        self.send_worker_line(life, line, What::Answer { call_id: Some(call_id), good: true, opens: None });
     }
 
     fn answers_badly(&mut self, life: Life) {
-        let Some(wire) = self.rng.pick(&self.workers[life].todo).map(|asked| asked.wire) else { return };
-        self.oracle.causes.broken_answers += 1;
-        self.oracle.causes.failed_handshakes += 1;
+        let Some(call_id) = self.rng.pick(&self.workers[life].todo).map(|asked| asked.call_id) else {
+            return;
+        };
+        self.answers_badly_under(life, call_id);
+    }
+
+    fn answers_badly_under(&mut self, life: Life, call_id: u64) {
+        self.oracle.lives[life].bad_answers.insert(call_id);
         let text =
-            format!(r#"{{"jsonrpc":"2.0","id":{wire},"result":{{}},"error":{{"code":1,"message":""}}}}"#);
+            format!(r#"{{"jsonrpc":"2.0","id":{call_id},"result":{{}},"error":{{"code":1,"message":""}}}}"#);
         self.raw(life, text.as_bytes());
     }
 
@@ -303,7 +320,7 @@ impl World {
         params: Vec<(&str, Value)>,
     ) {
         let line = self.agent_draft(method, None, &about, params);
-        self.utter(life, line, What::AgentTell { about, child, early });
+        self.send_worker_line(life, line, What::AgentTell { about, child, early });
     }
 
     fn ask_client(&mut self, life: Life, method: &str, about: About, params: Vec<(&str, Value)>) -> usize {
@@ -314,7 +331,7 @@ impl World {
         self.workers[life].asks.push(id.clone());
         let line = self.agent_draft(method, Some(&id), &about, params);
         let serial = self.oracle.next_serial();
-        self.utter(life, line, What::AgentAsk { about, id: id.into_bytes(), done: false });
+        self.send_worker_line(life, line, What::AgentAsk { about, id: id.into_bytes(), done: false });
         serial
     }
 
@@ -339,33 +356,36 @@ impl World {
         }
         match about {
             About::Session(name) => {
-                params.push(("sessionId", hole(Hole::Session, quoted(name).into_bytes())));
+                params.push(("sessionId", slot(Slot::Session, quoted(name).into_bytes())));
             }
-            About::Label(name) => top.push(("sessionId", hole(Hole::Top, quoted(name).into_bytes()))),
-            About::Request(id) => params.push(("requestId", hole(Hole::Request, id.clone()))),
+            About::Label(name) => top.push(("sessionId", slot(Slot::Top, quoted(name).into_bytes()))),
+            About::Request(id) => params.push(("requestId", slot(Slot::Request, id.clone()))),
             About::Nothing | About::Elicited(_) => {}
         }
         if let Some(id) = id {
-            top.push(("id", hole(Hole::Id, id.as_bytes())));
+            top.push(("id", slot(Slot::Id, id.as_bytes())));
         }
         top.push(("params", object(rng, params)));
         line::line(object(&mut self.rng, top))
     }
 
-    fn utter(&mut self, life: Life, line: line::Line, what: What) {
+    fn send_worker_line(&mut self, life: Life, line: line::Line, what: What) {
         let bytes = line.bytes();
         self.note(format_args!("life {life} writes"), &bytes);
         let serial = self.oracle.writes(Peer::Worker(life), line, what);
-        let long = bytes.len() > self.config.limits.max_input_buffer;
-        self.oracle.causes.long_answers += usize::from(long);
-        let wire = &mut self.workers[life].wire;
-        // At the end of its stdout a line needs no line end.
-        wire.write(&bytes, Some(Mark::Line(serial)));
-        wire.write(b"\n", None);
+        if let What::Answer { call_id: Some(call_id), .. } = &self.oracle.sent[serial].what
+            && bytes.len() > self.config.limits.max_input_buffer
+        {
+            self.oracle.lives[life].bad_answers.insert(*call_id);
+        }
+        let pipe = &mut self.workers[life].pipe;
+        // The mark stands before the line end, because the last line of a stream needs none.
+        pipe.write(&bytes, Some(Mark::Line(serial)));
+        pipe.write(b"\n", None);
     }
 
     fn raw(&mut self, life: Life, bytes: &[u8]) {
-        self.workers[life].wire.write(bytes, None);
-        self.workers[life].wire.write(b"\n", None);
+        self.workers[life].pipe.write(bytes, None);
+        self.workers[life].pipe.write(b"\n", None);
     }
 }

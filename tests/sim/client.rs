@@ -1,17 +1,17 @@
-//! A scripted client: what it says, and what it makes of what it hears. It means well most of the time.
+//! A scripted client: what it sends, and what it does with what it reads. It behaves well most of the time.
 
 use serde_json::Value as Json;
 
+use crate::auth::TokenChoice;
 use crate::draft::Draft;
-use crate::ledger::{About, Conn, Kind, What};
-use crate::line::{self, Hole, hole, mark, object, quoted, text};
+use crate::line::{self, Slot, mark, object, quoted, slot, text};
+use crate::pipe::{Mark, Pipe};
 use crate::plan::Plan;
+use crate::record::{About, Conn, Kind, What};
 use crate::rng::Rng;
-use crate::stranger::Shows;
-use crate::wire::{Mark, Wire};
 use crate::world::World;
 
-/// What clients can do, each set in two spellings that mean the same.
+/// Sets of client capabilities, each in two spellings that mean the same.
 const CAPABILITIES: [[&str; 2]; 3] = [
     [r#"{}"#, r#" { } "#],
     [r#"{"fs":{"a":true,"b":false}}"#, r#"{ "fs" : { "b":false, "a" : true } }"#],
@@ -19,41 +19,44 @@ const CAPABILITIES: [[&str; 2]; 3] = [
 ];
 
 pub(crate) struct Client {
-    pub(crate) wire: Wire,
-    /// Which capabilities it initializes with; none: it never does.
+    pub(crate) pipe: Pipe,
+    /// The capabilities that it sends in initialize. `None`: it never initializes.
     capabilities: Option<usize>,
-    /// It has begun with something that no client may begin with.
+    /// Its first bytes were none that a client may begin with.
     pub(crate) hostile: bool,
-    /// It will begin so.
+    /// It will begin with such bytes.
     will_be_hostile: bool,
     pub(crate) started: bool,
-    /// None: it is not asked for the token.
-    pub(crate) shows: Option<Shows>,
-    pub(crate) deaf: bool,
-    /// Half a line was written.
+    /// `None`: it needs no token.
+    pub(crate) token_choice: Option<TokenChoice>,
+    pub(crate) not_reading: bool,
+    /// It has written half a line.
     pub(crate) half: bool,
+    /// It does not write the rest as long as it is not the only client.
+    stuck: bool,
     pub(crate) sessions: Vec<String>,
     pub(crate) next_id: usize,
-    /// Ids it has used, to be used again or cancelled.
+    /// Ids of its requests, which it may cancel.
     pub(crate) ids: Vec<Vec<u8>>,
-    /// What agents have asked it and it has not answered, as spelled.
+    /// Ids of agents' requests that it has not answered, as they were spelled.
     asked: Vec<String>,
     answered: Vec<String>,
-    /// Sessions that it loads, closes or deletes just now, by the id of the request.
+    /// Sessions that it is loading, closing or deleting, with the id of the request.
     pub(crate) under_way: Vec<(String, Vec<u8>)>,
 }
 
 impl Client {
-    pub(crate) fn new(rng: &mut Rng, plan: &Plan, wire: Wire) -> Client {
+    pub(crate) fn new(rng: &mut Rng, plan: &Plan, pipe: Pipe) -> Client {
         Client {
-            wire,
+            pipe,
             capabilities: rng.percent(plan.acp_chance).then(|| rng.below(plan.handshakes)),
             hostile: false,
             will_be_hostile: rng.percent(plan.hostile_chance),
             started: false,
-            shows: None,
-            deaf: false,
+            token_choice: None,
+            not_reading: false,
             half: false,
+            stuck: false,
             sessions: Vec::new(),
             next_id: 0,
             ids: Vec::new(),
@@ -65,29 +68,32 @@ impl Client {
 }
 
 impl World {
-    /// Says something, if it has a mind to.
+    /// Sends something, or does nothing.
     pub(crate) fn client_acts(&mut self, conn: Conn) {
         let client = &self.clients[conn];
-        if client.wire.closed || client.wire.ended || client.hostile || client.wire.up.len() > 8192 {
+        if client.pipe.closed || client.pipe.ended || client.hostile || client.pipe.up.len() > 8192 {
+            return;
+        }
+        if client.stuck {
             return;
         }
         if client.half {
             return self.end_half_line(conn);
         }
         if client.will_be_hostile && !client.started {
-            return self.be_hostile(conn);
+            return self.send_hostile_opening(conn);
         }
-        match client.shows.filter(|_| !client.started) {
-            Some(Shows::Silence) => return,
-            Some(Shows::Wrong) => return self.shows_token(conn, false),
-            Some(Shows::Right) => {
-                self.shows_token(conn, true);
+        match client.token_choice.filter(|_| !client.started) {
+            Some(TokenChoice::Silence) => return,
+            Some(TokenChoice::Wrong) => return self.send_hello(conn, false),
+            Some(TokenChoice::Right) => {
+                self.send_hello(conn, true);
                 if let Some(set) = self.clients[conn].capabilities {
                     self.initialize(conn, set);
                 }
                 return;
             }
-            Some(Shows::Nothing) | None => {}
+            Some(TokenChoice::Nothing) | None => {}
         }
         if !self.clients[conn].started
             && self.rng.percent(90)
@@ -95,10 +101,10 @@ impl World {
         {
             return self.initialize(conn, set);
         }
-        // Whoever comes back takes up what was left.
-        let has_left = !self.gossip.orphans.is_empty() && self.clients[conn].sessions.is_empty();
+        // A client that has no session loads one that another client has left.
+        let has_left = !self.leaked.abandoned.is_empty() && self.clients[conn].sessions.is_empty();
         if has_left && self.plan.load_weight > 0 && self.rng.percent(40) {
-            return self.takes_up(conn);
+            return self.load_session(conn);
         }
         let plan = &self.plan;
         let weights = [
@@ -121,11 +127,11 @@ impl World {
             1 => self.new_session(conn),
             2 => self.about_session(conn),
             3 => self.replies(conn),
-            4 => self.takes_up(conn),
+            4 => self.load_session(conn),
             5 => self.labelled(conn),
             6 => self.cancels(conn),
-            7 => self.asks_the_house(conn),
-            8 => self.tells_all(conn),
+            7 => self.admin_request(conn),
+            8 => self.broadcast(conn),
             9 => self.bad_line(conn),
             10 => self.initialize_again(conn),
             11 => self.ask(conn, "session/list", Kind::List, Draft::default()),
@@ -133,9 +139,13 @@ impl World {
         }
     }
 
-    /// All that it was asked and owes an answer to.
+    /// Answers every request of an agent that it has not answered yet.
     pub(crate) fn client_replies_all(&mut self, conn: Conn) -> bool {
-        if self.clients[conn].wire.closed || self.clients[conn].wire.ended {
+        if self.clients[conn].pipe.closed || self.clients[conn].pipe.ended {
+            return false;
+        }
+        // An only client is not closed for a line that it does not finish.
+        if self.clients[conn].stuck && self.open_clients().len() > 1 {
             return false;
         }
         if self.clients[conn].half {
@@ -149,19 +159,19 @@ impl World {
         any
     }
 
-    pub(crate) fn client_hears(&mut self, conn: Conn, line: &[u8]) {
+    pub(crate) fn client_reads_line(&mut self, conn: Conn, line: &[u8]) {
         let Ok(value) = serde_json::from_slice::<Json>(line) else { return };
         if value["method"].is_string() {
-            if let Some(wire) = value.get("id") {
-                self.gossip.wires.extend(wire.as_u64());
-                self.clients[conn].asked.push(wire.to_string());
+            if let Some(call_id) = value.get("id") {
+                self.leaked.call_ids.extend(call_id.as_u64());
+                self.clients[conn].asked.push(call_id.to_string());
             }
             return;
         }
-        let id = crate::said::id_token(line);
+        let id = crate::parse::id_token(line);
         self.clients[conn].under_way.retain(|(_, of)| *of != id);
         if let Some(name) = value["result"]["sessionId"].as_str() {
-            self.gossip.names.push(name.to_owned());
+            self.leaked.sessions.push(name.to_owned());
             self.clients[conn].sessions.push(name.to_owned());
         }
     }
@@ -199,15 +209,15 @@ impl World {
         }
     }
 
-    fn takes_up(&mut self, conn: Conn) {
-        let gossip = &self.gossip.names;
+    fn load_session(&mut self, conn: Conn) {
+        let gossip = &self.leaked.sessions;
         let name = match self.rng.below(10) {
-            0..4 if !self.gossip.orphans.is_empty() => self.rng.pick(&self.gossip.orphans).cloned(),
+            0..4 if !self.leaked.abandoned.is_empty() => self.rng.pick(&self.leaked.abandoned).cloned(),
             0..6 => self.rng.pick(gossip).cloned(),
             6 => self.rng.pick(&self.clients[conn].sessions).cloned(),
-            7 => self.rng.pick(gossip).map(|name| crate::ledger::behind_tag(name).to_owned()),
+            7 => self.rng.pick(gossip).map(|name| crate::record::behind_tag(name).to_owned()),
             8 => {
-                self.rng.pick(gossip).map(|name| format!("abcdefghijklm.{}", crate::ledger::behind_tag(name)))
+                self.rng.pick(gossip).map(|name| format!("abcdefghijklm.{}", crate::record::behind_tag(name)))
             }
             _ => Some(format!("old-{}", self.rng.below(4))),
         };
@@ -235,23 +245,27 @@ impl World {
         self.tell(conn, "$/cancel_request", About::Request(id), draft);
     }
 
-    fn asks_the_house(&mut self, conn: Conn) {
+    fn admin_request(&mut self, conn: Conn) {
         let pool = quoted(&self.some_pool());
         let (method, params) = match self.rng.below(6) {
             0 | 1 => ("_bus/hello", vec![("client", text(r#""sim""#)), ("pool", text(pool))]),
-            2 | 3 => (self.looks_on(conn), vec![]),
+            2 | 3 => {
+                let method = self.observe_method(conn);
+                let payloads = self.plan.plain && method == "_bus/trace" && self.rng.percent(30);
+                (method, if payloads { vec![("payloads", text("true"))] } else { vec![] })
+            }
             4 => ("_bus/bye", vec![]),
             _ => ("_bus/nope", vec![]),
         };
         let draft = Draft { params, ..Draft::default() };
         match method == "_bus/bye" && self.rng.percent(70) {
             true => self.tell(conn, method, About::Nothing, draft),
-            false => self.ask(conn, method, Kind::House, draft),
+            false => self.ask(conn, method, Kind::Admin, draft),
         }
     }
 
-    /// Some only look, others follow the traffic from here on. Not through the narrowest pipes: it takes them for ever.
-    fn looks_on(&self, conn: Conn) -> &'static str {
+    /// Chooses how a client observes the bus. A trace does not fit through the narrowest pipes: it would take for ever.
+    fn observe_method(&self, conn: Conn) -> &'static str {
         match self.clients[conn].next_id % 3 {
             1 if self.plan.pipe_bytes.min(self.plan.chunk_bytes) >= 256 => "_bus/trace",
             2 => "_bus/sessions",
@@ -259,9 +273,9 @@ impl World {
         }
     }
 
-    fn tells_all(&mut self, conn: Conn) {
+    fn broadcast(&mut self, conn: Conn) {
         let method = self.rng.one(&["authenticate", "logout", "providers/set"]);
-        self.ask(conn, method, Kind::TellAll, Draft::default());
+        self.ask(conn, method, Kind::Broadcast, Draft::default());
     }
 
     fn initialize(&mut self, conn: Conn, set: usize) {
@@ -282,48 +296,49 @@ impl World {
         self.initialize(conn, set);
     }
 
-    /// Answers something that it was asked; or has answered already; or was never asked.
+    /// Answers a request of an agent, or, now and then, one that it has answered before or was never sent.
     fn replies(&mut self, conn: Conn) {
         let at = self.rng.below(self.clients[conn].asked.len());
-        let odd = !self.calm && self.rng.percent(15);
-        let wire = match odd {
+        let odd = !self.quiet && self.rng.percent(15);
+        let call_id = match odd {
             false => self.clients[conn].asked.swap_remove(at),
             true => match self.rng.percent(50) {
                 true => self.rng.pick(&self.clients[conn].answered).cloned(),
-                false => self.rng.pick(&self.gossip.wires).map(u64::to_string),
+                false => self.rng.pick(&self.leaked.call_ids).map(u64::to_string),
             }
             .unwrap_or_else(|| "77".to_owned()),
         };
-        self.clients[conn].answered.push(wire.clone());
+        self.clients[conn].answered.push(call_id.clone());
         let serial = self.oracle.next_serial();
         let marked = text(quoted(&mark(serial)));
         let outcome = match self.rng.percent(80) {
             true => ("result", object(&mut self.rng, vec![("m", marked)])),
             false => ("error", object(&mut self.rng, vec![("code", text("-1")), ("message", marked)])),
         };
-        let id = hole(Hole::Id, wire.clone().into_bytes());
+        let id = slot(Slot::Id, call_id.clone().into_bytes());
         let mut members = vec![("jsonrpc", text(r#""2.0""#)), ("id", id), outcome];
         let long = self.pad(&mut members);
         let line = line::line(object(&mut self.rng, members));
         if long {
+            self.oracle.conns[conn].bad_replies.extend(call_id.parse::<u64>());
             return self.send_bad(conn, &line.bytes(), Mark::Bad);
         }
-        self.send(conn, line, What::Reply { wire: wire.parse().ok() });
+        self.send(conn, line, What::Reply { call_id: call_id.parse().ok() });
     }
 
-    /// Begins as a browser would, or with a line that is no JSON; what follows must have no effect either.
-    fn be_hostile(&mut self, conn: Conn) {
+    /// Begins as a browser would, or with a line that is no JSON. What follows must have no effect either.
+    fn send_hostile_opening(&mut self, conn: Conn) {
         let client = &mut self.clients[conn];
         (client.started, client.hostile) = (true, true);
         let opening = self.rng.one(&["GET / HTTP/1.1\r\n", "\r\n[", "{broken\n", "  x", "{\"a\":1,}\n"]);
-        // The first byte is enough, unless the line begins well.
+        // The first byte is enough, unless the line begins like a JSON object.
         let enough = match opening.trim_start().starts_with('{') {
             true => opening.len(),
             false => opening.len() - opening.trim_start().len() + 1,
         };
-        let wire = &mut self.clients[conn].wire;
-        wire.write(&opening.as_bytes()[..enough], Some(Mark::Hostile));
-        wire.write(&opening.as_bytes()[enough..], None);
+        let pipe = &mut self.clients[conn].pipe;
+        pipe.write(&opening.as_bytes()[..enough], Some(Mark::Hostile));
+        pipe.write(&opening.as_bytes()[enough..], None);
         self.ask(conn, "work/smuggled", Kind::Plain, Draft::default());
     }
 
@@ -342,6 +357,15 @@ impl World {
         ];
         let later: &[&str] =
             &["[]", "42", r#""text""#, "nonsense", "{", r#"{"a":1,}"#, "[{\"jsonrpc\":\"2.0\"}]", "\u{1}"];
+        if self.plan.plain
+            && started
+            && self.rng.percent(30)
+            && let Some(call_id) = self.rng.pick(&self.leaked.call_ids).copied()
+        {
+            self.oracle.conns[conn].bad_replies.insert(call_id);
+            let reply = format!(r#"{{"jsonrpc":"2.0","id":{call_id},"result":1,"error":{{}}}}"#);
+            return self.send_bad(conn, reply.as_bytes(), Mark::Bad);
+        }
         let text = match started && self.rng.percent(50) {
             true => self.rng.one(later),
             false => self.rng.one(any),
@@ -353,15 +377,16 @@ impl World {
         let half = self.rng.one(&[r#"{"jsonrpc":"2.0","id":1,"meth"#, "{", r#"{"jsonrpc":"2.0","id":9"#]);
         let client = &mut self.clients[conn];
         client.half = true;
-        client.wire.write(half.as_bytes(), None);
+        client.stuck = self.plan.plain && self.rng.percent(30);
+        client.pipe.write(half.as_bytes(), None);
     }
 
     fn end_half_line(&mut self, conn: Conn) {
         let client = &mut self.clients[conn];
-        client.half = false;
+        (client.half, client.stuck) = (false, false);
         let mark = if client.started { Mark::Bad } else { Mark::Hostile };
         client.hostile |= !client.started;
         client.started = true;
-        client.wire.write(b"\n", Some(mark));
+        client.pipe.write(b"\n", Some(mark));
     }
 }

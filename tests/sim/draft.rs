@@ -1,12 +1,12 @@
-//! How a scripted client writes: ids in every spelling, members in any order, lines of any length.
+//! Writes the lines of a scripted client, with ids in every spelling, members in any order and any length.
 
-use crate::ledger::{About, Conn, Kind, Peer, What};
-use crate::line::{self, Hole, Value, hole, mark, noise, object, quoted, text};
+use crate::line::{self, Slot, Value, mark, noise, object, quoted, slot, text};
+use crate::pipe::Mark;
+use crate::record::{About, Conn, Kind, Peer, What};
 use crate::rng::Rng;
-use crate::wire::Mark;
 use crate::world::World;
 
-/// What may stand in a message of a client besides its method and its params.
+/// The optional parts of a client's message.
 #[derive(Default)]
 pub(crate) struct Draft {
     pub(crate) session: Option<String>,
@@ -18,16 +18,19 @@ pub(crate) struct Draft {
 
 impl World {
     pub(crate) fn ask(&mut self, conn: Conn, method: &str, kind: Kind, draft: Draft) {
-        // Under an id that is in use twice, a refusal could be of either; of these it must be clear.
+        // These requests have unique ids, because the oracle must know which of them an error answers.
         let clear = matches!(kind, Kind::Load(_) | Kind::Close(_) | Kind::Delete(_) | Kind::Initialize(_));
         let id = self.some_id(conn, clear);
-        if kind != Kind::House {
+        if kind != Kind::Admin {
             self.clients[conn].ids.push(id.clone());
         }
         if let Kind::Load(name) | Kind::Close(name) | Kind::Delete(name) = &kind {
-            let agent = crate::ledger::behind_tag(name).to_owned();
+            let agent = crate::record::behind_tag(name).to_owned();
+            if self.plan.plain && !self.is_settled(&agent) {
+                return;
+            }
             let under_way = &mut self.clients[conn].under_way;
-            // Mostly one after the other.
+            // Mostly a client uses a session for one of these at a time.
             if under_way.iter().any(|(other, _)| *other == agent) && !self.rng.percent(5) {
                 return;
             }
@@ -38,6 +41,12 @@ impl World {
         self.send(conn, line, What::Ask { kind, id, done: false });
     }
 
+    /// Nobody is loading, closing or deleting this session, and nobody has left while doing so.
+    fn is_settled(&self, agent: &str) -> bool {
+        let busy = |conn: &Conn| self.clients[*conn].under_way.iter().any(|(other, _)| other == agent);
+        !self.oracle.spent.contains(agent) && !self.open_clients().iter().any(busy)
+    }
+
     pub(crate) fn tell(&mut self, conn: Conn, method: &str, about: About, draft: Draft) {
         let (line, long) = self.draft(method, None, draft);
         match long {
@@ -46,7 +55,7 @@ impl World {
         }
     }
 
-    /// A message, and whether it is too long for the bus.
+    /// Writes a message. Also returns whether it is too long for the bus.
     fn draft(&mut self, method: &str, id: Option<&[u8]>, draft: Draft) -> (line::Line, bool) {
         let serial = self.oracle.next_serial();
         let rng = &mut self.rng;
@@ -60,29 +69,29 @@ impl World {
             top.push(("x", noise(rng)));
         }
         if let Some(name) = draft.session {
-            params.push(("sessionId", hole(Hole::Session, spelled(rng, &name))));
+            params.push(("sessionId", slot(Slot::Session, spelled(rng, &name))));
         }
         if let Some(request) = draft.request {
-            params.push(("requestId", hole(Hole::Request, request)));
+            params.push(("requestId", slot(Slot::Request, request)));
         }
         if let Some(name) = draft.top {
-            top.push(("sessionId", hole(Hole::Top, spelled(rng, &name))));
+            top.push(("sessionId", slot(Slot::Top, spelled(rng, &name))));
         }
         if let Some(pool) = draft.pool {
             top.push(("pool", text(quoted(&pool))));
         }
         if let Some(id) = id {
-            top.push(("id", hole(Hole::Id, id)));
+            top.push(("id", slot(Slot::Id, id)));
         }
         top.push(("params", object(rng, params)));
         let long = self.pad(&mut top);
         (line::line(object(&mut self.rng, top)), long)
     }
 
-    /// Makes a message longer, now and then too long.
+    /// Makes a message longer, and now and then too long. Returns whether it is too long.
     pub(crate) fn pad(&mut self, members: &mut Vec<(&str, Value)>) -> bool {
         let limit = self.config.limits.max_input_buffer;
-        let long = !self.calm && self.rng.percent(self.plan.too_long_chance);
+        let long = !self.quiet && self.rng.percent(self.plan.too_long_chance);
         let bytes = match long {
             true => limit + 2,
             false => self.rng.below(self.plan.pad_bytes + 1),
@@ -93,7 +102,7 @@ impl World {
         long
     }
 
-    /// One more request, without a line end: the end of the stream is one too.
+    /// Sends one more request without a line end, because the end of the stream ends a line too.
     pub(crate) fn last_word(&mut self, conn: Conn) -> bool {
         if !self.clients[conn].started || self.clients[conn].half {
             return false;
@@ -107,28 +116,28 @@ impl World {
         self.note(format_args!("conn {conn} writes at last"), &bytes);
         let what = What::Ask { kind: Kind::Plain, id, done: false };
         let serial = self.oracle.writes(Peer::Client(conn), line, what);
-        self.clients[conn].wire.write(&bytes, Some(Mark::Line(serial)));
+        self.clients[conn].pipe.write(&bytes, Some(Mark::Line(serial)));
         true
     }
 
     pub(crate) fn send(&mut self, conn: Conn, line: line::Line, what: What) {
         let mut bytes = line.bytes();
         bytes.extend_from_slice(self.rng.one(&[b"\n" as &[u8], b"\n", b"\r\n", b"\n\n", b"\n \t\n"]));
-        // Complete with the first line end.
+        // The line is complete with the first line end.
         let end = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |at| at + 1);
         self.note(format_args!("conn {conn} writes"), &bytes[..end - 1]);
         let serial = self.oracle.writes(Peer::Client(conn), line, what);
         let client = &mut self.clients[conn];
         client.started = true;
-        client.wire.write(&bytes[..end], Some(Mark::Line(serial)));
-        client.wire.write(&bytes[end..], None);
+        client.pipe.write(&bytes[..end], Some(Mark::Line(serial)));
+        client.pipe.write(&bytes[end..], None);
     }
 
     pub(crate) fn send_bad(&mut self, conn: Conn, bytes: &[u8], mark: Mark) {
         let client = &mut self.clients[conn];
         client.started = true;
-        client.wire.write(bytes, None);
-        client.wire.write(b"\n", Some(mark));
+        client.pipe.write(bytes, None);
+        client.pipe.write(b"\n", Some(mark));
     }
 
     pub(crate) fn some_pool(&mut self) -> String {
@@ -138,11 +147,11 @@ impl World {
         self.config.pools[self.rng.below(self.config.pools.len())].id.to_string()
     }
 
-    /// Mostly one of its own.
+    /// Chooses a session, mostly one of its own.
     pub(crate) fn some_session(&mut self, conn: Conn) -> Option<String> {
         match self.rng.percent(85) {
             true => self.rng.pick(&self.clients[conn].sessions).cloned(),
-            false => self.rng.pick(&self.gossip.names).cloned(),
+            false => self.rng.pick(&self.leaked.sessions).cloned(),
         }
     }
 
@@ -151,7 +160,8 @@ impl World {
         let client = &mut self.clients[conn];
         client.next_id += 1;
         let number = client.next_id;
-        let id = match if clear { rng.within(5, 10) } else { rng.below(14) } {
+        let kinds = if self.plan.plain { 12 } else { 14 };
+        let id = match if clear { rng.within(5, 10) } else { rng.below(kinds) } {
             0..5 => number.to_string(),
             5 => format!("\"id-{number}\""),
             6 => format!("{number}.0"),
@@ -160,14 +170,14 @@ impl World {
             9 => format!("\"\\u0061{number}\""),
             10 => format!("\"{}{number}\"", "long".repeat(12)),
             11 => format!("\"{number}\""),
-            12 => rng.pick(&self.gossip.wires).map_or(number.to_string(), u64::to_string),
+            12 => rng.pick(&self.leaked.call_ids).map_or(number.to_string(), u64::to_string),
             _ => rng.within(1, 3).to_string(),
         };
         id.into_bytes()
     }
 }
 
-/// A JSON string of this name, now and then in a spelling of its own.
+/// Writes a name as a JSON string, now and then with an escape that it does not need.
 fn spelled(rng: &mut Rng, name: &str) -> Vec<u8> {
     let first = name.chars().next().filter(char::is_ascii_alphanumeric);
     match first.filter(|_| rng.percent(15)) {

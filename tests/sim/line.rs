@@ -1,13 +1,13 @@
-//! Lines as peers write them, with the places named where the bus may write something else.
+//! Lines as peers write them, with named slots where the bus may write something else.
 //!
-//! A line is drafted with odd spacing, key order and unknown members, and remembered in parts. What comes out of
-//! the bus is held against it: outside of the holes every byte must be the same.
+//! A line is written with odd spacing, key order and unknown members, and is kept in parts. What the bus sends is
+//! compared with it: outside of the slots every byte must be the same.
 
 use crate::rng::Rng;
 
-/// A place that the bus may rewrite.
+/// A value that the bus may rewrite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hole {
+pub(crate) enum Slot {
     Id,
     /// `params.sessionId`
     Session,
@@ -24,7 +24,7 @@ pub(crate) enum Hole {
 #[derive(Clone, Debug)]
 pub(crate) enum Part {
     Text(Vec<u8>),
-    Hole(Hole, Vec<u8>),
+    Slot(Slot, Vec<u8>),
 }
 
 #[derive(Clone, Default)]
@@ -32,7 +32,7 @@ pub(crate) struct Line {
     parts: Vec<Part>,
 }
 
-/// As text, with the padding left out.
+/// Shows the text without the padding.
 impl std::fmt::Debug for Line {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "{}", String::from_utf8_lossy(&self.bytes()).replace("pppp", ""))
@@ -44,28 +44,28 @@ impl Line {
         let mut bytes = Vec::new();
         for part in &self.parts {
             match part {
-                Part::Text(text) | Part::Hole(_, text) => bytes.extend_from_slice(text),
+                Part::Text(text) | Part::Slot(_, text) => bytes.extend_from_slice(text),
             }
         }
         bytes
     }
 
-    /// What stood in a hole as it was sent.
-    pub(crate) fn hole(&self, wanted: Hole) -> Option<&[u8]> {
+    /// The value of a slot as the peer sent it.
+    pub(crate) fn slot(&self, wanted: Slot) -> Option<&[u8]> {
         self.parts.iter().find_map(|part| match part {
-            Part::Hole(hole, token) if *hole == wanted => Some(&**token),
+            Part::Slot(hole, token) if *hole == wanted => Some(&**token),
             _ => None,
         })
     }
 
-    /// What stands in the holes of `other`, if it is the same everywhere else.
-    pub(crate) fn filled(&self, other: &[u8]) -> Option<Vec<(Hole, Vec<u8>)>> {
+    /// The slot values of `other`, if it is the same everywhere else.
+    pub(crate) fn filled(&self, other: &[u8]) -> Option<Vec<(Slot, Vec<u8>)>> {
         let mut rest = other;
         let mut found = Vec::new();
         for part in &self.parts {
             match part {
                 Part::Text(text) => rest = rest.strip_prefix(&**text)?,
-                Part::Hole(hole, _) => {
+                Part::Slot(hole, _) => {
                     let (token, after) = rest.split_at(token_length(rest)?);
                     found.push((*hole, token.to_vec()));
                     rest = after;
@@ -76,7 +76,7 @@ impl Line {
     }
 }
 
-/// How long the string or number is that stands here.
+/// The length of the string or number at the start of these bytes.
 fn token_length(bytes: &[u8]) -> Option<usize> {
     if bytes.first() != Some(&b'"') {
         let end = bytes.iter().position(|byte| matches!(byte, b',' | b'}' | b']' | b' ' | b'\t'));
@@ -92,12 +92,12 @@ fn token_length(bytes: &[u8]) -> Option<usize> {
     None
 }
 
-/// What a JSON string says, however it is spelled.
+/// The text of a JSON string, however it is spelled.
 pub(crate) fn decoded(token: &[u8]) -> Option<String> {
     serde_json::from_slice(token).ok()
 }
 
-/// The mark that tells one line of the whole run from all others.
+/// A mark that is unique to one line of the whole run.
 pub(crate) fn mark(serial: usize) -> String {
     format!("#{serial}#")
 }
@@ -114,11 +114,11 @@ pub(crate) fn text(text: impl Into<Vec<u8>>) -> Value {
     vec![Part::Text(text.into())]
 }
 
-pub(crate) fn hole(hole: Hole, token: impl Into<Vec<u8>>) -> Value {
-    vec![Part::Hole(hole, token.into())]
+pub(crate) fn slot(hole: Slot, token: impl Into<Vec<u8>>) -> Value {
+    vec![Part::Slot(hole, token.into())]
 }
 
-/// A JSON string of this text.
+/// Writes a text as a JSON string.
 pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
@@ -148,7 +148,7 @@ pub(crate) fn line(value: Value) -> Line {
     Line { parts }
 }
 
-/// Something that nobody routes by, and that looks as if one should.
+/// A value that looks as if it mattered for routing, and does not.
 pub(crate) fn noise(rng: &mut Rng) -> Value {
     text(rng.one(&[
         r#"{"id":7,"sessionId":"s1","params":{"sessionId":"s2"}}"#,

@@ -1,16 +1,20 @@
-//! The oracle: what it is told, and what it holds against it. It knows only what peers sent and saw.
+//! The oracle: it follows what peers send and receive, and checks the rules. It knows nothing else of the bus.
 //!
 //! A broken rule is a panic whose message begins with the rule.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kernel_core::Moment;
-use kernel_core::config::Limits;
+use kernel_core::config::{Config, Limits};
 use kernel_core::limit::UNFINISHED_LINE_TIMEOUT;
 
-use crate::ledger::*;
+use crate::auth::TOKENS;
+use crate::cause::{Causes, Usage};
+use crate::excuse::{Excuse, Excuses};
 use crate::line::{Line, marked};
-use crate::stranger::TOKENS;
+use crate::parse::parse;
+use crate::plan::Plan;
+use crate::record::*;
 
 macro_rules! broken {
     ($rule:literal, $($why:tt)*) => { panic!("rule broken: {}: {}", $rule, format_args!($($why)*)) };
@@ -19,51 +23,47 @@ pub(crate) use broken;
 
 pub(crate) struct Oracle {
     pub(crate) sent: Vec<Sent>,
-    pub(crate) conns: Vec<ConnBook>,
-    pub(crate) lives: Vec<LifeBook>,
+    pub(crate) conns: Vec<ClientRecord>,
+    pub(crate) lives: Vec<ProcessRecord>,
     pub(crate) sessions: Vec<Session>,
-    /// Sessions that clients have closed, and in which call of the bus.
+    /// Sessions that clients have closed, with the call of the bus in which that was.
     pub(crate) closed: Vec<(Conn, String, usize)>,
-    /// Loads, closes and deletes in flight, by the agent's name of the session.
+    /// Loads, closes and deletes in flight, with the agent's name of the session.
     pub(crate) under_way: Vec<(String, Serial)>,
-    /// Sessions that several of these were under way for at a time, or whose asker left meanwhile: whose they are
-    /// is between the bus and the worker.
-    pub(crate) murky: BTreeSet<String>,
+    /// Sessions for which several of these were in flight at a time, or whose client left meanwhile. Only the bus and
+    /// the worker know whose they are. Always empty in a plain world.
+    pub(crate) ambiguous: BTreeSet<String>,
+    pub(crate) excuses: Excuses,
+    /// Sessions whose load, close or delete was under way when its client left: only the bus and the worker know what
+    /// became of them. In a plain world no client names them again.
+    pub(crate) spent: BTreeSet<String>,
+    /// The world is plain: no check is suspended.
+    pub(crate) strict: bool,
     pub(crate) limits: Limits,
+    /// The configuration that the bus was given last.
+    pub(crate) config: Config,
+    pub(crate) usage: Usage,
+    /// The call of the bus in which it was told to stop.
+    pub(crate) stopped_in: Option<usize>,
+    /// Bytes that the bus has delivered in this call although it was given them in an earlier one: messages about a
+    /// session of a process, and requests to a process.
+    pub(crate) late_messages: BTreeMap<(Life, String), usize>,
+    pub(crate) late_requests: BTreeMap<Life, usize>,
     pub(crate) now: Moment,
-    /// The one that is asked for, in worlds that have one.
+    /// The token that is required, in worlds that have one.
     pub(crate) token: &'static str,
-    /// What has happened that explains errors of the bus.
+    /// Events that explain errors of the bus.
     pub(crate) causes: Causes,
     /// Workers name their sessions so that no two names are the same.
     pub(crate) unique_names: bool,
-    /// Calls of the bus so far. Within one, the order of what different peers are told is not seen.
+    /// The number of this call of the bus. Within one call the order of lines to different peers is not visible.
     pub(crate) calls: usize,
-    /// How many answers of workers reached their askers, for judging the simulation itself.
+    /// How many answers of workers reached their clients.
     pub(crate) carried: usize,
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct Causes {
-    pub(crate) deaths: usize,
-    pub(crate) failed_spawns: usize,
-    pub(crate) failed_handshakes: usize,
-    pub(crate) long_answers: usize,
-    pub(crate) broken_answers: usize,
-    pub(crate) leavers: usize,
-    pub(crate) reloads: usize,
-    pub(crate) stops: usize,
-}
-
-impl Causes {
-    /// What makes the bus move a request to another worker.
-    pub(crate) fn troubles(&self) -> usize {
-        self.deaths + self.failed_spawns
-    }
-}
-
 impl Oracle {
-    pub(crate) fn new(limits: Limits, unique_names: bool) -> Oracle {
+    pub(crate) fn new(config: &Config, plan: &Plan) -> Oracle {
         Oracle {
             sent: Vec::new(),
             conns: Vec::new(),
@@ -71,14 +71,36 @@ impl Oracle {
             sessions: Vec::new(),
             closed: Vec::new(),
             under_way: Vec::new(),
-            murky: BTreeSet::new(),
-            limits,
+            ambiguous: BTreeSet::new(),
+            excuses: Excuses::default(),
+            spent: BTreeSet::new(),
+            strict: plan.plain,
+            limits: config.limits.clone(),
+            config: config.clone(),
+            usage: Usage::default(),
+            stopped_in: None,
+            late_messages: BTreeMap::new(),
+            late_requests: BTreeMap::new(),
             now: Moment::ZERO,
             token: TOKENS[0],
             causes: Causes::default(),
-            unique_names,
+            unique_names: plan.unique_names,
             calls: 1,
             carried: 0,
+        }
+    }
+
+    /// Counts a check. Returns whether the rule is broken and no excuse holds.
+    pub(crate) fn is_fault(&self, excuse: Excuse, broken: bool, excused: bool) -> bool {
+        let used = broken && excused && !self.strict;
+        self.excuses.count(excuse, used);
+        broken && !used
+    }
+
+    /// From here on the oracle cannot know whose session this is. In a plain world that does not happen.
+    pub(crate) fn becomes_ambiguous(&mut self, agent: &str) {
+        if !self.strict {
+            self.ambiguous.insert(agent.to_owned());
         }
     }
 
@@ -86,7 +108,7 @@ impl Oracle {
         self.sent.len()
     }
 
-    /// A peer writes a line, which has the mark of `next_serial` in it.
+    /// A peer writes a line, which contains the mark of `next_serial`.
     pub(crate) fn writes(&mut self, by: Peer, line: Line, what: What) -> Serial {
         let serial = self.sent.len();
         let lines = match by {
@@ -95,18 +117,37 @@ impl Oracle {
         };
         *lines += 1;
         let seq = *lines;
-        let (said_to, touched) = (Vec::new(), Vec::new());
-        let (read_at, said_at, said_in) = (0, 0, 0);
-        self.sent.push(Sent { by, seq, line, what, read: None, read_at, said_at, said_in, said_to, touched });
+        self.sent.push(Sent {
+            by,
+            seq,
+            line,
+            what,
+            read: None,
+            read_at: 0,
+            read_in: 0,
+            sent_at: 0,
+            sent_in: 0,
+            sent_to: Vec::new(),
+            touched: Vec::new(),
+        });
         serial
     }
 
     /// The bus is given the end of a line.
     pub(crate) fn read(&mut self, serial: Serial) {
         self.counts_early(serial);
+        if let (Peer::Worker(life), What::Answer { call_id: Some(call_id), .. }) =
+            (self.sent[serial].by, &self.sent[serial].what)
+            && self.lives[life].healthy
+            && self.lives[life].begun.contains(call_id)
+        {
+            self.lives[life].answered.push(*call_id);
+        }
+        self.usage.requests += usize::from(self.sent[serial].is_request());
         self.sent[serial].read_at = self.sent.len();
+        self.sent[serial].read_in = self.calls;
         let sent = &mut self.sent[serial];
-        sent.read = Some(self.causes.troubles());
+        sent.read = Some(self.causes.disruptions());
         if let Peer::Client(conn) = sent.by
             && !self.may_act(conn, Some(serial))
         {
@@ -119,24 +160,24 @@ impl Oracle {
                 if conn.hostile {
                     return;
                 }
-                conn.waits_for.push(serial);
+                conn.unanswered.push(serial);
                 if let Kind::Initialize(caps) = kind {
                     conn.handshakes.push((serial, *caps));
                 }
                 if let Kind::Load(name) | Kind::Close(name) | Kind::Delete(name) = kind {
                     let agent = behind_tag(name).to_owned();
                     if self.under_way.iter().any(|(other, _)| *other == agent) {
-                        self.murky.insert(agent.clone());
+                        self.becomes_ambiguous(&agent);
                     }
                     self.under_way.push((agent, serial));
                 }
             }
-            (Peer::Worker(life), What::AgentAsk { .. }) => self.lives[life].waits_for.push(serial),
+            (Peer::Worker(life), What::AgentAsk { .. }) => self.lives[life].unanswered.push(serial),
             _ => {}
         }
     }
 
-    /// What is said of a session that is not open, which the bus keeps for a while.
+    /// Counts what a worker sends about a session that is not open yet, which the bus may hold.
     fn counts_early(&mut self, serial: Serial) {
         let sent = &self.sent[serial];
         if let (
@@ -159,23 +200,25 @@ impl Oracle {
         }
     }
 
-    /// The bus has said something to a peer.
-    pub(crate) fn said(&mut self, to: Peer, line: &[u8]) {
+    /// The bus has queued a line for a peer.
+    pub(crate) fn sent_by_bus(&mut self, to: Peer, line: &[u8]) {
         match to {
-            Peer::Client(conn) => self.said_to_client(conn, line),
-            Peer::Worker(life) => self.said_to_worker(life, line),
+            Peer::Client(conn) => self.sent_to_client(conn, line),
+            Peer::Worker(life) => self.sent_to_worker(life, line),
         }
     }
 
     /// A process takes the first byte of a line.
     pub(crate) fn touches(&mut self, life: Life, line: &[u8]) {
+        self.lives[life].begun.extend(parse(line)["id"].as_u64());
         let Some(serial) = marked(line) else { return };
         let sent = &mut self.sent[serial];
-        // What the bus itself makes of a client's line, such as an initialize, is nobody's delivery.
+        // A line that the bus has made from a client's line, such as an initialize, is not a delivery of that line.
         if sent.line.filled(line).is_none() {
             return;
         }
-        if !matches!(sent.by, Peer::Client(_)) || matches!(&sent.what, What::Ask { kind: Kind::TellAll, .. })
+        if !matches!(sent.by, Peer::Client(_))
+            || matches!(&sent.what, What::Ask { kind: Kind::Broadcast, .. })
         {
             return;
         }
@@ -190,29 +233,32 @@ impl Oracle {
         let stalled = {
             let book = &self.conns[conn];
             let patience = self.limits.backpressure_timeout.min(kernel_core::limit::STALL_TIMEOUT);
-            // In a house that is small enough to be full, hardly anything may wait for one peer.
+            // Where `max_held_bytes` is small, hardly anything may wait for one peer.
             let small = self.limits.max_held_bytes < 1 << 20;
             let waits = if small { 0 } else { self.limits.max_output_queue / 2 };
             book.untaken > waits && now >= book.took + patience
         };
         let book = &self.conns[conn];
         let unfinished = book.unfinished.is_some_and(|since| now >= since + UNFINISHED_LINE_TIMEOUT);
-        let finished = book.ended && book.waits_for.is_empty() && book.untaken == 0;
+        let finished = book.ended && book.unanswered.is_empty() && book.untaken == 0;
         let excused = book.hostile || book.broken || finished || stalled || unfinished;
-        if !(excused || self.causes.stops > 0 || self.may_be_turned_away(conn)) {
+        if !(excused || self.causes.stops > 0 || self.may_be_rejected(conn)) {
             broken!("(2) or the connection is closed", "conn {conn} was closed for no reason: {book:?}");
         }
         self.gone(conn);
     }
 
-    /// A connection is no more.
+    /// A connection is closed.
     pub(crate) fn gone(&mut self, conn: Conn) {
         self.causes.leavers += 1;
         let book = &mut self.conns[conn];
         book.open = false;
-        for serial in std::mem::take(&mut book.waits_for) {
-            let left = self.under_way.iter().filter(|(_, ask)| *ask == serial);
-            self.murky.extend(left.map(|(agent, _)| agent.clone()));
+        for serial in std::mem::take(&mut book.unanswered) {
+            let left = self.under_way.iter().find(|(_, ask)| *ask == serial);
+            if let Some((agent, _)) = left.cloned() {
+                self.becomes_ambiguous(&agent);
+                self.spent.insert(agent);
+            }
         }
         for session in self.sessions.iter_mut().filter(|session| session.owner == Some(conn)) {
             (session.owner, session.left) = (None, Some((conn, self.calls)));
@@ -220,18 +266,19 @@ impl Oracle {
     }
 
     /// A process closes its pipes, or the bus begins to end it.
-    pub(crate) fn unwell(&mut self, life: Life) {
-        if std::mem::replace(&mut self.lives[life].well, false) {
+    pub(crate) fn became_unhealthy(&mut self, life: Life) {
+        if std::mem::replace(&mut self.lives[life].healthy, false) {
             self.causes.deaths += 1;
         }
     }
 
-    /// The bus was told that a process is no more, or has given it up.
+    /// The bus was told that a process has exited, or has given it up.
     pub(crate) fn over(&mut self, life: Life) {
-        self.unwell(life);
+        self.became_unhealthy(life);
         let book = &mut self.lives[life];
         book.over = true;
-        book.waits_for.clear();
+        book.owed.clear();
+        book.unanswered.clear();
         for session in self.sessions.iter_mut().filter(|session| session.life == life) {
             session.open = false;
         }
@@ -246,21 +293,21 @@ impl Oracle {
         self.sessions.iter().rev().find(|s| s.owner == Some(conn) && s.name == name && s.open)
     }
 
-    /// Somebody else, who is there and has not ended, holds this session.
+    /// Another client, which is connected and has not half-closed, owns this session, and its process is healthy.
     pub(crate) fn held_by_other(&self, conn: Conn, session: &Session) -> bool {
-        self.lives[session.life].well && self.owned_by_other(conn, session)
+        self.lives[session.life].healthy && self.owned_by_other(conn, session)
     }
 
-    /// The same, though its worker may be at its end.
+    /// The same, but the process may be ending.
     pub(crate) fn owned_by_other(&self, conn: Conn, session: &Session) -> bool {
         let there = |owner: Conn| owner != conn && self.conns[owner].open && !self.conns[owner].ended;
-        // One that was lost with its process is opened again at the next word of its owner.
-        (session.open || !self.lives[session.life].well) && session.owner.is_some_and(there)
+        // A session that was lost with its process is opened again by the next line of its owner.
+        (session.open || !self.lives[session.life].healthy) && session.owner.is_some_and(there)
     }
 
-    /// The connection waits for the answer to a load or resume of this agent's session, under which name.
+    /// The name under which the connection is loading or resuming this session of an agent, if it is.
     pub(crate) fn loading(&self, conn: Conn, agent: &str) -> Option<String> {
-        self.conns[conn].waits_for.iter().find_map(|serial| match &self.sent[*serial].what {
+        self.conns[conn].unanswered.iter().find_map(|serial| match &self.sent[*serial].what {
             What::Ask { kind: Kind::Load(name), .. } if behind_tag(name) == agent => Some(name.clone()),
             _ => None,
         })
@@ -275,10 +322,10 @@ impl Oracle {
             (known.owner, known.name) = (Some(conn), name.to_owned());
             return;
         }
-        // One name for sessions of two processes that call them alike: which of them is meant, only the bus knows.
+        // Two processes use the same name, and only the bus knows which session is meant.
         let alike = |s: &Session| s.life != life && s.agent == agent && s.name == name;
         if !self.unique_names && self.sessions.iter().any(alike) {
-            self.murky.insert(agent.to_owned());
+            self.becomes_ambiguous(agent);
         }
         self.sessions.push(Session {
             life,
@@ -287,15 +334,19 @@ impl Oracle {
             owner: Some(conn),
             since,
             opened_at,
+            is_new: false,
+            reload: None,
             moved: false,
             open: true,
             closed_in: 0,
             left: None,
+            recovering: false,
+            recovered_in: 0,
             newest: None,
         });
     }
 
-    /// A child of a session that this connection has taken up, or is taking up, which is nobody else's.
+    /// Whether this is a child of a session that the connection owns or is loading, and no other client owns it.
     pub(crate) fn inherits(&self, conn: Conn, life: Life, agent: &str) -> bool {
         let of_it = |s: &&Session| s.life == life && s.agent == *agent && s.open;
         let known = self.sessions.iter().rev().find(of_it);
@@ -316,13 +367,37 @@ impl Oracle {
         })
     }
 
-    /// Storm, then calm: whoever is still there has all its answers.
-    pub(crate) fn is_calm(&self) {
-        for (conn, book) in self.conns.iter().enumerate().filter(|(_, book)| book.open) {
-            if self.is_stranger(conn) {
-                broken!("(12) strangers leave", "conn {conn} is still there: {:?}", book.pass);
+    /// A call of the bus is over. What it has left in flight is what the next one begins with.
+    pub(crate) fn call_ends(&mut self) {
+        self.calls += 1;
+        self.late_messages.clear();
+        self.late_requests.clear();
+        for process in self.lives.iter_mut().filter(|process| !process.paused) {
+            for call_id in std::mem::take(&mut process.answered) {
+                process.owed.remove(&call_id);
             }
-            if let Some(serial) = book.waits_for.first() {
+        }
+        self.usage = Usage::default();
+        if self.limits.max_calls < 1 << 20 {
+            let waits = |serial: &&Serial| !self.is_with_worker(&self.sent[**serial]);
+            let of_clients = self.conns.iter().flat_map(|conn| &conn.unanswered).filter(waits).count();
+            let of_workers = |process: &ProcessRecord| process.owed.len() + process.unanswered.len();
+            self.usage.calls_before =
+                of_clients + self.recoveries() + self.lives.iter().map(of_workers).sum::<usize>();
+        }
+    }
+
+    /// After the quiet phase every peer that is still connected has all its answers.
+    pub(crate) fn check_settled(&self) {
+        for (conn, book) in self.conns.iter().enumerate().filter(|(_, book)| book.open) {
+            if self.is_unauthenticated(conn) {
+                broken!(
+                    "(12) no connection without the token stays",
+                    "conn {conn} is still there: {:?}",
+                    book.auth
+                );
+            }
+            if let Some(serial) = book.unanswered.first() {
                 broken!(
                     "(2) exactly one answer",
                     "conn {conn} still waits for #{serial}#: {:?}",
@@ -338,8 +413,8 @@ impl Oracle {
                 );
             }
         }
-        for (life, book) in self.lives.iter().enumerate().filter(|(_, book)| book.well && !book.over) {
-            if let Some(serial) = book.waits_for.first() {
+        for (life, book) in self.lives.iter().enumerate().filter(|(_, book)| book.healthy && !book.over) {
+            if let Some(serial) = book.unanswered.first() {
                 broken!(
                     "(2) exactly one answer",
                     "life {life} still waits for #{serial}#: {:?}",
@@ -347,11 +422,11 @@ impl Oracle {
                 );
             }
         }
-        self.nothing_was_lost();
+        self.check_nothing_lost();
     }
 
-    /// What was said of a session that is still its first owner's has reached that owner.
-    fn nothing_was_lost(&self) {
+    /// Every message about a session that still has its first owner has reached that owner.
+    fn check_nothing_lost(&self) {
         for (serial, sent) in self.sent.iter().enumerate() {
             let (What::AgentTell { about: About::Session(agent), early, .. }, Peer::Worker(life)) =
                 (&sent.what, sent.by)
@@ -360,13 +435,7 @@ impl Oracle {
             };
             let book = &self.lives[life];
             let long = sent.line.bytes().len() > self.limits.max_input_buffer;
-            if long
-                || !self.unique_names
-                || sent.read.is_none()
-                || !sent.said_to.is_empty()
-                || !book.well
-                || book.over
-            {
+            if long || sent.read.is_none() || !sent.sent_to.is_empty() || !book.healthy || book.over {
                 continue;
             }
             if *early && book.early_bytes > self.limits.max_output_queue {
@@ -380,23 +449,24 @@ impl Oracle {
             let known_then = *early || sent.seq > session.opened_at;
             let kept = session.open && !session.moved && known_then;
             let there = session.owner.is_some_and(|owner| self.conns[owner].open && !self.conns[owner].ended);
-            if kept && there && self.sessions.iter().filter(of_it).count() == 1 {
+            let lost = kept && there && self.sessions.iter().filter(of_it).count() == 1;
+            if self.is_fault(Excuse::MessageLost, lost, !self.unique_names) {
                 broken!("(4) messages are never dropped", "#{serial}# of {session:?} never came: {sent:?}");
             }
         }
     }
 
-    /// A child that was announced while nobody listened is nobody's until somebody hears of it.
+    /// A child that was announced while its parent had no owner has no owner until the announcement is delivered.
     pub(crate) fn announced_late(&self, life: Life, agent: &str, read_at: usize) -> bool {
         let announcement = self.sent.iter().find(|sent| {
             let announces =
                 matches!(&sent.what, What::AgentTell { child: Some(child), .. } if child == agent);
             announces && sent.by == Peer::Worker(life)
         });
-        announcement.is_some_and(|sent| sent.said_at == 0 || sent.said_at >= read_at)
+        announcement.is_some_and(|sent| sent.sent_at == 0 || sent.sent_at >= read_at)
     }
 
-    /// Which handshakes a session-less line of this connection may meet.
+    /// The handshakes that the worker of a session-less line of this connection may have.
     pub(crate) fn handshakes_at(&self, conn: Conn, seq: usize) -> BTreeSet<Option<usize>> {
         let mut may = BTreeSet::new();
         let mut settled = false;
@@ -404,7 +474,7 @@ impl Oracle {
             let sent = &self.sent[*serial];
             if sent.seq < seq {
                 may.insert(Some(*caps));
-                settled |= sent.said_to.contains(&Peer::Client(conn));
+                settled |= sent.sent_to.contains(&Peer::Client(conn));
             }
         }
         if !settled {

@@ -1,4 +1,4 @@
-//! What one seed makes of the world: limits, pools, and how often each thing goes wrong.
+//! The parameters of a world that its seed chooses: limits, pools, and how often each fault happens.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,17 +7,27 @@ use kernel_core::config::{Config, Limits, Mode, Permission, PoolConfig, Program}
 
 use crate::rng::Rng;
 
-/// Weights are relative, chances are of a hundred.
+/// A seed with this bit gives a plain world. Without it the world is ambiguous, as all were when the kept seeds were
+/// found.
+pub(crate) const PLAIN: u64 = 1 << 32;
+
+pub(crate) fn is_plain(seed: u64) -> bool {
+    seed & PLAIN != 0
+}
+
+/// How often things happen. Weights are relative, chances are in percent.
 pub(crate) struct Plan {
     pub(crate) steps: usize,
     pub(crate) clients: usize,
-    /// Workers name their sessions so that no two names are the same.
+    /// Agents give every session a unique name.
     pub(crate) unique_names: bool,
+    /// Peers never leave it open which session or request they mean, so that the oracle needs no excuse.
+    pub(crate) plain: bool,
     pub(crate) pipe_bytes: usize,
     pub(crate) chunk_bytes: usize,
     pub(crate) pad_bytes: usize,
     pub(crate) acp_chance: usize,
-    /// How many sets of capabilities clients come with.
+    /// How many different sets of capabilities clients have.
     pub(crate) handshakes: usize,
     pub(crate) hostile_chance: usize,
     pub(crate) bad_line_weight: usize,
@@ -25,12 +35,12 @@ pub(crate) struct Plan {
     pub(crate) label_weight: usize,
     pub(crate) load_weight: usize,
     pub(crate) leave_weight: usize,
-    pub(crate) deaf_client_weight: usize,
-    pub(crate) stray_weight: usize,
+    pub(crate) client_stall_weight: usize,
+    pub(crate) misbehave_weight: usize,
     pub(crate) early_weight: usize,
     pub(crate) ask_weight: usize,
     pub(crate) flood_weight: usize,
-    pub(crate) deaf_worker_weight: usize,
+    pub(crate) worker_stall_weight: usize,
     pub(crate) crash_weight: usize,
     pub(crate) close_weight: usize,
     pub(crate) spawn_fault_chance: usize,
@@ -44,25 +54,26 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn new(rng: &mut Rng) -> Plan {
-        // Some worlds are at peace, so that what goes wrong there has no excuse.
-        let peace = rng.percent(20);
+    pub(crate) fn new(rng: &mut Rng, plain: bool) -> Plan {
+        // Some worlds have no faults, so that no error there can be blamed on one.
+        let faultless = rng.percent(20);
         let mut fault = |choices: &[usize]| {
             let chosen = rng.one(choices);
-            if peace { 0 } else { chosen }
+            if faultless { 0 } else { chosen }
         };
         let (crash_weight, close_weight) = (fault(&[0, 0, 1, 3, 10]), fault(&[0, 0, 0, 1, 3]));
-        let (deaf_worker_weight, deaf_client_weight) = (fault(&[0, 0, 1, 4]), fault(&[0, 0, 1, 4]));
+        let (worker_stall_weight, client_stall_weight) = (fault(&[0, 0, 1, 4]), fault(&[0, 0, 1, 4]));
         let (spawn_fault_chance, spawn_late_chance) = (fault(&[0, 0, 0, 10, 50]), fault(&[0, 20, 60]));
         let (init_fault_chance, stubborn_chance) = (fault(&[0, 0, 0, 10, 40]), fault(&[0, 20, 60]));
-        let (flood_weight, stray_weight) = (fault(&[0, 0, 2, 6]), fault(&[0, 3, 10, 30]));
+        let (flood_weight, misbehave_weight) = (fault(&[0, 0, 2, 6]), fault(&[0, 3, 10, 30]));
         let (bad_line_weight, too_long_chance) = (fault(&[0, 1, 6]), fault(&[0, 0, 1, 6]));
         let (hostile_chance, leave_weight) = (fault(&[0, 5, 20]), fault(&[0, 2, 6, 15]));
         let (reload_weight, stop_weight) = (fault(&[0, 0, 0, 1, 3]), fault(&[0, 0, 0, 0, 0, 1]));
         Plan {
             steps: rng.one(&[200, 400, 900]),
             clients: rng.within(1, 5),
-            unique_names: rng.percent(70),
+            unique_names: rng.percent(70) || plain,
+            plain,
             pipe_bytes: rng.one(&[16, 256, 4096, 65536, 65536]),
             chunk_bytes: rng.one(&[7, 256, 4096, 4096, 4096]),
             pad_bytes: rng.one(&[0, 0, 200, 1000]),
@@ -78,10 +89,10 @@ impl Plan {
             bad_line_weight,
             too_long_chance,
             leave_weight,
-            deaf_client_weight,
-            stray_weight,
+            client_stall_weight,
+            misbehave_weight,
             flood_weight,
-            deaf_worker_weight,
+            worker_stall_weight,
             crash_weight,
             close_weight,
             spawn_fault_chance,
@@ -117,7 +128,7 @@ pub(crate) fn config(rng: &mut Rng) -> Config {
     Config { listen: Vec::new(), auth: None, default_pool, pools, limits, trace_payloads: false }
 }
 
-/// The configuration as somebody has edited it since.
+/// A copy of the configuration with one random change.
 pub(crate) fn edited(rng: &mut Rng, config: &Config) -> Config {
     let mut config = config.clone();
     match rng.below(4) {

@@ -1,16 +1,26 @@
-//! Processes as the shell has them: started, signalled, and known to have exited only after their last word was read.
+//! Processes as the shell handles them: it starts and signals them, and reports an exit after their last output.
 
 use std::time::Duration;
 
+use kernel_core::Moment;
 use kernel_core::config::{Mode, Permission};
 use kernel_core::id::{Link, WorkerId};
+use kernel_core::limit::BACKOFF_FIRST;
 use kernel_core::{Event, Exit, Signal, SpawnFault};
 
-use crate::ledger::{LifeBook, Peer};
 use crate::oracle::broken;
-use crate::wire::Wire;
+use crate::pipe::Pipe;
+use crate::record::{Peer, ProcessRecord};
 use crate::worker::{State, Worker};
 use crate::world::World;
+
+/// A start of a worker's process.
+pub(crate) struct Start {
+    slot: WorkerId,
+    at: Moment,
+    /// Its last process had crashed although the bus had not begun to end it.
+    after_crash: bool,
+}
 
 impl World {
     pub(crate) fn spawn(&mut self, id: WorkerId, link: Link) {
@@ -19,17 +29,60 @@ impl World {
             Some(pool) => (pool.id.to_string(), pool.mode == Mode::Dedicated, permits(pool.permission)),
             None => broken!("a worker that is started is known", "{id:?}"),
         };
-        let wire = Wire::new(link, self.plan.pipe_bytes);
-        let worker = Worker::new(&mut self.rng, &self.plan, self.calm, id, wire, self.now);
+        self.check_spawn(id, &pool);
+        let pipe = Pipe::new(link, self.plan.pipe_bytes);
+        let mut worker = Worker::new(&mut self.rng, &self.plan, self.quiet, id, pipe, self.now);
+        let may_be_mute = self.plan.plain && !self.quiet && self.config.limits.silence_timeout.is_some();
+        worker.mute = may_be_mute && self.rng.percent(20);
         self.workers.push(worker);
-        self.oracle.lives.push(LifeBook { pool, dedicated, permits, ..LifeBook::default() });
+        self.oracle.lives.push(ProcessRecord {
+            pool,
+            slot: Some(id),
+            dedicated,
+            permits,
+            ..ProcessRecord::default()
+        });
         self.by_link.insert(link, Peer::Worker(life));
+    }
+
+    /// A pool does not grow beyond its limit, and a crash is followed by a pause and by a limited number of starts.
+    fn check_spawn(&mut self, id: WorkerId, pool: &str) {
+        let limits = &self.config.limits;
+        let newest = self.workers.iter().rev().find(|worker| worker.id == id);
+        if let Some(crashed) = newest.and_then(|worker| worker.crashed) {
+            let starts = |time: Moment, crashes_only: bool| {
+                let counts = |start: &&Start| start.slot == id && (start.after_crash || !crashes_only);
+                let lately = |start: &&Start| start.at + limits.restart_window > time;
+                self.starts.iter().filter(counts).filter(lately).count()
+            };
+            // A worker that has used up its restarts waits for the oldest of them to expire, however soon that is.
+            let may_be_exhausted = starts(crashed, false) >= limits.max_restarts as usize;
+            if !may_be_exhausted && self.now < crashed + BACKOFF_FIRST {
+                broken!("restarts", "{id:?} crashed at {crashed:?} and is started at {:?}", self.now);
+            }
+            let restarts = starts(self.now, true);
+            if restarts >= limits.max_restarts as usize {
+                broken!("restarts", "{id:?} is started again after {restarts} times");
+            }
+        }
+        let after_crash = newest.is_some_and(|worker| worker.crashed.is_some());
+        self.starts.push(Start { slot: id, at: self.now, after_crash });
+        let config = self.config.pools.iter().find(|config| *config.id == *pool);
+        let alive = |(worker, record): &(&Worker, &ProcessRecord)| {
+            record.pool == *pool && worker.state != State::Dead && worker.id != id
+        };
+        let running = self.workers.iter().zip(&self.oracle.lives).filter(alive).count();
+        if let Some(config) = config.filter(|config| config.idle.is_none() && self.oracle.causes.reloads == 0)
+            && running >= config.max_instances as usize
+        {
+            broken!("(6) bounded memory", "{running} processes of {pool} run, and one more is started");
+        }
     }
 
     pub(crate) fn signal(&mut self, id: WorkerId, signal: Signal) {
         let of_it = |worker: &Worker| worker.id == id && worker.state != State::Dead;
         let Some(life) = self.workers.iter().rposition(of_it) else { return };
-        self.oracle.unwell(life);
+        self.is_ended(life);
         let worker = &mut self.workers[life];
         let soon = self.now + Duration::from_millis(self.rng.below(300) as u64);
         match signal {
@@ -42,6 +95,12 @@ impl World {
         }
     }
 
+    /// The bus begins to end a process.
+    pub(crate) fn is_ended(&mut self, life: usize) {
+        self.oracle.lives[life].untaken = self.workers[life].pipe.queued.len();
+        self.oracle.became_unhealthy(life);
+    }
+
     /// The bus has closed a worker's link.
     pub(crate) fn given_up(&mut self, life: usize) {
         let worker = &mut self.workers[life];
@@ -49,12 +108,12 @@ impl World {
             broken!("no process is left running", "life {life} was given up, and was not killed");
         }
         worker.state = State::Dead;
-        self.oracle.unwell(life);
-        // What it has said may be among what is told to clients just now.
+        self.oracle.became_unhealthy(life);
+        // Its last lines may be among those that clients are sent in this call.
         self.ending.push(life);
     }
 
-    /// Starts and exits that are due.
+    /// Carries out the starts and exits that are due.
     pub(crate) fn processes_go_on(&mut self) {
         for life in 0..self.workers.len() {
             let Some(due) = self.workers[life].due().filter(|due| *due <= self.now) else { continue };
@@ -71,7 +130,7 @@ impl World {
                 }
                 State::Starting { .. } => {
                     self.workers[life].state = State::Running;
-                    self.oracle.lives[life].well = true;
+                    self.oracle.lives[life].healthy = true;
                     self.handle(Event::Spawned { worker: id, pid: 1000 + life as u32 });
                 }
                 State::Running => self.exit(life),
@@ -80,20 +139,20 @@ impl World {
         }
     }
 
-    /// What a process has written is read, then its exit is known.
+    /// Gives the bus what the process has written, then reports its exit.
     pub(crate) fn exit(&mut self, life: usize) {
         let exit = self.workers[life].exit.map_or(Exit::Code(1), |(_, exit)| exit);
         let id = self.workers[life].id;
         let peer = Peer::Worker(life);
-        self.forced_bytes += self.workers[life].wire.up.len();
-        while !self.workers[life].wire.up.is_empty() && !self.workers[life].wire.ended {
+        self.forced_bytes += self.workers[life].pipe.up.len();
+        while !self.workers[life].pipe.up.is_empty() && !self.workers[life].pipe.ended {
             self.give(peer, 65536);
         }
         if self.workers[life].state == State::Dead {
             return;
         }
         self.workers[life].state = State::Dead;
-        self.oracle.unwell(life);
+        self.oracle.became_unhealthy(life);
         self.ending.push(life);
         self.handle(Event::Exited { worker: id, exit });
     }

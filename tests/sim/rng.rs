@@ -1,4 +1,4 @@
-//! The one source of chance: the same seed gives the same numbers, on every machine and for ever.
+//! The only source of random numbers. The same seed gives the same numbers on every machine.
 
 /// Splitmix64: small, fast, and good enough to choose among a handful of things.
 pub(crate) struct Rng(u64);
@@ -16,17 +16,17 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// One of `0..end`; 0 where there is none.
+    /// A number in `0..end`, or 0 if that is empty.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         if end == 0 { 0 } else { (self.next() % end as u64) as usize }
     }
 
-    /// One of `from..=to`.
+    /// A number in `from..=to`.
     pub(crate) fn within(&mut self, from: usize, to: usize) -> usize {
         from + self.below(to - from + 1)
     }
 
-    /// True that many times of a hundred.
+    /// True with this chance, in percent.
     pub(crate) fn percent(&mut self, chance: usize) -> bool {
         self.below(100) < chance
     }
@@ -35,7 +35,7 @@ impl Rng {
         if of.is_empty() { None } else { of.get(self.below(of.len())) }
     }
 
-    /// One of some, of which there is at least one.
+    /// One of these, of which there must be at least one.
     pub(crate) fn one<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())]
     }
@@ -46,7 +46,7 @@ impl Rng {
         }
     }
 
-    /// The place of one of these, each as likely as its weight.
+    /// An index, each as likely as its weight.
     pub(crate) fn weighted(&mut self, weights: &[usize]) -> usize {
         let mut left = self.below(weights.iter().sum());
         for (at, weight) in weights.iter().enumerate() {

@@ -1,30 +1,36 @@
-//! What the oracle makes of a line that the bus says to a worker.
+//! Checks a line that the bus sends to a worker.
 
 use serde_json::Value;
 
-use crate::ledger::*;
-use crate::line::{Hole, decoded, marked};
+use crate::excuse::Excuse;
+use crate::line::{Slot, decoded, marked};
 use crate::oracle::{Oracle, broken};
-use crate::said::{Filled, id_token, number, parse, reason_of, shown, token};
+use crate::parse::{SlotValues, id_token, number, parse, reason_of, shown, token};
+use crate::record::*;
 
 impl Oracle {
-    /// Before anything else of what one call of the bus says: which requests go to which worker. A worker that
-    /// guesses an id may have answered within the same call.
+    /// Records which requests go to which worker, before any other line of the same call of the bus is checked,
+    /// because a worker that guesses an id may have answered within that call.
     pub(crate) fn asked_of_worker(&mut self, life: Life, line: &[u8]) {
+        let value = parse(line);
+        if let (Some(call_id), true) = (value["id"].as_u64(), value["method"].is_string()) {
+            self.usage.sent_requests += 1;
+            self.lives[life].owed.insert(call_id);
+        }
         let Some(serial) = marked(line) else { return };
         let sent = &self.sent[serial];
         let (Peer::Client(conn), What::Ask { kind, done, .. }) = (sent.by, &sent.what) else { return };
         let Some(filled) = sent.line.filled(line) else { return };
-        if *done && *kind != Kind::TellAll && !self.reclaims(conn, serial) {
+        if *done && *kind != Kind::Broadcast && !self.reclaims(conn, serial) {
             broken!("(2) exactly one answer", "#{serial}# was answered, and goes to life {life}");
         }
-        let wire = number(token(&filled, Hole::Id));
-        if self.lives[life].asked.insert(wire, serial).is_some() {
-            broken!("(1) an answer under its id", "life {life} is asked twice under {wire}");
+        let call_id = number(token(&filled, Slot::Id));
+        if self.lives[life].asked.insert(call_id, serial).is_some() {
+            broken!("(1) an answer under its id", "life {life} is asked twice under {call_id}");
         }
     }
 
-    pub(crate) fn said_to_worker(&mut self, life: Life, line: &[u8]) {
+    pub(crate) fn sent_to_worker(&mut self, life: Life, line: &[u8]) {
         let value = parse(line);
         if let Some(reason) = reason_of(&value, line) {
             return self.agent_refused(life, &reason, line);
@@ -43,7 +49,7 @@ impl Oracle {
         let Peer::Client(conn) = sent.by else {
             broken!("(3) no traffic of others", "life {life} is told a worker's line: {}", shown(line));
         };
-        if self.is_stranger(conn) {
+        if self.is_unauthenticated(conn) {
             broken!("(12) no effect without the token", "life {life} is told: {}", shown(line));
         }
         if sent.read.is_none() || self.conns[conn].hostile {
@@ -53,46 +59,65 @@ impl Oracle {
             broken!("(4) identical bytes", "sent {sent:?} said to life {life}: {}", shown(line));
         };
         match sent.what.clone() {
-            What::Reply { wire } => return self.agent_answered(life, conn, wire, &filled, line),
+            What::Reply { call_id } => return self.agent_answered(life, conn, call_id, &filled, line),
             What::Ask { kind, .. } => {
-                if kind == Kind::TellAll {
+                if kind == Kind::Broadcast {
                     return;
                 }
-                self.may_reach(life, conn, serial, &kind, &filled);
-                self.heard_in_order(life, conn, serial, &kind);
-                // These go where the session is; only a fork that succeeds makes its client one of the worker's.
+                if self.stopped_in.is_some_and(|stopped_in| stopped_in < self.sent[serial].read_in) {
+                    broken!("(11) exit after stop", "life {life} is told what came later: {}", shown(line));
+                }
+                self.check_backlog(life, conn, serial, line);
+                self.check_request(life, conn, serial, &kind, &filled);
+                self.check_order_to_worker(life, conn, serial, &kind);
+                // These go where the session is. Only a fork that succeeds makes the client one of the worker's.
                 if matches!(kind, Kind::Delete(_) | Kind::Fork(_)) {
-                    return self.said_once(life, serial);
+                    return self.check_sent_once(life, serial);
                 }
             }
             What::Tell { about } => {
-                self.may_tell(life, conn, serial, &about, &filled);
+                self.check_notification(life, conn, serial, &about, &filled);
                 let about = if let About::Session(name) = &about { name.clone() } else { String::new() };
-                self.heard_in_order(life, conn, serial, &Kind::Session(about));
+                self.check_order_to_worker(life, conn, serial, &Kind::Session(about));
             }
             what => broken!("(3) no traffic of others", "life {life} is told {what:?}"),
         }
-        self.said_once(life, serial);
-        self.serves(life, conn);
+        self.check_sent_once(life, serial);
+        self.check_dedicated(life, conn);
     }
 
-    /// Another process may be told too, if the first is at its end and had not begun to take the line.
-    fn said_once(&mut self, life: Life, serial: Serial) {
+    /// Only so much waits for a process that is not ready. What moves from one process to another is not refused.
+    fn check_backlog(&mut self, life: Life, conn: Conn, serial: Serial, line: &[u8]) {
+        if self.sent[serial].read_in == self.calls || self.conns[conn].paused || self.causes.disruptions() > 0
+        {
+            return;
+        }
+        let at_most = self.limits.max_output_queue;
+        let waited = self.late_requests.entry(life).or_insert(0);
+        // The last line may exceed the limit.
+        if *waited > at_most {
+            broken!("(6) bounded memory", "{waited} bytes have waited for life {life}, at most {at_most}");
+        }
+        *waited += line.len();
+    }
+
+    /// A line goes to a second process only if the first is ending and had not begun to take the line.
+    fn check_sent_once(&mut self, life: Life, serial: Serial) {
         let sent = &mut self.sent[serial];
-        for earlier in &sent.said_to {
+        for earlier in &sent.sent_to {
             let Peer::Worker(earlier) = earlier else { continue };
-            // Both may have come in one call, in whichever order.
-            let moved = !self.lives[*earlier].well || !self.lives[life].well;
+            // Both may happen in one call, in either order.
+            let moved = !self.lives[*earlier].healthy || !self.lives[life].healthy;
             if *earlier == life || sent.touched.contains(earlier) || !moved {
                 broken!("(5) delivered at most once", "#{serial}# went to life {earlier}, now to {life}");
             }
         }
-        sent.said_to.push(Peer::Worker(life));
-        (self.sent[serial].said_at, self.sent[serial].said_in) = (self.sent.len(), self.calls);
+        sent.sent_to.push(Peer::Worker(life));
+        (self.sent[serial].sent_at, self.sent[serial].sent_in) = (self.sent.len(), self.calls);
     }
 
     /// A dedicated worker has one client at a time.
-    fn serves(&mut self, life: Life, conn: Conn) {
+    fn check_dedicated(&mut self, life: Life, conn: Conn) {
         let conns = &self.conns;
         let book = &mut self.lives[life];
         let other =
@@ -106,16 +131,16 @@ impl Oracle {
         book.serves.insert(conn);
     }
 
-    /// Whether a request belongs to this worker, under the name it has there.
-    fn may_reach(&mut self, life: Life, conn: Conn, serial: Serial, kind: &Kind, filled: &Filled) {
-        let told = decoded(token(filled, Hole::Session)).unwrap_or_default();
+    /// A request goes to the right worker, under the session name that the worker knows.
+    fn check_request(&mut self, life: Life, conn: Conn, serial: Serial, kind: &Kind, filled: &SlotValues) {
+        let told = decoded(token(filled, Slot::Session)).unwrap_or_default();
         match kind {
-            Kind::House | Kind::TooLong | Kind::Initialize(_) | Kind::TellAll => {
+            Kind::Admin | Kind::TooLong | Kind::Initialize(_) | Kind::Broadcast => {
                 broken!("(4) identical bytes", "life {life} is told {:?}", self.sent[serial]);
             }
-            Kind::Plain | Kind::New | Kind::List => self.speaks_alike(life, conn, serial),
-            Kind::Label(name) => self.labelled(life, conn, name, token(filled, Hole::Top)),
-            Kind::Session(name) | Kind::Close(name) => self.names(life, conn, name, &told),
+            Kind::Plain | Kind::New | Kind::List => self.check_handshake(life, conn, serial),
+            Kind::Label(name) => self.check_label(life, conn, name, token(filled, Slot::Top)),
+            Kind::Session(name) | Kind::Close(name) => self.check_session_name(life, conn, name, &told),
             Kind::Load(name) | Kind::Fork(name) | Kind::Delete(name) => {
                 let agent = behind_tag(name);
                 let own = self.own_session(conn, name).filter(|s| s.life == life);
@@ -123,15 +148,13 @@ impl Oracle {
                 let pool = &self.lives[life].pool;
                 let held = self.sessions.iter().find(|s| {
                     let same_pool = self.lives[s.life].pool == *pool;
-                    // It may have waited for the worker since before.
+                    // The request may have waited for the worker since before the other client got the session.
                     let before = s.since < self.sent[serial].read_at;
-                    self.unique_names
-                        && same_pool
-                        && s.agent == agent
-                        && before
-                        && self.held_by_other(conn, s)
+                    same_pool && s.agent == agent && before && self.held_by_other(conn, s)
                 });
-                if let (Some(held), None, false) = (held, own, self.murky.contains(agent)) {
+                let excused = !self.unique_names || self.ambiguous.contains(agent);
+                let foreign = held.is_some() && own.is_none();
+                if self.is_fault(Excuse::SessionReached, foreign, excused) {
                     broken!("(3) sessions", "conn {conn} reaches {held:?} by {:?}", self.sent[serial]);
                 }
                 if !right {
@@ -141,43 +164,50 @@ impl Oracle {
         }
     }
 
-    fn may_tell(&mut self, life: Life, conn: Conn, serial: Serial, about: &About, filled: &Filled) {
+    fn check_notification(
+        &mut self,
+        life: Life,
+        conn: Conn,
+        serial: Serial,
+        about: &About,
+        filled: &SlotValues,
+    ) {
         match about {
-            // What somebody has said who has left since still goes its way.
+            // A notification of a client that has left meanwhile is still passed on.
             _ if !self.conns[conn].open => {}
             About::Session(name) => {
-                let told = decoded(token(filled, Hole::Session)).unwrap_or_default();
-                self.names(life, conn, name, &told);
+                let told = decoded(token(filled, Slot::Session)).unwrap_or_default();
+                self.check_session_name(life, conn, name, &told);
             }
-            About::Label(name) => self.labelled(life, conn, name, token(filled, Hole::Top)),
+            About::Label(name) => self.check_label(life, conn, name, token(filled, Slot::Top)),
             About::Request(id) => {
-                let wire = number(token(filled, Hole::Request));
-                let ask = self.lives[life].asked.get(&wire).map(|ask| &self.sent[*ask]);
+                let call_id = number(token(filled, Slot::Request));
+                let ask = self.lives[life].asked.get(&call_id).map(|ask| &self.sent[*ask]);
                 let right = ask.is_some_and(|ask| {
                     ask.by == Peer::Client(conn)
                         && matches!(&ask.what, What::Ask { id: own, .. } if own == id)
                 });
-                // One that it never saw was answered meanwhile.
+                // A request that the worker was never sent has been answered meanwhile.
                 if ask.is_some() && !right {
                     broken!("(3) no traffic of others", "conn {conn} cancels {ask:?} in #{serial}#");
                 }
             }
-            About::Nothing | About::Elicited(_) => self.speaks_alike(life, conn, serial),
+            About::Nothing | About::Elicited(_) => self.check_handshake(life, conn, serial),
         }
     }
 
     /// A session's line goes to the session's worker, under the worker's name.
-    fn names(&self, life: Life, conn: Conn, name: &str, told: &str) {
+    fn check_session_name(&self, life: Life, conn: Conn, name: &str, told: &str) {
         let own = self.own_session(conn, name);
         let agent = match own {
             Some(own) if own.life == life => Some(&*own.agent),
             _ if self.inherits(conn, life, told) => Some(told),
             _ => self.loading(conn, behind_tag(name)).map(|_| behind_tag(name)),
         };
-        // Where processes call their sessions alike, a name may have come to mean the one in another process.
+        // Where processes use the same names, a name may mean the session in another process by now.
         let alike = |s: &Session| s.life == life && s.agent == told && !self.owned_by_other(conn, s);
         let alike = !self.unique_names && self.sessions.iter().any(alike);
-        let murky = (self.murky.contains(told) || alike) && behind_tag(name) == told;
+        let ambiguous = (self.ambiguous.contains(told) || alike) && behind_tag(name) == told;
         let just_closed = self.sessions.iter().any(|s| {
             let closed = s.closed_in == self.calls && s.owner == Some(conn);
             (closed || s.left == Some((conn, self.calls)))
@@ -185,13 +215,16 @@ impl Oracle {
                 && s.agent == told
                 && s.life == life
         });
-        if agent != Some(told) && !murky && !just_closed {
+        // The client left while it was loading the session, and what it had sent before is still carried.
+        let left = !self.conns[conn].open && self.spent.contains(told) && behind_tag(name) == told;
+        let wrong = agent != Some(told) && !just_closed && !left;
+        if self.is_fault(Excuse::SessionNamed, wrong, ambiguous) {
             broken!("(3) sessions", "{name} of conn {conn} is {own:?}, and goes to life {life} as {told}");
         }
     }
 
-    /// A label goes to one worker, under a name that is nobody else's.
-    fn labelled(&mut self, life: Life, conn: Conn, name: &str, told: &[u8]) {
+    /// A label goes to one worker, under a name that no other client has.
+    fn check_label(&mut self, life: Life, conn: Conn, name: &str, told: &[u8]) {
         let told = decoded(told).unwrap_or_default();
         let known = self.lives[life].labels.entry(told.clone()).or_insert((conn, name.to_owned()));
         if *known != (conn, name.to_owned()) {
@@ -202,7 +235,7 @@ impl Oracle {
         }
         let elsewhere = self.lives.iter().enumerate().find(|(other, book)| {
             let holds = |(owner, label): &(Conn, String)| *owner == conn && label == name;
-            *other != life && book.well && !book.over && book.labels.values().any(holds)
+            *other != life && book.healthy && !book.over && book.labels.values().any(holds)
         });
         if let (Some((other, _)), 0) = (elsewhere, self.causes.reloads) {
             broken!(
@@ -212,10 +245,10 @@ impl Oracle {
         }
     }
 
-    /// A session-less line meets a worker of its client's handshake.
-    fn speaks_alike(&self, life: Life, conn: Conn, serial: Serial) {
+    /// A session-less line goes to a worker with the handshake of its client.
+    fn check_handshake(&self, life: Life, conn: Conn, serial: Serial) {
         let sent = &self.sent[serial];
-        let moved = sent.read.is_some_and(|troubles| troubles < self.causes.troubles());
+        let moved = sent.read.is_some_and(|disruptions| disruptions < self.causes.disruptions());
         let mut may = self.handshakes_at(conn, sent.seq);
         if moved {
             may.extend(self.handshakes_at(conn, usize::MAX));
@@ -226,8 +259,9 @@ impl Oracle {
         }
     }
 
-    fn heard_in_order(&mut self, life: Life, conn: Conn, serial: Serial, kind: &Kind) {
+    fn check_order_to_worker(&mut self, life: Life, conn: Conn, serial: Serial, kind: &Kind) {
         let seq = self.sent[serial].seq;
+        let waited = kind.session().is_some_and(|name| self.waited_for_recovery(life, conn, name));
         let movable = matches!(kind, Kind::Plain | Kind::New | Kind::List | Kind::Fork(_) | Kind::Delete(_));
         if let Some(name) = kind.session().filter(|name| !name.is_empty()) {
             let newest = self.lives[life].newest_about.entry((conn, name.to_owned())).or_insert(0);
@@ -238,21 +272,30 @@ impl Oracle {
                 );
             }
             *newest = seq.max(*newest);
-            // What is said to a session that is being opened again waits, and nothing else waits for it.
-            if self.murky.contains(behind_tag(name)) {
-                return;
-            }
         }
-        let moved =
-            movable && self.sent[serial].read.is_some_and(|troubles| troubles < self.causes.troubles());
+        let moved = movable
+            && self.sent[serial].read.is_some_and(|disruptions| disruptions < self.causes.disruptions());
         let newest = self.lives[life].newest_of.entry(conn).or_insert(0);
-        if *newest > seq && !moved {
+        let late = *newest > seq && !moved;
+        *newest = seq.max(*newest);
+        let ambiguous = kind.session().is_some_and(|name| self.ambiguous.contains(behind_tag(name)));
+        if self.is_fault(Excuse::OrderToWorker, late && !waited, ambiguous) {
             broken!("(3) order", "life {life} is told #{serial}# of conn {conn} after a later line");
         }
-        *newest = seq.max(*newest);
     }
 
-    /// The bus initializes a process, once, as a client would.
+    /// What is sent to a session that is being opened again waits for that, and nothing else waits for it.
+    fn waited_for_recovery(&mut self, life: Life, conn: Conn, name: &str) -> bool {
+        let calls = self.calls;
+        let own = |s: &&mut Session| s.life == life && s.owner == Some(conn) && s.name == name && s.open;
+        let Some(session) = self.sessions.iter_mut().rev().find(own) else { return false };
+        if std::mem::take(&mut session.recovering) {
+            session.recovered_in = calls;
+        }
+        session.recovered_in == calls
+    }
+
+    /// The bus initializes a process once, with the params of a client.
     fn initialized(&mut self, life: Life, value: &Value, line: &[u8]) {
         let client = marked(line).map(|serial| (serial, &self.sent[serial]));
         let Some((serial, sent)) = client else {
@@ -274,19 +317,19 @@ impl Oracle {
     fn closed_at_agent(&mut self, life: Life, value: &Value, line: &[u8]) {
         let agent = value["params"]["sessionId"].as_str().unwrap_or_default().to_owned();
         if value["method"] != "session/cancel" && value["method"] != "session/close" {
-            broken!("(1) an answer of the asked", "nobody has said this to life {life}: {}", shown(line));
+            broken!("(1) an answer of the asked", "no client has sent this to life {life}: {}", shown(line));
         }
         let owner = self.session_of(life, &agent).and_then(|session| session.owner);
         let owner = owner.filter(|owner| self.conns[*owner].open && !self.conns[*owner].ended);
-        if let Some(owner) = owner.filter(|_| !self.murky.contains(&agent)) {
-            broken!("(3) sessions", "{agent} of life {life} is ended, and conn {owner} owns it");
+        if self.is_fault(Excuse::SessionEnded, owner.is_some(), self.ambiguous.contains(&agent)) {
+            broken!("(3) sessions", "{agent} of life {life} is ended, and conn {owner:?} owns it");
         }
         if let Some(session) = self.session_of(life, &agent) {
             session.open = false;
         }
     }
 
-    /// The pool says that the bus itself answers what an agent asks for permission.
+    /// The bus itself answers a permission request, as the pool says.
     fn permitted(&mut self, life: Life, value: &Value, line: &[u8]) {
         let right =
             self.lives[life].permits.is_some_and(|option| value["result"]["outcome"]["optionId"] == option);
@@ -296,7 +339,7 @@ impl Oracle {
         }
     }
 
-    /// The bus opens a session again that was lost with another process, and sets what its owner had set.
+    /// The bus opens a session again that was lost with another process, and repeats the settings of its owner.
     fn recovers(&mut self, life: Life, serial: Serial, value: &Value) -> bool {
         let What::Ask { kind, .. } = &self.sent[serial].what else { return false };
         let Some(agent) = value["params"]["sessionId"].as_str().map(str::to_owned) else { return false };
@@ -308,15 +351,20 @@ impl Oracle {
         }
         let pool = &self.lives[life].pool;
         let lost = self.sessions.iter().rev().find(|s| {
-            let dead = !self.lives[s.life].well && self.lives[s.life].pool == *pool;
+            let dead = !self.lives[s.life].healthy && self.lives[s.life].pool == *pool;
             s.agent == agent && dead && s.owner.is_some_and(|owner| self.conns[owner].open)
         });
         if let Some((owner, name)) = lost.and_then(|s| Some((s.owner?, s.name.clone()))) {
             self.owns(owner, life, &agent, &name, 0);
         }
-        self.sessions.iter_mut().filter(|s| s.agent == agent).for_each(|s| s.moved = true);
-        // Whether that works out is between the bus and the worker.
-        self.murky.insert(agent);
+        for session in self.sessions.iter_mut().filter(|s| s.agent == agent) {
+            session.moved = true;
+            if session.life == life && session.open {
+                session.recovering = true;
+                session.reload = value["id"].as_u64().filter(|_| value["method"] == "session/load");
+            }
+        }
+        self.becomes_ambiguous(&agent);
         true
     }
 
@@ -327,7 +375,10 @@ impl Oracle {
         };
         let explained = match reason {
             "client_gone" | "unknown_session" => self.may_be_refused(life, serial),
-            "no_method" | "busy" | "too_large" => true,
+            "no_method" => matches!(&self.sent[serial].what, What::AgentAsk { about: About::Nothing, .. }),
+            "busy" => self.bus_may_be_full(parse(line)["error"]["message"].as_str().unwrap_or_default()),
+            "invalid" => self.is_replied_badly(serial),
+            "too_large" => self.may_be_too_large(serial),
             _ => false,
         };
         if !explained {
@@ -340,7 +391,7 @@ impl Oracle {
         }
     }
 
-    /// A worker's request about a session of its own, whose owner is there, is not refused.
+    /// A worker's request about a session of its own is not refused while the owner is connected.
     fn may_be_refused(&self, life: Life, serial: Serial) -> bool {
         let What::AgentAsk { about: About::Session(agent), .. } = &self.sent[serial].what else {
             return true;
@@ -358,16 +409,23 @@ impl Oracle {
         })
     }
 
-    fn agent_answered(&mut self, life: Life, conn: Conn, wire: Option<u64>, filled: &Filled, line: &[u8]) {
-        let asked = wire.and_then(|wire| self.conns[conn].asked.get(&wire).copied());
+    fn agent_answered(
+        &mut self,
+        life: Life,
+        conn: Conn,
+        call_id: Option<u64>,
+        filled: &SlotValues,
+        line: &[u8],
+    ) {
+        let asked = call_id.and_then(|call_id| self.conns[conn].asked.get(&call_id).copied());
         let Some(asked) = asked else {
             broken!(
                 "(1) an answer of the asked",
-                "conn {conn} was not asked {wire:?}, life {life} is told {}",
+                "conn {conn} was not asked {call_id:?}, life {life} is told {}",
                 shown(line)
             );
         };
-        let id = token(filled, Hole::Id);
+        let id = token(filled, Slot::Id);
         let right = matches!(&self.sent[asked].what, What::AgentAsk { id: own, .. } if own == id);
         if self.sent[asked].by != Peer::Worker(life) || !right {
             broken!(
@@ -384,10 +442,10 @@ impl Oracle {
     }
 
     fn take_agent_waiting(&mut self, life: Life, id: &[u8]) -> Option<Serial> {
-        let at = self.lives[life].waits_for.iter().position(
+        let at = self.lives[life].unanswered.iter().position(
             |serial| matches!(&self.sent[*serial].what, What::AgentAsk { id: own, .. } if own == id),
         )?;
-        let serial = self.lives[life].waits_for.remove(at);
+        let serial = self.lives[life].unanswered.remove(at);
         if let What::AgentAsk { done, .. } = &mut self.sent[serial].what {
             *done = true;
         }

@@ -1,15 +1,14 @@
-//! A scripted process behind a worker: what it does on its own, and how it starts and ends.
-//! What it says is in `agent`.
+//! A scripted process: how it starts, acts and ends. What it writes is in `agent`.
 
 use std::time::Duration;
 
 use kernel_core::id::WorkerId;
 use kernel_core::{Event, Exit, Moment};
 
-use crate::ledger::{Life, Peer};
+use crate::pipe::Pipe;
 use crate::plan::Plan;
+use crate::record::{Life, Peer};
 use crate::rng::Rng;
-use crate::wire::Wire;
 use crate::world::World;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,45 +20,51 @@ pub(crate) enum State {
 
 pub(crate) struct Worker {
     pub(crate) id: WorkerId,
-    pub(crate) wire: Wire,
+    pub(crate) pipe: Pipe,
     pub(crate) state: State,
-    /// When and how it will have exited.
+    /// When and how it exits.
     pub(crate) exit: Option<(Moment, Exit)>,
     pub(crate) killed: bool,
-    /// It does not mind SIGTERM, nor the end of its stdin.
+    /// When it crashed although the bus had not begun to end it.
+    pub(crate) crashed: Option<Moment>,
+    /// It answers no client, not even when all others behave.
+    pub(crate) mute: bool,
+    /// It ignores SIGTERM and the end of its stdin.
     pub(crate) stubborn: bool,
     /// It does not read.
-    pub(crate) deaf: bool,
-    pub(crate) greets: Greets,
-    /// What it says that it can do.
-    pub(crate) offers: &'static str,
+    pub(crate) not_reading: bool,
+    pub(crate) init_answer: InitAnswer,
+    /// The capabilities that it declares.
+    pub(crate) capabilities: &'static str,
     pub(crate) todo: Vec<Asked>,
-    /// Sessions it has opened or been told to load.
+    /// Sessions that it has opened or was told to load.
     pub(crate) sessions: Vec<String>,
     pub(crate) labels: Vec<String>,
     pub(crate) next: usize,
-    /// Its own requests, by id, and whether each was an elicitation: then by which line.
+    /// Ids of its own requests.
     pub(crate) asks: Vec<String>,
     pub(crate) elicited: Vec<(String, usize)>,
-    /// Answers it has given, to be given again.
+    /// Answers that it has given and may repeat.
     pub(crate) history: Vec<Vec<u8>>,
 }
 
 /// How it answers initialize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Greets {
-    Well,
+pub(crate) enum InitAnswer {
+    Result,
     Never,
-    WithError,
+    Error,
 }
 
 /// A request that it has read and not answered.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
-    pub(crate) wire: u64,
+    pub(crate) call_id: u64,
     pub(crate) method: String,
     pub(crate) session: Option<String>,
     pub(crate) top: Option<String>,
+    /// Only a client writes such a request, never the bus itself.
+    pub(crate) of_client: bool,
     /// The session that it is going to name.
     pub(crate) opens: Option<String>,
 }
@@ -68,28 +73,30 @@ impl Worker {
     pub(crate) fn new(
         rng: &mut Rng,
         plan: &Plan,
-        calm: bool,
+        quiet: bool,
         id: WorkerId,
-        wire: Wire,
+        pipe: Pipe,
         now: Moment,
     ) -> Worker {
-        let late = !calm && rng.percent(plan.spawn_late_chance);
+        let late = !quiet && rng.percent(plan.spawn_late_chance);
         let at = now + Duration::from_millis(if late { rng.below(1000) as u64 } else { 1 });
-        let fails = !calm && rng.percent(plan.spawn_fault_chance);
-        let greets = match !calm && rng.percent(plan.init_fault_chance) {
-            false => Greets::Well,
-            true => rng.one(&[Greets::Never, Greets::WithError]),
+        let fails = !quiet && rng.percent(plan.spawn_fault_chance);
+        let init_answer = match !quiet && rng.percent(plan.init_fault_chance) {
+            false => InitAnswer::Result,
+            true => rng.one(&[InitAnswer::Never, InitAnswer::Error]),
         };
         Worker {
             id,
-            wire,
+            pipe,
             state: State::Starting { at, fails },
             exit: None,
             killed: false,
+            crashed: None,
+            mute: false,
             stubborn: rng.percent(plan.stubborn_chance),
-            deaf: false,
-            greets,
-            offers: offers(rng, plan),
+            not_reading: false,
+            init_answer,
+            capabilities: capabilities(rng, plan),
             todo: Vec::new(),
             sessions: Vec::new(),
             labels: Vec::new(),
@@ -121,7 +128,7 @@ impl Worker {
     }
 }
 
-fn offers(rng: &mut Rng, plan: &Plan) -> &'static str {
+fn capabilities(rng: &mut Rng, plan: &Plan) -> &'static str {
     let lasting = [
         r#"{"sessionCapabilities":{"close":{},"resume":{}}}"#,
         r#"{"loadSession":true,"sessionCapabilities":{"resume":{}}}"#,
@@ -129,17 +136,21 @@ fn offers(rng: &mut Rng, plan: &Plan) -> &'static str {
         r#"{"loadSession":true,"sessionCapabilities":{"close":{}}}"#,
     ];
     let plain = ["{}", r#"{"sessionCapabilities":{"close":{}}}"#];
-    // Under one name in two processes it could not be told which of them was opened again.
+    // With the same name in two processes the oracle could not tell which session was opened again.
     if plan.unique_names && rng.percent(60) { rng.one(&lasting) } else { rng.one(&plain) }
 }
 
 impl World {
-    /// Does something on its own.
+    /// Does one random thing.
     pub(crate) fn worker_acts(&mut self, life: Life) {
-        if self.workers[life].state != State::Running || self.workers[life].wire.ended {
+        if self.workers[life].state != State::Running || self.workers[life].pipe.ended {
             return;
         }
-        if self.workers[life].wire.up.len() > 32768 {
+        if self.workers[life].pipe.up.len() > 32768 {
+            return;
+        }
+        if self.workers[life].mute {
+            self.worker_answers_all(life);
             return;
         }
         let has = |any: bool, weight: usize| if any { weight } else { 0 };
@@ -149,10 +160,10 @@ impl World {
             has(!worker.sessions.is_empty(), 12),
             has(!worker.todo.is_empty(), plan.early_weight),
             plan.ask_weight,
-            plan.stray_weight,
+            plan.misbehave_weight,
             2,
             plan.flood_weight,
-            plan.deaf_worker_weight,
+            plan.worker_stall_weight,
             plan.crash_weight,
             plan.close_weight,
             has(!worker.labels.is_empty(), 4),
@@ -164,73 +175,77 @@ impl World {
                 self.answers(life, at);
             }
             1 => self.updates(life),
-            2 => self.speaks_early(life),
+            2 => self.early_update(life),
             3 => self.asks_client(life),
-            4 => self.strays(life),
+            4 => self.misbehave(life),
             5 => self.notifies(life),
             6 => (0..self.rng.within(5, 60)).for_each(|_| self.updates(life)),
-            7 => self.workers[life].deaf = !self.workers[life].deaf,
+            7 => self.workers[life].not_reading = !self.workers[life].not_reading,
             8 => self.crashes(life),
             9 => self.closes_pipes(life),
-            10 => self.speaks_of_label(life),
-            _ => self.takes_back(life),
+            10 => self.label_message(life),
+            _ => self.retract(life),
         }
     }
 
-    /// Everything it owes an answer to, except what it will never do.
+    /// Answers all requests that it will ever answer.
     pub(crate) fn worker_answers_all(&mut self, life: Life) -> bool {
-        self.workers[life].deaf = false;
-        if self.workers[life].state != State::Running || self.workers[life].wire.ended {
+        self.workers[life].not_reading = false;
+        if self.workers[life].state != State::Running || self.workers[life].pipe.ended {
             return false;
         }
-        let any = !self.workers[life].todo.is_empty();
-        while !self.workers[life].todo.is_empty() {
-            self.answers(life, 0);
+        let mute = self.workers[life].mute;
+        let answered = |asked: &Asked| !(mute && asked.of_client);
+        let mut any = false;
+        while let Some(at) = self.workers[life].todo.iter().position(answered) {
+            self.answers(life, at);
+            any = true;
         }
         any
     }
 
-    /// It reads; at the end of its stdin it leaves.
+    /// Reads its stdin, and exits at the end of it.
     pub(crate) fn worker_reads(&mut self, life: Life) -> bool {
         let worker = &mut self.workers[life];
-        if worker.state != State::Running || worker.deaf {
+        if worker.state != State::Running || worker.not_reading {
             return false;
         }
-        let count = if self.calm { usize::MAX } else { self.rng.within(1, 2000) };
-        let any = !worker.wire.down.is_empty();
-        let lines = worker.wire.hear(count);
-        if worker.wire.shut && worker.wire.down.is_empty() && !worker.stubborn && worker.exit.is_none() {
+        let count = if self.quiet { usize::MAX } else { self.rng.within(1, 2000) };
+        let any = !worker.pipe.down.is_empty();
+        let lines = worker.pipe.read_lines(count);
+        if worker.pipe.shut && worker.pipe.down.is_empty() && !worker.stubborn && worker.exit.is_none() {
             worker.exit_by(self.now + Duration::from_millis(self.rng.below(500) as u64), Exit::Code(0));
         }
         for line in lines {
-            self.worker_hears(life, &line);
+            self.worker_reads_line(life, &line);
         }
         any
     }
 
     fn crashes(&mut self, life: Life) {
         if self.rng.percent(40) {
-            // In the middle of a line.
-            self.workers[life].wire.write(br#"{"jsonrpc":"2.0","id":"#, None);
+            // It crashes in the middle of a line.
+            self.workers[life].pipe.write(br#"{"jsonrpc":"2.0","id":"#, None);
         }
+        self.workers[life].crashed = Some(self.now).filter(|_| self.oracle.lives[life].healthy);
         self.workers[life].exit = Some((self.now, Exit::Signal(11)));
         self.exit(life);
     }
 
-    /// It closes stdout, or stdin, and lives on.
+    /// Closes stdout or stdin without exiting.
     fn closes_pipes(&mut self, life: Life) {
-        let link = self.workers[life].wire.link;
+        let link = self.workers[life].pipe.link;
         if self.rng.percent(30) {
-            self.workers[life].wire.shut = true;
-            self.oracle.unwell(life);
+            self.workers[life].pipe.shut = true;
+            self.oracle.became_unhealthy(life);
             return self.handle(Event::Broken(link));
         }
-        if !self.workers[life].wire.up.is_empty() {
+        if !self.workers[life].pipe.up.is_empty() {
             self.carry_up(Peer::Worker(life));
         }
-        if self.workers[life].wire.up.is_empty() && self.workers[life].state == State::Running {
-            self.workers[life].wire.ended = true;
-            self.oracle.unwell(life);
+        if self.workers[life].pipe.up.is_empty() && self.workers[life].state == State::Running {
+            self.workers[life].pipe.ended = true;
+            self.oracle.became_unhealthy(life);
             self.handle(Event::Ended(link));
         }
     }

@@ -1,24 +1,25 @@
-//! The world around the core: its clock, its links, its processes. It does what the shell would do, in an order
-//! and in portions that the seed chooses, and shows the oracle all that passes.
+//! The world around the core: its clock, links and processes. It does what the shell does, in an order and in portions
+//! that the seed chooses, and shows the oracle every line.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kernel_core::config::Config;
 use kernel_core::id::Link;
-use kernel_core::limit::{QUEUE_HARD_TIMES, STOP_BY_KILL, TRACE_QUEUE_PART};
+use kernel_core::limit::{QUEUE_HARD_TIMES, STOP_BY_KILL, TRACE_QUEUE_PART, UNFINISHED_LINE_TIMEOUT};
 use kernel_core::{Action, Bus, Event, Moment};
 
+use crate::auth::{self, AuthState, TokenChoice};
 use crate::client::Client;
-use crate::ledger::{ConnBook, Peer};
 use crate::oracle::{Oracle, broken};
-use crate::plan::{self, Plan};
+use crate::pipe::{Mark, Pipe, Trace, take_front};
+use crate::plan::{self, Plan, is_plain};
+use crate::process::Start;
+use crate::record::{ClientRecord, Peer};
 use crate::rng::Rng;
-use crate::stranger::{self, Pass, Shows};
-use crate::wire::{Mark, Trace, Wire, take_front};
 use crate::worker::{State, Worker};
 
-/// How a line begins that tells of the traffic.
+/// The beginning of a trace event.
 const EVENT: &[u8] = br#"{"jsonrpc":"2.0","method":"_bus/event""#;
 
 pub(crate) struct World {
@@ -31,42 +32,47 @@ pub(crate) struct World {
     pub(crate) trace: Trace,
     /// By the number of the connection.
     pub(crate) clients: Vec<Client>,
-    /// By the number of the life.
+    /// By the number of the process.
     pub(crate) workers: Vec<Worker>,
     pub(crate) by_link: BTreeMap<Link, Peer>,
-    pub(crate) gossip: Gossip,
-    /// No more faults; everybody behaves.
-    pub(crate) calm: bool,
+    pub(crate) leaked: LeakedIds,
+    /// The faults are over, and all peers behave.
+    pub(crate) quiet: bool,
     pub(crate) stopped: Option<Moment>,
     pub(crate) exited: bool,
-    /// Lives that end with this call.
+    /// Processes that end with this call.
     pub(crate) ending: Vec<usize>,
     /// The most links that were open at a time.
     links_most: usize,
-    /// What the bus had to read whether or not it wanted to, since the process had exited.
+    /// Bytes that the bus had to read although it did not want to, because the process had exited.
     pub(crate) forced_bytes: usize,
+    /// Bytes that the bus is given in this call.
+    given_bytes: usize,
+    pub(crate) starts: Vec<Start>,
+    /// Bytes that waited in the pipes when this call began.
+    queued_before: usize,
 }
 
-/// What peers know of each other without having been told.
+/// Names and ids that peers know although they belong to others.
 #[derive(Default)]
-pub(crate) struct Gossip {
+pub(crate) struct LeakedIds {
     /// Names of sessions.
-    pub(crate) names: Vec<String>,
-    /// Those of clients that have left.
-    pub(crate) orphans: Vec<String>,
-    /// Ids on the wire, to workers and to clients.
-    pub(crate) wires: Vec<u64>,
+    pub(crate) sessions: Vec<String>,
+    /// Names of sessions of clients that have left.
+    pub(crate) abandoned: Vec<String>,
+    /// Ids of calls, as workers and clients were sent them.
+    pub(crate) call_ids: Vec<u64>,
 }
 
 impl World {
     pub(crate) fn new(seed: u64, print: bool) -> World {
         let mut rng = Rng::new(seed);
         let mut config = plan::config(&mut rng);
-        stranger::guard(seed, &mut config);
-        let plan = Plan::new(&mut rng);
+        auth::require_token(seed, &mut config);
+        let plan = Plan::new(&mut rng, is_plain(seed));
         let mut tags = [0; 32];
         tags[..8].copy_from_slice(&rng.next().to_le_bytes());
-        let oracle = Oracle::new(config.limits.clone(), plan.unique_names);
+        let oracle = Oracle::new(&config, &plan);
         let mut world = World {
             bus: Bus::new(&config, tags, Moment::ZERO),
             rng,
@@ -78,13 +84,16 @@ impl World {
             clients: Vec::new(),
             workers: Vec::new(),
             by_link: BTreeMap::new(),
-            gossip: Gossip::default(),
-            calm: false,
+            leaked: LeakedIds::default(),
+            quiet: false,
             stopped: None,
             exited: false,
             ending: Vec::new(),
             links_most: 0,
             forced_bytes: 0,
+            given_bytes: 0,
+            starts: Vec::new(),
+            queued_before: 0,
         };
         world.note(format_args!("config {:?}", world.config.clone()), b"");
         world.after();
@@ -95,16 +104,16 @@ impl World {
         self.trace.note(self.now.as_millis(), what, bytes);
     }
 
-    pub(crate) fn wire(&mut self, peer: Peer) -> &mut Wire {
+    pub(crate) fn pipe(&mut self, peer: Peer) -> &mut Pipe {
         match peer {
-            Peer::Client(conn) => &mut self.clients[conn].wire,
-            Peer::Worker(life) => &mut self.workers[life].wire,
+            Peer::Client(conn) => &mut self.clients[conn].pipe,
+            Peer::Worker(life) => &mut self.workers[life].pipe,
         }
     }
 
-    /// Those whose links are open.
+    /// Clients whose links are open.
     pub(crate) fn open_clients(&self) -> Vec<usize> {
-        (0..self.clients.len()).filter(|conn| !self.clients[*conn].wire.closed).collect()
+        (0..self.clients.len()).filter(|conn| !self.clients[*conn].pipe.closed).collect()
     }
 
     pub(crate) fn running(&self) -> Vec<usize> {
@@ -116,7 +125,7 @@ impl World {
             let at = self.rng.below(self.config.pools.len());
             self.config.pools[at].id.clone()
         });
-        // Whoever has started the bus needs no token.
+        // The client that has started the bus needs no token.
         let guarded = self.config.auth.is_some() && !self.rng.percent(10);
         let link = match guarded {
             true => self.bus.connect(pool.as_deref(), self.now),
@@ -124,74 +133,90 @@ impl World {
         };
         let Some(link) = link else { return };
         let conn = self.clients.len();
+        let accepted = |conn: &usize| !self.oracle.is_unauthenticated(*conn);
+        let connected = self.open_clients().iter().filter(|conn| accepted(conn)).count();
+        if !guarded && connected >= self.config.limits.max_clients {
+            broken!("(6) bounded memory", "conn {conn} is let in, and {connected} are connected");
+        }
         self.note(format_args!("conn {conn} comes, for {pool:?}"), b"");
         let room = self.plan.pipe_bytes;
-        let mut client = Client::new(&mut self.rng, &self.plan, Wire::new(link, room));
-        client.shows = guarded.then(|| Shows::some(&mut self.rng));
+        let mut client = Client::new(&mut self.rng, &self.plan, Pipe::new(link, room));
+        client.token_choice = guarded.then(|| TokenChoice::random(&mut self.rng));
         self.clients.push(client);
-        let pass = if guarded { Pass::Awaited { came: self.now } } else { Pass::Free };
-        self.oracle.conns.push(ConnBook { open: true, took: self.now, pass, ..ConnBook::default() });
+        let auth = if guarded { AuthState::Awaited { came: self.now } } else { AuthState::Accepted };
+        self.oracle.conns.push(ClientRecord {
+            open: true,
+            took: self.now,
+            auth,
+            bound: pool.is_some(),
+            ..ClientRecord::default()
+        });
         self.by_link.insert(link, Peer::Client(conn));
         self.after();
     }
 
-    /// The bus is given some of what a peer has written, if it wants to read.
+    /// Gives the bus some of what a peer has written, if it wants to read.
     pub(crate) fn carry_up(&mut self, peer: Peer) {
         let most = self.plan.chunk_bytes;
-        let count = if self.calm || self.rng.percent(50) { most } else { self.rng.within(1, most) };
-        let wire = self.wire(peer);
-        let link = wire.link;
-        if wire.closed || wire.up.is_empty() || wire.paused {
+        let count = if self.quiet || self.rng.percent(50) { most } else { self.rng.within(1, most) };
+        let pipe = self.pipe(peer);
+        let link = pipe.link;
+        if pipe.closed || pipe.up.is_empty() || pipe.paused {
             return;
         }
         if !self.bus.wants_read(link) {
-            self.wire(peer).paused = true;
+            self.pipe(peer).paused = true;
             return;
         }
         self.give(peer, count);
     }
 
-    /// The same, whether or not it wants to.
+    /// Gives the bus bytes of a peer, whether or not it wants to read.
     pub(crate) fn give(&mut self, peer: Peer, count: usize) {
-        let (bytes, marks) = self.wire(peer).give(count);
-        let link = self.wire(peer).link;
+        let (bytes, marks) = self.pipe(peer).give(count);
+        let link = self.pipe(peer).link;
         let mut hostile = false;
         for mark in marks {
             match (mark, peer) {
                 (Mark::Line(serial), _) => self.oracle.read(serial),
                 (Mark::Bad, Peer::Client(conn)) => self.oracle.reads_bad(conn),
                 (Mark::Hostile, Peer::Client(conn)) => {
-                    // Who has been turned away is not heard, whatever it says.
-                    hostile = self.oracle.conns[conn].pass != Pass::Refused;
+                    // A rejected connection is not read any more.
+                    hostile = self.oracle.conns[conn].auth != AuthState::Rejected;
                     self.oracle.conns[conn].hostile |= hostile;
                 }
                 (_, Peer::Worker(_)) => {}
             }
         }
         if let Peer::Client(conn) = peer {
-            self.oracle.conns[conn].unfinished = (bytes.last() != Some(&b'\n')).then_some(self.now);
+            let record = &mut self.oracle.conns[conn];
+            record.unfinished = (bytes.last() != Some(&b'\n')).then_some(self.now);
+            let begun = bytes.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+            let goes_on = record.has_begun_line && begun.len() == bytes.len();
+            record.has_begun_line = goes_on || begun.iter().any(|byte| !byte.is_ascii_whitespace());
         }
+        self.given_bytes = bytes.len();
         self.note(format_args!("{peer:?} gives"), &bytes);
         self.bus.received(link, &bytes, self.now);
         self.after();
-        if hostile && !self.wire(peer).closed {
+        if hostile && !self.pipe(peer).closed {
             broken!("first line", "{peer:?} is not closed");
         }
     }
 
-    /// A peer's pipe takes some of what the bus has for it.
+    /// Moves some of what the bus has queued for a peer into the peer's pipe.
     pub(crate) fn carry_down(&mut self, peer: Peer) {
-        let eager = self.calm || self.rng.percent(50);
+        let eager = self.quiet || self.rng.percent(50);
         let some = self.rng.next() as usize;
-        let wire = self.wire(peer);
-        if !wire.flush || wire.closed || wire.shut {
+        let pipe = self.pipe(peer);
+        if !pipe.flush || pipe.closed || pipe.shut {
             return;
         }
-        let (link, room) = (wire.link, wire.down_bytes_max.saturating_sub(wire.down.len()));
+        let (link, room) = (pipe.link, pipe.down_bytes_max.saturating_sub(pipe.down.len()));
         let waiting = self.bus.to_send(link);
         let most = room.min(waiting.len());
         if waiting.is_empty() {
-            self.wire(peer).flush = false;
+            self.pipe(peer).flush = false;
             return;
         }
         if most == 0 {
@@ -199,28 +224,31 @@ impl World {
         }
         let count = if eager { most } else { 1 + some % most };
         let (taken, all) = (waiting[..count].to_vec(), count == waiting.len());
-        let begun = begun_lines(waiting, count, self.wire_at_start(peer));
-        let wire = self.wire(peer);
-        wire.flush = !all;
-        wire.at_start = taken.last() == Some(&b'\n');
-        let said = take_front(&mut wire.said, count);
-        wire.down.extend_from_slice(&taken);
-        if said != taken {
+        let begun = begun_lines(waiting, count, self.pipe_at_start(peer));
+        let pipe = self.pipe(peer);
+        pipe.flush = !all;
+        pipe.at_start = taken.last() == Some(&b'\n');
+        let queued = take_front(&mut pipe.queued, count);
+        pipe.down.extend_from_slice(&taken);
+        if queued != taken {
             broken!("(4) identical bytes", "what was queued for {peer:?} has changed");
         }
         match peer {
             Peer::Worker(life) => begun.iter().for_each(|line| self.oracle.touches(life, line)),
-            Peer::Client(conn) => self.oracle.conns[conn].took = self.now,
+            Peer::Client(conn) => {
+                self.oracle.conns[conn].took = self.now;
+                self.oracle.conns[conn].full_since = None;
+            }
         }
         self.note(format_args!("{peer:?} takes {count}"), b"");
         self.bus.sent(link, count, self.now);
         self.after();
     }
 
-    fn wire_at_start(&self, peer: Peer) -> bool {
+    fn pipe_at_start(&self, peer: Peer) -> bool {
         match peer {
-            Peer::Client(conn) => self.clients[conn].wire.at_start,
-            Peer::Worker(life) => self.workers[life].wire.at_start,
+            Peer::Client(conn) => self.clients[conn].pipe.at_start,
+            Peer::Worker(life) => self.workers[life].pipe.at_start,
         }
     }
 
@@ -232,6 +260,29 @@ impl World {
             && let Some(next) = self.bus.next_alarm().filter(|next| *next <= self.now)
         {
             broken!("(7) the next alarm is later", "{next:?} at {:?}", self.now);
+        }
+        if event == Event::Alarm {
+            self.check_timeouts();
+        }
+    }
+
+    /// All alarms have been handled: a client that takes nothing, or does not finish its line, is closed by now.
+    fn check_timeouts(&self) {
+        let open = self.open_clients();
+        for conn in &open {
+            let record = &self.oracle.conns[*conn];
+            let patience = self.config.limits.backpressure_timeout;
+            if record.full_since.is_some_and(|since| self.now >= since + patience) {
+                broken!("(6) bounded memory", "conn {conn} takes nothing and is not closed: {record:?}");
+            }
+            let unfinished =
+                record.unfinished.filter(|_| record.has_begun_line && !record.paused && !record.ended);
+            // As long as it was the only client it was given more time.
+            if unfinished.is_some_and(|since| self.now >= since + 2 * UNFINISHED_LINE_TIMEOUT)
+                && open.len() > 1
+            {
+                broken!("(6) bounded memory", "conn {conn} does not finish its line: {record:?}");
+            }
         }
     }
 
@@ -247,7 +298,7 @@ impl World {
         }
     }
 
-    /// Time goes to where something is due.
+    /// Advances the clock to the next event that is due.
     pub(crate) fn pass_to_next(&mut self, at_most: Duration) -> bool {
         let own = self.workers.iter().filter_map(|worker| worker.due());
         let Some(next) = own.chain(self.bus.next_alarm()).min() else { return false };
@@ -260,9 +311,10 @@ impl World {
 
     pub(crate) fn reload(&mut self) {
         self.config = plan::edited(&mut self.rng, &self.config);
-        self.changes_token();
+        self.change_token();
         self.oracle.causes.reloads += 1;
         let config = self.config.clone();
+        self.oracle.config = config.clone();
         self.note(format_args!("reload {config:?}"), b"");
         self.bus.reload(&config, self.now);
         self.after();
@@ -270,11 +322,12 @@ impl World {
 
     pub(crate) fn stop(&mut self) {
         self.oracle.causes.stops += 1;
+        self.oracle.stopped_in.get_or_insert(self.oracle.calls);
         self.stopped.get_or_insert(self.now);
         self.handle(Event::Stop);
     }
 
-    /// After every call: does what the bus says, and shows the oracle what it has said to peers.
+    /// Runs after every call of the bus: carries out its actions, and shows the oracle the lines that it has queued.
     pub(crate) fn after(&mut self) {
         self.oracle.now = self.now;
         while let Some(action) = self.bus.next_action() {
@@ -285,41 +338,60 @@ impl World {
         }
         let (mut to_clients, mut to_workers) = (Vec::new(), Vec::new());
         for (link, peer) in &self.by_link {
-            let (wire, into) = match peer {
-                Peer::Client(conn) => (&mut self.clients[*conn].wire, &mut to_clients),
-                Peer::Worker(life) => (&mut self.workers[*life].wire, &mut to_workers),
+            let (pipe, into) = match peer {
+                Peer::Client(conn) => (&mut self.clients[*conn].pipe, &mut to_clients),
+                Peer::Worker(life) => (&mut self.workers[*life].pipe, &mut to_workers),
             };
             let waiting = self.bus.to_send(*link);
-            if wire.said.len() == waiting.len() {
+            if pipe.queued.len() == waiting.len() {
                 continue;
             }
-            let new = &waiting[wire.said.len()..];
-            if let (Peer::Client(conn), true) = (peer, wire.said.is_empty()) {
+            let new = &waiting[pipe.queued.len()..];
+            if let (Peer::Client(conn), true) = (peer, pipe.queued.is_empty()) {
                 self.oracle.conns[*conn].took = self.now;
             }
-            wire.said.extend_from_slice(new);
+            pipe.queued.extend_from_slice(new);
             into.extend(new.split_inclusive(|byte| *byte == b'\n').map(|line| (*peer, line.to_vec())));
         }
+        self.oracle.usage.queued_bytes = self.given_bytes + self.queued_bytes().max(self.queued_before);
         for (peer, line) in &to_workers {
             let (Peer::Worker(life), Some(line)) = (peer, line.strip_suffix(b"\n")) else { continue };
             self.oracle.asked_of_worker(*life, line);
         }
-        // What clients are told of sessions is known before what they say of them.
+        // Lines to clients come first, because they tell the oracle whose a session is.
         for (peer, line) in to_clients.into_iter().chain(to_workers) {
             let Some(line) = line.strip_suffix(b"\n") else {
                 broken!("(4) identical bytes", "half a line is queued")
             };
             self.note(format_args!("  says to {peer:?}"), line);
-            self.oracle.said(peer, line);
+            self.oracle.sent_by_bus(peer, line);
         }
         for life in std::mem::take(&mut self.ending) {
             self.oracle.over(life);
         }
         self.check_bounds();
-        self.oracle.calls += 1;
+        self.given_bytes = 0;
+        self.queued_before = self.queued_bytes();
+        for (worker, record) in self.workers.iter().zip(&mut self.oracle.lives) {
+            record.paused = !self.bus.wants_read(worker.pipe.link);
+        }
+        for (client, record) in self.clients.iter().zip(&mut self.oracle.conns) {
+            if client.pipe.queued.len() > self.config.limits.max_output_queue {
+                record.full_since.get_or_insert(self.now);
+            }
+            record.paused = !self.bus.wants_read(client.pipe.link);
+        }
+        self.oracle.call_ends();
         if self.oracle.calls.is_multiple_of(8) {
             self.bus.check_invariants();
         }
+    }
+
+    /// Bytes that wait in the pipes and in unfinished lines.
+    fn queued_bytes(&self) -> usize {
+        let pipes = self.clients.iter().map(|client| &client.pipe);
+        let pipes = pipes.chain(self.workers.iter().map(|worker| &worker.pipe)).filter(|pipe| !pipe.closed);
+        pipes.map(|pipe| pipe.queued.len() + pipe.unfinished()).sum()
     }
 
     fn act(&mut self, action: Action) {
@@ -327,22 +399,22 @@ impl World {
             Action::Flush(link) | Action::Resume(link) | Action::CloseStdin(link) => {
                 let Some(peer) = self.by_link.get(&link).copied() else { return };
                 if let (Action::CloseStdin(_), Peer::Worker(life)) = (action, peer) {
-                    self.oracle.unwell(life);
+                    self.is_ended(life);
                 }
-                let wire = self.wire(peer);
+                let pipe = self.pipe(peer);
                 match action {
-                    Action::Flush(_) => wire.flush = true,
-                    Action::Resume(_) => wire.paused = false,
-                    _ => wire.shut = true,
+                    Action::Flush(_) => pipe.flush = true,
+                    Action::Resume(_) => pipe.paused = false,
+                    _ => pipe.shut = true,
                 }
             }
             Action::Close(link) => {
                 let peer = self.by_link.remove(&link);
                 let Some(peer) = peer else { return };
-                self.wire(peer).closed = true;
+                self.pipe(peer).closed = true;
                 match peer {
                     Peer::Client(conn) => {
-                        self.oracle.conns[conn].untaken = self.clients[conn].wire.said.len();
+                        self.oracle.conns[conn].untaken = self.clients[conn].pipe.queued.len();
                         self.oracle.closed_by_bus(conn, self.now);
                     }
                     Peer::Worker(life) => self.given_up(life),
@@ -354,13 +426,13 @@ impl World {
         }
     }
 
-    /// Memory: each queue, and all together.
+    /// Checks the bounds of each queue, of all memory, and of the calls in flight.
     fn check_bounds(&mut self) {
         let limits = &self.config.limits;
         let (queue, line) = (limits.max_output_queue, limits.max_input_buffer + 512);
         self.links_most = self.links_most.max(self.by_link.len());
         let links = self.links_most;
-        // A queue is over its limit by a line of each that feeds it, and by what was kept for it aside.
+        // A queue exceeds its limit by one line of each peer that feeds it, and by what was kept elsewhere for it.
         let one = QUEUE_HARD_TIMES * queue + 2 * queue + (links + 2) * line + self.forced_bytes;
         let mut longest = 0;
         for link in self.by_link.keys() {
@@ -399,7 +471,7 @@ impl World {
     }
 }
 
-/// The lines whose first byte is among the first `count` of these.
+/// The lines whose first byte is among the first `count` bytes.
 fn begun_lines(bytes: &[u8], count: usize, at_start: bool) -> Vec<Vec<u8>> {
     let mut begun = Vec::new();
     let mut at = 0;

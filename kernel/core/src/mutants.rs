@@ -1,72 +1,153 @@
 //! Checks of the core that the simulation can switch off, one at a time, to show that its oracle would notice.
 //!
-//! Without the feature `mutants`, which only tests have, every check is on and costs nothing extra.
+//! Without the feature `mutants`, which only tests have, every check is enabled and asking costs nothing.
 
-/// A check that can be switched off.
+/// A check of the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// Only the callee can answer a call.
+    /// Only the callee of a call can answer it.
     Answerer,
     /// An old id does not answer a new call.
     Generation,
-    /// A peer cannot answer a request that was not written to it.
+    /// A peer cannot answer what was not written to it.
     Written,
     /// A call ends with its answer.
     Once,
-    /// A session of a connected client cannot be taken over.
+    /// A broken or oversized answer of a worker ends only a call to that worker.
+    BadAnswer,
+    /// A broken or oversized answer of a client ends only a call to that client.
+    BadReply,
+    /// A worker can ask in the scope of a request only if the request was sent to it.
+    ElicitationScope,
+    /// A client cannot load a session that another connected client owns.
     Owner,
+    /// A client cannot fork or delete a session that another connected client owns.
+    ForkOwner,
+    /// A list of sessions does not show those of other connected clients.
+    ListOwner,
+    /// A kept session goes on with a client only if its worker may serve that client.
+    AttachFits,
     /// A client can name only its own sessions.
     OwnNames,
     /// A worker can name only its own sessions.
     OwnSessions,
-    /// Messages of a session that arrive before the answer that opens it are kept until then.
+    /// A message about no session goes to a client only if the worker serves no other.
+    OnlyClient,
+    /// A worker of a dedicated pool serves one client.
+    Dedicated,
+    /// Clients with other capabilities are served by another worker.
+    Handshake,
+    /// What a worker sends about a session before the answer that opens it is held.
     Early,
-    /// The backlog of a worker is sent in order.
+    /// Only so much of it is held.
+    EarlyBound,
+    /// Only so much is kept for a client that may come back.
+    OfflineBound,
+    /// Only so much waits for a worker that is not ready.
+    BacklogBound,
+    /// What waits for a worker is sent in order.
     BacklogOrder,
+    /// What an agent tells again while its session is recovered is not shown to the client.
+    Replay,
+    /// A session whose client does not come back ends.
+    KeepExpires,
     /// A peer that fills a queue is not read until the queue has room.
     Pause,
+    /// A peer that takes nothing is given up.
+    StallTimeout,
+    /// A client that does not finish its line is closed.
+    LineTimeout,
     /// A line that is too long is not kept.
     LineLimit,
-    /// No call is made while the bus holds too much.
+    /// No call is made that exceeds `max_calls` or `max_held_bytes`.
     Room,
-    /// The calls of a dead worker fail.
+    /// No more than `max_clients` are connected.
+    MaxClients,
+    /// A worker has no more than `max_sessions`.
+    MaxSessions,
+    /// A pool has no more than `max_instances`.
+    MaxInstances,
+    /// What a dead worker owed is answered.
     FailCalls,
-    /// A call moves to another worker only if none of its line was written.
+    /// Only a call whose line has not begun to be written moves to another worker.
     Unwritten,
+    /// A worker that does not answer initialize is stopped.
+    InitTimeout,
+    /// A worker that owes answers and writes nothing is stopped.
+    SilenceTimeout,
+    /// A worker that crashed is not started again at once.
+    Backoff,
+    /// A worker is not started again more often than `max_restarts`.
+    RestartLimit,
+    /// A process that ignores SIGTERM is killed.
+    Kill,
+    /// No request is accepted while the bus stops.
+    Stopping,
     /// A connection that does not begin with a JSON object is closed.
     FirstLine,
-    /// Nothing is handled from a connection that has not shown the token.
+    /// Nothing that comes without the token has an effect.
     Token,
-    /// A session whose client does not come back in time ends.
-    KeepExpires,
-    /// Clients with different handshakes have different workers.
-    Handshake,
-    /// A tracer that does not read gets no more events.
+    /// A connection that does not show the token is closed.
+    AuthTimeout,
+    /// Nothing that a rejected connection sends has an effect.
+    Rejected,
+    /// A tracer that takes nothing is sent nothing more.
     TraceBound,
+    /// A tracer sees payloads only where the configuration allows it.
+    TracePayloads,
+    /// Requests to the bus itself are not traced.
+    TraceInternal,
 }
 
 impl Check {
-    /// All checks.
-    pub const ALL: [Check; 19] = [
+    /// Every check, for tests that switch off each in turn.
+    pub const ALL: [Check; 46] = [
         Check::Answerer,
         Check::Generation,
         Check::Written,
         Check::Once,
+        Check::BadAnswer,
+        Check::BadReply,
+        Check::ElicitationScope,
         Check::Owner,
+        Check::ForkOwner,
+        Check::ListOwner,
+        Check::AttachFits,
         Check::OwnNames,
         Check::OwnSessions,
+        Check::OnlyClient,
+        Check::Dedicated,
+        Check::Handshake,
         Check::Early,
+        Check::EarlyBound,
+        Check::OfflineBound,
+        Check::BacklogBound,
         Check::BacklogOrder,
+        Check::Replay,
+        Check::KeepExpires,
         Check::Pause,
+        Check::StallTimeout,
+        Check::LineTimeout,
         Check::LineLimit,
         Check::Room,
+        Check::MaxClients,
+        Check::MaxSessions,
+        Check::MaxInstances,
         Check::FailCalls,
         Check::Unwritten,
+        Check::InitTimeout,
+        Check::SilenceTimeout,
+        Check::Backoff,
+        Check::RestartLimit,
+        Check::Kill,
+        Check::Stopping,
         Check::FirstLine,
         Check::Token,
-        Check::KeepExpires,
-        Check::Handshake,
+        Check::AuthTimeout,
+        Check::Rejected,
         Check::TraceBound,
+        Check::TracePayloads,
+        Check::TraceInternal,
     ];
 }
 
@@ -94,7 +175,7 @@ mod switch {
         pub(crate) static OFF: Cell<Option<Check>> = const { Cell::new(None) };
     }
 
-    /// Runs something on this thread with the check off. The check is on again afterwards, also after a panic.
+    /// Runs something on this thread without this check, which is enabled again afterwards, also after a panic.
     pub fn with_check_off<T>(check: Check, run: impl FnOnce() -> T) -> T {
         struct Restore(Option<Check>);
 

@@ -25,7 +25,8 @@ impl Bus {
     /// Whether there is a slot for one more client.
     pub(super) fn check_client_slots(&self) -> Result<(), RpcError> {
         let max_clients = self.limits.max_clients;
-        if self.clients.len() - self.pending_auth.len() >= max_clients {
+        let clients = self.clients.len() - self.pending_auth.len();
+        if clients >= max_clients && enabled(Check::MaxClients) {
             return Err(RpcError::busy(format!("max_clients ({max_clients}) are connected")));
         }
         Ok(())

@@ -6,9 +6,10 @@ use log::warn;
 
 use super::Bus;
 use super::input::ReadMode;
-use crate::id::{Link, WorkerId};
+use crate::id::{Link, SessionKey, WorkerId};
 use crate::limit::{QUEUE_HARD_TIMES, STALL_TIMEOUT, UNFINISHED_LINE_TIMEOUT};
-use crate::state::calls::Written;
+use crate::mutants::{Check, enabled};
+use crate::state::calls::{Purpose, Written};
 use crate::state::timers::Alarm;
 use crate::wire::error::{Death, RpcError};
 
@@ -61,7 +62,10 @@ impl Bus {
             since + self.limits.backpressure_timeout
         };
         if self.now >= until {
-            return self.close_stalled(link);
+            if enabled(Check::StallTimeout) {
+                self.close_stalled(link);
+            }
+            return;
         }
         if let Some(peer) = self.links.peer_mut(link) {
             peer.stall_alarm = true;
@@ -76,7 +80,7 @@ impl Bus {
             return self.alarms.set(since + UNFINISHED_LINE_TIMEOUT, Alarm::Line(link));
         }
         // An only client, such as the one on stdin and stdout, takes memory from nobody.
-        if self.clients.len() == 1 {
+        if self.clients.len() == 1 || !enabled(Check::LineTimeout) {
             return self.alarms.set(self.now + UNFINISHED_LINE_TIMEOUT, Alarm::Line(link));
         }
         warn!("client {:?} ({}) left a line unfinished: closed", link.0, self.clients.name_of(link));
@@ -119,7 +123,14 @@ impl Bus {
         if let Some(client) = self.clients.get(link)
             && client.bye
         {
-            let mut sessions: Vec<_> = client.sessions.values().copied().collect();
+            // A load that is not sent yet opens its session later. That session is ended when the client leaves,
+            // because only then can its agent be told.
+            let not_sent = |key: SessionKey| {
+                let mut calls = self.calls.outgoing_calls(client.endpoint);
+                calls.any(|(_, call)| call.purpose == Purpose::Reopen(key) && call.written == Written::NotYet)
+            };
+            let mut sessions: Vec<_> =
+                client.sessions.values().copied().filter(|key| !not_sent(*key)).collect();
             sessions.sort();
             for key in sessions {
                 self.end_session(key);

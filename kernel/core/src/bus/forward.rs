@@ -42,8 +42,13 @@ impl Bus {
         self.sessions.touch(about.or(label), self.now);
         let caller = self.clients.find(from)?.endpoint;
         let Some(worker) = self.workers.get_mut(to) else { return Err(RpcError::unknown_session()) };
-        if worker.ready_link().is_none() && worker.backlog.bytes() > self.limits.max_output_queue {
+        let is_full = worker.backlog.bytes() > self.limits.max_output_queue && enabled(Check::BacklogBound);
+        if worker.ready_link().is_none() && is_full {
             return Err(RpcError::busy("too much waits for the worker to be ready"));
+        }
+        let reopened = about.and_then(|key| self.sessions.get(key)?.recovering.as_ref());
+        if reopened.is_some_and(|backlog| backlog.bytes() > self.limits.max_output_queue) {
+            return Err(RpcError::busy("too much waits for the session to be opened again"));
         }
         let call = message.id().map(|id| {
             worker.requests += 1;

@@ -7,7 +7,7 @@ use crate::id::{CallKey, Link, WorkerId};
 use crate::limit::NAME_BYTES;
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
-use crate::state::calls::{Endpoint, Id, Purpose};
+use crate::state::calls::{Call, Endpoint, Id, Purpose};
 use crate::state::clients::AuthState;
 use crate::state::handshake::Handshake;
 use crate::state::sessions::{agent_name, token};
@@ -31,7 +31,8 @@ impl Bus {
             AuthState::Accepted => false,
             AuthState::AwaitingFirstLine => true,
             AuthState::AwaitingToken => return self.auth_line(link, line),
-            AuthState::Rejected => return,
+            AuthState::Rejected if enabled(Check::Rejected) => return,
+            AuthState::Rejected => false,
         };
         client.auth = AuthState::Accepted;
         let scanned = prefixes.scan(line);
@@ -88,7 +89,8 @@ impl Bus {
         let (Some(client), Some(key)) = (self.clients.get(link), id.and_then(CallKey::from_wire)) else {
             return;
         };
-        let Some(call) = self.calls.get(key).filter(|call| call.callee == client.endpoint) else { return };
+        let is_callee = |call: &&Call| call.callee == client.endpoint || !enabled(Check::BadReply);
+        let Some(call) = self.calls.get(key).filter(is_callee) else { return };
         self.sessions.end_pending(call.session, key, &mut self.held);
         self.fail_call(key, error);
     }
@@ -100,7 +102,7 @@ impl Bus {
         }
         if let Some(id) = message.id() {
             self.counters.requests += 1;
-            if self.stopping.is_some() {
+            if self.stopping.is_some() && enabled(Check::Stopping) {
                 return Err(RpcError::stopping());
             }
             self.check_room()?;
@@ -270,7 +272,9 @@ impl Bus {
         let agent = agent_name(name);
         let deletes = message.method() == b"session/delete";
         let (to, purpose) = match self.index().find(pool, name, agent) {
-            Some(key) if self.is_owned(key) => return Err(RpcError::unknown_session()),
+            Some(key) if self.is_owned(key) && enabled(Check::ForkOwner) => {
+                return Err(RpcError::unknown_session());
+            }
             // A fork lives on the worker of the original, so the client must be compatible with it.
             Some(key) if !deletes && !self.is_compatible_with(link, key) => {
                 return Err(RpcError::unknown_session());
@@ -310,7 +314,7 @@ impl Bus {
             if self.is_owned(key) && enabled(Check::Owner) {
                 return Err(RpcError::unknown_session());
             }
-            if self.is_compatible_with(link, key) {
+            if self.is_compatible_with(link, key) || !enabled(Check::AttachFits) {
                 return self.attach(link, key, message, &name);
             }
             // Its worker was initialized for another kind of client. It goes on elsewhere in the same pool.

@@ -113,7 +113,8 @@ impl Bus {
         }
         let Some(worker) = self.workers.get_mut(id) else { return };
         let may_open = self.calls.opens(worker.endpoint) > 0 && enabled(Check::Early);
-        if may_open && worker.early.bytes() + message.line.len() <= self.limits.max_output_queue {
+        let fits = worker.early.bytes() + message.line.len() <= self.limits.max_output_queue;
+        if may_open && (fits || !enabled(Check::EarlyBound)) {
             let early = Early { name: name.into_owned().into(), held: Held::new(message) };
             return worker.early.push(early, &mut self.held);
         }
@@ -239,7 +240,9 @@ impl Bus {
             worker.keep_notification(message);
         }
         match (worker.clients.len(), worker.clients.first().copied()) {
-            (1, Some(only)) => self.forward_to_client(id, only, message, None),
+            (count, Some(only)) if count == 1 || !enabled(Check::OnlyClient) => {
+                self.forward_to_client(id, only, message, None);
+            }
             _ => self.reject_unroutable(id, message, &RpcError::no_method(message.method())),
         }
     }

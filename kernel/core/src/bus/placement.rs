@@ -3,6 +3,7 @@
 use super::Bus;
 use crate::config::Mode;
 use crate::id::{Arena, Link, PoolId, SessionKey, WorkerId};
+use crate::mutants::{Check, enabled};
 use crate::state::calls::{Calls, Endpoint, Purpose};
 use crate::state::clients::Client;
 use crate::state::handshake::Handshake;
@@ -74,7 +75,8 @@ impl<'a> Placement<'a> {
         }
         let is_dedicated = pool.config.mode == Mode::Dedicated;
         let has_room = need == Need::Request || self.has_session_room(worker, pool.config.max_sessions);
-        if has_room && (!is_dedicated || worker.dedicated_to == Some(link)) {
+        let is_own = worker.dedicated_to == Some(link) || !enabled(Check::Dedicated);
+        if has_room && (!is_dedicated || is_own) {
             return Some(if is_up { Fit::Up } else { Fit::Coming });
         }
         if is_dedicated && worker.dedicated_to.is_none() && worker.clients.is_empty() {
@@ -95,7 +97,8 @@ impl<'a> Placement<'a> {
     }
 
     fn has_session_room(&self, worker: &Worker, max_sessions: u32) -> bool {
-        worker.open_sessions() + self.calls.opens(worker.endpoint) < max_sessions as usize
+        let sessions = worker.open_sessions() + self.calls.opens(worker.endpoint);
+        sessions < max_sessions as usize || !enabled(Check::MaxSessions)
     }
 
     /// A worker without work that has another handshake.
@@ -272,9 +275,8 @@ impl Bus {
         let handshake = self.clients.get(link)?.handshake.clone();
         let pool = self.pools.get(pool_id)?;
         let is_shared = pool.config.mode == Mode::Shared;
-        if self.stopping.is_none()
-            && self.placement().in_service(pool_id) < pool.config.max_instances as usize
-        {
+        let may_grow = self.placement().in_service(pool_id) < pool.config.max_instances as usize;
+        if self.stopping.is_none() && (may_grow || !enabled(Check::MaxInstances)) {
             return self.add_worker(pool_id);
         }
         if need == Need::Session {

@@ -5,6 +5,7 @@ use log::{info, warn};
 use super::Bus;
 use crate::api::{Action, Exit, Signal, SpawnFault};
 use crate::id::WorkerId;
+use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
 use crate::state::lifecycle::{Effect, Input, State};
 use crate::state::timers::Alarm;
@@ -68,6 +69,7 @@ impl Bus {
             && worker.life.is_up()
         {
             worker.ignored = false;
+            worker.last_output = self.now;
             self.send_initialize(id);
             self.warm_up(id);
         }
@@ -116,7 +118,8 @@ impl Bus {
 
     pub(super) fn handshake_overdue(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get(id) else { return };
-        if matches!(worker.init, Init::Sent(_)) && worker.initialize_by <= self.now {
+        let is_due = worker.initialize_by <= self.now && enabled(Check::InitTimeout);
+        if matches!(worker.init, Init::Sent(_)) && is_due {
             let sec = self.limits.init_timeout.as_secs_f64();
             self.no_start(id, &format!("did not answer initialize within {sec} s"), None);
         }
@@ -126,8 +129,13 @@ impl Bus {
         let Some(worker) = self.workers.get_mut(id) else { return };
         worker.silence_alarm = false;
         let Some(timeout) = self.limits.silence_timeout else { return };
-        if self.calls.incoming(worker.endpoint) == 0 || !worker.life.is_up() {
+        let owes = self.calls.incoming(worker.endpoint) > 0 && enabled(Check::SilenceTimeout);
+        if !owes {
             return;
+        }
+        if !worker.life.is_up() {
+            // What waits for its next life is watched from that on.
+            return self.watch_silence(id);
         }
         if self.now >= worker.last_output + timeout {
             warn!("worker {worker} has written nothing for {timeout:?}: stopped");
@@ -135,6 +143,16 @@ impl Bus {
         }
         worker.silence_alarm = true;
         self.alarms.set(worker.last_output + timeout, Alarm::Silence(id));
+    }
+
+    /// A worker that owes an answer must write something in time.
+    pub(super) fn watch_silence(&mut self, id: WorkerId) {
+        let Some(timeout) = self.limits.silence_timeout else { return };
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        if !std::mem::replace(&mut worker.silence_alarm, true) {
+            worker.last_output = self.now;
+            self.alarms.set(self.now + timeout, Alarm::Silence(id));
+        }
     }
 
     /// Removes the slot of a worker.

@@ -69,7 +69,7 @@ impl Bus {
         call: Option<CallKey>,
         message: Message<'_>,
     ) {
-        if !message.method().starts_with(b"_bus/") {
+        if !message.method().starts_with(b"_bus/") || !enabled(Check::TraceInternal) {
             let session = session.or_else(|| self.calls.get(call?)?.session);
             self.emit(&TraceEvent { from, to, session, call, id: message.id(), took_us: None, message });
         }

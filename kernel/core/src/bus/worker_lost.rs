@@ -130,6 +130,7 @@ impl Bus {
             call.moves += 1;
         }
         self.send_or_queue(to, key, line);
+        self.watch_silence(to);
     }
 
     /// The worker did not even start: what waits for it goes to another, or fails.

@@ -11,6 +11,7 @@ use crate::config::Limits;
 use crate::limit::{
     BACKOFF_FIRST, BACKOFF_RESET_AFTER, EXIT_AFTER_EOF, STOP_AT_ONCE, STOP_BY_EOF, STOP_BY_KILL, STOP_BY_TERM,
 };
+use crate::mutants::{Check, enabled};
 
 /// The state of a worker over all its processes.
 #[derive(Clone, Debug)]
@@ -218,7 +219,9 @@ impl Life {
                 State::Terminating { until: until.min(now + STOP_AT_ONCE) }
             }
             (State::Terminating { until }, Input::Alarm) if until <= now => {
-                effects.push(Effect::Kill);
+                if enabled(Check::Kill) {
+                    effects.push(Effect::Kill);
+                }
                 State::Killed { until: now + STOP_BY_KILL }
             }
             // The process hangs in the kernel. The shell reaps it if it ever ends.
@@ -274,11 +277,12 @@ impl Life {
         while self.restarts.front().is_some_and(|restart| *restart + limits.restart_window <= now) {
             self.restarts.pop_front();
         }
-        if self.restarts.len() >= limits.max_restarts as usize {
+        if self.restarts.len() >= limits.max_restarts as usize && enabled(Check::RestartLimit) {
             let until = self.restarts.front().map_or(now, |oldest| *oldest) + limits.restart_window;
             return State::Exhausted { until };
         }
-        let backoff = self.backoff.min(limits.max_restart_delay);
+        let backoff =
+            if enabled(Check::Backoff) { self.backoff.min(limits.max_restart_delay) } else { Duration::ZERO };
         self.backoff = backoff * 2;
         State::Backoff { until: now + backoff, failed }
     }

@@ -6,6 +6,7 @@
 use crate::api::Moment;
 use crate::id::Link;
 use crate::limit::{AUTH_TIMEOUT, FLUSH_ON_CLOSE, PENDING_AUTH_MAX};
+use crate::mutants::{Check, enabled};
 use crate::state::timers::{Alarm, Alarms};
 
 #[derive(Default)]
@@ -78,7 +79,9 @@ impl PendingAuth {
         let Some(next) = self.pending.iter().map(|pending| pending.until).min() else { return };
         if self.alarm.is_none_or(|alarm| alarm > next) {
             self.alarm = Some(next);
-            alarms.set(next, Alarm::Auth);
+            if enabled(Check::AuthTimeout) {
+                alarms.set(next, Alarm::Auth);
+            }
         }
     }
 

@@ -140,7 +140,9 @@ impl Session {
 
     /// Whether the agent repeats its history now. The client knows it already.
     pub(crate) fn is_replaying(&self) -> bool {
-        self.is_recovering() && self.reopen.as_ref().is_some_and(|reopen| reopen.by == ReopenBy::Load)
+        enabled(Check::Replay)
+            && self.is_recovering()
+            && self.reopen.as_ref().is_some_and(|reopen| reopen.by == ReopenBy::Load)
     }
 
     /// Keeps the result that opened it, for clients that take it up later.

@@ -434,6 +434,21 @@ fn bye_ends_the_turn_even_if_the_client_still_reads() {
 }
 
 #[test]
+fn a_load_that_is_sent_after_bye_is_ended_once_it_is_answered() {
+    let mut bus = TestBus::with_workers(1);
+    let ann = bus.acp_client();
+    bus.sends(ann, r#"{"id":2,"method":"session/load","params":{"sessionId":"s1"}}"#);
+    bus.sends(ann, r#"{"method":"_bus/bye"}"#);
+    bus.handles(Event::Ended(ann));
+    let worker = bus.worker(0);
+    bus.initializes(worker);
+    bus.answers(worker, "session/load", "{}");
+    assert_eq!(bus.sees_json(worker)["method"], "session/cancel");
+    bus.answers(worker, "session/close", "{}");
+    assert!(bus.is_closed(ann) && bus.bus.is_empty());
+}
+
+#[test]
 fn a_dedicated_worker_serves_one_client_and_stops_with_it() {
     let dedicated = PoolConfig { mode: Mode::Dedicated, max_instances: 2, ..pool("agents", 1) };
     let limits = Limits { session_keep: Duration::ZERO, ..Limits::default() };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{Link, TestBus};
+use super::{Limits, Link, TestBus};
 
 const RESUMES: &str = r#"{"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"resume":{}}}}"#;
 const LOADS: &str = r#"{"agentCapabilities":{"loadSession":true}}"#;
@@ -106,6 +106,28 @@ fn a_crash_during_the_recovery_is_answered_and_tried_again() {
         bus.sees(third);
     }
     bus.sees_request(third, "session/prompt");
+}
+
+#[test]
+fn what_waits_for_a_recovery_is_bounded() {
+    let (mut bus, client, next, session) = after_a_crash(RESUMES);
+    bus.asks(client, 7, "session/prompt", &session);
+    bus.initializes_with(next, RESUMES);
+    let pad = "p".repeat(Limits::default().max_output_queue / 8);
+    let cancel =
+        format!(r#"{{"method":"session/cancel","params":{{"sessionId":"{session}","pad":"{pad}"}}}}"#);
+    for _ in 0..20 {
+        bus.sends(client, &cancel);
+    }
+    assert!(bus.bus.held_bytes() < 2 * Limits::default().max_output_queue);
+    bus.asks(client, 8, "session/prompt", &session);
+    bus.sees_error(client, json!(8), "busy");
+    bus.answers(next, "session/resume", "{}");
+    for _ in 0..3 {
+        bus.sees(next);
+    }
+    bus.sees_request(next, "session/prompt");
+    bus.bus.check_invariants();
 }
 
 #[test]

@@ -182,6 +182,19 @@ fn silence_counts_only_while_an_answer_is_due() {
 }
 
 #[test]
+fn silence_is_noticed_of_a_call_that_has_moved() {
+    let limits = Limits { silence_timeout: Some(Duration::from_secs(10)), ..Limits::default() };
+    let mut bus = TestBus::new(Config { limits, ..Config::with_pools([pool("agents", 2)]) });
+    let (client, first, second) = (bus.client(), bus.worker(0), bus.worker(1));
+    bus.stops_reading(first);
+    bus.sends(client, r#"{"id":1,"method":"m"}"#);
+    bus.crashes(0);
+    bus.sees_request(second, "m");
+    bus.advances(Duration::from_secs(10));
+    bus.sees_error(client, json!(1), "worker_lost");
+}
+
+#[test]
 fn a_stop_lets_calls_finish_and_refuses_new_ones() {
     let mut bus = TestBus::with_workers(2);
     let (client, worker) = (bus.client(), bus.worker(0));

@@ -1,29 +1,31 @@
-//! One run: a storm of faults, then calm, then everybody leaves, then the bus stops.
+//! One run has four phases: faults, quiet, all clients leave, the bus stops.
 
 use std::time::Duration;
 
 use kernel_core::{Event, Moment};
 
-use crate::ledger::Peer;
+use crate::excuse::Excuses;
 use crate::oracle::broken;
+use crate::record::Peer;
 use crate::world::World;
 
-/// How long the calm may last until everything is answered: the longest rest of a worker, and more.
-const CALM: Duration = Duration::from_secs(200);
+/// After this long without faults everything must be answered. It is longer than the longest pause of a worker.
+const QUIET_PERIOD: Duration = Duration::from_secs(200);
 
-/// What a run leaves behind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The result of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// Of all that happened, in its order.
+    /// The hash of its history.
     pub(crate) hash: u64,
-    /// How many calls the bus was given: bytes, events, room to write.
+    /// How often the bus was called.
     pub(crate) calls: usize,
+    pub(crate) excuses: Excuses,
 }
 
 pub(crate) fn run(seed: u64, print: bool) -> Run {
     let mut world = World::new(seed, print);
-    world.lives_through_it();
-    Run { hash: world.trace.hash(), calls: world.oracle.calls }
+    world.all_phases();
+    Run { hash: world.trace.hash(), calls: world.oracle.calls, excuses: world.oracle.excuses }
 }
 
 #[derive(Clone, Copy)]
@@ -34,24 +36,24 @@ enum Move {
 }
 
 impl World {
-    fn lives_through_it(&mut self) {
+    fn all_phases(&mut self) {
         for _ in 0..self.plan.clients {
             self.connect();
         }
         for _ in 0..self.plan.steps {
-            self.storms();
+            self.fault_step();
             if self.exited {
                 return;
             }
         }
-        self.calms_down();
+        self.settle();
         if self.stopped.is_none() {
             self.empties();
         }
         self.stops();
     }
 
-    fn storms(&mut self) {
+    fn fault_step(&mut self) {
         let plan = &self.plan;
         let weights = [
             120,
@@ -62,14 +64,14 @@ impl World {
             plan.jump_weight,
             20,
             plan.leave_weight,
-            plan.deaf_client_weight,
+            plan.client_stall_weight,
             plan.reload_weight,
             plan.stop_weight,
         ];
         let choice = self.rng.weighted(&weights);
         let (clients, workers) = (self.open_clients(), self.running());
         let client = self.rng.pick(&clients).copied();
-        // Mostly one that has something to do.
+        // Mostly a worker acts that has something to do.
         let busy = |life: &&usize| {
             !self.workers[**life].todo.is_empty() || !self.workers[**life].sessions.is_empty()
         };
@@ -85,26 +87,26 @@ impl World {
             (5, ..) => self.some_time(20_000),
             (6, ..) if clients.len() < self.plan.clients => self.connect(),
             (7, Some(conn), _) => self.leaves(conn),
-            (8, Some(conn), _) => self.clients[conn].deaf = !self.clients[conn].deaf,
+            (8, Some(conn), _) => self.clients[conn].not_reading = !self.clients[conn].not_reading,
             (9, ..) => self.reload(),
             (10, ..) => self.stop(),
             _ => self.some_time(20),
         }
     }
 
-    /// Some bytes of somebody go on, in whichever pipe has any.
+    /// Moves some bytes in a random pipe that has any.
     fn moves_something(&mut self, clients: &[usize], workers: &[usize]) {
         let mut moves: Vec<(Move, Peer)> = Vec::new();
-        let clients = clients.iter().map(|conn| (Peer::Client(*conn), &self.clients[*conn].wire));
-        let workers = workers.iter().map(|life| (Peer::Worker(*life), &self.workers[*life].wire));
-        for (peer, wire) in clients.chain(workers) {
-            if !wire.up.is_empty() && !wire.paused {
+        let clients = clients.iter().map(|conn| (Peer::Client(*conn), &self.clients[*conn].pipe));
+        let workers = workers.iter().map(|life| (Peer::Worker(*life), &self.workers[*life].pipe));
+        for (peer, pipe) in clients.chain(workers) {
+            if !pipe.up.is_empty() && !pipe.paused {
                 moves.push((Move::Up, peer));
             }
-            if wire.flush && !wire.shut && wire.down.len() < wire.down_bytes_max {
+            if pipe.flush && !pipe.shut && pipe.down.len() < pipe.down_bytes_max {
                 moves.push((Move::Down, peer));
             }
-            if !wire.down.is_empty() || wire.shut {
+            if !pipe.down.is_empty() || pipe.shut {
                 moves.push((Move::Read, peer));
             }
         }
@@ -117,7 +119,7 @@ impl World {
         }
     }
 
-    /// The clock goes on; the alarm may be late.
+    /// Advances the clock. The alarm may be late.
     fn some_time(&mut self, at_most_ms: usize) {
         self.now += Duration::from_millis(self.rng.below(at_most_ms + 1) as u64);
         self.processes_go_on();
@@ -128,44 +130,44 @@ impl World {
 
     fn client_reads(&mut self, conn: usize) -> bool {
         let client = &mut self.clients[conn];
-        if client.wire.closed || client.deaf {
+        if client.pipe.closed || client.not_reading {
             return false;
         }
-        let count = if self.calm { usize::MAX } else { self.rng.within(1, 2000) };
-        let any = !client.wire.down.is_empty();
-        for line in client.wire.hear(count) {
-            self.client_hears(conn, &line);
+        let count = if self.quiet { usize::MAX } else { self.rng.within(1, 2000) };
+        let any = !client.pipe.down.is_empty();
+        for line in client.pipe.read_lines(count) {
+            self.client_reads_line(conn, &line);
         }
         any
     }
 
-    /// A client says that it will say no more, or is just gone.
+    /// A client half-closes its connection, or is just gone.
     fn leaves(&mut self, conn: usize) {
-        self.gossip.orphans.extend(self.clients[conn].sessions.iter().cloned());
-        let wire = &self.clients[conn].wire;
-        let link = wire.link;
+        self.leaked.abandoned.extend(self.clients[conn].sessions.iter().cloned());
+        let pipe = &self.clients[conn].pipe;
+        let link = pipe.link;
         if self.rng.percent(50) {
             self.oracle.conns[conn].broken = true;
             return self.handle(Event::Broken(link));
         }
-        if !wire.up.is_empty() || wire.ended || wire.paused || self.clients[conn].hostile {
+        if !pipe.up.is_empty() || pipe.ended || pipe.paused || self.clients[conn].hostile {
             return;
         }
         if self.rng.percent(30) && self.bus.wants_read(link) && self.last_word(conn) {
             self.give(Peer::Client(conn), usize::MAX);
         }
-        if !self.clients[conn].wire.closed {
-            self.clients[conn].wire.ended = true;
+        if !self.clients[conn].pipe.closed {
+            self.clients[conn].pipe.ended = true;
             self.oracle.conns[conn].ended = true;
             self.handle(Event::Ended(link));
         }
     }
 
-    /// Faults stop, all peers behave, time passes: everything is answered.
-    pub(crate) fn calms_down(&mut self) {
+    /// Without faults, and with peers that behave, everything is answered in time.
+    pub(crate) fn settle(&mut self) {
         self.note(format_args!("calm"), b"");
-        self.calm = true;
-        let until = self.now + CALM;
+        self.quiet = true;
+        let until = self.now + QUIET_PERIOD;
         while !self.exited {
             if self.goes_round() {
                 continue;
@@ -175,15 +177,15 @@ impl World {
             }
         }
         self.bus.check_invariants();
-        self.oracle.is_calm();
+        self.oracle.check_settled();
     }
 
-    /// Everybody does all that there is to do. False: nothing was.
+    /// Lets every peer do all that it can. Returns whether anything happened.
     fn goes_round(&mut self) -> bool {
         let before = self.trace.hash();
         let mut moved = false;
         for conn in self.open_clients() {
-            self.clients[conn].deaf = false;
+            self.clients[conn].not_reading = false;
             moved |= self.client_replies_all(conn);
             self.carry_up(Peer::Client(conn));
             self.carry_down(Peer::Client(conn));
@@ -200,17 +202,17 @@ impl World {
         moved || self.trace.hash() != before
     }
 
-    /// Everybody leaves; when the last keeping has ended, nothing is left.
+    /// All clients leave. Once the last session has expired, nothing is left.
     fn empties(&mut self) {
         for conn in self.open_clients() {
-            let link = self.clients[conn].wire.link;
-            if self.clients[conn].wire.closed {
+            let link = self.clients[conn].pipe.link;
+            if self.clients[conn].pipe.closed {
                 continue;
             }
             self.oracle.conns[conn].broken = true;
             self.handle(Event::Broken(link));
         }
-        let until = self.now + self.config.limits.session_keep + CALM;
+        let until = self.now + self.config.limits.session_keep + QUIET_PERIOD;
         while self.goes_round() || self.pass_to_next(until.saturating_sub(self.now)) {}
         self.bus.check_invariants();
         if !self.bus.is_empty() {

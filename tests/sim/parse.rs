@@ -1,4 +1,4 @@
-//! Reading what the bus has said: its own words and its reasons, ids as they are spelled.
+//! Reads lines that the bus has sent: errors and their reasons, and ids as they are spelled.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::line::Hole;
+use crate::line::Slot;
 use crate::oracle::broken;
 
-/// Every error of the bus: its reason and its code.
+/// Every error of the bus, with its reason and its code.
 const REASONS: [(&str, i64); 14] = [
     ("parse", -32700),
     ("invalid", -32600),
@@ -27,8 +27,8 @@ const REASONS: [(&str, i64); 14] = [
     ("cancelled", -32800),
 ];
 
-/// What stands in the holes of a line.
-pub(crate) type Filled = Vec<(Hole, Vec<u8>)>;
+/// The values of a line's slots.
+pub(crate) type SlotValues = Vec<(Slot, Vec<u8>)>;
 
 pub(crate) fn parse(line: &[u8]) -> Value {
     match serde_json::from_slice(line) {
@@ -37,7 +37,7 @@ pub(crate) fn parse(line: &[u8]) -> Value {
     }
 }
 
-/// The reason of an error of the bus, which must be one that the users know.
+/// The reason of an error of the bus, which must be a documented one.
 pub(crate) fn reason_of(value: &Value, line: &[u8]) -> Option<String> {
     let error = value.get("error")?;
     let reason = error["data"]["reason"].as_str()?;
@@ -48,20 +48,20 @@ pub(crate) fn reason_of(value: &Value, line: &[u8]) -> Option<String> {
     Some(reason.to_owned())
 }
 
-/// The id of an answer of the bus itself, as it is spelled.
+/// The id of a line, as it is spelled.
 pub(crate) fn id_token(line: &[u8]) -> Vec<u8> {
     let members = serde_json::from_slice::<BTreeMap<String, &RawValue>>(line).unwrap_or_default();
     members.get("id").map(|id| id.get().as_bytes().to_vec()).unwrap_or_default()
 }
 
-pub(crate) fn token(filled: &Filled, hole: Hole) -> &[u8] {
+pub(crate) fn token(filled: &SlotValues, hole: Slot) -> &[u8] {
     filled.iter().find(|(found, _)| *found == hole).map_or(&[], |(_, token)| token)
 }
 
 pub(crate) fn number(token: &[u8]) -> u64 {
     match std::str::from_utf8(token).ok().and_then(|token| token.parse().ok()) {
         Some(number) => number,
-        None => broken!("(1) an answer under its id", "not a wire id: {}", shown(token)),
+        None => broken!("(1) an answer under its id", "not a call_id id: {}", shown(token)),
     }
 }
 

@@ -1,18 +1,19 @@
-//! What clients wait for: requests read and not answered, found by the id that the client gave them.
+//! Requests that the bus has read and not answered, found by the id that the client gave them.
 //!
-//! A client may use an id twice at a time; then the bus's own errors may be of either.
+//! In an ambiguous world a client may use an id twice at a time, and an error of the bus may answer either request.
 
-use crate::ledger::*;
+use crate::excuse::Excuse;
 use crate::oracle::Oracle;
+use crate::record::*;
 
 impl Oracle {
-    /// Of two requests under one id, the bus has answered the other.
+    /// The bus has answered the other of two requests with the same id.
     pub(crate) fn reclaims(&mut self, conn: Conn, serial: Serial) -> bool {
         let What::Ask { id, .. } = self.sent[serial].what.clone() else { return false };
-        if self.take_waiting(conn, &id, None).is_none() {
+        if self.is_fault(Excuse::RequestId, true, true) || self.take_waiting(conn, &id, None).is_none() {
             return false;
         }
-        self.conns[conn].waits_for.push(serial);
+        self.conns[conn].unanswered.push(serial);
         if let What::Ask { done, .. } = &mut self.sent[serial].what {
             *done = false;
         }
@@ -20,10 +21,11 @@ impl Oracle {
     }
 
     pub(crate) fn take_exactly(&mut self, conn: Conn, ask: Serial) -> bool {
-        let Some(at) = self.conns[conn].waits_for.iter().position(|serial| *serial == ask) else {
+        let Some(at) = self.conns[conn].unanswered.iter().position(|serial| *serial == ask) else {
             return false;
         };
-        self.conns[conn].waits_for.remove(at);
+        self.conns[conn].unanswered.remove(at);
+        self.excuses.count(Excuse::RequestId, false);
         self.under_way.retain(|(_, serial)| *serial != ask);
         if let What::Ask { done, .. } = &mut self.sent[ask].what {
             *done = true;
@@ -31,7 +33,7 @@ impl Oracle {
         true
     }
 
-    /// Takes a request off the list of those that this connection waits for.
+    /// Removes a request from those that this connection waits for.
     pub(crate) fn take_waiting(
         &mut self,
         conn: Conn,
@@ -42,7 +44,7 @@ impl Oracle {
             self.take_exactly(conn, serial);
             return Some(serial);
         }
-        // Of two requests under one id, the bus may have answered the other.
+        // The bus may have answered the other of two requests with the same id.
         let wanted = wanted?;
         let same = |sent: &Sent| match &sent.what {
             What::Ask { kind, id: own, done: true } => {
@@ -54,25 +56,13 @@ impl Oracle {
         self.reclaims(conn, serial).then(|| self.take_exactly(conn, serial))?.then_some(serial)
     }
 
-    pub(crate) fn waiting_newest(
-        &self,
-        conn: Conn,
-        id: &[u8],
-        wanted: &dyn Fn(&Kind) -> bool,
-    ) -> Option<Serial> {
-        self.conns[conn].waits_for.iter().copied().rfind(|serial| match &self.sent[*serial].what {
-            What::Ask { kind, id: own, .. } => own == id && wanted(kind),
-            _ => false,
-        })
-    }
-
     pub(crate) fn waiting(
         &self,
         conn: Conn,
         id: &[u8],
         wanted: Option<&dyn Fn(&Kind) -> bool>,
     ) -> Option<Serial> {
-        self.conns[conn].waits_for.iter().copied().find(|serial| match &self.sent[*serial].what {
+        self.conns[conn].unanswered.iter().copied().find(|serial| match &self.sent[*serial].what {
             What::Ask { kind, id: own, .. } => own == id && wanted.is_none_or(|wanted| wanted(kind)),
             _ => false,
         })

@@ -1,31 +1,33 @@
-//! A link as the shell sees it: two byte pipes and what the core has said about them. And the trace.
+//! A link as the shell sees it: a byte pipe in each direction, with its flow control. Also the history of a run.
 
 use std::collections::VecDeque;
 
 use kernel_core::id::Link;
 
-use crate::ledger::Serial;
+use crate::record::Serial;
 
-pub(crate) struct Wire {
+pub(crate) struct Pipe {
     pub(crate) link: Link,
-    /// Written by the peer, not given to the bus.
+    /// Bytes that the peer has written and the bus was not given yet.
     pub(crate) up: Vec<u8>,
-    /// How much was given to the bus in all.
+    /// How many bytes the bus was given in all.
     given: u64,
-    /// Where lines end in the peer's stream, and what they are.
+    /// The position at which the last marked line ended.
+    finished: u64,
+    /// The positions in the peer's stream at which lines end, with what they are.
     ends: VecDeque<(u64, Mark)>,
-    /// Taken from the bus, not read by the peer.
+    /// Bytes that were taken from the bus and that the peer has not read yet.
     pub(crate) down: Vec<u8>,
     pub(crate) down_bytes_max: usize,
-    /// The line that the peer has read a part of.
+    /// The beginning of a line of which the peer has not read the end.
     heard: Vec<u8>,
-    /// Said by the bus, not taken.
-    pub(crate) said: Vec<u8>,
-    /// What is taken next begins a line.
+    /// Bytes that the bus has queued and that were not taken yet.
+    pub(crate) queued: Vec<u8>,
+    /// The next byte that is taken begins a line.
     pub(crate) at_start: bool,
-    /// The core has asked for a flush that is not done.
+    /// The core has asked for a flush that is not finished.
     pub(crate) flush: bool,
-    /// Not read until the core says so.
+    /// The core does not want to read it.
     pub(crate) paused: bool,
     /// The core has closed it, or the peer is gone.
     pub(crate) closed: bool,
@@ -35,27 +37,28 @@ pub(crate) struct Wire {
     pub(crate) ended: bool,
 }
 
-/// What the bus has been given when it was given the last byte of it.
+/// What is complete once the bus was given a certain byte.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Mark {
     Line(Serial),
     /// A line that is answered by an error without an id.
     Bad,
-    /// What no client may begin with.
+    /// Bytes that no client may begin with.
     Hostile,
 }
 
-impl Wire {
-    pub(crate) fn new(link: Link, down_bytes_max: usize) -> Wire {
-        Wire {
+impl Pipe {
+    pub(crate) fn new(link: Link, down_bytes_max: usize) -> Pipe {
+        Pipe {
             link,
             up: Vec::new(),
             given: 0,
+            finished: 0,
             ends: VecDeque::new(),
             down: Vec::new(),
             down_bytes_max,
             heard: Vec::new(),
-            said: Vec::new(),
+            queued: Vec::new(),
             at_start: true,
             flush: false,
             paused: false,
@@ -79,13 +82,20 @@ impl Wire {
         self.given += bytes.len() as u64;
         let mut marks = Vec::new();
         while self.ends.front().is_some_and(|(end, _)| *end <= self.given) {
-            marks.extend(self.ends.pop_front().map(|(_, mark)| mark));
+            let Some((end, mark)) = self.ends.pop_front() else { break };
+            self.finished = end;
+            marks.push(mark);
         }
         (bytes, marks)
     }
 
+    /// How much was given since the last marked line, at least what the bus holds of an unfinished one.
+    pub(crate) fn unfinished(&self) -> usize {
+        (self.given - self.finished) as usize
+    }
+
     /// The whole lines among the next bytes that the peer reads.
-    pub(crate) fn hear(&mut self, count: usize) -> Vec<Vec<u8>> {
+    pub(crate) fn read_lines(&mut self, count: usize) -> Vec<Vec<u8>> {
         let mut lines = Vec::new();
         let bytes = take_front(&mut self.down, count);
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -101,13 +111,13 @@ impl Wire {
     }
 }
 
-/// The first bytes of these, which are then without them.
+/// Removes the first bytes and returns them.
 pub(crate) fn take_front(bytes: &mut Vec<u8>, count: usize) -> Vec<u8> {
     let rest = bytes.split_off(count.min(bytes.len()));
     std::mem::replace(bytes, rest)
 }
 
-/// What happened: always as a hash, and as text for whoever replays a seed.
+/// The history of a run: always as a hash, and as text when a seed is replayed.
 pub(crate) struct Trace {
     hash: u64,
     print: bool,

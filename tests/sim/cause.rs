@@ -1,0 +1,262 @@
+//! Causes: every error of the bus needs one that the oracle knows of. Where the portions in which bytes arrive hide
+//! the exact figure, an upper bound must at least reach the limit that the bus says was reached.
+
+use serde_json::Value;
+
+use crate::excuse::Excuse;
+use crate::oracle::Oracle;
+use crate::parse::parse;
+use crate::record::*;
+
+/// What has happened so far that may explain errors.
+#[derive(Debug, Default)]
+pub(crate) struct Causes {
+    pub(crate) deaths: usize,
+    pub(crate) failed_spawns: usize,
+    pub(crate) failed_handshakes: usize,
+    pub(crate) leavers: usize,
+    pub(crate) reloads: usize,
+    pub(crate) stops: usize,
+}
+
+impl Causes {
+    /// What makes the bus move a request to another worker.
+    pub(crate) fn disruptions(&self) -> usize {
+        self.deaths + self.failed_spawns
+    }
+}
+
+/// Upper bounds of what the bus can have held during this call.
+#[derive(Debug, Default)]
+pub(crate) struct Usage {
+    /// Calls in flight when the call began.
+    pub(crate) calls_before: usize,
+    /// Requests of clients and workers that it was given in this call.
+    pub(crate) requests: usize,
+    /// Requests that it sent to workers in this call.
+    pub(crate) sent_requests: usize,
+    /// Bytes in pipes and unfinished lines.
+    pub(crate) queued_bytes: usize,
+}
+
+impl Oracle {
+    /// Whether something has happened that explains the refusal of this request.
+    pub(crate) fn explains(&self, conn: Conn, serial: Serial, reason: &str, value: &Value) -> bool {
+        let What::Ask { kind, .. } = &self.sent[serial].what else { return false };
+        let (causes, error) = (&self.causes, &value["error"]);
+        let message = error["message"].as_str().unwrap_or_default();
+        let pool = error["data"]["pool"].as_str().unwrap_or_default();
+        match reason {
+            "too_large" => *kind == Kind::TooLong || self.is_answered_badly(serial),
+            "busy" => self.may_be_busy(conn, serial, kind, message),
+            _ if *kind == Kind::TooLong => false,
+            "invalid" => self.is_answered_badly(serial) || self.may_be_invalid(serial, kind),
+            "no_method" => *kind == Kind::Admin,
+            "worker_lost" => self.may_be_lost(serial, pool),
+            "pool_down" => self.any_process(pool, |process| !process.healthy) || causes.stops > 0,
+            "stopping" => causes.stops + causes.reloads > 0,
+            "no_start" => self.any_process(pool, |process| process.handshake.is_some() && !process.healthy),
+            "unknown_session" => self.may_be_unknown(conn, kind),
+            "unknown_pool" => self.may_be_unknown_pool(conn, serial),
+            _ => false,
+        }
+    }
+
+    /// Whether the limit that a `busy` names can have been reached.
+    fn may_be_busy(&self, conn: Conn, serial: Serial, kind: &Kind, message: &str) -> bool {
+        let pool = message.strip_prefix("every worker of the pool ").and_then(|rest| rest.split(' ').next());
+        if let Some(pool) = pool {
+            return self.pool_may_be_full(conn, serial, kind, pool);
+        }
+        match message {
+            "the worker is being replaced" => self.causes.deaths > 0,
+            "the worker was taken out of service" => self.causes.reloads > 0,
+            _ if message.starts_with("too much waits for") => {
+                self.waiting_bytes() > self.limits.max_output_queue
+            }
+            _ if message.ends_with(" does not read") => {
+                self.lives.iter().any(|process| !process.healthy && process.untaken > 0)
+            }
+            _ => self.bus_may_be_full(message),
+        }
+    }
+
+    /// The bus holds as much as it may, of calls or of bytes.
+    pub(crate) fn bus_may_be_full(&self, message: &str) -> bool {
+        let Usage { calls_before, requests, sent_requests, queued_bytes } = self.usage;
+        if message.starts_with("max_calls ") {
+            return calls_before + requests + sent_requests >= self.limits.max_calls;
+        }
+        message.starts_with("max_held_bytes ")
+            && queued_bytes + self.kept_bytes() > self.limits.max_held_bytes
+    }
+
+    /// What clients have sent and no worker was given yet.
+    fn waiting_bytes(&self) -> usize {
+        let waits = |sent: &&Sent| {
+            matches!(sent.by, Peer::Client(_)) && sent.read.is_some() && !self.is_with_worker(sent)
+        };
+        self.sent.iter().filter(waits).map(kept_length).sum()
+    }
+
+    /// A process has the line, and has not begun to end.
+    pub(crate) fn is_with_worker(&self, sent: &Sent) -> bool {
+        sent.sent_to.iter().any(|peer| matches!(peer, Peer::Worker(life) if self.lives[*life].healthy))
+    }
+
+    /// Lines that the bus may keep: given to it and passed on to nobody, or not answered yet.
+    fn kept_bytes(&self) -> usize {
+        let kept = |sent: &&Sent| {
+            let asks = matches!(sent.what, What::AgentAsk { done: false, .. });
+            let waits =
+                sent.sent_to.is_empty() || matches!(sent.by, Peer::Client(_)) && !self.is_with_worker(sent);
+            sent.read.is_some() && (waits || asks)
+        };
+        self.sent.iter().filter(kept).map(kept_length).sum()
+    }
+
+    /// Every worker of the pool is of no use for this request, and the pool cannot grow.
+    fn pool_may_be_full(&self, conn: Conn, serial: Serial, kind: &Kind, pool: &str) -> bool {
+        if self.causes.reloads + self.causes.stops > 0 {
+            return true;
+        }
+        let Some(config) = self.config.pools.iter().find(|config| *config.id == *pool) else { return false };
+        let of_pool = || self.lives.iter().enumerate().filter(|(_, process)| process.pool == pool);
+        let mut slots: Vec<_> = of_pool().filter_map(|(_, process)| process.slot).collect();
+        slots.sort();
+        slots.dedup();
+        if slots.len() < config.max_instances as usize {
+            return false;
+        }
+        // Whatever names a session may have to open it again first.
+        let needs_session = *kind == Kind::New || kind.session().is_some();
+        let others_wait = self.others_wait(conn);
+        slots.iter().all(|slot| {
+            let newest = of_pool().rfind(|(_, process)| process.slot == Some(*slot));
+            newest.is_none_or(|(life, process)| {
+                !process.healthy
+                    || !self.must_be_compatible(life, conn, serial)
+                    || needs_session && self.sessions_at_most(life) >= config.max_sessions as usize
+                    || process.dedicated && (others_wait || process.serves.iter().any(|other| *other != conn))
+            })
+        })
+    }
+
+    /// The process was initialized as this client was, however the client's last handshakes went.
+    fn must_be_compatible(&self, life: Life, conn: Conn, serial: Serial) -> bool {
+        let process = &self.lives[life];
+        let mut may = self.handshakes_at(conn, self.sent[serial].seq);
+        may.extend(self.handshakes_at(conn, usize::MAX));
+        may.iter().all(|handshake| *handshake == process.handshake)
+    }
+
+    /// A worker may be reserved for another client, whose requests wait for it.
+    fn others_wait(&self, conn: Conn) -> bool {
+        let waits = |serial: &Serial| self.sent[*serial].sent_to.is_empty();
+        self.conns.iter().enumerate().any(|(other, book)| other != conn && book.unanswered.iter().any(waits))
+    }
+
+    /// Sessions that this process may have: known to be open, announced, or asked for.
+    fn sessions_at_most(&self, life: Life) -> usize {
+        let open = self.sessions.iter().filter(|session| session.life == life && session.open).count();
+        let announced = self.sent.iter().filter(|sent| {
+            sent.by == Peer::Worker(life) && matches!(sent.what, What::AgentTell { child: Some(_), .. })
+        });
+        let opens = |serial: &&Serial| {
+            let What::Ask { kind, .. } = &self.sent[**serial].what else { return false };
+            matches!(kind, Kind::New | Kind::Load(_) | Kind::Fork(_) | Kind::Session(_))
+        };
+        let opening = self.conns.iter().flat_map(|conn| &conn.unanswered).filter(opens).count();
+        open + announced.count() + opening + self.adopted_opens(life) + self.recoveries() + self.spent.len()
+    }
+
+    /// Lost sessions that the bus may be opening again, by a request of its own that may wait for a worker.
+    pub(crate) fn recoveries(&self) -> usize {
+        self.sessions.iter().filter(|s| s.owner.is_some() && !self.lives[s.life].healthy).count()
+    }
+
+    /// Requests for a session whose clients have left, and which this process may still answer.
+    fn adopted_opens(&self, life: Life) -> usize {
+        let adopted = |sent: &&Sent| {
+            let Peer::Client(conn) = sent.by else { return false };
+            let opens = matches!(&sent.what, What::Ask { kind: Kind::New | Kind::Fork(_), .. });
+            opens && !self.conns[conn].open && sent.sent_to.contains(&Peer::Worker(life))
+        };
+        self.sent.iter().filter(adopted).count()
+    }
+
+    /// A process that was sent the request has answered it with a line that is broken or too long.
+    fn is_answered_badly(&self, serial: Serial) -> bool {
+        self.lives
+            .iter()
+            .any(|process| process.bad_answers.iter().any(|id| process.asked.get(id) == Some(&serial)))
+    }
+
+    /// A client that was sent this request of a worker has answered it with a line that is broken or too long.
+    pub(crate) fn is_replied_badly(&self, serial: Serial) -> bool {
+        self.conns.iter().any(|conn| conn.bad_replies.iter().any(|id| conn.asked.get(id) == Some(&serial)))
+    }
+
+    /// An agent may open a session under a name that is in use, and a client may ask for payloads that it must not see.
+    fn may_be_invalid(&self, serial: Serial, kind: &Kind) -> bool {
+        match kind {
+            Kind::New | Kind::Fork(_) => !self.unique_names,
+            Kind::Admin => parse(&self.sent[serial].line.bytes())["params"]["payloads"] == true,
+            _ => false,
+        }
+    }
+
+    /// A worker's request is too long, or a client's answer to it was.
+    pub(crate) fn may_be_too_large(&self, serial: Serial) -> bool {
+        let sent = &self.sent[serial];
+        self.is_replied_badly(serial) || sent.line.bytes().len() > self.limits.max_input_buffer
+    }
+
+    fn may_be_lost(&self, serial: Serial, pool: &str) -> bool {
+        let mut reached = self.sent[serial].sent_to.iter().peekable();
+        match reached.peek() {
+            None => self.any_process(pool, |process| !process.healthy),
+            Some(_) => reached.any(|peer| matches!(peer, Peer::Worker(life) if !self.lives[*life].healthy)),
+        }
+    }
+
+    fn any_process(&self, pool: &str, fits: impl Fn(&ProcessRecord) -> bool) -> bool {
+        self.lives.iter().any(|process| process.pool == pool && fits(process))
+    }
+
+    fn may_be_unknown(&self, conn: Conn, kind: &Kind) -> bool {
+        let Some(name) = kind.session() else {
+            return matches!(kind, Kind::Label(_)) && self.causes.deaths > 0;
+        };
+        let Some(own) = self.own_session(conn, name) else { return true };
+        let closing = self.conns[conn].unanswered.iter().any(|serial| match &self.sent[*serial].what {
+            What::Ask { kind: Kind::Close(other) | Kind::Delete(other), .. } => other == name,
+            _ => false,
+        });
+        let lost = closing || own.recovering || self.lives[own.life].over || !self.lives[own.life].healthy;
+        !self.is_fault(Excuse::SessionRefused, !lost, self.ambiguous.contains(&own.agent))
+    }
+
+    /// The request names a pool that is not declared, or none where it must.
+    fn may_be_unknown_pool(&self, conn: Conn, serial: Serial) -> bool {
+        let request = parse(&self.sent[serial].line.bytes());
+        let (params, pools) = (&request["params"], &self.config.pools);
+        let in_params = match request["method"].as_str() {
+            Some("_bus/hello") => &params["pool"],
+            Some("session/new" | "session/load" | "session/resume") => &params["_meta"]["bus/pool"],
+            _ => &Value::Null,
+        };
+        if let Some(name) = request["pool"].as_str().or(in_params.as_str()) {
+            return pools.iter().all(|pool| *pool.id != *name);
+        }
+        // A pool that was removed and declared again is another one, for a client as for a session.
+        let of_session = params["sessionId"].is_string();
+        let bound_to_removed = (self.conns[conn].bound || of_session) && self.causes.reloads > 0;
+        bound_to_removed || !self.conns[conn].bound && self.config.default_pool.is_none() && pools.len() != 1
+    }
+}
+
+/// How much a line may take where it is kept. Its ids may be longer there.
+fn kept_length(sent: &Sent) -> usize {
+    sent.line.bytes().len() + 64
+}
