@@ -4,8 +4,7 @@
 
 use log::warn;
 
-use super::Bus;
-use super::input::ReadMode;
+use super::{Bus, ReadMode};
 use crate::id::{Link, SessionKey, WorkerId};
 use crate::limit::{QUEUE_HARD_TIMES, STALL_TIMEOUT, UNFINISHED_LINE_TIMEOUT};
 use crate::mutants::{Check, enabled};

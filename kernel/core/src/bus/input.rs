@@ -1,23 +1,12 @@
 //! Reading: bytes become lines, and each line goes to the part that handles it.
 
-use super::Bus;
+use super::{Bus, ReadMode};
 use crate::id::Link;
 use crate::limit::{AUTH_LINE_BYTES, UNFINISHED_LINE_TIMEOUT};
 use crate::mutants::{Check, enabled};
 use crate::state::clients::AuthState;
 use crate::state::timers::Alarm;
 use crate::wire::line_buffer::{LineBuffer, Piece};
-
-/// When reading stops.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum ReadMode {
-    /// It stops when the link is paused.
-    UnlessPaused,
-    /// It goes on when the link is paused. An unfinished line is dropped.
-    EvenIfPaused,
-    /// The stream is over. An unfinished line counts if it is a whole message.
-    Last,
-}
 
 /// What the bus does with the bytes of a client.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -58,9 +58,6 @@ use crate::state::workers::Worker;
 use crate::token::TokenDigest;
 use crate::wire::error::RpcError;
 
-use self::input::ReadMode;
-use self::shutdown::Stopping;
-
 /// The routing kernel: a value without I/O, clock, threads or globals. The crate documentation says how to drive it.
 pub struct Bus {
     links: Links,
@@ -88,6 +85,33 @@ pub struct Bus {
     /// The bytes in all backlogs. Those in `links` are counted there.
     held: HeldBytes,
     now: Moment,
+}
+
+/// How far the shutdown is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stopping {
+    /// Calls in flight may finish.
+    Draining {
+        until: Moment,
+    },
+    /// Workers are being stopped.
+    Workers,
+    /// Clients may read their last answers.
+    Clients {
+        until: Moment,
+    },
+    Done,
+}
+
+/// When reading stops.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ReadMode {
+    /// It stops when the link is paused.
+    UnlessPaused,
+    /// It goes on when the link is paused. An unfinished line is dropped.
+    EvenIfPaused,
+    /// The stream is over. An unfinished line counts if it is a whole message.
+    Last,
 }
 
 /// The calls that the shell makes.
@@ -132,7 +156,7 @@ impl Bus {
         Some(self.add_pending_client(pool))
     }
 
-    /// The same for a peer that needs no token: the one that started the bus, on its stdin and stdout.
+    /// Accepts a peer that needs no token: the process that started the bus, on its stdin and stdout.
     pub fn connect_owner(&mut self, pool: Option<&str>, now: Moment) -> Option<Link> {
         self.set_time(now);
         if self.stopping.is_some() || self.check_client_slots().is_err() {
@@ -150,7 +174,7 @@ impl Bus {
         self.refusal_line(&error)
     }
 
-    /// The same when the machine lacks resources, for example file descriptors.
+    /// The error line for a connection that the machine lacks resources for, such as file descriptors.
     pub fn no_room(&mut self, why: &str) -> Vec<u8> {
         self.refusal_line(&RpcError::busy(why))
     }

@@ -2,30 +2,14 @@
 
 use log::info;
 
-use super::Bus;
-use crate::api::{Action, Moment};
+use super::{Bus, Stopping};
+use crate::api::Action;
 use crate::limit::FLUSH_ON_CLOSE;
 use crate::state::backlog::Queued;
 use crate::state::calls::BUS;
 use crate::state::lifecycle::Input;
 use crate::state::timers::Alarm;
 use crate::wire::error::RpcError;
-
-/// How far the shutdown is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Stopping {
-    /// Calls in flight may finish.
-    Draining {
-        until: Moment,
-    },
-    /// Workers are being stopped.
-    Workers,
-    /// Clients may read their last answers.
-    Clients {
-        until: Moment,
-    },
-    Done,
-}
 
 impl Bus {
     /// The first time, calls in flight may finish. The second time, everything ends at once.

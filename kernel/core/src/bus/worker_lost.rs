@@ -4,9 +4,8 @@ use std::collections::VecDeque;
 
 use log::{info, warn};
 
-use super::Bus;
-use super::input::ReadMode;
 use super::placement::Need;
+use super::{Bus, ReadMode};
 use crate::api::Exit;
 use crate::config::Mode;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
