@@ -2,10 +2,12 @@
 //!
 //! Messages are never dropped; a peer that stops taking them is. Every pause has a deadline.
 
+use std::collections::BTreeSet;
+
 use log::warn;
 
 use super::{Bus, ReadMode};
-use crate::id::{Link, SessionKey, WorkerId};
+use crate::id::{Link, WorkerId};
 use crate::limit::{QUEUE_HARD_TIMES, STALL_TIMEOUT, UNFINISHED_LINE_TIMEOUT};
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{Purpose, Written};
@@ -124,13 +126,12 @@ impl Bus {
         {
             // A load that is not sent yet opens its session later. That session is ended when the client leaves,
             // because only then can its agent be told.
-            let not_sent = |key: SessionKey| {
-                let mut calls = self.calls.outgoing_calls(client.endpoint);
-                calls.any(|(_, call)| call.purpose == Purpose::Reopen(key) && call.written == Written::NotYet)
-            };
-            let mut sessions: Vec<_> =
-                client.sessions.values().copied().filter(|key| !not_sent(*key)).collect();
-            sessions.sort();
+            let mut sessions: BTreeSet<_> = client.sessions.values().copied().collect();
+            for (_, call) in self.calls.outgoing_calls(client.endpoint) {
+                if let (Purpose::Reopen(key), Written::NotYet) = (call.purpose, call.written) {
+                    sessions.remove(&key);
+                }
+            }
             for key in sessions {
                 self.end_session(key);
             }
