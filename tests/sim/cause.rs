@@ -137,7 +137,7 @@ impl Oracle {
                 !process.healthy
                     || !self.must_be_compatible(life, conn, serial)
                     || needs_session && self.sessions_at_most(life) >= config.max_sessions as usize
-                    || process.dedicated && (others_wait || process.serves.iter().any(|other| *other != conn))
+                    || process.dedicated && (others_wait || self.is_asked_by_other(life, conn))
             })
         })
     }
@@ -148,6 +148,11 @@ impl Oracle {
         let mut may = self.handshakes_at(conn, self.sent[serial].seq);
         may.extend(self.handshakes_at(conn, usize::MAX));
         may.iter().all(|handshake| *handshake == process.handshake)
+    }
+
+    /// Another client has asked the process something, so that a dedicated one may belong to it.
+    fn is_asked_by_other(&self, life: Life, conn: Conn) -> bool {
+        self.lives[life].asked.values().any(|serial| self.sent[*serial].by != Peer::Client(conn))
     }
 
     /// A worker may be reserved for another client, whose requests wait for it.
@@ -187,6 +192,12 @@ impl Oracle {
 
     /// A process that was sent the request has answered it with a line that is broken or too long.
     fn is_answered_badly(&self, serial: Serial) -> bool {
+        // A request may have waited for a session to be opened again, and the answer to that was bad.
+        let recovered = |s: &Session| s.recovering && !self.lives[s.life].bad_answers.is_empty();
+        let What::Ask { kind, .. } = &self.sent[serial].what else { return false };
+        if kind.session().is_some_and(|name| self.sessions.iter().any(|s| s.name == name && recovered(s))) {
+            return true;
+        }
         self.lives
             .iter()
             .any(|process| process.bad_answers.iter().any(|id| process.asked.get(id) == Some(&serial)))
@@ -247,7 +258,9 @@ impl Oracle {
             _ => &Value::Null,
         };
         if let Some(name) = request["pool"].as_str().or(in_params.as_str()) {
-            return pools.iter().all(|pool| *pool.id != *name);
+            // A bus that stops ignores the pools of a reload.
+            let is_ignored = self.causes.stops > 0 && self.causes.reloads > 0;
+            return is_ignored || pools.iter().all(|pool| *pool.id != *name);
         }
         // A pool that was removed and declared again is another one, for a client as for a session.
         let of_session = params["sessionId"].is_string();

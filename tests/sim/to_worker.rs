@@ -217,7 +217,9 @@ impl Oracle {
         });
         // The client left while it was loading the session, and what it had sent before is still carried.
         let left = !self.conns[conn].open && self.spent.contains(told) && behind_tag(name) == told;
-        let wrong = agent != Some(told) && !just_closed && !left;
+        // The session was lost with its process, and the bus has opened it in another.
+        let reopened = own.is_some_and(|own| own.agent == told && !self.lives[own.life].healthy);
+        let wrong = agent != Some(told) && !just_closed && !left && !reopened;
         if self.is_fault(Excuse::SessionNamed, wrong, ambiguous) {
             broken!("(3) sessions", "{name} of conn {conn} is {own:?}, and goes to life {life} as {told}");
         }
