@@ -137,7 +137,7 @@ impl Oracle {
                 !process.healthy
                     || !self.must_be_compatible(life, conn, serial)
                     || needs_session && self.sessions_at_most(life) >= config.max_sessions as usize
-                    || process.dedicated && (others_wait || self.is_asked_by_other(life, conn))
+                    || process.dedicated && (others_wait || self.is_used_by_other(life, conn))
             })
         })
     }
@@ -150,9 +150,11 @@ impl Oracle {
         may.iter().all(|handshake| *handshake == process.handshake)
     }
 
-    /// Another client has asked the process something, so that a dedicated one may belong to it.
-    fn is_asked_by_other(&self, life: Life, conn: Conn) -> bool {
-        self.lives[life].asked.values().any(|serial| self.sent[*serial].by != Peer::Client(conn))
+    /// Another client has used the process, so that a dedicated one may belong to it.
+    fn is_used_by_other(&self, life: Life, conn: Conn) -> bool {
+        let process = &self.lives[life];
+        let asked = process.asked.values().any(|serial| self.sent[*serial].by != Peer::Client(conn));
+        asked || process.serves.iter().any(|other| *other != conn)
     }
 
     /// A worker may be reserved for another client, whose requests wait for it.

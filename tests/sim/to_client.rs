@@ -193,6 +193,16 @@ impl Oracle {
             if self.sessions.iter().any(|s| of_it(s) && s.owner == Some(conn) && s.name == name) {
                 return;
             }
+            // The owner has left while the bus was opening the session again, which goes on.
+            let life_of = |s: &Session| &self.lives[s.life];
+            let kept = |s: &Session| s.agent == agent && s.left.is_some() && !life_of(s).healthy;
+            if let Some(at) = self.sessions.iter().rposition(kept)
+                && self.strict
+            {
+                let session = &mut self.sessions[at];
+                (session.owner, session.name, session.moved) = (Some(conn), name.to_owned(), true);
+                return;
+            }
             // Its load may not have been answered when the client that asked for it left, or it was lost with its
             // process, and its owner left while it was being opened again.
             let lost = self.sessions.iter().any(of_it);
