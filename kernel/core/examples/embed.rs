@@ -72,7 +72,7 @@ impl<Process: Fn(&Value) -> Vec<Value>> Embedded<Process> {
 /// What the client sees while it opens a session, prompts, and the bus stops.
 pub(crate) fn conversation() -> Vec<String> {
     let mut bus = Embedded::new(|request| {
-        let answer = |result: Value| json!({"jsonrpc": "2.0", "id": request["id"], "result": result});
+        let answer = |result: Value| json!({"id": request["id"], "jsonrpc": "2.0", "result": result});
         if request["method"] == "session/new" {
             return vec![answer(json!({"sessionId": "mine"}))];
         }
