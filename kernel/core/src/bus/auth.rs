@@ -18,7 +18,6 @@ use crate::state::clients::{AuthState, Client};
 use crate::token::TokenDigest;
 use crate::wire::error::RpcError;
 use crate::wire::message::Message;
-use crate::wire::prefix_cache::PrefixCache;
 use crate::wire::scan::{Envelope, Fault, Kind};
 
 impl Bus {
@@ -80,7 +79,7 @@ impl Bus {
             return self.reject(link, id, &error);
         }
         self.accept(link, AuthState::Accepted);
-        self.client_line(link, line, &mut PrefixCache::default());
+        self.client_message(link, message);
     }
 
     /// Rejects a line that is too long. Its end, and so its id, is not waited for.

@@ -7,7 +7,7 @@ use crate::id::{Link, WorkerId};
 use crate::limit::STICKY_NOTIFICATION_BYTES;
 use crate::state::calls::{BUS, Id, Purpose};
 use crate::state::pools::Broadcast;
-use crate::wire::message::Message;
+use crate::wire::message::{Held, Message};
 use crate::wire::splice::{Edit, splice};
 
 impl Bus {
@@ -20,12 +20,8 @@ impl Bus {
         let awaits = self.forward_to_worker(&Forward { from: link, to: first, message, purpose, session })?;
         let Some(pool) = self.pools.get_mut(pool_id) else { return Ok(()) };
         if message.line.len() <= STICKY_NOTIFICATION_BYTES {
-            pool.add_broadcast(Broadcast {
-                handshake: handshake.clone(),
-                method: message.method().into(),
-                line: message.line.into(),
-                awaits,
-            });
+            let held = Held::new(message);
+            pool.add_broadcast(Broadcast { handshake: handshake.clone(), held, awaits });
         }
         for id in pool.workers.clone() {
             let suits = self.workers.get(id).is_some_and(|worker| {

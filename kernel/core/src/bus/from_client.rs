@@ -50,8 +50,12 @@ impl Bus {
                 return self.send_error(link, None, &error);
             }
         };
-        let message = Message::new(line, envelope);
-        match envelope.kind {
+        self.client_message(link, Message::new(line, envelope));
+    }
+
+    #[inline]
+    pub(super) fn client_message(&mut self, link: Link, message: Message<'_>) {
+        match message.envelope.kind {
             Kind::Answer { .. } => self.client_answers(link, message),
             Kind::Request | Kind::Notification => {
                 if let Err(error) = self.route_client_message(link, message) {

@@ -12,8 +12,7 @@ use crate::state::handshake::{AgentCapabilities, Handshake};
 use crate::state::timers::Alarm;
 use crate::state::workers::{Init, InitResult};
 use crate::wire::error::{Death, RpcError};
-use crate::wire::message::Message;
-use crate::wire::scan::Envelope;
+use crate::wire::message::{Held, Message};
 use crate::wire::splice::{Edit, splice};
 
 impl Bus {
@@ -111,13 +110,11 @@ impl Bus {
             // A broadcast that this very worker is to answer first is in its backlog.
             let is_own = |call| self.calls.get(call).is_some_and(|call| call.callee == worker.endpoint);
             if worker.handshake() == Some(&broadcast.handshake) && !broadcast.awaits.is_some_and(is_own) {
-                due.push(broadcast.line.clone());
+                due.push(Held::new(broadcast.held.message()));
             }
         }
-        for line in due {
-            if let Ok(envelope) = Envelope::scan(&line) {
-                self.broadcast_to(id, Message::new(&line, &envelope));
-            }
+        for held in due {
+            self.broadcast_to(id, held.message());
         }
         let Some(worker) = self.workers.get_mut(id) else { return };
         for queued in worker.take_backlog(&mut self.held) {

@@ -8,7 +8,7 @@ use crate::limit::BROADCASTS_MAX;
 use crate::state::handshake::Handshake;
 use crate::state::metrics::PoolMetrics;
 use crate::wire::error::RpcError;
-use crate::wire::message::Message;
+use crate::wire::message::{Held, Message};
 
 pub(crate) struct Pool {
     pub(crate) config: Arc<PoolConfig>,
@@ -24,8 +24,7 @@ pub(crate) struct Pool {
 /// A request that concerns the whole process, such as a login. Workers of its handshake that start later get it too.
 pub(crate) struct Broadcast {
     pub(crate) handshake: Arc<Handshake>,
-    pub(crate) method: Box<[u8]>,
-    pub(crate) line: Box<[u8]>,
+    pub(crate) held: Held,
     /// The answer of this call decides whether it is repeated.
     pub(crate) awaits: Option<CallKey>,
 }
@@ -52,11 +51,11 @@ impl Pool {
             return;
         }
         answered.awaits = None;
-        let is_login =
-            |method: &[u8]| matches!(method, b"authenticate" | b"logout" | b"auth/login" | b"auth/logout");
+        let new = answered.held.message();
         self.broadcasts.retain(|old| {
-            old.handshake != answered.handshake
-                || old.line != answered.line && !(is_login(&old.method) && is_login(&answered.method))
+            let message = old.held.message();
+            let is_undone = message.line == new.line || is_login(message) && is_login(new);
+            old.handshake != answered.handshake || !is_undone
         });
         self.broadcasts.push(answered);
     }
@@ -171,4 +170,8 @@ impl Pools {
     pub(crate) fn unknown(&self, name: Option<&str>) -> RpcError {
         RpcError::unknown_pool(name, self.names())
     }
+}
+
+fn is_login(message: Message<'_>) -> bool {
+    matches!(message.method(), b"authenticate" | b"logout" | b"auth/login" | b"auth/logout")
 }
