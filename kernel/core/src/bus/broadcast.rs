@@ -16,8 +16,13 @@ impl Bus {
         let handshake = client.handshake.clone();
         let pool_id = self.pools.of(client.pool, message)?;
         let first = self.worker_for_request(link, pool_id)?;
-        let (purpose, session) = (Purpose::Broadcast, SessionRef::None);
-        let awaits = self.forward_to_worker(&Forward { from: link, to: first, message, purpose, session })?;
+        let awaits = self.forward_to_worker(&Forward {
+            from: link,
+            to: first,
+            message,
+            purpose: Purpose::Broadcast,
+            session: SessionRef::None,
+        })?;
         let Some(pool) = self.pools.get_mut(pool_id) else { return Ok(()) };
         if message.line.len() <= STICKY_NOTIFICATION_BYTES {
             let held = Held::new(message);

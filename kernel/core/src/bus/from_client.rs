@@ -178,8 +178,13 @@ impl Bus {
             Some(worker) => worker,
             None => self.choose_worker(link, pool, Need::Session)?,
         };
-        let (purpose, session) = (Purpose::Open, SessionRef::None);
-        self.forward_to_worker(&Forward { from: link, to, message, purpose, session })?;
+        self.forward_to_worker(&Forward {
+            from: link,
+            to,
+            message,
+            purpose: Purpose::Open,
+            session: SessionRef::None,
+        })?;
         Ok(())
     }
 
@@ -332,8 +337,13 @@ impl Bus {
             return Err(RpcError::unknown_session());
         }
         let key = self.bind(Some(link), to, token(&name), token(agent));
-        let (purpose, session) = (Purpose::Reopen(key), SessionRef::Known(key));
-        let passed = self.forward_to_worker(&Forward { from: link, to, message, purpose, session });
+        let passed = self.forward_to_worker(&Forward {
+            from: link,
+            to,
+            message,
+            purpose: Purpose::Reopen(key),
+            session: SessionRef::Known(key),
+        });
         if !matches!(passed, Ok(Some(_))) {
             self.drop_session(key);
         }

@@ -44,8 +44,13 @@ impl Bus {
                 let params = [b"{\"sessionId\":", &*agent_token, b"}"].concat();
                 self.call_worker(to, Purpose::Ignore, b"session/close", &params);
             }
-            let (purpose, session) = (Purpose::Reopen(key), SessionRef::Known(key));
-            self.forward_to_worker(&Forward { from: link, to, message, purpose, session })?;
+            self.forward_to_worker(&Forward {
+                from: link,
+                to,
+                message,
+                purpose: Purpose::Reopen(key),
+                session: SessionRef::Known(key),
+            })?;
             return Ok(());
         }
         for held in missed {
