@@ -4,7 +4,7 @@ use serde_json::Value as Json;
 
 use crate::line::{self, Slot, Value, mark, marked, noise, object, quoted, slot, text};
 use crate::pipe::Mark;
-use crate::record::{About, Life, Peer, What};
+use crate::record::{About, Life, Peer, What, behind_tag};
 use crate::worker::{Asked, InitAnswer};
 use crate::world::World;
 
@@ -65,16 +65,20 @@ impl World {
             result.push(("sessionId", slot(Slot::Opened, quoted(name).into_bytes())));
         }
         let rng = &mut self.rng;
-        let outcome = match good {
-            true => ("result", object(rng, result)),
-            false => ("error", object(rng, vec![("code", text("-32000")), ("message", marked)])),
+        let outcome = if good {
+            ("result", object(rng, result))
+        } else {
+            ("error", object(rng, vec![("code", text("-32000")), ("message", marked)]))
         };
         let id = slot(Slot::Id, call_id.to_string().into_bytes());
         let mut members = vec![("jsonrpc", text(r#""2.0""#)), ("id", id), outcome];
-        if let (Some(top), true) = (&asked.top, rng.percent(70)) {
+        let repeats_top = rng.percent(70);
+        if let Some(top) = &asked.top
+            && repeats_top
+        {
             members.push(("sessionId", slot(Slot::Top, quoted(top).into_bytes())));
         }
-        let opens = opens.filter(|_| good);
+        let opens = if good { opens } else { None };
         self.workers[life].sessions.extend(opens.clone());
         if good && matches!(&*asked.method, "session/close" | "session/delete") {
             let closed = asked.session.clone().unwrap_or_default();
@@ -115,22 +119,26 @@ impl World {
     fn new_name(&mut self, life: Life) -> String {
         let worker = &mut self.workers[life];
         worker.next += 1;
-        match self.plan.unique_names {
-            true => format!("s{life}-{}", worker.next),
-            false => self.rng.one(&["s@", "é@", "a\"@"]).replace('@', &worker.next.to_string()),
+        if self.plan.unique_names {
+            format!("s{life}-{}", worker.next)
+        } else {
+            self.rng.one(&["s@", "é@", "a\"@"]).replace('@', &worker.next.to_string())
+        }
+    }
+
+    /// Chooses a session of its own, or, if it misbehaves, one that may be another's.
+    fn own_or_leaked_session(&mut self, life: Life, misbehaves: bool) -> Option<String> {
+        if misbehaves {
+            self.rng.pick(&self.leaked.sessions).map(|name| behind_tag(name).to_owned())
+        } else {
+            self.rng.pick(&self.workers[life].sessions).cloned()
         }
     }
 
     /// Sends an update, mostly about a session of its own, and now and then announces a child session.
     pub(crate) fn updates(&mut self, life: Life) {
         let odd = !self.quiet && self.rng.percent(self.plan.misbehave_weight);
-        let name = match odd {
-            true => {
-                self.rng.pick(&self.leaked.sessions).map(|name| crate::record::behind_tag(name).to_owned())
-            }
-            false => self.rng.pick(&self.workers[life].sessions).cloned(),
-        };
-        let Some(name) = name else { return };
+        let Some(name) = self.own_or_leaked_session(life, odd) else { return };
         let child = (!odd && self.rng.percent(5)).then(|| self.new_name(life));
         self.workers[life].sessions.extend(child.clone());
         let update = match &child {
@@ -172,9 +180,10 @@ impl World {
 
     pub(crate) fn label_message(&mut self, life: Life) {
         let Some(label) = self.rng.pick(&self.workers[life].labels).cloned() else { return };
-        match self.rng.percent(60) {
-            true => self.tell_client(life, "work/progress", About::Label(label), None, false, Vec::new()),
-            false => drop(self.ask_client(life, "work/confirm", About::Label(label), Vec::new())),
+        if self.rng.percent(60) {
+            self.tell_client(life, "work/progress", About::Label(label), None, false, Vec::new());
+        } else {
+            self.ask_client(life, "work/confirm", About::Label(label), Vec::new());
         }
     }
 
@@ -183,14 +192,7 @@ impl World {
         match self.rng.below(10) {
             0..7 => {
                 let odd = self.rng.percent(self.plan.misbehave_weight);
-                let name = match odd {
-                    true => self
-                        .rng
-                        .pick(&self.leaked.sessions)
-                        .map(|name| crate::record::behind_tag(name).to_owned()),
-                    false => self.rng.pick(&self.workers[life].sessions).cloned(),
-                };
-                let Some(name) = name else { return };
+                let Some(name) = self.own_or_leaked_session(life, odd) else { return };
                 let options =
                     r#"[{"optionId":"no","kind":"reject_once"},{"optionId":"yes","kind":"allow_once"}]"#;
                 let offered = self.rng.percent(50);
@@ -213,7 +215,11 @@ impl World {
 
     /// Completes an elicitation or cancels a request of its own.
     pub(crate) fn retract(&mut self, life: Life) {
-        if let (Some((name, begun)), true) = (self.workers[life].elicited.pop(), self.rng.percent(70)) {
+        let elicited = self.workers[life].elicited.pop();
+        let completes = self.rng.percent(70);
+        if let Some((name, begun)) = elicited
+            && completes
+        {
             let more = vec![("elicitationId", text(quoted(&name)))];
             return self.tell_client(life, "elicitation/complete", About::Elicited(begun), None, false, more);
         }
@@ -271,10 +277,10 @@ impl World {
     fn repeats(&mut self, life: Life, old: &[u8]) {
         let Ok(value) = serde_json::from_slice::<Json>(old) else { return };
         let Some(call_id) = value["id"].as_u64() else { return };
-        match self.rng.percent(50) {
-            true => self.answers_nothing(life, call_id),
-            false if marked(old).is_some() => self.raw(life, old),
-            false => {}
+        if self.rng.percent(50) {
+            self.answers_nothing(life, call_id);
+        } else if marked(old).is_some() {
+            self.raw(life, old);
         }
     }
 

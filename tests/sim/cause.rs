@@ -43,7 +43,8 @@ impl Oracle {
     /// Whether something has happened that explains the refusal of this request.
     pub(crate) fn explains(&self, conn: Conn, serial: Serial, reason: &str, value: &Value) -> bool {
         let What::Ask { kind, .. } = &self.sent[serial].what else { return false };
-        let (causes, error) = (&self.causes, &value["error"]);
+        let causes = &self.causes;
+        let error = &value["error"];
         let message = error["message"].as_str().unwrap_or_default();
         let pool = error["data"]["pool"].as_str().unwrap_or_default();
         match reason {
@@ -253,7 +254,8 @@ impl Oracle {
     /// The request names a pool that is not declared, or none where it must.
     fn may_be_unknown_pool(&self, conn: Conn, serial: Serial) -> bool {
         let request = parse(&self.sent[serial].line.bytes());
-        let (params, pools) = (&request["params"], &self.config.pools);
+        let params = &request["params"];
+        let pools = &self.config.pools;
         let in_params = match request["method"].as_str() {
             Some("_bus/hello") => &params["pool"],
             Some("session/new" | "session/load" | "session/resume") => &params["_meta"]["bus/pool"],

@@ -7,7 +7,7 @@ use crate::draft::Draft;
 use crate::line::{self, Slot, mark, object, quoted, slot, text};
 use crate::pipe::{Mark, Pipe};
 use crate::plan::Plan;
-use crate::record::{About, Conn, Kind, What};
+use crate::record::{About, Conn, Kind, What, behind_tag};
 use crate::rng::Rng;
 use crate::world::World;
 
@@ -83,7 +83,8 @@ impl World {
         if client.will_be_hostile && !client.started {
             return self.send_hostile_opening(conn);
         }
-        match client.token_choice.filter(|_| !client.started) {
+        let token_choice = if client.started { None } else { client.token_choice };
+        match token_choice {
             Some(TokenChoice::Silence) => return,
             Some(TokenChoice::Wrong) => return self.send_hello(conn, false),
             Some(TokenChoice::Right) => {
@@ -179,9 +180,10 @@ impl World {
     fn plain(&mut self, conn: Conn) {
         let pool = self.rng.percent(15).then(|| self.some_pool());
         let draft = Draft { pool, ..Draft::default() };
-        match self.rng.percent(75) {
-            true => self.ask(conn, "work/do", Kind::Plain, draft),
-            false => self.tell(conn, "work/note", About::Nothing, draft),
+        if self.rng.percent(75) {
+            self.ask(conn, "work/do", Kind::Plain, draft);
+        } else {
+            self.tell(conn, "work/note", About::Nothing, draft);
         }
     }
 
@@ -210,15 +212,13 @@ impl World {
     }
 
     fn load_session(&mut self, conn: Conn) {
-        let gossip = &self.leaked.sessions;
+        let leaked = &self.leaked.sessions;
         let name = match self.rng.below(10) {
             0..4 if !self.leaked.abandoned.is_empty() => self.rng.pick(&self.leaked.abandoned).cloned(),
-            0..6 => self.rng.pick(gossip).cloned(),
+            0..6 => self.rng.pick(leaked).cloned(),
             6 => self.rng.pick(&self.clients[conn].sessions).cloned(),
-            7 => self.rng.pick(gossip).map(|name| crate::record::behind_tag(name).to_owned()),
-            8 => {
-                self.rng.pick(gossip).map(|name| format!("abcdefghijklm.{}", crate::record::behind_tag(name)))
-            }
+            7 => self.rng.pick(leaked).map(|name| behind_tag(name).to_owned()),
+            8 => self.rng.pick(leaked).map(|name| format!("abcdefghijklm.{}", behind_tag(name))),
             _ => Some(format!("old-{}", self.rng.below(4))),
         };
         let Some(name) = name else { return };
@@ -231,9 +231,10 @@ impl World {
     fn labelled(&mut self, conn: Conn) {
         let name = self.rng.one(&["main", "side", "s1", "x é"]).to_owned();
         let draft = Draft { top: Some(name.clone()), ..Draft::default() };
-        match self.rng.percent(70) {
-            true => self.ask(conn, "work/labelled", Kind::Label(name), draft),
-            false => self.tell(conn, "work/noted", About::Label(name), draft),
+        if self.rng.percent(70) {
+            self.ask(conn, "work/labelled", Kind::Label(name), draft);
+        } else {
+            self.tell(conn, "work/noted", About::Label(name), draft);
         }
     }
 
@@ -258,9 +259,10 @@ impl World {
             _ => ("_bus/nope", vec![]),
         };
         let draft = Draft { params, ..Draft::default() };
-        match method == "_bus/bye" && self.rng.percent(70) {
-            true => self.tell(conn, method, About::Nothing, draft),
-            false => self.ask(conn, method, Kind::Admin, draft),
+        if method == "_bus/bye" && self.rng.percent(70) {
+            self.tell(conn, method, About::Nothing, draft);
+        } else {
+            self.ask(conn, method, Kind::Admin, draft);
         }
     }
 
@@ -300,20 +302,21 @@ impl World {
     fn replies(&mut self, conn: Conn) {
         let at = self.rng.below(self.clients[conn].asked.len());
         let odd = !self.quiet && self.rng.percent(15);
-        let call_id = match odd {
-            false => self.clients[conn].asked.swap_remove(at),
-            true => match self.rng.percent(50) {
-                true => self.rng.pick(&self.clients[conn].answered).cloned(),
-                false => self.rng.pick(&self.leaked.call_ids).map(u64::to_string),
-            }
-            .unwrap_or_else(|| "77".to_owned()),
+        let call_id = if !odd {
+            Some(self.clients[conn].asked.swap_remove(at))
+        } else if self.rng.percent(50) {
+            self.rng.pick(&self.clients[conn].answered).cloned()
+        } else {
+            self.rng.pick(&self.leaked.call_ids).map(u64::to_string)
         };
+        let call_id = call_id.unwrap_or_else(|| "77".to_owned());
         self.clients[conn].answered.push(call_id.clone());
         let serial = self.oracle.next_serial();
         let marked = text(quoted(&mark(serial)));
-        let outcome = match self.rng.percent(80) {
-            true => ("result", object(&mut self.rng, vec![("m", marked)])),
-            false => ("error", object(&mut self.rng, vec![("code", text("-1")), ("message", marked)])),
+        let outcome = if self.rng.percent(80) {
+            ("result", object(&mut self.rng, vec![("m", marked)]))
+        } else {
+            ("error", object(&mut self.rng, vec![("code", text("-1")), ("message", marked)]))
         };
         let id = slot(Slot::Id, call_id.clone().into_bytes());
         let mut members = vec![("jsonrpc", text(r#""2.0""#)), ("id", id), outcome];
@@ -332,9 +335,10 @@ impl World {
         (client.started, client.hostile) = (true, true);
         let opening = self.rng.one(&["GET / HTTP/1.1\r\n", "\r\n[", "{broken\n", "  x", "{\"a\":1,}\n"]);
         // The first byte is enough, unless the line begins like a JSON object.
-        let enough = match opening.trim_start().starts_with('{') {
-            true => opening.len(),
-            false => opening.len() - opening.trim_start().len() + 1,
+        let enough = if opening.trim_start().starts_with('{') {
+            opening.len()
+        } else {
+            opening.len() - opening.trim_start().len() + 1
         };
         let pipe = &mut self.clients[conn].pipe;
         pipe.write(&opening.as_bytes()[..enough], Some(Mark::Hostile));
@@ -366,10 +370,8 @@ impl World {
             let reply = format!(r#"{{"jsonrpc":"2.0","id":{call_id},"result":1,"error":{{}}}}"#);
             return self.send_bad(conn, reply.as_bytes(), Mark::Bad);
         }
-        let text = match started && self.rng.percent(50) {
-            true => self.rng.one(later),
-            false => self.rng.one(any),
-        };
+        let choices = if started && self.rng.percent(50) { later } else { any };
+        let text = self.rng.one(choices);
         self.send_bad(conn, text.as_bytes(), Mark::Bad);
     }
 

@@ -2,7 +2,7 @@
 
 use crate::line::{self, Slot, Value, mark, noise, object, quoted, slot, text};
 use crate::pipe::Mark;
-use crate::record::{About, Conn, Kind, Peer, What};
+use crate::record::{About, Conn, Kind, Peer, What, behind_tag};
 use crate::rng::Rng;
 use crate::world::World;
 
@@ -25,7 +25,7 @@ impl World {
             self.clients[conn].ids.push(id.clone());
         }
         if let Kind::Load(name) | Kind::Close(name) | Kind::Delete(name) = &kind {
-            let agent = crate::record::behind_tag(name).to_owned();
+            let agent = behind_tag(name).to_owned();
             if self.plan.plain && !self.is_settled(&agent) {
                 return;
             }
@@ -49,9 +49,10 @@ impl World {
 
     pub(crate) fn tell(&mut self, conn: Conn, method: &str, about: About, draft: Draft) {
         let (line, long) = self.draft(method, None, draft);
-        match long {
-            true => self.send_bad(conn, &line.bytes(), Mark::Bad),
-            false => self.send(conn, line, What::Tell { about }),
+        if long {
+            self.send_bad(conn, &line.bytes(), Mark::Bad);
+        } else {
+            self.send(conn, line, What::Tell { about });
         }
     }
 
@@ -92,10 +93,7 @@ impl World {
     pub(crate) fn pad(&mut self, members: &mut Vec<(&str, Value)>) -> bool {
         let limit = self.config.limits.max_input_buffer;
         let long = !self.quiet && self.rng.percent(self.plan.too_long_chance);
-        let bytes = match long {
-            true => limit + 2,
-            false => self.rng.below(self.plan.pad_bytes + 1),
-        };
+        let bytes = if long { limit + 2 } else { self.rng.below(self.plan.pad_bytes + 1) };
         if bytes > 0 {
             members.push(("pad", text(format!("\"{}\"", "p".repeat(bytes)))));
         }
@@ -149,10 +147,8 @@ impl World {
 
     /// Chooses a session, mostly one of its own.
     pub(crate) fn some_session(&mut self, conn: Conn) -> Option<String> {
-        match self.rng.percent(85) {
-            true => self.rng.pick(&self.clients[conn].sessions).cloned(),
-            false => self.rng.pick(&self.leaked.sessions).cloned(),
-        }
+        let own = self.rng.percent(85);
+        self.rng.pick(if own { &self.clients[conn].sessions } else { &self.leaked.sessions }).cloned()
     }
 
     fn some_id(&mut self, conn: Conn, clear: bool) -> Vec<u8> {
@@ -179,9 +175,11 @@ impl World {
 
 /// Writes a name as a JSON string, now and then with an escape that it does not need.
 fn spelled(rng: &mut Rng, name: &str) -> Vec<u8> {
-    let first = name.chars().next().filter(char::is_ascii_alphanumeric);
-    match first.filter(|_| rng.percent(15)) {
-        Some(first) => format!("\"\\u{:04x}{}", first as u32, &quoted(name)[2..]).into_bytes(),
-        None => quoted(name).into_bytes(),
+    if let Some(first) = name.chars().next()
+        && first.is_ascii_alphanumeric()
+        && rng.percent(15)
+    {
+        return format!("\"\\u{:04x}{}", first as u32, &quoted(name)[2..]).into_bytes();
     }
+    quoted(name).into_bytes()
 }

@@ -53,7 +53,7 @@ impl Line {
     /// The value of a slot as the peer sent it.
     pub(crate) fn slot(&self, wanted: Slot) -> Option<&[u8]> {
         self.parts.iter().find_map(|part| match part {
-            Part::Slot(hole, token) if *hole == wanted => Some(&**token),
+            Part::Slot(slot, token) if *slot == wanted => Some(&**token),
             _ => None,
         })
     }
@@ -65,9 +65,9 @@ impl Line {
         for part in &self.parts {
             match part {
                 Part::Text(text) => rest = rest.strip_prefix(&**text)?,
-                Part::Slot(hole, _) => {
+                Part::Slot(slot, _) => {
                     let (token, after) = rest.split_at(token_length(rest)?);
-                    found.push((*hole, token.to_vec()));
+                    found.push((*slot, token.to_vec()));
                     rest = after;
                 }
             }
@@ -114,8 +114,8 @@ pub(crate) fn text(text: impl Into<Vec<u8>>) -> Value {
     vec![Part::Text(text.into())]
 }
 
-pub(crate) fn slot(hole: Slot, token: impl Into<Vec<u8>>) -> Value {
-    vec![Part::Slot(hole, token.into())]
+pub(crate) fn slot(slot: Slot, token: impl Into<Vec<u8>>) -> Value {
+    vec![Part::Slot(slot, token.into())]
 }
 
 /// Writes a text as a JSON string.

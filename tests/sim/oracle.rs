@@ -186,7 +186,8 @@ impl Oracle {
             | What::AgentAsk { about: About::Session(name), .. },
         ) = (sent.by, &sent.what)
         {
-            let (name, bytes) = (name.clone(), sent.line.bytes().len());
+            let name = name.clone();
+            let bytes = sent.line.bytes().len();
             if self.session_of(life, &name).is_none() {
                 self.lives[life].early_bytes += bytes;
             }

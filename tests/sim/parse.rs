@@ -54,8 +54,8 @@ pub(crate) fn id_token(line: &[u8]) -> Vec<u8> {
     members.get("id").map(|id| id.get().as_bytes().to_vec()).unwrap_or_default()
 }
 
-pub(crate) fn token(filled: &SlotValues, hole: Slot) -> &[u8] {
-    filled.iter().find(|(found, _)| *found == hole).map_or(&[], |(_, token)| token)
+pub(crate) fn token(filled: &SlotValues, slot: Slot) -> &[u8] {
+    filled.iter().find(|(found, _)| *found == slot).map_or(&[], |(_, token)| token)
 }
 
 pub(crate) fn number(token: &[u8]) -> u64 {

@@ -117,8 +117,8 @@ impl World {
     pub(crate) fn processes_go_on(&mut self) {
         for life in 0..self.workers.len() {
             let Some(due) = self.workers[life].due().filter(|due| *due <= self.now) else { continue };
-            let (id, state) = (self.workers[life].id, self.workers[life].state);
-            match state {
+            let id = self.workers[life].id;
+            match self.workers[life].state {
                 State::Starting { fails: true, .. } => {
                     self.workers[life].state = State::Dead;
                     self.oracle.causes.failed_spawns += 1;

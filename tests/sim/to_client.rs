@@ -83,14 +83,14 @@ impl Oracle {
 
     /// Only a client that has asked for a trace is sent events, and never payloads.
     fn trace_event(&self, conn: Conn, value: &Value, line: &[u8]) {
-        let told = match value["method"].as_str() {
+        let is_event = match value["method"].as_str() {
             Some("_bus/event") => value["params"]["direction"].is_string(),
             Some("_bus/dropped") => value["params"]["count"].as_u64() > Some(0),
             _ => false,
         };
-        let tells_more = value.get("id").is_some() || value["params"].get("payload").is_some();
+        let has_more = value.get("id").is_some() || value["params"].get("payload").is_some();
         let own = value["params"]["method"].as_str().is_some_and(|method| method.starts_with("_bus/"));
-        if !told || tells_more || own || !self.conns[conn].traces {
+        if !is_event || has_more || own || !self.conns[conn].traces {
             broken!("(13) tracers hear of traffic", "conn {conn} is told {}", shown(line));
         }
     }
@@ -154,15 +154,15 @@ impl Oracle {
     /// The bus itself answers with a result.
     fn own_result(&mut self, conn: Conn, value: &Value, line: &[u8]) {
         let id = id_token(line);
-        let house = |kind: &Kind| *kind == Kind::Admin;
-        let load = |kind: &Kind| matches!(kind, Kind::Load(_));
-        let told = ["bus", "at_us", "sessions"].iter().any(|key| !value["result"][*key].is_null());
+        let is_admin = |kind: &Kind| *kind == Kind::Admin;
+        let is_load = |kind: &Kind| matches!(kind, Kind::Load(_));
+        let is_admin_result = ["bus", "at_us", "sessions"].iter().any(|key| !value["result"][*key].is_null());
         self.conns[conn].traces |= !value["result"]["at_us"].is_null();
-        let serial = match self.waiting(conn, &id, Some(&house)) {
-            None if !told => self.take_waiting(conn, &id, Some(&load)),
+        let serial = match self.waiting(conn, &id, Some(&is_admin)) {
+            None if !is_admin_result => self.take_waiting(conn, &id, Some(&is_load)),
             _ => None,
         };
-        let serial = serial.or_else(|| self.take_waiting(conn, &id, Some(&house)));
+        let serial = serial.or_else(|| self.take_waiting(conn, &id, Some(&is_admin)));
         let (Some(serial), false) = (serial, value["result"].is_null()) else {
             broken!("(1) an answer of the asked", "nobody has said this to conn {conn}: {}", shown(line));
         };
@@ -200,7 +200,9 @@ impl Oracle {
                 && self.strict
             {
                 let session = &mut self.sessions[at];
-                (session.owner, session.name, session.moved) = (Some(conn), name.to_owned(), true);
+                session.owner = Some(conn);
+                session.name = name.to_owned();
+                session.moved = true;
                 return;
             }
             // Its load may not have been answered when the client that asked for it left, or it was lost with its
@@ -211,7 +213,8 @@ impl Oracle {
             }
             return self.becomes_ambiguous(&agent);
         };
-        let (life, seq) = (session.life, session.opened_at);
+        let life = session.life;
+        let seq = session.opened_at;
         self.excuses.count(Excuse::SessionTakenOver, false);
         let (has, may) = (self.lives[life].handshake, self.handshakes_at(conn, usize::MAX));
         let is_other = session.owner != Some(conn) && !may.contains(&has);

@@ -13,7 +13,9 @@ impl Oracle {
     /// because a worker that guesses an id may have answered within that call.
     pub(crate) fn asked_of_worker(&mut self, life: Life, line: &[u8]) {
         let value = parse(line);
-        if let (Some(call_id), true) = (value["id"].as_u64(), value["method"].is_string()) {
+        if let Some(call_id) = value["id"].as_u64()
+            && value["method"].is_string()
+        {
             self.usage.sent_requests += 1;
             self.lives[life].owed.insert(call_id);
         }
@@ -113,7 +115,8 @@ impl Oracle {
             }
         }
         sent.sent_to.push(Peer::Worker(life));
-        (self.sent[serial].sent_at, self.sent[serial].sent_in) = (self.sent.len(), self.calls);
+        self.sent[serial].sent_at = self.sent.len();
+        self.sent[serial].sent_in = self.calls;
     }
 
     /// A dedicated worker has one client at a time.
@@ -122,7 +125,10 @@ impl Oracle {
         let book = &mut self.lives[life];
         let other =
             book.serves.iter().find(|other| **other != conn && conns[**other].open && !conns[**other].ended);
-        if let (true, false, Some(other)) = (book.dedicated, conns[conn].ended, other) {
+        if let Some(other) = other
+            && book.dedicated
+            && !conns[conn].ended
+        {
             broken!(
                 "(3) no traffic of others",
                 "life {life} belongs to conn {other} and is told of conn {conn}"
@@ -133,18 +139,18 @@ impl Oracle {
 
     /// A request goes to the right worker, under the session name that the worker knows.
     fn check_request(&mut self, life: Life, conn: Conn, serial: Serial, kind: &Kind, filled: &SlotValues) {
-        let told = decoded(token(filled, Slot::Session)).unwrap_or_default();
+        let sent_name = decoded(token(filled, Slot::Session)).unwrap_or_default();
         match kind {
             Kind::Admin | Kind::TooLong | Kind::Initialize(_) | Kind::Broadcast => {
                 broken!("(4) identical bytes", "life {life} is told {:?}", self.sent[serial]);
             }
             Kind::Plain | Kind::New | Kind::List => self.check_handshake(life, conn, serial),
             Kind::Label(name) => self.check_label(life, conn, name, token(filled, Slot::Top)),
-            Kind::Session(name) | Kind::Close(name) => self.check_session_name(life, conn, name, &told),
+            Kind::Session(name) | Kind::Close(name) => self.check_session_name(life, conn, name, &sent_name),
             Kind::Load(name) | Kind::Fork(name) | Kind::Delete(name) => {
                 let agent = behind_tag(name);
                 let own = self.own_session(conn, name).filter(|s| s.life == life);
-                let right = own.map_or(agent, |own| &*own.agent) == told;
+                let right = own.map_or(agent, |own| &*own.agent) == sent_name;
                 let pool = &self.lives[life].pool;
                 let held = self.sessions.iter().find(|s| {
                     let same_pool = self.lives[s.life].pool == *pool;
@@ -158,7 +164,10 @@ impl Oracle {
                     broken!("(3) sessions", "conn {conn} reaches {held:?} by {:?}", self.sent[serial]);
                 }
                 if !right {
-                    broken!("(3) sessions", "{name} of conn {conn} is {told} in life {life}, own {own:?}");
+                    broken!(
+                        "(3) sessions",
+                        "{name} of conn {conn} is {sent_name} in life {life}, own {own:?}"
+                    );
                 }
             }
         }
@@ -176,8 +185,8 @@ impl Oracle {
             // A notification of a client that has left meanwhile is still passed on.
             _ if !self.conns[conn].open => {}
             About::Session(name) => {
-                let told = decoded(token(filled, Slot::Session)).unwrap_or_default();
-                self.check_session_name(life, conn, name, &told);
+                let sent_name = decoded(token(filled, Slot::Session)).unwrap_or_default();
+                self.check_session_name(life, conn, name, &sent_name);
             }
             About::Label(name) => self.check_label(life, conn, name, token(filled, Slot::Top)),
             About::Request(id) => {
@@ -197,49 +206,54 @@ impl Oracle {
     }
 
     /// A session's line goes to the session's worker, under the worker's name.
-    fn check_session_name(&self, life: Life, conn: Conn, name: &str, told: &str) {
+    fn check_session_name(&self, life: Life, conn: Conn, name: &str, sent_name: &str) {
         let own = self.own_session(conn, name);
         let agent = match own {
             Some(own) if own.life == life => Some(&*own.agent),
-            _ if self.inherits(conn, life, told) => Some(told),
+            _ if self.inherits(conn, life, sent_name) => Some(sent_name),
             _ => self.loading(conn, behind_tag(name)).map(|_| behind_tag(name)),
         };
         // Where processes use the same names, a name may mean the session in another process by now.
-        let alike = |s: &Session| s.life == life && s.agent == told && !self.owned_by_other(conn, s);
+        let alike = |s: &Session| s.life == life && s.agent == sent_name && !self.owned_by_other(conn, s);
         let alike = !self.unique_names && self.sessions.iter().any(alike);
-        let ambiguous = (self.ambiguous.contains(told) || alike) && behind_tag(name) == told;
+        let ambiguous = (self.ambiguous.contains(sent_name) || alike) && behind_tag(name) == sent_name;
         let just_closed = self.sessions.iter().any(|s| {
             let closed = s.closed_in == self.calls && s.owner == Some(conn);
             (closed || s.left == Some((conn, self.calls)))
                 && s.name == name
-                && s.agent == told
+                && s.agent == sent_name
                 && s.life == life
         });
         // The client left while it was loading the session, and what it had sent before is still carried.
-        let left = !self.conns[conn].open && self.spent.contains(told) && behind_tag(name) == told;
+        let left = !self.conns[conn].open && self.spent.contains(sent_name) && behind_tag(name) == sent_name;
         // The session was lost with its process, and the bus has opened it in another.
-        let reopened = own.is_some_and(|own| own.agent == told && !self.lives[own.life].healthy);
-        let wrong = agent != Some(told) && !just_closed && !left && !reopened;
+        let reopened = own.is_some_and(|own| own.agent == sent_name && !self.lives[own.life].healthy);
+        let wrong = agent != Some(sent_name) && !just_closed && !left && !reopened;
         if self.is_fault(Excuse::SessionNamed, wrong, ambiguous) {
-            broken!("(3) sessions", "{name} of conn {conn} is {own:?}, and goes to life {life} as {told}");
+            broken!(
+                "(3) sessions",
+                "{name} of conn {conn} is {own:?}, and goes to life {life} as {sent_name}"
+            );
         }
     }
 
     /// A label goes to one worker, under a name that no other client has.
-    fn check_label(&mut self, life: Life, conn: Conn, name: &str, told: &[u8]) {
-        let told = decoded(told).unwrap_or_default();
-        let known = self.lives[life].labels.entry(told.clone()).or_insert((conn, name.to_owned()));
+    fn check_label(&mut self, life: Life, conn: Conn, name: &str, token: &[u8]) {
+        let sent_name = decoded(token).unwrap_or_default();
+        let known = self.lives[life].labels.entry(sent_name.clone()).or_insert((conn, name.to_owned()));
         if *known != (conn, name.to_owned()) {
             broken!(
                 "(3) sessions",
-                "label {name} of conn {conn} goes to life {life} as {told}, of {known:?}"
+                "label {name} of conn {conn} goes to life {life} as {sent_name}, of {known:?}"
             );
         }
         let elsewhere = self.lives.iter().enumerate().find(|(other, book)| {
             let holds = |(owner, label): &(Conn, String)| *owner == conn && label == name;
             *other != life && book.healthy && !book.over && book.labels.values().any(holds)
         });
-        if let (Some((other, _)), 0) = (elsewhere, self.causes.reloads) {
+        if let Some((other, _)) = elsewhere
+            && self.causes.reloads == 0
+        {
             broken!(
                 "(3) sessions",
                 "label {name} of conn {conn} is pinned to life {other}, and goes to {life}"
@@ -363,7 +377,8 @@ impl Oracle {
             session.moved = true;
             if session.life == life && session.open {
                 session.recovering = true;
-                session.reload = value["id"].as_u64().filter(|_| value["method"] == "session/load");
+                let is_load = value["method"] == "session/load";
+                session.reload = if is_load { value["id"].as_u64() } else { None };
             }
         }
         self.becomes_ambiguous(&agent);

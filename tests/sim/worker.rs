@@ -81,9 +81,10 @@ impl Worker {
         let late = !quiet && rng.percent(plan.spawn_late_chance);
         let at = now + Duration::from_millis(if late { rng.below(1000) as u64 } else { 1 });
         let fails = !quiet && rng.percent(plan.spawn_fault_chance);
-        let init_answer = match !quiet && rng.percent(plan.init_fault_chance) {
-            false => InitAnswer::Result,
-            true => rng.one(&[InitAnswer::Never, InitAnswer::Error]),
+        let init_answer = if !quiet && rng.percent(plan.init_fault_chance) {
+            rng.one(&[InitAnswer::Never, InitAnswer::Error])
+        } else {
+            InitAnswer::Result
         };
         Worker {
             id,
@@ -154,7 +155,8 @@ impl World {
             return;
         }
         let has = |any: bool, weight: usize| if any { weight } else { 0 };
-        let (worker, plan) = (&self.workers[life], &self.plan);
+        let worker = &self.workers[life];
+        let plan = &self.plan;
         let weights = [
             has(!worker.todo.is_empty(), 30),
             has(!worker.sessions.is_empty(), 12),
@@ -227,7 +229,7 @@ impl World {
             // It crashes in the middle of a line.
             self.workers[life].pipe.write(br#"{"jsonrpc":"2.0","id":"#, None);
         }
-        self.workers[life].crashed = Some(self.now).filter(|_| self.oracle.lives[life].healthy);
+        self.workers[life].crashed = self.oracle.lives[life].healthy.then_some(self.now);
         self.workers[life].exit = Some((self.now, Exit::Signal(11)));
         self.exit(life);
     }

@@ -91,10 +91,10 @@ impl Oracle {
 
     /// What an agent tells again while it loads a session for the bus is known to the client.
     fn check_replay(&mut self, life: Life, serial: Serial, agent: &str) {
-        let reload = self.session_of(life, agent).and_then(|session| session.reload);
-        let Some(reload) = reload.filter(|_| matches!(self.sent[serial].what, What::AgentTell { .. })) else {
+        if !matches!(self.sent[serial].what, What::AgentTell { .. }) {
             return;
-        };
+        }
+        let Some(reload) = self.session_of(life, agent).and_then(|session| session.reload) else { return };
         let ends_replay = |sent: &Sent| {
             let answers = matches!(sent.what, What::Answer { call_id, .. } if call_id == Some(reload));
             sent.by == Peer::Worker(life) && answers && sent.seq < self.sent[serial].seq

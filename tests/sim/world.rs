@@ -127,9 +127,10 @@ impl World {
         });
         // The client that has started the bus needs no token.
         let guarded = self.config.auth.is_some() && !self.rng.percent(10);
-        let link = match guarded {
-            true => self.bus.connect(pool.as_deref(), self.now),
-            false => self.bus.connect_owner(pool.as_deref(), self.now),
+        let link = if guarded {
+            self.bus.connect(pool.as_deref(), self.now)
+        } else {
+            self.bus.connect_owner(pool.as_deref(), self.now)
         };
         let Some(link) = link else { return };
         let conn = self.clients.len();
@@ -212,7 +213,8 @@ impl World {
         if !pipe.flush || pipe.closed || pipe.shut {
             return;
         }
-        let (link, room) = (pipe.link, pipe.down_bytes_max.saturating_sub(pipe.down.len()));
+        let room = pipe.down_bytes_max.saturating_sub(pipe.down.len());
+        let link = pipe.link;
         let waiting = self.bus.to_send(link);
         let most = room.min(waiting.len());
         if waiting.is_empty() {
@@ -223,7 +225,8 @@ impl World {
             return;
         }
         let count = if eager { most } else { 1 + some % most };
-        let (taken, all) = (waiting[..count].to_vec(), count == waiting.len());
+        let taken = waiting[..count].to_vec();
+        let all = count == waiting.len();
         let begun = begun_lines(waiting, count, self.pipe_at_start(peer));
         let pipe = self.pipe(peer);
         pipe.flush = !all;
@@ -275,12 +278,10 @@ impl World {
             if record.full_since.is_some_and(|since| self.now >= since + patience) {
                 broken!("(6) bounded memory", "conn {conn} takes nothing and is not closed: {record:?}");
             }
-            let unfinished =
-                record.unfinished.filter(|_| record.has_begun_line && !record.paused && !record.ended);
+            let must_finish = record.has_begun_line && !record.paused && !record.ended;
+            let is_late = |since| self.now >= since + 2 * UNFINISHED_LINE_TIMEOUT;
             // As long as it was the only client it was given more time.
-            if unfinished.is_some_and(|since| self.now >= since + 2 * UNFINISHED_LINE_TIMEOUT)
-                && open.len() > 1
-            {
+            if must_finish && record.unfinished.is_some_and(is_late) && open.len() > 1 {
                 broken!("(6) bounded memory", "conn {conn} does not finish its line: {record:?}");
             }
         }
@@ -347,7 +348,9 @@ impl World {
                 continue;
             }
             let new = &waiting[pipe.queued.len()..];
-            if let (Peer::Client(conn), true) = (peer, pipe.queued.is_empty()) {
+            if let Peer::Client(conn) = peer
+                && pipe.queued.is_empty()
+            {
                 self.oracle.conns[*conn].took = self.now;
             }
             pipe.queued.extend_from_slice(new);
@@ -441,13 +444,16 @@ impl World {
         if longest > one {
             broken!("(6) bounded memory", "{longest} bytes wait for one peer, at most {one}");
         }
-        let told = queue.min(limits.max_held_bytes / TRACE_QUEUE_PART);
+        let events_max = queue.min(limits.max_held_bytes / TRACE_QUEUE_PART);
         let traces = |peer: &Peer| matches!(peer, Peer::Client(conn) if self.oracle.conns[*conn].traces);
         for (link, _) in self.by_link.iter().filter(|(_, peer)| traces(peer)) {
             let waiting = self.bus.to_send(*link).split_inclusive(|byte| *byte == b'\n');
             let events = waiting.filter(|line| line.starts_with(EVENT)).map(<[u8]>::len).sum::<usize>();
-            if events > told {
-                broken!("(13) tracers hear of traffic", "{events} bytes of it wait for one, at most {told}");
+            if events > events_max {
+                broken!(
+                    "(13) tracers hear of traffic",
+                    "{events} bytes of it wait for one, at most {events_max}"
+                );
             }
         }
         let calls = self.bus.calls_in_flight();
