@@ -49,10 +49,10 @@ impl Bus {
                 }
                 self.answer(id, call, message);
             }
-            Purpose::Reopen(session) => {
+            Purpose::Reopen { session, was_open } => {
                 self.answer(id, call, message);
                 if failed {
-                    self.drop_session(session);
+                    self.reopen_failed(session, was_open);
                 } else {
                     self.save_opening(session, id, call, message);
                 }

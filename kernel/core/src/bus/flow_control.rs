@@ -128,8 +128,8 @@ impl Bus {
             // because only then can its agent be told.
             let mut sessions: BTreeSet<_> = client.sessions.values().copied().collect();
             for (_, call) in self.calls.outgoing_calls(client.endpoint) {
-                if let (Purpose::Reopen(key), Written::NotYet) = (call.purpose, call.written) {
-                    sessions.remove(&key);
+                if let (Purpose::Reopen { session, .. }, Written::NotYet) = (call.purpose, call.written) {
+                    sessions.remove(&session);
                 }
             }
             for key in sessions {

@@ -54,7 +54,7 @@ impl Bus {
             worker.requests += 1;
             self.calls.ask(caller, worker.endpoint, Id::new(id), purpose, about.or(label))
         });
-        if let (Some(key), Purpose::Open | Purpose::Reopen(_)) = (call, purpose)
+        if let (Some(key), Purpose::Open | Purpose::Reopen { .. }) = (call, purpose)
             && let Some(call) = self.calls.get_mut(key)
         {
             let params = message.params().filter(|params| params.len() <= OPENING_BYTES);

@@ -341,7 +341,7 @@ impl Bus {
             from: link,
             to,
             message,
-            purpose: Purpose::Reopen(key),
+            purpose: Purpose::Reopen { session: key, was_open: false },
             session: SessionRef::Known(key),
         });
         if !matches!(passed, Ok(Some(_))) {

@@ -34,8 +34,9 @@ pub(crate) enum Purpose {
     Initialize,
     /// The result names a new session of the caller.
     Open,
-    /// On success the session, which is bound already, is open. On failure it never was.
-    Reopen(SessionKey),
+    /// On success the session, which is bound already, is open. On failure it is ended: `was_open` says whether its
+    /// agent has it open all the same.
+    Reopen { session: SessionKey, was_open: bool },
     /// The bus opens the session again in another process.
     Recover(SessionKey),
     /// On success the session is no more.

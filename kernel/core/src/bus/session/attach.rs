@@ -48,7 +48,7 @@ impl Bus {
                 from: link,
                 to,
                 message,
-                purpose: Purpose::Reopen(key),
+                purpose: Purpose::Reopen { session: key, was_open: !loads },
                 session: SessionRef::Known(key),
             })?;
             return Ok(());

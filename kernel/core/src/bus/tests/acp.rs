@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Config, Event, INITIALIZE, Limits, PoolConfig, TestBus, pool};
+use super::{Config, Event, INITIALIZE, Limits, PoolConfig, TestBus, limited, pool};
 use crate::config::Mode;
 
 #[test]
@@ -497,5 +497,34 @@ fn a_kept_session_is_loaded_with_its_whole_replay() {
     // The session is open now, so the bus answers the resume itself.
     bus.asks(again, 3, "session/resume", &session);
     assert_eq!(bus.sees_json(again)["result"], json!({"modes":1}));
+    bus.is_idle();
+}
+
+#[test]
+fn a_kept_session_whose_agent_cannot_replay_it_is_ended_at_the_agent() {
+    let mut bus = TestBus::new(limited(Limits { max_output_queue: 1000, ..Limits::default() }));
+    let ann = bus.acp_client();
+    let worker = bus.worker(0);
+    bus.initializes(worker);
+    bus.sees(ann);
+    let session = bus.opens(ann, worker, "s1");
+    bus.handles(Event::Broken(ann));
+    // More than the bus keeps, so that the next client must ask the agent.
+    let pad = "p".repeat(1000);
+    let update = format!(r#"{{"method":"session/update","params":{{"sessionId":"s1","pad":"{pad}"}}}}"#);
+    bus.sends(worker, &update);
+    let again = bus.acp_client();
+    bus.sees(again);
+    bus.asks(again, 2, "session/resume", &session);
+    let (wire, _) = bus.sees_request(worker, "session/resume");
+    bus.sends(worker, &format!(r#"{{"id":{wire},"error":{{"code":-32601,"message":"no"}}}}"#));
+    assert_eq!(bus.sees_json(again)["error"]["code"], -32601);
+    assert_eq!(bus.sees_json(worker)["method"], "session/cancel");
+    assert_eq!(bus.answers(worker, "session/close", "{}")["params"]["sessionId"], "s1");
+    // The agent never had this one open, and hears no more of it.
+    bus.asks(again, 3, "session/load", "s2");
+    let (wire, _) = bus.sees_request(worker, "session/load");
+    bus.sends(worker, &format!(r#"{{"id":{wire},"error":{{"code":-32002,"message":"no"}}}}"#));
+    assert_eq!(bus.sees_json(again)["error"]["code"], -32002);
     bus.is_idle();
 }
