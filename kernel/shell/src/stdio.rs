@@ -31,7 +31,7 @@ fn connect(pool: Option<&str>, io: &mut Io) -> Result<Stdio, ListenError> {
     let output = io::stdout().as_fd().try_clone_to_owned()?;
     let flags = OriginalFlags::save()?;
     let Some(link) = io.bus.connect_owner(pool, io.now) else {
-        return Err(io::Error::other("the house has no room for a client").into());
+        return Err(io::Error::other("the bus is full or stopping").into());
     };
     let mut peer = Peer::pipes(link, input, output);
     peer.short_means_blocked = false;

@@ -265,7 +265,7 @@ fn connect(socket: OwnedFd, pool: Option<&str>, max_fds: usize, io: &mut Io) -> 
     }
     let Some(link) = io.bus.connect(pool, io.now) else {
         refuse(io.bus.why_not());
-        return Err("the house is full");
+        return Err("the bus is full or stopping");
     };
     let peer = Peer::socket(link, socket);
     let registered = peer.register(io.poll.registry());
