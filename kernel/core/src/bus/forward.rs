@@ -7,7 +7,6 @@ use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
 use crate::state::calls::{BUS, Endpoint, Id, Purpose};
 use crate::state::sessions::{Session, token};
-use crate::state::timers::Alarm;
 use crate::wire::error::RpcError;
 use crate::wire::message::Message;
 use crate::wire::splice::{Edit, Edits, splice};
@@ -60,12 +59,6 @@ impl Bus {
             let params = message.params().filter(|params| params.len() <= OPENING_BYTES);
             call.opening = params.map(Box::from);
         }
-        if let (Some(timeout), Some(_)) = (self.limits.silence_timeout, call)
-            && !std::mem::replace(&mut worker.silence_alarm, true)
-        {
-            worker.last_output = self.now;
-            self.alarms.set(self.now + timeout, Alarm::Silence(to));
-        }
         let mut digits = itoa::Buffer::new();
         let mut edits = Edits::none();
         if let (Some(span), Some(call)) = (envelope.id, call) {
@@ -101,6 +94,9 @@ impl Bus {
                     backlog.push(line, &mut self.held);
                 }
             }
+        }
+        if call.is_some() {
+            self.watch_silence(to);
         }
         self.trace_line(Endpoint::Client(from), Endpoint::Worker(to), about, call, message);
         Ok(call)

@@ -1,4 +1,6 @@
-//! Placement: which pool, and which worker of it.
+//! Placement: which worker of a pool.
+
+use std::collections::BTreeSet;
 
 use super::Bus;
 use crate::config::Mode;
@@ -146,7 +148,7 @@ impl<'a> Placement<'a> {
 
     /// Sessions of this worker whose clients have left and in which no call is in flight.
     fn left_sessions(&self, worker: &Worker) -> Vec<SessionKey> {
-        let busy: Vec<_> =
+        let busy: BTreeSet<_> =
             self.calls.incoming_calls(worker.endpoint).filter_map(|(_, call)| call.session).collect();
         let mut left = worker.session_keys();
         left.retain(|key| {

@@ -134,7 +134,7 @@ impl Bus {
             return;
         }
         if !worker.life.is_up() {
-            // What waits for its next life is watched from that on.
+            // Its next life must answer what waits for it, and gets the whole time.
             return self.watch_silence(id);
         }
         if self.now >= worker.last_output + timeout {
