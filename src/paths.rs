@@ -26,3 +26,8 @@ pub(crate) fn handshake_cache_path(config: &Path) -> Option<PathBuf> {
     let name = |path: &Path| path.to_string_lossy().replace(['/', '%'], "%");
     Some(folders::state()?.join(format!("handshakes{}", name(&config))))
 }
+
+/// The folder in which running buses of this user keep the marks of their processes.
+pub(crate) fn mark_folder() -> Option<PathBuf> {
+    Some(folders::state()?.join("marks"))
+}

@@ -71,6 +71,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         this_binary,
         handshake_cache,
         guard_args: vec!["guard".into()],
+        mark_folder: paths::mark_folder(),
     });
     kernel_shell::flush_logs();
     match served {

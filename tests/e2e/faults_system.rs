@@ -179,6 +179,25 @@ fn a_log_on_a_full_disk_does_not_stop_the_traffic() {
 }
 
 #[test]
+fn a_log_that_has_reached_the_largest_file_size_does_not_stop_the_traffic() {
+    let bus = Bus::plan(one_pool(1)).after("ulimit -f 1; exec 2>log").start();
+    let mut puppet = bus.puppet();
+    let mut client = bus.client();
+    for _ in 0..100 {
+        puppet.sends("not a message, so it is logged");
+        client.is_served_by(&mut puppet);
+    }
+    let full =
+        || std::fs::metadata(bus.folder().join("log")).is_ok_and(|log| [512, 1024].contains(&log.len()));
+    bus.until("the log is full", full);
+    client.is_served_by(&mut puppet);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", puppet.pid)).expect("it runs");
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:\t")).expect("a mask");
+    let ignored = u64::from_str_radix(mask, 16).expect("a mask");
+    assert_eq!(ignored & 1 << (Signal::SIGXFSZ as i32 - 1), 0, "a worker has the default");
+}
+
+#[test]
 fn a_bus_without_memory_exits_and_leaves_no_process() {
     let mut bus = Bus::plan(one_pool(1)).after("ulimit -v 70000").start();
     let mut puppet = bus.puppet();

@@ -131,6 +131,53 @@ fn an_orphan_guard_that_was_killed_is_replaced() {
     bus.leaves_nothing_within(Duration::from_secs(2));
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn whoever_kills_by_the_name_of_the_bus_does_not_kill_its_guard() {
+    let bus = Bus::start(one_pool(1));
+    let puppet = bus.puppet();
+    let guard = bus.survivors().into_iter().find(|pid| ![bus.pid(), puppet.pid].contains(pid));
+    let guard = guard.expect("a guard");
+    // killall compares the first, pkill -f searches the second.
+    let about = |file: &str| std::fs::read_to_string(format!("/proc/{guard}/{file}")).unwrap_or_default();
+    bus.until("it has its own name", || about("comm") == "sbus-guard\n");
+    assert_eq!(about("cmdline"), "sbus-guard\0guard\0");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_next_bus_ends_what_a_bus_left_that_was_killed_with_its_guard() {
+    let mut first = Bus::start(one_pool(1));
+    let mut puppet = first.puppet();
+    let left = [puppet.has_a_child(), puppet.has_a_detached_child()];
+    first.until("all are found", || left.iter().all(|pid| first.survivors().contains(pid)));
+    let known = [first.pid(), puppet.pid, left[0], left[1]];
+    let guard = first.survivors().into_iter().find(|pid| !known.contains(pid)).expect("a guard");
+    // A stopped bus does not replace its guard.
+    first.signal(Signal::SIGSTOP);
+    kill(Pid::from_raw(guard as i32), Signal::SIGKILL).expect("it runs");
+    first.signal(Signal::SIGKILL);
+    first.exit_status();
+    first.until("its own processes are gone", || is_gone(guard) && is_gone(puppet.pid));
+    assert!(left.iter().all(|pid| !is_gone(*pid)), "nobody is there to end them");
+    let marks = first.folder().join("stdio-bus/marks");
+    let state = first.folder().to_str().expect("UTF-8");
+    let mut living = Bus::plan(one_pool(1)).env("XDG_STATE_HOME", state).start();
+    first.leaves_nothing_within(Duration::from_secs(2));
+    // A third one leaves the second alone, because that lives.
+    let mut bystander = living.puppet();
+    let mut third = Bus::plan(one_pool(1)).env("XDG_STATE_HOME", state).start();
+    third.puppet();
+    let files = || std::fs::read_dir(&marks).expect("the folder of the marks").count();
+    third.until("only the living have a mark", || files() == 2);
+    living.client().is_served_by(&mut bystander);
+    for bus in [&mut living, &mut third] {
+        bus.signal(Signal::SIGTERM);
+        assert_eq!(bus.exit_status().code(), Some(0));
+    }
+    assert_eq!(files(), 0);
+}
+
 #[test]
 fn a_suspended_worker_does_not_keep_the_bus_from_exiting() {
     let mut bus = Bus::start(one_pool(1));

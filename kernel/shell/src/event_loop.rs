@@ -20,6 +20,7 @@ use crate::handshake_cache::HandshakeCache;
 use crate::io::Io;
 use crate::net::accept::{self, Acceptor};
 use crate::peer::{Stream, Task, key_and_stream};
+use crate::process::orphan_guard::GuardProgram;
 use crate::process::pre_exec::{InheritedLimits, max_fds};
 use crate::process::spawn::Processes;
 use crate::process::stderr;
@@ -44,6 +45,9 @@ pub struct Options {
     pub handshake_cache: Option<PathBuf>,
     /// With these arguments `this_binary` does nothing but call `guard`.
     pub guard_args: Vec<OsString>,
+    /// The folder that tells a later bus which processes this one has left, if it is killed together with its guard.
+    /// All buses of a user should have the same. `None`: nothing is kept.
+    pub mark_folder: Option<PathBuf>,
 }
 
 /// Runs the bus until it has stopped.
@@ -74,7 +78,7 @@ struct Shell {
 
 impl Shell {
     fn open(options: Options) -> Result<Shell, ServeError> {
-        let Options { config, reload, this_binary, handshake_cache, guard_args } = options;
+        let Options { config, reload, this_binary, handshake_cache, guard_args, mark_folder } = options;
         let system = |what| move |error| ServeError::System { what, error };
         let limits = InheritedLimits::replace();
         let start = Instant::now();
@@ -83,7 +87,8 @@ impl Shell {
         let seed = seed().map_err(system("cannot get random bytes"))?;
         // This comes before the guard: a second bus at the same address must fail without having started anything.
         let bound = accept::bind(&config.listen, config.auth.is_some())?;
-        let processes = Processes::new(this_binary, guard_args, limits).map_err(ServeError::Guard)?;
+        let guard = GuardProgram { binary: this_binary, args: guard_args, mark_folder };
+        let processes = Processes::new(guard, limits).map_err(ServeError::Guard)?;
         let handshakes = HandshakeCache::new(handshake_cache);
         let mut io = Io::new(Bus::new(&config, seed, Moment::ZERO), poll);
         handshakes.load(&mut io.bus);

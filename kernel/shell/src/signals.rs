@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use mio::net::UnixStream;
 use mio::{Interest, Registry};
 use nix::sys::signal::SigSet;
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::{SigId, low_level};
 
 use kernel_core::id::Key;
@@ -48,6 +48,9 @@ impl Signals {
             terminate: Flag::on(SIGTERM, &signal_tx)?,
             hang_up: Flag::on(SIGHUP, &signal_tx)?,
         };
+        // A write beyond the largest file size fails then, and does not end the process. This handler stays for ever:
+        // the log is written until the end.
+        signal_hook::flag::register(SIGXFSZ, Arc::default())?;
         // The parent process may have started us with signals blocked, and then none of the above would arrive.
         SigSet::all().thread_unblock()?;
         Ok(signals)

@@ -6,12 +6,13 @@
 use std::env;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::process;
 use std::thread;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, Uid};
 
 const VARIABLE: &str = "BUS_FAMILY";
 /// A process may start another while it is being killed, so the search is repeated until nothing is found.
@@ -39,10 +40,33 @@ impl ProcessMark {
     }
 }
 
+/// Whether this could be the name of a mark: a process id and a random number.
+pub(crate) fn is_mark(name: &str) -> bool {
+    let all = |text: &str, fits: fn(&u8) -> bool| !text.is_empty() && text.as_bytes().iter().all(fits);
+    let parts = name.split_once('-');
+    parts.is_some_and(|(pid, number)| all(pid, u8::is_ascii_digit) && all(number, u8::is_ascii_hexdigit))
+}
+
+/// Whether this process has the mark itself.
+pub(crate) fn is_own(name: &str) -> bool {
+    env::var(VARIABLE).is_ok_and(|value| value.split(':').any(|one| one == name))
+}
+
 /// Kills all processes with this mark.
 pub(crate) fn kill_all(name: &str) {
+    kill_found(|| marked(name));
+}
+
+/// Kills all processes of this user with this mark.
+pub(crate) fn kill_all_of_user(name: &str, user: Uid) {
+    let is_of_user =
+        |pid: &Pid| fs::metadata(format!("/proc/{pid}")).is_ok_and(|it| it.uid() == user.as_raw());
+    kill_found(|| marked(name).into_iter().filter(is_of_user).collect());
+}
+
+fn kill_found(search: impl Fn() -> Vec<Pid>) {
     for _ in 0..SEARCHES {
-        let left = marked(name);
+        let left = search();
         if left.is_empty() {
             return;
         }
@@ -85,6 +109,14 @@ mod tests {
             ["", "BUS_FAMILY=", "BUS_FAMILY=8-bc", "XBUS_FAMILY=8-b", "A=BUS_FAMILY=8-b", "BUS_FAMILY"]
         {
             assert!(!is_marked(environ.as_bytes(), "8-b"), "{environ}");
+        }
+    }
+
+    #[test]
+    fn a_mark_is_told_from_any_other_name() {
+        assert!(is_mark(ProcessMark::new().unwrap().name()));
+        for name in ["", "-", "7-", "-a", "7-a/..", "7-g", "a-7", "7_a", "7-a:8-b"] {
+            assert!(!is_mark(name), "{name}");
         }
     }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod command;
 pub(crate) mod env_mark;
+pub(crate) mod mark_file;
 pub(crate) mod orphan_guard;
 pub(crate) mod pre_exec;
 pub(crate) mod spawn;

@@ -1,19 +1,21 @@
 //! The guard: a small process that outlives the bus just long enough to kill the processes that the bus has left.
 //!
 //! It learns each worker's process group over its stdin, which only the bus can write to. When that ends, for whatever
-//! reason, it kills every group that it still knows and every other process with the mark of the bus. Both ends of that
-//! pipe are here.
+//! reason, it kills every group that it still knows and every other process with the mark of the bus. It also ends what
+//! earlier buses have left that were killed together with their guards. Both ends of that pipe are here.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use log::{error, info, warn};
+use log::{debug, error, info, warn};
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::{Pid, getpgrp, write};
@@ -22,6 +24,7 @@ use kernel_core::Moment;
 
 use crate::peer::set_nonblocking;
 use crate::process::env_mark::{self, ProcessMark};
+use crate::process::mark_file::{self, MarkFile};
 use crate::process::pre_exec::{self, InheritedLimits, Role};
 
 /// A guard that ends at once is not started again at once.
@@ -29,60 +32,98 @@ const START_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the bus waits for its guard when it leaves. The guard has nothing left to kill then.
 const EXIT_WAIT: Duration = Duration::from_secs(1);
 
+/// What the guard is called among the processes. Whoever kills all processes with the name of the bus, or with a name
+/// that contains it, must not kill the guard too.
+const NAME: &str = "sbus-guard";
+
 /// Runs the guard process. It returns when the bus has gone and its groups are killed.
 ///
-/// It reads `=MARK`, `+GROUP` and `-GROUP` lines. Only the end of stdin or SIGKILL ends it.
+/// It reads `=MARK`, `?FOLDER`, `+GROUP` and `-GROUP` lines. Only the end of stdin or SIGKILL ends it.
 pub fn guard() -> ExitCode {
+    // Other systems take the name from the file of the program.
+    #[cfg(target_os = "linux")]
+    let _ = nix::sys::prctl::set_name(&std::ffi::CString::new(NAME).expect("it has no zero"));
     // Signals are blocked, not ignored: that needs no unsafe code, and has the same effect in a single thread.
     let _ = SigSet::all().thread_block();
-    let (groups, mark) = read_orders(io::stdin().lock());
+    let duty = read_orders(io::stdin().lock(), mark_file::end_dead);
     let own = getpgrp();
-    for group in groups.into_iter().map(Pid::from_raw).filter(|group| *group != own) {
+    for group in duty.groups.into_iter().map(Pid::from_raw).filter(|group| *group != own) {
         let _ = killpg(group, Signal::SIGKILL);
     }
     // This comes last, because the search takes a while.
-    if let Some(mark) = mark {
+    if let Some(mark) = duty.mark {
         env_mark::kill_all(&mark);
+        if let Some(folder) = duty.mark_folder {
+            mark_file::remove(&folder, &mark);
+        }
     }
     ExitCode::SUCCESS
 }
 
-/// Reads the orders until the bus is gone, and returns the groups and the mark that are left to kill.
-fn read_orders(mut orders: impl BufRead) -> (BTreeSet<i32>, Option<String>) {
-    let mut groups = BTreeSet::new();
-    let mut mark = None;
+/// What is left for the guard to do when the bus is gone.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Duty {
+    groups: BTreeSet<i32>,
+    mark: Option<String>,
+    mark_folder: Option<PathBuf>,
+}
+
+/// Reads the orders until the bus is gone. `end_dead` is called at once: what others have left must not wait for that.
+fn read_orders(mut orders: impl BufRead, end_dead: impl Fn(&Path)) -> Duty {
+    let mut duty = Duty::default();
     let mut line = Vec::new();
     while orders.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
         // A line without an end may be half a number: the bus died while it wrote.
-        let order = line.strip_suffix(b"\n").and_then(|order| str::from_utf8(order).ok()).unwrap_or_default();
-        if let Some(name) = order.strip_prefix('=') {
-            if !name.is_empty() {
-                mark = Some(name.to_owned());
+        let order = line.strip_suffix(b"\n").and_then(<[u8]>::split_first);
+        if let Some((kind, value)) = order {
+            duty.note(*kind, value);
+            if *kind == b'?'
+                && let Some(folder) = &duty.mark_folder
+            {
+                end_dead(folder);
             }
-        } else if let Some(group) = order.strip_prefix('+').and_then(|group| group.parse().ok()) {
-            // Group 0 would be our own, and 1 and -1 would be all processes.
-            if group > 1 {
-                groups.insert(group);
-            }
-        } else if let Some(group) = order.strip_prefix('-').and_then(|group| group.parse().ok()) {
-            groups.remove(&group);
         }
         line.clear();
     }
-    (groups, mark)
+    duty
+}
+
+impl Duty {
+    fn note(&mut self, kind: u8, value: &[u8]) {
+        let text = str::from_utf8(value).unwrap_or_default();
+        match kind {
+            b'=' if !text.is_empty() => self.mark = Some(text.to_owned()),
+            b'?' if !value.is_empty() => self.mark_folder = Some(OsStr::from_bytes(value).into()),
+            // Group 0 would be our own, and 1 and -1 would be all processes.
+            b'+' => self.groups.extend(text.parse::<i32>().ok().filter(|group| *group > 1)),
+            b'-' => {
+                text.parse().ok().map(|group: i32| self.groups.remove(&group));
+            }
+            _ => {}
+        }
+    }
 }
 
 /// The bus's end of the pipe: the running guard, and what it has to know.
 pub(crate) struct Guard {
-    binary: PathBuf,
-    args: Vec<OsString>,
+    program: GuardProgram,
     limits: InheritedLimits,
     running: Option<Running>,
     groups: BTreeSet<i32>,
     mark: ProcessMark,
+    /// `None`: a later bus cannot know of this one.
+    mark_file: Option<MarkFile>,
     started: Moment,
     /// When a new guard is to be started. `running` is `None` then.
     retry_at: Option<Moment>,
+}
+
+/// How the guard is started, and what it must know from the start.
+pub(crate) struct GuardProgram {
+    pub(crate) binary: PathBuf,
+    pub(crate) args: Vec<OsString>,
+    /// The folder of the marks of all buses of this user. `None`: marks are not kept.
+    pub(crate) mark_folder: Option<PathBuf>,
 }
 
 struct Running {
@@ -94,19 +135,19 @@ struct Running {
 }
 
 impl Guard {
-    pub(crate) fn start(
-        binary: PathBuf,
-        args: Vec<OsString>,
-        limits: InheritedLimits,
-        now: Moment,
-    ) -> io::Result<Guard> {
+    pub(crate) fn start(program: GuardProgram, limits: InheritedLimits, now: Moment) -> io::Result<Guard> {
+        let mark = ProcessMark::new()?;
+        let mark_file = program.mark_folder.as_ref().and_then(|folder| {
+            let created = MarkFile::create(folder, mark.name());
+            created.inspect_err(|error| debug!("{}: {error}", folder.display())).ok()
+        });
         let mut guard = Guard {
-            binary,
-            args,
+            program,
             limits,
             running: None,
             groups: BTreeSet::new(),
-            mark: ProcessMark::new()?,
+            mark,
+            mark_file,
             started: now,
             retry_at: None,
         };
@@ -170,8 +211,9 @@ impl Guard {
         }
     }
 
-    /// The bus leaves. The guard ends, and its exit is collected.
+    /// The bus leaves. The guard ends, its exit is collected, and the file of the mark is removed.
     pub(crate) fn dismiss(self) {
+        let _mark_file = self.mark_file;
         let Some(Running { mut process, orders, .. }) = self.running else { return };
         drop(orders);
         let deadline = Instant::now() + EXIT_WAIT;
@@ -186,15 +228,25 @@ impl Guard {
     }
 
     fn launch(&self) -> io::Result<Running> {
-        let mut command = Command::new(&self.binary);
-        command.args(&self.args).current_dir("/");
+        let mut command = Command::new(&self.program.binary);
+        command.arg0(NAME).args(&self.program.args).current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         pre_exec::prepare(&mut command, Role::Guard, self.limits);
         let mut process = command.spawn()?;
         let orders = OwnedFd::from(process.stdin.take().expect("stdin is piped"));
         set_nonblocking(&orders)?;
-        let trusted = write_all(&orders, format!("={}\n", self.mark.name()).as_bytes());
+        let trusted = write_all(&orders, &self.first_orders());
         Ok(Running { process, orders, trusted })
+    }
+
+    fn first_orders(&self) -> Vec<u8> {
+        let mut orders = format!("={}\n", self.mark.name()).into_bytes();
+        let folder = self.program.mark_folder.as_ref().map(|folder| folder.as_os_str().as_bytes());
+        // An order is a line.
+        if let Some(folder) = folder.filter(|folder| !folder.contains(&b'\n')) {
+            orders.extend([b"?", folder, b"\n"].concat());
+        }
+        orders
     }
 
     fn send(&mut self, orders: &str) {
@@ -222,24 +274,48 @@ fn write_all(orders: &OwnedFd, mut bytes: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    fn duty_after(orders: &[u8]) -> Duty {
+        read_orders(orders, |_| panic!("no folder was named"))
+    }
 
     #[test]
     fn the_guard_knows_the_groups_that_were_added_and_not_removed() {
-        let known = |orders: &str| read_orders(orders.as_bytes()).0.into_iter().collect::<Vec<_>>();
+        let known = |orders: &str| duty_after(orders.as_bytes()).groups.into_iter().collect::<Vec<_>>();
         assert_eq!(known("+100\n+200\n-100\n+300\n-300\n+300\n"), [200, 300]);
         assert!(known("").is_empty());
     }
 
     #[test]
     fn the_guard_knows_the_mark_of_its_bus() {
-        let known = read_orders(&b"=7-abc\n+100\n"[..]);
-        assert_eq!(known, (BTreeSet::from([100]), Some("7-abc".to_owned())));
+        let known = duty_after(b"=7-abc\n+100\n");
+        let expected =
+            Duty { groups: BTreeSet::from([100]), mark: Some("7-abc".to_owned()), mark_folder: None };
+        assert_eq!(known, expected);
+    }
+
+    #[test]
+    fn the_guard_ends_what_others_have_left_as_soon_as_it_is_told_where() {
+        let seen = Cell::new(0);
+        let duty = read_orders(&b"?/state/marks\n+100\n?\n"[..], |folder| {
+            assert_eq!(folder, "/state/marks");
+            seen.set(seen.get() + 1);
+        });
+        assert_eq!(duty.mark_folder.as_deref(), Some(Path::new("/state/marks")));
+        assert!(seen.get() > 0);
     }
 
     #[test]
     fn the_guard_never_kills_all_processes() {
-        let known = read_orders(&b"+0\n+1\n+-1\n+-7\n+\n\n=\n+x\n400\n+99999999999\n\xff\n+1234"[..]);
-        assert_eq!(known, (BTreeSet::new(), None));
+        let known = duty_after(b"+0\n+1\n+-1\n+-7\n+\n\n=\n?\n+x\n400\n+99999999999\n\xff\n+1234");
+        assert_eq!(known, Duty::default());
+    }
+
+    #[test]
+    fn the_name_of_the_guard_does_not_contain_that_of_the_bus() {
+        assert!(!NAME.contains("stdio") && NAME.len() < 16);
     }
 }

@@ -5,7 +5,6 @@
 //! outlive its process, if another process still holds the stdout.
 
 use std::collections::VecDeque;
-use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -25,7 +24,7 @@ use crate::errno::errno_of;
 use crate::io::Io;
 use crate::peer::{Peer, Stderr, set_nonblocking};
 use crate::process::command::command;
-use crate::process::orphan_guard::Guard;
+use crate::process::orphan_guard::{Guard, GuardProgram};
 use crate::process::pre_exec::{self, InheritedLimits, Role};
 use crate::process::stderr;
 
@@ -95,13 +94,10 @@ impl Process {
 }
 
 impl Processes {
-    /// Starts the guard. `binary` is this program, and with `guard_args` it is the guard.
-    pub(crate) fn new(
-        binary: PathBuf,
-        guard_args: Vec<OsString>,
-        limits: InheritedLimits,
-    ) -> io::Result<Processes> {
-        let guard = Guard::start(binary.clone(), guard_args, limits, Moment::ZERO)?;
+    /// Starts the guard, which is this program too.
+    pub(crate) fn new(guard: GuardProgram, limits: InheritedLimits) -> io::Result<Processes> {
+        let binary = guard.binary.clone();
+        let guard = Guard::start(guard, limits, Moment::ZERO)?;
         Ok(Processes { list: Vec::new(), spawns: VecDeque::new(), guard, limits, binary })
     }
 
