@@ -38,7 +38,7 @@ pub(crate) const VARIABLES: [(&str, &str); 9] = [
     ("NO_COLOR", "any value but the empty one: no colours"),
     ("TERM", "`dumb`: no colours, and nothing that moves"),
     ("XDG_CONFIG_HOME", "where stdio-bus/ has the token and runtimes.json [~/.config]"),
-    ("XDG_STATE_HOME", "where stdio-bus/ keeps sessions and handshakes [~/.local/state]"),
+    ("XDG_STATE_HOME", "where stdio-bus/ keeps sessions, handshakes and marks of processes [~/.local/state]"),
     ("NOTIFY_SOCKET", "set by a service manager, which hears that the bus is up and alive"),
     ("OPENAI_..", "those of the OpenAI agent: `stdio-bus agent openai --help`"),
 ];
