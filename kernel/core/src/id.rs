@@ -87,6 +87,10 @@ impl Link {
 }
 
 impl SessionKey {
+    /// The bounds of all keys, for ranges.
+    pub(crate) const FIRST: SessionKey = SessionKey(Key { index: 0, generation: 0 });
+    pub(crate) const LAST: SessionKey = SessionKey(Key { index: u32::MAX, generation: u32::MAX });
+
     /// A number that no other session of this bus ever has.
     pub(crate) fn number(self) -> u32 {
         self.0.generation

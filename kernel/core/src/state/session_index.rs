@@ -28,25 +28,15 @@ impl<'a> SessionIndex<'a> {
 
     /// The first session with this agent name that matches: an open one, else one that was lost with its worker.
     fn first(self, agent: &[u8], matches: impl Fn(PoolId, &Session) -> bool) -> Option<SessionKey> {
-        for (_, worker) in self.workers.iter() {
-            if let Some(key) = worker.sessions.get(agent).copied()
-                && let Some(session) = self.sessions.get(key)
-                && !session.is_label
-                && matches(worker.pool, session)
-            {
-                return Some(key);
-            }
-        }
-        for (key, session) in self.sessions.iter() {
-            if session.worker.is_none()
-                && session.agent_name() == agent
-                && let Some(reopen) = &session.reopen
-                && matches(reopen.pool, session)
-            {
-                return Some(key);
-            }
-        }
-        None
+        let alike = self.sessions.named_by_agent(agent);
+        let matching = alike.filter(|(_, session)| {
+            let pool = match session.worker {
+                Some(id) => self.workers.get(id).map(|worker| worker.pool),
+                None => session.reopen.as_ref().map(|reopen| reopen.pool),
+            };
+            pool.is_some_and(|pool| matches(pool, session))
+        });
+        matching.min_by_key(|(_, session)| session.worker.is_none()).map(|(key, _)| key)
     }
 
     /// The session of this worker that a message names at this span.

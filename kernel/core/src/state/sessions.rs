@@ -3,7 +3,8 @@
 //! The id that a client sees is `TAG.AGENTID`. The tag cannot be guessed and makes the id unique over all workers;
 //! the agent's own id behind the dot still names the session after a restart of the bus.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -197,11 +198,17 @@ impl Session {
 #[derive(Default)]
 pub(crate) struct Sessions {
     sessions: Arena<SessionKey, Session>,
+    /// Every session but labels, by the hash of its agent name.
+    by_agent: BTreeSet<(u64, SessionKey)>,
+    hasher: RandomState,
 }
 
 impl Sessions {
     pub(crate) fn insert(&mut self, session: Session) -> SessionKey {
-        self.sessions.insert(session)
+        let hash = (!session.is_label).then(|| self.hasher.hash_one(session.agent_name()));
+        let key = self.sessions.insert(session);
+        self.by_agent.extend(hash.map(|hash| (hash, key)));
+        key
     }
 
     #[inline]
@@ -215,7 +222,19 @@ impl Sessions {
     }
 
     pub(crate) fn remove(&mut self, key: SessionKey) -> Option<Session> {
-        self.sessions.remove(key)
+        let session = self.sessions.remove(key)?;
+        if !session.is_label {
+            self.by_agent.remove(&(self.hasher.hash_one(session.agent_name()), key));
+        }
+        Some(session)
+    }
+
+    /// The sessions that agents know by this name, in the order of their keys. Labels are not among them.
+    pub(crate) fn named_by_agent(&self, name: &[u8]) -> impl Iterator<Item = (SessionKey, &Session)> {
+        let hash = self.hasher.hash_one(name);
+        let alike = self.by_agent.range((hash, SessionKey::FIRST)..=(hash, SessionKey::LAST));
+        let found = alike.filter_map(|(_, key)| Some((*key, self.get(*key)?)));
+        found.filter(move |(_, session)| session.agent_name() == name)
     }
 
     pub(crate) fn len(&self) -> usize {
