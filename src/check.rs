@@ -15,7 +15,7 @@ use kernel_core::config::{Config, Mode, PoolConfig, Program};
 use kernel_shell::config::{self, ConfigError, ConfigErrors};
 use kernel_shell::find_program;
 use nix::unistd::{AccessFlags, access};
-use rpc::text::replace_control;
+use rpc::text::{escape_control, replace_control, steers_terminal};
 use serde_json::Value;
 
 use crate::output::{BOLD, GREEN, RED, print_styled, report, styled};
@@ -67,7 +67,7 @@ fn probe_all(config: &Config, faults: &mut Vec<ConfigError>) -> ExitCode {
     let this_binary = env::current_exe().unwrap_or_default();
     let mut printed = ExitCode::SUCCESS;
     for (index, pool) in config.pools.iter().enumerate() {
-        let name = styled(BOLD, format_args!("pool {}", pool.id));
+        let name = styled(BOLD, format_args!("pool {}", escape_control(&pool.id)));
         match probe(pool, &this_binary, config.limits.init_timeout) {
             Ok(result) => {
                 let line = format!("{name} {}: {}\n", styled(GREEN, "answers"), introduce(&result));
@@ -161,16 +161,16 @@ fn describe_pool(text: &mut String, pool: &PoolConfig, program: &str) {
         (kept, most) if kept == most => format!("{kept} instances"),
         (kept, most) => format!("{kept} to {most} instances"),
     };
-    let name = styled(BOLD, format_args!("pool {}", pool.id));
+    let name = styled(BOLD, format_args!("pool {}", escape_control(&pool.id)));
     let _ = writeln!(text, "{name}: {mode}, {instances}, up to {} sessions each", pool.max_sessions);
     let args = pool.args.iter().map(|arg| format!(" {}", quoted(arg))).collect::<String>();
     let _ = writeln!(text, "  runs {}{args}", quoted(program));
     if let Some(cwd) = &pool.cwd {
-        let _ = writeln!(text, "  in {}", cwd.display());
+        let _ = writeln!(text, "  in {}", quoted(&cwd.display().to_string()));
     }
     if !pool.env.is_empty() {
         let names = pool.env.keys().map(String::as_str).collect::<Vec<_>>();
-        let _ = writeln!(text, "  with {} set", names.join(", "));
+        let _ = writeln!(text, "  with {} set", escape_control(&names.join(", ")));
     }
 }
 
@@ -218,7 +218,7 @@ fn quoted(word: &str) -> String {
         return word.to_owned();
     }
     // A control character must not steer the terminal.
-    let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    let shown = |c: char| if steers_terminal(c) { c.escape_default().to_string() } else { c.to_string() };
     format!("'{}'", word.replace('\'', r"'\''").chars().map(shown).collect::<String>())
 }
 

@@ -4,12 +4,13 @@
 //! no panic.
 
 use std::fmt;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use clients::Fault;
+use rpc::text::escape_control;
 
 pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const GREEN: Style = AnsiColor::Green.on_default();
@@ -20,9 +21,12 @@ pub(crate) fn stdout_has_colour() -> bool {
     AutoStream::choice(&io::stdout()) != ColorChoice::Never
 }
 
-/// Prints to stdout and returns the exit code of doing so.
+/// Prints to stdout and returns the exit code of doing so. A terminal does not obey what the text contains; anybody
+/// else gets it byte for byte.
 pub(crate) fn print(text: &str) -> ExitCode {
-    write_all(io::stdout().lock(), text)
+    let stdout = io::stdout().lock();
+    let text = if stdout.is_terminal() { escape_control(text) } else { text.into() };
+    write_all(stdout, &text)
 }
 
 /// The same for text with styles, which only a terminal gets.
@@ -42,9 +46,12 @@ fn write_all(mut out: impl Write, text: &str) -> ExitCode {
     }
 }
 
-/// Prints one line to stderr and returns this exit code.
+/// Prints one line to stderr and returns this exit code. The message may quote others.
 pub(crate) fn report(message: impl fmt::Display, exit_code: u8) -> ExitCode {
-    let _ = writeln!(io::stderr(), "{message}");
+    let mut stderr = io::stderr().lock();
+    let message = message.to_string();
+    let message = if stderr.is_terminal() { escape_control(&message) } else { message.as_str().into() };
+    let _ = writeln!(stderr, "{message}");
     ExitCode::from(exit_code)
 }
 

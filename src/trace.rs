@@ -1,7 +1,7 @@
 //! `trace`: follows the live traffic of a running bus.
 
 use std::fs::OpenOptions;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
@@ -59,7 +59,8 @@ fn trace(args: Args) -> Result<(), Fault> {
     let Some(path) = out else {
         let stdout = io::stdout().as_fd().try_clone_to_owned();
         let stdout = stdout.map_err(|error| Fault::Failed(format!("stdout cannot be used: {error}")))?;
-        return follow(&target, &filter, &mut JsonLines, stdout.into(), &signals);
+        let mut lines = JsonLines { to_terminal: stdout.is_terminal() };
+        return follow(&target, &filter, &mut lines, stdout.into(), &signals);
     };
     // The file may contain private messages.
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);

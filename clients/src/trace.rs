@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::{SFlag, fstat};
-use rpc::text::rfc3339;
+use rpc::text::{escape_control, rfc3339};
 use rpc::{Parts, Stream};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -156,11 +156,15 @@ fn wait_for_bus(bus: &Stream, out: &File, signals: &Signals) -> Result<bool, Fau
 }
 
 /// One event per line.
-pub struct JsonLines;
+pub struct JsonLines {
+    /// The lines go to a terminal, which must not obey what peers say.
+    pub to_terminal: bool,
+}
 
 impl Format for JsonLines {
     fn event(&mut self, out: &mut dyn Write, time: SystemTime, event: &RawValue) -> io::Result<()> {
-        let fields = event.get().trim_start().strip_prefix('{').unwrap_or("}");
+        let event = if self.to_terminal { escape_control(event.get()) } else { event.get().into() };
+        let fields = event.trim_start().strip_prefix('{').unwrap_or("}");
         writeln!(out, r#"{{"time":"{}",{fields}"#, rfc3339(time))
     }
 
@@ -316,7 +320,8 @@ mod tests {
         let out = file.try_clone().unwrap();
         let before = rfc3339(SystemTime::now());
         let signals = Signals::none().unwrap();
-        let fault = follow(&bus.target(), &filter, &mut JsonLines, out, &signals).unwrap_err();
+        let fault =
+            follow(&bus.target(), &filter, &mut JsonLines { to_terminal: false }, out, &signals).unwrap_err();
         assert_eq!(
             (fault.exit_code(), fault.to_string().as_str()),
             (69, "the bus has closed the connection")

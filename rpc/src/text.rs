@@ -1,15 +1,46 @@
 //! Text for people: what other programs say must not steer the terminal, and points in time are written as RFC 3339.
 
+use std::borrow::Cow;
+use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The text without its control characters.
-pub fn strip_control(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).collect()
+/// Whether a terminal obeys this character instead of showing it: a control character (C0, DEL or C1), a line
+/// separator, or one that changes the direction of the text around it, so that it reads as something else.
+pub fn steers_terminal(letter: char) -> bool {
+    letter.is_control()
+        || matches!(
+            letter,
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        )
 }
 
-/// The text with this character in the place of each control character.
+/// The text without characters that steer a terminal.
+pub fn strip_control(text: &str) -> String {
+    text.chars().filter(|letter| !steers_terminal(*letter)).collect()
+}
+
+/// The text with this character in the place of each that steers a terminal.
 pub fn replace_control(text: &str, with: char) -> String {
-    text.chars().map(|c| if c.is_control() { with } else { c }).collect()
+    text.chars().map(|letter| if steers_terminal(letter) { with } else { letter }).collect()
+}
+
+/// The text with `\u001b` in the place of each character that steers a terminal, except newlines and tabs. A line of
+/// JSON means the same afterwards.
+pub fn escape_control(text: &str) -> Cow<'_, str> {
+    let is_escaped = |letter: char| steers_terminal(letter) && !matches!(letter, '\n' | '\t');
+    if !text.contains(is_escaped) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len() + 16);
+    for letter in text.chars() {
+        if is_escaped(letter) {
+            // Writing to a string cannot fail, and all these characters have at most four digits.
+            let _ = write!(escaped, "\\u{:04x}", u32::from(letter));
+        } else {
+            escaped.push(letter);
+        }
+    }
+    Cow::Owned(escaped)
 }
 
 /// A point in time in UTC, to the millisecond: `2026-01-31T23:59:59.123Z`.
@@ -52,6 +83,20 @@ mod tests {
         let text = "a\u{1b}[31m\nb\u{9b}é";
         assert_eq!(strip_control(text), "a[31mbé");
         assert_eq!(replace_control(text, '?'), "a?[31m?b?é");
+    }
+
+    #[test]
+    fn whatever_steers_a_terminal_is_escaped_and_json_stays_the_same() {
+        let steering =
+            "\u{7f}\u{80}\u{9b}\u{9f}\u{61c}\u{200e}\u{200f}\u{2028}\u{202a}\u{202e}\u{2066}\u{2069}";
+        assert!(steering.chars().all(steers_terminal));
+        let line = format!("[\"é漢\u{200d}{steering}\"]\n");
+        let escaped = escape_control(&line);
+        assert!(!escaped.contains(|letter| letter != '\n' && steers_terminal(letter)), "{escaped:?}");
+        assert!(escaped.starts_with("[\"é漢\u{200d}\\u007f\\u0080\\u009b"), "{escaped}");
+        let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+        assert_eq!(read(&escaped), read(&line));
+        assert!(matches!(escape_control("plain é\tand\nmore"), Cow::Borrowed(_)));
     }
 
     #[test]

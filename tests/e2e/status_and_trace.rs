@@ -2,13 +2,15 @@
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
+use std::thread;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Bus, Client, Connection, Log, Puppet, limited, one_pool, puppets, request, run, update, write_token,
+    Bus, Client, Connection, Log, Program, Puppet, limited, one_pool, puppets, request, run, update,
+    write_token,
 };
 
 const TOKEN: &str = "kq3VbN8-hY2_fJ5tR7wXz0";
@@ -214,6 +216,39 @@ fn a_trace_ends_with_the_bus_with_its_reader_or_without_the_token() {
     bus.signal(Signal::SIGTERM);
     assert_eq!(bus.exit_status().code(), Some(0));
     assert_eq!(trace.process.ends(), Some(69));
+}
+
+#[test]
+fn a_terminal_does_not_obey_what_peers_say_and_a_pipe_gets_every_byte() {
+    const STEERING: &str = "a\u{9b}2J\u{7f}\u{202e}b";
+    const SHOWN: &str = r"a\u009b2J\u007f\u202eb";
+    let bus = Bus::start(one_pool(1));
+    let mut puppet = bus.puppet();
+    let mut trace = Program::plan(&["--tcp", bus.tcp()]).command_is("trace").at_terminal();
+    let mut client = bus.client();
+    bus.until("it is followed", || client.status()["tracers"] == 1);
+    for refuses in [false, true] {
+        let mut call = Program::plan(&["--tcp", bus.tcp(), STEERING]).command_is("call").at_terminal();
+        let asked = puppet.is_asked(STEERING);
+        if refuses {
+            puppet.refuses(&asked, &json!({ "code": 1, "message": STEERING }));
+        } else {
+            puppet.answers(&asked, json!(STEERING));
+        }
+        call.shows(SHOWN);
+        assert_eq!(call.ends(), i32::from(refuses));
+    }
+    trace.shows_so("the method", |screen| screen.replace('\n', "").contains(SHOWN));
+    trace.signal(Signal::SIGINT);
+    assert_eq!(trace.ends(), 0);
+    let (folder, at) = (bus.folder(), bus.tcp());
+    thread::scope(|scope| {
+        let called = scope.spawn(|| run(folder, &["call", "--tcp", at, "m"], ""));
+        let asked = puppet.is_asked("m");
+        puppet.answers(&asked, json!(STEERING));
+        let printed = called.join().expect("it runs").stdout;
+        assert_eq!(String::from_utf8_lossy(&printed), format!("\"{STEERING}\"\n"));
+    });
 }
 
 #[test]

@@ -21,7 +21,7 @@ mod terminal;
 mod tool_call;
 mod usage;
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::sync::mpsc::channel;
 
 use crate::Fault;
@@ -66,14 +66,15 @@ pub fn run(options: Options, signals: Signals) -> Result<Ended, Fault> {
 fn renderer(view: View) -> io::Result<Box<dyn Renderer>> {
     let out = io::stdout();
     let err = io::stderr();
+    let to_terminal = out.is_terminal();
     Ok(match view {
         View::Json { stream } => {
             let mut seed = [0; 32];
             getrandom::fill(&mut seed)?;
-            Box::new(Json { mapper: Mapper::new(Cuids::new(seed), stream), out, err })
+            Box::new(Json { mapper: Mapper::new(Cuids::new(seed), stream), out, err, to_terminal })
         }
         View::Screen { colour } => Box::new(Screen::new(out, colour, Box::new(size))),
-        View::Plain => Box::new(Plain::new(out, err)),
+        View::Plain => Box::new(Plain::new(out, err, to_terminal)),
     })
 }
 

@@ -1,8 +1,10 @@
 //! Renders a conversation as envelopes or as plain text; screen.rs renders it on a terminal.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rpc::text::{escape_control, steers_terminal};
 use serde_json::Value;
 
 use super::envelope::{Envelope, Status};
@@ -36,27 +38,34 @@ pub(super) struct Json<W, E> {
     pub(super) mapper: Mapper,
     pub(super) out: W,
     pub(super) err: E,
+    /// `out` is a terminal, which must not obey what the agent says.
+    pub(super) to_terminal: bool,
 }
 
 impl<W: Write, E: Write> Renderer for Json<W, E> {
     fn turn_started(&mut self) -> io::Result<()> {
-        print(&mut self.out, self.mapper.start_turn(now_ms()))
+        let envelopes = self.mapper.start_turn(now_ms());
+        self.print(envelopes)
     }
 
     fn update(&mut self, update: &Value) -> io::Result<()> {
-        print(&mut self.out, self.mapper.update(update, now_ms()))
+        let envelopes = self.mapper.update(update, now_ms());
+        self.print(envelopes)
     }
 
     fn permission(&mut self, tool_call: &Value) -> io::Result<()> {
-        print(&mut self.out, self.mapper.permission(tool_call, now_ms()))
+        let envelopes = self.mapper.permission(tool_call, now_ms());
+        self.print(envelopes)
     }
 
     fn service(&mut self, text: &str) -> io::Result<()> {
-        print(&mut self.out, self.mapper.service(text, now_ms()))
+        let envelopes = self.mapper.service(text, now_ms());
+        self.print(envelopes)
     }
 
     fn turn_ended(&mut self, status: Status, usage: &Value) -> io::Result<()> {
-        print(&mut self.out, self.mapper.end_turn(status, usage, now_ms()))
+        let envelopes = self.mapper.end_turn(status, usage, now_ms());
+        self.print(envelopes)
     }
 
     fn ask(&mut self, question: &str) -> io::Result<()> {
@@ -65,26 +74,31 @@ impl<W: Write, E: Write> Renderer for Json<W, E> {
     }
 }
 
-fn print(out: &mut impl Write, envelopes: Vec<Envelope>) -> io::Result<()> {
-    for envelope in envelopes {
-        let line = serde_json::to_string(&envelope).map_err(io::Error::other)?;
-        out.write_all(format!("{line}\n").as_bytes())?;
+impl<W: Write, E: Write> Json<W, E> {
+    fn print(&mut self, envelopes: Vec<Envelope>) -> io::Result<()> {
+        for envelope in envelopes {
+            let line = serde_json::to_string(&envelope).map_err(io::Error::other)?;
+            let line = if self.to_terminal { escape_control(&line) } else { line.as_str().into() };
+            self.out.write_all(format!("{line}\n").as_bytes())?;
+        }
+        self.out.flush()
     }
-    out.flush()
 }
 
 /// Only the agent's text on stdout; tool calls and remarks go to stderr.
 pub(super) struct Plain<W, E> {
     out: W,
     err: E,
+    /// `out` is a terminal, which must not obey what the agent says.
+    to_terminal: bool,
     /// The last line is not finished.
     mid_line: bool,
     titles: Titles,
 }
 
 impl<W: Write, E: Write> Plain<W, E> {
-    pub(super) fn new(out: W, err: E) -> Plain<W, E> {
-        Plain { out, err, mid_line: false, titles: Titles::default() }
+    pub(super) fn new(out: W, err: E, to_terminal: bool) -> Plain<W, E> {
+        Plain { out, err, to_terminal, mid_line: false, titles: Titles::default() }
     }
 
     /// A closed stderr is ignored.
@@ -105,6 +119,7 @@ impl<W: Write, E: Write> Renderer for Plain<W, E> {
                 let text = text_of(&update["content"]);
                 if let Some(last) = text.chars().last() {
                     self.mid_line = last != '\n';
+                    let text = if self.to_terminal { printable_text(text).into() } else { Cow::from(text) };
                     self.out.write_all(text.as_bytes())?;
                     self.out.flush()?;
                 }
@@ -141,9 +156,9 @@ impl<W: Write, E: Write> Renderer for Plain<W, E> {
     }
 }
 
-/// Removes control characters, which would steer the terminal, except newlines and tabs.
+/// Removes characters that would steer the terminal, except newlines and tabs.
 pub(super) fn printable_text(text: &str) -> String {
-    text.chars().filter(|letter| !letter.is_control() || matches!(letter, '\n' | '\t')).collect()
+    text.chars().filter(|letter| !steers_terminal(*letter) || matches!(letter, '\n' | '\t')).collect()
 }
 
 fn now_ms() -> u64 {
@@ -156,11 +171,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::run::cuid::Cuids;
 
     #[test]
     fn plain_output_is_the_text_of_the_agent_alone() {
         let (mut out, mut err) = (Vec::new(), Vec::new());
-        let mut plain = Plain::new(&mut out, &mut err);
+        let mut plain = Plain::new(&mut out, &mut err, false);
         let text = |text: &str| json!({ "type": "text", "text": text });
         plain.turn_started().unwrap();
         plain.update(&json!({ "sessionUpdate": "agent_thought_chunk", "content": text("hm") })).unwrap();
@@ -173,5 +189,25 @@ mod tests {
         plain.turn_ended(Status::Completed, &Value::Null).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "two\nlines\n");
         assert_eq!(String::from_utf8(err).unwrap(), "- l[2Js\n");
+    }
+
+    #[test]
+    fn only_a_terminal_gets_other_text_than_the_agent_said() {
+        let said = "a\u{9b}2J\u{202e}b\n";
+        let chunk =
+            json!({ "sessionUpdate": "agent_message_chunk", "content": { "type": "text", "text": said } });
+        for (to_terminal, expected) in [(false, said), (true, "a2Jb\n")] {
+            let mut out = Vec::new();
+            Plain::new(&mut out, Vec::new(), to_terminal).update(&chunk).unwrap();
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+        }
+        let mut out = Vec::new();
+        let mapper = Mapper::new(Cuids::new([0; 32]), true);
+        let mut envelopes = Json { mapper, out: &mut out, err: Vec::new(), to_terminal: true };
+        envelopes.turn_started().unwrap();
+        envelopes.update(&chunk).unwrap();
+        envelopes.turn_ended(Status::Completed, &Value::Null).unwrap();
+        let out = String::from_utf8(out).unwrap();
+        assert!(out.contains(r"a\u009b2J\u202eb") && !out.contains(['\u{9b}', '\u{202e}']), "{out:?}");
     }
 }

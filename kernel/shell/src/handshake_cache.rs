@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use log::debug;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 
 use kernel_core::Bus;
 
@@ -44,10 +44,10 @@ impl HandshakeCache {
 
 /// Writes under another name first, so that a reader never sees half of the file.
 fn write(file: &Path, handshakes: &[(String, Vec<u8>)]) -> io::Result<()> {
-    let mut by_pool: BTreeMap<&str, &RawValue> = BTreeMap::new();
+    let mut by_pool: BTreeMap<&str, Box<RawValue>> = BTreeMap::new();
     for (pool, params) in handshakes {
         if let Ok(params) = serde_json::from_slice(params) {
-            by_pool.insert(pool, params);
+            by_pool.insert(pool, without_meta(params));
         }
     }
     if let Some(folder) = file.parent() {
@@ -62,6 +62,13 @@ fn write(file: &Path, handshakes: &[(String, Vec<u8>)]) -> io::Result<()> {
     written
 }
 
+/// Params without their `_meta`, which makes no difference to a handshake and may hold anything, such as secrets.
+fn without_meta(params: Box<RawValue>) -> Box<RawValue> {
+    let members: Result<BTreeMap<String, &RawValue>, _> = serde_json::from_str(params.get());
+    let rest = members.ok().and_then(|mut members| members.remove("_meta").map(|_| members));
+    rest.and_then(|rest| to_raw_value(&rest).ok()).unwrap_or(params)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,6 +80,10 @@ mod tests {
         let file = folder.join("state/handshakes.json");
         write(&file, &[("echo".to_owned(), br#"{"protocolVersion": 1}"#.to_vec())]).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), r#"{"echo":{"protocolVersion": 1}}"#);
+        let params = br#"{"protocolVersion": 1, "_meta": {"key": "secret"}, "n": 1.0e2}"#.to_vec();
+        write(&file, &[("echo".to_owned(), params), ("list".to_owned(), b"[1]".to_vec())]).unwrap();
+        let expected = r#"{"echo":{"n":1.0e2,"protocolVersion":1},"list":[1]}"#;
+        assert_eq!(fs::read_to_string(&file).unwrap(), expected);
         write(&file, &[]).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "{}");
     }

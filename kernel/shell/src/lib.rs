@@ -31,7 +31,7 @@ pub use self::log::{flush_logs, start_logging};
 pub use event_loop::{Options, serve};
 pub use net::socket::ListenError;
 pub use process::command::find_program;
-pub use process::orphan_guard::guard;
+pub use process::orphan_guard::{GUARD_NAME, guard};
 pub use process::pre_exec::keep_memory_private;
 pub use process::spawn_worker;
 pub use serve_error::ServeError;

@@ -15,7 +15,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use log::{Level, Log, Metadata, Record};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use rpc::text::rfc3339;
+use rpc::text::{rfc3339, steers_terminal};
 
 /// With lines cut at `LINE_BYTES`, at most 4 MiB wait for a slow reader of stderr.
 const QUEUED_LINES: usize = 1024;
@@ -181,7 +181,7 @@ impl std::fmt::Write for Escaped<'_> {
                 return Ok(());
             }
             let before = self.line.len();
-            if letter.is_control() || is_invisible(letter) {
+            if steers_terminal(letter) {
                 self.line.extend(letter.escape_default());
             } else {
                 self.line.push(letter);
@@ -193,11 +193,6 @@ impl std::fmt::Write for Escaped<'_> {
         }
         Ok(())
     }
-}
-
-/// Whether this is a line separator, or changes the direction of the text around it.
-fn is_invisible(letter: char) -> bool {
-    matches!(letter, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use rpc::text::strip_control;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -161,7 +162,7 @@ fn version(output: &Output) -> Option<String> {
     };
     let line = || {
         let line = output.stdout.lines().map(str::trim).find(|line| !line.is_empty() && line.len() <= 40)?;
-        Some(line.chars().filter(|c| !c.is_control()).collect())
+        Some(strip_control(line))
     };
     numbers(&output.all()).or_else(line)
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs, process};
 
 use rpc::error::AUTH_REQUIRED;
+use rpc::text::steers_terminal;
 use rpc::{LineReader, Message, write};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -156,7 +157,7 @@ fn offered(result: &Value) -> Vec<Model> {
 /// Refuses an id with spaces, which is a sentence such as a demand to log in.
 pub(crate) fn model(id: &Value, name: &Value, efforts: Vec<String>) -> Option<Model> {
     let id = id.as_str()?;
-    let is_good = |c: char| !c.is_whitespace() && !c.is_control();
+    let is_good = |c: char| !c.is_whitespace() && !steers_terminal(c);
     if id.is_empty() || id.len() > ID_CHARS || !id.chars().all(is_good) {
         return None;
     }

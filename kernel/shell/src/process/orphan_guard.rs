@@ -34,7 +34,7 @@ const EXIT_WAIT: Duration = Duration::from_secs(1);
 
 /// What the guard is called among the processes. Whoever kills all processes with the name of the bus, or with a name
 /// that contains it, must not kill the guard too.
-const NAME: &str = "sbus-guard";
+pub const GUARD_NAME: &str = "sbus-guard";
 
 /// Runs the guard process. It returns when the bus has gone and its groups are killed.
 ///
@@ -42,7 +42,7 @@ const NAME: &str = "sbus-guard";
 pub fn guard() -> ExitCode {
     // Other systems take the name from the file of the program.
     #[cfg(target_os = "linux")]
-    let _ = nix::sys::prctl::set_name(&std::ffi::CString::new(NAME).expect("it has no zero"));
+    let _ = nix::sys::prctl::set_name(&std::ffi::CString::new(GUARD_NAME).expect("it has no zero"));
     // Signals are blocked, not ignored: that needs no unsafe code, and has the same effect in a single thread.
     let _ = SigSet::all().thread_block();
     let duty = read_orders(io::stdin().lock(), mark_file::end_dead);
@@ -229,7 +229,7 @@ impl Guard {
 
     fn launch(&self) -> io::Result<Running> {
         let mut command = Command::new(&self.program.binary);
-        command.arg0(NAME).args(&self.program.args).current_dir("/");
+        command.arg0(GUARD_NAME).args(&self.program.args).current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         pre_exec::prepare(&mut command, Role::Guard, self.limits);
         let mut process = command.spawn()?;
@@ -316,6 +316,6 @@ mod tests {
 
     #[test]
     fn the_name_of_the_guard_does_not_contain_that_of_the_bus() {
-        assert!(!NAME.contains("stdio") && NAME.len() < 16);
+        assert!(!GUARD_NAME.contains("stdio") && GUARD_NAME.len() < 16);
     }
 }
