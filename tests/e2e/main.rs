@@ -31,6 +31,7 @@ mod openai;
 mod pools;
 mod recovery;
 mod reload;
+mod replay;
 mod run;
 mod run_screen;
 mod sessions;

@@ -280,7 +280,7 @@ fn a_session_id_may_be_any_text_in_any_spelling() {
 fn an_agent_that_repeats_the_session_in_its_answers_does_not_confuse_the_client() {
     let (_bus, mut puppet, mut ann) = bus_puppet_client();
     let session = ann.opens(&mut puppet, "s1");
-    // The session is open, so the bus answers itself: some agents would start a second process for it.
+    // The session is open, and the agent has not said that it can tell it again, so the bus answers itself.
     for method in ["session/load", "session/resume"] {
         ann.sends(&request(1, method, json!({ "sessionId": session, "cwd": "/" })));
         assert_eq!(ann.gets(1), json!({}));

@@ -39,8 +39,6 @@ pub(crate) struct Sent {
     pub(crate) sent_at: usize,
     /// The call of the bus in which it was passed on.
     pub(crate) sent_in: usize,
-    /// The call of the bus in which it was answered.
-    pub(crate) done_in: usize,
     /// The peers that the bus has sent it to.
     pub(crate) sent_to: Vec<Peer>,
     /// The processes that have taken its first byte.
@@ -176,8 +174,8 @@ pub(crate) struct ProcessRecord {
     pub(crate) untaken: usize,
     /// Ids of the requests that it was sent and has not answered.
     pub(crate) owed: BTreeSet<u64>,
-    /// Ids under which it has written an answer that is broken or too long, and how many lines it had written by then.
-    pub(crate) bad_answers: BTreeMap<u64, usize>,
+    /// Ids under which it has written an answer that is broken or too long.
+    pub(crate) bad_answers: BTreeSet<u64>,
     /// Ids of the requests that it has begun to read.
     pub(crate) begun: BTreeSet<u64>,
     /// The bus does not read it: what it has written is not handled yet.
@@ -185,6 +183,8 @@ pub(crate) struct ProcessRecord {
     /// Ids that it has answered and that are still in `owed`. What it answers while it is ended may be ignored.
     pub(crate) answered: Vec<u64>,
     pub(crate) dedicated: bool,
+    /// It has declared that it loads sessions.
+    pub(crate) loads: bool,
     /// The option that its pool chooses where it asks for permission.
     pub(crate) permits: Option<&'static str>,
     /// It runs, and the bus has not begun to end it.
@@ -210,12 +210,6 @@ pub(crate) struct ProcessRecord {
     pub(crate) early_bytes: usize,
 }
 
-impl ProcessRecord {
-    pub(crate) fn answers_badly(&mut self, call_id: u64) {
-        self.bad_answers.entry(call_id).or_insert(self.lines);
-    }
-}
-
 /// A session as clients and workers know it.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
@@ -233,8 +227,6 @@ pub(crate) struct Session {
     pub(crate) is_new: bool,
     /// The request with which the bus makes this process load it again.
     pub(crate) reload: Option<u64>,
-    /// The request with which the bus makes this process load or resume it.
-    pub(crate) reopened_by: Option<u64>,
     /// It has had more than one owner.
     pub(crate) moved: bool,
     pub(crate) open: bool,

@@ -167,10 +167,39 @@ impl Oracle {
             broken!("(1) an answer of the asked", "nobody has said this to conn {conn}: {}", shown(line));
         };
         if let What::Ask { kind: Kind::Load(name), .. } = self.sent[serial].what.clone() {
+            self.check_loaded(conn, serial, &name);
             return self.taken_over(conn, &name);
         }
         let request = parse(&self.sent[serial].line.bytes());
         self.conns[conn].bound |= request["params"]["pool"].is_string();
+    }
+
+    /// A client that loads a session that it has open gets it from the agent, unless something goes on in it.
+    fn check_loaded(&self, conn: Conn, load: Serial, name: &str) {
+        let is_load = parse(&self.sent[load].line.bytes())["method"] == "session/load";
+        let passed = self.sent[load].sent_to.iter().any(|peer| matches!(peer, Peer::Worker(_)));
+        let Some(own) = self.own_session(conn, name).filter(|_| self.strict && is_load && !passed) else {
+            return;
+        };
+        let process = &self.lives[own.life];
+        let about = |serial: &Serial| self.is_about(*serial, &own.agent);
+        let asks = |serial: &Serial| matches!(&self.sent[*serial].what, What::AgentAsk { .. });
+        let in_use = self.conns[conn].unanswered.iter().any(about)
+            || process.owed.iter().filter_map(|call_id| process.asked.get(call_id)).any(about)
+            || process.unanswered.iter().any(asks);
+        if process.loads && process.healthy && !process.paused && !in_use {
+            broken!(
+                "(14) a load replays",
+                "conn {conn} loads its {own:?}, and life {} is not asked",
+                own.life
+            );
+        }
+    }
+
+    /// Whether a request of a client names this session of an agent.
+    pub(crate) fn is_about(&self, serial: Serial, agent: &str) -> bool {
+        let What::Ask { kind, .. } = &self.sent[serial].what else { return false };
+        kind.session().is_some_and(|name| behind_tag(name) == agent)
     }
 
     /// The bus has attached a session to this client.
@@ -218,8 +247,7 @@ impl Oracle {
         self.excuses.count(Excuse::SessionTakenOver, false);
         let (has, may) = (self.lives[life].handshake, self.handshakes_at(conn, usize::MAX));
         let is_other = session.owner != Some(conn) && !may.contains(&has);
-        let excused = !self.unique_names || self.ambiguous.contains(&agent);
-        if self.is_fault(Excuse::SessionTakenOver, is_other, excused) {
+        if self.is_fault(Excuse::SessionTakenOver, is_other, !self.unique_names) {
             broken!("handshake", "{name} of life {life}, of {has:?}, goes on with conn {conn}, of {may:?}");
         }
         self.owns(conn, life, &agent, name, seq);
@@ -260,6 +288,7 @@ impl Oracle {
         {
             // The bus answers a load with the result that opened the session.
             let What::Ask { kind: Kind::Load(name), .. } = self.sent[load].what.clone() else { return };
+            self.check_loaded(conn, load, &name);
             return self.taken_over(conn, &name);
         }
         let Some(ask) = ask else {

@@ -169,7 +169,30 @@ impl Oracle {
                         "{name} of conn {conn} is {sent_name} in life {life}, own {own:?}"
                     );
                 }
+                if matches!(kind, Kind::Load(_)) {
+                    self.check_at_rest(life, conn, serial, name);
+                }
             }
+        }
+    }
+
+    /// A session is not loaded while a turn runs in it. What waited for it to be opened comes all at once.
+    fn check_at_rest(&self, life: Life, conn: Conn, serial: Serial, name: &str) {
+        let process = &self.lives[life];
+        let Some(own) = self.own_session(conn, name).filter(|s| self.strict && s.life == life) else {
+            return;
+        };
+        let in_flight = || {
+            let calls = process.owed.iter().filter(|call_id| !process.answered.contains(call_id));
+            let others =
+                calls.filter_map(|call_id| process.asked.get(call_id)).filter(|other| **other != serial);
+            others.filter(|other| self.is_about(**other, &own.agent)).map(|other| &self.sent[*other])
+        };
+        let loads = |sent: &Sent| matches!(&sent.what, What::Ask { kind: Kind::Load(_), .. });
+        let waited = own.recovering || own.recovered_in == self.calls || in_flight().any(loads);
+        let is_turn = |sent: &&Sent| parse(&sent.line.bytes())["method"] == "session/prompt";
+        if let Some(turn) = in_flight().find(is_turn).filter(|_| !waited) {
+            broken!("(14) a load replays", "conn {conn} loads {own:?} in #{serial}# while it is at {turn:?}");
         }
     }
 
@@ -228,14 +251,7 @@ impl Oracle {
         let left = !self.conns[conn].open && self.spent.contains(sent_name) && behind_tag(name) == sent_name;
         // The session was lost with its process, and the bus has opened it in another.
         let reopened = own.is_some_and(|own| own.agent == sent_name && !self.lives[own.life].healthy);
-        // Its load was passed on to this process and refused in this call, and the order of the two is not visible.
-        let just_refused = behind_tag(name) == sent_name
-            && self.sent.iter().any(|sent| {
-                let loads = matches!(&sent.what, What::Ask { kind: Kind::Load(own), .. } if own == name);
-                let passed_on = sent.by == Peer::Client(conn) && sent.sent_to.contains(&Peer::Worker(life));
-                loads && passed_on && sent.is_done() && sent.done_in == self.calls
-            });
-        let wrong = agent != Some(sent_name) && !just_closed && !left && !reopened && !just_refused;
+        let wrong = agent != Some(sent_name) && !just_closed && !left && !reopened;
         if self.is_fault(Excuse::SessionNamed, wrong, ambiguous) {
             broken!(
                 "(3) sessions",
@@ -384,9 +400,7 @@ impl Oracle {
             session.moved = true;
             if session.life == life && session.open {
                 session.recovering = true;
-                let is_load = value["method"] == "session/load";
-                session.reopened_by = value["id"].as_u64();
-                session.reload = session.reopened_by.filter(|_| is_load);
+                session.reload = value["id"].as_u64();
             }
         }
         self.becomes_ambiguous(&agent);

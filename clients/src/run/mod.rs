@@ -5,7 +5,6 @@
 
 mod agent;
 mod client_tools;
-mod command_request;
 mod cuid;
 mod driver;
 mod envelope;

@@ -49,6 +49,10 @@ pub enum Check {
     BacklogOrder,
     /// What an agent tells again while its session is recovered is not shown to the client.
     Replay,
+    /// A session that its client has open is loaded by the agent.
+    LoadOpen,
+    /// It is not loaded while a turn runs in it.
+    LoadAtRest,
     /// A session whose client does not come back ends.
     KeepExpires,
     /// A peer that fills a queue is not read until the queue has room.
@@ -101,7 +105,7 @@ pub enum Check {
 
 impl Check {
     /// Every check, for tests that switch off each in turn.
-    pub const ALL: [Check; 46] = [
+    pub const ALL: [Check; 48] = [
         Check::Answerer,
         Check::Generation,
         Check::Written,
@@ -124,6 +128,8 @@ impl Check {
         Check::BacklogBound,
         Check::BacklogOrder,
         Check::Replay,
+        Check::LoadOpen,
+        Check::LoadAtRest,
         Check::KeepExpires,
         Check::Pause,
         Check::StallTimeout,

@@ -40,7 +40,7 @@ impl Bus {
         match call.purpose {
             Purpose::Initialize => return self.initialized(id, message),
             Purpose::Open => return self.opened(id, call, message),
-            Purpose::Recover(session) => self.recovered(session, id, failed),
+            Purpose::Recover(session) => self.recovered(session, id, message),
             Purpose::List => self.answer_list(id, call, message),
             Purpose::Ask => self.answer(id, call, message),
             Purpose::Broadcast => {
@@ -49,12 +49,12 @@ impl Bus {
                 }
                 self.answer(id, call, message);
             }
-            Purpose::Reopen { session, was_open } => {
+            Purpose::Reopen { session, replays } => self.loaded(id, call, message, session, replays),
+            Purpose::Set(kind) => {
                 self.answer(id, call, message);
-                if failed {
-                    self.reopen_failed(session, was_open);
-                } else {
-                    self.save_opening(session, id, call, message);
+                let session = call.session.and_then(|session| self.sessions.get_mut(session));
+                if let (false, Some(session), Some(params)) = (failed, session, &call.params) {
+                    session.save_setting(kind, params, message.outcome());
                 }
             }
             Purpose::Close(session) => {
@@ -88,12 +88,12 @@ impl Bus {
             self.calls.end(key);
             return self.no_start(id, "answered initialize with something else", None);
         }
-        self.fail_call(key, error);
+        self.fail_unusable(id, key, error);
         self.check_idle(id);
     }
 
     /// Gives an answer to its caller under the ids that the caller knows.
-    fn answer(&mut self, id: WorkerId, call: &Call, message: Message<'_>) {
+    pub(super) fn answer(&mut self, id: WorkerId, call: &Call, message: Message<'_>) {
         let Message { line, envelope } = message;
         let (Some(to), Some(span)) = (self.calls.calling_client(call.caller), envelope.id) else { return };
         let index = SessionIndex { workers: &self.workers, sessions: &self.sessions };

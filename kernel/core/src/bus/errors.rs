@@ -27,7 +27,7 @@ impl Bus {
             self.links.send(link, &line, &[]);
         }
         match call.purpose {
-            Purpose::Reopen { session, was_open } => self.reopen_failed(session, was_open),
+            Purpose::Reopen { session, .. } => self.load_failed(session),
             Purpose::Open => self.opening_ended(call.callee),
             Purpose::Recover(session) => self.recovery_failed(session, error),
             _ => {}

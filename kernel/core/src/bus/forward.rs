@@ -53,11 +53,16 @@ impl Bus {
             worker.requests += 1;
             self.calls.ask(caller, worker.endpoint, Id::new(id), purpose, about.or(label))
         });
-        if let (Some(key), Purpose::Open | Purpose::Reopen { .. }) = (call, purpose)
+        if let (Some(key), Purpose::Open | Purpose::Reopen { .. } | Purpose::Set(_)) = (call, purpose)
             && let Some(call) = self.calls.get_mut(key)
         {
             let params = message.params().filter(|params| params.len() <= OPENING_BYTES);
-            call.opening = params.map(Box::from);
+            call.params = params.map(Box::from);
+        }
+        if let (Some(_), Purpose::Reopen { session, .. }) = (call, purpose)
+            && let Some(session) = self.sessions.get_mut(session)
+        {
+            session.loads += 1;
         }
         let mut digits = itoa::Buffer::new();
         let mut edits = Edits::none();

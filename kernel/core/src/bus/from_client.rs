@@ -10,7 +10,8 @@ use crate::state::backlog::Queued;
 use crate::state::calls::{Call, Endpoint, Id, Purpose};
 use crate::state::clients::AuthState;
 use crate::state::handshake::Handshake;
-use crate::state::sessions::{agent_name, token};
+use crate::state::opening::SettingKind;
+use crate::state::sessions::{IfRefused, agent_name, token};
 use crate::state::workers::Init;
 use crate::wire::error::RpcError;
 use crate::wire::message::Message;
@@ -203,13 +204,10 @@ impl Bus {
             Some(worker) => worker,
             None => self.recover(link, key)?,
         };
-        if let Some(session) = self.sessions.get_mut(key) {
-            session.save_setting(message);
-        }
         let purpose = match method {
             b"session/fork" => Purpose::Open,
             b"session/close" | b"session/delete" | b"nes/close" => Purpose::Close(key),
-            _ => Purpose::Ask,
+            _ => SettingKind::of(method).map_or(Purpose::Ask, Purpose::Set),
         };
         let session = SessionRef::Known(key);
         self.forward_to_worker(&Forward { from: link, to, message, purpose, session })?;
@@ -303,7 +301,8 @@ impl Bus {
         Ok(())
     }
 
-    /// Attaches the client to a session that was left or lost, or opens one that only the agent knows.
+    /// Routes a request to load or resume a session: one that the client has open, one that was left or lost, or one
+    /// that only the agent knows.
     fn load_or_resume(&mut self, link: Link, message: Message<'_>) -> Routed {
         let Some(name) = message.session_name() else {
             return Err(RpcError::invalid("sessionId is missing"));
@@ -311,10 +310,12 @@ impl Bus {
         if name.len() > NAME_BYTES {
             return Err(RpcError::invalid(format!("a sessionId is at most {NAME_BYTES} bytes long")));
         }
+        if !message.is_request() {
+            return Err(RpcError::invalid("to load or resume a session is a request"));
+        }
         if let Some(key) = self.clients.find(link)?.sessions.get(&*name).copied() {
-            if self.sessions.worker_of(key).is_some() {
-                self.answer_with_opening(link, key, message);
-                return Ok(());
+            if let Some(to) = self.sessions.worker_of(key) {
+                return self.load_own(link, key, to, message);
             }
             self.drop_session(key);
         }
@@ -337,16 +338,13 @@ impl Bus {
             return Err(RpcError::unknown_session());
         }
         let key = self.bind(Some(link), to, token(&name), token(agent));
-        let passed = self.forward_to_worker(&Forward {
-            from: link,
-            to,
-            message,
-            purpose: Purpose::Reopen { session: key, was_open: false },
-            session: SessionRef::Known(key),
-        });
-        if !matches!(passed, Ok(Some(_))) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.if_refused = IfRefused::IsForgotten;
+        }
+        let passed = self.pass_load(link, key, to, message);
+        if passed.is_err() {
             self.drop_session(key);
         }
-        passed.map(|_| ())
+        passed
     }
 }

@@ -10,6 +10,7 @@ use crate::mutants::{Check, enabled};
 use crate::state::backlog::{Early, Pending};
 use crate::state::calls::{Endpoint, EndpointId, Id, Purpose};
 use crate::state::links::Peer;
+use crate::state::opening::tells_present;
 use crate::state::sessions::behind_tag;
 use crate::state::workers::Init;
 use crate::wire::error::RpcError;
@@ -134,7 +135,9 @@ impl Bus {
         let Some(session) = self.sessions.get_mut(key) else { return };
         session.touched = self.now;
         if message.is_notification() {
-            if session.is_replaying() {
+            if !session.is_recovering() {
+                session.note_update(message);
+            } else if !tells_present(message) && enabled(Check::Replay) {
                 return;
             }
             self.note_turn_state(id, key, message);

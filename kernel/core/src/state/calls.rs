@@ -8,6 +8,7 @@
 use crate::api::{Moment, micros};
 use crate::id::{Arena, CallKey, Link, SessionKey, TypedKey, WorkerId};
 use crate::mutants::{Check, enabled};
+use crate::state::opening::SettingKind;
 
 /// A client or a worker slot as a caller and callee, as long as it exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,9 +35,11 @@ pub(crate) enum Purpose {
     Initialize,
     /// The result names a new session of the caller.
     Open,
-    /// On success the session, which is bound already, is open. On failure it is ended: `was_open` says whether its
-    /// agent has it open all the same.
-    Reopen { session: SessionKey, was_open: bool },
+    /// On success the session, which is bound already, is open. On failure its `if_refused` says what becomes of it.
+    /// `replays`: the agent tells the whole session first.
+    Reopen { session: SessionKey, replays: bool },
+    /// On success the session has another mode, model or option.
+    Set(SettingKind),
     /// The bus opens the session again in another process.
     Recover(SessionKey),
     /// On success the session is no more.
@@ -73,8 +76,8 @@ pub(crate) struct Call {
     made_us_high: u16,
     /// How often it was moved to another worker.
     pub(crate) moves: u8,
-    /// The params of a call that opens a session, kept to open the session again.
-    pub(crate) opening: Option<Box<[u8]>>,
+    /// The params of a call that opens a session or sets something in it, kept for its answer.
+    pub(crate) params: Option<Box<[u8]>>,
     caller_neighbours: Neighbours,
     callee_neighbours: Neighbours,
 }
@@ -182,7 +185,7 @@ impl Calls {
             made_us_low: made_us as u32,
             made_us_high: (made_us >> 32) as u16,
             moves: 0,
-            opening: None,
+            params: None,
             caller_neighbours: UNLINKED,
             callee_neighbours: UNLINKED,
         });

@@ -7,6 +7,7 @@ pub(crate) mod handshake;
 pub(crate) mod lifecycle;
 pub(crate) mod links;
 pub(crate) mod metrics;
+pub(crate) mod opening;
 pub(crate) mod pending_auth;
 pub(crate) mod pools;
 pub(crate) mod session_index;

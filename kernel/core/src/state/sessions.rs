@@ -8,15 +8,13 @@ use std::hash::{BuildHasher, RandomState};
 
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use serde_json::Value;
 
 use crate::api::Moment;
-use crate::id::{Arena, CallKey, Link, PoolId, SessionKey, WorkerId};
-use crate::limit::{OPENING_BYTES, SETTINGS};
+use crate::id::{Arena, CallKey, Link, SessionKey, WorkerId};
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::{Backlog, HeldBytes, Pending, Queued};
-use crate::state::handshake::ReopenBy;
-use crate::wire::message::{Held, Message};
+use crate::state::opening::{Opening, Reopen};
+use crate::wire::message::Held;
 
 pub(crate) const TAG_BYTES: usize = 13;
 const TAG_LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
@@ -40,9 +38,12 @@ pub(crate) struct Session {
     /// The client names it beside the method; the agent does not know it.
     pub(crate) is_label: bool,
     /// The result that opened it, if it was small enough to keep.
-    pub(crate) opening: Option<Box<[u8]>>,
+    pub(crate) opening: Option<Opening>,
     /// How another process can open it after the loss of its worker.
     pub(crate) reopen: Option<Reopen>,
+    /// How many requests to load it are in flight.
+    pub(crate) loads: u32,
+    pub(crate) if_refused: IfRefused,
     /// What its agent does for it, where agents report that.
     pub(crate) turn_state: Option<TurnState>,
     /// Some: its new worker has not opened it yet, and messages of the owner wait here.
@@ -55,23 +56,15 @@ pub(crate) struct Session {
     pub(crate) offline_overflow: bool,
 }
 
-/// How a session is opened in another process, and the settings that the owner had made.
-#[derive(Debug)]
-pub(crate) struct Reopen {
-    pub(crate) by: ReopenBy,
-    pub(crate) pool: PoolId,
-    /// The params that opened it, with the agent's session id.
-    pub(crate) params: Box<[u8]>,
-    pub(crate) settings: Vec<Setting>,
-}
-
-/// A mode or an option as the owner set it last.
-#[derive(Clone, Debug)]
-pub(crate) struct Setting {
-    pub(crate) method: Box<[u8]>,
-    /// Which option, if there are several.
-    option: Option<String>,
-    pub(crate) params: Box<[u8]>,
+/// What becomes of a session if its agent refuses to load it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IfRefused {
+    /// It is open and goes on. The bus answers for it.
+    GoesOn,
+    /// The agent does not have it open, so it is forgotten.
+    IsForgotten,
+    /// The agent has it open, but the client cannot hear what it missed. It is ended at the agent.
+    Ends,
 }
 
 /// What an agent does for a session, as it reported last.
@@ -113,6 +106,8 @@ impl Session {
             is_label: false,
             opening: None,
             reopen: None,
+            loads: 0,
+            if_refused: IfRefused::GoesOn,
             turn_state: None,
             recovering: None,
             pending: Backlog::default(),
@@ -137,50 +132,6 @@ impl Session {
 
     pub(crate) fn is_recovering(&self) -> bool {
         self.recovering.is_some()
-    }
-
-    /// Whether the agent repeats its history now. The client knows it already.
-    pub(crate) fn is_replaying(&self) -> bool {
-        enabled(Check::Replay)
-            && self.is_recovering()
-            && self.reopen.as_ref().is_some_and(|reopen| reopen.by == ReopenBy::Load)
-    }
-
-    /// Keeps the result that opened it, for clients that take it up later.
-    pub(crate) fn save_opening(&mut self, answer: Message<'_>) {
-        if let Some(outcome) = answer.outcome().filter(|outcome| outcome.len() <= OPENING_BYTES) {
-            self.opening = Some(outcome.into());
-        }
-    }
-
-    /// Keeps what it takes to open it in another process, if its agent can do that.
-    pub(crate) fn save_reopen(&mut self, by: Option<ReopenBy>, pool: PoolId, params: Option<&[u8]>) {
-        let params = params.filter(|params| params.len() <= OPENING_BYTES);
-        let params = params.and_then(|params| with_session(params, &self.agent_token));
-        self.reopen = match (by, params) {
-            (Some(by), Some(params)) => Some(Reopen { by, pool, params, settings: Vec::new() }),
-            _ => None,
-        };
-    }
-
-    /// Keeps a mode or an option that the owner sets, to set it again in the next process.
-    pub(crate) fn save_setting(&mut self, message: Message<'_>) {
-        let method = message.method();
-        if !matches!(method, b"session/set_mode" | b"session/set_config_option" | b"session/set_model") {
-            return;
-        }
-        let (Some(reopen), Some(params)) = (&mut self.reopen, message.params()) else { return };
-        if params.len() > OPENING_BYTES {
-            return;
-        }
-        let members: Value = serde_json::from_slice(params).unwrap_or_default();
-        let option = members["configId"].as_str().map(str::to_owned);
-        if let Some(params) = with_session(params, &self.agent_token) {
-            reopen.settings.retain(|old| *old.method != *method || old.option != option);
-            if reopen.settings.len() < SETTINGS {
-                reopen.settings.push(Setting { method: method.into(), option, params });
-            }
-        }
     }
 
     /// Ends the recovery. Returns what waited for it.
@@ -320,17 +271,6 @@ pub(crate) fn behind_tag(name: &[u8]) -> Option<&[u8]> {
     let (tag, rest) = name.split_at_checked(TAG_BYTES)?;
     let agent = rest.strip_prefix(b".")?;
     (!agent.is_empty() && tag.iter().all(|letter| TAG_LETTERS.contains(letter))).then_some(agent)
-}
-
-/// These params, which are an object, with this session id in them.
-fn with_session(params: &[u8], token: &[u8]) -> Option<Box<[u8]>> {
-    let mut params: Value = serde_json::from_slice(params).ok()?;
-    let name: Value = serde_json::from_slice(token).ok()?;
-    let members = params.as_object_mut()?;
-    members.insert("sessionId".to_owned(), name);
-    // A replay was for the client that opened the session. It is not repeated when the bus opens it again.
-    members.remove("replayFrom");
-    Some(params.to_string().into_bytes().into())
 }
 
 /// The source of tags: a stream that nobody outside can predict.

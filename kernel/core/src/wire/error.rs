@@ -149,6 +149,11 @@ pub(crate) fn result_line(id: &[u8], result: &Value) -> Vec<u8> {
     answer(Some(id), "result", &result.to_string())
 }
 
+/// The same with a result as it was once spelled.
+pub(crate) fn spelled_result_line(id: &[u8], result: &[u8]) -> Vec<u8> {
+    [br#"{"jsonrpc":"2.0","id":"#, id, br#","result":"#, result, b"}"].concat()
+}
+
 fn answer(id: Option<&[u8]>, key: &str, value: &str) -> Vec<u8> {
     let mut line = br#"{"jsonrpc":"2.0","id":"#.to_vec();
     line.extend_from_slice(id.unwrap_or(b"null"));

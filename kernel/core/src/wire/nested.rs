@@ -1,11 +1,13 @@
-//! Finds session ids that are nested deeper than routing looks: in lists, in errors, in updates about other sessions.
+//! Finds what is nested deeper than routing looks: session ids in lists, in errors, in updates about other sessions,
+//! and members of what the bus keeps to say it again.
 //!
-//! Only lines that may hold such ids are read a second time, so this code need not be fast.
+//! Only lines that may hold such things are read a second time, so this code need not be fast.
 
 use memchr::memmem;
 
 use crate::wire::json::{Reader, Span};
 use crate::wire::scan::{Envelope, Kind, canonical};
+use crate::wire::splice::{Edit, splice};
 
 /// One session of a `session/list` answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +57,7 @@ fn in_background(line: &[u8], object: Option<Span>) -> Vec<Span> {
 }
 
 /// The elements of the list under `key` in this object.
-fn elements(line: &[u8], object: Option<Span>, key: &[u8]) -> Vec<Span> {
+pub(crate) fn elements(line: &[u8], object: Option<Span>, key: &[u8]) -> Vec<Span> {
     let mut elements = Vec::new();
     if let Some(list) = member(line, object, key) {
         for_each_in(line, list, b'[', |_, element| elements.push(element));
@@ -64,24 +66,78 @@ fn elements(line: &[u8], object: Option<Span>, key: &[u8]) -> Vec<Span> {
 }
 
 /// The string under `key` in this object, with its quotes.
-fn text(line: &[u8], object: Option<Span>, key: &[u8]) -> Option<Span> {
+pub(crate) fn text(line: &[u8], object: Option<Span>, key: &[u8]) -> Option<Span> {
     member(line, object, key).filter(|value| value.of(line).starts_with(b"\""))
 }
 
 /// The value under `key` in this object. Of several, the last one counts, as for most decoders.
-fn member(line: &[u8], object: Option<Span>, key: &[u8]) -> Option<Span> {
+pub(crate) fn member(line: &[u8], object: Option<Span>, key: &[u8]) -> Option<Span> {
     let mut found = None;
     for_each_in(line, object?, b'{', |name, value| {
-        if *canonical(name) == *key {
+        if *canonical(name.of(line)) == *key {
             found = Some(value);
         }
     });
     found
 }
 
+/// The whole of a value that is not part of a line.
+pub(crate) fn whole(value: &[u8]) -> Option<Span> {
+    Some(Span::new(0, value.len()))
+}
+
+/// This object with one value under `key`, in the place of the old one if there is one. Everything else stays as it
+/// is, byte by byte. `None`: it is no object.
+pub(crate) fn with_member(object: &[u8], key: &[u8], value: &[u8]) -> Option<Vec<u8>> {
+    let old = members(object)?.into_iter().filter(|(name, _)| *canonical(name.of(object)) == *key);
+    if let [(_, old)] = old.collect::<Vec<_>>()[..] {
+        let mut edited = Vec::with_capacity(object.len() + value.len());
+        splice(&mut edited, object, &[Edit::new(old, value)]);
+        return Some(edited);
+    }
+    let object = without_member(object, key)?;
+    let start = object.iter().position(|byte| *byte == b'{')? + 1;
+    let is_empty = object[start..].trim_ascii_start().starts_with(b"}");
+    let comma: &[u8] = if is_empty { b"" } else { b"," };
+    Some([&object[..start], b"\"", key, b"\":", value, comma, &object[start..]].concat())
+}
+
+/// This object without the members under `key`. `None`: it is no object.
+pub(crate) fn without_member(object: &[u8], key: &[u8]) -> Option<Vec<u8>> {
+    let members = members(object)?;
+    let (Some((first, _)), Some((_, last))) = (members.first(), members.last()) else {
+        return Some(object.to_vec());
+    };
+    let mut left = object[..first.start as usize].to_vec();
+    let is_kept = |name: Span| *canonical(name.of(object)) != *key;
+    let mut has_member = false;
+    for (at, &(name, value)) in members.iter().enumerate().filter(|(_, (name, _))| is_kept(*name)) {
+        if has_member {
+            // The comma before a member goes with it.
+            let before = members[at - 1].1.end;
+            left.extend_from_slice(Span { start: before, end: name.start }.of(object));
+        }
+        left.extend_from_slice(Span { start: name.start, end: value.end }.of(object));
+        has_member = true;
+    }
+    left.extend_from_slice(&object[last.end as usize..]);
+    Some(left)
+}
+
+/// The keys and values of this object. `None`: it is no object.
+fn members(object: &[u8]) -> Option<Vec<(Span, Span)>> {
+    let start = object.len() - object.trim_ascii_start().len();
+    if object.get(start) != Some(&b'{') {
+        return None;
+    }
+    let mut members = Vec::new();
+    for_each_in(object, Span::new(start, object.len()), b'{', |name, value| members.push((name, value)));
+    Some(members)
+}
+
 /// Calls `each` with every member of a validated value: the key with its quotes, which is empty in a list, and the
 /// value. Does nothing if the value does not begin with this bracket.
-fn for_each_in(line: &[u8], value: Span, bracket: u8, mut each: impl FnMut(&[u8], Span)) {
+fn for_each_in(line: &[u8], value: Span, bracket: u8, mut each: impl FnMut(Span, Span)) {
     // The reader gets the line only up to the end of the value, so that it cannot run past it.
     let mut reader = Reader::new(&line[..value.end as usize]);
     reader.at = value.start as usize;
@@ -90,10 +146,10 @@ fn for_each_in(line: &[u8], value: Span, bracket: u8, mut each: impl FnMut(&[u8]
     }
     reader.at += 1;
     while !matches!(reader.skip_space(), b'}' | b']' | 0) {
-        let mut name: &[u8] = b"";
+        let mut name = Span::new(reader.at, reader.at);
         if bracket == b'{' {
             let Ok(key) = reader.key() else { return };
-            name = key.token;
+            name.end = name.start + key.token.len() as u32;
         }
         let start = reader.at;
         if reader.value(0).is_err() {
@@ -150,6 +206,26 @@ mod tests {
                 expected.into_iter().map(|(e, id)| (e.to_owned(), id.map(str::to_owned))).collect();
             assert_eq!(listed(result), expected, "{result}");
         }
+    }
+
+    #[test]
+    fn a_member_is_replaced_and_all_other_bytes_stay() {
+        let text = |bytes: Option<Vec<u8>>| bytes.map(|bytes| String::from_utf8(bytes).unwrap());
+        for (object, without, with) in [
+            ("{}", "{}", r#"{"k":7}"#),
+            (" { } ", " { } ", r#" {"k":7 } "#),
+            (r#"{"k":1}"#, "{}", r#"{"k":7}"#),
+            (r#"{"b":1E5, "a" : 0.10}"#, r#"{"b":1E5, "a" : 0.10}"#, r#"{"k":7,"b":1E5, "a" : 0.10}"#),
+            (r#"{"k":{"k":2},"a":0.10}"#, r#"{"a":0.10}"#, r#"{"k":7,"a":0.10}"#),
+            (r#"{"a":",", "k":[1,2] , "b":2 }"#, r#"{"a":"," , "b":2 }"#, r#"{"a":",", "k":7 , "b":2 }"#),
+            (r#"{"a":1,"\u006b":2}"#, r#"{"a":1}"#, r#"{"a":1,"\u006b":7}"#),
+            (r#"{"k":1,"a":1,"k":2}"#, r#"{"a":1}"#, r#"{"k":7,"a":1}"#),
+        ] {
+            assert_eq!(text(without_member(object.as_bytes(), b"k")).as_deref(), Some(without), "{object}");
+            assert_eq!(text(with_member(object.as_bytes(), b"k", b"7")).as_deref(), Some(with), "{object}");
+        }
+        assert_eq!(without_member(b"[1]", b"k"), None);
+        assert_eq!(with_member(b"null", b"k", b"7"), None);
     }
 
     #[test]

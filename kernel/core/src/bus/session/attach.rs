@@ -1,15 +1,28 @@
 //! A client takes up a session that was left, and hears what it missed.
 
-use serde_json::{Value, json};
-
 use crate::bus::Bus;
-use crate::bus::forward::{Forward, SessionRef};
+use crate::bus::forward::SessionRef;
 use crate::bus::from_client::Routed;
-use crate::id::{Link, SessionKey};
+use crate::bus::session::load::Wants;
+use crate::id::{Link, SessionKey, WorkerId};
 use crate::state::calls::{Endpoint, Purpose};
-use crate::state::sessions::token;
-use crate::wire::error::{RpcError, result_line};
+use crate::state::sessions::{IfRefused, token};
+use crate::state::timers::Alarm;
+use crate::wire::error::RpcError;
 use crate::wire::message::Message;
+
+/// How a client hears what it missed of a session that it takes up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CatchUp {
+    /// The bus kept it.
+    Kept,
+    /// The agent tells the whole session, after it has closed it.
+    CloseAndLoad,
+    /// The agent is asked, and what was kept waits for its answer.
+    Load,
+    /// More was missed than was kept, so only the agent can tell it.
+    Overflow,
+}
 
 impl Bus {
     /// A session that was left goes on with this client. The client gets what it missed, then the answer.
@@ -20,72 +33,87 @@ impl Bus {
         message: Message<'_>,
         name: &[u8],
     ) -> Routed {
+        let Some(to) = self.sessions.worker_of(key) else { return Err(RpcError::lost_session()) };
+        let capabilities = self.workers.get(to).map(|worker| worker.capabilities).unwrap_or_default();
+        let wants = Wants::of(message, capabilities);
+        if wants == Wants::Unknown {
+            let agent = self.sessions.get(key).map(|session| session.agent_token.clone()).unwrap_or_default();
+            return self.pass_unknown_load(link, to, message, SessionRef::Token(agent));
+        }
+        let catch_up = self.catch_up(key, to, wants);
         self.detach(key);
         self.attach_children(key, link);
-        let loads = wants_replay(message) && self.can_load_anew(key);
         let missed = self.take_offline(key);
         let Some(session) = self.sessions.get_mut(key) else { return Err(RpcError::unknown_session()) };
         session.owner = Some(link);
         session.bus_token = token(name);
-        let overflow = std::mem::take(&mut session.offline_overflow);
-        let worker = session.worker;
-        let agent_token = session.agent_token.clone();
+        session.offline_overflow = false;
         if let Some(client) = self.clients.get_mut(link) {
             client.sessions.insert(name.into(), key);
         }
-        let Some(to) = worker else { return Err(RpcError::lost_session()) };
         if let Some(worker) = self.workers.get_mut(to) {
             worker.serve(link);
         }
-        if loads || overflow {
-            // Only the agent can tell the whole history. It closes the session first: an agent that loads a session
-            // that it has open may end up with two processes for it.
-            if loads {
-                let params = [b"{\"sessionId\":", &*agent_token, b"}"].concat();
+        if matches!(catch_up, CatchUp::Kept | CatchUp::Load) {
+            for held in missed {
+                session.offline.push(held, &mut self.held);
+            }
+        }
+        match catch_up {
+            CatchUp::Kept => {
+                self.deliver_missed(key);
+                self.trace_line(Endpoint::Client(link), Endpoint::Bus, Some(key), None, message);
+                self.answer_with_opening(link, key, message.id().unwrap_or_default());
+                return Ok(());
+            }
+            CatchUp::Load => {}
+            CatchUp::Overflow => session.if_refused = IfRefused::Ends,
+            // An agent that loads a session that it has open may end up with two processes for it.
+            CatchUp::CloseAndLoad => {
+                session.if_refused = IfRefused::IsForgotten;
+                let params = [b"{\"sessionId\":", &*session.agent_token, b"}"].concat();
                 self.call_worker(to, Purpose::Ignore, b"session/close", &params);
             }
-            self.forward_to_worker(&Forward {
-                from: link,
-                to,
-                message,
-                purpose: Purpose::Reopen { session: key, was_open: !loads },
-                session: SessionRef::Known(key),
-            })?;
-            return Ok(());
         }
-        for held in missed {
-            self.route_worker_message(to, held.message());
+        let passed = self.pass_load(link, key, to, message);
+        if passed.is_err() {
+            self.release(key, catch_up);
         }
-        self.answer_with_opening(link, key, message);
-        Ok(())
+        passed
     }
 
-    /// The session is open, so the bus itself answers with the result that opened it.
-    pub(in crate::bus) fn answer_with_opening(&mut self, link: Link, key: SessionKey, message: Message<'_>) {
-        let (Some(id), Some(session)) = (message.id(), self.sessions.get(key)) else { return };
-        let opening = session.opening.as_deref().and_then(|opening| serde_json::from_slice(opening).ok());
-        let mut result = opening.unwrap_or_else(|| json!({}));
-        if let Some(members) = result.as_object_mut() {
-            members.remove("sessionId");
+    fn catch_up(&self, key: SessionKey, to: WorkerId, wants: Wants) -> CatchUp {
+        let (Some(session), Some(worker)) = (self.sessions.get(key), self.workers.get(to)) else {
+            return CatchUp::Kept;
+        };
+        // What is not open yet cannot be answered for. The request goes behind the one that opens it.
+        if session.is_recovering() || session.if_refused != IfRefused::GoesOn {
+            return CatchUp::Load;
         }
-        let answer = result_line(id, &result);
-        self.trace_line(Endpoint::Client(link), Endpoint::Bus, Some(key), None, message);
-        self.send_turn_state(link, key, "");
-        self.send_own(link, &answer);
+        let replays = wants == Wants::Replay && self.can_replay(key);
+        match (replays, session.offline_overflow) {
+            (true, _) if worker.capabilities.close => CatchUp::CloseAndLoad,
+            (_, true) => CatchUp::Overflow,
+            (true, false) => CatchUp::Load,
+            (false, false) => CatchUp::Kept,
+        }
     }
 
-    /// Whether nothing goes on in the session and its agent can close it and load it, so that a client that loads it
-    /// gets all of it.
-    fn can_load_anew(&self, key: SessionKey) -> bool {
-        let Some(session) = self.sessions.get(key) else { return false };
-        let Some(worker) = session.worker.and_then(|id| self.workers.get(id)) else { return false };
-        let mut calls = self.calls.incoming_calls(worker.endpoint);
-        let is_in_use = calls.any(|(_, call)| call.session == Some(key));
-        let root = self.sessions.get(self.sessions.root(key));
-        let is_asking = root.is_some_and(|root| root.offline.iter().any(|held| held.message().is_request()));
-        let capabilities = worker.capabilities;
-        let can_replay = capabilities.loads || capabilities.reports_turn_state;
-        capabilities.close && can_replay && !is_in_use && !is_asking && !session.is_turn_running()
+    /// The request of a client that takes up a session is refused, so the session is left as it was.
+    fn release(&mut self, key: SessionKey, catch_up: CatchUp) {
+        if catch_up == CatchUp::CloseAndLoad {
+            return self.drop_session(key);
+        }
+        for child in self.index().children(key) {
+            self.detach(child);
+        }
+        self.detach(key);
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        if catch_up == CatchUp::Overflow {
+            (session.offline_overflow, session.if_refused) = (true, IfRefused::GoesOn);
+        }
+        session.keep_until = self.now + self.limits.session_keep;
+        self.alarms.set(session.keep_until, Alarm::Keep(key));
     }
 
     /// Detaches the session from its owner.
@@ -97,13 +125,4 @@ impl Bus {
         }
         self.buffer_pending(key);
     }
-}
-
-/// Whether this is a `session/load`, or a `session/resume` that says from where to replay.
-fn wants_replay(message: Message<'_>) -> bool {
-    if message.method() == b"session/load" {
-        return true;
-    }
-    let params = message.params().and_then(|params| serde_json::from_slice::<Value>(params).ok());
-    params.is_some_and(|params| !params["replayFrom"].is_null())
 }

@@ -16,16 +16,6 @@ impl Bus {
         }
     }
 
-    /// A session could not be opened again, and its client knows. If its agent still has it open, the agent is told
-    /// that it is over: no client can reach it there, and another process may open it next.
-    pub(in crate::bus) fn reopen_failed(&mut self, key: SessionKey, was_open: bool) {
-        if was_open {
-            self.end_session(key);
-        } else {
-            self.drop_session(key);
-        }
-    }
-
     /// Tells the agent that a session is over.
     pub(in crate::bus) fn close_at_agent(&mut self, id: WorkerId, agent: &[u8]) {
         let Some(worker) = self.workers.get(id) else { return };

@@ -42,7 +42,7 @@ impl Bus {
         self.calls.end(key);
         match purpose {
             Purpose::Open => self.opening_ended(callee),
-            Purpose::Reopen { session, was_open } => self.reopen_failed(session, was_open),
+            Purpose::Reopen { session, .. } => self.load_failed(session),
             _ => {}
         }
     }

@@ -4,6 +4,7 @@ mod attach;
 mod children;
 mod close;
 mod leave;
+mod load;
 mod offline;
 mod open;
 mod recover;

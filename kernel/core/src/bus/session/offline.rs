@@ -3,6 +3,7 @@
 use crate::bus::Bus;
 use crate::id::SessionKey;
 use crate::mutants::{Check, enabled};
+use crate::state::sessions::IfRefused;
 use crate::state::timers::Alarm;
 use crate::wire::error::RpcError;
 use crate::wire::message::{Held, Message};
@@ -12,6 +13,11 @@ impl Bus {
     pub(in crate::bus) fn buffer_offline(&mut self, key: SessionKey, message: Message<'_>) {
         let (root, limit) = (self.sessions.root(key), self.queue_limit());
         let Some(session) = self.sessions.get_mut(root) else { return };
+        if session.loads > 0 && message.is_notification() {
+            // It is told again to a client that has left, and will be told to the next one that asks.
+            session.offline_overflow |= session.if_refused == IfRefused::Ends;
+            return;
+        }
         let fits = session.offline.bytes() + message.line.len() <= limit || !enabled(Check::OfflineBound);
         if !session.offline_overflow && fits {
             return session.offline.push(Held::new(message), &mut self.held);

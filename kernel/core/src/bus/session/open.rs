@@ -60,7 +60,6 @@ impl Bus {
         let (Some(worker), Some(session)) = (self.workers.get(id), self.sessions.get_mut(key)) else {
             return;
         };
-        session.save_opening(answer);
-        session.save_reopen(worker.capabilities.reopen_by, worker.pool, call.opening.as_deref());
+        session.save_opening(answer, worker.capabilities.reopen_by, worker.pool, call.params.as_deref());
     }
 }

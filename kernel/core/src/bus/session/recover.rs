@@ -1,8 +1,8 @@
 //! Recovery: the next message to a session that lost its worker first opens the session in another process.
 //!
-//! The bus opens it by `session/resume`, else by `session/load` with the replay kept from the client, with the params
-//! that opened it before, and then repeats the settings that the client had made. Messages of the client wait
-//! meanwhile.
+//! The bus opens it by `session/resume`, else by `session/load`, with the params that opened it before, and then
+//! repeats the settings that the client had made. Whatever the agent tells again before it answers is kept from the
+//! client, and messages of the client wait meanwhile.
 
 use log::info;
 
@@ -13,6 +13,7 @@ use crate::state::backlog::{Backlog, Queued};
 use crate::state::calls::Purpose;
 use crate::state::handshake::ReopenBy;
 use crate::wire::error::RpcError;
+use crate::wire::message::Message;
 
 impl Bus {
     /// Begins to open a session in another process. Returns the worker that it now belongs to.
@@ -45,11 +46,11 @@ impl Bus {
     }
 
     /// The new process has answered.
-    pub(in crate::bus) fn recovered(&mut self, key: SessionKey, id: WorkerId, failed: bool) {
+    pub(in crate::bus) fn recovered(&mut self, key: SessionKey, id: WorkerId, answer: Message<'_>) {
         let (Some(worker), Some(session)) = (self.workers.get(id), self.sessions.get_mut(key)) else {
             return;
         };
-        if failed {
+        if answer.is_error() {
             // Some agents offer to resume and then cannot, but can load.
             if let Some(reopen) = &mut session.reopen
                 && worker.capabilities.loads
@@ -62,9 +63,10 @@ impl Bus {
             return self.recovery_failed(key, &RpcError::lost_session());
         }
         let link = worker.ready_link();
+        session.save_reopened(answer.outcome());
         let settings = session.reopen.as_ref().map_or_else(Vec::new, |reopen| reopen.settings.clone());
         for setting in settings {
-            self.call_worker(id, Purpose::Ignore, &setting.method, &setting.params);
+            self.call_worker(id, Purpose::Ignore, setting.kind.method(), &setting.params);
         }
         let (Some(link), Some(session)) = (link, self.sessions.get_mut(key)) else { return };
         for queued in session.take_recovering(&mut self.held) {

@@ -4,6 +4,7 @@ mod acp;
 mod acp_v2;
 mod auth;
 mod flow_control;
+mod load;
 mod pools;
 mod recovery;
 mod routing;

@@ -1,0 +1,311 @@
+//! What is kept of a session to answer for it and to open it again: the result that opened it, in step with its mode
+//! and options, and the params and settings for another process.
+//!
+//! All of it is said again byte by byte as it came, but for the values that have changed.
+
+use std::sync::LazyLock;
+
+use memchr::memmem::{self, Finder};
+
+use crate::id::PoolId;
+use crate::limit::{OPENING_BYTES, SETTINGS};
+use crate::state::handshake::ReopenBy;
+use crate::state::sessions::Session;
+use crate::wire::message::Message;
+use crate::wire::nested::{elements, member, text, whole, with_member, without_member};
+use crate::wire::scan::Span;
+use crate::wire::splice::{Edit, splice};
+
+/// What a client sets in a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SettingKind {
+    Mode,
+    Model,
+    Option,
+}
+
+impl SettingKind {
+    /// What a request with this method sets.
+    pub(crate) fn of(method: &[u8]) -> Option<SettingKind> {
+        Some(match method {
+            b"session/set_mode" => SettingKind::Mode,
+            b"session/set_model" => SettingKind::Model,
+            b"session/set_config_option" => SettingKind::Option,
+            _ => return None,
+        })
+    }
+
+    pub(crate) fn method(self) -> &'static [u8] {
+        match self {
+            SettingKind::Mode => b"session/set_mode",
+            SettingKind::Model => b"session/set_model",
+            SettingKind::Option => b"session/set_config_option",
+        }
+    }
+
+    /// The member of its request's params that holds the value.
+    fn value_key(self) -> &'static [u8] {
+        match self {
+            SettingKind::Mode => b"modeId",
+            SettingKind::Model => b"modelId",
+            SettingKind::Option => b"value",
+        }
+    }
+}
+
+/// The result that opened a session, without the session's id. It tells the mode and the options of now.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    result: Box<[u8]>,
+    /// It tells a mode, a model or options, which may change.
+    tells_settings: bool,
+}
+
+impl Opening {
+    /// `None`: it is too long to keep.
+    pub(crate) fn of(result: &[u8]) -> Option<Opening> {
+        if result.len() > OPENING_BYTES {
+            return None;
+        }
+        let result: Box<[u8]> = without_member(result, b"sessionId").map_or_else(|| result.into(), Box::from);
+        let tells = |key: &[u8]| member(&result, whole(&result), key).is_some();
+        let tells_settings = tells(b"modes") || tells(b"models") || tells(b"configOptions");
+        Some(Opening { result, tells_settings })
+    }
+
+    pub(crate) fn result(&self) -> &[u8] {
+        &self.result
+    }
+
+    pub(crate) fn tells_settings(&self) -> bool {
+        self.tells_settings
+    }
+
+    /// A request with these params has set something. `result`: the agent's answer, which may tell all options.
+    fn set(&mut self, kind: SettingKind, params: &[u8], result: Option<&[u8]>) {
+        if kind == SettingKind::Option
+            && let Some(result) = result
+            && let Some(options) = member(result, whole(result), b"configOptions")
+        {
+            return self.replace(self.member(b"configOptions"), options.of(result));
+        }
+        let Some(value) = member(params, whole(params), kind.value_key()) else { return };
+        let at = match kind {
+            SettingKind::Mode => self.nested(b"modes", b"currentModeId"),
+            SettingKind::Model => self.nested(b"models", b"currentModelId"),
+            SettingKind::Option => {
+                let all = elements(&self.result, whole(&self.result), b"configOptions");
+                current_value(&self.result, &all, option_id(params))
+            }
+        };
+        self.replace(at, value.of(params));
+    }
+
+    fn member(&self, key: &[u8]) -> Option<Span> {
+        member(&self.result, whole(&self.result), key)
+    }
+
+    fn nested(&self, key: &[u8], inner: &[u8]) -> Option<Span> {
+        member(&self.result, self.member(key), inner)
+    }
+
+    fn replace(&mut self, at: Option<Span>, with: &[u8]) {
+        let Some(at) = at else { return };
+        let mut result = Vec::with_capacity(self.result.len() + with.len());
+        splice(&mut result, &self.result, &[Edit::new(at, with)]);
+        if result.len() > OPENING_BYTES {
+            // What cannot be told as it is now is not told.
+            (result, self.tells_settings) = (b"{}".to_vec(), false);
+        }
+        self.result = result.into();
+    }
+}
+
+/// How a session is opened in another process, and the settings that the owner had made.
+#[derive(Debug)]
+pub(crate) struct Reopen {
+    pub(crate) by: ReopenBy,
+    pub(crate) pool: PoolId,
+    /// The params that opened it, with the agent's session id.
+    pub(crate) params: Box<[u8]>,
+    pub(crate) settings: Vec<Setting>,
+}
+
+/// A mode or an option as the owner set it last.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting {
+    pub(crate) kind: SettingKind,
+    /// The params of the request, with the agent's session id.
+    pub(crate) params: Box<[u8]>,
+}
+
+impl Setting {
+    /// Whether the other one sets the same.
+    fn replaces(&self, other: &Setting) -> bool {
+        self.kind == other.kind && option_id(&self.params) == option_id(&other.params)
+    }
+}
+
+impl Reopen {
+    /// `None`: the agent cannot open it, or the params are too long to keep.
+    pub(crate) fn of(
+        by: Option<ReopenBy>,
+        pool: PoolId,
+        params: Option<&[u8]>,
+        agent_token: &[u8],
+    ) -> Option<Reopen> {
+        let params = params.filter(|params| params.len() <= OPENING_BYTES)?;
+        // A replay was for the client that opened the session. It is not repeated when the bus opens it again.
+        let params = without_member(params, b"replayFrom")?;
+        let params = with_member(&params, b"sessionId", agent_token)?.into();
+        Some(Reopen { by: by?, pool, params, settings: Vec::new() })
+    }
+
+    fn add(&mut self, setting: Setting) {
+        self.settings.retain(|old| !setting.replaces(old));
+        if self.settings.len() < SETTINGS {
+            self.settings.push(setting);
+        }
+    }
+
+    /// The agent has changed the mode by itself. That is the mode to set again, where one was set.
+    fn mode_changed(&mut self, mode: &[u8]) {
+        for setting in self.settings.iter_mut().filter(|setting| setting.kind == SettingKind::Mode) {
+            if let Some(params) = with_member(&setting.params, b"modeId", mode) {
+                setting.params = params.into();
+            }
+        }
+    }
+
+    /// The agent tells all options. Those that were set keep the value that they have now.
+    fn options_changed(&mut self, line: &[u8], update: Option<Span>) {
+        let all = elements(line, update, b"configOptions");
+        for setting in self.settings.iter_mut().filter(|setting| setting.kind == SettingKind::Option) {
+            let value = current_value(line, &all, option_id(&setting.params));
+            if let Some(params) = value.and_then(|at| with_member(&setting.params, b"value", at.of(line))) {
+                setting.params = params.into();
+            }
+        }
+    }
+}
+
+/// What is kept of a session to answer for it and to open it again.
+impl Session {
+    /// Keeps the result that opened it and, if its agent can open it in another process, what that takes.
+    pub(crate) fn save_opening(
+        &mut self,
+        answer: Message<'_>,
+        by: Option<ReopenBy>,
+        pool: PoolId,
+        params: Option<&[u8]>,
+    ) {
+        self.opening = answer.outcome().and_then(Opening::of);
+        self.reopen = Reopen::of(by, pool, params, &self.agent_token);
+    }
+
+    /// The agent has set what its owner asked for in a request with these params.
+    pub(crate) fn save_setting(&mut self, kind: SettingKind, params: &[u8], result: Option<&[u8]>) {
+        if let Some(opening) = &mut self.opening {
+            opening.set(kind, params, result);
+        }
+        if let Some(reopen) = &mut self.reopen
+            && let Some(params) = with_member(params, b"sessionId", &self.agent_token)
+        {
+            reopen.add(Setting { kind, params: params.into() });
+        }
+    }
+
+    /// Another process has opened the session with this result, and is told the settings.
+    pub(crate) fn save_reopened(&mut self, result: Option<&[u8]>) {
+        // Many agents tell nothing here. Then what the session was like before is the best that is known.
+        let Some(mut opening) = result.and_then(Opening::of).filter(Opening::tells_settings) else { return };
+        for setting in self.reopen.iter().flat_map(|reopen| &reopen.settings) {
+            opening.set(setting.kind, &setting.params, None);
+        }
+        self.opening = Some(opening);
+    }
+
+    /// Follows an update that tells another mode or other options.
+    #[inline]
+    pub(crate) fn note_update(&mut self, message: Message<'_>) {
+        if self.opening.as_ref().is_some_and(Opening::tells_settings) && may_change_settings(message) {
+            self.follow_update(message);
+        }
+    }
+
+    #[cold]
+    fn follow_update(&mut self, message: Message<'_>) {
+        let line = message.line;
+        let update = member(line, message.envelope.params, b"update");
+        let Some(kind) = text(line, update, b"sessionUpdate") else { return };
+        match kind.of(line) {
+            br#""current_mode_update""# => {
+                let Some(mode) = text(line, update, b"currentModeId") else { return };
+                if let Some(opening) = &mut self.opening {
+                    opening.replace(opening.nested(b"modes", b"currentModeId"), mode.of(line));
+                }
+                if let Some(reopen) = &mut self.reopen {
+                    reopen.mode_changed(mode.of(line));
+                }
+            }
+            br#""config_option_update""# => {
+                let Some(options) = member(line, update, b"configOptions") else { return };
+                if let Some(opening) = &mut self.opening {
+                    opening.replace(opening.member(b"configOptions"), options.of(line));
+                }
+                if let Some(reopen) = &mut self.reopen {
+                    reopen.options_changed(line, update);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether this update can tell another mode or other options. Nearly all agents begin their updates with the kind,
+/// so that a piece of text costs one look.
+#[inline]
+fn may_change_settings(message: Message<'_>) -> bool {
+    const USUAL: &[u8] = br#","update":{"sessionUpdate":""#;
+    static MODE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(br#""current_mode_update""#));
+    static OPTION: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(br#""config_option_update""#));
+
+    let behind = message.envelope.session.and_then(|span| message.line.get(span.end as usize..));
+    match behind.and_then(|behind| behind.strip_prefix(USUAL)) {
+        Some(kind) => kind.first() == Some(&b'c'),
+        None => MODE.find(message.line).is_some() || OPTION.find(message.line).is_some(),
+    }
+}
+
+/// Whether this notification tells what is now. Everything else that an agent says while the bus itself opens a
+/// session again is history, which the client knows.
+pub(crate) fn tells_present(message: Message<'_>) -> bool {
+    let line = message.line;
+    // All of these end alike, and most of a history does not.
+    if memmem::find(line, br#"_update""#).is_none() && memmem::find(line, br#""notice""#).is_none() {
+        return false;
+    }
+    let update = member(line, message.envelope.params, b"update");
+    let kind = text(line, update, b"sessionUpdate").map(|kind| kind.of(line));
+    matches!(
+        kind,
+        Some(
+            br#""state_update""#
+                | br#""available_commands_update""#
+                | br#""session_info_update""#
+                | br#""usage_update""#
+                | br#""notice""#
+        )
+    )
+}
+
+/// Where the current value of this one of all options stands.
+fn current_value(line: &[u8], all: &[Span], id: Option<&[u8]>) -> Option<Span> {
+    let is_meant = |option: &&Span| text(line, Some(**option), b"id").map(|at| at.of(line)) == id;
+    member(line, all.iter().find(is_meant).copied(), b"currentValue")
+}
+
+/// Which option a request sets, as it is spelled.
+fn option_id(params: &[u8]) -> Option<&[u8]> {
+    text(params, whole(params), b"configId").map(|span| span.of(params))
+}
