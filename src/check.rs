@@ -15,7 +15,7 @@ use kernel_core::config::{Config, Mode, PoolConfig, Program};
 use kernel_shell::config::{self, ConfigError, ConfigErrors};
 use kernel_shell::find_program;
 use nix::unistd::{AccessFlags, access};
-use rpc::text::{escape_control, replace_control, steers_terminal};
+use rpc::text::{escape_control, quoted, replace_control};
 use serde_json::Value;
 
 use crate::output::{BOLD, GREEN, RED, print_styled, report, styled};
@@ -209,17 +209,6 @@ fn folder_fault(path: &Path) -> Option<String> {
         Ok(found) if !found.is_dir() => Some(format!("{shown} is not a folder")),
         Ok(_) => access(path, AccessFlags::X_OK).err().map(|_| format!("{shown} may not be entered")),
     }
-}
-
-/// Quotes a word for a shell.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    // A control character must not steer the terminal.
-    let shown = |c: char| if steers_terminal(c) { c.escape_default().to_string() } else { c.to_string() };
-    format!("'{}'", word.replace('\'', r"'\''").chars().map(shown).collect::<String>())
 }
 
 #[cfg(test)]

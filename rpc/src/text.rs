@@ -43,6 +43,16 @@ pub fn escape_control(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
+/// A word as a shell takes it, on one line. Characters that steer a terminal are escaped, for people to read.
+pub fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    let shown = |c: char| if steers_terminal(c) { c.escape_default().to_string() } else { c.to_string() };
+    format!("'{}'", word.replace('\'', r"'\''").chars().map(shown).collect::<String>())
+}
+
 /// A point in time in UTC, to the millisecond: `2026-01-31T23:59:59.123Z`.
 pub fn rfc3339(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -110,6 +110,49 @@ fn client_tools_ask_first_and_may_be_allowed_for_good() {
 }
 
 #[test]
+fn a_command_is_shown_with_its_folder_and_variables_and_path_is_asked_about_every_time() {
+    let mut talk = Program::plan(&["--hands", "hi", "--", "@puppet"]).at_terminal();
+    let mut agent = talk.puppet();
+    let prompt = agent.is_prompted();
+    fs::create_dir(talk.folder().join("sub")).unwrap();
+    let first = "run touch ran  in @dir/sub  with PATH=/usr/bin:/bin  with A='b c'  1) Yes";
+    let second = "For touch ran the agent sets  PATH=/usr/bin:/bin";
+    // The answers, and whether the command then runs. The fourth is covered by "any command", but for its PATH.
+    let cases: [(&[(&str, &str)], bool); 4] = [
+        (&[(first, "n\n")], false),
+        (&[(first, "y\n"), (second, "n\n")], false),
+        (&[(first, "2\n"), (second, "y\n")], true),
+        (&[(second, "n\n")], false),
+    ];
+    let env = json!([{ "name": "A", "value": "b c" }, { "name": "PATH", "value": "/usr/bin:/bin" }]);
+    let params = json!({ "sessionId": "s", "command": "touch", "args": ["ran"], "cwd": "sub", "env": env });
+    for (id, (questions, runs)) in (1..).zip(cases) {
+        talk.clears();
+        agent.sends(&request(id, "terminal/create", params.clone()));
+        for (question, typed) in questions {
+            let folder = talk.folder().canonicalize().unwrap();
+            let question = question.replace("@dir", folder.to_str().unwrap());
+            talk.shows_so(&question, |screen| {
+                screen.replace('\n', "").contains(&question) && screen.trim_end().ends_with('?')
+            });
+            talk.types(typed);
+        }
+        assert_eq!(agent.gets(id).get("result").is_some(), runs, "{questions:?}");
+    }
+    let plain = json!({ "sessionId": "s", "command": "true", "env": [{ "name": "A", "value": "" }] });
+    agent.sends(&request(8, "terminal/create", plain));
+    assert!(agent.gets(8).get("result").is_some(), "any command was allowed");
+    let forged =
+        json!({ "sessionId": "s", "command": "true", "env": [{ "name": "PATH=/evil", "value": "" }] });
+    agent.sends(&request(9, "terminal/create", forged));
+    assert_eq!(agent.gets(9)["error"]["code"], -32602);
+    agent.ends_turn(&prompt, "end_turn");
+    talk.shows("\n> ");
+    talk.types(CTRL_D);
+    assert_eq!(talk.ends(), 0);
+}
+
+#[test]
 fn ctrl_c_cancels_the_turn_and_once_more_ends() {
     let mut talk = Program::plan(&["hi", "--", "@puppet"]).at_terminal();
     let mut agent = talk.puppet();

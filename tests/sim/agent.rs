@@ -91,7 +91,7 @@ impl World {
     }
 
     fn answers_too_long(&mut self, life: Life, asked: &Asked) {
-        self.oracle.lives[life].bad_answers.insert(asked.call_id);
+        self.oracle.lives[life].answers_badly(asked.call_id);
         let pad = "p".repeat(self.config.limits.max_input_buffer);
         let line = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{"pad":"{pad}"}}}}"#, asked.call_id);
         self.workers[life].pipe.write(line.as_bytes(), None);
@@ -311,7 +311,7 @@ impl World {
     }
 
     fn answers_badly_under(&mut self, life: Life, call_id: u64) {
-        self.oracle.lives[life].bad_answers.insert(call_id);
+        self.oracle.lives[life].answers_badly(call_id);
         let text =
             format!(r#"{{"jsonrpc":"2.0","id":{call_id},"result":{{}},"error":{{"code":1,"message":""}}}}"#);
         self.raw(life, text.as_bytes());
@@ -383,7 +383,8 @@ impl World {
         if let What::Answer { call_id: Some(call_id), .. } = &self.oracle.sent[serial].what
             && bytes.len() > self.config.limits.max_input_buffer
         {
-            self.oracle.lives[life].bad_answers.insert(*call_id);
+            let call_id = *call_id;
+            self.oracle.lives[life].answers_badly(call_id);
         }
         let pipe = &mut self.workers[life].pipe;
         // The mark stands before the line end, because the last line of a stream needs none.

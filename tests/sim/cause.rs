@@ -203,7 +203,7 @@ impl Oracle {
         }
         self.lives
             .iter()
-            .any(|process| process.bad_answers.iter().any(|id| process.asked.get(id) == Some(&serial)))
+            .any(|process| process.bad_answers.keys().any(|id| process.asked.get(id) == Some(&serial)))
     }
 
     /// A client that was sent this request of a worker has answered it with a line that is broken or too long.

@@ -47,6 +47,9 @@ const KEPT_SEEDS: &[u64] = &[
     0x1c89,
     0x2176,
     0x2c70,
+    0x30d0,
+    0x3fd6,
+    0x50f5,
     0x9d49,
     0x9ff5,
     0xe435,
@@ -63,6 +66,11 @@ const KEPT_SEEDS: &[u64] = &[
     0x113da8,
     0x116d7c,
     0x100002219,
+    0x100002f48,
+    0x10000307c,
+    0x100003118,
+    0x100005ee7,
+    0x1000061c1,
 ];
 const SEEDS: u64 = 256;
 /// A mutant must be caught within this many seeds.

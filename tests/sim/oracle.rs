@@ -127,6 +127,7 @@ impl Oracle {
             read_in: 0,
             sent_at: 0,
             sent_in: 0,
+            done_in: 0,
             sent_to: Vec::new(),
             touched: Vec::new(),
         });
@@ -296,7 +297,17 @@ impl Oracle {
 
     /// Another client, which is connected and has not half-closed, owns this session, and its process is healthy.
     pub(crate) fn held_by_other(&self, conn: Conn, session: &Session) -> bool {
-        self.lives[session.life].healthy && self.owned_by_other(conn, session)
+        self.lives[session.life].healthy && self.owned_by_other(conn, session) && !self.was_refused(session)
+    }
+
+    /// The process has refused to open the session again, which is lost by that.
+    fn was_refused(&self, session: &Session) -> bool {
+        let Some(asked) = session.reopened_by.filter(|_| session.recovering) else { return false };
+        let refuses = |sent: &Sent| {
+            let What::Answer { call_id, good: false, .. } = sent.what else { return false };
+            call_id == Some(asked) && sent.by == Peer::Worker(session.life)
+        };
+        self.lives[session.life].bad_answers.contains_key(&asked) || self.sent.iter().any(refuses)
     }
 
     /// The same, but the process may be ending.
@@ -337,6 +348,7 @@ impl Oracle {
             opened_at,
             is_new: false,
             reload: None,
+            reopened_by: None,
             moved: false,
             open: true,
             closed_in: 0,

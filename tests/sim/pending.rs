@@ -10,7 +10,16 @@ impl Oracle {
     /// The bus has answered the other of two requests with the same id.
     pub(crate) fn reclaims(&mut self, conn: Conn, serial: Serial) -> bool {
         let What::Ask { id, .. } = self.sent[serial].what.clone() else { return false };
-        if self.is_fault(Excuse::RequestId, true, true) || self.take_waiting(conn, &id, None).is_none() {
+        if self.is_fault(Excuse::RequestId, true, true) {
+            return false;
+        }
+        // Nothing waits for an answer once the client has left, though its requests still reach a worker.
+        let is_other = |sent: &Sent| match &sent.what {
+            What::Ask { id: own, done: false, .. } => sent.by == Peer::Client(conn) && *own == id,
+            _ => false,
+        };
+        let left = !self.conns[conn].open && self.sent.iter().any(is_other);
+        if !left && self.take_waiting(conn, &id, None).is_none() {
             return false;
         }
         self.conns[conn].unanswered.push(serial);
@@ -27,6 +36,7 @@ impl Oracle {
         self.conns[conn].unanswered.remove(at);
         self.excuses.count(Excuse::RequestId, false);
         self.under_way.retain(|(_, serial)| *serial != ask);
+        self.sent[ask].done_in = self.calls;
         if let What::Ask { done, .. } = &mut self.sent[ask].what {
             *done = true;
         }

@@ -39,6 +39,8 @@ pub(crate) struct Sent {
     pub(crate) sent_at: usize,
     /// The call of the bus in which it was passed on.
     pub(crate) sent_in: usize,
+    /// The call of the bus in which it was answered.
+    pub(crate) done_in: usize,
     /// The peers that the bus has sent it to.
     pub(crate) sent_to: Vec<Peer>,
     /// The processes that have taken its first byte.
@@ -174,8 +176,8 @@ pub(crate) struct ProcessRecord {
     pub(crate) untaken: usize,
     /// Ids of the requests that it was sent and has not answered.
     pub(crate) owed: BTreeSet<u64>,
-    /// Ids under which it has written an answer that is broken or too long.
-    pub(crate) bad_answers: BTreeSet<u64>,
+    /// Ids under which it has written an answer that is broken or too long, and how many lines it had written by then.
+    pub(crate) bad_answers: BTreeMap<u64, usize>,
     /// Ids of the requests that it has begun to read.
     pub(crate) begun: BTreeSet<u64>,
     /// The bus does not read it: what it has written is not handled yet.
@@ -210,6 +212,12 @@ pub(crate) struct ProcessRecord {
     pub(crate) early_bytes: usize,
 }
 
+impl ProcessRecord {
+    pub(crate) fn answers_badly(&mut self, call_id: u64) {
+        self.bad_answers.entry(call_id).or_insert(self.lines);
+    }
+}
+
 /// A session as clients and workers know it.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
@@ -227,6 +235,8 @@ pub(crate) struct Session {
     pub(crate) is_new: bool,
     /// The request with which the bus makes this process load it again.
     pub(crate) reload: Option<u64>,
+    /// The request with which the bus makes this process load or resume it.
+    pub(crate) reopened_by: Option<u64>,
     /// It has had more than one owner.
     pub(crate) moved: bool,
     pub(crate) open: bool,

@@ -247,7 +247,8 @@ impl Oracle {
         self.excuses.count(Excuse::SessionTakenOver, false);
         let (has, may) = (self.lives[life].handshake, self.handshakes_at(conn, usize::MAX));
         let is_other = session.owner != Some(conn) && !may.contains(&has);
-        if self.is_fault(Excuse::SessionTakenOver, is_other, !self.unique_names) {
+        let excused = !self.unique_names || self.ambiguous.contains(&agent);
+        if self.is_fault(Excuse::SessionTakenOver, is_other, excused) {
             broken!("handshake", "{name} of life {life}, of {has:?}, goes on with conn {conn}, of {may:?}");
         }
         self.owns(conn, life, &agent, name, seq);

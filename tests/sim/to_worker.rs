@@ -251,7 +251,14 @@ impl Oracle {
         let left = !self.conns[conn].open && self.spent.contains(sent_name) && behind_tag(name) == sent_name;
         // The session was lost with its process, and the bus has opened it in another.
         let reopened = own.is_some_and(|own| own.agent == sent_name && !self.lives[own.life].healthy);
-        let wrong = agent != Some(sent_name) && !just_closed && !left && !reopened;
+        // Its load was passed on to this process and refused in this call, and the order of the two is not visible.
+        let just_refused = behind_tag(name) == sent_name
+            && self.sent.iter().any(|sent| {
+                let loads = matches!(&sent.what, What::Ask { kind: Kind::Load(own), .. } if own == name);
+                let passed_on = sent.by == Peer::Client(conn) && sent.sent_to.contains(&Peer::Worker(life));
+                loads && passed_on && sent.is_done() && sent.done_in == self.calls
+            });
+        let wrong = agent != Some(sent_name) && !just_closed && !left && !reopened && !just_refused;
         if self.is_fault(Excuse::SessionNamed, wrong, ambiguous) {
             broken!(
                 "(3) sessions",
@@ -400,7 +407,8 @@ impl Oracle {
             session.moved = true;
             if session.life == life && session.open {
                 session.recovering = true;
-                session.reload = value["id"].as_u64();
+                session.reopened_by = value["id"].as_u64();
+                session.reload = session.reopened_by;
             }
         }
         self.becomes_ambiguous(&agent);

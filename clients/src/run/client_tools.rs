@@ -8,8 +8,10 @@ use std::sync::mpsc::Sender;
 
 use rpc::RpcError;
 use rpc::error::{INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, NOT_FOUND};
+use rpc::text::quoted;
 use serde_json::{Value, json};
 
+use super::command_request::CommandRequest;
 use super::events::Event;
 use super::files::Folder;
 use super::process::Guard;
@@ -32,11 +34,22 @@ pub(super) enum ToolKind {
 pub(super) enum Request {
     ReadFile { path: PathBuf, line: Option<u64>, limit: Option<u64> },
     WriteFile { path: PathBuf, content: String },
-    CreateTerminal { cwd: PathBuf, params: Value },
+    CreateTerminal(CommandRequest),
     TerminalOutput(String),
     WaitForExit(String),
     KillTerminal(String),
     ReleaseTerminal(String),
+}
+
+/// What the user must allow.
+pub(super) struct Permission {
+    pub(super) kind: ToolKind,
+    /// What the agent wants to do, on one line.
+    pub(super) what: String,
+    /// More lines of the question.
+    pub(super) details: String,
+    /// A question of its own, which no earlier answer covers.
+    pub(super) second_question: Option<String>,
 }
 
 /// The `result` or the `error` of the answer.
@@ -44,15 +57,20 @@ pub(super) type Reply = Result<Value, RpcError>;
 
 impl Request {
     /// What the user must allow. `None`: the request concerns a command that was already allowed.
-    pub(super) fn permission(&self) -> Option<(ToolKind, String)> {
-        match self {
-            Request::ReadFile { path, .. } => Some((ToolKind::Read, format!("read {}", path.display()))),
-            Request::WriteFile { path, .. } => Some((ToolKind::Write, format!("write {}", path.display()))),
-            Request::CreateTerminal { params, .. } => {
-                Some((ToolKind::Run, format!("run {}", command_line(params))))
-            }
-            _ => None,
+    pub(super) fn permission(&self) -> Option<Permission> {
+        let shown = |path: &Path| quoted(&path.display().to_string());
+        let (kind, what) = match self {
+            Request::ReadFile { path, .. } => (ToolKind::Read, format!("read {}", shown(path))),
+            Request::WriteFile { path, .. } => (ToolKind::Write, format!("write {}", shown(path))),
+            Request::CreateTerminal(command) => (ToolKind::Run, format!("run {}", command.line())),
+            _ => return None,
+        };
+        let (mut details, mut second_question) = (String::new(), None);
+        if let Request::CreateTerminal(command) = self {
+            details = command.surroundings();
+            second_question = command.second_question();
         }
+        Some(Permission { kind, what, details, second_question })
     }
 }
 
@@ -80,7 +98,8 @@ impl ClientTools {
             }
             "terminal/create" => {
                 let cwd = resolve(params["cwd"].as_str().unwrap_or("."))?;
-                Request::CreateTerminal { cwd, params: params.clone() }
+                let command = CommandRequest::parse(params, cwd);
+                Request::CreateTerminal(command.map_err(|why| RpcError::new(INVALID_PARAMS, why))?)
             }
             "terminal/output" => Request::TerminalOutput(terminal()),
             "terminal/wait_for_exit" => Request::WaitForExit(terminal()),
@@ -99,8 +118,8 @@ impl ClientTools {
             Request::WriteFile { path, content } => {
                 Folder::write(&path, &content).map(|()| json!({})).map_err(io_error)
             }
-            Request::CreateTerminal { cwd, params } => {
-                let created = self.terminals.create(&params, &cwd);
+            Request::CreateTerminal(command) => {
+                let created = self.terminals.create(&command);
                 created.map(|name| json!({ "terminalId": name })).map_err(io_error)
             }
             Request::TerminalOutput(name) => self.terminals.output(&name).ok_or_else(no_terminal),
@@ -137,10 +156,4 @@ fn no_terminal() -> RpcError {
 fn io_error(error: io::Error) -> RpcError {
     let code = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { INTERNAL_ERROR };
     RpcError::new(code, error.to_string())
-}
-
-fn command_line(params: &Value) -> String {
-    let args = params["args"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let words: Vec<_> = params["command"].as_str().into_iter().chain(args).collect();
-    words.join(" ")
 }

@@ -5,6 +5,7 @@
 
 mod agent;
 mod client_tools;
+mod command_request;
 mod cuid;
 mod driver;
 mod envelope;

@@ -9,7 +9,7 @@ use rpc::error::INTERNAL_ERROR;
 use serde_json::{Value, json};
 use signal_hook::consts::SIGINT;
 
-use super::client_tools::{Reply, ToolKind, not_offered};
+use super::client_tools::{Permission, Reply, ToolKind, not_offered};
 use super::driver::{Driver, Stop};
 use super::events::Event;
 use super::permission::{Choice, Policy, choices, least_permissive, outcome, parse_choice};
@@ -42,8 +42,8 @@ impl Driver {
             Ok(request) => request,
             Err(error) => return Ok(Some(Err(error))),
         };
-        if let Some((kind, description)) = request.permission()
-            && !self.is_allowed(kind, &description)?
+        if let Some(permission) = request.permission()
+            && !self.is_allowed(&permission)?
         {
             return Ok(Some(Err(RpcError::new(INTERNAL_ERROR, "the user does not allow it"))));
         }
@@ -78,25 +78,29 @@ impl Driver {
     }
 
     /// Decides whether a client tool may run, and asks the user if necessary.
-    fn is_allowed(&mut self, kind: ToolKind, description: &str) -> Result<bool, Stop> {
-        if self.allowed.contains(&kind) {
-            return Ok(true);
-        }
+    fn is_allowed(&mut self, permission: &Permission) -> Result<bool, Stop> {
         match self.policy() {
             Policy::Allow => return Ok(true),
             Policy::Deny => {
-                self.report_refusal(description)?;
+                self.report_refusal(&permission.what)?;
                 return Ok(false);
             }
-            Policy::Ask if self.is_turn_over() => return Ok(false),
             Policy::Ask => {}
         }
-        let choice = |id: &str, name: &str, allows, always| Choice {
-            id: id.to_owned(),
-            name: name.to_owned(),
-            allows,
-            always,
-        };
+        let is_known = self.allowed.contains(&permission.kind);
+        if is_known && permission.second_question.is_none() {
+            return Ok(true);
+        }
+        if self.is_turn_over() || (!is_known && !self.ask_first_question(permission)?) {
+            return Ok(false);
+        }
+        let Some(question) = &permission.second_question else { return Ok(true) };
+        let offered = [choice("once", "Yes, this time", true, false), choice("no", "No", false, false)];
+        Ok(self.ask_user(question, &offered)?.is_some_and(|choice| choice.allows))
+    }
+
+    fn ask_first_question(&mut self, permission: &Permission) -> Result<bool, Stop> {
+        let Permission { kind, what, details, .. } = permission;
         let always = match kind {
             ToolKind::Read => "Yes, and any file here",
             ToolKind::Write => "Yes, and any file here from now on",
@@ -107,9 +111,9 @@ impl Driver {
             choice("always", always, true, true),
             choice("no", "No", false, false),
         ];
-        let chosen = self.ask_user(&format!("The agent wants to {description}"), &offered)?;
+        let chosen = self.ask_user(&format!("The agent wants to {what}{details}"), &offered)?;
         if chosen.as_ref().is_some_and(|choice| choice.allows && choice.always) {
-            self.allowed.insert(kind);
+            self.allowed.insert(*kind);
         }
         Ok(chosen.is_some_and(|choice| choice.allows))
     }
@@ -180,4 +184,8 @@ impl Driver {
         }
         Ok(chosen)
     }
+}
+
+fn choice(id: &str, name: &str, allows: bool, always: bool) -> Choice {
+    Choice { id: id.to_owned(), name: name.to_owned(), allows, always }
 }

@@ -5,8 +5,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -16,6 +15,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use super::command_request::CommandRequest;
 use super::events::Event;
 use super::process::Guard;
 
@@ -52,17 +52,17 @@ impl Terminals {
     }
 
     /// Returns the id of the new terminal.
-    pub(super) fn create(&mut self, params: &Value, cwd: &Path) -> io::Result<String> {
-        let mut command = command(params);
+    pub(super) fn create(&mut self, request: &CommandRequest) -> io::Result<String> {
+        let mut command = request.command();
         let (mut output, writer) = io::pipe()?;
-        command.current_dir(cwd).process_group(0);
+        command.process_group(0);
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
         let mut child = command.spawn()?;
         // `command` holds the writing end of the pipe, so the output would never end.
         drop(command);
         let group = child.id();
         self.guard.watch(group);
-        let limit = params["outputByteLimit"].as_u64().and_then(|limit| usize::try_from(limit).ok());
+        let limit = request.output_limit.and_then(|limit| usize::try_from(limit).ok());
         let shared = Shared { limit: limit.unwrap_or(DEFAULT_OUTPUT_BYTES), ..Shared::default() };
         let shared = Arc::new(Mutex::new(shared));
         let (output_ended, output_end) = channel::<()>();
@@ -163,26 +163,6 @@ fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Agents that pass no arguments often mean a shell command line.
-fn command(params: &Value) -> Command {
-    let program = params["command"].as_str().unwrap_or_default();
-    let args: Vec<_> = params["args"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let mut command = if args.is_empty() && program.contains(char::is_whitespace) {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", program]);
-        shell
-    } else {
-        Command::new(program)
-    };
-    command.args(args);
-    for pair in params["env"].as_array().into_iter().flatten() {
-        if let (Some(name), Some(value)) = (pair["name"].as_str(), pair["value"].as_str()) {
-            command.env(name, value);
-        }
-    }
-    command
-}
-
 fn exit_status(exit: ExitStatus) -> Value {
     let signal = exit.signal().and_then(|signal| Signal::try_from(signal).ok());
     json!({ "exitCode": exit.code(), "signal": signal.map(Signal::as_str) })
@@ -201,20 +181,5 @@ mod tests {
         assert_eq!((shared.output.as_slice(), shared.truncated), ("äö".as_bytes(), true));
         shared.append("x".as_bytes());
         assert_eq!(shared.output, "öx".as_bytes());
-    }
-
-    #[test]
-    fn a_command_line_without_arguments_runs_in_a_shell() {
-        let words = |params: Value| {
-            let command = command(&params);
-            let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect();
-            (command.get_program().to_string_lossy().into_owned(), args)
-        };
-        assert_eq!(words(json!({ "command": "ls" })), ("ls".into(), vec![]));
-        assert_eq!(words(json!({ "command": "a b", "args": ["c"] })), ("a b".into(), vec!["c".into()]));
-        assert_eq!(
-            words(json!({ "command": "ls | wc" })),
-            ("sh".into(), vec!["-c".into(), "ls | wc".into()])
-        );
     }
 }

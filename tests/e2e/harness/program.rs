@@ -145,6 +145,12 @@ impl Program {
         }
     }
 
+    /// Forgets what the terminal has shown.
+    pub(crate) fn clears(&mut self) {
+        let Io::Terminal { parser, .. } = &mut self.io else { panic!("only at a terminal") };
+        parser.process(b"\x1b[2J\x1b[H");
+    }
+
     /// Its terminal as a program sees it, which keeps its state as long as this is open.
     pub(crate) fn tty(&self) -> File {
         let Io::Terminal { tty, .. } = &self.io else { panic!("only at a terminal") };

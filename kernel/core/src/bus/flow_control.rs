@@ -12,6 +12,7 @@ use crate::limit::{QUEUE_HARD_TIMES, STALL_TIMEOUT, UNFINISHED_LINE_TIMEOUT};
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{Purpose, Written};
 use crate::state::timers::Alarm;
+use crate::state::workers::Init;
 use crate::wire::error::{Death, RpcError};
 
 impl Bus {
@@ -104,8 +105,14 @@ impl Bus {
     fn stop_stalled_worker(&mut self, id: WorkerId, link: Link) {
         let Some(worker) = self.workers.get(id) else { return };
         let mut unseen = Vec::new();
+        // While the process is ended, a request that is not written waits for the next one.
+        let waits_for_next = matches!(worker.init, Init::Reserved(_));
         for (key, call) in self.calls.incoming_calls(worker.endpoint) {
-            if call.written == Written::NotYet || self.links.unwritten(link, call.written).is_some() {
+            let is_unseen = match call.written {
+                Written::NotYet => !waits_for_next,
+                written => self.links.unwritten(link, written).is_some(),
+            };
+            if is_unseen {
                 unseen.push(key);
             }
         }

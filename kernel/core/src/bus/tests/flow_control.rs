@@ -48,6 +48,25 @@ fn a_worker_that_does_not_read_pauses_its_clients_and_is_then_stopped() {
 }
 
 #[test]
+fn a_request_for_the_next_process_outlives_the_stall_of_the_last() {
+    let limits = Limits { silence_timeout: Some(Duration::from_secs(5)), ..small() };
+    let mut bus = TestBus::new(limited(limits));
+    let (client, worker) = (bus.client(), bus.worker(0));
+    bus.stops_reading(worker);
+    bus.sends_long_requests(client, 3);
+    // The process is stopped for its silence, and its queue is still full when the time for that is over as well.
+    bus.advances(Duration::from_secs(5));
+    bus.advances(Duration::from_secs(5));
+    bus.sees_nothing(client);
+    bus.crashes(0);
+    bus.advances(Duration::from_secs(1));
+    let next = bus.worker(1);
+    for _ in 1..=3 {
+        bus.sees_request(next, "m");
+    }
+}
+
+#[test]
 fn a_worker_that_reads_again_gets_everything_in_order() {
     let mut bus = TestBus::new(limited(small()));
     let (client, worker) = (bus.client(), bus.worker(0));
