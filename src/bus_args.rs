@@ -21,7 +21,7 @@ pub(crate) struct BusArgs {
     /// A file that holds the token that the bus asks for [default: the auth.token_file of bus.json]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// The configuration of the bus [default: $STDIO_BUS_CONFIG, else ./bus.json]
+    /// The configuration of the bus [default: $STDIO_BUS_CONFIG, else ./bus.json, else ~/.config/stdio-bus/bus.json]
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
 }

@@ -32,7 +32,7 @@ Each fault stands on a line of its own, with its place in the file. Exit codes: 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The configuration [default: $STDIO_BUS_CONFIG, else ./bus.json]
+    /// The configuration [default: $STDIO_BUS_CONFIG, else ./bus.json, else ~/.config/stdio-bus/bus.json]
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
     /// Really start one worker of each pool, initialize it and say what it is
@@ -242,7 +242,7 @@ mod tests {
 bus.json: good
 listens at tcp://127.0.0.1:9000
 default pool a
-pool a: shared, 1 instance, up to 64 sessions each
+pool a: shared, 1 to 8 instances, up to 64 sessions each
   runs /bin/sh -c 'it'\''s' ''
   in HERE
   with TOKEN set

@@ -1,11 +1,11 @@
 //! `detect`: lists the agent CLIs of this machine, and adds pools for them to bus.json.
 
 use std::fmt::Write as _;
+use std::fs;
 use std::io::{self, IsTerminal, Write as _};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::{env, fs};
 
 use clients::table::{self, Cell};
 use kernel_shell::config;
@@ -14,6 +14,7 @@ use workers::cli::runtimes;
 use workers::detect::{Found, detect};
 
 use crate::output::{BOLD, GREEN, RED, print, print_styled, report, styled};
+use crate::paths::config_path;
 
 /// Padded to the longest value of a column that is always shown at its full width.
 const HEADERS: [&str; 5] = ["AGENT", "VERSION", "SPEAKS  ", "LOGIN    ", "WHERE"];
@@ -36,7 +37,8 @@ pub(crate) struct Args {
     /// Add a pool for each to the configuration, beside what is there
     #[arg(long)]
     write: bool,
-    /// The configuration that --write adds to [default: $STDIO_BUS_CONFIG, else ./bus.json]
+    /// The configuration that --write adds to [default: $STDIO_BUS_CONFIG, else ./bus.json, else
+    /// ~/.config/stdio-bus/bus.json]
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
 }
@@ -65,8 +67,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn write(args: &Args, found: &[Found]) -> ExitCode {
-    let in_env = || env::var_os("STDIO_BUS_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let path = args.config.clone().or_else(in_env).unwrap_or_else(|| "bus.json".into());
+    let path = config_path(args.config.as_deref()).unwrap_or_else(|_| "bus.json".into());
     match add_pools(&path, found.iter().filter_map(|agent| agent.pool.as_ref())) {
         Ok(added) if added.is_empty() => report(format_args!("{}: nothing to add", path.display()), 0),
         Ok(added) => report(format_args!("{}: added {}", path.display(), added.join(", ")), 0),
@@ -81,19 +82,24 @@ fn add_pools<'a>(path: &Path, pools: impl Iterator<Item = &'a Value>) -> Result<
         Err(error) if error.kind() == io::ErrorKind::NotFound => "{\n  \"pools\": [\n  ]\n}\n".to_owned(),
         Err(error) => return Err(error.to_string()),
     };
-    let config: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    let (mark, text) = text.split_at(text.len() - config::without_mark(&text).len());
+    let config: Value = serde_json::from_str(&config::plain_json(text)).map_err(|error| error.to_string())?;
     let available = config["pools"].as_array().ok_or("there is no list of pools in it")?;
     let is_free = |pool: &&Value| available.iter().all(|other| other["id"] != pool["id"]);
     let added: Vec<&Value> = pools.filter(is_free).collect();
     if added.is_empty() {
         return Ok(Vec::new());
     }
-    let end = end_of_pools(&text).ok_or("the list of pools was not found in it")?;
-    let before = text[..end].trim_end();
-    let mut new_text = before.to_owned();
+    // Comments may hold anything, and stay where they are.
+    let code = config::without_comments(text);
+    let end = end_of_pools(&code).ok_or("the list of pools was not found in it")?;
+    let items = code[..end].trim_end();
+    let has_last_comma = items.ends_with(',');
+    let comma = if available.is_empty() || has_last_comma { "" } else { "," };
+    let mut new_text = format!("{mark}{}{comma}{}", &text[..items.len()], text[items.len()..end].trim_end());
     for (at, pool) in added.iter().enumerate() {
-        let comma = if at > 0 || !available.is_empty() { "," } else { "" };
-        let _ = write!(new_text, "{comma}\n    {pool}");
+        let comma = if at + 1 < added.len() || has_last_comma { "," } else { "" };
+        let _ = write!(new_text, "\n    {pool}{comma}");
     }
     new_text += "\n  ";
     new_text += &text[end..];
@@ -126,7 +132,7 @@ fn check_and_rename(new_path: &Path, mode: u32, path: &Path) -> Result<(), Strin
     renamed.map_err(|error| error.to_string())
 }
 
-/// The position of the `]` that ends the top-level `pools`. `text` is valid JSON.
+/// The position of the `]` that ends the top-level `pools`. `text` is valid JSON, but for a comma after the last item.
 fn end_of_pools(text: &str) -> Option<usize> {
     let mut depth = 0;
     let mut word = None;
@@ -274,5 +280,29 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         fs::remove_file(&path).unwrap();
         assert_eq!(add_pools(&path, pools.iter()).unwrap(), ["one", "two"]);
+    }
+
+    #[test]
+    fn comments_a_last_comma_and_a_byte_order_mark_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bus.json");
+        let two = [json!({ "id": "two", "command": "two" })];
+        let new = r#"{"id":"two","command":"two"}"#;
+        for (old, expected) in [
+            (
+                "\u{feff}{ // \"pools\": [ ]\n  \"pools\": [\n    {\"id\":\"a\",\"command\":\"a\"} // a ]\n  ]}",
+                "\u{feff}{ // \"pools\": [ ]\n  \"pools\": [\n    {\"id\":\"a\",\"command\":\"a\"}, // a ]\n    @\n  \
+                 ]}",
+            ),
+            (
+                "{\"pools\": [\n    {\"id\":\"a\",\"command\":\"a\"}, /* , */\n  ],}",
+                "{\"pools\": [\n    {\"id\":\"a\",\"command\":\"a\"}, /* , */\n    @,\n  ],}",
+            ),
+        ] {
+            fs::write(&path, old).unwrap();
+            assert_eq!(add_pools(&path, two.iter()).unwrap(), ["two"]);
+            assert_eq!(fs::read_to_string(&path).unwrap(), expected.replace('@', new));
+            assert!(config::load(&path).is_ok());
+        }
     }
 }

@@ -41,7 +41,8 @@ Examples:
   stdio-bus ide zed --pool claude            the settings with which Zed talks to it
   stdio-bus call session/new '{\"cwd\":\"/tmp\",\"mcpServers\":[]}'
 
-The configuration is --config PATH, else $STDIO_BUS_CONFIG, else ./bus.json. The smallest one:
+The configuration is --config PATH, else $STDIO_BUS_CONFIG, else ./bus.json, else
+~/.config/stdio-bus/bus.json. The smallest one:
   {\"pools\": [{\"id\": \"echo\", \"command\": \"stdio-bus\", \"args\": [\"agent\", \"echo\"]}]}";
 
 const SCHEMA_EXAMPLES: &str = "\

@@ -32,12 +32,15 @@ pub(crate) const EXIT_CODES: [(&str, &str); 12] = [
 ];
 
 pub(crate) const VARIABLES: [(&str, &str); 9] = [
-    ("STDIO_BUS_CONFIG", "the configuration, where --config names none [./bus.json]"),
+    (
+        "STDIO_BUS_CONFIG",
+        "the configuration, where --config names none [./bus.json, else ~/.config/stdio-bus/bus.json]",
+    ),
     ("STDIO_BUS_RUNTIMES", "agent CLIs of your own [~/.config/stdio-bus/runtimes.json]"),
     ("RUST_LOG", "what the bus logs: error, warn, info, debug, trace, off [info]"),
     ("NO_COLOR", "any value but the empty one: no colours"),
     ("TERM", "`dumb`: no colours, and nothing that moves"),
-    ("XDG_CONFIG_HOME", "where stdio-bus/ has the token and runtimes.json [~/.config]"),
+    ("XDG_CONFIG_HOME", "where stdio-bus/ has bus.json, the token and runtimes.json [~/.config]"),
     ("XDG_STATE_HOME", "where stdio-bus/ keeps sessions, handshakes and marks of processes [~/.local/state]"),
     ("NOTIFY_SOCKET", "set by a service manager, which hears that the bus is up and alive"),
     ("OPENAI_..", "those of the OpenAI agent: `stdio-bus agent openai --help`"),

@@ -5,19 +5,25 @@ use std::path::{Path, PathBuf};
 
 use workers::folders;
 
-/// `--config`, else `$STDIO_BUS_CONFIG`, else `./bus.json`.
+/// `--config`, else `$STDIO_BUS_CONFIG`, else `./bus.json`, else `$XDG_CONFIG_HOME/stdio-bus/bus.json`.
 pub(crate) fn config_path(named: Option<&Path>) -> Result<PathBuf, String> {
     let in_env = || env::var_os("STDIO_BUS_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
     if let Some(path) = named.map(Path::to_owned).or_else(in_env) {
         return Ok(path);
     }
-    let default = PathBuf::from("bus.json");
-    if default.exists() {
-        return Ok(default);
+    let here = PathBuf::from("bus.json");
+    if here.exists() {
+        return Ok(here);
     }
-    Err("there is no bus.json in this folder, \
+    let of_user = folders::config().map(|folder| folder.join("bus.json"));
+    if let Some(path) = of_user.clone().filter(|path| path.exists()) {
+        return Ok(path);
+    }
+    let nor = of_user.map(|path| format!(", and no {}", path.display())).unwrap_or_default();
+    Err(format!(
+        "there is no bus.json in this folder{nor}: \
          name one with --config PATH or in the variable STDIO_BUS_CONFIG"
-        .to_owned())
+    ))
 }
 
 /// The file in which a bus of this configuration keeps handshakes across restarts.

@@ -30,7 +30,7 @@ SIGHUP reads the configuration again.";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The configuration [default: $STDIO_BUS_CONFIG, else ./bus.json]
+    /// The configuration [default: $STDIO_BUS_CONFIG, else ./bus.json, else ~/.config/stdio-bus/bus.json]
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
     /// Listen there instead of where the configuration says; port 0 is a free one

@@ -185,7 +185,8 @@ pub(crate) fn config(pools: &[Value]) -> Value {
 /// A pool of echo agents, each with these further arguments.
 pub(crate) fn echo(id: &str, instances: usize, args: &[&str]) -> Value {
     let args = ["agent", "echo"].iter().chain(args).collect::<Vec<_>>();
-    json!({ "id": id, "command": "stdio-bus", "args": args, "instances": instances, "max_sessions": 100_000 })
+    json!({ "id": id, "command": "stdio-bus", "args": args, "instances": instances,
+        "max_instances": instances, "max_sessions": 100_000 })
 }
 
 /// Number and pid of every worker that is up, in the order of the pools.

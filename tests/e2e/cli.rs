@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Bus, initialize, one_pool, request, run, session_of};
+use crate::harness::{BUS, Bus, initialize, one_pool, request, run, session_of};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -70,6 +70,47 @@ fn a_configuration_of_stdio_bus_2_0_3_runs_unchanged() {
     let answer = client.receives();
     assert_eq!((&answer["id"], &answer["result"]["echo"]), (&json!("1"), &json!({ "x": 1 })));
 }
+
+#[test]
+fn every_command_finds_the_configuration_of_the_user_in_any_folder() {
+    let (home, elsewhere) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
+    let of_user = home.path().join("stdio-bus");
+    fs::create_dir(&of_user).expect("a folder");
+    fs::write(of_user.join("bus.json"), CONFIG_WITH_REMARKS).expect("a file");
+    let runs = |args: &[&str]| {
+        let mut command = std::process::Command::new(BUS);
+        command.args(args).current_dir(elsewhere.path()).env_remove("STDIO_BUS_CONFIG");
+        command.env("XDG_CONFIG_HOME", home.path()).stdin(std::process::Stdio::null());
+        command.output().expect("it runs")
+    };
+    let out = runs(&["check"]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert!(stdout(&out).starts_with(&format!("{}: good\n", of_user.join("bus.json").display())));
+    assert!(stdout(&out).contains("pool of-the-user"), "{}", stdout(&out));
+    // Nobody listens there, and so they have read where the bus would be.
+    for args in [&["status"][..], &["call", "x"], &["trace"], &["connect"], &["run", "--pool", "p", "hi"]] {
+        let out = runs(args);
+        assert!(stderr(&out).contains("127.0.0.1:1"), "{args:?}: {}", stderr(&out));
+    }
+    let out = runs(&["ide", "zed", "--pool", "of-the-user"]);
+    assert!(stdout(&out).contains(of_user.to_str().expect("UTF-8")), "{}", stdout(&out));
+    // A file in the folder comes first.
+    fs::write(elsewhere.path().join("bus.json"), r#"{"pools":[{"id":"here","command":"x"}]}"#)
+        .expect("a file");
+    assert!(stdout(&runs(&["check"])).contains("pool here"));
+}
+
+/// As the configurations of stdio_bus have them, and with what else people write.
+const CONFIG_WITH_REMARKS: &str = "\u{feff}// of the user
+{
+  \"_comment\": \"everything\",
+  \"listen\": [\"tcp://127.0.0.1:1\"], /* nobody may listen there */
+  \"pools\": [
+    { \"id\": \"of-the-user\", \"command\": \"stdio-bus\", \"args\": [\"agent\", \"echo\"], },
+  ],
+  \"limits\": { \"_comment_max_restarts\": \"few\", \"max_restarts\": 5, },
+}
+";
 
 #[test]
 fn check_prints_what_would_run_or_every_fault_with_its_place() {

@@ -46,7 +46,10 @@ impl BusFolder {
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(BUS);
         command.args(args).current_dir(self.path()).env_remove("STDIO_BUS_CONFIG");
-        command.env("XDG_STATE_HOME", self.path()).env("E2E_MARK", self.path());
+        command
+            .env("XDG_CONFIG_HOME", self.path())
+            .env("XDG_STATE_HOME", self.path())
+            .env("E2E_MARK", self.path());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }

@@ -11,6 +11,7 @@ mod cli;
 mod cli_agent;
 mod client_named_sessions;
 mod connect;
+mod defaults;
 mod detect;
 mod faults_client;
 mod faults_life;

@@ -135,7 +135,7 @@ fn check_excuses(excuses: &Excuses) {
 #[test]
 fn every_check_that_is_switched_off_is_missed() {
     let mut survivors = Vec::new();
-    for check in Check::ALL {
+    for check in Check::ALL.iter().copied() {
         let caught = (0..MUTANT_SEEDS)
             .map(|at| nth_seed(0, at))
             .find_map(|seed| Some((seed, with_check_off(check, || outcome(seed)).err()?)));

@@ -121,6 +121,17 @@ pub(crate) fn config(rng: &mut Rng) -> Config {
     Config { listen: Vec::new(), auth: None, default_pool, pools, limits, trace_payloads: false }
 }
 
+/// In every fourth world the pools may have as many processes as they may by default. It depends on the seed alone, so
+/// that the other worlds stay as they are.
+pub(crate) fn allow_many_processes(seed: u64, config: &mut Config) {
+    if seed % 4 == 3 {
+        for pool in &mut config.pools {
+            let pool = Arc::make_mut(pool);
+            pool.max_instances = pool.instances.max(PoolConfig::MAX_INSTANCES);
+        }
+    }
+}
+
 /// A copy of the configuration with one random change.
 pub(crate) fn edited(rng: &mut Rng, config: &Config) -> Config {
     let mut config = config.clone();

@@ -1,5 +1,6 @@
 //! Processes as the shell handles them: it starts and signals them, and reports an exit after their last output.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kernel_core::Moment;
@@ -65,6 +66,8 @@ impl World {
                 broken!("restarts", "{id:?} is started again after {restarts} times");
             }
         }
+        self.check_growth(id, pool);
+        let newest = self.workers.iter().rev().find(|worker| worker.id == id);
         let after_crash = newest.is_some_and(|worker| worker.crashed.is_some());
         self.starts.push(Start { slot: id, at: self.now, after_crash });
         let config = self.config.pools.iter().find(|config| *config.id == *pool);
@@ -76,6 +79,19 @@ impl World {
             && running >= config.max_instances as usize
         {
             broken!("(6) bounded memory", "{running} processes of {pool} run, and one more is started");
+        }
+    }
+
+    /// A pool whose last starts have all failed is not given further workers.
+    fn check_growth(&self, id: WorkerId, pool: &str) {
+        let of_pool = || self.oracle.lives.iter().enumerate().filter(|(_, life)| life.pool == *pool);
+        let is_new = |id: WorkerId| of_pool().all(|(_, life)| life.slot != Some(id));
+        let newest_of = |slot| of_pool().rfind(|(_, life)| life.slot == slot).map(|(at, _)| at);
+        let failed = |at: usize| self.workers[at].spawn_failed;
+        let slots: BTreeSet<_> = of_pool().map(|(_, life)| life.slot).collect();
+        let all_failed = slots.iter().filter_map(|slot| newest_of(*slot)).all(failed);
+        if !slots.is_empty() && all_failed && is_new(id) && self.oracle.causes.reloads == 0 {
+            broken!("restarts", "no process of {pool} can be started, and {id:?} is one more");
         }
     }
 
@@ -121,6 +137,7 @@ impl World {
             match self.workers[life].state {
                 State::Starting { fails: true, .. } => {
                     self.workers[life].state = State::Dead;
+                    self.workers[life].spawn_failed = true;
                     self.oracle.causes.failed_spawns += 1;
                     self.oracle.lives[life].over = true;
                     self.handle(Event::SpawnFailed {

@@ -27,6 +27,8 @@ pub(crate) struct Worker {
     pub(crate) killed: bool,
     /// When it crashed although the bus had not begun to end it.
     pub(crate) crashed: Option<Moment>,
+    /// It could not be started.
+    pub(crate) spawn_failed: bool,
     /// It answers no client, not even when all others behave.
     pub(crate) mute: bool,
     /// It ignores SIGTERM and the end of its stdin.
@@ -93,6 +95,7 @@ impl Worker {
             exit: None,
             killed: false,
             crashed: None,
+            spawn_failed: false,
             mute: false,
             stubborn: rng.percent(plan.stubborn_chance),
             not_reading: false,

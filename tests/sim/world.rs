@@ -69,6 +69,7 @@ impl World {
         let mut rng = Rng::new(seed);
         let mut config = plan::config(&mut rng);
         auth::require_token(seed, &mut config);
+        plan::allow_many_processes(seed, &mut config);
         let plan = Plan::new(&mut rng, is_plain(seed));
         let mut tags = [0; 32];
         tags[..8].copy_from_slice(&rng.next().to_le_bytes());

@@ -95,7 +95,7 @@ pub struct PoolConfig {
     pub max_sessions: u32,
     /// True: processes start with the bus and are initialized before they are needed. False: they start when needed.
     pub warm: bool,
-    /// A process above `instances` that is idle for this long is stopped. `None`: it is kept.
+    /// A process above `instances` that has no session and nothing to do for this long is stopped. `None`: it is kept.
     pub idle: Option<Duration>,
     /// How an agent's permission requests are answered.
     pub permission: Permission,
@@ -152,6 +152,13 @@ impl fmt::Display for Program {
 }
 
 impl PoolConfig {
+    /// The default of `max_instances`, unless `instances` is larger. Only clients with equal handshakes share a
+    /// process, so this is how many kinds of clients can use a pool at the same time.
+    pub const MAX_INSTANCES: u32 = 8;
+
+    /// The default of `idle`.
+    pub const IDLE: Duration = Duration::from_secs(300);
+
     /// A pool with default settings.
     pub fn new(id: &str, program: Program) -> PoolConfig {
         PoolConfig {
@@ -160,10 +167,10 @@ impl PoolConfig {
             args: Vec::new(),
             mode: Mode::Shared,
             instances: 1,
-            max_instances: 1,
+            max_instances: PoolConfig::MAX_INSTANCES,
             max_sessions: 64,
             warm: true,
-            idle: None,
+            idle: Some(PoolConfig::IDLE),
             permission: Permission::Ask,
             cwd: None,
             env: BTreeMap::new(),

@@ -71,6 +71,8 @@ pub enum Check {
     MaxSessions,
     /// A pool has no more than `max_instances`.
     MaxInstances,
+    /// A pool none of whose workers can be started does not start more of them.
+    GrowAlive,
     /// What a dead worker owed is answered.
     FailCalls,
     /// Only a call whose line has not begun to be written moves to another worker.
@@ -105,7 +107,7 @@ pub enum Check {
 
 impl Check {
     /// Every check, for tests that switch off each in turn.
-    pub const ALL: [Check; 48] = [
+    pub const ALL: &[Check] = &[
         Check::Answerer,
         Check::Generation,
         Check::Written,
@@ -139,6 +141,7 @@ impl Check {
         Check::MaxClients,
         Check::MaxSessions,
         Check::MaxInstances,
+        Check::GrowAlive,
         Check::FailCalls,
         Check::Unwritten,
         Check::InitTimeout,

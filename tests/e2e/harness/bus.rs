@@ -30,6 +30,9 @@ pub(crate) const BUS: &str = env!("CARGO_BIN_EXE_stdio-bus");
 /// Every process that a test starts carries this in its environment, with the folder of the test.
 pub(super) const MARK: &str = "E2E_MARK";
 
+/// Where a program under test finds no configuration of the user who runs the tests.
+pub(crate) const NO_FOLDER: &str = "/nonexistent";
+
 pub(crate) struct Bus {
     child: Child,
     exited: Option<ExitStatus>,
@@ -332,7 +335,8 @@ impl Plan {
             (false, None) => drop(command.args(["--tcp", "127.0.0.1:0"])),
             (false, Some(_)) => {}
         }
-        command.current_dir(dir).env("RUST_LOG", "debug").env(MARK, dir).env("XDG_STATE_HOME", dir);
+        command.current_dir(dir).env("RUST_LOG", "debug").env(MARK, dir);
+        command.env("XDG_STATE_HOME", dir).env("XDG_CONFIG_HOME", dir);
         command.envs(self.envs.iter().cloned());
         command.stdin(if self.stdio { Stdio::piped() } else { Stdio::null() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -343,7 +347,7 @@ impl Plan {
 /// Runs the binary until it exits.
 pub(crate) fn run(folder: &Path, args: &[&str], stdin: &str) -> Output {
     let mut command = Command::new(BUS);
-    command.args(args).current_dir(folder).env_remove("STDIO_BUS_CONFIG");
+    command.args(args).current_dir(folder).env_remove("STDIO_BUS_CONFIG").env("XDG_CONFIG_HOME", NO_FOLDER);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the binary starts");
     // A program that does not read its stdin may have exited already.

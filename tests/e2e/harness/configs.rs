@@ -4,13 +4,15 @@ use serde_json::{Value, json};
 
 /// A pool of puppets. `@sock` becomes the test's socket.
 pub(crate) fn puppets(id: &str, instances: u32) -> Value {
-    json!({ "id": id, "command": env!("CARGO_BIN_EXE_puppet"), "args": ["@sock", id], "instances": instances })
+    json!({ "id": id, "command": env!("CARGO_BIN_EXE_puppet"), "args": ["@sock", id], "instances": instances,
+        "max_instances": instances })
 }
 
 /// The same, started by a shell that first runs this.
 pub(crate) fn puppets_after(prelude: &str, id: &str) -> Value {
     let script = format!(r#"{prelude}; exec "$0" "$@""#);
-    json!({ "id": id, "command": "sh", "args": ["-c", script, env!("CARGO_BIN_EXE_puppet"), "@sock", id] })
+    json!({ "id": id, "command": "sh", "args": ["-c", script, env!("CARGO_BIN_EXE_puppet"), "@sock", id],
+        "max_instances": 1 })
 }
 
 /// A configuration with one pool of puppets, called `p`.

@@ -21,7 +21,7 @@ use nix::unistd::{Pid, ttyname};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::bus::{BUS, Bus, MARK};
+use super::bus::{BUS, Bus, MARK, NO_FOLDER};
 use super::connection::Connection;
 use super::log::Log;
 use super::procs::{command_line, expect_none, marked};
@@ -284,7 +284,10 @@ impl ProgramPlan {
             command.args(["--ctty", BUS]);
         }
         command.arg(self.command).args(&self.args).current_dir(self.dir.path()).env(MARK, self.dir.path());
-        command.env_remove("STDIO_BUS_CONFIG").envs(self.envs.iter().cloned());
+        command
+            .env_remove("STDIO_BUS_CONFIG")
+            .env("XDG_CONFIG_HOME", NO_FOLDER)
+            .envs(self.envs.iter().cloned());
         command
     }
 }

@@ -171,6 +171,16 @@ impl<'a> Placement<'a> {
         self.workers_of(pool).filter(|(_, worker)| !worker.retiring).count()
     }
 
+    /// Whether the pool may have one more worker. If none of those that it has can be started, neither could that one.
+    fn may_grow(&self, id: PoolId) -> bool {
+        let Some(pool) = self.pools.get(id) else { return false };
+        let in_service = || self.workers_of(pool).filter(|(_, worker)| !worker.retiring);
+        let has_room =
+            in_service().count() < pool.config.max_instances as usize || !enabled(Check::MaxInstances);
+        let works = |(_, worker): (WorkerId, &Worker)| worker.life.is_up() || worker.life.is_coming();
+        has_room && (in_service().count() == 0 || in_service().any(works) || !enabled(Check::GrowAlive))
+    }
+
     /// Why the pool has no worker for a client.
     fn no_worker_error(&self, pool: &'a Pool) -> RpcError {
         let workers: Vec<_> = self.workers_of(pool).map(|(_, worker)| worker).collect();
@@ -211,13 +221,14 @@ impl Bus {
         // The client may have asked for another handshake before the init result came.
         if let Some(client) = self.clients.get(link)
             && let Some((id, life)) = client.affinity
-            && let Some(worker) = self.workers.get(id)
+            && let Some(worker) = self.workers.get_mut(id)
             && worker.is_compatible(&client.handshake)
             && worker.link == Some(life)
             && worker.life.is_up()
             && worker.pool == pool_id
             && !worker.retiring
         {
+            worker.idle_since = None;
             return Ok(id);
         }
         match self.sole_worker(link, pool_id) {
@@ -277,8 +288,7 @@ impl Bus {
         let handshake = self.clients.get(link)?.handshake.clone();
         let pool = self.pools.get(pool_id)?;
         let is_shared = pool.config.mode == Mode::Shared;
-        let may_grow = self.placement().in_service(pool_id) < pool.config.max_instances as usize;
-        if self.stopping.is_none() && (may_grow || !enabled(Check::MaxInstances)) {
+        if self.stopping.is_none() && self.placement().may_grow(pool_id) {
             return self.add_worker(pool_id);
         }
         if need == Need::Session {
@@ -319,8 +329,13 @@ impl Bus {
         let id = self.workers.next_id();
         let endpoint = self.calls.add_endpoint(Endpoint::Worker(id));
         self.workers.insert(Worker::new(pool_id, pool.config.clone(), index, endpoint, self.now));
+        let others = pool.workers.clone();
         pool.workers.push(id);
         self.step_worker(id, Input::Alarm);
+        // The pool has one more than before, so that another one that is idle may have to go.
+        for other in others {
+            self.check_idle(other);
+        }
         Some(id)
     }
 
@@ -336,9 +351,14 @@ impl Bus {
             if worker.retiring {
                 return self.step_worker(id, Input::Stop);
             }
-            if let (Some(idle), None) = (worker.config.idle, worker.idle_since) {
+            let pool = self.pools.get(worker.pool);
+            let may_go = pool.is_some_and(|pool| pool.workers.len() > pool.config.instances as usize);
+            if let (Some(idle), None, true) = (worker.config.idle, worker.idle_since, may_go) {
                 worker.idle_since = Some(self.now);
-                self.alarms.set(self.now + idle, Alarm::Idle(id));
+                // A worker has one alarm at a time, however often it becomes idle.
+                if !std::mem::replace(&mut worker.idle_alarm, true) {
+                    self.alarms.set(self.now + idle, Alarm::Idle(id));
+                }
             }
         }
         let Some(owner) = worker.dedicated_to else { return };
@@ -350,12 +370,14 @@ impl Bus {
     /// The idle time is over, unless the worker had work meanwhile.
     pub(super) fn idle_too_long(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get_mut(id) else { return };
-        let since = worker.idle_since.take();
-        let (Some(idle), pool) = (worker.config.idle, worker.pool) else { return };
-        if since.is_none_or(|since| since + idle > self.now) {
-            return self.check_idle(id);
+        worker.idle_alarm = false;
+        let (Some(idle), Some(since)) = (worker.config.idle, worker.idle_since) else { return };
+        if since + idle > self.now {
+            worker.idle_alarm = true;
+            return self.alarms.set(since + idle, Alarm::Idle(id));
         }
-        let is_idle = is_idle(&self.calls, worker);
+        worker.idle_since = None;
+        let (is_idle, pool) = (is_idle(&self.calls, worker), worker.pool);
         let kept = self.pools.get(pool).map_or(0, |pool| pool.config.instances as usize);
         if is_idle && self.placement().in_service(pool) > kept {
             self.retire(id, None);

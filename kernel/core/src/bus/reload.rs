@@ -75,12 +75,17 @@ impl Bus {
             }
             if same_process && in_service < new.max_instances {
                 worker.config = new.clone();
+                // Its idle time begins anew, under the new rules.
+                (worker.idle_since, worker.idle_alarm) = (None, false);
                 in_service += 1;
             } else {
                 self.retire(worker_id, None);
             }
         }
         self.fill_pool(id);
+        for worker_id in self.pools.get(id).map(|pool| pool.workers.clone()).unwrap_or_default() {
+            self.check_idle(worker_id);
+        }
     }
 
     /// Starts as many workers as a warm pool keeps.

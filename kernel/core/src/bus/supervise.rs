@@ -72,6 +72,8 @@ impl Bus {
             worker.last_output = self.now;
             self.send_initialize(id);
             self.warm_up(id);
+            // Nobody may want it any more, if it crashed while it was above `instances`.
+            self.check_idle(id);
         }
     }
 

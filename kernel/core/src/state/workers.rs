@@ -35,6 +35,8 @@ pub(crate) struct Worker {
     pub(crate) silence_alarm: bool,
     /// Since when it has been idle, as far as the bus has looked.
     pub(crate) idle_since: Option<Moment>,
+    /// Whether an alarm for its idle time is set.
+    pub(crate) idle_alarm: bool,
     /// Why the last start failed or how the last life ended, for people.
     pub(crate) last_error: Option<String>,
     pub(crate) last_exit: Option<Exit>,
@@ -119,6 +121,7 @@ impl Worker {
             initialize_by: Moment::ZERO,
             silence_alarm: false,
             idle_since: None,
+            idle_alarm: false,
             last_error: None,
             last_exit: None,
             requests: 0,

@@ -45,7 +45,9 @@ impl Json {
             Json::Object(pairs) => {
                 let mut seen = BTreeSet::new();
                 let mut repeated = BTreeSet::new();
-                for (key, value) in pairs {
+                // In `env` a name that begins with an underscore is one like any other.
+                let remarks = !path.ends_with(".env");
+                for (key, value) in pairs.iter().filter(|(key, _)| !(remarks && is_remark(key))) {
                     let path = join(path, key);
                     if !seen.insert(key) && repeated.insert(key) {
                         found.push(path.clone());
@@ -56,6 +58,11 @@ impl Json {
             _ => {}
         }
     }
+}
+
+/// Whether a key is a remark of the author, which the bus does not read.
+pub(super) fn is_remark(key: &str) -> bool {
+    key.starts_with('_')
 }
 
 /// The path of `key` in the object at `path`.

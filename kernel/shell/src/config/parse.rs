@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use super::address;
 use super::error::{ConfigError, quoted, unknown_key};
-use super::json::{Json, join};
+use super::json::{Json, is_remark, join};
+use super::jsonc::{plain_json, without_mark};
 use super::resolve::Resolver;
 use kernel_core::config::{
     Address, Auth, Config, InheritEnv, Limits, Listen, Mode, Permission, PoolConfig, Program,
@@ -107,7 +108,7 @@ pub(super) fn client_config(text: &str, resolver: Resolver<'_>) -> Result<Client
 }
 
 fn read_json(text: &str) -> Result<Json, Vec<ConfigError>> {
-    serde_json::from_str(text).map_err(|error| {
+    serde_json::from_str(&plain_json(without_mark(text))).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         let message = error.to_string();
         let message = message.trim_end_matches(&format!(" at line {line} column {column}"));
@@ -226,7 +227,7 @@ impl<'a> Reader<'a> {
         let fields = self.object(&top.find("auth")?, &AUTH_KEYS)?;
         let Some(node) = fields.find("token_file") else {
             // Any other key has been reported already, and is probably a misspelling of this one.
-            if fields.pairs.is_empty() {
+            if fields.pairs.iter().all(|(key, _)| is_remark(key)) {
                 self.error(&join(&fields.path, "token_file"), "missing");
             }
             return None;
@@ -269,7 +270,8 @@ impl<'a> Reader<'a> {
         let program = fields.find("command").and_then(|node| self.program(&node));
         let mut pool = PoolConfig::new(id, program.unwrap_or(Program::ThisBinary));
         set(&mut pool.instances, self.integer(&fields, "instances", INSTANCES));
-        pool.max_instances = self.integer(&fields, "max_instances", INSTANCES).unwrap_or(pool.instances);
+        pool.max_instances = pool.max_instances.max(pool.instances);
+        set(&mut pool.max_instances, self.integer(&fields, "max_instances", INSTANCES));
         if pool.max_instances < pool.instances {
             let path = join(&fields.path, "max_instances");
             let (least, most) = (pool.instances, pool.max_instances);
@@ -279,7 +281,9 @@ impl<'a> Reader<'a> {
         set(&mut pool.mode, self.choice(&fields, "mode", &MODES));
         set(&mut pool.max_sessions, self.integer(&fields, "max_sessions", SESSIONS));
         set(&mut pool.warm, fields.find("warm").and_then(|node| self.boolean(&node)));
-        pool.idle = self.seconds(&fields, "idle_sec").filter(|idle| !idle.is_zero());
+        if let Some(idle) = self.seconds(&fields, "idle_sec") {
+            pool.idle = if idle.is_zero() { None } else { Some(idle) };
+        }
         set(&mut pool.permission, self.choice(&fields, "permission", &PERMISSIONS));
         pool.cwd = fields.find("cwd").and_then(|node| self.path(&node));
         set(&mut pool.env, fields.find("env").map(|node| self.env(&node)));
@@ -414,7 +418,7 @@ impl<'a> Reader<'a> {
             return self.must_be(node, "an object");
         };
         let fields = Fields { path: node.path.clone(), pairs };
-        for (key, node) in fields.nodes().filter(|(key, _)| !known.contains(key)) {
+        for (key, node) in fields.nodes().filter(|(key, _)| !known.contains(key) && !is_remark(key)) {
             self.error(&node.path, unknown_key(key, known));
         }
         Some(fields)

@@ -68,6 +68,44 @@ fn the_smallest_file_gets_every_default() {
 }
 
 #[test]
+fn max_instances_is_at_least_eight_and_at_least_instances_unless_it_is_given() {
+    let pool = |keys: &str| {
+        let config = parse(&format!(r#"{{"pools":[{{"id":"a","command":"agent"{keys}}}]}}"#)).unwrap();
+        (config.pools[0].max_instances, config.pools[0].idle.map(|idle| idle.as_secs()))
+    };
+    assert_eq!(pool(""), (8, Some(300)));
+    assert_eq!(pool(r#","instances":7"#), (8, Some(300)));
+    assert_eq!(pool(r#","instances":9,"idle_sec":60"#), (9, Some(60)));
+    assert_eq!(pool(r#","max_instances":1,"idle_sec":0"#), (1, None));
+}
+
+#[test]
+fn comments_last_commas_and_a_byte_order_mark_change_nothing() {
+    let text = "\u{feff}// mine\n{\n  /* the one\n     agent */ \"pools\": [\n    \
+        { \"id\": \"a\", \"command\": \"agent\", }, // not: { \"id\": \"b\" }\n  ],\n}\n";
+    assert_eq!(parse(text).unwrap(), parse(&with_pool("")).unwrap());
+    // An error stands where it does in the file.
+    let errors = parse("// é\n{ /* x */ \"pools\": [,] }").unwrap_err();
+    assert_eq!(errors, [("$".to_owned(), "line 2, column 21: expected value".to_owned())]);
+    let errors = parse("{ /* never").unwrap_err();
+    assert_eq!(errors, [("$".to_owned(), "line 1, column 3: key must be a string".to_owned())]);
+}
+
+#[test]
+fn keys_that_begin_with_an_underscore_are_remarks() {
+    let text = r#"{"_comment":"x","_comment":["y"],"_":{"pools":1,"pools":2},
+        "pools":[{"_why":1,"id":"a","command":"agent","env":{"_JAVA_OPTIONS":"-Xmx1g"}}],
+        "limits":{"_comment_max_restarts":"few"},"trace":{"_":0},
+        "listen":["tcp://127.0.0.1:9000"]}"#;
+    let config = parse(text).unwrap();
+    assert_eq!(config.pools[0].env["_JAVA_OPTIONS"], "-Xmx1g", "a variable is none");
+    let twice = text.replace(r#""env":{"#, r#""env":{"_JAVA_OPTIONS":"","#);
+    assert_eq!(parse(&twice).unwrap_err().len(), 1, "not even one that stands there twice");
+    let auth = with_top(r#","auth":{"_comment":"soon"}"#);
+    assert_eq!(parse(&auth).unwrap_err(), [("auth.token_file".to_owned(), "missing".to_owned())]);
+}
+
+#[test]
 fn a_full_file_is_read_completely() {
     let config = parse(
         r#"{
@@ -99,7 +137,7 @@ fn a_full_file_is_read_completely() {
     let [echo, claude, bare] = &config.pools[..] else { panic!("three pools") };
     assert_eq!(echo.program, Program::ThisBinary);
     assert_eq!(echo.args, ["agent", "echo", ""]);
-    assert_eq!((echo.instances, echo.max_instances), (2, 2));
+    assert_eq!((echo.instances, echo.max_instances), (2, 8));
     assert_eq!(claude.program, Program::At("/srv/bus/bin/claude".into()));
     assert_eq!((claude.instances, claude.max_instances, claude.max_sessions), (1, 4, 16));
     assert_eq!(claude.mode, Mode::Dedicated);
@@ -149,9 +187,9 @@ fn a_file_of_stdio_bus_2_0_3_is_accepted_unchanged() {
 #[test]
 fn text_that_is_no_json_object_is_refused_with_line_and_column() {
     refuses("", &[("$", "line 1, column 0: EOF while parsing a value")]);
-    refuses("{\n  \"pools\": [1,]\n}", &[("$", "line 2, column 15: trailing comma")]);
+    refuses("{\n  \"pools\": [1,,]\n}", &[("$", "line 2, column 15: expected value")]);
     refuses("{} {}", &[("$", "line 1, column 4: trailing characters")]);
-    refuses("// no\n{}", &[("$", "line 1, column 1: expected value")]);
+    refuses("# no\n{}", &[("$", "line 1, column 1: expected value")]);
     refuses("[]", &[("$", "must be an object, not a list")]);
     refuses("null", &[("$", "must be an object, not null")]);
     refuses(&"[".repeat(1000), &[("$", "line 1, column 128: recursion limit exceeded")]);
@@ -434,6 +472,7 @@ fn the_schema_knows_the_keys_that_the_parser_knows() {
         let named = named.keys().map(String::as_str).collect::<BTreeSet<_>>();
         assert_eq!(named, known.iter().copied().collect());
         assert_eq!(object["additionalProperties"], false);
+        assert!(object["patternProperties"]["^_"].is_object());
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{Config, Event, Limits, PoolConfig, TestBus, pool};
-use crate::config::Permission;
+use crate::config::{Permission, Program};
 
 const PERMISSION_REQUEST: &str = r#"{"id":3,"method":"session/request_permission","params":{"sessionId":"s1","options":[
     {"optionId":"ra","kind":"reject_always"},{"optionId":"aa","kind":"allow_always"},
@@ -103,6 +103,116 @@ fn a_pool_grows_when_it_is_full_and_shrinks_when_it_is_idle() {
     bus.handles(Event::Broken(ann));
     bus.advances(Duration::from_secs(600));
     assert!(bus.processes[0].stdin_open, "one is kept");
+}
+
+/// `initialize` of a client with one capability of this name.
+fn initialize_with(capability: &str) -> String {
+    let params = format!(r#"{{"protocolVersion":1,"clientCapabilities":{{"{capability}":true}}}}"#);
+    format!(r#"{{"id":0,"method":"initialize","params":{params}}}"#)
+}
+
+#[test]
+fn a_default_pool_has_a_process_for_each_of_eight_kinds_of_clients() {
+    let mut bus = TestBus::new(Config::with_pools([PoolConfig::new("agents", Program::ThisBinary)]));
+    let mut clients = vec![bus.client()];
+    let first = bus.worker(0);
+    bus.opens(clients[0], first, "s");
+    for nth in 1..8 {
+        let client = bus.client();
+        bus.sends(client, &initialize_with(&format!("c{nth}")));
+        let worker = bus.worker(nth);
+        bus.initializes(worker);
+        bus.sees(client);
+        bus.opens(client, worker, "s");
+        clients.push(client);
+    }
+    assert_eq!(bus.processes.len(), 8);
+    let ninth = bus.client();
+    bus.sends(ninth, &initialize_with("c8"));
+    bus.sees_error(ninth, json!(0), "busy");
+}
+
+#[test]
+fn a_pool_that_cannot_be_started_does_not_try_with_more_processes() {
+    let mut bus = TestBus::unstarted(Config::with_pools([PoolConfig::new("agents", Program::ThisBinary)]));
+    bus.shell.can_spawn = false;
+    bus.act();
+    let client = bus.client();
+    for id in 0..10 {
+        bus.sends(client, &format!(r#"{{"id":{id},"method":"work","params":{{}}}}"#));
+        bus.sees_error(client, json!(id), "pool_down");
+    }
+    bus.sends(client, r#"{"id":"status","method":"_bus/status"}"#);
+    let workers = bus.sees_json(client)["result"]["pools"][0]["workers"].as_array().map(Vec::len);
+    assert_eq!(workers, Some(1));
+}
+
+#[test]
+fn what_was_started_for_a_guest_goes_five_minutes_after_its_last_session() {
+    let mut bus = TestBus::new(Config::with_pools([PoolConfig::new("agents", Program::ThisBinary)]));
+    let (ann, ben) = (bus.acp_client(), bus.client());
+    let one = bus.worker(0);
+    bus.initializes(one);
+    bus.sees(ann);
+    bus.opens(ann, one, "a");
+    bus.sends(ben, &initialize_with("b"));
+    let two = bus.worker(1);
+    bus.initializes(two);
+    bus.sees(ben);
+    bus.opens(ben, two, "b");
+    bus.handles(Event::Broken(ben));
+    // His session is kept for five minutes, and after that the process for another five.
+    bus.advances(Duration::from_secs(300));
+    assert_eq!(bus.sees_json(two)["method"], "session/cancel");
+    bus.answers(two, "session/close", "{}");
+    bus.advances(Duration::from_secs(299));
+    assert!(bus.processes[1].stdin_open);
+    bus.advances(Duration::from_secs(1));
+    assert!(!bus.processes[1].stdin_open && bus.processes[0].stdin_open);
+}
+
+#[test]
+fn a_process_above_instances_that_crashed_under_its_guest_is_not_kept_for_ever() {
+    let mut bus = TestBus::new(Config::with_pools([PoolConfig::new("agents", Program::ThisBinary)]));
+    let (ann, ben) = (bus.acp_client(), bus.client());
+    let one = bus.worker(0);
+    bus.initializes(one);
+    bus.sees(ann);
+    bus.opens(ann, one, "a");
+    bus.sends(ben, r#"{"id":1,"method":"work","params":{}}"#);
+    let two = bus.worker(1);
+    bus.sees_request(two, "work");
+    bus.crashes(1);
+    bus.sees_error(ben, json!(1), "worker_lost");
+    bus.advances(Duration::from_secs(1));
+    let again = bus.worker(2);
+    bus.initializes(again);
+    bus.advances(Duration::from_secs(600));
+    assert!(!bus.processes[2].stdin_open && bus.processes[0].stdin_open);
+}
+
+#[test]
+fn requests_without_a_session_set_one_idle_alarm_and_begin_the_idle_time_anew() {
+    let mut bus = TestBus::new(Config::with_pools([PoolConfig::new("agents", Program::ThisBinary)]));
+    let (ann, ben) = (bus.acp_client(), bus.client());
+    let one = bus.worker(0);
+    bus.initializes(one);
+    bus.sees(ann);
+    bus.opens(ann, one, "a");
+    bus.sends(ben, &initialize_with("b"));
+    let two = bus.worker(1);
+    bus.initializes(two);
+    bus.sees(ben);
+    for id in 1..100 {
+        bus.advances(Duration::from_secs(100));
+        bus.sends(ben, &format!(r#"{{"id":{id},"method":"work","params":{{}}}}"#));
+        bus.answers(two, "work", "{}");
+        bus.sees(ben);
+    }
+    assert!(bus.processes[1].stdin_open, "it has had something to do every now and then");
+    bus.advances(Duration::from_secs(300));
+    assert!(!bus.processes[1].stdin_open);
+    assert_eq!(bus.bus.next_alarm().map(|at| at > bus.now), Some(true));
 }
 
 #[test]
