@@ -119,6 +119,27 @@ fn a_stream_that_breaks_is_a_failure_and_leaves_no_partial_reply() {
 }
 
 #[test]
+fn an_answer_without_end_fails_its_turn_and_the_process_lives_on() {
+    let mut setup = Setup::new();
+    let session = setup.session();
+    let worker = setup.client.status()["pools"][0]["workers"][0]["pid"].clone();
+    let id = setup.prompts(&session, "go");
+    let exchange = setup.server.is_asked();
+    exchange.begins();
+    let function = json!({ "name": "f", "arguments": "x".repeat(1 << 20) });
+    for _ in 0..40 {
+        exchange.delta(&json!({ "tool_calls": [{ "index": 0, "function": function }] }));
+    }
+    let seen = setup.until_response(id);
+    let url = format!("{}/chat/completions", setup.server.url);
+    assert_eq!(seen.said(), format!("The answer from {url} is longer than 32 MiB: the rest was not read."));
+    assert_eq!(seen.stop(), "end_turn");
+    exchange.breaks();
+    assert_eq!(setup.says(&session, "on", "yes").said(), "yes");
+    assert_eq!(setup.client.status()["pools"][0]["workers"][0]["pid"], worker, "it is the same process");
+}
+
+#[test]
 fn an_error_in_the_stream_and_an_empty_answer_are_failures() {
     let mut setup = Setup::new();
     let session = setup.session();

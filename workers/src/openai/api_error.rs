@@ -10,6 +10,10 @@ use serde_json::{Value, json};
 /// A longer message of a server is cut.
 const MESSAGE_CHARS_MAX: usize = 1000;
 
+/// What the model may say in one turn: text, thoughts and tool calls of all its replies together. It is kept in memory
+/// until the turn is over, and most of it in the history.
+pub(super) const TURN_MIB_MAX: usize = 32;
+
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum ApiError {
     /// The HTTP status is no success.
@@ -20,6 +24,8 @@ pub(super) enum ApiError {
     NoBody,
     /// The body ended, or could not be read, before the reply was complete.
     Broken { message: String },
+    /// The reply, or the turn with all its replies, is longer than a turn may be.
+    TooLong,
     /// The server reported an error in the stream.
     Server { message: String },
 }
@@ -31,6 +37,9 @@ impl ApiError {
             ApiError::Network { message } => format!("Network error connecting to {url}: {message}"),
             ApiError::NoBody => format!("No response body from {url}."),
             ApiError::Broken { message } => format!("The stream from {url} broke off: {message}."),
+            ApiError::TooLong => {
+                format!("The answer from {url} is longer than {TURN_MIB_MAX} MiB: the rest was not read.")
+            }
             ApiError::Server { message } => {
                 with_message(format!("Server error in the stream from {url}."), message)
             }
@@ -49,7 +58,9 @@ impl ApiError {
             }
             ApiError::Status { status, .. } => (INTERNAL_ERROR, "server", Some(*status)),
             ApiError::Network { .. } => (INTERNAL_ERROR, "network", None),
-            ApiError::NoBody | ApiError::Broken { .. } => (INTERNAL_ERROR, "stream", None),
+            ApiError::NoBody | ApiError::Broken { .. } | ApiError::TooLong => {
+                (INTERNAL_ERROR, "stream", None)
+            }
             ApiError::Server { .. } => (INTERNAL_ERROR, "server", None),
         };
         let mut data = json!({ "reason": reason, "url": url });

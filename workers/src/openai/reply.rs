@@ -40,7 +40,13 @@ pub(super) struct Reply {
     think_tags: Option<ThinkTags>,
     /// The model declined in its own words.
     has_refused: bool,
+    /// How many bytes have come: text, thoughts and tool calls together.
+    bytes: usize,
+    bytes_max: usize,
 }
+
+/// A tool call counts as this many bytes besides its own, so that the number of calls is bounded too.
+const CALL_BYTES: usize = 1 << 10;
 
 /// Why the model stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,7 +65,7 @@ struct Call {
 }
 
 impl Reply {
-    pub(super) fn new(has_think_tags: bool) -> Reply {
+    pub(super) fn new(has_think_tags: bool, bytes_max: usize) -> Reply {
         Reply {
             text: String::new(),
             usage: None,
@@ -68,7 +74,14 @@ impl Reply {
             calls: Vec::new(),
             think_tags: has_think_tags.then(ThinkTags::new),
             has_refused: false,
+            bytes: 0,
+            bytes_max,
         }
+    }
+
+    /// How many bytes of the most that it may have were not used.
+    pub(super) fn bytes_left(&self) -> usize {
+        self.bytes_max.saturating_sub(self.bytes)
     }
 
     /// Takes an event of the stream. Returns a warning if it could not be read and was skipped.
@@ -105,7 +118,7 @@ impl Reply {
         let Some(choice) = choices.iter().find(is_first) else { return Ok(()) };
         let delta = choice.get("delta").filter(|delta| delta.is_object()).unwrap_or(&choice["message"]);
         if let Some(thought) = reasoning(delta) {
-            pieces.push(Piece::Thought(thought));
+            self.add_thought(thought, pieces);
         }
         self.content(&delta["content"], pieces);
         if let Some(refusal) = delta["refusal"].as_str().filter(|text| !text.is_empty()) {
@@ -114,6 +127,9 @@ impl Reply {
         }
         for call in delta["tool_calls"].as_array().into_iter().flatten() {
             self.call(call);
+        }
+        if self.bytes > self.bytes_max {
+            return Err(ApiError::TooLong);
         }
         if let Some(reason) = choice["finish_reason"].as_str() {
             self.finish = Some(reason.to_owned());
@@ -173,7 +189,7 @@ impl Reply {
                     if let Some(text) = part["text"].as_str() {
                         self.add(text, pieces);
                     } else if let Some(thought) = part.get("thinking").and_then(joined) {
-                        pieces.push(Piece::Thought(thought));
+                        self.add_thought(thought, pieces);
                     }
                 }
             }
@@ -181,10 +197,16 @@ impl Reply {
         }
     }
 
+    fn add_thought(&mut self, thought: String, pieces: &mut Vec<Piece>) {
+        self.bytes += thought.len();
+        pieces.push(Piece::Thought(thought));
+    }
+
     fn add(&mut self, text: &str, pieces: &mut Vec<Piece>) {
         if text.is_empty() {
             return;
         }
+        self.bytes += text.len();
         let before = pieces.len();
         match &mut self.think_tags {
             Some(think_tags) => think_tags.push(text, pieces),
@@ -218,20 +240,29 @@ impl Reply {
         let call = match same {
             Some(call) => call,
             None => {
+                self.bytes += CALL_BYTES;
                 self.calls.push(Call { index, ..Call::default() });
                 self.calls.last_mut().expect("it was just added")
             }
         };
         if call.id.is_empty() {
             id.clone_into(&mut call.id);
+            self.bytes += id.len();
         }
         let function = &piece["function"];
         if call.name.is_empty() {
             function["name"].as_str().unwrap_or_default().clone_into(&mut call.name);
+            self.bytes += call.name.len();
         }
         match &function["arguments"] {
-            Value::String(more) => call.arguments.push_str(more),
-            whole @ Value::Object(_) => call.arguments = whole.to_string(),
+            Value::String(more) => {
+                call.arguments.push_str(more);
+                self.bytes += more.len();
+            }
+            whole @ Value::Object(_) => {
+                call.arguments = whole.to_string();
+                self.bytes += call.arguments.len();
+            }
             _ => {}
         }
     }
@@ -277,12 +308,41 @@ mod tests {
     }
 
     fn receive(deltas: &[Value]) -> (Reply, Vec<Piece>) {
-        let mut reply = Reply::new(false);
+        let mut reply = Reply::new(false, usize::MAX);
         let mut pieces = Vec::new();
         for delta in deltas {
             reply.chunk(&json!({ "choices": [{ "index": 0, "delta": delta }] }), &mut pieces).unwrap();
         }
         (reply, pieces)
+    }
+
+    #[test]
+    fn text_thoughts_and_tool_calls_together_are_bounded() {
+        let call = |index: usize, arguments: &str| {
+            let function = json!({ "arguments": arguments });
+            json!({ "tool_calls": [{ "index": index, "function": function }] })
+        };
+        let endless: [&dyn Fn(usize) -> Value; 6] = [
+            &|_| json!({ "content": "0123456789" }),
+            // It may stand before a <think>, so it is held back.
+            &|_| json!({ "content": "          " }),
+            &|_| json!({ "reasoning": "0123456789" }),
+            &|_| call(0, "0123456789"),
+            // Calls without a word in them.
+            &|at| call(at, ""),
+            &|at| if at % 2 == 0 { json!({ "content": "text" }) } else { call(0, "arguments") },
+        ];
+        for delta in endless {
+            let mut reply = Reply::new(true, 10_000);
+            let mut take = |at| {
+                let chunk = json!({ "choices": [{ "index": 0, "delta": delta(at) }] });
+                reply.chunk(&chunk, &mut Vec::new())
+            };
+            let refused = (0..2000).find(|at| take(*at).is_err());
+            assert!(refused.is_some());
+            let arguments: usize = reply.calls.iter().map(|call| call.arguments.len()).sum();
+            assert!(reply.text.len() + arguments < 10_100);
+        }
     }
 
     fn thought(text: &str) -> Piece {
@@ -356,7 +416,7 @@ mod tests {
     #[test]
     fn a_reply_is_complete_with_a_finish_reason_or_with_done() {
         let end = |chunks: &[&str]| {
-            let mut reply = Reply::new(false);
+            let mut reply = Reply::new(false, usize::MAX);
             let mut pieces = Vec::new();
             for chunk in chunks {
                 reply.event(&event(chunk), &mut pieces)?;
@@ -377,7 +437,7 @@ mod tests {
     fn an_error_in_the_stream_is_a_failure_and_bad_json_is_not() {
         let receive = |kind: &str, data: &str| {
             let event = Event { kind: kind.to_owned(), data: data.to_owned() };
-            Reply::new(false).event(&event, &mut Vec::new())
+            Reply::new(false, usize::MAX).event(&event, &mut Vec::new())
         };
         let error = ApiError::Server { message: "boom".to_owned() };
         assert_eq!(receive("", r#"{"error":{"message":"boom"}}"#), Err(error.clone()));
@@ -394,7 +454,7 @@ mod tests {
         let usage = json!({ "prompt_tokens": 8, "completion_tokens": 3,
             "completion_tokens_details": { "reasoning_tokens": 2 }, "prompt_tokens_details": { "cached_tokens": 5 } });
         for choices in [json!([]), json!([{ "index": 0, "delta": {} }])] {
-            let mut reply = Reply::new(false);
+            let mut reply = Reply::new(false, usize::MAX);
             reply.chunk(&json!({ "choices": choices, "usage": usage }), &mut Vec::new()).unwrap();
             let expected = Usage { input: 8, output: 3, total: 11, thought: 2, cached: 5 };
             assert_eq!(reply.usage, Some(expected));
@@ -403,7 +463,7 @@ mod tests {
 
     #[test]
     fn an_answer_without_a_stream_is_an_answer() {
-        let mut reply = Reply::new(true);
+        let mut reply = Reply::new(true, usize::MAX);
         let mut pieces = Vec::new();
         let message = json!({ "role": "assistant", "content": "<think>a</think>b" });
         let body = json!({ "choices": [{ "index": 0, "message": message, "finish_reason": "stop" }] });
@@ -427,7 +487,7 @@ mod tests {
 
         #[test]
         fn no_event_causes_a_panic(text in "[\\[\\]{}\":,a-z0-9 ]{0,80}") {
-            let _ = Reply::new(true).event(&event(&text), &mut Vec::new());
+            let _ = Reply::new(true, usize::MAX).event(&event(&text), &mut Vec::new());
         }
     }
 }

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read};
 use serde_json::Value;
 use ureq::BodyReader;
 
-use super::api_error::ApiError;
+use super::api_error::{ApiError, TURN_MIB_MAX};
 use super::http::{Answer, read_error};
 use super::log::log;
 use super::reply::Reply;
@@ -13,8 +13,8 @@ use super::sse::{Event, Parser};
 use super::think_tags::Piece;
 
 const READ_BYTES: usize = 16 << 10;
-/// The largest answer that comes as one JSON object.
-const BODY_BYTES_MAX: u64 = 64 << 20;
+/// The largest answer that comes as one JSON object: what a turn may say, and as much for how JSON says it.
+const BODY_BYTES_MAX: u64 = (2 * TURN_MIB_MAX as u64) << 20;
 
 /// A streamed answer.
 pub(super) struct ReplyStream {
@@ -99,8 +99,9 @@ impl ReplyStream {
 /// Reads the answer of a server that does not stream, although it was asked to.
 pub(super) fn read_body(answer: Answer) -> Result<Vec<u8>, ApiError> {
     let mut body = Vec::new();
-    answer.into_reader().take(BODY_BYTES_MAX).read_to_end(&mut body).map_err(|error| read_error(&error))?;
-    Ok(body)
+    let mut reader = answer.into_reader().take(BODY_BYTES_MAX + 1);
+    reader.read_to_end(&mut body).map_err(|error| read_error(&error))?;
+    if body.len() as u64 > BODY_BYTES_MAX { Err(ApiError::TooLong) } else { Ok(body) }
 }
 
 /// Parses an answer that came without a stream.

@@ -14,7 +14,7 @@ use rpc::{OwnedReplyTo, RpcError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::api_error::ApiError;
+use super::api_error::{ApiError, TURN_MIB_MAX};
 use super::convert::{agent_text, agent_thought};
 use super::history::messages_to_send;
 use super::http::{Answer, Watchdog};
@@ -46,6 +46,8 @@ pub(super) struct Turn {
     history_before: usize,
     usage: Option<Usage>,
     has_sent_text: bool,
+    /// How many bytes the model may still say.
+    bytes_left: usize,
 }
 
 /// Why a turn stops early.
@@ -115,6 +117,7 @@ pub(super) fn begin(
         history_before,
         usage: None,
         has_sent_text: false,
+        bytes_left: TURN_MIB_MAX << 20,
     };
     let running =
         RunningTurn { number: turn.number, reply_to, events: turn.event_tx.clone(), http: turn.http.clone() };
@@ -234,7 +237,7 @@ impl Turn {
 
     /// Reads the answer and sends its pieces to the client as they come.
     fn receive(&mut self, answer: Answer) -> Result<Reply, Stop> {
-        let reply = Reply::new(self.shared.config.has_think_tags);
+        let reply = Reply::new(self.shared.config.has_think_tags, self.bytes_left);
         let (pieces, reply) = if answer.is_stream {
             let mut stream = ReplyStream::new(answer, reply);
             self.receive_stream(&mut stream)?;
@@ -245,7 +248,9 @@ impl Turn {
             parse_body(&body?, reply)?
         };
         self.send_pieces(pieces)?;
-        Ok(reply?)
+        let reply = reply?;
+        self.bytes_left = reply.bytes_left();
+        Ok(reply)
     }
 
     fn receive_stream(&mut self, stream: &mut ReplyStream) -> Result<(), Stop> {
