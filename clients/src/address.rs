@@ -1,10 +1,13 @@
 //! Resolves the address and the token file of the bus: from flags first, then from bus.json.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use kernel_core::config::Address;
 use kernel_shell::config::{self, ClientConfig};
+use rpc::Stream;
 
+use crate::peer_check::{self, Peer};
 use crate::{Fault, TokenFile};
 
 /// How to connect to a bus.
@@ -44,11 +47,21 @@ impl Target {
         Ok(Target { addresses: connectable(clients, &path)?, token: token.or(found) })
     }
 
-    /// The token to send to this address, if any.
-    pub(crate) fn token_for(&self, address: &Address) -> Result<Option<String>, Fault> {
-        match &self.token {
-            Some(file) => file.token_for(address),
-            None => Ok(None),
+    /// The token to send over this connection to this address, if any. Fails if it would be shown to another user.
+    pub(crate) fn token_for(
+        &self,
+        address: &Address,
+        stream: &Stream,
+        timeout: Duration,
+    ) -> Result<Option<String>, Fault> {
+        let Some(file) = &self.token else { return Ok(None) };
+        let Some(token) = file.token_for(address)? else { return Ok(None) };
+        match peer_check::check(stream, address, timeout)? {
+            Peer::Trusted => Ok(Some(token)),
+            Peer::Closed => Ok(None),
+            // The user has named the token for this connection.
+            Peer::Unknown if file.any_host => Ok(Some(token)),
+            Peer::Unknown => Err(peer_check::cannot_tell(address)),
         }
     }
 }

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use crate::peer_check;
 use crate::{Fault, Target, TokenFile};
 
 /// A host that drops packets would otherwise block for minutes.
@@ -28,9 +29,9 @@ impl Connection {
         let deadline = deadline(timeout);
         let connect_timeout = timeout.unwrap_or(CONNECT_TIMEOUT).min(CONNECT_TIMEOUT);
         let (stream, address) = dial(&target.addresses, connect_timeout)?;
+        let token = target.token_for(address, &stream, connect_timeout)?;
         let mut client = Client::new(stream);
         client.set_deadline(deadline);
-        let token = target.token_for(address)?;
         let token_file = if token.is_some() { target.token.clone() } else { None };
         Ok(Connection { client, at: address.to_string(), token, token_file, timeout })
     }
@@ -85,7 +86,10 @@ pub(crate) fn dial(addresses: &[Address], timeout: Duration) -> Result<(Stream, 
             Address::Stdio => Err(io::Error::new(ErrorKind::Unsupported, "only its parent can reach it")),
         };
         match connected {
-            Ok(stream) => return Ok((stream, address)),
+            Ok(stream) => {
+                peer_check::check_unix_user(&stream, address)?;
+                return Ok((stream, address));
+            }
             Err(error) => failures.push(format!("{address} ({error})")),
         }
     }

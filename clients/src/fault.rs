@@ -21,6 +21,8 @@ pub enum Fault {
     TimedOut { at: String, waited: Duration },
     /// The bus requires a token, and none or a wrong one was sent.
     Unauthorized(String),
+    /// What listens there is not of this user, or may not be, so nothing that is secret was shown to it.
+    NotOurs(String),
     /// The token file cannot be read, or has unsafe permissions.
     Token(String),
     /// The answer is this error, of the agent or of the bus.
@@ -34,7 +36,7 @@ impl Fault {
     pub fn exit_code(&self) -> u8 {
         match self {
             Fault::Unreachable(_) => 69,
-            Fault::Unauthorized(_) => 77,
+            Fault::Unauthorized(_) | Fault::NotOurs(_) => 77,
             Fault::Config(_) | Fault::NoAddress(_) | Fault::Token(_) => 78,
             Fault::TimedOut { .. } | Fault::Refused(_) | Fault::Failed(_) => 1,
         }
@@ -49,6 +51,7 @@ impl fmt::Display for Fault {
             Fault::NoAddress(message)
             | Fault::Unreachable(message)
             | Fault::Unauthorized(message)
+            | Fault::NotOurs(message)
             | Fault::Token(message)
             | Fault::Failed(message) => out.write_str(message),
             Fault::TimedOut { at, waited } => write!(out, "no answer from {at} within {waited:?}"),

@@ -20,6 +20,7 @@ pub mod trace;
 mod connection;
 #[cfg(test)]
 mod fake_bus;
+mod peer_check;
 mod token;
 
 pub use address::Target;

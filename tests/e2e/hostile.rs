@@ -1,17 +1,17 @@
 //! Peers that should not connect at all: browsers, other protocols, other users; and what they try to write into the
 //! log.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::{fs, net};
 
 use nix::unistd::geteuid;
 use serde_json::{Value, json};
 
-use crate::harness::{BUS, Bus, one_pool, puppets, request, write_token};
+use crate::harness::{BUS, Bus, one_pool, puppets, request, run, write_token};
 
 const TOKEN: &str = "kq3VbN8-hY2_fJ5tR7wXz0";
 const NOBODY: u32 = 65_534;
@@ -113,6 +113,16 @@ fn as_nobody(args: &[&str]) -> Output {
     command.output().expect("setpriv runs")
 }
 
+/// A process that ends with the test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Whether the test can run programs as another user. Prints why if not.
 fn can_be_nobody() -> bool {
     let works = geteuid().is_root() && as_nobody(&["--version"]).status.success();
@@ -159,6 +169,60 @@ fn another_user_is_rejected_at_every_listener_even_with_the_token() {
         client.sends(&request(2, "good", json!({})));
         puppet.is_asked("good");
     }
+}
+
+#[test]
+fn no_client_shows_its_token_to_a_program_of_another_user() {
+    if !can_be_nobody() {
+        return;
+    }
+    let folder = tempfile::TempDir::new().expect("a temporary folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    let own = |name: &str| std::os::unix::fs::chown(path(name), Some(NOBODY), Some(NOBODY)).expect("root");
+    write_token(&folder.path().join("theirs"), "bbbbbbbbbbbbbbbbbbbbbb");
+    write_token(&folder.path().join("ours"), TOKEN);
+    let config = json!({
+        "pools": [{ "id": "p", "command": "stdio-bus", "args": ["agent", "echo"] }],
+        "listen": ["tcp://127.0.0.1:0", format!("unix://{}", path("bus.sock")), "tcp://[::1]:0"],
+        "auth": { "token_file": path("theirs") },
+    });
+    fs::write(path("bus.json"), config.to_string()).expect("a file");
+    for name in ["", "theirs", "bus.json"] {
+        own(name);
+    }
+    let mut bus = Command::new("setpriv");
+    bus.args(["--reuid", &NOBODY.to_string(), "--regid", &NOBODY.to_string(), "--clear-groups", BUS]);
+    bus.args(["serve", "--config", &path("bus.json")]).current_dir("/").env_clear();
+    bus.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut bus = Killed(bus.spawn().expect("setpriv runs"));
+    let mut lines = BufReader::new(bus.0.stdout.take().expect("piped")).lines();
+    let mut place = || {
+        let line: Value =
+            serde_json::from_str(&lines.next().expect("a line").expect("a line")).expect("JSON");
+        line["listening"].as_str().expect("an address").to_owned()
+    };
+    let places = [place(), place(), place()];
+    let ours = path("ours");
+    let initialize = request(1, "initialize", json!({ "protocolVersion": 1 })) + "\n";
+    for place in &places {
+        let (flag, place) = match place.strip_prefix("tcp://") {
+            Some(place) => ("--tcp", place),
+            None => ("--unix", &place["unix://".len()..]),
+        };
+        let commands =
+            [&["call", "m"][..], &["status"], &["trace"], &["connect"], &["run", "--pool", "p", "x"]];
+        for command in commands {
+            let args = [command, &[flag, place, "--token-file", &ours]].concat();
+            let out = run(folder.path(), &args, &initialize);
+            let said = String::from_utf8_lossy(&out.stderr);
+            assert_eq!(out.status.code(), Some(77), "{args:?}: {said}");
+            assert!(said.contains("a program of uid 65534 listens at"), "{args:?}: {said}");
+        }
+    }
+    let at = places[0].strip_prefix("tcp://").expect("TCP");
+    let status = as_nobody(&["status", "--json", "--tcp", at, "--token-file", &path("theirs")]);
+    let status: Value = serde_json::from_slice(&status.stdout).expect("JSON");
+    assert_eq!(status["counters"]["unauthorized"], 0, "no token was shown: {status}");
 }
 
 #[test]

@@ -44,8 +44,14 @@ impl<'a> Dialer<'a> {
         loop {
             let fault = match dial(&self.options.target.addresses, timeout) {
                 Ok((stream, at)) => {
-                    return self.connected(stream, at).map_or_else(Dial::Failed, Dial::Connected);
+                    return match self.connected(stream, at) {
+                        Ok(dialed) => Dial::Connected(dialed),
+                        Err(fault @ Fault::TimedOut { .. }) => Dial::Retry(fault),
+                        Err(fault) => Dial::Failed(fault),
+                    };
                 }
+                // No bus of ours can listen there, so none is started.
+                Err(fault @ Fault::NotOurs(_)) => return Dial::Failed(fault),
                 Err(fault) => fault,
             };
             let Some(starter) = &mut self.starter else { return Dial::Retry(fault) };
@@ -61,7 +67,7 @@ impl<'a> Dialer<'a> {
         if let Some(starter) = &mut self.starter {
             starter.on_connected();
         }
-        let hello = self.options.hello(at)?;
+        let hello = self.options.hello(at, &stream)?;
         stream.set_nonblocking(true).map_err(|error| Fault::Failed(format!("a socket fails: {error}")))?;
         Ok(Dialed { stream, at: at.to_string(), hello })
     }

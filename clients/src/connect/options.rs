@@ -1,10 +1,11 @@
 //! What `connect` is asked to do.
 
 use kernel_core::config::Address;
+use rpc::Stream;
 use serde_json::Value;
 
 use super::start::StartPlan;
-use crate::connection::hello_params;
+use crate::connection::{CONNECT_TIMEOUT, hello_params};
 use crate::{Fault, Target};
 
 pub struct Options {
@@ -16,8 +17,8 @@ pub struct Options {
 
 impl Options {
     /// The params of the `_bus/hello` for the bus at this address.
-    pub(super) fn hello(&self, at: &Address) -> Result<Value, Fault> {
-        let token = self.target.token_for(at)?;
+    pub(super) fn hello(&self, at: &Address, stream: &Stream) -> Result<Value, Fault> {
+        let token = self.target.token_for(at, stream, CONNECT_TIMEOUT)?;
         Ok(hello_params("stdio-bus connect", self.pool.as_deref(), token.as_deref()))
     }
 }

@@ -29,7 +29,9 @@ mod test_folder;
 
 pub use self::log::{flush_logs, start_logging};
 pub use event_loop::{Options, serve};
+pub use net::peer_uid::{TcpPeer, tcp_peer, unix_peer_uid};
 pub use net::socket::ListenError;
+pub use net::unix_socket::check_folder as check_socket_folder;
 pub use process::command::find_program;
 pub use process::orphan_guard::{GUARD_NAME, guard};
 pub use process::pre_exec::keep_memory_private;

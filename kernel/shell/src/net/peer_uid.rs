@@ -9,18 +9,38 @@ use nix::unistd::Uid;
 
 #[cfg(target_os = "linux")]
 pub(crate) use tcp::TcpPeerUids;
-
-/// The user who connected to our Unix socket.
 #[cfg(target_os = "linux")]
-pub(crate) fn unix_peer_uid(socket: impl AsFd) -> nix::Result<Uid> {
+pub use tcp::tcp_peer;
+
+/// Who has the other end of a TCP connection within this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TcpPeer {
+    /// A process of this user.
+    HeldBy(Uid),
+    /// No process yet: nobody has accepted the connection.
+    Waiting,
+    /// No process any more.
+    Closed,
+}
+
+/// The user at the other end of a Unix socket: who connected to it, or who listens there.
+#[cfg(target_os = "linux")]
+pub fn unix_peer_uid(socket: impl AsFd) -> nix::Result<Uid> {
     use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
     Ok(Uid::from_raw(getsockopt(&socket, PeerCredentials)?.uid()))
 }
 
+/// The user at the other end of a Unix socket: who connected to it, or who listens there.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn unix_peer_uid(socket: impl AsFd) -> nix::Result<Uid> {
+pub fn unix_peer_uid(socket: impl AsFd) -> nix::Result<Uid> {
     Ok(nix::unistd::getpeereid(socket)?.0)
+}
+
+/// Finds who has the end at `peer` of the TCP connection that is `here` on our side. This system does not tell.
+#[cfg(not(target_os = "linux"))]
+pub fn tcp_peer(_peer: std::net::SocketAddr, _here: std::net::SocketAddr) -> nix::Result<TcpPeer> {
+    Err(nix::errno::Errno::ENOTSUP)
 }
 
 /// Other systems do not report the user, so there is never a value of this type.
@@ -48,6 +68,10 @@ mod tcp {
     use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
     use nix::unistd::{Uid, geteuid};
 
+    use super::TcpPeer;
+
+    const ESTABLISHED: u8 = 1;
+    const SYN_RECEIVED: [u8; 2] = [3, 12];
     const LISTEN: u8 = 10;
     const SOCK_DIAG_BY_FAMILY: u16 = 20;
     const HEADER_BYTES: usize = 16;
@@ -70,13 +94,37 @@ mod tcp {
         state: u8,
     }
 
+    /// Finds who has the end at `peer` of the TCP connection that is `here` on our side.
+    pub fn tcp_peer(peer: SocketAddr, here: SocketAddr) -> nix::Result<TcpPeer> {
+        match TcpPeerUids::new()?.find(peer, here) {
+            Ok(found) => Ok(holder(found)),
+            Err(Errno::ENOENT) => Ok(TcpPeer::Closed),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// A socket has an inode from when it is accepted until it is closed. Its user means nothing without.
+    fn holder(found: Found) -> TcpPeer {
+        match found {
+            Found { inode: 0, state, .. } if state == ESTABLISHED || SYN_RECEIVED.contains(&state) => {
+                TcpPeer::Waiting
+            }
+            Found { inode: 0, .. } => TcpPeer::Closed,
+            Found { uid, .. } => TcpPeer::HeldBy(Uid::from_raw(uid)),
+        }
+    }
+
     impl TcpPeerUids {
-        /// Fails if this kernel does not report users: it must find `listener`, which is ours.
-        pub(crate) fn open(listener: SocketAddr) -> nix::Result<TcpPeerUids> {
+        fn new() -> nix::Result<TcpPeerUids> {
             let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
             let netlink =
                 socket(AddressFamily::Netlink, SockType::Datagram, flags, SockProtocol::NetlinkSockDiag)?;
-            let mut peer_uids = TcpPeerUids { netlink, sequence: 0, us: geteuid() };
+            Ok(TcpPeerUids { netlink, sequence: 0, us: geteuid() })
+        }
+
+        /// Fails if this kernel does not report users: it must find `listener`, which is ours.
+        pub(crate) fn open(listener: SocketAddr) -> nix::Result<TcpPeerUids> {
+            let mut peer_uids = TcpPeerUids::new()?;
             let unconnected = match listener {
                 SocketAddr::V4(_) => SocketAddr::from(([0; 4], 0)),
                 SocketAddr::V6(_) => SocketAddr::from(([0; 16], 0)),
@@ -191,6 +239,16 @@ mod tcp {
                 assert!(!peer_uids.admits(absent, here));
                 assert!(!peer_uids.admits(here, absent), "a listener is no peer");
             }
+        }
+
+        #[test]
+        fn a_connection_is_nobodys_until_it_is_accepted_and_after_it_is_closed() {
+            let found = |uid, inode, state| Found { uid, inode, state };
+            assert_eq!(holder(found(0, 0, ESTABLISHED)), TcpPeer::Waiting);
+            assert_eq!(holder(found(0, 0, 12)), TcpPeer::Waiting);
+            assert_eq!(holder(found(1000, 0, 5)), TcpPeer::Closed);
+            assert_eq!(holder(found(1000, 7, 5)), TcpPeer::HeldBy(Uid::from_raw(1000)));
+            assert_eq!(holder(found(1000, 7, ESTABLISHED)), TcpPeer::HeldBy(Uid::from_raw(1000)));
         }
 
         #[test]

@@ -44,7 +44,8 @@ pub(crate) fn open(path: &Path) -> Result<(UnixListener, SocketFile), ListenErro
     Ok((UnixListener::from(socket), file))
 }
 
-fn check_folder(folder: &Path) -> Result<(), ListenError> {
+/// Whether only our user and root can put something else in the place of a socket in this folder.
+pub fn check_folder(folder: &Path) -> Result<(), ListenError> {
     let about = fs::metadata(folder)?;
     if about.mode() & 0o002 != 0 {
         return Err(ListenError::FolderOpenToAll(folder.to_owned()));
