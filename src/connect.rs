@@ -21,7 +21,7 @@ Examples:
   stdio-bus connect --config ~/bus.json --start
   printf '%s\\n' '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"hi\"}' | stdio-bus connect
 
-Exit codes: 0 when stdin ends, 69 when no bus answers, 77 when it refuses the token.";
+Exit codes: 0 when stdin ends, 69 when no bus answers, 77 when it refuses the token or is not yours.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]

@@ -26,7 +26,7 @@ pub(crate) const EXIT_CODES: [(&str, &str); 12] = [
     ("70", "the loop of the bus could not go on; a supervisor may start it again"),
     ("73", "`token`: the file cannot be made, or is there already"),
     ("75", "another bus has the socket"),
-    ("77", "the bus refuses the token"),
+    ("77", "the bus refuses the token, or a program of another user listens in its place"),
     ("78", "bad configuration; starting again will not help"),
     ("128 + N", "ended by signal N, so 130 after Ctrl-C"),
 ];

@@ -96,6 +96,33 @@ fn each_cli_is_reported_with_its_pool_and_a_failure_concerns_only_one() {
 }
 
 #[test]
+fn the_program_that_was_found_is_the_one_that_runs() {
+    let folder = TempDir::new().expect("a folder");
+    logging_script(folder.path(), "fast-agent", "echo 0.10.46");
+    logging_script(folder.path(), "pi", "echo 'a coding agent 1.2.3'");
+    let out = detect(folder.path(), &["--json"]);
+    let expected = json!({ "id": "fast-agent", "command": "fast-agent", "args": ["acp"] });
+    assert_eq!(found(&out, "fast-agent")["pool"], expected);
+    let pi = found(&out, "pi");
+    assert_eq!((&pi["available"], &pi["pool"]), (&json!(false), &json!(null)));
+    assert!(pi["reason"].as_str().is_some_and(|why| why.contains("pi-acp or npx")), "{pi}");
+    logging_script(folder.path(), "npx", "");
+    let pool = json!({ "id": "pi", "command": "npx", "args": ["-y", "pi-acp"] });
+    assert_eq!(found(&detect(folder.path(), &["--json"]), "pi")["pool"], pool);
+    logging_script(folder.path(), "pi-acp", "");
+    let pool = json!({ "id": "pi", "command": "pi-acp", "args": [] });
+    assert_eq!(found(&detect(folder.path(), &["--json"]), "pi")["pool"], pool);
+    let agent =
+        r#"read a; echo '{"jsonrpc":"2.0","id":1,"error":{"code":7,"message":"I was started"}}'; read b"#;
+    logging_script(folder.path(), "fast-agent", agent);
+    let mut run = Command::new(BUS);
+    run.args(["run", "--once", "fast-agent", "hi"]).current_dir(folder.path()).env_clear();
+    let said = run.env("PATH", folder.path()).env("HOME", folder.path()).output().expect("it runs").stderr;
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(said.contains("I was started"), "{said}");
+}
+
+#[test]
 fn write_adds_the_missing_pools_and_keeps_the_rest() {
     let folder = folder_with_clis();
     let before = "{ \"pools\": [ {\"id\":\"claude\", \"command\":\"mine\"} ] }";

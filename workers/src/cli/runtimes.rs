@@ -5,6 +5,7 @@
 //! those with the same id.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
@@ -73,6 +74,15 @@ pub enum ModelsShape {
 pub struct Acp {
     /// The program that speaks ACP, if it is not the CLI itself.
     pub command: Option<String>,
+    pub args: Vec<String>,
+    /// How it is started where that program is not installed, such as by one that downloads it first.
+    pub fallback: Option<Fallback>,
+}
+
+#[derive(Deserialize, Clone, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Fallback {
+    pub command: String,
     pub args: Vec<String>,
 }
 
@@ -176,12 +186,35 @@ impl Runtime {
             let adapter = ["agent", "cli", "--runtime", &self.id].map(str::to_owned);
             return ("stdio-bus".to_owned(), adapter.to_vec());
         };
-        let own = || {
-            let found = self.program()?;
-            Some(found.file_name()?.to_string_lossy().into_owned())
+        let path = env::var_os("PATH").unwrap_or_default();
+        self.acp_command(acp, &path).unwrap_or_else(|| {
+            let program = acp.command.as_ref().unwrap_or(&self.binaries[0]);
+            (program.clone(), acp.args.clone())
+        })
+    }
+
+    /// The same, if that program is installed. The error is for the user.
+    pub fn installed_command(&self) -> Result<(String, Vec<String>), String> {
+        let Some(acp) = &self.acp else { return Ok(self.command()) };
+        let path = env::var_os("PATH").unwrap_or_default();
+        self.acp_command(acp, &path).ok_or_else(|| {
+            let needed = acp.command.as_ref().unwrap_or(&self.binaries[0]);
+            let instead =
+                acp.fallback.as_ref().map_or(String::new(), |other| format!(" or {}", other.command));
+            format!("it speaks ACP only with the help of {needed}{instead}, which is not in PATH")
+        })
+    }
+
+    /// What is installed comes before what would have to be downloaded.
+    fn acp_command(&self, acp: &Acp, path: &OsStr) -> Option<(String, Vec<String>)> {
+        let found = |name: &&String| find(name, env::split_paths(path)).is_some();
+        let program = match &acp.command {
+            Some(command) => Some(command).filter(found),
+            None => self.binaries.iter().find(found),
         };
-        let program = acp.command.clone().or_else(own).unwrap_or_else(|| self.binaries[0].clone());
-        (program, acp.args.clone())
+        let fallback = acp.fallback.as_ref().filter(|fallback| found(&&fallback.command));
+        let own = program.map(|program| (program.clone(), acp.args.clone()));
+        own.or_else(|| fallback.map(|fallback| (fallback.command.clone(), fallback.args.clone())))
     }
 
     /// The message for a CLI that is not installed.
@@ -311,6 +344,29 @@ mod tests {
         }
         fs::write(&path, format!("[{good}]")).unwrap();
         assert_eq!(read(&path).unwrap()[0].id, "my");
+    }
+
+    #[test]
+    fn a_program_that_is_installed_comes_before_one_that_is_downloaded() {
+        let rows: Vec<Runtime> = serde_json::from_str(BUILT_IN).unwrap();
+        let started = |id: &str, installed: &[&str]| {
+            let folder = tempfile::tempdir().unwrap();
+            for name in installed {
+                std::os::unix::fs::symlink("/bin/sh", folder.path().join(name)).unwrap();
+            }
+            let row = rows.iter().find(|row| row.id == id).unwrap();
+            let command = row.acp_command(row.acp.as_ref().unwrap(), folder.path().as_os_str());
+            command.map(|(program, args)| format!("{program} {}", args.join(" ")))
+        };
+        let expected = |line: &str| Some(line.to_owned());
+        assert_eq!(started("fast-agent", &["fast-agent", "uvx"]), expected("fast-agent acp"));
+        assert_eq!(started("fast-agent", &["uvx"]), expected("uvx fast-agent-mcp acp"));
+        assert_eq!(started("pi", &["pi", "pi-acp", "npx"]), expected("pi-acp "));
+        assert_eq!(started("pi", &["pi", "npx"]), expected("npx -y pi-acp"));
+        assert_eq!(started("pi", &["pi"]), None);
+        assert_eq!(started("nanocoder", &["nanocoder"]), expected("nanocoder --acp"));
+        assert_eq!(started("openhands", &["openhands"]), expected("openhands acp"));
+        assert_eq!(started("deepagents", &["deepagents-acp"]), expected("deepagents-acp "));
     }
 
     #[test]

@@ -104,9 +104,15 @@ fn probe_runtime(row: &Runtime, with_models: bool) -> Found {
         found.reason = Some(reason);
         return found;
     }
-    found.available = true;
     found.version = version(&output);
-    let (command, args) = row.command();
+    let (command, args) = match row.installed_command() {
+        Ok(command) => command,
+        Err(reason) => {
+            found.reason = Some(reason);
+            return found;
+        }
+    };
+    found.available = true;
     found.pool = Some(json!({ "id": row.id, "command": command, "args": args }));
     if let Some(args) = &row.login {
         found.logged_in = run(&program, args, "", LIMIT).exit_code.map(|code| code == 0);
