@@ -59,6 +59,8 @@ pub const ELICITATIONS: usize = 256;
 pub const LABELS: usize = 1 << 16;
 /// Sessions of subagents do not count for `max_sessions`, but a worker has at most this many times as many in all.
 pub const CHILDREN_TIMES: usize = 16;
+/// How deep sessions of subagents count as nested: one that is announced below this depth belongs to the session at it.
+pub const CHILD_DEPTH: usize = 16;
 /// How many modes and options of a session are kept, to be set again after its worker's death.
 pub const SETTINGS: usize = 64;
 /// The longest params, result or setting of a session that is kept to open it again, in bytes.

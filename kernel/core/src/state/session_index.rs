@@ -64,15 +64,6 @@ impl<'a> SessionIndex<'a> {
         names
     }
 
-    /// The sessions that this one announced, and those that they announced.
-    pub(crate) fn children(self, key: SessionKey) -> Vec<SessionKey> {
-        let worker = self.sessions.worker_of(key).and_then(|id| self.workers.get(id));
-        let Some(worker) = worker else { return Vec::new() };
-        let mut children = worker.session_keys();
-        children.retain(|child| self.sessions.is_descendant(*child, key));
-        children
-    }
-
     /// Whether a message of a worker is about this session or one of its children.
     pub(crate) fn is_about(self, message: Message<'_>, key: SessionKey) -> bool {
         let worker = self.sessions.worker_of(key).and_then(|id| self.workers.get(id));

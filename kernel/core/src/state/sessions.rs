@@ -11,6 +11,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::api::Moment;
 use crate::id::{Arena, CallKey, Link, SessionKey, WorkerId};
+use crate::limit::CHILD_DEPTH;
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::{Backlog, HeldBytes, Pending, Queued};
 use crate::state::opening::{Opening, Reopen};
@@ -33,8 +34,10 @@ pub(crate) struct Session {
     pub(crate) opened: Moment,
     /// When the last message about it passed.
     pub(crate) touched: Moment,
-    /// The session that announced it, if it belongs to a subagent.
-    pub(crate) parent: Option<SessionKey>,
+    /// The session that announced it, if it belongs to a subagent. It may be gone.
+    parent: Option<SessionKey>,
+    /// The sessions whose `parent` it is.
+    children: BTreeSet<SessionKey>,
     /// The client names it beside the method; the agent does not know it.
     pub(crate) is_label: bool,
     /// The result that opened it, if it was small enough to keep.
@@ -100,6 +103,7 @@ impl Session {
             worker: Some(worker),
             owner,
             parent: None,
+            children: BTreeSet::new(),
             keep_until: Moment::ZERO,
             opened: now,
             touched: now,
@@ -139,6 +143,11 @@ impl Session {
         self.recovering.take().map_or_else(VecDeque::new, |mut backlog| backlog.take(held))
     }
 
+    /// The sessions that it announced. Once it is gone, they are orphans.
+    pub(crate) fn take_children(&mut self) -> BTreeSet<SessionKey> {
+        std::mem::take(&mut self.children)
+    }
+
     /// Drops everything that waits in it.
     pub(crate) fn clear_backlogs(&mut self, held: &mut HeldBytes) {
         self.pending.take(held);
@@ -176,6 +185,9 @@ impl Sessions {
         let session = self.sessions.remove(key)?;
         if !session.is_label {
             self.by_agent.remove(&(self.hasher.hash_one(session.agent_name()), key));
+        }
+        if let Some(parent) = session.parent.and_then(|parent| self.get_mut(parent)) {
+            parent.children.remove(&key);
         }
         Some(session)
     }
@@ -228,12 +240,45 @@ impl Sessions {
         self.iter().find(|(_, session)| session.bus_name() == name).map(|(key, _)| key)
     }
 
+    /// The session that announced this one, if it is still there.
+    pub(crate) fn parent_of(&self, key: SessionKey) -> Option<SessionKey> {
+        self.get(key)?.parent.filter(|parent| self.get(*parent).is_some())
+    }
+
+    /// Whether a session announced this one and is gone.
+    pub(crate) fn is_orphan(&self, key: SessionKey) -> bool {
+        self.get(key).is_some_and(|session| session.parent.is_some()) && self.parent_of(key).is_none()
+    }
+
+    /// This session was announced by `parent`, or by a session so deep that an ancestor counts as the parent: what
+    /// climbs a tree of sessions must not take longer the more an agent announces.
+    pub(crate) fn set_parent(&mut self, key: SessionKey, parent: SessionKey) {
+        let mut ancestors = vec![parent];
+        while let Some(next) = ancestors.last().and_then(|last| self.parent_of(*last)) {
+            ancestors.push(next);
+        }
+        let parent = ancestors[ancestors.len().saturating_sub(CHILD_DEPTH)];
+        self.leave_parent(key);
+        if let Some(session) = self.get_mut(key) {
+            session.parent = Some(parent);
+        }
+        if let Some(parent) = self.get_mut(parent) {
+            parent.children.insert(key);
+        }
+    }
+
+    /// The session no longer belongs to the one that announced it.
+    pub(crate) fn leave_parent(&mut self, key: SessionKey) {
+        let parent = self.get_mut(key).and_then(|session| session.parent.take());
+        if let Some(parent) = parent.and_then(|parent| self.get_mut(parent)) {
+            parent.children.remove(&key);
+        }
+    }
+
     /// The session at the top of the tree that announced this one. A session that nobody announced is its own root.
     pub(crate) fn root(&self, key: SessionKey) -> SessionKey {
         let mut root = key;
-        while let Some(parent) = self.get(root).and_then(|session| session.parent)
-            && self.get(parent).is_some()
-        {
+        while let Some(parent) = self.parent_of(root) {
             root = parent;
         }
         root
@@ -242,13 +287,25 @@ impl Sessions {
     /// Whether `ancestor` announced this session, or announced one that did.
     pub(crate) fn is_descendant(&self, key: SessionKey, ancestor: SessionKey) -> bool {
         let mut at = key;
-        while let Some(parent) = self.get(at).and_then(|session| session.parent) {
+        while let Some(parent) = self.parent_of(at) {
             if parent == ancestor {
                 return true;
             }
             at = parent;
         }
         false
+    }
+
+    /// The sessions that this one announced, and those that they announced.
+    pub(crate) fn descendants(&self, key: SessionKey) -> Vec<SessionKey> {
+        let mut found: Vec<SessionKey> =
+            self.get(key).into_iter().flat_map(|it| &it.children).copied().collect();
+        let mut next = 0;
+        while let Some(key) = found.get(next).copied() {
+            found.extend(self.get(key).into_iter().flat_map(|session| &session.children));
+            next += 1;
+        }
+        found
     }
 }
 
@@ -300,6 +357,56 @@ impl Tags {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::{Key, TypedKey};
+
+    /// A chain of sessions, each announced by the one before.
+    fn chain(sessions: &mut Sessions, length: usize) -> Vec<SessionKey> {
+        let worker = WorkerId::from_key(Key { index: 0, generation: 1 });
+        let mut keys: Vec<SessionKey> = Vec::new();
+        for nth in 0..length {
+            let name = token(format!("s{nth}").as_bytes());
+            let key = sessions.insert(Session::new(name.clone(), name, worker, None, Moment::ZERO));
+            if let Some(last) = keys.last() {
+                sessions.set_parent(key, *last);
+            }
+            keys.push(key);
+        }
+        keys
+    }
+
+    #[test]
+    fn the_sessions_of_subagents_form_a_tree_of_bounded_depth() {
+        let mut sessions = Sessions::default();
+        let keys = chain(&mut sessions, 100);
+        for key in &keys[1..] {
+            let mut depth = 0;
+            let mut at = *key;
+            while let Some(parent) = sessions.parent_of(at) {
+                (at, depth) = (parent, depth + 1);
+            }
+            assert_eq!(at, keys[0]);
+            assert!(depth <= CHILD_DEPTH, "{depth}");
+            assert!(sessions.is_descendant(*key, keys[0]));
+        }
+        assert_eq!(sessions.parent_of(keys[1]), Some(keys[0]));
+        assert_eq!(sessions.descendants(keys[0]).len(), 99);
+    }
+
+    #[test]
+    fn a_session_that_is_gone_leaves_orphans_and_its_parent() {
+        let mut sessions = Sessions::default();
+        let keys = chain(&mut sessions, 4);
+        let gone = sessions.remove(keys[1]).unwrap().take_children();
+        assert_eq!(gone.into_iter().collect::<Vec<_>>(), [keys[2]]);
+        assert!(sessions.descendants(keys[0]).is_empty());
+        assert!(sessions.is_orphan(keys[2]) && !sessions.is_orphan(keys[3]) && !sessions.is_orphan(keys[0]));
+        sessions.set_parent(keys[2], keys[0]);
+        assert_eq!(sessions.root(keys[3]), keys[0]);
+        sessions.leave_parent(keys[2]);
+        assert_eq!(sessions.root(keys[3]), keys[2]);
+        assert_eq!(sessions.named_by_agent(b"s3").map(|(key, _)| key).collect::<Vec<_>>(), [keys[3]]);
+        assert_eq!(sessions.named_by_agent(b"s1").count(), 0);
+    }
 
     #[test]
     fn a_tagged_name_contains_the_name_of_the_agent() {

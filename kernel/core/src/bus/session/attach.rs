@@ -104,7 +104,7 @@ impl Bus {
         if catch_up == CatchUp::CloseAndLoad {
             return self.drop_session(key);
         }
-        for child in self.index().children(key) {
+        for child in self.sessions.descendants(key) {
             self.detach(child);
         }
         self.detach(key);

@@ -33,8 +33,8 @@ impl Bus {
         }
         let bus_token = self.tags.token(&name);
         let key = self.bind(owner, id, bus_token, token(&name));
+        self.sessions.set_parent(key, parent);
         if let Some(child) = self.sessions.get_mut(key) {
-            child.parent = Some(parent);
             child.keep_until = keep_until;
         }
         Some(name.into())
@@ -44,12 +44,11 @@ impl Bus {
     /// delivered right after, as if it had come too early.
     fn adopt_orphan(&mut self, id: WorkerId, key: SessionKey, parent: SessionKey) -> Option<Box<[u8]>> {
         let owner = self.sessions.get(parent)?.owner;
-        let child = self.sessions.get(key)?;
-        if child.owner.is_some() || self.sessions.get(child.parent?).is_some() {
+        if self.sessions.get(key)?.owner.is_some() || !self.sessions.is_orphan(key) {
             return None;
         }
+        self.sessions.set_parent(key, parent);
         let (child, worker) = (self.sessions.get_mut(key)?, self.workers.get_mut(id)?);
-        child.parent = Some(parent);
         child.owner = owner;
         child.offline_overflow = false;
         if let Some(client) = owner.and_then(|owner| self.clients.get_mut(owner)) {
@@ -64,7 +63,7 @@ impl Bus {
 
     /// Attaches the children of a session to the client that takes up the session.
     pub(in crate::bus) fn attach_children(&mut self, key: SessionKey, owner: Link) {
-        for child in self.index().children(key) {
+        for child in self.sessions.descendants(key) {
             self.detach(child);
             let Some(session) = self.sessions.get_mut(child) else { continue };
             session.owner = Some(owner);
@@ -90,9 +89,7 @@ impl Bus {
         if let Some(session) = self.sessions.get_mut(root) {
             session.offline = offline;
         }
-        if let Some(session) = self.sessions.get_mut(key) {
-            session.parent = None;
-        }
+        self.sessions.leave_parent(key);
         taken
     }
 }

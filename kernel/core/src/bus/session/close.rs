@@ -1,5 +1,7 @@
 //! How sessions end.
 
+use std::collections::BTreeSet;
+
 use crate::bus::Bus;
 use crate::id::{SessionKey, WorkerId};
 use crate::state::calls::Purpose;
@@ -30,32 +32,45 @@ impl Bus {
         self.check_idle(id);
     }
 
-    /// Forgets a session everywhere. Requests of its agent to the owner fail.
+    /// Forgets a session everywhere, and ends the sessions of its subagents that have no owner. Requests of its agent
+    /// to the owner fail.
     pub(in crate::bus) fn drop_session(&mut self, key: SessionKey) {
-        self.end_recovery(key, &RpcError::unknown_session());
-        for child in self.index().children(key) {
-            if self.sessions.get(child).is_some_and(|child| child.owner.is_none()) {
-                self.end_session(child);
+        let mut orphans: Vec<SessionKey> = self.forget_session(key).into_iter().collect();
+        while let Some(orphan) = orphans.pop() {
+            let Some(session) = self.sessions.get(orphan).filter(|orphan| orphan.owner.is_none()) else {
+                continue;
+            };
+            let (worker, agent) = (session.worker, session.agent_token.clone());
+            orphans.extend(self.forget_session(orphan));
+            if let Some(id) = worker {
+                self.close_at_agent(id, &agent);
             }
         }
-        let Some(session) = self.sessions.get_mut(key) else { return };
+    }
+
+    /// Forgets a session and returns those that it announced.
+    fn forget_session(&mut self, key: SessionKey) -> BTreeSet<SessionKey> {
+        self.end_recovery(key, &RpcError::unknown_session());
+        let Some(session) = self.sessions.get_mut(key) else { return BTreeSet::new() };
         let pending: Vec<_> = session.pending.iter().map(|pending| pending.call).collect();
         for held in session.offline.take(&mut self.held) {
             self.refuse_offline_request(key, held.message());
         }
         self.fail_calls(pending, &RpcError::client_gone());
-        let Some(mut session) = self.sessions.remove(key) else { return };
+        let Some(mut session) = self.sessions.remove(key) else { return BTreeSet::new() };
         session.clear_backlogs(&mut self.held);
         if let Some(client) = session.owner.and_then(|owner| self.clients.get_mut(owner)) {
             let names = if session.is_label { &mut client.labels } else { &mut client.sessions };
             names.remove(session.bus_name());
         }
-        let Some(id) = session.worker else { return };
-        if let Some(worker) = self.workers.get_mut(id) {
+        if let Some(id) = session.worker
+            && let Some(worker) = self.workers.get_mut(id)
+        {
             if worker.sessions.remove(session.agent_name()).is_some() {
                 worker.labels -= usize::from(session.is_label);
             }
             self.check_idle(id);
         }
+        session.take_children()
     }
 }
