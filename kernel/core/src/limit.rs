@@ -84,6 +84,9 @@ pub const POOLED_BYTES: usize = 1 << 20;
 
 /// The bits of a call's index in a wire id, which is `generation << CALL_INDEX_BITS | index`.
 pub const CALL_INDEX_BITS: u32 = 20;
+/// A cancel looks at this many calls of its sender; callers with more have an index by id, which costs some time for
+/// every call.
+pub const CALLS_SEARCHED: usize = 256;
 /// The largest `max_calls`.
 pub const CALLS: usize = 1 << CALL_INDEX_BITS;
 

@@ -1,7 +1,5 @@
 //! Placement: which worker of a pool.
 
-use std::collections::BTreeSet;
-
 use super::Bus;
 use crate::config::Mode;
 use crate::id::{Arena, Link, PoolId, SessionKey, WorkerId};
@@ -148,11 +146,10 @@ impl<'a> Placement<'a> {
 
     /// Sessions of this worker whose clients have left and in which no call is in flight.
     fn left_sessions(&self, worker: &Worker) -> Vec<SessionKey> {
-        let busy: BTreeSet<_> =
-            self.calls.incoming_calls(worker.endpoint).filter_map(|(_, call)| call.session).collect();
         let mut left = worker.session_keys();
         left.retain(|key| {
-            self.sessions.get(*key).is_some_and(|session| session.owner.is_none()) && !busy.contains(key)
+            let is_left = self.sessions.get(*key).is_some_and(|session| session.owner.is_none());
+            is_left && self.calls.about(*key) == 0
         });
         left
     }

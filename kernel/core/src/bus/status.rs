@@ -126,9 +126,6 @@ impl<'a> Report<'a> {
     fn session(&self, key: SessionKey, session: &Session) -> Value {
         let bus = self.bus;
         let worker = session.worker.and_then(|id| bus.workers.get(id));
-        let calls = worker.map_or(0, |worker| {
-            bus.calls.incoming_calls(worker.endpoint).filter(|(_, call)| call.session == Some(key)).count()
-        });
         let since = |then| bus.now.saturating_sub(then).as_secs();
         json!({
             "session": session_label(key),
@@ -137,7 +134,7 @@ impl<'a> Report<'a> {
             "client": session.owner.map(|owner| self.client_label(owner)),
             "age_sec": since(session.opened),
             "idle_sec": since(session.touched),
-            "calls": calls,
+            "calls": bus.calls.about(key),
             "state": match session.owner {
                 None => "kept",
                 Some(_) if session.worker.is_none() => "lost",

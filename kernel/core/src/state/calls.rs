@@ -2,11 +2,15 @@
 //!
 //! A call is made when a request is passed on, and ends with its one answer. The wire id *is* the key, so an answer
 //! finds its call by arithmetic. Every call stands in two chains, that of its caller and that of its callee, so that
-//! the calls of a lost peer are found without a search. This file knows no bytes and no sessions; the bus sets the
-//! time.
+//! the calls of a lost peer are found without a search. A call is rarely looked up by the id of its caller, so only
+//! callers with many calls have an index for that. This file knows no bytes; the bus sets the time.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 
 use crate::api::{Moment, micros};
-use crate::id::{Arena, CallKey, Link, SessionKey, TypedKey, WorkerId};
+use crate::id::{Arena, CallKey, Key, Link, SecondaryMap, SessionKey, TypedKey, WorkerId};
+use crate::limit::CALLS_SEARCHED;
 use crate::mutants::{Check, enabled};
 use crate::state::opening::SettingKind;
 
@@ -91,10 +95,6 @@ impl Call {
         let made_us = u64::from(self.made_us_high) << 32 | u64::from(self.made_us_low);
         micros(now).wrapping_sub(made_us) & ((1 << 48) - 1)
     }
-
-    fn is_opening(&self, side: Side) -> bool {
-        matches!((side, self.purpose), (Side::Callee, Purpose::Open))
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,22 +124,35 @@ enum Side {
 #[derive(Debug)]
 struct EndpointEntry {
     endpoint: Endpoint,
+    is_worker: bool,
     outgoing: Chain,
     incoming: Chain,
     /// How many of its incoming calls open a session.
     opens: u32,
+    /// The outgoing calls that were made while it had `CALLS_SEARCHED` others: the hash of their id and their
+    /// generation, and their index. All others are among the `CALLS_SEARCHED` oldest.
+    by_id: BTreeMap<(u64, u32), u32>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Calls {
     entries: Arena<CallKey, Call>,
     endpoints: slab::Slab<EndpointEntry>,
+    /// How many calls about a session its worker has not answered, and how many of them mean nothing to the bus.
+    of_sessions: SecondaryMap<SessionKey, (u32, u32)>,
+    hasher: RandomState,
     pub(crate) now: Moment,
 }
 
 impl Default for Calls {
     fn default() -> Self {
-        let mut calls = Calls { entries: Arena::default(), endpoints: slab::Slab::new(), now: Moment::ZERO };
+        let mut calls = Calls {
+            entries: Arena::default(),
+            endpoints: slab::Slab::new(),
+            of_sessions: SecondaryMap::default(),
+            hasher: RandomState::new(),
+            now: Moment::ZERO,
+        };
         let bus = calls.add_endpoint(Endpoint::Bus);
         debug_assert_eq!(bus, BUS);
         calls
@@ -150,9 +163,11 @@ impl Calls {
     pub(crate) fn add_endpoint(&mut self, endpoint: Endpoint) -> EndpointId {
         EndpointId(self.endpoints.insert(EndpointEntry {
             endpoint,
+            is_worker: matches!(endpoint, Endpoint::Worker(_)),
             outgoing: EMPTY,
             incoming: EMPTY,
             opens: 0,
+            by_id: BTreeMap::new(),
         }) as u32)
     }
 
@@ -282,17 +297,28 @@ impl Calls {
         self.endpoints[endpoint.0 as usize].opens as usize
     }
 
+    /// How many calls about this session its worker has not answered.
+    pub(crate) fn about(&self, session: SessionKey) -> usize {
+        self.of_sessions.get(session).map_or(0, |(all, _)| *all as usize)
+    }
+
+    /// How many of them are turns and the like, which mean nothing to the bus.
+    pub(crate) fn asks_about(&self, session: SessionKey) -> usize {
+        self.of_sessions.get(session).map_or(0, |(_, asks)| *asks as usize)
+    }
+
     /// The call that this endpoint made under this id; the newest, if there are several.
     pub(crate) fn find(&self, caller: EndpointId, id: &[u8]) -> Option<CallKey> {
-        let mut at = self.endpoints[caller.0 as usize].outgoing.newest;
-        while at != NONE {
-            let (key, call) = self.entries.at(at)?;
-            if call.id.as_bytes() == id {
-                return Some(key);
-            }
-            at = call.caller_neighbours.older;
+        let is_it = |(key, call): (CallKey, &Call)| (call.id.as_bytes() == id).then_some(key);
+        let searched = self.outgoing_calls(caller).take(CALLS_SEARCHED).filter_map(is_it).last();
+        let by_id = &self.endpoints[caller.0 as usize].by_id;
+        if by_id.is_empty() {
+            return searched;
         }
-        None
+        let hash = self.hasher.hash_one(id);
+        let mut alike = by_id.range((hash, 0)..=(hash, u32::MAX)).rev();
+        let indexed = alike.find_map(|(_, index)| is_it(self.entries.at(*index)?));
+        [searched, indexed].into_iter().flatten().max_by_key(|key| key.key().generation)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -305,8 +331,23 @@ impl Calls {
             Side::Caller => call.caller,
             Side::Callee => call.callee,
         };
-        if call.is_opening(side) {
-            self.endpoints[endpoint.0 as usize].opens += 1;
+        let entry = &mut self.endpoints[endpoint.0 as usize];
+        match side {
+            Side::Caller if entry.outgoing.count as usize >= CALLS_SEARCHED && endpoint != BUS => {
+                let Key { index, generation } = key.key();
+                entry.by_id.insert((self.hasher.hash_one(call.id.as_bytes()), generation), index);
+            }
+            Side::Caller => {}
+            Side::Callee => {
+                entry.opens += u32::from(call.purpose == Purpose::Open);
+                if let (true, Some(session)) = (entry.is_worker, call.session) {
+                    let asks = u32::from(call.purpose == Purpose::Ask);
+                    match self.of_sessions.get_mut(session) {
+                        Some(counts) => *counts = (counts.0 + 1, counts.1 + asks),
+                        None => self.of_sessions.insert(session, (1, asks)),
+                    }
+                }
+            }
         }
         let chain = self.chain(endpoint, side);
         let older = chain.newest;
@@ -326,8 +367,21 @@ impl Calls {
             Side::Caller => (call.caller, call.caller_neighbours),
             Side::Callee => (call.callee, call.callee_neighbours),
         };
-        if call.is_opening(side) {
-            self.endpoints[endpoint.0 as usize].opens -= 1;
+        let entry = &mut self.endpoints[endpoint.0 as usize];
+        match side {
+            Side::Caller if !entry.by_id.is_empty() => {
+                entry.by_id.remove(&(self.hasher.hash_one(call.id.as_bytes()), key.key().generation));
+            }
+            Side::Caller => {}
+            Side::Callee => {
+                entry.opens -= u32::from(call.purpose == Purpose::Open);
+                // A session that is gone may have left its count to the next one.
+                if let (true, Some(session)) = (entry.is_worker, call.session)
+                    && let Some(counts) = self.of_sessions.get_mut(session)
+                {
+                    *counts = (counts.0 - 1, counts.1 - u32::from(call.purpose == Purpose::Ask));
+                }
+            }
         }
         if near.older != NONE {
             self.neighbours_at(near.older, side).newer = near.newer;
@@ -417,7 +471,6 @@ impl Id {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::Key;
     use crate::limit::CALL_INDEX_BITS;
 
     fn link(index: u32) -> Endpoint {
@@ -511,5 +564,53 @@ mod tests {
         ask(&mut calls, ben, worker, "7");
         assert_eq!(calls.find(ann, long.as_bytes()), Some(first));
         assert_eq!(calls.find(ann, b"7"), None);
+    }
+
+    #[test]
+    fn a_call_is_found_among_many_whichever_have_ended() {
+        let mut calls = Calls::default();
+        let (ann, worker) = (calls.add_endpoint(link(1)), calls.add_endpoint(link(2)));
+        let mut open: Vec<(String, CallKey)> = Vec::new();
+        let mut random = 1u32;
+        for nth in 0..20_000 {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            // The number of open calls rises and falls over the bound again and again, and some ids are used twice.
+            let target = if (nth / 2_000) % 2 == 0 { CALLS_SEARCHED * 3 } else { CALLS_SEARCHED / 2 };
+            if open.len() < target {
+                let id = (random >> 20).to_string();
+                open.push((id.clone(), ask(&mut calls, ann, worker, &id)));
+            } else {
+                let (_, key) = open.remove((random >> 8) as usize % open.len());
+                calls.end(key);
+            }
+            let wanted = (random >> 20).to_string();
+            let newest = open.iter().rfind(|(id, _)| *id == wanted).map(|(_, key)| *key);
+            assert_eq!(calls.find(ann, wanted.as_bytes()), newest, "{nth}");
+        }
+        open.into_iter().for_each(|(_, key)| drop(calls.end(key)));
+        calls.remove_endpoint(ann);
+    }
+
+    #[test]
+    fn the_calls_about_a_session_are_counted() {
+        let mut calls = Calls::default();
+        let id = WorkerId(Key { index: 0, generation: 1 });
+        let (ann, worker) = (calls.add_endpoint(link(1)), calls.add_endpoint(Endpoint::Worker(id)));
+        let session = |generation| SessionKey(Key { index: 3, generation });
+        let about =
+            |calls: &mut Calls, from, to, key| calls.ask(from, to, Id::none(), Purpose::Ask, Some(key));
+        let first = about(&mut calls, ann, worker, session(1));
+        about(&mut calls, worker, ann, session(1));
+        assert_eq!(calls.about(session(1)), 1, "a request of the agent does not count");
+        assert_eq!(calls.asks_about(session(1)), 1);
+        calls.reassign(first, BUS);
+        assert_eq!(calls.about(session(1)), 0);
+        calls.reassign(first, worker);
+        assert_eq!(calls.about(session(1)), 1);
+        let second = about(&mut calls, ann, worker, session(2));
+        calls.end(first);
+        assert_eq!((calls.about(session(1)), calls.about(session(2))), (0, 1));
+        calls.end(second);
+        assert_eq!(calls.about(session(2)), 0);
     }
 }

@@ -202,8 +202,7 @@ impl Bus {
         if !worker.capabilities.loads && !worker.capabilities.reports_turn_state {
             return false;
         }
-        let mut calls = self.calls.incoming_calls(worker.endpoint);
-        let has_turn = calls.any(|(_, call)| call.session == Some(key) && call.purpose == Purpose::Ask);
+        let has_turn = self.calls.asks_about(key) > 0;
         let root = self.sessions.get(self.sessions.root(key));
         let is_asking = root.is_some_and(|root| root.offline.iter().any(|held| held.message().is_request()));
         let is_busy = has_turn || is_asking || !session.pending.is_empty() || session.is_turn_running();
