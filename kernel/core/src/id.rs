@@ -208,6 +208,11 @@ impl<K: TypedKey, T> Arena<K, T> {
         })
     }
 
+    /// The entries from this index on, in the same order.
+    pub fn iter_from(&self, index: u32) -> impl Iterator<Item = (K, &T)> {
+        (index..self.entries.capacity() as u32).filter_map(|index| self.at(index))
+    }
+
     /// All ids in that order.
     pub fn ids(&self) -> Vec<K> {
         self.iter().map(|(id, _)| id).collect()

@@ -68,6 +68,9 @@ pub const OPENING_BYTES: usize = 64 << 10;
 /// The longest JSON-RPC id, session id and pool name, in bytes.
 pub const NAME_BYTES: usize = 4096;
 
+/// How many sessions a page of `_bus/sessions` shows.
+pub const SESSIONS_PAGE: usize = 500;
+
 /// How many clients may trace the traffic.
 pub const TRACERS: usize = 16;
 /// How many bytes of events may wait for one tracer.

@@ -11,6 +11,12 @@ use crate::id::Link;
 use crate::wire::error::{RpcError, result_line};
 use crate::wire::message::Message;
 
+/// The params of `_bus/sessions`.
+#[derive(Default, Deserialize)]
+struct Page {
+    cursor: Option<Box<str>>,
+}
+
 impl Bus {
     pub(super) fn admin_request(&mut self, link: Link, message: Message<'_>) -> Routed {
         let method = message.method();
@@ -18,7 +24,10 @@ impl Bus {
             b"_bus/hello" => self.hello(link, message)?,
             b"_bus/status" => Report::new(self).status(),
             b"_bus/trace" => self.begin_trace(link, message)?,
-            b"_bus/sessions" => Report::new(self).sessions(),
+            b"_bus/sessions" => {
+                let page: Page = params_of(message)?;
+                Report::new(self).sessions(page.cursor.as_deref())?
+            }
             b"_bus/bye" => {
                 if let Some(client) = self.clients.get_mut(link) {
                     client.bye = true;

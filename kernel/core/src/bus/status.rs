@@ -9,11 +9,13 @@ use serde_json::{Map, Value, json};
 use super::Bus;
 use crate::config::Mode;
 use crate::id::{Link, PoolId, SessionKey};
+use crate::limit::SESSIONS_PAGE;
 use crate::state::lifecycle::State;
 use crate::state::metrics::{FLOW, Latency};
 use crate::state::pools::Pool;
 use crate::state::sessions::Session;
 use crate::state::workers::Worker;
+use crate::wire::error::RpcError;
 
 /// A look at the whole bus, which changes nothing.
 pub(super) struct Report<'a> {
@@ -115,12 +117,17 @@ impl<'a> Report<'a> {
         })
     }
 
-    /// Every session, the oldest first.
-    pub(super) fn sessions(&self) -> Value {
-        let mut all: Vec<_> = self.bus.sessions.iter().collect();
-        all.sort_by_key(|(key, _)| key.number());
-        let shown: Vec<Value> = all.into_iter().map(|(key, session)| self.session(key, session)).collect();
-        json!({ "sessions": shown })
+    /// A page of sessions, the oldest of them first, and the cursor of the next page if there is one.
+    pub(super) fn sessions(&self, cursor: Option<&str>) -> Result<Value, RpcError> {
+        let from = cursor.unwrap_or("0").parse().map_err(|_| RpcError::invalid("this is no cursor"))?;
+        let (mut page, next) = self.bus.sessions.page(from, SESSIONS_PAGE);
+        page.sort_by_key(|(key, _)| key.number());
+        let shown: Vec<Value> = page.into_iter().map(|(key, session)| self.session(key, session)).collect();
+        let mut result = json!({ "sessions": shown });
+        if let Some(next) = next {
+            result["nextCursor"] = next.to_string().into();
+        }
+        Ok(result)
     }
 
     fn session(&self, key: SessionKey, session: &Session) -> Value {

@@ -10,7 +10,7 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::api::Moment;
-use crate::id::{Arena, CallKey, Link, SessionKey, WorkerId};
+use crate::id::{Arena, CallKey, Link, SessionKey, TypedKey, WorkerId};
 use crate::limit::CHILD_DEPTH;
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::{Backlog, HeldBytes, Pending, Queued};
@@ -208,6 +208,14 @@ impl Sessions {
         self.sessions.iter()
     }
 
+    /// At most `count` sessions, and where the next page begins if there are more. A session that is there all the
+    /// while is on exactly one page.
+    pub(crate) fn page(&self, from: u32, count: usize) -> (Vec<(SessionKey, &Session)>, Option<u32>) {
+        let mut page: Vec<_> = self.sessions.iter_from(from).take(count + 1).collect();
+        let next = if page.len() > count { page.pop() } else { None };
+        (page, next.map(|(key, _)| key.key().index))
+    }
+
     pub(crate) fn ids(&self) -> Vec<SessionKey> {
         self.sessions.ids()
     }
@@ -357,7 +365,7 @@ impl Tags {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::{Key, TypedKey};
+    use crate::id::Key;
 
     /// A chain of sessions, each announced by the one before.
     fn chain(sessions: &mut Sessions, length: usize) -> Vec<SessionKey> {

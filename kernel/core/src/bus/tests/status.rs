@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Config, Event, Exit, Link, TestBus, limited, pool};
 use crate::config::Limits;
+use crate::limit::SESSIONS_PAGE;
 
 impl TestBus {
     fn status(&mut self, client: Link) -> Value {
@@ -164,4 +165,35 @@ fn sessions_are_shown_without_the_ids_that_open_them() {
         (&kept["state"], &kept["client"], &kept["idle_sec"]),
         (&json!("kept"), &Value::Null, &json!(0))
     );
+}
+
+#[test]
+fn sessions_are_shown_in_pages() {
+    let mut bus = TestBus::with_workers(1);
+    let (client, worker) = (bus.client(), bus.worker(0));
+    let label = |nth: usize| format!(r#"{{"method":"note","sessionId":"label {nth}"}}"#);
+    for nth in 0..2 * SESSIONS_PAGE + 1 {
+        bus.sends(client, &label(nth));
+        bus.sees(worker);
+    }
+    let mut page = bus.asks_bus(client, "_bus/sessions");
+    let mut shown = Vec::new();
+    loop {
+        let sessions = page["sessions"].as_array().expect("a list");
+        assert!(sessions.len() <= SESSIONS_PAGE);
+        shown.extend(sessions.iter().map(|session| session["session"].to_string()));
+        let Value::String(cursor) = page["nextCursor"].clone() else { break };
+        // What comes and goes meanwhile does not hide what stays.
+        bus.sends(client, &label(3 * SESSIONS_PAGE + shown.len()));
+        bus.sees(worker);
+        let ask = json!({ "id": "look", "method": "_bus/sessions", "params": { "cursor": cursor } });
+        bus.sends(client, &ask.to_string());
+        page = bus.sees_json(client)["result"].clone();
+    }
+    let lasting = (1..=2 * SESSIONS_PAGE + 1).map(|number| format!(r#""s{number}""#));
+    for session in lasting {
+        assert_eq!(shown.iter().filter(|shown| **shown == session).count(), 1, "{session}");
+    }
+    bus.sends(client, r#"{"id":1,"method":"_bus/sessions","params":{"cursor":"x"}}"#);
+    bus.sees_error(client, json!(1), "invalid");
 }
