@@ -2,12 +2,13 @@
 //! is ever left behind and no change is ever half done.
 
 use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Bus, limited, one_pool, open_fds, puppets, request};
+use crate::harness::{Bus, Client, Connection, limited, one_pool, open_fds, puppets, request};
 
 fn config(pools: &[Value], drain_sec: f64) -> Value {
     json!({ "pools": pools, "default_pool": "p", "limits": { "drain_timeout_sec": drain_sec } })
@@ -91,6 +92,26 @@ fn a_reload_whose_listener_cannot_be_opened_changes_nothing() {
     bus.client().is_served_by(&mut puppet);
     assert!(!bus.folder().join("two").exists(), "the listener that could be opened is closed again");
     assert!(!bus.has_another_puppet());
+}
+
+#[test]
+fn a_reload_that_fails_does_not_close_a_socket_whose_file_was_moved() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let place = format!("tcp://{}", taken.local_addr().expect("an address"));
+    let bus = Bus::start(json!({ "pools": [puppets("p", 1)], "listen": ["unix://@dir/one"] }));
+    let mut puppet = bus.puppet();
+    let moved = bus.folder().join("moved");
+    std::fs::rename(bus.folder().join("one"), &moved).expect("it is there");
+    bus.rewrite(&json!({ "pools": [puppets("p", 1)], "listen": ["unix://@dir/one", place] }));
+    bus.signal(Signal::SIGHUP);
+    bus.log_has("reload refused");
+    let still_open = UnixStream::connect(&moved).expect("it listens");
+    Client::new(Connection::socket("client", still_open, &bus.log)).is_served_by(&mut puppet);
+    bus.rewrite(&json!({ "pools": [puppets("p", 1)], "listen": ["unix://@dir/one"] }));
+    bus.signal(Signal::SIGHUP);
+    bus.log_has("the configuration was read again");
+    bus.client().is_served_by(&mut puppet);
+    assert!(UnixStream::connect(&moved).is_err(), "it was replaced");
 }
 
 #[test]

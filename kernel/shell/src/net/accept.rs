@@ -50,6 +50,13 @@ struct Listener {
     queued: bool,
 }
 
+impl Listener {
+    /// Its socket file was removed or replaced, so that nobody can find it.
+    fn is_lost(&self) -> bool {
+        self.file.as_ref().is_some_and(|file| !file.exists())
+    }
+}
+
 /// Binds all addresses except stdio. If one fails, none is bound.
 pub(crate) fn bind(listens: &[Listen], token: bool) -> Result<Vec<(Listen, Bound)>, ServeError> {
     let open = |listen: &Listen| match listener::open(&listen.at, token) {
@@ -113,17 +120,24 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Listens where the new configuration says. New addresses come first: if one fails, nothing has changed.
+    /// Listens where the new configuration says. New addresses come first: if one fails, nothing has changed. Listeners
+    /// whose socket file was removed are opened again last, because they hold the lock of the path until they are
+    /// closed.
     pub(crate) fn reload(&mut self, config: &Config, has_stdio: bool, io: &mut Io) -> Result<(), ServeError> {
         let token = config.auth.is_some();
         self.check_allowed(config)?;
-        self.remove_lost(io);
         if !has_stdio && config.listen.iter().any(|listen| listen.at == Address::Stdio) {
             return Err(ServeError::Listen { at: Address::Stdio, error: ListenError::StdioTooLate });
         }
-        let is_new = |listen: &&Listen| self.listeners.iter().all(|(_, known)| known.listen.at != listen.at);
+        let known = |listen: &Listen| self.listeners.iter().find(|(_, known)| known.listen.at == listen.at);
+        let is_new = |listen: &&Listen| known(listen).is_none();
+        let is_lost = |listen: &&Listen| known(listen).is_some_and(|(_, listener)| listener.is_lost());
         let new = config.listen.iter().filter(is_new).cloned().collect::<Vec<_>>();
-        for (listen, bound) in bind(&new, token)? {
+        let lost = config.listen.iter().filter(is_lost).cloned().collect::<Vec<_>>();
+        let mut bound = bind(&new, token)?;
+        self.remove_lost(io);
+        bound.extend(bind(&lost, token).inspect_err(|_| io.bus.listens_at(self.addresses()))?);
+        for (listen, bound) in bound {
             self.add(listen, bound, io)?;
         }
         for key in self.keys() {
@@ -164,7 +178,7 @@ impl Acceptor {
     fn remove_lost(&mut self, io: &Io) {
         for key in self.keys() {
             let Some(listener) = self.listeners.get(key) else { continue };
-            if listener.file.as_ref().is_some_and(|file| !file.exists()) {
+            if listener.is_lost() {
                 warn!("{} is no longer there", listener.listen.at);
                 self.remove(key, io);
             }
