@@ -1,3 +1,5 @@
+//! Tests of the table of calls.
+
 use super::*;
 use crate::limit::CALL_INDEX_BITS;
 
