@@ -96,9 +96,11 @@ mod tcp {
 
     /// Finds who has the end at `peer` of the TCP connection that is `here` on our side.
     pub fn tcp_peer(peer: SocketAddr, here: SocketAddr) -> nix::Result<TcpPeer> {
-        match TcpPeerUids::new()?.find(peer, here) {
+        let mut table = TcpPeerUids::new()?;
+        match table.find(peer, here) {
             Ok(found) => Ok(holder(found)),
-            Err(Errno::ENOENT) => Ok(TcpPeer::Closed),
+            // A kernel without this table says the same of every socket, also of our own.
+            Err(Errno::ENOENT) => table.find(here, peer).map(|_| TcpPeer::Closed),
             Err(errno) => Err(errno),
         }
     }
@@ -249,6 +251,20 @@ mod tcp {
             assert_eq!(holder(found(1000, 0, 5)), TcpPeer::Closed);
             assert_eq!(holder(found(1000, 7, 5)), TcpPeer::HeldBy(Uid::from_raw(1000)));
             assert_eq!(holder(found(1000, 7, ESTABLISHED)), TcpPeer::HeldBy(Uid::from_raw(1000)));
+        }
+
+        #[test]
+        fn a_peer_is_closed_only_where_our_own_end_is_known() {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (here, peer) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
+            assert_eq!(tcp_peer(peer, here), Ok(TcpPeer::Waiting));
+            let accepted = listener.accept().unwrap();
+            assert_eq!(tcp_peer(peer, here), Ok(TcpPeer::HeldBy(geteuid())));
+            drop(accepted);
+            assert_eq!(tcp_peer(peer, here), Ok(TcpPeer::Closed));
+            drop(client);
+            assert_eq!(tcp_peer(peer, SocketAddr::new(here.ip(), 1)), Err(Errno::ENOENT));
         }
 
         #[test]
