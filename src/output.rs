@@ -11,6 +11,7 @@ use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use clients::Fault;
 use rpc::text::escape_control;
+use serde_json::Value;
 
 pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const GREEN: Style = AnsiColor::Green.on_default();
@@ -55,11 +56,21 @@ pub(crate) fn report(message: impl fmt::Display, exit_code: u8) -> ExitCode {
     ExitCode::from(exit_code)
 }
 
+/// What the process of an agent wrote to its stderr before it ended, as people read it, if the error says so.
+fn last_words(error: &str) -> String {
+    let error: Value = serde_json::from_str(error).unwrap_or_default();
+    let lines = error["data"]["stderr"].as_str().unwrap_or_default().lines();
+    lines.map(|line| format!("\n| {line}")).collect()
+}
+
 /// Prints why a command failed and what the user can do. An error answer is JSON, and the faults of a file
 /// begin with its name; programs can read both, so they are printed without a prefix.
 pub(crate) fn report_fault(fault: &Fault) -> ExitCode {
     let code = fault.exit_code();
     match fault {
+        Fault::Refused(error) if io::stderr().is_terminal() => {
+            report(format_args!("{fault}{}", last_words(error.get())), code)
+        }
         Fault::Config(_) | Fault::Refused(_) => report(fault, code),
         Fault::Unreachable(_) => {
             report(format_args!("stdio-bus: {fault}; start one with `stdio-bus serve`"), code)

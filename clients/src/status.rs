@@ -51,7 +51,7 @@ pub fn describe(status: &RawValue) -> String {
     }
     // The text above already contains the other counters.
     let counts = counts(&status["counters"], |name| {
-        matches!(name, "worker_deaths" | "stalled_clients" | "unauthorized")
+        matches!(name, "worker_deaths" | "recycled" | "stalled_clients" | "unauthorized")
     });
     if !counts.is_empty() {
         let _ = writeln!(text, "{counts}");
@@ -120,7 +120,10 @@ fn worker_row(pool: &Value, worker: &Value) -> Vec<Cell> {
     let up = worker["up_sec"].as_u64().map_or_else(|| "-".to_owned(), duration);
     let field = |key: &str| word(&worker[key]);
     let [state, pid, sessions] = ["state", "pid", "sessions"].map(field);
-    let [calls, restarts, last_exit] = ["calls", "restarts", "last_exit"].map(field);
+    let [calls, restarts, mut last_exit] = ["calls", "restarts", "last_exit"].map(field);
+    if let Some(why) = worker["last_recycled"].as_str() {
+        last_exit = format!("recycled: {}", replace_control(why, '?'));
+    }
     row([name, state, pid, up, sessions, calls, restarts, last_exit])
 }
 
@@ -205,11 +208,12 @@ mod tests {
         "latency_us":{"p50":850,"p90":1500,"p99":2500000,"max":90000000,"count":740},
         "refused":{"busy":3},"skipped":{"stray_lines":7,"too_large":1},"pools":[
         {"id":"claude","mode":"shared","workers":[
-          {"worker":0,"state":"up","pid":424242,"up_sec":3700,"sessions":5,"calls":2,"restarts":0,"last_exit":null},
+          {"worker":0,"state":"up","pid":424242,"up_sec":3700,"sessions":5,"calls":2,"restarts":0,"last_exit":null,
+           "last_recycled":"idle"},
           {"worker":1,"state":"resting","pid":null,"sessions":0,"calls":0,"restarts":12,"last_exit":"signal 9"},
           {"worker":2,"state":"broken","pid":null,"sessions":0,"calls":0,"restarts":5,"last_exit":"exit 1"}]},
         {"id":"solo","mode":"dedicated","workers":[]}],
-        "counters":{"stray_lines":7,"requests":9000,"worker_deaths":17,"unauthorized":0}}"#;
+        "counters":{"stray_lines":7,"requests":9000,"worker_deaths":17,"recycled":2,"unauthorized":0}}"#;
 
     #[test]
     fn the_text_has_a_summary_and_one_line_per_worker() {
@@ -220,13 +224,13 @@ at tcp://127.0.0.1:9000
 12.3 requests a second, 2.0 KiB in, 100 B out
 last minute: 740 answers, p50 850 us, p90 1.5 ms, p99 2.5 s, at most 1m 30s
 WORKER    STATE       PID     UP  SESSIONS  CALLS  RESTARTS  LAST EXIT
-claude/0  up       424242  1h 1m         5      2         0  -
+claude/0  up       424242  1h 1m         5      2         0  recycled: idle
 claude/1  resting       -      -         0      0        12  signal 9
 claude/2  broken        -      -         0      0         5  exit 1
 solo      -             -      -         -      -         -  -
 refused: busy 3
 skipped: stray_lines 7, too_large 1
-worker_deaths 17
+recycled 2, worker_deaths 17
 ";
         assert_eq!(text, expected.trim_start());
         assert!(text.lines().all(|line| line.len() <= 80));

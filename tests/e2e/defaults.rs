@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Bus, Client, initialize, puppets, run, session_of, with};
+use crate::harness::{
+    Bus, Client, bus_puppet_client, initialize, notification, one_pool, puppets, request, run, session_of,
+    with,
+};
 
 /// A pool that says nothing but what runs in it.
 fn echo() -> Value {
@@ -79,4 +82,81 @@ fn a_process_for_a_guest_is_stopped_when_it_has_had_no_session_for_idle_sec() {
     three.answers(&asked, json!({ "sessionId": "b" }));
     ben.gets(1);
     ann.opens(&mut one, "a2");
+}
+
+#[test]
+fn a_client_with_other_capabilities_waits_for_sessions_that_are_being_closed() {
+    let bus = Bus::start(one_pool(1));
+    let mut one = bus.puppet();
+    let mut ann = bus.client();
+    ann.initializes(&mut one, json!({}), json!({ "sessionCapabilities": { "close": {} } }));
+    ann.opens(&mut one, "s1");
+    ann.sends(&notification("_bus/bye", json!({})));
+    drop(ann);
+    one.is_asked("session/cancel");
+    let closing = one.is_asked("session/close");
+    let mut ben = bus.client();
+    ben.sends(&request(1, "work", json!({})));
+    ben.has_received_nothing();
+    one.answers(&closing, json!({}));
+    one.stdin_ends();
+    one.is_gone();
+    let mut two = bus.puppet();
+    let asked = two.is_asked("work");
+    two.answers(&asked, json!({ "done": true }));
+    assert_eq!(ben.gets(1), json!({ "done": true }));
+    let status = ben.status();
+    assert_eq!(
+        (&status["counters"]["worker_deaths"], &status["counters"]["recycled"]),
+        (&json!(0), &json!(1))
+    );
+    let worker = &status["pools"][0]["workers"][0];
+    assert_eq!(
+        (&worker["last_recycled"], &worker["last_exit"]),
+        (&json!("other capabilities"), &json!(null))
+    );
+    let out = run(bus.folder(), &["status", "--tcp", bus.tcp()], "");
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(text.contains("recycled: other capabilities") && text.contains("recycled 1"), "{text}");
+}
+
+#[test]
+fn busy_says_what_to_raise_and_the_log_says_it_once_a_minute() {
+    let (bus, mut puppet, mut ann) = bus_puppet_client();
+    ann.initializes(&mut puppet, json!({}), json!({}));
+    ann.opens(&mut puppet, "s1");
+    let mut ben = bus.client();
+    for n in 0..3 {
+        ben.sends(&request(n, "work", json!({})));
+        let data = ben.sees_error(n, -32054, "busy");
+        assert_eq!(data, json!({ "reason": "busy", "pool": "p", "processes": 1, "raise": "max_instances" }));
+    }
+    bus.log_has("it has 1 process: raise max_instances of the pool");
+    assert_eq!(bus.log.text().matches("raise max_instances").count(), 1);
+}
+
+#[test]
+fn errors_show_what_the_agent_wrote_last() {
+    let script = "i=0; while [ $i -lt 30 ]; do echo line $i >&2; i=$((i+1)); done; \
+        printf '\\033[31mno key\\n' >&2; read x; exit 3";
+    let agent = json!({ "id": "a", "command": "sh", "args": ["-c", script] });
+    let bus = Bus::start(json!({ "pools": [agent], "limits": { "max_restarts": 0 } }));
+    let mut client = bus.client();
+    client.sends(&request(1, "work", json!({})));
+    let lost = client.sees_error(1, -32050, "worker_lost");
+    let said = lost["stderr"].as_str().expect("text");
+    assert!(said.starts_with("line 11\nline 12\n") && said.ends_with("line 29\n\\u{1b}[31mno key"), "{said}");
+    client.sends(&request(2, "work", json!({})));
+    assert_eq!(client.sees_error(2, -32053, "pool_down")["stderr"], said);
+    let out = run(bus.folder(), &["call", "work", "--tcp", bus.tcp()], "");
+    assert!(String::from_utf8_lossy(&out.stderr).contains(r"line 29\n\\u{1b}[31mno key"));
+    let config = bus.config_path();
+    let config = config.to_str().expect("UTF-8");
+    let out = run(
+        bus.folder(),
+        &["run", "--once", "--pool", "a", "--tcp", bus.tcp(), "--config", config, "hi"],
+        "",
+    );
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert!(text.contains("\n| line 29\n| \\u{1b}[31mno key"), "{text}");
 }

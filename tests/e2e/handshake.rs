@@ -114,15 +114,46 @@ fn a_worker_that_never_answers_initialize_is_killed() {
 }
 
 #[test]
-fn an_initialize_answered_with_an_error_is_no_start() {
-    let (_bus, mut puppet, mut ann) = bus_puppet_client();
-    ann.sends(&initialize(1, json!({})));
+fn a_refused_initialize_passes_as_it_is_and_takes_nobody_down() {
+    let bus = Bus::start(one_pool(1));
+    let mut ann = bus.client();
+    let refusal = r#""error": {"code":-32602,"message":"only version 1", "data":{"supported":[1.0]}}"#;
+    // More of them than restarts are allowed.
+    for n in 0..8 {
+        let mut puppet = bus.puppet();
+        let mut ben = bus.client();
+        ben.sends(&request(n, "initialize", json!({ "protocolVersion": 2 })));
+        let asked = puppet.is_asked("initialize");
+        puppet.sends(&format!(r#"{{"id":{},{refusal}}}"#, asked["id"]));
+        assert_eq!(ben.reads(), format!(r#"{{"id":{n},{refusal}}}"#));
+        puppet.stdin_ends();
+        puppet.is_gone();
+    }
+    let mut puppet = bus.puppet();
+    ann.initializes(&mut puppet, json!({}), json!({}));
+    ann.opens(&mut puppet, "s1");
+    let status = ann.status();
+    assert_eq!(
+        (&status["counters"]["worker_deaths"], &status["counters"]["recycled"]),
+        (&json!(0), &json!(8))
+    );
+    assert_eq!(status["pools"][0]["last_recycled"], "initialize refused");
+    bus.log_has("worker p/0 recycled (initialize refused)");
+    assert!(!bus.log.text().contains("stuck"), "{}", bus.log.text());
+}
+
+#[test]
+fn a_connection_whose_initialize_was_refused_can_initialize_again() {
+    let (bus, mut puppet, mut ann) = bus_puppet_client();
+    ann.sends(&request(1, "initialize", json!({ "protocolVersion": 2 })));
     let asked = puppet.is_asked("initialize");
-    let error = json!({ "code": -32000, "message": "log in first" });
-    puppet.refuses(&asked, &error);
-    assert_eq!(ann.sees_error(1, -32058, "no_start")["error"], error);
+    puppet.refuses(&asked, &json!({ "code": -32000, "message": "no" }));
+    assert_eq!(ann.receives()["error"], json!({ "code": -32000, "message": "no" }));
+    puppet.stdin_ends();
     puppet.is_gone();
-    ann.has_received_nothing();
+    let mut next = bus.puppet();
+    ann.initializes(&mut next, json!({}), json!({}));
+    ann.opens(&mut next, "s1");
 }
 
 #[test]

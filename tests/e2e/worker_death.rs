@@ -164,7 +164,7 @@ fn the_error_for_a_lost_dedicated_worker_carries_its_stderr() {
     puppet.exits(1);
     let data = client.sees_error(1, -32050, "worker_lost");
     let tail = data["stderr"].as_str().expect("the tail of stderr");
-    assert!(tail.ends_with("fatal: out of cheese\n") && tail.len() <= 4096, "{tail}");
+    assert!(tail.ends_with("\nfatal: out of cheese") && tail.len() <= 4096, "{tail}");
 }
 
 #[test]

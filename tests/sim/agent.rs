@@ -28,6 +28,9 @@ impl World {
             self.oracle.causes.failed_handshakes += 1;
             return;
         }
+        if worker.never_closes && method == "session/close" && marked(line).is_none() {
+            return;
+        }
         let of_client = matches!(method, "work/do" | "work/labelled" | "session/prompt" | "session/new");
         worker.todo.push(Asked { call_id, method: method.to_owned(), session, top, of_client, opens: None });
     }

@@ -136,18 +136,32 @@ impl Oracle {
             let newest = of_pool().rfind(|(_, process)| process.slot == Some(*slot));
             newest.is_none_or(|(life, process)| {
                 !process.healthy
-                    || !self.must_be_compatible(life, conn, serial)
+                    || !self.must_be_compatible(life, conn, serial) && !self.only_closes(life, others_wait)
                     || needs_session && self.sessions_at_most(life) >= config.max_sessions as usize
                     || process.dedicated && (others_wait || self.is_used_by_other(life, conn))
             })
         })
     }
 
+    /// The process has nothing to do but to close sessions that the bus has ended, so that a request waits for it.
+    fn only_closes(&self, life: Life, others_wait: bool) -> bool {
+        let process = &self.lives[life];
+        let is_quiet = process.unanswered.is_empty()
+            && process.labels.is_empty()
+            && !process.dedicated
+            && !process.paused
+            && !others_wait
+            && !self.sessions.iter().any(|session| session.life == life && session.open)
+            && self.announced(life) == 0;
+        is_quiet && self.strict && !process.owed.is_empty() && process.owed.is_subset(&process.closings)
+    }
+
     /// The process was initialized as this client was, however the client's last handshakes went.
     fn must_be_compatible(&self, life: Life, conn: Conn, serial: Serial) -> bool {
         let process = &self.lives[life];
-        let mut may = self.handshakes_at(conn, self.sent[serial].seq);
-        may.extend(self.handshakes_at(conn, usize::MAX));
+        let sent = &self.sent[serial];
+        let mut may = self.handshakes_at(conn, sent.seq, sent.read_at);
+        may.extend(self.handshakes_at(conn, usize::MAX, usize::MAX));
         may.iter().all(|handshake| *handshake == process.handshake)
     }
 
@@ -167,15 +181,24 @@ impl Oracle {
     /// Sessions that this process may have: known to be open, announced, or asked for.
     fn sessions_at_most(&self, life: Life) -> usize {
         let open = self.sessions.iter().filter(|session| session.life == life && session.open).count();
-        let announced = self.sent.iter().filter(|sent| {
-            sent.by == Peer::Worker(life) && matches!(sent.what, What::AgentTell { child: Some(_), .. })
-        });
         let opens = |serial: &&Serial| {
             let What::Ask { kind, .. } = &self.sent[**serial].what else { return false };
             matches!(kind, Kind::New | Kind::Load(_) | Kind::Fork(_) | Kind::Session(_))
         };
         let opening = self.conns.iter().flat_map(|conn| &conn.unanswered).filter(opens).count();
-        open + announced.count() + opening + self.adopted_opens(life) + self.recoveries() + self.spent.len()
+        open + self.announced(life)
+            + opening
+            + self.adopted_opens(life)
+            + self.recoveries()
+            + self.spent.len()
+    }
+
+    /// Sessions of subagents that this process has announced.
+    fn announced(&self, life: Life) -> usize {
+        let announces = |sent: &&Sent| {
+            sent.by == Peer::Worker(life) && matches!(sent.what, What::AgentTell { child: Some(_), .. })
+        };
+        self.sent.iter().filter(announces).count()
     }
 
     /// Lost sessions that the bus may be opening again, by a request of its own that may wait for a worker.

@@ -479,13 +479,17 @@ impl Oracle {
         announcement.is_some_and(|sent| sent.sent_at == 0 || sent.sent_at >= read_at)
     }
 
-    /// The handshakes that the worker of a session-less line of this connection may have.
-    pub(crate) fn handshakes_at(&self, conn: Conn, seq: usize) -> BTreeSet<Option<usize>> {
+    /// The handshakes that the worker of a session-less line of this connection may have, which the bus has read when
+    /// this many lines were sent.
+    pub(crate) fn handshakes_at(&self, conn: Conn, seq: usize, read_at: usize) -> BTreeSet<Option<usize>> {
+        let is_refused = |ask: Serial| {
+            self.conns[conn].refusals.iter().any(|(serial, at)| *serial == ask && *at < read_at)
+        };
         let mut may = BTreeSet::new();
         let mut settled = false;
         for (serial, caps) in &self.conns[conn].handshakes {
             let sent = &self.sent[*serial];
-            if sent.seq < seq {
+            if sent.seq < seq && !is_refused(*serial) {
                 may.insert(Some(*caps));
                 settled |= sent.sent_to.contains(&Peer::Client(conn));
             }

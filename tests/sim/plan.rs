@@ -132,6 +132,21 @@ pub(crate) fn allow_many_processes(seed: u64, config: &mut Config) {
     }
 }
 
+/// In some plain worlds clients of several kinds take turns at a pool of one process, which has sessions to close when
+/// the next one comes.
+pub(crate) fn let_clients_take_turns(seed: u64, config: &mut Config, plan: &mut Plan) {
+    if !is_plain(seed) || seed % 8 != 1 {
+        return;
+    }
+    config.limits.session_keep = Duration::ZERO;
+    for pool in &mut config.pools {
+        let pool = Arc::make_mut(pool);
+        (pool.mode, pool.instances, pool.max_instances) = (Mode::Shared, 1, 1);
+    }
+    (plan.handshakes, plan.acp_chance, plan.leave_weight) = (3, 100, 15);
+    (plan.crash_weight, plan.reload_weight, plan.label_weight) = (0, 0, 0);
+}
+
 /// A copy of the configuration with one random change.
 pub(crate) fn edited(rng: &mut Rng, config: &Config) -> Config {
     let mut config = config.clone();

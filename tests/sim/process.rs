@@ -6,7 +6,7 @@ use std::time::Duration;
 use kernel_core::Moment;
 use kernel_core::config::{Mode, Permission};
 use kernel_core::id::{Link, WorkerId};
-use kernel_core::limit::BACKOFF_FIRST;
+use kernel_core::limit::{BACKOFF_FIRST, RESTART_AT_ONCE_AFTER};
 use kernel_core::{Event, Exit, Signal, SpawnFault};
 
 use crate::oracle::broken;
@@ -35,6 +35,7 @@ impl World {
         let mut worker = Worker::new(&mut self.rng, &self.plan, self.quiet, id, pipe, self.now);
         let may_be_mute = self.plan.plain && !self.quiet && self.config.limits.silence_timeout.is_some();
         worker.mute = may_be_mute && self.rng.percent(20);
+        worker.never_closes = self.plan.plain && life % 4 == 3;
         self.workers.push(worker);
         self.oracle.lives.push(ProcessRecord {
             pool,
@@ -58,7 +59,8 @@ impl World {
             };
             // A worker that has used up its restarts waits for the oldest of them to expire, however soon that is.
             let may_be_exhausted = starts(crashed, false) >= limits.max_restarts as usize;
-            if !may_be_exhausted && self.now < crashed + BACKOFF_FIRST {
+            let was_well = newest.is_some_and(|worker| worker.up_since + RESTART_AT_ONCE_AFTER <= crashed);
+            if !may_be_exhausted && !was_well && self.now < crashed + BACKOFF_FIRST {
                 broken!("restarts", "{id:?} crashed at {crashed:?} and is started at {:?}", self.now);
             }
             let restarts = starts(self.now, true);
@@ -147,6 +149,7 @@ impl World {
                 }
                 State::Starting { .. } => {
                     self.workers[life].state = State::Running;
+                    self.workers[life].up_since = self.now;
                     self.oracle.lives[life].healthy = true;
                     self.handle(Event::Spawned { worker: id, pid: 1000 + life as u32 });
                 }

@@ -152,6 +152,8 @@ pub(crate) struct ClientRecord {
     pub(crate) asked: BTreeMap<u64, Serial>,
     /// The handshakes that it has sent, with the line.
     pub(crate) handshakes: Vec<(Serial, usize)>,
+    /// Those that were refused, and how many lines were sent by then.
+    pub(crate) refusals: Vec<(Serial, usize)>,
     /// The newest line of each process that was delivered to it directly.
     pub(crate) newest_of: BTreeMap<Life, usize>,
     /// When it last took a byte, or when its empty queue was last filled.
@@ -176,6 +178,8 @@ pub(crate) struct ProcessRecord {
     pub(crate) untaken: usize,
     /// Ids of the requests that it was sent and has not answered.
     pub(crate) owed: BTreeSet<u64>,
+    /// Those of them by which the bus itself closes sessions.
+    pub(crate) closings: BTreeSet<u64>,
     /// Ids under which it has written an answer that is broken or too long, and how many lines it had written by then.
     pub(crate) bad_answers: BTreeMap<u64, usize>,
     /// Ids of the requests that it has begun to read.

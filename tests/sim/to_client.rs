@@ -245,7 +245,7 @@ impl Oracle {
         let life = session.life;
         let seq = session.opened_at;
         self.excuses.count(Excuse::SessionTakenOver, false);
-        let (has, may) = (self.lives[life].handshake, self.handshakes_at(conn, usize::MAX));
+        let (has, may) = (self.lives[life].handshake, self.handshakes_at(conn, usize::MAX, usize::MAX));
         let is_other = session.owner != Some(conn) && !may.contains(&has);
         let excused = !self.unique_names || self.ambiguous.contains(&agent);
         if self.is_fault(Excuse::SessionTakenOver, is_other, excused) {
@@ -279,7 +279,10 @@ impl Oracle {
         if let Some(ask) = ask
             && let What::Ask { kind: Kind::Initialize(caps), .. } = self.sent[ask].what
         {
-            return self.init_answered(conn, life, caps, filled, &id, line);
+            if filled.is_none() {
+                broken!("(4) identical bytes", "conn {conn} is init_answered with {}", shown(line));
+            }
+            return self.init_answered(conn, life, caps, good, &id, line);
         }
         let loads = |kind: &Kind| matches!(kind, Kind::Load(_));
         let own = ask.is_some_and(|ask| self.sent[ask].by == Peer::Client(conn)) && filled.is_some();
@@ -403,18 +406,7 @@ impl Oracle {
     }
 
     /// A client is sent a worker's answer to initialize.
-    fn init_answered(
-        &mut self,
-        conn: Conn,
-        life: Life,
-        caps: usize,
-        filled: Option<SlotValues>,
-        id: &[u8],
-        line: &[u8],
-    ) {
-        if filled.is_none() {
-            broken!("(4) identical bytes", "conn {conn} is init_answered with {}", shown(line));
-        }
+    fn init_answered(&mut self, conn: Conn, life: Life, caps: usize, good: bool, id: &[u8], line: &[u8]) {
         let same = |kind: &Kind| *kind == Kind::Initialize(caps);
         // A request that waited for a worker that did not start is answered for the client's newest handshake.
         let moved =
@@ -426,6 +418,11 @@ impl Oracle {
             broken!("(1) an answer under its id", "conn {conn} did not ask for {}", shown(line));
         };
         self.carried += 1;
+        if !good {
+            // What comes from now on is of the handshake that it had before.
+            let refused_at = self.sent.len();
+            return self.conns[conn].refusals.push((ask, refused_at));
+        }
         self.sent[ask].sent_to.push(Peer::Client(conn));
         self.lives[life].serves.insert(conn);
     }

@@ -295,9 +295,9 @@ impl Oracle {
     fn check_handshake(&self, life: Life, conn: Conn, serial: Serial) {
         let sent = &self.sent[serial];
         let moved = sent.read.is_some_and(|disruptions| disruptions < self.causes.disruptions());
-        let mut may = self.handshakes_at(conn, sent.seq);
+        let mut may = self.handshakes_at(conn, sent.seq, sent.read_at);
         if moved {
-            may.extend(self.handshakes_at(conn, usize::MAX));
+            may.extend(self.handshakes_at(conn, usize::MAX, usize::MAX));
         }
         let has = self.lives[life].handshake;
         if !may.contains(&has) {
@@ -365,6 +365,7 @@ impl Oracle {
         if value["method"] != "session/cancel" && value["method"] != "session/close" {
             broken!("(1) an answer of the asked", "no client has sent this to life {life}: {}", shown(line));
         }
+        self.lives[life].closings.extend(value["id"].as_u64());
         let owner = self.session_of(life, &agent).and_then(|session| session.owner);
         let owner = owner.filter(|owner| self.conns[*owner].open && !self.conns[*owner].ended);
         if self.is_fault(Excuse::SessionEnded, owner.is_some(), self.ambiguous.contains(&agent)) {

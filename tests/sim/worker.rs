@@ -27,8 +27,11 @@ pub(crate) struct Worker {
     pub(crate) killed: bool,
     /// When it crashed although the bus had not begun to end it.
     pub(crate) crashed: Option<Moment>,
+    pub(crate) up_since: Moment,
     /// It could not be started.
     pub(crate) spawn_failed: bool,
+    /// It never answers when the bus asks it to close a session.
+    pub(crate) never_closes: bool,
     /// It answers no client, not even when all others behave.
     pub(crate) mute: bool,
     /// It ignores SIGTERM and the end of its stdin.
@@ -95,7 +98,9 @@ impl Worker {
             exit: None,
             killed: false,
             crashed: None,
+            up_since: now,
             spawn_failed: false,
+            never_closes: false,
             mute: false,
             stubborn: rng.percent(plan.stubborn_chance),
             not_reading: false,

@@ -70,7 +70,8 @@ impl World {
         let mut config = plan::config(&mut rng);
         auth::require_token(seed, &mut config);
         plan::allow_many_processes(seed, &mut config);
-        let plan = Plan::new(&mut rng, is_plain(seed));
+        let mut plan = Plan::new(&mut rng, is_plain(seed));
+        plan::let_clients_take_turns(seed, &mut config, &mut plan);
         let mut tags = [0; 32];
         tags[..8].copy_from_slice(&rng.next().to_le_bytes());
         let oracle = Oracle::new(&config, &plan);

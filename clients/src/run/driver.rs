@@ -184,7 +184,7 @@ impl Driver {
             };
             let retry = if is_transient(&error) { backoff.next() } else { None };
             let Some(pause) = retry else {
-                return Err(self.failed(&format!("refuses initialize: {}", describe_error(&error))));
+                return Err(self.failed(&format!("refuses initialize: {}", describe_with_words(&error))));
             };
             self.wait_until(Instant::now() + pause)?;
         }
@@ -198,7 +198,7 @@ impl Driver {
                 AUTH_REQUIRED => "wants you to log in first, with its own command",
                 _ => "opens no session",
             };
-            self.failed(&format!("{why}: {}", describe_error(&error)))
+            self.failed(&format!("{why}: {}", describe_with_words(&error)))
         })?;
         let session = result["sessionId"].as_str();
         self.session = session.ok_or_else(|| self.failed("opens a session without a name"))?.to_owned();
@@ -268,7 +268,13 @@ impl Driver {
             }
             // Some agents answer a cancelled prompt with an error.
             Ok(Err(_)) if self.cancelled => self.end_turn(Status::Cancelled, None, &Value::Null),
-            Ok(Err(error)) => self.fail_turn(&format!("the agent failed: {}", describe_error(&error))),
+            Ok(Err(error)) => {
+                self.renderer.service(&format!("the agent failed: {}", describe_error(&error)))?;
+                for line in last_words(&error) {
+                    self.renderer.service(&format!("| {line}"))?;
+                }
+                self.end_turn(Status::Failed, None, &Value::Null)
+            }
             Err(Stop::Closed) => {
                 let why = self.agent.why_closed();
                 self.fail_turn(&why)?;
@@ -449,4 +455,15 @@ fn describe_error(RpcError { message, data, .. }: &RpcError) -> String {
         Some(details) => format!("{message} ({details})"),
         None => message.clone(),
     }
+}
+
+/// The same, and below it what the process of the agent wrote to its stderr before it ended.
+fn describe_with_words(error: &RpcError) -> String {
+    let lines = last_words(error).map(|line| format!("\n| {line}"));
+    describe_error(error) + &lines.collect::<String>()
+}
+
+/// The last lines of the agent's stderr, if the bus says that its process has ended.
+fn last_words(error: &RpcError) -> impl Iterator<Item = &str> {
+    error.data.iter().filter_map(|data| data["stderr"].as_str()).flat_map(str::lines)
 }

@@ -72,6 +72,8 @@ fn pool_facts(pool: &Pool, theme: Theme) -> Vec<Line<'static>> {
     );
     facts.add("latency", pool.latency.map_or("-".to_owned(), latency_text));
     facts.add("restarts", pool.sum(|worker| worker.restarts).to_string());
+    let why = pool.last_recycled.as_ref().map(|why| format!(", the last one: {why}")).unwrap_or_default();
+    facts.add("recycled", format!("{}{why}", or_dash(pool.recycled)));
     facts.add("queued", byte_size(pool.sum(|worker| worker.queued_bytes)));
     facts.lines
 }
@@ -95,6 +97,7 @@ fn worker_facts(model: &Model, pool: &Pool, worker: &Worker, theme: Theme) -> Ve
         facts.add(name, format!("{}{rate}", or_dash(lines)));
     }
     facts.add("last exit", or_dash(worker.last_exit.as_ref()));
+    facts.add("recycled", or_dash(worker.last_recycled.as_ref()));
     facts.add("last words", or_dash(worker.last_words.as_ref()));
     facts.lines
 }

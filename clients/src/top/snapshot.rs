@@ -50,6 +50,8 @@ pub(super) struct Pool {
     pub(super) removed: bool,
     pub(super) requests_rate: Option<f64>,
     pub(super) latency: Option<Latency>,
+    pub(super) recycled: Option<u64>,
+    pub(super) last_recycled: Option<String>,
     pub(super) workers: Vec<Worker>,
 }
 
@@ -66,6 +68,7 @@ pub(super) struct Worker {
     pub(super) lines_in: Option<u64>,
     pub(super) lines_out: Option<u64>,
     pub(super) last_exit: Option<String>,
+    pub(super) last_recycled: Option<String>,
     pub(super) last_words: Option<String>,
 }
 
@@ -147,6 +150,8 @@ fn pool(value: &Value) -> Option<Pool> {
         removed: value["removed"] == true,
         requests_rate: value["rates"]["requests"].as_f64(),
         latency: latency(&value["latency_us"]),
+        recycled: value["recycled"].as_u64(),
+        last_recycled: text(&value["last_recycled"]),
         workers: list(&value["workers"]).iter().filter_map(worker).collect(),
     })
 }
@@ -166,6 +171,7 @@ fn worker(value: &Value) -> Option<Worker> {
         lines_in: number("lines_in"),
         lines_out: number("lines_out"),
         last_exit: text(&value["last_exit"]),
+        last_recycled: text(&value["last_recycled"]),
         last_words: text(&value["last_words"]),
     })
 }

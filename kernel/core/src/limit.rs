@@ -4,8 +4,8 @@ use std::time::Duration;
 
 /// How long a worker pauses after its first crash. The pause doubles with each crash up to `max_restart_delay_sec`.
 pub const BACKOFF_FIRST: Duration = Duration::from_millis(100);
-/// A worker that was up this long starts again with `BACKOFF_FIRST`.
-pub const BACKOFF_RESET_AFTER: Duration = Duration::from_secs(30);
+/// A worker that was up this long is started again at once. If it then crashes soon, it pauses for `BACKOFF_FIRST`.
+pub const RESTART_AT_ONCE_AFTER: Duration = Duration::from_secs(5);
 
 /// How long the bus waits for the exit of a worker that has closed its stdout. A crash closes stdout a moment before
 /// the exit is known; after this time the worker counts as alive with closed pipes.
@@ -47,6 +47,12 @@ pub const LINE_BYTES_WHEN_FULL: usize = 64 << 10;
 pub const MOVES: u8 = 3;
 /// How many bytes of a worker's latest stderr are kept, to report why it died.
 pub const STDERR_TAIL_BYTES: usize = 4096;
+/// How many of its last lines an error shows.
+pub const STDERR_TAIL_LINES: usize = 20;
+/// How long an agent may take to answer a `session/close` that the bus itself sends. Requests may wait for that.
+pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A pool that has no process for a client is logged at most once in this time.
+pub const BUSY_WARNING_EVERY: Duration = Duration::from_secs(60);
 /// How many session-less notifications of a worker are kept for clients that join later, the last one of each method.
 pub const STICKY_NOTIFICATIONS_MAX: usize = 16;
 /// The longest sticky notification and the longest broadcast that is kept, in bytes.

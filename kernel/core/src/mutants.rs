@@ -73,6 +73,12 @@ pub enum Check {
     MaxInstances,
     /// A pool none of whose workers can be started does not start more of them.
     GrowAlive,
+    /// A client with other capabilities waits for closings that the bus has asked for.
+    WaitForClosings,
+    /// A closing that the bus has asked for is forgotten if it is not answered.
+    CloseTimeout,
+    /// A client whose initialize was refused keeps the handshake that it had.
+    RefusedHandshake,
     /// What a dead worker owed is answered.
     FailCalls,
     /// Only a call whose line has not begun to be written moves to another worker.
@@ -142,6 +148,9 @@ impl Check {
         Check::MaxSessions,
         Check::MaxInstances,
         Check::GrowAlive,
+        Check::WaitForClosings,
+        Check::CloseTimeout,
+        Check::RefusedHandshake,
         Check::FailCalls,
         Check::Unwritten,
         Check::InitTimeout,

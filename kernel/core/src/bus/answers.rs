@@ -63,7 +63,7 @@ impl Bus {
                     self.drop_session(session);
                 }
             }
-            Purpose::ClientInitialize | Purpose::Ignore => {}
+            Purpose::ClientInitialize | Purpose::EndSession | Purpose::Ignore => {}
         }
         self.check_idle(id);
     }
@@ -86,7 +86,7 @@ impl Bus {
         };
         if self.calls.get(key).is_some_and(|call| call.purpose == Purpose::Initialize) {
             self.calls.end(key);
-            return self.no_start(id, "answered initialize with something else", None);
+            return self.no_start(id, "answered initialize with something else");
         }
         self.fail_unusable(id, key, error);
         self.check_idle(id);

@@ -32,11 +32,13 @@ impl Bus {
         }
         worker.last_output = self.now;
         worker.lines_in += 1;
+        let only_answers = worker.closes_first;
         // The envelope is not moved out of the result: that would be a copy.
         let malformed = match &prefixes.scan(line) {
             Ok(envelope) if matches!(envelope.kind, Kind::Answer { .. }) => {
                 return self.worker_answers(id, Message::new(line, envelope));
             }
+            Ok(_) if only_answers => return,
             Ok(envelope) => return self.route_worker_message(id, Message::new(line, envelope)),
             Err(malformed) => *malformed,
         };

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use log::warn;
+use log::{info, warn};
 
 use super::Bus;
 use crate::id::{CallKey, Link, PoolId, WorkerId};
+use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
 use crate::state::calls::{BUS, Id, Purpose};
 use crate::state::handshake::{AgentCapabilities, Handshake};
 use crate::state::timers::Alarm;
-use crate::state::workers::{Init, InitResult};
+use crate::state::workers::{Init, InitResult, Recycled};
 use crate::wire::error::{Death, RpcError};
 use crate::wire::message::{Held, Message};
 use crate::wire::splice::{Edit, splice};
@@ -23,7 +24,7 @@ impl Bus {
             return;
         }
         worker.init = Init::Reserved(handshake.clone());
-        if worker.life.is_up() {
+        if worker.life.is_up() && !worker.closes_first {
             self.send_initialize(id);
         }
     }
@@ -65,7 +66,7 @@ impl Bus {
             return;
         };
         if message.is_error() {
-            return self.no_start(id, "answered initialize with an error", Some(outcome));
+            return self.initialize_refused(id, &handshake, message);
         }
         worker.capabilities = AgentCapabilities::of(outcome, &handshake);
         let result = Some(Arc::new(InitResult { line: message.line.into(), id: span }));
@@ -73,6 +74,52 @@ impl Bus {
         let pool = worker.pool;
         self.flush_backlog(id);
         self.remember_handshake(pool, handshake);
+    }
+
+    /// A worker refuses to be initialized like this, which is no fault of its process. Those who asked hear its words,
+    /// and are what they were before; it is replaced, because a process is initialized only once.
+    fn initialize_refused(&mut self, id: WorkerId, handshake: &Arc<Handshake>, message: Message<'_>) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        info!("worker {worker} refuses an initialize");
+        let mut error = RpcError::no_start(&worker.config, worker.index, "refuses to be initialized")
+            .with_stderr(worker.stderr.last_lines());
+        if let Some(outcome) = message.outcome() {
+            error = error.with_error(outcome);
+        }
+        let waiting = worker.take_backlog(&mut self.held);
+        if let Some(pool) = self.pools.get_mut(worker.pool)
+            && pool.newest.as_ref() == Some(handshake)
+        {
+            pool.newest = None;
+        }
+        for queued in waiting {
+            match queued {
+                Queued::Initialize(key) => self.pass_refusal(key, handshake, message),
+                Queued::Line(Some(key), _) => self.fail_call(key, &error),
+                Queued::Line(None, _) => self.counters.dropped_notifications += 1,
+            }
+        }
+        self.drop_unopened_sessions(id);
+        self.replace(id, Recycled::Refused);
+    }
+
+    /// Gives the agent's refusal to a client that asked to be initialized, which keeps the handshake that it had.
+    fn pass_refusal(&mut self, key: CallKey, handshake: &Arc<Handshake>, message: Message<'_>) {
+        let (Some(call), Some(span)) = (self.calls.end(key), message.envelope.id) else { return };
+        let Some(to) = self.calls.calling_client(call.caller) else { return };
+        if let Some(client) = self.clients.get_mut(to)
+            && client.handshake == *handshake
+            && enabled(Check::RefusedHandshake)
+        {
+            client.handshake = client.agreed.clone();
+        }
+        let edit = [Edit::new(span, call.id.as_bytes())];
+        self.links.send(to, message.line, &edit);
+        if !self.tracers.is_empty() {
+            let mut line = Vec::new();
+            splice(&mut line, message.line, &edit);
+            self.trace_own(to, &line, Some((key, call.age_us(self.now))));
+        }
     }
 
     /// A worker completed this handshake. Fresh workers of the pool are initialized with it ahead of use.
@@ -89,14 +136,12 @@ impl Bus {
     }
 
     /// A worker fails to initialize. The clients that wait for it get the reason, and it is stopped.
-    pub(super) fn no_start(&mut self, id: WorkerId, message: &str, answered: Option<&[u8]>) {
+    pub(super) fn no_start(&mut self, id: WorkerId, message: &str) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         warn!("worker {worker} {message}: stopped");
         worker.last_error = Some(message.to_owned());
-        let mut error = RpcError::no_start(&worker.config, worker.index, message);
-        if let Some(answered) = answered {
-            error = error.with_error(answered);
-        }
+        let error =
+            RpcError::no_start(&worker.config, worker.index, message).with_stderr(worker.stderr.last_lines());
         self.fail_backlog(id, &error);
         self.stop_faulty(id, Death::Stuck);
     }
@@ -142,11 +187,12 @@ impl Bus {
         call: Option<(CallKey, u64)>,
     ) {
         let Some(worker) = self.workers.get_mut(id) else { return };
-        let Init::Ready { result: Some(result), .. } = &worker.init else { return };
-        let result = result.clone();
+        let Init::Ready { result: Some(result), handshake } = &worker.init else { return };
+        let (result, handshake) = (result.clone(), handshake.clone());
         worker.clients.insert(client);
         if let (Some(known), Some(life)) = (self.clients.get_mut(client), worker.link) {
             known.affinity = Some((id, life));
+            known.agreed = handshake;
         }
         let edit = [Edit::new(result.id, call_id)];
         self.links.send(client, &result.line, &edit);

@@ -220,7 +220,7 @@ impl Bus {
     /// Takes bytes from the stderr of a worker.
     pub fn stderr_received(&mut self, worker: WorkerId, bytes: &[u8]) {
         if let Some(worker) = self.workers.get_mut(worker) {
-            worker.push_stderr(bytes);
+            worker.stderr.push(bytes);
         }
     }
 
@@ -330,6 +330,7 @@ impl Bus {
             Alarm::Silence(worker) => self.silence_overdue(worker),
             Alarm::Retire(worker) => self.retirement_due(worker),
             Alarm::Idle(worker) => self.idle_too_long(worker),
+            Alarm::Closings(worker) => self.closings_overdue(worker),
             Alarm::Stall(link) => self.stalled(link),
             Alarm::Line(link) => self.line_overdue(link),
             Alarm::Keep(session) => self.keep_expired(session),

@@ -1,5 +1,7 @@
 //! Placement: which worker of a pool.
 
+use log::warn;
+
 use super::Bus;
 use crate::config::Mode;
 use crate::id::{Arena, Link, PoolId, SessionKey, WorkerId};
@@ -11,7 +13,7 @@ use crate::state::lifecycle::Input;
 use crate::state::pools::{Pool, Pools};
 use crate::state::sessions::Sessions;
 use crate::state::timers::Alarm;
-use crate::state::workers::{Init, Worker};
+use crate::state::workers::{Init, Recycled, Worker};
 use crate::wire::error::RpcError;
 
 /// What a worker is wanted for.
@@ -112,6 +114,21 @@ impl<'a> Placement<'a> {
         found.map(|(id, _)| id)
     }
 
+    /// A worker of another handshake that only has sessions to close, as the bus has asked it to.
+    fn closing_of_other_handshake(&self, pool: &'a Pool, handshake: &Handshake) -> Option<WorkerId> {
+        let mut workers = self.workers_of(pool);
+        let found = workers.find(|(_, worker)| {
+            is_replaceable(worker, handshake)
+                && worker.dedicated_to.is_none()
+                && worker.sessions.is_empty()
+                && worker.backlog.is_empty()
+                && self.calls.incoming(worker.endpoint) == self.calls.closings(worker.endpoint)
+                && self.calls.outgoing(worker.endpoint) == 0
+                && enabled(Check::WaitForClosings)
+        });
+        found.map(|(id, _)| id)
+    }
+
     /// A worker of another handshake whose sessions all belong to clients that have left. A client that is here comes
     /// before a client that may return.
     fn kept_of_other_handshake(&self, pool: &'a Pool, handshake: &Handshake) -> Option<WorkerId> {
@@ -179,20 +196,22 @@ impl<'a> Placement<'a> {
     }
 
     /// Why the pool has no worker for a client.
-    fn no_worker_error(&self, pool: &'a Pool) -> RpcError {
+    fn no_worker_error(&self, client: &Client, pool: &'a Pool) -> RpcError {
         let workers: Vec<_> = self.workers_of(pool).map(|(_, worker)| worker).collect();
         if workers.iter().any(|worker| worker.life.is_up() || worker.life.is_coming()) {
-            return RpcError::busy(format!(
-                "every worker of the pool {} is at max_sessions or serves clients with other capabilities",
-                pool.name()
-            ));
+            let full = |worker: &&&Worker| worker.is_compatible(&client.handshake) && !worker.retiring;
+            let raise =
+                if workers.iter().any(|worker| full(&worker)) { "max_sessions" } else { "max_instances" };
+            return RpcError::no_place(&pool.config, workers.len(), raise);
         }
         // All of them have just died together. The pool is not down; only this call came too late for them.
         if let Some(dying) = workers.iter().find(|worker| worker.life.is_closing()) {
-            return RpcError::worker_lost(&dying.config, dying.index, &dying.death);
+            return dying.lost_error();
         }
-        let why = workers.iter().find_map(|worker| worker.last_error.as_deref());
-        RpcError::pool_down(&pool.config, why.unwrap_or("it is being stopped"))
+        let failed = workers.iter().find_map(|worker| Some((worker.last_error.as_deref()?, worker)));
+        let why = failed.map_or("it is being stopped", |(why, _)| why);
+        let stderr = failed.map(|(_, worker)| worker.stderr.last_lines()).unwrap_or_default();
+        RpcError::pool_down(&pool.config, why).with_stderr(stderr)
     }
 }
 
@@ -266,8 +285,7 @@ impl Bus {
             None => self.make_candidate(link, pool_id, need),
         };
         let Some(id) = chosen else {
-            let Some(pool) = self.pools.get(pool_id) else { return Err(self.pools.unknown(None)) };
-            return Err(self.placement().no_worker_error(pool));
+            return Err(self.no_worker(link, pool_id));
         };
         let (Some(worker), Some(client)) = (self.workers.get_mut(id), self.clients.get(link)) else {
             return Ok(id);
@@ -278,6 +296,29 @@ impl Bus {
             self.reserve(id, &handshake);
         }
         Ok(id)
+    }
+
+    /// Why the pool has no worker for this client. Whoever runs the bus should know if it is too small.
+    fn no_worker(&mut self, link: Link, pool_id: PoolId) -> RpcError {
+        let (Some(client), Some(pool)) = (self.clients.get(link), self.pools.get(pool_id)) else {
+            return self.pools.unknown(None);
+        };
+        let error = self.placement().no_worker_error(client, pool);
+        if error.is_busy()
+            && let Some(pool) = self.pools.get_mut(pool_id)
+            && pool.warns_of_busy(self.now)
+        {
+            warn!("a client is refused: {}", error.message());
+        }
+        error
+    }
+
+    /// The worker gets a fresh process for other clients, once it has closed the sessions that the bus has ended.
+    fn replace_after_closings(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        worker.clients.clear();
+        worker.init = Init::NotSent;
+        worker.closes_first = true;
     }
 
     /// Starts a new worker, or frees one.
@@ -297,14 +338,18 @@ impl Bus {
         }
         let pool = self.pools.get(pool_id)?;
         if let Some(id) = self.placement().idle_of_other_handshake(pool, link, &handshake) {
-            self.replace(id);
+            self.replace(id, Recycled::Handshake);
+            return Some(id);
+        }
+        if let Some(id) = self.placement().closing_of_other_handshake(pool, &handshake) {
+            self.replace_after_closings(id);
             return Some(id);
         }
         let id = self.placement().kept_of_other_handshake(pool, &handshake)?;
         for key in self.placement().left_sessions(self.workers.get(id)?) {
             self.drop_session(key);
         }
-        self.replace(id);
+        self.replace(id, Recycled::Handshake);
         Some(id)
     }
 
@@ -343,10 +388,15 @@ impl Bus {
         if !worker.life.is_up() {
             return;
         }
+        if worker.closes_first && self.calls.closings(worker.endpoint) == 0 {
+            worker.recycle(Recycled::Handshake);
+            (worker.closes_first, worker.ignored) = (false, true);
+            return self.step_worker(id, Input::Replace);
+        }
         // Most workers neither retire nor have an idle time, and need not be looked at.
         if (worker.retiring || worker.config.idle.is_some()) && is_idle(&self.calls, worker) {
             if worker.retiring {
-                return self.step_worker(id, Input::Stop);
+                return self.remove(id, Recycled::Reload);
             }
             let pool = self.pools.get(worker.pool);
             let may_go = pool.is_some_and(|pool| pool.workers.len() > pool.config.instances as usize);
@@ -360,7 +410,7 @@ impl Bus {
         }
         let Some(owner) = worker.dedicated_to else { return };
         if self.clients.get(owner).is_none() && worker.open_sessions() == 0 {
-            self.replace(id);
+            self.replace(id, Recycled::ClientLeft);
         }
     }
 
@@ -377,7 +427,10 @@ impl Bus {
         let (is_idle, pool) = (is_idle(&self.calls, worker), worker.pool);
         let kept = self.pools.get(pool).map_or(0, |pool| pool.config.instances as usize);
         if is_idle && self.placement().in_service(pool) > kept {
-            self.retire(id, None);
+            if let Some(worker) = self.workers.get_mut(id) {
+                worker.retiring = true;
+            }
+            self.remove(id, Recycled::Idle);
         }
     }
 }

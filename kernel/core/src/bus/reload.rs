@@ -8,8 +8,8 @@ use super::Bus;
 use crate::api::Moment;
 use crate::config::{Config, PoolConfig};
 use crate::id::{PoolId, WorkerId};
-use crate::state::lifecycle::Input;
 use crate::state::timers::Alarm;
+use crate::state::workers::Recycled;
 use crate::wire::error::RpcError;
 
 impl Bus {
@@ -109,7 +109,7 @@ impl Bus {
         if worker.life.is_up() {
             return self.check_idle(id);
         }
-        self.step_worker(id, Input::Stop);
+        self.remove(id, Recycled::Reload);
     }
 
     pub(super) fn retirement_due(&mut self, id: WorkerId) {
@@ -118,7 +118,7 @@ impl Bus {
             return;
         }
         self.fail_calls(self.calls.incoming_keys(worker.endpoint), &RpcError::stopping());
-        self.step_worker(id, Input::Stop);
+        self.remove(id, Recycled::Reload);
     }
 }
 

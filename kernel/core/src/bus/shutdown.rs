@@ -9,6 +9,7 @@ use crate::state::backlog::Queued;
 use crate::state::calls::BUS;
 use crate::state::lifecycle::Input;
 use crate::state::timers::Alarm;
+use crate::state::workers::Recycled;
 use crate::wire::error::RpcError;
 
 impl Bus {
@@ -23,7 +24,7 @@ impl Bus {
                 // A worker that is not up will not be started any more.
                 for id in self.workers.ids() {
                     if self.workers.get(id).is_some_and(|worker| !worker.life.is_up()) {
-                        self.step_worker(id, Input::Stop);
+                        self.remove(id, Recycled::Stop);
                     }
                 }
             }
@@ -48,7 +49,7 @@ impl Bus {
             self.stopping = Some(Stopping::Workers);
             self.fail_all_calls();
             for id in self.workers.ids() {
-                self.step_worker(id, Input::Stop);
+                self.remove(id, Recycled::Stop);
             }
         }
         if self.stopping == Some(Stopping::Workers) && self.workers.is_empty() {

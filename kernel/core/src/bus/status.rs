@@ -14,7 +14,7 @@ use crate::state::lifecycle::State;
 use crate::state::metrics::{FLOW, Latency};
 use crate::state::pools::Pool;
 use crate::state::sessions::Session;
-use crate::state::workers::Worker;
+use crate::state::workers::{Recycled, Worker};
 use crate::wire::error::RpcError;
 
 /// A look at the whole bus, which changes nothing.
@@ -62,6 +62,7 @@ impl<'a> Report<'a> {
                 "bytes_in": counters.bytes_in,
                 "bytes_out": bytes_out,
                 "worker_deaths": counters.worker_deaths,
+                "recycled": counters.recycled,
                 "stray_lines": counters.stray_lines,
                 "stray_answers": counters.stray_answers,
                 "dropped_notifications": counters.dropped_notifications,
@@ -86,6 +87,8 @@ impl<'a> Report<'a> {
             "sessions": workers.iter().map(|worker| worker.open_sessions()).sum::<usize>(),
             "calls": workers.iter().map(|worker| calls.incoming(worker.endpoint)).sum::<usize>(),
             "restarts": workers.iter().map(|worker| worker.life.restarts()).sum::<usize>(),
+            "recycled": pool.recycled.0,
+            "last_recycled": pool.recycled.1.map(Recycled::reason),
             "up": in_state(|state| state == State::Up),
             "resting": in_state(|state| matches!(state, State::Backoff { .. })),
             "broken": in_state(|state| matches!(state, State::Exhausted { .. })),
@@ -112,6 +115,7 @@ impl<'a> Report<'a> {
             "lines_in": worker.lines_in,
             "lines_out": peer.map_or(0, |peer| peer.lines_out),
             "handshake": worker.handshake().is_some_and(|handshake| !handshake.is_plain()),
+            "last_recycled": worker.last_recycled.map(Recycled::reason),
             "last_exit": worker.last_exit.map(|exit| exit.to_string()),
             "last_words": worker.last_error,
         })

@@ -9,17 +9,17 @@ use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
 use crate::state::lifecycle::{Effect, Input, State};
 use crate::state::timers::Alarm;
-use crate::state::workers::Init;
+use crate::state::workers::{Init, Recycled};
 use crate::wire::error::{Death, RpcError};
 
 impl Bus {
     /// Makes one step of a worker's life, and does what follows from it.
     pub(super) fn step_worker(&mut self, id: WorkerId, input: Input) {
         let Some(worker) = self.workers.get_mut(id) else { return };
-        let before = worker.life.deadline();
+        let before = worker.life.state();
         let effects = worker.life.step(input, self.now, &self.limits);
         if let Some(at) = worker.life.deadline()
-            && before != Some(at)
+            && before != worker.life.state()
         {
             self.alarms.set(at, Alarm::Life(id));
         }
@@ -39,6 +39,7 @@ impl Bus {
             Effect::Spawn => {
                 let link = self.links.open(Some(id), worker.endpoint);
                 worker.link = Some(link);
+                worker.stderr.clear();
                 self.links.act(Action::Spawn(id, link));
             }
             Effect::CloseStdin => {
@@ -62,7 +63,6 @@ impl Bus {
         let Some(worker) = self.workers.get_mut(id) else { return };
         info!("worker {worker} started, pid {pid}");
         worker.pid = Some(pid);
-        worker.stderr_tail.clear();
         self.step_worker(id, Input::Spawned);
         // A worker that was replaced or retired while it started is stopped again, and its output is dropped.
         if let Some(worker) = self.workers.get_mut(id)
@@ -94,7 +94,9 @@ impl Bus {
     pub(super) fn exited(&mut self, id: WorkerId, exit: Exit) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         worker.death = Death::Exited(exit);
-        worker.last_exit = Some(exit);
+        if worker.recycling.is_none() {
+            worker.last_exit = Some(exit);
+        }
         self.step_worker(id, Input::Exited);
     }
 
@@ -107,8 +109,9 @@ impl Bus {
     }
 
     /// Replaces a worker that is idle, or whose clients have all left, by a fresh one.
-    pub(super) fn replace(&mut self, id: WorkerId) {
+    pub(super) fn replace(&mut self, id: WorkerId, why: Recycled) {
         let Some(worker) = self.workers.get_mut(id) else { return };
+        worker.recycle(why);
         worker.clients.clear();
         worker.dedicated_to = None;
         worker.init = Init::NotSent;
@@ -118,12 +121,20 @@ impl Bus {
         self.step_worker(id, Input::Replace);
     }
 
+    /// Ends a worker that has no fault, and removes its slot.
+    pub(super) fn remove(&mut self, id: WorkerId, why: Recycled) {
+        if let Some(worker) = self.workers.get_mut(id) {
+            worker.recycle(why);
+        }
+        self.step_worker(id, Input::Stop);
+    }
+
     pub(super) fn handshake_overdue(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get(id) else { return };
         let is_due = worker.initialize_by <= self.now && enabled(Check::InitTimeout);
         if matches!(worker.init, Init::Sent(_)) && is_due {
             let sec = self.limits.init_timeout.as_secs_f64();
-            self.no_start(id, &format!("did not answer initialize within {sec} s"), None);
+            self.no_start(id, &format!("did not answer initialize within {sec} s"));
         }
     }
 

@@ -7,7 +7,6 @@ use log::{info, warn};
 use super::placement::Need;
 use super::{Bus, ReadMode};
 use crate::api::Exit;
-use crate::config::Mode;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
 use crate::limit::MOVES;
 use crate::mutants::{Check, enabled};
@@ -41,7 +40,9 @@ impl Bus {
         self.links.take_over_limit();
         let Some(worker) = self.workers.get(id) else { return };
         let (name, death, next) = (worker.to_string(), worker.death, worker.life.state());
-        let said = last_line(&worker.stderr_tail);
+        let recycling = worker.recycling;
+        let said = worker.stderr.last_line();
+        let said = if said.is_empty() { said } else { format!(", last words: {said}") };
         let Some(lost) = self.take_life(id, link) else { return };
         for key in lost.outgoing {
             self.calls.end(key);
@@ -63,6 +64,9 @@ impl Bus {
                 Queued::Line(None, _) => self.counters.dropped_notifications += 1,
             }
         }
+        if let Some(why) = recycling {
+            return info!("worker {name} recycled ({}): {death}", why.reason());
+        }
         match next {
             _ if failed == 0 && death == Death::Exited(Exit::Code(0)) => info!("worker {name} {death}"),
             State::Backoff { until, .. } | State::Exhausted { until } => {
@@ -76,7 +80,19 @@ impl Bus {
     /// Takes everything out of a worker that belongs to its lost life.
     fn take_life(&mut self, id: WorkerId, link: Link) -> Option<Lost> {
         let worker = self.workers.get_mut(id)?;
-        self.counters.worker_deaths += 1;
+        match worker.recycling {
+            Some(why) => {
+                self.counters.recycled += 1;
+                (worker.last_recycled, worker.last_exit, worker.last_error) = (Some(why), None, None);
+                if let Some(pool) = self.pools.get_mut(worker.pool) {
+                    pool.recycled = (pool.recycled.0 + 1, Some(why));
+                }
+            }
+            None => {
+                self.counters.worker_deaths += 1;
+                (worker.last_recycled, worker.last_error) = (None, Some(worker.death.to_string()));
+            }
+        }
         // A handshake that kills is not tried again ahead of use.
         if let Init::Sent(handshake) = &worker.init
             && let Some(pool) = self.pools.get_mut(worker.pool)
@@ -84,11 +100,7 @@ impl Bus {
         {
             pool.newest = None;
         }
-        worker.last_error = Some(worker.death.to_string());
-        let mut error = RpcError::worker_lost(&worker.config, worker.index, &worker.death);
-        if worker.config.mode == Mode::Dedicated && !worker.stderr_tail.is_empty() {
-            error = error.with_stderr(worker.stderr_tail.make_contiguous());
-        }
+        let error = worker.lost_error();
         let mut incoming = Vec::new();
         for (key, call) in self.calls.incoming_calls(worker.endpoint) {
             if call.written != Written::NotYet && enabled(Check::FailCalls) {
@@ -135,7 +147,8 @@ impl Bus {
     /// The worker did not even start: what waits for it goes to another, or fails.
     pub(super) fn move_backlog(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get_mut(id) else { return };
-        let error = RpcError::pool_down(&worker.config, worker.last_error.as_deref().unwrap_or_default());
+        let error = RpcError::pool_down(&worker.config, worker.last_error.as_deref().unwrap_or_default())
+            .with_stderr(worker.stderr.last_lines());
         worker.init = Init::NotSent;
         self.drop_unopened_sessions(id);
         let Some(worker) = self.workers.get_mut(id) else { return };
@@ -183,12 +196,4 @@ impl Bus {
             self.drop_session(key);
         }
     }
-}
-
-/// The last line of stderr, for the log.
-fn last_line(tail: &VecDeque<u8>) -> String {
-    let tail: Vec<u8> = tail.iter().copied().collect();
-    let tail = String::from_utf8_lossy(&tail);
-    let Some(line) = tail.lines().rev().find(|line| !line.trim().is_empty()) else { return String::new() };
-    format!(", last words: {}", line.chars().take(200).collect::<String>())
 }

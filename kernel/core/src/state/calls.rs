@@ -52,6 +52,8 @@ pub(crate) enum Purpose {
     List,
     /// Sent to every worker of a handshake. On success, workers that start later get it too.
     Broadcast,
+    /// The bus itself closes a session that nobody wants. There is a time limit for the answer.
+    EndSession,
     /// Nobody waits for the answer.
     Ignore,
 }
@@ -129,6 +131,8 @@ struct EndpointEntry {
     incoming: Chain,
     /// How many of its incoming calls open a session.
     opens: u32,
+    /// How many of its incoming calls close a session that the bus has ended.
+    closings: u32,
     /// The outgoing calls that were made while it had `CALLS_SEARCHED` others: the hash of their id and their
     /// generation, and their index. All others are among the `CALLS_SEARCHED` oldest.
     by_id: BTreeMap<(u64, u32), u32>,
@@ -167,6 +171,7 @@ impl Calls {
             outgoing: EMPTY,
             incoming: EMPTY,
             opens: 0,
+            closings: 0,
             by_id: BTreeMap::new(),
         }) as u32)
     }
@@ -307,6 +312,11 @@ impl Calls {
         self.of_sessions.get(session).map_or(0, |(_, asks)| *asks as usize)
     }
 
+    /// How many of its incoming calls close a session that the bus has ended.
+    pub(crate) fn closings(&self, endpoint: EndpointId) -> usize {
+        self.endpoints[endpoint.0 as usize].closings as usize
+    }
+
     /// The call that this endpoint made under this id; the newest, if there are several.
     pub(crate) fn find(&self, caller: EndpointId, id: &[u8]) -> Option<CallKey> {
         let is_it = |(key, call): (CallKey, &Call)| (call.id.as_bytes() == id).then_some(key);
@@ -340,6 +350,7 @@ impl Calls {
             Side::Caller => {}
             Side::Callee => {
                 entry.opens += u32::from(call.purpose == Purpose::Open);
+                entry.closings += u32::from(call.purpose == Purpose::EndSession);
                 if let (true, Some(session)) = (entry.is_worker, call.session) {
                     let asks = u32::from(call.purpose == Purpose::Ask);
                     match self.of_sessions.get_mut(session) {
@@ -375,6 +386,7 @@ impl Calls {
             Side::Caller => {}
             Side::Callee => {
                 entry.opens -= u32::from(call.purpose == Purpose::Open);
+                entry.closings -= u32::from(call.purpose == Purpose::EndSession);
                 // A session that is gone may have left its count to the next one.
                 if let (true, Some(session)) = (entry.is_worker, call.session)
                     && let Some(counts) = self.of_sessions.get_mut(session)

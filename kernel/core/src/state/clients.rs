@@ -15,6 +15,8 @@ pub(crate) struct Client {
     /// Its name in `_bus/hello`.
     pub(crate) name: Option<Box<str>>,
     pub(crate) handshake: Arc<Handshake>,
+    /// The handshake that a worker has answered last. An `initialize` that is refused leaves it at that.
+    pub(crate) agreed: Arc<Handshake>,
     /// The worker whose init result it was given, and the life of the worker that gave it.
     pub(crate) affinity: Option<(WorkerId, Link)>,
     /// Its sessions by the names that it uses.
@@ -50,6 +52,7 @@ impl Client {
             endpoint,
             pool,
             name: None,
+            agreed: handshake.clone(),
             handshake,
             affinity: None,
             sessions: HashMap::new(),

@@ -9,7 +9,8 @@ use std::time::Duration;
 use crate::api::Moment;
 use crate::config::Limits;
 use crate::limit::{
-    BACKOFF_FIRST, BACKOFF_RESET_AFTER, EXIT_AFTER_EOF, STOP_AT_ONCE, STOP_BY_EOF, STOP_BY_KILL, STOP_BY_TERM,
+    BACKOFF_FIRST, EXIT_AFTER_EOF, RESTART_AT_ONCE_AFTER, STOP_AT_ONCE, STOP_BY_EOF, STOP_BY_KILL,
+    STOP_BY_TERM,
 };
 use crate::mutants::{Check, enabled};
 
@@ -23,7 +24,7 @@ pub(crate) struct Life {
     replaced: bool,
     /// The calls to this process have failed already.
     calls_failed: bool,
-    /// The next backoff, unless the process was up for `BACKOFF_RESET_AFTER`.
+    /// The next backoff, unless the process was up for `RESTART_AT_ONCE_AFTER`.
     backoff: Duration,
     /// The restarts within the last `restart_window`.
     restarts: VecDeque<Moment>,
@@ -31,6 +32,8 @@ pub(crate) struct Life {
     was_started: bool,
     /// When the process started.
     since: Moment,
+    /// When it began to end.
+    ended: Moment,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,6 +113,7 @@ impl Life {
             restarts: VecDeque::new(),
             was_started: false,
             since: now,
+            ended: now,
         }
     }
 
@@ -171,6 +175,7 @@ impl Life {
             Input::Replace => self.replaced = self.wanted,
             _ => {}
         }
+        let was_up = self.is_up();
         self.state = match (self.state, input) {
             (State::Backoff { until, .. } | State::Exhausted { until }, Input::Alarm) if until <= now => {
                 if self.was_started {
@@ -237,6 +242,9 @@ impl Life {
             // The input is about a process that was given up, or an alarm of an earlier state.
             (state, _) => state,
         };
+        if was_up && !self.is_up() {
+            self.ended = now;
+        }
         effects
     }
 
@@ -271,15 +279,19 @@ impl Life {
             return State::Starting;
         }
         self.replaced = false;
-        if !failed && now.saturating_sub(self.since) >= BACKOFF_RESET_AFTER {
-            self.backoff = BACKOFF_FIRST;
-        }
+        // A process that was up for a while has most likely not failed for a reason that is still there.
+        let up_until = if self.is_up() { now } else { self.ended };
+        let was_well = !failed && up_until.saturating_sub(self.since) >= RESTART_AT_ONCE_AFTER;
         while self.restarts.front().is_some_and(|restart| *restart + limits.restart_window <= now) {
             self.restarts.pop_front();
         }
         if self.restarts.len() >= limits.max_restarts as usize && enabled(Check::RestartLimit) {
             let until = self.restarts.front().map_or(now, |oldest| *oldest) + limits.restart_window;
             return State::Exhausted { until };
+        }
+        if was_well {
+            self.backoff = BACKOFF_FIRST;
+            return State::Backoff { until: now, failed };
         }
         let backoff =
             if enabled(Check::Backoff) { self.backoff.min(limits.max_restart_delay) } else { Duration::ZERO };
@@ -411,12 +423,26 @@ mod tests {
     }
 
     #[test]
-    fn backoff_starts_again_after_half_a_minute_up() {
+    fn a_process_that_was_up_for_five_seconds_is_restarted_at_once_and_then_with_a_backoff() {
         let (mut life, mut now) = (Life::new(Moment::ZERO), Moment::ZERO);
-        for _ in 0..20 {
-            let state = crash(&mut life, &mut now, Duration::from_secs(30));
-            assert_eq!(state, State::Backoff { until: now + BACKOFF_FIRST, failed: false });
+        let long = Duration::from_secs(5);
+        let short = Duration::from_millis(4999);
+        for (up, backoff_ms) in [(long, 0), (short, 100), (Duration::ZERO, 200), (long, 0), (short, 100)] {
+            let state = crash(&mut life, &mut now, up);
+            let until = now + Duration::from_millis(backoff_ms);
+            assert_eq!(state, State::Backoff { until, failed: false });
         }
+    }
+
+    #[test]
+    fn restarts_at_once_are_limited_too() {
+        let (mut life, mut now) = (Life::new(Moment::ZERO), Moment::ZERO);
+        for _ in 0..5 {
+            let state = crash(&mut life, &mut now, Duration::from_secs(6));
+            assert_eq!(state, State::Backoff { until: now, failed: false });
+        }
+        let state = crash(&mut life, &mut now, Duration::from_secs(6));
+        assert!(matches!(state, State::Exhausted { .. }));
     }
 
     #[test]

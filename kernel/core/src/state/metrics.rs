@@ -33,6 +33,8 @@ pub(crate) struct Counters {
     pub(crate) lines_in: u64,
     pub(crate) bytes_in: u64,
     pub(crate) worker_deaths: u64,
+    /// Processes that the bus ended on purpose.
+    pub(crate) recycled: u64,
     /// Lines of workers that were not JSON-RPC.
     pub(crate) stray_lines: u64,
     /// Lines of clients that were not JSON-RPC.

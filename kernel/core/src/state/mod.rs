@@ -12,6 +12,7 @@ pub(crate) mod pending_auth;
 pub(crate) mod pools;
 pub(crate) mod session_index;
 pub(crate) mod sessions;
+pub(crate) mod stderr_tail;
 pub(crate) mod timers;
 pub(crate) mod tracers;
 pub(crate) mod workers;

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use crate::api::Moment;
 use crate::config::PoolConfig;
 use crate::id::{Arena, CallKey, PoolId, WorkerId};
-use crate::limit::BROADCASTS_MAX;
+use crate::limit::{BROADCASTS_MAX, BUSY_WARNING_EVERY};
 use crate::state::handshake::Handshake;
 use crate::state::metrics::PoolMetrics;
+use crate::state::workers::Recycled;
 use crate::wire::error::RpcError;
 use crate::wire::message::{Held, Message};
 
@@ -19,6 +21,10 @@ pub(crate) struct Pool {
     /// The newest handshake that a worker completed. Fresh workers are initialized with it ahead of use.
     pub(crate) newest: Option<Arc<Handshake>>,
     pub(crate) metrics: PoolMetrics,
+    /// How many of its processes the bus has ended on purpose, and why the last one.
+    pub(crate) recycled: (u64, Option<Recycled>),
+    /// When it was last logged that it has no process for a client.
+    busy_warned: Option<Moment>,
 }
 
 /// A request that concerns the whole process, such as a login. Workers of its handshake that start later get it too.
@@ -32,6 +38,15 @@ pub(crate) struct Broadcast {
 impl Pool {
     pub(crate) fn name(&self) -> &str {
         &self.config.id
+    }
+
+    /// Whether it is time to log that it has no process for a client.
+    pub(crate) fn warns_of_busy(&mut self, now: Moment) -> bool {
+        let is_due = self.busy_warned.is_none_or(|last| last + BUSY_WARNING_EVERY <= now);
+        if is_due {
+            self.busy_warned = Some(now);
+        }
+        is_due
     }
 
     pub(crate) fn add_broadcast(&mut self, broadcast: Broadcast) {
@@ -76,6 +91,8 @@ impl Pools {
             broadcasts: Vec::new(),
             newest: None,
             metrics: PoolMetrics::default(),
+            recycled: (0, None),
+            busy_warned: None,
         })
     }
 

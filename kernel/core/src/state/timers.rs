@@ -25,6 +25,8 @@ pub(crate) enum Alarm {
     Retire(WorkerId),
     /// The worker may have been idle for too long.
     Idle(WorkerId),
+    /// Closings that the bus has asked for are not answered.
+    Closings(WorkerId),
     /// The client of the session has not returned.
     Keep(SessionKey),
     /// A connection has not shown the token, or has not taken the error that it was sent.

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use crate::api::{Exit, Moment};
 use crate::config::{Mode, PoolConfig};
 use crate::id::{Link, PoolId, SessionKey};
-use crate::limit::{ELICITATIONS, STDERR_TAIL_BYTES, STICKY_NOTIFICATION_BYTES, STICKY_NOTIFICATIONS_MAX};
+use crate::limit::{ELICITATIONS, STICKY_NOTIFICATION_BYTES, STICKY_NOTIFICATIONS_MAX};
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::{Backlog, Early, HeldBytes, Queued};
 use crate::state::calls::EndpointId;
 use crate::state::handshake::{AgentCapabilities, Handshake};
 use crate::state::lifecycle::{Life, State};
-use crate::wire::error::Death;
+use crate::state::stderr_tail::StderrTail;
+use crate::wire::error::{Death, RpcError};
 use crate::wire::message::Message;
 use crate::wire::scan::Span;
 
@@ -37,11 +38,19 @@ pub(crate) struct Worker {
     pub(crate) idle_since: Option<Moment>,
     /// Whether an alarm for its idle time is set.
     pub(crate) idle_alarm: bool,
+    /// Why the bus has begun to end this life, if it was not for a fault.
+    pub(crate) recycling: Option<Recycled>,
+    /// Why the bus ended a life for the last time, without a fault.
+    pub(crate) last_recycled: Option<Recycled>,
     /// Why the last start failed or how the last life ended, for people.
     pub(crate) last_error: Option<String>,
     pub(crate) last_exit: Option<Exit>,
     /// Requests that clients sent it in all its lives.
     pub(crate) requests: u64,
+    /// It is replaced as soon as it has closed the sessions that the bus has ended. Nothing else that it says counts.
+    pub(crate) closes_first: bool,
+    /// Whether an alarm for closings that are not answered is set.
+    pub(crate) close_alarm: bool,
     /// Its output is dropped: its calls have failed already, or it is being replaced.
     pub(crate) ignored: bool,
     /// How this life ends, once it does.
@@ -72,7 +81,7 @@ pub(crate) struct Worker {
     pub(crate) last_output: Moment,
     /// How many lines it has written.
     pub(crate) lines_in: u64,
-    pub(crate) stderr_tail: VecDeque<u8>,
+    pub(crate) stderr: StderrTail,
 }
 
 /// How far its initialization is.
@@ -86,6 +95,37 @@ pub(crate) enum Init {
     Sent(Arc<Handshake>),
     /// It serves clients of this handshake. `result`: its answer; none for the plain handshake.
     Ready { handshake: Arc<Handshake>, result: Option<Arc<InitResult>> },
+}
+
+/// Why the bus ends a process that has no fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Recycled {
+    /// A client with other capabilities needs its place.
+    Handshake,
+    /// It refused an `initialize`, and gets no second one.
+    Refused,
+    /// It is above `instances` and has had nothing to do.
+    Idle,
+    /// Its pool has changed or is gone.
+    Reload,
+    /// It was dedicated to a client that has left.
+    ClientLeft,
+    /// The bus stops.
+    Stop,
+}
+
+impl Recycled {
+    /// The reason for `_bus/status` and the log.
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Recycled::Handshake => "other capabilities",
+            Recycled::Refused => "initialize refused",
+            Recycled::Idle => "idle",
+            Recycled::Reload => "reload",
+            Recycled::ClientLeft => "client left",
+            Recycled::Stop => "stop",
+        }
+    }
 }
 
 /// The answer of a worker to `initialize`. Every client of the worker gets it, each under its own id.
@@ -122,9 +162,13 @@ impl Worker {
             silence_alarm: false,
             idle_since: None,
             idle_alarm: false,
+            recycling: None,
+            last_recycled: None,
             last_error: None,
             last_exit: None,
             requests: 0,
+            closes_first: false,
+            close_alarm: false,
             ignored: false,
             death: Death::Hung,
             link: None,
@@ -141,7 +185,7 @@ impl Worker {
             elicitations: VecDeque::new(),
             last_output: now,
             lines_in: 0,
-            stderr_tail: VecDeque::new(),
+            stderr: StderrTail::default(),
         }
     }
 
@@ -162,6 +206,20 @@ impl Worker {
         self.pid = None;
         self.lines_in = 0;
         self.death = Death::Hung;
+        self.recycling = None;
+        self.closes_first = false;
+    }
+
+    /// What those who called it hear when it is lost.
+    pub(crate) fn lost_error(&self) -> RpcError {
+        RpcError::worker_lost(&self.config, self.index, &self.death).with_stderr(self.stderr.last_lines())
+    }
+
+    /// The bus is about to end this life on purpose. If it has ended already, that was for another reason.
+    pub(crate) fn recycle(&mut self, why: Recycled) {
+        if matches!(self.life.state(), State::Up | State::Starting) {
+            self.recycling = Some(why);
+        }
     }
 
     pub(crate) fn handshake(&self) -> Option<&Arc<Handshake>> {
@@ -219,13 +277,6 @@ impl Worker {
         if self.config.mode == Mode::Dedicated {
             self.dedicated_to = Some(client);
         }
-    }
-
-    pub(crate) fn push_stderr(&mut self, bytes: &[u8]) {
-        let keep = &bytes[bytes.len().saturating_sub(STDERR_TAIL_BYTES)..];
-        let excess = (self.stderr_tail.len() + keep.len()).saturating_sub(STDERR_TAIL_BYTES);
-        self.stderr_tail.drain(..excess);
-        self.stderr_tail.extend(keep);
     }
 
     /// Keeps a session-less notification for clients that come later. A newer one of its method replaces it.

@@ -65,8 +65,9 @@ impl RpcError {
             .with("exit", death.exit())
     }
 
-    pub(crate) fn with_stderr(self, tail: &[u8]) -> RpcError {
-        self.with("stderr", String::from_utf8_lossy(tail))
+    /// Adds the last lines that the process wrote to its stderr.
+    pub(crate) fn with_stderr(self, lines: String) -> RpcError {
+        self.with("stderr", lines)
     }
 
     pub(crate) fn unknown_session() -> RpcError {
@@ -96,6 +97,19 @@ impl RpcError {
         RpcError::new(-32054, "busy", message)
     }
 
+    /// The pool has no process for a client, and may start none. `raise`: the key that would allow it.
+    pub(crate) fn no_place(pool: &PoolConfig, processes: usize, raise: &'static str) -> RpcError {
+        let (id, most) = (&pool.id, pool.max_sessions);
+        let count = if processes == 1 { "1 process".to_owned() } else { format!("{processes} processes") };
+        RpcError::busy(format!(
+            "every worker of the pool {id} is at max_sessions ({most}) or serves clients with other capabilities; \
+             it has {count}: raise {raise} of the pool"
+        ))
+        .with("pool", &**id)
+        .with("processes", processes)
+        .with("raise", raise)
+    }
+
     pub(crate) fn stopping() -> RpcError {
         RpcError::new(-32055, "stopping", "the bus is stopping")
     }
@@ -117,6 +131,14 @@ impl RpcError {
     /// Adds the agent's own error, which says more.
     pub(crate) fn with_error(self, error: &[u8]) -> RpcError {
         self.with("error", serde_json::from_slice::<Value>(error).unwrap_or_default())
+    }
+
+    pub(crate) fn is_busy(&self) -> bool {
+        self.reason == "busy"
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
     }
 
     pub(crate) fn reason(&self) -> &'static str {

@@ -5,7 +5,7 @@ use crate::bus::forward::SessionRef;
 use crate::bus::from_client::Routed;
 use crate::bus::session::load::Wants;
 use crate::id::{Link, SessionKey, WorkerId};
-use crate::state::calls::{Endpoint, Purpose};
+use crate::state::calls::Endpoint;
 use crate::state::sessions::{IfRefused, token};
 use crate::state::timers::Alarm;
 use crate::wire::error::RpcError;
@@ -72,7 +72,7 @@ impl Bus {
             CatchUp::CloseAndLoad => {
                 session.if_refused = IfRefused::IsForgotten;
                 let params = [b"{\"sessionId\":", &*session.agent_token, b"}"].concat();
-                self.call_worker(to, Purpose::Ignore, b"session/close", &params);
+                self.ask_to_close(to, &params);
             }
         }
         let passed = self.pass_load(link, key, to, message);

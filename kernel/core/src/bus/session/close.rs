@@ -1,10 +1,15 @@
 //! How sessions end.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
+use crate::api::micros;
 use crate::bus::Bus;
 use crate::id::{SessionKey, WorkerId};
+use crate::limit::CLOSE_TIMEOUT;
+use crate::mutants::{Check, enabled};
 use crate::state::calls::Purpose;
+use crate::state::timers::Alarm;
 use crate::wire::error::RpcError;
 
 impl Bus {
@@ -27,7 +32,41 @@ impl Bus {
         let cancel = [br#"{"jsonrpc":"2.0","method":"session/cancel","params":"#, &params[..], b"}"].concat();
         self.send_own(link, &cancel);
         if closes {
-            self.call_worker(id, Purpose::Ignore, b"session/close", &params);
+            self.ask_to_close(id, &params);
+        }
+        self.check_idle(id);
+    }
+
+    /// Asks an agent to close a session. It has a limited time for that, because others may wait for its place.
+    pub(in crate::bus) fn ask_to_close(&mut self, id: WorkerId, params: &[u8]) {
+        self.call_worker(id, Purpose::EndSession, b"session/close", params);
+        if let Some(worker) = self.workers.get_mut(id)
+            && !std::mem::replace(&mut worker.close_alarm, true)
+        {
+            self.alarms.set(self.now + CLOSE_TIMEOUT, Alarm::Closings(id));
+        }
+    }
+
+    /// Forgets closings that the agent has not answered in time.
+    pub(in crate::bus) fn closings_overdue(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        worker.close_alarm = false;
+        let endpoint = worker.endpoint;
+        let timeout_us = micros(CLOSE_TIMEOUT);
+        let closings =
+            self.calls.incoming_calls(endpoint).filter(|(_, call)| call.purpose == Purpose::EndSession);
+        let closings: Vec<_> = closings.map(|(key, call)| (key, call.age_us(self.now))).collect();
+        for (key, age_us) in closings {
+            if age_us >= timeout_us {
+                if enabled(Check::CloseTimeout) {
+                    self.calls.end(key);
+                }
+            } else if let Some(worker) = self.workers.get_mut(id)
+                && !std::mem::replace(&mut worker.close_alarm, true)
+            {
+                let left = Duration::from_micros(timeout_us - age_us);
+                self.alarms.set(self.now + left, Alarm::Closings(id));
+            }
         }
         self.check_idle(id);
     }

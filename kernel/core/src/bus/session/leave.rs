@@ -5,6 +5,7 @@ use crate::id::{CallKey, Link, SessionKey};
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{Purpose, Written};
 use crate::state::timers::Alarm;
+use crate::state::workers::Recycled;
 use crate::wire::error::RpcError;
 
 impl Bus {
@@ -27,7 +28,7 @@ impl Bus {
             worker.clients.remove(&link);
             // A dedicated worker has served its one client.
             if worker.dedicated_to == Some(link) && worker.open_sessions() == 0 {
-                self.replace(id);
+                self.replace(id, Recycled::ClientLeft);
             }
         }
     }

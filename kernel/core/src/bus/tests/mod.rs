@@ -3,6 +3,7 @@
 mod acp;
 mod acp_v2;
 mod auth;
+mod defaults;
 mod flow_control;
 mod load;
 mod pools;
