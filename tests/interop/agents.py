@@ -26,7 +26,7 @@ class Agent:
     files: Callable[["Place"], dict] = lambda place: {}
     """Settings to be found in its HOME, by path."""
     plain: str = "Say {tag}"
-    """A prompt whose answer holds the tag, where `tags` is true."""
+    """A prompt whose answer holds the tag, where `tags` is true. `{cwd}` would be the session's folder."""
     long: str = "Say {tag} COUNT=150"
     endless: str = "Say {tag} COUNT=4000"
     tool: str = "USE_TOOL {tag}"
@@ -150,6 +150,20 @@ provider = "fake"
 alias = "fake"
 """
     return {".vibe/config.toml": text}
+
+
+def fast_agent_env(place):
+    return {"GENERIC_API_KEY": "fake", "GENERIC_BASE_URL": place.model("/v1")}
+
+
+def nanocoder_env(place):
+    provider = {"name": "fake", "baseUrl": place.model("/v1"), "apiKey": "fake", "models": ["fake-model"]}
+    return {"NANOCODER_PROVIDERS": json.dumps([provider]), "NANOCODER_TRUST_DIRECTORY": "true", **UNPROXIED}
+
+
+def openhands_settings(place):
+    model = {"model": "openai/fake-model", "api_key": "fake", "base_url": place.model("/v1")}
+    return {".openhands/agent_settings.json": json.dumps({"llm": model})}
 
 
 def hermes_config(place):
@@ -417,6 +431,45 @@ AGENTS = [
                 "COPILOT_MODEL": "fake-model",
             }
         ),
+    ),
+    Agent(
+        name="nanocoder",
+        tier=1,
+        pin=install.PINS["npm"]["nanocoder"],
+        **native("nanocoder", node_file("nanocoder", "nanocoder")),
+        env=new_node(nanocoder_env),
+        # Its tools work in the folder in which it was started.
+        proof=False,
+    ),
+    Agent(
+        name="vibe",
+        tier=2,
+        pin=install.PINS["pip"]["vibe"],
+        **native("vibe", lambda: install.pip("vibe") / "vibe-acp"),
+        env=lambda place: {"FAKE_KEY": "fake"},
+        files=vibe_config,
+    ),
+    Agent(
+        name="fast-agent",
+        tier=2,
+        pin=install.PINS["pip"]["fast-agent"],
+        **native("fast-agent", lambda: install.pip("fast-agent") / "fast-agent", "--model", "generic.fake-model"),
+        env=fast_agent_env,
+        hands=True,
+        tool="USE_TOOL IN={cwd}/ {tag}",
+        # Sessions of several folders in one process are stored in the folder of one of them, all as one conversation.
+        resumes="sometimes",
+        recall=None,
+    ),
+    Agent(
+        name="openhands",
+        tier=2,
+        # What stands behind it there keeps pip from trying hundreds of versions.
+        pin=install.PINS["pip"]["openhands"].split()[0],
+        **native("openhands", lambda: install.pip("openhands") / "openhands"),
+        env=lambda place: {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENHANDS_SUPPRESS_BANNER": "1"},
+        files=openhands_settings,
+        cannot={"cancel": INSTANT},
     ),
     Agent(
         name="elizacp",

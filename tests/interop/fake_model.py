@@ -6,7 +6,8 @@ What it says depends only on the newest message of the user:
     TAG-name        the answer ends with that word, so that an answer shows whose question it was
     COUNT=N         the answer has N words before it, PACE_SECONDS apart
     USE_TOOL        the first answer is a call of the agent's shell tool, which writes proof.txt in the session's folder; an agent
-                    that has no shell but `write_file` is asked to write it with that
+                    that has no shell but a tool for files is asked to write it with that
+    IN=FOLDER       where that tool is to write, for agents that do not know where a session is
     RECALL          the answer names every TAG of the whole conversation: proof that a session kept its history
 
 The TAG of each question is printed on stderr, the port on stdout; ends when its stdin ends. Standard library only.
@@ -49,7 +50,7 @@ class Conversation:
         place, text = self.newest()
         print(*re.findall(r"TAG-\w+", text)[-1:], file=sys.stderr, flush=True)
         if "USE_TOOL" in text and not any(result for _, _, result in self.said[place + 1 :]):
-            tool = shell_tool(self.tools)
+            tool = shell_tool(self.tools, (re.findall(r"IN=(\S+/)", text) or [""])[-1])
             if tool:
                 return ("tool", *tool)
         # Some agents join a question that was cut short with the next one, so only what follows the last tag counts.
@@ -64,12 +65,13 @@ class Conversation:
         return ("words", words + [tag + " " for tag in tags])
 
 
-def shell_tool(tools):
+def shell_tool(tools, folder):
     by_name = dict(tools)
     names = [name for name in SHELL_TOOLS if name in by_name]
     names += [name for name in by_name if re.search(r"shell|bash|exec|terminal", name, re.I)]
-    if not names and "write_file" in by_name:
-        return ("write_file", {"path": "proof.txt", "content": "interop-proof\n"})
+    writers = [name for name in ("write_file", "write_text_file") if name in by_name]
+    if not names and writers:
+        return (writers[0], {"path": f"{folder}proof.txt", "content": "interop-proof\n"})
     return (names[0], arguments_for(by_name[names[0]] or {})) if names else None
 
 

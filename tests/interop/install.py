@@ -1,7 +1,8 @@
 """Gets third-party programs from the registries into the cache folder, each pinned in pins.json, each in a folder of its own.
 
 A folder carries a stamp with its pin and is used again while the pin is the same. Nothing here needs root or a network other
-than npm, PyPI and cargo. An install that fails ends the run: what the suite names must be there.
+than npm, PyPI, cargo and Debian. An install that fails ends the run: what the suite names must be there. Only what a program asks of the
+machine and no registry has (a newer Python) may be missing; what needs it is then left out, and the run says so.
 """
 
 import json
@@ -25,6 +26,10 @@ class Missing(Exception):
     """A program that the suite names could not be installed; holds the end of the installer's output."""
 
 
+class Unavailable(Exception):
+    """What a program asks of the machine is not there, and no registry has it."""
+
+
 def suite_python():
     """The interpreter that runs the suite and its Python client: a venv with the SDK and the validator."""
     pins = [f"{name}=={version}" for name, version in PINS["suite"].items()]
@@ -32,8 +37,9 @@ def suite_python():
 
 
 def pip(name):
-    """The folder of the programs of a pinned Python package."""
-    return _venv(name, PINS["pip"][name].split()).parent
+    """The folder of the programs of a pinned Python package, in a venv of the Python that it asks for."""
+    version = PINS["python"].get(name)
+    return _venv(name, PINS["pip"][name].split(), python(version) if version else sys.executable).parent
 
 
 def npm(name):
@@ -56,6 +62,28 @@ def cargo(name):
     return _once("cargo-" + name, PINS["cargo"][name], install) / "bin" / name
 
 
+def debian(name):
+    """The folder of a Debian package and of what it needs beyond this machine's own, unpacked. Never installs anything."""
+
+    def install(folder):
+        if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
+            raise Unavailable("this machine has no Debian packages")
+        for part in ("lists/partial", "cache/archives/partial"):
+            (folder / part).mkdir(parents=True)
+        apt = ["apt-get", "-qq", "-o", f"Dir::State::Lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"]
+        try:
+            _do([*apt, "update"], folder)
+            wanted = _do([*apt, "--print-uris", "--no-install-recommends", "install", name], folder)
+            names = [line.split()[1].split("_")[0] for line in wanted.splitlines() if ".deb" in line]
+            _do([*apt, "download", *names], folder)
+        except Missing as fault:
+            raise Unavailable(f"the Debian package {name} cannot be had: {fault}") from fault
+        for package in folder.glob("*.deb"):
+            _do(["dpkg-deb", "-x", str(package), str(folder / "root")], folder)
+
+    return _once("debian-" + name, name, install) / "root"
+
+
 def sdist(name):
     """The unpacked source distribution of a Python package, for the examples and workers that only it holds."""
     pin = f"{name}=={PINS['sdist'][name]}"
@@ -74,9 +102,21 @@ def node_folder():
     return npm("node") / NODE / "bin"
 
 
-def _venv(name, pins):
+def python(version):
+    """A Python of exactly this minor version, of the machine or of its pyenv."""
+    name = f"python{version}"
+    versions = pathlib.Path(os.environ.get("PYENV_ROOT") or pathlib.Path.home() / ".pyenv") / "versions"
+    found = [shutil.which(name), *sorted(map(str, versions.glob(f"{version}.*/bin/{name}")))]
+    for program in filter(None, found):
+        # A shim of pyenv is there for every version, and Debian's Python may have no venv.
+        if subprocess.run([program, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode == 0:
+            return program
+    raise Unavailable(f"no Python {version} with venv on this machine")
+
+
+def _venv(name, pins, python=sys.executable):
     def install(folder):
-        _do([sys.executable, "-m", "venv", str(folder)], REPO)
+        _do([python, "-m", "venv", str(folder)], REPO)
         _do([str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *pins], folder)
 
     return _once("pip-" + name, " ".join(pins), install) / "bin" / "python"
@@ -98,3 +138,4 @@ def _do(command, folder):
     done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
         raise Missing(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-3000:]}")
+    return done.stdout

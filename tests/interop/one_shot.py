@@ -37,7 +37,7 @@ def perform(name, play):
         # These programs advertise other capabilities than the earlier clients, whose sessions must end before the worker can be replaced.
         within(20, lambda: is_idle(bus.status()), "the clients before to be gone")
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            seen = list(pool.map(lambda kind: run_program(name, play, kind, texts[kind].format(tag=tag_of(agent, name + kind))), texts))
+            seen = list(pool.map(lambda kind: run_program(name, play, kind, texts[kind]), texts))
     except Failed as fault:
         return {step: ("fail", str(fault)) for step in STEPS}
     plain, tool = seen
@@ -78,6 +78,7 @@ def run_program(name, play, kind, text):
     folder = play.folder / f"{name}-{kind}"
     (folder / "work").mkdir(parents=True)
     (folder / "wire").mkdir()
+    text = text.format(tag=tag_of(play.agent, name + kind), cwd=folder / "work")
     connect = [*TEE, str(folder / "wire" / "line"), "--", play.binary, "connect"]
     connect += ["--tcp", play.bus.address, "--pool", play.agent.name]
     env = environment(play.run)

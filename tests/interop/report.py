@@ -13,15 +13,36 @@ class Outcome:
     def __init__(self, run):
         self.run = run
         self.cells, self.agents, self.seconds, self.checks, self.passed_on = {}, {}, {}, [], {}
+        self.designs, self.skipped = {}, []
 
     def add(self, about, what, is_so, detail=""):
         """A check that belongs to no cell of the table."""
         self.checks.append((about, what, is_so, detail))
 
+    def designed(self, agent, designs):
+        """Differences that the bus makes on purpose, seen with this agent."""
+        for design in designs:
+            self.designs.setdefault(design.what, (design.why, set()))[1].add(agent)
+
+    def skip(self, name, pin, why):
+        """What could not be run on this machine."""
+        print(f"skipped {name} ({pin}): {why}", flush=True)
+        self.skipped.append((name, pin, why))
+
     def schema(self, agent, side, count, faults, excused):
         """What the schema said to the messages of one side; `excused` are faults that the origin itself had made."""
         self.passed_on.setdefault(agent, set()).update(excused)
         self.add(agent, f"{count} messages {side} are valid ACP v1", not faults and count > 0, str(faults[:3]))
+
+    def compared(self):
+        """The differences between an agent with and without the bus that are wanted."""
+        yield from ["", "## With and without the bus", ""]
+        yield "A client plays one scenario with each agent itself, through `stdio-bus connect` and over a socket: initialize, new, prompts, a tool that is"
+        yield "allowed and one that is refused, cancel, modes and options, list, load, resume, fork and close, a return without a goodbye, kill -9 of the agent, unknown"
+        yield "methods and sessions, odd ids and lines. What it hears is the same, message by message (but for ids that somebody made up, and times), except:"
+        yield from ["", "| through the bus | why | seen with |", "|---|---|---|"]
+        for what, (why, agents) in sorted(self.designs.items()):
+            yield f"| {what} | {why} | {', '.join(sorted(agents))} |"
 
     def counts(self):
         states = [cells.get(step, ("fail",))[0] for rows in self.cells.values() for cells in rows.values() for step in STEPS]
@@ -49,6 +70,8 @@ class Outcome:
         for about, what, is_so, detail in self.checks:
             if not is_so:
                 print(f"FAILED {about}: {what}: {detail}\n       see {self.run / about}")
+        for name, pin, why in self.skipped:
+            print(f"skipped {name} ({pin}): {why}")
         passed, failed = self.counts()
         print(f"\n{seconds:.0f} s, every message under {self.run}")
         print(f"{passed} passed, {failed} failed")
@@ -86,6 +109,10 @@ class Outcome:
             kinds = sorted(self.passed_on.get(agent, ()))
             if kinds:
                 yield from ["", "Its own messages that the schema does not have, passed on as they came: " + "; ".join(kinds) + "."]
+        yield from self.compared()
+        if self.skipped:
+            yield from ["", "## Not run", ""]
+            yield from (f"- {name} (`{pin}`): {why}" for name, pin, why in self.skipped)
         yield from ["", "## Also seen", ""]
         for about, what, is_so, _ in sorted(self.checks):
             yield f"- {about}: {what}{'' if is_so else ' **fails**'}"

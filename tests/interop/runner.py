@@ -95,7 +95,7 @@ class Stage:
 
     def start(self, *arguments):
         *flags, prompt = [word for word in arguments if word]
-        words = ["run", "--json", "--once", *flags, prompt.format(tag=self.tag), "--", *self.command]
+        words = ["run", "--json", "--once", "--init-timeout", str(PATIENCE_SEC), *flags, prompt.format(tag=self.tag, cwd=self.work), "--", *self.command]
         return subprocess.Popen(
             [self.binary, *words],
             stdin=subprocess.DEVNULL,

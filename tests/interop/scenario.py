@@ -250,7 +250,7 @@ class Play:
         return client.session
 
     def say(self, client, text, tag=None):
-        return text.format(tag=tag or client.tag)
+        return text.format(tag=tag or client.tag, cwd=client.cwd)
 
     def wires(self):
         """The recordings of each client's side, by client."""

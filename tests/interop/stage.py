@@ -69,7 +69,7 @@ class Model:
 class Bus:
     """A bus with one pool, whose worker is behind a tee."""
 
-    def __init__(self, binary, run, agent, place, folder):
+    def __init__(self, binary, run, agent, place, folder, limits=()):
         self.binary, self.run, self.folder = binary, run, folder
         self.config_file = folder / "bus.json"
         (folder / "worker").mkdir()
@@ -91,7 +91,7 @@ class Bus:
             "listen": ["tcp://127.0.0.1:0"],
             "default_pool": agent.name,
             "pools": [pool],
-            "limits": {"init_timeout_sec": 90, "drain_timeout_sec": 5, "session_keep_sec": 1},
+            "limits": {"init_timeout_sec": 90, "drain_timeout_sec": 5, "session_keep_sec": 1, **dict(limits)},
         }
         self.write_config()
         self.log = open(folder / "bus.log", "w")

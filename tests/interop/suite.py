@@ -10,6 +10,8 @@ import time
 
 import bridges
 import browser
+import compare
+import editors
 import habits
 import install
 import one_shot
@@ -39,26 +41,29 @@ def main(arguments):
     run.mkdir(parents=True)
     schema = schema_check.Schema(install.npm("typescript-sdk") / "@agentclientprotocol/sdk/schema/v1/schema.json")
     programs = ["acpx", "yopo"] if options.all else ["acpx"]
-    fetch_all(chosen, [] if options.servers or options.runner else programs)
-    model = Model(run)
     outcome = report.Outcome(run)
+    chosen = fetch_all(chosen, [] if options.servers or options.runner or options.compare else programs, outcome)
+    model = Model(run)
     try:
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-            played = [] if options.runner else chosen
+            is_one_kind = options.runner or options.compare
+            played = [] if is_one_kind else chosen
             plays = [pool.submit(play_one, agent, programs, binary, run, model, schema, outcome) for agent in played]
             for play in plays:
                 play.result()
-            talks = [pool.submit(runner.run_all, agent, binary, run, model, outcome) for agent in chosen]
+            talks = [pool.submit(runner.run_all, agent, binary, run, model, outcome) for agent in chosen if not options.compare]
+            talks += [pool.submit(compare.run_all, agent, binary, run, model, outcome) for agent in chosen if not options.runner]
             for talk in talks:
                 talk.result()
-        bridges.run_all(binary, run, model, outcome, [] if options.runner else [agent.name for agent in chosen])
+        bridges.run_all(binary, run, model, outcome, [] if is_one_kind else [agent.name for agent in chosen])
         runtimes.run_all(binary, run, outcome)
-        is_part = options.only or options.servers or options.runner
+        is_part = options.only or options.servers or is_one_kind
         if not is_part:
             habits.run_all(binary, run, outcome)
+            editors.run_all(binary, run, model, outcome)
         if options.all and not is_part:
             browser.run(binary, run, outcome)
-        if not options.only and not options.runner:
+        if not options.only and not is_one_kind:
             servers.run_all(binary, run, schema, outcome, options.all)
     finally:
         model.stop()
@@ -76,14 +81,19 @@ def main(arguments):
     return 0 if outcome.counts()[1] == 0 else 1
 
 
-def fetch_all(chosen, programs):
-    """Installs everything before the first play, so that no step waits for a registry."""
+def fetch_all(chosen, programs, outcome):
+    """Installs everything before the first play, so that no step waits for a registry; the agents that can run here."""
     install.node_folder()
     install.npm("happy-wire")
     place = Place(install.CACHE, 0)
+    there = []
     for agent in chosen:
-        agent.command(place)
-        agent.env(place)
+        try:
+            agent.command(place)
+            agent.env(place)
+            there.append(agent)
+        except install.Unavailable as why:
+            outcome.skip(agent.name, agent.pin, str(why))
     for name in programs:
         one_shot.PROGRAMS[name]([], "", install.CACHE)
     if "yopo" in programs:
@@ -92,6 +102,7 @@ def fetch_all(chosen, programs):
         install.sdist(name)
     install.npm("aimock")
     install.pip("trustme")
+    return there
 
 
 def parse(arguments):
@@ -99,6 +110,7 @@ def parse(arguments):
     parser.add_argument("--all", action="store_true", help="the second tier too")
     parser.add_argument("--servers", action="store_true", help="just the OpenAI agent in front of other people's model servers")
     parser.add_argument("--runner", action="store_true", help="only `stdio-bus run`, with no bus")
+    parser.add_argument("--compare", action="store_true", help="only the comparison of each agent with and without the bus")
     parser.add_argument("--only", action="append", default=[], choices=[agent.name for agent in AGENTS], metavar="AGENT")
     return parser.parse_args(arguments)
 
