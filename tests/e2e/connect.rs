@@ -182,6 +182,37 @@ fn a_killed_bus_is_started_again_and_the_session_goes_on() {
 }
 
 #[test]
+fn a_session_that_is_lost_with_the_bus_is_told_as_lost() {
+    let folder = BusFolder::new();
+    // The agent keeps its sessions in memory only.
+    let path = folder.path().join("bus.json");
+    let config = fs::read_to_string(&path).expect("bus.json");
+    let mut config: Value = serde_json::from_str(&config).expect("JSON");
+    config["pools"][0]["args"] = json!(["agent", "echo"]);
+    fs::write(&path, config.to_string()).expect("a file");
+    let bus = folder.serve();
+    let mut ide = folder.ide(&[]);
+    let session = ide.opens_session();
+    kill_and_wait(bus);
+    let bus = folder.serve();
+    for id in [2, 3] {
+        ide.prompts(id, &session, "one");
+        let error = match ide.hears_turn(id).expect_err("the session is gone") {
+            // The prompt may have been on its way when the bus was killed.
+            error if error["data"]["reason"] == "worker_lost" => continue,
+            error => error,
+        };
+        assert_eq!((&error["code"], &error["data"]["lost"]), (&json!(-32051), &json!(true)));
+    }
+    ide.client.sends("no message");
+    assert_eq!(ide.client.receives()["error"]["code"], -32700);
+    ide.client.sends(r#"{"id":1}"#);
+    assert_eq!(ide.client.receives()["error"]["code"], -32600);
+    assert_eq!(ide.closes().0.code(), Some(0));
+    kill_and_wait(bus);
+}
+
+#[test]
 fn the_ide_goes_on_when_the_bus_is_killed_and_comes_back() {
     let folder = BusFolder::new();
     let bus = folder.serve();

@@ -111,3 +111,37 @@ fn what_the_bus_says_again_has_the_bytes_that_it_had() {
     let resume = next.reads();
     assert!(resume.ends_with(&format!(r#""params":{{"sessionId":"s1",{odd}}}}}"#)), "{resume}");
 }
+
+#[test]
+fn a_client_that_knows_an_earlier_session_does_not_hear_it_again() {
+    let (_bus, mut puppet, mut client) = bus_puppet_client();
+    let params = json!({ "sessionId": "s1", "cwd": "/", "_meta": { "bus/replay": false } });
+    client.sends(&request(1, "session/resume", params));
+    let asked = puppet.is_asked("session/resume");
+    puppet.sends(&update_of("s1", json!({ "sessionUpdate": "user_message_chunk" })));
+    puppet.answers(&asked, json!({}));
+    client.gets(1);
+    puppet.sends(&update("s1", "new"));
+    assert_eq!(client.reads(), update("s1", "new"));
+}
+
+#[test]
+fn a_turn_that_was_lost_with_its_process_is_cancelled() {
+    let (bus, mut puppet, mut client) = bus_puppet_client();
+    client.initializes(&mut puppet, json!({}), json!({ "sessionCapabilities": { "resume": {} } }));
+    let session = client.opens(&mut puppet, "s1");
+    client.prompts(2, &session);
+    puppet.is_asked("session/prompt");
+    puppet.dies_by(9);
+    client.sees_error(2, -32050, "worker_lost");
+    let mut next = bus.puppet();
+    client.prompts(3, &session);
+    let asked = next.is_asked("initialize");
+    next.answers(&asked, json!({ "protocolVersion": 1 }));
+    let asked = next.is_asked("session/resume");
+    next.answers(&asked, json!({}));
+    assert_eq!(next.is_asked("session/cancel")["params"], json!({ "sessionId": "s1" }));
+    let asked = next.is_asked("session/prompt");
+    next.ends_turn(&asked, "end_turn");
+    client.gets(3);
+}

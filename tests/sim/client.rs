@@ -224,7 +224,9 @@ impl World {
         let Some(name) = name else { return };
         self.clients[conn].sessions.push(name.clone());
         let method = self.rng.one(&["session/load", "session/resume"]);
-        let draft = Draft { session: Some(name.clone()), ..Draft::default() };
+        let known = self.rng.percent(20);
+        let params = if known { vec![("_meta", text(r#"{"bus/replay":false}"#))] } else { Vec::new() };
+        let draft = Draft { session: Some(name.clone()), params, ..Draft::default() };
         self.ask(conn, method, Kind::Load(name), draft);
     }
 

@@ -44,6 +44,7 @@ use self::run::Run;
 
 /// Seeds that have found a fault before.
 const KEPT_SEEDS: &[u64] = &[
+    0xc2,
     0x1810,
     0x1c89,
     0x2176,

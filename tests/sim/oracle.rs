@@ -37,6 +37,8 @@ pub(crate) struct Oracle {
     /// Sessions whose load, close or delete was under way when its client left: only the bus and the worker know what
     /// became of them. In a plain world no client names them again.
     pub(crate) spent: BTreeSet<String>,
+    /// Sessions of agents in which a turn was lost with its process, and may still run behind it.
+    pub(crate) lost_turns: BTreeSet<String>,
     /// The world is plain: no check is suspended.
     pub(crate) strict: bool,
     pub(crate) limits: Limits,
@@ -74,6 +76,7 @@ impl Oracle {
             ambiguous: BTreeSet::new(),
             excuses: Excuses::default(),
             spent: BTreeSet::new(),
+            lost_turns: BTreeSet::new(),
             strict: plan.plain,
             limits: config.limits.clone(),
             config: config.clone(),
@@ -155,6 +158,13 @@ impl Oracle {
             return;
         }
         let sent = &self.sent[serial];
+        if let (
+            Peer::Client(conn),
+            What::Ask { kind: Kind::Admin, .. } | What::Tell { about: About::Nothing },
+        ) = (sent.by, &sent.what)
+        {
+            self.conns[conn].bye |= parse(&sent.line.bytes())["method"] == "_bus/bye";
+        }
         match (sent.by, &sent.what) {
             (Peer::Client(conn), What::Ask { kind, .. }) => {
                 let conn = &mut self.conns[conn];

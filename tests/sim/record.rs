@@ -138,6 +138,8 @@ pub(crate) struct ClientRecord {
     pub(crate) hello: Option<(Serial, &'static str)>,
     /// Ids under which it has written an answer that is broken or too long.
     pub(crate) bad_replies: BTreeSet<u64>,
+    /// It has said goodbye.
+    pub(crate) bye: bool,
     /// It has chosen a pool.
     pub(crate) bound: bool,
     pub(crate) lines: usize,

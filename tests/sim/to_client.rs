@@ -148,6 +148,10 @@ impl Oracle {
         if self.is_fault(Excuse::RequestId, fits.is_none(), fits.is_none() && explains_other()) {
             broken!("(9) reasons", "conn {conn} has no reason for {value} to {:?}", self.sent[serial]);
         }
+        if reason == "worker_lost" && self.is_prompt(serial) && !self.sent[serial].touched.is_empty() {
+            let What::Ask { kind, .. } = &self.sent[serial].what else { return };
+            self.lost_turns.extend(kind.session().map(|name| behind_tag(name).to_owned()));
+        }
         self.take_exactly(conn, serial);
     }
 
@@ -194,6 +198,11 @@ impl Oracle {
                 own.life
             );
         }
+    }
+
+    /// Whether a line begins a turn.
+    pub(crate) fn is_prompt(&self, serial: Serial) -> bool {
+        parse(&self.sent[serial].line.bytes())["method"] == "session/prompt"
     }
 
     /// Whether a request of a client names this session of an agent.

@@ -171,6 +171,7 @@ impl Oracle {
                 }
                 if matches!(kind, Kind::Load(_)) {
                     self.check_at_rest(life, conn, serial, name);
+                    self.lost_turns.remove(behind_tag(name));
                 }
             }
         }
@@ -335,10 +336,15 @@ impl Oracle {
         let calls = self.calls;
         let own = |s: &&mut Session| s.life == life && s.owner == Some(conn) && s.name == name && s.open;
         let Some(session) = self.sessions.iter_mut().rev().find(own) else { return false };
-        if std::mem::take(&mut session.recovering) {
+        let is_first = std::mem::take(&mut session.recovering);
+        if is_first {
             session.recovered_in = calls;
         }
-        session.recovered_in == calls
+        let (waited, agent) = (session.recovered_in == calls, session.agent.clone());
+        if is_first && self.strict && self.lost_turns.remove(&agent) {
+            broken!("(15) a lost turn is cancelled", "{name} of conn {conn} goes on in life {life}");
+        }
+        waited
     }
 
     /// The bus initializes a process once, with the params of a client.
@@ -366,6 +372,17 @@ impl Oracle {
             broken!("(1) an answer of the asked", "no client has sent this to life {life}: {}", shown(line));
         }
         self.lives[life].closings.extend(value["id"].as_u64());
+        let may_cancel = value["method"] == "session/cancel" && self.may_have_lost_turn(&agent);
+        let bad_answers = self.lives[life].bad_answers.clone();
+        if let Some(session) = self.session_of(life, &agent).filter(|session| session.recovering) {
+            // Whether the agent has opened it nobody can know, so the bus has given it up here.
+            let is_given_up = session.reopened_by.is_some_and(|call_id| bad_answers.contains_key(&call_id));
+            session.open = !is_given_up;
+            if is_given_up || may_cancel {
+                self.lost_turns.remove(&agent);
+                return;
+            }
+        }
         let owner = self.session_of(life, &agent).and_then(|session| session.owner);
         let owner = owner.filter(|owner| self.conns[*owner].open && !self.conns[*owner].ended);
         if self.is_fault(Excuse::SessionEnded, owner.is_some(), self.ambiguous.contains(&agent)) {
@@ -374,6 +391,16 @@ impl Oracle {
         if let Some(session) = self.session_of(life, &agent) {
             session.open = false;
         }
+    }
+
+    /// A prompt was sent to a process that has ended, and its turn may go on elsewhere.
+    fn may_have_lost_turn(&self, agent: &str) -> bool {
+        let unhealthy = |peer: &Peer| matches!(peer, Peer::Worker(life) if !self.lives[*life].healthy);
+        (0..self.sent.len()).any(|serial| {
+            self.is_about(serial, agent)
+                && self.is_prompt(serial)
+                && self.sent[serial].sent_to.iter().any(unhealthy)
+        })
     }
 
     /// The bus itself answers a permission request, as the pool says.
@@ -401,8 +428,16 @@ impl Oracle {
             let dead = !self.lives[s.life].healthy && self.lives[s.life].pool == *pool;
             s.agent == agent && dead && s.owner.is_some_and(|owner| self.conns[owner].open)
         });
-        if let Some((owner, name)) = lost.and_then(|s| Some((s.owner?, s.name.clone()))) {
-            self.owns(owner, life, &agent, &name, 0);
+        let lost = lost.and_then(|s| Some((s.owner?, s.name.clone())));
+        if let Some((owner, name)) = &lost {
+            self.owns(*owner, life, &agent, name, 0);
+        }
+        let left = self.sessions.iter().rev().find(|s| s.agent == agent).and_then(|s| s.left);
+        if let Some((conn, left_in)) = left.filter(|_| self.strict && lost.is_none())
+            && left_in < self.calls
+            && (self.conns[conn].bye || self.limits.session_keep.is_zero())
+        {
+            broken!("(3) sessions", "{agent}, which nobody wants, is opened again in life {life}");
         }
         for session in self.sessions.iter_mut().filter(|s| s.agent == agent) {
             session.moved = true;

@@ -3,7 +3,7 @@
 use crate::excuse::Excuse;
 use crate::line::{Slot, decoded};
 use crate::oracle::{Oracle, broken};
-use crate::parse::{SlotValues, number, token};
+use crate::parse::{SlotValues, number, parse, token};
 use crate::record::*;
 
 impl Oracle {
@@ -58,6 +58,7 @@ impl Oracle {
             self.session_of(life, agent).into_iter().for_each(|session| session.moved = true);
         }
         self.check_replay(life, serial, agent);
+        self.check_known(conn, life, serial, agent);
         let told_before = !self.sent[serial].sent_to.is_empty();
         let owned =
             self.session_of(life, agent).filter(|s| s.owner == Some(conn) && s.name == name).map(|session| {
@@ -103,6 +104,24 @@ impl Oracle {
         let answered_badly = bad_answer.is_some_and(|lines| *lines < self.sent[serial].seq);
         if !answered_badly && !self.sent.iter().any(ends_replay) {
             broken!("(5) delivered at most once", "#{serial}# is told while {agent} is loaded again");
+        }
+    }
+
+    /// A client that loads a session and knows what was said in it is not told that.
+    fn check_known(&mut self, conn: Conn, life: Life, serial: Serial, agent: &str) {
+        let is_open = self.session_of(life, agent).is_some();
+        if is_open || !self.strict || !matches!(self.sent[serial].what, What::AgentTell { .. }) {
+            return;
+        }
+        let loads = |load: &&Serial| self.is_about(**load, agent);
+        let mut loads = self.conns[conn].unanswered.iter().filter(loads);
+        let (Some(load), None) = (loads.next(), loads.next()) else { return };
+        let load = &self.sent[*load];
+        let known = parse(&load.line.bytes())["params"]["_meta"]["bus/replay"] == false;
+        let passed = load.sent_to == [Peer::Worker(life)] && load.sent_in < self.sent[serial].read_in;
+        // What the process wrote before it was asked may be about another session of this name.
+        if known && passed && load.sent_at <= self.sent[serial].read_at {
+            broken!("(5) delivered at most once", "#{serial}# is told to conn {conn}, which knows {agent}");
         }
     }
 

@@ -4,6 +4,7 @@
 //! sessions, so the IDE only notices that its pending requests failed.
 
 mod dial;
+mod errors;
 mod event_loop;
 mod options;
 mod relay;

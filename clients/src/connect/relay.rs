@@ -4,18 +4,19 @@
 //! first. Each request of an agent reaches the IDE once, even if it is repeated on a later connection. Lines
 //! go in and lines come out; this file knows neither sockets nor time.
 
-use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 
 use rpc::error::reason;
 use rpc::message::{members, present};
-use rpc::{Outbox, Parts, RpcError, write};
+use rpc::{Outbox, Parts, write};
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
-use super::session::{Opening, Session, session_id_in};
+use super::errors::{client_gone, describe_error, error, lost_session, malformed, raw};
+use super::session::{Opening, Session, is_about_open_session, session_id_in};
 
 pub(super) struct Relay {
     pub(super) to_bus: Outbox,
@@ -38,6 +39,8 @@ pub(super) struct Relay {
     login: Option<Box<[u8]>>,
     /// In the order in which they were opened.
     sessions: Vec<Session>,
+    /// Ids of sessions that could not be reopened.
+    lost: BTreeSet<Box<str>>,
     /// The IDE has closed its side.
     ide_closed: bool,
     own_ids: OwnIds,
@@ -103,6 +106,7 @@ impl Relay {
             can_load: false,
             login: None,
             sessions: Vec::new(),
+            lost: BTreeSet::new(),
             ide_closed: false,
             own_ids: OwnIds::new(),
         }
@@ -148,11 +152,18 @@ impl Relay {
         self.enter(State::Connection);
     }
 
-    /// Answers a line of the IDE with an error if it is a request. For when no connection will come.
+    /// Answers a line of the IDE with an error if the bus would answer it. For when no connection will come.
     pub(super) fn refuse_line(&mut self, line: &[u8], why: &str) {
-        let Some(parts) = Parts::parse(line) else { return };
-        if let (Some(id), Some(_)) = (parts.id, parts.method) {
-            self.to_ide.push(&error(id.get(), -32053, "pool_down", why));
+        self.refuse(line, |id| error(id.get(), -32053, "pool_down", why));
+    }
+
+    /// Answers a request with this error, and what is no message with its own.
+    fn refuse(&mut self, line: &[u8], answer: impl FnOnce(&RawValue) -> Vec<u8>) {
+        if let Some(error) = malformed(line) {
+            return self.to_ide.push(&error);
+        }
+        if let Some(Parts { id: Some(id), method: Some(_), .. }) = Parts::parse(line) {
+            self.to_ide.push(&answer(id));
         }
     }
 
@@ -161,15 +172,16 @@ impl Relay {
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
         }
-        let parts = Parts::parse(line).unwrap_or_default();
         if let State::Refused(error) = &self.state {
-            if let (Some(id), Some(_)) = (parts.id, parts.method) {
-                self.to_ide.push(&write::error(id.into(), raw(error)));
-            }
-            return;
+            let error = error.clone();
+            return self.refuse(line, |id| write::error(id.into(), raw(&error)));
         }
+        let parts = Parts::parse(line).unwrap_or_default();
         match parts {
             Parts { id: Some(id), method: Some(method), .. } if is_request(id, method) => {
+                if is_about_open_session(&parts).is_some_and(|session| self.lost.contains(session.get())) {
+                    return self.to_ide.push(&lost_session(id.get()));
+                }
                 let pending_request = self.pending_request(line, &parts);
                 self.pending.insert(id.get().into(), pending_request);
             }
@@ -238,7 +250,7 @@ impl Relay {
     pub(super) fn skip_step(&mut self) -> bool {
         match self.state {
             State::Session { at, .. } => {
-                self.sessions.remove(at);
+                self.lost.insert(self.sessions.remove(at).id);
                 self.reopen_from(at);
             }
             State::Login(_) => self.reopen_from(0),
@@ -274,6 +286,7 @@ impl Relay {
             (Some(Pending::Logout), Some(_)) => self.login = None,
             (Some(Pending::Open(opening)), Some(result)) => {
                 let Some(session) = opening.opened(result) else { return };
+                self.lost.remove(&session.id);
                 self.sessions.retain(|other| other.id != session.id);
                 self.sessions.push(session);
             }
@@ -283,11 +296,17 @@ impl Relay {
 
     /// Forwards the IDE's answer under the id that the agent waits for now, if it still waits.
     fn forward_answer(&mut self, line: &[u8], id: &RawValue) {
-        let Some(request) = self.agent_requests.remove(id.get()) else { return };
-        match request.bus_id {
+        match self.agent_requests.remove(id.get()).and_then(|request| request.bus_id) {
             Some(bus_id) if *bus_id == *id.get() => self.to_bus.push_line(line),
             Some(bus_id) => self.to_bus.push_line(&with_part_replaced(line, id, &bus_id)),
-            // The request came over an earlier connection and was not repeated.
+            // The bus refuses what is no message. By now its id may be that of another request of an agent.
+            None if malformed(line).is_some() => {
+                let own = self.own_ids.next();
+                let is_id = id.get().starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9'));
+                let line = if is_id { &with_part_replaced(line, id, &own) } else { line };
+                self.to_bus.push_line(line);
+            }
+            // Nobody asked, or the request came over an earlier connection and was not repeated.
             None => {}
         }
     }
@@ -368,7 +387,7 @@ impl Relay {
                 } else if !by_load && self.can_load {
                     self.reopen_by(at, "session/load");
                 } else {
-                    // The IDE gets the reason as the answer to its next request for this session.
+                    // The IDE hears of it with its next request for this session.
                     self.skip_step();
                 }
             }
@@ -486,26 +505,4 @@ fn cancelled_id(params: &RawValue) -> Option<&RawValue> {
     }
 
     members::<Params<'_>>(params.get().as_bytes())?.id
-}
-
-fn error(id: &str, code: i32, reason: &str, message: &str) -> Vec<u8> {
-    let data = Some(json!({ "reason": reason }));
-    write::error(raw(id).into(), RpcError { code, message: message.to_owned(), data })
-}
-
-fn client_gone(id: &str) -> Vec<u8> {
-    error(id, -32057, "client_gone", "the client of this session has left")
-}
-
-fn raw(json: &str) -> &RawValue {
-    serde_json::from_str(json).expect("ids and errors were parsed before")
-}
-
-/// Formats an error of the bus for people.
-fn describe_error(error: Option<&RawValue>) -> String {
-    let error = error.and_then(|error| serde_json::from_str::<Value>(error.get()).ok()).unwrap_or_default();
-    let message = error["message"].as_str().unwrap_or("an error without a message").to_owned();
-    let pools = error["data"]["pools"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let pools = pools.collect::<Vec<_>>().join(", ");
-    if pools.is_empty() { message } else { format!("{message} (it has {pools})") }
 }

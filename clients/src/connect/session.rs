@@ -11,6 +11,8 @@ pub(super) struct Opening {
     id: Option<Box<str>>,
     /// The params beside the id, verbatim: `,"cwd":..,"mcpServers":..`.
     params: String,
+    /// The members of `_meta`, verbatim, up to and with its closing brace.
+    meta: Option<Box<str>>,
     /// The `pool` member at the top of the message.
     pool: Option<Box<str>>,
 }
@@ -51,7 +53,6 @@ impl Opening {
             ("cwd", params.cwd),
             ("mcpServers", params.mcp_servers),
             ("additionalDirectories", params.additional_directories),
-            ("_meta", params.meta),
         ] {
             if let Some(value) = value {
                 kept += &format!(r#","{name}":{value}"#);
@@ -60,6 +61,7 @@ impl Opening {
         Some(Opening {
             id: if id_is_in_params { Some(params.id?.get().into()) } else { None },
             params: kept,
+            meta: params.meta.and_then(members_of),
             pool: parts.pool.map(|pool| pool.get().into()),
         })
     }
@@ -76,9 +78,28 @@ impl Session {
     pub(super) fn reopen_request(&self, method: &str, id: &str) -> String {
         let Opening { params, pool, .. } = &self.opening;
         let pool = pool.as_ref().map_or_else(String::new, |pool| format!(r#","pool":{pool}"#));
-        let params = format!(r#"{{"sessionId":{}{params}}}"#, self.id);
+        // What the agent tells again the IDE knows already.
+        let meta = match &self.opening.meta {
+            Some(meta) => format!(r#"{{"bus/replay":false,{meta}"#),
+            None => r#"{"bus/replay":false}"#.to_owned(),
+        };
+        let params = format!(r#"{{"sessionId":{}{params},"_meta":{meta}}}"#, self.id);
         format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}{pool}}}"#)
     }
+}
+
+/// The session that a request is about, unless it opens, forks or deletes one.
+pub(super) fn is_about_open_session<'a>(parts: &Parts<'a>) -> Option<&'a RawValue> {
+    match parts.method?.get() {
+        r#""session/load""# | r#""session/resume""# | r#""session/fork""# | r#""session/delete""# => None,
+        _ => session_id_in(parts.params?),
+    }
+}
+
+/// What follows the opening brace of an object that has members.
+fn members_of(object: &RawValue) -> Option<Box<str>> {
+    let members = object.get().strip_prefix('{')?.trim_ascii_start();
+    (!members.starts_with('}')).then(|| members.into())
 }
 
 /// The `sessionId` in params or in a result.
@@ -107,8 +128,8 @@ mod tests {
             session.reopen_request("session/resume", "7"),
             concat!(
                 r#"{"jsonrpc":"2.0","id":7,"method":"session/resume","params":{"sessionId":"t.s","cwd":"/a","#,
-                r#""mcpServers":[ {"name":"m"} ],"additionalDirectories":["/b"],"_meta":{"bus/pool":"q"}},"#,
-                r#""pool":"p"}"#
+                r#""mcpServers":[ {"name":"m"} ],"additionalDirectories":["/b"],"#,
+                r#""_meta":{"bus/replay":false,"bus/pool":"q"}},"pool":"p"}"#
             )
         );
     }

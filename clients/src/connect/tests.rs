@@ -113,6 +113,11 @@ const INITIALIZE: &str = concat!(
     r#"{"jsonrpc":"2.0", "id":0,"method":"initialize","#,
     r#""params":{"protocolVersion":1,"clientCapabilities":{}}}"#
 );
+/// The params with which a session that `opens` opened is reopened.
+fn reopened() -> Value {
+    json!({ "sessionId": "t.s", "cwd": "/w", "mcpServers": [], "_meta": { "bus/replay": false } })
+}
+
 const PERMISSION: &str =
     r#""method":"session/request_permission","params":{"sessionId":"t.s","toolCall":{}}"#;
 
@@ -279,7 +284,7 @@ fn a_broken_connection_is_replaced_and_sessions_are_reopened() {
     assert_eq!(again, INITIALIZE.replace(r#""id":0"#, &format!(r#""id":{}"#, message["id"])));
     bus.answers(&message, json!({ "agentCapabilities": { "loadSession": true } }));
     let resume = bus.is_asked("session/resume");
-    assert_eq!(resume["params"], json!({ "sessionId": "t.s", "cwd": "/w", "mcpServers": [] }));
+    assert_eq!(resume["params"], reopened());
     bus.writes(r#"{"method":"session/update","params":{"sessionId":"t.s","missed":1}}"#);
     bus.answers(&resume, json!({}));
     assert_eq!(stage.hears(), r#"{"method":"session/update","params":{"sessionId":"t.s","missed":1}}"#);
@@ -350,7 +355,7 @@ fn updates_replayed_by_a_load_are_not_forwarded() {
     let asked = bus.is_asked("session/resume");
     bus.refuses(&asked, -32601, "no_method");
     let asked = bus.is_asked("session/load");
-    assert_eq!(asked["params"], json!({ "sessionId": "t.s", "cwd": "/w", "mcpServers": [] }));
+    assert_eq!(asked["params"], reopened());
     bus.writes(r#"{"method":"session/update","params":{"sessionId":"t.s","old":1}}"#);
     bus.writes(r#"{"method":"session/update","params":{"sessionId":"other"}}"#);
     bus.answers(&asked, json!({}));
@@ -384,8 +389,6 @@ fn sessions_that_are_closed_or_cannot_be_reopened_are_dropped() {
     assert_eq!(asked["params"]["sessionId"], "mine");
     bus.refuses(&asked, -32051, "unknown_session");
     stage.says(r#"{"id":4,"method":"session/prompt","params":{"sessionId":"mine"}}"#);
-    let asked = bus.is_asked("session/prompt");
-    bus.refuses(&asked, -32051, "unknown_session");
     stage.hears_error(4, -32051, "unknown_session");
     stage.closes();
     bus.is_asked("_bus/bye");
@@ -495,4 +498,73 @@ fn an_ide_that_closes_its_output_is_gone() {
     bus.is_asked("_bus/bye");
     bus.is_closed();
     assert_eq!(stage.ended.join().unwrap().unwrap(), Ended::Done);
+}
+
+#[test]
+fn a_session_that_is_not_opened_again_is_told_as_lost() {
+    let mut stage = Stage::new();
+    let mut bus = stage.admits();
+    stage.opens(&mut bus, json!({}));
+    drop(bus);
+    let mut bus = stage.admits();
+    let asked = bus.is_asked("initialize");
+    bus.answers(&asked, json!({}));
+    let asked = bus.is_asked("session/resume");
+    bus.refuses(&asked, -32051, "unknown_session");
+    stage.says(r#"{"id":2,"method":"session/prompt","params":{"sessionId":"t.s"}}"#);
+    let heard: Value = stage.hears().parse().unwrap();
+    assert_eq!((&heard["id"], &heard["error"]["code"]), (&json!(2), &json!(-32051)));
+    assert_eq!(heard["error"]["data"], json!({ "reason": "unknown_session", "lost": true }));
+    // It may be there again, and others are none of connect's business.
+    stage.says(r#"{"id":3,"method":"session/prompt","params":{"sessionId":"t.other"}}"#);
+    let asked = bus.is_asked("session/prompt");
+    bus.answers(&asked, json!({}));
+    stage.hears();
+    stage.says(r#"{"id":4,"method":"session/load","params":{"sessionId":"t.s"}}"#);
+    let asked = bus.is_asked("session/load");
+    bus.answers(&asked, json!({}));
+    stage.hears();
+    stage.says(r#"{"id":5,"method":"session/prompt","params":{"sessionId":"t.s"}}"#);
+    bus.is_asked("session/prompt");
+}
+
+#[test]
+fn the_bus_refuses_what_is_no_message() {
+    let mut stage = Stage::new();
+    let mut bus = stage.admits();
+    stage.opens(&mut bus, json!({}));
+    for line in ["nonsense", "[]", "{}", r#"{"id":null,"method":"m"}"#] {
+        stage.says(line);
+        assert_eq!(bus.reads(), line);
+    }
+    for line in [r#"{"id":@}"#, r#"{"id":@,"result":1,"error":{}}"#] {
+        stage.says(&line.replace('@', "7"));
+        let passed: Value = bus.reads().parse().unwrap();
+        assert!(passed["id"].is_string(), "the id of no request of an agent: {passed}");
+    }
+    // An agent that waits is told that the answer was none.
+    bus.writes(&format!(r#"{{"id":7,{PERMISSION}}}"#));
+    stage.hears();
+    stage.says(r#"{"id":7}"#);
+    assert_eq!(bus.reads(), r#"{"id":7}"#);
+    // An answer that nobody waits for is answered by nobody.
+    stage.says(r#"{"id":7,"result":{}}"#);
+    stage.says(r#"{"id":8,"method":"m"}"#);
+    bus.is_asked("m");
+}
+
+#[test]
+fn what_is_no_message_is_refused_also_without_a_bus() {
+    for (line, code) in
+        [("nonsense", -32700), ("[]", -32600), (r#"{"id":1}"#, -32600), (r#"{"id":1,"method":7}"#, -32600)]
+    {
+        let mut stage = Stage::new();
+        let mut bus = stage.accepts();
+        let hello = bus.is_asked("_bus/hello");
+        bus.refuses(&hello, -32052, "unknown_pool");
+        stage.says(line);
+        let heard: Value = stage.hears().parse().unwrap();
+        assert_eq!((&heard["id"], &heard["error"]["code"]), (&Value::Null, &json!(code)), "{heard}");
+        assert!(stage.end().is_err());
+    }
 }

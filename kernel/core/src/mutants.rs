@@ -49,10 +49,16 @@ pub enum Check {
     BacklogOrder,
     /// What an agent tells again while its session is recovered is not shown to the client.
     Replay,
+    /// What an agent tells again is not shown to a client that says that it knows it.
+    KnownReplay,
     /// A session that its client has open is loaded by the agent.
     LoadOpen,
     /// It is not loaded while a turn runs in it.
     LoadAtRest,
+    /// A turn that was lost with its process is cancelled where it may still run.
+    LostTurn,
+    /// A session that nobody wants any more is not opened again.
+    UnsentRecovery,
     /// A session whose client does not come back ends.
     KeepExpires,
     /// A peer that fills a queue is not read until the queue has room.
@@ -136,8 +142,11 @@ impl Check {
         Check::BacklogBound,
         Check::BacklogOrder,
         Check::Replay,
+        Check::KnownReplay,
         Check::LoadOpen,
         Check::LoadAtRest,
+        Check::LostTurn,
+        Check::UnsentRecovery,
         Check::KeepExpires,
         Check::Pause,
         Check::StallTimeout,

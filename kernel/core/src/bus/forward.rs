@@ -171,8 +171,14 @@ impl Bus {
     }
 
     /// Makes a call of the bus itself to a worker, now or when the worker is ready.
-    pub(super) fn call_worker(&mut self, id: WorkerId, purpose: Purpose, method: &[u8], params: &[u8]) {
-        let Some(worker) = self.workers.get(id) else { return };
+    pub(super) fn call_worker(
+        &mut self,
+        id: WorkerId,
+        purpose: Purpose,
+        method: &[u8],
+        params: &[u8],
+    ) -> Option<CallKey> {
+        let worker = self.workers.get(id)?;
         let session = if let Purpose::Recover(key) = purpose { Some(key) } else { None };
         let call = self.calls.ask(BUS, worker.endpoint, Id::none(), purpose, session);
         let mut line = format!(r#"{{"jsonrpc":"2.0","id":{},"method":""#, call.wire()).into_bytes();
@@ -180,6 +186,7 @@ impl Bus {
             line.extend_from_slice(part);
         }
         self.send_or_queue(id, call, line.into());
+        Some(call)
     }
 
     /// Writes the line of a call to a worker, or queues it until the worker is ready.

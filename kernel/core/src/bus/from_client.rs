@@ -3,6 +3,7 @@
 use super::Bus;
 use super::forward::{Forward, SessionRef};
 use super::placement::Need;
+use super::session::knows_history;
 use crate::id::{CallKey, Link, WorkerId};
 use crate::limit::NAME_BYTES;
 use crate::mutants::{Check, enabled};
@@ -340,6 +341,7 @@ impl Bus {
         let key = self.bind(Some(link), to, token(&name), token(agent));
         if let Some(session) = self.sessions.get_mut(key) {
             session.if_refused = IfRefused::IsForgotten;
+            session.is_known = knows_history(message);
         }
         let passed = self.pass_load(link, key, to, message);
         if passed.is_err() {

@@ -137,9 +137,9 @@ impl Bus {
         let Some(session) = self.sessions.get_mut(key) else { return };
         session.touched = self.now;
         if message.is_notification() {
-            if !session.is_recovering() {
+            if !session.is_told_again() {
                 session.note_update(message);
-            } else if !tells_present(message) && enabled(Check::Replay) {
+            } else if !tells_present(message) {
                 return;
             }
             self.note_turn_state(id, key, message);

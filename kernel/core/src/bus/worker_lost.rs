@@ -44,6 +44,7 @@ impl Bus {
         let said = worker.stderr.last_line();
         let said = if said.is_empty() { said } else { format!(", last words: {said}") };
         let Some(lost) = self.take_life(id, link) else { return };
+        self.note_lost_turns(&lost);
         for key in lost.outgoing {
             self.calls.end(key);
         }
@@ -74,6 +75,23 @@ impl Bus {
                 warn!("worker {name} {death}, {failed} calls answered with an error, back in {rest:?}{said}");
             }
             _ => info!("worker {name} {death}, {failed} calls answered with an error"),
+        }
+    }
+
+    /// Marks the sessions in which a turn was lost.
+    fn note_lost_turns(&mut self, lost: &Lost) {
+        for (key, unseen) in &lost.incoming {
+            if unseen.is_none()
+                && let Some(call) = self.calls.get(*key).filter(|call| call.purpose == Purpose::Ask)
+                && let Some(session) = call.session.and_then(|session| self.sessions.get_mut(session))
+            {
+                session.lost_turn = true;
+            }
+        }
+        for key in &lost.sessions {
+            if let Some(session) = self.sessions.get_mut(*key) {
+                session.lost_turn |= session.is_turn_running();
+            }
         }
     }
 

@@ -47,10 +47,16 @@ pub(crate) struct Session {
     /// How many requests to load it are in flight.
     pub(crate) loads: u32,
     pub(crate) if_refused: IfRefused,
+    /// It is being loaded for a client that has heard what was said in it.
+    pub(crate) is_known: bool,
     /// What its agent does for it, where agents report that.
     pub(crate) turn_state: Option<TurnState>,
     /// Some: its new worker has not opened it yet, and messages of the owner wait here.
     pub(crate) recovering: Option<Backlog<Queued>>,
+    /// The call by which its new worker opens it.
+    pub(crate) recovery: Option<CallKey>,
+    /// It lost its worker in the middle of a turn, which may go on behind a worker that only passes messages on.
+    pub(crate) lost_turn: bool,
     /// Requests of the agent that the owner has not answered. The next owner is asked again.
     pub(crate) pending: Backlog<Pending>,
     /// What the worker said while the owner was away.
@@ -112,8 +118,11 @@ impl Session {
             reopen: None,
             loads: 0,
             if_refused: IfRefused::GoesOn,
+            is_known: false,
             turn_state: None,
             recovering: None,
+            recovery: None,
+            lost_turn: false,
             pending: Backlog::default(),
             offline: Backlog::default(),
             offline_overflow: false,
@@ -136,6 +145,12 @@ impl Session {
 
     pub(crate) fn is_recovering(&self) -> bool {
         self.recovering.is_some()
+    }
+
+    /// Whether what its agent tells now may be what its client has heard before.
+    #[inline]
+    pub(crate) fn is_told_again(&self) -> bool {
+        self.is_recovering() && enabled(Check::Replay) || self.is_known && enabled(Check::KnownReplay)
     }
 
     /// Ends the recovery. Returns what waited for it.

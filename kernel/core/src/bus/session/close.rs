@@ -25,13 +25,10 @@ impl Bus {
 
     /// Tells the agent that a session is over.
     pub(in crate::bus) fn close_at_agent(&mut self, id: WorkerId, agent: &[u8]) {
+        self.cancel_at_agent(id, agent);
         let Some(worker) = self.workers.get(id) else { return };
-        let Some(link) = worker.ready_link() else { return };
-        let closes = worker.capabilities.close;
-        let params = [b"{\"sessionId\":", agent, b"}"].concat();
-        let cancel = [br#"{"jsonrpc":"2.0","method":"session/cancel","params":"#, &params[..], b"}"].concat();
-        self.send_own(link, &cancel);
-        if closes {
+        if worker.ready_link().is_some() && worker.capabilities.close {
+            let params = [b"{\"sessionId\":", agent, b"}"].concat();
             self.ask_to_close(id, &params);
         }
         self.check_idle(id);
@@ -69,6 +66,13 @@ impl Bus {
             }
         }
         self.check_idle(id);
+    }
+
+    /// Tells the agent to end the turn of a session, if there is one.
+    pub(in crate::bus) fn cancel_at_agent(&mut self, id: WorkerId, agent: &[u8]) {
+        let Some(link) = self.workers.get(id).and_then(|worker| worker.ready_link()) else { return };
+        let start = br#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"#;
+        self.send_own(link, &[&start[..], agent, b"}}"].concat());
     }
 
     /// Forgets a session everywhere, and ends the sessions of its subagents that have no owner. Requests of its agent

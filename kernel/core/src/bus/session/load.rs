@@ -41,6 +41,13 @@ impl Wants {
     }
 }
 
+/// Whether the client says that it has heard what was said in the session: `"bus/replay": false` in `_meta`.
+pub(in crate::bus) fn knows_history(message: Message<'_>) -> bool {
+    let meta = nested::member(message.line, message.envelope.params, b"_meta");
+    let replay = nested::member(message.line, meta, b"bus/replay");
+    replay.is_some_and(|replay| replay.of(message.line) == b"false")
+}
+
 impl Bus {
     /// A client loads or resumes a session that it has open.
     pub(in crate::bus) fn load_own(
@@ -118,12 +125,12 @@ impl Bus {
             return self.load_failed(key);
         }
         session.loads -= 1;
-        session.if_refused = IfRefused::GoesOn;
-        // What was missed is in the replay, if there was one and somebody heard it.
-        let is_heard = caller.is_some() && session.owner == caller;
-        if is_heard && replays && !is_refused {
-            session.offline.take(&mut self.held);
-        } else if is_heard {
+        (session.if_refused, session.is_known) = (IfRefused::GoesOn, false);
+        // What was missed is in the replay, but for what the agent asks, if somebody heard it.
+        if caller.is_some() && session.owner == caller && self.is_owned(key) {
+            if let Some(session) = self.sessions.get_mut(key).filter(|_| replays && !is_refused) {
+                session.offline.take_where(|held| !held.message().is_request(), &mut self.held);
+            }
             self.deliver_missed(key);
         }
         match caller {

@@ -9,3 +9,5 @@ mod offline;
 mod open;
 mod recover;
 mod turn_state;
+
+pub(super) use load::knows_history;

@@ -9,8 +9,9 @@ use log::info;
 use crate::bus::Bus;
 use crate::bus::placement::Need;
 use crate::id::{Link, SessionKey, WorkerId};
+use crate::mutants::{Check, enabled};
 use crate::state::backlog::{Backlog, Queued};
-use crate::state::calls::Purpose;
+use crate::state::calls::{Purpose, Written};
 use crate::state::handshake::ReopenBy;
 use crate::wire::error::RpcError;
 use crate::wire::message::Message;
@@ -42,7 +43,10 @@ impl Bus {
             ReopenBy::Load => b"session/load",
         };
         let params = reopen.params.clone();
-        self.call_worker(id, Purpose::Recover(key), method, &params);
+        let call = self.call_worker(id, Purpose::Recover(key), method, &params);
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.recovery = call;
+        }
     }
 
     /// The new process has answered.
@@ -65,6 +69,12 @@ impl Bus {
         let link = worker.ready_link();
         session.save_reopened(answer.outcome());
         let settings = session.reopen.as_ref().map_or_else(Vec::new, |reopen| reopen.settings.clone());
+        let may_run = !worker.capabilities.reports_turn_state || session.is_turn_running();
+        if std::mem::take(&mut session.lost_turn) && may_run && enabled(Check::LostTurn) {
+            // Its client was told that the turn is lost, and it would stand in the way of the next one.
+            let agent = session.agent_token.clone();
+            self.cancel_at_agent(id, &agent);
+        }
         for setting in settings {
             self.call_worker(id, Purpose::Ignore, setting.kind.method(), &setting.params);
         }
@@ -94,10 +104,17 @@ impl Bus {
         }
     }
 
-    /// Fails the calls that wait for the session to open.
+    /// Nobody wants the session any more. It is not opened, if its worker is not told to yet, and the calls that wait
+    /// for it fail.
     pub(in crate::bus) fn end_recovery(&mut self, key: SessionKey, error: &RpcError) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         let waiting = session.take_recovering(&mut self.held);
+        let recovery = session.recovery.take().filter(|_| enabled(Check::UnsentRecovery));
+        if let Some(call) = recovery
+            && self.calls.get(call).is_some_and(|call| call.written == Written::NotYet)
+        {
+            self.calls.end(call);
+        }
         self.fail_calls(waiting.iter().filter_map(Queued::call).collect(), error);
     }
 }

@@ -195,6 +195,26 @@ fn a_turn_ends_with_its_agent() {
     bus.is_idle();
 }
 
+#[test]
+fn a_turn_that_goes_on_without_its_worker_is_cancelled() {
+    let mut bus = TestBus::with_workers(1);
+    let (ann, worker, session) = second_version(&mut bus);
+    bus.sends(worker, &state("s", "running"));
+    bus.sees_json(ann);
+    bus.crashes(0);
+    turn_failed(&mut bus, ann);
+    bus.advances(Duration::from_secs(1));
+    bus.asks(ann, 1, "session/prompt", &session);
+    let next = bus.worker(1);
+    bus.initializes_with(next, INIT_RESULT);
+    let (resume, _) = bus.sees_request(next, "session/resume");
+    bus.sends(next, &state("s", "running"));
+    assert_eq!(bus.sees_json(ann)["params"]["update"]["state"], "running");
+    bus.sends(next, &format!(r#"{{"id":{resume},"result":{{}}}}"#));
+    assert_eq!(bus.sees_json(next)["method"], "session/cancel");
+    bus.sees_request(next, "session/prompt");
+}
+
 /// The bus tells the client that its turn has failed. Returns the error.
 fn turn_failed(bus: &mut TestBus, client: Link) -> Value {
     let update = bus.sees_json(client)["params"]["update"].clone();

@@ -265,6 +265,29 @@ fn a_client_that_leaves_during_its_replay_leaves_what_it_missed_to_the_next() {
 }
 
 #[test]
+fn a_question_is_asked_also_where_the_session_is_told_again() {
+    let (mut bus, client, worker, _) = with_settings(LOADS);
+    bus.asks(client, 2, "session/load", "old");
+    let (first, _) = bus.sees_request(worker, "session/load");
+    bus.sends(worker, r#"{"id":7,"method":"session/request_permission","params":{"sessionId":"old"}}"#);
+    bus.sees_request(client, "session/request_permission");
+    bus.handles(Event::Broken(client));
+    let again = bus.acp_client();
+    bus.sees(again);
+    bus.asks(again, 3, "session/load", "old");
+    let (second, _) = bus.sees_request(worker, "session/load");
+    for wire in [first, second] {
+        bus.sees_nothing(again);
+        bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
+    }
+    let (question, _) = bus.sees_request(again, "session/request_permission");
+    assert_eq!(bus.sees_json(again)["id"], 3);
+    bus.sends(again, &format!(r#"{{"id":{question},"result":{{}}}}"#));
+    assert_eq!(bus.sees_json(worker)["id"], 7);
+    bus.is_idle();
+}
+
+#[test]
 fn a_second_load_goes_behind_the_first() {
     let mut bus = TestBus::with_workers(1);
     let client = bus.acp_client();
@@ -393,5 +416,32 @@ fn a_refused_request_does_not_take_a_session_up() {
     bus.asks(again, 4, "session/resume", &session);
     bus.answers(worker, "session/resume", "{}");
     assert_eq!(bus.sees_json(again)["id"], 4);
+    bus.is_idle();
+}
+
+#[test]
+fn a_client_that_knows_a_session_does_not_hear_it_again() {
+    let (mut bus, client, worker, _) = with_settings(LOADS);
+    let tells = |kind: &str| update(&format!(r#"{{"sessionUpdate":"{kind}"}}"#)).replace("s1", "old");
+    let params = r#"{"sessionId":"old","_meta":{"bus/replay":false}}"#;
+    bus.sends(client, &format!(r#"{{"id":2,"method":"session/resume","params":{params}}}"#));
+    let (wire, asked) = bus.sees_request(worker, "session/resume");
+    assert_eq!(asked["params"]["_meta"]["bus/replay"], false);
+    bus.sends(worker, &tells("user_message_chunk"));
+    bus.sees_nothing(client);
+    bus.sends(worker, &tells("usage_update"));
+    bus.sees(client);
+    bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
+    assert_eq!(bus.sees_json(client)["id"], 2);
+    bus.sends(worker, &tells("user_message_chunk"));
+    bus.sees(client);
+    // What was said while it was away it does not know.
+    bus.handles(Event::Broken(client));
+    bus.sends(worker, &tells("agent_message_chunk"));
+    let again = bus.acp_client();
+    bus.sees(again);
+    bus.sends(again, &format!(r#"{{"id":3,"method":"session/resume","params":{params}}}"#));
+    assert_eq!(bus.sees_json(again)["params"]["update"]["sessionUpdate"], "agent_message_chunk");
+    assert_eq!(bus.sees_json(again)["id"], 3);
     bus.is_idle();
 }

@@ -8,6 +8,7 @@ use super::{Limits, Link, TestBus};
 
 const RESUMES: &str = r#"{"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"resume":{}}}}"#;
 const LOADS: &str = r#"{"agentCapabilities":{"loadSession":true}}"#;
+const CLOSES: &str = r#"{"agentCapabilities":{"sessionCapabilities":{"resume":{},"close":{}}}}"#;
 
 /// A client with a session, whose worker has these capabilities and has crashed and restarted.
 fn after_a_crash(init_result: &str) -> (TestBus, Link, Link, String) {
@@ -60,14 +61,39 @@ fn the_next_message_resumes_a_session_with_its_settings() {
 
 #[test]
 fn a_replay_is_not_sent_to_the_client() {
-    let (mut bus, client, next, session) = after_a_crash(LOADS);
-    bus.asks(client, 7, "session/prompt", &session);
-    bus.initializes_with(next, LOADS);
-    bus.sends(next, r#"{"method":"session/update","params":{"sessionId":"s1","replay":true}}"#);
-    bus.answers(next, "session/load", "{}");
-    bus.sees_nothing(client);
-    bus.sends(next, r#"{"method":"session/update","params":{"sessionId":"s1","replay":false}}"#);
-    assert_eq!(bus.sees_json(client)["params"]["replay"], false);
+    for (init_result, method) in [(LOADS, "session/load"), (RESUMES, "session/resume")] {
+        let (mut bus, client, next, session) = after_a_crash(init_result);
+        bus.asks(client, 7, "session/prompt", &session);
+        bus.initializes_with(next, init_result);
+        let tells = |kind: &str| {
+            let update = format!(r#"{{"sessionUpdate":"{kind}","text":"usage_update"}}"#);
+            format!(r#"{{"method":"session/update","params":{{"sessionId":"s1","update":{update}}}}}"#)
+        };
+        let history = [
+            "user_message_chunk",
+            "agent_message_chunk",
+            "agent_thought_chunk",
+            "tool_call",
+            "tool_call_update",
+            "plan",
+            "current_mode_update",
+            "config_option_update",
+            "user_message",
+            "plan_update",
+            "_anything",
+        ];
+        for kind in history {
+            bus.sends(next, &tells(kind));
+        }
+        bus.sends(next, r#"{"method":"_vendor/said","params":{"sessionId":"s1"}}"#);
+        bus.sees_nothing(client);
+        bus.sends(next, &tells("available_commands_update"));
+        bus.sees_json(client);
+        bus.answers(next, method, "{}");
+        bus.sees_nothing(client);
+        bus.sends(next, &tells("agent_message_chunk"));
+        assert_eq!(bus.sees_json(client)["params"]["update"]["sessionUpdate"], "agent_message_chunk");
+    }
 }
 
 #[test]
@@ -156,4 +182,80 @@ fn a_session_that_cannot_be_resumed_is_loaded() {
     }
     bus.sees_request(next, "session/prompt");
     bus.sees_nothing(client);
+}
+
+/// A client whose session has lost its worker in the middle of a turn.
+fn in_mid_turn(init_result: &str) -> (TestBus, Link, Link, String) {
+    let mut bus = TestBus::with_workers(1);
+    let client = bus.acp_client();
+    let worker = bus.worker(0);
+    bus.initializes_with(worker, init_result);
+    bus.sees(client);
+    let session = bus.opens(client, worker, "s1");
+    bus.asks(client, 2, "session/prompt", &session);
+    bus.sees_request(worker, "session/prompt");
+    bus.crashes(0);
+    bus.sees_error(client, json!(2), "worker_lost");
+    bus.advances(Duration::from_secs(1));
+    let next = bus.worker(1);
+    (bus, client, next, session)
+}
+
+#[test]
+fn a_turn_that_may_still_run_is_cancelled() {
+    let (mut bus, client, next, session) = in_mid_turn(RESUMES);
+    for id in [3, 4] {
+        bus.asks(client, id, "session/prompt", &session);
+        if id == 3 {
+            bus.initializes_with(next, RESUMES);
+            bus.answers(next, "session/resume", "{}");
+            let cancel = json!({"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s1"}});
+            assert_eq!(bus.sees_json(next), cancel, "once");
+        }
+        bus.answers(next, "session/prompt", "{}");
+        assert_eq!(bus.sees_json(client)["id"], id);
+    }
+    bus.is_idle();
+}
+
+#[test]
+fn a_session_that_nobody_wants_is_not_opened_again() {
+    for is_ready in [false, true] {
+        let (mut bus, client, next, session) = after_a_crash(CLOSES);
+        bus.asks(client, 7, "session/prompt", &session);
+        if is_ready {
+            bus.initializes_with(next, CLOSES);
+        }
+        bus.sends(client, r#"{"method":"_bus/bye"}"#);
+        bus.handles(super::Event::Broken(client));
+        if !is_ready {
+            bus.initializes_with(next, CLOSES);
+            bus.sees_nothing(next);
+            assert!(bus.bus.is_empty());
+            continue;
+        }
+        bus.answers(next, "session/resume", "{}");
+        assert_eq!(bus.sees_json(next)["method"], "session/cancel");
+        bus.answers(next, "session/close", "{}");
+        assert!(bus.bus.is_empty());
+    }
+}
+
+#[test]
+fn a_session_whose_recovery_is_answered_unusably_is_ended_at_its_agent() {
+    let (mut bus, client, next, session) = after_a_crash(CLOSES);
+    bus.asks(client, 7, "session/prompt", &session);
+    bus.initializes_with(next, CLOSES);
+    let (wire, _) = bus.sees_request(next, "session/resume");
+    bus.sends(next, &format!(r#"{{"id":{wire},"result":1,"error":{{}}}}"#));
+    bus.sees_error(client, json!(7), "invalid");
+    assert_eq!(bus.sees_json(next)["method"], "session/cancel");
+    bus.answers(next, "session/close", "{}");
+    bus.asks(client, 8, "session/prompt", &session);
+    bus.answers(next, "session/resume", "{}");
+    for _ in 0..3 {
+        bus.sees(next);
+    }
+    bus.answers(next, "session/prompt", "{}");
+    assert_eq!(bus.sees_json(client)["id"], 8);
 }
