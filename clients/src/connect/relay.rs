@@ -185,9 +185,7 @@ impl Relay {
                 let pending_request = self.pending_request(line, &parts);
                 self.pending.insert(id.get().into(), pending_request);
             }
-            Parts { id: Some(id), method: None, .. } if parts.result.is_some() || parts.error.is_some() => {
-                return self.forward_answer(line, id);
-            }
+            Parts { id: Some(id), method: None, .. } => return self.forward_answer(line, id),
             // The bus refuses what is not a message.
             _ => {}
         }
