@@ -171,6 +171,10 @@ impl World {
         if self.workers[life].state == State::Dead {
             return;
         }
+        // Its last words may have made the bus end it, before the bus knew that it had crashed.
+        if !self.oracle.lives[life].healthy {
+            self.workers[life].crashed = None;
+        }
         self.workers[life].state = State::Dead;
         self.oracle.became_unhealthy(life);
         self.ending.push(life);
