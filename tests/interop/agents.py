@@ -41,6 +41,8 @@ class Agent:
     cannot: dict = field(default_factory=dict)
     not_with: dict = field(default_factory=dict)
     """Programs that cannot talk to this agent even without a bus, with the reason."""
+    differs: dict = field(default_factory=dict)
+    """Steps of the comparison in which a process that lives on differs from one that was started anew, with the reason."""
     hands: bool = False
     """Whether its tools are the client's hands, so that it has none where the client offers none."""
     second: bool = False
@@ -443,11 +445,13 @@ AGENTS = [
     ),
     Agent(
         name="vibe",
+        not_with=USAGE,
         tier=2,
         pin=install.PINS["pip"]["vibe"],
         **native("vibe", lambda: install.pip("vibe") / "vibe-acp"),
         env=lambda place: {"FAKE_KEY": "fake"},
         files=vibe_config,
+        differs={"a prompt after a return": "Once it has loaded a session that it had open, vibe tells each message twice, until it is started anew."},
     ),
     Agent(
         name="fast-agent",
@@ -467,7 +471,8 @@ AGENTS = [
         # What stands behind it there keeps pip from trying hundreds of versions.
         pin=install.PINS["pip"]["openhands"].split()[0],
         **native("openhands", lambda: install.pip("openhands") / "openhands"),
-        env=lambda place: {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENHANDS_SUPPRESS_BANNER": "1"},
+        # Its commands run in a tmux server, which would be that of every other openhands of the user.
+        env=lambda place: {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENHANDS_SUPPRESS_BANNER": "1", "TMUX_TMPDIR": str(place.home)},
         files=openhands_settings,
         cannot={"cancel": INSTANT},
     ),

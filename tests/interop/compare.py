@@ -376,7 +376,7 @@ def run_all(agent, binary, run, model, outcome):
     try:
         with concurrent.futures.ThreadPoolExecutor() as pool:
             alone, *others = pool.map(play, ["direct", *WAYS])
-        found = {way: compare(alone, through) for way, through in zip(WAYS, others)}
+        found = {way: compare(alone, through, agent) for way, through in zip(WAYS, others)}
         if any(not one.design for differences in found.values() for one in differences):
             # An agent that differs from itself is not the bus's affair.
             again = play("direct-again")
@@ -423,13 +423,16 @@ class Difference:
         return (self.alone is not None and self.alone not in second) or self.through in second
 
 
-def compare(alone, through):
+def compare(alone, through, agent):
     found = []
     others = dict(through.steps)
     for step, lines in alone.steps:
         found += differ(step, lines, others.pop(step, ['"not played"']))
     found += [Difference(step, None, '"played only through the bus"') for step in others]
     found += differ("at any time", sorted(alone.loose), sorted(through.loose))
+    for one in found:
+        if one.step in agent.differs:
+            one.design = Design(f"{agent.name}, {one.step}: another answer", agent.differs[one.step], None)
     return found
 
 

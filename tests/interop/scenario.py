@@ -97,7 +97,7 @@ class Play:
             return ("fail", str(fault))
 
     def initialize(self, client):
-        answer = client.does("initialize", seconds=90)
+        answer = client.does("initialize", seconds=240)
         expect(answer["version"] == 1, f"protocol version {answer['version']}")
 
     def new(self, client):

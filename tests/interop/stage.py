@@ -91,7 +91,7 @@ class Bus:
             "listen": ["tcp://127.0.0.1:0"],
             "default_pool": agent.name,
             "pools": [pool],
-            "limits": {"init_timeout_sec": 90, "drain_timeout_sec": 5, "session_keep_sec": 1, **dict(limits)},
+            "limits": {"init_timeout_sec": 240, "drain_timeout_sec": 5, "session_keep_sec": 1, **dict(limits)},
         }
         self.write_config()
         self.log = open(folder / "bus.log", "w")

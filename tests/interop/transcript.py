@@ -225,6 +225,9 @@ class Names:
         return [json.dumps(message, sort_keys=True, ensure_ascii=False) for message in joined]
 
     def plain(self, message):
+        if kind_of(message) == "usage_update":
+            # A process counts from its start on, and an agent without the bus is started more often.
+            message = without_numbers(message)
         if not isinstance(message, dict) or "id" not in message:
             return self.value(message, "")
         # The id of an answer is the client's own and must come back as it was; that of a question is its asker's.
@@ -234,9 +237,6 @@ class Names:
         if isinstance(value, dict) and value.get("category") == "model":
             # Which models there are, an agent learns some time after its start.
             value = {**value, "options": "<models>"}
-        if isinstance(value, dict) and "amount" in value:
-            # A process counts from its start on, and an agent without the bus is started more often.
-            value = {**value, "amount": "<cost>"}
         if isinstance(value, dict):
             return {self.text(name): self.value(part, name) for name, part in value.items()}
         if isinstance(value, list):
@@ -264,6 +264,13 @@ class Names:
 
     def name(self, value):
         return self.made_up.setdefault(value, f"<made up {len(self.made_up) + 1}>")
+
+
+def without_numbers(value):
+    if isinstance(value, dict):
+        return {key: without_numbers(part) for key, part in value.items()}
+    is_number = isinstance(value, (int, float)) or (isinstance(value, str) and value.startswith("float "))
+    return "<number>" if is_number else value
 
 
 def is_continued(before, message):
