@@ -224,7 +224,7 @@ impl World {
         let Some(name) = name else { return };
         self.clients[conn].sessions.push(name.clone());
         let method = self.rng.one(&["session/load", "session/resume"]);
-        let known = self.rng.percent(20);
+        let known = self.rng.percent(50);
         let params = if known { vec![("_meta", text(r#"{"bus/replay":false}"#))] } else { Vec::new() };
         let draft = Draft { session: Some(name.clone()), params, ..Draft::default() };
         self.ask(conn, method, Kind::Load(name), draft);

@@ -55,10 +55,6 @@ pub enum Check {
     LoadOpen,
     /// It is not loaded while a turn runs in it.
     LoadAtRest,
-    /// A turn that was lost with its process is cancelled where it may still run.
-    LostTurn,
-    /// A session that nobody wants any more is not opened again.
-    UnsentRecovery,
     /// A session whose client does not come back ends.
     KeepExpires,
     /// A peer that fills a queue is not read until the queue has room.
@@ -145,8 +141,6 @@ impl Check {
         Check::KnownReplay,
         Check::LoadOpen,
         Check::LoadAtRest,
-        Check::LostTurn,
-        Check::UnsentRecovery,
         Check::KeepExpires,
         Check::Pause,
         Check::StallTimeout,

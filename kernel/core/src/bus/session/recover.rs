@@ -9,7 +9,6 @@ use log::info;
 use crate::bus::Bus;
 use crate::bus::placement::Need;
 use crate::id::{Link, SessionKey, WorkerId};
-use crate::mutants::{Check, enabled};
 use crate::state::backlog::{Backlog, Queued};
 use crate::state::calls::{Purpose, Written};
 use crate::state::handshake::ReopenBy;
@@ -70,7 +69,7 @@ impl Bus {
         session.save_reopened(answer.outcome());
         let settings = session.reopen.as_ref().map_or_else(Vec::new, |reopen| reopen.settings.clone());
         let may_run = !worker.capabilities.reports_turn_state || session.is_turn_running();
-        if std::mem::take(&mut session.lost_turn) && may_run && enabled(Check::LostTurn) {
+        if std::mem::take(&mut session.lost_turn) && may_run {
             // Its client was told that the turn is lost, and it would stand in the way of the next one.
             let agent = session.agent_token.clone();
             self.cancel_at_agent(id, &agent);
@@ -109,8 +108,7 @@ impl Bus {
     pub(in crate::bus) fn end_recovery(&mut self, key: SessionKey, error: &RpcError) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         let waiting = session.take_recovering(&mut self.held);
-        let recovery = session.recovery.take().filter(|_| enabled(Check::UnsentRecovery));
-        if let Some(call) = recovery
+        if let Some(call) = session.recovery.take()
             && self.calls.get(call).is_some_and(|call| call.written == Written::NotYet)
         {
             self.calls.end(call);
