@@ -19,6 +19,7 @@ mod faults_sweep;
 mod faults_system;
 mod faults_worker;
 mod flow;
+mod greedy;
 mod handshake;
 mod harness;
 mod hostile;

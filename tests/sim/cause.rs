@@ -1,6 +1,7 @@
 //! Causes: every error of the bus needs one that the oracle knows of. Where the portions in which bytes arrive hide
 //! the exact figure, an upper bound must at least reach the limit that the bus says was reached.
 
+use kernel_core::limit::{CALLS_FREE_TIMES, CALLS_RESERVED_PART};
 use serde_json::Value;
 
 use crate::excuse::Excuse;
@@ -75,6 +76,10 @@ impl Oracle {
             _ if message.starts_with("too much waits for") => {
                 self.waiting_bytes() > self.limits.max_output_queue
             }
+            _ if message.starts_with("the worker ") && message.ends_with(") open") => {
+                matches!(kind, Kind::Fork(_)) && self.some_worker_may_be_full()
+            }
+            _ if message.starts_with("the last ") => self.conns.iter().filter(|conn| conn.open).count() > 1,
             _ if message.ends_with(" does not read") => {
                 self.lives.iter().any(|process| !process.healthy && process.untaken > 0)
             }
@@ -82,9 +87,21 @@ impl Oracle {
         }
     }
 
+    /// Some process has as many sessions as it may have, so that none of them is forked.
+    fn some_worker_may_be_full(&self) -> bool {
+        let reloads = self.causes.reloads + self.causes.stops;
+        let max_sessions = self.config.pools.iter().map(|pool| pool.max_sessions as usize).min().unwrap_or(0);
+        reloads > 0 || (0..self.lives.len()).any(|life| self.sessions_at_most(life) >= max_sessions)
+    }
+
     /// The bus holds as much as it may, of calls or of bytes.
     pub(crate) fn bus_may_be_full(&self, message: &str) -> bool {
         let Usage { calls_before, requests, sent_requests, queued_bytes } = self.usage;
+        if message.contains(" are its own") {
+            // The last places are for others.
+            let (max, all) = (self.limits.max_calls, calls_before + requests + sent_requests);
+            return (CALLS_FREE_TIMES + 1) * all >= CALLS_FREE_TIMES * (max - max / CALLS_RESERVED_PART);
+        }
         if message.starts_with("max_calls ") {
             return calls_before + requests + sent_requests >= self.limits.max_calls;
         }
@@ -296,7 +313,7 @@ impl Oracle {
     }
 }
 
-/// How much a line may take where it is kept. Its ids may be longer there.
-fn kept_length(sent: &Sent) -> usize {
-    sent.line.bytes().len() + 64
+/// How much a line may take where it is kept: its ids may be longer there, and the bus keeps what it has found in it.
+pub(crate) fn kept_length(sent: &Sent) -> usize {
+    sent.line.bytes().len() + 320
 }

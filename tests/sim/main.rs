@@ -3,7 +3,8 @@
 //!
 //! A world is plain or ambiguous. In a plain one every name and id is unique, and the oracle checks every rule. In an
 //! ambiguous one agents and clients reuse names and ids, and the oracle may suspend a check by an excuse (see
-//! `excuse`), which is counted and bounded. Half of the seeds of a run are plain.
+//! `excuse`), which is counted and bounded. Half of the seeds of a run are plain. Of these, one in four is a greedy
+//! world (see `greedy`).
 //!
 //! `BUS_SIM_SEED=0x..` replays one seed with its trace. `BUS_SIM_SEEDS=N` runs N seeds, half of each kind, from
 //! `BUS_SIM_FIRST` or 0 on. `BUS_SIM_CHECK=Name` switches off only that check. Seeds run on every core; since each is a
@@ -15,6 +16,7 @@ mod cause;
 mod client;
 mod draft;
 mod excuse;
+mod greedy;
 mod line;
 mod oracle;
 mod parse;
@@ -39,6 +41,7 @@ use std::thread;
 use kernel_core::mutants::{Check, with_check_off};
 
 use self::excuse::{Count, Excuse, Excuses};
+use self::greedy::GREEDY;
 use self::plan::{PLAIN, is_plain};
 use self::run::Run;
 
@@ -156,10 +159,14 @@ fn every_check_that_is_switched_off_is_missed() {
     );
 }
 
-/// The seed of the nth world of a run: an ambiguous world and a plain one in turn.
+/// The seed of the nth world of a run: an ambiguous world and a plain one in turn. Each fourth plain one is greedy.
 fn nth_seed(first: u64, at: u64) -> u64 {
-    let plain = if at % 2 == 1 { PLAIN } else { 0 };
-    (first + at / 2) | plain
+    let kind = match at % 8 {
+        7 => PLAIN | GREEDY,
+        odd if odd % 2 == 1 => PLAIN,
+        _ => 0,
+    };
+    (first + at / 2) | kind
 }
 
 #[test]

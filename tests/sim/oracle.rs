@@ -9,7 +9,7 @@ use kernel_core::config::{Config, Limits};
 use kernel_core::limit::UNFINISHED_LINE_TIMEOUT;
 
 use crate::auth::TOKENS;
-use crate::cause::{Causes, Usage};
+use crate::cause::{Causes, Usage, kept_length};
 use crate::excuse::{Excuse, Excuses};
 use crate::line::{Line, marked};
 use crate::parse::parse;
@@ -198,7 +198,7 @@ impl Oracle {
         ) = (sent.by, &sent.what)
         {
             let name = name.clone();
-            let bytes = sent.line.bytes().len();
+            let bytes = kept_length(sent);
             if self.session_of(life, &name).is_none() {
                 self.lives[life].early_bytes += bytes;
             }
@@ -251,7 +251,7 @@ impl Oracle {
             book.untaken > waits && now >= book.took + patience
         };
         let book = &self.conns[conn];
-        let unfinished = book.unfinished.is_some_and(|since| now >= since + UNFINISHED_LINE_TIMEOUT);
+        let unfinished = book.line_began.is_some_and(|since| now >= since + UNFINISHED_LINE_TIMEOUT);
         let finished = book.ended && book.unanswered.is_empty() && book.untaken == 0;
         let excused = book.hostile || book.broken || finished || stalled || unfinished;
         if !(excused || self.causes.stops > 0 || self.may_be_rejected(conn)) {

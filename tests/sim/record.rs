@@ -168,6 +168,8 @@ pub(crate) struct ClientRecord {
     pub(crate) has_begun_line: bool,
     /// When it gave the bus the last byte so far of a line that has no end yet.
     pub(crate) unfinished: Option<Moment>,
+    /// When the line that is not finished began.
+    pub(crate) line_began: Option<Moment>,
 }
 
 /// One process.

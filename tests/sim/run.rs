@@ -5,6 +5,7 @@ use std::time::Duration;
 use kernel_core::{Event, Moment};
 
 use crate::excuse::Excuses;
+use crate::greedy;
 use crate::oracle::broken;
 use crate::record::Peer;
 use crate::world::World;
@@ -23,6 +24,9 @@ pub(crate) struct Run {
 }
 
 pub(crate) fn run(seed: u64, print: bool) -> Run {
+    if greedy::is_greedy(seed) {
+        return greedy::run(seed, print);
+    }
     let mut world = World::new(seed, print);
     world.all_phases();
     Run { hash: world.trace.hash(), calls: world.oracle.calls, excuses: world.oracle.excuses }

@@ -194,6 +194,11 @@ impl World {
         if let Peer::Client(conn) = peer {
             let record = &mut self.oracle.conns[conn];
             record.unfinished = (bytes.last() != Some(&b'\n')).then_some(self.now);
+            record.line_began = match record.line_began {
+                _ if bytes.last() == Some(&b'\n') => None,
+                Some(began) if !bytes.contains(&b'\n') => Some(began),
+                _ => Some(self.now),
+            };
             let begun = bytes.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
             let goes_on = record.has_begun_line && begun.len() == bytes.len();
             record.has_begun_line = goes_on || begun.iter().any(|byte| !byte.is_ascii_whitespace());

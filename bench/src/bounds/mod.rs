@@ -1,6 +1,7 @@
 //! `bounds`: what the bus may cost at most, whatever its peers do. Each bound starts a bus of its own.
 
 mod clients;
+mod greedy;
 mod memory;
 mod processes;
 
@@ -30,7 +31,7 @@ struct Bound {
     measure: fn(&mut Trial<'_>) -> io::Result<()>,
 }
 
-const BOUNDS: [Bound; 12] = [
+const BOUNDS: [Bound; 14] = [
     bound("silent", true, |_| memory::flood(1, memory::CHUNKS), 2, memory::one_never_reads),
     bound("silents", false, |_| memory::flood(4, memory::MANY_CHUNKS), 5, memory::many_never_read),
     bound("idle", true, |_| crate::idle::config(), 0, memory::idle_connections),
@@ -42,6 +43,8 @@ const BOUNDS: [Bound; 12] = [
     bound("rush", false, |_| clients::many_clients(), 0, clients::all_reconnect_at_once),
     bound("behind", false, |_| clients::pool_to_stall(), 4, clients::others_stall),
     bound("strangers", true, |_| config(&[echo("echo", 1, &[])]), 1, clients::connections_that_speak_no_json),
+    bound("greedy", true, |_| greedy::small_limits(), 2, greedy::others_are_greedy),
+    bound("kept", true, |_| greedy::small_limits(), 2, greedy::kept_beside_lines),
     bound("probes", true, |_| config(&[echo("echo", 2, &[])]), 2, clients::guessed_session_ids),
 ];
 

@@ -22,7 +22,7 @@ pub const STOP_BY_KILL: Duration = Duration::from_secs(5);
 pub const FLUSH_ON_CLOSE: Duration = Duration::from_secs(1);
 
 /// The most connections that have yet to show the token. They do not count for `max_clients`.
-pub const PENDING_AUTH_MAX: usize = 64;
+pub const PENDING_AUTH_MAX: usize = 256;
 /// How long a connection may take to show the token.
 pub const AUTH_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest line of a connection that has yet to show the token, in bytes.
@@ -40,8 +40,35 @@ pub const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// A client that has begun a line and adds nothing to it for this long is closed if there are other clients: the
 /// bytes that it holds count for everybody's `max_held_bytes`.
 pub const UNFINISHED_LINE_TIMEOUT: Duration = Duration::from_secs(60);
-/// The longest line that a client may send while more than `max_held_bytes` are held, in bytes.
+/// A line of a client may come at this rate, besides `UNFINISHED_LINE_TIMEOUT`.
+pub const LINE_BYTES_PER_SEC: usize = 64 << 10;
+/// If there are other clients, the line of a client may take what is left of `max_held_bytes` divided by this.
+pub const LINE_ROOM_PART: usize = 2;
+/// A line of a client may always have this many bytes, however much is held. While more than `max_held_bytes` are
+/// held, the longest unfinished line beyond this is given up.
 pub const LINE_BYTES_WHEN_FULL: usize = 64 << 10;
+
+/// Of `max_calls`, the last part of this size is for callers that have few calls in flight.
+pub const CALLS_RESERVED_PART: usize = 4;
+/// A caller has few calls in flight if it has fewer than `max_calls` divided by this and by `max_clients`, or none.
+pub const CALLS_FEW_PART: usize = 8;
+/// Besides, a caller may have this many times as many calls as are free outside of that part.
+pub const CALLS_FREE_TIMES: usize = 3;
+/// Calls whose answer nobody waits for do not count for `max_calls`. There are at most `max_calls` divided by this;
+/// then the oldest is forgotten.
+pub const ABANDONED_PART: usize = 8;
+/// What a client makes the bus keep by labels and by long ids may take what is left of `max_held_bytes` divided by
+/// this.
+pub const KEPT_ROOM_PART: usize = 2;
+/// If there are other clients, a client may have this many times as many sessions in a pool as are free there.
+pub const SESSIONS_FREE_TIMES: usize = 3;
+
+/// How long a line of a client may take from its first byte, if so many bytes of it have come, so that a client which
+/// adds a byte now and then is closed too. A short line, which does no harm, may come at a byte a second.
+pub fn line_patience(bytes: usize) -> Duration {
+    let seconds = if bytes <= NAME_BYTES { bytes } else { bytes / LINE_BYTES_PER_SEC };
+    UNFINISHED_LINE_TIMEOUT + Duration::from_secs(seconds as u64)
+}
 
 /// How often a call whose line was not written may move to another worker.
 pub const MOVES: u8 = 3;
@@ -59,6 +86,8 @@ pub const STICKY_NOTIFICATIONS_MAX: usize = 16;
 pub const STICKY_NOTIFICATION_BYTES: usize = 64 << 10;
 /// How many process-wide requests are kept, to be repeated to workers that start later.
 pub const BROADCASTS_MAX: usize = 64;
+/// The longest answer of a worker to `initialize`, in bytes. A worker that says more does not start.
+pub const INIT_RESULT_BYTES: usize = 1 << 20;
 /// How many elicitations of one worker may be open.
 pub const ELICITATIONS: usize = 256;
 /// How many labels one client may use, which are session ids of its own choice.
@@ -69,10 +98,20 @@ pub const CHILDREN_TIMES: usize = 16;
 pub const CHILD_DEPTH: usize = 16;
 /// How many modes and options of a session are kept, to be set again after its worker's death.
 pub const SETTINGS: usize = 64;
-/// The longest params, result or setting of a session that is kept to open it again, in bytes.
+/// The longest params and result of a session that are kept to open it again, all its settings together, and the
+/// longest params of `initialize`, in bytes.
 pub const OPENING_BYTES: usize = 64 << 10;
-/// The longest JSON-RPC id, session id and pool name, in bytes.
+/// The longest JSON-RPC id, session id, elicitation id, pool name and filter of a trace, in bytes.
 pub const NAME_BYTES: usize = 4096;
+/// The longest name of a client, in bytes. A longer one is cut.
+pub const CLIENT_NAME_BYTES: usize = 256;
+/// What a client, a session, a worker or a pool makes the bus keep counts as held only beyond this many bytes, so that
+/// an idle bus with usual clients holds nothing.
+pub const UNCOUNTED_BYTES: usize = 4096;
+
+/// With this many alarms, and whenever there are twice as many as the last time, those of peers and sessions that are
+/// gone are forgotten.
+pub const ALARMS_KEPT: usize = 4096;
 
 /// How many sessions a page of `_bus/sessions` shows.
 pub const SESSIONS_PAGE: usize = 500;
@@ -104,3 +143,5 @@ const _: () = assert!(32 + CALL_INDEX_BITS < 53);
 // All tracers together hold at most a quarter of `max_held_bytes`, and every traced payload fits into a queue.
 const _: () = assert!(TRACERS * 4 <= TRACE_QUEUE_PART && TRACE_PAYLOAD_BYTES < TRACE_QUEUE_BYTES);
 const _: () = assert!(QUEUE_LOW_PART > 1 && QUEUE_HARD_TIMES > 1);
+// Those with few calls fit into their part of `max_calls` with the calls that nobody waits for.
+const _: () = assert!(CALLS_FEW_PART >= 2 * CALLS_RESERVED_PART && ABANDONED_PART >= 2 * CALLS_RESERVED_PART);

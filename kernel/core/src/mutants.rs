@@ -63,10 +63,30 @@ pub enum Check {
     StallTimeout,
     /// A client that does not finish its line is closed.
     LineTimeout,
+    /// A line must end in time, although bytes are added to it.
+    LineDeadline,
     /// A line that is too long is not kept.
     LineLimit,
+    /// The name of a client is cut.
+    NameBound,
+    /// A client cannot make the bus keep long params of `initialize`.
+    HandshakeBound,
+    /// The line of one of several clients takes only a part of what is free.
+    LineShare,
+    /// While too much is held, the longest unfinished line is given up.
+    LongestGivenUp,
     /// No call is made that exceeds `max_calls` or `max_held_bytes`.
     Room,
+    /// A caller has only a part of the calls that are free.
+    CallShare,
+    /// The calls of a client that has left do not count for `max_calls`.
+    CallsGivenBack,
+    /// Only so many calls are kept that nobody waits for.
+    AbandonedBound,
+    /// What a client makes the bus keep takes only a part of what is free.
+    KeptShare,
+    /// One of several clients has only a part of the sessions that are free.
+    SessionShare,
     /// No more than `max_clients` are connected.
     MaxClients,
     /// A worker has no more than `max_sessions`.
@@ -103,6 +123,8 @@ pub enum Check {
     Token,
     /// A connection that does not show the token is closed.
     AuthTimeout,
+    /// Connections of one origin push out no others that have yet to show the token.
+    AuthShare,
     /// Nothing that a rejected connection sends has an effect.
     Rejected,
     /// A tracer that takes nothing is sent nothing more.
@@ -145,8 +167,18 @@ impl Check {
         Check::Pause,
         Check::StallTimeout,
         Check::LineTimeout,
+        Check::LineDeadline,
         Check::LineLimit,
+        Check::NameBound,
+        Check::HandshakeBound,
+        Check::LineShare,
+        Check::LongestGivenUp,
         Check::Room,
+        Check::CallShare,
+        Check::CallsGivenBack,
+        Check::AbandonedBound,
+        Check::KeptShare,
+        Check::SessionShare,
         Check::MaxClients,
         Check::MaxSessions,
         Check::MaxInstances,
@@ -165,6 +197,7 @@ impl Check {
         Check::FirstLine,
         Check::Token,
         Check::AuthTimeout,
+        Check::AuthShare,
         Check::Rejected,
         Check::TraceBound,
         Check::TracePayloads,

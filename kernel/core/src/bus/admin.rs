@@ -56,7 +56,7 @@ impl Bus {
             Some(name) => Some(self.pools.find(name)?),
         };
         if let Some(client) = self.clients.get_mut(link) {
-            client.name = hello.client;
+            client.set_name(hello.client.as_deref(), &mut self.held);
             if pool.is_some() && pool != client.pool {
                 client.pool = pool;
                 client.affinity = None;

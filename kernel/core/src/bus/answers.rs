@@ -7,7 +7,7 @@ use super::Bus;
 use crate::id::{CallKey, WorkerId};
 use crate::limit::NAME_BYTES;
 use crate::mutants::{Check, enabled};
-use crate::state::calls::{BUS, Call, Endpoint, EndpointId, Purpose, Written};
+use crate::state::calls::{Call, Endpoint, EndpointId, Purpose, Written};
 use crate::state::session_index::SessionIndex;
 use crate::state::sessions::token;
 use crate::wire::error::RpcError;
@@ -30,7 +30,7 @@ impl Bus {
         };
         let failed = message.is_error();
         self.counters.count_answer(failed);
-        if call.caller != BUS {
+        if !call.caller.is_bus() {
             if let Some(pool) = self.pools.get_mut(pool) {
                 pool.metrics.latency.add(call.age_us(self.now));
             }
@@ -45,7 +45,7 @@ impl Bus {
             Purpose::Ask => self.answer(id, call, message),
             Purpose::Broadcast => {
                 if let Some(pool) = self.pools.get_mut(pool) {
-                    pool.broadcast_answered(key, !failed);
+                    pool.broadcast_answered(key, !failed, &mut self.held);
                 }
                 self.answer(id, call, message);
             }
@@ -55,6 +55,7 @@ impl Bus {
                 let session = call.session.and_then(|session| self.sessions.get_mut(session));
                 if let (false, Some(session), Some(params)) = (failed, session, &call.params) {
                     session.save_setting(kind, params, message.outcome());
+                    session.count(&mut self.held);
                 }
             }
             Purpose::Close(session) => {

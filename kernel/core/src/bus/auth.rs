@@ -41,8 +41,8 @@ impl Bus {
         link
     }
 
-    /// Adds a connection that must show the token. The oldest such connection makes room if there are too many.
-    pub(super) fn add_pending_client(&mut self, pool: Option<&str>) -> Link {
+    /// Adds a connection that must show the token. Another such connection makes room if there are too many.
+    pub(super) fn add_pending_client(&mut self, origin: u64, pool: Option<&str>) -> Link {
         if let Some(oldest) = self.pending_auth.oldest_if_full() {
             let crowd = format!("{PENDING_AUTH_MAX} others are about to show the token");
             self.reject(oldest, None, &RpcError::busy(crowd));
@@ -51,7 +51,7 @@ impl Bus {
             self.client_leaves(rejected);
         }
         let link = self.add_client(pool, AuthState::AwaitingToken);
-        self.pending_auth.add(link, self.now);
+        self.pending_auth.add(link, origin, self.now);
         self.pending_auth.set_alarm(&mut self.alarms);
         link
     }

@@ -4,8 +4,8 @@ use super::Bus;
 use super::forward::{Forward, SessionRef};
 use super::from_client::Routed;
 use crate::id::{Link, WorkerId};
-use crate::limit::STICKY_NOTIFICATION_BYTES;
-use crate::state::calls::{BUS, Id, Purpose};
+use crate::limit::{ABANDONED_PART, STICKY_NOTIFICATION_BYTES};
+use crate::state::calls::{Id, NOBODY, Purpose};
 use crate::state::pools::Broadcast;
 use crate::wire::message::{Held, Message};
 use crate::wire::splice::{Edit, splice};
@@ -26,7 +26,8 @@ impl Bus {
         let Some(pool) = self.pools.get_mut(pool_id) else { return Ok(()) };
         if message.line.len() <= STICKY_NOTIFICATION_BYTES {
             let held = Held::new(message);
-            pool.add_broadcast(Broadcast { handshake: handshake.clone(), held, awaits });
+            let broadcast = Broadcast { handshake: handshake.clone(), held, awaits };
+            pool.add_broadcast(broadcast, &mut self.held);
         }
         for id in pool.workers.clone() {
             let suits = self.workers.get(id).is_some_and(|worker| {
@@ -43,9 +44,10 @@ impl Bus {
     pub(super) fn broadcast_to(&mut self, id: WorkerId, message: Message<'_>) {
         let Some(worker) = self.workers.get(id) else { return };
         let (Some(link), Some(span)) = (worker.ready_link(), message.envelope.id) else { return };
-        let call = self.calls.ask(BUS, worker.endpoint, Id::none(), Purpose::Ignore, None);
+        let call = self.calls.ask(NOBODY, worker.endpoint, Id::none(), Purpose::Ignore, None);
         let mut line = Vec::new();
         splice(&mut line, message.line, &[Edit::new(span, call.spelled(&mut itoa::Buffer::new()))]);
         self.send_call(link, call, &line);
+        self.calls.forget_abandoned(self.limits.max_calls / ABANDONED_PART);
     }
 }

@@ -1,42 +1,132 @@
-//! What the bus may hold: for one peer, in one line, in calls.
+//! What the bus may hold: for one peer, in one line, in calls. And the share of it that one client may have.
+//!
+//! A share is a part of what is free, not of the whole: a client that is alone may have most of it, and those that come
+//! later still find something.
 
 use super::Bus;
-use crate::limit::{LINE_BYTES_WHEN_FULL, QUEUE_HARD_TIMES};
+use crate::id::{Link, PoolId};
+use crate::limit::{
+    CALLS, CALLS_FEW_PART, CALLS_FREE_TIMES, CALLS_RESERVED_PART, KEPT_ROOM_PART, LINE_BYTES_WHEN_FULL,
+    LINE_ROOM_PART, QUEUE_HARD_TIMES, SESSIONS_FREE_TIMES,
+};
 use crate::mutants::{Check, enabled};
+use crate::state::calls::EndpointId;
 use crate::wire::error::RpcError;
 
 impl Bus {
     /// The bytes that may wait for one peer before its senders are paused. The more the bus holds, the fewer, so that
     /// peers that take nothing cannot fill it, however many they are.
     pub(super) fn queue_limit(&self) -> usize {
-        let room = self.limits.max_held_bytes.saturating_sub(self.held_bytes());
-        self.limits.max_output_queue.min(room / QUEUE_HARD_TIMES)
+        self.limits.max_output_queue.min(self.room() / QUEUE_HARD_TIMES)
     }
 
-    /// The longest line that the bus keeps. While it is full, clients may send only short ones.
+    /// What is left of `max_held_bytes`.
+    pub(super) fn room(&self) -> usize {
+        self.limits.max_held_bytes.saturating_sub(self.held_bytes())
+    }
+
+    /// The longest line that the bus keeps. The more it holds, the shorter the lines that each of several clients may
+    /// send, so that lines which are begun and not finished cannot fill it.
     pub(super) fn line_limit(&self, of_client: bool) -> usize {
         if !enabled(Check::LineLimit) {
             return usize::MAX - 1;
         }
         let limit = self.limits.max_input_buffer;
-        if of_client && self.held_bytes() > self.limits.max_held_bytes {
-            limit.min(LINE_BYTES_WHEN_FULL)
-        } else {
-            limit
+        if !of_client {
+            return limit;
         }
+        let room = self.room();
+        let is_free = self.clients.len() == 1 || !enabled(Check::LineShare);
+        if room / LINE_ROOM_PART >= limit || room > 0 && is_free {
+            return limit;
+        }
+        limit.min((room / LINE_ROOM_PART).max(LINE_BYTES_WHEN_FULL))
     }
 
-    /// Whether the bus can hold one more call, of anybody.
-    pub(super) fn check_room(&self) -> Result<(), RpcError> {
+    /// While more is held than may be, the longest lines that clients have begun are given up. They are answered like
+    /// lines that are too long.
+    pub(super) fn give_up_long_lines(&mut self) {
+        while self.held_bytes() > self.limits.max_held_bytes
+            && enabled(Check::LongestGivenUp)
+            && self.links.give_up_longest_line(LINE_BYTES_WHEN_FULL)
+        {}
+    }
+
+    /// Whether the bus can hold one more call of this caller.
+    #[inline]
+    pub(super) fn check_room(&self, caller: EndpointId) -> Result<(), RpcError> {
         if !enabled(Check::Room) {
             return Ok(());
         }
-        if self.calls.len() >= self.limits.max_calls {
-            return Err(RpcError::busy(format!("max_calls ({}) are in flight", self.limits.max_calls)));
+        let max_calls = self.limits.max_calls;
+        let (all, own) = (self.calls.in_flight(), self.calls.outgoing(caller));
+        if all >= max_calls || self.calls.len() >= CALLS {
+            return Err(RpcError::busy(format!("max_calls ({max_calls}) are in flight")));
         }
+        let free = (max_calls - max_calls / CALLS_RESERVED_PART).saturating_sub(all);
+        if own >= CALLS_FREE_TIMES * free && own > 0 && enabled(Check::CallShare) {
+            self.check_few_calls(own)?;
+        }
+        self.check_held()
+    }
+
+    /// Whether a caller has so few calls in flight that it may have one of the last.
+    #[cold]
+    fn check_few_calls(&self, own: usize) -> Result<(), RpcError> {
+        let max_calls = self.limits.max_calls;
+        if own < max_calls / CALLS_FEW_PART / self.limits.max_clients.max(1) {
+            return Ok(());
+        }
+        Err(RpcError::busy(format!("max_calls ({max_calls}) are for all, and {own} of them are its own")))
+    }
+
+    /// Whether less than `max_held_bytes` is held.
+    pub(super) fn check_held(&self) -> Result<(), RpcError> {
         if self.held_bytes() > self.limits.max_held_bytes {
             return Err(RpcError::busy(format!("max_held_bytes ({}) are held", self.limits.max_held_bytes)));
         }
         Ok(())
+    }
+
+    /// Whether a client that makes the bus keep so many bytes may make it keep so many more.
+    pub(super) fn check_keep(&self, own: usize, more: usize) -> Result<(), RpcError> {
+        if own + more > self.room() / KEPT_ROOM_PART && enabled(Check::KeptShare) {
+            let max = self.limits.max_held_bytes;
+            return Err(RpcError::busy(format!(
+                "max_held_bytes ({max}) are for all: no room for {more} more"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Whether a client may have one more session in this pool: if there are others, it leaves something for them.
+    pub(super) fn check_session_share(&self, link: Link, pool_id: PoolId) -> Result<(), RpcError> {
+        let (Some(client), Some(pool)) = (self.clients.get(link), self.pools.get(pool_id)) else {
+            return Ok(());
+        };
+        if self.clients.len() == 1 || !enabled(Check::SessionShare) {
+            return Ok(());
+        }
+        let workers = pool.workers.iter().filter_map(|id| self.workers.get(*id));
+        let used: usize =
+            workers.map(|worker| worker.open_sessions() + self.calls.opens(worker.endpoint)).sum();
+        let places = pool.config.max_instances as usize * pool.config.max_sessions as usize;
+        let free = places.saturating_sub(used);
+        // Where none is free, the session of a client that has left may make room, but not for most of all places.
+        let share =
+            if free == 0 { places - places / (SESSIONS_FREE_TIMES + 1) } else { SESSIONS_FREE_TIMES * free };
+        let of_all_pools = client.sessions.len() + self.calls.opens(client.endpoint);
+        if of_all_pools < share {
+            return Ok(());
+        }
+        let is_here = |id| self.workers.get(id).is_some_and(|worker| worker.pool == pool_id);
+        let elsewhere =
+            client.sessions.values().filter(|key| !self.sessions.worker_of(**key).is_some_and(is_here));
+        let own = of_all_pools - elsewhere.count();
+        // Where all places are its own, the pool is full for it like for everybody.
+        if own < share || own >= places {
+            return Ok(());
+        }
+        Err(RpcError::places_of_others(&pool.config, pool.workers.len(), free, own))
     }
 }

@@ -24,7 +24,7 @@ impl Bus {
         if let (true, Some(span)) = (can_answer, message.envelope.elicitation)
             && let Some(worker) = self.workers.get_mut(id)
         {
-            worker.add_elicitation(message.name(span).into_owned().into(), client);
+            worker.add_elicitation(&message.name(span), client, &mut self.held);
         }
     }
 
@@ -32,7 +32,7 @@ impl Bus {
     pub(super) fn elicitation_complete(&mut self, id: WorkerId, message: Message<'_>) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         let name = message.envelope.elicitation.map(|span| message.name(span));
-        match name.and_then(|name| worker.take_elicitation(&name)) {
+        match name.and_then(|name| worker.take_elicitation(&name, &mut self.held)) {
             Some(client) => self.forward_to_client(id, client, message, None),
             None => self.reject_unroutable(id, message, &RpcError::unknown_session()),
         }

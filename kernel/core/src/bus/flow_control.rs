@@ -77,9 +77,9 @@ impl Bus {
 
     /// A client has begun a line some time ago.
     pub(super) fn line_overdue(&mut self, link: Link) {
-        let Some(since) = self.links.unfinished_line_since(link) else { return };
-        if self.now < since + UNFINISHED_LINE_TIMEOUT {
-            return self.alarms.set(since + UNFINISHED_LINE_TIMEOUT, Alarm::Line(link));
+        let Some(due) = self.links.unfinished_line_due(link) else { return };
+        if self.now < due {
+            return self.alarms.set(due, Alarm::Line(link));
         }
         // An only client, such as the one on stdin and stdout, takes memory from nobody.
         if self.clients.len() == 1 || !enabled(Check::LineTimeout) {

@@ -6,7 +6,7 @@ use crate::limit::{LABELS, NAME_BYTES, OPENING_BYTES};
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
 use crate::state::calls::{BUS, Endpoint, Id, Purpose};
-use crate::state::sessions::{Session, token};
+use crate::state::sessions::{Session, Token, token};
 use crate::wire::error::RpcError;
 use crate::wire::message::Message;
 use crate::wire::splice::{Edit, Edits, splice};
@@ -27,7 +27,7 @@ pub(super) enum SessionRef {
     /// A session that the bus knows. The worker gets the agent's name for it.
     Known(SessionKey),
     /// A session that is not open here. The worker gets this token.
-    Token(Box<[u8]>),
+    Token(Token),
 }
 
 impl Bus {
@@ -54,10 +54,9 @@ impl Bus {
             self.calls.ask(caller, worker.endpoint, Id::new(id), purpose, about.or(label))
         });
         if let (Some(key), Purpose::Open | Purpose::Reopen { .. } | Purpose::Set(_)) = (call, purpose)
-            && let Some(call) = self.calls.get_mut(key)
+            && let Some(params) = message.params().filter(|params| params.len() <= OPENING_BYTES)
         {
-            let params = message.params().filter(|params| params.len() <= OPENING_BYTES);
-            call.params = params.map(Box::from);
+            self.calls.keep_params(key, params);
         }
         if let (Some(_), Purpose::Reopen { session, .. }) = (call, purpose)
             && let Some(session) = self.sessions.get_mut(session)
@@ -130,16 +129,18 @@ impl Bus {
                 "a client has at most {LABELS} sessions that it names itself"
             )));
         }
-        let mut session = Session::new(token(&name), self.tags.token(&name), id, Some(link), self.now);
+        self.check_keep(self.clients.find(link)?.kept_bytes(), 2 * name.len())?;
+        let (bus_token, agent_token) = (token(&name), self.tags.token(&name));
+        let mut session = Session::new(bus_token, agent_token.clone(), id, Some(link), self.now);
         session.is_label = true;
-        let agent_name: Box<[u8]> = session.agent_name().into();
-        let key = self.sessions.insert(session);
-        if let Some(worker) = self.workers.get_mut(id) {
-            worker.sessions.insert(agent_name, key);
-            worker.labels += 1;
-        }
+        let key = self.sessions.next_key();
         if let Some(client) = self.clients.get_mut(link) {
-            client.labels.insert(name.into_owned().into(), key);
+            client.add_label(&session, key, &mut self.held);
+        }
+        self.sessions.insert(session);
+        if let Some(worker) = self.workers.get_mut(id) {
+            worker.sessions.insert(agent_token, key);
+            worker.labels += 1;
         }
         Ok(Some(key))
     }
@@ -162,7 +163,7 @@ impl Bus {
     /// Writes the line of a call. The line has its wire id already.
     pub(super) fn send_call(&mut self, link: Link, call: CallKey, line: &[u8]) {
         // The calls of others were traced when they were made.
-        if self.calls.get(call).is_some_and(|call| call.caller == BUS) {
+        if self.calls.get(call).is_some_and(|call| call.caller.is_bus()) {
             self.trace_own(link, line, None);
         }
         if let (Some(written), Some(call)) = (self.links.send(link, line, &[]), self.calls.get_mut(call)) {

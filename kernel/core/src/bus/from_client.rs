@@ -5,10 +5,10 @@ use super::forward::{Forward, SessionRef};
 use super::placement::Need;
 use super::session::knows_history;
 use crate::id::{CallKey, Link, WorkerId};
-use crate::limit::NAME_BYTES;
+use crate::limit::{NAME_BYTES, OPENING_BYTES};
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
-use crate::state::calls::{Call, Endpoint, Id, Purpose};
+use crate::state::calls::{Call, Endpoint, EndpointId, Id, Purpose};
 use crate::state::clients::AuthState;
 use crate::state::handshake::Handshake;
 use crate::state::opening::SettingKind;
@@ -79,9 +79,13 @@ impl Bus {
             client.auth = AuthState::Accepted;
         }
         self.counters.too_large += 1;
-        let error = match self.check_room() {
-            Err(error) => error,
-            Ok(()) => RpcError::too_large(self.limits.max_input_buffer),
+        let (held, limit) = (self.limits.max_held_bytes, self.limits.max_input_buffer);
+        let error = match partial.bytes_fed() {
+            // It was given up because the bus held too much.
+            short if short <= limit => {
+                RpcError::busy(format!("max_held_bytes ({held}) left no room for a line of {short} bytes"))
+            }
+            _ => RpcError::too_large(limit),
         };
         if partial.is_answer() {
             self.fail_answer(link, partial.id(), &error);
@@ -111,9 +115,10 @@ impl Bus {
             if self.stopping.is_some() && enabled(Check::Stopping) {
                 return Err(RpcError::stopping());
             }
-            self.check_room()?;
-            if id.len() > NAME_BYTES {
-                return Err(RpcError::invalid(format!("an id is at most {NAME_BYTES} bytes long")));
+            let caller = self.clients.find(link)?.endpoint;
+            self.check_room(caller)?;
+            if id.len() > Id::SHORT_BYTES {
+                self.check_long_id(caller, id)?;
             }
         }
         match method {
@@ -132,16 +137,28 @@ impl Bus {
         }
     }
 
+    fn check_long_id(&self, caller: EndpointId, id: &[u8]) -> Routed {
+        if id.len() > NAME_BYTES {
+            return Err(RpcError::invalid(format!("an id is at most {NAME_BYTES} bytes long")));
+        }
+        self.check_keep(self.calls.heap_bytes_of(caller), id.len())
+    }
+
     /// A worker is initialized once. The client gets what the worker answered then.
     fn client_initializes(&mut self, link: Link, message: Message<'_>) -> Routed {
         let Some(id) = message.id() else { return Err(RpcError::invalid("initialize is a request")) };
+        // This comes first: larger params would take long to read, and the bus keeps them.
+        let is_long = message.params().is_some_and(|params| params.len() > OPENING_BYTES);
+        if is_long && enabled(Check::HandshakeBound) {
+            let limit = format!("the params of initialize are at most {OPENING_BYTES} bytes long");
+            return Err(RpcError::invalid(limit));
+        }
         let handshake = Handshake::of(message.params());
         let pool = self.pools.of(self.clients.find(link)?.pool, message)?;
         if let Some(client) = self.clients.get_mut(link)
             && *client.handshake != *handshake
         {
-            client.handshake = handshake;
-            client.affinity = None;
+            client.set_handshake(handshake, &mut self.held);
         }
         let worker_id = self.worker_for_request(link, pool)?;
         let caller = self.clients.find(link)?.endpoint;
@@ -178,7 +195,10 @@ impl Bus {
         let pool = self.pools.of(self.clients.find(link)?.pool, message)?;
         let to = match self.label_worker(link, message)? {
             Some(worker) => worker,
-            None => self.choose_worker(link, pool, Need::Session)?,
+            None => {
+                self.check_session_share(link, pool)?;
+                self.choose_worker(link, pool, Need::Session)?
+            }
         };
         self.forward_to_worker(&Forward {
             from: link,
@@ -205,6 +225,9 @@ impl Bus {
             Some(worker) => worker,
             None => self.recover(link, key)?,
         };
+        if method == b"session/fork" {
+            self.check_fork(to)?;
+        }
         let purpose = match method {
             b"session/fork" => Purpose::Open,
             b"session/close" | b"session/delete" | b"nes/close" => Purpose::Close(key),
@@ -333,6 +356,7 @@ impl Bus {
             pool = worker.map_or(pool, |worker| worker.pool);
             self.end_session(key);
         }
+        self.check_session_share(link, pool)?;
         let to = self.choose_worker(link, pool, Need::Session)?;
         let agent = agent_name(&name);
         if self.workers.get(to).is_some_and(|worker| worker.sessions.contains_key(agent)) {

@@ -6,6 +6,7 @@ use log::{debug, warn};
 
 use super::Bus;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
+use crate::limit::NAME_BYTES;
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::{Early, Pending};
 use crate::state::calls::{Endpoint, EndpointId, Id, Purpose};
@@ -69,7 +70,7 @@ impl Bus {
     pub(super) fn route_worker_message(&mut self, id: WorkerId, message: Message<'_>) {
         let envelope = message.envelope;
         if message.is_request()
-            && let Err(error) = self.check_room()
+            && let Err(error) = self.check_worker_request(id, message)
         {
             return self.reject_unroutable(id, message, &error);
         }
@@ -102,6 +103,17 @@ impl Bus {
             _ if envelope.request.is_some() => self.elicit(id, message),
             _ => self.route_sessionless(id, message),
         }
+    }
+
+    /// Whether the bus takes this request of a worker.
+    fn check_worker_request(&self, id: WorkerId, message: Message<'_>) -> Result<(), RpcError> {
+        let Some(worker) = self.workers.get(id) else { return Ok(()) };
+        self.check_room(worker.endpoint)?;
+        let is_long = |token: Option<&[u8]>| token.is_some_and(|token| token.len() > NAME_BYTES);
+        if is_long(message.id()) || is_long(message.envelope.elicitation.map(|span| span.of(message.line))) {
+            return Err(RpcError::invalid(format!("an id is at most {NAME_BYTES} bytes long")));
+        }
+        Ok(())
     }
 
     /// Finds the session in the params of a message by the agent's name for it.
@@ -138,7 +150,7 @@ impl Bus {
         session.touched = self.now;
         if message.is_notification() {
             if !session.is_told_again() {
-                session.note_update(message);
+                session.note_update(message, &mut self.held);
             } else if !tells_present(message) {
                 return;
             }
@@ -215,7 +227,7 @@ impl Bus {
         if let Some(span) = envelope.elicitation
             && let Some(worker) = self.workers.get_mut(id)
         {
-            worker.add_elicitation(message.name(span).into_owned().into(), owner);
+            worker.add_elicitation(&message.name(span), owner, &mut self.held);
         }
         if let Some(child) = child {
             self.deliver_early(id, &child);
@@ -242,7 +254,7 @@ impl Bus {
     fn route_sessionless(&mut self, id: WorkerId, message: Message<'_>) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         if message.is_notification() {
-            worker.keep_notification(message);
+            worker.keep_notification(message, &mut self.held);
         }
         match (worker.clients.len(), worker.clients.first().copied()) {
             (count, Some(only)) if count == 1 || !enabled(Check::OnlyClient) => {

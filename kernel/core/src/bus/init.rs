@@ -6,6 +6,7 @@ use log::{info, warn};
 
 use super::Bus;
 use crate::id::{CallKey, Link, PoolId, WorkerId};
+use crate::limit::INIT_RESULT_BYTES;
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
 use crate::state::calls::{BUS, Id, Purpose};
@@ -65,6 +66,10 @@ impl Bus {
         else {
             return;
         };
+        if message.line.len() > INIT_RESULT_BYTES {
+            let too_long = format!("answered initialize with more than {INIT_RESULT_BYTES} bytes");
+            return self.no_start(id, &too_long);
+        }
         if message.is_error() {
             return self.initialize_refused(id, &handshake, message);
         }

@@ -33,11 +33,13 @@ impl Bus {
         let mut awaits_token = gate == Gate::AuthOnly;
         let Some(mut input) = self.links.take_input(link) else { return };
         let mut chunk = bytes;
+        let mut line_is_new = input.lines.is_empty();
         while mode != ReadMode::UnlessPaused || !self.links.is_paused(link) {
             let limit = self.line_limit(worker.is_none());
             let limit = if awaits_token { limit.min(AUTH_LINE_BYTES) } else { limit };
             let Some(piece) = input.lines.next(&mut chunk, limit) else { break };
             self.counters.count_in(&piece);
+            line_is_new = true;
             self.links.take_over_limit();
             match (piece, worker) {
                 (Piece::Line(line), Some(worker)) => self.worker_line(worker, line, &mut input.prefixes),
@@ -73,12 +75,16 @@ impl Bus {
             input.lines = emptied(input.lines);
         }
         let auth_line_too_long = awaits_token && input.lines.is_too_long();
+        let is_begun = !input.lines.is_empty();
         self.links.put_back(link, input);
         if auth_line_too_long {
             return self.auth_line_too_long(link);
         }
-        if worker.is_none() && self.links.begins_line(link) {
-            self.alarms.set(self.now + UNFINISHED_LINE_TIMEOUT, Alarm::Line(link));
+        if worker.is_none() && is_begun {
+            if self.links.begins_line(link, line_is_new) {
+                self.alarms.set(self.now + UNFINISHED_LINE_TIMEOUT, Alarm::Line(link));
+            }
+            self.give_up_long_lines();
         }
     }
 

@@ -1,7 +1,7 @@
 //! What must hold between the tables after every call from outside. This is for tests: it looks at everything.
 
 use super::Bus;
-use crate::state::calls::BUS;
+use crate::state::calls::{BUS, NOBODY};
 use crate::state::clients::AuthState;
 use crate::state::sessions::Session;
 use crate::state::workers::{Init, Worker};
@@ -16,7 +16,12 @@ impl Bus {
         assert_eq!(pending, self.pending_auth.len(), "a client that is not accepted has a slot of its own");
         self.pending_auth.check(|link| self.clients.auth_of(link) == Some(AuthState::Rejected));
         assert_eq!(self.links.held_bytes(), self.links.count_held_bytes(), "bytes in links");
-        assert_eq!(self.held.get(), self.count_backlog_bytes(), "bytes in backlogs");
+        assert_eq!(
+            self.held.get(),
+            self.count_backlog_bytes() + self.count_kept_bytes(),
+            "bytes in backlogs"
+        );
+        assert_eq!(self.calls.heap_bytes(), self.calls.count_heap_bytes(), "bytes of calls");
         for (link, peer) in self.links.iter() {
             match peer.worker {
                 Some(id) => assert!(self.workers.get(id).is_some(), "{link:?} belongs to a worker"),
@@ -28,14 +33,28 @@ impl Bus {
         }
     }
 
-    /// Whether nothing is in flight and nobody is connected, as at the start.
+    /// Whether nothing is in flight and nobody is connected, as at the start. What workers and pools make the bus keep
+    /// stays as long as they do.
     pub fn is_empty(&self) -> bool {
-        self.calls.len() == 0 && self.sessions.len() == 0 && self.clients.is_empty() && self.held_bytes() == 0
+        self.calls.len() == 0
+            && self.sessions.len() == 0
+            && self.clients.is_empty()
+            && self.held_bytes() == self.count_lasting_bytes()
     }
 
     /// How many calls of clients and workers are not answered.
     pub fn calls_in_flight(&self) -> usize {
-        self.calls.len() - self.calls.outgoing(BUS)
+        self.calls.in_flight() - self.calls.outgoing(BUS)
+    }
+
+    /// How many alarms are set.
+    pub fn alarms_set(&self) -> usize {
+        self.alarms.len()
+    }
+
+    /// How many calls are not answered that nobody waits for.
+    pub fn calls_abandoned(&self) -> usize {
+        self.calls.outgoing(NOBODY)
     }
 
     fn check_sessions(&self) {
@@ -57,6 +76,8 @@ impl Bus {
             }
         }
         for (_, client) in self.clients.iter() {
+            let labels = client.labels.values().filter_map(|key| self.sessions.get(*key));
+            client.check_labels(labels.map(Session::table_bytes).sum());
             for key in client.owned_sessions() {
                 assert!(self.sessions.get(key).is_some(), "the session of a client exists");
             }
@@ -78,6 +99,17 @@ impl Bus {
                 assert!(self.clients.get(*client).is_some(), "a served client is connected");
             }
         }
+    }
+
+    fn count_kept_bytes(&self) -> usize {
+        let of_clients = self.clients.iter().map(|(_, client)| client.check_kept()).sum::<usize>();
+        let of_sessions = self.sessions.iter().map(|(_, session)| session.check_kept()).sum::<usize>();
+        of_clients + of_sessions + self.count_lasting_bytes()
+    }
+
+    fn count_lasting_bytes(&self) -> usize {
+        let of_workers = self.workers.iter().map(|(_, worker)| worker.check_kept()).sum::<usize>();
+        of_workers + self.pools.iter().map(|(_, pool)| pool.check_kept()).sum::<usize>()
     }
 
     fn count_backlog_bytes(&self) -> usize {

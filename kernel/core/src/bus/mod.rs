@@ -42,6 +42,7 @@ use std::sync::Arc;
 use crate::api::{Action, Event, Moment};
 use crate::config::{Config, Limits, PoolConfig};
 use crate::id::{Arena, Link, WorkerId};
+use crate::limit::OPENING_BYTES;
 use crate::state::backlog::HeldBytes;
 use crate::state::calls::Calls;
 use crate::state::clients::{AuthState, Clients};
@@ -82,7 +83,7 @@ pub struct Bus {
     tracers: Tracers,
     /// The addresses at which clients find the bus.
     listening: Vec<String>,
-    /// The bytes in all backlogs. Those in `links` are counted there.
+    /// The bytes in all backlogs, and what is kept beside lines. Those in `links` and `calls` are counted there.
     held: HeldBytes,
     now: Moment,
 }
@@ -146,6 +147,12 @@ impl Bus {
 
     /// Accepts a connection on a listener bound to `pool`. `None`: full or stopping; send `why_not()` and close.
     pub fn connect(&mut self, pool: Option<&str>, now: Moment) -> Option<Link> {
+        self.connect_from(0, pool, now)
+    }
+
+    /// The same for a connection of this origin: a number that is the same for connections that may be of one stranger,
+    /// such as those from one address.
+    pub fn connect_from(&mut self, origin: u64, pool: Option<&str>, now: Moment) -> Option<Link> {
         if self.token.is_none() {
             return self.connect_owner(pool, now);
         }
@@ -153,7 +160,7 @@ impl Bus {
         if self.stopping.is_some() {
             return None;
         }
-        Some(self.add_pending_client(pool))
+        Some(self.add_pending_client(origin, pool))
     }
 
     /// Accepts a peer that needs no token: the process that started the bus, on its stdin and stdout.
@@ -267,9 +274,10 @@ impl Bus {
         self.workers.get(worker).map(|worker| &worker.config)
     }
 
-    /// All bytes of peers that the bus holds now.
+    /// All bytes of peers that the bus holds now: lines, long ids, names, handshakes and the like. What is usual for an
+    /// idle peer does not count.
     pub fn held_bytes(&self) -> usize {
-        self.links.held_bytes() + self.held.get()
+        self.links.held_bytes() + self.held.get() + self.calls.heap_bytes()
     }
 
     /// The `initialize` params of the newest client of each pool, if they have changed: pool and params. Give them to
@@ -287,6 +295,7 @@ impl Bus {
         let Some(id) = self.pools.named(pool) else { return };
         if let Some(pool) = self.pools.get_mut(id)
             && pool.newest.is_none()
+            && params.len() <= OPENING_BYTES
         {
             pool.newest = Some(Handshake::of(Some(params)));
         }
@@ -318,9 +327,28 @@ impl Bus {
             self.finish(link);
         }
         self.watch_full();
+        if self.alarms.is_crowded() {
+            self.forget_alarms();
+        }
         if self.stopping.is_some() {
             self.stop_further();
         }
+    }
+
+    /// Forgets the alarms of what is gone.
+    #[cold]
+    fn forget_alarms(&mut self) {
+        self.alarms.retain(|at, alarm| match alarm {
+            Alarm::Stall(link) | Alarm::Line(link) => self.links.peer(link).is_some(),
+            Alarm::Keep(key) => self.sessions.get(key).is_some_and(|session| session.keep_until <= at),
+            Alarm::Life(id)
+            | Alarm::Handshake(id)
+            | Alarm::Silence(id)
+            | Alarm::Retire(id)
+            | Alarm::Idle(id)
+            | Alarm::Closings(id) => self.workers.get(id).is_some(),
+            Alarm::Auth | Alarm::Stop => true,
+        });
     }
 
     fn alarm(&mut self, alarm: Alarm) {

@@ -298,6 +298,16 @@ impl Bus {
         Ok(id)
     }
 
+    /// Whether a worker has room for the fork of one of its sessions, which lives there too.
+    pub(super) fn check_fork(&self, id: WorkerId) -> Result<(), RpcError> {
+        let Some(worker) = self.workers.get(id) else { return Err(RpcError::unknown_session()) };
+        let max_sessions = worker.config.max_sessions;
+        if self.placement().has_session_room(worker, max_sessions) {
+            return Ok(());
+        }
+        Err(RpcError::busy(format!("the worker {worker} has max_sessions ({max_sessions}) open")))
+    }
+
     /// Why the pool has no worker for this client. Whoever runs the bus should know if it is too small.
     fn no_worker(&mut self, link: Link, pool_id: PoolId) -> RpcError {
         let (Some(client), Some(pool)) = (self.clients.get(link), self.pools.get(pool_id)) else {

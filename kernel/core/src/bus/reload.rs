@@ -54,7 +54,7 @@ impl Bus {
         pool.removed = true;
         let workers = pool.workers.clone();
         if workers.is_empty() {
-            return self.pools.remove(id);
+            return self.pools.remove(id, &mut self.held);
         }
         for worker in workers {
             self.retire(worker, Some(self.now + self.limits.drain_timeout));

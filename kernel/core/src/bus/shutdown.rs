@@ -75,7 +75,7 @@ impl Bus {
     fn is_drained(&self) -> bool {
         let of_workers: usize =
             self.workers.iter().map(|(_, worker)| self.calls.outgoing(worker.endpoint)).sum();
-        let of_clients = self.calls.len() - of_workers - self.calls.outgoing(BUS);
+        let of_clients = self.calls.in_flight() - of_workers - self.calls.outgoing(BUS);
         of_clients == 0
             && !self.sessions.iter().any(|(key, session)| {
                 session.worker.is_some() && session.is_turn_running() && self.is_owned(key)

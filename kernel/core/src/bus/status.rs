@@ -10,6 +10,7 @@ use super::Bus;
 use crate::config::Mode;
 use crate::id::{Link, PoolId, SessionKey};
 use crate::limit::SESSIONS_PAGE;
+use crate::state::clients::Client;
 use crate::state::lifecycle::State;
 use crate::state::metrics::{FLOW, Latency};
 use crate::state::pools::Pool;
@@ -156,7 +157,7 @@ impl<'a> Report<'a> {
 
     /// The name of a client, or a number that no other client ever has.
     pub(super) fn client_label(&self, link: Link) -> Cow<'a, str> {
-        match self.bus.clients.get(link).and_then(|client| client.name.as_deref()) {
+        match self.bus.clients.get(link).and_then(Client::name) {
             Some(name) => name.into(),
             None => format!("#{}", link.number()).into(),
         }

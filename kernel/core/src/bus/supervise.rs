@@ -183,7 +183,7 @@ impl Bus {
         pool.workers.retain(|other| *other != id);
         pool.metrics.past_requests += worker.requests;
         if pool.removed && pool.workers.is_empty() {
-            self.pools.remove(worker.pool);
+            self.pools.remove(worker.pool, &mut self.held);
         }
     }
 

@@ -37,11 +37,15 @@ impl Bus {
     /// Makes this client a tracer, or changes what it sees.
     pub(super) fn begin_trace(&mut self, link: Link, message: Message<'_>) -> Result<Value, RpcError> {
         let filter: Filter = params_of(message)?;
+        filter.check_length()?;
         if let Some(name) = &filter.pool {
             self.pools.find(name)?;
         }
-        let payloads = filter.payloads;
+        let (payloads, bytes) = (filter.payloads, filter.bytes());
         self.tracers.add(link, filter)?;
+        if let Some(client) = self.clients.get_mut(link) {
+            client.set_filter_bytes(bytes, &mut self.held);
+        }
         Ok(json!({ "at_us": micros(self.now), "payloads": payloads }))
     }
 

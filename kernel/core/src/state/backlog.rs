@@ -2,13 +2,15 @@
 //! return.
 //!
 //! A backlog owns the count of its bytes, and adds each change to the total of the bus. So the total cannot be wrong.
+//! The same holds for what is `Kept` of a client, a session, a worker or a pool beside lines.
 
 use std::collections::VecDeque;
 
 use crate::id::CallKey;
+use crate::limit::UNCOUNTED_BYTES;
 use crate::wire::message::Held;
 
-/// The bytes in all backlogs.
+/// The bytes in all backlogs, and what is kept beside lines.
 #[derive(Default)]
 pub(crate) struct HeldBytes(usize);
 
@@ -18,10 +20,40 @@ impl HeldBytes {
     }
 }
 
+/// How much counts for what a peer makes the bus keep: names, handshakes, settings and the like.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    counted: usize,
+}
+
+impl Kept {
+    /// So many bytes are kept from now on.
+    pub(crate) fn set(&mut self, bytes: usize, held: &mut HeldBytes) {
+        let counted = counted(bytes);
+        held.0 = held.0 - self.counted + counted;
+        self.counted = counted;
+    }
+
+    /// The bytes that count. Panics if the owner keeps another number of bytes than it said.
+    pub(crate) fn check(&self, bytes: usize) -> usize {
+        assert_eq!(self.counted, counted(bytes), "kept bytes are counted");
+        self.counted
+    }
+}
+
+fn counted(bytes: usize) -> usize {
+    bytes.saturating_sub(UNCOUNTED_BYTES)
+}
+
 /// Something that waits in a backlog.
-pub(crate) trait Waiting {
+pub(crate) trait Waiting: Sized {
+    /// The bytes that it has on the heap.
+    fn heap_bytes(&self) -> usize;
+
     /// The bytes that count for it.
-    fn bytes(&self) -> usize;
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.heap_bytes()
+    }
 }
 
 /// A queue of waiting things, in order.
@@ -106,7 +138,7 @@ impl Queued {
 }
 
 impl Waiting for Queued {
-    fn bytes(&self) -> usize {
+    fn heap_bytes(&self) -> usize {
         match self {
             Queued::Initialize(_) => 0,
             Queued::Line(_, line) => line.len(),
@@ -123,13 +155,13 @@ pub(crate) struct Early {
 }
 
 impl Waiting for Early {
-    fn bytes(&self) -> usize {
-        self.held.len()
+    fn heap_bytes(&self) -> usize {
+        self.name.len() + self.held.len()
     }
 }
 
 impl Waiting for Held {
-    fn bytes(&self) -> usize {
+    fn heap_bytes(&self) -> usize {
         self.len()
     }
 }
@@ -143,7 +175,7 @@ pub(crate) struct Pending {
 }
 
 impl Waiting for Pending {
-    fn bytes(&self) -> usize {
+    fn heap_bytes(&self) -> usize {
         self.held.len()
     }
 }
@@ -164,12 +196,24 @@ mod tests {
             one.push(line(text), &mut held);
         }
         two.push(line("dddd"), &mut held);
-        assert_eq!((one.bytes(), two.bytes(), held.get()), (6, 4, 10));
-        let taken = one.take_where(|item| item.bytes() == 2, &mut held);
-        assert_eq!((taken.len(), one.bytes(), one.count_bytes(), held.get()), (1, 4, 4, 8));
+        let each = size_of::<Queued>();
+        let both = (6 + 3 * each, 4 + each);
+        assert_eq!((one.bytes(), two.bytes(), held.get()), (both.0, both.1, both.0 + both.1));
+        let taken = one.take_where(|item| item.heap_bytes() == 2, &mut held);
+        let left = 4 + 2 * each;
+        assert_eq!((taken.len(), one.bytes(), one.count_bytes(), held.get()), (1, left, left, left + both.1));
         assert_eq!(one.take(&mut held).len(), 2);
         assert!(one.is_empty());
         two.take(&mut held);
         assert_eq!(held.get(), 0);
+    }
+
+    #[test]
+    fn what_is_kept_counts_beyond_the_first_bytes_only() {
+        let (mut kept, mut held) = (Kept::default(), HeldBytes::default());
+        for (bytes, counted) in [(100, 0), (UNCOUNTED_BYTES + 7, 7), (UNCOUNTED_BYTES + 3, 3), (0, 0)] {
+            kept.set(bytes, &mut held);
+            assert_eq!((kept.check(bytes), held.get()), (counted, counted));
+        }
     }
 }

@@ -18,8 +18,17 @@ use crate::state::opening::SettingKind;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct EndpointId(u32);
 
-/// The bus makes calls of its own, and takes over the calls of callers that have left.
+/// The bus makes calls of its own, and takes over calls of callers that have left.
 pub(crate) const BUS: EndpointId = EndpointId(0);
+/// The caller of calls whose answer nobody waits for: most calls of callers that have left, and repeated broadcasts.
+pub(crate) const NOBODY: EndpointId = EndpointId(1);
+
+impl EndpointId {
+    /// Whether no peer is behind it.
+    pub(crate) fn is_bus(self) -> bool {
+        self == BUS || self == NOBODY
+    }
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Endpoint {
@@ -97,6 +106,12 @@ impl Call {
         let made_us = u64::from(self.made_us_high) << 32 | u64::from(self.made_us_low);
         micros(now).wrapping_sub(made_us) & ((1 << 48) - 1)
     }
+
+    /// What it takes on the heap. Most calls take nothing.
+    #[inline]
+    fn heap_bytes(&self) -> usize {
+        self.id.heap_bytes() + self.params.as_deref().map_or(0, <[u8]>::len)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,19 +144,23 @@ struct EndpointEntry {
     is_worker: bool,
     outgoing: Chain,
     incoming: Chain,
-    /// How many of its incoming calls open a session.
+    /// How many of its calls open a session: incoming ones of a worker, outgoing ones of a client.
     opens: u32,
     /// How many of its incoming calls close a session that the bus has ended.
     closings: u32,
     /// The outgoing calls that were made while it had `CALLS_SEARCHED` others: the hash of their id and their
     /// generation, and their index. All others are among the `CALLS_SEARCHED` oldest.
     by_id: BTreeMap<(u64, u32), u32>,
+    /// What the calls that it made take on the heap.
+    heap_bytes: usize,
 }
 
 #[derive(Debug)]
 pub(crate) struct Calls {
     entries: Arena<CallKey, Call>,
     endpoints: slab::Slab<EndpointEntry>,
+    /// What all calls take on the heap.
+    heap_bytes: usize,
     /// How many calls about a session its worker has not answered, and how many of them mean nothing to the bus.
     of_sessions: SecondaryMap<SessionKey, (u32, u32)>,
     hasher: RandomState,
@@ -153,12 +172,13 @@ impl Default for Calls {
         let mut calls = Calls {
             entries: Arena::default(),
             endpoints: slab::Slab::new(),
+            heap_bytes: 0,
             of_sessions: SecondaryMap::default(),
             hasher: RandomState::new(),
             now: Moment::ZERO,
         };
-        let bus = calls.add_endpoint(Endpoint::Bus);
-        debug_assert_eq!(bus, BUS);
+        let bus = [calls.add_endpoint(Endpoint::Bus), calls.add_endpoint(Endpoint::Bus)];
+        debug_assert_eq!(bus, [BUS, NOBODY]);
         calls
     }
 }
@@ -173,6 +193,7 @@ impl Calls {
             opens: 0,
             closings: 0,
             by_id: BTreeMap::new(),
+            heap_bytes: 0,
         }) as u32)
     }
 
@@ -214,6 +235,31 @@ impl Calls {
         key
     }
 
+    /// Keeps the params of a call for its answer.
+    pub(crate) fn keep_params(&mut self, key: CallKey, params: &[u8]) {
+        let Some(call) = self.entries.get_mut(key) else { return };
+        call.params = Some(params.into());
+        let caller = call.caller;
+        self.endpoints[caller.0 as usize].heap_bytes += params.len();
+        self.heap_bytes += params.len();
+    }
+
+    /// What all calls take on the heap.
+    #[inline]
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.heap_bytes
+    }
+
+    /// The same, counted afresh.
+    pub(crate) fn count_heap_bytes(&self) -> usize {
+        self.entries.iter().map(|(_, call)| call.heap_bytes()).sum()
+    }
+
+    /// What the calls that this endpoint made take on the heap.
+    pub(crate) fn heap_bytes_of(&self, endpoint: EndpointId) -> usize {
+        self.endpoints[endpoint.0 as usize].heap_bytes
+    }
+
     /// Ends the call with an answer from `by`. `None`: the call has ended, `by` is not its callee, or its line is not
     /// written.
     pub(crate) fn answered(&mut self, key: CallKey, by: EndpointId) -> Option<Call> {
@@ -244,13 +290,37 @@ impl Calls {
         self.entries.get_mut(key)
     }
 
-    /// The caller has left. The bus takes the answer that must still come.
+    /// The caller has left. The bus takes the answer that must still come. Its id is needed no more.
     pub(crate) fn adopt(&mut self, key: CallKey) {
         self.unlink(key, Side::Caller);
         if let Some(call) = self.get_mut(key) {
-            call.caller = BUS;
+            call.id = Id::none();
+            call.caller = match call.purpose {
+                // What an agent has opened must be closed there.
+                Purpose::Open | Purpose::Reopen { .. } | Purpose::Recover(_) | Purpose::Initialize => BUS,
+                _ if enabled(Check::CallsGivenBack) => NOBODY,
+                _ => BUS,
+            };
+            if call.purpose == Purpose::Open {
+                call.params = None;
+            }
         }
         self.link(key, Side::Caller);
+    }
+
+    /// How many calls count for `max_calls`.
+    #[inline]
+    pub(crate) fn in_flight(&self) -> usize {
+        self.entries.len() - self.outgoing(NOBODY)
+    }
+
+    /// Forgets the oldest calls that nobody waits for, if there are more than this.
+    pub(crate) fn forget_abandoned(&mut self, at_most: usize) {
+        while self.outgoing(NOBODY) > at_most && enabled(Check::AbandonedBound) {
+            let oldest = self.endpoints[NOBODY.0 as usize].outgoing.oldest;
+            let Some((key, _)) = self.entries.at(oldest) else { return };
+            self.end(key);
+        }
     }
 
     /// Moves the call to another callee, which has not seen it yet.
@@ -297,7 +367,7 @@ impl Calls {
         self.endpoints[endpoint.0 as usize].incoming.count as usize
     }
 
-    /// How many of its incoming calls open a session.
+    /// How many of its calls open a session: incoming ones of a worker, outgoing ones of a client.
     pub(crate) fn opens(&self, endpoint: EndpointId) -> usize {
         self.endpoints[endpoint.0 as usize].opens as usize
     }
@@ -342,14 +412,14 @@ impl Calls {
             Side::Callee => call.callee,
         };
         let entry = &mut self.endpoints[endpoint.0 as usize];
+        entry.opens += u32::from(call.purpose == Purpose::Open);
         match side {
-            Side::Caller if entry.outgoing.count as usize >= CALLS_SEARCHED && endpoint != BUS => {
+            Side::Caller if entry.outgoing.count as usize >= CALLS_SEARCHED && !endpoint.is_bus() => {
                 let Key { index, generation } = key.key();
                 entry.by_id.insert((self.hasher.hash_one(call.id.as_bytes()), generation), index);
             }
             Side::Caller => {}
             Side::Callee => {
-                entry.opens += u32::from(call.purpose == Purpose::Open);
                 entry.closings += u32::from(call.purpose == Purpose::EndSession);
                 if let (true, Some(session)) = (entry.is_worker, call.session) {
                     let asks = u32::from(call.purpose == Purpose::Ask);
@@ -359,6 +429,12 @@ impl Calls {
                     }
                 }
             }
+        }
+        if matches!(side, Side::Caller)
+            && let heap_bytes @ 1.. = call.heap_bytes()
+        {
+            self.endpoints[endpoint.0 as usize].heap_bytes += heap_bytes;
+            self.heap_bytes += heap_bytes;
         }
         let chain = self.chain(endpoint, side);
         let older = chain.newest;
@@ -379,13 +455,13 @@ impl Calls {
             Side::Callee => (call.callee, call.callee_neighbours),
         };
         let entry = &mut self.endpoints[endpoint.0 as usize];
+        entry.opens -= u32::from(call.purpose == Purpose::Open);
         match side {
             Side::Caller if !entry.by_id.is_empty() => {
                 entry.by_id.remove(&(self.hasher.hash_one(call.id.as_bytes()), key.key().generation));
             }
             Side::Caller => {}
             Side::Callee => {
-                entry.opens -= u32::from(call.purpose == Purpose::Open);
                 entry.closings -= u32::from(call.purpose == Purpose::EndSession);
                 // A session that is gone may have left its count to the next one.
                 if let (true, Some(session)) = (entry.is_worker, call.session)
@@ -394,6 +470,12 @@ impl Calls {
                     *counts = (counts.0 - 1, counts.1 - u32::from(call.purpose == Purpose::Ask));
                 }
             }
+        }
+        if matches!(side, Side::Caller)
+            && let heap_bytes @ 1.. = call.heap_bytes()
+        {
+            self.endpoints[endpoint.0 as usize].heap_bytes -= heap_bytes;
+            self.heap_bytes -= heap_bytes;
         }
         if near.older != NONE {
             self.neighbours_at(near.older, side).newer = near.newer;
@@ -453,16 +535,27 @@ pub(crate) struct Id(Spelling);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Spelling {
-    Short { length: u8, bytes: [u8; 39] },
+    Short { length: u8, bytes: [u8; Id::SHORT_BYTES] },
     Long(Box<[u8]>),
 }
 
 impl Id {
+    /// An id of this length needs no allocation.
+    pub(crate) const SHORT_BYTES: usize = 39;
+
+    #[inline]
+    fn heap_bytes(&self) -> usize {
+        match &self.0 {
+            Spelling::Short { .. } => 0,
+            Spelling::Long(bytes) => bytes.len(),
+        }
+    }
+
     pub(crate) fn new(spelled: &[u8]) -> Id {
-        if spelled.len() > 39 {
+        if spelled.len() > Id::SHORT_BYTES {
             return Id(Spelling::Long(spelled.into()));
         }
-        let mut bytes = [0; 39];
+        let mut bytes = [0; Id::SHORT_BYTES];
         bytes[..spelled.len()].copy_from_slice(spelled);
         Id(Spelling::Short { length: spelled.len() as u8, bytes })
     }

@@ -4,25 +4,34 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::id::{Link, PoolId, SecondaryMap, SessionKey, WorkerId};
+use crate::limit::CLIENT_NAME_BYTES;
+use crate::mutants::{Check, enabled};
+use crate::state::backlog::{HeldBytes, Kept};
 use crate::state::calls::EndpointId;
 use crate::state::handshake::Handshake;
-use crate::wire::error::RpcError;
+use crate::state::sessions::{Session, Token};
+use crate::wire::error::{RpcError, shortened};
 
 pub(crate) struct Client {
     pub(crate) endpoint: EndpointId,
     /// The pool that it is bound to. None: the default pool.
     pub(crate) pool: Option<PoolId>,
     /// Its name in `_bus/hello`.
-    pub(crate) name: Option<Box<str>>,
+    name: Option<Box<str>>,
     pub(crate) handshake: Arc<Handshake>,
     /// The handshake that a worker has answered last. An `initialize` that is refused leaves it at that.
     pub(crate) agreed: Arc<Handshake>,
     /// The worker whose init result it was given, and the life of the worker that gave it.
     pub(crate) affinity: Option<(WorkerId, Link)>,
     /// Its sessions by the names that it uses.
-    pub(crate) sessions: HashMap<Box<[u8]>, SessionKey>,
+    pub(crate) sessions: HashMap<Token, SessionKey>,
     /// Sessions that it names beside the method of its messages.
-    pub(crate) labels: HashMap<Box<[u8]>, SessionKey>,
+    pub(crate) labels: HashMap<Token, SessionKey>,
+    /// The bytes of all its labels.
+    label_bytes: usize,
+    /// The bytes of its filters, if it follows the traffic.
+    filter_bytes: usize,
+    kept: Kept,
     pub(crate) auth: AuthState,
     /// It has said goodbye: when it leaves, its sessions end.
     pub(crate) bye: bool,
@@ -57,9 +66,72 @@ impl Client {
             affinity: None,
             sessions: HashMap::new(),
             labels: HashMap::new(),
+            label_bytes: 0,
+            filter_bytes: 0,
+            kept: Kept::default(),
             auth,
             bye: false,
         }
+    }
+
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// It calls itself this. A name that is too long is cut: it is only shown.
+    pub(crate) fn set_name(&mut self, name: Option<&str>, held: &mut HeldBytes) {
+        let bytes = if enabled(Check::NameBound) { CLIENT_NAME_BYTES } else { usize::MAX };
+        self.name = name.map(|name| shortened(name, bytes).into());
+        self.count(held);
+    }
+
+    pub(crate) fn set_handshake(&mut self, handshake: Arc<Handshake>, held: &mut HeldBytes) {
+        self.handshake = handshake;
+        self.affinity = None;
+        self.count(held);
+    }
+
+    pub(crate) fn set_filter_bytes(&mut self, bytes: usize, held: &mut HeldBytes) {
+        self.filter_bytes = bytes;
+        self.count(held);
+    }
+
+    pub(crate) fn add_label(&mut self, label: &Session, key: SessionKey, held: &mut HeldBytes) {
+        self.labels.insert(label.bus_token.clone(), key);
+        self.label_bytes += label.table_bytes();
+        self.count(held);
+    }
+
+    pub(crate) fn remove_label(&mut self, label: &Session, held: &mut HeldBytes) {
+        if self.labels.remove(label.bus_name()).is_some() {
+            self.label_bytes -= label.table_bytes();
+            self.count(held);
+        }
+    }
+
+    /// What it makes the bus keep beside its sessions.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let name = self.name.as_deref().map_or(0, str::len);
+        name + self.handshake.bytes() + self.filter_bytes + self.label_bytes
+    }
+
+    /// The bytes of it that count as held.
+    pub(crate) fn check_kept(&self) -> usize {
+        self.kept.check(self.kept_bytes())
+    }
+
+    /// Panics if its labels take another number of bytes than it has counted.
+    pub(crate) fn check_labels(&self, bytes: usize) {
+        assert_eq!(self.label_bytes, bytes, "labels are counted");
+    }
+
+    /// It has left.
+    pub(crate) fn forget_kept(&mut self, held: &mut HeldBytes) {
+        self.kept.set(0, held);
+    }
+
+    fn count(&mut self, held: &mut HeldBytes) {
+        self.kept.set(self.kept_bytes(), held);
     }
 
     /// All sessions that it owns, in the order in which they were opened.
@@ -119,6 +191,6 @@ impl Clients {
 
     /// The name of a client for the log.
     pub(crate) fn name_of(&self, link: Link) -> &str {
-        self.get(link).and_then(|client| client.name.as_deref()).unwrap_or("unnamed")
+        self.get(link).and_then(Client::name).unwrap_or("unnamed")
     }
 }

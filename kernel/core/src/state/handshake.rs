@@ -65,6 +65,11 @@ impl Handshake {
         &self.params
     }
 
+    /// The bytes that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.key.len() + self.params.len()
+    }
+
     pub(crate) fn is_plain(&self) -> bool {
         self.key.is_empty()
     }

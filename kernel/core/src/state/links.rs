@@ -4,10 +4,11 @@
 //! queue, so "queued but never flushed" cannot be written. This file knows no JSON, sessions or calls.
 
 use std::collections::VecDeque;
+use std::ops::Deref;
 
 use crate::api::{Action, Moment};
 use crate::id::{Arena, Link, WorkerId};
-use crate::limit::{BULK_BYTES, NAME_BYTES, QUEUE_LOW_PART};
+use crate::limit::{BULK_BYTES, NAME_BYTES, QUEUE_LOW_PART, UNFINISHED_LINE_TIMEOUT, line_patience};
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{EndpointId, Written};
 use crate::wire::buffer_pool::BufferPool;
@@ -39,7 +40,8 @@ pub(crate) struct Peer {
     pub(crate) full_since: Option<Moment>,
     /// Whether a stall alarm is set.
     pub(crate) stall_alarm: bool,
-    /// When bytes were last added to the unfinished line in `input`.
+    /// When the unfinished line in `input` began, and when bytes were last added to it.
+    line_began: Moment,
     line_since: Moment,
     /// Whether an alarm for the unfinished line is set.
     line_alarm: bool,
@@ -111,6 +113,7 @@ impl Links {
             last_progress: self.now,
             full_since: None,
             stall_alarm: false,
+            line_began: Moment::ZERO,
             line_since: Moment::ZERO,
             line_alarm: false,
         })
@@ -208,7 +211,7 @@ impl Links {
         to: Link,
         line: &[u8],
         edits: &[Edit<'_>],
-        nested: &[(Span, Box<[u8]>)],
+        nested: &[(Span, impl Deref<Target = [u8]>)],
     ) -> Option<Written> {
         if nested.is_empty() {
             return self.send(to, line, edits);
@@ -296,27 +299,53 @@ impl Links {
         self.peers.get(link).is_none_or(|peer| peer.input.lines.is_blank())
     }
 
-    /// The peer was just read. True: it has begun a line, and no alarm is set for that yet.
-    pub(crate) fn begins_line(&mut self, link: Link) -> bool {
+    /// The peer was just read, and an unfinished line is left. `is_new`: it begins among the bytes that were read.
+    /// True: no alarm is set for it yet.
+    pub(crate) fn begins_line(&mut self, link: Link, is_new: bool) -> bool {
         let now = self.now;
         let Some(peer) = self.peers.get_mut(link).filter(|peer| !peer.input.lines.is_empty()) else {
             return false;
         };
+        if is_new {
+            peer.line_began = now;
+        }
         peer.line_since = now;
         !std::mem::replace(&mut peer.line_alarm, true)
     }
 
-    /// The alarm of an unfinished line is due. Returns since when nothing was added, if the line is still unfinished.
-    pub(crate) fn unfinished_line_since(&mut self, link: Link) -> Option<Moment> {
+    /// The alarm of an unfinished line is due. Returns by when it must be finished or have grown, if it is unfinished.
+    pub(crate) fn unfinished_line_due(&mut self, link: Link) -> Option<Moment> {
         let peer = self.peers.get_mut(link)?;
         // A few spaces are not a line.
         let begun = !peer.input.lines.is_blank() || peer.input.lines.len() > NAME_BYTES;
         peer.line_alarm = begun && !peer.ended;
         if peer.paused_by.is_some() {
             // The bus does not read this peer, so the delay is its own.
+            peer.line_began = self.now;
             peer.line_since = self.now;
         }
-        peer.line_alarm.then_some(peer.line_since)
+        let mut due = peer.line_since + UNFINISHED_LINE_TIMEOUT;
+        if enabled(Check::LineDeadline) {
+            due = due.min(peer.line_began + line_patience(peer.input.lines.line_bytes()));
+        }
+        peer.line_alarm.then_some(due)
+    }
+
+    /// Gives up the longest unfinished line of a client, if one is longer than this. Clients that are paused may have
+    /// whole lines left, and are not read anyway.
+    pub(crate) fn give_up_longest_line(&mut self, beyond: usize) -> bool {
+        let may = |peer: &Peer| peer.worker.is_none() && peer.paused_by.is_none();
+        let lengths = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| may(peer))
+            .map(|(link, peer)| (peer.input.lines.len(), link));
+        let Some((length, link)) = lengths.max().filter(|(length, _)| *length > beyond) else { return false };
+        if let Some(peer) = self.peers.get_mut(link) {
+            peer.input.lines.give_up();
+            self.held_bytes -= length;
+        }
+        true
     }
 
     // Pausing.

@@ -9,6 +9,7 @@ use memchr::memmem::{self, Finder};
 
 use crate::id::PoolId;
 use crate::limit::{OPENING_BYTES, SETTINGS};
+use crate::state::backlog::HeldBytes;
 use crate::state::handshake::ReopenBy;
 use crate::state::sessions::Session;
 use crate::wire::message::Message;
@@ -161,11 +162,25 @@ impl Reopen {
         Some(Reopen { by: by?, pool, params, settings: Vec::new() })
     }
 
+    pub(crate) fn bytes(&self) -> usize {
+        self.params.len() + self.settings.iter().map(|setting| setting.params.len()).sum::<usize>()
+    }
+
     fn add(&mut self, setting: Setting) {
         self.settings.retain(|old| !setting.replaces(old));
         if self.settings.len() < SETTINGS {
             self.settings.push(setting);
+            self.keep_settings_short();
         }
+    }
+
+    /// Forgets the settings that do not fit into `OPENING_BYTES` together, the newest first.
+    fn keep_settings_short(&mut self) {
+        let mut bytes = 0;
+        self.settings.retain(|setting| {
+            bytes += setting.params.len();
+            bytes <= OPENING_BYTES
+        });
     }
 
     /// The agent has changed the mode by itself. That is the mode to set again, where one was set.
@@ -175,6 +190,7 @@ impl Reopen {
                 setting.params = params.into();
             }
         }
+        self.keep_settings_short();
     }
 
     /// The agent tells all options. Those that were set keep the value that they have now.
@@ -186,6 +202,7 @@ impl Reopen {
                 setting.params = params.into();
             }
         }
+        self.keep_settings_short();
     }
 }
 
@@ -227,9 +244,10 @@ impl Session {
 
     /// Follows an update that tells another mode or other options.
     #[inline]
-    pub(crate) fn note_update(&mut self, message: Message<'_>) {
+    pub(crate) fn note_update(&mut self, message: Message<'_>, held: &mut HeldBytes) {
         if self.opening.as_ref().is_some_and(Opening::tells_settings) && may_change_settings(message) {
             self.follow_update(message);
+            self.count(held);
         }
     }
 

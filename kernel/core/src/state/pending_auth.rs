@@ -1,7 +1,10 @@
 //! Connections that have not shown the token yet, or were rejected and are about to close.
 //!
 //! They have slots of their own, so that they cannot take the slots of clients. When all slots are taken the oldest
-//! connection makes room, so that connections that only wait keep nobody out.
+//! connection of the origin that has the most makes room. So connections that only wait keep nobody out, and many of
+//! one origin push out nobody else.
+
+use std::collections::BTreeMap;
 
 use crate::api::Moment;
 use crate::id::Link;
@@ -21,6 +24,8 @@ pub(crate) struct PendingAuth {
 
 struct Pending {
     link: Link,
+    /// Connections with the same origin may be of one stranger.
+    origin: u64,
     rejected: bool,
     /// When it must have shown the token, or taken its error.
     until: Moment,
@@ -33,8 +38,8 @@ impl PendingAuth {
         self.pending.len()
     }
 
-    pub(crate) fn add(&mut self, link: Link, now: Moment) {
-        self.pending.push(Pending { link, rejected: false, until: now + AUTH_TIMEOUT });
+    pub(crate) fn add(&mut self, link: Link, origin: u64, now: Moment) {
+        self.pending.push(Pending { link, origin, rejected: false, until: now + AUTH_TIMEOUT });
     }
 
     pub(crate) fn remove(&mut self, link: Link) {
@@ -48,11 +53,19 @@ impl PendingAuth {
         }
     }
 
-    /// The oldest connection that may still show the token, if there is no slot for another.
+    /// The connection that makes room if there is no slot for another: the oldest of the origin that has the most.
     pub(crate) fn oldest_if_full(&self) -> Option<Link> {
-        let mut waiting = self.waiting();
-        let oldest = waiting.next()?;
-        (waiting.count() + 1 >= PENDING_AUTH_MAX).then_some(oldest)
+        if self.waiting().count() < PENDING_AUTH_MAX {
+            return None;
+        }
+        let waiting = || self.pending.iter().filter(|pending| !pending.rejected);
+        let mut count_by_origin = BTreeMap::new();
+        for pending in waiting() {
+            *count_by_origin.entry(pending.origin).or_insert(0) += 1;
+        }
+        let (crowd, _) = count_by_origin.into_iter().max_by_key(|(_, count)| *count)?;
+        let is_of_crowd = |pending: &&Pending| pending.origin == crowd || !enabled(Check::AuthShare);
+        waiting().find(is_of_crowd).map(|pending| pending.link)
     }
 
     /// The oldest rejected connection, if there are too many that do not take their error.

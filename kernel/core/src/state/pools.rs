@@ -6,6 +6,7 @@ use crate::api::Moment;
 use crate::config::PoolConfig;
 use crate::id::{Arena, CallKey, PoolId, WorkerId};
 use crate::limit::{BROADCASTS_MAX, BUSY_WARNING_EVERY};
+use crate::state::backlog::{HeldBytes, Kept, Waiting};
 use crate::state::handshake::Handshake;
 use crate::state::metrics::PoolMetrics;
 use crate::state::workers::Recycled;
@@ -18,6 +19,7 @@ pub(crate) struct Pool {
     /// It is no longer declared: it takes no new work, and goes with its last worker.
     pub(crate) removed: bool,
     pub(crate) broadcasts: Vec<Broadcast>,
+    kept: Kept,
     /// The newest handshake that a worker completed. Fresh workers are initialized with it ahead of use.
     pub(crate) newest: Option<Arc<Handshake>>,
     pub(crate) metrics: PoolMetrics,
@@ -49,21 +51,22 @@ impl Pool {
         is_due
     }
 
-    pub(crate) fn add_broadcast(&mut self, broadcast: Broadcast) {
+    pub(crate) fn add_broadcast(&mut self, broadcast: Broadcast, held: &mut HeldBytes) {
         if self.broadcasts.len() >= BROADCASTS_MAX {
             self.broadcasts.remove(0);
         }
         self.broadcasts.push(broadcast);
+        self.count(held);
     }
 
     /// The first worker has answered. What it refused is not repeated; what it accepted replaces what it undoes.
-    pub(crate) fn broadcast_answered(&mut self, call: CallKey, succeeded: bool) {
+    pub(crate) fn broadcast_answered(&mut self, call: CallKey, succeeded: bool, held: &mut HeldBytes) {
         let Some(at) = self.broadcasts.iter().position(|broadcast| broadcast.awaits == Some(call)) else {
             return;
         };
         let mut answered = self.broadcasts.remove(at);
         if !succeeded {
-            return;
+            return self.count(held);
         }
         answered.awaits = None;
         let new = answered.held.message();
@@ -73,6 +76,20 @@ impl Pool {
             old.handshake != answered.handshake || !is_undone
         });
         self.broadcasts.push(answered);
+        self.count(held);
+    }
+
+    /// The bytes of its broadcasts that count as held. They stay with the pool, since its next workers need them.
+    pub(crate) fn check_kept(&self) -> usize {
+        self.kept.check(self.kept_bytes())
+    }
+
+    fn kept_bytes(&self) -> usize {
+        self.broadcasts.iter().map(|broadcast| broadcast.held.bytes()).sum()
+    }
+
+    fn count(&mut self, held: &mut HeldBytes) {
+        self.kept.set(self.kept_bytes(), held);
     }
 }
 
@@ -89,6 +106,7 @@ impl Pools {
             workers: Vec::new(),
             removed: false,
             broadcasts: Vec::new(),
+            kept: Kept::default(),
             newest: None,
             metrics: PoolMetrics::default(),
             recycled: (0, None),
@@ -103,8 +121,10 @@ impl Pools {
         Some(id)
     }
 
-    pub(crate) fn remove(&mut self, id: PoolId) {
-        self.pools.remove(id);
+    pub(crate) fn remove(&mut self, id: PoolId, held: &mut HeldBytes) {
+        if let Some(mut pool) = self.pools.remove(id) {
+            pool.kept.set(0, held);
+        }
     }
 
     /// Finds the default pool: the one with this name, else the only one.

@@ -1,7 +1,7 @@
 //! Sessions by the names that agents use for them: a look at the tables of workers and sessions together.
 
 use crate::id::{Arena, Link, PoolId, SessionKey, WorkerId};
-use crate::state::sessions::{Session, Sessions};
+use crate::state::sessions::{Session, Sessions, Token};
 use crate::state::workers::Worker;
 use crate::wire::json::Span;
 use crate::wire::message::Message;
@@ -52,7 +52,7 @@ impl<'a> SessionIndex<'a> {
         id: WorkerId,
         message: Message<'_>,
         spans: &[Span],
-    ) -> Vec<(Span, Box<[u8]>)> {
+    ) -> Vec<(Span, Token)> {
         let mut names = Vec::new();
         for span in spans {
             if let Some(session) = self.at(id, message, *span)

@@ -3,8 +3,11 @@
 //! The id that a client sees is `TAG.AGENTID`. The tag cannot be guessed and makes the id unique over all workers;
 //! the agent's own id behind the dot still names the session after a restart of the bus.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeSet, VecDeque};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::ops::Deref;
+use std::sync::Arc;
 
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -13,7 +16,7 @@ use crate::api::Moment;
 use crate::id::{Arena, CallKey, Link, SessionKey, TypedKey, WorkerId};
 use crate::limit::CHILD_DEPTH;
 use crate::mutants::{Check, enabled};
-use crate::state::backlog::{Backlog, HeldBytes, Pending, Queued};
+use crate::state::backlog::{Backlog, HeldBytes, Kept, Pending, Queued};
 use crate::state::opening::{Opening, Reopen};
 use crate::wire::message::Held;
 
@@ -22,10 +25,10 @@ const TAG_LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// The owner's name for it: a JSON string with its quotes.
-    pub(crate) bus_token: Box<[u8]>,
-    /// The worker's name for it, likewise.
-    pub(crate) agent_token: Box<[u8]>,
+    /// The owner's name for it.
+    pub(crate) bus_token: Token,
+    /// The worker's name for it.
+    pub(crate) agent_token: Token,
     /// The worker that has it open. None: the worker is lost.
     pub(crate) worker: Option<WorkerId>,
     /// None: the owner has left, and may return until `keep_until`.
@@ -49,6 +52,7 @@ pub(crate) struct Session {
     pub(crate) if_refused: IfRefused,
     /// It is being loaded for a client that has heard what was said in it.
     pub(crate) is_known: bool,
+    kept: Kept,
     /// What its agent does for it, where agents report that.
     pub(crate) turn_state: Option<TurnState>,
     /// Some: its new worker has not opened it yet, and messages of the owner wait here.
@@ -97,8 +101,8 @@ impl TurnState {
 
 impl Session {
     pub(crate) fn new(
-        bus_token: Box<[u8]>,
-        agent_token: Box<[u8]>,
+        bus_token: Token,
+        agent_token: Token,
         worker: WorkerId,
         owner: Option<Link>,
         now: Moment,
@@ -119,6 +123,7 @@ impl Session {
             loads: 0,
             if_refused: IfRefused::GoesOn,
             is_known: false,
+            kept: Kept::default(),
             turn_state: None,
             recovering: None,
             recovery: None,
@@ -131,12 +136,12 @@ impl Session {
 
     /// The owner's name without its quotes, as the tables of clients have it.
     pub(crate) fn bus_name(&self) -> &[u8] {
-        unquoted(&self.bus_token)
+        self.bus_token.name()
     }
 
     /// The worker's name without its quotes, as the tables of workers have it.
     pub(crate) fn agent_name(&self) -> &[u8] {
-        unquoted(&self.agent_token)
+        self.agent_token.name()
     }
 
     pub(crate) fn is_turn_running(&self) -> bool {
@@ -153,6 +158,31 @@ impl Session {
         self.is_recovering() && enabled(Check::Replay) || self.is_known && enabled(Check::KnownReplay)
     }
 
+    /// What it takes in the tables: itself, its two names, and where it is looked up by them.
+    pub(crate) fn table_bytes(&self) -> usize {
+        let lookup = size_of::<(Token, SessionKey)>();
+        size_of::<Session>() + self.bus_token.len() + self.agent_token.len() + 2 * lookup
+    }
+
+    /// What it makes the bus keep beside the lines that wait. The labels of a client are counted there.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        if self.is_label {
+            return 0;
+        }
+        let opening = self.opening.as_ref().map_or(0, |opening| opening.result().len());
+        self.table_bytes() + opening + self.reopen.as_ref().map_or(0, Reopen::bytes)
+    }
+
+    /// What is kept of it has changed.
+    pub(crate) fn count(&mut self, held: &mut HeldBytes) {
+        self.kept.set(self.kept_bytes(), held);
+    }
+
+    /// The bytes of it that count as held.
+    pub(crate) fn check_kept(&self) -> usize {
+        self.kept.check(self.kept_bytes())
+    }
+
     /// Ends the recovery. Returns what waited for it.
     pub(crate) fn take_recovering(&mut self, held: &mut HeldBytes) -> VecDeque<Queued> {
         self.recovering.take().map_or_else(VecDeque::new, |mut backlog| backlog.take(held))
@@ -161,6 +191,12 @@ impl Session {
     /// The sessions that it announced. Once it is gone, they are orphans.
     pub(crate) fn take_children(&mut self) -> BTreeSet<SessionKey> {
         std::mem::take(&mut self.children)
+    }
+
+    /// Drops everything that is kept of it.
+    pub(crate) fn forget_kept(&mut self, held: &mut HeldBytes) {
+        self.clear_backlogs(held);
+        self.kept.set(0, held);
     }
 
     /// Drops everything that waits in it.
@@ -179,6 +215,11 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
+    /// The key that `insert` will return next.
+    pub(crate) fn next_key(&self) -> SessionKey {
+        self.sessions.next_id()
+    }
+
     pub(crate) fn insert(&mut self, session: Session) -> SessionKey {
         let hash = (!session.is_label).then(|| self.hasher.hash_one(session.agent_name()));
         let key = self.sessions.insert(session);
@@ -332,13 +373,50 @@ impl Sessions {
     }
 }
 
-/// A name with its quotes.
-pub(crate) fn token(name: &[u8]) -> Box<[u8]> {
-    [b"\"", name, b"\""].concat().into()
+/// The name of a session as it stands in a line: a JSON string with its quotes. All tables that know a session by
+/// this name share one copy of it, and find it by the name without the quotes.
+#[derive(Clone, Debug)]
+pub(crate) struct Token(Arc<[u8]>);
+
+impl Token {
+    /// The name without its quotes.
+    pub(crate) fn name(&self) -> &[u8] {
+        &self.0[1..self.0.len() - 1]
+    }
 }
 
-fn unquoted(token: &[u8]) -> &[u8] {
-    &token[1..token.len() - 1]
+impl Deref for Token {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Borrow<[u8]> for Token {
+    fn borrow(&self) -> &[u8] {
+        self.name()
+    }
+}
+
+impl Hash for Token {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name().hash(state);
+    }
+}
+
+impl PartialEq for Token {
+    fn eq(&self, other: &Token) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Token {}
+
+/// A name with its quotes.
+pub(crate) fn token(name: &[u8]) -> Token {
+    Token([b"\"", name, b"\""].concat().into())
 }
 
 /// The agent's name in a name of the bus; any other name as it is.
@@ -362,7 +440,7 @@ impl Tags {
     }
 
     /// `TAG.name`, with quotes.
-    pub(crate) fn token(&mut self, name: &[u8]) -> Box<[u8]> {
+    pub(crate) fn token(&mut self, name: &[u8]) -> Token {
         let mut token = Vec::with_capacity(TAG_BYTES + name.len() + 3);
         token.push(b'"');
         let mut bits = u128::from(self.0.next_u64()) << 64 | u128::from(self.0.next_u64());
@@ -373,7 +451,7 @@ impl Tags {
         token.push(b'.');
         token.extend_from_slice(name);
         token.push(b'"');
-        token.into()
+        Token(token.into())
     }
 }
 
@@ -436,7 +514,7 @@ mod tests {
         let mut tags = Tags::new([7; 32]);
         let (one, two) = (tags.token(b"s1"), tags.token(b"s1"));
         assert_ne!(one, two);
-        assert_eq!(behind_tag(unquoted(&one)), Some(&b"s1"[..]));
+        assert_eq!(behind_tag(one.name()), Some(&b"s1"[..]));
         assert_eq!(Tags::new([7; 32]).token(b"s1"), one, "the same seed gives the same tags");
     }
 

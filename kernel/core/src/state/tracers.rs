@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 
 use crate::id::Link;
-use crate::limit::TRACERS;
+use crate::limit::{NAME_BYTES, TRACERS};
 use crate::mutants::{Check, enabled};
 use crate::wire::error::RpcError;
 
@@ -89,6 +89,23 @@ impl Tracers {
 }
 
 impl Filter {
+    /// The bytes of its three names.
+    pub(crate) fn bytes(&self) -> usize {
+        self.names().map(str::len).sum()
+    }
+
+    /// The error that one of its names is too long, if one is.
+    pub(crate) fn check_length(&self) -> Result<(), RpcError> {
+        match self.names().any(|name| name.len() > NAME_BYTES) {
+            true => Err(RpcError::invalid(format!("a filter is at most {NAME_BYTES} bytes long"))),
+            false => Ok(()),
+        }
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        [&self.pool, &self.session, &self.client].into_iter().flatten().map(|name| &**name)
+    }
+
     fn matches(&self, subject: &Subject<'_>) -> bool {
         let is = |wanted: &Option<Box<str>>, is: Option<&str>| {
             wanted.as_deref().is_none_or(|wanted| is == Some(wanted))

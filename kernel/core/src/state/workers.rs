@@ -7,12 +7,13 @@ use std::sync::Arc;
 use crate::api::{Exit, Moment};
 use crate::config::{Mode, PoolConfig};
 use crate::id::{Link, PoolId, SessionKey};
-use crate::limit::{ELICITATIONS, STICKY_NOTIFICATION_BYTES, STICKY_NOTIFICATIONS_MAX};
+use crate::limit::{ELICITATIONS, NAME_BYTES, STICKY_NOTIFICATION_BYTES, STICKY_NOTIFICATIONS_MAX};
 use crate::mutants::{Check, enabled};
-use crate::state::backlog::{Backlog, Early, HeldBytes, Queued};
+use crate::state::backlog::{Backlog, Early, HeldBytes, Kept, Queued};
 use crate::state::calls::EndpointId;
 use crate::state::handshake::{AgentCapabilities, Handshake};
 use crate::state::lifecycle::{Life, State};
+use crate::state::sessions::Token;
 use crate::state::stderr_tail::StderrTail;
 use crate::wire::error::{Death, RpcError};
 use crate::wire::message::Message;
@@ -65,7 +66,7 @@ pub(crate) struct Worker {
     /// What is written once it is ready, in order.
     pub(crate) backlog: Backlog<Queued>,
     /// Its sessions by the agent's names.
-    pub(crate) sessions: HashMap<Box<[u8]>, SessionKey>,
+    pub(crate) sessions: HashMap<Token, SessionKey>,
     /// The session of its last message, and most likely of its next. It may be gone.
     pub(crate) last_session: Option<SessionKey>,
     /// How many of `sessions` are labels, which the agent does not know.
@@ -77,6 +78,7 @@ pub(crate) struct Worker {
     pub(crate) sticky_notifications: Vec<StickyNotification>,
     /// The client that each elicitation went to.
     elicitations: VecDeque<(Box<[u8]>, Link)>,
+    kept: Kept,
     /// When it last wrote a line, or was first asked something.
     pub(crate) last_output: Moment,
     /// How many lines it has written.
@@ -183,6 +185,7 @@ impl Worker {
             early: Backlog::default(),
             sticky_notifications: Vec::new(),
             elicitations: VecDeque::new(),
+            kept: Kept::default(),
             last_output: now,
             lines_in: 0,
             stderr: StderrTail::default(),
@@ -202,6 +205,7 @@ impl Worker {
         self.early.take(held);
         self.sticky_notifications = Vec::new();
         self.elicitations = VecDeque::new();
+        self.count(held);
         self.last_session = None;
         self.pid = None;
         self.lines_in = 0;
@@ -280,7 +284,7 @@ impl Worker {
     }
 
     /// Keeps a session-less notification for clients that come later. A newer one of its method replaces it.
-    pub(crate) fn keep_notification(&mut self, message: Message<'_>) {
+    pub(crate) fn keep_notification(&mut self, message: Message<'_>, held: &mut HeldBytes) {
         if message.line.len() > STICKY_NOTIFICATION_BYTES {
             return;
         }
@@ -290,20 +294,43 @@ impl Worker {
             let kept = StickyNotification { method: method.into(), line: message.line.into() };
             self.sticky_notifications.push(kept);
         }
+        self.count(held);
     }
 
     /// Remembers the client that an elicitation went to.
-    pub(crate) fn add_elicitation(&mut self, name: Box<[u8]>, client: Link) {
+    pub(crate) fn add_elicitation(&mut self, name: &[u8], client: Link, held: &mut HeldBytes) {
+        if name.len() > NAME_BYTES {
+            return;
+        }
         if self.elicitations.len() >= ELICITATIONS {
             self.elicitations.pop_front();
         }
-        self.elicitations.push_back((name, client));
+        self.elicitations.push_back((name.into(), client));
+        self.count(held);
     }
 
     /// The client that this elicitation went to. It is forgotten.
-    pub(crate) fn take_elicitation(&mut self, name: &[u8]) -> Option<Link> {
+    pub(crate) fn take_elicitation(&mut self, name: &[u8], held: &mut HeldBytes) -> Option<Link> {
         let at = self.elicitations.iter().position(|(known, _)| **known == *name)?;
-        self.elicitations.remove(at).map(|(_, client)| client)
+        let (_, client) = self.elicitations.remove(at)?;
+        self.count(held);
+        Some(client)
+    }
+
+    /// What its process makes the bus keep beside lines.
+    fn kept_bytes(&self) -> usize {
+        let notifications = self.sticky_notifications.iter().map(|kept| kept.method.len() + kept.line.len());
+        let elicitations = self.elicitations.iter().map(|(name, _)| name.len());
+        notifications.chain(elicitations).sum()
+    }
+
+    /// The bytes of it that count as held.
+    pub(crate) fn check_kept(&self) -> usize {
+        self.kept.check(self.kept_bytes())
+    }
+
+    fn count(&mut self, held: &mut HeldBytes) {
+        self.kept.set(self.kept_bytes(), held);
     }
 
     /// Its state for `_bus/status`.

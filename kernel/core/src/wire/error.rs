@@ -8,6 +8,9 @@ use crate::api::Exit;
 use crate::config::PoolConfig;
 use crate::wire::scan::{Fault, Malformed};
 
+/// How much of a method or a name an error repeats, in bytes.
+const QUOTED_BYTES: usize = 256;
+
 /// An error that the bus answers in place of a peer.
 #[derive(Clone, Debug)]
 pub(crate) struct RpcError {
@@ -53,7 +56,7 @@ impl RpcError {
     }
 
     pub(crate) fn no_method(method: &[u8]) -> RpcError {
-        let method = String::from_utf8_lossy(method);
+        let method = String::from_utf8_lossy(&method[..method.len().min(QUOTED_BYTES)]);
         RpcError::new(-32601, "no_method", format!("nobody here knows the method {method}"))
     }
 
@@ -80,7 +83,7 @@ impl RpcError {
 
     pub(crate) fn unknown_pool<'a>(named: Option<&str>, known: impl Iterator<Item = &'a str>) -> RpcError {
         let message = match named {
-            Some(name) => format!("there is no pool {name:?}"),
+            Some(name) => format!("there is no pool {:?}", shortened(name, QUOTED_BYTES)),
             None => "which pool? name one with _bus/hello".to_owned(),
         };
         RpcError::new(-32052, "unknown_pool", message)
@@ -95,6 +98,18 @@ impl RpcError {
 
     pub(crate) fn busy(message: impl Into<String>) -> RpcError {
         RpcError::new(-32054, "busy", message)
+    }
+
+    /// One of several clients has so many sessions in the pool that the last `free` places are for others.
+    pub(crate) fn places_of_others(pool: &PoolConfig, processes: usize, free: usize, own: usize) -> RpcError {
+        let (id, places) = (&pool.id, pool.max_instances as usize * pool.max_sessions as usize);
+        RpcError::busy(format!(
+            "the last {free} of {places} sessions of the pool {id} are left to other clients: this one has {own}; \
+             raise max_sessions of the pool"
+        ))
+        .with("pool", &**id)
+        .with("processes", processes)
+        .with("raise", "max_sessions")
     }
 
     /// The pool has no process for a client, and may start none. `raise`: the key that would allow it.
@@ -164,6 +179,15 @@ impl RpcError {
         error.push_str("}}");
         error
     }
+}
+
+/// The beginning of a text, cut at a character.
+pub(crate) fn shortened(text: &str, at_most: usize) -> &str {
+    let mut end = text.len().min(at_most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }
 
 /// The answer with this result, without a line end.

@@ -112,6 +112,18 @@ impl LineBuffer {
         self.too_long.is_some()
     }
 
+    /// How many bytes of the current line have come.
+    pub(crate) fn line_bytes(&self) -> usize {
+        self.too_long.as_ref().map_or(self.len(), |partial| partial.bytes_fed())
+    }
+
+    /// Gives up the current line as if it were too long. No whole line may be left before it.
+    pub(crate) fn give_up(&mut self) {
+        let mut partial = self.too_long.take().unwrap_or_default();
+        partial.feed(self.rest());
+        *self = LineBuffer { too_long: Some(partial), ..LineBuffer::default() };
+    }
+
     /// Whether the current line holds nothing but white space so far.
     pub(crate) fn is_blank(&self) -> bool {
         self.too_long.is_none() && self.rest().iter().all(u8::is_ascii_whitespace)

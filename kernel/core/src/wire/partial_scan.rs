@@ -88,6 +88,11 @@ impl Default for PartialScan {
 }
 
 impl PartialScan {
+    /// The number of bytes so far.
+    pub(crate) fn bytes_fed(&self) -> usize {
+        self.bytes_fed
+    }
+
     /// Reads the next bytes of the line, in any chunking.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
         let mut rest = bytes;

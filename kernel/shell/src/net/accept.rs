@@ -220,8 +220,9 @@ impl Acceptor {
         }
         for _ in 0..ACCEPTS_PER_TURN {
             match listener.socket.accept() {
-                Ok(Some(socket)) => {
-                    if let Err(reason) = connect(socket, listener.listen.pool.as_deref(), self.max_fds, io) {
+                Ok(Some((socket, origin))) => {
+                    let pool = listener.listen.pool.as_deref();
+                    if let Err(reason) = connect(socket, origin, pool, self.max_fds, io) {
                         self.refused.add(io.now, reason);
                     }
                 }
@@ -266,7 +267,13 @@ impl Acceptor {
 }
 
 /// Makes an accepted connection a link. If it is refused, the client is told, and the error is the reason for the log.
-fn connect(socket: OwnedFd, pool: Option<&str>, max_fds: usize, io: &mut Io) -> Result<(), &'static str> {
+fn connect(
+    socket: OwnedFd,
+    origin: u64,
+    pool: Option<&str>,
+    max_fds: usize,
+    io: &mut Io,
+) -> Result<(), &'static str> {
     // A new socket has room for one line, and a client that does not read that line would not read more.
     let refuse = |line: Vec<u8>| {
         let _ = write(&socket, &line);
@@ -277,7 +284,7 @@ fn connect(socket: OwnedFd, pool: Option<&str>, max_fds: usize, io: &mut Io) -> 
         refuse(io.bus.no_room(REASON));
         return Err(REASON);
     }
-    let Some(link) = io.bus.connect(pool, io.now) else {
+    let Some(link) = io.bus.connect_from(origin, pool, io.now) else {
         refuse(io.bus.why_not());
         return Err("the bus is full or stopping");
     };

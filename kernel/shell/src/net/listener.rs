@@ -15,7 +15,7 @@ use nix::unistd::geteuid;
 use kernel_core::config::Address;
 
 use crate::errno::errno_of;
-use crate::net::peer_uid::{TcpPeerUids, unix_peer_uid};
+use crate::net::peer_uid::{TcpPeerUids, unix_peer_process, unix_peer_uid};
 use crate::net::socket::{ListenError, backlog, stream_socket};
 use crate::net::unix_socket::{self, SocketFile};
 
@@ -47,8 +47,9 @@ impl ListenSocket {
         }
     }
 
-    /// Accepts one connection. `None`: it was of another user, and is closed.
-    pub(crate) fn accept(&mut self) -> io::Result<Option<OwnedFd>> {
+    /// Accepts one connection, and says where it comes from: the process at the other end of a Unix socket, or the
+    /// address. `None`: it was of another user, and is closed.
+    pub(crate) fn accept(&mut self) -> io::Result<Option<(OwnedFd, u64)>> {
         match self {
             ListenSocket::Tcp(listener, peer_uids) => {
                 let (socket, peer) = listener.accept()?;
@@ -59,14 +60,23 @@ impl ListenSocket {
                     Some(peer_uids) => socket.local_addr().is_ok_and(|here| peer_uids.admits(peer, here)),
                     None => true,
                 };
-                Ok(admitted.then(|| socket.into()))
+                Ok(admitted.then(|| (socket.into(), origin_of(peer.ip()))))
             }
             ListenSocket::Unix(listener) => {
                 let (socket, _) = listener.accept()?;
                 let admitted = unix_peer_uid(&socket).is_ok_and(|uid| uid == geteuid());
-                Ok(admitted.then(|| socket.into()))
+                let process = unix_peer_process(&socket);
+                Ok(admitted.then(|| (socket.into(), process)))
             }
         }
+    }
+}
+
+/// One number for each address, and for each network of IPv6 that one machine may have for itself.
+fn origin_of(address: IpAddr) -> u64 {
+    match address.to_canonical() {
+        IpAddr::V4(address) => u64::from(address.to_bits()),
+        IpAddr::V6(address) => (address.to_bits() >> 64) as u64,
     }
 }
 

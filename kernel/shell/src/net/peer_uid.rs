@@ -43,6 +43,19 @@ pub fn tcp_peer(_peer: std::net::SocketAddr, _here: std::net::SocketAddr) -> nix
     Err(nix::errno::Errno::ENOTSUP)
 }
 
+/// The process at the other end of a Unix socket, as a number; 0 where the system does not tell.
+#[cfg(target_os = "linux")]
+pub(crate) fn unix_peer_process(socket: impl AsFd) -> u64 {
+    use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+
+    getsockopt(&socket, PeerCredentials).map_or(0, |peer| peer.pid().unsigned_abs().into())
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn unix_peer_process(_socket: impl AsFd) -> u64 {
+    0
+}
+
 /// Other systems do not report the user, so there is never a value of this type.
 #[cfg(not(target_os = "linux"))]
 pub(crate) enum TcpPeerUids {}

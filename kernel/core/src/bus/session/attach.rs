@@ -37,7 +37,8 @@ impl Bus {
         let capabilities = self.workers.get(to).map(|worker| worker.capabilities).unwrap_or_default();
         let wants = Wants::of(message, capabilities);
         if wants == Wants::Unknown {
-            let agent = self.sessions.get(key).map(|session| session.agent_token.clone()).unwrap_or_default();
+            let session = self.sessions.get(key).ok_or_else(RpcError::unknown_session)?;
+            let agent = session.agent_token.clone();
             return self.pass_unknown_load(link, to, message, SessionRef::Token(agent));
         }
         let catch_up = self.catch_up(key, to, wants);
@@ -46,10 +47,12 @@ impl Bus {
         let missed = self.take_offline(key);
         let Some(session) = self.sessions.get_mut(key) else { return Err(RpcError::unknown_session()) };
         session.owner = Some(link);
-        session.bus_token = token(name);
+        let bus_token = token(name);
+        session.bus_token = bus_token.clone();
         session.offline_overflow = false;
+        session.count(&mut self.held);
         if let Some(client) = self.clients.get_mut(link) {
-            client.sessions.insert(name.into(), key);
+            client.sessions.insert(bus_token, key);
         }
         if let Some(worker) = self.workers.get_mut(to) {
             worker.serve(link);

@@ -52,7 +52,7 @@ impl Bus {
         child.owner = owner;
         child.offline_overflow = false;
         if let Some(client) = owner.and_then(|owner| self.clients.get_mut(owner)) {
-            client.sessions.insert(child.bus_name().into(), key);
+            client.sessions.insert(child.bus_token.clone(), key);
         }
         let name: Box<[u8]> = child.agent_name().into();
         for held in child.offline.take(&mut self.held) {
@@ -68,7 +68,7 @@ impl Bus {
             let Some(session) = self.sessions.get_mut(child) else { continue };
             session.owner = Some(owner);
             if let Some(client) = self.clients.get_mut(owner) {
-                client.sessions.insert(session.bus_name().into(), child);
+                client.sessions.insert(session.bus_token.clone(), child);
             }
         }
     }

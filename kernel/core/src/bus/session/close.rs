@@ -101,10 +101,13 @@ impl Bus {
         }
         self.fail_calls(pending, &RpcError::client_gone());
         let Some(mut session) = self.sessions.remove(key) else { return BTreeSet::new() };
-        session.clear_backlogs(&mut self.held);
+        session.forget_kept(&mut self.held);
         if let Some(client) = session.owner.and_then(|owner| self.clients.get_mut(owner)) {
-            let names = if session.is_label { &mut client.labels } else { &mut client.sessions };
-            names.remove(session.bus_name());
+            if session.is_label {
+                client.remove_label(&session, &mut self.held);
+            } else {
+                client.sessions.remove(session.bus_name());
+            }
         }
         if let Some(id) = session.worker
             && let Some(worker) = self.workers.get_mut(id)

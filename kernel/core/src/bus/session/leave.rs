@@ -2,6 +2,7 @@
 
 use crate::bus::Bus;
 use crate::id::{CallKey, Link, SessionKey};
+use crate::limit::ABANDONED_PART;
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{Purpose, Written};
 use crate::state::timers::Alarm;
@@ -11,12 +12,14 @@ use crate::wire::error::RpcError;
 impl Bus {
     /// The client has left for good. Its calls lose their caller, and its sessions are kept or ended.
     pub(in crate::bus) fn client_leaves(&mut self, link: Link) {
-        let Some(client) = self.clients.remove(link) else { return };
+        let Some(mut client) = self.clients.remove(link) else { return };
+        client.forget_kept(&mut self.held);
         self.pending_auth.remove(link);
         self.tracers.remove(link);
         for key in self.calls.outgoing_keys(client.endpoint) {
             self.abandon_call(key);
         }
+        self.calls.forget_abandoned(self.limits.max_calls / ABANDONED_PART);
         for key in client.owned_sessions() {
             self.leave_session(key, link, client.bye);
         }

@@ -5,7 +5,7 @@ use crate::config::Mode;
 use crate::id::{Link, SessionKey, WorkerId};
 use crate::state::calls::Call;
 use crate::state::session_index::SessionIndex;
-use crate::state::sessions::Session;
+use crate::state::sessions::{Session, Token};
 use crate::wire::message::Message;
 
 impl Bus {
@@ -18,17 +18,17 @@ impl Bus {
         &mut self,
         owner: Option<Link>,
         id: WorkerId,
-        bus_token: Box<[u8]>,
-        agent_token: Box<[u8]>,
+        bus_token: Token,
+        agent_token: Token,
     ) -> SessionKey {
-        let session = Session::new(bus_token, agent_token, id, owner, self.now);
-        let (bus_name, agent_name) = (session.bus_name().into(), session.agent_name().into());
+        let mut session = Session::new(bus_token.clone(), agent_token.clone(), id, owner, self.now);
+        session.count(&mut self.held);
         let key = self.sessions.insert(session);
         if let Some(client) = owner.and_then(|owner| self.clients.get_mut(owner)) {
-            client.sessions.insert(bus_name, key);
+            client.sessions.insert(bus_token, key);
         }
         if let Some(worker) = self.workers.get_mut(id) {
-            worker.sessions.insert(agent_name, key);
+            worker.sessions.insert(agent_token, key);
             worker.clients.extend(owner);
         }
         key
@@ -61,5 +61,6 @@ impl Bus {
             return;
         };
         session.save_opening(answer, worker.capabilities.reopen_by, worker.pool, call.params.as_deref());
+        session.count(&mut self.held);
     }
 }

@@ -30,7 +30,7 @@ impl Bus {
         info!("worker {worker} takes over a session of a lost one");
         session.worker = Some(id);
         session.recovering = Some(Backlog::default());
-        worker.sessions.insert(session.agent_name().into(), key);
+        worker.sessions.insert(session.agent_token.clone(), key);
         self.reopen_session(key, id);
         Ok(id)
     }
@@ -63,10 +63,12 @@ impl Bus {
                 return self.reopen_session(key, id);
             }
             session.reopen = None;
+            session.count(&mut self.held);
             return self.recovery_failed(key, &RpcError::lost_session());
         }
         let link = worker.ready_link();
         session.save_reopened(answer.outcome());
+        session.count(&mut self.held);
         let settings = session.reopen.as_ref().map_or_else(Vec::new, |reopen| reopen.settings.clone());
         let may_run = !worker.capabilities.reports_turn_state || session.is_turn_running();
         if std::mem::take(&mut session.lost_turn) && may_run {

@@ -235,3 +235,16 @@ fn status_counts_only_clients_with_the_token_and_does_not_show_it() {
     );
     assert!(!status.contains("right") && !status.contains("/token"), "{status}");
 }
+
+#[test]
+fn strangers_of_one_origin_push_out_nobody_else() {
+    let mut bus = bus_with_token();
+    let now = bus.now;
+    let honest = bus.shell.bus.connect_from(2, None, now).expect("there is room");
+    for _ in 0..3 * PENDING_AUTH_MAX {
+        bus.shell.bus.connect_from(1, None, now);
+    }
+    bus.act();
+    bus.sends(honest, HELLO_LINE);
+    assert_eq!(bus.sees_json(honest)["result"]["bus"], "stdio-bus");
+}
