@@ -460,7 +460,11 @@ impl Oracle {
             "client_gone" | "unknown_session" => self.may_be_refused(life, serial),
             "no_method" => matches!(&self.sent[serial].what, What::AgentAsk { about: About::Nothing, .. }),
             "busy" => self.bus_may_be_full(parse(line)["error"]["message"].as_str().unwrap_or_default()),
-            "invalid" => self.is_replied_badly(serial),
+            "invalid" => {
+                let is_scoped =
+                    matches!(&self.sent[serial].what, What::AgentAsk { about: About::Request(_), .. });
+                is_scoped || self.is_replied_badly(serial)
+            }
             "too_large" => self.may_be_too_large(serial),
             _ => false,
         };

@@ -1,31 +1,46 @@
 //! Elicitations: questions of an agent about a request in flight rather than about a session.
 
 use super::Bus;
-use crate::id::{CallKey, WorkerId};
+use crate::id::{CallKey, Link, SessionKey, WorkerId};
 use crate::mutants::{Check, enabled};
 use crate::wire::error::RpcError;
 use crate::wire::message::Message;
 use crate::wire::splice::Edit;
 
 impl Bus {
-    /// Asks the client that made the request.
+    /// Asks the client that made the request. Some agents use ids of their own, which only one client can be meant by
+    /// if there is no other.
     pub(super) fn elicit(&mut self, id: WorkerId, message: Message<'_>) {
         let request = message.envelope.request;
         let key = request.and_then(|span| CallKey::from_wire(span.of(message.line)));
         let in_scope = |key: &CallKey| self.is_callee(id, *key) || !enabled(Check::ElicitationScope);
         let call = key.filter(in_scope).and_then(|key| self.calls.get(key));
         let client = call.and_then(|call| self.calls.calling_client(call.caller));
-        let (Some(span), Some(call), Some(client)) = (request, call, client) else {
-            return self.reject_unroutable(id, message, &RpcError::client_gone());
+        let (client, call_id) = match (call, client) {
+            (Some(call), Some(client)) => (client, Some(call.id.clone())),
+            (Some(_), None) => return self.reject_unroutable(id, message, &RpcError::client_gone()),
+            (None, _) => match self.only_client(id).filter(|_| message.is_request()) {
+                Some(client) => (client, None),
+                None => return self.reject_unroutable(id, message, &RpcError::unknown_request()),
+            },
         };
-        let call_id = call.id.clone();
         let can_answer = self.links.peer(client).is_some_and(|peer| !peer.ended);
-        self.forward_to_client(id, client, message, Some(Edit::new(span, call_id.as_bytes())));
+        let edit = request.zip(call_id.as_ref()).map(|(span, call_id)| Edit::new(span, call_id.as_bytes()));
+        self.forward_to_client(id, client, message, edit);
         if let (true, Some(span)) = (can_answer, message.envelope.elicitation)
             && let Some(worker) = self.workers.get_mut(id)
         {
             worker.add_elicitation(&message.name(span), client, &mut self.held);
         }
+    }
+
+    /// The only client that this worker works for: there is no other, and no session of one that is away.
+    fn only_client(&self, id: WorkerId) -> Option<Link> {
+        let worker = self.workers.get(id)?;
+        let only = worker.clients.first().copied().filter(|_| worker.clients.len() == 1)?;
+        let is_its =
+            |key: &SessionKey| self.sessions.get(*key).is_some_and(|session| session.owner == Some(only));
+        worker.sessions.values().all(is_its).then_some(only)
     }
 
     /// Tells the client that was asked that its answer is no longer needed.

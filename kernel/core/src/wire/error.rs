@@ -46,6 +46,10 @@ impl RpcError {
         RpcError::new(-32600, "invalid", message)
     }
 
+    pub(crate) fn unknown_request() -> RpcError {
+        RpcError::invalid("requestId names no request in flight, and more than one client may be meant")
+    }
+
     pub(crate) fn too_large(limit: usize) -> RpcError {
         RpcError::new(
             -32600,

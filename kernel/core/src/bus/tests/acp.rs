@@ -218,7 +218,34 @@ fn an_elicitation_finds_its_client_by_request_and_by_id() {
     assert_eq!(bus.sees_json(ann)["method"], "elicitation/complete");
     bus.sees_nothing(ben);
     bus.sends(worker, r#"{"id":2,"method":"elicitation/create","params":{"requestId":99}}"#);
-    bus.sees_error(worker, json!(2), "client_gone");
+    bus.sees_error(worker, json!(2), "invalid");
+}
+
+#[test]
+fn an_elicitation_under_an_id_of_the_agents_own_reaches_the_only_client() {
+    let mut bus = TestBus::with_workers(1);
+    let (ann, worker) = (bus.client(), bus.worker(0));
+    let asks = r#"{"id":1,"method":"elicitation/create","params":{"requestId":"own","elicitationId":"e"}}"#;
+    bus.sends(worker, asks);
+    bus.sees_error(worker, json!(1), "invalid");
+    let session = bus.opens(ann, worker, "s");
+    bus.sends(worker, asks);
+    let (wire, asked) = bus.sees_request(ann, "elicitation/create");
+    assert_eq!(asked["params"]["requestId"], "own");
+    bus.sends(worker, r#"{"method":"elicitation/complete","params":{"elicitationId":"e"}}"#);
+    assert_eq!(bus.sees_json(ann)["method"], "elicitation/complete");
+    bus.sends(ann, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
+    assert_eq!(bus.sees_json(worker)["id"], 1);
+    // Once the session may be meant of a client that is away, nobody else is asked.
+    bus.handles(Event::Broken(ann));
+    let ben = bus.client();
+    bus.opens(ben, worker, "t");
+    bus.sends(worker, asks);
+    bus.sees_error(worker, json!(1), "invalid");
+    bus.asks(ben, 2, "session/resume", &session);
+    bus.sees(ben);
+    bus.sends(worker, asks);
+    bus.sees_request(ben, "elicitation/create");
 }
 
 #[test]
