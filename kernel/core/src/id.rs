@@ -103,6 +103,11 @@ impl CallKey {
         u64::from(self.0.generation) << CALL_INDEX_BITS | u64::from(self.0.index)
     }
 
+    /// A number that is greater for calls that were made later.
+    pub(crate) fn order(self) -> u64 {
+        u64::from(self.0.generation) << 32 | u64::from(self.0.index)
+    }
+
     /// That id as it stands in a line.
     pub(crate) fn spelled(self, digits: &mut itoa::Buffer) -> &[u8] {
         digits.format(self.wire()).as_bytes()

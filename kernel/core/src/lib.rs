@@ -23,7 +23,8 @@
 //! - Drain `next_action` after every call that reports something, also after `Bus::new`. A shell may report everything
 //!   that one poll returned and drain once after it.
 //! - The time never goes backwards. Report [`Event::Alarm`] when `next_alarm` is due, after all reads and writes of the
-//!   same turn, so that no timer blames a peer whose bytes were not read yet.
+//!   same turn, so that no timer blames a peer whose bytes were not read yet. It may be due again at once: the bus does
+//!   long work in pieces, and a shell serves other peers between two of them.
 //! - Read a link only while `wants_read` is true for it. If it is false, leave the bytes where they are until
 //!   [`Action::Resume`]. That is the backpressure of the bus. Only the last bytes of a peer that is gone are given to
 //!   `received` in any case, before `Broken` or `Exited`.

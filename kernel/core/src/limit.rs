@@ -70,6 +70,12 @@ pub fn line_patience(bytes: usize) -> Duration {
     UNFINISHED_LINE_TIMEOUT + Duration::from_secs(seconds as u64)
 }
 
+/// How many steps of work that one event causes are done at once, such as a session that is ended or a call that is
+/// answered. The rest is done in further pieces, between which other peers are served.
+pub const WORK_PIECE: usize = 256;
+/// As many steps counts the input of a peer that is read again after a pause.
+pub const RESUME_STEPS: usize = 16;
+
 /// How often a call whose line was not written may move to another worker.
 pub const MOVES: u8 = 3;
 /// How many bytes of a worker's latest stderr are kept, to report why it died.
@@ -90,6 +96,8 @@ pub const BROADCASTS_MAX: usize = 64;
 pub const INIT_RESULT_BYTES: usize = 1 << 20;
 /// How many elicitations of one worker may be open.
 pub const ELICITATIONS: usize = 256;
+/// How many requests of an agent in one session may wait for an answer of its owner.
+pub const PENDING_REQUESTS: usize = 512;
 /// How many labels one client may use, which are session ids of its own choice.
 pub const LABELS: usize = 1 << 16;
 /// Sessions of subagents do not count for `max_sessions`, but a worker has at most this many times as many in all.

@@ -8,7 +8,7 @@ use super::Bus;
 use super::from_client::Routed;
 use super::status::Report;
 use crate::id::Link;
-use crate::wire::error::{RpcError, result_line};
+use crate::wire::error::{RpcError, spelled_result_line};
 use crate::wire::message::Message;
 
 /// The params of `_bus/sessions`.
@@ -21,9 +21,9 @@ impl Bus {
     pub(super) fn admin_request(&mut self, link: Link, message: Message<'_>) -> Routed {
         let method = message.method();
         let result = match method {
-            b"_bus/hello" => self.hello(link, message)?,
-            b"_bus/status" => Report::new(self).status(),
-            b"_bus/trace" => self.begin_trace(link, message)?,
+            b"_bus/hello" => self.hello(link, message)?.to_string(),
+            b"_bus/status" => Report::new(self).status().to_string(),
+            b"_bus/trace" => self.begin_trace(link, message)?.to_string(),
             b"_bus/sessions" => {
                 let page: Page = params_of(message)?;
                 Report::new(self).sessions(page.cursor.as_deref())?
@@ -32,12 +32,12 @@ impl Bus {
                 if let Some(client) = self.clients.get_mut(link) {
                     client.bye = true;
                 }
-                json!({})
+                "{}".to_owned()
             }
             _ => return Err(RpcError::no_method(method)),
         };
         if let Some(id) = message.id() {
-            self.links.send(link, &result_line(id, &result), &[]);
+            self.links.send(link, &spelled_result_line(id, result.as_bytes()), &[]);
         }
         Ok(())
     }

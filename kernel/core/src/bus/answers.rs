@@ -124,11 +124,11 @@ impl Bus {
         let Some(worker) = self.workers.get(id) else { return };
         let listed =
             envelope.outcome.map(|outcome| nested::listed_sessions(line, outcome)).unwrap_or_default();
-        let mut shown: Vec<Vec<u8>> = Vec::new();
+        let mut shown = Vec::new();
         for entry in &listed {
             let key = entry.id.and_then(|id| {
                 let name = message.name(id);
-                worker.sessions.get(&*name).copied().or_else(|| self.index().in_pool(worker.pool, &name))
+                worker.sessions.get(&name).copied().or_else(|| self.index().in_pool(worker.pool, &name))
             });
             let session = key.and_then(|key| self.sessions.get(key));
             let is_foreign = key.is_some_and(|key| self.is_owned(key))
@@ -136,18 +136,18 @@ impl Bus {
             if is_foreign && enabled(Check::ListOwner) {
                 continue;
             }
-            let mut element = Vec::new();
+            if !shown.is_empty() {
+                shown.push(b',');
+            }
             match (entry.id, session) {
                 (Some(id), Some(session)) => {
                     let within = |at: u32| (at - entry.element.start) as usize;
                     let id = Span::new(within(id.start), within(id.end));
-                    splice(&mut element, entry.element.of(line), &[Edit::new(id, &session.bus_token)]);
+                    splice(&mut shown, entry.element.of(line), &[Edit::new(id, &session.bus_token)]);
                 }
-                _ => element.extend_from_slice(entry.element.of(line)),
+                _ => shown.extend_from_slice(entry.element.of(line)),
             }
-            shown.push(element);
         }
-        let shown = shown.join(&b","[..]);
         let mut edits = Edits::none();
         edits.add(span, call.id.as_bytes());
         if let (Some(first), Some(last)) = (listed.first(), listed.last()) {
@@ -164,7 +164,7 @@ impl Bus {
             return self.opening_ended(call.callee);
         };
         let agent = token(&name);
-        let is_known = self.workers.get(id).is_some_and(|worker| worker.sessions.contains_key(&*name));
+        let is_known = self.workers.get(id).is_some_and(|worker| worker.sessions.contains_key(&name));
         match owner {
             _ if is_known || name.len() > NAME_BYTES => {
                 if let Some(to) = owner {
@@ -190,7 +190,7 @@ impl Bus {
         let Some(worker) = self.workers.get_mut(id) else { return };
         if self.calls.opens(callee) == 0 {
             for early in worker.early.take(&mut self.held) {
-                self.reject_unroutable(id, early.held.message(), &RpcError::unknown_session());
+                self.reject_unroutable(id, early.message(), &RpcError::unknown_session());
             }
         }
         self.check_idle(id);

@@ -121,7 +121,7 @@ impl Bus {
         }
         let is_here = |id| self.workers.get(id).is_some_and(|worker| worker.pool == pool_id);
         let elsewhere =
-            client.sessions.values().filter(|key| !self.sessions.worker_of(**key).is_some_and(is_here));
+            client.sessions.keys().filter(|key| !self.sessions.worker_of(*key).is_some_and(is_here));
         let own = of_all_pools - elsewhere.count();
         // Where all places are its own, the pool is full for it like for everybody.
         if own < share || own >= places {

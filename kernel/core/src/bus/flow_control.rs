@@ -2,17 +2,14 @@
 //!
 //! Messages are never dropped; a peer that stops taking them is. Every pause has a deadline.
 
-use std::collections::BTreeSet;
-
 use log::warn;
 
 use super::{Bus, ReadMode};
 use crate::id::{Link, WorkerId};
 use crate::limit::{QUEUE_HARD_TIMES, STALL_TIMEOUT, UNFINISHED_LINE_TIMEOUT};
 use crate::mutants::{Check, enabled};
-use crate::state::calls::{Purpose, Written};
+use crate::state::leftovers::Leftover;
 use crate::state::timers::Alarm;
-use crate::state::workers::Init;
 use crate::wire::error::{Death, RpcError};
 
 impl Bus {
@@ -103,21 +100,8 @@ impl Bus {
 
     /// Stops a worker that does not read. The calls that it cannot have seen are answered `busy`.
     fn stop_stalled_worker(&mut self, id: WorkerId, link: Link) {
-        let Some(worker) = self.workers.get(id) else { return };
-        let mut unseen = Vec::new();
-        // While the process is ended, a request that is not written waits for the next one.
-        let waits_for_next = matches!(worker.init, Init::Reserved(_));
-        for (key, call) in self.calls.incoming_calls(worker.endpoint) {
-            let is_unseen = match call.written {
-                Written::NotYet => !waits_for_next,
-                written => self.links.unwritten(link, written).is_some(),
-            };
-            if is_unseen {
-                unseen.push(key);
-            }
-        }
-        let error = RpcError::busy(format!("the worker {worker} does not read"));
-        self.fail_calls(unseen, &error);
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        worker.unseen_error = Some(RpcError::busy(format!("the worker {worker} does not read")));
         self.stop_faulty(id, Death::Stuck);
         self.links.resume_all(link);
     }
@@ -128,20 +112,8 @@ impl Bus {
         peer.ended = true;
         self.finish(link);
         // After a goodbye its turns are cancelled now, whether or not it still listens.
-        if let Some(client) = self.clients.get(link)
-            && client.bye
-        {
-            // A load that is not sent yet opens its session later. That session is ended when the client leaves,
-            // because only then can its agent be told.
-            let mut sessions: BTreeSet<_> = client.sessions.values().copied().collect();
-            for (_, call) in self.calls.outgoing_calls(client.endpoint) {
-                if let (Purpose::Reopen { session, .. }, Written::NotYet) = (call.purpose, call.written) {
-                    sessions.remove(&session);
-                }
-            }
-            for key in sessions {
-                self.end_session(key);
-            }
+        if self.clients.get(link).is_some_and(|client| client.bye) {
+            self.begin_work(Leftover::Ended(link, None));
         }
     }
 
@@ -153,7 +125,9 @@ impl Bus {
         }
         let endpoint = peer.endpoint;
         self.read(link, &[], ReadMode::Last);
-        self.release_incoming(link);
+        if self.calls.incoming(endpoint) > 0 && !self.leftovers.has_ended(link) {
+            self.begin_work(Leftover::Ended(link, None));
+        }
         if self.calls.outgoing(endpoint) == 0 && self.links.to_send(link).is_empty() {
             self.client_leaves(link);
         }

@@ -118,7 +118,7 @@ impl Bus {
             return Err(RpcError::invalid(format!("a sessionId is at most {NAME_BYTES} bytes long")));
         }
         let labels = &self.clients.find(link)?.labels;
-        if let Some(key) = labels.get(&*name).copied() {
+        if let Some(key) = labels.get(&name).copied() {
             if self.sessions.worker_of(key) == Some(id) {
                 return Ok(Some(key));
             }

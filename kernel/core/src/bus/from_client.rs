@@ -214,14 +214,14 @@ impl Bus {
     fn session_line(&mut self, link: Link, message: Message<'_>) -> Routed {
         let name = message.session_name().unwrap_or_default();
         let method = message.method();
-        let own = self.clients.find(link)?.sessions.get(&*name).copied();
+        let own = self.clients.find(link)?.sessions.get(&name).copied();
         let Some(key) = own.or_else(|| self.sessions.any_named(&name)) else {
             return match method {
                 b"session/fork" | b"session/delete" => self.fork_or_delete_absent(link, message, &name),
                 _ => Err(RpcError::unknown_session()),
             };
         };
-        let to = match self.sessions.worker_of(key) {
+        let to = match self.worker_of(key) {
             Some(worker) => worker,
             None => self.recover(link, key)?,
         };
@@ -257,8 +257,8 @@ impl Bus {
     /// The worker that the label of a message is pinned to, if it is pinned.
     fn label_worker(&mut self, link: Link, message: Message<'_>) -> Result<Option<WorkerId>, RpcError> {
         let Some(name) = message.label() else { return Ok(None) };
-        let Some(key) = self.clients.find(link)?.labels.get(&*name).copied() else { return Ok(None) };
-        let worker = self.sessions.worker_of(key);
+        let Some(key) = self.clients.find(link)?.labels.get(&name).copied() else { return Ok(None) };
+        let worker = self.worker_of(key);
         if worker.is_none() {
             // The client hears this once. The next use of the label pins it anew.
             self.drop_session(key);
@@ -302,7 +302,7 @@ impl Bus {
         let pool = self.pools.of(self.clients.find(link)?.pool, message)?;
         let agent = agent_name(name);
         let deletes = message.method() == b"session/delete";
-        let (to, purpose) = match self.index().find(pool, name, agent) {
+        let (to, purpose) = match self.find_session(pool, name) {
             Some(key) if self.is_owned(key) && enabled(Check::ForkOwner) => {
                 return Err(RpcError::unknown_session());
             }
@@ -314,6 +314,7 @@ impl Bus {
                 let id = self.sessions.worker_of(key).ok_or_else(RpcError::unknown_session)?;
                 if !deletes && let Some(worker) = self.workers.get_mut(id) {
                     worker.dedicate(link);
+                    self.remember_worker(link, id);
                 }
                 (id, if deletes { Purpose::Close(key) } else { Purpose::Open })
             }
@@ -337,14 +338,14 @@ impl Bus {
         if !message.is_request() {
             return Err(RpcError::invalid("to load or resume a session is a request"));
         }
-        if let Some(key) = self.clients.find(link)?.sessions.get(&*name).copied() {
-            if let Some(to) = self.sessions.worker_of(key) {
+        if let Some(key) = self.clients.find(link)?.sessions.get(&name).copied() {
+            if let Some(to) = self.worker_of(key) {
                 return self.load_own(link, key, to, message);
             }
             self.drop_session(key);
         }
         let mut pool = self.pools.of(self.clients.find(link)?.pool, message)?;
-        if let Some(key) = self.index().find(pool, &name, agent_name(&name)) {
+        if let Some(key) = self.find_session(pool, &name) {
             if self.is_owned(key) && enabled(Check::Owner) {
                 return Err(RpcError::unknown_session());
             }

@@ -6,9 +6,9 @@ use log::{debug, warn};
 
 use super::Bus;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
-use crate::limit::NAME_BYTES;
+use crate::limit::{NAME_BYTES, PENDING_REQUESTS};
 use crate::mutants::{Check, enabled};
-use crate::state::backlog::{Early, Pending};
+use crate::state::backlog::Pending;
 use crate::state::calls::{Endpoint, EndpointId, Id, Purpose};
 use crate::state::links::Peer;
 use crate::state::opening::tells_present;
@@ -90,7 +90,7 @@ impl Bus {
             return self.route_by_name(id, message);
         }
         if let Some(name) = message.label() {
-            if let Some(key) = worker.sessions.get(&*name).copied() {
+            if let Some(key) = worker.sessions.get(&name).copied() {
                 return self.deliver(id, key, message);
             }
             if behind_tag(&name).is_some() {
@@ -120,7 +120,7 @@ impl Bus {
     fn route_by_name(&mut self, id: WorkerId, message: Message<'_>) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         let name = message.session_name().unwrap_or_default();
-        worker.last_session = worker.sessions.get(&*name).copied();
+        worker.last_session = worker.sessions.get(&name).copied();
         let (own, pool) = (worker.last_session, worker.pool);
         let known = if enabled(Check::OwnSessions) { own } else { self.index().in_pool(pool, &name) };
         if let Some(key) = known {
@@ -130,8 +130,7 @@ impl Bus {
         let may_open = self.calls.opens(worker.endpoint) > 0 && enabled(Check::Early);
         let fits = worker.early.bytes() + message.line.len() <= self.limits.max_output_queue;
         if may_open && (fits || !enabled(Check::EarlyBound)) {
-            let early = Early { name: name.into_owned().into(), held: Held::new(message) };
-            return worker.early.push(early, &mut self.held);
+            return worker.early.push(name.into_owned().into(), Held::new(message), &mut self.held);
         }
         self.reject_unroutable(id, message, &RpcError::unknown_session());
     }
@@ -139,8 +138,11 @@ impl Bus {
     /// Delivers what a worker said of a session before an answer named the session.
     pub(super) fn deliver_early(&mut self, id: WorkerId, name: &[u8]) {
         let Some(worker) = self.workers.get_mut(id) else { return };
-        for early in worker.early.take_where(|early| *early.name == *name, &mut self.held) {
-            self.route_worker_message(id, early.held.message());
+        if worker.early.is_empty() {
+            return;
+        }
+        for early in worker.early.take_key(&name.into(), &mut self.held) {
+            self.route_worker_message(id, early.message());
         }
     }
 
@@ -160,6 +162,10 @@ impl Bus {
             return;
         }
         let Some(session) = self.sessions.get(key) else { return };
+        if message.is_request() && session.pending.len() >= PENDING_REQUESTS {
+            let many = format!("{PENDING_REQUESTS} requests of this session wait for an answer");
+            return self.reject_unroutable(id, message, &RpcError::busy(many));
+        }
         let (owner, is_label) = (session.owner, session.is_label);
         let peer = owner.and_then(|owner| self.links.peer(owner));
         let (Some(owner), Some(&Peer { ended, endpoint, .. })) = (owner, peer) else {
@@ -209,7 +215,7 @@ impl Bus {
         }
         edits.add_at(envelope.session.or(envelope.top_session), &session.bus_token);
         if let Some(span) = envelope.child
-            && let Some(child) = worker.sessions.get(&*message.name(span))
+            && let Some(child) = worker.sessions.get(&message.name(span))
             && let Some(child) = self.sessions.get(*child)
         {
             edits.add(span, &child.bus_token);
@@ -221,7 +227,8 @@ impl Bus {
                 call.written = written;
             }
             if let Some(session) = self.sessions.get_mut(key).filter(|session| !session.is_label) {
-                session.pending.push(Pending { call, held: Held::new(message) }, &mut self.held);
+                let pending = Pending { call, held: Held::new(message) };
+                session.pending.push(call.order(), pending, &mut self.held);
             }
         }
         if let Some(span) = envelope.elicitation

@@ -195,6 +195,8 @@ impl Bus {
         let Init::Ready { result: Some(result), handshake } = &worker.init else { return };
         let (result, handshake) = (result.clone(), handshake.clone());
         worker.clients.insert(client);
+        self.remember_worker(client, id);
+        let Some(worker) = self.workers.get_mut(id) else { return };
         if let (Some(known), Some(life)) = (self.clients.get_mut(client), worker.link) {
             known.affinity = Some((id, life));
             known.agreed = handshake;

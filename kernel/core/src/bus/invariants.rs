@@ -39,6 +39,7 @@ impl Bus {
         self.calls.len() == 0
             && self.sessions.len() == 0
             && self.clients.is_empty()
+            && self.leftovers.is_empty()
             && self.held_bytes() == self.count_lasting_bytes()
     }
 
@@ -58,16 +59,18 @@ impl Bus {
     }
 
     fn check_sessions(&self) {
+        let departed = self.leftovers.departed();
         for (key, session) in self.sessions.iter() {
-            if let Some(owner) = session.owner {
+            if let Some(owner) = session.owner.filter(|owner| !departed.contains(owner)) {
                 let client = self.clients.get(owner).expect("an owner is connected");
                 let names = if session.is_label { &client.labels } else { &client.sessions };
                 assert_eq!(names.get(session.bus_name()), Some(&key), "the owner knows its session");
             }
             if let Some(id) = session.worker {
-                let worker = self.workers.get(id).expect("the worker of a session exists");
-                let known = worker.sessions.get(session.agent_name());
-                assert_eq!(known, Some(&key), "the worker knows its session");
+                let worker = self.workers.get(id);
+                let known = worker.and_then(|worker| worker.sessions.get(session.agent_name()));
+                let is_lost = self.leftovers.has_session(id, session.agent_name(), key);
+                assert!(known == Some(&key) || is_lost, "the worker of a session exists and knows it");
             } else {
                 assert!(session.owner.is_some(), "a lost session is kept for its owner only");
             }
@@ -76,7 +79,7 @@ impl Bus {
             }
         }
         for (_, client) in self.clients.iter() {
-            let labels = client.labels.values().filter_map(|key| self.sessions.get(*key));
+            let labels = client.labels.keys().filter_map(|key| self.sessions.get(key));
             client.check_labels(labels.map(Session::table_bytes).sum());
             for key in client.owned_sessions() {
                 assert!(self.sessions.get(key).is_some(), "the session of a client exists");
@@ -85,10 +88,10 @@ impl Bus {
     }
 
     fn check_workers(&self) {
-        for (_, worker) in self.workers.iter() {
+        for (id, worker) in self.workers.iter() {
             let mut labels = 0;
-            for key in worker.sessions.values() {
-                let session = self.sessions.get(*key).expect("the session of a worker exists");
+            for key in worker.sessions.keys() {
+                let session = self.sessions.get(key).expect("the session of a worker exists");
                 labels += usize::from(session.is_label);
             }
             assert_eq!(labels, worker.labels, "labels are counted");
@@ -96,7 +99,8 @@ impl Bus {
                 assert!(worker.backlog.is_empty(), "nothing waits for a worker that is ready");
             }
             for client in &worker.clients {
-                assert!(self.clients.get(*client).is_some(), "a served client is connected");
+                let client = self.clients.get(*client).expect("a served client is connected");
+                assert!(client.workers.contains(&id), "a served client knows its worker");
             }
         }
     }

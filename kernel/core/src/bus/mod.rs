@@ -7,6 +7,7 @@
 //! - `forward`, `answers`, `broadcast`, `elicitation` and `permission` pass them on under other ids;
 //! - `placement` picks workers, `init` initializes them, `supervise` and `worker_lost` restart them;
 //! - `session` keeps sessions, `flow_control` and `capacity` bound what the bus holds;
+//! - `leftover` does in pieces what would take too long at once;
 //! - `admin`, `reload` and `shutdown` concern the bus as a whole, `status`, `metrics` and `trace` show it.
 
 mod admin;
@@ -23,6 +24,7 @@ mod from_worker;
 mod init;
 mod input;
 mod invariants;
+mod leftover;
 mod metrics;
 mod permission;
 mod placement;
@@ -42,11 +44,12 @@ use std::sync::Arc;
 use crate::api::{Action, Event, Moment};
 use crate::config::{Config, Limits, PoolConfig};
 use crate::id::{Arena, Link, WorkerId};
-use crate::limit::OPENING_BYTES;
+use crate::limit::{OPENING_BYTES, RESUME_STEPS};
 use crate::state::backlog::HeldBytes;
 use crate::state::calls::Calls;
 use crate::state::clients::{AuthState, Clients};
 use crate::state::handshake::Handshake;
+use crate::state::leftovers::Leftovers;
 use crate::state::lifecycle::Input;
 use crate::state::links::Links;
 use crate::state::metrics::{Counters, Metrics};
@@ -83,6 +86,7 @@ pub struct Bus {
     tracers: Tracers,
     /// The addresses at which clients find the bus.
     listening: Vec<String>,
+    leftovers: Leftovers,
     /// The bytes in all backlogs, and what is kept beside lines. Those in `links` and `calls` are counted there.
     held: HeldBytes,
     now: Moment,
@@ -138,6 +142,7 @@ impl Bus {
             metrics: Metrics::default(),
             tracers: Tracers::default(),
             listening: Vec::new(),
+            leftovers: Leftovers::default(),
             held: HeldBytes::default(),
             now,
         };
@@ -206,8 +211,11 @@ impl Bus {
                 }
             },
             Event::Alarm => {
-                // Handling one alarm may set another that is due at once.
-                while let Some(alarm) = self.alarms.due(now) {
+                // Handling one alarm may set another that is due at once. Too many are not handled in one call.
+                while !self.leftovers.is_spent()
+                    && let Some(alarm) = self.alarms.due(now)
+                {
+                    self.leftovers.spend(1);
                     self.alarm(alarm);
                     self.settle();
                 }
@@ -251,6 +259,7 @@ impl Bus {
         self.set_time(now);
         self.links.sent(link, count);
         self.finish(link);
+        self.stop_client(link);
         self.settle();
     }
 
@@ -264,7 +273,8 @@ impl Bus {
         self.clients.auth_of(link) == Some(AuthState::AwaitingToken)
     }
 
-    /// When `Event::Alarm` is due, if ever.
+    /// When `Event::Alarm` is due, if ever. It may be due again right after one: the bus does long work in pieces, so
+    /// that a shell can serve other peers in between.
     pub fn next_alarm(&self) -> Option<Moment> {
         self.alarms.next()
     }
@@ -314,18 +324,23 @@ impl Bus {
         self.links.now = now;
         self.calls.now = now;
         self.links.queue_limit = self.queue_limit();
+        self.leftovers.begin_call();
         self.rotate_metrics();
     }
 
     /// Resumes links that have room again and arms stall timers. Every entry point ends with it.
     fn settle(&mut self) {
-        while let Some(link) = self.links.next_resumed() {
+        while !self.leftovers.is_spent()
+            && let Some(link) = self.links.next_resumed()
+        {
+            self.leftovers.spend(RESUME_STEPS);
             self.read(link, &[], ReadMode::UnlessPaused);
             if self.links.wants_read(link) {
                 self.links.act(Action::Resume(link));
             }
             self.finish(link);
         }
+        self.go_on_soon();
         self.watch_full();
         if self.alarms.is_crowded() {
             self.forget_alarms();
@@ -347,7 +362,7 @@ impl Bus {
             | Alarm::Retire(id)
             | Alarm::Idle(id)
             | Alarm::Closings(id) => self.workers.get(id).is_some(),
-            Alarm::Auth | Alarm::Stop => true,
+            Alarm::Auth | Alarm::Stop | Alarm::Leftover => true,
         });
     }
 
@@ -363,6 +378,7 @@ impl Bus {
             Alarm::Line(link) => self.line_overdue(link),
             Alarm::Keep(session) => self.keep_expired(session),
             Alarm::Auth => self.auth_overdue(),
+            Alarm::Leftover => self.go_on(),
             // `settle` does the work.
             Alarm::Stop => {}
         }

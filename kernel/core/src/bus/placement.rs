@@ -1,5 +1,7 @@
 //! Placement: which worker of a pool.
 
+use std::collections::BTreeSet;
+
 use log::warn;
 
 use super::Bus;
@@ -163,12 +165,11 @@ impl<'a> Placement<'a> {
 
     /// Sessions of this worker whose clients have left and in which no call is in flight.
     fn left_sessions(&self, worker: &Worker) -> Vec<SessionKey> {
-        let mut left = worker.session_keys();
-        left.retain(|key| {
+        let is_left = |key: &SessionKey| {
             let is_left = self.sessions.get(*key).is_some_and(|session| session.owner.is_none());
             is_left && self.calls.about(*key) == 0
-        });
-        left
+        };
+        worker.sessions.keys().filter(is_left).collect()
     }
 
     /// Whether a worker is being initialized ahead of use, and nobody waits for that.
@@ -287,10 +288,10 @@ impl Bus {
         let Some(id) = chosen else {
             return Err(self.no_worker(link, pool_id));
         };
-        let (Some(worker), Some(client)) = (self.workers.get_mut(id), self.clients.get(link)) else {
+        self.serve(id, link);
+        let (Some(worker), Some(client)) = (self.workers.get(id), self.clients.get(link)) else {
             return Ok(id);
         };
-        worker.serve(link);
         if matches!(worker.init, Init::NotSent) {
             let handshake = client.handshake.clone();
             self.reserve(id, &handshake);
@@ -374,10 +375,9 @@ impl Bus {
 
     pub(super) fn add_worker(&mut self, pool_id: PoolId) -> Option<WorkerId> {
         let pool = self.pools.get_mut(pool_id)?;
-        let is_taken = |index: u32| {
-            pool.workers.iter().any(|id| self.workers.get(*id).is_some_and(|worker| worker.index == index))
-        };
-        let index = (0..).find(|index| !is_taken(*index))?;
+        let taken: BTreeSet<u32> =
+            pool.workers.iter().filter_map(|id| Some(self.workers.get(*id)?.index)).collect();
+        let index = (0..).find(|index| !taken.contains(index))?;
         let id = self.workers.next_id();
         let endpoint = self.calls.add_endpoint(Endpoint::Worker(id));
         self.workers.insert(Worker::new(pool_id, pool.config.clone(), index, endpoint, self.now));

@@ -117,7 +117,7 @@ impl Bus {
         if worker.retire_by.is_none_or(|by| by > self.now) {
             return;
         }
-        self.fail_calls(self.calls.incoming_keys(worker.endpoint), &RpcError::stopping());
+        self.fail_many(self.calls.incoming_keys(worker.endpoint).into(), &RpcError::stopping());
         self.remove(id, Recycled::Reload);
     }
 }

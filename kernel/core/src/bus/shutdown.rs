@@ -4,6 +4,7 @@ use log::info;
 
 use super::{Bus, Stopping};
 use crate::api::Action;
+use crate::id::Link;
 use crate::limit::FLUSH_ON_CLOSE;
 use crate::state::backlog::Queued;
 use crate::state::calls::BUS;
@@ -52,22 +53,27 @@ impl Bus {
                 self.remove(id, Recycled::Stop);
             }
         }
-        if self.stopping == Some(Stopping::Workers) && self.workers.is_empty() {
+        if self.stopping == Some(Stopping::Workers) && self.workers.is_empty() && self.leftovers.is_empty() {
             let until = self.now + FLUSH_ON_CLOSE;
             self.stopping = Some(Stopping::Clients { until });
             self.alarms.set(until, Alarm::Stop);
+            self.clients.links().into_iter().for_each(|link| self.stop_client(link));
         }
         if let Some(Stopping::Clients { until }) = self.stopping {
-            let links: Vec<_> = self.clients.iter().map(|(link, _)| link).collect();
-            for link in links {
-                if self.links.to_send(link).is_empty() || until <= self.now {
-                    self.client_leaves(link);
-                }
+            if until <= self.now {
+                self.clients.links().into_iter().for_each(|link| self.client_leaves(link));
             }
-            if self.clients.is_empty() {
+            if self.clients.is_empty() && self.leftovers.is_empty() {
                 self.stopping = Some(Stopping::Done);
                 self.links.act(Action::Exit);
             }
+        }
+    }
+
+    /// Closes a client that has read its last answers, if the workers are stopped.
+    pub(super) fn stop_client(&mut self, link: Link) {
+        if matches!(self.stopping, Some(Stopping::Clients { .. })) && self.links.to_send(link).is_empty() {
+            self.client_leaves(link);
         }
     }
 

@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::Bus;
@@ -17,6 +18,27 @@ use crate::state::pools::Pool;
 use crate::state::sessions::Session;
 use crate::state::workers::{Recycled, Worker};
 use crate::wire::error::RpcError;
+
+/// What `_bus/sessions` answers. It is not made of `Value`s, because it may be long.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SessionsPage<'a> {
+    sessions: Vec<SessionView<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+#[derive(Serialize)]
+struct SessionView<'a> {
+    session: String,
+    pool: Option<&'a str>,
+    worker: Option<u32>,
+    client: Option<Cow<'a, str>>,
+    age_sec: u64,
+    idle_sec: u64,
+    calls: usize,
+    state: &'static str,
+}
 
 /// A look at the whole bus, which changes nothing.
 pub(super) struct Report<'a> {
@@ -123,36 +145,35 @@ impl<'a> Report<'a> {
     }
 
     /// A page of sessions, the oldest of them first, and the cursor of the next page if there is one.
-    pub(super) fn sessions(&self, cursor: Option<&str>) -> Result<Value, RpcError> {
+    pub(super) fn sessions(&self, cursor: Option<&str>) -> Result<String, RpcError> {
         let from = cursor.unwrap_or("0").parse().map_err(|_| RpcError::invalid("this is no cursor"))?;
         let (mut page, next) = self.bus.sessions.page(from, SESSIONS_PAGE);
         page.sort_by_key(|(key, _)| key.number());
-        let shown: Vec<Value> = page.into_iter().map(|(key, session)| self.session(key, session)).collect();
-        let mut result = json!({ "sessions": shown });
-        if let Some(next) = next {
-            result["nextCursor"] = next.to_string().into();
-        }
-        Ok(result)
+        let page = SessionsPage {
+            sessions: page.into_iter().map(|(key, session)| self.session(key, session)).collect(),
+            next_cursor: next.map(|next| next.to_string()),
+        };
+        serde_json::to_string(&page).map_err(|fault| RpcError::invalid(fault.to_string()))
     }
 
-    fn session(&self, key: SessionKey, session: &Session) -> Value {
+    fn session(&self, key: SessionKey, session: &Session) -> SessionView<'a> {
         let bus = self.bus;
         let worker = session.worker.and_then(|id| bus.workers.get(id));
         let since = |then| bus.now.saturating_sub(then).as_secs();
-        json!({
-            "session": session_label(key),
-            "pool": worker.map(|worker| &worker.config.id),
-            "worker": worker.map(|worker| worker.index),
-            "client": session.owner.map(|owner| self.client_label(owner)),
-            "age_sec": since(session.opened),
-            "idle_sec": since(session.touched),
-            "calls": bus.calls.about(key),
-            "state": match session.owner {
+        SessionView {
+            session: session_label(key),
+            pool: worker.map(|worker| &*worker.config.id),
+            worker: worker.map(|worker| worker.index),
+            client: session.owner.map(|owner| self.client_label(owner)),
+            age_sec: since(session.opened),
+            idle_sec: since(session.touched),
+            calls: bus.calls.about(key),
+            state: match session.owner {
                 None => "kept",
                 Some(_) if session.worker.is_none() => "lost",
                 Some(_) => "live",
             },
-        })
+        }
     }
 
     /// The name of a client, or a number that no other client ever has.

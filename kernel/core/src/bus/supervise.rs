@@ -51,8 +51,10 @@ impl Bus {
             Effect::Kill => self.links.act(Action::Signal(id, Signal::Kill)),
             Effect::FailCalls => self.on_worker_lost(id),
             Effect::ReleaseLink => {
-                if let Some(link) = worker.link.take() {
-                    self.links.close(link);
+                if let Some(link) = worker.link.take()
+                    && let Some(output) = self.links.close(link)
+                {
+                    self.leftovers.keep_output(link, output);
                 }
             }
             Effect::Remove => self.remove_worker(id),
@@ -191,6 +193,6 @@ impl Bus {
     pub(super) fn fail_backlog(&mut self, id: WorkerId, error: &RpcError) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         let waiting = worker.take_backlog(&mut self.held);
-        self.fail_calls(waiting.iter().filter_map(Queued::call).collect(), error);
+        self.fail_many(waiting.iter().filter_map(Queued::call).collect(), error);
     }
 }

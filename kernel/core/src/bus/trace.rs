@@ -17,7 +17,9 @@ use crate::mutants::{Check, enabled};
 use crate::state::calls::{Call, Endpoint};
 use crate::state::tracers::{Filter, Subject};
 use crate::wire::error::RpcError;
+use crate::wire::json::Span;
 use crate::wire::message::Message;
+use crate::wire::nested;
 use crate::wire::scan::{Envelope, Kind};
 
 /// A line on its way.
@@ -109,8 +111,8 @@ impl Bus {
         let message = Message::new(line, &envelope);
         let to = self.links.worker_of(link).map_or(Endpoint::Client(link), Endpoint::Worker);
         let session = message.session_name().and_then(|name| match to {
-            Endpoint::Client(link) => self.clients.get(link)?.sessions.get(&*name).copied(),
-            Endpoint::Worker(id) => self.workers.get(id)?.sessions.get(&*name).copied(),
+            Endpoint::Client(link) => self.clients.get(link)?.sessions.get(&name).copied(),
+            Endpoint::Worker(id) => self.workers.get(id)?.sessions.get(&name).copied(),
             Endpoint::Bus => None,
         });
         let id = message.id();
@@ -217,10 +219,14 @@ impl TraceEvent<'_> {
             }
         };
         if message.is_error() {
-            let error = message.outcome().and_then(|outcome| serde_json::from_slice::<Value>(outcome).ok());
-            add("code", error.as_ref().map(|error| error["code"].clone()));
+            // The error may be long, so it is not read as a whole.
+            let member = |object, key: &[u8]| nested::member(message.line, object, key);
+            let value = |span: Option<Span>| serde_json::from_slice(span?.of(message.line)).ok();
+            let error = message.envelope.outcome;
+            add("code", Some(value(member(error, b"code")).unwrap_or(Value::Null)));
             if self.from == Endpoint::Bus {
-                add("reason", error.as_ref().map(|error| error["data"]["reason"].clone()));
+                let reason = member(member(error, b"data"), b"reason");
+                add("reason", Some(value(reason).unwrap_or(Value::Null)));
             }
         }
         add("call", self.call.map(|call| call.wire().into()));

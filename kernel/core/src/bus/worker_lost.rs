@@ -1,34 +1,29 @@
 //! The loss of a worker: its calls are answered or moved, and its sessions are lost.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use log::{info, warn};
 
 use super::placement::Need;
 use super::{Bus, ReadMode};
 use crate::api::Exit;
-use crate::id::{CallKey, Link, SessionKey, WorkerId};
+use crate::id::{CallKey, Link, PoolId, SessionKey, WorkerId};
 use crate::limit::MOVES;
-use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
-use crate::state::calls::{BUS, Purpose, Written};
+use crate::state::calls::{BUS, Endpoint, Purpose, Written};
+use crate::state::leftovers::{Leftover, LostLife};
 use crate::state::lifecycle::State;
+use crate::state::session_names::SessionNames;
 use crate::state::sessions::Session;
 use crate::state::workers::Init;
 use crate::wire::error::{Death, RpcError};
 
-/// What a lost life of a worker leaves behind.
-struct Lost {
-    /// What its callers hear.
-    error: RpcError,
-    /// Its sessions, in the order in which they were opened.
-    sessions: Vec<SessionKey>,
-    /// Calls that it made.
-    outgoing: Vec<CallKey>,
-    /// Calls that it was sent. The line of those that it cannot have seen.
-    incoming: Vec<(CallKey, Option<Box<[u8]>>)>,
-    /// What waited for it.
-    backlog: VecDeque<Queued>,
+/// What becomes of a call that its worker cannot have seen.
+pub(super) enum Unseen {
+    /// Another worker of this pool gets it, if there is one.
+    Move(PoolId),
+    Fail(Arc<RpcError>),
 }
 
 impl Bus {
@@ -45,26 +40,8 @@ impl Bus {
         let said = if said.is_empty() { said } else { format!(", last words: {said}") };
         let Some(lost) = self.take_life(id, link) else { return };
         self.note_lost_turns(&lost);
-        for key in lost.outgoing {
-            self.calls.end(key);
-        }
-        for key in lost.sessions {
-            self.lose_session(key, &lost.error);
-        }
-        let failed = lost.incoming.len();
-        for (key, unseen) in lost.incoming {
-            match unseen {
-                Some(line) => self.move_call(key, line, id, &lost.error),
-                None => self.fail_call(key, &lost.error),
-            }
-        }
-        for queued in lost.backlog {
-            match queued {
-                Queued::Initialize(key) => self.fail_call(key, &lost.error),
-                Queued::Line(Some(key), line) => self.move_call(key, line, id, &lost.error),
-                Queued::Line(None, _) => self.counters.dropped_notifications += 1,
-            }
-        }
+        let failed = self.calls.incoming(lost.endpoint);
+        self.begin_work(Leftover::LostLife(Box::new(lost)));
         if let Some(why) = recycling {
             return info!("worker {name} recycled ({}): {death}", why.reason());
         }
@@ -79,24 +56,21 @@ impl Bus {
     }
 
     /// Marks the sessions in which a turn was lost.
-    fn note_lost_turns(&mut self, lost: &Lost) {
-        for (key, unseen) in &lost.incoming {
-            if unseen.is_none()
-                && let Some(call) = self.calls.get(*key).filter(|call| call.purpose == Purpose::Ask)
+    fn note_lost_turns(&mut self, lost: &LostLife) {
+        for (_, call) in self.calls.incoming_calls(lost.endpoint) {
+            let is_seen =
+                call.written != Written::NotYet && self.links.unwritten(lost.link, call.written).is_none();
+            if call.purpose == Purpose::Ask
+                && is_seen
                 && let Some(session) = call.session.and_then(|session| self.sessions.get_mut(session))
             {
                 session.lost_turn = true;
             }
         }
-        for key in &lost.sessions {
-            if let Some(session) = self.sessions.get_mut(*key) {
-                session.lost_turn |= session.is_turn_running();
-            }
-        }
     }
 
     /// Takes everything out of a worker that belongs to its lost life.
-    fn take_life(&mut self, id: WorkerId, link: Link) -> Option<Lost> {
+    fn take_life(&mut self, id: WorkerId, link: Link) -> Option<LostLife> {
         let worker = self.workers.get_mut(id)?;
         match worker.recycling {
             Some(why) => {
@@ -119,28 +93,43 @@ impl Bus {
             pool.newest = None;
         }
         let error = worker.lost_error();
-        let mut incoming = Vec::new();
-        for (key, call) in self.calls.incoming_calls(worker.endpoint) {
-            if call.written != Written::NotYet && enabled(Check::FailCalls) {
-                incoming.push((key, self.links.unwritten(link, call.written).map(Box::from)));
-            }
-        }
-        let outgoing = self.calls.outgoing_calls(worker.endpoint).map(|(key, _)| key).collect();
         // Sessions and lines of a worker that is reserved are for its next life.
         let is_reserved = matches!(worker.init, Init::Reserved(_));
-        let (sessions, backlog) = if is_reserved {
-            (Vec::new(), VecDeque::new())
+        let (endpoint, sessions, backlog) = if is_reserved {
+            (self.calls.split_off(worker.endpoint), SessionNames::default(), VecDeque::new())
         } else {
-            (worker.session_keys(), worker.take_backlog(&mut self.held))
+            let next = self.calls.add_endpoint(Endpoint::Worker(id));
+            let endpoint = std::mem::replace(&mut worker.endpoint, next);
+            self.calls.orphan(endpoint);
+            (endpoint, std::mem::take(&mut worker.sessions), worker.take_backlog(&mut self.held))
         };
-        let worker = self.workers.get_mut(id)?;
+        let (pool, unseen_error) = (worker.pool, worker.unseen_error.take().map(Arc::new));
         worker.forget(&mut self.held);
         worker.ignored = true;
-        Some(Lost { error, sessions, outgoing, incoming, backlog })
+        let error = Arc::new(error);
+        Some(LostLife {
+            worker: id,
+            pool,
+            link,
+            endpoint,
+            error,
+            unseen_error,
+            sessions,
+            backlog,
+            output: None,
+        })
+    }
+
+    /// The worker of this call is lost, and cannot have seen it.
+    pub(super) fn answer_unseen(&mut self, key: CallKey, line: Box<[u8]>, unseen: Unseen, error: &RpcError) {
+        match unseen {
+            Unseen::Move(pool) => self.move_call(key, line, pool, error),
+            Unseen::Fail(error) => self.fail_call(key, &error),
+        }
     }
 
     /// Gives a call that its worker has not seen to another worker, or fails it if there is none.
-    fn move_call(&mut self, key: CallKey, line: Box<[u8]>, from: WorkerId, error: &RpcError) {
+    fn move_call(&mut self, key: CallKey, line: Box<[u8]>, pool: PoolId, error: &RpcError) {
         let Some(call) = self.calls.get(key) else { return };
         let is_movable = call.session.is_none()
             && matches!(call.purpose, Purpose::Ask | Purpose::Open | Purpose::List)
@@ -148,10 +137,9 @@ impl Bus {
             && self.stopping.is_none();
         let need = if call.purpose == Purpose::Open { Need::Session } else { Need::Request };
         let client = if is_movable { self.calls.calling_client(call.caller) } else { None };
-        let pool = self.workers.get(from).map(|worker| worker.pool);
         // The call must not take up the room that it is looking for.
         self.calls.reassign(key, BUS);
-        let (Some(client), Some(pool)) = (client, pool) else { return self.fail_call(key, error) };
+        let Some(client) = client else { return self.fail_call(key, error) };
         let Ok(to) = self.choose_worker(client, pool, need) else { return self.fail_call(key, error) };
         let Some(worker) = self.workers.get(to) else { return self.fail_call(key, error) };
         self.calls.reassign(key, worker.endpoint);
@@ -167,6 +155,7 @@ impl Bus {
         let Some(worker) = self.workers.get_mut(id) else { return };
         let error = RpcError::pool_down(&worker.config, worker.last_error.as_deref().unwrap_or_default())
             .with_stderr(worker.stderr.last_lines());
+        let pool = worker.pool;
         worker.init = Init::NotSent;
         self.drop_unopened_sessions(id);
         let Some(worker) = self.workers.get_mut(id) else { return };
@@ -174,7 +163,7 @@ impl Bus {
         for queued in worker.take_backlog(&mut self.held) {
             match queued {
                 Queued::Initialize(key) => self.move_initialize(key, id, &error),
-                Queued::Line(Some(key), line) => self.move_call(key, line, id, &error),
+                Queued::Line(Some(key), line) => self.move_call(key, line, pool, &error),
                 Queued::Line(None, _) => self.counters.dropped_notifications += 1,
             }
         }
@@ -196,13 +185,16 @@ impl Bus {
     /// Drops labels pinned to a worker that never saw them, and sessions that it was to open again.
     pub(super) fn drop_unopened_sessions(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get(id) else { return };
-        for key in worker.session_keys() {
+        for key in worker.sessions.keys().collect::<Vec<_>>() {
             self.drop_session(key);
         }
     }
 
     /// The worker of a session is lost. The owner hears of it with its next message.
-    fn lose_session(&mut self, key: SessionKey, error: &RpcError) {
+    pub(super) fn lose_session(&mut self, key: SessionKey, error: &RpcError) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.lost_turn |= session.is_turn_running();
+        }
         if self.sessions.get(key).is_some_and(Session::is_recovering) {
             self.recovery_failed(key, error);
         }

@@ -4,7 +4,7 @@
 //! A backlog owns the count of its bytes, and adds each change to the total of the bus. So the total cannot be wrong.
 //! The same holds for what is `Kept` of a client, a session, a worker or a pool beside lines.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::id::CallKey;
 use crate::limit::UNCOUNTED_BYTES;
@@ -114,6 +114,68 @@ impl<T: Waiting> Backlog<T> {
     }
 }
 
+/// Waiting things by a key, those of one key in order.
+#[derive(Debug)]
+pub(crate) struct KeyedBacklog<K, T> {
+    items: BTreeMap<(K, u64), T>,
+    /// How many were ever added.
+    added: u64,
+    bytes: usize,
+}
+
+impl<K, T> Default for KeyedBacklog<K, T> {
+    fn default() -> Self {
+        KeyedBacklog { items: BTreeMap::new(), added: 0, bytes: 0 }
+    }
+}
+
+impl<K: Ord + Clone, T: Waiting> KeyedBacklog<K, T> {
+    pub(crate) fn push(&mut self, key: K, item: T, held: &mut HeldBytes) {
+        self.bytes += item.bytes();
+        held.0 += item.bytes();
+        self.items.insert((key, self.added), item);
+        self.added += 1;
+    }
+
+    /// Takes out everything with this key.
+    pub(crate) fn take_key(&mut self, key: &K, held: &mut HeldBytes) -> Vec<T> {
+        let range = (key.clone(), 0)..=(key.clone(), u64::MAX);
+        let found: Vec<_> = self.items.range(range).map(|(key, _)| key.clone()).collect();
+        let taken: Vec<T> = found.iter().filter_map(|key| self.items.remove(key)).collect();
+        let bytes = taken.iter().map(T::bytes).sum::<usize>();
+        self.bytes -= bytes;
+        held.0 -= bytes;
+        taken
+    }
+
+    /// Takes everything out, in the order of the keys.
+    pub(crate) fn take(&mut self, held: &mut HeldBytes) -> impl Iterator<Item = T> + use<K, T> {
+        held.0 -= std::mem::take(&mut self.bytes);
+        std::mem::take(&mut self.items).into_values()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.items.values()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The bytes, counted afresh.
+    pub(crate) fn count_bytes(&self) -> usize {
+        self.items.values().map(T::bytes).sum()
+    }
+}
+
 fn count<T: Waiting>(items: &VecDeque<T>) -> usize {
     items.iter().map(T::bytes).sum()
 }
@@ -146,25 +208,17 @@ impl Waiting for Queued {
     }
 }
 
-/// A message of a worker about a session that no answer has named yet.
-#[derive(Debug)]
-pub(crate) struct Early {
-    /// The agent's name of the session.
-    pub(crate) name: Box<[u8]>,
-    pub(crate) held: Held,
-}
-
-impl Waiting for Early {
-    fn heap_bytes(&self) -> usize {
-        self.name.len() + self.held.len()
-    }
-}
+/// Messages of a worker about sessions that no answer has named yet, by the agent's name.
+pub(crate) type Early = KeyedBacklog<Box<[u8]>, Held>;
 
 impl Waiting for Held {
     fn heap_bytes(&self) -> usize {
         self.len()
     }
 }
+
+/// Requests of an agent that the owner of its session has not answered, by the order in which they came.
+pub(crate) type PendingRequests = KeyedBacklog<u64, Pending>;
 
 /// A request of an agent that the owner of its session has not answered.
 #[derive(Debug)]
@@ -186,6 +240,21 @@ mod tests {
 
     fn line(text: &str) -> Queued {
         Queued::Line(None, text.as_bytes().into())
+    }
+
+    #[test]
+    fn what_has_a_key_is_found_by_it() {
+        let (mut backlog, mut held) = (KeyedBacklog::<u64, Queued>::default(), HeldBytes::default());
+        for (key, text) in [(2, "a"), (1, "bb"), (2, "ccc")] {
+            backlog.push(key, line(text), &mut held);
+        }
+        assert_eq!((backlog.len(), backlog.bytes()), (3, held.get()));
+        assert!(backlog.take_key(&3, &mut held).is_empty());
+        let sizes: Vec<_> = backlog.take_key(&2, &mut held).iter().map(Waiting::bytes).collect();
+        assert!(sizes.len() == 2 && sizes[0] < sizes[1], "in order: {sizes:?}");
+        assert_eq!((backlog.count_bytes(), held.get()), (backlog.bytes(), backlog.bytes()));
+        assert_eq!(backlog.take(&mut held).count(), 1);
+        assert!(backlog.is_empty() && held.get() == 0);
     }
 
     #[test]

@@ -12,7 +12,9 @@ use crate::api::{Moment, micros};
 use crate::id::{Arena, CallKey, Key, Link, SecondaryMap, SessionKey, TypedKey, WorkerId};
 use crate::limit::CALLS_SEARCHED;
 use crate::mutants::{Check, enabled};
+pub(crate) use crate::state::call_id::Id;
 use crate::state::opening::SettingKind;
+use crate::wire::send_queue::SendQueue;
 
 /// A client or a worker slot as a caller and callee, as long as it exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,6 +76,14 @@ pub(crate) enum Written {
     NotYet,
     /// In the output of the callee.
     At { position: u64, length: u32 },
+}
+
+impl Written {
+    /// The line without its newline, if it is in this queue and none of it has been written.
+    pub(crate) fn in_queue(self, queue: &SendQueue) -> Option<&[u8]> {
+        let Written::At { position, length } = self else { return None };
+        queue.unwritten_line(position, length)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -323,6 +333,43 @@ impl Calls {
         }
     }
 
+    /// The peer behind this endpoint is gone for good, and its calls are still to be dealt with.
+    pub(crate) fn orphan(&mut self, endpoint: EndpointId) {
+        self.endpoints[endpoint.0 as usize].endpoint = Endpoint::Bus;
+    }
+
+    /// Gives the calls that this endpoint has made, and those that were written to it, to a new endpoint with nobody
+    /// behind it.
+    pub(crate) fn split_off(&mut self, endpoint: EndpointId) -> EndpointId {
+        let split = self.add_endpoint(Endpoint::Bus);
+        for key in self.outgoing_keys(endpoint) {
+            self.unlink(key, Side::Caller);
+            if let Some(call) = self.get_mut(key) {
+                call.caller = split;
+            }
+            self.link(key, Side::Caller);
+        }
+        for key in self.incoming_keys(endpoint) {
+            if self.get(key).is_none_or(|call| call.written == Written::NotYet) {
+                continue;
+            }
+            self.unlink(key, Side::Callee);
+            if let Some(call) = self.get_mut(key) {
+                call.callee = split;
+            }
+            self.link(key, Side::Callee);
+        }
+        split
+    }
+
+    pub(crate) fn oldest_outgoing(&self, endpoint: EndpointId) -> Option<CallKey> {
+        self.outgoing_calls(endpoint).next().map(|(key, _)| key)
+    }
+
+    pub(crate) fn oldest_incoming(&self, endpoint: EndpointId) -> Option<CallKey> {
+        self.incoming_calls(endpoint).next().map(|(key, _)| key)
+    }
+
     /// Moves the call to another callee, which has not seen it yet.
     pub(crate) fn reassign(&mut self, key: CallKey, callee: EndpointId) {
         self.unlink(key, Side::Callee);
@@ -526,50 +573,6 @@ impl<'a> Iterator for Walk<'a> {
             Side::Callee => call.callee_neighbours.newer,
         };
         Some((key, call))
-    }
-}
-
-/// A JSON-RPC id as its sender spelled it. Up to 39 bytes, such as a quoted UUID, need no allocation.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Id(Spelling);
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum Spelling {
-    Short { length: u8, bytes: [u8; Id::SHORT_BYTES] },
-    Long(Box<[u8]>),
-}
-
-impl Id {
-    /// An id of this length needs no allocation.
-    pub(crate) const SHORT_BYTES: usize = 39;
-
-    #[inline]
-    fn heap_bytes(&self) -> usize {
-        match &self.0 {
-            Spelling::Short { .. } => 0,
-            Spelling::Long(bytes) => bytes.len(),
-        }
-    }
-
-    pub(crate) fn new(spelled: &[u8]) -> Id {
-        if spelled.len() > Id::SHORT_BYTES {
-            return Id(Spelling::Long(spelled.into()));
-        }
-        let mut bytes = [0; Id::SHORT_BYTES];
-        bytes[..spelled.len()].copy_from_slice(spelled);
-        Id(Spelling::Short { length: spelled.len() as u8, bytes })
-    }
-
-    /// The id of a call that the bus made.
-    pub(crate) fn none() -> Id {
-        Id::new(b"")
-    }
-
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        match &self.0 {
-            Spelling::Short { length, bytes } => &bytes[..usize::from(*length)],
-            Spelling::Long(bytes) => bytes,
-        }
     }
 }
 

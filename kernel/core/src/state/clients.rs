@@ -1,6 +1,6 @@
 //! A client: what a connection has said about itself, and the sessions that it owns.
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::id::{Link, PoolId, SecondaryMap, SessionKey, WorkerId};
@@ -9,7 +9,8 @@ use crate::mutants::{Check, enabled};
 use crate::state::backlog::{HeldBytes, Kept};
 use crate::state::calls::EndpointId;
 use crate::state::handshake::Handshake;
-use crate::state::sessions::{Session, Token};
+use crate::state::session_names::SessionNames;
+use crate::state::sessions::Session;
 use crate::wire::error::{RpcError, shortened};
 
 pub(crate) struct Client {
@@ -24,9 +25,11 @@ pub(crate) struct Client {
     /// The worker whose init result it was given, and the life of the worker that gave it.
     pub(crate) affinity: Option<(WorkerId, Link)>,
     /// Its sessions by the names that it uses.
-    pub(crate) sessions: HashMap<Token, SessionKey>,
+    pub(crate) sessions: SessionNames,
     /// Sessions that it names beside the method of its messages.
-    pub(crate) labels: HashMap<Token, SessionKey>,
+    pub(crate) labels: SessionNames,
+    /// The workers that serve or have served it. They may be gone.
+    pub(crate) workers: BTreeSet<WorkerId>,
     /// The bytes of all its labels.
     label_bytes: usize,
     /// The bytes of its filters, if it follows the traffic.
@@ -64,8 +67,9 @@ impl Client {
             agreed: handshake.clone(),
             handshake,
             affinity: None,
-            sessions: HashMap::new(),
-            labels: HashMap::new(),
+            sessions: SessionNames::default(),
+            labels: SessionNames::default(),
+            workers: BTreeSet::new(),
             label_bytes: 0,
             filter_bytes: 0,
             kept: Kept::default(),
@@ -102,8 +106,8 @@ impl Client {
         self.count(held);
     }
 
-    pub(crate) fn remove_label(&mut self, label: &Session, held: &mut HeldBytes) {
-        if self.labels.remove(label.bus_name()).is_some() {
+    pub(crate) fn remove_label(&mut self, label: &Session, key: SessionKey, held: &mut HeldBytes) {
+        if self.labels.remove(label.bus_name(), key) {
             self.label_bytes -= label.table_bytes();
             self.count(held);
         }
@@ -134,11 +138,9 @@ impl Client {
         self.kept.set(self.kept_bytes(), held);
     }
 
-    /// All sessions that it owns, in the order in which they were opened.
-    pub(crate) fn owned_sessions(&self) -> Vec<SessionKey> {
-        let mut all: Vec<_> = self.sessions.values().chain(self.labels.values()).copied().collect();
-        all.sort();
-        all
+    /// All sessions that it owns, labels included.
+    pub(crate) fn owned_sessions(&self) -> impl Iterator<Item = SessionKey> {
+        self.sessions.keys().chain(self.labels.keys())
     }
 }
 
@@ -183,6 +185,10 @@ impl Clients {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Link, &Client)> {
         self.clients.iter()
+    }
+
+    pub(crate) fn links(&self) -> Vec<Link> {
+        self.iter().map(|(link, _)| link).collect()
     }
 
     pub(crate) fn auth_of(&self, link: Link) -> Option<AuthState> {

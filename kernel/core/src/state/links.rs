@@ -119,15 +119,16 @@ impl Links {
         })
     }
 
-    /// Forgets the link and its queue. The peers that it paused are read again.
-    pub(crate) fn close(&mut self, link: Link) {
-        let Some(mut peer) = self.peers.remove(link) else { return };
+    /// Forgets the link, and returns what was not written to it. The peers that it paused are read again.
+    pub(crate) fn close(&mut self, link: Link) -> Option<SendQueue> {
+        let mut peer = self.peers.remove(link)?;
         self.held_bytes -= peer.input.lines.len() + peer.output.len();
         for paused in std::mem::take(&mut peer.pausing) {
             self.resume(paused);
         }
         self.forget_paused(link, peer.paused_by);
         self.actions.push_back(Action::Close(link));
+        Some(peer.output)
     }
 
     pub(crate) fn peer(&self, link: Link) -> Option<&Peer> {
@@ -263,9 +264,7 @@ impl Links {
 
     /// The line without its newline, if none of it has been written.
     pub(crate) fn unwritten(&self, to: Link, written: Written) -> Option<&[u8]> {
-        let Written::At { position, length } = written else { return None };
-        let line = self.peers.get(to)?.output.unwritten(position, length as usize)?;
-        Some(&line[..line.len() - 1])
+        written.in_queue(&self.peers.get(to)?.output)
     }
 
     // Input.
@@ -395,6 +394,10 @@ impl Links {
     /// A link that is no longer paused. What it sent meanwhile is still to be handled.
     pub(crate) fn next_resumed(&mut self) -> Option<Link> {
         self.resumed.pop_front()
+    }
+
+    pub(crate) fn has_resumed(&self) -> bool {
+        !self.resumed.is_empty()
     }
 
     pub(crate) fn held_bytes(&self) -> usize {

@@ -1,9 +1,11 @@
 //! The tables of the bus. Each knows itself and the ids of the others; `bus` joins them.
 
 pub(crate) mod backlog;
+pub(crate) mod call_id;
 pub(crate) mod calls;
 pub(crate) mod clients;
 pub(crate) mod handshake;
+pub(crate) mod leftovers;
 pub(crate) mod lifecycle;
 pub(crate) mod links;
 pub(crate) mod metrics;
@@ -11,6 +13,7 @@ pub(crate) mod opening;
 pub(crate) mod pending_auth;
 pub(crate) mod pools;
 pub(crate) mod session_index;
+pub(crate) mod session_names;
 pub(crate) mod sessions;
 pub(crate) mod stderr_tail;
 pub(crate) mod timers;

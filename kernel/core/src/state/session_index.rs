@@ -41,7 +41,7 @@ impl<'a> SessionIndex<'a> {
 
     /// The session of this worker that a message names at this span.
     pub(crate) fn at(self, id: WorkerId, message: Message<'_>, span: Span) -> Option<&'a Session> {
-        let key = self.workers.get(id)?.sessions.get(&*message.name(span))?;
+        let key = self.workers.get(id)?.sessions.get(&message.name(span))?;
         self.sessions.get(*key)
     }
 
@@ -69,7 +69,7 @@ impl<'a> SessionIndex<'a> {
         let worker = self.sessions.worker_of(key).and_then(|id| self.workers.get(id));
         let name = message.session_name().or_else(|| message.label());
         let (Some(worker), Some(name)) = (worker, name) else { return false };
-        let Some(session) = worker.sessions.get(&*name).copied() else { return false };
+        let Some(session) = worker.sessions.get(&name).copied() else { return false };
         session == key || self.sessions.is_descendant(session, key)
     }
 }

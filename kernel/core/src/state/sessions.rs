@@ -16,7 +16,7 @@ use crate::api::Moment;
 use crate::id::{Arena, CallKey, Link, SessionKey, TypedKey, WorkerId};
 use crate::limit::CHILD_DEPTH;
 use crate::mutants::{Check, enabled};
-use crate::state::backlog::{Backlog, HeldBytes, Kept, Pending, Queued};
+use crate::state::backlog::{Backlog, HeldBytes, Kept, PendingRequests, Queued};
 use crate::state::opening::{Opening, Reopen};
 use crate::wire::message::Held;
 
@@ -62,7 +62,7 @@ pub(crate) struct Session {
     /// It lost its worker in the middle of a turn, which may go on behind a worker that only passes messages on.
     pub(crate) lost_turn: bool,
     /// Requests of the agent that the owner has not answered. The next owner is asked again.
-    pub(crate) pending: Backlog<Pending>,
+    pub(crate) pending: PendingRequests,
     /// What the worker said while the owner was away.
     pub(crate) offline: Backlog<Held>,
     /// More was said than is kept.
@@ -128,7 +128,7 @@ impl Session {
             recovering: None,
             recovery: None,
             lost_turn: false,
-            pending: Backlog::default(),
+            pending: PendingRequests::default(),
             offline: Backlog::default(),
             offline_overflow: false,
         }
@@ -201,7 +201,7 @@ impl Session {
 
     /// Drops everything that waits in it.
     pub(crate) fn clear_backlogs(&mut self, held: &mut HeldBytes) {
-        self.pending.take(held);
+        drop(self.pending.take(held));
         self.offline.take(held);
     }
 }
@@ -292,7 +292,7 @@ impl Sessions {
     /// The request of an agent behind this call is answered.
     pub(crate) fn end_pending(&mut self, key: Option<SessionKey>, call: CallKey, held: &mut HeldBytes) {
         if let Some(session) = key.and_then(|key| self.get_mut(key)) {
-            session.pending.take_where(|pending| pending.call == call, held);
+            session.pending.take_key(&call.order(), held);
         }
     }
 

@@ -35,6 +35,8 @@ pub(crate) enum Alarm {
     Auth,
     /// The next step of the shutdown is due.
     Stop,
+    /// Work is left over from an earlier call.
+    Leftover,
 }
 
 pub(crate) struct Alarms {

@@ -1,6 +1,6 @@
 //! A worker: a slot for a process in a pool, what the process there was told, and what waits for it.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::state::backlog::{Backlog, Early, HeldBytes, Kept, Queued};
 use crate::state::calls::EndpointId;
 use crate::state::handshake::{AgentCapabilities, Handshake};
 use crate::state::lifecycle::{Life, State};
-use crate::state::sessions::Token;
+use crate::state::session_names::SessionNames;
 use crate::state::stderr_tail::StderrTail;
 use crate::wire::error::{Death, RpcError};
 use crate::wire::message::Message;
@@ -56,6 +56,8 @@ pub(crate) struct Worker {
     pub(crate) ignored: bool,
     /// How this life ends, once it does.
     pub(crate) death: Death,
+    /// It does not read: what callers hear whose calls it cannot have seen.
+    pub(crate) unseen_error: Option<RpcError>,
 
     // What follows belongs to one life; see `forget`.
     /// Its pipes, from the order to start until the process is gone.
@@ -66,14 +68,14 @@ pub(crate) struct Worker {
     /// What is written once it is ready, in order.
     pub(crate) backlog: Backlog<Queued>,
     /// Its sessions by the agent's names.
-    pub(crate) sessions: HashMap<Token, SessionKey>,
+    pub(crate) sessions: SessionNames,
     /// The session of its last message, and most likely of its next. It may be gone.
     pub(crate) last_session: Option<SessionKey>,
     /// How many of `sessions` are labels, which the agent does not know.
     pub(crate) labels: usize,
     /// Clients that it serves or has served.
     pub(crate) clients: BTreeSet<Link>,
-    pub(crate) early: Backlog<Early>,
+    pub(crate) early: Early,
     /// The last session-less notification of each method, for clients that come later.
     pub(crate) sticky_notifications: Vec<StickyNotification>,
     /// The client that each elicitation went to.
@@ -173,16 +175,17 @@ impl Worker {
             close_alarm: false,
             ignored: false,
             death: Death::Hung,
+            unseen_error: None,
             link: None,
             pid: None,
             init: Init::NotSent,
             capabilities: AgentCapabilities::default(),
             backlog: Backlog::default(),
-            sessions: HashMap::new(),
+            sessions: SessionNames::default(),
             last_session: None,
             labels: 0,
             clients: BTreeSet::new(),
-            early: Backlog::default(),
+            early: Early::default(),
             sticky_notifications: Vec::new(),
             elicitations: VecDeque::new(),
             kept: Kept::default(),
@@ -197,12 +200,12 @@ impl Worker {
         if !matches!(self.init, Init::Reserved(_)) {
             self.init = Init::NotSent;
             self.dedicated_to = None;
-            self.sessions.clear();
+            self.sessions = SessionNames::default();
             self.labels = 0;
             self.clients.clear();
         }
         self.capabilities = AgentCapabilities::default();
-        self.early.take(held);
+        drop(self.early.take(held));
         self.sticky_notifications = Vec::new();
         self.elicitations = VecDeque::new();
         self.count(held);
@@ -243,13 +246,6 @@ impl Worker {
     /// How many sessions of the agent are open, which is what `max_sessions` limits.
     pub(crate) fn open_sessions(&self) -> usize {
         self.sessions.len() - self.labels
-    }
-
-    /// Its sessions in the order in which they were opened.
-    pub(crate) fn session_keys(&self) -> Vec<SessionKey> {
-        let mut keys: Vec<_> = self.sessions.values().copied().collect();
-        keys.sort();
-        keys
     }
 
     /// Its link, if lines can be written to it now.

@@ -3,6 +3,8 @@
 //! A line within one chunk is never copied. The buffer keeps only an unfinished line and bytes that must wait. Of a
 //! line over the limit it keeps nothing but a partial scan, which finds the id.
 
+use std::cell::Cell;
+
 use memchr::memchr;
 
 use crate::wire::partial_scan::PartialScan;
@@ -18,6 +20,8 @@ pub(crate) struct LineBuffer {
     /// The scan of the current line, if that is over the limit and its bytes are dropped. `bytes` is then empty or
     /// begins with that line's end.
     too_long: Option<Box<PartialScan>>,
+    /// Between `start` and this index there is only white space, so no byte is looked at twice.
+    blank: Cell<usize>,
 }
 
 /// What `next` returns for each line.
@@ -126,7 +130,10 @@ impl LineBuffer {
 
     /// Whether the current line holds nothing but white space so far.
     pub(crate) fn is_blank(&self) -> bool {
-        self.too_long.is_none() && self.rest().iter().all(u8::is_ascii_whitespace)
+        let from = self.blank.get().max(self.start);
+        let more = self.bytes[from..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+        self.blank.set(from + more);
+        self.too_long.is_none() && from + more == self.bytes.len()
     }
 
     /// The memory of this buffer, emptied.
@@ -139,6 +146,7 @@ impl LineBuffer {
         self.bytes.clear();
         self.start = 0;
         self.searched = 0;
+        self.blank.set(0);
     }
 
     /// Appends bytes without a newline to the current line, or drops the line if it is now over the limit.
@@ -154,6 +162,7 @@ impl LineBuffer {
         if self.start > 0 {
             self.bytes.drain(..self.start);
             self.start = 0;
+            self.blank.set(0);
         }
         self.bytes.extend_from_slice(tail);
         self.searched = self.bytes.len();

@@ -64,6 +64,12 @@ impl SendQueue {
         self.waiting().get(from..from + length)
     }
 
+    /// The line at this position without its newline, if none of its bytes is sent.
+    pub(crate) fn unwritten_line(&self, position: u64, length: u32) -> Option<&[u8]> {
+        let line = self.unwritten(position, length as usize)?;
+        Some(&line[..line.len() - 1])
+    }
+
     /// Takes the buffer of an empty queue, so that another queue can use it.
     pub(crate) fn take_buffer(&mut self) -> Vec<u8> {
         debug_assert!(self.is_empty());

@@ -45,6 +45,7 @@ impl Bus {
         self.detach(key);
         self.attach_children(key, link);
         let missed = self.take_offline(key);
+        self.serve(to, link);
         let Some(session) = self.sessions.get_mut(key) else { return Err(RpcError::unknown_session()) };
         session.owner = Some(link);
         let bus_token = token(name);
@@ -53,9 +54,6 @@ impl Bus {
         session.count(&mut self.held);
         if let Some(client) = self.clients.get_mut(link) {
             client.sessions.insert(bus_token, key);
-        }
-        if let Some(worker) = self.workers.get_mut(to) {
-            worker.serve(link);
         }
         if matches!(catch_up, CatchUp::Kept | CatchUp::Load) {
             for held in missed {
@@ -124,7 +122,7 @@ impl Bus {
         let Some(session) = self.sessions.get_mut(key) else { return };
         let Some(owner) = session.owner.take() else { return };
         if let Some(client) = self.clients.get_mut(owner) {
-            client.sessions.remove(session.bus_name());
+            client.sessions.remove(session.bus_name(), key);
         }
         self.buffer_pending(key);
     }

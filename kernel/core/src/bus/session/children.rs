@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use crate::bus::Bus;
 use crate::id::{Link, SessionKey, WorkerId};
 use crate::limit::{CHILDREN_TIMES, NAME_BYTES};
-use crate::state::backlog::Early;
 use crate::state::session_index::SessionIndex;
 use crate::state::sessions::token;
 use crate::wire::message::{Held, Message};
@@ -25,7 +24,8 @@ impl Bus {
         let max_children = worker.config.max_sessions as usize * CHILDREN_TIMES;
         let (owner, keep_until) =
             self.sessions.get(parent).map(|session| (session.owner, session.keep_until))?;
-        if let Some(known) = worker.sessions.get(&*name).copied() {
+        let owner = owner.filter(|owner| self.clients.get(*owner).is_some());
+        if let Some(known) = worker.sessions.get(&name).copied() {
             return self.adopt_orphan(id, known, parent);
         }
         if name.len() > NAME_BYTES || worker.sessions.len() >= max_children {
@@ -43,7 +43,7 @@ impl Bus {
     /// A child without an owner, whose parent is gone, joins the session that speaks of it. What was missed of it is
     /// delivered right after, as if it had come too early.
     fn adopt_orphan(&mut self, id: WorkerId, key: SessionKey, parent: SessionKey) -> Option<Box<[u8]>> {
-        let owner = self.sessions.get(parent)?.owner;
+        let owner = self.sessions.get(parent)?.owner.filter(|owner| self.clients.get(*owner).is_some());
         if self.sessions.get(key)?.owner.is_some() || !self.sessions.is_orphan(key) {
             return None;
         }
@@ -56,7 +56,7 @@ impl Bus {
         }
         let name: Box<[u8]> = child.agent_name().into();
         for held in child.offline.take(&mut self.held) {
-            worker.early.push(Early { name: name.clone(), held }, &mut self.held);
+            worker.early.push(name.clone(), held, &mut self.held);
         }
         Some(name)
     }

@@ -9,14 +9,16 @@ use crate::id::{SessionKey, WorkerId};
 use crate::limit::CLOSE_TIMEOUT;
 use crate::mutants::{Check, enabled};
 use crate::state::calls::Purpose;
+use crate::state::leftovers::Leftover;
 use crate::state::timers::Alarm;
 use crate::wire::error::RpcError;
 
 impl Bus {
     /// Ends a session that nobody wants. Requests of its agent are answered, and the agent is told to stop.
     pub(in crate::bus) fn end_session(&mut self, key: SessionKey) {
+        let worker = self.worker_of(key);
         let Some(session) = self.sessions.get(key) else { return };
-        let (worker, agent) = (session.worker, session.agent_token.clone());
+        let agent = session.agent_token.clone();
         self.drop_session(key);
         if let Some(id) = worker {
             self.close_at_agent(id, &agent);
@@ -78,16 +80,17 @@ impl Bus {
     /// Forgets a session everywhere, and ends the sessions of its subagents that have no owner. Requests of its agent
     /// to the owner fail.
     pub(in crate::bus) fn drop_session(&mut self, key: SessionKey) {
-        let mut orphans: Vec<SessionKey> = self.forget_session(key).into_iter().collect();
-        while let Some(orphan) = orphans.pop() {
-            let Some(session) = self.sessions.get(orphan).filter(|orphan| orphan.owner.is_none()) else {
-                continue;
-            };
-            let (worker, agent) = (session.worker, session.agent_token.clone());
-            orphans.extend(self.forget_session(orphan));
-            if let Some(id) = worker {
-                self.close_at_agent(id, &agent);
-            }
+        let orphans = self.forget_session(key);
+        if !orphans.is_empty() {
+            self.begin_work(Leftover::Orphans(orphans));
+        }
+    }
+
+    /// The parent of this session is gone. Without an owner it ends as well.
+    pub(in crate::bus) fn end_orphan(&mut self, key: SessionKey) {
+        if self.sessions.is_orphan(key) && self.sessions.get(key).is_some_and(|orphan| orphan.owner.is_none())
+        {
+            self.end_session(key);
         }
     }
 
@@ -96,23 +99,22 @@ impl Bus {
         self.end_recovery(key, &RpcError::unknown_session());
         let Some(session) = self.sessions.get_mut(key) else { return BTreeSet::new() };
         let pending: Vec<_> = session.pending.iter().map(|pending| pending.call).collect();
-        for held in session.offline.take(&mut self.held) {
-            self.refuse_offline_request(key, held.message());
-        }
+        let unheard = session.offline.take(&mut self.held);
+        self.refuse_unheard(key, unheard);
         self.fail_calls(pending, &RpcError::client_gone());
         let Some(mut session) = self.sessions.remove(key) else { return BTreeSet::new() };
         session.forget_kept(&mut self.held);
         if let Some(client) = session.owner.and_then(|owner| self.clients.get_mut(owner)) {
             if session.is_label {
-                client.remove_label(&session, &mut self.held);
+                client.remove_label(&session, key, &mut self.held);
             } else {
-                client.sessions.remove(session.bus_name());
+                client.sessions.remove(session.bus_name(), key);
             }
         }
         if let Some(id) = session.worker
             && let Some(worker) = self.workers.get_mut(id)
         {
-            if worker.sessions.remove(session.agent_name()).is_some() {
+            if worker.sessions.remove(session.agent_name(), key) {
                 worker.labels -= usize::from(session.is_label);
             }
             self.check_idle(id);

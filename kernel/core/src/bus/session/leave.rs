@@ -5,8 +5,8 @@ use crate::id::{CallKey, Link, SessionKey};
 use crate::limit::ABANDONED_PART;
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{Purpose, Written};
+use crate::state::leftovers::{Departed, Leftover};
 use crate::state::timers::Alarm;
-use crate::state::workers::Recycled;
 use crate::wire::error::RpcError;
 
 impl Bus {
@@ -16,31 +16,22 @@ impl Bus {
         client.forget_kept(&mut self.held);
         self.pending_auth.remove(link);
         self.tracers.remove(link);
-        for key in self.calls.outgoing_keys(client.endpoint) {
-            self.abandon_call(key);
-        }
-        self.calls.forget_abandoned(self.limits.max_calls / ABANDONED_PART);
-        for key in client.owned_sessions() {
-            self.leave_session(key, link, client.bye);
-        }
-        self.fail_calls(self.calls.incoming_keys(client.endpoint), &RpcError::client_gone());
         self.links.close(link);
-        self.calls.remove_endpoint(client.endpoint);
-        for id in self.workers.ids() {
-            let Some(worker) = self.workers.get_mut(id) else { continue };
-            worker.clients.remove(&link);
-            // A dedicated worker has served its one client.
-            if worker.dedicated_to == Some(link) && worker.open_sessions() == 0 {
-                self.replace(id, Recycled::ClientLeft);
+        for id in &client.workers {
+            if let Some(worker) = self.workers.get_mut(*id) {
+                worker.clients.remove(&link);
             }
         }
+        self.calls.orphan(client.endpoint);
+        self.begin_work(Leftover::Departed(Box::new(Departed { link, client })));
     }
 
     /// Nobody waits for this call any more. If it was sent, its answer must still be handled.
-    fn abandon_call(&mut self, key: CallKey) {
+    pub(in crate::bus) fn abandon_call(&mut self, key: CallKey) {
         let Some(call) = self.calls.get(key) else { return };
         if call.written != Written::NotYet {
-            return self.calls.adopt(key);
+            self.calls.adopt(key);
+            return self.calls.forget_abandoned(self.limits.max_calls / ABANDONED_PART);
         }
         let (purpose, callee) = (call.purpose, call.callee);
         self.calls.end(key);
@@ -51,8 +42,9 @@ impl Bus {
         }
     }
 
-    fn leave_session(&mut self, key: SessionKey, link: Link, bye: bool) {
+    pub(in crate::bus) fn leave_session(&mut self, key: SessionKey, link: Link, bye: bool) {
         let keep = self.limits.session_keep;
+        self.worker_of(key);
         let Some(session) = self.sessions.get_mut(key) else { return };
         if session.owner != Some(link) {
             return;
@@ -61,6 +53,7 @@ impl Bus {
             return self.drop_session(key);
         }
         session.owner = None;
+        self.leftovers.spend(session.pending.len());
         if bye || keep.is_zero() || self.stopping.is_some() {
             return self.end_session(key);
         }
@@ -83,19 +76,16 @@ impl Bus {
         }
     }
 
-    /// The client will send nothing more. Requests of agents that it has not answered wait for the next owner of
-    /// their session, or fail if there can be none.
-    pub(in crate::bus) fn release_incoming(&mut self, link: Link) {
-        let Some(client) = self.clients.get(link) else { return };
-        for call in self.calls.incoming_keys(client.endpoint) {
-            let session = self.calls.get(call).and_then(|call| call.session);
-            match session {
-                Some(key) if self.sessions.get(key).is_some_and(|session| !session.is_label) => {
-                    self.buffer_pending(key);
-                    self.hold_offline_requests(key);
-                }
-                _ => self.fail_call(call, &RpcError::client_gone()),
-            }
+    /// The client that was asked will send nothing more. The request of the agent waits for the next owner of its
+    /// session, or fails if there can be none.
+    pub(in crate::bus) fn release_call(&mut self, call: CallKey) {
+        let session = self.calls.get(call).and_then(|call| call.session);
+        if let Some(key) = session
+            && self.sessions.get(key).is_some_and(|session| !session.is_label)
+        {
+            self.buffer_pending(key);
+            self.hold_offline_requests(key);
         }
+        self.fail_call(call, &RpcError::client_gone());
     }
 }

@@ -1,11 +1,13 @@
 //! Sessions whose client is away: what their agent says is kept, and its requests do not wait for ever.
 
+use std::collections::VecDeque;
+
 use crate::bus::Bus;
 use crate::id::SessionKey;
 use crate::mutants::{Check, enabled};
+use crate::state::leftovers::Leftover;
 use crate::state::sessions::IfRefused;
 use crate::state::timers::Alarm;
-use crate::wire::error::RpcError;
 use crate::wire::message::{Held, Message};
 
 impl Bus {
@@ -24,10 +26,11 @@ impl Bus {
         }
         // The agent can tell its history again, but its requests must still be answered.
         session.offline_overflow = true;
-        for held in session.offline.take(&mut self.held) {
-            self.refuse_offline_request(root, held.message());
+        let mut unheard = session.offline.take(&mut self.held);
+        if message.is_request() {
+            unheard.push_back(Held::new(message));
         }
-        self.refuse_offline_request(root, message);
+        self.refuse_unheard(root, unheard);
     }
 
     /// Requests of the agent that the owner did not answer wait for the next owner.
@@ -40,12 +43,12 @@ impl Bus {
         }
     }
 
-    /// If the message is a request, answers it `client_gone`.
-    pub(in crate::bus) fn refuse_offline_request(&mut self, key: SessionKey, message: Message<'_>) {
-        let (true, Some(id)) = (message.is_request(), message.id()) else { return };
+    /// Nobody hears this any more. Requests of the agent are answered `client_gone`.
+    pub(in crate::bus) fn refuse_unheard(&mut self, key: SessionKey, unheard: VecDeque<Held>) {
         let worker = self.sessions.worker_of(key).and_then(|id| self.workers.get(id));
-        if let Some(link) = worker.and_then(|worker| worker.link) {
-            self.send_error(link, Some(id), &RpcError::client_gone());
+        let link = worker.and_then(|worker| worker.link);
+        if !unheard.is_empty() {
+            self.begin_work(Leftover::Unheard(unheard, link));
         }
     }
 
@@ -68,8 +71,6 @@ impl Bus {
         let root = self.sessions.root(key);
         let Some(session) = self.sessions.get_mut(root) else { return };
         let requests = session.offline.take_where(|held| held.message().is_request(), &mut self.held);
-        for held in requests {
-            self.refuse_offline_request(root, held.message());
-        }
+        self.refuse_unheard(root, requests);
     }
 }

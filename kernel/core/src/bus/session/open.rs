@@ -2,15 +2,38 @@
 
 use crate::bus::Bus;
 use crate::config::Mode;
-use crate::id::{Link, SessionKey, WorkerId};
+use crate::id::{Link, PoolId, SessionKey, WorkerId};
 use crate::state::calls::Call;
 use crate::state::session_index::SessionIndex;
-use crate::state::sessions::{Session, Token};
+use crate::state::sessions::{Session, Token, agent_name};
 use crate::wire::message::Message;
 
 impl Bus {
     pub(in crate::bus) fn index(&self) -> SessionIndex<'_> {
         SessionIndex { workers: &self.workers, sessions: &self.sessions }
+    }
+
+    /// The session for an id from an earlier connection, or of the agent.
+    pub(in crate::bus) fn find_session(&mut self, pool: PoolId, name: &[u8]) -> Option<SessionKey> {
+        let key = self.index().find(pool, name, agent_name(name))?;
+        // If its worker was just lost and nobody owns it, it is gone now.
+        self.worker_of(key);
+        self.sessions.get(key).map(|_| key)
+    }
+
+    /// This client is placed on this worker, or was served by it.
+    pub(in crate::bus) fn serve(&mut self, id: WorkerId, client: Link) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        worker.serve(client);
+        self.remember_worker(client, id);
+    }
+
+    /// The client knows its workers, so that they can forget it when it leaves.
+    pub(in crate::bus) fn remember_worker(&mut self, link: Link, id: WorkerId) {
+        let Some(client) = self.clients.get_mut(link) else { return };
+        if client.workers.insert(id) && client.workers.len() > 2 * self.workers.len() {
+            client.workers.retain(|id| self.workers.get(*id).is_some());
+        }
     }
 
     /// Binds a session on this worker under both names. `owner`: none if the client is away.
@@ -30,6 +53,9 @@ impl Bus {
         if let Some(worker) = self.workers.get_mut(id) {
             worker.sessions.insert(agent_token, key);
             worker.clients.extend(owner);
+        }
+        if let Some(owner) = owner {
+            self.remember_worker(owner, id);
         }
         key
     }

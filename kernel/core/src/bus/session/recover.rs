@@ -97,7 +97,7 @@ impl Bus {
         if let Some(session) = self.sessions.get_mut(key)
             && let Some(worker) = session.worker.take().and_then(|id| self.workers.get_mut(id))
         {
-            worker.sessions.remove(session.agent_name());
+            worker.sessions.remove(session.agent_name(), key);
         }
         self.fail_calls(waiting.iter().filter_map(Queued::call).collect(), error);
         if self.sessions.get(key).is_some_and(|session| session.owner.is_none()) {

@@ -7,6 +7,7 @@ mod defaults;
 mod fairness;
 mod flow_control;
 mod kept_bytes;
+mod leftover;
 mod load;
 mod pools;
 mod recovery;

@@ -1,0 +1,165 @@
+//! What is left to do: work that one event causes and that is too much to be done at once.
+//!
+//! A client may leave thousands of sessions, a worker that dies may owe a hundred thousand answers. One call of the
+//! bus does a piece of such work. The rest waits here and is gone on with by an alarm that is due at once, so that
+//! other peers are served between the pieces.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use crate::id::{CallKey, Link, PoolId, SessionKey, WorkerId};
+use crate::limit::WORK_PIECE;
+use crate::state::backlog::Queued;
+use crate::state::calls::EndpointId;
+use crate::state::clients::Client;
+use crate::state::session_names::SessionNames;
+use crate::wire::error::RpcError;
+use crate::wire::message::Held;
+use crate::wire::send_queue::SendQueue;
+
+pub(crate) enum Leftover {
+    Departed(Box<Departed>),
+    LostLife(Box<LostLife>),
+    /// The client will send nothing more. After a goodbye, its sessions up to this one are ended.
+    Ended(Link, Option<SessionKey>),
+    /// Sessions of subagents whose parents are gone.
+    Orphans(BTreeSet<SessionKey>),
+    /// What a worker said and nobody heard. Its requests are refused, if it is still there.
+    Unheard(VecDeque<Held>, Option<Link>),
+    /// Calls that nobody answers, and what their callers hear.
+    Failed(VecDeque<CallKey>, Arc<RpcError>),
+}
+
+/// A client that has left: its connection is closed, and its calls and sessions are still to be let go.
+pub(crate) struct Departed {
+    pub(crate) link: Link,
+    pub(crate) client: Client,
+}
+
+/// A life of a worker that was lost: its sessions are lost, and its calls are to be answered.
+pub(crate) struct LostLife {
+    pub(crate) worker: WorkerId,
+    pub(crate) pool: PoolId,
+    pub(crate) link: Link,
+    /// It has the calls of this life. The next life has another endpoint.
+    pub(crate) endpoint: EndpointId,
+    /// What its callers hear.
+    pub(crate) error: Arc<RpcError>,
+    /// What the callers hear whose calls it cannot have seen. None: these calls move to another worker.
+    pub(crate) unseen_error: Option<Arc<RpcError>>,
+    pub(crate) sessions: SessionNames,
+    /// What waited for it.
+    pub(crate) backlog: VecDeque<Queued>,
+    /// What was not written to it. None: its link is still open, and has it.
+    pub(crate) output: Option<SendQueue>,
+}
+
+#[derive(Default)]
+pub(crate) struct Leftovers {
+    queue: VecDeque<Leftover>,
+    /// How much of such work this call of the bus may still do.
+    budget: usize,
+    alarm_is_set: bool,
+}
+
+impl Leftovers {
+    /// A new call of the bus begins.
+    #[inline]
+    pub(crate) fn begin_call(&mut self) {
+        self.budget = WORK_PIECE;
+    }
+
+    pub(crate) fn spend(&mut self, steps: usize) {
+        self.budget = self.budget.saturating_sub(steps);
+    }
+
+    /// Whether this call has done enough.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.budget == 0
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(crate) fn push_first(&mut self, work: Leftover) {
+        self.queue.push_front(work);
+    }
+
+    /// The work that is done next. It stays in the queue while a step of it is done, so that it can be found.
+    pub(crate) fn first_mut(&mut self) -> Option<&mut Leftover> {
+        self.queue.front_mut()
+    }
+
+    /// Nothing is left of the first work.
+    pub(crate) fn remove_done(&mut self) {
+        self.queue.pop_front();
+    }
+
+    /// The first work comes last in the next call, so that small work does not wait for large work.
+    pub(crate) fn rotate(&mut self) {
+        if let Some(first) = self.queue.pop_front() {
+            self.queue.push_back(first);
+        }
+    }
+
+    /// Whether such work for this client, which will send nothing more, is under way.
+    pub(crate) fn has_ended(&self, link: Link) -> bool {
+        self.queue.iter().any(|work| matches!(work, Leftover::Ended(ended, _) if *ended == link))
+    }
+
+    /// Whether an alarm must be set so that the work is gone on with.
+    pub(crate) fn needs_alarm(&mut self) -> bool {
+        !std::mem::replace(&mut self.alarm_is_set, true)
+    }
+
+    pub(crate) fn alarm_rang(&mut self) {
+        self.alarm_is_set = false;
+    }
+
+    /// Keeps what was not written to a link that is closed, if calls of that life wait for an answer.
+    pub(crate) fn keep_output(&mut self, link: Link, output: SendQueue) {
+        if let Some(lost) = self.lives().find(|lost| lost.link == link) {
+            lost.output = Some(output);
+        }
+    }
+
+    /// Takes out a session of a lost life that is not lost yet. Returns the error of that life.
+    pub(crate) fn take_session(
+        &mut self,
+        worker: WorkerId,
+        name: &[u8],
+        key: SessionKey,
+    ) -> Option<Arc<RpcError>> {
+        let mut lives = self.lives().filter(|lost| lost.worker == worker);
+        lives.find_map(|lost| lost.sessions.remove(name, key).then(|| lost.error.clone()))
+    }
+
+    /// Whether this session is still to be lost with its worker.
+    pub(crate) fn has_session(&self, worker: WorkerId, name: &[u8], key: SessionKey) -> bool {
+        self.queue.iter().any(|work| match work {
+            Leftover::LostLife(lost) => lost.worker == worker && lost.sessions.get(name) == Some(&key),
+            _ => false,
+        })
+    }
+
+    /// The clients that have left and whose sessions are not all let go.
+    pub(crate) fn departed(&self) -> BTreeSet<Link> {
+        let link_of = |work: &Leftover| match work {
+            Leftover::Departed(gone) => Some(gone.link),
+            _ => None,
+        };
+        self.queue.iter().filter_map(link_of).collect()
+    }
+
+    fn lives(&mut self) -> impl Iterator<Item = &mut LostLife> {
+        self.queue.iter_mut().filter_map(|work| match work {
+            Leftover::LostLife(lost) => Some(&mut **lost),
+            _ => None,
+        })
+    }
+}
