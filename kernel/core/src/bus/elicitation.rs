@@ -39,8 +39,8 @@ impl Bus {
         let worker = self.workers.get(id)?;
         let only = worker.clients.first().copied().filter(|_| worker.clients.len() == 1)?;
         let is_its =
-            |key: &SessionKey| self.sessions.get(*key).is_some_and(|session| session.owner == Some(only));
-        worker.sessions.values().all(is_its).then_some(only)
+            |key: SessionKey| self.sessions.get(key).is_some_and(|session| session.owner == Some(only));
+        worker.sessions.keys().all(is_its).then_some(only)
     }
 
     /// Tells the client that was asked that its answer is no longer needed.
