@@ -153,7 +153,10 @@ impl Oracle {
             let newest = of_pool().rfind(|(_, process)| process.slot == Some(*slot));
             newest.is_none_or(|(life, process)| {
                 !process.healthy
-                    || !self.must_be_compatible(life, conn, serial) && !self.only_closes(life, others_wait)
+                    || !self.must_be_compatible(life, conn, serial)
+                        && !(self.strict && self.only_closes(life) && !others_wait)
+                    // It may be promised to another client, and is replaced once it has closed its sessions.
+                    || others_wait && !process.closings.is_empty()
                     || needs_session && self.sessions_at_most(life) >= config.max_sessions as usize
                     || process.dedicated && (others_wait || self.is_used_by_other(life, conn))
             })
@@ -161,16 +164,15 @@ impl Oracle {
     }
 
     /// The process has nothing to do but to close sessions that the bus has ended, so that a request waits for it.
-    fn only_closes(&self, life: Life, others_wait: bool) -> bool {
+    fn only_closes(&self, life: Life) -> bool {
         let process = &self.lives[life];
         let is_quiet = process.unanswered.is_empty()
             && process.labels.is_empty()
             && !process.dedicated
             && !process.paused
-            && !others_wait
             && !self.sessions.iter().any(|session| session.life == life && session.open)
             && self.announced(life) == 0;
-        is_quiet && self.strict && !process.owed.is_empty() && process.owed.is_subset(&process.closings)
+        is_quiet && !process.owed.is_empty() && process.owed.is_subset(&process.closings)
     }
 
     /// The process was initialized as this client was, however the client's last handshakes went.
