@@ -213,7 +213,7 @@ mod tests {
           {"worker":1,"state":"resting","pid":null,"sessions":0,"calls":0,"restarts":12,"last_exit":"signal 9"},
           {"worker":2,"state":"broken","pid":null,"sessions":0,"calls":0,"restarts":5,"last_exit":"exit 1"}]},
         {"id":"solo","mode":"dedicated","workers":[]}],
-        "counters":{"stray_lines":7,"requests":9000,"worker_deaths":17,"recycled":2,"unauthorized":0}}"#;
+        "counters":{"stray_lines":7,"requests":9000,"recycled":2,"worker_deaths":17,"unauthorized":0}}"#;
 
     #[test]
     fn the_text_has_a_summary_and_one_line_per_worker() {

@@ -153,8 +153,8 @@ impl Oracle {
             let newest = of_pool().rfind(|(_, process)| process.slot == Some(*slot));
             newest.is_none_or(|(life, process)| {
                 !process.healthy
-                    || !self.must_be_compatible(life, conn, serial)
-                        && !(self.strict && self.only_closes(life) && !others_wait)
+                    || !(self.must_be_compatible(life, conn, serial)
+                        || self.strict && self.only_closes(life) && !others_wait)
                     // It may be promised to another client, and is replaced once it has closed its sessions.
                     || others_wait && !process.closings.is_empty()
                     || needs_session && self.sessions_at_most(life) >= config.max_sessions as usize

@@ -45,7 +45,7 @@ use self::greedy::GREEDY;
 use self::plan::{PLAIN, is_plain};
 use self::run::Run;
 
-/// Seeds that have found a fault before.
+/// Seeds that have found a fault before, or that show what few others do.
 const KEPT_SEEDS: &[u64] = &[
     0xc2,
     0x1810,
@@ -70,6 +70,9 @@ const KEPT_SEEDS: &[u64] = &[
     0x10d64b,
     0x113da8,
     0x116d7c,
+    0x1000004c0,
+    0x10000057c,
+    0x1000005bc,
     0x100002219,
     0x100002f48,
     0x10000307c,
@@ -145,6 +148,7 @@ fn every_check_that_is_switched_off_is_missed() {
     for check in Check::ALL.iter().copied().filter(is_wanted) {
         let caught = (0..MUTANT_SEEDS)
             .map(|at| nth_seed(0, at))
+            .chain(KEPT_SEEDS.iter().copied())
             .find_map(|seed| Some((seed, with_check_off(check, || outcome(seed)).err()?)));
         match caught {
             Some((seed, why)) => {

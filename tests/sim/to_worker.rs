@@ -186,7 +186,9 @@ impl Oracle {
         let in_flight = || {
             let calls = process.owed.iter().filter(|call_id| !process.answered.contains(call_id));
             let others =
-                calls.filter_map(|call_id| process.asked.get(call_id)).filter(|other| **other != serial);
+                calls.filter_map(|call_id| process.asked.get(call_id)).filter(|other| **other < serial);
+            // What the bus itself has answered, because it stops, does not run for it.
+            let others = others.filter(|other| !self.sent[**other].is_done());
             others.filter(|other| self.is_about(**other, &own.agent)).map(|other| &self.sent[*other])
         };
         let loads = |sent: &Sent| matches!(&sent.what, What::Ask { kind: Kind::Load(_), .. });
@@ -266,6 +268,18 @@ impl Oracle {
                 "{name} of conn {conn} is {own:?}, and goes to life {life} as {sent_name}"
             );
         }
+    }
+
+    /// The connection's load of a session that its owner had left was lost with the process that had it open.
+    fn lost_load(&self, conn: Conn, name: &str, agent: &str) -> bool {
+        let is_lost = |life: Life| !self.lives[life].healthy;
+        let loads = |sent: &Sent| {
+            let of_it = matches!(&sent.what, What::Ask { kind: Kind::Load(own), .. } if own == name);
+            let passed_on = |peer: &Peer| matches!(peer, Peer::Worker(life) if is_lost(*life));
+            of_it && sent.by == Peer::Client(conn) && sent.sent_to.iter().any(passed_on)
+        };
+        let left = |s: &Session| s.agent == agent && s.name == name && s.owner.is_none() && is_lost(s.life);
+        self.sessions.iter().any(left) && self.sent.iter().any(loads)
     }
 
     /// A label goes to one worker, under a name that no other client has.
@@ -429,6 +443,12 @@ impl Oracle {
             s.agent == agent && dead && s.owner.is_some_and(|owner| self.conns[owner].open)
         });
         let lost = lost.and_then(|s| Some((s.owner?, s.name.clone())));
+        // Its owner had left, and a load of the next one was lost with the process.
+        let lost = lost.or_else(|| {
+            let left = self.sessions.iter().rev().find(|s| s.agent == agent && s.owner.is_none())?;
+            let loads = |conn: &Conn| self.conns[*conn].open && self.lost_load(*conn, &left.name, &agent);
+            Some(((0..self.conns.len()).find(loads)?, left.name.clone()))
+        });
         if let Some((owner, name)) = &lost {
             self.owns(*owner, life, &agent, name, 0);
         }

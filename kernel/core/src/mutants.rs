@@ -73,8 +73,6 @@ pub enum Check {
     HandshakeBound,
     /// The line of one of several clients takes only a part of what is free.
     LineShare,
-    /// While too much is held, the longest unfinished line is given up.
-    LongestGivenUp,
     /// No call is made that exceeds `max_calls` or `max_held_bytes`.
     Room,
     /// A caller has only a part of the calls that are free.
@@ -123,8 +121,6 @@ pub enum Check {
     Token,
     /// A connection that does not show the token is closed.
     AuthTimeout,
-    /// Connections of one origin push out no others that have yet to show the token.
-    AuthShare,
     /// Nothing that a rejected connection sends has an effect.
     Rejected,
     /// A tracer that takes nothing is sent nothing more.
@@ -172,7 +168,6 @@ impl Check {
         Check::NameBound,
         Check::HandshakeBound,
         Check::LineShare,
-        Check::LongestGivenUp,
         Check::Room,
         Check::CallShare,
         Check::CallsGivenBack,
@@ -197,7 +192,6 @@ impl Check {
         Check::FirstLine,
         Check::Token,
         Check::AuthTimeout,
-        Check::AuthShare,
         Check::Rejected,
         Check::TraceBound,
         Check::TracePayloads,

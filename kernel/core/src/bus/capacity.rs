@@ -47,7 +47,6 @@ impl Bus {
     /// lines that are too long.
     pub(super) fn give_up_long_lines(&mut self) {
         while self.held_bytes() > self.limits.max_held_bytes
-            && enabled(Check::LongestGivenUp)
             && self.links.give_up_longest_line(LINE_BYTES_WHEN_FULL)
         {}
     }
