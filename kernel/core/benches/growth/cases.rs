@@ -63,7 +63,7 @@ pub(crate) const CASES: &[Case] = &[
     case("leave-workers", 1_000, Growth::None, leave_workers),
     case("more-workers", 1_000, Growth::Linear, more_workers),
     case("stop-sent", 10_000, Growth::None, stop_sent),
-    case("resumed", 10_000, Growth::None, resumed),
+    case("resumed", 10_000, Growth::Linear, resumed),
     case("blank-line", 60_000_000, Growth::None, blank_line),
     case("long-request", 60_000_000, Growth::Linear, long_request),
     case("long-update", 60_000_000, Growth::Linear, long_update),
