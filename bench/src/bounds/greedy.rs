@@ -6,7 +6,7 @@ use rpc::write;
 use serde_json::{Value, json};
 
 use super::Trial;
-use crate::bus::{Bus, config, echo};
+use crate::bus::{Bus, PATIENCE, config, echo};
 use crate::client::Client;
 use crate::procfs;
 
@@ -113,6 +113,8 @@ pub(super) fn kept_beside_lines(trial: &mut Trial<'_>) -> io::Result<()> {
     );
     drop(greedy);
     bus.until_clients(&mut watcher, 1);
+    // What it has left is given back in pieces.
+    bus.until(PATIENCE, |_| held(&mut watcher).is_ok_and(|held| held == 0));
     trial.report.at_most("kept: held when it has left", held(&mut watcher)?, 0);
     Ok(())
 }
