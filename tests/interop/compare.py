@@ -113,6 +113,11 @@ BY_DESIGN = [
         "No agent is asked about it.",
         lambda step, alone, through: through is None and kind_of(alone) in LOOSE and alone["params"]["sessionId"] == "no-such-session",
     ),
+    Design(
+        "after the death of a process the options that the next one begins with are heard, before the bus has set those of the client again",
+        "Directly the session would be gone. What is told of the options after that is true again.",
+        lambda step, alone, through: step == "at any time" and alone is None and kind_of(through) == "config_option_update",
+    ),
 ]
 
 

@@ -141,6 +141,7 @@ fn check_excuses(excuses: &Excuses) {
 
 /// Switches off each check of the core in turn. Some world must show that it is missing.
 #[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes without optimisation: cargo test --release --test sim")]
 fn every_check_that_is_switched_off_is_missed() {
     let mut survivors = Vec::new();
     let only = std::env::var("BUS_SIM_CHECK").ok();
