@@ -2,11 +2,9 @@
 
 use std::fs;
 use std::os::fd::OwnedFd;
-use std::thread;
-use std::time::Duration;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::harness::{Bus, Client, Puppet, limited, one_pool, puppets, request};
 
@@ -208,25 +206,4 @@ fn strangers_that_flood_push_out_nobody_from_elsewhere() {
         assert_eq!(client.gets(1)["bus"], "stdio-bus");
     }
     drop(strangers);
-}
-
-#[test]
-fn a_line_that_dribbles_is_closed_after_a_minute_although_bytes_come() {
-    // The minute is fixed, so this test is slow; the core has the exact times in its own tests.
-    if std::env::var_os("BUS_SLOW_TESTS").is_none() {
-        return println!("skipped: BUS_SLOW_TESTS is not set");
-    }
-    let bus = Bus::start(one_pool(1));
-    let (mut dribbles, mut other) = (bus.client(), bus.client());
-    other.has_received_nothing();
-    dribbles.sends_bytes(b"{");
-    for _ in 0..70 {
-        // This sleep is the time that the client takes; the test waits for no event.
-        thread::sleep(Duration::from_secs(1));
-        if dribbles.connection.try_send(b" ").is_err() {
-            break;
-        }
-    }
-    dribbles.is_closed();
-    assert_eq!(other.status()["counters"]["stalled_clients"], Value::from(1));
 }
