@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use serde_json::json;
 
-use super::{KEY, Setup, user};
+use super::{KEY, Setup, assistant, user};
 
 /// The agent's text for a failed request.
 fn text_for_failure(setup: &mut Setup, session: &str, status: u16, body: &str) -> String {
@@ -74,6 +74,38 @@ fn errors_can_be_sent_as_json_rpc_errors() {
         assert!(error["message"].as_str().expect("words").ends_with("\nwhy"), "{error}");
         assert_eq!(seen.said(), "");
     }
+}
+
+#[test]
+fn a_refused_prompt_is_taken_back_also_after_a_restart() {
+    let mut setup = Setup::new();
+    let session = setup.session();
+    setup.says(&session, "one", "ONE");
+    for status in [400, 404, 413, 422] {
+        assert!(text_for_failure(&mut setup, &session, status, "").contains(&status.to_string()));
+    }
+    // An error in the stream is the same if it has such a code.
+    let id = setup.prompts(&session, "go");
+    let exchange = setup.server.is_asked();
+    exchange.begins();
+    exchange.chunk(&json!({ "error": { "code": 400, "message": "no" } }));
+    exchange.ends();
+    setup.until_response(id);
+    // A server that cannot read images may call that its own fault.
+    let image = json!([{ "type": "image", "mimeType": "image/png", "data": "AAAA" }]);
+    let id = setup.ask("session/prompt", json!({ "sessionId": session, "prompt": image }));
+    for _ in 0..3 {
+        setup.server.is_asked().refuses(500, "retry-after: 0\r\n", "image input is not supported");
+    }
+    setup.until_response(id);
+    let id = setup.prompts(&session, "two");
+    assert_eq!(setup.server.says("TWO"), [user("one"), assistant("ONE"), user("two")]);
+    setup.until_response(id);
+    setup.call("session/close", json!({ "sessionId": session }));
+    setup.call("session/load", json!({ "sessionId": session, "cwd": "/work", "mcpServers": [] }));
+    setup.prompts(&session, "three");
+    let all = [user("one"), assistant("ONE"), user("two"), assistant("TWO"), user("three")];
+    assert_eq!(setup.server.says("yes"), all);
 }
 
 #[test]

@@ -145,6 +145,24 @@ fn a_command_runs_in_the_clients_terminal() {
 }
 
 #[test]
+fn a_refused_tool_result_is_taken_back_and_what_came_before_it_stays() {
+    let mut setup = Setup::new();
+    let session = setup.session_with_capabilities(all_capabilities());
+    let id = setup.prompts(&session, "look");
+    for (name, text) in [("c1", "small"), ("c2", "poison")] {
+        setup.model_calls(&[call(name, "read_file", &json!({ "path": "a" }))]);
+        setup.answers("fs/read_text_file", json!({ "content": text }));
+    }
+    setup.server.is_asked().refuses(422, "", "bad characters");
+    assert_eq!(setup.until_response(id).stop(), "end_turn");
+    setup.prompts(&session, "on");
+    let sent = setup.server.says("yes");
+    let roles: Vec<_> = sent.iter().map(|message| message["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["user", "assistant", "tool", "assistant", "user"]);
+    assert_eq!((&sent[2]["content"], &sent[4]["content"]), (&json!("small"), &json!("on")));
+}
+
+#[test]
 fn a_cancel_kills_the_running_command() {
     let mut setup = Setup::new();
     let session = setup.session_with_capabilities(all_capabilities());

@@ -26,8 +26,8 @@ pub(super) enum ApiError {
     Broken { message: String },
     /// The reply, or the turn with all its replies, is longer than a turn may be.
     TooLong,
-    /// The server reported an error in the stream.
-    Server { message: String },
+    /// The server reported an error in the stream, sometimes with the status that it would have had.
+    Server { status: Option<u16>, message: String },
 }
 
 impl ApiError {
@@ -40,9 +40,18 @@ impl ApiError {
             ApiError::TooLong => {
                 format!("The answer from {url} is longer than {TURN_MIB_MAX} MiB: the rest was not read.")
             }
-            ApiError::Server { message } => {
+            ApiError::Server { message, .. } => {
                 with_message(format!("Server error in the stream from {url}."), message)
             }
+        }
+    }
+
+    /// The HTTP status, or the one that an error in the stream names.
+    pub(super) fn status(&self) -> Option<u16> {
+        match self {
+            ApiError::Status { status, .. } => Some(*status),
+            ApiError::Server { status, .. } => *status,
+            _ => None,
         }
     }
 
@@ -53,7 +62,7 @@ impl ApiError {
                 (AUTH_REQUIRED, "authentication", Some(*status))
             }
             ApiError::Status { status: 429, .. } => (INTERNAL_ERROR, "rate_limit", Some(429)),
-            ApiError::Status { status: status @ (400 | 404 | 413 | 422), .. } => {
+            ApiError::Status { status, .. } if is_refusal(*status) => {
                 (INVALID_PARAMS, "request", Some(*status))
             }
             ApiError::Status { status, .. } => (INTERNAL_ERROR, "server", Some(*status)),
@@ -69,6 +78,11 @@ impl ApiError {
         }
         RpcError { code, message: self.text(url), data: Some(data) }
     }
+}
+
+/// Whether the server refuses what it was sent, and will refuse it again.
+pub(super) fn is_refusal(status: u16) -> bool {
+    matches!(status, 400 | 404 | 413 | 422)
 }
 
 fn sentence(status: u16, url: &str) -> String {

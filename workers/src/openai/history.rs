@@ -1,7 +1,8 @@
 //! Selects the messages of a request: the system prompt, then the newest whole turns that fit the limit.
 //!
 //! A turn is never split, because every server rejects a tool result without its call. Two prompts in a row (the first
-//! was cancelled or failed) are joined, because many chat templates need alternating roles.
+//! was cancelled or failed) are joined, because many chat templates need alternating roles. For the same reason the
+//! model is said to have stopped where a prompt follows a tool result.
 
 use super::wire::{Content, Message, Part};
 
@@ -9,6 +10,8 @@ use super::wire::{Content, Message, Part};
 const IMAGE_TOKENS: u64 = 1000;
 /// A common estimate, good enough for a limit.
 const BYTES_PER_TOKEN: usize = 4;
+/// What the model said last in a turn that was stopped after a tool call.
+const STOPPED: &str = "[stopped]";
 
 pub(super) fn messages_to_send(
     system_prompt: Option<&str>,
@@ -23,6 +26,11 @@ pub(super) fn messages_to_send(
             (Some(Message::User { content: before }), Message::User { content }) => {
                 let first = std::mem::replace(before, Content::Parts(Vec::new()));
                 *before = joined(first, content.clone());
+            }
+            (Some(Message::Tool { .. }), Message::User { .. }) => {
+                let content = Some(STOPPED.to_owned());
+                messages.push(Message::Assistant { content, tool_calls: Vec::new() });
+                messages.push(message.clone());
             }
             _ => messages.push(message.clone()),
         }
@@ -116,6 +124,13 @@ mod tests {
         let picture = Message::User { content: Content::Parts(vec![image.clone()]) };
         let both = Content::Parts(vec![Part::Text { text: "a".to_owned() }, image]);
         assert_eq!(messages_to_send(None, &[user("a"), picture], None), [Message::User { content: both }]);
+    }
+
+    #[test]
+    fn a_turn_that_was_stopped_after_a_tool_call_ends_with_a_word_of_the_model() {
+        let history = [user("a"), call("1"), result("1"), user("b")];
+        let sent = messages_to_send(None, &history, None);
+        assert_eq!(sent, [&history[..3], &[assistant(STOPPED)], &history[3..]].concat());
     }
 
     #[test]

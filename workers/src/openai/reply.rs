@@ -92,7 +92,7 @@ impl Reply {
     ) -> Result<Option<String>, ApiError> {
         let data = event.data.trim();
         if event.kind == "error" {
-            return Err(ApiError::Server { message: message_of(data) });
+            return Err(server_error(data));
         }
         if data == "[DONE]" {
             self.is_done = true;
@@ -108,7 +108,7 @@ impl Reply {
     /// Takes a chunk of the stream, or the whole answer of a server that does not stream.
     pub(super) fn chunk(&mut self, chunk: &Value, pieces: &mut Vec<Piece>) -> Result<(), ApiError> {
         if let Some(error) = chunk.get("error").filter(|error| !error.is_null()) {
-            return Err(ApiError::Server { message: message_of(&error.to_string()) });
+            return Err(server_error(&error.to_string()));
         }
         if let Some(usage) = chunk.get("usage").filter(|usage| usage.is_object()) {
             self.usage = Some(read_usage(usage));
@@ -283,6 +283,13 @@ fn joined(parts: &Value) -> Option<String> {
     (!all.is_empty()).then_some(all)
 }
 
+/// An error in the stream. Its code, if that is a number, is the HTTP status that it would have had.
+fn server_error(error: &str) -> ApiError {
+    let value: Value = serde_json::from_str(error).unwrap_or_default();
+    let status = value["code"].as_u64().or_else(|| value["error"]["code"].as_u64());
+    ApiError::Server { status: status.and_then(|code| code.try_into().ok()), message: message_of(error) }
+}
+
 fn read_usage(usage: &Value) -> Usage {
     let count = |value: &Value| value.as_u64().unwrap_or(0);
     let input = count(&usage["prompt_tokens"]);
@@ -439,10 +446,12 @@ mod tests {
             let event = Event { kind: kind.to_owned(), data: data.to_owned() };
             Reply::new(false, usize::MAX).event(&event, &mut Vec::new())
         };
-        let error = ApiError::Server { message: "boom".to_owned() };
+        let error = ApiError::Server { status: None, message: "boom".to_owned() };
         assert_eq!(receive("", r#"{"error":{"message":"boom"}}"#), Err(error.clone()));
         assert_eq!(receive("", r#"{"error":"boom","choices":[]}"#), Err(error.clone()));
         assert_eq!(receive("error", "boom"), Err(error));
+        let refused = ApiError::Server { status: Some(400), message: "boom".to_owned() };
+        assert_eq!(receive("", r#"{"error":{"code":400,"message":"boom"}}"#), Err(refused));
         assert_eq!(receive("", r#"{"error":null,"choices":[]}"#), Ok(None));
         for nonsense in ["{", "null", "[]", "7", ""] {
             assert!(receive("", nonsense).unwrap().is_some(), "{nonsense}");

@@ -14,7 +14,7 @@ use rpc::{OwnedReplyTo, RpcError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::api_error::{ApiError, TURN_MIB_MAX};
+use super::api_error::{ApiError, TURN_MIB_MAX, is_refusal};
 use super::convert::{agent_text, agent_thought};
 use super::history::messages_to_send;
 use super::http::{Answer, Watchdog};
@@ -44,6 +44,8 @@ pub(super) struct Turn {
     http: ureq::Agent,
     /// The length of the history before the prompt.
     history_before: usize,
+    /// The length of the history that the server has taken: what follows may be refused.
+    history_accepted: usize,
     usage: Option<Usage>,
     has_sent_text: bool,
     /// How many bytes the model may still say.
@@ -115,6 +117,7 @@ pub(super) fn begin(
         event_tx,
         http: shared.http.take(),
         history_before,
+        history_accepted: history_before,
         usage: None,
         has_sent_text: false,
         bytes_left: TURN_MIB_MAX << 20,
@@ -134,14 +137,18 @@ impl Turn {
         let _ = match self.run_steps() {
             Ok(reason) => self.respond_stopped(reason),
             Err(Stop::Cancelled) => self.respond_stopped(acp::StopReason::Cancelled),
-            Err(Stop::Failed(error)) => self.respond_failed(&error),
+            Err(Stop::Failed(error)) => {
+                self.take_back_refused(&error).and_then(|()| self.respond_failed(&error))
+            }
             Err(Stop::Ended) => Err(TurnEnded),
         };
     }
 
     fn run_steps(&mut self) -> Result<acp::StopReason, Stop> {
         for step in 0..self.shared.config.max_steps {
+            let history_sent = self.session.lock_for(self.number)?.record.history.len();
             let mut reply = self.complete()?;
+            self.history_accepted = history_sent;
             self.report_usage(reply.usage)?;
             let calls = reply.take_calls();
             // Calls that were cut off cannot be made.
@@ -164,9 +171,7 @@ impl Turn {
         let finish = reply.finish();
         if finish == Finish::Refusal {
             // The model must not see a refused prompt again.
-            let mut state = self.session.lock_for(self.number)?;
-            let rewind = Entry::Rewind(self.history_before);
-            self.shared.store.append(&self.session.id, &mut state.record, rewind);
+            self.rewind(self.history_before)?;
             return Ok(acp::StopReason::Refusal);
         }
         if !reply.text.is_empty() {
@@ -174,6 +179,26 @@ impl Turn {
             self.store_messages(vec![message])?;
         }
         Ok(if finish == Finish::Length { acp::StopReason::MaxTokens } else { acp::StopReason::EndTurn })
+    }
+
+    /// Takes back what the server refuses, the prompt or the last step: it would refuse every later request too. Images
+    /// are refused with other statuses as well.
+    fn take_back_refused(&self, error: &ApiError) -> Result<(), TurnEnded> {
+        let status = error.status().unwrap_or_default();
+        let has_image = {
+            let state = self.session.lock_for(self.number)?;
+            state.record.history[self.history_accepted..].iter().any(Message::has_image)
+        };
+        if is_refusal(status) || (status >= 500 && has_image) {
+            self.rewind(self.history_accepted)?;
+        }
+        Ok(())
+    }
+
+    fn rewind(&self, length: usize) -> Result<(), TurnEnded> {
+        let mut state = self.session.lock_for(self.number)?;
+        self.shared.store.append(&self.session.id, &mut state.record, Entry::Rewind(length));
+        Ok(())
     }
 
     /// Asks the model for one reply, retries where that may help, and streams the reply to the client.

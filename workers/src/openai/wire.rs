@@ -68,6 +68,13 @@ pub(super) struct Function {
     pub(super) arguments: String,
 }
 
+impl Message {
+    pub(super) fn has_image(&self) -> bool {
+        matches!(self, Message::User { content: Content::Parts(parts) }
+            if parts.iter().any(|part| matches!(part, Part::ImageUrl { .. })))
+    }
+}
+
 impl ToolCall {
     pub(super) fn new(id: String, name: String, arguments: String) -> ToolCall {
         ToolCall { id, kind: FunctionKind::Function, function: Function { name, arguments } }
