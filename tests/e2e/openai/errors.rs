@@ -192,7 +192,8 @@ fn an_error_in_the_stream_and_an_empty_answer_are_failures() {
 
 #[test]
 fn what_a_server_does_not_accept_is_left_out_from_then_on() {
-    let mut setup = Setup::with(json!({ "OPENAI_MAX_TOKENS": "5" }), &[]);
+    let extra = json!({ "OPENAI_MAX_TOKENS": "5", "OPENAI_TEMPERATURE": "0.5", "OPENAI_EXTRA_BODY": r#"{"seed":1}"# });
+    let mut setup = Setup::with(extra, &[]);
     let session = setup.session();
     let id = setup.prompts(&session, "go");
     let exchange = setup.server.is_asked();
@@ -201,6 +202,10 @@ fn what_a_server_does_not_accept_is_left_out_from_then_on() {
     let exchange = setup.server.is_asked();
     assert!(exchange.body.get("stream_options").is_none());
     exchange.refuses(400, "", r#"{"error":{"message":"Use 'max_completion_tokens' instead."}}"#);
+    let unsupported = r#"{"error":{"message":"Unsupported value","param":"temperature"}}"#;
+    setup.server.is_asked().refuses(400, "", unsupported);
+    let forbidden = r#"{"detail":[{"type":"extra_forbidden","loc":["body","seed"],"msg":"Extra inputs"}]}"#;
+    setup.server.is_asked().refuses(422, "", forbidden);
     setup.server.says("fine");
     assert_eq!(setup.until_response(id).said(), "fine");
     setup.prompts(&session, "again");
@@ -208,6 +213,11 @@ fn what_a_server_does_not_accept_is_left_out_from_then_on() {
     assert_eq!(
         (exchange.body.get("stream_options"), &exchange.body["max_completion_tokens"]),
         (None, &json!(5))
+    );
+    assert_eq!((exchange.body.get("temperature"), exchange.body.get("seed")), (None, None));
+    assert_eq!(
+        (exchange.body.get("max_tokens"), exchange.body.get("model")),
+        (None, Some(&json!("test-model")))
     );
     exchange.streams(&[], "stop");
 }

@@ -83,16 +83,15 @@ fn option<'a>(options: &'a Value, id: &str) -> &'a Value {
 fn a_model_of_the_server_can_be_chosen_by_option_and_by_set_model() {
     let mut setup = Setup::new();
     setup.server.lists(json!({ "data": [{ "id": "small" }, { "id": "large", "context_length": 9000 }] }));
-    let session = setup.session();
-    // The list comes in the background, so it may be missing in the first responses.
-    let opened = loop {
-        let opened = setup.call("session/new", json!({ "cwd": "/work", "mcpServers": [] }));
-        if opened["models"]["availableModels"].as_array().expect("models").len() == 3 {
-            break opened;
-        }
-    };
+    setup.call("initialize", json!({ "protocolVersion": 1 }));
+    // Already the first session has the list.
+    let opened = setup.call("session/new", json!({ "cwd": "/work", "mcpServers": [] }));
+    let session = session_of(&opened);
     let model = option(&opened["configOptions"], "model");
     assert_eq!((&model["currentValue"], &model["category"]), (&json!("test-model"), &json!("model")));
+    let values: Vec<_> =
+        model["options"].as_array().expect("options").iter().map(|one| &one["value"]).collect();
+    assert_eq!(values, ["test-model", "small", "large"]);
     assert_eq!(opened["models"]["currentModelId"], "test-model");
     let set = json!({ "sessionId": session, "configId": "model", "value": "large" });
     let answer = setup.call("session/set_config_option", set);
@@ -114,14 +113,40 @@ fn a_model_of_the_server_can_be_chosen_by_option_and_by_set_model() {
 }
 
 #[test]
+fn a_model_that_is_not_listed_can_be_chosen() {
+    let mut setup = Setup::new();
+    let session = setup.session();
+    let set = json!({ "sessionId": session, "configId": "model", "value": "hidden" });
+    let answer = setup.call("session/set_config_option", set);
+    let model = option(&answer["configOptions"], "model");
+    assert_eq!((&model["currentValue"], &model["options"][0]["value"]), (&json!("hidden"), &json!("hidden")));
+    setup.prompts(&session, "go");
+    let exchange = setup.server.is_asked();
+    assert_eq!(exchange.body["model"], "hidden");
+    exchange.streams(&[], "stop");
+}
+
+#[test]
+fn the_only_model_of_the_server_is_used_if_none_is_named() {
+    for (models, used) in
+        [(json!([{ "id": "local" }]), "local"), (json!([{ "id": "a" }, { "id": "b" }]), "gpt-4o")]
+    {
+        let mut setup = Setup::with(json!({ "OPENAI_MODEL": "" }), &[]);
+        setup.server.lists(models);
+        let session = setup.session();
+        setup.prompts(&session, "go");
+        let exchange = setup.server.is_asked();
+        assert_eq!(exchange.body["model"], used);
+        exchange.streams(&[], "stop");
+    }
+}
+
+#[test]
 fn invalid_settings_are_errors() {
     let mut setup = Setup::new();
     let session = setup.session();
     for (method, params) in [
-        (
-            "session/set_config_option",
-            json!({ "sessionId": session, "configId": "model", "value": "none such" }),
-        ),
+        ("session/set_config_option", json!({ "sessionId": session, "configId": "model", "value": " " })),
         ("session/set_config_option", json!({ "sessionId": session, "configId": "colour", "value": "red" })),
         ("session/set_mode", json!({ "sessionId": session, "modeId": "none such" })),
         ("session/set_model", json!({ "sessionId": session, "modelId": "" })),

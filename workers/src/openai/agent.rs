@@ -1,6 +1,7 @@
 //! The ACP methods of the agent.
 //!
-//! They run on the main thread and block only on stdout. A prompt starts a turn, and the turn responds.
+//! They run on the main thread and block only on stdout, and the first sessions for a moment on the list of models. A
+//! prompt starts a turn, and the turn responds.
 
 use std::io;
 use std::sync::Arc;
@@ -130,13 +131,7 @@ impl Agent for OpenAiAgent {
                 self.shared.writer.update(&session.id, acp::SessionUpdate::CurrentModeUpdate(mode));
             }
             responses::MODEL_OPTION => {
-                let mut state = session.lock();
-                let current = self.shared.model_of(&state.record);
-                if !self.shared.models().ids(current).contains(&value) {
-                    return Err(invalid_params(&format!("no model is called {value}")));
-                }
-                let model = Entry::Model(value.to_owned());
-                self.shared.store.append(&session.id, &mut state.record, model);
+                self.change_model(&session, value.to_owned())?;
             }
             other => return Err(invalid_params(&format!("no option is called {other}"))),
         }
@@ -147,12 +142,8 @@ impl Agent for OpenAiAgent {
     fn set_model(&mut self, to: ReplyTo<'_>, params: Params<'_>) -> Result<(), RpcError> {
         let request: SetModelRequest = params.read()?;
         let session = self.open(&request.session_id)?;
-        if request.model_id.trim().is_empty() {
-            return Err(invalid_params("a model needs a name"));
-        }
-        let mut state = session.lock();
-        self.shared.store.append(&session.id, &mut state.record, Entry::Model(request.model_id));
-        self.shared.send_config_options(&session.id, &state.record);
+        self.change_model(&session, request.model_id)?;
+        self.shared.send_config_options(&session.id, &session.lock().record);
         self.respond(to, Ok(json!({})));
         Ok(())
     }
@@ -183,6 +174,8 @@ impl OpenAiAgent {
         record: Record,
         mcp_servers: &[acp::McpServer],
     ) -> Result<(), RpcError> {
+        refresh_models(&self.shared);
+        self.shared.wait_for_models();
         let id = self.shared.store.create(&record.entries()).map_err(store_error)?;
         let session = Arc::new(Session::new(id.clone(), record));
         self.respond_opened(to, session, mcp_servers, Some(id));
@@ -217,12 +210,21 @@ impl OpenAiAgent {
         let settings = {
             let state = session.lock();
             let model = self.shared.model_of(&state.record);
-            Settings::new(new_id, state.record.mode, model, &self.shared.models())
+            Settings::new(new_id, state.record.mode, &model, &self.shared.models())
         };
         sessions.insert(session.id.clone(), session);
         self.shared.writer.respond(to, Ok(&settings));
         drop(sessions);
         refresh_models(&self.shared);
+    }
+
+    /// Any name will do: the endpoint may serve models that it does not list.
+    fn change_model(&self, session: &Session, id: String) -> Result<(), RpcError> {
+        if id.trim().is_empty() {
+            return Err(invalid_params("a model needs a name"));
+        }
+        self.shared.store.append(&session.id, &mut session.lock().record, Entry::Model(id));
+        Ok(())
     }
 
     fn change_mode(&self, session: &Session, id: &str) -> Result<(), RpcError> {

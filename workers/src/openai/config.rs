@@ -11,14 +11,14 @@ use super::retry::RetryPolicy;
 use super::url::Endpoint;
 
 const BASE_URL: &str = "https://api.openai.com/v1";
-const MODEL: &str = "gpt-4o";
+pub(super) const DEFAULT_MODEL: &str = "gpt-4o";
 
 /// Every variable and what it means, for `--help`.
 pub const VARIABLES: &str = "\
 Environment (an empty variable is an unset one):
   OPENAI_BASE_URL             the endpoint [https://api.openai.com/v1]
   OPENAI_API_KEY              sent as `Authorization: Bearer KEY`
-  OPENAI_MODEL                the model of new sessions [gpt-4o]
+  OPENAI_MODEL                the model of new sessions [the only one of GET /models, else gpt-4o]
   OPENAI_MODELS               models to choose from, with commas; else what GET /models says
   OPENAI_SYSTEM_PROMPT        said first in every conversation
   OPENAI_MAX_TOKENS           longest answer, in tokens
@@ -43,7 +43,7 @@ Environment (an empty variable is an unset one):
 pub(super) struct Config {
     /// The error says what is wrong with the URL.
     pub(super) endpoint: Result<Endpoint, String>,
-    pub(super) model: String,
+    pub(super) model: Option<String>,
     /// If the user lists the models, the endpoint is not asked for them.
     pub(super) models: Vec<String>,
     pub(super) system_prompt: Option<String>,
@@ -102,7 +102,7 @@ impl Config {
         }
         let config = Config {
             endpoint,
-            model: from.text("OPENAI_MODEL").unwrap_or_else(|| MODEL.to_owned()),
+            model: from.text("OPENAI_MODEL"),
             models: from.list("OPENAI_MODELS"),
             system_prompt: from.text("OPENAI_SYSTEM_PROMPT"),
             max_tokens: from.whole("OPENAI_MAX_TOKENS"),
@@ -244,10 +244,7 @@ mod tests {
         for unset in [&[][..], &[("OPENAI_MODEL", ""), ("OPENAI_API_KEY", " "), ("OPENAI_MAX_TOKENS", "")]] {
             let (config, warnings) = read(unset);
             assert_eq!(config.endpoint.unwrap().chat(), "https://api.openai.com/v1/chat/completions");
-            assert_eq!(
-                (config.model.as_str(), config.max_tokens, config.temperature),
-                ("gpt-4o", None, None)
-            );
+            assert_eq!((config.model, config.max_tokens, config.temperature), (None, None, None));
             assert_eq!((config.system_prompt, config.headers.len()), (None, 0));
             assert_eq!(
                 warnings,
@@ -331,7 +328,7 @@ mod tests {
                 ("OPENAI_TEMPERATURE", &temperature.to_string()),
             ]);
             prop_assert!(warnings.is_empty());
-            prop_assert_eq!(config.model, model);
+            prop_assert_eq!(config.model, Some(model));
             prop_assert_eq!(config.system_prompt, Some(prompt));
             prop_assert_eq!(config.max_tokens, Some(tokens));
             prop_assert_eq!(config.temperature, Some(temperature));

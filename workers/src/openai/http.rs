@@ -14,6 +14,7 @@ use ureq::{Agent, Body, BodyReader};
 
 use super::api_error::{ApiError, message_of};
 use super::config::Config;
+use super::refusal::Refusal;
 use super::retry::RetryHint;
 
 /// Each idle agent has at most a connection or two.
@@ -35,10 +36,11 @@ pub(super) struct Answer {
     body: Body,
 }
 
-/// A failed request, and what it says about a retry.
+/// A failed request, and what the server says about it.
 pub(super) struct Failure {
     pub(super) error: ApiError,
     pub(super) hint: RetryHint,
+    pub(super) refusal: Refusal,
 }
 
 impl Http {
@@ -82,8 +84,9 @@ impl Http {
         if !(200..300).contains(&status) {
             let headers = response.headers().clone();
             let hint = RetryHint::read(|name| headers.get(name)?.to_str().ok(), SystemTime::now());
-            let error = ApiError::Status { status, message: message_of(&read_failure(response.into_body())) };
-            return Err(Failure { error, hint });
+            let body = read_failure(response.into_body());
+            let error = ApiError::Status { status, message: message_of(&body) };
+            return Err(Failure { error, hint, refusal: Refusal::read(&body) });
         }
         let is_json = response.body().mime_type().is_some_and(|kind| kind == "application/json");
         Ok(Answer { is_stream: !is_json, body: response.into_body() })
@@ -129,7 +132,8 @@ fn no_answer(error: &ureq::Error) -> Failure {
         ureq::Error::Timeout(_) => ("no answer in time (OPENAI_TIMEOUT_SEC)".to_owned(), Some(false)),
         other => (other.to_string(), Some(false)),
     };
-    Failure { error: ApiError::Network { message }, hint: RetryHint { should_retry, after: None } }
+    let hint = RetryHint { should_retry, after: None };
+    Failure { error: ApiError::Network { message }, hint, refusal: Refusal::default() }
 }
 
 /// Why the body could not be read.

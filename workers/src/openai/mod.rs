@@ -2,7 +2,7 @@
 //!
 //! The main thread reads stdin and answers everything but prompts at once. Each running prompt has its own thread, so
 //! a slow prompt delays no other. The files that parse, convert and decide are pure (`sse`, `reply`, `think_tags`,
-//! `convert`, `history`, `retry`, `tools`); `http`, `reply_stream`, `turn`, `tool_calls` and `serve` do I/O.
+//! `convert`, `history`, `refusal`, `retry`, `tools`); `http`, `reply_stream`, `turn`, `tool_calls` and `serve` do I/O.
 
 mod agent;
 mod api_error;
@@ -14,6 +14,7 @@ mod log;
 mod models;
 mod options;
 mod record;
+mod refusal;
 mod reply;
 mod reply_stream;
 mod responses;

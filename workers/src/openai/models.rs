@@ -1,7 +1,8 @@
 //! The models that a client can choose from: the user's list, or else that of `GET /models`.
 //!
-//! The list is fetched in the background, and again when it is old, so that no session waits for it. If the endpoint
-//! has no list, only the model of the environment remains.
+//! The list is fetched in the background, and again when it is old. Only the first sessions wait for it, and not for
+//! long: a client may look at the models of its first session and never again. If the endpoint has no list, only the
+//! model of the environment remains.
 
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,8 @@ use serde_json::Value;
 
 const REFRESH_AFTER: Duration = Duration::from_secs(600);
 const RETRY_AFTER: Duration = Duration::from_secs(30);
+/// Sessions wait for the first list until this long after it was asked for.
+const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Model {
@@ -22,6 +25,8 @@ pub(super) struct Models {
     /// When the last refresh ended, and whether it succeeded.
     refreshed: Option<(Instant, bool)>,
     is_refreshing: bool,
+    /// When the first refresh began.
+    begun: Option<Instant>,
 }
 
 impl Models {
@@ -29,7 +34,7 @@ impl Models {
     pub(super) fn fixed(ids: &[String]) -> Models {
         let model = |id: &String| Model { id: id.clone(), context_tokens: None };
         // A refresh that never ends keeps others from starting.
-        Models { known: ids.iter().map(model).collect(), refreshed: None, is_refreshing: !ids.is_empty() }
+        Models { known: ids.iter().map(model).collect(), is_refreshing: !ids.is_empty(), ..Models::default() }
     }
 
     /// Whether to refresh now. The caller that gets true must call `end_refresh`.
@@ -41,7 +46,17 @@ impl Models {
             return false;
         }
         self.is_refreshing = true;
+        self.begun.get_or_insert(now);
         true
+    }
+
+    /// How long to wait for the first list. `None`: there is nothing to wait for.
+    pub(super) fn time_to_wait(&self, now: Instant) -> Option<Duration> {
+        if self.refreshed.is_some() {
+            return None;
+        }
+        let time = (self.begun? + FIRST_LIST_TIMEOUT).saturating_duration_since(now);
+        (!time.is_zero()).then_some(time)
     }
 
     /// Returns whether the list has changed.
@@ -66,6 +81,11 @@ impl Models {
         ids
     }
 
+    /// The model to use if none is named.
+    pub(super) fn sole(&self) -> Option<&str> {
+        if let [model] = self.known.as_slice() { Some(&model.id) } else { None }
+    }
+
     pub(super) fn context_tokens(&self, id: &str) -> Option<u64> {
         self.known.iter().find(|model| model.id == id)?.context_tokens
     }
@@ -88,7 +108,8 @@ pub(super) fn parse(body: &str) -> Option<Vec<Model>> {
 /// OpenRouter, vLLM, llama.cpp and others have different names for it.
 fn context_tokens(entry: &Value) -> Option<u64> {
     let places = ["context_length", "max_model_len", "context_window", "max_context_length"];
-    places.iter().find_map(|key| entry[*key].as_u64()).or_else(|| entry["meta"]["n_ctx_train"].as_u64())
+    let in_meta = || ["n_ctx", "n_ctx_train"].iter().find_map(|key| entry["meta"][*key].as_u64());
+    places.iter().find_map(|key| entry[*key].as_u64()).or_else(in_meta)
 }
 
 #[cfg(test)]
@@ -134,6 +155,21 @@ mod tests {
         assert!(models.begin_refresh(now + Duration::from_secs(601)));
         assert!(!models.end_refresh(parse(r#"[{"id":"a"}]"#), now), "nothing new");
         assert_eq!(models.ids("mine"), ["mine", "a"]);
-        assert!(!Models::fixed(&["a".to_owned()]).begin_refresh(now), "the user's list is not refreshed");
+        let mut fixed = Models::fixed(&["a".to_owned()]);
+        assert!(!fixed.begin_refresh(now), "the user's list is not refreshed");
+        assert_eq!((fixed.time_to_wait(now), fixed.sole()), (None, Some("a")));
+    }
+
+    #[test]
+    fn only_the_first_list_is_waited_for_and_not_for_long() {
+        let mut models = Models::default();
+        let now = Instant::now();
+        assert_eq!(models.time_to_wait(now), None, "nothing was asked");
+        models.begin_refresh(now);
+        assert_eq!(models.time_to_wait(now + FIRST_LIST_TIMEOUT / 2), Some(FIRST_LIST_TIMEOUT / 2));
+        assert_eq!(models.time_to_wait(now + FIRST_LIST_TIMEOUT), None);
+        models.end_refresh(None, now);
+        models.begin_refresh(now + RETRY_AFTER);
+        assert_eq!(models.time_to_wait(now + RETRY_AFTER), None);
     }
 }

@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ use rpc::error::CANCELLED;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::config::Config;
+use super::config::{Config, DEFAULT_MODEL};
 use super::http::Http;
 use super::log::log;
 use super::models::{self, Models};
@@ -46,6 +46,7 @@ pub(super) struct Shared {
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     client_capabilities: Mutex<acp::ClientCapabilities>,
     models: Mutex<Models>,
+    models_refreshed: Condvar,
     /// Each model has its own quirks, because one endpoint may serve many kinds.
     quirks: Mutex<HashMap<String, Quirks>>,
     /// Requests to the client that wait for a response, and the turns that wait for them.
@@ -70,6 +71,7 @@ impl Shared {
             sessions: Mutex::default(),
             client_capabilities: Mutex::default(),
             models: Mutex::new(Models::fixed(&config.models)),
+            models_refreshed: Condvar::new(),
             quirks: Mutex::default(),
             asked: Mutex::default(),
             next_id: AtomicU64::new(1),
@@ -102,7 +104,7 @@ impl Shared {
     }
 
     pub(super) fn quirks(&self, model: &str) -> Quirks {
-        lock(&self.quirks).get(model).copied().unwrap_or_default()
+        lock(&self.quirks).get(model).cloned().unwrap_or_default()
     }
 
     pub(super) fn add_quirks(&self, model: &str, quirks: Quirks) {
@@ -110,9 +112,19 @@ impl Shared {
         lock(&self.quirks).entry(model.to_owned()).or_default().add(quirks);
     }
 
-    /// The model of a session: the one that was chosen, or that of the environment.
-    pub(super) fn model_of<'a>(&'a self, record: &'a Record) -> &'a str {
-        record.model.as_deref().unwrap_or(&self.config.model)
+    /// The model of a session: the one that was chosen, or that of the environment, or the only one of the endpoint.
+    pub(super) fn model_of(&self, record: &Record) -> String {
+        let named = record.model.as_deref().or(self.config.model.as_deref());
+        named.map_or_else(|| self.models().sole().unwrap_or(DEFAULT_MODEL).to_owned(), str::to_owned)
+    }
+
+    /// Waits a moment for the first list of models, so that the first session can name them.
+    pub(super) fn wait_for_models(&self) {
+        let mut models = self.models();
+        while let Some(time) = models.time_to_wait(Instant::now()) {
+            let waited = self.models_refreshed.wait_timeout(models, time);
+            models = waited.expect("no thread panics while it holds the lock").0;
+        }
     }
 
     /// The client's tools that a model may use in a session of this mode.
@@ -179,7 +191,7 @@ impl Shared {
     }
 
     pub(super) fn config_options(&self, record: &Record) -> Vec<acp::SessionConfigOption> {
-        responses::config_options(record.mode, self.model_of(record), &self.models())
+        responses::config_options(record.mode, &self.model_of(record), &self.models())
     }
 
     pub(super) fn send_config_options(&self, session_id: &str, record: &Record) {
@@ -210,7 +222,9 @@ pub(super) fn refresh_models(shared: &Arc<Shared>) {
             }
         };
         let sessions = refreshing.sessions();
-        if !refreshing.models().end_refresh(answer, Instant::now()) {
+        let has_changed = refreshing.models().end_refresh(answer, Instant::now());
+        refreshing.models_refreshed.notify_all();
+        if !has_changed {
             return;
         }
         for session in sessions.values() {

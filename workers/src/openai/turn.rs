@@ -221,15 +221,14 @@ impl Turn {
         let mut attempts = 0;
         loop {
             let quirks = shared.quirks(&context.model);
-            let failure = match shared.http.post(&self.http, &url, &request.body(quirks)) {
+            let failure = match shared.http.post(&self.http, &url, &request.body(&quirks)) {
                 Ok(answer) => return self.receive(answer),
                 Err(failure) => failure,
             };
             self.check_running()?;
-            let mut status = None;
-            if let ApiError::Status { status: code, message } = &failure.error {
-                status = Some(*code);
-                if let Some(learned) = request.learn(quirks, *code, message) {
+            let status = failure.error.status();
+            if let Some(status) = status {
+                if let Some(learned) = request.learn(&quirks, status, &failure.refusal) {
                     shared.add_quirks(&context.model, learned);
                     continue;
                 }
@@ -253,7 +252,7 @@ impl Turn {
         let record = &state.record;
         let system_prompt = config.system_prompt.as_deref();
         Ok(RequestContext {
-            model: self.shared.model_of(record).to_owned(),
+            model: self.shared.model_of(record),
             cwd: PathBuf::from(&record.cwd),
             client_tools: self.shared.client_tools(record.mode),
             messages: messages_to_send(system_prompt, &record.history, config.history_tokens),
@@ -401,7 +400,7 @@ impl Turn {
         self.usage.get_or_insert_default().add(usage);
         let state = self.session.lock_for(self.number)?;
         let model = self.shared.model_of(&state.record);
-        let known_size = self.shared.models().context_tokens(model);
+        let known_size = self.shared.models().context_tokens(&model);
         let size = known_size.unwrap_or(self.shared.config.context_tokens);
         let update = acp::UsageUpdate::new(usage.total, size);
         self.shared.writer.update(&self.session.id, acp::SessionUpdate::UsageUpdate(update));

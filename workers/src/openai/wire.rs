@@ -3,8 +3,12 @@
 //! Session files contain the same messages, so they can be read back too. `reply` reads the answers of servers, which
 //! differ more.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+
+use super::refusal::Refusal;
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "snake_case")]
@@ -91,19 +95,18 @@ impl Content {
 }
 
 /// What a model does not accept, learned from its error messages.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(super) struct Quirks {
-    pub(super) no_stream_options: bool,
+    /// Parameters that are not sent.
+    pub(super) left_out: BTreeSet<String>,
     pub(super) wants_completion_tokens: bool,
-    pub(super) no_tools: bool,
 }
 
 impl Quirks {
     /// Keeps what another turn has learned meanwhile.
     pub(super) fn add(&mut self, other: Quirks) {
-        self.no_stream_options |= other.no_stream_options;
+        self.left_out.extend(other.left_out);
         self.wants_completion_tokens |= other.wants_completion_tokens;
-        self.no_tools |= other.no_tools;
     }
 }
 
@@ -117,52 +120,67 @@ pub(super) struct Request<'a> {
 }
 
 impl Request<'_> {
-    pub(super) fn body(&self, quirks: Quirks) -> Vec<u8> {
+    pub(super) fn body(&self, quirks: &Quirks) -> Vec<u8> {
         let mut body = Map::new();
         body.insert("model".to_owned(), json!(self.model));
         body.insert("messages".to_owned(), json!(self.messages));
         body.insert("stream".to_owned(), json!(true));
         if let Some(count) = self.max_tokens {
-            let name = if quirks.wants_completion_tokens { "max_completion_tokens" } else { "max_tokens" };
-            body.insert(name.to_owned(), json!(count));
+            body.insert(max_tokens_name(quirks).to_owned(), json!(count));
         }
         if let Some(temperature) = self.temperature {
             body.insert("temperature".to_owned(), json!(temperature));
         }
-        if !quirks.no_stream_options {
-            body.insert("stream_options".to_owned(), json!({ "include_usage": true }));
-        }
-        if !self.tools.is_empty() && !quirks.no_tools {
+        body.insert("stream_options".to_owned(), json!({ "include_usage": true }));
+        if !self.tools.is_empty() {
             body.insert("tools".to_owned(), json!(self.tools));
         }
         body.extend(self.extra.clone());
+        body.retain(|name, _| !quirks.left_out.contains(name));
         serde_json::to_vec(&body).expect("a plain value is JSON")
     }
 
     /// Finds what to leave out from now on. `None`: the error is about something else.
-    pub(super) fn learn(&self, mut quirks: Quirks, status: u16, error: &str) -> Option<Quirks> {
+    pub(super) fn learn(&self, quirks: &Quirks, status: u16, refusal: &Refusal) -> Option<Quirks> {
         if !matches!(status, 400 | 404 | 405 | 415 | 422 | 500 | 501) {
             return None;
         }
-        let before = quirks;
-        let error = error.to_ascii_lowercase();
-        if error.contains("stream_options") || error.contains("include_usage") {
-            quirks.no_stream_options = true;
-        } else if error.contains("max_completion_tokens") && self.max_tokens.is_some() {
-            quirks.wants_completion_tokens = true;
-        } else if !self.tools.is_empty() && is_about_tools(&error) {
-            quirks.no_tools = true;
+        let mut learned = quirks.clone();
+        if refusal.mentions("stream_options") || refusal.mentions("include_usage") {
+            learned.left_out.insert("stream_options".to_owned());
+        } else if refusal.mentions("max_completion_tokens")
+            && self.max_tokens.is_some()
+            && !quirks.wants_completion_tokens
+        {
+            learned.wants_completion_tokens = true;
+        } else if !self.tools.is_empty() && refusal.has_words(&ABOUT_TOOLS) {
+            learned.left_out.insert("tools".to_owned());
+        } else if matches!(status, 400 | 422) {
+            learned.left_out.extend(self.refused_parameter(quirks, refusal));
         }
-        (quirks != before).then_some(quirks)
+        (learned != *quirks).then_some(learned)
+    }
+
+    /// A parameter of this request that can be left out and that the server does not take.
+    fn refused_parameter(&self, quirks: &Quirks, refusal: &Refusal) -> Option<String> {
+        let own = [
+            (max_tokens_name(quirks), self.max_tokens.is_some()),
+            ("temperature", self.temperature.is_some()),
+        ];
+        let own = own.into_iter().filter(|(_, is_sent)| *is_sent).map(|(name, _)| name);
+        let extra = self.extra.keys().map(String::as_str);
+        let mut optional = own.chain(extra.filter(|name| !["model", "messages", "stream"].contains(name)));
+        optional.find(|name| refusal.refuses(name)).map(str::to_owned)
     }
 }
 
-/// Knows the messages of Ollama, vLLM and llama.cpp.
-fn is_about_tools(error: &str) -> bool {
-    ["support tool", "support function", "tool choice", "tool_choice", "tools param", "\"tools\"", "'tools'"]
-        .iter()
-        .any(|words| error.contains(words))
+fn max_tokens_name(quirks: &Quirks) -> &'static str {
+    if quirks.wants_completion_tokens { "max_completion_tokens" } else { "max_tokens" }
 }
+
+/// Words of Ollama, vLLM and llama.cpp.
+const ABOUT_TOOLS: [&str; 7] =
+    ["support tool", "support function", "tool choice", "tool_choice", "tools param", "\"tools\"", "'tools'"];
 
 #[cfg(test)]
 mod tests {
@@ -186,7 +204,7 @@ mod tests {
     fn a_request_has_its_members_in_the_usual_order() {
         let messages = [Message::User { content: Content::Text("hi".to_owned()) }];
         let extra = json!({ "top_p": 1, "temperature": 0 });
-        let body = text(request(&messages, &[], extra.as_object().unwrap()).body(Quirks::default()));
+        let body = text(request(&messages, &[], extra.as_object().unwrap()).body(&Quirks::default()));
         assert_eq!(
             body,
             r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true,"max_tokens":5,"#
@@ -198,24 +216,33 @@ mod tests {
     #[test]
     fn what_a_server_does_not_accept_is_left_out_from_then_on() {
         let tools = [json!({})];
-        let extra = Map::new();
-        let request = request(&[], &tools, &extra);
+        let extra = json!({ "seed": 1, "reasoning_effort": "low" });
+        let request = request(&[], &tools, extra.as_object().unwrap());
+        let learn =
+            |quirks: &Quirks, status, error: &str| request.learn(quirks, status, &Refusal::read(error));
         let mut quirks = Quirks::default();
         for error in [
             "Unknown field `stream_options`",
             "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.",
             "registry/gemma:latest does not support tools",
+            "Unsupported value: 'temperature' does not support 0.5 with this model. Only the default is supported.",
+            "Unrecognized request argument supplied: seed",
         ] {
-            quirks = request.learn(quirks, 400, error).unwrap_or_else(|| panic!("{error}"));
-            assert_eq!(request.learn(quirks, 400, error), None, "what is left out already cannot be");
+            quirks = learn(&quirks, 400, error).unwrap_or_else(|| panic!("{error}"));
+            let again = learn(&quirks, 400, error).map(|quirks| learn(&quirks, 400, error));
+            assert_eq!(again.flatten(), None, "what is left out already cannot be");
         }
-        let body = text(request.body(quirks));
+        let body = text(request.body(&quirks));
         assert_eq!(
             body,
-            r#"{"model":"m","messages":[],"stream":true,"max_completion_tokens":5,"temperature":0.5}"#
+            r#"{"model":"m","messages":[],"stream":true,"max_completion_tokens":5,"reasoning_effort":"low"}"#
         );
-        assert_eq!(request.learn(Quirks::default(), 429, "stream_options"), None);
-        assert_eq!(request.learn(Quirks::default(), 400, "no such model"), None);
+        assert_eq!(learn(&Quirks::default(), 429, "stream_options"), None);
+        assert_eq!(learn(&Quirks::default(), 400, "no such model"), None);
+        assert_eq!(learn(&Quirks::default(), 500, "unexpected error: temperature of the GPU"), None);
+        for required in ["model", "messages", "stream"] {
+            assert_eq!(learn(&Quirks::default(), 400, &format!("unknown field '{required}'")), None);
+        }
     }
 
     proptest! {
