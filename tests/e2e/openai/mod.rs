@@ -7,6 +7,7 @@ mod sessions;
 mod settings;
 mod streams;
 mod tools;
+mod window;
 
 use serde_json::{Value, json};
 

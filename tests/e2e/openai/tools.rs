@@ -163,6 +163,25 @@ fn a_refused_tool_result_is_taken_back_and_what_came_before_it_stays() {
 }
 
 #[test]
+fn old_results_of_a_turn_that_is_longer_than_the_window_are_left_out() {
+    let mut setup = Setup::new();
+    let session = setup.session_with_capabilities(json!({ "fs": { "readTextFile": true } }));
+    let id = setup.prompts(&session, "look");
+    for name in ["c1", "c2"] {
+        setup.model_calls(&[call(name, "read_file", &json!({ "path": "a" }))]);
+        setup.answers("fs/read_text_file", json!({ "content": name.repeat(800) }));
+    }
+    let too_long = r#"{"error":{"message":"exceeds the available context size (1000 tokens)"}}"#;
+    setup.server.is_asked().refuses(400, "", too_long);
+    let sent = setup.server.says("fine");
+    assert!(sent[2]["content"].as_str().unwrap().starts_with("[the rest is left out"), "{sent:?}");
+    assert_eq!(sent[4]["content"], "c2".repeat(800));
+    let seen = setup.until_response(id);
+    assert_eq!(seen.said(), "fine");
+    assert!(seen.texts("agent_thought_chunk").contains("older results of tools are not sent any more"));
+}
+
+#[test]
 fn a_cancel_kills_the_running_command() {
     let mut setup = Setup::new();
     let session = setup.session_with_capabilities(all_capabilities());

@@ -34,7 +34,7 @@ Environment (an empty variable is an unset one):
   OPENAI_MAX_RETRIES          requests after a first one that failed in passing [2]
   OPENAI_MAX_RETRY_SEC        longest wait that a server may ask for [60]
   OPENAI_HISTORY_TOKENS       how much of a conversation is sent, estimated; the newest first
-  OPENAI_CONTEXT_TOKENS       size of the context window, where GET /models does not say it [128000]
+  OPENAI_CONTEXT_TOKENS       size of the context window, where GET /models does not say it
   OPENAI_TOOLS                on, off: offer the client's files and terminal to the model [on]
   OPENAI_MAX_STEPS            requests in one turn [50]
   OPENAI_THINK_TAGS           on, off: take a leading <think>..</think> as thought [off]
@@ -56,7 +56,7 @@ pub(super) struct Config {
     pub(super) timeout: Option<Duration>,
     pub(super) retry_policy: RetryPolicy,
     pub(super) history_tokens: Option<u64>,
-    pub(super) context_tokens: u64,
+    pub(super) context_tokens: Option<u64>,
     pub(super) has_tools: bool,
     pub(super) max_steps: u64,
     pub(super) has_think_tags: bool,
@@ -116,7 +116,7 @@ impl Config {
                 delay_max: from.seconds("OPENAI_MAX_RETRY_SEC", 60.0).unwrap_or(Duration::MAX),
             },
             history_tokens: from.whole("OPENAI_HISTORY_TOKENS"),
-            context_tokens: from.whole("OPENAI_CONTEXT_TOKENS").unwrap_or(128_000),
+            context_tokens: from.whole("OPENAI_CONTEXT_TOKENS"),
             has_tools: from.switch("OPENAI_TOOLS", true),
             max_steps: from.whole("OPENAI_MAX_STEPS").unwrap_or(50).max(1),
             has_think_tags: from.switch("OPENAI_THINK_TAGS", false),

@@ -12,6 +12,43 @@ const IMAGE_TOKENS: u64 = 1000;
 const BYTES_PER_TOKEN: usize = 4;
 /// What the model said last in a turn that was stopped after a tool call.
 const STOPPED: &str = "[stopped]";
+const LEFT_OUT: &str = "[the rest is left out: the conversation is too long]";
+
+/// The first turn that is sent: another than before only if all from there on is longer than the limit. Then there is
+/// room again, so that the next requests begin alike and the server can use its cache.
+pub(super) fn first_in_window(history: &[Message], before: usize, limit_tokens: u64) -> usize {
+    // A refused turn may have been taken back.
+    let before = before.min(history.len());
+    if estimate_all(&history[before..]) <= limit_tokens {
+        return before;
+    }
+    before.max(first_selected(history, limit_tokens / 4 * 3))
+}
+
+/// Leaves tool results out, the oldest first, until the messages fit the limit. Those that the model has not seen yet
+/// are only cut. Returns whether there was anything to do.
+pub(super) fn shorten_results(messages: &mut [Message], limit_tokens: u64) -> bool {
+    let mut tokens = estimate_all(messages);
+    if tokens <= limit_tokens {
+        return false;
+    }
+    let is_seen = |message: &Message| matches!(message, Message::Assistant { .. });
+    let first_unseen = messages.iter().rposition(is_seen).unwrap_or(0);
+    let mut is_shorter = false;
+    for (at, message) in messages.iter_mut().enumerate() {
+        let before = estimate(message);
+        let Message::Tool { content, .. } = message else { continue };
+        let keep = if at < first_unseen { 0 } else { (limit_tokens / 4) as usize * BYTES_PER_TOKEN };
+        if tokens <= limit_tokens || content.len() <= keep + LEFT_OUT.len() {
+            continue;
+        }
+        content.truncate(beginning(content, keep).len());
+        content.push_str(LEFT_OUT);
+        is_shorter = true;
+        tokens = tokens.saturating_sub(before).saturating_add(estimate(message));
+    }
+    is_shorter
+}
 
 pub(super) fn messages_to_send(
     system_prompt: Option<&str>,
@@ -54,8 +91,23 @@ fn first_selected(history: &[Message], limit_tokens: u64) -> usize {
     first
 }
 
+/// At most this much of a text, cut at a character boundary.
+pub(super) fn beginning(text: &str, bytes_max: usize) -> &str {
+    let end = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
+}
+
+pub(super) fn estimate_all(messages: &[Message]) -> u64 {
+    messages.iter().map(estimate).fold(0, u64::saturating_add)
+}
+
+/// The tokens of a text.
+pub(super) fn estimate_text(text: &str) -> u64 {
+    (text.len() / BYTES_PER_TOKEN) as u64
+}
+
 fn estimate(message: &Message) -> u64 {
-    let text_tokens = |text: &str| (text.len() / BYTES_PER_TOKEN) as u64;
+    let text_tokens = estimate_text;
     match message {
         Message::System { content } | Message::Tool { content, .. } => text_tokens(content),
         Message::User { content: Content::Text(text) } => text_tokens(text),
@@ -140,6 +192,32 @@ mod tests {
         assert_eq!(messages_to_send(None, &history, Some(150)), history[4..]);
         assert_eq!(messages_to_send(None, &history, Some(0)), history[4..]);
         assert_eq!(messages_to_send(None, &history, Some(1000)), history);
+    }
+
+    #[test]
+    fn the_window_moves_by_whole_turns_and_not_with_every_turn() {
+        let turn = |text: &str| [user(text), call("1"), result("1"), assistant("done")];
+        let mut history: Vec<_> = ["a", "b", "c", "d"].iter().flat_map(|text| turn(text)).collect();
+        assert_eq!(first_in_window(&history, 0, 1000), 0);
+        let first = first_in_window(&history, 0, 390);
+        assert_eq!(first, 8, "two turns fit three quarters");
+        history.extend(turn("e"));
+        assert_eq!(first_in_window(&history, first, 390), first, "there is room again");
+        assert_eq!(first_in_window(&history[..2], first, 390), 2, "a turn was taken back");
+        assert_eq!(first_in_window(&history, first, 0), 16, "the newest turn is always sent");
+    }
+
+    #[test]
+    fn old_results_of_a_long_turn_are_left_out_and_new_ones_are_cut() {
+        let mut turn = vec![user("a"), call("1"), result("1"), call("2"), result("2")];
+        assert!(!shorten_results(&mut turn, 300));
+        assert!(shorten_results(&mut turn, 120));
+        assert!(matches!(&turn[2], Message::Tool { content, .. } if content == LEFT_OUT));
+        assert_eq!(turn[4], result("2"));
+        assert!(shorten_results(&mut turn, 40));
+        assert!(matches!(&turn[4], Message::Tool { content, .. } if content.len() == 40 + LEFT_OUT.len()));
+        assert!(!shorten_results(&mut turn, 0) || estimate_all(&turn) < 60);
+        assert!(!shorten_results(&mut [user("a long prompt")], 0));
     }
 
     proptest! {

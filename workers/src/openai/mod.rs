@@ -17,6 +17,7 @@ mod record;
 mod refusal;
 mod reply;
 mod reply_stream;
+mod request_context;
 mod responses;
 mod retry;
 mod serve;

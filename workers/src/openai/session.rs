@@ -21,6 +21,8 @@ pub(super) struct Session {
 pub(super) struct State {
     pub(super) record: Record,
     pub(super) turn: Option<RunningTurn>,
+    /// Where the history begins that is sent: what is before does not fit the model's context window.
+    pub(super) first_sent: usize,
     /// Tools that the user has allowed for the whole session.
     pub(super) allowed: HashSet<&'static str>,
 }
@@ -47,7 +49,10 @@ pub(super) struct TurnEnded;
 
 impl Session {
     pub(super) fn new(id: String, record: Record) -> Session {
-        Session { id, state: Mutex::new(State { record, turn: None, allowed: HashSet::new() }) }
+        Session {
+            id,
+            state: Mutex::new(State { record, turn: None, first_sent: 0, allowed: HashSet::new() }),
+        }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {

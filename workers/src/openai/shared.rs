@@ -108,7 +108,7 @@ impl Shared {
     }
 
     pub(super) fn add_quirks(&self, model: &str, quirks: Quirks) {
-        log(format_args!("{model} does not take everything, and is asked without it: {quirks:?}"));
+        log(format_args!("learned about {model}: {quirks:?}"));
         lock(&self.quirks).entry(model.to_owned()).or_default().add(quirks);
     }
 
@@ -116,6 +116,12 @@ impl Shared {
     pub(super) fn model_of(&self, record: &Record) -> String {
         let named = record.model.as_deref().or(self.config.model.as_deref());
         named.map_or_else(|| self.models().sole().unwrap_or(DEFAULT_MODEL).to_owned(), str::to_owned)
+    }
+
+    /// The size of a model's context window, if anybody has said it.
+    pub(super) fn window_tokens(&self, model: &str) -> Option<u64> {
+        let learned = self.quirks(model).window_tokens;
+        learned.or_else(|| self.models().context_tokens(model)).or(self.config.context_tokens)
     }
 
     /// Waits a moment for the first list of models, so that the first session can name them.

@@ -10,6 +10,7 @@ use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Value, json};
 
 use super::convert::tool_text;
+use super::history::beginning;
 use super::record::Mode;
 use super::session::TurnEnded;
 use super::tools::{Operation, replace_once};
@@ -244,8 +245,8 @@ fn cut(text: &str) -> String {
     if text.len() <= RESULT_BYTES_MAX {
         return text.to_owned();
     }
-    let end = (0..=RESULT_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-    format!("{}\n[{} bytes are left out]", &text[..end], text.len() - end)
+    let kept = beginning(text, RESULT_BYTES_MAX);
+    format!("{kept}\n[{} bytes are left out]", text.len() - kept.len())
 }
 
 #[cfg(test)]

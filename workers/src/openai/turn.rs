@@ -16,7 +16,6 @@ use serde::de::DeserializeOwned;
 
 use super::api_error::{ApiError, TURN_MIB_MAX, is_refusal};
 use super::convert::{agent_text, agent_thought};
-use super::history::messages_to_send;
 use super::http::{Answer, Watchdog};
 use super::log::log;
 use super::options::Errors;
@@ -27,14 +26,15 @@ use super::retry;
 use super::session::{RunningTurn, Session, State, TurnEnded, TurnEvent};
 use super::shared::Shared;
 use super::think_tags::{Piece, joined};
-use super::tools::{self, ClientTools};
 use super::url::without_secrets;
-use super::wire::{Message, Request};
+use super::wire::Message;
 
 /// After a reply is complete, the turn waits this long for its usage and for the end of the stream, without which the
 /// connection cannot be used again.
 const STREAM_END_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// What clients are told of a window whose size nobody knows.
+const UNKNOWN_WINDOW_TOKENS: u64 = 128_000;
 pub(super) struct Turn {
     pub(super) shared: Arc<Shared>,
     pub(super) session: Arc<Session>,
@@ -48,6 +48,10 @@ pub(super) struct Turn {
     history_accepted: usize,
     usage: Option<Usage>,
     has_sent_text: bool,
+    /// A longer request, by estimate, was too long for the server.
+    pub(super) limit_tokens: Option<u64>,
+    /// The client knows that results of tools are left out.
+    pub(super) has_shortened: bool,
     /// How many bytes the model may still say.
     bytes_left: usize,
 }
@@ -92,14 +96,6 @@ impl From<String> for CallError {
     }
 }
 
-/// What one request needs to know of the session.
-struct RequestContext {
-    model: String,
-    cwd: PathBuf,
-    client_tools: ClientTools,
-    messages: Vec<Message>,
-}
-
 /// Starts the turn of a prompt. The prompt is already in the history, at `history_before`.
 pub(super) fn begin(
     shared: &Arc<Shared>,
@@ -120,6 +116,8 @@ pub(super) fn begin(
         history_accepted: history_before,
         usage: None,
         has_sent_text: false,
+        limit_tokens: None,
+        has_shortened: false,
         bytes_left: TURN_MIB_MAX << 20,
     };
     let running =
@@ -208,19 +206,11 @@ impl Turn {
             Ok(endpoint) => endpoint.chat(),
             Err(why) => return Err(ApiError::Network { message: why.clone() }.into()),
         };
-        let context = self.request_context()?;
-        let tools = tools::declarations(context.client_tools, &context.cwd);
-        let request = Request {
-            model: &context.model,
-            messages: &context.messages,
-            max_tokens: shared.config.max_tokens,
-            temperature: shared.config.temperature,
-            tools: &tools,
-            extra: &shared.config.extra_body,
-        };
+        let mut context = self.request_context()?;
         let mut attempts = 0;
         loop {
             let quirks = shared.quirks(&context.model);
+            let request = context.request(&shared.config);
             let failure = match shared.http.post(&self.http, &url, &request.body(&quirks)) {
                 Ok(answer) => return self.receive(answer),
                 Err(failure) => failure,
@@ -228,6 +218,10 @@ impl Turn {
             self.check_running()?;
             let status = failure.error.status();
             if let Some(status) = status {
+                if let Some(shorter) = self.shorter_context(&context, status, &failure.refusal)? {
+                    context = shorter;
+                    continue;
+                }
                 if let Some(learned) = request.learn(&quirks, status, &failure.refusal) {
                     shared.add_quirks(&context.model, learned);
                     continue;
@@ -244,19 +238,6 @@ impl Turn {
             log(format_args!("{} (trying again in {delay:.1?})", text.replace('\n', " ")));
             self.sleep(delay)?;
         }
-    }
-
-    fn request_context(&self) -> Result<RequestContext, TurnEnded> {
-        let config = &self.shared.config;
-        let state = self.session.lock_for(self.number)?;
-        let record = &state.record;
-        let system_prompt = config.system_prompt.as_deref();
-        Ok(RequestContext {
-            model: self.shared.model_of(record),
-            cwd: PathBuf::from(&record.cwd),
-            client_tools: self.shared.client_tools(record.mode),
-            messages: messages_to_send(system_prompt, &record.history, config.history_tokens),
-        })
     }
 
     /// Reads the answer and sends its pieces to the client as they come.
@@ -400,8 +381,7 @@ impl Turn {
         self.usage.get_or_insert_default().add(usage);
         let state = self.session.lock_for(self.number)?;
         let model = self.shared.model_of(&state.record);
-        let known_size = self.shared.models().context_tokens(&model);
-        let size = known_size.unwrap_or(self.shared.config.context_tokens);
+        let size = self.shared.window_tokens(&model).unwrap_or(UNKNOWN_WINDOW_TOKENS);
         let update = acp::UsageUpdate::new(usage.total, size);
         self.shared.writer.update(&self.session.id, acp::SessionUpdate::UsageUpdate(update));
         Ok(())

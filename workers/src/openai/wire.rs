@@ -100,6 +100,8 @@ pub(super) struct Quirks {
     /// Parameters that are not sent.
     pub(super) left_out: BTreeSet<String>,
     pub(super) wants_completion_tokens: bool,
+    /// The size of the context window, from an error.
+    pub(super) window_tokens: Option<u64>,
 }
 
 impl Quirks {
@@ -107,6 +109,7 @@ impl Quirks {
     pub(super) fn add(&mut self, other: Quirks) {
         self.left_out.extend(other.left_out);
         self.wants_completion_tokens |= other.wants_completion_tokens;
+        self.window_tokens = other.window_tokens.or(self.window_tokens);
     }
 }
 
