@@ -160,6 +160,24 @@ fn invalid_settings_are_errors() {
 }
 
 #[test]
+fn the_model_hears_of_additional_directories() {
+    let mut setup = Setup::new();
+    setup.session_with_capabilities(json!({ "fs": { "readTextFile": true } }));
+    let opened = json!({ "cwd": "/work", "additionalDirectories": ["/more"], "mcpServers": [] });
+    let session = session_of(&setup.call("session/new", opened));
+    let id = setup.prompts(&session, "go");
+    let exchange = setup.server.is_asked();
+    let parameters = &exchange.body["tools"][0]["function"]["parameters"];
+    let path = parameters["properties"]["path"]["description"].as_str().expect("a text");
+    assert!(path.ends_with("the workspace also has /more"), "{path}");
+    exchange.streams(&[], "stop");
+    setup.until_response(id);
+    let relative = json!({ "cwd": "/work", "additionalDirectories": ["more"], "mcpServers": [] });
+    let id = setup.ask("session/new", relative);
+    assert_eq!(setup.until_response(id).response["error"]["code"], -32602);
+}
+
+#[test]
 fn a_fork_does_not_change_the_first_session() {
     let mut setup = Setup::new();
     let session = setup.session();

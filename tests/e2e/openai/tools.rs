@@ -96,6 +96,8 @@ fn a_file_is_changed_when_the_user_allows_it() {
     let (_, question) = setup.until_asked("session/request_permission");
     let diff = &question["params"]["toolCall"]["content"][0];
     assert_eq!(diff, &json!({ "type": "diff", "path": "/work/a", "oldText": "a b c", "newText": "a x c" }));
+    let asked = &question["params"]["toolCall"];
+    assert_eq!((&asked["rawInput"], &asked["locations"]), (&edit, &json!([{ "path": "/work/a" }])));
     let kinds: Vec<_> =
         question["params"]["options"].as_array().unwrap().iter().map(|one| &one["kind"]).collect();
     assert_eq!(kinds, ["allow_once", "allow_always", "reject_once"]);

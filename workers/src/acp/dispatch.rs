@@ -85,6 +85,7 @@ pub(crate) struct ReopenRequest {
     pub(crate) session_id: String,
     /// Empty: the session keeps its cwd.
     pub(crate) cwd: PathBuf,
+    pub(crate) additional_directories: Vec<PathBuf>,
     pub(crate) mcp_servers: Vec<acp::McpServer>,
 }
 
@@ -92,8 +93,12 @@ macro_rules! reopen_request_from {
     ($($request:ty),*) => {$(
         impl From<$request> for ReopenRequest {
             fn from(request: $request) -> ReopenRequest {
-                let session_id = request.session_id.to_string();
-                ReopenRequest { session_id, cwd: request.cwd, mcp_servers: request.mcp_servers }
+                ReopenRequest {
+                    session_id: request.session_id.to_string(),
+                    cwd: request.cwd,
+                    additional_directories: request.additional_directories,
+                    mcp_servers: request.mcp_servers,
+                }
             }
         }
     )*};

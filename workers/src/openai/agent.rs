@@ -4,6 +4,7 @@
 //! prompt starts a turn, and the turn responds.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use agent_client_protocol_schema::v1 as acp;
@@ -47,23 +48,26 @@ impl Agent for OpenAiAgent {
         if cwd.is_empty() {
             return Err(invalid_params("a new session needs a cwd"));
         }
-        self.create(to, Record::new(cwd), &request.mcp_servers)
+        let opened = Opened::new(request.additional_directories, request.mcp_servers)?;
+        self.create(to, Record::new(cwd), opened)
     }
 
     fn load_session(&mut self, to: ReplyTo<'_>, params: Params<'_>) -> Result<(), RpcError> {
         let request = ReopenRequest::from(params.read::<acp::LoadSessionRequest>()?);
         let session = self.reopen(&request)?;
+        let opened = Opened::new(request.additional_directories, request.mcp_servers)?;
         for update in convert::replay(&session.lock().record.history) {
             self.shared.writer.update(&session.id, update);
         }
-        self.respond_opened(to, session, &request.mcp_servers, None);
+        self.respond_opened(to, session, opened, None);
         Ok(())
     }
 
     fn resume_session(&mut self, to: ReplyTo<'_>, params: Params<'_>) -> Result<(), RpcError> {
         let request = ReopenRequest::from(params.read::<acp::ResumeSessionRequest>()?);
         let session = self.reopen(&request)?;
-        self.respond_opened(to, session, &request.mcp_servers, None);
+        let opened = Opened::new(request.additional_directories, request.mcp_servers)?;
+        self.respond_opened(to, session, opened, None);
         Ok(())
     }
 
@@ -74,7 +78,8 @@ impl Agent for OpenAiAgent {
         if !request.cwd.as_os_str().is_empty() {
             record.cwd = request.cwd.to_string_lossy().into_owned();
         }
-        self.create(to, record, &request.mcp_servers)
+        let opened = Opened::new(request.additional_directories, request.mcp_servers)?;
+        self.create(to, record, opened)
     }
 
     fn prompt(&mut self, to: ReplyTo<'_>, params: Params<'_>) -> Result<(), RpcError> {
@@ -168,17 +173,12 @@ impl OpenAiAgent {
         OpenAiAgent { shared }
     }
 
-    fn create(
-        &self,
-        to: ReplyTo<'_>,
-        record: Record,
-        mcp_servers: &[acp::McpServer],
-    ) -> Result<(), RpcError> {
+    fn create(&self, to: ReplyTo<'_>, record: Record, opened: Opened) -> Result<(), RpcError> {
         refresh_models(&self.shared);
         self.shared.wait_for_models();
         let id = self.shared.store.create(&record.entries()).map_err(store_error)?;
         let session = Arc::new(Session::new(id.clone(), record));
-        self.respond_opened(to, session, mcp_servers, Some(id));
+        self.respond_opened(to, session, opened, Some(id));
         Ok(())
     }
 
@@ -196,16 +196,15 @@ impl OpenAiAgent {
 
     /// Responds under the lock of the session table, so that a new list of models comes either in the response or
     /// after it.
-    fn respond_opened(
-        &self,
-        to: ReplyTo<'_>,
-        session: Arc<Session>,
-        mcp_servers: &[acp::McpServer],
-        new_id: Option<String>,
-    ) {
-        if !mcp_servers.is_empty() {
-            log(format_args!("session {}: {} MCP servers are not used", session.id, mcp_servers.len()));
+    fn respond_opened(&self, to: ReplyTo<'_>, session: Arc<Session>, opened: Opened, new_id: Option<String>) {
+        if !opened.mcp_servers.is_empty() {
+            log(format_args!(
+                "session {}: {} MCP servers are not used",
+                session.id,
+                opened.mcp_servers.len()
+            ));
         }
+        session.lock().directories = opened.directories;
         let mut sessions = self.shared.sessions();
         let settings = {
             let state = session.lock();
@@ -244,6 +243,21 @@ impl OpenAiAgent {
             let record = self.shared.store.read(id).ok_or(error)?;
             Ok(Arc::new(Session::new(id.to_owned(), record)))
         })
+    }
+}
+
+/// What a client says about a session whenever it opens it.
+struct Opened {
+    directories: Vec<PathBuf>,
+    mcp_servers: Vec<acp::McpServer>,
+}
+
+impl Opened {
+    fn new(directories: Vec<PathBuf>, mcp_servers: Vec<acp::McpServer>) -> Result<Opened, RpcError> {
+        if directories.iter().any(|path| !path.is_absolute()) {
+            return Err(invalid_params("additionalDirectories must be absolute paths"));
+        }
+        Ok(Opened { directories, mcp_servers })
     }
 }
 

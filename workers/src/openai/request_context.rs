@@ -49,7 +49,8 @@ impl Turn {
         let state = &mut *guard;
         let record = &state.record;
         let model = self.shared.model_of(record);
-        let tools = tools::declarations(self.shared.client_tools(record.mode), Path::new(&record.cwd));
+        let client_tools = self.shared.client_tools(record.mode);
+        let tools = tools::declarations(client_tools, Path::new(&record.cwd), &state.directories);
         let system_prompt = config.system_prompt.as_deref();
         let fixed_tokens = estimate_text(system_prompt.unwrap_or_default())
             + tools.iter().map(|tool| estimate_text(&tool.to_string())).sum::<u64>();

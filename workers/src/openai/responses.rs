@@ -13,6 +13,7 @@ pub(super) const MODE_OPTION: &str = "mode";
 pub(super) fn initialized() -> acp::InitializeResponse {
     let sessions = acp::SessionCapabilities::new()
         .list(acp::SessionListCapabilities::new())
+        .additional_directories(acp::SessionAdditionalDirectoriesCapabilities::new())
         .resume(acp::SessionResumeCapabilities::new())
         .close(acp::SessionCloseCapabilities::new())
         .fork(acp::SessionForkCapabilities::new())

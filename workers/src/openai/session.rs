@@ -5,6 +5,7 @@
 //! thread still hangs in a connect.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::sync::{Mutex, MutexGuard};
 
@@ -20,11 +21,13 @@ pub(super) struct Session {
 
 pub(super) struct State {
     pub(super) record: Record,
+    /// Folders of the workspace besides the cwd. The client names them whenever it opens the session.
+    pub(super) directories: Vec<PathBuf>,
     pub(super) turn: Option<RunningTurn>,
     /// Where the history begins that is sent: what is before does not fit the model's context window.
     pub(super) first_sent: usize,
     /// Tools that the user has allowed for the whole session.
-    pub(super) allowed: HashSet<&'static str>,
+    pub(super) allowed: HashSet<String>,
 }
 
 /// What other threads need of a running turn.
@@ -49,10 +52,9 @@ pub(super) struct TurnEnded;
 
 impl Session {
     pub(super) fn new(id: String, record: Record) -> Session {
-        Session {
-            id,
-            state: Mutex::new(State { record, turn: None, first_sent: 0, allowed: HashSet::new() }),
-        }
+        let state =
+            State { record, directories: Vec::new(), turn: None, first_sent: 0, allowed: HashSet::new() };
+        Session { id, state: Mutex::new(state) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {

@@ -45,9 +45,11 @@ impl Turn {
     /// Performs the call and returns the result for the model.
     pub(super) fn perform(&self, id: &str, call: &ToolCall) -> Result<String, Stop> {
         let (mode, cwd) = self.mode_and_cwd()?;
-        let operation = self.announce(id, call, mode, &cwd);
-        let outcome = match operation.and_then(|operation| self.perform_operation(id, &operation, mode, &cwd))
-        {
+        let input = serde_json::from_str(&call.function.arguments);
+        let input = input.unwrap_or_else(|_| json!(call.function.arguments));
+        let operation = self.announce(id, call, &input, mode, &cwd);
+        let perform = |operation| self.perform_operation(id, &operation, input, mode, &cwd);
+        let outcome = match operation.and_then(perform) {
             Ok(outcome) => outcome,
             Err(CallError::Failed(why)) => Outcome { text: why, has_worked: false, is_shown: false },
             Err(CallError::Stop(stop)) => return Err(stop),
@@ -60,18 +62,24 @@ impl Turn {
         Ok(if outcome.has_worked { text } else { format!("Error: {text}") })
     }
 
-    fn announce(&self, id: &str, call: &ToolCall, mode: Mode, cwd: &Path) -> Result<Operation, CallError> {
+    fn announce(
+        &self,
+        id: &str,
+        call: &ToolCall,
+        input: &Value,
+        mode: Mode,
+        cwd: &Path,
+    ) -> Result<Operation, CallError> {
         let name = &call.function.name;
         let arguments = &call.function.arguments;
         let operation = Operation::parse(name, arguments, self.shared.client_tools(mode), cwd);
-        let input: Value = serde_json::from_str(arguments).unwrap_or_else(|_| json!(arguments));
         let announcement = match &operation {
             Ok(operation) => acp::ToolCall::new(id.to_owned(), operation.title())
                 .kind(operation.kind())
                 .locations(operation.locations()),
             Err(_) => acp::ToolCall::new(id.to_owned(), name.clone()),
         };
-        self.send(acp::SessionUpdate::ToolCall(announcement.raw_input(input)))?;
+        self.send(acp::SessionUpdate::ToolCall(announcement.raw_input(input.clone())))?;
         Ok(operation?)
     }
 
@@ -79,6 +87,7 @@ impl Turn {
         &self,
         id: &str,
         operation: &Operation,
+        input: Value,
         mode: Mode,
         cwd: &Path,
     ) -> Result<Outcome, CallError> {
@@ -87,8 +96,14 @@ impl Turn {
         if let Some(content) = &content {
             self.update(id, acp::ToolCallUpdateFields::new().content(content.clone()))?;
         }
-        if operation.changes_something() && mode == Mode::Ask && !self.is_permitted(id, operation, content)? {
-            return Err("the user does not allow it".to_owned().into());
+        if operation.changes_something() && mode == Mode::Ask {
+            let fields = acp::ToolCallUpdateFields::new()
+                .title(operation.title())
+                .kind(operation.kind())
+                .content(content)
+                .locations(operation.locations())
+                .raw_input(input);
+            self.ask_permission(id, operation.tool(), fields)?;
         }
         self.update(id, acp::ToolCallUpdateFields::new().status(acp::ToolCallStatus::InProgress))?;
         match (operation, change) {
@@ -127,22 +142,22 @@ impl Turn {
         Ok(Some(Change { path, old_text, new_text }))
     }
 
-    fn is_permitted(
+    /// Asks the user, unless the tool was allowed for the whole session. Fails if it is not allowed.
+    fn ask_permission(
         &self,
         id: &str,
-        operation: &Operation,
-        content: Option<Vec<acp::ToolCallContent>>,
-    ) -> Result<bool, CallError> {
-        if self.session.lock_for(self.number)?.allowed.contains(operation.tool()) {
-            return Ok(true);
+        tool: &str,
+        fields: acp::ToolCallUpdateFields,
+    ) -> Result<(), CallError> {
+        if self.session.lock_for(self.number)?.allowed.contains(tool) {
+            return Ok(());
         }
-        let fields =
-            acp::ToolCallUpdateFields::new().title(operation.title()).kind(operation.kind()).content(content);
+        let refused = || CallError::Failed("the user does not allow it".to_owned());
         let options = vec![
             acp::PermissionOption::new(ALLOW_ONCE, "Allow", acp::PermissionOptionKind::AllowOnce),
             acp::PermissionOption::new(
                 ALLOW_ALWAYS,
-                format!("Always allow {} in this session", operation.tool()),
+                format!("Always allow {tool} in this session"),
                 acp::PermissionOptionKind::AllowAlways,
             ),
             acp::PermissionOption::new(REJECT_ONCE, "Reject", acp::PermissionOptionKind::RejectOnce),
@@ -152,7 +167,7 @@ impl Turn {
         let response: acp::RequestPermissionResponse =
             match self.ask("session/request_permission", &params, None) {
                 // A client that cannot ask its user allows nothing.
-                Err(CallError::Failed(_)) => return Ok(false),
+                Err(CallError::Failed(_)) => return Err(refused()),
                 response => response?,
             };
         match response.outcome {
@@ -160,11 +175,11 @@ impl Turn {
             acp::RequestPermissionOutcome::Selected(chosen) => {
                 let chosen = chosen.option_id.to_string();
                 if chosen == ALLOW_ALWAYS {
-                    self.session.lock_for(self.number)?.allowed.insert(operation.tool());
+                    self.session.lock_for(self.number)?.allowed.insert(tool.to_owned());
                 }
-                Ok(chosen == ALLOW_ONCE || chosen == ALLOW_ALWAYS)
+                if chosen == ALLOW_ONCE || chosen == ALLOW_ALWAYS { Ok(()) } else { Err(refused()) }
             }
-            _ => Ok(false),
+            _ => Err(refused()),
         }
     }
 

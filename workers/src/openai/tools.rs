@@ -136,9 +136,13 @@ pub(super) fn replace_once(text: &str, old_text: &str, new_text: &str) -> Result
 }
 
 /// The tools as a request declares them.
-pub(super) fn declarations(client_tools: ClientTools, cwd: &Path) -> Vec<Value> {
-    let path =
-        json!({ "type": "string", "description": format!("absolute, or relative to {}", cwd.display()) });
+pub(super) fn declarations(client_tools: ClientTools, cwd: &Path, directories: &[PathBuf]) -> Vec<Value> {
+    let mut where_to = format!("absolute, or relative to {}", cwd.display());
+    if !directories.is_empty() {
+        let directories: Vec<_> = directories.iter().map(|path| path.display().to_string()).collect();
+        where_to.push_str(&format!("; the workspace also has {}", directories.join(", ")));
+    }
+    let path = json!({ "type": "string", "description": where_to });
     let text = |what: &str| json!({ "type": "string", "description": what });
     let number = |what: &str| json!({ "type": "integer", "description": what });
     let all = [
@@ -216,7 +220,7 @@ mod tests {
 
     fn names(client_tools: ClientTools) -> Vec<String> {
         let name = |tool: &Value| tool["function"]["name"].as_str().unwrap().to_owned();
-        declarations(client_tools, Path::new("/w")).iter().map(name).collect()
+        declarations(client_tools, Path::new("/w"), &[]).iter().map(name).collect()
     }
 
     fn read(name: &str, arguments: &str) -> Result<Operation, String> {
@@ -236,6 +240,17 @@ mod tests {
             Operation::parse(RUN, r#"{"command":"ls"}"#, ClientTools::default(), Path::new("/w")).is_err()
         );
         assert!(read("rm", "{}").is_err());
+    }
+
+    #[test]
+    fn all_folders_of_the_workspace_are_named() {
+        let described = |directories: &[PathBuf]| {
+            let all = declarations(ALL, Path::new("/w"), directories);
+            all[0]["function"]["parameters"]["properties"]["path"]["description"].clone()
+        };
+        assert_eq!(described(&[]), "absolute, or relative to /w");
+        let both = [PathBuf::from("/a"), PathBuf::from("/b")];
+        assert_eq!(described(&both), "absolute, or relative to /w; the workspace also has /a, /b");
     }
 
     #[test]
