@@ -59,7 +59,7 @@ fn trace(args: Args) -> Result<(), Fault> {
     let Some(path) = out else {
         let stdout = io::stdout().as_fd().try_clone_to_owned();
         let stdout = stdout.map_err(|error| Fault::Failed(format!("stdout cannot be used: {error}")))?;
-        let mut lines = JsonLines { to_terminal: stdout.is_terminal() };
+        let mut lines = JsonLines::new(stdout.is_terminal());
         return follow(&target, &filter, &mut lines, stdout.into(), &signals);
     };
     // The file may contain private messages.

@@ -158,14 +158,41 @@ fn wait_for_bus(bus: &Stream, out: &File, signals: &Signals) -> Result<bool, Fau
 /// One event per line.
 pub struct JsonLines {
     /// The lines go to a terminal, which must not obey what peers say.
-    pub to_terminal: bool,
+    to_terminal: bool,
+    /// When the prompt was sent that waits for its first update, by session.
+    prompted_us: HashMap<String, u64>,
+}
+
+impl JsonLines {
+    pub fn new(to_terminal: bool) -> JsonLines {
+        JsonLines { to_terminal, prompted_us: HashMap::new() }
+    }
+
+    /// How long the agent took to begin, if this is the first update of a turn.
+    fn first_update_us(&mut self, event: &Value) -> Option<u64> {
+        let session = event["session"].as_str()?;
+        let at = event["at_us"].as_u64()?;
+        match event["method"].as_str()? {
+            "session/prompt" if event["direction"] == "client->worker" => {
+                if self.prompted_us.len() >= MAX_OPEN_REQUESTS {
+                    self.prompted_us.clear();
+                }
+                self.prompted_us.insert(session.to_owned(), at);
+                None
+            }
+            "session/update" => Some(at.saturating_sub(self.prompted_us.remove(session)?)),
+            _ => None,
+        }
+    }
 }
 
 impl Format for JsonLines {
     fn event(&mut self, out: &mut dyn Write, time: SystemTime, event: &RawValue) -> io::Result<()> {
+        let first = self.first_update_us(&serde_json::from_str(event.get()).unwrap_or_default());
+        let first = first.map_or(String::new(), |micros| format!(r#""ttft_us":{micros},"#));
         let event = if self.to_terminal { escape_control(event.get()) } else { event.get().into() };
         let fields = event.trim_start().strip_prefix('{').unwrap_or("}");
-        writeln!(out, r#"{{"time":"{}",{fields}"#, rfc3339(time))
+        writeln!(out, r#"{{"time":"{}",{first}{fields}"#, rfc3339(time))
     }
 
     fn dropped(&mut self, out: &mut dyn Write, time: SystemTime, count: u64) -> io::Result<()> {
@@ -320,8 +347,7 @@ mod tests {
         let out = file.try_clone().unwrap();
         let before = rfc3339(SystemTime::now());
         let signals = Signals::none().unwrap();
-        let fault =
-            follow(&bus.target(), &filter, &mut JsonLines { to_terminal: false }, out, &signals).unwrap_err();
+        let fault = follow(&bus.target(), &filter, &mut JsonLines::new(false), out, &signals).unwrap_err();
         assert_eq!(
             (fault.exit_code(), fault.to_string().as_str()),
             (69, "the bus has closed the connection")
@@ -337,6 +363,30 @@ mod tests {
             received,
             [json!({ "jsonrpc": "2.0", "id": 1, "method": "_bus/trace", "params": params })]
         );
+    }
+
+    #[test]
+    fn the_first_update_of_a_turn_says_how_long_it_took() {
+        let mut format = JsonLines::new(false);
+        let mut out = Vec::new();
+        let event = |at: u64, direction: &str, method: &str, session: &str| {
+            let mut event = json!({ "at_us": at, "direction": direction, "method": method });
+            event["session"] = session.into();
+            event
+        };
+        let events = [
+            event(5, "worker->client", "session/update", "s1"),
+            event(10, "client->worker", "session/prompt", "s1"),
+            event(20, "worker->client", "session/update", "s2"),
+            event(35, "worker->client", "session/update", "s1"),
+            event(40, "worker->client", "session/update", "s1"),
+        ];
+        for event in &events {
+            format.event(&mut out, SystemTime::UNIX_EPOCH, &to_raw_value(event).unwrap()).unwrap();
+        }
+        let lines = parsed(&String::from_utf8(out).unwrap());
+        let first: Vec<_> = lines.iter().map(|line| line["ttft_us"].as_u64()).collect();
+        assert_eq!(first, [None, None, None, Some(25), None]);
     }
 
     #[test]
