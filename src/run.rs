@@ -1,13 +1,14 @@
 //! `run`: talks to an agent.
 
 use std::env;
+use std::fs;
 use std::io::{self, IsTerminal};
-use std::path::{self, PathBuf};
+use std::path::{self, Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clients::Signals;
-use clients::run::{self, AgentCommand, AgentSource, Options, Policy, View};
+use clients::run::{self, AgentCommand, AgentSource, Input, Options, Policy, View};
 use clients::{Fault, run::Ended};
 
 use crate::bus_args::BusArgs;
@@ -22,13 +23,21 @@ const EXAMPLES: &str = "\
 Examples:
   stdio-bus run echo \"hello\"                 the agent that comes with the bus, for trying this out
   stdio-bus run gemini \"explain this folder\"
+  stdio-bus run gemini \"explain this folder\" -- --sandbox   with arguments of the agent's own
   stdio-bus run -- my-agent --flag           any command that speaks ACP
   stdio-bus run --pool claude                an agent of a running bus
   stdio-bus run --json --allow --once opencode \"fix the tests\" | jq .ev
+  stdio-bus run --json --input json claude   for a program: prompts, cancels and permissions as JSON
 
 PROMPT is said first, then each line of stdin is a prompt, until it ends (Ctrl-D). Ctrl-C cancels the turn, and \
 once more ends it all. On a terminal you are asked for permissions; elsewhere they are refused, unless --allow. \
 Piped, stdout is the agent's text alone. The agent finds its keys and settings in your environment as always.
+
+A program writes to --input json, one object a line:
+  {\"type\":\"prompt\",\"text\":\"..\"}           or \"content\":[..], content blocks of ACP
+  {\"type\":\"cancel\"}
+  {\"type\":\"permission\",\"id\":\"..\",\"optionId\":\"..\"}
+  {\"type\":\"model\",\"model\":\"..\"}          and {\"type\":\"mode\",\"mode\":\"..\"}
 
 Exit codes: 0 done, 1 the agent failed, 2 bad usage, 3 took too long, 5 a permission was refused without asking you, \
 69 no bus answers, 130 ended by Ctrl-C.";
@@ -40,7 +49,7 @@ pub(crate) struct Args {
     agent: Option<String>,
     /// What to say first
     prompt: Option<String>,
-    /// The command of an agent, instead of a name
+    /// The command of an agent, instead of a name; if the first begins with `-`: further arguments of the named agent
     #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,
     /// Talk to this pool of a running bus instead
@@ -52,6 +61,21 @@ pub(crate) struct Args {
     /// With --json: every piece of text as it comes, instead of whole paragraphs
     #[arg(long, requires = "json")]
     stream: bool,
+    /// What each line of stdin is: a prompt (lines), or a command of a program (json)
+    #[arg(long, value_name = "FORMAT", value_parser = ["lines", "json"], default_value = "lines")]
+    input: String,
+    /// The model of the session
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// The mode of the session, as the agent calls it (ask, plan, ..)
+    #[arg(long, value_name = "NAME")]
+    mode: Option<String>,
+    /// Give the agent the MCP servers of this file: `{\"mcpServers\": {..}}`, or a list as ACP spells it
+    #[arg(long, value_name = "FILE")]
+    mcp: Option<PathBuf>,
+    /// A further folder that the agent may use (several times)
+    #[arg(long, value_name = "DIR")]
+    add_dir: Vec<PathBuf>,
     /// End after PROMPT instead of reading more from stdin
     #[arg(long)]
     once: bool,
@@ -70,7 +94,7 @@ pub(crate) struct Args {
     /// Give up when a turn takes longer than so many seconds [default: wait as long as it takes]
     #[arg(long, value_name = "SEC", value_parser = crate::call::parse_seconds)]
     timeout: Option<Duration>,
-    /// How many seconds the agent may take to begin
+    /// How many seconds the agent may take to begin, and again to open the session
     #[arg(long, value_name = "SEC", default_value = "60", value_parser = crate::call::parse_seconds)]
     init_timeout: Duration,
     /// Show what the agent writes to stderr
@@ -112,25 +136,41 @@ impl Args {
         let failed =
             |what: &str, error: io::Error| ArgsError::Fault(Fault::Failed(format!("{what}: {error}")));
         // Where stdout goes makes no difference: questions go to stderr.
-        let attended = io::stdin().is_terminal() && io::stderr().is_terminal();
+        let attended = io::stdin().is_terminal() && io::stderr().is_terminal() && self.input == "lines";
         let view = self.view();
         let policy = match (self.allow, self.deny) {
             (true, _) => Policy::Allow,
             (_, true) => Policy::Deny,
             _ => Policy::Ask,
         };
-        let cwd = self.cwd.clone().unwrap_or_else(|| PathBuf::from("."));
-        let cwd = cwd.canonicalize().map_err(|error| failed(&cwd.display().to_string(), error))?;
+        let real =
+            |path: &Path| path.canonicalize().map_err(|error| failed(&path.display().to_string(), error));
+        let cwd = real(self.cwd.as_deref().unwrap_or(Path::new(".")))?;
+        let additional_folders = self.add_dir.iter().map(|folder| real(folder)).collect::<Result<_, _>>()?;
+        let mcp_servers = match &self.mcp {
+            Some(file) => read_mcp_servers(file)?,
+            None => Vec::new(),
+        };
+        let input = if self.input == "json" { Input::Json } else { Input::Lines };
+        if input == Input::Json && !self.json {
+            return Err(ArgsError::Usage("--input json needs --json: its questions are envelopes"));
+        }
         let this_binary = env::current_exe().and_then(path::absolute);
         let this_binary = this_binary.map_err(|error| failed("cannot find its own file", error))?;
         let (once, client_tools, show_stderr) = (self.once, self.client_tools, self.stderr);
         let (init_timeout, timeout) = (self.init_timeout, self.timeout);
+        let (model, mode) = (self.model.clone(), self.mode.clone());
         let (agent, prompt) = self.agent_and_prompt()?;
         Ok(Options {
             agent,
             this_binary,
             cwd,
+            additional_folders,
+            mcp_servers,
+            model,
+            mode,
             prompt,
+            input,
             once,
             policy,
             attended,
@@ -156,6 +196,15 @@ impl Args {
 
     /// The agent and the first prompt. If a flag or a command names the agent, the first argument is the prompt.
     fn agent_and_prompt(self) -> Result<(AgentSource, Option<String>), ArgsError> {
+        // No command begins with a dash, so these are arguments of the agent that was named before.
+        if self.command.first().is_some_and(|word| word.starts_with('-')) {
+            let Some(agent) = self.agent else {
+                return Err(ArgsError::Usage("name the agent that these arguments are for"));
+            };
+            let mut agent = known_agents::find(&agent).map_err(|why| ArgsError::Fault(Fault::Failed(why)))?;
+            agent.args.extend(self.command);
+            return Ok((AgentSource::Command(agent), self.prompt));
+        }
         let mut command = self.command.into_iter();
         let source = match (command.next(), self.pool) {
             (Some(program), _) => AgentSource::Command(AgentCommand::new(program, command.collect())),
@@ -178,4 +227,10 @@ impl Args {
             }
         }
     }
+}
+
+fn read_mcp_servers(file: &Path) -> Result<Vec<serde_json::Value>, ArgsError> {
+    let text = fs::read_to_string(file).map_err(|error| error.to_string());
+    let servers = text.and_then(|text| run::parse_mcp_servers(&text));
+    servers.map_err(|why| ArgsError::Fault(Fault::Failed(format!("{}: {why}", file.display()))))
 }

@@ -35,6 +35,7 @@ mod recovery;
 mod reload;
 mod replay;
 mod run;
+mod run_program;
 mod run_screen;
 mod sessions;
 mod status_and_trace;

@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 
 use super::command_request::CommandRequest;
 use super::events::Event;
-use super::files::Folder;
+use super::files::Folders;
 use super::process::Guard;
 use super::terminal::Terminals;
 
 pub(super) struct ClientTools {
-    folder: Folder,
+    folders: Folders,
     terminals: Terminals,
 }
 
@@ -75,8 +75,13 @@ impl Request {
 }
 
 impl ClientTools {
-    pub(super) fn new(folder: &Path, events: Sender<Event>, guard: Guard) -> io::Result<ClientTools> {
-        Ok(ClientTools { folder: Folder::new(folder)?, terminals: Terminals::new(events, guard) })
+    /// The first folder is where relative paths start.
+    pub(super) fn new<'a>(
+        folders: impl Iterator<Item = &'a PathBuf>,
+        events: Sender<Event>,
+        guard: Guard,
+    ) -> io::Result<ClientTools> {
+        Ok(ClientTools { folders: Folders::new(folders)?, terminals: Terminals::new(events, guard) })
     }
 
     pub(super) fn parse(&self, method: &str, params: &Value) -> Result<Request, RpcError> {
@@ -85,7 +90,7 @@ impl ClientTools {
             text.ok_or_else(|| RpcError::new(INVALID_PARAMS, format!("{key} is missing")))
         };
         let resolve =
-            |path: &str| self.folder.resolve(path).map_err(|why| RpcError::new(INVALID_PARAMS, why));
+            |path: &str| self.folders.resolve(path).map_err(|why| RpcError::new(INVALID_PARAMS, why));
         let terminal = || params["terminalId"].as_str().unwrap_or_default().to_owned();
         Ok(match method {
             "fs/read_text_file" => Request::ReadFile {
@@ -112,11 +117,11 @@ impl ClientTools {
     /// Returns `None` if the answer comes later, under this id.
     pub(super) fn run(&mut self, request: Request, id: &Value) -> Option<Reply> {
         Some(match request {
-            Request::ReadFile { path, line, limit } => Folder::read(&path, line, limit)
+            Request::ReadFile { path, line, limit } => Folders::read(&path, line, limit)
                 .map(|content| json!({ "content": content }))
                 .map_err(io_error),
             Request::WriteFile { path, content } => {
-                Folder::write(&path, &content).map(|()| json!({})).map_err(io_error)
+                Folders::write(&path, &content).map(|()| json!({})).map_err(io_error)
             }
             Request::CreateTerminal(command) => {
                 let created = self.terminals.create(&command);

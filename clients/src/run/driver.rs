@@ -9,26 +9,29 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use rpc::RpcError;
-use rpc::error::{AUTH_REQUIRED, INTERNAL_ERROR};
 use serde_json::{Value, json};
 use signal_hook::consts::SIGINT;
 
 use super::agent::Agent;
 use super::client_tools::{ClientTools, ToolKind};
-use super::envelope::Status;
+use super::envelope::{ForProgram, Status};
 use super::events::{Event, UserInput};
-use super::options::{Ended, Options};
+use super::input::text_prompt;
+use super::options::{Ended, Input, Options};
+use super::questions::Questions;
 use super::renderer::Renderer;
+use super::said::{Prompt, Said};
 use super::tool_call::{Titles, ToolCall};
 use crate::Fault;
 
-/// Pauses before initialize is tried again: some errors of a starting agent are transient.
-const INITIALIZE_BACKOFF: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
 /// Updates that come within this time after the answer, or after each other, still belong to the turn.
 const DRAIN_QUIET: Duration = Duration::from_millis(100);
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// How long an agent may take to end a turn that has timed out.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How many prompts of a program may wait.
+const MAX_SAID: usize = 1000;
 
 /// Why no more turns are run.
 pub(super) enum Stop {
@@ -64,18 +67,30 @@ pub(super) struct Driver {
     /// Events that came while the user was asked.
     pub(super) deferred: VecDeque<Event>,
     pub(super) input: UserInput,
-    /// Lines that the user typed before one was needed.
-    user_lines: VecDeque<String>,
+    /// What the user or the program has said before it was needed.
+    pub(super) said: VecDeque<Said>,
+    /// How many lines of stdin were read.
+    pub(super) lines_read: u64,
+    /// The user sees that a prompt may be typed.
+    pub(super) invited: bool,
     pub(super) renderer: Box<dyn Renderer>,
     pub(super) client_tools: Option<ClientTools>,
     /// The kinds of tools that the user has allowed for good.
     pub(super) allowed: BTreeSet<ToolKind>,
+    /// The questions that the program has not answered.
+    pub(super) questions: Questions,
     last_id: u64,
-    session: String,
+    /// What the agent has said about itself in initialize.
+    pub(super) agent_about: Value,
+    /// The result of session/new.
+    pub(super) opened: Value,
+    pub(super) session: String,
     /// A prompt is sent and not yet answered.
-    in_turn: bool,
+    pub(super) in_turn: bool,
     /// The user has cancelled the turn.
-    cancelled: bool,
+    pub(super) cancelled: bool,
+    /// A turn was cancelled by Ctrl-C.
+    interrupted: bool,
     /// The titles of this turn's tool calls.
     pub(super) titles: Titles,
     /// How long this turn has waited for the user; its timeout is extended by it.
@@ -99,14 +114,20 @@ impl Driver {
             events,
             deferred: VecDeque::new(),
             input,
-            user_lines: VecDeque::new(),
+            said: VecDeque::new(),
+            lines_read: 0,
+            invited: false,
             renderer,
             client_tools,
             allowed: BTreeSet::new(),
+            questions: Questions::default(),
             last_id: 0,
+            agent_about: Value::Null,
+            opened: Value::Null,
             session: String::new(),
             in_turn: false,
             cancelled: false,
+            interrupted: false,
             titles: Titles::default(),
             user_wait: Duration::ZERO,
             refused: false,
@@ -136,10 +157,10 @@ impl Driver {
         let mut turns = 0;
         while let Some(prompt) = self.next_prompt(turns)? {
             turns += 1;
-            match self.turn(&prompt)? {
+            match self.turn(prompt)? {
                 Status::Completed => {}
                 Status::Failed => failed = true,
-                Status::Cancelled if self.cancelled && !self.options.attended => {
+                Status::Cancelled if self.interrupted && !self.options.attended => {
                     return Ok(Ended::Interrupted);
                 }
                 Status::Cancelled => {}
@@ -151,80 +172,37 @@ impl Driver {
             Ended::Failed
         } else if self.refused {
             Ended::Refused
-        } else if self.cancelled {
+        } else if self.interrupted && self.options.once {
             Ended::Interrupted
         } else {
             Ended::Done
         })
     }
 
-    fn initialize(&mut self) -> Result<(), Stop> {
-        let offered = self.client_tools.is_some();
-        let params = json!({
-            "protocolVersion": 1,
-            "clientCapabilities": { "fs": { "readTextFile": offered, "writeTextFile": offered }, "terminal": offered },
-            "clientInfo": { "name": "stdio-bus", "title": "stdio Bus", "version": env!("CARGO_PKG_VERSION") },
-        });
-        let waited = self.options.init_timeout;
-        let until = Instant::now() + waited;
-        let mut backoff = INITIALIZE_BACKOFF.into_iter();
-        loop {
-            let id = self.request("initialize", params.clone());
-            let answer = self.await_answer(id, Some(until)).map_err(|stop| match stop {
-                Stop::TimedOut => Stop::Fault(Fault::TimedOut { at: self.agent.name.clone(), waited }),
-                stop => stop,
-            })?;
-            let error = match answer {
-                Ok(result) if result["protocolVersion"] == 1 => return Ok(()),
-                Ok(result) => {
-                    let version = &result["protocolVersion"];
-                    return Err(self.failed(&format!("speaks ACP {version}, and not 1")));
-                }
-                Err(error) => error,
-            };
-            let retry = if is_transient(&error) { backoff.next() } else { None };
-            let Some(pause) = retry else {
-                return Err(self.failed(&format!("refuses initialize: {}", describe_with_words(&error))));
-            };
-            self.wait_until(Instant::now() + pause)?;
-        }
-    }
-
-    fn open_session(&mut self) -> Result<(), Stop> {
-        let cwd = self.options.cwd.to_string_lossy().into_owned();
-        let id = self.request("session/new", json!({ "cwd": cwd, "mcpServers": [] }));
-        let result = self.await_answer(id, None)?.map_err(|error| {
-            let why = match error.code {
-                AUTH_REQUIRED => "wants you to log in first, with its own command",
-                _ => "opens no session",
-            };
-            self.failed(&format!("{why}: {}", describe_with_words(&error)))
-        })?;
-        let session = result["sessionId"].as_str();
-        self.session = session.ok_or_else(|| self.failed("opens a session without a name"))?.to_owned();
-        Ok(())
-    }
-
-    fn failed(&self, what: &str) -> Stop {
+    pub(super) fn failed(&self, what: &str) -> Stop {
         Stop::Fault(Fault::Failed(format!("{} {what}", self.agent.name)))
     }
 
-    fn next_prompt(&mut self, turns: u32) -> Result<Option<String>, Stop> {
+    fn next_prompt(&mut self, turns: u32) -> Result<Option<Prompt>, Stop> {
         if let Some(prompt) = self.options.prompt.take() {
-            return Ok(Some(prompt));
+            return Ok(Some(Prompt::new(text_prompt(&prompt))));
         }
         if self.options.once && turns > 0 {
             return Ok(None);
         }
-        let mut invited = false;
+        self.invited = false;
         loop {
-            if let Some(line) = self.user_lines.pop_front() {
-                if !line.trim().is_empty() {
-                    return Ok(Some(line));
+            match self.said.pop_front() {
+                Some(Said::Prompt(prompt)) => return Ok(Some(prompt)),
+                Some(Said::Change { setting, wanted, line }) => {
+                    if let Err(why) = self.change_setting(setting, &wanted)? {
+                        self.renderer.for_program(ForProgram::Error { line, text: why })?;
+                    }
+                    continue;
                 }
-                invited = false;
+                None => {}
             }
-            if !std::mem::replace(&mut invited, true) && self.options.attended {
+            if !std::mem::replace(&mut self.invited, true) && self.options.attended {
                 self.renderer.invite()?;
             }
             if !self.input.request_line() {
@@ -247,20 +225,24 @@ impl Driver {
         Ok(())
     }
 
-    fn turn(&mut self, prompt: &str) -> Result<Status, Stop> {
+    fn turn(&mut self, prompt: Prompt) -> Result<Status, Stop> {
         self.renderer.turn_started()?;
+        if prompt.cancelled {
+            return self.end_turn(Status::Cancelled, None, &Value::Null);
+        }
         self.titles.clear();
         self.in_turn = true;
         self.cancelled = false;
         self.user_wait = Duration::ZERO;
-        let blocks = json!([{ "type": "text", "text": prompt }]);
-        let id = self.request("session/prompt", json!({ "sessionId": self.session, "prompt": blocks }));
+        let id =
+            self.request("session/prompt", json!({ "sessionId": self.session, "prompt": prompt.blocks }));
         let until = self.options.timeout.map(|timeout| Instant::now() + timeout);
         let answer = self.await_answer(id, until);
         if answer.is_ok() {
             self.drain_updates()?;
         }
         self.in_turn = false;
+        self.withdraw_questions()?;
         match answer {
             Ok(Ok(result)) => {
                 let (status, remark) = meaning_of(result["stopReason"].as_str().unwrap_or_default());
@@ -284,7 +266,7 @@ impl Driver {
             Err(Stop::TimedOut) => {
                 self.fail_turn("the turn took too long")?;
                 // Lets the agent end what it has begun.
-                self.cancel();
+                self.cancel()?;
                 let _ = self.await_answer(id, Some(Instant::now() + CANCEL_TIMEOUT));
                 Err(Stop::TimedOut)
             }
@@ -308,9 +290,15 @@ impl Driver {
     }
 
     /// Handles events until the answer to the request `id` comes.
-    fn await_answer(&mut self, id: u64, until: Option<Instant>) -> Result<Result<Value, RpcError>, Stop> {
+    pub(super) fn await_answer(
+        &mut self,
+        id: u64,
+        until: Option<Instant>,
+    ) -> Result<Result<Value, RpcError>, Stop> {
         loop {
-            let event = self.next_event(until.map(|until| until + self.user_wait))?;
+            // Who waits for an answer to a question is not late.
+            let until = until.filter(|_| self.questions.is_empty()).map(|until| until + self.user_wait);
+            let event = self.next_event(until)?;
             if let Step::Answered(answer) = self.on_event(event, Some(id))? {
                 return Ok(answer);
             }
@@ -318,7 +306,7 @@ impl Driver {
     }
 
     /// Handles events until this time.
-    fn wait_until(&mut self, until: Instant) -> Result<(), Stop> {
+    pub(super) fn wait_until(&mut self, until: Instant) -> Result<(), Stop> {
         loop {
             match self.next_event(Some(until)) {
                 Ok(event) => {
@@ -356,6 +344,10 @@ impl Driver {
         if let Some(event) = self.deferred.pop_front() {
             return Ok(event);
         }
+        // A program may cancel at any time. What it says beyond this many prompts waits in the pipe.
+        if self.options.input == Input::Json && self.said.len() < MAX_SAID {
+            self.input.request_line();
+        }
         let Some(until) = until else { return self.events.recv().map_err(|_| Stop::Closed) };
         let left = until.saturating_duration_since(Instant::now());
         self.events.recv_timeout(left).map_err(|error| match error {
@@ -371,9 +363,9 @@ impl Driver {
             Event::Closed => return Err(Stop::Closed),
             Event::UserLine(line) => {
                 self.input.on_line(line.as_ref());
-                self.user_lines.extend(line);
+                self.on_user_line(line)?;
             }
-            Event::Signal(SIGINT) if self.in_turn && !self.cancelled => self.cancel(),
+            Event::Signal(SIGINT) if self.in_turn && !self.cancelled => self.interrupt()?,
             Event::Signal(SIGINT) => return Err(Stop::Ended(Ended::Interrupted)),
             Event::Signal(signal) => return Err(Stop::Ended(Ended::Signalled(signal))),
             Event::CommandExited => self.answer_finished_waits(),
@@ -399,15 +391,24 @@ impl Driver {
                 self.titles.learn(&ToolCall(update));
             }
             self.renderer.update(update)?;
+        } else if method == "$/cancel_request" {
+            self.withdraw_question(&message["params"]["requestId"])?;
         }
         Ok(Step::Continued)
     }
 
+    /// Ctrl-C in a turn.
+    pub(super) fn interrupt(&mut self) -> Result<(), Stop> {
+        self.interrupted = true;
+        self.cancel()
+    }
+
     /// Asks the agent to end the turn.
-    pub(super) fn cancel(&mut self) {
+    pub(super) fn cancel(&mut self) -> Result<(), Stop> {
         self.cancelled = true;
         let params = json!({ "sessionId": self.session });
         self.agent.send(&json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": params }));
+        self.withdraw_questions()
     }
 
     /// Whether a request of the agent comes too late to bother the user with it.
@@ -415,7 +416,7 @@ impl Driver {
         self.cancelled || !self.in_turn
     }
 
-    fn request(&mut self, method: &str, params: Value) -> u64 {
+    pub(super) fn request(&mut self, method: &str, params: Value) -> u64 {
         self.last_id += 1;
         let id = self.last_id;
         self.agent.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
@@ -434,12 +435,6 @@ fn meaning_of(stop_reason: &str) -> (Status, Option<&'static str>) {
     }
 }
 
-/// Whether a later initialize may succeed: the agent, or the bus's worker, is not ready yet.
-fn is_transient(error: &RpcError) -> bool {
-    let reason = error.data.as_ref().and_then(|data| data["reason"].as_str());
-    error.code == INTERNAL_ERROR || matches!(reason, Some("worker_lost" | "pool_down" | "busy" | "no_start"))
-}
-
 /// Agents leave members of an error out.
 fn rpc_error(error: &Value) -> RpcError {
     RpcError {
@@ -449,7 +444,7 @@ fn rpc_error(error: &Value) -> RpcError {
     }
 }
 
-fn describe_error(RpcError { message, data, .. }: &RpcError) -> String {
+pub(super) fn describe_error(RpcError { message, data, .. }: &RpcError) -> String {
     let data = data.as_ref().unwrap_or(&Value::Null);
     match data["details"].as_str().or(data["message"].as_str()).or(data.as_str()) {
         Some(details) => format!("{message} ({details})"),
@@ -458,7 +453,7 @@ fn describe_error(RpcError { message, data, .. }: &RpcError) -> String {
 }
 
 /// The same, and below it what the process of the agent wrote to its stderr before it ended.
-fn describe_with_words(error: &RpcError) -> String {
+pub(super) fn describe_with_words(error: &RpcError) -> String {
     let lines = last_words(error).map(|line| format!("\n| {line}"));
     describe_error(error) + &lines.collect::<String>()
 }

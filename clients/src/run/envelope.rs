@@ -5,6 +5,8 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::settings::Choosable;
+
 #[derive(Debug, Serialize)]
 pub(super) struct Envelope {
     pub(super) id: String,
@@ -14,8 +16,14 @@ pub(super) struct Envelope {
     /// `None`: outside of any turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) turn: Option<String>,
+    /// The agent that a tool call of the agent has started. `None`: the agent itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) subagent: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) usage: Option<Usage>,
+    /// Milliseconds from the prompt to the first sign of the agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ttft_ms: Option<u64>,
     pub(super) ev: Ev,
 }
 
@@ -44,6 +52,55 @@ pub(super) enum Ev {
     },
     TurnEnd {
         status: Status,
+    },
+    /// A subagent begins.
+    Start {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        title: Option<String>,
+    },
+    /// A subagent has ended.
+    Stop,
+    /// What only a program gets that can answer.
+    #[serde(untagged)]
+    ForProgram(ForProgram),
+}
+
+/// Events that Happy's session protocol does not have. `--input json` alone brings them.
+#[derive(Debug, Serialize)]
+#[serde(tag = "t", rename_all = "kebab-case", rename_all_fields = "camelCase")]
+pub(super) enum ForProgram {
+    /// The session is open.
+    Session {
+        session_id: String,
+        /// What the agent says about itself: its name and version.
+        agent: Value,
+        model: Option<String>,
+        models: Vec<Choosable>,
+        mode: Option<String>,
+        modes: Vec<Choosable>,
+    },
+    /// A question that `{"type":"permission"}` answers.
+    Permission {
+        id: String,
+        /// The call of a `tool-call-start`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        call: Option<String>,
+        title: String,
+        options: Value,
+        /// As the agent has sent it: input, locations, diffs.
+        tool_call: Value,
+    },
+    /// The question needs no answer any more.
+    PermissionEnd {
+        id: String,
+        /// `None`: nobody chose.
+        option_id: Option<String>,
+    },
+    /// A line of stdin cannot be followed.
+    Error {
+        /// Counted from 1.
+        line: u64,
+        text: String,
     },
 }
 

@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use rpc::lines::LINE_BYTES_MAX;
 use rpc::{LineReader, Stream};
 use serde_json::Value;
 
@@ -116,7 +117,8 @@ impl UserInput {
         thread::spawn(move || {
             for () in requests {
                 let mut line = Vec::new();
-                let read = io::stdin().lock().read_until(b'\n', &mut line);
+                // A longer line is cut, and its rest is the next line.
+                let read = io::stdin().lock().take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut line);
                 let line = String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned();
                 let typed = matches!(read, Ok(1..)).then_some(line);
                 if events.send(Event::UserLine(typed)).is_err() {
@@ -133,6 +135,10 @@ impl UserInput {
             self.is_pending = self.requests_tx.send(()).is_ok();
         }
         !self.is_over && self.is_pending
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
     }
 
     /// Notes that the requested line has come.

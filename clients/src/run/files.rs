@@ -1,4 +1,4 @@
-//! Reads and writes files for an agent, inside one folder only.
+//! Reads and writes files for an agent, inside the folders of the session only.
 //!
 //! Symbolic links are resolved before a path is checked. A link that replaces the file later is not followed.
 
@@ -12,19 +12,20 @@ use nix::libc::O_NOFOLLOW;
 /// No agent can use more of a file at once.
 const MAX_READ_BYTES: u64 = 16 << 20;
 
-pub(super) struct Folder {
-    /// Without symbolic links.
-    root: PathBuf,
+pub(super) struct Folders {
+    /// Without symbolic links. Relative paths start at the first.
+    roots: Vec<PathBuf>,
 }
 
-impl Folder {
-    pub(super) fn new(path: &Path) -> io::Result<Folder> {
-        Ok(Folder { root: path.canonicalize()? })
+impl Folders {
+    /// There is at least one.
+    pub(super) fn new<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> io::Result<Folders> {
+        Ok(Folders { roots: paths.map(|path| path.canonicalize()).collect::<io::Result<_>>()? })
     }
 
-    /// Resolves a path. Fails if it is outside of the folder, or if its parent does not exist.
+    /// Resolves a path. Fails if it is outside of the folders, or if its parent does not exist.
     pub(super) fn resolve(&self, path: &str) -> Result<PathBuf, String> {
-        let requested = self.root.join(path);
+        let requested = self.roots[0].join(path);
         let real = requested.canonicalize().or_else(|error| match error.kind() {
             ErrorKind::NotFound => {
                 let name = requested.file_name().ok_or(ErrorKind::InvalidInput)?;
@@ -35,8 +36,8 @@ impl Folder {
         let real = real.map_err(|error: io::Error| format!("{path}: {error}"))?;
         // Writing to a dangling link would create a file outside of the folder.
         let is_dangling = fs::symlink_metadata(&real).is_ok_and(|found| found.is_symlink());
-        if is_dangling || !real.starts_with(&self.root) {
-            return Err(format!("{path} is not inside {}", self.root.display()));
+        if is_dangling || !self.roots.iter().any(|root| real.starts_with(root)) {
+            return Err(format!("{path} is not inside {}", self.roots[0].display()));
         }
         Ok(real)
     }
@@ -78,7 +79,10 @@ mod tests {
         symlink(outer.path().join("secret"), root.join("link")).unwrap();
         symlink(outer.path().join("nothing yet"), root.join("dangling")).unwrap();
         symlink(outer.path(), root.join("up")).unwrap();
-        let folder = Folder::new(&root).unwrap();
+        let other = outer.path().join("other");
+        fs::create_dir(&other).unwrap();
+        let folder = Folders::new([&root, &other].into_iter()).unwrap();
+        assert!(folder.resolve(other.join("new.txt").to_str().unwrap()).is_ok());
         for path in ["a.txt", "sub/../a.txt", "sub/new.txt", root.join("a.txt").to_str().unwrap()] {
             assert!(folder.resolve(path).is_ok(), "{path}");
         }
@@ -93,12 +97,12 @@ mod tests {
     fn part_of_a_file_is_read_by_lines() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f");
-        Folder::write(&path, "one\ntwo\nthree\n").unwrap();
-        let read = |line, limit| Folder::read(&path, line, limit).unwrap();
+        Folders::write(&path, "one\ntwo\nthree\n").unwrap();
+        let read = |line, limit| Folders::read(&path, line, limit).unwrap();
         assert_eq!(read(None, None), "one\ntwo\nthree\n");
         assert_eq!(read(Some(2), Some(1)), "two\n");
         assert_eq!(read(Some(3), None), "three\n");
         assert_eq!(read(Some(u64::MAX), Some(u64::MAX)), "");
-        assert!(Folder::read(folder.path(), None, None).is_err());
+        assert!(Folders::read(folder.path(), None, None).is_err());
     }
 }

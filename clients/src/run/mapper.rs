@@ -7,7 +7,7 @@
 use serde_json::{Map, Value};
 
 use super::cuid::Cuids;
-use super::envelope::{Envelope, Ev, Status};
+use super::envelope::{Envelope, Ev, ForProgram, Status};
 use super::tool_call::{State, ToolCall, text_of};
 use super::usage::UsageMeter;
 
@@ -18,18 +18,30 @@ pub(super) struct Mapper {
     /// The time of the last envelope.
     last_ms: u64,
     turn: Option<String>,
-    /// Held-back text, and whether it is a thought. Never empty.
-    text: Option<(bool, String)>,
+    /// When the turn started, and how long its first output took.
+    turn_began_ms: u64,
+    ttft_ms: Option<u64>,
+    /// Held-back text. Never empty.
+    text: Option<HeldText>,
     /// The tool calls of this turn.
     calls: Vec<Call>,
+    /// The subagents of this turn.
+    subagents: Vec<Subagent>,
     meter: UsageMeter,
     /// The envelopes to return.
     out: Vec<Envelope>,
 }
 
+struct HeldText {
+    thinking: bool,
+    subagent: Option<String>,
+    text: String,
+}
+
 struct Call {
     agent_id: String,
     envelope_id: String,
+    subagent: Option<String>,
     phase: Phase,
     name: String,
     title: Option<String>,
@@ -44,6 +56,13 @@ enum Phase {
     Ended,
 }
 
+/// An agent that a tool call has started, and that has not ended.
+struct Subagent {
+    /// The agent's id of that call.
+    call: String,
+    envelope_id: String,
+}
+
 impl Mapper {
     pub(super) fn new(ids: Cuids, stream: bool) -> Mapper {
         Mapper {
@@ -51,8 +70,11 @@ impl Mapper {
             stream,
             last_ms: 0,
             turn: None,
+            turn_began_ms: 0,
+            ttft_ms: None,
             text: None,
             calls: Vec::new(),
+            subagents: Vec::new(),
             meter: UsageMeter::default(),
             out: Vec::new(),
         }
@@ -63,8 +85,11 @@ impl Mapper {
         if self.turn.is_none() {
             self.flush(now_ms);
             self.calls.clear();
+            self.subagents.clear();
             self.turn = Some(self.ids.next());
-            self.push(Ev::TurnStart, now_ms);
+            self.turn_began_ms = now_ms;
+            self.ttft_ms = None;
+            self.push(Ev::TurnStart, None, now_ms);
         }
         self.take()
     }
@@ -72,8 +97,8 @@ impl Mapper {
     /// Takes the `update` of a session/update. Kinds without an envelope are skipped.
     pub(super) fn update(&mut self, update: &Value, now_ms: u64) -> Vec<Envelope> {
         match update["sessionUpdate"].as_str() {
-            Some("agent_message_chunk") => self.text_chunk(false, text_of(&update["content"]), now_ms),
-            Some("agent_thought_chunk") => self.text_chunk(true, text_of(&update["content"]), now_ms),
+            Some("agent_message_chunk") => self.text_chunk(false, update, now_ms),
+            Some("agent_thought_chunk") => self.text_chunk(true, update, now_ms),
             Some("tool_call" | "tool_call_update") => self.tool_call(&ToolCall(update), now_ms),
             Some("usage_update") => self.meter.note(update),
             _ => {}
@@ -84,9 +109,21 @@ impl Mapper {
     /// Takes the tool call of a permission request. Some agents mention the call there first.
     pub(super) fn permission(&mut self, tool_call: &Value, now_ms: u64) -> Vec<Envelope> {
         if let Some(id) = ToolCall(tool_call).id() {
-            let at = self.record(&ToolCall(tool_call), id);
+            let at = self.record(&ToolCall(tool_call), id, now_ms);
             self.start_call(at, now_ms);
         }
+        self.take()
+    }
+
+    /// The id in envelopes of a call that was seen.
+    pub(super) fn call_id(&self, tool_call: &Value) -> Option<String> {
+        let id = ToolCall(tool_call).id()?;
+        self.calls.iter().find(|call| call.agent_id == id).map(|call| call.envelope_id.clone())
+    }
+
+    pub(super) fn for_program(&mut self, event: ForProgram, now_ms: u64) -> Vec<Envelope> {
+        self.flush(now_ms);
+        self.push(Ev::ForProgram(event), None, now_ms);
         self.take()
     }
 
@@ -94,7 +131,7 @@ impl Mapper {
     pub(super) fn service(&mut self, text: &str, now_ms: u64) -> Vec<Envelope> {
         self.start_held_calls(now_ms);
         self.flush(now_ms);
-        self.push(Ev::Service { text: text.to_owned() }, now_ms);
+        self.push(Ev::Service { text: text.to_owned() }, None, now_ms);
         self.take()
     }
 
@@ -104,60 +141,103 @@ impl Mapper {
         self.start_held_calls(now_ms);
         self.flush(now_ms);
         if self.turn.is_some() {
-            for call in std::mem::take(&mut self.calls).into_iter().filter(|call| call.phase == Phase::Open) {
-                self.push(Ev::ToolCallEnd { call: call.envelope_id }, now_ms);
+            // The last begun end first: a subagent before the call that has started it.
+            for at in (0..self.calls.len()).rev() {
+                self.end_call(at, now_ms);
             }
-            self.push(Ev::TurnEnd { status }, now_ms);
+            while let Some(subagent) = self.subagents.pop() {
+                self.push(Ev::Stop, Some(subagent.envelope_id), now_ms);
+            }
+            self.push(Ev::TurnEnd { status }, None, now_ms);
             let usage = self.meter.take(usage);
-            self.out.last_mut().expect("it was just pushed").usage = usage;
+            let end = self.out.last_mut().expect("it was just pushed");
+            (end.usage, end.ttft_ms) = (usage, self.ttft_ms);
+            self.calls.clear();
             self.turn = None;
         }
         self.take()
     }
 
-    fn text_chunk(&mut self, thinking: bool, text: &str, now_ms: u64) {
+    fn text_chunk(&mut self, thinking: bool, update: &Value, now_ms: u64) {
+        let text = text_of(&update["content"]);
         if text.is_empty() {
             return;
         }
+        self.note_output(now_ms);
         self.start_held_calls(now_ms);
+        let subagent = self.subagent_of(&ToolCall(update), now_ms);
         if self.stream {
-            return self.push(Ev::Text { text: text.to_owned(), thinking }, now_ms);
+            return self.push(Ev::Text { text: text.to_owned(), thinking }, subagent, now_ms);
         }
-        if self.text.as_ref().is_some_and(|(waiting, _)| *waiting != thinking) {
+        let is_other = |held: &HeldText| held.thinking != thinking || held.subagent != subagent;
+        if self.text.as_ref().is_some_and(is_other) {
             self.flush(now_ms);
         }
-        self.text.get_or_insert((thinking, String::new())).1.push_str(text);
+        let held = self.text.get_or_insert(HeldText { thinking, subagent, text: String::new() });
+        held.text.push_str(text);
     }
 
     fn tool_call(&mut self, tool_call: &ToolCall<'_>, now_ms: u64) {
         let Some(id) = tool_call.id() else { return };
-        let at = self.record(tool_call, id);
+        self.note_output(now_ms);
+        let at = self.record(tool_call, id, now_ms);
         // Many agents announce a call while its input is still being generated, and send the input later.
-        if !tool_call.is_pending() || !self.calls[at].args.is_empty() {
+        if !tool_call.is_pending() || ToolCall::has_input(&self.calls[at].args) {
             self.start_call(at, now_ms);
         }
-        let ended = matches!(tool_call.state(), Some(State::Completed | State::Failed));
-        if ended && self.calls[at].phase == Phase::Open {
-            self.flush(now_ms);
-            self.calls[at].phase = Phase::Ended;
-            self.push(Ev::ToolCallEnd { call: self.calls[at].envelope_id.clone() }, now_ms);
+        if matches!(tool_call.state(), Some(State::Completed | State::Failed)) {
+            self.end_call(at, now_ms);
         }
     }
 
-    /// Adds or updates the call, and returns its index.
-    fn record(&mut self, tool_call: &ToolCall<'_>, id: &str) -> usize {
-        let known = self.calls.iter().position(|known| known.agent_id == id);
-        let at = known.unwrap_or(self.calls.len());
-        if known.is_none() {
-            self.calls.push(Call {
-                agent_id: id.to_owned(),
-                envelope_id: self.ids.next(),
-                phase: Phase::Held,
-                name: tool_call.name().to_owned(),
-                title: None,
-                args: Map::new(),
-            });
+    fn note_output(&mut self, now_ms: u64) {
+        if self.turn.is_some() && self.ttft_ms.is_none() {
+            self.ttft_ms = Some(now_ms.saturating_sub(self.turn_began_ms));
         }
+    }
+
+    /// The subagent that sends this. It starts with its first message.
+    fn subagent_of(&mut self, update: &ToolCall<'_>, now_ms: u64) -> Option<String> {
+        let parent = update.parent()?;
+        // The call may have ended before the last words of its subagent.
+        self.turn.as_ref()?;
+        if let Some(known) = self.subagents.iter().find(|subagent| subagent.call == parent) {
+            return Some(known.envelope_id.clone());
+        }
+        let call = self.calls.iter().position(|call| call.agent_id == parent);
+        if call.is_some_and(|at| self.calls[at].phase == Phase::Ended) {
+            return None;
+        }
+        if let Some(at) = call {
+            self.start_call(at, now_ms);
+        }
+        self.flush(now_ms);
+        let title = call.and_then(|at| self.calls[at].title.clone());
+        let envelope_id = self.ids.next();
+        self.subagents.push(Subagent { call: parent.to_owned(), envelope_id: envelope_id.clone() });
+        self.push(Ev::Start { title }, Some(envelope_id.clone()), now_ms);
+        Some(envelope_id)
+    }
+
+    /// Adds or updates the call, and returns its index.
+    fn record(&mut self, tool_call: &ToolCall<'_>, id: &str, now_ms: u64) -> usize {
+        let known = self.calls.iter().position(|known| known.agent_id == id);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let subagent = self.subagent_of(tool_call, now_ms);
+                self.calls.push(Call {
+                    agent_id: id.to_owned(),
+                    envelope_id: self.ids.next(),
+                    subagent,
+                    phase: Phase::Held,
+                    name: tool_call.name().to_owned(),
+                    title: None,
+                    args: Map::new(),
+                });
+                self.calls.len() - 1
+            }
+        };
         if let Some(title) = tool_call.title() {
             self.calls[at].title = Some(title.to_owned());
         }
@@ -182,7 +262,24 @@ impl Mapper {
             description: format!("Running {}", known.name),
             args: known.args.clone(),
         };
-        self.push(start, now_ms);
+        let subagent = known.subagent.clone();
+        self.push(start, subagent, now_ms);
+    }
+
+    /// Ends an open call, and before it the subagent that it has started.
+    fn end_call(&mut self, at: usize, now_ms: u64) {
+        if self.calls[at].phase != Phase::Open {
+            return;
+        }
+        self.flush(now_ms);
+        self.calls[at].phase = Phase::Ended;
+        if let Some(of) = self.subagents.iter().position(|subagent| subagent.call == self.calls[at].agent_id)
+        {
+            let subagent = self.subagents.remove(of);
+            self.push(Ev::Stop, Some(subagent.envelope_id), now_ms);
+        }
+        let (call, subagent) = (self.calls[at].envelope_id.clone(), self.calls[at].subagent.clone());
+        self.push(Ev::ToolCallEnd { call }, subagent, now_ms);
     }
 
     /// Starts the calls that are held back with what is known of them.
@@ -193,14 +290,14 @@ impl Mapper {
     }
 
     fn flush(&mut self, now_ms: u64) {
-        let Some((thinking, text)) = self.text.take() else { return };
+        let Some(HeldText { thinking, subagent, text }) = self.text.take() else { return };
         let text = text.trim_matches(['\n', '\r']);
         if !text.is_empty() {
-            self.push(Ev::Text { text: text.to_owned(), thinking }, now_ms);
+            self.push(Ev::Text { text: text.to_owned(), thinking }, subagent, now_ms);
         }
     }
 
-    fn push(&mut self, ev: Ev, now_ms: u64) {
+    fn push(&mut self, ev: Ev, subagent: Option<String>, now_ms: u64) {
         // Readers sort by time, but the clock may stand still or go back.
         self.last_ms = now_ms.max(self.last_ms + 1);
         self.out.push(Envelope {
@@ -208,7 +305,9 @@ impl Mapper {
             time: self.last_ms,
             role: "agent",
             turn: self.turn.clone(),
+            subagent,
             usage: None,
+            ttft_ms: None,
             ev,
         });
     }

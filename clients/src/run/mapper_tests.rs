@@ -428,3 +428,91 @@ fn ids_are_consistent_across_a_full_sequence() {
     let ids: HashSet<_> = story.envelopes_out.iter().map(|one| one["id"].as_str().unwrap()).collect();
     assert_eq!(ids.len(), story.envelopes_out.len(), "every id is its own");
 }
+
+#[test]
+fn a_subagent_starts_and_stops_within_the_call_that_made_it() {
+    let mut story = Story::new();
+    let of_a = json!({ "claudeCode": { "parentToolUseId": "a", "toolName": "Bash" } });
+    let words = json!({ "type": "text", "text": "I look." });
+    story.running().text("I ask another.").tool_call("a");
+    story.update(json!({ "sessionUpdate": "agent_message_chunk", "content": words, "_meta": of_a }));
+    let call = json!({ "sessionUpdate": "tool_call", "toolCallId": "b", "title": "ls", "_meta": of_a });
+    story.update(call).tool_result("b").tool_result("a").text("It says.").idle();
+    let kinds = [
+        "turn-start",
+        "text",
+        "tool-call-start",
+        "start",
+        "text",
+        "tool-call-start",
+        "tool-call-end",
+        "stop",
+        "tool-call-end",
+        "text",
+        "turn-end",
+    ];
+    assert_eq!(story.kinds(), kinds);
+    let subagent = &story.envelopes_out[3]["subagent"];
+    assert!(is_cuid2(subagent));
+    for (at, envelope) in story.envelopes_out.iter().enumerate() {
+        let within = (3..=7).contains(&at);
+        assert_eq!(envelope.get("subagent"), within.then_some(subagent), "{envelope}");
+    }
+    assert_eq!(story.envelopes_out[3]["ev"], json!({ "t": "start", "title": "List files" }));
+}
+
+#[test]
+fn a_subagent_ends_with_the_turn_at_the_latest() {
+    let mut story = Story::new();
+    let of_a = json!({ "parentToolUseId": "a" });
+    story.running().tool_call("a");
+    story.update(json!({ "sessionUpdate": "tool_call", "toolCallId": "b", "title": "ls", "_meta": of_a }));
+    story.turn_ended(Status::Cancelled);
+    let kinds = [
+        "turn-start",
+        "tool-call-start",
+        "start",
+        "tool-call-start",
+        "tool-call-end",
+        "stop",
+        "tool-call-end",
+        "turn-end",
+    ];
+    assert_eq!(story.kinds(), kinds);
+    // One that nobody knows is told too.
+    let of_x = json!({ "vendor": { "parentToolUseId": "x" } });
+    story.running();
+    story.update(json!({ "sessionUpdate": "tool_call", "toolCallId": "c", "title": "ls", "_meta": of_x }));
+    story.idle();
+    let kinds = ["turn-start", "start", "tool-call-start", "tool-call-end", "stop", "turn-end"];
+    assert_eq!(story.kinds()[8..], kinds);
+}
+
+#[test]
+fn the_turn_end_says_how_long_the_first_output_took() {
+    let mut story = Story::new();
+    story.running();
+    story.now_ms += 150;
+    story.update(json!({ "sessionUpdate": "available_commands_update", "availableCommands": [] }));
+    story.now_ms += 100;
+    story.thought("hm");
+    story.now_ms += 1_000;
+    story.text("It is so.").idle();
+    assert_eq!(story.envelopes_out.last().unwrap()["ttft_ms"], 250);
+    story.running().idle();
+    assert!(story.envelopes_out.last().unwrap().get("ttft_ms").is_none(), "nothing was said");
+}
+
+#[test]
+fn a_pending_call_of_which_only_the_folder_is_known_waits_for_its_command() {
+    let mut story = Story::new();
+    let call = |status: &str, title: &str, input: Value| {
+        json!({ "sessionUpdate": "tool_call_update", "toolCallId": "a", "status": status, "title": title,
+            "kind": "execute", "rawInput": input })
+    };
+    story.running().update(call("pending", "bash", json!({ "cwd": "/w" })));
+    assert_eq!(story.kinds(), ["turn-start"]);
+    story.update(call("in_progress", "ls -l", json!({ "cwd": "/w", "command": "ls -l" })));
+    let start = &story.envelopes_out[1]["ev"];
+    assert_eq!((&start["title"], &start["args"]["command"]), (&json!("ls -l"), &json!("ls -l")));
+}

@@ -11,13 +11,19 @@ mod driver;
 mod envelope;
 mod events;
 mod files;
+mod input;
 mod mapper;
+mod mcp_file;
 mod options;
 mod permission;
 mod process;
+mod questions;
 mod renderer;
 mod requests;
+mod said;
 mod screen;
+mod session;
+mod settings;
 mod terminal;
 mod tool_call;
 mod usage;
@@ -28,7 +34,8 @@ use std::sync::mpsc::channel;
 use crate::Fault;
 use crate::Signals;
 
-pub use options::{AgentSource, Ended, Options, View};
+pub use mcp_file::parse_mcp_servers;
+pub use options::{AgentSource, Ended, Input, Options, View};
 pub use permission::Policy;
 pub use process::{AgentCommand, THIS_BINARY};
 
@@ -52,8 +59,9 @@ pub fn run(options: Options, signals: Signals) -> Result<Ended, Fault> {
     forward_signals(signals, events.clone());
     let mut client_tools = None;
     if options.client_tools {
-        let tools = ClientTools::new(&options.cwd, events.clone(), guard.clone());
-        client_tools = Some(tools.map_err(|error| failed(&options.cwd.display().to_string(), error))?);
+        let folders = [&options.cwd].into_iter().chain(&options.additional_folders);
+        let tools = ClientTools::new(folders, events.clone(), guard.clone());
+        client_tools = Some(tools.map_err(|error| failed("a folder", error))?);
     }
     let input = UserInput::new(events.clone());
     let agent = Agent::connect(&options, events, &guard);

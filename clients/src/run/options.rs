@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::permission::Policy;
 use super::process::AgentCommand;
 use crate::Target;
@@ -13,9 +15,16 @@ pub struct Options {
     pub this_binary: PathBuf,
     /// The agent's working folder, an absolute path.
     pub cwd: PathBuf,
+    /// Further folders that the agent may use, absolute paths.
+    pub additional_folders: Vec<PathBuf>,
+    /// MCP servers as session/new takes them.
+    pub mcp_servers: Vec<Value>,
+    pub model: Option<String>,
+    pub mode: Option<String>,
     /// The first prompt.
     pub prompt: Option<String>,
-    /// Stdin is only read for answers to permission questions.
+    pub input: Input,
+    /// Ends after the first turn. Stdin is only read for answers to permission questions.
     pub once: bool,
     pub policy: Policy,
     /// A user sits at the terminal, who can be asked and may go on after a cancelled turn.
@@ -25,9 +34,19 @@ pub struct Options {
     pub view: View,
     /// Passes the agent's stderr through.
     pub show_stderr: bool,
+    /// The longest time for each of initialize and session/new.
     pub init_timeout: Duration,
     /// The longest time for one turn. `None`: no limit.
     pub timeout: Option<Duration>,
+}
+
+/// What stdin brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// Each line is a prompt.
+    Lines,
+    /// Each line is a command of a program. It must be read all the time, because a cancel may come.
+    Json,
 }
 
 pub enum AgentSource {

@@ -23,6 +23,19 @@ pub(super) struct Choice {
     pub(super) always: bool,
 }
 
+impl Choice {
+    /// As ACP spells it.
+    pub(super) fn to_json(&self) -> Value {
+        let kind = match (self.allows, self.always) {
+            (true, false) => "allow_once",
+            (true, true) => "allow_always",
+            (false, false) => "reject_once",
+            (false, true) => "reject_always",
+        };
+        json!({ "optionId": self.id, "name": self.name, "kind": kind })
+    }
+}
+
 /// In the agent's order.
 pub(super) fn choices(params: &Value) -> Vec<Choice> {
     let read = |option: &Value| {

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rpc::text::{escape_control, steers_terminal};
 use serde_json::Value;
 
-use super::envelope::{Envelope, Status};
+use super::envelope::{Envelope, ForProgram, Status};
 use super::mapper::Mapper;
 use super::tool_call::{State, Title, Titles, ToolCall, text_of};
 
@@ -27,6 +27,14 @@ pub(super) trait Renderer {
     fn turn_ended(&mut self, status: Status, usage: &Value) -> io::Result<()>;
     /// Asks the user a question, to be answered on the terminal.
     fn ask(&mut self, question: &str) -> io::Result<()>;
+    /// Tells what only a program can use that writes commands to stdin.
+    fn for_program(&mut self, _event: ForProgram) -> io::Result<()> {
+        Ok(())
+    }
+    /// The id in envelopes of this tool call.
+    fn call_id(&self, _tool_call: &Value) -> Option<String> {
+        None
+    }
     /// Shows that the user may type a prompt.
     fn invite(&mut self) -> io::Result<()> {
         Ok(())
@@ -71,6 +79,15 @@ impl<W: Write, E: Write> Renderer for Json<W, E> {
     fn ask(&mut self, question: &str) -> io::Result<()> {
         self.err.write_all(printable_text(question).as_bytes())?;
         self.err.flush()
+    }
+
+    fn for_program(&mut self, event: ForProgram) -> io::Result<()> {
+        let envelopes = self.mapper.for_program(event, now_ms());
+        self.print(envelopes)
+    }
+
+    fn call_id(&self, tool_call: &Value) -> Option<String> {
+        self.mapper.call_id(tool_call)
     }
 }
 

@@ -9,10 +9,12 @@ use rpc::error::INTERNAL_ERROR;
 use serde_json::{Value, json};
 use signal_hook::consts::SIGINT;
 
-use super::client_tools::{Permission, Reply, ToolKind, not_offered};
+use super::client_tools::{Permission, Reply, Request, ToolKind, not_offered};
 use super::driver::{Driver, Stop};
 use super::events::Event;
+use super::options::Input;
 use super::permission::{Choice, Policy, choices, least_permissive, outcome, parse_choice};
+use super::questions::Tool;
 use super::tool_call::ToolCall;
 
 impl Driver {
@@ -20,16 +22,22 @@ impl Driver {
         let id = &message["id"];
         let params = &message["params"];
         let reply = match message["method"].as_str().unwrap_or_default() {
-            "session/request_permission" => Some(Ok(self.on_permission_request(params)?)),
+            "session/request_permission" => self.on_permission_request(params, id)?,
             method => self.run_client_tool(method, params, id)?,
         };
         match reply {
-            Some(Ok(result)) => self.agent.send(&json!({ "jsonrpc": "2.0", "id": id, "result": result })),
-            Some(Err(error)) => self.agent.send(&json!({ "jsonrpc": "2.0", "id": id, "error": error })),
+            Some(reply) => self.reply(id, reply),
             // The command may have exited already.
             None => self.answer_finished_waits(),
         }
         Ok(())
+    }
+
+    pub(super) fn reply(&self, id: &Value, reply: Reply) {
+        self.agent.send(&match reply {
+            Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
+            Err(error) => json!({ "jsonrpc": "2.0", "id": id, "error": error }),
+        });
     }
 
     /// Returns `None` if the answer comes later.
@@ -42,10 +50,13 @@ impl Driver {
             Ok(request) => request,
             Err(error) => return Ok(Some(Err(error))),
         };
-        if let Some(permission) = request.permission()
-            && !self.is_allowed(&permission)?
-        {
-            return Ok(Some(Err(RpcError::new(INTERNAL_ERROR, "the user does not allow it"))));
+        if let Some(permission) = request.permission() {
+            if self.asks_program() && !self.is_turn_over() {
+                return self.ask_program_about_tool(request, permission, id);
+            }
+            if !self.is_allowed(&permission)? {
+                return Ok(Some(Err(RpcError::new(INTERNAL_ERROR, "the user does not allow it"))));
+            }
         }
         Ok(self.client_tools.as_mut().and_then(|tools| tools.run(request, id)))
     }
@@ -58,14 +69,36 @@ impl Driver {
         }
     }
 
-    /// Returns the result for a session/request_permission.
-    fn on_permission_request(&mut self, params: &Value) -> Result<Value, Stop> {
+    fn ask_program_about_tool(
+        &mut self,
+        request: Request,
+        permission: Permission,
+        id: &Value,
+    ) -> Result<Option<Reply>, Stop> {
+        let is_known = self.allowed.contains(&permission.kind);
+        let kind = permission.kind;
+        let (title, offered, next) = match (is_known, &permission.second_question) {
+            (true, None) => {
+                return Ok(self.client_tools.as_mut().and_then(|tools| tools.run(request, id)));
+            }
+            (true, Some(question)) => (question.clone(), yes_or_no(), None),
+            (false, _) => (first_question(&permission), tool_choices(kind), Some(permission)),
+        };
+        let about = json!({ "title": title });
+        self.ask_program(&title, offered, &about, id, Some(Tool { request, kind, next }))
+    }
+
+    /// Returns the answer to a session/request_permission, or `None` if it comes later.
+    fn on_permission_request(&mut self, params: &Value, id: &Value) -> Result<Option<Reply>, Stop> {
         let offered = choices(params);
         self.renderer.permission(&params["toolCall"])?;
         if self.is_turn_over() {
-            return Ok(outcome(None));
+            return Ok(Some(Ok(outcome(None))));
         }
         let title = self.titles.learn(&ToolCall(&params["toolCall"])).text.to_owned();
+        if self.asks_program() {
+            return self.ask_program(&title, offered, &params["toolCall"], id, None);
+        }
         let chosen = match self.policy() {
             Policy::Allow => least_permissive(&offered, true).cloned(),
             Policy::Deny => least_permissive(&offered, false).cloned(),
@@ -74,7 +107,7 @@ impl Driver {
         if self.policy() != Policy::Ask && chosen.as_ref().is_none_or(|choice| !choice.allows) {
             self.report_refusal(&title)?;
         }
-        Ok(outcome(chosen.as_ref()))
+        Ok(Some(Ok(outcome(chosen.as_ref()))))
     }
 
     /// Decides whether a client tool may run, and asks the user if necessary.
@@ -95,25 +128,13 @@ impl Driver {
             return Ok(false);
         }
         let Some(question) = &permission.second_question else { return Ok(true) };
-        let offered = [choice("once", "Yes, this time", true, false), choice("no", "No", false, false)];
-        Ok(self.ask_user(question, &offered)?.is_some_and(|choice| choice.allows))
+        Ok(self.ask_user(question, &yes_or_no())?.is_some_and(|choice| choice.allows))
     }
 
     fn ask_first_question(&mut self, permission: &Permission) -> Result<bool, Stop> {
-        let Permission { kind, what, details, .. } = permission;
-        let always = match kind {
-            ToolKind::Read => "Yes, and any file here",
-            ToolKind::Write => "Yes, and any file here from now on",
-            ToolKind::Run => "Yes, and any command",
-        };
-        let offered = [
-            choice("once", "Yes", true, false),
-            choice("always", always, true, true),
-            choice("no", "No", false, false),
-        ];
-        let chosen = self.ask_user(&format!("The agent wants to {what}{details}"), &offered)?;
+        let chosen = self.ask_user(&first_question(permission), &tool_choices(permission.kind))?;
         if chosen.as_ref().is_some_and(|choice| choice.allows && choice.always) {
-            self.allowed.insert(*kind);
+            self.allowed.insert(permission.kind);
         }
         Ok(chosen.is_some_and(|choice| choice.allows))
     }
@@ -121,12 +142,17 @@ impl Driver {
     /// The policy in force: without a user there is nobody to ask.
     fn policy(&self) -> Policy {
         match self.options.policy {
-            Policy::Ask if !self.options.attended => Policy::Deny,
+            Policy::Ask if !self.options.attended && !self.asks_program() => Policy::Deny,
             policy => policy,
         }
     }
 
-    fn report_refusal(&mut self, title: &str) -> Result<(), Stop> {
+    /// Questions go to the program that writes to stdin.
+    fn asks_program(&self) -> bool {
+        self.options.policy == Policy::Ask && self.options.input == Input::Json && !self.input.is_over()
+    }
+
+    pub(super) fn report_refusal(&mut self, title: &str) -> Result<(), Stop> {
         self.refused = true;
         let why = match self.options.policy {
             Policy::Ask => "nobody can be asked, --allow would allow it",
@@ -168,7 +194,7 @@ impl Driver {
                     self.renderer.ask(&ask)?;
                 }
                 Event::Signal(SIGINT) => {
-                    self.cancel();
+                    self.interrupt()?;
                     break None;
                 }
                 event @ (Event::Closed | Event::Signal(_)) => {
@@ -184,6 +210,27 @@ impl Driver {
         }
         Ok(chosen)
     }
+}
+
+fn first_question(Permission { what, details, .. }: &Permission) -> String {
+    format!("The agent wants to {what}{details}")
+}
+
+fn tool_choices(kind: ToolKind) -> Vec<Choice> {
+    let always = match kind {
+        ToolKind::Read => "Yes, and any file here",
+        ToolKind::Write => "Yes, and any file here from now on",
+        ToolKind::Run => "Yes, and any command",
+    };
+    vec![
+        choice("once", "Yes", true, false),
+        choice("always", always, true, true),
+        choice("no", "No", false, false),
+    ]
+}
+
+pub(super) fn yes_or_no() -> Vec<Choice> {
+    vec![choice("once", "Yes, this time", true, false), choice("no", "No", false, false)]
 }
 
 fn choice(id: &str, name: &str, allows: bool, always: bool) -> Choice {

@@ -38,6 +38,19 @@ impl<'a> ToolCall<'a> {
         named.or(call["kind"].as_str()).filter(|name| !name.is_empty()).unwrap_or("tool")
     }
 
+    /// The call whose subagent sends this. Vendors put it under a name of their own.
+    pub(super) fn parent(&self) -> Option<&'a str> {
+        let meta = self.0["_meta"].as_object()?;
+        let own = meta.get("parentToolUseId").and_then(Value::as_str);
+        let vendors = || meta.values().find_map(|meta| meta["parentToolUseId"].as_str());
+        own.or_else(vendors).filter(|id| !id.is_empty())
+    }
+
+    /// Whether the input says more than the folder, which some agents tell before they know the command.
+    pub(super) fn has_input(args: &Map<String, Value>) -> bool {
+        args.keys().any(|key| key != "cwd")
+    }
+
     pub(super) fn title(&self) -> Option<&'a str> {
         self.0["title"].as_str().filter(|title| !title.trim().is_empty())
     }
