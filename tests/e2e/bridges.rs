@@ -81,8 +81,8 @@ fn the_turns_of_a_session_share_one_process_that_takes_new_settings() {
         .map(|line| &line["request"])
         .filter(|request| request.is_object())
         .collect();
-    assert_eq!(*requests[1], json!({ "subtype": "set_model", "model": "big" }), "{messages:?}");
-    assert_eq!(*requests[2], json!({ "subtype": "set_permission_mode", "mode": "plan" }));
+    assert_eq!(*requests[2], json!({ "subtype": "set_model", "model": "big" }), "{messages:?}");
+    assert_eq!(*requests[3], json!({ "subtype": "set_permission_mode", "mode": "plan" }));
 }
 
 #[test]
@@ -170,9 +170,13 @@ fn the_client_decides_about_a_permission() {
         let id = agent.send_prompt(&session, "ASK");
         let question = next_question(&mut agent);
         assert_eq!(question["params"]["options"].as_array().map(Vec::len), Some(3), "{question}");
-        assert_eq!(question["params"]["toolCall"]["title"], "wait");
+        assert_eq!(question["params"]["options"][1]["name"], "Always allow all edits in this session");
+        let call = &question["params"]["toolCall"];
+        assert_eq!((&call["title"], &call["status"]), (&json!("wait"), &json!("pending")));
         answer_question(&mut agent, &question, option);
         let (updates, answer) = agent.read_response(id);
+        let runs = updates.iter().any(|update| update["status"] == "in_progress");
+        assert_eq!(runs, behavior == "allow", "{updates:?}");
         assert_eq!(
             (texts(&updates).as_str(), &answer["result"]["stopReason"]),
             ("decided", &json!("end_turn"))
@@ -183,6 +187,28 @@ fn the_client_decides_about_a_permission() {
         assert_eq!(decision["updatedPermissions"].is_array(), option == "allow_always");
     }
     assert_eq!(lines(folder.path(), "pids").len(), 1);
+}
+
+#[test]
+fn a_plan_is_shown_and_carried_out_as_the_client_chooses() {
+    let (folder, mut agent, session) = start("claude", CLAUDE);
+    for (option, mode, stop) in [
+        ("plan_accept_edits", "acceptEdits", "end_turn"),
+        ("plan_default", "default", "end_turn"),
+        ("reject", "", "cancelled"),
+    ] {
+        let id = agent.send_prompt(&session, "PLAN");
+        let question = next_question(&mut agent);
+        assert_eq!(question["params"]["options"].as_array().map(Vec::len), Some(3), "{question}");
+        let call = &question["params"]["toolCall"];
+        assert_eq!(call["title"], "Approve Plan");
+        assert_eq!(call["content"][0]["content"]["text"], "# First");
+        answer_question(&mut agent, &question, option);
+        assert_eq!(agent.read_response(id).1["result"]["stopReason"], stop);
+        let messages = received(folder.path());
+        let decision = &messages.last().expect("an answer")["response"]["response"];
+        assert_eq!(decision["updatedPermissions"][0]["mode"].as_str().unwrap_or_default(), mode);
+    }
 }
 
 #[test]

@@ -16,6 +16,7 @@ while read_line; do
   case "$line" in
     *'"subtype":"initialize"'*)
       respond '{"commands":[{"name":"plan","description":"Makes a plan","argumentHint":"[what]"}],"models":[{"value":"default"},{"value":"big","displayName":"Big"}]}' ;;
+    *'"subtype":"get_context_usage"'*) n=$((n-1)); respond '{"rawMaxTokens":1000}' ;;
     *'"mode":"bypassPermissions"'*)
       send "{\"type\":\"control_response\",\"response\":{\"subtype\":\"error\",\"request_id\":\"$(field request_id)\",\"error\":\"not launched so\"}}" ;;
     *'"subtype":"set_'*) respond '{}' ;;
@@ -29,10 +30,18 @@ while read_line; do
         *GARBAGE*) send 'no json'; send '{"type":"never seen"}'; send '[7]'; send ''; text "turn $n"; result success done ;;
         *ASK*)
           start_call
-          send "{\"type\":\"control_request\",\"request_id\":\"r$n\",\"request\":{\"subtype\":\"can_use_tool\",\"tool_name\":\"Bash\",\"input\":{\"command\":\"wait\"},\"tool_use_id\":\"t$n\",\"permission_suggestions\":[{\"type\":\"setMode\"}]}}"
+          send "{\"type\":\"control_request\",\"request_id\":\"r$n\",\"request\":{\"subtype\":\"can_use_tool\",\"tool_name\":\"Bash\",\"input\":{\"command\":\"wait\"},\"tool_use_id\":\"t$n\",\"permission_suggestions\":[{\"type\":\"setMode\",\"mode\":\"acceptEdits\",\"destination\":\"session\"}]}}"
           read_line
           case "$line" in
             *'"subtype":"interrupt"'*) respond '{"still_queued":[]}'; result error_during_execution aborted_tools ;;
+            *) text "decided"; result success done ;;
+          esac ;;
+        *PLAN*)
+          send "{\"type\":\"assistant\",\"message\":{\"id\":\"c$n\",\"content\":[{\"type\":\"tool_use\",\"id\":\"t$n\",\"name\":\"ExitPlanMode\",\"input\":{\"plan\":\"# First\"}}]}}"
+          send "{\"type\":\"control_request\",\"request_id\":\"r$n\",\"request\":{\"subtype\":\"can_use_tool\",\"tool_name\":\"ExitPlanMode\",\"input\":{},\"tool_use_id\":\"t$n\"}}"
+          read_line
+          case "$line" in
+            *'"interrupt":true'*) send '{"type":"result","subtype":"error_during_execution","is_error":true,"errors":["[diagnostic] stopped"]}' ;;
             *) text "decided"; result success done ;;
           esac ;;
         *WAIT*)

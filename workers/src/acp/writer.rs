@@ -11,6 +11,7 @@ use std::sync::Mutex;
 use agent_client_protocol_schema::v1 as acp;
 use rpc::{ReplyTo, RpcError, fd_wait, write};
 use serde::Serialize;
+use serde_json::json;
 
 use super::serve::stdout;
 
@@ -31,7 +32,15 @@ impl Writer {
     }
 
     pub(crate) fn update(&self, session_id: &str, update: acp::SessionUpdate) {
+        let pending = acp::ToolCallStatus::Pending;
+        let is_pending = matches!(&update, acp::SessionUpdate::ToolCall(call) if call.status == pending);
         let params = acp::SessionNotification::new(session_id.to_owned(), update);
+        if is_pending {
+            // The schema's types leave out a status that is the default, but some clients take none for a running call.
+            let mut params = json!(params);
+            params["update"]["status"] = json!(pending);
+            return self.write(&write::notification("session/update", params));
+        }
         self.write(&write::notification("session/update", params));
     }
 

@@ -29,6 +29,7 @@ mod settings;
 mod shared;
 mod stop_sequence;
 mod tool;
+mod tool_title;
 mod turn;
 mod turn_events;
 mod turn_report;

@@ -330,7 +330,7 @@ impl ProcessThread<'_> {
         let answers = std::mem::take(&mut self.report.session.lock().answers);
         for (id, result) in answers {
             if let Some(key) = self.questions.remove(&id) {
-                self.with_bridge(|bridge, _, effects| bridge.on_answer(&key, &result, effects));
+                self.with_bridge(|bridge, events, effects| bridge.on_answer(&key, &result, events, effects));
             }
         }
     }

@@ -82,10 +82,12 @@ impl Record {
     }
 }
 
-/// Merges streamed chunks into one update each before they are saved. Command lists are not saved.
+/// Merges streamed chunks into one update each before they are saved. Of the usage only the last is saved, and command
+/// lists are not.
 pub(super) fn merge_chunks(updates: Vec<acp::SessionUpdate>) -> Vec<acp::SessionUpdate> {
-    use acp::SessionUpdate::{AgentMessageChunk, AgentThoughtChunk, AvailableCommandsUpdate};
+    use acp::SessionUpdate::{AgentMessageChunk, AgentThoughtChunk, AvailableCommandsUpdate, UsageUpdate};
     let mut merged: Vec<acp::SessionUpdate> = Vec::new();
+    let mut usage = None;
     for update in updates {
         match (merged.last_mut(), &update) {
             (Some(AgentMessageChunk(whole)), AgentMessageChunk(part))
@@ -99,8 +101,10 @@ pub(super) fn merge_chunks(updates: Vec<acp::SessionUpdate>) -> Vec<acp::Session
                 }
             }
             (_, AvailableCommandsUpdate(_)) => {}
+            (_, UsageUpdate(_)) => usage = Some(update),
             _ => merged.push(update),
         }
     }
+    merged.extend(usage);
     merged
 }

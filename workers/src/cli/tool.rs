@@ -8,6 +8,7 @@ use agent_client_protocol_schema::v1 as acp;
 use serde_json::Value;
 
 use super::json::{items, string, text};
+use super::tool_title;
 
 const TITLE_CHARS: usize = 200;
 
@@ -17,6 +18,8 @@ pub(super) struct Tool {
     pub(super) title: String,
     pub(super) kind: acp::ToolKind,
     pub(super) input: Option<Value>,
+    /// What the call says about itself to the user, such as the description of a command or a plan to approve.
+    pub(super) note: Option<String>,
     pub(super) paths: Vec<(String, Option<u32>)>,
     pub(super) edits: Vec<Edit>,
 }
@@ -34,31 +37,28 @@ impl Tool {
     pub(super) fn named(name: &str) -> Tool {
         Tool {
             name: name.to_owned(),
-            title: name.to_owned(),
+            title: tool_title::of_unknown_input(name),
             kind: kind(name),
             input: None,
+            note: None,
             paths: Vec::new(),
             edits: Vec::new(),
         }
     }
 
-    pub(super) fn new(name: &str, input: &Value) -> Tool {
+    pub(super) fn new(name: &str, input: &Value, cwd: &Path) -> Tool {
         let path =
             text(input, &["file_path", "filePath", "path", "absolute_path", "notebook_path", "dir_path"]);
         let kind = kind(name);
-        let subject = match kind {
-            acp::ToolKind::Execute => text(input, &["command", "cmd"]),
-            acp::ToolKind::Search => text(input, &["pattern", "query"]).map(|what| format!("{name} {what}")),
-            acp::ToolKind::Fetch => text(input, &["url", "query"]).map(|what| format!("{name} {what}")),
-            acp::ToolKind::Think => text(input, &["description", "title", "prompt"]),
+        let line = match (kind, input["offset"].as_u64()) {
+            (acp::ToolKind::Read, Some(line)) => u32::try_from(line.max(1)).ok(),
+            (acp::ToolKind::Read, None) if name == "Read" => Some(1),
             _ => None,
         };
-        let file = || path.as_ref().map(|path| format!("{name} {}", file_name(path)));
-        let line = if kind == acp::ToolKind::Read { input["offset"].as_u64() } else { None };
-        let line = line.and_then(|line| u32::try_from(line).ok());
         Tool {
-            title: shorten(&subject.or_else(file).unwrap_or_else(|| name.to_owned())),
+            title: shorten(kind, &tool_title::of(name, kind, input, path.as_deref(), cwd)),
             input: if input.is_null() { None } else { Some(input.clone()) },
+            note: note(name, input),
             paths: path.iter().map(|path| (path.clone(), line)).collect(),
             edits: if kind == acp::ToolKind::Edit { edits(path.as_deref(), input) } else { Vec::new() },
             kind,
@@ -66,8 +66,13 @@ impl Tool {
         }
     }
 
+    /// A call whose title is not made from its input.
+    pub(super) fn titled(name: &str, input: &Value, title: &str) -> Tool {
+        Tool::new(name, input, Path::new("")).with_title(title)
+    }
+
     pub(super) fn with_title(self, title: &str) -> Tool {
-        Tool { title: shorten(title), ..self }
+        Tool { title: shorten(self.kind, title), ..self }
     }
 
     pub(super) fn locations(&self, cwd: &Path) -> Vec<acp::ToolCallLocation> {
@@ -77,8 +82,26 @@ impl Tool {
     }
 
     pub(super) fn content(&self, cwd: &Path) -> Vec<acp::ToolCallContent> {
-        self.edits.iter().map(|edit| edit.to_content(cwd)).collect()
+        let note = self.note.as_ref().map(|note| text_content(note));
+        note.into_iter().chain(self.edits.iter().map(|edit| edit.to_content(cwd))).collect()
     }
+
+    /// The call as a question about it shows it: whole, because the user decides by what it shows.
+    pub(super) fn in_question(&self, id: &str, cwd: &Path) -> acp::ToolCallUpdate {
+        let fields = acp::ToolCallUpdateFields::new()
+            .title(self.title.clone())
+            .name(self.name.clone())
+            .kind(self.kind)
+            .status(acp::ToolCallStatus::Pending)
+            .raw_input(self.input.clone())
+            .locations(self.locations(cwd))
+            .content(self.content(cwd));
+        acp::ToolCallUpdate::new(id.to_owned(), fields)
+    }
+}
+
+pub(super) fn text_content(text: &str) -> acp::ToolCallContent {
+    acp::ToolCallContent::from(acp::ContentBlock::from(text.to_owned()))
 }
 
 impl Edit {
@@ -157,14 +180,22 @@ fn normalized(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
 
-fn file_name(path: &str) -> &str {
-    path.trim_end_matches('/').rsplit('/').next().unwrap_or(path)
+/// The words in a call's input that are for the user to read.
+fn note(name: &str, input: &Value) -> Option<String> {
+    let keys: &[&str] = match name {
+        "Bash" | "PowerShell" => &["description", "command_description"],
+        "WebFetch" | "Task" | "Agent" => &["prompt"],
+        "ExitPlanMode" => &["plan"],
+        _ => return None,
+    };
+    text(input, keys).filter(|note| !note.trim().is_empty())
 }
 
-fn shorten(title: &str) -> String {
+/// A command is never shortened, because its end may be what the user would refuse.
+fn shorten(kind: acp::ToolKind, title: &str) -> String {
     let line = title.trim();
     match line.char_indices().nth(TITLE_CHARS) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line.to_owned(),
+        Some((end, _)) if kind != acp::ToolKind::Execute => format!("{}…", &line[..end]),
+        _ => line.to_owned(),
     }
 }

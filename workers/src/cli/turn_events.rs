@@ -10,7 +10,8 @@ use agent_client_protocol_schema::v1 as acp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::tool::Tool;
+use super::format::text::fenced;
+use super::tool::{Tool, text_content};
 
 /// The longest error message of a CLI that is reported.
 const FAULT_CHARS: usize = 2000;
@@ -34,6 +35,8 @@ pub(super) struct TurnEvents {
     /// The ids of calls without a result, in order.
     open: Vec<String>,
     introduced: HashMap<String, Tool>,
+    /// The ids of calls that were reported to run after their input was known.
+    running: HashSet<String>,
     /// The ids of calls that appear as something else, such as a plan.
     hidden: HashSet<String>,
 }
@@ -42,6 +45,14 @@ pub(super) struct TurnEvents {
 pub(super) enum End {
     Stop(acp::StopReason),
     Fault { is_auth: bool, message: String },
+}
+
+/// What a finished call shows that it did not show before.
+#[derive(Default)]
+pub(super) struct Shown {
+    pub(super) title: Option<String>,
+    pub(super) content: Option<Vec<acp::ToolCallContent>>,
+    pub(super) locations: Option<Vec<acp::ToolCallLocation>>,
 }
 
 /// How a tool call ended.
@@ -105,6 +116,11 @@ impl TurnEvents {
         self.introduced.contains_key(id) || self.hidden.contains(id)
     }
 
+    /// A call that was introduced.
+    pub(super) fn tool(&self, id: &str) -> Option<&Tool> {
+        self.introduced.get(id)
+    }
+
     /// The title of a known call.
     pub(super) fn title(&self, id: &str) -> Option<&str> {
         self.introduced.get(id).map(|tool| tool.title.as_str())
@@ -122,14 +138,42 @@ impl TurnEvents {
 
     /// Reports that a call runs, and introduces it if it is new.
     pub(super) fn call_started(&mut self, id: &str, tool: Tool, parent: Option<&str>) {
+        self.describe(id, tool, acp::ToolCallStatus::InProgress, parent);
+    }
+
+    /// Reports the input of a call that may still have to wait for a permission.
+    pub(super) fn call_ready(&mut self, id: &str, tool: Tool, parent: Option<&str>) {
+        self.describe(id, tool, acp::ToolCallStatus::Pending, parent);
+    }
+
+    /// Gives a call the title of an input that still streams.
+    pub(super) fn call_named(&mut self, id: &str, tool: &Tool) {
+        if self.introduced.contains_key(id) {
+            let fields = acp::ToolCallUpdateFields::new()
+                .title(tool.title.clone())
+                .locations(filled(tool.locations(&self.cwd)));
+            self.update(id, fields);
+        }
+    }
+
+    /// Reports that a call, whose input is known, runs now.
+    pub(super) fn call_running(&mut self, id: &str) {
+        if self.open.iter().any(|open| open == id) && self.running.insert(id.to_owned()) {
+            let fields = acp::ToolCallUpdateFields::new().status(acp::ToolCallStatus::InProgress);
+            self.update(id, fields);
+        }
+    }
+
+    fn describe(&mut self, id: &str, tool: Tool, status: acp::ToolCallStatus, parent: Option<&str>) {
         if self.hidden.contains(id) {
             return;
         }
         if !self.introduced.contains_key(id) {
-            return self.introduce(id, tool, acp::ToolCallStatus::InProgress, parent);
+            return self.introduce(id, tool, status, parent);
         }
+        let status = Some(status).filter(|status| *status != acp::ToolCallStatus::Pending);
         let fields = acp::ToolCallUpdateFields::new()
-            .status(acp::ToolCallStatus::InProgress)
+            .status(status)
             .title(tool.title.clone())
             .kind(tool.kind)
             .raw_input(tool.input.clone())
@@ -159,17 +203,24 @@ impl TurnEvents {
     /// Reports the result of a call. A successful edit keeps the diff that it was introduced with.
     pub(super) fn call_finished(&mut self, id: &str, is_good: bool, text: &str, raw: Option<Value>) {
         let keeps_diff = is_good && self.introduced.get(id).is_some_and(|tool| !tool.edits.is_empty());
-        let content = if keeps_diff || text.is_empty() { None } else { Some(vec![text_content(text)]) };
-        self.call_finished_with(id, is_good, content, raw);
+        let content = if keeps_diff { None } else { self.output(id, is_good, text) };
+        self.call_finished_with(id, is_good, Shown { content, ..Shown::default() }, raw);
     }
 
-    pub(super) fn call_finished_with(
-        &mut self,
-        id: &str,
-        is_good: bool,
-        content: Option<Vec<acp::ToolCallContent>>,
-        raw: Option<Value>,
-    ) {
+    /// The output of a call as content. What no model has written is fenced, since a client shows content as Markdown.
+    pub(super) fn output(&self, id: &str, is_good: bool, text: &str) -> Option<Vec<acp::ToolCallContent>> {
+        let kind = self.introduced.get(id).map(|tool| tool.kind);
+        let text = match kind {
+            _ if text.trim().is_empty() => return None,
+            Some(acp::ToolKind::Execute) => fenced("console", text),
+            Some(acp::ToolKind::Read) => fenced("", text),
+            _ if !is_good => fenced("", text),
+            _ => text.to_owned(),
+        };
+        Some(vec![text_content(&text)])
+    }
+
+    pub(super) fn call_finished_with(&mut self, id: &str, is_good: bool, shown: Shown, raw: Option<Value>) {
         if self.hidden.contains(id) {
             return;
         }
@@ -179,7 +230,12 @@ impl TurnEvents {
         self.open.retain(|open| open != id);
         let status = if is_good { acp::ToolCallStatus::Completed } else { acp::ToolCallStatus::Failed };
         let raw = raw.filter(|raw| !raw.is_null());
-        let fields = acp::ToolCallUpdateFields::new().status(status).content(content).raw_output(raw);
+        let fields = acp::ToolCallUpdateFields::new()
+            .status(status)
+            .title(shown.title)
+            .content(shown.content)
+            .locations(shown.locations)
+            .raw_output(raw);
         self.update(id, fields);
     }
 
@@ -232,7 +288,8 @@ impl TurnEvents {
     ) {
         if !text.is_empty() {
             let chunk = acp::ContentChunk::new(acp::ContentBlock::from(text.to_owned()));
-            self.updates.push(update(chunk.message_id(id.map(acp::MessageId::new))));
+            let id = id.filter(|id| !id.is_empty()).map(acp::MessageId::new);
+            self.updates.push(update(chunk.message_id(id)));
         }
     }
 
@@ -296,10 +353,6 @@ impl Tokens {
             .cached_read_tokens(some(self.cached_read))
             .cached_write_tokens(some(self.cached_write))
     }
-}
-
-fn text_content(text: &str) -> acp::ToolCallContent {
-    acp::ToolCallContent::from(acp::ContentBlock::from(text.to_owned()))
 }
 
 fn filled<T>(list: Vec<T>) -> Option<Vec<T>> {

@@ -9,20 +9,19 @@ use std::hash::{BuildHasher, RandomState};
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Value, json};
 
+use super::claude_permission::Permission;
 use super::{Bridge, Effects, Opening, Question};
 use crate::cli::format::Format;
 use crate::cli::format::claude::Claude as ClaudeFormat;
-use crate::cli::json::{items, string};
+use crate::cli::json::{count, items, string};
 use crate::cli::prompt::{Part, Prompt};
 use crate::cli::settings::Settings;
-use crate::cli::tool::Tool;
 use crate::cli::turn_events::{End, TurnEvents};
 use crate::detect;
 
-const ALLOW: &str = "allow";
-const ALWAYS: &str = "allow_always";
-const REJECT: &str = "reject";
 const DEFAULT_MODEL: &str = "default";
+/// The mode in which no call waits for a permission.
+const NEVER_ASKS: &str = "bypassPermissions";
 
 #[derive(Default)]
 pub(super) struct Claude {
@@ -31,6 +30,8 @@ pub(super) struct Claude {
     prompt: Option<String>,
     /// Whether the prompt still waits in the CLI's queue.
     is_queued: bool,
+    /// The user has refused a plan, so that the CLI ends the turn with an error.
+    stops_planning: bool,
     /// The number of sub-agents that work in the background.
     agents: usize,
     /// The CLI has given a result while sub-agents work. The turn goes on, since the CLI continues when they end.
@@ -39,21 +40,20 @@ pub(super) struct Claude {
     /// The CLI is to resume a session and has not done so yet.
     is_resuming: bool,
     permissions: HashMap<String, Permission>,
+    /// The models that have the mode `auto`.
+    auto_models: Vec<String>,
     seed: RandomState,
     last_id: u64,
-}
-
-/// A tool call that waits for the client's permission.
-struct Permission {
-    input: Value,
-    suggestions: Value,
 }
 
 impl Bridge for Claude {
     fn open(&mut self, opening: &Opening<'_>, effects: &mut Effects) {
         self.settings = opening.settings.clone();
         self.is_resuming = opening.session.or(opening.fork).is_some();
+        self.format.asks = self.settings.mode != NEVER_ASKS;
         self.request(json!({ "subtype": "initialize" }), effects);
+        // Only this tells the size of the context before the first turn is over.
+        self.request(json!({ "subtype": "get_context_usage", "detail": "summary" }), effects);
     }
 
     fn prompt(&mut self, prompt: &Prompt, effects: &mut Effects) {
@@ -86,6 +86,7 @@ impl Bridge for Claude {
 
     fn apply_settings(&mut self, settings: &Settings, effects: &mut Effects) -> bool {
         let before = std::mem::replace(&mut self.settings, settings.clone());
+        self.format.asks = settings.mode != NEVER_ASKS;
         if before.effort != settings.effort {
             return false;
         }
@@ -101,7 +102,7 @@ impl Bridge for Claude {
 
     fn on_message(&mut self, message: &Value, events: &mut TurnEvents, effects: &mut Effects) {
         match string(message, "type") {
-            "control_request" => self.on_control_request(message, effects),
+            "control_request" => self.on_control_request(message, events, effects),
             "control_cancel_request" => {
                 if let Some((key, _)) = self.permissions.remove_entry(string(message, "request_id")) {
                     effects.withdrawn.push(key);
@@ -118,15 +119,13 @@ impl Bridge for Claude {
         }
     }
 
-    fn on_answer(&mut self, key: &str, result: &Value, effects: &mut Effects) {
-        let Some(Permission { input, suggestions }) = self.permissions.remove(key) else { return };
-        let decision = match result["outcome"]["optionId"].as_str() {
-            Some(ALLOW) => json!({ "behavior": "allow", "updatedInput": input }),
-            Some(ALWAYS) => {
-                json!({ "behavior": "allow", "updatedInput": input, "updatedPermissions": suggestions })
-            }
-            _ => json!({ "behavior": "deny", "message": "The user did not allow it." }),
-        };
+    fn on_answer(&mut self, key: &str, result: &Value, events: &mut TurnEvents, effects: &mut Effects) {
+        let Some(permission) = self.permissions.remove(key) else { return };
+        let decision = permission.decision(result["outcome"]["optionId"].as_str());
+        if decision["behavior"] == "allow" {
+            events.call_running(&permission.call);
+        }
+        self.stops_planning = decision["interrupt"] == true;
         let response = json!({ "subtype": "success", "request_id": key, "response": decision });
         effects.messages.push(json!({ "type": "control_response", "response": response }));
     }
@@ -140,7 +139,7 @@ impl Claude {
         effects.messages.push(json!({ "type": "control_request", "request_id": id, "request": request }));
     }
 
-    fn on_control_request(&mut self, message: &Value, effects: &mut Effects) {
+    fn on_control_request(&mut self, message: &Value, events: &TurnEvents, effects: &mut Effects) {
         let Some(key) = message["request_id"].as_str().map(ToOwned::to_owned) else { return };
         let request = &message["request"];
         if request["subtype"] != "can_use_tool" {
@@ -148,18 +147,11 @@ impl Claude {
             let response = json!({ "subtype": "error", "request_id": key, "error": error });
             return effects.messages.push(json!({ "type": "control_response", "response": response }));
         }
-        let suggestions = request["permission_suggestions"].clone();
-        let tool = Tool::new(request["tool_name"].as_str().unwrap_or("tool"), &request["input"]);
-        let fields = acp::ToolCallUpdateFields::new().title(tool.title).kind(tool.kind).raw_input(tool.input);
-        let id = string(request, "tool_use_id").to_owned();
-        let option = |id: &'static str, name: &str, kind| acp::PermissionOption::new(id, name, kind);
-        let mut options = vec![option(ALLOW, "Allow", acp::PermissionOptionKind::AllowOnce)];
-        if suggestions.as_array().is_some_and(|list| !list.is_empty()) {
-            options.push(option(ALWAYS, "Always allow", acp::PermissionOptionKind::AllowAlways));
-        }
-        options.push(option(REJECT, "Reject", acp::PermissionOptionKind::RejectOnce));
-        self.permissions.insert(key.clone(), Permission { input: request["input"].clone(), suggestions });
-        effects.questions.push(Question { key, call: acp::ToolCallUpdate::new(id, fields), options });
+        let model = self.settings.model.as_deref().unwrap_or(DEFAULT_MODEL);
+        let has_auto_mode = self.auto_models.iter().any(|known| known == model);
+        let (permission, call) = Permission::read(request, has_auto_mode, events);
+        effects.questions.push(Question { key: key.clone(), call, options: permission.options() });
+        self.permissions.insert(key, permission);
     }
 
     fn on_control_response(&mut self, response: &Value, events: &mut TurnEvents, effects: &mut Effects) {
@@ -169,7 +161,12 @@ impl Claude {
             ("initialize", true) => {
                 let answer = &response["response"];
                 effects.models = Some(detect::claude_models(&answer["models"]));
+                let auto = items(&answer["models"]).iter().filter(|model| model["supportsAutoMode"] == true);
+                self.auto_models = auto.map(|model| string(model, "value").to_owned()).collect();
                 self.format.set_commands(&answer["commands"], events);
+            }
+            ("get_context_usage", true) => {
+                self.format.size = count(&response["response"], "rawMaxTokens");
             }
             // Some modes need a start argument, and some versions have no such request.
             ("set_model" | "set_permission_mode", false) => effects.needs_restart = true,
@@ -215,6 +212,9 @@ impl Claude {
     fn on_result(&mut self, message: &Value, events: &mut TurnEvents, effects: &mut Effects) {
         let before = events.end.take();
         self.format.event(message, events);
+        if std::mem::take(&mut self.stops_planning) && matches!(events.end, Some(End::Fault { .. })) {
+            events.stop(acp::StopReason::Cancelled);
+        }
         if self.is_resuming && string(message, "subtype").starts_with("error") {
             effects.session_unknown = message["errors"].to_string().contains("No conversation found");
         }

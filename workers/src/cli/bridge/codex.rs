@@ -23,6 +23,8 @@ const ALLOW: &str = "allow";
 const SESSION: &str = "allow_session";
 const ALWAYS: &str = "allow_always";
 const REJECT: &str = "reject";
+const ALLOW_HOST: &str = "allow_host";
+const REJECT_HOST: &str = "reject_host";
 
 #[derive(Default)]
 pub(super) struct Codex {
@@ -126,7 +128,7 @@ impl Bridge for Codex {
         }
     }
 
-    fn on_answer(&mut self, key: &str, result: &Value, effects: &mut Effects) {
+    fn on_answer(&mut self, key: &str, result: &Value, _events: &mut TurnEvents, effects: &mut Effects) {
         let Some(approval) = self.questions.remove(key) else { return };
         let outcome = &result["outcome"];
         let chosen = approval.decisions.iter().find(|(id, _)| outcome["optionId"] == **id);
@@ -279,22 +281,43 @@ impl Codex {
         if let Some(rule) = offered.iter().find(|one| one["acceptWithExecpolicyAmendment"].is_object()) {
             decisions.push((ALWAYS, json!({ "decision": rule })));
         }
+        for rule in offered.iter().filter(|one| one["applyNetworkPolicyAmendment"].is_object()) {
+            let amendment = &rule["applyNetworkPolicyAmendment"]["network_policy_amendment"];
+            let id = if amendment["action"] == "allow" { ALLOW_HOST } else { REJECT_HOST };
+            decisions.push((id, json!({ "decision": rule })));
+        }
         decisions.push((REJECT, refusal.clone()));
         let key = id.to_string();
-        let options = decisions.iter().map(|(id, _)| option(id)).collect();
+        let options = decisions.iter().map(|(id, decision)| option(id, decision, method)).collect();
         let call = self.items.call_in_question(params, events);
         self.questions.insert(key.clone(), Approval { id: id.clone(), decisions, refusal, cancel });
         effects.questions.push(Question { key, call, options });
     }
 }
 
-fn option(id: &'static str) -> acp::PermissionOption {
-    use acp::PermissionOptionKind::{AllowAlways, AllowOnce, RejectOnce};
+/// An option whose name says what the CLI would no longer ask about.
+fn option(id: &'static str, decision: &Value, method: &str) -> acp::PermissionOption {
+    use acp::PermissionOptionKind::{AllowAlways, AllowOnce, RejectAlways, RejectOnce};
+    let host = &decision["decision"]["applyNetworkPolicyAmendment"]["network_policy_amendment"]["host"];
+    let host = host.as_str().unwrap_or("this host");
     let (name, kind) = match id {
-        ALLOW => ("Allow", AllowOnce),
-        SESSION => ("Allow for this session", AllowAlways),
-        ALWAYS => ("Always allow this command", AllowAlways),
-        _ => ("Reject", RejectOnce),
+        ALLOW_HOST => (format!("Always allow connections to {host}"), AllowAlways),
+        REJECT_HOST => (format!("Never allow connections to {host}"), RejectAlways),
+        ALLOW => ("Allow".to_owned(), AllowOnce),
+        SESSION => {
+            let what = match method {
+                "item/fileChange/requestApproval" => "edits of these files",
+                "item/permissions/requestApproval" => "these permissions",
+                _ => "this command",
+            };
+            (format!("Always allow {what} in this session"), AllowAlways)
+        }
+        ALWAYS => {
+            let rule = &decision["decision"]["acceptWithExecpolicyAmendment"]["execpolicy_amendment"];
+            let words: Vec<&str> = items(rule).iter().filter_map(Value::as_str).collect();
+            (format!("Always allow commands that begin with `{}`", words.join(" ")), AllowAlways)
+        }
+        _ => ("Reject".to_owned(), RejectOnce),
     };
     acp::PermissionOption::new(id, name, kind)
 }

@@ -82,12 +82,7 @@ impl Items {
                 Tool::named("tool").with_title(params["reason"].as_str().unwrap_or("More permissions"))
             }),
         };
-        let fields = acp::ToolCallUpdateFields::new()
-            .title(tool.title.clone())
-            .kind(tool.kind)
-            .locations(tool.locations(&events.cwd))
-            .raw_input(tool.input.clone());
-        acp::ToolCallUpdate::new(id.to_owned(), fields)
+        tool.in_question(id, &events.cwd)
     }
 
     fn thought_delta(&mut self, id: &str, delta: &str, events: &mut TurnEvents) {
@@ -162,7 +157,7 @@ pub(super) fn fail_turn(error: &Value, events: &mut TurnEvents) {
 fn command(item: &Value) -> Tool {
     let line = string(item, "command");
     let plain = without_shell(line);
-    let mut tool = Tool::new("shell", &json!({ "command": plain, "cwd": item["cwd"] })).with_title(&plain);
+    let mut tool = Tool::titled("shell", &json!({ "command": plain, "cwd": item["cwd"] }), &plain);
     let [action] = items(&item["commandActions"]) else { return tool };
     let path = action["path"].as_str();
     let (kind, title) = match (string(action, "type"), path) {
@@ -215,7 +210,7 @@ fn remote_result(item: &Value, is_good: bool) -> CallResult {
 fn web_search(item: &Value) -> Tool {
     let query = string(item, "query");
     let title = if query.is_empty() { "Searching the web" } else { query };
-    Tool::new("web_search", &json!({ "query": item["query"] })).with_title(title)
+    Tool::titled("web_search", &json!({ "query": item["query"] }), title)
 }
 
 fn sub_agent(item: &Value) -> Tool {
@@ -226,7 +221,7 @@ fn sub_agent(item: &Value) -> Tool {
 
 fn image_view(item: &Value) -> Tool {
     let path = string(item, "path");
-    Tool::new("read", &json!({ "path": path })).with_title(&format!("View image '{path}'"))
+    Tool::titled("read", &json!({ "path": path }), &format!("View image '{path}'"))
 }
 
 fn file_change(changes: &Value) -> Tool {

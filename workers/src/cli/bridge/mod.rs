@@ -4,6 +4,7 @@
 //! and asked as `Effects`. It does no I/O and has no clock, so that tests can replay recorded conversations.
 
 mod claude;
+mod claude_permission;
 mod codex;
 mod codex_items;
 #[cfg(test)]
@@ -36,7 +37,7 @@ pub(super) trait Bridge: Send {
     fn on_message(&mut self, message: &Value, events: &mut TurnEvents, effects: &mut Effects);
 
     /// Takes the client's answer to the question with this key. The result is null if the client refused.
-    fn on_answer(&mut self, key: &str, result: &Value, effects: &mut Effects);
+    fn on_answer(&mut self, key: &str, result: &Value, events: &mut TurnEvents, effects: &mut Effects);
 }
 
 pub(super) struct Opening<'a> {

@@ -75,7 +75,7 @@ fn replay(format: FormatName, steps: &[Value]) -> Replayed {
             bridge.prompt(&Prompt { parts: vec![Part::Text(text.to_owned())] }, &mut effects);
         } else if let Some(option) = step["answer"].as_str() {
             let outcome = json!({ "outcome": { "outcome": "selected", "optionId": option } });
-            bridge.on_answer(&asked.pop().expect("a question"), &outcome, &mut effects);
+            bridge.on_answer(&asked.pop().expect("a question"), &outcome, &mut events, &mut effects);
         } else if let Some(set) = step["set"].as_object() {
             let mode = set.get("mode").and_then(Value::as_str).unwrap_or("default");
             assert!(
@@ -114,7 +114,8 @@ impl Replayed {
         }
         self.lines.extend(messages.into_iter().map(|message| json!({ "says": message })));
         for question in questions {
-            let options: Vec<Value> = question.options.iter().map(|one| json!(one.option_id)).collect();
+            let options: Vec<Value> =
+                question.options.iter().map(|one| json!([one.option_id, one.name])).collect();
             self.lines.push(json!({ "asks": question.call, "options": options }));
             asked.push(question.key);
         }
@@ -270,7 +271,7 @@ fn garbage_is_counted_and_ignored() {
         {
             bridge.on_message(message, &mut events, &mut effects);
         }
-        bridge.on_answer("unknown", &json!({}), &mut effects);
+        bridge.on_answer("unknown", &json!({}), &mut events, &mut effects);
         assert!(events.updates.is_empty() && events.end.is_none() && effects.messages.is_empty());
         assert!(events.unknown >= 5, "{format:?}: {}", events.unknown);
     }
@@ -334,7 +335,7 @@ fn no_message_of_a_cli_makes_a_bridge_panic() {
                 bridge.on_message(message, &mut events, &mut effects);
             }
             for question in std::mem::take(&mut effects.questions) {
-                bridge.on_answer(&question.key, &Value::Null, &mut effects);
+                bridge.on_answer(&question.key, &Value::Null, &mut events, &mut effects);
             }
         }
         bridge.interrupt(&mut events, &mut effects);

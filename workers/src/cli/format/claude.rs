@@ -4,34 +4,47 @@
 //! Of sub-agents, tool calls are reported and texts are not.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Value, json};
 
 use super::Format;
-use super::text::{is_auth_error, text_content};
+use super::claude_result::shown;
+use super::text::is_auth_error;
 use crate::cli::json::{count, items, string, text};
-use crate::cli::tool::{Edit, Tool, is_plan_tool, plan_entries};
+use crate::cli::tool::{Tool, is_plan_tool, plan_entries};
 use crate::cli::turn_events::{Tokens, TurnEvents};
+
+/// An input is searched for a title only while it is shorter than this.
+const NAMED_BYTES: usize = 2048;
+/// How many commas of an input are tried as the end of what makes a title.
+const NAMED_COMMAS: usize = 8;
 
 #[derive(Default)]
 pub(in crate::cli) struct Claude {
+    /// Whether a call may have to wait for a permission after its input is known.
+    pub(in crate::cli) asks: bool,
     /// The id of the streaming message.
     message: String,
     /// The streaming blocks of that message, by index.
     blocks: HashMap<u64, Block>,
     /// How many blocks of a message and kind were streamed and have not come as a whole yet.
     streamed: HashMap<(String, &'static str), usize>,
-    /// The tokens in the context of the last request.
+    /// The tokens that went into the last request.
+    context: u64,
+    /// The tokens in the context after its answer.
     used: u64,
     /// The size of the context.
-    size: u64,
+    pub(in crate::cli) size: u64,
     commands: Vec<String>,
     /// Whether the commands were reported with descriptions. Events have only names.
     has_descriptions: bool,
     /// The ids of calls whose input was reported.
     started: HashSet<String>,
     tasks: Vec<Task>,
+    /// The ids of commands that the CLI runs, whose ends come as the results of their calls.
+    commands_running: HashSet<String>,
 }
 
 #[derive(Default)]
@@ -40,6 +53,8 @@ struct Block {
     was_sent: bool,
     tool: Option<(String, String)>,
     json: String,
+    /// Whether the call has the title of its input.
+    is_named: bool,
 }
 
 /// A plan entry that TaskCreate and TaskUpdate maintain.
@@ -59,6 +74,7 @@ impl Format for Claude {
             "assistant" => self.assistant(event, parent, events),
             "user" => self.user(event, events),
             "result" => self.result(event, events),
+            "tool_progress" => events.call_running(string(event, "tool_use_id")),
             "control_request"
             | "control_response"
             | "control_cancel_request"
@@ -68,7 +84,6 @@ impl Format for Claude {
             | "auth_status"
             | "tool_use_summary"
             | "prompt_suggestion"
-            | "tool_progress"
             | "files_persisted"
             | "conversation_reset" => {}
             _ => events.unknown += 1,
@@ -121,8 +136,15 @@ impl Claude {
                 }
             }
             "commands_changed" => self.set_commands(&event["commands"], events),
+            "task_started" => {
+                events.call_running(string(event, "tool_use_id"));
+                if event["task_type"] == "local_bash" && event["is_backgrounded"] != true {
+                    self.commands_running.insert(string(event, "task_id").to_owned());
+                }
+            }
             "task_notification" => {
-                if let Some(id) = event["tool_use_id"].as_str() {
+                let is_command = self.commands_running.remove(string(event, "task_id"));
+                if let Some(id) = event["tool_use_id"].as_str().filter(|_| !is_command) {
                     events.call_progress(id, string(event, "summary"));
                 }
             }
@@ -137,7 +159,8 @@ impl Claude {
                 self.message = string(&event["message"], "id").to_owned();
                 self.blocks.clear();
                 if parent.is_none() {
-                    self.used = context_tokens(&event["message"]["usage"]);
+                    self.context = context_tokens(&event["message"]["usage"]);
+                    self.used = self.context + count(&event["message"]["usage"], "output_tokens");
                     events.context_usage(self.used, self.size);
                 }
             }
@@ -164,6 +187,10 @@ impl Claude {
                     self.tool_use(&id, &name, &input, parent, events);
                 }
             }
+            "message_delta" if parent.is_none() && event["usage"]["output_tokens"].is_number() => {
+                self.used = self.context + count(&event["usage"], "output_tokens");
+                events.context_usage(self.used, self.size);
+            }
             "message_delta" | "message_stop" | "ping" | "goal_state" => {}
             _ => events.unknown += 1,
         }
@@ -173,6 +200,12 @@ impl Claude {
         let Some(block) = self.blocks.get_mut(&index) else { return };
         if let Some(part) = delta["partial_json"].as_str() {
             block.json.push_str(part);
+            if let (false, Some((id, name))) = (block.is_named, &block.tool)
+                && let Some(tool) = tool_of_part(name, &block.json, &events.cwd)
+            {
+                block.is_named = true;
+                events.call_named(id, &tool);
+            }
             return;
         }
         let (part, is_thought) = match (delta["text"].as_str(), delta["thinking"].as_str()) {
@@ -187,7 +220,11 @@ impl Claude {
             block.was_sent = true;
             *self.streamed.entry((self.message.clone(), block.kind)).or_default() += 1;
         }
-        if is_thought { events.thought(part) } else { events.text(part) }
+        if is_thought {
+            events.message_thought(&self.message, part);
+        } else {
+            events.message_text(&self.message, part);
+        }
     }
 
     fn assistant(&mut self, event: &Value, parent: Option<&str>, events: &mut TurnEvents) {
@@ -206,8 +243,8 @@ impl Claude {
                 Some(left) if *left > 0 => *left -= 1,
                 // The text of an error comes again in the result, which is reported as the error.
                 _ if parent.is_some() || event["error"].is_string() => {}
-                _ if kind == "thinking" => events.thought(string(block, "thinking")),
-                _ => events.text(string(block, "text")),
+                _ if kind == "thinking" => events.message_thought(id, string(block, "thinking")),
+                _ => events.message_text(id, string(block, "text")),
             }
         }
     }
@@ -232,7 +269,12 @@ impl Claude {
             events.hide_call(id);
             self.task(id, name, input, events);
         } else {
-            events.call_started(id, Tool::new(name, input), parent);
+            let tool = Tool::new(name, input, &events.cwd);
+            if self.asks {
+                events.call_ready(id, tool, parent);
+            } else {
+                events.call_started(id, tool, parent);
+            }
         }
     }
 
@@ -276,16 +318,8 @@ impl Claude {
                     self.tasks.remove(at);
                 }
             }
-            let raw = Some(block["content"].clone());
-            // The whole file before and after is more exact than the edit in the call's input.
-            match (&details["originalFile"], &details["content"], &details["filePath"]) {
-                (Value::String(old), Value::String(new), Value::String(path)) if is_good => {
-                    let edit = Edit { path: path.clone(), old: Some(old.clone()), new: new.clone() };
-                    let content = vec![edit.to_content(&events.cwd)];
-                    events.call_finished_with(id, is_good, Some(content), raw);
-                }
-                _ => events.call_finished(id, is_good, &text_content(&block["content"]), raw),
-            }
+            let shown = shown(id, &block["content"], details, is_good, events);
+            events.call_finished_with(id, is_good, shown, Some(block["content"].clone()));
         }
     }
 
@@ -352,6 +386,17 @@ fn error_message(event: &Value) -> String {
         return "the CLI reported an error and did not say which".to_owned();
     }
     errors.join("; ")
+}
+
+/// The call with as much of its input as has come, if that is enough for a title. A long input has its path first.
+fn tool_of_part(name: &str, json: &str, cwd: &Path) -> Option<Tool> {
+    if json.len() > NAMED_BYTES {
+        return None;
+    }
+    let commas = json.match_indices(',').take(NAMED_COMMAS);
+    let input = |at| serde_json::from_str::<Value>(&format!("{}}}", &json[..at])).ok();
+    let tool = commas.filter_map(|(at, _)| input(at)).map(|input| Tool::new(name, &input, cwd)).last()?;
+    (tool.title != Tool::named(name).title).then_some(tool)
 }
 
 fn is_task_tool(name: &str) -> bool {

@@ -14,7 +14,7 @@ use super::Format;
 use super::text::{inner_message, is_auth_error, text_content, without_shell};
 use crate::cli::json::{count, items, string, text};
 use crate::cli::tool::{Edit, Tool, plan_entries};
-use crate::cli::turn_events::{CallResult, Tokens, TurnEvents};
+use crate::cli::turn_events::{CallResult, Shown, Tokens, TurnEvents};
 
 /// The diff of a larger file is not shown.
 const FILE_BYTES: u64 = 1 << 20;
@@ -146,13 +146,14 @@ impl CodexExec {
         if !events.knows_call(id) {
             events.call_started(id, tool, None);
         }
-        events.call_finished_with(id, is_good, (!content.is_empty()).then_some(content), None);
+        let content = (!content.is_empty()).then_some(content);
+        events.call_finished_with(id, is_good, Shown { content, ..Shown::default() }, None);
     }
 }
 
 fn command(item: &Value) -> Tool {
     let line = string(item, "command");
-    Tool::new("shell", &json!({ "command": line })).with_title(&without_shell(line))
+    Tool::titled("shell", &json!({ "command": line }), &without_shell(line))
 }
 
 fn command_result(item: &Value) -> CallResult {
@@ -183,7 +184,7 @@ fn mcp_result(item: &Value) -> CallResult {
 fn web_search(item: &Value) -> Tool {
     let query = string(item, "query");
     let title = if query.is_empty() { "web search" } else { query };
-    Tool::new("web_search", &json!({ "query": item["query"] })).with_title(title)
+    Tool::titled("web_search", &json!({ "query": item["query"] }), title)
 }
 
 fn sub_agent(item: &Value) -> Tool {

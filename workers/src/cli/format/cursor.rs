@@ -3,6 +3,8 @@
 //! A part of a message has a timestamp and no model call id. Any other assistant event repeats the whole segment, of
 //! which only the unsent rest is reported. Equal parts are no repetition: "ha", "ha" is "haha".
 
+use std::path::Path;
+
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::Value;
 
@@ -70,7 +72,8 @@ fn tool_call(event: &Value, events: &mut TurnEvents) {
         return events.plan(plan_entries(&call["args"]["todos"]));
     }
     if !events.knows_call(id) {
-        events.call_started(id, tool(name, call), None);
+        let tool = tool(name, call, &events.cwd);
+        events.call_started(id, tool, None);
     }
     if event["subtype"] == "completed" {
         let result = &call["result"];
@@ -88,12 +91,12 @@ fn tool_call(event: &Value, events: &mut TurnEvents) {
 }
 
 /// A tool without a type of its own is a `function`, and its input is a JSON text.
-fn tool(name: &str, call: &Value) -> Tool {
+fn tool(name: &str, call: &Value, cwd: &Path) -> Tool {
     match call["name"].as_str() {
         Some(function) if name == "function" => {
             let arguments = string(call, "arguments");
-            Tool::new(function, &serde_json::from_str(arguments).unwrap_or_default())
+            Tool::new(function, &serde_json::from_str(arguments).unwrap_or_default(), cwd)
         }
-        _ => Tool::new(name.trim_end_matches("ToolCall"), &call["args"]),
+        _ => Tool::new(name.trim_end_matches("ToolCall"), &call["args"], cwd),
     }
 }

@@ -28,7 +28,8 @@ impl Format for Gemini {
                     events.hide_call(id);
                     return events.plan(plan_entries(&event["parameters"]["todos"]));
                 }
-                events.call_started(id, Tool::new(name, &event["parameters"]), None);
+                let tool = Tool::new(name, &event["parameters"], &events.cwd);
+                events.call_started(id, tool, None);
             }
             "tool_result" => {
                 let id = string(event, "tool_id");

@@ -61,5 +61,5 @@ fn start_call(call: &Value, events: &mut TurnEvents) {
         events.hide_call(id);
         return events.plan(plan_entries(&input["todos"]));
     }
-    events.call_started(id, Tool::new(name, &input), None);
+    events.call_started(id, Tool::new(name, &input, &events.cwd), None);
 }

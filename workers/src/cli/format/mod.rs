@@ -4,6 +4,7 @@
 //! that CLI names the files that it changes but not the changes.
 
 pub(super) mod claude;
+mod claude_result;
 mod codex_exec;
 mod cursor;
 mod gemini;

@@ -23,9 +23,16 @@ const GREETS: &str = "The user greets me. I should answer briefly.";
 const RAN: &str = "I will run a command.The command printed hi-from-tool.";
 const FAILED: &str = "The command failed with exit code 3.";
 
+// The sessions of these streams were in a folder of /work, so that the adapter's paths are shorter than here.
 const CLAUDE: &[Turn] = &[
     ("claude-stream/think", "Hi! I thought about it.", GREETS, &[], "end_turn"),
-    ("claude-stream/write", "Wrote hello.txt.", "", &[("edit", "Write hello.txt", "completed")], "end_turn"),
+    (
+        "claude-stream/write",
+        "Wrote hello.txt.",
+        "",
+        &[("edit", "Write claude/hello.txt", "completed")],
+        "end_turn",
+    ),
     ("claude-stream/shell", RAN, "", &[("execute", "echo hi-from-tool && ls", "completed")], "end_turn"),
     ("claude-stream/shellfail", FAILED, "", &[("execute", "echo oops >&2; exit 3", "failed")], "end_turn"),
     ("claude-stream/plan", "Plan recorded.", "", &[], "end_turn"),
@@ -34,7 +41,7 @@ const CLAUDE: &[Turn] = &[
         "claude-stream/readmissing",
         "The file is missing.",
         "",
-        &[("read", "Read nope-missing.txt", "failed")],
+        &[("read", "Read place/nope-missing.txt", "failed")],
         "end_turn",
     ),
     (

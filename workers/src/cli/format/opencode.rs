@@ -92,7 +92,7 @@ fn tool_use(part: &Value, events: &mut TurnEvents) {
     }
     let is_unknown = name == "invalid";
     let name = if is_unknown { state["input"]["tool"].as_str().unwrap_or(name) } else { name };
-    let mut tool = Tool::new(name, &state["input"]);
+    let mut tool = Tool::new(name, &state["input"], &events.cwd);
     let metadata = &state["metadata"];
     let changed = &metadata["filediff"];
     if let (Some(path), Some(new)) = (tool.paths.first(), changed["after"].as_str()) {

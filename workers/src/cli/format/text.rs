@@ -44,6 +44,14 @@ pub(in crate::cli) fn text_content(content: &Value) -> String {
     }
 }
 
+/// A Markdown code block with this text. Its fence is longer than every fence in the text.
+pub(in crate::cli) fn fenced(language: &str, text: &str) -> String {
+    let backticks = |line: &str| line.trim_start().bytes().take_while(|byte| *byte == b'`').count();
+    let longest = text.lines().map(backticks).max().unwrap_or(0);
+    let fence = "`".repeat((longest + 1).max(3));
+    format!("{fence}{language}\n{}\n{fence}", text.trim_end())
+}
+
 /// The command itself, without the shell that runs it.
 pub(in crate::cli) fn without_shell(line: &str) -> String {
     let inside = match line.split_once(" -lc ") {
@@ -51,10 +59,22 @@ pub(in crate::cli) fn without_shell(line: &str) -> String {
         _ => return line.to_owned(),
     };
     let quoted = |quote: char| inside.strip_prefix(quote)?.strip_suffix(quote);
-    match quoted('\'') {
-        Some(inside) => inside.replace("'\\''", "'"),
-        None => quoted('"').unwrap_or(inside).to_owned(),
+    match (quoted('\''), quoted('"')) {
+        (Some(inside), _) => inside.replace("'\\''", "'"),
+        (None, Some(inside)) => unescaped(inside),
+        (None, None) => inside.to_owned(),
     }
+}
+
+/// What a shell reads between double quotes, where a backslash escapes only some characters.
+fn unescaped(quoted: &str) -> String {
+    let mut plain = String::with_capacity(quoted.len());
+    let mut chars = quoted.chars().peekable();
+    while let Some(c) = chars.next() {
+        let escaped = if c == '\\' { chars.next_if(|next| "\\\"$`".contains(*next)) } else { None };
+        plain.push(escaped.unwrap_or(c));
+    }
+    plain
 }
 
 /// Removes `ESC [ .. letter`, and `ESC ] ..` up to `BEL` or `ESC \`.
@@ -84,6 +104,20 @@ pub(in crate::cli) fn without_escapes(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_is_read_as_the_shell_reads_it() {
+        let line = r#"/bin/bash -lc "printf '# a\\n' > \"f g\"; echo \$x \d""#;
+        assert_eq!(without_shell(line), r#"printf '# a\n' > "f g"; echo $x \d"#);
+        assert_eq!(without_shell(r"/bin/bash -lc 'echo '\''a'\'''"), "echo 'a'");
+        assert_eq!(without_shell("ls -l"), "ls -l");
+    }
+
+    #[test]
+    fn a_fence_is_longer_than_what_it_holds() {
+        assert_eq!(fenced("console", "# a\n\n"), "```console\n# a\n```");
+        assert_eq!(fenced("", "a\n````\nb"), "`````\na\n````\nb\n`````");
+    }
 
     #[test]
     fn colours_and_titles_are_removed() {
