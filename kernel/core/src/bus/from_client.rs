@@ -4,7 +4,7 @@ use super::Bus;
 use super::forward::{Forward, SessionRef};
 use super::placement::Need;
 use super::session::knows_history;
-use crate::id::{CallKey, Link, WorkerId};
+use crate::id::{CallKey, Link, SessionKey, WorkerId};
 use crate::limit::{NAME_BYTES, OPENING_BYTES};
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
@@ -18,7 +18,7 @@ use crate::wire::error::RpcError;
 use crate::wire::message::Message;
 use crate::wire::partial_scan::PartialScan;
 use crate::wire::prefix_cache::PrefixCache;
-use crate::wire::scan::{Fault, Kind};
+use crate::wire::scan::{Envelope, Fault, Kind};
 use crate::wire::splice::{Edit, Edits};
 
 pub(super) type Routed = Result<(), RpcError>;
@@ -229,12 +229,36 @@ impl Bus {
             self.check_fork(to)?;
         }
         let purpose = match method {
+            b"session/cancel" if message.is_request() => {
+                return self.cancel_by_request(link, key, to, message);
+            }
             b"session/fork" => Purpose::Open,
             b"session/close" | b"session/delete" | b"nes/close" => Purpose::Close(key),
             _ => SettingKind::of(method).map_or(Purpose::Ask, Purpose::Set),
         };
         let session = SessionRef::Known(key);
         self.forward_to_worker(&Forward { from: link, to, message, purpose, session })?;
+        Ok(())
+    }
+
+    /// Some clients send `session/cancel` as a request, which most agents do not know. The agent gets the notification
+    /// that the protocol has, and the client an answer.
+    fn cancel_by_request(
+        &mut self,
+        link: Link,
+        key: SessionKey,
+        to: WorkerId,
+        message: Message<'_>,
+    ) -> Routed {
+        let (id, params) = (message.id().unwrap_or(b"null"), message.params().unwrap_or(b"{}"));
+        let start = br#"{"jsonrpc":"2.0","method":"session/cancel","params":"#;
+        let line = [&start[..], params, b"}"].concat();
+        let envelope = Envelope::scan(&line).map_err(|malformed| RpcError::malformed(&malformed))?;
+        let notification = Message::new(&line, &envelope);
+        let session = SessionRef::Known(key);
+        let purpose = Purpose::Ask;
+        self.forward_to_worker(&Forward { from: link, to, message: notification, purpose, session })?;
+        self.send_own(link, &[&br#"{"jsonrpc":"2.0","id":"#[..], id, br#","result":{}}"#].concat());
         Ok(())
     }
 

@@ -547,3 +547,28 @@ fn a_kept_session_whose_agent_cannot_replay_it_is_ended_at_the_agent() {
     assert_eq!(bus.sees_json(again)["error"]["code"], -32002);
     bus.is_idle();
 }
+
+#[test]
+fn a_cancel_that_is_a_request_reaches_the_agent_as_the_notification_of_the_protocol() {
+    let mut bus = TestBus::with_workers(1);
+    let (ann, worker) = (bus.client(), bus.worker(0));
+    let session = bus.opens(ann, worker, "s1");
+    bus.asks(ann, 7, "session/prompt", &session);
+    let (prompt, _) = bus.sees_request(worker, "session/prompt");
+    bus.sends(
+        ann,
+        &format!(r#"{{"id":"c","method":"session/cancel","params":{{"x":1,"sessionId":"{session}"}}}}"#),
+    );
+    let cancel =
+        json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": { "x": 1, "sessionId": "s1" } });
+    assert_eq!(bus.sees_json(worker), cancel);
+    assert_eq!(bus.sees_json(ann), json!({ "jsonrpc": "2.0", "id": "c", "result": {} }));
+    bus.sends(worker, &format!(r#"{{"id":{prompt},"result":{{"stopReason":"cancelled"}}}}"#));
+    assert_eq!(bus.sees_json(ann)["id"], 7);
+    // A session that is not the client's cannot be cancelled so.
+    let ben = bus.client();
+    bus.asks(ben, 8, "session/cancel", &session);
+    bus.sees_error(ben, json!(8), "unknown_session");
+    bus.sees_nothing(worker);
+    bus.is_idle();
+}
