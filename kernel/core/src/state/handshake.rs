@@ -1,7 +1,8 @@
 //! Handshakes: the `initialize` params of clients, and the capabilities in a worker's answer to them.
 //!
 //! Clients whose `protocolVersion` and `clientCapabilities` (`capabilities` in ACP's second version) mean the same
-//! have the same handshake and may share a worker. `clientInfo` and `_meta` make no difference.
+//! have the same handshake and may share a worker. `clientInfo` and `_meta` make no difference, but for `bus/env`: the
+//! variables that the client wants for its agent.
 
 use std::sync::Arc;
 
@@ -42,6 +43,8 @@ impl Handshake {
             protocol_version: Option<&'a RawValue>,
             client_capabilities: Option<Value>,
             capabilities: Option<Value>,
+            #[serde(rename = "_meta")]
+            meta: Option<Value>,
         }
 
         let params = params.unwrap_or(b"{}");
@@ -52,6 +55,11 @@ impl Handshake {
                 write_sorted(&known.client_capabilities.unwrap_or(Value::Null), &mut key);
                 if let Some(second) = known.capabilities.filter(|second| !is_nothing(second)) {
                     write_sorted(&second, &mut key);
+                }
+                let env = known.meta.as_ref().and_then(|meta| meta.get("bus/env"));
+                if let Some(env) = env.filter(|env| !is_nothing(env)) {
+                    key.push_str(" env ");
+                    write_sorted(env, &mut key);
                 }
                 key.into_bytes()
             }
@@ -216,6 +224,20 @@ mod tests {
         for capabilities in ["{}", "null", r#"{"terminal":false}"#, r#"{"fs":{"readTextFile":false}}"#] {
             assert_eq!(none, of(&format!(r#"{{"protocolVersion":1,"clientCapabilities":{capabilities}}}"#)));
         }
+    }
+
+    #[test]
+    fn clients_that_want_other_variables_for_their_agent_share_no_worker() {
+        let wants = |meta: &str| of(&format!(r#"{{"protocolVersion":1,"_meta":{meta}}}"#));
+        let all = [wants(r#"{"bus/env":{"A":"1"}}"#), wants(r#"{"bus/env":{"A":"2"}}"#), wants("{}")];
+        for (at, one) in all.iter().enumerate() {
+            assert!(all[at + 1..].iter().all(|other| other != one), "{one:?}");
+        }
+        assert_eq!(
+            wants(r#"{"x":1,"bus/env":{"B":"2","A":"1"}}"#),
+            wants(r#"{"bus/env":{"A":"1","B":"2"}}"#)
+        );
+        assert_eq!(wants(r#"{"bus/env":{}}"#), wants("7"));
     }
 
     #[test]
