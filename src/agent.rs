@@ -1,10 +1,12 @@
 //! `agent`: the agents that come with the bus, each on stdin and stdout.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use workers::cli::{self, runtimes};
+use workers::with_env;
 use workers::{echo, openai};
 
 use crate::output::report;
@@ -28,6 +30,12 @@ Examples:
   stdio-bus run -- stdio-bus agent cli --runtime claude
   stdio-bus agent cli --runtime codex --model gpt-5 --program ~/bin/codex";
 
+const ENV_EXAMPLES: &str = "\
+Examples, in bus.json and in the settings of an IDE:
+  { \"id\": \"claude\", \"command\": \"stdio-bus\",
+    \"args\": [\"agent\", \"env\", \"--allow\", \"ANTHROPIC_*\", \"--\", \"claude-agent-acp\"] }
+  stdio-bus connect --pool claude --env ANTHROPIC_API_KEY";
+
 #[derive(clap::Subcommand)]
 pub(crate) enum Agent {
     /// An agent that says every prompt back, for trying things out and for load tests
@@ -39,6 +47,9 @@ pub(crate) enum Agent {
     /// An agent CLI that does not speak ACP, as an agent that does
     #[command(after_help = CLI_EXAMPLES)]
     Cli(CliArgs),
+    /// Any agent, started with variables that its client wants for it (`connect --env`)
+    #[command(after_help = ENV_EXAMPLES)]
+    Env(EnvArgs),
 }
 
 #[derive(clap::Args)]
@@ -58,6 +69,16 @@ pub(crate) struct EchoArgs {
     /// Keep sessions in this folder, so that another process can open them again
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct EnvArgs {
+    /// A variable that clients may set, or PREFIX* (several times); all others are left out
+    #[arg(long, value_name = "NAME")]
+    allow: Vec<String>,
+    /// The command of the agent
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
 }
 
 #[derive(clap::Args)]
@@ -120,6 +141,7 @@ pub(crate) fn run(agent: Agent) -> ExitCode {
             },
             state: args.state,
         }),
+        Agent::Env(args) => with_env::run(&with_env::Options { allow: args.allow, command: args.command }),
         Agent::Cli(args) => match unknown(&args.runtime) {
             Some(refused) => refused,
             None => run_cli(args),

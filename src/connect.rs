@@ -29,6 +29,9 @@ pub(crate) struct Args {
     /// The pool to talk to
     #[arg(long, value_name = "NAME")]
     pool: Option<String>,
+    /// A variable of this process (or NAME=VALUE) that the agent shall have, where its pool takes it: see `agent env`
+    #[arg(long, value_name = "NAME")]
+    env: Vec<String>,
     /// Start a bus in the background if none answers
     #[arg(long)]
     start: bool,
@@ -73,6 +76,7 @@ fn relay(args: Args) -> Result<Ended, Fault> {
         target: args.bus.target()?,
         start: if args.start { Some(plan_start(&args.bus)?) } else { None },
         pool: args.pool,
+        env: args.env.iter().filter_map(|name| variable(name)).collect(),
     };
     let own = |what: &str, fd: io::Result<_>| {
         fd.map(File::from).map_err(|error| Fault::Failed(format!("{what} cannot be used: {error}")))
@@ -81,6 +85,14 @@ fn relay(args: Args) -> Result<Ended, Fault> {
     let output = own("stdout", io::stdout().as_fd().try_clone_to_owned())?;
     let signals = Signals::install()?;
     connect::run(&options, input, output, &signals)
+}
+
+/// A variable that is not set is left out.
+fn variable(name: &str) -> Option<(String, String)> {
+    match name.split_once('=') {
+        Some((name, value)) => Some((name.to_owned(), value.to_owned())),
+        None => Some((name.to_owned(), env::var(name).ok()?)),
+    }
 }
 
 fn plan_start(bus: &BusArgs) -> Result<StartPlan, Fault> {

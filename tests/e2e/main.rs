@@ -9,6 +9,7 @@ mod agent_requests;
 mod bridges;
 mod cli;
 mod cli_agent;
+mod client_env;
 mod client_named_sessions;
 mod connect;
 mod defaults;

@@ -292,3 +292,17 @@ fn an_agent_that_repeats_the_session_in_its_answers_does_not_confuse_the_client(
     ann.prompts(3, &loaded);
     assert_eq!(puppet.is_asked("session/prompt")["params"]["sessionId"], "raw");
 }
+
+#[test]
+fn a_cancel_with_an_id_cancels_and_is_answered() {
+    let (_bus, mut puppet, mut ann) = bus_puppet_client();
+    let session = ann.opens(&mut puppet, "s1");
+    ann.prompts(1, &session);
+    let prompt = puppet.is_asked("session/prompt");
+    ann.sends(&request(2, "session/cancel", json!({ "sessionId": session })));
+    let cancel = puppet.is_asked("session/cancel");
+    assert_eq!((cancel.get("id"), &cancel["params"]["sessionId"]), (None, &json!("s1")));
+    assert_eq!(ann.gets(2), json!({}));
+    puppet.ends_turn(&prompt, "cancelled");
+    assert_eq!(ann.gets(1)["stopReason"], "cancelled");
+}

@@ -7,3 +7,4 @@ pub mod detect;
 pub mod echo;
 pub mod folders;
 pub mod openai;
+pub mod with_env;

@@ -1,5 +1,7 @@
 //! What `connect` is asked to do.
 
+use std::collections::BTreeMap;
+
 use kernel_core::config::Address;
 use rpc::Stream;
 use serde_json::Value;
@@ -11,6 +13,8 @@ use crate::{Fault, Target};
 pub struct Options {
     pub target: Target,
     pub pool: Option<String>,
+    /// Variables that the IDE wants for its agent.
+    pub env: BTreeMap<String, String>,
     /// How to start a bus if none answers. `None`: a missing bus is a fault.
     pub start: Option<StartPlan>,
 }

@@ -12,8 +12,8 @@ use rpc::error::reason;
 use rpc::message::{members, present};
 use rpc::{Outbox, Parts, write};
 use serde::Deserialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use super::errors::{client_gone, describe_error, error, lost_session, malformed, raw};
 use super::session::{Opening, Session, is_about_open_session, session_id_in};
@@ -44,6 +44,8 @@ pub(super) struct Relay {
     /// The IDE has closed its side.
     ide_closed: bool,
     own_ids: OwnIds,
+    /// The `bus/env` of `initialize`. `None`: the IDE wants no variables.
+    env: Option<Value>,
 }
 
 /// Each state is named by what it waits for. The ids are our own.
@@ -92,7 +94,7 @@ pub(super) enum Outcome {
 }
 
 impl Relay {
-    pub(super) fn new() -> Relay {
+    pub(super) fn new(env: &BTreeMap<String, String>) -> Relay {
         Relay {
             to_bus: Outbox::default(),
             to_ide: Outbox::default(),
@@ -109,6 +111,7 @@ impl Relay {
             lost: BTreeSet::new(),
             ide_closed: false,
             own_ids: OwnIds::new(),
+            env: (!env.is_empty()).then(|| json!(env)),
         }
     }
 
@@ -176,6 +179,8 @@ impl Relay {
             let error = error.clone();
             return self.refuse(line, |id| write::error(id.into(), raw(&error)));
         }
+        let with_env = self.env.as_ref().and_then(|env| with_env(line, env));
+        let line = with_env.as_deref().unwrap_or(line);
         let parts = Parts::parse(line).unwrap_or_default();
         match parts {
             Parts { id: Some(id), method: Some(method), .. } if is_request(id, method) => {
@@ -488,6 +493,17 @@ fn with_part_replaced(line: &[u8], part: &RawValue, with: &str) -> Vec<u8> {
     let start = part.get().as_ptr() as usize - line.as_ptr() as usize;
     let end = start + part.get().len();
     [&line[..start], with.as_bytes(), &line[end..]].concat()
+}
+
+/// An `initialize` with the variables for the agent. `None`: it is another line.
+fn with_env(line: &[u8], env: &Value) -> Option<Vec<u8>> {
+    let parts = Parts::parse(line)?;
+    let params =
+        parts.params.filter(|_| parts.method.is_some_and(|method| method.get() == r#""initialize""#))?;
+    let mut changed: Value = serde_json::from_str(params.get()).ok()?;
+    let meta = changed.as_object_mut()?.entry("_meta").or_insert_with(|| json!({}));
+    meta.as_object_mut()?.insert("bus/env".to_owned(), env.clone());
+    Some(with_part_replaced(line, params, &changed.to_string()))
 }
 
 fn can_load(result: &RawValue) -> bool {

@@ -1,5 +1,6 @@
 //! Stories in which the test plays both the IDE and the bus, with `connect` between them.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -38,7 +39,8 @@ impl Stage {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let addresses = vec![Address::Tcp { host: "127.0.0.1".into(), port }];
-        let mut options = Options { target: Target { addresses, token: None }, pool: None, start: None };
+        let target = Target { addresses, token: None };
+        let mut options = Options { target, pool: None, env: BTreeMap::new(), start: None };
         change(&mut options);
         let (ide_out, input) = UnixStream::pair().unwrap();
         let (ide_in, output) = UnixStream::pair().unwrap();
@@ -553,4 +555,20 @@ fn what_is_no_message_is_refused_also_without_a_bus() {
         assert_eq!((&heard["id"], &heard["error"]["code"]), (&Value::Null, &json!(code)), "{heard}");
         assert!(stage.end().is_err());
     }
+}
+
+#[test]
+fn variables_for_the_agent_are_part_of_initialize_also_after_a_restart_of_the_bus() {
+    let mut stage = Stage::with(|options| _ = options.env.insert("KEY".to_owned(), "a\"b".to_owned()));
+    let mut bus = stage.admits();
+    let asked = |bus: &mut BusSide| bus.is_asked("initialize")["params"].clone();
+    stage.says(r#"{"id":0,"method":"initialize","params":{"protocolVersion":1,"_meta":{"x":1}}}"#);
+    let params = json!({ "protocolVersion": 1, "_meta": { "x": 1, "bus/env": { "KEY": "a\"b" } } });
+    let initialize = bus.is_asked("initialize");
+    assert_eq!(initialize["params"], params);
+    bus.answers(&initialize, json!({ "protocolVersion": 1 }));
+    stage.hears();
+    drop(bus);
+    let mut bus = stage.admits();
+    assert_eq!(asked(&mut bus), params);
 }
