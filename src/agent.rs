@@ -105,6 +105,12 @@ pub(crate) struct CliArgs {
     /// What it may do without asking, in new sessions [default: the first mode of its row]
     #[arg(long, value_name = "NAME")]
     mode: Option<String>,
+    /// A folder in which the CLI may work beside that of the session; can be given again
+    #[arg(long, value_name = "DIR")]
+    add_dir: Vec<PathBuf>,
+    /// Log in to the CLI at this terminal, and end
+    #[arg(long)]
+    login: bool,
     /// Keep sessions in this folder [default: stdio-bus/cli in the user's state folder]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
@@ -162,6 +168,8 @@ fn run_cli(args: CliArgs) -> ExitCode {
         program: args.program,
         model: args.model,
         mode: args.mode,
+        add_dirs: args.add_dir,
+        login: args.login,
         state: args.state,
         first_output: Duration::from_secs(args.first_output_sec),
         silence: Duration::from_secs(args.silence_sec),

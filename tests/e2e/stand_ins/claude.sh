@@ -25,7 +25,7 @@ while read_line; do
       send "{\"type\":\"command_lifecycle\",\"command_uuid\":\"$(field uuid)\",\"state\":\"queued\"}"
       case "$line" in *BACKGROUND*) text old; result success done ;; esac
       send "{\"type\":\"command_lifecycle\",\"command_uuid\":\"$(field uuid)\",\"state\":\"started\"}"
-      send "{\"type\":\"system\",\"subtype\":\"init\",\"session_id\":\"$sid\",\"slash_commands\":[\"plan\",\"other\"]}"
+      send "{\"type\":\"system\",\"subtype\":\"init\",\"session_id\":\"$sid\",\"model\":\"the-model\",\"slash_commands\":[\"plan\",\"other\"]}"
       case "$line" in
         *GARBAGE*) send 'no json'; send '{"type":"never seen"}'; send '[7]'; send ''; text "turn $n"; result success done ;;
         *ASK*)

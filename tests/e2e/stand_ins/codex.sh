@@ -14,6 +14,9 @@ n=0
 while read_line; do
   case "$line" in
     *'"method":"initialize"'*) send "{\"id\":$(id),\"result\":{\"userAgent\":\"x\"}}" ;;
+    *'"method":"account/read"'*)
+      if [ -e $HOME/logged-out ]; then needs=true; else needs=false; fi
+      send "{\"id\":$(id),\"result\":{\"account\":null,\"requiresOpenaiAuth\":$needs}}" ;;
     *'"method":"model/list"'*)
       send "{\"id\":$(id),\"result\":{\"data\":[{\"id\":\"big\",\"displayName\":\"Big\",\"hidden\":false,\"supportedReasoningEfforts\":[{\"reasoningEffort\":\"huge\"}]},{\"id\":\"secret\",\"hidden\":true}]}}" ;;
     *'"method":"thread/resume"'*)

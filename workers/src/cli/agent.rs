@@ -3,19 +3,21 @@
 //! They run on the main thread and block only on stdout. A prompt starts a turn, and the turn's thread responds.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 
 use agent_client_protocol_schema::v1 as acp;
 use rpc::{OwnedReplyTo, ReplyTo, RpcError};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::log::log;
 use super::prompt::Prompt;
 use super::record::Entry;
-use super::session::{Cancellation, QueuedPrompt, RunningTurn, Session, State};
+use super::session::{Cancellation, Opened, QueuedPrompt, RunningTurn, Session, State};
 use super::shared::Shared;
-use super::{argv, models, process_thread, responses, turn};
+use super::{argv, login, models, process_thread, responses, turn};
 use crate::acp::dispatch::{
     Agent, Params, ReopenRequest, SetModelRequest, internal_error, invalid_params, session_not_found,
     store_error, turn_is_running,
@@ -31,25 +33,38 @@ impl Agent for CliAgent {
         self.shared.writer.respond(to, outcome.as_ref());
     }
 
-    fn initialize(&mut self, to: ReplyTo<'_>, _params: Params<'_>) -> Result<(), RpcError> {
+    fn initialize(&mut self, to: ReplyTo<'_>, params: Params<'_>) -> Result<(), RpcError> {
+        let request: Value = params.read()?;
         if self.shared.row.models.is_some() {
             models::list(&self.shared);
         }
-        self.shared.writer.respond(to, Ok(&responses::initialize(&self.shared)));
+        let methods = login::methods(&self.shared, &request["clientCapabilities"]);
+        let response = responses::initialize(&self.shared).auth_methods(methods);
+        self.shared.writer.respond(to, Ok(&response));
         Ok(())
     }
 
     fn new_session(&mut self, to: ReplyTo<'_>, params: Params<'_>) -> Result<(), RpcError> {
         let request: acp::NewSessionRequest = params.read()?;
         let cwd = checked(&request.cwd)?;
+        let opened = self.opened(&request.additional_directories, request.mcp_servers)?;
         let session = self.shared.create(cwd).map_err(store_error)?;
-        session.lock().mcp_servers = request.mcp_servers;
-        self.respond_created(to, &session);
-        // The process starts after the response, because its first updates need a session that the client knows.
-        if self.shared.is_bridge() {
-            let _ = process_thread::wake_or_spawn(&self.shared, &session, &mut session.lock());
+        session.lock().opened = opened;
+        let (shared, to) = (self.shared.clone(), to.to_owned());
+        let body = move || {
+            models::wait_for_list(&shared);
+            respond_created(&shared, to.as_ref(), &session);
+            // The process starts after the response, because its first updates need a session that the client knows.
+            if shared.is_bridge() {
+                let _ = process_thread::wake_or_spawn(&shared, &session, &mut session.lock());
+            }
+        };
+        if !self.shared.is_listing_models() {
+            body();
+            return Ok(());
         }
-        Ok(())
+        // The client learns the session's id only with the response, so nothing can overtake it.
+        thread::Builder::new().name("new".to_owned()).spawn(body).map(drop).map_err(internal_error)
     }
 
     fn load_session(&mut self, to: ReplyTo<'_>, params: Params<'_>) -> Result<(), RpcError> {
@@ -77,14 +92,15 @@ impl Agent for CliAgent {
         let record = self.open_or_stored(&request.session_id.to_string())?.lock().record.clone();
         let keeps_cwd = request.cwd.as_os_str().is_empty();
         let cwd = if keeps_cwd { record.cwd.clone() } else { checked(&request.cwd)? };
+        let opened = self.opened(&request.additional_directories, request.mcp_servers)?;
         let session = self.shared.create(cwd).map_err(store_error)?;
         let mut state = session.lock();
-        state.mcp_servers = request.mcp_servers;
+        state.opened = opened;
         for entry in record.fork_entries() {
             self.shared.store.append(&session.id, &mut state.record, entry);
         }
         drop(state);
-        self.respond_created(to, &session);
+        respond_created(&self.shared, to, &session);
         Ok(())
     }
 
@@ -92,8 +108,9 @@ impl Agent for CliAgent {
         let request: acp::PromptRequest = params.read()?;
         let session = self.open(&request.session_id.to_string())?;
         let mut state = session.lock();
-        let cwd = Path::new(&state.record.cwd);
-        let prompt = Prompt::read(&request.prompt, cwd, self.shared.is_bridge())
+        let others = state.opened.directories.iter().map(Path::new);
+        let folders: Vec<&Path> = [Path::new(&state.record.cwd)].into_iter().chain(others).collect();
+        let prompt = Prompt::read(&request.prompt, &folders, self.shared.turn.takes_images())
             .map_err(|why| invalid_params(&why))?;
         if state.turn.is_some() {
             return Err(turn_is_running());
@@ -113,7 +130,7 @@ impl Agent for CliAgent {
         let begun = if self.shared.is_bridge() {
             self.queue(&session, &mut state, to.to_owned(), prompt)
         } else {
-            turn::begin(&self.shared, &session, &mut state, to.to_owned(), text)
+            turn::begin(&self.shared, &session, &mut state, to.to_owned(), prompt)
         };
         begun.map_err(internal_error)
     }
@@ -184,24 +201,31 @@ impl CliAgent {
         CliAgent { shared }
     }
 
-    fn respond_created(&self, to: ReplyTo<'_>, session: &Arc<Session>) {
-        let result = responses::session(&self.shared, &session.lock().record, Some(&session.id));
-        self.shared.sessions().insert(session.id.clone(), session.clone());
-        self.shared.writer.respond(to, Ok(&result));
-    }
-
     fn respond_reopened(&self, to: ReplyTo<'_>, session: &Session) {
         let result = responses::session(&self.shared, &session.lock().record, None);
         self.shared.writer.respond(to, Ok(&result));
+    }
+
+    /// What the client gives with a session, and the folders of the command line. A CLI that has no way to take folders
+    /// gets none, so that nothing may be linked to there.
+    fn opened(&self, folders: &[PathBuf], mcp_servers: Vec<acp::McpServer>) -> Result<Opened, RpcError> {
+        let all = folders.iter().chain(&self.shared.options.add_dirs);
+        let mut directories: Vec<String> = all.map(|folder| checked(folder)).collect::<Result<_, _>>()?;
+        if !directories.is_empty() && !self.shared.turn.takes_folders() {
+            log(format_args!("{} takes no other folders; it works in one", self.shared.row.name));
+            directories.clear();
+        }
+        Ok(Opened { mcp_servers, directories })
     }
 
     /// A session that is already open keeps its state and its turn.
     fn reopen(&self, request: ReopenRequest) -> Result<Arc<Session>, RpcError> {
         let keeps_cwd = request.cwd.as_os_str().is_empty();
         let cwd = if keeps_cwd { None } else { Some(checked(&request.cwd)?) };
+        let opened = self.opened(&request.additional_directories, request.mcp_servers)?;
         let session = self.open_or_stored(&request.session_id)?;
         let mut state = session.lock();
-        state.mcp_servers = request.mcp_servers;
+        state.opened = opened;
         if let Some(cwd) = cwd
             && cwd != state.record.cwd
         {
@@ -268,10 +292,18 @@ impl CliAgent {
     }
 }
 
-/// The CLI runs in this folder, so it must exist, and an absolute path means the same to the client and the agent.
+fn respond_created(shared: &Shared, to: ReplyTo<'_>, session: &Arc<Session>) {
+    // Under the lock, so that no change of the options is lost or comes before the response.
+    let mut sessions = shared.sessions();
+    let result = responses::session(shared, &session.lock().record, Some(&session.id));
+    sessions.insert(session.id.clone(), session.clone());
+    shared.writer.respond(to, Ok(&result));
+}
+
+/// The CLI works in this folder, so it must exist, and an absolute path means the same to the client and the agent.
 fn checked(cwd: &Path) -> Result<String, RpcError> {
     match cwd.to_str() {
         Some(path) if cwd.is_absolute() && cwd.is_dir() => Ok(path.to_owned()),
-        _ => Err(invalid_params(&format!("cwd is no absolute path of a folder: {}", cwd.display()))),
+        _ => Err(invalid_params(&format!("this is no absolute path of a folder: {}", cwd.display()))),
     }
 }

@@ -18,6 +18,10 @@ pub(super) struct Values<'a> {
     pub(super) effort: Option<&'a str>,
     pub(super) mode: Option<&'a str>,
     pub(super) mcp_config: Option<&'a Path>,
+    /// A group that names `{add_dir}` stands there once for each of them.
+    pub(super) add_dirs: &'a [String],
+    /// The same with `{image}`.
+    pub(super) images: &'a [String],
     pub(super) prompt: &'a str,
 }
 
@@ -41,13 +45,26 @@ pub(super) fn arguments(turn: &Turn, values: &Values<'_>) -> Result<Vec<String>,
             Arg::Word(word) => {
                 args.push(fill(word, values).ok_or_else(|| format!("nothing is known for {word}"))?);
             }
-            Arg::Group(group) => {
-                let filled: Option<Vec<String>> = group.iter().map(|word| fill(word, values)).collect();
-                args.extend(filled.into_iter().flatten());
-            }
+            Arg::Group(group) => match repeated(group, values) {
+                Some((placeholder, all)) => {
+                    for one in all {
+                        args.extend(group.iter().map(|word| word.replace(placeholder, one)));
+                    }
+                }
+                None => {
+                    let filled: Option<Vec<String>> = group.iter().map(|word| fill(word, values)).collect();
+                    args.extend(filled.into_iter().flatten());
+                }
+            },
         }
     }
     Ok(args)
+}
+
+/// The placeholder of this group that has many values, and those.
+fn repeated<'a>(group: &[String], values: &Values<'a>) -> Option<(&'static str, &'a [String])> {
+    let all = [("{add_dir}", values.add_dirs), ("{image}", values.images)];
+    all.into_iter().find(|(placeholder, _)| group.iter().any(|word| word.contains(placeholder)))
 }
 
 /// Returns `None` if the placeholder in `word` has no value.
@@ -113,6 +130,9 @@ mod tests {
         values.effort = Some("low");
         values.mode = Some("plan");
         assert_eq!(joined("claude", &values), format!("{always} plan --model m --effort low --resume t1"));
+        let folders = ["/a".to_owned(), "/b".to_owned()];
+        values.add_dirs = &folders;
+        assert!(joined("claude", &values).contains(" --add-dir /a --add-dir /b"));
         values.session = None;
         values.fork = Some("t2");
         assert!(joined("claude", &values).ends_with(" --resume t2 --fork-session"));

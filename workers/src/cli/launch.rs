@@ -11,15 +11,24 @@ use super::responses;
 use super::session::Session;
 use super::shared::Shared;
 
+/// What a process is started with, beside the settings of its session.
+pub(super) struct Launch<'a> {
+    pub(super) record: &'a Record,
+    pub(super) add_dirs: &'a [String],
+    pub(super) mcp_config: Option<&'a McpConfig>,
+    /// Where the CLI takes the prompt with its start.
+    pub(super) prompt: &'a str,
+    pub(super) images: &'a [String],
+}
+
 /// Fails with the reason to report to the client.
 pub(super) fn launch(
     shared: &Shared,
     session: &Session,
-    record: &Record,
-    prompt: &str,
-    mcp_config: Option<&McpConfig>,
+    start: &Launch<'_>,
     inbox: SyncSender<ProcessEvent>,
 ) -> Result<Process, String> {
+    let record = start.record;
     let program = shared.program()?;
     let settings = responses::settings_of(shared, record);
     let values = Values {
@@ -29,8 +38,10 @@ pub(super) fn launch(
         model: settings.model.as_deref(),
         effort: settings.effort.as_deref(),
         mode: Some(&settings.mode),
-        mcp_config: mcp_config.map(|config| config.path.as_path()),
-        prompt,
+        mcp_config: start.mcp_config.map(|config| config.path.as_path()),
+        add_dirs: start.add_dirs,
+        images: start.images,
+        prompt: start.prompt,
     };
     let args = argv::arguments(&shared.turn, &values)?;
     let mark = format!("{}.{}.{}", id(), session.id, shared.next_number());

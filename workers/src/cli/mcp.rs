@@ -25,9 +25,7 @@ impl McpConfig {
         if servers.is_empty() || shared.turn.format == FormatName::CodexAppServer {
             return None;
         }
-        let mut words = shared.turn.args.iter().flat_map(|arg| arg.words());
-        let takes_file = words.any(|word| word.contains("{mcp_config}"));
-        let (true, Some(folder)) = (takes_file, &shared.folder) else {
+        let (true, Some(folder)) = (shared.turn.names("{mcp_config}"), &shared.folder) else {
             log(format_args!("{} MCP servers are not used: {} takes none", servers.len(), shared.row.id));
             return None;
         };

@@ -2,10 +2,15 @@
 
 use std::sync::Arc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use super::shared::Shared;
 use super::{argv, responses};
 use crate::detect::{self, Model};
+
+/// How long the answer to a request for a session waits for the models that it is to list.
+const LIST_WAIT: Duration = Duration::from_secs(3);
+const POLL: Duration = Duration::from_millis(10);
 
 /// Lists the CLI's models on a thread of its own, the first time that it is called.
 pub(super) fn list(shared: &Arc<Shared>) {
@@ -15,10 +20,10 @@ pub(super) fn list(shared: &Arc<Shared>) {
     let listing = shared.clone();
     let body = move || {
         let listed = listing.program().map(|program| detect::listed(&listing.row, &program));
-        listing.end_listing();
         if let Ok(listed) = listed {
             update(&listing, listed);
         }
+        listing.end_listing();
     };
     // Without the thread there is no list, but a client can still set any model.
     if thread::Builder::new().name("models".to_owned()).spawn(body).is_err() {
@@ -26,13 +31,31 @@ pub(super) fn list(shared: &Arc<Shared>) {
     }
 }
 
+/// Waits until the CLI has listed its models, but not for long.
+pub(super) fn wait_for_list(shared: &Shared) {
+    let until = Instant::now() + LIST_WAIT;
+    while shared.is_listing_models() && Instant::now() < until {
+        thread::sleep(POLL);
+    }
+}
+
 /// Replaces the list of models. Clients of open sessions hear of a change.
 pub(super) fn update(shared: &Shared, mut listed: Vec<Model>) {
-    listed.retain(|model| argv::is_model(&model.id) && model.id != responses::DEFAULT_CHOICE);
-    let has_changed = shared.replace_models(listed.clone());
-    if listed.is_empty() || !has_changed {
-        return;
+    listed.retain(|model| argv::is_model(&model.id));
+    let is_empty = listed.is_empty();
+    if shared.replace_models(listed) && !is_empty {
+        send_options(shared);
     }
+}
+
+/// Names the model that the CLI uses where none is chosen. Clients of open sessions hear of a change.
+pub(super) fn name_default(shared: &Shared, name: String) {
+    if shared.replace_default_model(name) {
+        send_options(shared);
+    }
+}
+
+fn send_options(shared: &Shared) {
     for session in shared.all_sessions() {
         let update = responses::config_options_update(shared, &session.lock().record);
         shared.writer.update(&session.id, update);

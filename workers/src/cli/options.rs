@@ -11,6 +11,10 @@ pub struct Options {
     pub program: Option<PathBuf>,
     pub model: Option<String>,
     pub mode: Option<String>,
+    /// Folders in which the CLI may work in all sessions, beside those that the client names.
+    pub add_dirs: Vec<PathBuf>,
+    /// Lets the user log in to the CLI at this terminal instead of serving a client.
+    pub login: bool,
     /// Overrides the default folder for session files.
     pub state: Option<PathBuf>,
     /// The longest wait for the first output of a CLI. Zero means no limit.

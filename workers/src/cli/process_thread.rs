@@ -15,12 +15,12 @@ use agent_client_protocol_schema::v1 as acp;
 use serde_json::Value;
 
 use super::bridge::{self, Bridge, Effects, Opening};
-use super::launch::launch;
+use super::launch::{Launch, launch};
 use super::log::log;
 use super::mcp::McpConfig;
 use super::process::{self, Process, ProcessEvent};
 use super::record::Entry;
-use super::session::{Cancellation, CloseReason, QueuedPrompt, Session, State};
+use super::session::{Cancellation, CloseReason, Opened, QueuedPrompt, Session, State};
 use super::settings::Settings;
 use super::shared::Shared;
 use super::turn_events::{End, TurnEvents};
@@ -84,7 +84,7 @@ struct Connection {
     /// Fixed when the process starts.
     cwd: String,
     /// Fixed when the process starts.
-    mcp_servers: Vec<acp::McpServer>,
+    opened: Opened,
     /// The next prompt needs a new process.
     needs_restart: bool,
     has_output: bool,
@@ -187,7 +187,7 @@ impl ProcessThread<'_> {
         self.apply_settings();
         if let Some(connection) = &mut self.connection {
             let state = self.report.session.lock();
-            let has_moved = connection.cwd != state.record.cwd || connection.mcp_servers != state.mcp_servers;
+            let has_moved = connection.cwd != state.record.cwd || connection.opened != state.opened;
             drop(state);
             if has_moved || connection.needs_restart || connection.process.exit_status().is_some() {
                 self.close();
@@ -206,10 +206,17 @@ impl ProcessThread<'_> {
             turn.inbox = sender.clone();
         }
         let record = state.record.clone();
-        let mcp_servers = state.mcp_servers.clone();
+        let opened = state.opened.clone();
         drop(state);
-        let mcp_config = McpConfig::write(shared, &mcp_servers);
-        let process = launch(shared, session, &record, "", mcp_config.as_ref(), sender)?;
+        let mcp_config = McpConfig::write(shared, &opened.mcp_servers);
+        let start = Launch {
+            record: &record,
+            add_dirs: &opened.directories,
+            mcp_config: mcp_config.as_ref(),
+            prompt: "",
+            images: &[],
+        };
+        let process = launch(shared, session, &start, sender)?;
         let settings = responses::settings_of(shared, &record);
         let mut effects = Effects::default();
         let opening = Opening {
@@ -217,7 +224,7 @@ impl ProcessThread<'_> {
             session: record.cli_session.as_deref(),
             fork: record.fork_source(),
             settings: &settings,
-            mcp_servers: &mcp_servers,
+            opened: &opened,
         };
         bridge.open(&opening, &mut effects);
         self.connection = Some(Connection {
@@ -226,7 +233,7 @@ impl ProcessThread<'_> {
             inbox,
             settings,
             cwd: record.cwd,
-            mcp_servers,
+            opened,
             needs_restart: false,
             has_output: false,
             id_is_saved: false,
@@ -349,6 +356,9 @@ impl ProcessThread<'_> {
             connection.process.send(format!("{message}\n"));
         }
         connection.needs_restart |= effects.needs_restart;
+        if let Some(message) = &effects.logged_out {
+            self.report.events.fail(true, message);
+        }
         self.session_unknown |= effects.session_unknown;
         // The client must know of a tool call before it is asked about it.
         self.report.send_updates();
@@ -368,6 +378,9 @@ impl ProcessThread<'_> {
         }
         if let Some(listed) = effects.models {
             models::update(shared, listed);
+        }
+        if let Some(name) = effects.default_model {
+            models::name_default(shared, name);
         }
         if let Some(mode) = effects.mode {
             self.mode_changed(mode);

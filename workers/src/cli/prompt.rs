@@ -1,6 +1,6 @@
 //! Converts an ACP prompt into the texts and images that a CLI takes.
 //!
-//! A CLI may read whatever a prompt links to, so a link to a file outside the session's folder is refused.
+//! A CLI may read whatever a prompt links to, so a link to a file outside the session's folders is refused.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -25,11 +25,11 @@ impl Prompt {
     /// Fails with the reason to report to the client.
     pub(super) fn read(
         blocks: &[acp::ContentBlock],
-        cwd: &Path,
+        folders: &[&Path],
         takes_images: bool,
     ) -> Result<Prompt, String> {
         let parts: Vec<Part> =
-            blocks.iter().map(|block| part(block, cwd, takes_images)).collect::<Result<_, _>>()?;
+            blocks.iter().map(|block| part(block, folders, takes_images)).collect::<Result<_, _>>()?;
         let is_empty = |part: &Part| matches!(part, Part::Text(text) if text.trim().is_empty());
         if parts.iter().all(is_empty) {
             return Err("the prompt is empty".to_owned());
@@ -46,7 +46,7 @@ impl Prompt {
     }
 }
 
-fn part(block: &acp::ContentBlock, cwd: &Path, takes_images: bool) -> Result<Part, String> {
+fn part(block: &acp::ContentBlock, folders: &[&Path], takes_images: bool) -> Result<Part, String> {
     let image = |mime_type: &str, data: &str| {
         if !takes_images || !is_image(mime_type) {
             return Err("this CLI takes no such image".to_owned());
@@ -57,9 +57,9 @@ fn part(block: &acp::ContentBlock, cwd: &Path, takes_images: bool) -> Result<Par
         acp::ContentBlock::Text(text) => Ok(Part::Text(text.text.clone())),
         acp::ContentBlock::ResourceLink(link) => {
             if let Some(path) = local_file(&link.uri)
-                && !is_inside(&path, cwd)
+                && !is_inside(&path, folders)
             {
-                return Err(format!("{} lies outside the session's folder", path.display()));
+                return Err(format!("{} lies outside the session's folders", path.display()));
             }
             Ok(Part::Text(format!("[{}] {}", link.name, link.uri)))
         }
@@ -111,14 +111,16 @@ fn percent_decoded(path: &str) -> String {
 }
 
 /// Compares paths with symbolic links resolved. A path that does not exist is judged by its nearest existing parent.
-fn is_inside(path: &Path, cwd: &Path) -> bool {
-    let Ok(folder) = cwd.canonicalize() else { return false };
+/// The first folder is that of the session, to which paths are relative.
+fn is_inside(path: &Path, folders: &[&Path]) -> bool {
+    let Some(cwd) = folders.first() else { return false };
+    let known: Vec<PathBuf> = folders.iter().filter_map(|folder| folder.canonicalize().ok()).collect();
     let path = cwd.join(path);
     for existing in path.ancestors() {
         if let Ok(real) = existing.canonicalize() {
             let missing = path.strip_prefix(existing).unwrap_or(Path::new(""));
             let has_dots = missing.components().any(|part| !matches!(part, Component::Normal(_)));
-            return real.starts_with(&folder) && !has_dots;
+            return known.iter().any(|folder| real.starts_with(folder)) && !has_dots;
         }
     }
     false
@@ -131,7 +133,8 @@ mod tests {
     use super::*;
 
     fn read(blocks: Value, cwd: &Path, takes_images: bool) -> Result<Prompt, String> {
-        Prompt::read(&serde_json::from_value::<Vec<acp::ContentBlock>>(blocks).unwrap(), cwd, takes_images)
+        let blocks = serde_json::from_value::<Vec<acp::ContentBlock>>(blocks).unwrap();
+        Prompt::read(&blocks, &[cwd], takes_images)
     }
 
     #[test]
@@ -163,6 +166,9 @@ mod tests {
         ] {
             assert!(link(bad.clone()).unwrap_err().contains("outside"), "{bad}");
         }
+        let secret = acp::ResourceLink::new("n", format!("file://{}/secret", folder.path().display()));
+        let blocks = [acp::ContentBlock::ResourceLink(secret)];
+        assert!(Prompt::read(&blocks, &[&cwd, folder.path()], false).is_ok());
     }
 
     #[test]

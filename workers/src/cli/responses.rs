@@ -5,7 +5,7 @@ use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Value, json};
 
 use super::record::Record;
-use super::runtimes::{FormatName, Mode};
+use super::runtimes::{FormatName, McpTransport, Mode};
 use super::settings::Settings;
 use super::shared::Shared;
 
@@ -22,10 +22,20 @@ pub(super) fn initialize(shared: &Shared) -> acp::InitializeResponse {
         .list(acp::SessionListCapabilities::new())
         .resume(acp::SessionResumeCapabilities::new())
         .close(acp::SessionCloseCapabilities::new())
+        .additional_directories(
+            shared.turn.takes_folders().then(acp::SessionAdditionalDirectoriesCapabilities::new),
+        )
         .delete(acp::SessionDeleteCapabilities::new());
     let capabilities = acp::AgentCapabilities::new()
         .load_session(true)
-        .prompt_capabilities(acp::PromptCapabilities::new().embedded_context(true).image(shared.is_bridge()))
+        .prompt_capabilities(
+            acp::PromptCapabilities::new().embedded_context(true).image(shared.turn.takes_images()),
+        )
+        .mcp_capabilities(
+            acp::McpCapabilities::new()
+                .http(shared.turn.mcp.contains(&McpTransport::Http))
+                .sse(shared.turn.mcp.contains(&McpTransport::Sse)),
+        )
         .session_capabilities(sessions);
     let name = format!("{}-cli", shared.row.id);
     acp::InitializeResponse::new(ProtocolVersion::V1)
@@ -40,7 +50,9 @@ pub(super) fn session(shared: &Shared, record: &Record, new_id: Option<&str>) ->
         settings["sessionId"] = json!(id);
     }
     if !shared.turn.modes.is_empty() {
-        let mode = |mode: &Mode| acp::SessionMode::new(mode.id.clone(), mode.name.clone());
+        let mode = |mode: &Mode| {
+            acp::SessionMode::new(mode.id.clone(), mode.name.clone()).description(mode.description.clone())
+        };
         let modes = shared.turn.modes.iter().map(mode).collect();
         settings["modes"] = json!(acp::SessionModeState::new(mode_of(shared, record), modes));
     }
@@ -55,9 +67,19 @@ pub(super) fn config_options(shared: &Shared, record: &Record) -> Vec<acp::Sessi
     let mut options = Vec::new();
     let default = choice(DEFAULT_CHOICE, "Default");
     let model = model_of(shared, record).unwrap_or(DEFAULT_CHOICE);
-    let mut models = vec![default.clone()];
     let listed = shared.models();
-    models.extend(listed.iter().map(|known| choice(&known.id, &known.name)));
+    let by_default = listed.iter().find(|known| known.id == DEFAULT_CHOICE);
+    let name = match shared.default_model() {
+        Some(name) => format!("Default ({name})"),
+        None => by_default.map_or("Default", |known| &known.name).to_owned(),
+    };
+    let described = |id: &str, name: &str, description: Option<&String>| {
+        choice(id, name).description(description.cloned())
+    };
+    let mut models =
+        vec![described(DEFAULT_CHOICE, &name, by_default.and_then(|known| known.description.as_ref()))];
+    let others = listed.iter().filter(|known| known.id != DEFAULT_CHOICE);
+    models.extend(others.map(|known| described(&known.id, &known.name, known.description.as_ref())));
     if model != DEFAULT_CHOICE && listed.iter().all(|known| known.id != model) {
         models.push(choice(model, model));
     }
@@ -72,7 +94,8 @@ pub(super) fn config_options(shared: &Shared, record: &Record) -> Vec<acp::Sessi
         options.push(select(EFFORT_OPTION, "Reasoning effort", effort, efforts, category));
     }
     if !shared.turn.modes.is_empty() {
-        let modes = shared.turn.modes.iter().map(|mode| choice(&mode.id, &mode.name)).collect();
+        let mode = |mode: &Mode| described(&mode.id, &mode.name, mode.description.as_ref());
+        let modes = shared.turn.modes.iter().map(mode).collect();
         let category = acp::SessionConfigOptionCategory::Mode;
         options.push(select(MODE_OPTION, "Mode", &mode_of(shared, record), modes, category));
     }
@@ -95,8 +118,7 @@ pub(super) fn efforts_of(shared: &Shared, record: &Record) -> Vec<String> {
 
 /// Whether the CLI can fork a session.
 pub(super) fn can_fork(shared: &Shared) -> bool {
-    shared.turn.format == FormatName::CodexAppServer
-        || shared.turn.args.iter().flat_map(|arg| arg.words()).any(|word| word.contains("{fork}"))
+    shared.turn.format == FormatName::CodexAppServer || shared.turn.names("{fork}")
 }
 
 pub(super) fn settings_of(shared: &Shared, record: &Record) -> Settings {

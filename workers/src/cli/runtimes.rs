@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 use nix::unistd::{AccessFlags, access};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 const BUILT_IN: &str = include_str!("runtimes.json");
 
@@ -37,6 +37,11 @@ pub struct Runtime {
     pub install: Option<String>,
     /// How a user logs in.
     pub log_in: Option<String>,
+    /// The arguments with which a user logs in at a terminal.
+    pub log_in_args: Option<Vec<String>>,
+    /// Models to choose from where the CLI cannot list them.
+    #[serde(default)]
+    pub known_models: Vec<KnownModel>,
     pub models: Option<ModelsProbe>,
     /// Arguments whose exit code tells whether the user is logged in.
     pub login: Option<Vec<String>>,
@@ -47,6 +52,13 @@ pub struct Runtime {
     pub acp: Option<Acp>,
     /// How the adapter runs the CLI.
     pub turn: Option<Turn>,
+}
+
+#[derive(Deserialize, Clone, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct KnownModel {
+    pub id: String,
+    pub name: String,
 }
 
 #[derive(Deserialize, Clone, Debug)]
@@ -95,12 +107,25 @@ pub struct Turn {
     pub prompt: Delivery,
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    /// Whether the CLI reads an image whose path the prompt mentions as `@path`.
+    #[serde(default)]
+    pub mentions_images: bool,
+    /// The kinds of MCP servers that the CLI takes beside programs.
+    #[serde(default)]
+    pub mcp: Vec<McpTransport>,
     /// What the CLI may do without asking, the default first. The arguments of one replace `{mode}`.
     #[serde(default)]
     pub modes: Vec<Mode>,
 }
 
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+pub enum McpTransport {
+    Http,
+    Sse,
+}
+
+#[derive(Deserialize, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub enum FormatName {
     ClaudeStream,
@@ -139,6 +164,7 @@ pub enum Delivery {
 pub struct Mode {
     pub id: String,
     pub name: String,
+    pub description: Option<String>,
     #[serde(default)]
     pub args: Vec<String>,
     /// The mode in the CLI's own protocol, where no arguments set it.
@@ -279,6 +305,20 @@ fn fault_of(row: &Runtime) -> Option<String> {
 }
 
 impl Turn {
+    /// Whether this placeholder stands in the arguments.
+    pub(super) fn names(&self, placeholder: &str) -> bool {
+        self.args.iter().flat_map(Arg::words).any(|word| word.contains(placeholder))
+    }
+
+    pub(super) fn takes_images(&self) -> bool {
+        self.prompt == Delivery::Conversation || self.mentions_images || self.names("{image}")
+    }
+
+    /// Whether the CLI can work in folders beside that of the session.
+    pub(super) fn takes_folders(&self) -> bool {
+        self.format == FormatName::CodexAppServer || self.names("{add_dir}")
+    }
+
     /// Whether the row wants a conversation in a format without one, or the other way round.
     fn has_wrong_delivery(&self) -> bool {
         match self.format {

@@ -12,7 +12,7 @@ use super::agent::CliAgent;
 use super::log::log;
 use super::options::Options;
 use super::shared::Shared;
-use super::{argv, runtimes};
+use super::{argv, login, runtimes};
 use crate::acp::serve::serve;
 use crate::acp::writer::Writer;
 
@@ -32,6 +32,9 @@ pub fn run(options: Options) -> ExitCode {
 
 fn start(options: Options) -> Result<(), String> {
     let row = runtimes::named(&options.runtime)?;
+    if options.login {
+        return Err(login::run(&row, options.program.as_deref()));
+    }
     let Some(turn) = row.turn.clone() else {
         let args = row.acp.as_ref().map(|acp| acp.args.join(" ")).unwrap_or_default();
         return Err(format!(

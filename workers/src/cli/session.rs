@@ -21,8 +21,7 @@ pub(super) struct Session {
 pub(super) struct State {
     pub(super) record: Record,
     pub(super) turn: Option<RunningTurn>,
-    /// Never saved, because they may contain secrets.
-    pub(super) mcp_servers: Vec<acp::McpServer>,
+    pub(super) opened: Opened,
     /// Wakes the session's process thread, if one runs.
     pub(super) process_thread: Option<SyncSender<ProcessEvent>>,
     /// The prompt of `turn`, until the process thread takes it.
@@ -30,6 +29,14 @@ pub(super) struct State {
     /// The client's answers to the process thread's questions, by the questions' ids.
     pub(super) answers: Vec<(u64, Value)>,
     pub(super) close: Option<CloseReason>,
+}
+
+/// What a client gives whenever it opens a session. Never saved, because it may contain secrets.
+#[derive(Clone, Default, PartialEq)]
+pub(super) struct Opened {
+    pub(super) mcp_servers: Vec<acp::McpServer>,
+    /// Folders beside that of the session in which the CLI may work.
+    pub(super) directories: Vec<String>,
 }
 
 pub(super) struct QueuedPrompt {

@@ -24,7 +24,7 @@ use crate::acp::session_files::EventSourced;
 use crate::acp::session_list::SessionSummary;
 use crate::acp::store::Store;
 use crate::acp::writer::Writer;
-use crate::detect::Model;
+use crate::detect::{self, Model};
 use crate::folders;
 
 const SESSION_ID_PREFIX: &str = "cli-";
@@ -45,6 +45,8 @@ pub(super) struct Shared {
     /// `None` until the CLI's models are first listed.
     models: Mutex<Option<Vec<Model>>>,
     is_listing_models: AtomicBool,
+    /// Known once a process of the CLI has named it.
+    default_model: Mutex<Option<String>>,
     last_number: AtomicU64,
 }
 
@@ -68,6 +70,7 @@ impl Shared {
             questions: Mutex::default(),
             models: Mutex::default(),
             is_listing_models: AtomicBool::new(false),
+            default_model: Mutex::default(),
             last_number: AtomicU64::new(0),
         })
     }
@@ -101,8 +104,23 @@ impl Shared {
         self.last_number.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// The models that the CLI has listed, else those that the table knows.
     pub(super) fn models(&self) -> Vec<Model> {
-        lock(&self.models).clone().unwrap_or_default()
+        let listed = lock(&self.models).clone().filter(|models| !models.is_empty());
+        listed.or_else(|| detect::known(&self.row)).unwrap_or_default()
+    }
+
+    /// The model that the CLI uses where none is chosen.
+    pub(super) fn default_model(&self) -> Option<String> {
+        lock(&self.default_model).clone()
+    }
+
+    /// Returns whether it has changed.
+    pub(super) fn replace_default_model(&self, name: String) -> bool {
+        let mut model = lock(&self.default_model);
+        let has_changed = model.as_ref() != Some(&name);
+        *model = Some(name);
+        has_changed
     }
 
     /// Returns whether the list has changed.

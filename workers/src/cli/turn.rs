@@ -9,17 +9,18 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use agent_client_protocol_schema::v1 as acp;
 use nix::sys::signal::Signal;
 use rpc::OwnedReplyTo;
 
 use super::format::{self, Format};
-use super::launch::launch;
+use super::image_files::ImageFiles;
+use super::launch::{Launch, launch};
 use super::mcp::McpConfig;
 use super::process::{self, Process, ProcessEvent};
+use super::prompt::Prompt;
 use super::record::Record;
 use super::runtimes::Delivery;
-use super::session::{Cancellation, RunningTurn, Session, State};
+use super::session::{Cancellation, Opened, RunningTurn, Session, State};
 use super::shared::Shared;
 use super::turn_events::End;
 use super::turn_report::TurnReport;
@@ -35,13 +36,13 @@ pub(super) fn begin(
     session: &Arc<Session>,
     state: &mut State,
     reply_to: OwnedReplyTo,
-    prompt: String,
+    prompt: Prompt,
 ) -> io::Result<()> {
     let (sender, inbox) = process::inbox();
     let cancellation = Arc::new(Cancellation::default());
     let (thread_shared, thread_session) = (shared.clone(), session.clone());
     let (thread_cancellation, thread_sender) = (cancellation.clone(), sender.clone());
-    let input = Input { record: state.record.clone(), mcp_servers: state.mcp_servers.clone(), prompt };
+    let input = Input { record: state.record.clone(), opened: state.opened.clone(), prompt };
     state.turn = Some(RunningTurn { reply_to, cancellation, inbox: sender });
     let body = move || {
         let report = TurnReport::new(&thread_shared, &thread_session);
@@ -58,8 +59,8 @@ pub(super) fn begin(
 
 struct Input {
     record: Record,
-    mcp_servers: Vec<acp::McpServer>,
-    prompt: String,
+    opened: Opened,
+    prompt: Prompt,
 }
 
 struct OneShotTurn<'a> {
@@ -70,26 +71,44 @@ struct OneShotTurn<'a> {
 
 impl OneShotTurn<'_> {
     fn run(mut self, input: &Input, sender: SyncSender<ProcessEvent>, inbox: &Receiver<ProcessEvent>) {
-        let Input { record, mcp_servers, prompt } = input;
         let shared = self.report.shared;
-        let mcp_config = McpConfig::write(shared, mcp_servers);
         // Opencode creates its database at its first start, and two processes that do so at once fail.
         let until = Instant::now() + MODELS_TIMEOUT;
         while shared.is_listing_models() && !self.cancellation.is_cancelled() && Instant::now() < until {
             thread::sleep(POLL);
         }
-        let end = match launch(shared, self.report.session, record, prompt, mcp_config.as_ref(), sender) {
-            Ok(mut process) => {
-                if shared.turn.prompt == Delivery::Stdin {
-                    process.send(prompt.clone());
-                }
-                process.close_stdin();
-                self.watch(process, inbox)
-            }
+        let end = match self.start(input, sender) {
+            Ok((process, _files)) => self.watch(process, inbox),
             Err(message) => End::Fault { is_auth: false, message },
         };
-        drop(mcp_config);
         self.report.finish(self.cancellation, end);
+    }
+
+    /// Starts the CLI with the prompt. The files are needed until it has ended.
+    fn start(
+        &self,
+        input: &Input,
+        sender: SyncSender<ProcessEvent>,
+    ) -> Result<(Process, (Option<McpConfig>, ImageFiles)), String> {
+        let shared = self.report.shared;
+        let mcp_config = McpConfig::write(shared, &input.opened.mcp_servers);
+        let files = ImageFiles::write(shared, &input.prompt)?;
+        let prompt = files.prompt(shared, &input.prompt);
+        let mut add_dirs = input.opened.directories.clone();
+        add_dirs.extend(files.folder());
+        let start = Launch {
+            record: &input.record,
+            add_dirs: &add_dirs,
+            mcp_config: mcp_config.as_ref(),
+            prompt: &prompt,
+            images: &files.paths,
+        };
+        let mut process = launch(shared, self.report.session, &start, sender)?;
+        if shared.turn.prompt == Delivery::Stdin {
+            process.send(prompt);
+        }
+        process.close_stdin();
+        Ok((process, (mcp_config, files)))
     }
 
     /// Reports what the CLI prints until its process is gone.

@@ -16,12 +16,21 @@ use super::tool::{Tool, text_content};
 /// The longest error message of a CLI that is reported.
 const FAULT_CHARS: usize = 2000;
 
+/// An output is shown while it grows up to this size, and whole when the call has ended.
+const SHOWN_BYTES: usize = 256 << 10;
+/// Up to this size it is shown with every part that is added.
+const ALWAYS_SHOWN_BYTES: usize = 4 << 10;
+/// Above that, with every such part of its length.
+const SHOWN_PARTS: usize = 8;
+
 #[derive(Default)]
 pub(super) struct TurnEvents {
     pub(super) updates: Vec<acp::SessionUpdate>,
     /// The CLI's id of the session.
     pub(super) session: Option<String>,
     pub(super) end: Option<End>,
+    /// The model that works, as the CLI calls it.
+    pub(super) model: Option<String>,
     /// The tokens of this turn.
     pub(super) tokens: Option<Tokens>,
     /// The tokens of the whole session, for a CLI that counts only those.
@@ -37,6 +46,8 @@ pub(super) struct TurnEvents {
     introduced: HashMap<String, Tool>,
     /// The ids of calls that were reported to run after their input was known.
     running: HashSet<String>,
+    /// What the running calls have printed.
+    outputs: HashMap<String, Output>,
     /// The ids of calls that appear as something else, such as a plan.
     hidden: HashSet<String>,
 }
@@ -45,6 +56,13 @@ pub(super) struct TurnEvents {
 pub(super) enum End {
     Stop(acp::StopReason),
     Fault { is_auth: bool, message: String },
+}
+
+/// What a running call has printed, and how much of it was shown.
+#[derive(Default)]
+struct Output {
+    text: String,
+    shown_bytes: usize,
 }
 
 /// What a finished call shows that it did not show before.
@@ -112,6 +130,12 @@ impl TurnEvents {
         }
     }
 
+    pub(super) fn set_model(&mut self, name: &Value) {
+        if let Some(name) = name.as_str() {
+            self.model = Some(name.to_owned());
+        }
+    }
+
     pub(super) fn knows_call(&self, id: &str) -> bool {
         self.introduced.contains_key(id) || self.hidden.contains(id)
     }
@@ -161,6 +185,36 @@ impl TurnEvents {
         if self.open.iter().any(|open| open == id) && self.running.insert(id.to_owned()) {
             let fields = acp::ToolCallUpdateFields::new().status(acp::ToolCallStatus::InProgress);
             self.update(id, fields);
+        }
+    }
+
+    /// Reports that a call, which seemed to run, waits for a permission.
+    pub(super) fn call_waiting(&mut self, id: &str) {
+        self.running.remove(id);
+        if self.open.iter().any(|open| open == id) {
+            self.update(id, acp::ToolCallUpdateFields::new().status(acp::ToolCallStatus::Pending));
+        }
+    }
+
+    /// Adds to the output of a running call and shows it. A long output is shown again only when it has grown by a part
+    /// of its length, because each time all of it is sent.
+    pub(super) fn call_output(&mut self, id: &str, part: &str) {
+        if !self.introduced.contains_key(id) {
+            return;
+        }
+        let output = self.outputs.entry(id.to_owned()).or_default();
+        if output.text.len() + part.len() > SHOWN_BYTES {
+            return;
+        }
+        output.text.push_str(part);
+        let grown = output.text.len() - output.shown_bytes;
+        if output.text.len() > ALWAYS_SHOWN_BYTES && grown < output.text.len() / SHOWN_PARTS {
+            return;
+        }
+        output.shown_bytes = output.text.len();
+        let text = output.text.clone();
+        if let Some(content) = self.output(id, true, &text) {
+            self.update(id, acp::ToolCallUpdateFields::new().content(content));
         }
     }
 
@@ -228,6 +282,7 @@ impl TurnEvents {
             self.introduce(id, Tool::named("tool"), acp::ToolCallStatus::InProgress, None);
         }
         self.open.retain(|open| open != id);
+        self.outputs.remove(id);
         let status = if is_good { acp::ToolCallStatus::Completed } else { acp::ToolCallStatus::Failed };
         let raw = raw.filter(|raw| !raw.is_null());
         let fields = acp::ToolCallUpdateFields::new()
@@ -357,4 +412,31 @@ impl Tokens {
 
 fn filled<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_growing_output_is_shown_often_at_first_and_never_costs_its_square() {
+        let mut events = TurnEvents::new(Path::new("/work"), Tokens::default());
+        events.call_output("c", "nobody knows this call");
+        events.call_started("c", Tool::titled("shell", &json!({}), "make"), None);
+        events.updates.clear();
+        for _ in 0..20_000 {
+            events.call_output("c", "line\n");
+        }
+        let sizes: Vec<usize> = events.updates.iter().map(|update| json!(update).to_string().len()).collect();
+        assert!(
+            sizes.len() > 800 && sizes.iter().sum::<usize>() < 40 * 20_000 * 5,
+            "{} updates",
+            sizes.len()
+        );
+        assert!(json!(events.updates[1]).to_string().contains(r"```console\nline\nline\n```"));
+        events.call_finished("c", true, "all", None);
+        assert!(json!(events.updates.last()).to_string().contains(r"```console\nall\n```"));
+    }
 }

@@ -92,7 +92,10 @@ impl<'a> TurnReport<'a> {
             self.shared.store.append(&self.session.id, &mut state.record, Entry::Answered);
         }
         let tokens = self.events.tokens;
+        let model = self.events.model.take();
         self.events = new_events(&state.record);
+        // A process that is kept open names it only once.
+        self.events.model = model.clone();
         let Some(turn) = state.turn.take() else { return };
         let error = cancellation.error.lock().expect("no thread panics while it holds the lock").take();
         let answer = match (error, end) {
@@ -101,7 +104,10 @@ impl<'a> TurnReport<'a> {
                 let usage = tokens.map(|tokens| tokens.usage());
                 let mut answer = json!(acp::PromptResponse::new(reason).usage(usage));
                 if let Some(id) = &state.record.cli_session {
-                    answer["_meta"] = json!({ "cliSessionId": id });
+                    answer["_meta"]["cliSessionId"] = json!(id);
+                }
+                if let Some(model) = model {
+                    answer["_meta"]["model"] = json!(model);
                 }
                 Ok(answer)
             }

@@ -16,9 +16,9 @@ use rpc::text::strip_control;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::cli::runtimes::Runtime;
+use crate::cli::runtimes::{FormatName, Runtime};
 pub use models::Model;
-pub(crate) use models::{claude_models, listed, model};
+pub(crate) use models::{claude_models, known, listed, model};
 use probe::{Output, run};
 
 /// A cold start of node takes seconds, and longer on a busy machine.
@@ -32,11 +32,13 @@ pub struct Found {
     pub available: bool,
     pub path: Option<String>,
     pub version: Option<String>,
-    /// `None` if the CLI was not asked or gave no output.
+    /// Those that the table knows, if the CLI was not asked or gave no output.
     pub models: Option<Vec<Model>>,
     pub efforts: Vec<String>,
     /// Whether the CLI speaks ACP itself.
     pub acp: bool,
+    /// What the adapter reads of it, if the adapter can run it.
+    pub format: Option<FormatName>,
     /// `None` if the CLI cannot be asked, or only over ACP and was not.
     pub logged_in: Option<bool>,
     /// Whether the command of the pool was tried with a real CLI.
@@ -86,9 +88,10 @@ fn probe_runtime(row: &Runtime, with_models: bool) -> Found {
         available: false,
         path: None,
         version: None,
-        models: None,
+        models: known(row),
         efforts: row.efforts.clone(),
         acp: row.acp.is_some(),
+        format: row.turn.as_ref().map(|turn| turn.format),
         logged_in: None,
         verified: !row.unverified,
         pool: None,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs, process};
 
 use rpc::error::AUTH_REQUIRED;
-use rpc::text::steers_terminal;
+use rpc::text::{steers_terminal, strip_control};
 use rpc::{LineReader, Message, write};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -25,6 +25,8 @@ const ID_CHARS: usize = 128;
 pub struct Model {
     pub id: String,
     pub name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
     /// The reasoning efforts that the model takes, if the CLI lists them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub efforts: Vec<String>,
@@ -43,8 +45,25 @@ pub(super) fn of(row: &Runtime, program: &Path) -> Listing {
         (None, Some(acp)) if acp.command.is_none() => over_acp(acp, program, &row.id).unwrap_or_default(),
         _ => Listing::default(),
     };
-    listing.models = listing.models.filter(|models| !models.is_empty());
+    listing.models = listing.models.filter(|models| !models.is_empty()).or_else(|| known(row));
     listing
+}
+
+/// The models that the table knows of a CLI, or `None` if it knows none.
+pub(crate) fn known(row: &Runtime) -> Option<Vec<Model>> {
+    let models = row.known_models.iter().map(|known| Model::new(&known.id, &known.name));
+    Some(models.collect()).filter(|models: &Vec<Model>| !models.is_empty())
+}
+
+impl Model {
+    fn new(id: &str, name: &str) -> Model {
+        Model { id: id.to_owned(), name: name.to_owned(), description: None, efforts: Vec::new() }
+    }
+
+    pub(crate) fn described(self, description: &Value) -> Model {
+        let description = description.as_str().filter(|text| !text.is_empty()).map(strip_control);
+        Model { description, ..self }
+    }
 }
 
 /// The models that the CLI's own command lists, or none if it has no such command.
@@ -63,7 +82,10 @@ fn read(shape: ModelsShape, output: &str) -> Vec<Model> {
             let visible = items(&output["models"]).iter().filter(|listed| listed["visibility"] != "hide");
             let read = |listed: &Value| {
                 let efforts = strings(&listed["supported_reasoning_levels"], |level| &level["effort"]);
-                model(&listed["slug"], &listed["display_name"], efforts)
+                Some(
+                    model(&listed["slug"], &listed["display_name"], efforts)?
+                        .described(&listed["description"]),
+                )
             };
             visible.filter_map(read).collect()
         }
@@ -81,7 +103,7 @@ fn read(shape: ModelsShape, output: &str) -> Vec<Model> {
 pub(crate) fn claude_models(list: &Value) -> Vec<Model> {
     let read = |listed: &Value| {
         let efforts = strings(&listed["supportedEffortLevels"], |level| level);
-        model(&listed["value"], &listed["displayName"], efforts)
+        Some(model(&listed["value"], &listed["displayName"], efforts)?.described(&listed["description"]))
     };
     items(list).iter().take(MODELS).filter_map(read).collect()
 }
@@ -161,8 +183,7 @@ pub(crate) fn model(id: &Value, name: &Value, efforts: Vec<String>) -> Option<Mo
     if id.is_empty() || id.len() > ID_CHARS || !id.chars().all(is_good) {
         return None;
     }
-    let name = name.as_str().unwrap_or(id).to_owned();
-    Some(Model { id: id.to_owned(), name, efforts })
+    Some(Model { efforts, ..Model::new(id, name.as_str().unwrap_or(id)) })
 }
 
 #[cfg(test)]
@@ -179,7 +200,7 @@ mod tests {
             {"slug":"one","display_name":"One","supported_reasoning_levels":[{"effort":"low"}]},
             {"slug":"two","visibility":"hide"}]}"#;
         let models = read(ModelsShape::Codex, codex);
-        assert_eq!(models, [Model { id: "one".into(), name: "One".into(), efforts: vec!["low".into()] }]);
+        assert_eq!(models, [Model { efforts: vec!["low".into()], ..Model::new("one", "One") }]);
         let claude = concat!(
             "{\"type\":\"system\"}\nnoise\n",
             r#"{"type":"control_response","response":{"response":{"models":[{"value":"default"}]}}}"#,

@@ -191,7 +191,12 @@ impl Claude {
 
     fn on_system(&mut self, message: &Value, effects: &mut Effects) {
         match string(message, "subtype") {
-            "init" => self.is_resuming = false,
+            "init" => {
+                self.is_resuming = false;
+                if self.settings.model.is_none() {
+                    effects.default_model = message["model"].as_str().map(ToOwned::to_owned);
+                }
+            }
             "background_tasks_changed" => {
                 let tasks = items(&message["tasks"]).iter();
                 self.agents = tasks.filter(|task| task["task_type"] == "local_agent").count();

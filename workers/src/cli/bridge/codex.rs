@@ -39,7 +39,10 @@ pub(super) struct Codex {
     /// The id of the running turn.
     turn: Option<String>,
     is_interrupted: bool,
+    is_logged_out: bool,
     settings: Settings,
+    /// Folders beside that of the session in which the CLI may work.
+    folders: Vec<String>,
     /// The mode that the thread has now.
     mode: String,
     /// The model and the effort that the CLI uses by default, if it has said so.
@@ -51,6 +54,7 @@ pub(super) struct Codex {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Request {
     Initialize,
+    Account,
     Models,
     Thread,
     Turn,
@@ -60,6 +64,8 @@ enum Request {
 /// A request of the CLI for approval, with its response to each decision.
 struct Approval {
     id: Value,
+    /// The id of the call that waits for it.
+    call: String,
     decisions: Vec<(&'static str, Value)>,
     refusal: Value,
     cancel: Value,
@@ -73,9 +79,17 @@ impl Bridge for Codex {
         params.insert("cwd".to_owned(), json!(opening.cwd));
         params.extend(opening.settings.mode_params.clone());
         params.extend(opening.settings.model.iter().map(|model| ("model".to_owned(), json!(model))));
-        let servers = mcp_config(opening.mcp_servers);
+        let mut config = Map::new();
+        let servers = mcp_config(&opening.opened.mcp_servers);
         if !servers.is_empty() {
-            params.insert("config".to_owned(), json!({ "mcp_servers": servers }));
+            config.insert("mcp_servers".to_owned(), json!(servers));
+        }
+        self.folders = opening.opened.directories.clone();
+        if !self.folders.is_empty() {
+            config.insert("sandbox_workspace_write".to_owned(), json!({ "writable_roots": self.folders }));
+        }
+        if !config.is_empty() {
+            params.insert("config".to_owned(), Value::Object(config));
         }
         let (method, thread) = match (opening.session, opening.fork) {
             (Some(thread), _) => ("thread/resume", Some(thread)),
@@ -128,12 +142,17 @@ impl Bridge for Codex {
         }
     }
 
-    fn on_answer(&mut self, key: &str, result: &Value, _events: &mut TurnEvents, effects: &mut Effects) {
+    fn on_answer(&mut self, key: &str, result: &Value, events: &mut TurnEvents, effects: &mut Effects) {
         let Some(approval) = self.questions.remove(key) else { return };
         let outcome = &result["outcome"];
         let chosen = approval.decisions.iter().find(|(id, _)| outcome["optionId"] == **id);
         let decision = match chosen {
-            Some((_, decision)) => decision,
+            Some((id, decision)) => {
+                if ![REJECT, REJECT_HOST].contains(id) {
+                    events.call_running(&approval.call);
+                }
+                decision
+            }
             None if outcome["outcome"] == "cancelled" => &approval.cancel,
             None => &approval.refusal,
         };
@@ -152,6 +171,12 @@ impl Codex {
     fn start_turn(&mut self, effects: &mut Effects) {
         let Some(thread) = self.thread.clone() else { return };
         let Some(input) = self.queued_input.take() else { return };
+        if self.is_logged_out {
+            // Without an account it would try for minutes. A new process sees a new login.
+            effects.logged_out = Some("Codex is not logged in".to_owned());
+            effects.needs_restart = true;
+            return;
+        }
         let mut params = json!({ "threadId": thread, "input": input });
         // A thread keeps its settings, so the defaults must be sent to undo a choice.
         if let Some(model) = self.settings.model.as_ref().or(self.defaults.model.as_ref()) {
@@ -164,7 +189,7 @@ impl Codex {
             self.mode = self.settings.mode.clone();
             params["approvalPolicy"] =
                 self.settings.mode_params.get("approvalPolicy").cloned().unwrap_or_default();
-            params["sandboxPolicy"] = sandbox_policy(self.settings.mode_params.get("sandbox"));
+            params["sandboxPolicy"] = sandbox_policy(self.settings.mode_params.get("sandbox"), &self.folders);
         }
         self.request(Request::Turn, "turn/start", params, effects);
     }
@@ -189,17 +214,22 @@ impl Codex {
                     fail_turn(&message["error"], events);
                 }
                 Request::Turn => fail_turn(&message["error"], events),
-                Request::Models | Request::Interrupt => {}
+                Request::Account | Request::Models | Request::Interrupt => {}
             }
             return;
         }
         match request {
             Request::Initialize => {
                 effects.messages.push(json!({ "method": "initialized" }));
+                self.request(Request::Account, "account/read", json!({}), effects);
                 self.request(Request::Models, "model/list", json!({}), effects);
                 if let Some((method, params)) = self.opening.take() {
                     self.request(Request::Thread, method, params, effects);
                 }
+            }
+            // A provider of the user's own needs no account.
+            Request::Account => {
+                self.is_logged_out = result["account"].is_null() && result["requiresOpenaiAuth"] == true;
             }
             Request::Models => effects.models = Some(models(&result["data"])),
             Request::Thread => {
@@ -209,8 +239,10 @@ impl Codex {
                     return events.fail(false, "it did not say what it calls the session");
                 }
                 events.set_session(&result["thread"]["id"]);
+                events.set_model(&result["model"]);
                 if self.settings.model.is_none() {
                     self.defaults.model = result["model"].as_str().map(ToOwned::to_owned);
+                    effects.default_model = self.defaults.model.clone();
                 }
                 self.defaults.effort = result["reasoningEffort"].as_str().map(ToOwned::to_owned);
                 self.start_turn(effects);
@@ -290,7 +322,10 @@ impl Codex {
         let key = id.to_string();
         let options = decisions.iter().map(|(id, decision)| option(id, decision, method)).collect();
         let call = self.items.call_in_question(params, events);
-        self.questions.insert(key.clone(), Approval { id: id.clone(), decisions, refusal, cancel });
+        let call_id = string(params, "itemId").to_owned();
+        events.call_waiting(&call_id);
+        let approval = Approval { id: id.clone(), call: call_id, decisions, refusal, cancel };
+        self.questions.insert(key.clone(), approval);
         effects.questions.push(Question { key, call, options });
     }
 }
@@ -323,13 +358,13 @@ fn option(id: &'static str, decision: &Value, method: &str) -> acp::PermissionOp
 }
 
 /// `turn/start` names the sandboxes differently from `thread/start`.
-fn sandbox_policy(sandbox: Option<&Value>) -> Value {
-    let kind = match sandbox.and_then(Value::as_str) {
-        Some("danger-full-access") => "dangerFullAccess",
-        Some("workspace-write") => "workspaceWrite",
-        _ => "readOnly",
-    };
-    json!({ "type": kind })
+fn sandbox_policy(sandbox: Option<&Value>, folders: &[String]) -> Value {
+    match sandbox.and_then(Value::as_str) {
+        Some("danger-full-access") => json!({ "type": "dangerFullAccess" }),
+        Some("workspace-write") if folders.is_empty() => json!({ "type": "workspaceWrite" }),
+        Some("workspace-write") => json!({ "type": "workspaceWrite", "writableRoots": folders }),
+        _ => json!({ "type": "readOnly" }),
+    }
 }
 
 fn models(list: &Value) -> Vec<Model> {
@@ -337,7 +372,8 @@ fn models(list: &Value) -> Vec<Model> {
     for listed in items(list).iter().filter(|listed| listed["hidden"] != true) {
         let efforts = items(&listed["supportedReasoningEfforts"]).iter();
         let efforts = efforts.filter_map(|effort| effort["reasoningEffort"].as_str().map(ToOwned::to_owned));
-        models.extend(detect::model(&listed["id"], &listed["displayName"], efforts.collect()));
+        let model = detect::model(&listed["id"], &listed["displayName"], efforts.collect());
+        models.extend(model.map(|model| model.described(&listed["description"])));
     }
     models
 }

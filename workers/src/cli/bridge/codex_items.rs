@@ -47,6 +47,7 @@ impl Items {
                 self.open.insert(id.to_owned(), tool.clone());
                 events.call_started(id, tool, None);
             }
+            "item/commandExecution/outputDelta" => events.call_output(id, delta),
             "item/mcpToolCall/progress" => {
                 events.call_progress(id, string(params, "message"));
             }

@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use super::prompt::Prompt;
 use super::runtimes::FormatName;
+use super::session::Opened;
 use super::settings::Settings;
 use super::turn_events::TurnEvents;
 use crate::detect::Model;
@@ -48,7 +49,7 @@ pub(super) struct Opening<'a> {
     pub(super) fork: Option<&'a str>,
     pub(super) settings: &'a Settings,
     /// Used by a CLI that takes them in its own protocol.
-    pub(super) mcp_servers: &'a [acp::McpServer],
+    pub(super) opened: &'a Opened,
 }
 
 /// What the caller of a bridge must do.
@@ -61,8 +62,12 @@ pub(super) struct Effects {
     pub(super) withdrawn: Vec<String>,
     /// The models that the CLI has listed.
     pub(super) models: Option<Vec<Model>>,
+    /// The model that the CLI uses where none is chosen.
+    pub(super) default_model: Option<String>,
     /// The mode that the CLI has entered by itself.
     pub(super) mode: Option<String>,
+    /// Ends the turn, because the user must log in before the CLI can take a prompt.
+    pub(super) logged_out: Option<String>,
     /// The CLI does not know the session that it was to resume.
     pub(super) session_unknown: bool,
     /// The next turn needs a new process, because this one refused a setting or an opening.

@@ -65,8 +65,9 @@ fn replay(format: FormatName, steps: &[Value]) -> Replayed {
     let mut asked = Vec::new();
     let mut effects = Effects::default();
     let start = settings(None, "default");
+    let opened = Opened::default();
     let opening =
-        Opening { cwd: Path::new("/work"), session: None, fork: None, settings: &start, mcp_servers: &[] };
+        Opening { cwd: Path::new("/work"), session: None, fork: None, settings: &start, opened: &opened };
     bridge.open(&opening, &mut effects);
     replayed.take(&mut effects, &mut events, &mut asked);
     for step in steps {
@@ -103,8 +104,21 @@ fn uuid(line: &Value) -> Option<Value> {
 
 impl Replayed {
     fn take(&mut self, effects: &mut Effects, events: &mut TurnEvents, asked: &mut Vec<String>) {
-        let Effects { messages, questions, withdrawn, models, mode, session_unknown, needs_restart } =
-            std::mem::take(effects);
+        let Effects {
+            messages,
+            questions,
+            withdrawn,
+            models,
+            default_model,
+            mode,
+            logged_out,
+            session_unknown,
+            needs_restart,
+        } = std::mem::take(effects);
+        if let Some(message) = logged_out {
+            events.fail(true, &message);
+        }
+        self.lines.extend(default_model.map(|name| json!({ "default": name })));
         for update in events.updates.drain(..) {
             let update = json!(update);
             if let Some(turn) = self.turns.last_mut() {

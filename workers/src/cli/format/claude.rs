@@ -116,6 +116,7 @@ impl Claude {
         match string(event, "subtype") {
             "init" => {
                 events.set_session(&event["session_id"]);
+                events.set_model(&event["model"]);
                 let names = items(&event["slash_commands"]).iter();
                 let names: Vec<String> =
                     names.filter_map(|name| name.as_str().map(ToOwned::to_owned)).collect();

@@ -5,7 +5,7 @@ use serde_json::Value;
 /// Whether an error message is about authentication.
 pub(in crate::cli) fn is_auth_error(message: &str) -> bool {
     let message = message.to_ascii_lowercase();
-    const SIGNS: [&str; 11] = [
+    const SIGNS: [&str; 14] = [
         "401",
         "403",
         "unauthorized",
@@ -16,6 +16,9 @@ pub(in crate::cli) fn is_auth_error(message: &str) -> bool {
         "invalid x-api-key",
         "not logged in",
         "please log in",
+        "set an auth method",
+        "no auth type",
+        "api key not found",
         "/login",
     ];
     SIGNS.iter().any(|sign| message.contains(sign))
