@@ -3,6 +3,7 @@
 //! The test reads the repository as text. Words that must not appear anywhere are put together from halves here, so
 //! that this file does not find itself.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -122,16 +123,10 @@ fn unsafe_code_is_only_where_the_system_needs_it() {
 fn the_core_is_pure() {
     const OF_STD: [&str; 6] = ["fs", "thread", "process", "env", "os", "io"];
     const TYPES: [&str; 5] = ["Instant", "SystemTime", "TcpStream", "TcpListener", "UdpSocket"];
-    let tree = Command::new(env!("CARGO"))
-        .args(["tree", "--locked", "--package", "kernel-core", "--edges", "normal", "--prefix", "none"])
-        .current_dir(ROOT)
-        .output()
-        .expect("cargo runs");
-    let tree = String::from_utf8_lossy(&tree.stdout);
-    let packages: Vec<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
-    assert!(packages.contains(&"memchr"), "{packages:?}");
+    let packages = dependencies("kernel-core");
+    assert!(packages.contains("memchr"), "{packages:?}");
     for package in ["mio", "nix", "signal-hook", "env_logger", "crossbeam-channel", "tokio"] {
-        assert!(!packages.contains(&package), "kernel-core depends on {package}");
+        assert!(!packages.contains(package), "kernel-core depends on {package}");
     }
     let mut faults = Vec::new();
     for file in core_files() {
@@ -144,6 +139,27 @@ fn the_core_is_pure() {
         }
     }
     is_clean(faults);
+}
+
+/// TLS, HTTP and the async runtime are for agents alone.
+#[test]
+fn the_shell_has_no_async_runtime() {
+    let packages = dependencies("kernel-shell");
+    assert!(packages.contains("mio"), "{packages:?}");
+    for package in ["tokio", "rmcp", "rustls", "ureq"] {
+        assert!(!packages.contains(package), "kernel-shell depends on {package}");
+    }
+}
+
+/// All that a package is built with.
+fn dependencies(package: &str) -> HashSet<String> {
+    let tree = Command::new(env!("CARGO"))
+        .args(["tree", "--locked", "--package", package, "--edges", "normal", "--prefix", "none"])
+        .current_dir(ROOT)
+        .output()
+        .expect("cargo runs");
+    let tree = String::from_utf8_lossy(&tree.stdout);
+    tree.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
 }
 
 /// The folders of the core are its layers: `wire` is below `state`, and `state` below `bus`.

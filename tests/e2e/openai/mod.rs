@@ -1,6 +1,8 @@
 //! The OpenAI agent behind a real bus, with a model server that the test controls.
 
 mod errors;
+mod mcp;
+mod mcp_server;
 mod process;
 mod server;
 mod sessions;

@@ -135,7 +135,7 @@ fn it_always_answers_with_protocol_version_one() {
         assert_eq!(result["agentInfo"]["name"], "openai-agent");
         let prompts = json!({ "image": true, "audio": false, "embeddedContext": true });
         assert_eq!(result["agentCapabilities"]["promptCapabilities"], prompts);
-        assert_eq!(result["agentCapabilities"]["mcpCapabilities"], json!({ "http": false, "sse": false }));
+        assert_eq!(result["agentCapabilities"]["mcpCapabilities"], json!({ "http": true, "sse": true }));
     }
     agent.says(&request(1, "authenticate", json!({ "methodId": "anything" })));
     assert_eq!(agent.receives()["result"], json!({}));

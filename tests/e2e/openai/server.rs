@@ -173,9 +173,9 @@ fn serve(connection: usize, socket: &TcpStream, to_test: &Sender<Exchange>, mode
     }
 }
 
-type Request = (String, Vec<(String, String)>, Value);
+pub(super) type Request = (String, Vec<(String, String)>, Value);
 
-fn read_request(reader: &mut BufReader<&TcpStream>) -> Option<Request> {
+pub(super) fn read_request(reader: &mut BufReader<&TcpStream>) -> Option<Request> {
     let mut lines = Vec::new();
     loop {
         let mut line = String::new();

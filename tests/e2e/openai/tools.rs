@@ -9,13 +9,13 @@ fn all_capabilities() -> Value {
     json!({ "fs": { "readTextFile": true, "writeTextFile": true }, "terminal": true })
 }
 
-fn call(id: &str, name: &str, arguments: &Value) -> Value {
+pub(super) fn call(id: &str, name: &str, arguments: &Value) -> Value {
     json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments.to_string() } })
 }
 
 impl Setup {
     /// The model makes these calls in its next reply.
-    fn model_calls(&self, calls: &[Value]) {
+    pub(super) fn model_calls(&self, calls: &[Value]) {
         let mut calls = calls.to_vec();
         for (index, call) in calls.iter_mut().enumerate() {
             call["index"] = json!(index);
@@ -24,7 +24,7 @@ impl Setup {
     }
 
     /// Returns the updates before the agent's next request, which has this method, and the request.
-    fn until_asked(&mut self, method: &str) -> (Vec<Value>, Value) {
+    pub(super) fn until_asked(&mut self, method: &str) -> (Vec<Value>, Value) {
         let mut updates = Vec::new();
         loop {
             let message = self.client.receives();
@@ -37,14 +37,14 @@ impl Setup {
     }
 
     /// Answers the agent's next request, which has this method, and returns its params.
-    fn answers(&mut self, method: &str, result: Value) -> Value {
+    pub(super) fn answers(&mut self, method: &str, result: Value) -> Value {
         let (_, question) = self.until_asked(method);
         self.client.answers(&question, result);
         question["params"].clone()
     }
 
     /// Returns the result of the model's only call.
-    fn tool_result(&self) -> String {
+    pub(super) fn tool_result(&self) -> String {
         let messages = self.server.says("done");
         let [.., asked, result] = &messages[..] else { panic!("{messages:?}") };
         assert_eq!(asked["tool_calls"][0]["id"], result["tool_call_id"]);
@@ -53,7 +53,7 @@ impl Setup {
     }
 }
 
-fn choice(option: &str) -> Value {
+pub(super) fn choice(option: &str) -> Value {
     json!({ "outcome": { "outcome": "selected", "optionId": option } })
 }
 

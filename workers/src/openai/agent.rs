@@ -12,13 +12,13 @@ use rpc::{ReplyTo, RpcError};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::log::log;
+use super::mcp::{Servers, Workspace};
 use super::record::{Entry, Record};
 use super::responses::{self, Settings};
 use super::session::Session;
 use super::shared::{Shared, refresh_models};
 use super::wire::Message;
-use super::{convert, turn};
+use super::{convert, http, turn};
 use crate::acp::dispatch::{
     Agent, Params, ReopenRequest, SetModelRequest, internal_error, invalid_params, session_not_found,
     store_error, turn_is_running,
@@ -110,7 +110,9 @@ impl Agent for OpenAiAgent {
     fn close_session(&mut self, session_id: &str) -> Result<(), RpcError> {
         let session = self.shared.sessions().remove(session_id);
         let session = session.ok_or_else(|| session_not_found(session_id))?;
-        self.shared.end_turn(&mut session.lock(), None);
+        let mut state = session.lock();
+        self.shared.end_turn(&mut state, None);
+        state.mcp = None;
         Ok(())
     }
 
@@ -194,17 +196,29 @@ impl OpenAiAgent {
         Ok(session)
     }
 
+    /// MCP servers that the session has already are kept, with their state.
+    fn apply(&self, session: &Session, opened: Opened) {
+        let mut state = session.lock();
+        state.directories = opened.directories;
+        let has_them = |servers: &Arc<Servers>| servers.has_specs(&opened.mcp_servers);
+        if state.mcp.as_ref().is_some_and(has_them) {
+            return;
+        }
+        state.mcp = None;
+        if opened.mcp_servers.is_empty() || !self.shared.config.has_tools {
+            return;
+        }
+        let workspace = Workspace {
+            cwd: PathBuf::from(&state.record.cwd),
+            http: http::settings(self.shared.config.connect_timeout, None),
+        };
+        state.mcp = Some(Arc::new(Servers::start(&self.shared.mcp, opened.mcp_servers, &workspace)));
+    }
+
     /// Responds under the lock of the session table, so that a new list of models comes either in the response or
     /// after it.
     fn respond_opened(&self, to: ReplyTo<'_>, session: Arc<Session>, opened: Opened, new_id: Option<String>) {
-        if !opened.mcp_servers.is_empty() {
-            log(format_args!(
-                "session {}: {} MCP servers are not used",
-                session.id,
-                opened.mcp_servers.len()
-            ));
-        }
-        session.lock().directories = opened.directories;
+        self.apply(&session, opened);
         let mut sessions = self.shared.sessions();
         let settings = {
             let state = session.lock();

@@ -13,6 +13,10 @@ use super::url::Endpoint;
 const BASE_URL: &str = "https://api.openai.com/v1";
 pub(super) const DEFAULT_MODEL: &str = "gpt-4o";
 
+/// Variables that no other program may get.
+pub(super) const SECRET_VARIABLES: [&str; 3] =
+    ["OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "OPENAI_EXTRA_HEADERS"];
+
 /// Every variable and what it means, for `--help`.
 pub const VARIABLES: &str = "\
 Environment (an empty variable is an unset one):
@@ -35,7 +39,7 @@ Environment (an empty variable is an unset one):
   OPENAI_MAX_RETRY_SEC        longest wait that a server may ask for [60]
   OPENAI_HISTORY_TOKENS       how much of a conversation is sent, estimated; the newest first
   OPENAI_CONTEXT_TOKENS       size of the context window, where GET /models does not say it
-  OPENAI_TOOLS                on, off: offer the client's files and terminal to the model [on]
+  OPENAI_TOOLS                on, off: offer the client's files and terminal, and MCP servers, to the model [on]
   OPENAI_MAX_STEPS            requests in one turn [50]
   OPENAI_THINK_TAGS           on, off: take a leading <think>..</think> as thought [off]
   HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY as usual";

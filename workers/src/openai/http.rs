@@ -43,19 +43,24 @@ pub(super) struct Failure {
     pub(super) refusal: Refusal,
 }
 
+/// How requests are made. `timeout` is for each wait for the next byte.
+pub(super) fn settings(connect_timeout: Option<Duration>, timeout: Option<Duration>) -> ureq::config::Config {
+    Agent::config_builder()
+        .http_status_as_error(false)
+        // A redirect would send the key to another host.
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .timeout_connect(connect_timeout)
+        .timeout_per_read(timeout)
+        .timeout_per_write(timeout)
+        .user_agent(concat!("stdio-bus/", env!("CARGO_PKG_VERSION")))
+        .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build())
+        .build()
+}
+
 impl Http {
     pub(super) fn new(config: &Config) -> Http {
-        let settings = Agent::config_builder()
-            .http_status_as_error(false)
-            // A redirect would send the key to another host.
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .timeout_connect(config.connect_timeout)
-            .timeout_per_read(config.timeout)
-            .timeout_per_write(config.timeout)
-            .user_agent(concat!("stdio-bus/", env!("CARGO_PKG_VERSION")))
-            .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build())
-            .build();
+        let settings = settings(config.connect_timeout, config.timeout);
         Http { idle: Mutex::default(), settings, headers: config.headers.clone() }
     }
 

@@ -11,6 +11,8 @@ mod convert;
 mod history;
 mod http;
 mod log;
+mod mcp;
+mod mcp_calls;
 mod models;
 mod options;
 mod record;

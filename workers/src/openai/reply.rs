@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     fn event(data: &str) -> Event {
-        Event { kind: String::new(), data: data.to_owned() }
+        Event { kind: String::new(), data: data.to_owned(), id: None }
     }
 
     fn receive(deltas: &[Value]) -> (Reply, Vec<Piece>) {
@@ -443,7 +443,7 @@ mod tests {
     #[test]
     fn an_error_in_the_stream_is_a_failure_and_bad_json_is_not() {
         let receive = |kind: &str, data: &str| {
-            let event = Event { kind: kind.to_owned(), data: data.to_owned() };
+            let event = Event { kind: kind.to_owned(), data: data.to_owned(), id: None };
             Reply::new(false, usize::MAX).event(&event, &mut Vec::new())
         };
         let error = ApiError::Server { status: None, message: "boom".to_owned() };

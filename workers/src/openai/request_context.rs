@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::config::Config;
 use super::convert::agent_thought;
 use super::history::{estimate_all, estimate_text, first_in_window, messages_to_send, shorten_results};
+use super::mcp_calls::offered_mcp_tools;
 use super::refusal::Refusal;
 use super::session::TurnEnded;
 use super::tools;
@@ -50,7 +51,9 @@ impl Turn {
         let record = &state.record;
         let model = self.shared.model_of(record);
         let client_tools = self.shared.client_tools(record.mode);
-        let tools = tools::declarations(client_tools, Path::new(&record.cwd), &state.directories);
+        let mut tools = tools::declarations(client_tools, Path::new(&record.cwd), &state.directories);
+        let mcp_tools = offered_mcp_tools(state.mcp.as_deref(), record.mode);
+        tools.extend(mcp_tools.into_iter().map(|tool| tool.declaration));
         let system_prompt = config.system_prompt.as_deref();
         let fixed_tokens = estimate_text(system_prompt.unwrap_or_default())
             + tools.iter().map(|tool| estimate_text(&tool.to_string())).sum::<u64>();

@@ -20,6 +20,7 @@ pub(super) fn initialized() -> acp::InitializeResponse {
         .delete(acp::SessionDeleteCapabilities::new());
     let capabilities = acp::AgentCapabilities::new()
         .load_session(true)
+        .mcp_capabilities(acp::McpCapabilities::new().http(true).sse(true))
         .prompt_capabilities(acp::PromptCapabilities::new().image(true).embedded_context(true))
         .session_capabilities(sessions);
     acp::InitializeResponse::new(ProtocolVersion::V1).agent_capabilities(capabilities).agent_info(

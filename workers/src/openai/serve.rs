@@ -1,6 +1,7 @@
 //! The process of the agent.
 //!
-//! At the end of stdin, at SIGTERM and at SIGINT, running turns are answered as cancelled, and the process exits.
+//! At the end of stdin, at SIGTERM and at SIGINT, running turns are answered as cancelled, MCP servers are ended, and
+//! the process exits.
 
 use std::io;
 use std::path::Path;
@@ -19,6 +20,8 @@ use crate::folders;
 
 /// The time for the responses of running turns.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
+/// The time for MCP servers to end. There are none in most processes.
+const MCP_GRACE: Duration = Duration::from_millis(2500);
 
 /// Serves a client on stdin and stdout until stdin ends or a signal comes.
 pub fn run(options: Options) -> ExitCode {
@@ -39,5 +42,5 @@ pub fn run(options: Options) -> ExitCode {
 fn start(config: Config, options: Options, folder: Option<&Path>) -> io::Result<()> {
     let shared = Arc::new(Shared::new(config, options, folder, Writer::stdout()?)?);
     let stopping = shared.clone();
-    serve(OpenAiAgent::new(shared), EXIT_GRACE, move || stopping.end_all_turns())
+    serve(OpenAiAgent::new(shared), EXIT_GRACE + MCP_GRACE, move || stopping.end_all(MCP_GRACE))
 }

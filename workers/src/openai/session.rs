@@ -7,11 +7,12 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use rpc::OwnedReplyTo;
 use serde_json::value::RawValue;
 
+use super::mcp::{CallResult, Servers};
 use super::record::Record;
 
 pub(super) struct Session {
@@ -23,6 +24,8 @@ pub(super) struct State {
     pub(super) record: Record,
     /// Folders of the workspace besides the cwd. The client names them whenever it opens the session.
     pub(super) directories: Vec<PathBuf>,
+    /// The MCP servers that the client has named. They end when this is dropped.
+    pub(super) mcp: Option<Arc<Servers>>,
     pub(super) turn: Option<RunningTurn>,
     /// Where the history begins that is sent: what is before does not fit the model's context window.
     pub(super) first_sent: usize,
@@ -43,6 +46,10 @@ pub(super) struct RunningTurn {
 pub(super) enum TurnEvent {
     /// The client's response to the request of this id: a result, or the text of an error.
     Response(u64, Result<Box<RawValue>, String>),
+    /// The result of the MCP call of this number, or why it has none.
+    Called(u64, Result<CallResult, String>),
+    /// An MCP server works, or it is known that it does not.
+    Settled,
     Ended,
 }
 
@@ -52,8 +59,14 @@ pub(super) struct TurnEnded;
 
 impl Session {
     pub(super) fn new(id: String, record: Record) -> Session {
-        let state =
-            State { record, directories: Vec::new(), turn: None, first_sent: 0, allowed: HashSet::new() };
+        let state = State {
+            record,
+            directories: Vec::new(),
+            mcp: None,
+            turn: None,
+            first_sent: 0,
+            allowed: HashSet::new(),
+        };
         Session { id, state: Mutex::new(state) }
     }
 

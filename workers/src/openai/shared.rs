@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use agent_client_protocol_schema::v1 as acp;
 use rpc::RpcError;
@@ -22,6 +22,7 @@ use serde_json::value::RawValue;
 use super::config::{Config, DEFAULT_MODEL};
 use super::http::Http;
 use super::log::log;
+use super::mcp;
 use super::models::{self, Models};
 use super::options::Options;
 use super::record::{Mode, Record};
@@ -43,6 +44,7 @@ pub(super) struct Shared {
     pub(super) writer: Writer,
     pub(super) http: Http,
     pub(super) store: Store<Record>,
+    pub(super) mcp: mcp::Runtime,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     client_capabilities: Mutex<acp::ClientCapabilities>,
     models: Mutex<Models>,
@@ -68,6 +70,7 @@ impl Shared {
             writer,
             http: Http::new(&config),
             store: Store::open(folder, SESSION_ID_PREFIX, log)?,
+            mcp: mcp::Runtime::default(),
             sessions: Mutex::default(),
             client_capabilities: Mutex::default(),
             models: Mutex::new(Models::fixed(&config.models)),
@@ -149,6 +152,11 @@ impl Shared {
         id
     }
 
+    /// A number for something that a turn waits for.
+    pub(super) fn next_number(&self) -> u64 {
+        self.next_id()
+    }
+
     pub(super) fn forget_response(&self, id: u64) {
         lock(&self.asked).remove(&id);
     }
@@ -185,10 +193,14 @@ impl Shared {
         }
     }
 
-    pub(super) fn end_all_turns(&self) {
+    /// Ends everything before the process exits.
+    pub(super) fn end_all(&self, timeout: Duration) {
         for session in self.sessions().values() {
-            self.end_turn(&mut session.lock(), None);
+            let mut state = session.lock();
+            self.end_turn(&mut state, None);
+            state.mcp = None;
         }
+        self.mcp.wait_until_ended(timeout);
     }
 
     pub(super) fn list_sessions(&self) -> io::Result<Vec<SessionSummary>> {

@@ -13,6 +13,7 @@ pub(super) struct Event {
     /// The `event` field. Empty: it has none.
     pub(super) kind: String,
     pub(super) data: String,
+    pub(super) id: Option<String>,
 }
 
 #[derive(PartialEq, Eq, Debug)]
@@ -25,6 +26,7 @@ pub(super) struct Parser {
     /// The `data` lines of the unfinished event, each with a newline after it.
     data: Vec<u8>,
     kind: Vec<u8>,
+    id: Option<Vec<u8>>,
     /// A CR has ended the last line, so an LF that follows ends none.
     after_cr: bool,
     /// The first line has ended, and only it can have a byte order mark.
@@ -89,18 +91,20 @@ impl Parser {
                 self.data.push(b'\n');
             }
             b"event" => self.kind = value.to_vec(),
+            b"id" => self.id = Some(value.to_vec()),
             _ => {}
         }
     }
 
     fn dispatch(&mut self, events: &mut Vec<Event>) {
         let kind = std::mem::take(&mut self.kind);
+        let id = self.id.take().map(|id| String::from_utf8_lossy(&id).into_owned());
         if self.data.pop().is_none() {
             return;
         }
         let data = String::from_utf8_lossy(&self.data).into_owned();
         self.data.clear();
-        events.push(Event { kind: String::from_utf8_lossy(&kind).into_owned(), data });
+        events.push(Event { kind: String::from_utf8_lossy(&kind).into_owned(), data, id });
     }
 }
 

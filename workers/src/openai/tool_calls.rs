@@ -1,4 +1,4 @@
-//! Performs the tool calls of a model through the client: announces, asks for permission, executes and reports.
+//! Performs the tool calls of a model: announces, asks for permission, executes (in the client) and reports.
 //!
 //! A failure does not end the turn: its text goes to the model, which may try something else. No operation that changes
 //! something runs without the user's permission, unless the session's mode allows it.
@@ -32,34 +32,47 @@ struct Change<'a> {
     new_text: String,
 }
 
-/// The result of an operation.
-struct Outcome {
+/// The result of a call.
+pub(super) struct Outcome {
     /// The text for the model.
-    text: String,
-    has_worked: bool,
-    /// The user has already seen it, as a diff or in the terminal.
-    is_shown: bool,
+    pub(super) text: String,
+    pub(super) has_worked: bool,
+    /// What the user sees. `None`: the user has already seen it, as a diff or in the terminal.
+    pub(super) content: Option<Vec<acp::ToolCallContent>>,
+}
+
+impl Outcome {
+    fn of_text(text: String, has_worked: bool) -> Outcome {
+        let content = Some(vec![tool_text(&cut(&text))]);
+        Outcome { text, has_worked, content }
+    }
 }
 
 impl Turn {
     /// Performs the call and returns the result for the model.
     pub(super) fn perform(&self, id: &str, call: &ToolCall) -> Result<String, Stop> {
-        let (mode, cwd) = self.mode_and_cwd()?;
         let input = serde_json::from_str(&call.function.arguments);
         let input = input.unwrap_or_else(|_| json!(call.function.arguments));
-        let operation = self.announce(id, call, &input, mode, &cwd);
-        let perform = |operation| self.perform_operation(id, &operation, input, mode, &cwd);
-        let outcome = match operation.and_then(perform) {
+        let performed = match self.mcp_tool(&call.function.name)? {
+            Some(tool) => self.perform_mcp(id, &tool, &call.function.arguments, input),
+            None => self.perform_in_client(id, call, input),
+        };
+        let outcome = match performed {
             Ok(outcome) => outcome,
-            Err(CallError::Failed(why)) => Outcome { text: why, has_worked: false, is_shown: false },
+            Err(CallError::Failed(why)) => Outcome::of_text(why, false),
             Err(CallError::Stop(stop)) => return Err(stop),
         };
         let text = cut(&outcome.text);
         let status =
             if outcome.has_worked { acp::ToolCallStatus::Completed } else { acp::ToolCallStatus::Failed };
-        let content = if outcome.is_shown { None } else { Some(vec![tool_text(&text)]) };
-        self.update(id, acp::ToolCallUpdateFields::new().status(status).content(content))?;
+        self.update(id, acp::ToolCallUpdateFields::new().status(status).content(outcome.content))?;
         Ok(if outcome.has_worked { text } else { format!("Error: {text}") })
+    }
+
+    fn perform_in_client(&self, id: &str, call: &ToolCall, input: Value) -> Result<Outcome, CallError> {
+        let (mode, cwd) = self.mode_and_cwd()?;
+        let operation = self.announce(id, call, &input, mode, &cwd)?;
+        self.perform_operation(id, &operation, input, mode, &cwd)
     }
 
     fn announce(
@@ -109,7 +122,7 @@ impl Turn {
         match (operation, change) {
             (Operation::Read { path, line, limit }, _) => {
                 let text = self.read_file(path, *line, *limit)?;
-                Ok(Outcome { text, has_worked: true, is_shown: false })
+                Ok(Outcome::of_text(text, true))
             }
             (Operation::Run { command }, _) => self.run_command(id, command, cwd),
             (_, Some(change)) => {
@@ -118,7 +131,7 @@ impl Turn {
                 params["content"] = json!(change.new_text);
                 self.ask::<Value>("fs/write_text_file", &params, None)?;
                 let text = format!("{} is written", change.path.display());
-                Ok(Outcome { text, has_worked: true, is_shown: true })
+                Ok(Outcome { text, has_worked: true, content: None })
             }
             (Operation::Write { .. } | Operation::Edit { .. }, None) => unreachable!("a change was prepared"),
         }
@@ -143,7 +156,7 @@ impl Turn {
     }
 
     /// Asks the user, unless the tool was allowed for the whole session. Fails if it is not allowed.
-    fn ask_permission(
+    pub(super) fn ask_permission(
         &self,
         id: &str,
         tool: &str,
@@ -239,10 +252,10 @@ impl Turn {
             (None, Some(signal)) => (format!("ended by {signal}\n{text}"), false),
             (None, None) => (text, note.is_empty()),
         };
-        Ok(Outcome { text, has_worked, is_shown: true })
+        Ok(Outcome { text, has_worked, content: None })
     }
 
-    fn update(&self, id: &str, fields: acp::ToolCallUpdateFields) -> Result<(), TurnEnded> {
+    pub(super) fn update(&self, id: &str, fields: acp::ToolCallUpdateFields) -> Result<(), TurnEnded> {
         self.send(acp::SessionUpdate::ToolCallUpdate(acp::ToolCallUpdate::new(id.to_owned(), fields)))
     }
 

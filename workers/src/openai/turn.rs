@@ -39,8 +39,8 @@ pub(super) struct Turn {
     pub(super) shared: Arc<Shared>,
     pub(super) session: Arc<Session>,
     pub(super) number: u64,
-    events: Receiver<TurnEvent>,
-    event_tx: Sender<TurnEvent>,
+    pub(super) events: Receiver<TurnEvent>,
+    pub(super) event_tx: Sender<TurnEvent>,
     http: ureq::Agent,
     /// The length of the history before the prompt.
     history_before: usize,
@@ -143,7 +143,9 @@ impl Turn {
     }
 
     fn run_steps(&mut self) -> Result<acp::StopReason, Stop> {
+        self.wait_for_mcp()?;
         for step in 0..self.shared.config.max_steps {
+            self.tell_mcp_news()?;
             let history_sent = self.session.lock_for(self.number)?.record.history.len();
             let mut reply = self.complete()?;
             self.history_accepted = history_sent;
@@ -287,8 +289,8 @@ impl Turn {
         loop {
             match self.events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Err(RecvTimeoutError::Timeout) => return Ok(()),
-                Ok(TurnEvent::Response(..)) => {}
                 Ok(TurnEvent::Ended) | Err(RecvTimeoutError::Disconnected) => return Err(TurnEnded),
+                Ok(_) => {}
             }
         }
     }
@@ -327,7 +329,7 @@ impl Turn {
                     let result = serde_json::from_str(outcome?.get());
                     return Ok(result.map_err(|error| format!("{method}: {error}"))?);
                 }
-                Ok(TurnEvent::Response(..)) => {}
+                Ok(TurnEvent::Response(..) | TurnEvent::Called(..) | TurnEvent::Settled) => {}
                 Ok(TurnEvent::Ended) | Err(RecvTimeoutError::Disconnected) => {
                     self.shared.forget_response(id);
                     return Err(TurnEnded.into());
