@@ -19,7 +19,7 @@ use kernel_core::testkit::OneSession;
 
 const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions.txt");
 /// A count above the kept one by more than this part fails the check.
-const TOLERANCE: f64 = 0.05;
+const TOLERANCE: f64 = 0.02;
 const TURNS: u64 = 2_000;
 /// The end of a request and of an answer.
 const END: &str = "\"}}\n";

@@ -118,9 +118,17 @@ impl Bus {
     }
 
     /// Closes a client that has ended, once nothing is left to read from it or to write to it.
+    #[inline]
     pub(super) fn finish(&mut self, link: Link) {
+        if self.links.peer(link).is_some_and(|peer| peer.ended) {
+            self.finish_ended(link);
+        }
+    }
+
+    #[cold]
+    fn finish_ended(&mut self, link: Link) {
         let Some(peer) = self.links.peer(link) else { return };
-        if !peer.ended || peer.worker.is_some() || self.links.is_paused(link) {
+        if peer.worker.is_some() || self.links.is_paused(link) {
             return;
         }
         let endpoint = peer.endpoint;

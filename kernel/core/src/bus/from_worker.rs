@@ -157,15 +157,10 @@ impl Bus {
                 return;
             }
             self.note_turn_state(id, key, message);
-        }
-        if message.method() == b"session/request_permission" && self.answer_permission(id, message) {
+        } else if !self.is_for_owner(id, key, message) {
             return;
         }
         let Some(session) = self.sessions.get(key) else { return };
-        if message.is_request() && session.pending.len() >= PENDING_REQUESTS {
-            let many = format!("{PENDING_REQUESTS} requests of this session wait for an answer");
-            return self.reject_unroutable(id, message, &RpcError::busy(many));
-        }
         let (owner, is_label) = (session.owner, session.is_label);
         let peer = owner.and_then(|owner| self.links.peer(owner));
         let (Some(owner), Some(&Peer { ended, endpoint, .. })) = (owner, peer) else {
@@ -186,6 +181,20 @@ impl Bus {
             }
         }
         self.deliver_to_owner(id, key, (owner, endpoint), message);
+    }
+
+    /// Whether the owner of the session must answer this request. If not, the bus has answered.
+    fn is_for_owner(&mut self, id: WorkerId, key: SessionKey, message: Message<'_>) -> bool {
+        if message.method() == b"session/request_permission" && self.answer_permission(id, message) {
+            return false;
+        }
+        let pending = self.sessions.get(key).map_or(0, |session| session.pending.len());
+        if pending >= PENDING_REQUESTS {
+            let many = format!("{PENDING_REQUESTS} requests of this session wait for an answer");
+            self.reject_unroutable(id, message, &RpcError::busy(many));
+            return false;
+        }
+        true
     }
 
     #[inline]

@@ -34,8 +34,8 @@ impl Bus {
         let Some(mut input) = self.links.take_input(link) else { return };
         let mut chunk = bytes;
         let mut line_is_new = input.lines.is_empty();
+        let limit = self.line_limit(worker.is_none());
         while mode != ReadMode::UnlessPaused || !self.links.is_paused(link) {
-            let limit = self.line_limit(worker.is_none());
             let limit = if awaits_token { limit.min(AUTH_LINE_BYTES) } else { limit };
             let Some(piece) = input.lines.next(&mut chunk, limit) else { break };
             self.counters.count_in(&piece);

@@ -329,7 +329,20 @@ impl Bus {
     }
 
     /// Resumes links that have room again and arms stall timers. Every entry point ends with it.
+    #[inline]
     fn settle(&mut self) {
+        let is_settled = self.links.is_settled()
+            && self.leftovers.is_empty()
+            && self.stopping.is_none()
+            && !self.alarms.is_crowded();
+        // Nearly every message leaves nothing to do.
+        if !is_settled {
+            self.settle_rest();
+        }
+    }
+
+    #[cold]
+    fn settle_rest(&mut self) {
         while !self.leftovers.is_spent()
             && let Some(link) = self.links.next_resumed()
         {

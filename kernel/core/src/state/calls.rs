@@ -452,6 +452,8 @@ impl Calls {
         self.entries.len()
     }
 
+    // For each side alone there is much less to do, and it is done for every message.
+    #[inline(always)]
     fn link(&mut self, key: CallKey, side: Side) {
         let call = self.entries.get(key).expect("a call is linked while it is in the table");
         let endpoint = match side {
@@ -495,6 +497,7 @@ impl Calls {
         *self.neighbours_at(key.key().index, side) = Neighbours { older, newer: NONE };
     }
 
+    #[inline(always)]
     fn unlink(&mut self, key: CallKey, side: Side) {
         let call = self.entries.get(key).expect("a call is unlinked while it is in the table");
         let (endpoint, near) = match side {

@@ -396,6 +396,12 @@ impl Links {
         self.resumed.pop_front()
     }
 
+    /// Whether no link is to be read again and no queue has become full.
+    #[inline]
+    pub(crate) fn is_settled(&self) -> bool {
+        self.resumed.is_empty() && self.newly_full.is_empty()
+    }
+
     pub(crate) fn has_resumed(&self) -> bool {
         !self.resumed.is_empty()
     }
