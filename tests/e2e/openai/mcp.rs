@@ -217,6 +217,24 @@ fn servers_end_with_their_session_and_come_back_with_it() {
 }
 
 #[test]
+fn a_server_that_has_failed_is_tried_again_when_the_session_is_loaded() {
+    let (folder, server) = script();
+    let script = include_str!("../stand_ins/mcp.sh");
+    let late = format!("[ -e \"$FOLDER/there\" ] || exit 1\n{script}");
+    write_script(folder.path(), "server", &late);
+    let mut setup = Setup::new();
+    let session = setup.session_with_mcp(std::slice::from_ref(&server));
+    let told = setup.says(&session, "go", "yes").texts("agent_thought_chunk");
+    assert!(told.contains("The MCP server my tools is not used"), "{told}");
+    fs::write(folder.path().join("there"), "").expect("a file");
+    setup.call("session/load", json!({ "sessionId": session, "cwd": "/work", "mcpServers": [server] }));
+    setup.prompts(&session, "go");
+    let exchange = setup.server.is_asked();
+    assert_eq!(names(&exchange.body).len(), 4);
+    exchange.streams(&[], "stop");
+}
+
+#[test]
 fn a_server_that_ignores_its_end_is_killed_with_all_it_has_started() {
     let folder = tempfile::tempdir().expect("a folder");
     let deaf = "trap '' TERM HUP; (trap '' TERM; exec sleep 1000) & echo $! > \"$FOLDER/child\"";

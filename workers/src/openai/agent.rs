@@ -196,12 +196,11 @@ impl OpenAiAgent {
         Ok(session)
     }
 
-    /// MCP servers that the session has already are kept, with their state.
+    /// MCP servers that the session has already are kept, with their state, unless one of them has failed.
     fn apply(&self, session: &Session, opened: Opened) {
         let mut state = session.lock();
         state.directories = opened.directories;
-        let has_them = |servers: &Arc<Servers>| servers.has_specs(&opened.mcp_servers);
-        if state.mcp.as_ref().is_some_and(has_them) {
+        if state.mcp.as_ref().is_some_and(|servers| servers.can_serve(&opened.mcp_servers)) {
             return;
         }
         state.mcp = None;

@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
 
+/// Each open HTTP answer has a thread, and a server over HTTP has at least one open. Further requests wait.
+const STREAMS_MAX: usize = 2048;
+
 /// Starts nothing before it is used.
 #[derive(Default)]
 pub(in crate::openai) struct Runtime {
@@ -46,7 +49,8 @@ impl Runtime {
             return Ok(handle.clone());
         }
         let failed = |error| format!("no runtime for MCP servers: {error}");
-        let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let mut builder = Builder::new_current_thread();
+        let runtime = builder.enable_all().max_blocking_threads(STREAMS_MAX).build().map_err(failed)?;
         let handle = runtime.handle().clone();
         let run = move || runtime.block_on(pending::<()>());
         thread::Builder::new().name("mcp".to_owned()).spawn(run).map_err(failed)?;

@@ -96,8 +96,9 @@ impl Servers {
         all
     }
 
-    pub(in crate::openai) fn has_specs(&self, specs: &[acp::McpServer]) -> bool {
-        self.specs == specs
+    /// Whether they are these servers, and all work or may still do so.
+    pub(in crate::openai) fn can_serve(&self, specs: &[acp::McpServer]) -> bool {
+        self.specs == specs && !self.servers.iter().any(|server| matches!(*server.phase(), Phase::Failed(_)))
     }
 
     /// Whether it is known of each server if it works.
