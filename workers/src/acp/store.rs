@@ -68,3 +68,39 @@ impl<R: EventSourced> Store<R> {
         Ok(sessions)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Empty;
+
+    impl EventSourced for Empty {
+        type Entry = String;
+
+        fn apply(&mut self, _: String) {}
+
+        fn cwd_and_title(&self) -> (&str, Option<&str>) {
+            ("/", None)
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn no_two_sessions_have_the_same_id_also_of_several_processes(
+            creators in prop::collection::vec(0usize..3, 0..60),
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let open = || Store::<Empty>::open(Some(folder.path()), "echo-", |_| ()).unwrap();
+            let stores = [open(), open(), open()];
+            let ids: HashSet<_> = creators.iter().map(|at| stores[*at].create(&[]).unwrap()).collect();
+            prop_assert_eq!(ids.len(), creators.len());
+        }
+    }
+}
