@@ -4,6 +4,7 @@ aimock plays what a cloud endpoint does, its failures too, and is in every run. 
 a model that is made here) and the mock of litellm.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -94,8 +95,13 @@ class Talk:
         self.raw.socket.settimeout(60)
         can = {"fs": {"readTextFile": True, "writeTextFile": True}}
         self.offers = self.raw.ask("initialize", {"protocolVersion": 1, "clientCapabilities": can})["result"]
-        self.opened = self.raw.ask("session/new", {"cwd": str(self.work), "mcpServers": []})["result"]
-        self.session, self.count, self.asked = self.opened["sessionId"], 0, []
+        self.count, self.asked = 0, []
+        self.open([])
+
+    def open(self, mcp_servers):
+        """A new session, which is the one that is talked to from now on."""
+        self.opened = self.raw.ask("session/new", {"cwd": str(self.work), "mcpServers": mcp_servers})["result"]
+        self.session = self.opened["sessionId"]
 
     def stop(self):
         self.raw.__exit__()
@@ -200,6 +206,25 @@ class TlsDoor:
             pass  # Either side may leave.
 
 
+@contextlib.contextmanager
+def listening(command, run, folder):
+    """A server that listens at the port of its environment: its origin."""
+    port = free_port()
+    with open(folder / f"{port}.log", "w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env={**environment(run), "PORT": str(port)})
+        try:
+
+            def is_there():
+                with socket.socket() as one:
+                    return one.connect_ex(("127.0.0.1", port)) == 0
+
+            within(60, is_there, f"{command[-1]} to listen, see {log.name}")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait()
+
+
 class Server:
     """A server process on a free port, ready when its port answers."""
 
@@ -246,6 +271,7 @@ class Aimock(Server):
 
     def __init__(self, run, folder):
         self.port = free_port()
+        self.run, self.folder = run, folder
         fixtures = folder / "fixtures.json"
         fixtures.write_text(json.dumps({"fixtures": list(self.fixtures())}, indent=1))
         program = str(install.npm("aimock") / ".bin" / "llmock")
@@ -275,6 +301,12 @@ class Aimock(Server):
         yield one("busy", {"content": "Now I have time."})
         yield one("broken", failure(500, "it burns"))
         yield one("short", {"content": "This was cut", "finishReason": "length"})
+        for name in ("npm", "web", "old"):
+            yield one(f"mcp {name}", call(f"{name}__echo", message=f"by {name}"), {"hasToolResult": False})
+            yield one(f"mcp {name}", {"content": f"I have heard {name}."}, {"hasToolResult": True})
+        noon = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}
+        yield one("mcp clock", call("clock__convert_time", **noon), {"hasToolResult": False})
+        yield one("mcp clock", {"content": "I have seen the clock."}, {"hasToolResult": True})
         yield one("slow", {"content": "word " * 400}, latency=50, chunkSize=5)
         yield one("lost", {"content": "this stream is cut " * 20}, latency=20, chunkSize=5, disconnectAfterMs=200)
 
@@ -304,6 +336,41 @@ class Aimock(Server):
         expect(turn.said == "It is written." and "session/request_permission" in talk.asked, f"{turn} {talk.asked}")
         expect((talk.work / "new.txt").read_text() == "written by a model", "the file")
         expect(turn.kinds.count("tool_call") == 1 and turn.kinds.count("tool_call_update") >= 2, str(turn.kinds))
+
+    def mcp(self, talk):
+        """tools of MCP servers are offered, asked for and called: of npm over stdio, HTTP and SSE, and of PyPI over stdio"""
+        node = str(install.node_folder() / "node")
+        everything = str(install.npm("mcp-everything") / "@modelcontextprotocol/server-everything/dist/index.js")
+        clock = str(install.pip("mcp-time") / "mcp-server-time")
+        web = listening([node, everything, "streamableHttp"], self.run, self.folder)
+        old = listening([node, everything, "sse"], self.run, self.folder)
+        with web as web_url, old as old_url:
+            stdio = lambda name, command, *args: {"name": name, "command": command, "args": args, "env": []}
+            talk.open(
+                [
+                    stdio("npm", node, everything, "stdio"),
+                    {"type": "http", "name": "web", "url": f"{web_url}/mcp", "headers": []},
+                    {"type": "sse", "name": "old", "url": f"{old_url}/sse", "headers": []},
+                    stdio("clock", clock, "--local-timezone", "UTC"),
+                    stdio("missing", "/no/such/server"),
+                ]
+            )
+            for name, said, shown in [
+                ("npm", "I have heard npm.", "by npm"),
+                ("web", "I have heard web.", "by web"),
+                ("old", "I have heard old.", "by old"),
+                ("clock", "I have seen the clock.", "+9.0h"),
+            ]:
+                asked = len(talk.asked)
+                turn = talk.prompt(f"mcp {name}")
+                expect(turn.said == said, str(turn))
+                expect(talk.asked[asked:] == ["session/request_permission"], str(talk.asked))
+                states = [one for one in turn.updates if one["sessionUpdate"].startswith("tool_call")]
+                expect([one.get("status") for one in states] == ["pending", "in_progress", "completed"], str(states))
+                expect(shown in str(states[-1]["content"]), str(states))
+                is_told = "The MCP server missing is not used" in turn.thought
+                expect(is_told == (name == "npm"), turn.thought)
+            talk.raw.ask("session/close", {"sessionId": talk.session})
 
     @with_env(lambda server: {"OPENAI_API_KEY": "sk-bad-key"})
     def bad_key(self, talk):
@@ -372,7 +439,7 @@ class Aimock(Server):
         turn = talk.prompt("hello")
         expect(turn.said.startswith("Network error connecting to https://") and "certificate" in turn.said, str(turn))
 
-    checks = [text, reasoning, tool, bad_key, rate_limit, server_error, length, disconnect, cancel, listed, azure, trusted, not_trusted]
+    checks = [text, reasoning, tool, mcp, bad_key, rate_limit, server_error, length, disconnect, cancel, listed, azure, trusted, not_trusted]
 
 
 class Llama(Server):
@@ -398,7 +465,17 @@ class Llama(Server):
         thought, said = LLAMA_TEXT.removeprefix("<think>").split("</think>")
         expect((turn.thought.split(), turn.said.split()) == (thought.split(), said.split()), str(turn))
 
-    checks = [text, think]
+    def window(self, talk):
+        """a conversation longer than its window goes on without the oldest turns, and what is too long alone is taken back"""
+        turns = [talk.prompt(f"{number} " + "words " * 80) for number in range(6)]
+        expect(all(turn.said.split() == LLAMA_TEXT.split() for turn in turns), str(turns))
+        told = "".join(turn.thought for turn in turns)
+        expect("(2048 tokens)" in told and "not sent any more" in told, told)
+        turn = talk.prompt("words " * 800)
+        expect(turn.said.startswith("HTTP error (400)") and turn.stop == "end_turn", str(turn))
+        expect(talk.prompt("again").said.split() == LLAMA_TEXT.split(), "the next turn")
+
+    checks = [text, think, window]
 
 
 class Litellm(Server):

@@ -102,6 +102,8 @@ def fetch_all(chosen, programs, outcome):
         install.sdist(name)
     install.npm("aimock")
     install.pip("trustme")
+    install.npm("mcp-everything")
+    install.pip("mcp-time")
     return there
 
 
