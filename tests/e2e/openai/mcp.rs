@@ -96,6 +96,19 @@ fn tools_of_an_mcp_server_are_offered_and_called_if_the_user_allows_it() {
 }
 
 #[test]
+fn without_tools_no_server_is_started() {
+    let (folder, server) = script();
+    let mut setup = Setup::with(json!({ "OPENAI_TOOLS": "off" }), &[]);
+    let session = setup.session_with_mcp(&[server]);
+    let id = setup.prompts(&session, "go");
+    let exchange = setup.server.is_asked();
+    assert_eq!(exchange.body.get("tools"), None);
+    exchange.streams(&[], "stop");
+    setup.until_response(id);
+    assert!(!folder.path().join("pid").exists());
+}
+
+#[test]
 fn secrets_of_a_server_are_in_no_log_and_it_does_not_get_the_models_key() {
     let (_folder, server) = script();
     let mut setup = Setup::new();

@@ -100,6 +100,8 @@ pub(super) struct Quirks {
     /// Parameters that are not sent.
     pub(super) left_out: BTreeSet<String>,
     pub(super) wants_completion_tokens: bool,
+    /// Images of earlier prompts are not sent. One of the newest is: the user must hear that it is refused.
+    pub(super) no_images: bool,
     /// The size of the context window, from an error.
     pub(super) window_tokens: Option<u64>,
 }
@@ -109,6 +111,7 @@ impl Quirks {
     pub(super) fn add(&mut self, other: Quirks) {
         self.left_out.extend(other.left_out);
         self.wants_completion_tokens |= other.wants_completion_tokens;
+        self.no_images |= other.no_images;
         self.window_tokens = other.window_tokens.or(self.window_tokens);
     }
 }
@@ -126,7 +129,12 @@ impl Request<'_> {
     pub(super) fn body(&self, quirks: &Quirks) -> Vec<u8> {
         let mut body = Map::new();
         body.insert("model".to_owned(), json!(self.model));
-        body.insert("messages".to_owned(), json!(self.messages));
+        let mut messages = json!(self.messages);
+        if quirks.no_images {
+            let earlier = self.newest_prompt();
+            leave_images_out(&mut messages.as_array_mut().expect("a list")[..earlier]);
+        }
+        body.insert("messages".to_owned(), messages);
         body.insert("stream".to_owned(), json!(true));
         if let Some(count) = self.max_tokens {
             body.insert(max_tokens_name(quirks).to_owned(), json!(count));
@@ -158,10 +166,24 @@ impl Request<'_> {
             learned.wants_completion_tokens = true;
         } else if !self.tools.is_empty() && refusal.has_words(&ABOUT_TOOLS) {
             learned.left_out.insert("tools".to_owned());
+        } else if refusal.has_words(&["image", "multimodal"]) && self.has_only_earlier_images() {
+            learned.no_images = true;
         } else if matches!(status, 400 | 422) {
             learned.left_out.extend(self.refused_parameter(quirks, refusal));
         }
         (learned != *quirks).then_some(learned)
+    }
+
+    /// The place of the newest prompt.
+    fn newest_prompt(&self) -> usize {
+        let is_prompt = |message: &Message| matches!(message, Message::User { .. });
+        self.messages.iter().rposition(is_prompt).unwrap_or(0)
+    }
+
+    /// Whether a model that takes no images would take this request without those that it was not asked about now.
+    fn has_only_earlier_images(&self) -> bool {
+        let (earlier, newest) = self.messages.split_at(self.newest_prompt());
+        earlier.iter().any(Message::has_image) && !newest.iter().any(Message::has_image)
     }
 
     /// A parameter of this request that can be left out and that the server does not take.
@@ -174,6 +196,16 @@ impl Request<'_> {
         let extra = self.extra.keys().map(String::as_str);
         let mut optional = own.chain(extra.filter(|name| !["model", "messages", "stream"].contains(name)));
         optional.find(|name| refusal.refuses(name)).map(str::to_owned)
+    }
+}
+
+fn leave_images_out(messages: &mut [Value]) {
+    for message in messages {
+        for part in message["content"].as_array_mut().into_iter().flatten() {
+            if part["type"] == "image_url" {
+                *part = json!({ "type": "text", "text": "[an image that this model does not take]" });
+            }
+        }
     }
 }
 
@@ -246,6 +278,25 @@ mod tests {
         for required in ["model", "messages", "stream"] {
             assert_eq!(learn(&Quirks::default(), 400, &format!("unknown field '{required}'")), None);
         }
+    }
+
+    #[test]
+    fn images_of_earlier_prompts_are_left_out_for_a_model_without_eyes() {
+        let image = Part::ImageUrl { image_url: ImageUrl { url: "data:image/png;base64,AAAA".to_owned() } };
+        let picture = Message::User { content: Content::Parts(vec![image]) };
+        let words = Message::User { content: Content::Text("go on".to_owned()) };
+        let refusal = Refusal::read("image input is not supported");
+        let extra = Map::new();
+        let both = [picture.clone(), words];
+        let quirks = request(&both, &[], &extra).learn(&Quirks::default(), 500, &refusal).unwrap();
+        let body = text(request(&both, &[], &extra).body(&quirks));
+        assert!(!body.contains("image_url") && body.contains("[an image that this model does not take]"));
+        let newest = [picture];
+        assert_eq!(request(&newest, &[], &extra).learn(&Quirks::default(), 500, &refusal), None);
+        assert!(
+            text(request(&newest, &[], &extra).body(&quirks)).contains("image_url"),
+            "the user should hear of it"
+        );
     }
 
     proptest! {
