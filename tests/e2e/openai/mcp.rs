@@ -208,6 +208,23 @@ fn a_cancel_reaches_the_server() {
 }
 
 #[test]
+fn a_prompt_that_waits_for_a_server_says_so_and_can_be_cancelled() {
+    let (folder, server) = script();
+    write_script(folder.path(), "server", "echo $$ > \"$FOLDER/pid\"; exec sleep 1000");
+    let mut setup = Setup::new();
+    let session = setup.session_with_mcp(&[server]);
+    let id = setup.prompts(&session, "go");
+    let told = setup.hears_update("agent_thought_chunk");
+    assert_eq!(told["content"]["text"], "Waiting for MCP servers to start: my tools.\n");
+    setup.server.is_not_asked_again();
+    setup.cancels(&session);
+    assert_eq!(setup.until_response(id).stop(), "cancelled");
+    let pid = pid_of(folder.path());
+    setup.call("session/close", json!({ "sessionId": session }));
+    setup.bus.until("the server has ended", || is_gone(pid));
+}
+
+#[test]
 fn servers_end_with_their_session_and_come_back_with_it() {
     let (folder, server) = script();
     let mut setup = Setup::new();

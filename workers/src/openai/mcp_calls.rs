@@ -4,6 +4,8 @@
 //! server knows. A read-only session is offered the tools that say that they change nothing, and asks as well.
 
 use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
 
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Map, Value};
@@ -15,6 +17,9 @@ use super::session::{TurnEnded, TurnEvent};
 use super::tool_calls::Outcome;
 use super::turn::{CallError, Turn};
 
+/// A prompt waits this long for servers before it says so.
+const SILENT_WAIT: Duration = Duration::from_secs(2);
+
 /// The tools of MCP servers that a model may use in a session of this mode.
 pub(super) fn offered_mcp_tools(servers: Option<&Servers>, mode: Mode) -> Vec<McpTool> {
     let mut tools = servers.map(Servers::tools).unwrap_or_default();
@@ -23,16 +28,26 @@ pub(super) fn offered_mcp_tools(servers: Option<&Servers>, mode: Mode) -> Vec<Mc
 }
 
 impl Turn {
-    /// Waits until it is known which servers work. A cancel ends the wait.
+    /// Waits until it is known which servers work. A cancel ends the wait. If it takes long, the user is told.
     pub(super) fn wait_for_mcp(&self) -> Result<(), TurnEnded> {
         let Some(servers) = self.mcp_servers()? else { return Ok(()) };
         servers.wake(self.event_tx.clone());
-        while !servers.are_settled() {
-            if let Ok(TurnEvent::Ended) | Err(_) = self.events.recv() {
-                return Err(TurnEnded);
+        let mut patience = SILENT_WAIT;
+        loop {
+            let starting = servers.starting();
+            if starting.is_empty() {
+                return Ok(());
+            }
+            match self.events.recv_timeout(patience) {
+                Ok(TurnEvent::Ended) | Err(RecvTimeoutError::Disconnected) => return Err(TurnEnded),
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    patience = Duration::MAX;
+                    let text = format!("Waiting for MCP servers to start: {}.\n", starting.join(", "));
+                    self.send(agent_thought(&text))?;
+                }
             }
         }
-        Ok(())
     }
 
     /// Tells the user which servers do not work.

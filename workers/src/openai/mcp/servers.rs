@@ -101,9 +101,10 @@ impl Servers {
         self.specs == specs && !self.servers.iter().any(|server| matches!(*server.phase(), Phase::Failed(_)))
     }
 
-    /// Whether it is known of each server if it works.
-    pub(in crate::openai) fn are_settled(&self) -> bool {
-        !self.servers.iter().any(|server| matches!(*server.phase(), Phase::Starting))
+    /// The servers of which it is not known yet if they work.
+    pub(in crate::openai) fn starting(&self) -> Vec<&str> {
+        let is_starting = |server: &&Arc<Server>| matches!(*server.phase(), Phase::Starting);
+        self.servers.iter().filter(is_starting).map(|server| server.name.as_str()).collect()
     }
 
     /// Sends an event whenever a server settles.
