@@ -16,7 +16,7 @@ use kernel_shell::config::{self, ConfigError, ConfigErrors};
 use kernel_shell::find_program;
 use nix::unistd::{AccessFlags, access};
 use rpc::text::{escape_control, quoted, replace_control};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::output::{BOLD, GREEN, RED, print_styled, report, styled};
 use crate::paths;
@@ -68,7 +68,7 @@ fn probe_all(config: &Config, faults: &mut Vec<ConfigError>) -> ExitCode {
     let mut printed = ExitCode::SUCCESS;
     for (index, pool) in config.pools.iter().enumerate() {
         let name = styled(BOLD, format_args!("pool {}", escape_control(&pool.id)));
-        match probe(pool, &this_binary, config.limits.init_timeout) {
+        match probe(pool, &this_binary, &json!({}), config.limits.init_timeout) {
             Ok(result) => {
                 let line = format!("{name} {}: {}\n", styled(GREEN, "answers"), introduce(&result));
                 printed = print_styled(&line);

@@ -2,7 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+mod add;
 mod agent;
+mod agents;
 mod bus_args;
 mod call;
 mod check;
@@ -13,12 +15,14 @@ mod known_agents;
 mod manual;
 mod output;
 mod paths;
+mod pools_file;
 mod probe;
 #[cfg(test)]
 mod reference;
 mod run;
 mod serve;
 mod status;
+mod terminal_login;
 mod token;
 mod top;
 mod trace;
@@ -37,6 +41,7 @@ Examples:
   stdio-bus trace --pool claude              who says what to whom, as it happens
   stdio-bus run gemini \"explain this\"        talk to an agent, with no bus at all
   stdio-bus detect --write                   add the agent CLIs of this machine to bus.json
+  stdio-bus add gemini                       an agent of the ACP registry as a pool, after asking you
   stdio-bus token                            make a token, to be asked for by the bus
   stdio-bus ide zed --pool claude            the settings with which Zed talks to it
   stdio-bus call session/new '{\"cwd\":\"/tmp\",\"mcpServers\":[]}'
@@ -81,6 +86,10 @@ enum Command {
     Run(run::Args),
     /// Say which agent CLIs this machine has, and how the bus would use them
     Detect(detect::Args),
+    /// Install an agent of the ACP registry as a pool, after showing what will run
+    Add(add::Args),
+    /// List the agents of the ACP registry, or log in to one of bus.json
+    Agents(agents::Args),
     /// Make a token, for the bus to ask those for who connect
     Token(token::Args),
     /// Print the settings with which an IDE starts `connect`
@@ -116,6 +125,8 @@ fn main() -> ExitCode {
         Command::Connect(args) => connect::run(args),
         Command::Run(args) => run::run(args),
         Command::Detect(args) => detect::run(&args),
+        Command::Add(args) => add::run(&args),
+        Command::Agents(args) => agents::run(&args),
         Command::Token(args) => token::run(&args),
         Command::Ide(args) => ide::run(&args),
         Command::Agent(agent) => agent::run(agent),

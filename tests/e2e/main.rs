@@ -34,6 +34,7 @@ mod offline_sessions;
 mod openai;
 mod pools;
 mod recovery;
+mod registry;
 mod reload;
 mod replay;
 mod run;

@@ -15,6 +15,7 @@ import editors
 import habits
 import install
 import one_shot
+import registry
 import report
 import runner
 import runtimes
@@ -60,6 +61,7 @@ def main(arguments):
         is_part = options.only or options.servers or is_one_kind
         if not is_part:
             habits.run_all(binary, run, outcome)
+            registry.run_all(binary, run, outcome)
             editors.run_all(binary, run, model, outcome)
         if options.all and not is_part:
             browser.run(binary, run, outcome)

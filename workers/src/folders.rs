@@ -13,6 +13,11 @@ pub fn config() -> Option<PathBuf> {
     folder("XDG_CONFIG_HOME", ".config", |name| std::env::var_os(name))
 }
 
+/// `$XDG_DATA_HOME/stdio-bus`, else `~/.local/share/stdio-bus`.
+pub fn data() -> Option<PathBuf> {
+    folder("XDG_DATA_HOME", ".local/share", |name| std::env::var_os(name))
+}
+
 /// A relative path in a variable counts as unset.
 fn folder(name: &str, in_home: &str, variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());

@@ -7,4 +7,5 @@ pub mod detect;
 pub mod echo;
 pub mod folders;
 pub mod openai;
+pub mod registry;
 pub mod with_env;

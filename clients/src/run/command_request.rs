@@ -99,7 +99,7 @@ fn assignment(name: &str, value: &str) -> String {
 
 /// Whether programs take this variable for where to find programs or code, or for what to start. Asking too often does
 /// less harm than asking too seldom.
-fn decides_what_runs(name: &str) -> bool {
+pub fn decides_what_runs(name: &str) -> bool {
     const NAMES: [&str; 30] = [
         "AR",
         "AS",

@@ -34,6 +34,7 @@ use std::sync::mpsc::channel;
 use crate::Fault;
 use crate::Signals;
 
+pub use command_request::decides_what_runs;
 pub use mcp_file::parse_mcp_servers;
 pub use options::{AgentSource, Ended, Input, Options, View};
 pub use permission::Policy;
