@@ -109,7 +109,9 @@ pub(super) fn parse(body: &str) -> Option<Vec<Model>> {
 fn context_tokens(entry: &Value) -> Option<u64> {
     let places = ["context_length", "max_model_len", "context_window", "max_context_length"];
     let in_meta = || ["n_ctx", "n_ctx_train"].iter().find_map(|key| entry["meta"][*key].as_u64());
-    places.iter().find_map(|key| entry[*key].as_u64()).or_else(in_meta)
+    let known = places.iter().find_map(|key| entry[*key].as_u64()).or_else(in_meta);
+    // Some servers say zero where they do not know.
+    known.filter(|tokens| *tokens > 0)
 }
 
 #[cfg(test)]
@@ -139,6 +141,7 @@ mod tests {
             let models = parse(&format!(r#"[{{"id":"a",{entry}}}]"#)).unwrap();
             assert_eq!(models[0].context_tokens, Some(8), "{entry}");
         }
+        assert_eq!(parse(r#"[{"id":"a","context_length":0}]"#).unwrap()[0].context_tokens, None);
     }
 
     #[test]

@@ -100,7 +100,8 @@ impl Turn {
 
 /// How much of the context window is kept free for the answer.
 fn answer_tokens(window_tokens: u64, max_tokens: Option<u64>) -> u64 {
-    max_tokens.unwrap_or(ANSWER_TOKENS_MAX.min(window_tokens / 4)).min(window_tokens)
+    // Many users set the longest answer as high as the window, and the servers do not mind.
+    max_tokens.map_or(ANSWER_TOKENS_MAX.min(window_tokens / 4), |most| most.min(window_tokens / 2))
 }
 
 /// Tells the user what the model does not see any more.
@@ -119,4 +120,15 @@ fn trimmed(
     };
     let size = window_tokens.map_or_else(String::new, |size| format!(" ({size} tokens)"));
     Some(format!("The conversation is longer than the context window of {model}{size}: {what}.\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn at_least_half_of_the_window_is_for_the_conversation() {
+        assert_eq!((answer_tokens(1000, None), answer_tokens(200_000, None)), (250, ANSWER_TOKENS_MAX));
+        assert_eq!((answer_tokens(1000, Some(100)), answer_tokens(1000, Some(9000))), (100, 500));
+    }
 }
