@@ -9,6 +9,7 @@ mod agent_requests;
 mod bridges;
 mod cli;
 mod cli_agent;
+mod cli_history;
 mod cli_openings;
 mod client_env;
 mod client_named_sessions;

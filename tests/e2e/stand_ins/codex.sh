@@ -22,6 +22,11 @@ while read_line; do
     *'"method":"thread/resume"'*)
       if [ -e $HOME/lost ]; then send "{\"id\":$(id),\"error\":{\"code\":-32600,\"message\":\"no rollout found for thread id x\"}}"
       else send "{\"id\":$(id),\"result\":{\"thread\":{\"id\":\"$t\"},\"model\":\"usual\"}}"; fi ;;
+    *'"method":"thread/list"'*)
+      send "{\"id\":$(id),\"result\":{\"data\":[{\"id\":\"$t\",\"cwd\":\"/\",\"preview\":\"one\"},{\"id\":\"01a1dc88-0000-7000-8000-000000000009\",\"cwd\":\"/work\",\"preview\":\"long ago\",\"updatedAt\":1}],\"nextCursor\":null}}" ;;
+    *'"method":"thread/read"'*000000000009*)
+      send "{\"id\":$(id),\"result\":{\"thread\":{\"id\":\"x\",\"cwd\":\"/work\",\"turns\":[{\"items\":[{\"type\":\"userMessage\",\"id\":\"a\",\"content\":[{\"type\":\"text\",\"text\":\"long ago\"}]},{\"type\":\"agentMessage\",\"id\":\"b\",\"text\":\"I was told.\"}]}]}}}" ;;
+    *'"method":"thread/read"'*) send "{\"id\":$(id),\"error\":{\"code\":-32600,\"message\":\"thread not loaded\"}}" ;;
     *'"method":"thread/fork"'*)
       t=01a1dc88-0000-7000-8000-000000000002; send "{\"id\":$(id),\"result\":{\"thread\":{\"id\":\"$t\"},\"model\":\"usual\"}}" ;;
     *'"method":"thread/start"'*) send "{\"id\":$(id),\"result\":{\"thread\":{\"id\":\"$t\"},\"model\":\"usual\"}}" ;;

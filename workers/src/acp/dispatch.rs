@@ -30,6 +30,13 @@ pub(crate) trait Agent {
 
     /// All sessions that can be opened, newest first.
     fn list_sessions(&mut self) -> io::Result<Vec<SessionSummary>>;
+    /// An agent for which that takes long responds later.
+    fn list(&mut self, to: ReplyTo<'_>, params: Params<'_>) -> Result<(), RpcError> {
+        let params = params.read()?;
+        let result = page(self.list_sessions().map_err(store_error)?, params)?;
+        self.respond(to, Ok(result));
+        Ok(())
+    }
     /// Ends the session's turn and frees its memory.
     fn close_session(&mut self, session_id: &str) -> Result<(), RpcError>;
     /// Closes the session if it is open, and removes its file. In ACP an unknown session is no error.
@@ -150,10 +157,7 @@ fn request(
         "session/resume" => return agent.resume_session(to, params),
         "session/fork" => return agent.fork_session(to, params),
         "session/set_model" => return agent.set_model(to, params),
-        "session/list" => {
-            let params = params.read()?;
-            page(agent.list_sessions().map_err(store_error)?, params)?
-        }
+        "session/list" => return agent.list(to, params),
         "session/close" => {
             agent.close_session(&params.read::<SessionRequest>()?.session_id)?;
             json!({})

@@ -94,8 +94,11 @@ impl<R: EventSourced> SessionFiles<R> {
         R::from_entries(entries(File::open(self.path(id)).ok()?))
     }
 
-    /// Does nothing if another process has deleted the session.
+    /// Does nothing if another process has deleted the session, or if it has no file here.
     pub(crate) fn append(&self, id: &str, entry: &R::Entry) -> io::Result<()> {
+        if !is_session_id(self.prefix, id) {
+            return Ok(());
+        }
         let mut file = match OpenOptions::new().append(true).open(self.path(id)) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             file => file?,

@@ -17,12 +17,12 @@ use super::prompt::Prompt;
 use super::record::Entry;
 use super::session::{Cancellation, Opened, QueuedPrompt, RunningTurn, Session, State};
 use super::shared::Shared;
-use super::{argv, login, models, process_thread, responses, turn};
+use super::{argv, history, login, models, process_thread, responses, turn};
 use crate::acp::dispatch::{
     Agent, Params, ReopenRequest, SetModelRequest, internal_error, invalid_params, session_not_found,
     store_error, turn_is_running,
 };
-use crate::acp::session_list::{SessionSummary, title_from_prompt};
+use crate::acp::session_list::{SessionSummary, page, sort_newest_first, title_from_prompt};
 
 pub(super) struct CliAgent {
     shared: Arc<Shared>,
@@ -68,19 +68,11 @@ impl Agent for CliAgent {
     }
 
     fn load_session(&mut self, to: ReplyTo<'_>, params: Params<'_>) -> Result<(), RpcError> {
-        let session = self.reopen(params.read::<acp::LoadSessionRequest>()?.into())?;
-        let updates = session.lock().record.updates.clone();
-        for update in updates {
-            self.shared.writer.update(&session.id, update);
-        }
-        self.respond_reopened(to, &session);
-        Ok(())
+        self.reopen(to, params.read::<acp::LoadSessionRequest>()?.into(), true)
     }
 
     fn resume_session(&mut self, to: ReplyTo<'_>, params: Params<'_>) -> Result<(), RpcError> {
-        let session = self.reopen(params.read::<acp::ResumeSessionRequest>()?.into())?;
-        self.respond_reopened(to, &session);
-        Ok(())
+        self.reopen(to, params.read::<acp::ResumeSessionRequest>()?.into(), false)
     }
 
     /// Opens a new session with the history of another, which stays open.
@@ -139,6 +131,23 @@ impl Agent for CliAgent {
         self.shared.list_sessions()
     }
 
+    /// With the sessions that only the CLI knows, for which it is asked.
+    fn list(&mut self, to: ReplyTo<'_>, params: Params<'_>) -> Result<(), RpcError> {
+        let params = params.read()?;
+        let (shared, to) = (self.shared.clone(), to.to_owned());
+        let body = move || {
+            let result = shared.list_sessions().map_err(store_error).and_then(|mut sessions| {
+                if history::is_known(&shared) {
+                    sessions.extend(history::list(&shared));
+                    sort_newest_first(&mut sessions);
+                }
+                page(sessions, params)
+            });
+            shared.writer.respond(to.as_ref(), result.as_ref());
+        };
+        thread::Builder::new().name("list".to_owned()).spawn(body).map(drop).map_err(internal_error)
+    }
+
     fn close_session(&mut self, session_id: &str) -> Result<(), RpcError> {
         let session = self.shared.sessions().remove(session_id);
         self.shared.close(session.ok_or_else(|| session_not_found(session_id))?);
@@ -146,8 +155,20 @@ impl Agent for CliAgent {
     }
 
     fn delete_session(&mut self, session_id: &str) -> io::Result<()> {
+        let known = self.open_or_stored(session_id).ok();
+        let cli_session = known.and_then(|session| session.lock().record.cli_session.clone());
         // A session that is not open has nothing to close.
         let _ = self.close_session(session_id);
+        if history::is_known(&self.shared) {
+            // Else the CLI's part of it would be listed from now on.
+            let (shared, id) = (self.shared.clone(), session_id.to_owned());
+            let body = move || {
+                for id in [Some(id), cli_session].iter().flatten() {
+                    history::delete(&shared, id);
+                }
+            };
+            thread::Builder::new().name("delete".to_owned()).spawn(body)?;
+        }
         self.shared.store.remove(session_id)
     }
 
@@ -201,11 +222,6 @@ impl CliAgent {
         CliAgent { shared }
     }
 
-    fn respond_reopened(&self, to: ReplyTo<'_>, session: &Session) {
-        let result = responses::session(&self.shared, &session.lock().record, None);
-        self.shared.writer.respond(to, Ok(&result));
-    }
-
     /// What the client gives with a session, and the folders of the command line. A CLI that has no way to take folders
     /// gets none, so that nothing may be linked to there.
     fn opened(&self, folders: &[PathBuf], mcp_servers: Vec<acp::McpServer>) -> Result<Opened, RpcError> {
@@ -218,22 +234,27 @@ impl CliAgent {
         Ok(Opened { mcp_servers, directories })
     }
 
-    /// A session that is already open keeps its state and its turn.
-    fn reopen(&self, request: ReopenRequest) -> Result<Arc<Session>, RpcError> {
+    /// A session that is already open keeps its state and its turn. One that only the CLI knows is read on a thread.
+    fn reopen(&self, to: ReplyTo<'_>, request: ReopenRequest, replays: bool) -> Result<(), RpcError> {
         let keeps_cwd = request.cwd.as_os_str().is_empty();
         let cwd = if keeps_cwd { None } else { Some(checked(&request.cwd)?) };
         let opened = self.opened(&request.additional_directories, request.mcp_servers)?;
-        let session = self.open_or_stored(&request.session_id)?;
-        let mut state = session.lock();
-        state.opened = opened;
-        if let Some(cwd) = cwd
-            && cwd != state.record.cwd
-        {
-            self.shared.store.append(&session.id, &mut state.record, Entry::Cwd(cwd));
+        match self.open_or_stored(&request.session_id) {
+            Ok(session) => reopened(&self.shared, to, &session, Reopening { cwd, opened, replays }),
+            Err(unknown) if !history::is_known(&self.shared) => return Err(unknown),
+            Err(unknown) => {
+                let (shared, to, id) = (self.shared.clone(), to.to_owned(), request.session_id);
+                let body = move || match history::read(&shared, &id) {
+                    Some(record) => {
+                        let session = Arc::new(Session::new(id, record));
+                        reopened(&shared, to.as_ref(), &session, Reopening { cwd, opened, replays });
+                    }
+                    None => shared.writer.respond(to.as_ref(), Err::<&Value, _>(&unknown)),
+                };
+                thread::Builder::new().name("load".to_owned()).spawn(body).map_err(internal_error)?;
+            }
         }
-        drop(state);
-        self.shared.sessions().insert(session.id.clone(), session.clone());
-        Ok(session)
+        Ok(())
     }
 
     /// Takes effect at the next turn, or at once where the CLI's protocol allows it.
@@ -297,6 +318,33 @@ fn respond_created(shared: &Shared, to: ReplyTo<'_>, session: &Arc<Session>) {
     let mut sessions = shared.sessions();
     let result = responses::session(shared, &session.lock().record, Some(&session.id));
     sessions.insert(session.id.clone(), session.clone());
+    shared.writer.respond(to, Ok(&result));
+}
+
+/// How a session is opened again.
+struct Reopening {
+    /// `None`: the session keeps its folder.
+    cwd: Option<String>,
+    opened: Opened,
+    /// Whether the client wants to hear what was said.
+    replays: bool,
+}
+
+fn reopened(shared: &Shared, to: ReplyTo<'_>, session: &Arc<Session>, how: Reopening) {
+    let mut state = session.lock();
+    state.opened = how.opened;
+    if let Some(cwd) = how.cwd
+        && cwd != state.record.cwd
+    {
+        shared.store.append(&session.id, &mut state.record, Entry::Cwd(cwd));
+    }
+    let updates = if how.replays { state.record.updates.clone() } else { Vec::new() };
+    let result = responses::session(shared, &state.record, None);
+    drop(state);
+    shared.sessions().insert(session.id.clone(), session.clone());
+    for update in updates {
+        shared.writer.update(&session.id, update);
+    }
     shared.writer.respond(to, Ok(&result));
 }
 

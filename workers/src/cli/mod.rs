@@ -10,6 +10,7 @@ mod argv;
 mod bridge;
 mod descendants;
 mod format;
+mod history;
 mod image_files;
 pub(crate) mod json;
 mod launch;

@@ -27,7 +27,7 @@ use crate::acp::writer::Writer;
 use crate::detect::{self, Model};
 use crate::folders;
 
-const SESSION_ID_PREFIX: &str = "cli-";
+pub(super) const SESSION_ID_PREFIX: &str = "cli-";
 
 pub(super) struct Shared {
     pub(super) row: Runtime,

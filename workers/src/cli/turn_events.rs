@@ -113,6 +113,16 @@ impl TurnEvents {
         self.push_chunk(acp::SessionUpdate::AgentThoughtChunk, Some(id), text);
     }
 
+    /// What the user said earlier, where it is told again.
+    pub(super) fn user_text(&mut self, id: &str, text: &str) {
+        self.push_chunk(acp::SessionUpdate::UserMessageChunk, Some(id), text);
+    }
+
+    pub(super) fn user_images(&mut self, images: impl Iterator<Item = acp::ContentBlock>) {
+        let chunk = |image| acp::SessionUpdate::UserMessageChunk(acp::ContentChunk::new(image));
+        self.updates.extend(images.map(chunk));
+    }
+
     pub(super) fn plan(&mut self, entries: Vec<acp::PlanEntry>) {
         self.updates.push(acp::SessionUpdate::Plan(acp::Plan::new(entries)));
     }

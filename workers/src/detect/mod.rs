@@ -4,7 +4,7 @@
 //! of one is reported for that one alone. This module knows nothing of terminals and of bus.json.
 
 mod models;
-mod probe;
+pub(crate) mod probe;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -8,12 +8,12 @@ use std::{env, fs, process};
 
 use rpc::error::AUTH_REQUIRED;
 use rpc::text::{steers_terminal, strip_control};
-use rpc::{LineReader, Message, write};
+use rpc::{Message, write};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::probe::{OUTPUT_BYTES, end, read_pipe, run, start};
+use super::probe::{Conversation, OUTPUT_BYTES, run, start};
 use crate::cli::json::items;
 use crate::cli::runtimes::{Acp, ModelsProbe, ModelsShape, Runtime};
 
@@ -132,18 +132,15 @@ fn over_acp(acp: &Acp, program: &Path, id: &str) -> Option<Listing> {
 }
 
 /// Sends `initialize` and `session/new`, and returns the result or the error of the second. Ends the process.
-fn new_session(mut child: Child, folder: &Path) -> Option<Result<Value, Value>> {
+fn new_session(child: Child, folder: &Path) -> Option<Result<Value, Value>> {
     let until = Instant::now() + LIMIT;
-    let mut stdin = child.stdin.take()?;
-    let mut stdout = child.stdout.take()?;
-    // The thread behind it empties the pipe, so that the CLI does not block.
-    let _stderr = read_pipe(child.stderr.take());
+    let mut cli = Conversation::new(child, OUTPUT_BYTES as usize)?;
     let initialize = json!({ "protocolVersion": 1, "clientCapabilities": {} });
-    let _ = stdin.write_all(&write::request(1, "initialize", initialize));
-    let _ = stdin.write_all(&write::request(2, "session/new", json!({ "cwd": folder, "mcpServers": [] })));
-    let mut lines = LineReader::with_limit(OUTPUT_BYTES as usize);
+    let _ = cli.stdin.write_all(&write::request(1, "initialize", initialize));
+    let _ =
+        cli.stdin.write_all(&write::request(2, "session/new", json!({ "cwd": folder, "mcpServers": [] })));
     let mut response = None;
-    while let Ok(Some(line)) = lines.read_line(&mut stdout, Some(until)) {
+    while let Ok(Some(line)) = cli.lines.read_line(&mut cli.stdout, Some(until)) {
         if let Ok(Message::Response { id, outcome }) = Message::parse(line)
             && id.get() == "2"
         {
@@ -152,8 +149,7 @@ fn new_session(mut child: Child, folder: &Path) -> Option<Result<Value, Value>> 
             break;
         }
     }
-    drop(stdin);
-    end(child, Instant::now() + Duration::from_secs(2));
+    cli.end(Instant::now() + Duration::from_secs(2));
     response
 }
 

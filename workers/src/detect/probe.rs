@@ -3,13 +3,14 @@
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
+use rpc::LineReader;
 
 /// The most that is read of a program's output. A list of models takes a few hundred KiB.
 pub(super) const OUTPUT_BYTES: u64 = 4 << 20;
@@ -62,6 +63,35 @@ pub(super) fn start(program: &Path, args: &[String], cwd: Option<&Path>) -> std:
         command.current_dir(cwd);
     }
     command.spawn()
+}
+
+/// A running program that is spoken with. Its stderr is read and forgotten, so that it does not block.
+pub(crate) struct Conversation {
+    child: Child,
+    pub(crate) stdin: ChildStdin,
+    pub(crate) stdout: ChildStdout,
+    pub(crate) lines: LineReader,
+    _stderr: mpsc::Receiver<Vec<u8>>,
+}
+
+/// Starts a program with at least one argument, to speak with it in lines of at most so many bytes.
+pub(crate) fn converse(program: &Path, args: &[String], line_bytes: usize) -> Option<Conversation> {
+    Conversation::new(start(program, args, None).ok()?, line_bytes)
+}
+
+impl Conversation {
+    pub(super) fn new(mut child: Child, line_bytes: usize) -> Option<Conversation> {
+        let (stdin, stdout) = (child.stdin.take()?, child.stdout.take()?);
+        let stderr = read_pipe(child.stderr.take());
+        let lines = LineReader::with_limit(line_bytes);
+        Some(Conversation { child, stdin, stdout, lines, _stderr: stderr })
+    }
+
+    /// Closes its stdin, waits for its exit until then, and kills what is left.
+    pub(crate) fn end(self, until: Instant) {
+        drop(self.stdin);
+        end(self.child, until);
+    }
 }
 
 /// Waits for the exit until then, and kills the rest of the process group.

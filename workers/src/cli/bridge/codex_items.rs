@@ -14,7 +14,7 @@ use crate::cli::tool::{Edit, Tool, plan_entries};
 use crate::cli::turn_events::{CallResult, Tokens, TurnEvents};
 
 #[derive(Default)]
-pub(super) struct Items {
+pub(in crate::cli) struct Items {
     /// How many bytes of a message or thought were streamed, by its id.
     streamed_bytes: HashMap<String, usize>,
     /// The thread's tokens at the last count. `None` if this process has not counted yet.
@@ -26,7 +26,7 @@ pub(super) struct Items {
 }
 
 impl Items {
-    pub(super) fn on_notification(&mut self, method: &str, params: &Value, events: &mut TurnEvents) {
+    pub(in crate::cli) fn on_notification(&mut self, method: &str, params: &Value, events: &mut TurnEvents) {
         let id = string(params, "itemId");
         let delta = string(params, "delta");
         match method {

@@ -239,7 +239,7 @@ impl Claude {
             }
             // Qwen gives new ids to all but the first whole block of a message.
             let was_streamed = parent.is_some() || self.streamed.contains_key(&(id.to_owned(), kind));
-            let id = if was_streamed { id } else { &self.message };
+            let id = if was_streamed || self.message.is_empty() { id } else { &self.message };
             match self.streamed.get_mut(&(id.to_owned(), kind)) {
                 Some(left) if *left > 0 => *left -= 1,
                 // The text of an error comes again in the result, which is reported as the error.
