@@ -44,6 +44,7 @@ mod run_screen;
 mod sessions;
 mod status_and_trace;
 mod stop;
+mod stores;
 mod storm;
 mod token;
 mod top;

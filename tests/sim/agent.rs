@@ -45,7 +45,7 @@ impl World {
         let marked = text(quoted(&mark(serial)));
         let opens = match &*asked.method {
             "session/new" | "session/fork" | "nes/start" => {
-                Some(asked.opens.clone().unwrap_or_else(|| self.new_name(life)))
+                Some(asked.opens.clone().unwrap_or_else(|| self.opened_name(life)))
             }
             _ => None,
         };
@@ -59,6 +59,9 @@ impl World {
         match &*asked.method {
             "initialize" => {
                 result.push(("agentCapabilities", text(self.workers[life].capabilities)));
+                if let Some(name) = self.plan.agent(&self.oracle.lives[life].pool) {
+                    result.push(("agentInfo", text(format!(r#"{{"name":"{name}"}}"#))));
+                }
                 self.oracle.lives[life].loads = self.workers[life].capabilities.contains("loadSession");
                 self.oracle.causes.failed_handshakes += usize::from(!good);
             }
@@ -139,13 +142,37 @@ impl World {
         }
     }
 
+    /// Chooses a session of this process that a client owns.
+    fn some_open_session(&mut self, life: Life) -> Option<String> {
+        let owned = self.oracle.sessions.iter().filter(|s| s.life == life && s.open && s.owner.is_some());
+        let names: Vec<String> = owned.map(|session| session.agent.clone()).collect();
+        self.rng.pick(&names).cloned()
+    }
+
+    /// Names a session that a client asks for: as a new one, or, if it misbehaves, like one that another process of its
+    /// store has.
+    fn opened_name(&mut self, life: Life) -> String {
+        if !self.quiet && self.plan.taken_id_chance > 0 && self.rng.percent(self.plan.taken_id_chance) {
+            let taken = self.oracle.sessions.iter().filter(|s| self.oracle.is_taken(life, &s.agent));
+            let names: Vec<String> = taken.map(|session| session.agent.clone()).collect();
+            if let Some(name) = self.rng.pick(&names) {
+                return name.clone();
+            }
+        }
+        self.new_name(life)
+    }
+
     /// Sends an update, mostly about a session of its own, and now and then announces a child session.
     pub(crate) fn updates(&mut self, life: Life) {
         let odd = !self.quiet && self.rng.percent(self.plan.misbehave_weight);
         let Some(name) = self.own_or_leaked_session(life, odd) else { return };
         let child = (!odd && self.rng.percent(5)).then(|| self.new_name(life));
         self.workers[life].sessions.extend(child.clone());
-        let update = match &child {
+        // It may speak of a session of its own that belongs to another client.
+        let is_odd = self.plan.mention_chance > 0 && child.is_none() && !self.quiet;
+        let is_odd = is_odd && self.rng.percent(self.plan.mention_chance);
+        let mentioned = if is_odd { self.some_open_session(life) } else { None };
+        let update = match child.as_ref().or(mentioned.as_ref()) {
             None => {
                 let content = noise(&mut self.rng);
                 object(&mut self.rng, vec![("content", content)])

@@ -58,7 +58,7 @@ impl Oracle {
             "pool_down" => self.any_process(pool, |process| !process.healthy) || causes.stops > 0,
             "stopping" => causes.stops + causes.reloads > 0,
             "no_start" => self.any_process(pool, |process| process.handshake.is_some() && !process.healthy),
-            "unknown_session" => self.may_be_unknown(conn, kind),
+            "unknown_session" => self.may_be_unknown(conn, serial, kind),
             "unknown_pool" => self.may_be_unknown_pool(conn, serial),
             _ => false,
         }
@@ -256,10 +256,24 @@ impl Oracle {
     /// An agent may open a session under a name that is in use, and a client may ask for payloads that it must not see.
     fn may_be_invalid(&self, serial: Serial, kind: &Kind) -> bool {
         match kind {
-            Kind::New | Kind::Fork(_) => !self.unique_names,
+            Kind::New | Kind::Fork(_) => !self.unique_names || self.is_opened_as_taken(serial),
             Kind::Admin => parse(&self.sent[serial].line.bytes())["params"]["payloads"] == true,
             _ => false,
         }
+    }
+
+    /// The process has answered the request with a name that another process of its store had.
+    fn is_opened_as_taken(&self, serial: Serial) -> bool {
+        self.sent.iter().any(|sent| {
+            let (Peer::Worker(life), What::Answer { call_id: Some(call_id), opens: Some(name), .. }) =
+                (sent.by, &sent.what)
+            else {
+                return false;
+            };
+            let process = &self.lives[life];
+            let is_known = self.sessions.iter().any(|s| s.agent == *name && s.life != life);
+            process.asked.get(call_id) == Some(&serial) && process.keeps_sessions && is_known
+        })
     }
 
     /// A worker's request is too long, or a client's answer to it was.
@@ -280,11 +294,12 @@ impl Oracle {
         self.lives.iter().any(|process| process.pool == pool && fits(process))
     }
 
-    fn may_be_unknown(&self, conn: Conn, kind: &Kind) -> bool {
+    fn may_be_unknown(&self, conn: Conn, serial: Serial, kind: &Kind) -> bool {
         let Some(name) = kind.session() else {
             return matches!(kind, Kind::Label(_)) && self.causes.deaths > 0;
         };
-        let Some(own) = self.own_session(conn, name) else { return true };
+        let is_meant = |own: &&Session| !self.asks_elsewhere(serial, own.life);
+        let Some(own) = self.own_session(conn, name).filter(is_meant) else { return true };
         let closing = self.conns[conn].unanswered.iter().any(|serial| match &self.sent[*serial].what {
             What::Ask { kind: Kind::Close(other) | Kind::Delete(other), .. } => other == name,
             _ => false,

@@ -212,21 +212,25 @@ impl World {
     }
 
     fn load_session(&mut self, conn: Conn) {
+        let names_pool = self.plan.other_pool_chance > 0 && self.rng.percent(self.plan.other_pool_chance);
         let leaked = &self.leaked.sessions;
-        let name = match self.rng.below(10) {
+        // Another pool is mostly asked for a session by a name that is not its owner's.
+        let which = if names_pool { self.rng.one(&[6, 7, 8, 9, 9, 9]) } else { self.rng.below(10) };
+        let name = match which {
             0..4 if !self.leaked.abandoned.is_empty() => self.rng.pick(&self.leaked.abandoned).cloned(),
             0..6 => self.rng.pick(leaked).cloned(),
             6 => self.rng.pick(&self.clients[conn].sessions).cloned(),
             7 => self.rng.pick(leaked).map(|name| behind_tag(name).to_owned()),
             8 => self.rng.pick(leaked).map(|name| format!("abcdefghijklm.{}", behind_tag(name))),
-            _ => Some(format!("old-{}", self.rng.below(4))),
+            _ => Some(format!("old-{}", self.rng.below(if names_pool { 2 } else { 4 }))),
         };
         let Some(name) = name else { return };
         self.clients[conn].sessions.push(name.clone());
         let method = self.rng.one(&["session/load", "session/resume"]);
         let known = self.rng.percent(50);
         let params = if known { vec![("_meta", text(r#"{"bus/replay":false}"#))] } else { Vec::new() };
-        let draft = Draft { session: Some(name.clone()), params, ..Draft::default() };
+        let pool = names_pool.then(|| self.some_pool());
+        let draft = Draft { session: Some(name.clone()), pool, params, ..Draft::default() };
         self.ask(conn, method, Kind::Load(name), draft);
     }
 

@@ -27,6 +27,7 @@ mod process;
 mod record;
 mod rng;
 mod run;
+mod store;
 mod to_client;
 mod to_worker;
 mod worker;
@@ -77,6 +78,7 @@ const KEPT_SEEDS: &[u64] = &[
     0x100000138,
     0x100000162,
     0x1000001a9,
+    0x1000002b9,
     0x1000004c0,
     0x10000057c,
     0x1000005bc,

@@ -47,6 +47,8 @@ pub(crate) struct Oracle {
     pub(crate) usage: Usage,
     /// The call of the bus in which it was told to stop.
     pub(crate) stopped_in: Option<usize>,
+    /// Since which call of the bus it can know that the processes of a pool have this store.
+    pub(crate) stores: BTreeMap<String, (String, usize)>,
     /// Bytes that the bus has delivered in this call although it was given them in an earlier one: messages about a
     /// session of a process, and requests to a process.
     pub(crate) late_messages: BTreeMap<(Life, String), usize>,
@@ -82,6 +84,7 @@ impl Oracle {
             config: config.clone(),
             usage: Usage::default(),
             stopped_in: None,
+            stores: BTreeMap::new(),
             late_messages: BTreeMap::new(),
             late_requests: BTreeMap::new(),
             now: Moment::ZERO,
@@ -128,6 +131,7 @@ impl Oracle {
             read: None,
             read_at: 0,
             read_in: 0,
+            in_turn_of: None,
             sent_at: 0,
             sent_in: 0,
             done_in: 0,
@@ -140,6 +144,7 @@ impl Oracle {
     /// The bus is given the end of a line.
     pub(crate) fn read(&mut self, serial: Serial) {
         self.counts_early(serial);
+        self.names_agent(serial);
         if let (Peer::Worker(life), What::Answer { call_id: Some(call_id), .. }) =
             (self.sent[serial].by, &self.sent[serial].what)
             && self.lives[life].healthy
@@ -150,6 +155,16 @@ impl Oracle {
         self.usage.requests += usize::from(self.sent[serial].is_request());
         self.sent[serial].read_at = self.sent.len();
         self.sent[serial].read_in = self.calls;
+        if let Peer::Worker(life) = self.sent[serial].by
+            && self.works(life, |_| true)
+        {
+            let process = &self.lives[life];
+            let mut served = process.serves.clone();
+            for asked in process.asked.values() {
+                served.extend(if let Peer::Client(conn) = self.sent[*asked].by { Some(conn) } else { None });
+            }
+            self.sent[serial].in_turn_of = Some(served);
+        }
         let sent = &mut self.sent[serial];
         sent.read = Some(self.causes.disruptions());
         if let Peer::Client(conn) = sent.by
@@ -322,9 +337,40 @@ impl Oracle {
 
     /// The same, but the process may be ending.
     pub(crate) fn owned_by_other(&self, conn: Conn, session: &Session) -> bool {
-        let there = |owner: Conn| owner != conn && self.conns[owner].open && !self.conns[owner].ended;
+        let there = |owner: Conn| owner != conn && self.is_there(owner);
         // A session that was lost with its process is opened again by the next line of its owner.
         (session.open || !self.lives[session.life].healthy) && session.owner.is_some_and(there)
+    }
+
+    /// The client knows the id that the bus gave the session, and the owner may be gone.
+    pub(crate) fn is_successor(&self, session: &Session, name: &str) -> bool {
+        let may_be_gone = |owner: Conn| self.conns[owner].ended;
+        session.name == name && name != session.agent && session.owner.is_some_and(may_be_gone)
+    }
+
+    /// The client is connected, and may still send or waits for answers.
+    fn is_there(&self, conn: Conn) -> bool {
+        let record = &self.conns[conn];
+        record.open && (!record.ended || record.waits && !record.bye)
+    }
+
+    /// The same, but it may have got its last answer in this call.
+    pub(crate) fn may_be_there(&self, conn: Conn) -> bool {
+        self.is_there(conn) || self.conns[conn].open && self.conns[conn].waited
+    }
+
+    /// The bus has queued these lines in this call, and nobody has looked at them yet.
+    pub(crate) fn call_said<'a>(&mut self, lines: impl Iterator<Item = (Conn, &'a [u8])>) {
+        for record in &mut self.conns {
+            record.waited = !record.unanswered.is_empty();
+        }
+        let mut answers = vec![0; self.conns.len()];
+        for (conn, line) in lines {
+            answers[conn] += usize::from(parse(line)["method"].is_null());
+        }
+        for (record, answers) in self.conns.iter_mut().zip(answers) {
+            record.waits = record.unanswered.len() > answers;
+        }
     }
 
     /// The name under which the connection is loading or resuming this session of an agent, if it is.
@@ -369,11 +415,13 @@ impl Oracle {
         });
     }
 
-    /// Whether this is a child of a session that the connection owns or is loading, and no other client owns it.
+    /// Whether this is a child of a session that the connection owns or is loading, and no other client owns it. It goes
+    /// with its parent from an owner that may be gone.
     pub(crate) fn inherits(&self, conn: Conn, life: Life, agent: &str) -> bool {
         let of_it = |s: &&Session| s.life == life && s.agent == *agent && s.open;
         let known = self.sessions.iter().rev().find(of_it);
-        if known.is_some_and(|s| s.owner == Some(conn) || self.owned_by_other(conn, s)) {
+        let may_be_gone = |s: &Session| s.owner.is_some_and(|owner| self.conns[owner].ended);
+        if known.is_some_and(|s| s.owner == Some(conn) || self.owned_by_other(conn, s) && !may_be_gone(s)) {
             return false;
         }
         let announcer = self.sent.iter().find_map(|sent| match &sent.what {

@@ -51,6 +51,12 @@ pub(crate) struct Plan {
     pub(crate) late_alarm_chance: usize,
     pub(crate) reload_weight: usize,
     pub(crate) stop_weight: usize,
+    /// How the agents of the pools a, b, c and d call themselves in initialize: by these letters. A dot: not at all.
+    pub(crate) agents: &'static str,
+    /// How often an agent speaks of another session in an update.
+    pub(crate) mention_chance: usize,
+    pub(crate) other_pool_chance: usize,
+    pub(crate) taken_id_chance: usize,
 }
 
 impl Plan {
@@ -94,8 +100,44 @@ impl Plan {
             ask_weight: rng.one(&[0, 8, 30]),
             jump_weight: rng.one(&[0, 1, 4]),
             late_alarm_chance: rng.one(&[0, 10, 50]),
+            agents: "....",
+            mention_chance: 0,
+            other_pool_chance: 0,
+            taken_id_chance: 0,
         }
     }
+
+    /// How the agents of this pool call themselves.
+    pub(crate) fn agent(&self, pool: &str) -> Option<String> {
+        let at = ["a", "b", "c", "d"].iter().position(|id| *id == pool)?;
+        let letter = self.agents.chars().nth(at)?;
+        (letter != '.').then(|| format!("agent-{letter}"))
+    }
+}
+
+/// In some plain worlds agents have names, pools have stores, and clients ask two pools for the same sessions.
+pub(crate) fn set_stores(seed: u64, rng: &mut Rng, config: &mut Config, plan: &mut Plan) {
+    if !is_plain(seed) || seed % 8 != 6 {
+        return;
+    }
+    if config.pools.len() < 2 {
+        config.pools.push(Arc::new(pool(rng, "b")));
+    }
+    let (agents, stores) = match seed / 8 % 4 {
+        0 => ("xxyy", [None; 3]),
+        1 => ("xyxy", [None; 3]),
+        2 => ("wxyz", [Some("s"); 3]),
+        _ => ("xyzw", [None, Some("agent-x"), Some("s")]),
+    };
+    for (at, (pool, store)) in config.pools.iter_mut().zip(stores).enumerate() {
+        let pool = Arc::make_mut(pool);
+        (pool.warm, pool.mode, pool.max_sessions) = (at == 0, Mode::Shared, 64);
+        pool.store = store.map(Arc::from);
+    }
+    config.default_pool = Some("a".into());
+    plan.agents = agents;
+    (plan.mention_chance, plan.other_pool_chance, plan.taken_id_chance) = (10, 70, 30);
+    (plan.acp_chance, plan.handshakes, plan.load_weight) = (100, 1, 16);
 }
 
 pub(crate) fn config(rng: &mut Rng) -> Config {

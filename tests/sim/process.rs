@@ -36,9 +36,11 @@ impl World {
         let may_be_mute = self.plan.plain && !self.quiet && self.config.limits.silence_timeout.is_some();
         worker.mute = may_be_mute && self.rng.percent(20);
         worker.never_closes = self.plan.plain && life % 4 == 3;
+        let keeps_sessions = ["loadSession", "resume"].iter().any(|word| worker.capabilities.contains(word));
         self.workers.push(worker);
         self.oracle.lives.push(ProcessRecord {
             pool,
+            keeps_sessions,
             slot: Some(id),
             dedicated,
             permits,

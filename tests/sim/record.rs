@@ -35,6 +35,8 @@ pub(crate) struct Sent {
     pub(crate) read_at: usize,
     /// The call of the bus in which it was read.
     pub(crate) read_in: usize,
+    /// A worker said it while it worked for a client: the clients that it served then.
+    pub(crate) in_turn_of: Option<BTreeSet<Conn>>,
     /// How many lines the world had when the bus passed it on.
     pub(crate) sent_at: usize,
     /// The call of the bus in which it was passed on.
@@ -129,6 +131,9 @@ pub(crate) struct ClientRecord {
     pub(crate) paused: bool,
     /// It has half-closed its connection.
     pub(crate) ended: bool,
+    /// Whether it waited for answers when this call of the bus began, and whether it waits for some when it ends.
+    pub(crate) waited: bool,
+    pub(crate) waits: bool,
     /// It is gone, and the bus was told so.
     pub(crate) broken: bool,
     /// Its first bytes were no JSON object, so it must be closed, and nothing that it sends may have an effect.
@@ -176,6 +181,10 @@ pub(crate) struct ClientRecord {
 #[derive(Debug, Default)]
 pub(crate) struct ProcessRecord {
     pub(crate) pool: String,
+    /// How its agent calls itself in its answer to initialize.
+    pub(crate) agent: Option<String>,
+    /// It can open the sessions of other processes.
+    pub(crate) keeps_sessions: bool,
     /// Its place in the pool, which its next life takes over.
     pub(crate) slot: Option<WorkerId>,
     /// Bytes that the bus had for it when it began to end it.

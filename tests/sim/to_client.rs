@@ -53,12 +53,15 @@ impl Oracle {
             }
             (Some(filled), What::AgentTell { about, child, .. }) => {
                 self.worker_message(conn, life, serial, &about, &filled);
-                if let Some(child) = child {
+                let mentioned = || self.sent[serial].line.slot(Slot::Child).and_then(decoded);
+                if let Some(child) = child.or_else(mentioned) {
                     let name = decoded(token(&filled, Slot::Child)).unwrap_or_default();
                     let seq = self.sent[serial].seq;
                     // The number of a worker's children is limited.
                     let sessions = self.sessions.iter().filter(|s| s.life == life && s.open).count();
                     let crowd = sessions + self.lives[life].labels.len();
+                    let is_strict = self.strict;
+                    let ended: Vec<bool> = self.conns.iter().map(|conn| conn.ended).collect();
                     match self.session_of(life, &child) {
                         None if name == child && crowd + 1 >= kernel_core::limit::CHILDREN_TIMES => {}
                         Some(known) if known.owner == Some(conn) && known.name != name => {
@@ -66,6 +69,12 @@ impl Oracle {
                                 "(3) sessions",
                                 "child {child} of life {life} is now {name}, was {known:?}"
                             )
+                        }
+                        // A child goes with its parent from an owner that may be gone.
+                        Some(Session { owner: Some(owner), .. })
+                            if *owner != conn && name != child && is_strict && !ended[*owner] =>
+                        {
+                            broken!("(3) no traffic of others", "conn {conn} is told {name} of conn {owner}")
                         }
                         Some(_) => {}
                         None => {
@@ -162,6 +171,7 @@ impl Oracle {
         let is_load = |kind: &Kind| matches!(kind, Kind::Load(_));
         let is_admin_result = ["bus", "at_us", "sessions"].iter().any(|key| !value["result"][*key].is_null());
         self.conns[conn].traces |= !value["result"]["at_us"].is_null();
+        let renamed = self.renamed(conn, &id, value);
         let serial = match self.waiting(conn, &id, Some(&is_admin)) {
             None if !is_admin_result => self.take_waiting(conn, &id, Some(&is_load)),
             _ => None,
@@ -172,15 +182,18 @@ impl Oracle {
         };
         if let What::Ask { kind: Kind::Load(name), .. } = self.sent[serial].what.clone() {
             self.check_loaded(conn, serial, &name);
-            return self.taken_over(conn, &name);
+            return self.taken_over(conn, serial, &renamed.unwrap_or(name));
         }
         let request = parse(&self.sent[serial].line.bytes());
         self.conns[conn].bound |= request["params"]["pool"].is_string();
     }
 
-    /// A client that loads a session that it has open gets it from the agent, unless something goes on in it.
+    /// A client that loads a session that it has open gets it from the agent, unless it knows what was said or something
+    /// goes on.
     fn check_loaded(&self, conn: Conn, load: Serial, name: &str) {
-        let is_load = parse(&self.sent[load].line.bytes())["method"] == "session/load";
+        let request = parse(&self.sent[load].line.bytes());
+        let is_known = request["params"]["_meta"]["bus/replay"] == false;
+        let is_load = request["method"] == "session/load" && !is_known;
         let passed = self.sent[load].sent_to.iter().any(|peer| matches!(peer, Peer::Worker(_)));
         let Some(own) = self.own_session(conn, name).filter(|_| self.strict && is_load && !passed) else {
             return;
@@ -212,11 +225,12 @@ impl Oracle {
     }
 
     /// The bus has attached a session to this client.
-    fn taken_over(&mut self, conn: Conn, name: &str) {
+    fn taken_over(&mut self, conn: Conn, load: Serial, name: &str) {
         let agent = behind_tag(name).to_owned();
-        let named = |s: &&Session| s.open && (s.name == name || s.agent == agent);
+        let is_meant = |s: &Session| !self.strict || !self.asks_elsewhere(load, s.life);
+        let named = |s: &&Session| s.open && (s.name == name || s.agent == agent) && is_meant(s);
         let all: Vec<Session> = self.sessions.iter().filter(named).cloned().collect();
-        let free = all.iter().filter(|s| !self.held_by_other(conn, s));
+        let free = all.iter().filter(|s| !self.held_by_other(conn, s) || self.is_successor(s, name));
         // A session with the whole name comes first.
         let known = free.clone().find(|s| s.name == name).or(free.clone().next());
         let several = free.clone().count() > 1 && !free.clone().any(|s| s.name == name);
@@ -272,6 +286,15 @@ impl Oracle {
         })
     }
 
+    /// The name that the answer to a load gives the session, if the client expects another one.
+    fn renamed(&self, conn: Conn, id: &[u8], value: &Value) -> Option<String> {
+        let loads = |kind: &Kind| matches!(kind, Kind::Load(_));
+        let load = self.waiting(conn, id, Some(&loads))?;
+        let What::Ask { kind: Kind::Load(asked), .. } = &self.sent[load].what else { return None };
+        let told = value["result"]["sessionId"].as_str()?;
+        (behind_tag(told) == asked && told != asked).then(|| told.to_owned())
+    }
+
     #[allow(clippy::too_many_arguments)]
     fn answered(
         &mut self,
@@ -294,7 +317,17 @@ impl Oracle {
             return self.init_answered(conn, life, caps, good, &id, line);
         }
         let loads = |kind: &Kind| matches!(kind, Kind::Load(_));
-        let own = ask.is_some_and(|ask| self.sent[ask].by == Peer::Client(conn)) && filled.is_some();
+        let renamed = self.renamed(conn, &id, value);
+        let is_asked = |ask: Serial| self.sent[ask].by == Peer::Client(conn);
+        if let (Some(ask), Some(name), true) = (ask, &renamed, good)
+            && self.conns[conn].unanswered.contains(&ask)
+        {
+            // The client uses the name that it asked by for a session in another store.
+            self.take_exactly(conn, ask);
+            self.carried += 1;
+            return self.settled(conn, life, &Kind::Load(name.clone()), good, serial, ask);
+        }
+        let own = ask.is_some_and(is_asked) && filled.is_some();
         if !own
             && good
             && let Some(load) = self.take_waiting(conn, &id, Some(&loads))
@@ -302,7 +335,7 @@ impl Oracle {
             // The bus answers a load with the result that opened the session.
             let What::Ask { kind: Kind::Load(name), .. } = self.sent[load].what.clone() else { return };
             self.check_loaded(conn, load, &name);
-            return self.taken_over(conn, &name);
+            return self.taken_over(conn, load, &renamed.unwrap_or(name));
         }
         let Some(ask) = ask else {
             broken!(
@@ -344,6 +377,12 @@ impl Oracle {
                     {
                         broken!("(3) sessions", "{agent} of life {life} became {name}");
                     }
+                    if self.strict && self.is_taken(life, agent) {
+                        broken!(
+                            "(3) sessions",
+                            "{agent} of life {life} is open in another process of its store"
+                        );
+                    }
                     // An agent may use a name again once the session that had it has ended.
                     if let Some(before) = self.session_of(life, agent) {
                         before.open = false;
@@ -379,11 +418,14 @@ impl Oracle {
         match kind {
             Kind::Load(name) if good => {
                 let agent = behind_tag(name).to_owned();
-                let pool = self.lives[life].pool.clone();
-                let other = self.sessions.iter().find(|s| {
-                    let other = &self.lives[s.life];
-                    s.open && s.agent == agent && s.life != life && other.pool == pool && other.healthy
-                });
+                let is_alike = |s: &&Session| s.open && s.agent == agent && s.life != life;
+                // A process that is not initialized may have got the request before the bus knew its store.
+                let knew = if self.lives[life].handshake.is_some() { self.sent[ask].sent_in } else { 0 };
+                let other = self
+                    .sessions
+                    .iter()
+                    .filter(is_alike)
+                    .find(|s| self.lives[s.life].healthy && self.shares_store(life, s.life, knew));
                 let excused = !self.unique_names || self.ambiguous.contains(&agent);
                 if self.is_fault(Excuse::SessionOpenTwice, other.is_some(), excused) {
                     broken!("(3) sessions", "{agent} is open twice: in life {life} and {other:?}");
@@ -432,6 +474,7 @@ impl Oracle {
             let refused_at = self.sent.len();
             return self.conns[conn].refusals.push((ask, refused_at));
         }
+        self.is_used(life);
         self.sent[ask].sent_to.push(Peer::Client(conn));
         self.lives[life].serves.insert(conn);
     }
@@ -445,7 +488,8 @@ impl Oracle {
         let shown_names: Vec<&str> = after.iter().filter_map(|entry| entry["sessionId"].as_str()).collect();
         for name in &shown_names {
             let of_others = self.sessions.iter().any(|s| {
-                let of_it = s.name == *name && s.name != s.agent || s.life == life && s.agent == *name;
+                let of_store = self.shares_store(life, s.life, self.calls) && (s.life == life || self.strict);
+                let of_it = s.name == *name && s.name != s.agent || of_store && s.agent == *name;
                 // The other client may have got it within this call.
                 of_it && s.since < self.sent[serial].read_at && self.held_by_other(conn, s)
             });
@@ -476,8 +520,13 @@ impl Oracle {
         };
         let mut known = self.sessions.iter().filter(|s| s.agent == agent).peekable();
         // The owner of a new session may be told of it in this call.
+        let may_be_owned = |s: &Session| {
+            let owner =
+                s.owner.or(s.left.filter(|(_, left_in)| *left_in == self.calls).map(|(owner, _)| owner));
+            owner.is_some_and(|owner| owner != conn && self.may_be_there(owner))
+        };
         known.peek().is_none()
-            || known.any(|s| self.owned_by_other(conn, s) || s.closed_in == self.calls)
+            || known.any(|s| self.owned_by_other(conn, s) || may_be_owned(s) || s.closed_in == self.calls)
             || (0..self.conns.len()).any(loads)
     }
 

@@ -19,6 +19,9 @@ impl Oracle {
             self.usage.sent_requests += 1;
             self.lives[life].owed.insert(call_id);
         }
+        if value["method"] != "initialize" {
+            self.is_used(life);
+        }
         let Some(serial) = marked(line) else { return };
         let sent = &self.sent[serial];
         let (Peer::Client(conn), What::Ask { kind, done, .. }) = (sent.by, &sent.what) else { return };
@@ -151,14 +154,21 @@ impl Oracle {
                 let agent = behind_tag(name);
                 let own = self.own_session(conn, name).filter(|s| s.life == life);
                 let right = own.map_or(agent, |own| &*own.agent) == sent_name;
-                let pool = &self.lives[life].pool;
                 let held = self.sessions.iter().find(|s| {
-                    let same_pool = self.lives[s.life].pool == *pool;
                     // The request may have waited for the worker since before the other client got the session.
                     let before = s.since < self.sent[serial].read_at;
-                    same_pool && s.agent == agent && before && self.held_by_other(conn, s)
+                    let is_successor = matches!(kind, Kind::Load(_)) && self.is_successor(s, name);
+                    let is_held = before && !is_successor && self.held_by_other(conn, s);
+                    is_held && s.agent == agent && self.shares_store(life, s.life, self.calls)
                 });
                 let excused = !self.unique_names || self.ambiguous.contains(agent);
+                if self.strict && self.asks_elsewhere(serial, life) {
+                    broken!(
+                        "(3) sessions",
+                        "life {life} is in another store than {:?} asks",
+                        self.sent[serial]
+                    );
+                }
                 let foreign = held.is_some() && own.is_none();
                 if self.is_fault(Excuse::SessionReached, foreign, excused) {
                     broken!("(3) sessions", "conn {conn} reaches {held:?} by {:?}", self.sent[serial]);
@@ -399,6 +409,10 @@ impl Oracle {
         }
         let owner = self.session_of(life, &agent).and_then(|session| session.owner);
         let owner = owner.filter(|owner| self.conns[*owner].open && !self.conns[*owner].ended);
+        // A session whose recovery was answered with a broken line is ended where it may be open.
+        let is_unsure = !self.lives[life].bad_answers.is_empty();
+        let is_recovered = |session: &mut Session| session.recovering && is_unsure;
+        let owner = owner.filter(|_| !self.session_of(life, &agent).is_some_and(is_recovered));
         if self.is_fault(Excuse::SessionEnded, owner.is_some(), self.ambiguous.contains(&agent)) {
             broken!("(3) sessions", "{agent} of life {life} is ended, and conn {owner:?} owns it");
         }

@@ -30,21 +30,41 @@ impl Oracle {
                     broken!("(3) no traffic of others", "conn {conn} is told of an elicitation #{begun}#");
                 }
             }
-            About::Nothing => {
-                let is_ask = matches!(self.sent[serial].what, What::AgentAsk { .. });
-                let others =
-                    self.lives[life].serves.iter().any(|other| *other != conn && self.conns[*other].open);
-                if is_ask && others {
-                    broken!(
-                        "(3) no traffic of others",
-                        "life {life} serves several, conn {conn} is asked #{serial}#"
-                    );
-                }
-                return;
-            }
+            About::Nothing => return self.sessionless_message(conn, life, serial),
         }
         if again {
             broken!("(5) delivered at most once", "conn {conn} is told #{serial}# again");
+        }
+    }
+
+    /// A message about no session goes to a client only if nobody else can have a turn in the process. What a process
+    /// says while it works for nobody is also told to clients that come later.
+    fn sessionless_message(&self, conn: Conn, life: Life, serial: Serial) {
+        let Sent { what, in_turn_of, .. } = &self.sent[serial];
+        let is_ask = matches!(what, What::AgentAsk { .. });
+        // A bus that reloads or stops may have ended calls that the process does not know to be over.
+        let is_calm = self.causes.reloads + self.causes.stops == 0;
+        let in_turn_of = in_turn_of.as_ref().filter(|_| is_calm);
+        if in_turn_of.is_some_and(|served| !served.contains(&conn)) {
+            broken!("(3) no traffic of others", "#{serial}# was said in a turn, and conn {conn} came later");
+        }
+        if !is_ask && in_turn_of.is_none() {
+            return;
+        }
+        let others = self.lives[life].serves.iter().any(|other| *other != conn && self.conns[*other].open);
+        // In an ambiguous world the oracle may know of a session that is no more. One that this client loads is its own.
+        let is_left = |s: &Session| {
+            let before = s.left.is_some_and(|(_, left_in)| left_in < self.calls);
+            let is_absent = s.owner.is_none() && self.loading(conn, &s.agent).is_none();
+            s.life == life && s.open && is_absent && before && s.closed_in < self.calls
+        };
+        let left = self.sessions.iter().find(|session| self.strict && is_left(session));
+        let absent = self.works(life, |other| other != conn && !self.conns[other].open);
+        if others || left.is_some() || absent && is_calm {
+            broken!(
+                "(3) no traffic of others",
+                "life {life} works for others ({others} {left:?} {absent}), conn {conn} is told #{serial}#"
+            );
         }
     }
 
@@ -76,6 +96,8 @@ impl Oracle {
             }
             Some(_) => self.excuses.count(Excuse::MessageDelivered, false),
             None if loading.as_deref() == Some(&*name) => {}
+            // The client uses the name that it asks by for a session in another store.
+            None if loading.is_some_and(|asked| behind_tag(&name) == asked) => {}
             None if !self.is_fault(Excuse::MessageDelivered, true, excused) => {}
             // The session is being opened again in a process that sends messages about it before it was asked to.
             None if self.sessions.iter().any(|s| {

@@ -74,6 +74,7 @@ impl World {
         plan::allow_many_processes(seed, &mut config);
         let mut plan = Plan::new(&mut rng, is_plain(seed));
         plan::let_clients_take_turns(seed, &mut config, &mut plan);
+        plan::set_stores(seed, &mut rng, &mut config, &mut plan);
         let mut tags = [0; 32];
         tags[..8].copy_from_slice(&rng.next().to_le_bytes());
         let oracle = Oracle::new(&config, &plan);
@@ -326,6 +327,8 @@ impl World {
         self.oracle.causes.reloads += 1;
         let config = self.config.clone();
         self.oracle.config = config.clone();
+        // A pool whose program has changed does not know its store until a new process has told it.
+        self.oracle.stores.clear();
         self.note(format_args!("reload {config:?}"), b"");
         self.bus.reload(&config, self.now);
         self.after();
@@ -371,6 +374,10 @@ impl World {
             let (Peer::Worker(life), Some(line)) = (peer, line.strip_suffix(b"\n")) else { continue };
             self.oracle.asked_of_worker(*life, line);
         }
+        self.oracle.call_said(to_clients.iter().filter_map(|(peer, line)| match peer {
+            Peer::Client(conn) => Some((*conn, line.strip_suffix(b"\n")?)),
+            Peer::Worker(_) => None,
+        }));
         // Lines to clients come first, because they tell the oracle whose a session is.
         for (peer, line) in to_clients.into_iter().chain(to_workers) {
             let Some(line) = line.strip_suffix(b"\n") else {

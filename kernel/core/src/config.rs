@@ -99,6 +99,9 @@ pub struct PoolConfig {
     pub idle: Option<Duration>,
     /// How an agent's permission requests are answered.
     pub permission: Permission,
+    /// Where its agents keep their sessions: pools with the same name here have one set of sessions. `None`: the name
+    /// that its agents give themselves in `initialize`.
+    pub store: Option<Arc<str>>,
     /// The working directory of the processes. `None`: that of the bus.
     pub cwd: Option<PathBuf>,
     /// Environment variables that are set for the processes.
@@ -122,6 +125,7 @@ impl fmt::Debug for PoolConfig {
             .field("warm", &self.warm)
             .field("idle", &self.idle)
             .field("permission", &self.permission)
+            .field("store", &self.store)
             .field("cwd", &self.cwd)
             .field("env", &names)
             .field("inherit_env", &self.inherit_env)
@@ -172,6 +176,7 @@ impl PoolConfig {
             warm: true,
             idle: Some(PoolConfig::IDLE),
             permission: Permission::Ask,
+            store: None,
             cwd: None,
             env: BTreeMap::new(),
             inherit_env: InheritEnv::All,

@@ -33,6 +33,16 @@ pub enum Check {
     OwnSessions,
     /// A message about no session goes to a client only if the worker serves no other.
     OnlyClient,
+    /// Nor if a client that has left may have a turn there.
+    AbsentClients,
+    /// What a worker says about no session is kept for later clients only if it says it in nobody's turn.
+    IdleNotice,
+    /// A client that has half-closed its connection owns its sessions until its calls are answered.
+    HalfClosed,
+    /// A session that is open in one pool is, through another pool of its store, the same session.
+    Store,
+    /// An agent that keeps its sessions cannot open one under an id that its store has.
+    TakenId,
     /// A worker of a dedicated pool serves one client.
     Dedicated,
     /// Clients with other capabilities are served by another worker.
@@ -148,6 +158,11 @@ impl Check {
         Check::OwnNames,
         Check::OwnSessions,
         Check::OnlyClient,
+        Check::AbsentClients,
+        Check::IdleNotice,
+        Check::HalfClosed,
+        Check::Store,
+        Check::TakenId,
         Check::Dedicated,
         Check::Handshake,
         Check::Early,

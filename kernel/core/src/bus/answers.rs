@@ -5,7 +5,6 @@
 
 use super::Bus;
 use crate::id::{CallKey, WorkerId};
-use crate::limit::NAME_BYTES;
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{Call, Endpoint, EndpointId, Purpose, Written};
 use crate::state::session_index::SessionIndex;
@@ -97,7 +96,7 @@ impl Bus {
     pub(super) fn answer(&mut self, id: WorkerId, call: &Call, message: Message<'_>) {
         let Message { line, envelope } = message;
         let (Some(to), Some(span)) = (self.calls.calling_client(call.caller), envelope.id) else { return };
-        let index = SessionIndex { workers: &self.workers, sessions: &self.sessions };
+        let index = SessionIndex { workers: &self.workers, sessions: &self.sessions, pools: &self.pools };
         let mut edits = Edits::none();
         edits.add(span, call.id.as_bytes());
         for span in [envelope.top_session, envelope.result_session].into_iter().flatten() {
@@ -121,14 +120,14 @@ impl Bus {
     fn answer_list(&mut self, id: WorkerId, call: &Call, message: Message<'_>) {
         let Message { line, envelope } = message;
         let (Some(to), Some(span)) = (self.calls.calling_client(call.caller), envelope.id) else { return };
-        let Some(worker) = self.workers.get(id) else { return };
         let listed =
             envelope.outcome.map(|outcome| nested::listed_sessions(line, outcome)).unwrap_or_default();
         let mut shown = Vec::new();
         for entry in &listed {
-            let key = entry.id.and_then(|id| {
-                let name = message.name(id);
-                worker.sessions.get(&name).copied().or_else(|| self.index().in_pool(worker.pool, &name))
+            let key = entry.id.and_then(|span| {
+                let name = message.name(span);
+                let worker = self.workers.get(id)?;
+                worker.sessions.get(&name).copied().or_else(|| self.index().in_store(worker.pool, &name))
             });
             let session = key.and_then(|key| self.sessions.get(key));
             let is_foreign = key.is_some_and(|key| self.is_owned(key))
@@ -139,11 +138,16 @@ impl Bus {
             if !shown.is_empty() {
                 shown.push(b',');
             }
-            match (entry.id, session) {
-                (Some(id), Some(session)) => {
+            let bus_token = session.map(|session| session.bus_token.clone());
+            // A name that the client uses for a session in another store would not do for one that is not open.
+            let named = entry.id.map(|id| message.name(id)).filter(|_| bus_token.is_none());
+            let named = named.map(|name| self.name_for(to, &name, &name));
+            let renamed = named.and_then(|(token, is_renamed)| is_renamed.then_some(token));
+            match (entry.id, bus_token.or(renamed)) {
+                (Some(id), Some(token)) => {
                     let within = |at: u32| (at - entry.element.start) as usize;
                     let id = Span::new(within(id.start), within(id.end));
-                    splice(&mut shown, entry.element.of(line), &[Edit::new(id, &session.bus_token)]);
+                    splice(&mut shown, entry.element.of(line), &[Edit::new(id, &token)]);
                 }
                 _ => shown.extend_from_slice(entry.element.of(line)),
             }
@@ -166,10 +170,13 @@ impl Bus {
         let agent = token(&name);
         let is_known = self.workers.get(id).is_some_and(|worker| worker.sessions.contains_key(&name));
         match owner {
-            _ if is_known || name.len() > NAME_BYTES => {
+            _ if self.is_taken(id, &name) => {
                 if let Some(to) = owner {
                     let error = "the worker opened a session under an id that is taken or too long";
                     self.send_error(to, Some(call.id.as_bytes()), &RpcError::invalid(error));
+                }
+                if !is_known {
+                    self.close_at_agent(id, &agent);
                 }
             }
             None => self.close_at_agent(id, &agent),

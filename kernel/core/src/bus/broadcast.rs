@@ -44,7 +44,7 @@ impl Bus {
     pub(super) fn broadcast_to(&mut self, id: WorkerId, message: Message<'_>) {
         let Some(worker) = self.workers.get(id) else { return };
         let (Some(link), Some(span)) = (worker.ready_link(), message.envelope.id) else { return };
-        let call = self.calls.ask(NOBODY, worker.endpoint, Id::none(), Purpose::Ignore, None);
+        let call = self.calls.ask(NOBODY, worker.endpoint, Id::none(), Purpose::Broadcast, None);
         let mut line = Vec::new();
         splice(&mut line, message.line, &[Edit::new(span, call.spelled(&mut itoa::Buffer::new()))]);
         self.send_call(link, call, &line);

@@ -1,7 +1,7 @@
 //! Elicitations: questions of an agent about a request in flight rather than about a session.
 
 use super::Bus;
-use crate::id::{CallKey, Link, SessionKey, WorkerId};
+use crate::id::{CallKey, WorkerId};
 use crate::mutants::{Check, enabled};
 use crate::wire::error::RpcError;
 use crate::wire::message::Message;
@@ -32,15 +32,6 @@ impl Bus {
         {
             worker.add_elicitation(&message.name(span), client, &mut self.held);
         }
-    }
-
-    /// The only client that this worker works for: there is no other, and no session of one that is away.
-    fn only_client(&self, id: WorkerId) -> Option<Link> {
-        let worker = self.workers.get(id)?;
-        let only = worker.clients.first().copied().filter(|_| worker.clients.len() == 1)?;
-        let is_its =
-            |key: SessionKey| self.sessions.get(key).is_some_and(|session| session.owner == Some(only));
-        worker.sessions.keys().all(is_its).then_some(only)
     }
 
     /// Tells the client that was asked that its answer is no longer needed.

@@ -214,7 +214,11 @@ impl Bus {
     fn session_line(&mut self, link: Link, message: Message<'_>) -> Routed {
         let name = message.session_name().unwrap_or_default();
         let method = message.method();
-        let own = self.clients.find(link)?.sessions.get(&name).copied();
+        let mut own = self.clients.find(link)?.sessions.get(&name).copied();
+        if message.envelope.pool.is_some() && matches!(method, b"session/fork" | b"session/delete") {
+            let pool = self.pools.of(None, message).ok();
+            own = own.filter(|key| self.is_meant(*key, &name, pool));
+        }
         let Some(key) = own.or_else(|| self.sessions.any_named(&name)) else {
             return match method {
                 b"session/fork" | b"session/delete" => self.fork_or_delete_absent(link, message, &name),
@@ -362,15 +366,25 @@ impl Bus {
         if !message.is_request() {
             return Err(RpcError::invalid("to load or resume a session is a request"));
         }
-        if let Some(key) = self.clients.find(link)?.sessions.get(&name).copied() {
+        let client = self.clients.find(link)?;
+        let asked = self.pools.of(client.pool, message);
+        if let Some(key) = client.sessions.get(&name).copied()
+            && self.is_meant(key, &name, asked.as_ref().ok().copied())
+        {
             if let Some(to) = self.worker_of(key) {
                 return self.load_own(link, key, to, message);
             }
             self.drop_session(key);
         }
-        let mut pool = self.pools.of(self.clients.find(link)?.pool, message)?;
+        let mut pool = asked?;
         if let Some(key) = self.find_session(pool, &name) {
-            if self.is_owned(key) && enabled(Check::Owner) {
+            let session = self.sessions.get(key);
+            if session.is_some_and(|session| session.is_renamed && session.owner == Some(link))
+                && let Some(to) = self.worker_of(key)
+            {
+                return self.load_own(link, key, to, message);
+            }
+            if self.is_owned(key) && !self.is_successor(key, &name) && enabled(Check::Owner) {
                 return Err(RpcError::unknown_session());
             }
             if self.is_compatible_with(link, key) || !enabled(Check::AttachFits) {
@@ -387,9 +401,10 @@ impl Bus {
         if self.workers.get(to).is_some_and(|worker| worker.sessions.contains_key(agent)) {
             return Err(RpcError::unknown_session());
         }
-        let key = self.bind(Some(link), to, token(&name), token(agent));
+        let (bus_token, is_renamed) = self.name_for(link, &name, agent);
+        let key = self.bind(Some(link), to, bus_token, token(agent));
         if let Some(session) = self.sessions.get_mut(key) {
-            session.if_refused = IfRefused::IsForgotten;
+            (session.if_refused, session.is_renamed) = (IfRefused::IsForgotten, is_renamed);
             session.is_known = knows_history(message);
         }
         let passed = self.pass_load(link, key, to, message);

@@ -122,7 +122,7 @@ impl Bus {
         let name = message.session_name().unwrap_or_default();
         worker.last_session = worker.sessions.get(&name).copied();
         let (own, pool) = (worker.last_session, worker.pool);
-        let known = if enabled(Check::OwnSessions) { own } else { self.index().in_pool(pool, &name) };
+        let known = if enabled(Check::OwnSessions) { own } else { self.index().in_store(pool, &name) };
         if let Some(key) = known {
             return self.deliver(id, key, message);
         }
@@ -226,6 +226,7 @@ impl Bus {
         if let Some(span) = envelope.child
             && let Some(child) = worker.sessions.get(&message.name(span))
             && let Some(child) = self.sessions.get(*child)
+            && child.owner == Some(owner)
         {
             edits.add(span, &child.bus_token);
         }
@@ -265,19 +266,29 @@ impl Bus {
         self.trace_line(Endpoint::Worker(id), Endpoint::Client(to), None, None, message);
     }
 
-    /// Routes a message about no session. It goes to the client of the worker if there is only one, and a
-    /// notification is kept for clients that come later.
+    /// Routes a message about no session. It may belong to any turn of its worker, so it goes to a client only if all
+    /// of them are that client's, and a notification is kept for clients that come later only if there is no turn.
     fn route_sessionless(&mut self, id: WorkerId, message: Message<'_>) {
         let Some(worker) = self.workers.get_mut(id) else { return };
-        if message.is_notification() {
+        let is_working = self.calls.has_work(worker.endpoint) || self.sessions.has_turn(id);
+        if message.is_notification() && (!is_working || !enabled(Check::IdleNotice)) {
             worker.keep_notification(message, &mut self.held);
         }
-        match (worker.clients.len(), worker.clients.first().copied()) {
-            (count, Some(only)) if count == 1 || !enabled(Check::OnlyClient) => {
-                self.forward_to_client(id, only, message, None);
-            }
-            _ => self.reject_unroutable(id, message, &RpcError::no_method(message.method())),
+        match self.only_client(id) {
+            Some(only) => self.forward_to_client(id, only, message, None),
+            None => self.reject_unroutable(id, message, &RpcError::no_method(message.method())),
         }
+    }
+
+    /// The only client that this worker works for: there is no other, and none that has left may have a turn there.
+    pub(super) fn only_client(&self, id: WorkerId) -> Option<Link> {
+        let worker = self.workers.get(id)?;
+        let has_absent = self.calls.has_adopted(worker.endpoint)
+            || self.sessions.has_left(id)
+            || self.leftovers.has_client_of(id);
+        let is_only = worker.clients.len() == 1 || !enabled(Check::OnlyClient);
+        let is_only = is_only && (!has_absent || !enabled(Check::AbsentClients));
+        worker.clients.first().copied().filter(|_| is_only)
     }
 
     /// Gives a message about no session to a client.

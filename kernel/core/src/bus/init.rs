@@ -10,7 +10,7 @@ use crate::limit::INIT_RESULT_BYTES;
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
 use crate::state::calls::{BUS, Id, Purpose};
-use crate::state::handshake::{AgentCapabilities, Handshake};
+use crate::state::handshake::{AgentCapabilities, Handshake, agent_name};
 use crate::state::timers::Alarm;
 use crate::state::workers::{Init, InitResult, Recycled};
 use crate::wire::error::{Death, RpcError};
@@ -74,6 +74,11 @@ impl Bus {
             return self.initialize_refused(id, &handshake, message);
         }
         worker.capabilities = AgentCapabilities::of(outcome, &handshake);
+        self.learn_store(id, agent_name(outcome));
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        if !matches!(worker.init, Init::Sent(_)) {
+            return;
+        }
         let result = Some(Arc::new(InitResult { line: message.line.into(), id: span }));
         worker.init = Init::Ready { handshake: handshake.clone(), result };
         let pool = worker.pool;

@@ -59,6 +59,7 @@ impl Bus {
     }
 
     fn check_sessions(&self) {
+        self.sessions.check_counts();
         let departed = self.leftovers.departed();
         for (key, session) in self.sessions.iter() {
             if let Some(owner) = session.owner.filter(|owner| !departed.contains(owner)) {

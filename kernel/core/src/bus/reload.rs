@@ -67,6 +67,9 @@ impl Bus {
         info!("pool {} has changed", new.id);
         let same_process = starts_alike(&pool.config, new);
         pool.config = new.clone();
+        if !same_process {
+            pool.agent = None;
+        }
         let mut in_service = 0;
         for worker_id in pool.workers.clone() {
             let Some(worker) = self.workers.get_mut(worker_id) else { continue };

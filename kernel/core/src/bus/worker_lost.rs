@@ -199,8 +199,8 @@ impl Bus {
             self.recovery_failed(key, error);
         }
         self.end_turn(key, error);
+        self.sessions.set_worker(key, None);
         let Some(session) = self.sessions.get_mut(key) else { return };
-        session.worker = None;
         session.clear_backlogs(&mut self.held);
         if session.owner.is_none() {
             self.drop_session(key);

@@ -122,6 +122,13 @@ impl Call {
     fn heap_bytes(&self) -> usize {
         self.id.heap_bytes() + self.params.as_deref().map_or(0, <[u8]>::len)
     }
+
+    /// Whether the callee does this for the whole process, or for the owner of a session that is opened again, rather
+    /// than as a part of somebody's turn.
+    fn is_chore(&self) -> bool {
+        use Purpose::{Broadcast, ClientInitialize, Initialize, Recover};
+        matches!(self.purpose, Initialize | ClientInitialize | Recover(_) | Broadcast)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,6 +170,28 @@ struct EndpointEntry {
     by_id: BTreeMap<(u64, u32), u32>,
     /// What the calls that it made take on the heap.
     heap_bytes: usize,
+    /// How many of its incoming calls are no work for a client.
+    chores: u32,
+    /// How many of its incoming calls are work for nobody who is there. Those that were forgotten stay in this count.
+    adopted: u32,
+}
+
+impl EndpointEntry {
+    /// An incoming call is linked or unlinked. Most calls are requests of clients, and change nothing here.
+    #[inline]
+    fn count(&mut self, call: &Call, by: i32) {
+        let counter = match call.purpose {
+            Purpose::EndSession => Some(&mut self.closings),
+            _ if call.is_chore() => Some(&mut self.chores),
+            _ => None,
+        };
+        if let Some(counter) = counter {
+            *counter = counter.wrapping_add_signed(by);
+        }
+        if matches!(call.caller, BUS | NOBODY) && !call.is_chore() {
+            self.adopted = self.adopted.wrapping_add_signed(by);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -204,6 +233,8 @@ impl Calls {
             closings: 0,
             by_id: BTreeMap::new(),
             heap_bytes: 0,
+            chores: 0,
+            adopted: 0,
         }) as u32)
     }
 
@@ -303,7 +334,10 @@ impl Calls {
     /// The caller has left. The bus takes the answer that must still come. Its id is needed no more.
     pub(crate) fn adopt(&mut self, key: CallKey) {
         self.unlink(key, Side::Caller);
-        if let Some(call) = self.get_mut(key) {
+        if let Some(call) = self.entries.get_mut(key) {
+            if !matches!(call.caller, BUS | NOBODY) && !call.is_chore() {
+                self.endpoints[call.callee.0 as usize].adopted += 1;
+            }
             call.id = Id::none();
             call.caller = match call.purpose {
                 // What an agent has opened must be closed there.
@@ -329,7 +363,10 @@ impl Calls {
         while self.outgoing(NOBODY) > at_most && enabled(Check::AbandonedBound) {
             let oldest = self.endpoints[NOBODY.0 as usize].outgoing.oldest;
             let Some((key, _)) = self.entries.at(oldest) else { return };
-            self.end(key);
+            // The callee may still work for somebody who has left. That is now assumed for the rest of its life.
+            if let Some(call) = self.end(key).filter(|call| !call.is_chore()) {
+                self.endpoints[call.callee.0 as usize].adopted += 1;
+            }
         }
     }
 
@@ -434,6 +471,17 @@ impl Calls {
         self.endpoints[endpoint.0 as usize].closings as usize
     }
 
+    /// Whether some of its incoming calls are parts of turns.
+    pub(crate) fn has_work(&self, endpoint: EndpointId) -> bool {
+        let entry = &self.endpoints[endpoint.0 as usize];
+        entry.incoming.count > entry.chores || entry.adopted > 0
+    }
+
+    /// Whether some of its incoming calls are parts of turns whose client has left.
+    pub(crate) fn has_adopted(&self, endpoint: EndpointId) -> bool {
+        self.endpoints[endpoint.0 as usize].adopted > 0
+    }
+
     /// The call that this endpoint made under this id; the newest, if there are several.
     pub(crate) fn find(&self, caller: EndpointId, id: &[u8]) -> Option<CallKey> {
         let is_it = |(key, call): (CallKey, &Call)| (call.id.as_bytes() == id).then_some(key);
@@ -469,7 +517,7 @@ impl Calls {
             }
             Side::Caller => {}
             Side::Callee => {
-                entry.closings += u32::from(call.purpose == Purpose::EndSession);
+                entry.count(call, 1);
                 if let (true, Some(session)) = (entry.is_worker, call.session) {
                     let asks = u32::from(call.purpose == Purpose::Ask);
                     match self.of_sessions.get_mut(session) {
@@ -512,7 +560,7 @@ impl Calls {
             }
             Side::Caller => {}
             Side::Callee => {
-                entry.closings -= u32::from(call.purpose == Purpose::EndSession);
+                entry.count(call, -1);
                 // A session that is gone may have left its count to the next one.
                 if let (true, Some(session)) = (entry.is_worker, call.session)
                     && let Some(counts) = self.of_sessions.get_mut(session)

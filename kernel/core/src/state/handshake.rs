@@ -11,6 +11,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::limit::NAME_BYTES;
+
 /// The params of an `initialize`, compared by what they mean.
 #[derive(Debug)]
 pub(crate) struct Handshake {
@@ -151,6 +153,22 @@ pub(crate) enum ReopenBy {
     Resume,
     /// `session/load`, which replays the whole session.
     Load,
+}
+
+/// The name that the result of `initialize` gives the agent.
+pub(crate) fn agent_name(result: &[u8]) -> Option<Arc<str>> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Result {
+        #[serde(default)]
+        agent_info: Value,
+        /// Where ACP's second version has it.
+        #[serde(default)]
+        info: Value,
+    }
+    let result: Result = serde_json::from_slice(result).ok()?;
+    let name = result.agent_info["name"].as_str().or(result.info["name"].as_str())?;
+    (!name.is_empty() && name.len() <= NAME_BYTES).then(|| name.into())
 }
 
 impl AgentCapabilities {

@@ -147,6 +147,14 @@ impl Leftovers {
         })
     }
 
+    /// Whether a client that this worker served has left, and not all that it had is let go.
+    pub(crate) fn has_client_of(&self, worker: WorkerId) -> bool {
+        self.queue.iter().any(|work| match work {
+            Leftover::Departed(gone) => gone.client.workers.contains(&worker),
+            _ => false,
+        })
+    }
+
     /// The clients that have left and whose sessions are not all let go.
     pub(crate) fn departed(&self) -> BTreeSet<Link> {
         let link_of = |work: &Leftover| match work {

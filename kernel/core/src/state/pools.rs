@@ -20,6 +20,8 @@ pub(crate) struct Pool {
     pub(crate) removed: bool,
     pub(crate) broadcasts: Vec<Broadcast>,
     kept: Kept,
+    /// What its newest process calls its agent.
+    pub(crate) agent: Option<Arc<str>>,
     /// The newest handshake that a worker completed. Fresh workers are initialized with it ahead of use.
     pub(crate) newest: Option<Arc<Handshake>>,
     pub(crate) metrics: PoolMetrics,
@@ -49,6 +51,11 @@ impl Pool {
             self.busy_warned = Some(now);
         }
         is_due
+    }
+
+    /// Where its agents keep their sessions. None: that is not known, so no other pool has the same.
+    pub(crate) fn store(&self) -> Option<&str> {
+        self.config.store.as_deref().or(self.agent.as_deref())
     }
 
     pub(crate) fn add_broadcast(&mut self, broadcast: Broadcast, held: &mut HeldBytes) {
@@ -107,6 +114,7 @@ impl Pools {
             removed: false,
             broadcasts: Vec::new(),
             kept: Kept::default(),
+            agent: None,
             newest: None,
             metrics: PoolMetrics::default(),
             recycled: (0, None),

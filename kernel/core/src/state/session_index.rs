@@ -1,6 +1,8 @@
 //! Sessions by the names that agents use for them: a look at the tables of workers and sessions together.
 
 use crate::id::{Arena, Link, PoolId, SessionKey, WorkerId};
+use crate::mutants::{Check, enabled};
+use crate::state::pools::Pools;
 use crate::state::sessions::{Session, Sessions, Token};
 use crate::state::workers::Worker;
 use crate::wire::json::Span;
@@ -10,33 +12,55 @@ use crate::wire::message::Message;
 pub(crate) struct SessionIndex<'a> {
     pub(crate) workers: &'a Arena<WorkerId, Worker>,
     pub(crate) sessions: &'a Sessions,
+    pub(crate) pools: &'a Pools,
 }
 
 impl<'a> SessionIndex<'a> {
     /// Finds the session for an id from an earlier connection. A tagged id is unique; a bare agent id is looked up in
-    /// this pool first.
+    /// the store of this pool.
     pub(crate) fn find(self, pool: PoolId, name: &[u8], agent: &[u8]) -> Option<SessionKey> {
-        let by_name = || self.first(agent, |_, session| session.bus_name() == name);
-        let by_agent = || self.in_pool(pool, agent);
-        if name == agent { by_agent().or_else(by_name) } else { by_name().or_else(by_agent) }
+        let by_name = || self.first(agent, |session| session.bus_name() == name);
+        let by_name = if name != agent { by_name() } else { None };
+        by_name.or_else(|| self.in_store(pool, agent))
     }
 
-    /// The session that the agents of this pool know by this name.
-    pub(crate) fn in_pool(self, pool: PoolId, agent: &[u8]) -> Option<SessionKey> {
-        self.first(agent, |of_pool, _| of_pool == pool)
+    /// The session that the agents of this pool know by this name: one of its own, else of another pool of its store.
+    pub(crate) fn in_store(self, pool: PoolId, agent: &[u8]) -> Option<SessionKey> {
+        let of_pool = |session: &Session| self.home(session).is_some_and(|(home, _)| home == pool);
+        self.first(agent, of_pool).or_else(|| self.first(agent, |session| self.has_store_of(session, pool)))
+    }
+
+    /// The same, but not with this worker.
+    pub(crate) fn elsewhere(self, pool: PoolId, not: WorkerId, agent: &[u8]) -> Option<SessionKey> {
+        self.first(agent, |session| session.worker != Some(not) && self.has_store_of(session, pool))
+    }
+
+    /// Whether a session is in the store of this pool.
+    pub(crate) fn is_in_store(self, key: SessionKey, pool: PoolId) -> bool {
+        self.sessions.get(key).is_some_and(|session| self.has_store_of(session, pool))
+    }
+
+    fn has_store_of(self, session: &Session, pool: PoolId) -> bool {
+        let Some((home, store)) = self.home(session) else { return false };
+        let wanted = self.pools.get(pool).and_then(|pool| pool.store());
+        home == pool || wanted.is_some() && store == wanted && enabled(Check::Store)
+    }
+
+    /// The pool of a session, and the store that its worker has.
+    fn home(self, session: &Session) -> Option<(PoolId, Option<&'a str>)> {
+        let worker = session.worker.and_then(|id| self.workers.get(id));
+        let pool = match worker {
+            Some(worker) => worker.pool,
+            None => session.reopen.as_ref()?.pool,
+        };
+        let own = worker.and_then(|worker| worker.store()).map(|store| &**store);
+        Some((pool, own.or_else(|| self.pools.get(pool)?.store())))
     }
 
     /// The first session with this agent name that matches: an open one, else one that was lost with its worker.
-    fn first(self, agent: &[u8], matches: impl Fn(PoolId, &Session) -> bool) -> Option<SessionKey> {
-        let alike = self.sessions.named_by_agent(agent);
-        let matching = alike.filter(|(_, session)| {
-            let pool = match session.worker {
-                Some(id) => self.workers.get(id).map(|worker| worker.pool),
-                None => session.reopen.as_ref().map(|reopen| reopen.pool),
-            };
-            pool.is_some_and(|pool| matches(pool, session))
-        });
-        matching.min_by_key(|(_, session)| session.worker.is_none()).map(|(key, _)| key)
+    fn first(self, agent: &[u8], matches: impl Fn(&Session) -> bool) -> Option<SessionKey> {
+        let alike = self.sessions.named_by_agent(agent).filter(|(_, session)| matches(session));
+        alike.min_by_key(|(_, session)| session.worker.is_none()).map(|(key, _)| key)
     }
 
     /// The session of this worker that a message names at this span.

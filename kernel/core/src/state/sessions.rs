@@ -4,7 +4,7 @@
 //! the agent's own id behind the dot still names the session after a restart of the bus.
 
 use std::borrow::Borrow;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -29,9 +29,9 @@ pub(crate) struct Session {
     pub(crate) bus_token: Token,
     /// The worker's name for it.
     pub(crate) agent_token: Token,
-    /// The worker that has it open. None: the worker is lost.
+    /// The worker that has it open. None: the worker is lost. Only `Sessions::set_worker` changes it.
     pub(crate) worker: Option<WorkerId>,
-    /// None: the owner has left, and may return until `keep_until`.
+    /// None: the owner has left, and may return until `keep_until`. Only `Sessions::set_owner` changes it.
     pub(crate) owner: Option<Link>,
     pub(crate) keep_until: Moment,
     pub(crate) opened: Moment,
@@ -43,6 +43,8 @@ pub(crate) struct Session {
     children: BTreeSet<SessionKey>,
     /// The client names it beside the method; the agent does not know it.
     pub(crate) is_label: bool,
+    /// Its owner expects another name for it, and is told this one in the answers to its loads.
+    pub(crate) is_renamed: bool,
     /// The result that opened it, if it was small enough to keep.
     pub(crate) opening: Option<Opening>,
     /// How another process can open it after the loss of its worker.
@@ -53,7 +55,7 @@ pub(crate) struct Session {
     /// It is being loaded for a client that has heard what was said in it.
     pub(crate) is_known: bool,
     kept: Kept,
-    /// What its agent does for it, where agents report that.
+    /// What its agent does for it, where agents report that. Only `Sessions::set_turn_state` changes it.
     pub(crate) turn_state: Option<TurnState>,
     /// Some: its new worker has not opened it yet, and messages of the owner wait here.
     pub(crate) recovering: Option<Backlog<Queued>>,
@@ -118,6 +120,7 @@ impl Session {
             opened: now,
             touched: now,
             is_label: false,
+            is_renamed: false,
             opening: None,
             reopen: None,
             loads: 0,
@@ -212,6 +215,17 @@ pub(crate) struct Sessions {
     /// Every session but labels, by the hash of its agent name.
     by_agent: BTreeSet<(u64, SessionKey)>,
     hasher: RandomState,
+    /// What may go on in workers for clients that are not there, or between two calls.
+    at_workers: HashMap<WorkerId, AtWorker>,
+}
+
+/// Some of the sessions of a worker, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct AtWorker {
+    /// Those without an owner.
+    left: usize,
+    /// Those whose agent reports a turn.
+    running: usize,
 }
 
 impl Sessions {
@@ -224,7 +238,65 @@ impl Sessions {
         let hash = (!session.is_label).then(|| self.hasher.hash_one(session.agent_name()));
         let key = self.sessions.insert(session);
         self.by_agent.extend(hash.map(|hash| (hash, key)));
+        self.count(key, 1);
         key
+    }
+
+    pub(crate) fn has_left(&self, worker: WorkerId) -> bool {
+        self.at_workers.get(&worker).is_some_and(|at| at.left > 0)
+    }
+
+    pub(crate) fn has_turn(&self, worker: WorkerId) -> bool {
+        self.at_workers.get(&worker).is_some_and(|at| at.running > 0)
+    }
+
+    pub(crate) fn set_owner(&mut self, key: SessionKey, owner: Option<Link>) {
+        self.change(key, |session| session.owner = owner);
+    }
+
+    pub(crate) fn set_worker(&mut self, key: SessionKey, worker: Option<WorkerId>) {
+        self.change(key, |session| session.worker = worker);
+    }
+
+    pub(crate) fn set_turn_state(&mut self, key: SessionKey, state: TurnState) {
+        self.change(key, |session| session.turn_state = Some(state));
+    }
+
+    /// Changes something that is counted.
+    fn change(&mut self, key: SessionKey, change: impl FnOnce(&mut Session)) {
+        self.count(key, -1);
+        if let Some(session) = self.sessions.get_mut(key) {
+            change(session);
+        }
+        self.count(key, 1);
+    }
+
+    fn count(&mut self, key: SessionKey, by: isize) {
+        let Some(session) = self.sessions.get(key) else { return };
+        let Some(worker) = session.worker else { return };
+        let (left, running) = (session.owner.is_none(), session.is_turn_running());
+        if left || running {
+            let at = self.at_workers.entry(worker).or_default();
+            at.left = at.left.wrapping_add_signed(isize::from(left) * by);
+            at.running = at.running.wrapping_add_signed(isize::from(running) * by);
+            if *at == AtWorker::default() {
+                self.at_workers.remove(&worker);
+            }
+        }
+    }
+
+    /// Panics if something was changed past `change`. For tests.
+    pub(crate) fn check_counts(&self) {
+        let mut at_workers: HashMap<WorkerId, AtWorker> = HashMap::new();
+        for (_, session) in self.iter() {
+            let (left, running) = (session.owner.is_none(), session.is_turn_running());
+            if let Some(worker) = session.worker.filter(|_| left || running) {
+                let at = at_workers.entry(worker).or_default();
+                at.left += usize::from(left);
+                at.running += usize::from(running);
+            }
+        }
+        assert_eq!(self.at_workers, at_workers, "sessions without an owner and turns are counted");
     }
 
     #[inline]
@@ -238,6 +310,7 @@ impl Sessions {
     }
 
     pub(crate) fn remove(&mut self, key: SessionKey) -> Option<Session> {
+        self.count(key, -1);
         let session = self.sessions.remove(key)?;
         if !session.is_label {
             self.by_agent.remove(&(self.hasher.hash_one(session.agent_name()), key));

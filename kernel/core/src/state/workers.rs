@@ -65,6 +65,8 @@ pub(crate) struct Worker {
     pub(crate) pid: Option<u32>,
     pub(crate) init: Init,
     pub(crate) capabilities: AgentCapabilities,
+    /// What it calls its agent.
+    pub(crate) agent: Option<Arc<str>>,
     /// What is written once it is ready, in order.
     pub(crate) backlog: Backlog<Queued>,
     /// Its sessions by the agent's names.
@@ -180,6 +182,7 @@ impl Worker {
             pid: None,
             init: Init::NotSent,
             capabilities: AgentCapabilities::default(),
+            agent: None,
             backlog: Backlog::default(),
             sessions: SessionNames::default(),
             last_session: None,
@@ -205,6 +208,7 @@ impl Worker {
             self.clients.clear();
         }
         self.capabilities = AgentCapabilities::default();
+        self.agent = None;
         drop(self.early.take(held));
         self.sticky_notifications = Vec::new();
         self.elicitations = VecDeque::new();
@@ -236,6 +240,11 @@ impl Worker {
                 Some(handshake)
             }
         }
+    }
+
+    /// Where its agent keeps sessions. None: as far as it knows, where the others of its pool do.
+    pub(crate) fn store(&self) -> Option<&Arc<str>> {
+        self.config.store.as_ref().or(self.agent.as_ref())
     }
 
     /// Whether it has this handshake, or can still get it.

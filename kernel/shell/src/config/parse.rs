@@ -27,7 +27,7 @@ pub(super) const AUTH_KEYS: [&str; 1] = ["token_file"];
 
 pub(super) const TRACE_KEYS: [&str; 1] = ["payloads"];
 
-pub(super) const POOL_KEYS: [&str; 13] = [
+pub(super) const POOL_KEYS: [&str; 14] = [
     "id",
     "command",
     "args",
@@ -38,6 +38,7 @@ pub(super) const POOL_KEYS: [&str; 13] = [
     "warm",
     "idle_sec",
     "permission",
+    "store",
     "cwd",
     "env",
     "inherit_env",
@@ -285,6 +286,7 @@ impl<'a> Reader<'a> {
             pool.idle = if idle.is_zero() { None } else { Some(idle) };
         }
         set(&mut pool.permission, self.choice(&fields, "permission", &PERMISSIONS));
+        pool.store = fields.find("store").and_then(|node| self.non_empty(&node)).map(Arc::from);
         pool.cwd = fields.find("cwd").and_then(|node| self.path(&node));
         set(&mut pool.env, fields.find("env").map(|node| self.env(&node)));
         set(&mut pool.inherit_env, fields.find("inherit_env").map(|node| self.inherit_env(&node)));

@@ -253,7 +253,7 @@ fn an_error_of_the_top_level_is_reported() {
 fn an_error_of_a_pool_is_reported() {
     let known = concat!(
         r#"unknown key, the known ones are "id", "command", "args", "mode", "instances", "max_instances", "#,
-        r#""max_sessions", "warm", "idle_sec", "permission", "cwd", "env", "inherit_env""#
+        r#""max_sessions", "warm", "idle_sec", "permission", "store", "cwd", "env", "inherit_env""#
     );
     let name = r#"the name of a variable must not be empty or hold "=" or NUL"#;
     let instances = "must be a whole number from 1 to 65536, not";
@@ -266,6 +266,8 @@ fn an_error_of_a_pool_is_reported() {
             "pools[0].permission",
             r#"must be "ask" or "allow" or "deny", not "maybe""#,
         ),
+        (r#","store":"""#, "pools[0].store", "must not be empty"),
+        (r#","store":1"#, "pools[0].store", "must be a string, not 1"),
         (r#","a b":1"#, r#"pools[0]["a b"]"#, known),
         (r#","args":[],"args":[]"#, "pools[0].args", "this key stands here more than once"),
         (r#","args":"-y""#, "pools[0].args", "must be a list, not a string"),

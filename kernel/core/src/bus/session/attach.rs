@@ -6,7 +6,7 @@ use crate::bus::from_client::Routed;
 use crate::bus::session::load::Wants;
 use crate::id::{Link, SessionKey, WorkerId};
 use crate::state::calls::Endpoint;
-use crate::state::sessions::{IfRefused, token};
+use crate::state::sessions::IfRefused;
 use crate::state::timers::Alarm;
 use crate::wire::error::RpcError;
 use crate::wire::message::Message;
@@ -41,15 +41,16 @@ impl Bus {
             let agent = session.agent_token.clone();
             return self.pass_unknown_load(link, to, message, SessionRef::Token(agent));
         }
+        let agent = self.sessions.get(key).map(|session| session.agent_name().to_owned()).unwrap_or_default();
+        let (bus_token, is_renamed) = self.name_for(link, name, &agent);
         let catch_up = self.catch_up(key, to, wants);
         self.detach(key);
         self.attach_children(key, link);
         let missed = self.take_offline(key);
         self.serve(to, link);
+        self.sessions.set_owner(key, Some(link));
         let Some(session) = self.sessions.get_mut(key) else { return Err(RpcError::unknown_session()) };
-        session.owner = Some(link);
-        let bus_token = token(name);
-        session.bus_token = bus_token.clone();
+        (session.bus_token, session.is_renamed) = (bus_token.clone(), is_renamed);
         session.offline_overflow = false;
         session.count(&mut self.held);
         if let Some(client) = self.clients.get_mut(link) {
@@ -119,11 +120,12 @@ impl Bus {
 
     /// Detaches the session from its owner.
     pub(in crate::bus) fn detach(&mut self, key: SessionKey) {
-        let Some(session) = self.sessions.get_mut(key) else { return };
-        let Some(owner) = session.owner.take() else { return };
+        let Some(session) = self.sessions.get(key) else { return };
+        let Some(owner) = session.owner else { return };
         if let Some(client) = self.clients.get_mut(owner) {
             client.sessions.remove(session.bus_name(), key);
         }
+        self.sessions.set_owner(key, None);
         self.buffer_pending(key);
     }
 }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use crate::bus::Bus;
 use crate::id::{Link, SessionKey, WorkerId};
-use crate::limit::{CHILDREN_TIMES, NAME_BYTES};
+use crate::limit::CHILDREN_TIMES;
 use crate::state::session_index::SessionIndex;
 use crate::state::sessions::token;
 use crate::wire::message::{Held, Message};
@@ -28,7 +28,7 @@ impl Bus {
         if let Some(known) = worker.sessions.get(&name).copied() {
             return self.adopt_orphan(id, known, parent);
         }
-        if name.len() > NAME_BYTES || worker.sessions.len() >= max_children {
+        if worker.sessions.len() >= max_children || self.is_taken(id, &name) {
             return None;
         }
         let bus_token = self.tags.token(&name);
@@ -44,12 +44,13 @@ impl Bus {
     /// delivered right after, as if it had come too early.
     fn adopt_orphan(&mut self, id: WorkerId, key: SessionKey, parent: SessionKey) -> Option<Box<[u8]>> {
         let owner = self.sessions.get(parent)?.owner.filter(|owner| self.clients.get(*owner).is_some());
-        if self.sessions.get(key)?.owner.is_some() || !self.sessions.is_orphan(key) {
+        let is_free = self.sessions.get(key)?.owner.is_none() && self.sessions.is_orphan(key);
+        // A session that speaks of its own root, or of itself, does not become its own ancestor.
+        if !is_free || self.sessions.root(parent) == key {
             return None;
         }
         self.sessions.set_parent(key, parent);
         let (child, worker) = (self.sessions.get_mut(key)?, self.workers.get_mut(id)?);
-        child.owner = owner;
         child.offline_overflow = false;
         if let Some(client) = owner.and_then(|owner| self.clients.get_mut(owner)) {
             client.sessions.insert(child.bus_token.clone(), key);
@@ -58,6 +59,7 @@ impl Bus {
         for held in child.offline.take(&mut self.held) {
             worker.early.push(name.clone(), held, &mut self.held);
         }
+        self.sessions.set_owner(key, owner);
         Some(name)
     }
 
@@ -65,8 +67,8 @@ impl Bus {
     pub(in crate::bus) fn attach_children(&mut self, key: SessionKey, owner: Link) {
         for child in self.sessions.descendants(key) {
             self.detach(child);
-            let Some(session) = self.sessions.get_mut(child) else { continue };
-            session.owner = Some(owner);
+            self.sessions.set_owner(child, Some(owner));
+            let Some(session) = self.sessions.get(child) else { continue };
             if let Some(client) = self.clients.get_mut(owner) {
                 client.sessions.insert(session.bus_token.clone(), child);
             }
@@ -83,7 +85,7 @@ impl Bus {
         let taken = if root == key {
             offline.take(&mut self.held)
         } else {
-            let index = SessionIndex { workers: &self.workers, sessions: &self.sessions };
+            let index = SessionIndex { workers: &self.workers, sessions: &self.sessions, pools: &self.pools };
             offline.take_where(|held| index.is_about(held.message(), key), &mut self.held)
         };
         if let Some(session) = self.sessions.get_mut(root) {

@@ -10,6 +10,7 @@ use crate::limit::CLOSE_TIMEOUT;
 use crate::mutants::{Check, enabled};
 use crate::state::calls::Purpose;
 use crate::state::leftovers::Leftover;
+use crate::state::sessions::Session;
 use crate::state::timers::Alarm;
 use crate::wire::error::RpcError;
 
@@ -102,7 +103,16 @@ impl Bus {
         let unheard = session.offline.take(&mut self.held);
         self.refuse_unheard(key, unheard);
         self.fail_calls(pending, &RpcError::client_gone());
-        let Some(mut session) = self.sessions.remove(key) else { return BTreeSet::new() };
+        let Some(mut session) = self.unbind(key) else { return BTreeSet::new() };
+        if let Some(id) = session.worker {
+            self.check_idle(id);
+        }
+        session.take_children()
+    }
+
+    /// Takes a session out of all tables.
+    pub(in crate::bus) fn unbind(&mut self, key: SessionKey) -> Option<Session> {
+        let mut session = self.sessions.remove(key)?;
         session.forget_kept(&mut self.held);
         if let Some(client) = session.owner.and_then(|owner| self.clients.get_mut(owner)) {
             if session.is_label {
@@ -111,14 +121,11 @@ impl Bus {
                 client.sessions.remove(session.bus_name(), key);
             }
         }
-        if let Some(id) = session.worker
-            && let Some(worker) = self.workers.get_mut(id)
+        if let Some(worker) = session.worker.and_then(|id| self.workers.get_mut(id))
+            && worker.sessions.remove(session.agent_name(), key)
         {
-            if worker.sessions.remove(session.agent_name(), key) {
-                worker.labels -= usize::from(session.is_label);
-            }
-            self.check_idle(id);
+            worker.labels -= usize::from(session.is_label);
         }
-        session.take_children()
+        Some(session)
     }
 }

@@ -45,27 +45,30 @@ impl Bus {
     pub(in crate::bus) fn leave_session(&mut self, key: SessionKey, link: Link, bye: bool) {
         let keep = self.limits.session_keep;
         self.worker_of(key);
-        let Some(session) = self.sessions.get_mut(key) else { return };
+        let Some(session) = self.sessions.get(key) else { return };
         if session.owner != Some(link) {
             return;
         }
         if session.worker.is_none() || session.is_label {
             return self.drop_session(key);
         }
-        session.owner = None;
         self.leftovers.spend(session.pending.len());
+        self.sessions.set_owner(key, None);
         if bye || keep.is_zero() || self.stopping.is_some() {
             return self.end_session(key);
         }
-        session.keep_until = self.now + keep;
-        self.alarms.set(session.keep_until, Alarm::Keep(key));
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.keep_until = self.now + keep;
+        }
+        self.alarms.set(self.now + keep, Alarm::Keep(key));
         self.buffer_pending(key);
     }
 
     /// The client of the session has not returned in time.
     pub(in crate::bus) fn keep_expired(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get(key) else { return };
-        if session.keep_until > self.now || self.is_owned(key) || !enabled(Check::KeepExpires) {
+        let is_awaited = session.keep_until > self.now;
+        if is_awaited || self.is_owner_speaking(key) || !enabled(Check::KeepExpires) {
             return;
         }
         match session.owner {

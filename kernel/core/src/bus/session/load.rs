@@ -31,7 +31,11 @@ impl Wants {
     pub(in crate::bus) fn of(message: Message<'_>, capabilities: AgentCapabilities) -> Wants {
         let is_second = capabilities.reports_turn_state;
         if message.method() == b"session/load" {
-            return if is_second { Wants::Unknown } else { Wants::Replay };
+            return match (is_second, knows_history(message)) {
+                (true, _) => Wants::Unknown,
+                (false, true) => Wants::Resume,
+                (false, false) => Wants::Replay,
+            };
         }
         let from = nested::member(message.line, message.envelope.params, b"replayFrom");
         match from.map(|from| from.of(message.line)) {
@@ -127,7 +131,7 @@ impl Bus {
         session.loads -= 1;
         (session.if_refused, session.is_known) = (IfRefused::GoesOn, false);
         // What was missed is in the replay, but for what the agent asks, if somebody heard it.
-        if caller.is_some() && session.owner == caller && self.is_owned(key) {
+        if caller.is_some() && session.owner == caller && self.is_owner_speaking(key) {
             if let Some(session) = self.sessions.get_mut(key).filter(|_| replays && !is_refused) {
                 session.offline.take_where(|held| !held.message().is_request(), &mut self.held);
             }
@@ -139,7 +143,13 @@ impl Bus {
             }
             _ if is_refused => {}
             _ => {
-                self.answer(id, call, message);
+                let renamed = message.outcome().and_then(|result| self.with_name(key, result));
+                match (caller, renamed) {
+                    (Some(link), Some(result)) => {
+                        self.send_own(link, &spelled_result_line(call.id.as_bytes(), &result));
+                    }
+                    _ => self.answer(id, call, message),
+                }
                 self.save_opening(key, id, call, message);
             }
         }
@@ -182,7 +192,7 @@ impl Bus {
     /// Gives the owner, if it is there, what was said of its session while it had none.
     pub(in crate::bus) fn deliver_missed(&mut self, key: SessionKey) {
         // For an owner that says nothing more, what it has heard is kept as well.
-        if !self.is_owned(key) {
+        if !self.is_owner_speaking(key) {
             return;
         }
         let Some(session) = self.sessions.get_mut(key) else { return };
@@ -196,7 +206,8 @@ impl Bus {
     pub(in crate::bus) fn answer_with_opening(&mut self, link: Link, key: SessionKey, id: &[u8]) {
         let Some(session) = self.sessions.get(key) else { return };
         let opening = session.opening.as_ref().map_or(&b"{}"[..], |opening| opening.result());
-        let answer = spelled_result_line(id, opening);
+        let renamed = self.with_name(key, opening);
+        let answer = spelled_result_line(id, renamed.as_deref().unwrap_or(opening));
         self.send_turn_state(link, key, "");
         self.send_own(link, &answer);
     }

@@ -8,6 +8,7 @@ mod load;
 mod offline;
 mod open;
 mod recover;
+mod store;
 mod turn_state;
 
 pub(super) use load::knows_history;

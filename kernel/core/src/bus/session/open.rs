@@ -3,14 +3,15 @@
 use crate::bus::Bus;
 use crate::config::Mode;
 use crate::id::{Link, PoolId, SessionKey, WorkerId};
+use crate::mutants::{Check, enabled};
 use crate::state::calls::Call;
 use crate::state::session_index::SessionIndex;
-use crate::state::sessions::{Session, Token, agent_name};
+use crate::state::sessions::{Session, Token, agent_name, behind_tag};
 use crate::wire::message::Message;
 
 impl Bus {
     pub(in crate::bus) fn index(&self) -> SessionIndex<'_> {
-        SessionIndex { workers: &self.workers, sessions: &self.sessions }
+        SessionIndex { workers: &self.workers, sessions: &self.sessions, pools: &self.pools }
     }
 
     /// The session for an id from an earlier connection, or of the agent.
@@ -60,10 +61,32 @@ impl Bus {
         key
     }
 
-    /// Whether the owner is connected and may still send.
+    /// Whether the owner is connected and may still send, or waits for answers.
     pub(in crate::bus) fn is_owned(&self, key: SessionKey) -> bool {
         let owner = self.sessions.get(key).and_then(|session| session.owner);
+        owner.is_some_and(|owner| self.is_there(owner))
+    }
+
+    /// Whether who asks for a session by this name may be its owner on a new connection. A connection that was closed
+    /// looks like one that was half-closed until something is written to it; and only its owner was told the tag.
+    pub(in crate::bus) fn is_successor(&self, key: SessionKey, name: &[u8]) -> bool {
+        let is_told = self.sessions.get(key).is_some_and(|session| session.bus_name() == name);
+        is_told && behind_tag(name).is_some() && !self.is_owner_speaking(key)
+    }
+
+    /// Whether the owner is connected and may still send.
+    pub(in crate::bus) fn is_owner_speaking(&self, key: SessionKey) -> bool {
+        let owner = self.sessions.get(key).and_then(|session| session.owner);
         owner.is_some_and(|owner| self.links.may_send(owner))
+    }
+
+    /// Whether this client is connected and may still send, or waits for answers. What it sent before it half-closed
+    /// its connection may not all be handled yet.
+    fn is_there(&self, client: Link) -> bool {
+        self.links.peer(client).is_some_and(|peer| {
+            let waits = self.calls.outgoing(peer.endpoint) > 0 || self.links.is_paused(client);
+            !peer.ended || waits && enabled(Check::HalfClosed)
+        })
     }
 
     /// Whether the worker of the session has the handshake of this client, and is not dedicated to another.
@@ -71,7 +94,7 @@ impl Bus {
         let worker = self.sessions.worker_of(key).and_then(|id| self.workers.get(id));
         let (Some(worker), Some(client)) = (worker, self.clients.get(link)) else { return false };
         let is_taken = worker.config.mode == Mode::Dedicated
-            && worker.dedicated_to.is_some_and(|owner| owner != link && self.links.may_send(owner));
+            && worker.dedicated_to.is_some_and(|owner| owner != link && self.is_there(owner));
         worker.is_compatible(&client.handshake) && !is_taken
     }
 

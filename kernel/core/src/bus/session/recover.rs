@@ -28,9 +28,9 @@ impl Bus {
             return Err(RpcError::lost_session());
         }
         info!("worker {worker} takes over a session of a lost one");
-        session.worker = Some(id);
         session.recovering = Some(Backlog::default());
         worker.sessions.insert(session.agent_token.clone(), key);
+        self.sessions.set_worker(key, Some(id));
         self.reopen_session(key, id);
         Ok(id)
     }
@@ -94,11 +94,12 @@ impl Bus {
         for pending in session.pending.take(&mut self.held) {
             self.fail_call(pending.call, &RpcError::client_gone());
         }
-        if let Some(session) = self.sessions.get_mut(key)
-            && let Some(worker) = session.worker.take().and_then(|id| self.workers.get_mut(id))
+        if let Some(session) = self.sessions.get(key)
+            && let Some(worker) = session.worker.and_then(|id| self.workers.get_mut(id))
         {
             worker.sessions.remove(session.agent_name(), key);
         }
+        self.sessions.set_worker(key, None);
         self.fail_calls(waiting.iter().filter_map(Queued::call).collect(), error);
         if self.sessions.get(key).is_some_and(|session| session.owner.is_none()) {
             self.drop_session(key);

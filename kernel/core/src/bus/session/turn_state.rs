@@ -18,20 +18,19 @@ impl Bus {
     pub(in crate::bus) fn note_turn_state(&mut self, id: WorkerId, key: SessionKey, message: Message<'_>) {
         if self.workers.get(id).is_some_and(|worker| worker.capabilities.reports_turn_state)
             && let Some(state) = reported_state(message.line)
-            && let Some(session) = self.sessions.get_mut(key)
         {
-            session.turn_state = Some(state);
+            self.sessions.set_turn_state(key, state);
         }
     }
 
     /// The agent will not report the end of its turn, so the bus does.
     pub(in crate::bus) fn end_turn(&mut self, key: SessionKey, error: &RpcError) {
-        let Some(session) = self.sessions.get_mut(key) else { return };
-        if !session.is_turn_running() {
+        let Some(session) = self.sessions.get(key).filter(|session| session.is_turn_running()) else {
             return;
-        }
-        session.turn_state = Some(TurnState::Idle);
-        if let Some(owner) = session.owner {
+        };
+        let owner = session.owner;
+        self.sessions.set_turn_state(key, TurnState::Idle);
+        if let Some(owner) = owner {
             let error = error.error();
             self.send_turn_state(owner, key, &format!(r#","stopReason":"error","error":{error}"#));
         }

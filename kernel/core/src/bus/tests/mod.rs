@@ -10,9 +10,11 @@ mod kept_bytes;
 mod leftover;
 mod load;
 mod pools;
+mod privacy;
 mod recovery;
 mod routing;
 mod status;
+mod stores;
 mod supervise;
 mod trace;
 
