@@ -228,7 +228,7 @@ fn a_prompt_that_waits_for_a_server_says_so_and_can_be_cancelled() {
 fn servers_end_with_their_session_and_come_back_with_it() {
     let (folder, server) = script();
     let mut setup = Setup::new();
-    let session = setup.session_with_mcp(&[server.clone()]);
+    let session = setup.session_with_mcp(std::slice::from_ref(&server));
     setup.says(&session, "go", "yes");
     let first = pid_of(folder.path());
     setup.call("session/close", json!({ "sessionId": session }));

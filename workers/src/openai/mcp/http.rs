@@ -1,12 +1,13 @@
 //! HTTP requests to MCP servers, for both of their HTTP transports.
 //!
 //! They use the same blocking client as the requests to the model, each on a thread of its own, and are shut down when
-//! nobody waits for them any more. Headers carry keys, so a redirect to another origin is an error.
+//! nobody waits for them any more. Each has a connection of its own: servers close those that wait, and a call must not
+//! be lost to that. Headers carry keys, so a redirect to another origin is an error.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::io::Read;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_client::{
@@ -25,8 +26,6 @@ pub(super) const MESSAGE_BYTES_MAX: usize = 16 << 20;
 /// What is quoted of an answer that cannot be used.
 const QUOTED_BYTES_MAX: usize = 300;
 const REDIRECTS_MAX: usize = 3;
-/// Each has at most a connection or two.
-const IDLE_MAX: usize = 2;
 const EVENT_STREAM: &str = "text/event-stream";
 const JSON: &str = "application/json";
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -55,7 +54,6 @@ impl From<HttpError> for StreamableHttpError<HttpError> {
 #[derive(Clone)]
 pub(super) struct HttpClient {
     settings: ureq::config::Config,
-    idle: Arc<Mutex<Vec<Agent>>>,
 }
 
 /// An answer: its body is read, unless it is a stream of events.
@@ -66,16 +64,12 @@ pub(super) struct Answer {
     pub(super) events: Option<Events>,
 }
 
-/// An agent in use. Dropped before the end, it is shut down, which wakes its thread.
-pub(super) struct InUse {
-    agent: Agent,
-    is_finished: bool,
-    idle: Arc<Mutex<Vec<Agent>>>,
-}
+/// The agent of a request. Its shutdown, when this is dropped, wakes the thread that waits in it.
+pub(super) struct InUse(Agent);
 
 impl HttpClient {
     pub(super) fn new(settings: ureq::config::Config) -> HttpClient {
-        HttpClient { settings, idle: Arc::default() }
+        HttpClient { settings }
     }
 
     pub(super) async fn send(
@@ -85,8 +79,8 @@ impl HttpClient {
         headers: Headers,
         body: Vec<u8>,
     ) -> Result<Answer, HttpError> {
-        let mut in_use = self.take();
-        let agent = in_use.agent.clone();
+        let agent = Agent::new_with_config(self.settings.clone());
+        let in_use = InUse(agent.clone());
         let uri = uri.to_owned();
         let answer = spawn_blocking(move || exchange(&agent, &method, uri, &headers, &body)).await;
         let response = answer.map_err(|error| HttpError(error.to_string()))??;
@@ -99,26 +93,14 @@ impl HttpClient {
         }
         let read = spawn_blocking(move || read_body(body)).await;
         answer.body = read.map_err(|error| HttpError(error.to_string()))??;
-        in_use.is_finished = true;
+        drop(in_use);
         Ok(answer)
-    }
-
-    fn take(&self) -> InUse {
-        let idle = self.idle.lock().expect("no thread panics while it holds the lock").pop();
-        let agent = idle.unwrap_or_else(|| Agent::new_with_config(self.settings.clone()));
-        InUse { agent, is_finished: false, idle: self.idle.clone() }
     }
 }
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        if !self.is_finished {
-            return self.agent.clone().shutdown();
-        }
-        let mut idle = self.idle.lock().expect("no thread panics while it holds the lock");
-        if idle.len() < IDLE_MAX {
-            idle.push(self.agent.clone());
-        }
+        self.0.clone().shutdown();
     }
 }
 
