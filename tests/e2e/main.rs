@@ -16,6 +16,7 @@ mod client_named_sessions;
 mod connect;
 mod defaults;
 mod detect;
+mod drivers;
 mod faults_client;
 mod faults_life;
 mod faults_sweep;

@@ -16,9 +16,9 @@ PATIENCE_SEC = 120
 
 
 def run_all(agent, binary, run, model, outcome):
-    for step in (plain, tool, refused, cancelled):
-        shown_by = {"refused": "permission", "cancelled": "cancel"}.get(step.__name__, step.__name__)
-        if shown_by in agent.cannot or (step in (tool, refused) and not agent.tool):
+    for step in (plain, tool, refused, cancelled, embedded):
+        shown_by = {"refused": "permission", "cancelled": "cancel", "embedded": "permission"}.get(step.__name__, step.__name__)
+        if shown_by in agent.cannot or (step in (tool, refused, embedded) and not agent.tool):
             continue
         about = f"{agent.name}, stdio-bus run"
         try:
@@ -69,6 +69,22 @@ def cancelled(stage):
     expect(ended == 130 and status(envelopes) == "cancelled", f"exit code {ended}, {envelopes[-1:]}")
 
 
+def embedded(stage):
+    """a program that embeds it is asked for the permission, gives it, and has a second turn"""
+    process = stage.start("--input", "json", stage.hands, None)
+    try:
+        stage.write(process, {"type": "prompt", "text": stage.prompt(stage.agent.permission or stage.agent.tool)})
+        within(PATIENCE_SEC, lambda: stage.answer(process) and stage.turns() == 1, "the first turn to end")
+        stage.write(process, {"type": "prompt", "content": [{"type": "text", "text": stage.prompt(stage.agent.plain)}]})
+        process.stdin.close()
+        within(PATIENCE_SEC, lambda: stage.turns() == 2, "the second turn to end")
+        ended = process.wait(PATIENCE_SEC)
+    finally:
+        process.kill()
+    expect(stage.answered, "nothing was asked")
+    expect(ended == 0 and status(stage.envelopes()) == "completed", f"exit code {ended}: {stage.complaints()}")
+
+
 def status(envelopes):
     return envelopes[-1]["ev"].get("status") if envelopes else None
 
@@ -82,6 +98,7 @@ class Stage:
         self.folder = run / f"{agent.name}-runner" / step
         self.home, self.work = self.folder / "home", self.folder / "work"
         self.output = self.folder / "envelopes"
+        self.answered = set()
         for folder in (self.home, self.work):
             folder.mkdir(parents=True)
         place = Place(self.home, model.port)
@@ -93,17 +110,39 @@ class Stage:
         self.binary = binary
         self.command = [binary if word == "@bus" else word for word in agent.command(place)]
 
+    def prompt(self, text):
+        return text.format(tag=self.tag, cwd=self.work)
+
     def start(self, *arguments):
-        *flags, prompt = [word for word in arguments if word]
-        words = ["run", "--json", "--once", "--init-timeout", str(PATIENCE_SEC), *flags, prompt.format(tag=self.tag, cwd=self.work), "--", *self.command]
+        """The last argument is the prompt; without one, it is written to stdin later."""
+        *flags, prompt = arguments
+        flags = [word for word in flags if word]
+        prompt = ["--once", self.prompt(prompt)] if prompt else []
+        words = ["run", "--json", "--init-timeout", str(PATIENCE_SEC), *flags, *prompt, "--", *self.command]
         return subprocess.Popen(
             [self.binary, *words],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if prompt else subprocess.PIPE,
             stdout=open(self.output, "w"),
             stderr=open(self.folder / "complaints", "w"),
             cwd=self.work,
             env=self.env,
         )
+
+    def write(self, process, command):
+        process.stdin.write(json.dumps(command).encode() + b"\n")
+        process.stdin.flush()
+
+    def answer(self, process):
+        """Allows what was asked since the last look. Always true."""
+        for event in (json.loads(line)["ev"] for line in self.output.read_text().splitlines(keepends=True) if line.endswith("\n")):
+            if event["t"] == "permission" and event["id"] not in self.answered:
+                self.answered.add(event["id"])
+                allows = [option["optionId"] for option in event["options"] if option["kind"].startswith("allow")]
+                self.write(process, {"type": "permission", "id": event["id"], "optionId": allows[0]})
+        return True
+
+    def turns(self):
+        return self.output.read_text().count('"t":"turn-end"')
 
     def has_begun(self):
         if self.agent.whole:
@@ -126,7 +165,9 @@ class Stage:
     def envelopes(self):
         """All that was printed, which the schema takes, from a runner that has left nothing behind."""
         self.is_alone()
-        text = self.output.read_text()
+        lines = self.output.read_text().splitlines(keepends=True)
+        # Those are for a program that embeds it, and not of Happy's schema.
+        text = "".join(line for line in lines if json.loads(line)["ev"]["t"] not in ("session", "permission", "permission-end"))
         program = ["node", str(install.HERE / "envelopes.mjs"), str(install.npm("happy-wire"))]
         checked = subprocess.run(program, input=text, capture_output=True, text=True, check=False)
         count = len(text.splitlines())
