@@ -70,7 +70,7 @@ pub(crate) struct Args {
     /// The mode of the session, as the agent calls it (ask, plan, ..)
     #[arg(long, value_name = "NAME")]
     mode: Option<String>,
-    /// Give the agent the MCP servers of this file: `{\"mcpServers\": {..}}`, or a list as ACP spells it
+    /// Give the agent the MCP servers of this file: `{"mcpServers": {..}}`, or a list as ACP spells it
     #[arg(long, value_name = "FILE")]
     mcp: Option<PathBuf>,
     /// A further folder that the agent may use (several times)

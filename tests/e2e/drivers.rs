@@ -1,5 +1,5 @@
 //! Programs that have agents as a part of them, as others have written them: one in the manner of Happy, which embeds
-//! `run --json --input json`, and one in the manner of Open Design, which embeds `run` or starts `connect` as its agent.
+//! `run --json --input json`, and one in the manner of Open Design, which embeds `run` or has `connect` as its agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 

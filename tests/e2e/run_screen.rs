@@ -77,6 +77,7 @@ fn a_permission_is_asked_with_the_options_of_the_agent() {
     agent.ends_turn(&prompt, "cancelled");
     talk.shows("cancelled\n> ");
     talk.types(CTRL_D);
+    talk.shows_so("one prompt sign", |screen| screen.trim_end().ends_with("cancelled\n>"));
     assert_eq!(talk.ends(), 0, "it was ended by Ctrl-D; the Ctrl-C has only cancelled a turn");
 }
 

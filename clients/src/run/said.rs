@@ -33,8 +33,8 @@ impl Prompt {
 
 impl Driver {
     pub(super) fn on_user_line(&mut self, line: Option<String>) -> Result<(), Stop> {
-        self.invited = false;
         let Some(line) = line else { return self.refuse_questions() };
+        self.invited = false;
         self.lines_read += 1;
         match self.options.input {
             Input::Lines if line.trim().is_empty() => {}
