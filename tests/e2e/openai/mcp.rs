@@ -318,6 +318,11 @@ fn servers_are_reached_over_http_and_sse_with_their_headers() {
     assert_eq!(results, ["40", "41", "42"]);
     let told = setup.until_response(id).texts("agent_thought_chunk");
     assert!(told.contains("HTTP 401") && !told.contains("never-shown"), "{told}");
+    let id = setup.prompts(&session, "fail");
+    setup.model_calls(&[call("c9", "mcp__add", &json!({ "fail": true }))]);
+    let result = setup.tool_result();
+    assert!(result.contains("HTTP 500") && !result.contains("never-shown"), "{result}");
+    setup.until_response(id);
     assert!(!setup.bus.log.text().contains("never-shown"));
     for seen in
         ["GET /sse", "POST /messages?session=1 tools/call", "POST /mcp tools/call", "POST /old initialize"]

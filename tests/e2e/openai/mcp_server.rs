@@ -72,6 +72,9 @@ fn answer(socket: &TcpStream, (line, headers, body): &Request, shared: &Shared) 
     drop(seen);
     match (method, path) {
         ("POST", "/old") => respond("307 Moved", "location: /mcp\r\n", ""),
+        ("POST", "/mcp") if body["params"]["arguments"]["fail"] == true => {
+            respond("500 No", "", &format!("not {headers:?}"));
+        }
         ("POST", "/mcp") => match result(body) {
             None => respond("202 Accepted", "", ""),
             // A call is answered by a stream of its own.

@@ -1,4 +1,5 @@
-//! The secrets of an MCP server, the values of its variables and headers, which no text may show.
+//! The secrets of an MCP server, which no text may show: the values of its variables and headers, and of the query of
+//! its URL.
 
 use agent_client_protocol_schema::v1 as acp;
 
@@ -10,15 +11,18 @@ pub(super) struct Secrets(Vec<String>);
 
 impl Secrets {
     pub(super) fn of(spec: &acp::McpServer) -> Secrets {
-        let headers = |headers: &[acp::HttpHeader]| {
-            headers.iter().flat_map(|header| with_words(&header.value)).collect()
+        let of_web = |url: &str, headers: &[acp::HttpHeader]| {
+            let query = url.split_once('?').map_or("", |(_, query)| query);
+            let values = query.split('&').filter_map(|pair| Some(pair.split_once('=')?.1));
+            let headers = headers.iter().map(|header| header.value.as_str());
+            headers.chain(values).flat_map(with_words).collect()
         };
         Secrets(match spec {
             acp::McpServer::Stdio(stdio) => {
                 stdio.env.iter().flat_map(|variable| with_words(&variable.value)).collect()
             }
-            acp::McpServer::Http(http) => headers(&http.headers),
-            acp::McpServer::Sse(sse) => headers(&sse.headers),
+            acp::McpServer::Http(http) => of_web(&http.url, &http.headers),
+            acp::McpServer::Sse(sse) => of_web(&sse.url, &sse.headers),
             _ => Vec::new(),
         })
     }
@@ -47,7 +51,9 @@ mod tests {
         let stdio = acp::McpServer::Stdio(acp::McpServerStdio::new("a", "/bin/a").env(vec![variable]));
         assert_eq!(Secrets::of(&stdio).redact("bad tok-secret\n"), "bad *** ");
         let header = acp::HttpHeader::new("Authorization", "Bearer key-secret");
-        let http = acp::McpServer::Http(acp::McpServerHttp::new("a", "http://h").headers(vec![header]));
-        assert_eq!(Secrets::of(&http).redact("no key-secret, Bearer key-secret"), "no ***, ***");
+        let url = "http://h/mcp?key=url-secret&x=1";
+        let http = acp::McpServer::Http(acp::McpServerHttp::new("a", url).headers(vec![header]));
+        let text = "no key-secret, Bearer key-secret, url-secret";
+        assert_eq!(Secrets::of(&http).redact(text), "no ***, ***, ***");
     }
 }

@@ -30,6 +30,7 @@ const LISTED_TOOLS_MAX: usize = 1000;
 
 pub(super) struct Server {
     pub(super) name: String,
+    pub(super) secrets: Secrets,
     phase: Mutex<Phase>,
 }
 
@@ -62,8 +63,8 @@ impl ClientHandler for Handler {
 type Running = RunningService<RoleClient, Handler>;
 
 impl Server {
-    pub(super) fn new(name: String) -> Server {
-        Server { name, phase: Mutex::new(Phase::Starting) }
+    pub(super) fn new(name: String, secrets: Secrets) -> Server {
+        Server { name, secrets, phase: Mutex::new(Phase::Starting) }
     }
 
     pub(super) fn phase(&self) -> MutexGuard<'_, Phase> {
@@ -78,12 +79,11 @@ impl Server {
         mut stop: watch::Receiver<()>,
         settled: impl Fn() + Send,
     ) {
-        let secrets = Secrets::of(&spec);
         let tools_changed = Arc::new(Notify::new());
         let handler = Handler { tools_changed: tools_changed.clone() };
         let mut process = None;
         let connecting =
-            timeout(CONNECT_TIMEOUT, connect(&spec, &workspace, &secrets, handler, &mut process));
+            timeout(CONNECT_TIMEOUT, connect(&spec, &workspace, &self.secrets, handler, &mut process));
         let connected = tokio::select! {
             connected = connecting => connected.unwrap_or_else(|_| Err("no answer in time".to_owned())),
             _ = stop.changed() => return,
@@ -95,7 +95,7 @@ impl Server {
                 running
             }
             Err(why) => {
-                self.fail(&secrets, why, process).await;
+                self.fail(why, process).await;
                 settled();
                 return;
             }
@@ -107,7 +107,7 @@ impl Server {
             tokio::select! {
                 _ = stop.changed() => break,
                 _ = &mut ended => {
-                    self.fail(&secrets, "it has ended".to_owned(), process).await;
+                    self.fail("it has ended".to_owned(), process).await;
                     settled();
                     return;
                 }
@@ -127,13 +127,13 @@ impl Server {
         }
     }
 
-    async fn fail(&self, secrets: &Secrets, why: String, process: Option<Process>) {
+    async fn fail(&self, why: String, process: Option<Process>) {
         let last_line = match process {
             Some(mut process) => process.last_line().await,
             None => String::new(),
         };
         let gap = if last_line.is_empty() { "" } else { "; its last words: " };
-        *self.phase() = Phase::Failed(secrets.redact(&format!("{why}{gap}{last_line}")));
+        *self.phase() = Phase::Failed(self.secrets.redact(&format!("{why}{gap}{last_line}")));
     }
 }
 

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use super::result::CallResult;
 use super::runtime::Runtime;
+use super::secrets::Secrets;
 use super::server::{Phase, Server, with_causes};
 use super::tools::{McpTool, offered};
 use crate::openai::session::TurnEvent;
@@ -68,12 +69,9 @@ impl Servers {
         workspace: &Workspace,
     ) -> Servers {
         let (stop, stopped) = watch::channel(());
+        let server = |spec| Arc::new(Server::new(name_of(spec), Secrets::of(spec)));
         let mut all = Servers {
-            servers: specs
-                .iter()
-                .take(SERVERS_MAX)
-                .map(|spec| Arc::new(Server::new(name_of(spec))))
-                .collect(),
+            servers: specs.iter().take(SERVERS_MAX).map(server).collect(),
             specs,
             told: Mutex::default(),
             waiting: Arc::default(),
@@ -159,13 +157,14 @@ impl Servers {
             Phase::Ready { peer, .. } => peer.clone(),
             _ => return Err(format!("the MCP server {} has ended", server.name)),
         };
+        let server = server.clone();
         let runtime = self.runtime.as_ref().ok_or("there is no runtime")?;
         let params = CallToolRequestParams::new(tool.name.clone()).with_arguments(arguments);
         let task = runtime.spawn(async move {
             let outcome = match timeout(CALL_TIMEOUT, peer.call_tool_once(params)).await {
                 Ok(Ok(CallToolResponse::Complete(result))) => Ok(CallResult::new(result)),
                 Ok(Ok(_)) => Err("the server wants what this agent cannot give".to_owned()),
-                Ok(Err(error)) => Err(with_causes(&error)),
+                Ok(Err(error)) => Err(server.secrets.redact(&with_causes(&error))),
                 Err(_) => Err("no answer in time".to_owned()),
             };
             let _ = events.send(TurnEvent::Called(number, outcome));
