@@ -121,7 +121,10 @@ pub(super) fn is_plan_tool(name: &str) -> bool {
 
 pub(super) fn plan_entries(todos: &Value) -> Vec<acp::PlanEntry> {
     let entry = |todo: &Value| {
-        let content = text(todo, &["content", "title", "description", "text", "subject"])?;
+        // What is being done now has words of its own.
+        let active = text(todo, &["activeForm"]).filter(|_| todo["status"] == "in_progress");
+        let content =
+            active.or_else(|| text(todo, &["content", "title", "description", "text", "subject"]))?;
         let status = match string(todo, "status").to_ascii_lowercase().as_str() {
             "completed" | "done" | "todo_status_completed" => acp::PlanEntryStatus::Completed,
             "in_progress" | "todo_status_in_progress" | "inprogress" => acp::PlanEntryStatus::InProgress,
@@ -150,7 +153,7 @@ fn kind(name: &str) -> acp::ToolKind {
             acp::ToolKind::Search
         }
         "webfetch" | "websearch" | "googlewebsearch" | "fetchurl" | "searchweb" => acp::ToolKind::Fetch,
-        "task" | "agent" | "updatetopic" | "collab" => acp::ToolKind::Think,
+        "task" | "agent" | "updatetopic" | "collab" | "compact" => acp::ToolKind::Think,
         "delete" => acp::ToolKind::Delete,
         "exitplanmode" | "enterplanmode" => acp::ToolKind::SwitchMode,
         _ => acp::ToolKind::Other,

@@ -10,6 +10,7 @@ use agent_client_protocol_schema::v1 as acp;
 use rpc::error::METHOD_NOT_FOUND;
 use serde_json::{Map, Value, json};
 
+use super::codex_commands;
 use super::codex_items::{Items, fail_turn};
 use super::{Bridge, Effects, Opening, Question};
 use crate::cli::json::{items, string};
@@ -34,8 +35,8 @@ pub(super) struct Codex {
     /// The method and the params that open the thread, until they are sent.
     opening: Option<(&'static str, Value)>,
     thread: Option<String>,
-    /// The input of a prompt that waits for the thread.
-    queued_input: Option<Value>,
+    /// The prompt that waits for the thread.
+    queued: Option<Queued>,
     /// The id of the running turn.
     turn: Option<String>,
     is_interrupted: bool,
@@ -49,6 +50,13 @@ pub(super) struct Codex {
     defaults: Settings,
     questions: HashMap<String, Approval>,
     items: Items,
+}
+
+/// What a prompt is for the CLI.
+enum Queued {
+    Input(Value),
+    /// The method and the params of a command, without the thread.
+    Command(&'static str, Value),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -113,7 +121,10 @@ impl Bridge for Codex {
                 json!({ "type": "image", "url": format!("data:{mime_type};base64,{data}") })
             }
         };
-        self.queued_input = Some(prompt.parts.iter().map(input).collect());
+        self.queued = Some(match codex_commands::read(prompt) {
+            Some((method, params)) => Queued::Command(method, params),
+            None => Queued::Input(prompt.parts.iter().map(input).collect()),
+        });
         self.turn = None;
         self.is_interrupted = false;
         self.start_turn(effects);
@@ -121,7 +132,7 @@ impl Bridge for Codex {
 
     fn interrupt(&mut self, events: &mut TurnEvents, effects: &mut Effects) {
         self.is_interrupted = true;
-        if self.queued_input.take().is_some() {
+        if self.queued.take().is_some() {
             return events.stop(acp::StopReason::Cancelled);
         }
         self.send_interrupt(effects);
@@ -170,13 +181,20 @@ impl Codex {
     /// Starts the turn of the queued prompt, if the thread is open.
     fn start_turn(&mut self, effects: &mut Effects) {
         let Some(thread) = self.thread.clone() else { return };
-        let Some(input) = self.queued_input.take() else { return };
+        let Some(queued) = self.queued.take() else { return };
         if self.is_logged_out {
             // Without an account it would try for minutes. A new process sees a new login.
             effects.logged_out = Some("Codex is not logged in".to_owned());
             effects.needs_restart = true;
             return;
         }
+        let input = match queued {
+            Queued::Input(input) => input,
+            Queued::Command(method, mut params) => {
+                params["threadId"] = json!(thread);
+                return self.request(Request::Turn, method, params, effects);
+            }
+        };
         let mut params = json!({ "threadId": thread, "input": input });
         // A thread keeps its settings, so the defaults must be sent to undo a choice.
         if let Some(model) = self.settings.model.as_ref().or(self.defaults.model.as_ref()) {
@@ -210,7 +228,7 @@ impl Codex {
                     effects.session_unknown = why.contains("no rollout found");
                     // This process cannot open another thread, but a new process can.
                     effects.needs_restart = true;
-                    self.queued_input = None;
+                    self.queued = None;
                     fail_turn(&message["error"], events);
                 }
                 Request::Turn => fail_turn(&message["error"], events),
@@ -239,6 +257,7 @@ impl Codex {
                     return events.fail(false, "it did not say what it calls the session");
                 }
                 events.set_session(&result["thread"]["id"]);
+                events.commands(codex_commands::offered());
                 events.set_model(&result["model"]);
                 if self.settings.model.is_none() {
                     self.defaults.model = result["model"].as_str().map(ToOwned::to_owned);

@@ -111,6 +111,9 @@ impl Items {
             "webSearch" => (web_search(item), CallResult::new(true)),
             "collabAgentToolCall" => (sub_agent(item), CallResult::new(is_good)),
             "imageView" => (image_view(item), CallResult::new(true)),
+            "contextCompaction" => {
+                (Tool::named("compact").with_title("Summarising the conversation"), CallResult::new(true))
+            }
             _ => return,
         };
         if is_done {

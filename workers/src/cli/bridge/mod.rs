@@ -6,6 +6,7 @@
 mod claude;
 mod claude_permission;
 mod codex;
+mod codex_commands;
 pub(super) mod codex_items;
 #[cfg(test)]
 mod tests;
