@@ -111,6 +111,19 @@ impl Edit {
     }
 }
 
+/// Adds a line of a diff to the side or sides of the change on which it stands.
+pub(super) fn add_diff_line<'a>(line: &'a str, mut old: impl FnMut(&'a str), mut new: impl FnMut(&'a str)) {
+    match line.split_at_checked(1) {
+        Some(("-", text)) => old(text),
+        Some(("+", text)) => new(text),
+        Some((" ", text)) => {
+            old(text);
+            new(text);
+        }
+        _ => {}
+    }
+}
+
 /// Whether the tool's input is a to-do list, which appears as a plan.
 pub(super) fn is_plan_tool(name: &str) -> bool {
     matches!(

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::cli::format::text::{inner_message, is_auth_error, text_content, without_shell};
 use crate::cli::json::{count, items, string, text};
-use crate::cli::tool::{Edit, Tool, plan_entries};
+use crate::cli::tool::{Edit, Tool, add_diff_line, plan_entries};
 use crate::cli::turn_events::{CallResult, Tokens, TurnEvents};
 
 #[derive(Default)]
@@ -242,30 +242,37 @@ fn file_change(changes: &Value) -> Tool {
         match string(&change["kind"], "type") {
             "add" => tool.edits.push(edit(None, diff)),
             "delete" => tool.edits.push(edit(Some(diff), "")),
-            _ => tool.edits.extend(hunks(diff).iter().map(|(old, new)| edit(Some(old), new))),
+            _ => {
+                for Hunk { line, old, new } in hunks(diff) {
+                    tool.edits.push(edit(Some(&old), &new));
+                    tool.paths.push((path.clone(), line));
+                }
+            }
         }
-        tool.paths.push((path, None));
+        if tool.paths.iter().all(|(known, _)| *known != path) {
+            tool.paths.push((path, None));
+        }
     }
     tool
 }
 
-/// The old and the new text of each part of a unified diff.
-fn hunks(diff: &str) -> Vec<(String, String)> {
-    let mut all: Vec<(String, String)> = Vec::new();
+/// A part of a unified diff.
+#[derive(Default)]
+struct Hunk {
+    /// Where it begins in the new file.
+    line: Option<u32>,
+    old: String,
+    new: String,
+}
+
+fn hunks(diff: &str) -> Vec<Hunk> {
+    let mut all: Vec<Hunk> = Vec::new();
     for line in diff.split_inclusive('\n') {
-        if line.starts_with("@@") {
-            all.push(Default::default());
-            continue;
-        }
-        let Some((old, new)) = all.last_mut() else { continue };
-        match line.split_at_checked(1) {
-            Some(("-", text)) => old.push_str(text),
-            Some(("+", text)) => new.push_str(text),
-            Some((" ", text)) => {
-                old.push_str(text);
-                new.push_str(text);
-            }
-            _ => {}
+        if let Some(place) = line.strip_prefix("@@") {
+            let start = place.split('+').nth(1).and_then(|start| start.split([',', ' ']).next());
+            all.push(Hunk { line: start.and_then(|line| line.parse().ok()), ..Hunk::default() });
+        } else if let Some(Hunk { old, new, .. }) = all.last_mut() {
+            add_diff_line(line, |text| old.push_str(text), |text| new.push_str(text));
         }
     }
     all

@@ -14,9 +14,11 @@ use super::*;
 use crate::cli::prompt::Part;
 use crate::cli::turn_events::{End, Tokens};
 
-const CASES: [(&str, FormatName); 4] = [
+const CASES: [(&str, FormatName); 6] = [
     ("bridge-claude/conversation", FormatName::ClaudeStream),
     ("bridge-claude/tasks", FormatName::ClaudeStream),
+    ("bridge-claude/edit", FormatName::ClaudeStream),
+    ("bridge-claude/plan", FormatName::ClaudeStream),
     ("bridge-codex/conversation", FormatName::CodexAppServer),
     ("bridge-codex/failures", FormatName::CodexAppServer),
 ];
@@ -237,9 +239,13 @@ fn every_recorded_conversation_gives_its_golden_file() {
 /// there. Failures are not compared: codex-acp reports them as text, and here they are errors.
 #[test]
 fn turns_are_reported_like_other_adapters_do() {
-    for (name, count) in
-        [("bridge-claude/conversation", 3), ("bridge-claude/tasks", 1), ("bridge-codex/conversation", 5)]
-    {
+    for (name, count) in [
+        ("bridge-claude/conversation", 3),
+        ("bridge-claude/tasks", 1),
+        ("bridge-claude/edit", 1),
+        ("bridge-claude/plan", 1),
+        ("bridge-codex/conversation", 5),
+    ] {
         let format = CASES.iter().find(|(known, _)| *known == name).unwrap().1;
         let text = fs::read_to_string(folder().join(format!("{name}.official.json"))).unwrap();
         let official: Vec<Value> = serde_json::from_str(&text).unwrap();

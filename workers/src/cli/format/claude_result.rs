@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::text::{fenced, text_content};
 use crate::cli::json::{count, items, string, text};
-use crate::cli::tool::{self, Edit};
+use crate::cli::tool::{self, Edit, add_diff_line};
 use crate::cli::turn_events::{Shown, TurnEvents};
 
 pub(super) fn shown(id: &str, content: &Value, details: &Value, is_good: bool, events: &TurnEvents) -> Shown {
@@ -85,15 +85,7 @@ fn hunks(details: &Value, events: &TurnEvents) -> Option<Shown> {
     for hunk in items(&details["structuredPatch"]) {
         let (mut old, mut new) = (Vec::new(), Vec::new());
         for line in items(&hunk["lines"]).iter().filter_map(Value::as_str) {
-            match line.split_at_checked(1) {
-                Some(("-", text)) => old.push(text),
-                Some(("+", text)) => new.push(text),
-                Some((" ", text)) => {
-                    old.push(text);
-                    new.push(text);
-                }
-                _ => {}
-            }
+            add_diff_line(line, |text| old.push(text), |text| new.push(text));
         }
         let old = (!old.is_empty()).then(|| old.join("\n"));
         content.push(Edit { path: path.to_owned(), old, new: new.join("\n") }.to_content(&events.cwd));
