@@ -415,8 +415,8 @@ impl Oracle {
         });
     }
 
-    /// Whether this is a child of a session that the connection owns or is loading, and no other client owns it. It goes
-    /// with its parent from an owner that may be gone.
+    /// Whether this is a child of a session that the connection owns or is loading, and no other client owns it. It
+    /// goes with its parent from an owner that may be gone.
     pub(crate) fn inherits(&self, conn: Conn, life: Life, agent: &str) -> bool {
         let of_it = |s: &&Session| s.life == life && s.agent == *agent && s.open;
         let known = self.sessions.iter().rev().find(of_it);

@@ -65,8 +65,8 @@ impl Oracle {
         })
     }
 
-    /// The process has a request of such a client, and has not answered it. A login and the like concern no client. What
-    /// a process that is being ended has answered is not known.
+    /// The process has a request of such a client, and has not answered it. A login and the like concern no client.
+    /// What a process that is being ended has answered is not known.
     pub(crate) fn works(&self, life: Life, of: impl Fn(Conn) -> bool) -> bool {
         let process = &self.lives[life];
         let is_due = |call_id: &&u64| {

@@ -188,8 +188,8 @@ impl Oracle {
         self.conns[conn].bound |= request["params"]["pool"].is_string();
     }
 
-    /// A client that loads a session that it has open gets it from the agent, unless it knows what was said or something
-    /// goes on.
+    /// A client that loads a session that it has open gets it from the agent, unless it knows what was said or
+    /// something goes on.
     fn check_loaded(&self, conn: Conn, load: Serial, name: &str) {
         let request = parse(&self.sent[load].line.bytes());
         let is_known = request["params"]["_meta"]["bus/replay"] == false;

@@ -52,7 +52,7 @@ impl Oracle {
             return;
         }
         let others = self.lives[life].serves.iter().any(|other| *other != conn && self.conns[*other].open);
-        // In an ambiguous world the oracle may know of a session that is no more. One that this client loads is its own.
+        // In an ambiguous world the oracle may know of a session that is no more. One that this client loads is its.
         let is_left = |s: &Session| {
             let before = s.left.is_some_and(|(_, left_in)| left_in < self.calls);
             let is_absent = s.owner.is_none() && self.loading(conn, &s.agent).is_none();

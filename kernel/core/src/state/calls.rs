@@ -13,8 +13,7 @@ use crate::id::{Arena, CallKey, Key, Link, SecondaryMap, SessionKey, TypedKey, W
 use crate::limit::CALLS_SEARCHED;
 use crate::mutants::{Check, enabled};
 pub(crate) use crate::state::call_id::Id;
-use crate::state::opening::SettingKind;
-use crate::wire::send_queue::SendQueue;
+pub(crate) use crate::state::call_purpose::{Purpose, Written};
 
 /// A client or a worker slot as a caller and callee, as long as it exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,53 +36,6 @@ pub(crate) enum Endpoint {
     Bus,
     Client(Link),
     Worker(WorkerId),
-}
-
-/// What the answer will mean.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Purpose {
-    /// The answer means nothing to the bus.
-    Ask,
-    /// The `initialize` of a client. The init result of its worker answers it.
-    ClientInitialize,
-    /// The `initialize` that the bus sends to a worker.
-    Initialize,
-    /// The result names a new session of the caller.
-    Open,
-    /// On success the session, which is bound already, is open. On failure its `if_refused` says what becomes of it.
-    /// `replays`: the agent tells the whole session first.
-    Reopen { session: SessionKey, replays: bool },
-    /// On success the session has another mode, model or option.
-    Set(SettingKind),
-    /// The bus opens the session again in another process.
-    Recover(SessionKey),
-    /// On success the session is no more.
-    Close(SessionKey),
-    /// The result lists sessions.
-    List,
-    /// Sent to every worker of a handshake. On success, workers that start later get it too.
-    Broadcast,
-    /// The bus itself closes a session that nobody wants. There is a time limit for the answer.
-    EndSession,
-    /// Nobody waits for the answer.
-    Ignore,
-}
-
-/// Where the line of a call is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Written {
-    /// Not in a send queue: it waits for its worker to be ready or for its client to return.
-    NotYet,
-    /// In the output of the callee.
-    At { position: u64, length: u32 },
-}
-
-impl Written {
-    /// The line without its newline, if it is in this queue and none of it has been written.
-    pub(crate) fn in_queue(self, queue: &SendQueue) -> Option<&[u8]> {
-        let Written::At { position, length } = self else { return None };
-        queue.unwritten_line(position, length)
-    }
 }
 
 #[derive(Clone, Debug)]

@@ -2,6 +2,7 @@
 
 pub(crate) mod backlog;
 pub(crate) mod call_id;
+pub(crate) mod call_purpose;
 pub(crate) mod calls;
 pub(crate) mod clients;
 pub(crate) mod handshake;
