@@ -135,7 +135,7 @@ def check_process(conversation):
 
 
 def check_history(name, binary, run, model, folder):
-    """Speaks with the agent itself, because the bus shows a client only the sessions that are its own."""
+    """Speaks with the agent itself, in the home in which the adapter of others has run."""
     agent = next(agent for agent in AGENTS if agent.name == name)
     place = Place(folder / "home", model.port)
     command = [binary if word == "@bus" else word for word in agent.command(place)]
