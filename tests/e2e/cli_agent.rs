@@ -327,10 +327,8 @@ fn a_missing_logged_out_or_silent_cli_is_reported() {
     let mut agent = Agent::start(folder.path(), &["kimi", "--first-output-sec", "1"]);
     let session = agent.new_session(folder.path());
     let (_, missing) = agent.turn(&session, "go");
-    assert!(
-        missing["error"]["message"].as_str().is_some_and(|text| text.contains("npm install")),
-        "{missing}"
-    );
+    let text = missing["error"]["message"].as_str().unwrap_or_default();
+    assert!(text.contains("npm install") && text.matches("Kimi Code").count() == 1, "{missing}");
     write_script(folder.path(), "kimi", "echo 'provider.auth_error: 401' >&2; exit 1");
     let (_, out) = agent.turn(&session, "go");
     assert_eq!(out["error"]["code"], -32000, "{out}");

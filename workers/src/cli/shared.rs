@@ -228,7 +228,9 @@ impl Shared {
             let message = format!("Authentication required: {message}{hint}");
             RpcError { code: AUTH_REQUIRED, message, data: Some(data) }
         } else {
-            let message = format!("{}: {message}", self.row.name);
+            let name = &self.row.name;
+            let message =
+                if message.starts_with(name) { message.to_owned() } else { format!("{name}: {message}") };
             RpcError { code: INTERNAL_ERROR, message, data: Some(data) }
         }
     }
