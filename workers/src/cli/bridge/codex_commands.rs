@@ -1,5 +1,5 @@
-//! The slash commands of codex that are requests of its protocol: a client offers them, and a prompt that begins with one
-//! becomes that request.
+//! The slash commands of codex that are requests of its protocol: a client offers them, and a prompt that begins with
+//! one becomes that request.
 
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Value, json};
