@@ -1,7 +1,7 @@
 //! Causes: every error of the bus needs one that the oracle knows of. Where the portions in which bytes arrive hide
 //! the exact figure, an upper bound must at least reach the limit that the bus says was reached.
 
-use kernel_core::limit::{CALLS_FREE_TIMES, CALLS_RESERVED_PART};
+use kernel_core::limit::{BACKLOG_FREE_TIMES, CALLS_FREE_TIMES, CALLS_RESERVED_PART, QUEUE_HARD_TIMES};
 use serde_json::Value;
 
 use crate::excuse::Excuse;
@@ -76,6 +76,10 @@ impl Oracle {
             _ if message.starts_with("too much waits for") => {
                 self.waiting_bytes() > self.limits.max_output_queue
             }
+            _ if message.starts_with("too much of its own waits for") => {
+                let limit = BACKLOG_FREE_TIMES * self.limits.max_output_queue;
+                (BACKLOG_FREE_TIMES + 1) * self.waiting_bytes() > limit
+            }
             _ if message.starts_with("the worker ") && message.ends_with(") open") => {
                 matches!(kind, Kind::Fork(_)) && self.some_worker_may_be_full()
             }
@@ -104,6 +108,10 @@ impl Oracle {
         }
         if message.starts_with("max_calls ") {
             return calls_before + requests + sent_requests >= self.limits.max_calls;
+        }
+        if message.ends_with(" bytes of requests of this session wait for an answer") {
+            let least = self.limits.max_output_queue.min(self.limits.max_held_bytes / (2 * QUEUE_HARD_TIMES));
+            return self.kept_bytes() > least;
         }
         message.starts_with("max_held_bytes ")
             && queued_bytes + self.kept_bytes() > self.limits.max_held_bytes

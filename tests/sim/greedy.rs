@@ -1,6 +1,6 @@
 //! Worlds with greedy clients. They take all that they can get of one thing: calls, bytes, lines that they do not
-//! finish, sessions, or places of those that have yet to show the token. They leave and come back. A modest client
-//! beside them asks one thing at a time, and must always be served.
+//! finish, sessions, places, what waits for a process that starts, or places of those that have yet to show the token.
+//! They leave and come back. A modest client beside them asks one thing at a time, and must always be served.
 //!
 //! These worlds have an oracle of their own, which is small because the agent is honest and quick: it answers the
 //! modest client at once, opens sessions for everybody, and leaves every other request of greedy clients unanswered.
@@ -45,6 +45,12 @@ enum Greed {
     /// Lines that are begun and hardly go on.
     Lines,
     Sessions,
+    /// Connections that are closed on one side and wait for answers.
+    Places,
+    /// What may wait for a process that is not ready.
+    Backlog,
+    /// Questions of the agent that their clients do not answer.
+    Questions,
     /// Connections that never show the token.
     Strangers,
 }
@@ -54,6 +60,8 @@ struct Greedy {
     /// When its unfinished line began, and how many bytes of it have come.
     line: Option<(Moment, usize)>,
     label: usize,
+    /// The number of its session, if the agent asks it.
+    session: Option<usize>,
 }
 
 struct World {
@@ -70,6 +78,8 @@ struct World {
     session: Option<String>,
     next_id: usize,
     opened: usize,
+    /// The processes that have not answered `initialize`, and under which id they were asked.
+    initializing: Vec<(Link, Value)>,
     calls: usize,
     hash: u64,
     print: bool,
@@ -88,10 +98,12 @@ fn config(greed: Greed, rng: &mut Rng) -> Config {
     let mut pool = PoolConfig::new("p", Program::InPath("agent".into()));
     (pool.instances, pool.max_instances, pool.max_sessions) = (1, 2, rng.one(&[4, 8]));
     let limits = Limits {
-        max_calls: rng.one(&[8, 16, 64]),
+        // The modest client has two calls there, which are not few if there can be only some.
+        max_calls: if greed == Greed::Backlog { 1024 } else { rng.one(&[8, 16, 64]) },
         max_clients: MAX_CLIENTS,
         max_held_bytes: HELD_BYTES,
         max_input_buffer: LINE_BYTES,
+        max_output_queue: if greed == Greed::Backlog { 64 << 10 } else { Limits::default().max_output_queue },
         session_keep: Duration::from_secs(rng.one(&[0, 10])),
         ..Limits::default()
     };
@@ -103,9 +115,19 @@ fn config(greed: Greed, rng: &mut Rng) -> Config {
 impl World {
     fn new(seed: u64, print: bool) -> World {
         let mut rng = Rng::new(seed);
-        let greed = rng.one(&[Greed::Calls, Greed::Kept, Greed::Lines, Greed::Sessions, Greed::Strangers]);
+        let greed = rng.one(&[
+            Greed::Calls,
+            Greed::Kept,
+            Greed::Lines,
+            Greed::Sessions,
+            Greed::Places,
+            Greed::Backlog,
+            Greed::Questions,
+            Greed::Strangers,
+        ]);
         let crowd = match greed {
-            Greed::Sessions => 1,
+            Greed::Sessions | Greed::Questions => 1,
+            Greed::Places => 4,
             // The shortest lines, which everybody may begin, fit together.
             Greed::Lines => rng.one(&[1, 3, 7]),
             _ => rng.within(1, 3),
@@ -125,6 +147,7 @@ impl World {
             session: None,
             next_id: 0,
             opened: 0,
+            initializing: Vec::new(),
             calls: 0,
             hash: seed,
             print,
@@ -156,7 +179,7 @@ impl World {
             let Some(link) = self.shell.bus.connect_from(1, None, now) else {
                 broken!("(16) fairness", "there is no place for {} clients", self.greedy.len() + 2)
             };
-            self.greedy.push(Greedy { link, line: None, label: 0 });
+            self.greedy.push(Greedy { link, line: None, label: 0, session: None });
             return self.after();
         }
         let at = self.rng.below(self.greedy.len());
@@ -169,7 +192,58 @@ impl World {
             Greed::Kept => self.greedy_keeps(at),
             Greed::Lines => self.greedy_dribbles(at),
             Greed::Sessions => self.greedy_asks(at, "session/new", json!({ "cwd": "/" })),
+            Greed::Places => {
+                self.greedy_asks(at, "work", json!({}));
+                let gone = self.greedy.swap_remove(at);
+                self.shell.bus.handle(Event::Ended(gone.link), self.shell.now);
+                self.after();
+            }
+            Greed::Backlog => self.backlog_round(),
+            Greed::Questions => self.agent_asks(at),
             Greed::Strangers => {}
+        }
+    }
+
+    /// The process starts anew. Before it has answered `initialize`, greedy clients let as much wait for it as they
+    /// can, and the modest one asks.
+    fn backlog_round(&mut self) {
+        for link in self.greedy.iter().map(|greedy| greedy.link).chain([self.modest]).collect::<Vec<_>>() {
+            self.gives(link, r#"{"id":"init","method":"initialize","params":{"protocolVersion":1,"v":1}}"#);
+        }
+        let line = format!("{}\n", json!({ "id": "x", "method": "work", "params": "x".repeat(2000) }));
+        for at in 0..self.greedy.len() {
+            let link = self.greedy[at].link;
+            for _ in 0..self.rng.within(1, 20) {
+                self.gives_bytes(link, line.repeat(8).as_bytes());
+            }
+        }
+        self.modest_asks("work", json!({ "for": "modest" }));
+        for (link, id) in std::mem::take(&mut self.initializing) {
+            self.gives(link, &json!({ "id": id, "result": { "protocolVersion": 1 } }).to_string());
+        }
+        self.check_modest();
+        let workers: Vec<_> = self.shell.processes.iter().map(|process| process.worker).collect();
+        for worker in workers {
+            self.shell.bus.handle(Event::Exited { worker, exit: kernel_core::Exit::Code(1) }, self.shell.now);
+            self.after();
+        }
+        self.passes(Duration::from_secs(60));
+    }
+
+    /// The agent asks a greedy client, which reads the question and does not answer.
+    fn agent_asks(&mut self, at: usize) {
+        let Some(session) = self.greedy[at].session else {
+            let before = self.opened;
+            self.greedy_asks(at, "session/new", json!({ "cwd": "/" }));
+            self.greedy[at].session = (self.opened > before).then_some(self.opened);
+            return;
+        };
+        let (id, bytes) = (self.next_id, self.rng.one(&[1000, 50_000]));
+        self.next_id += 1;
+        let params = json!({ "sessionId": format!("s{session}"), "text": "x".repeat(bytes) });
+        let question = json!({ "id": id, "method": "ask", "params": params }).to_string();
+        for link in self.shell.processes.iter().map(|process| process.link).collect::<Vec<_>>() {
+            self.gives(link, &question);
         }
     }
 
@@ -255,15 +329,26 @@ impl World {
 
     /// Asks one thing. It is answered at once.
     fn modest_acts(&mut self) {
-        self.next_id += 1;
-        let id = self.next_id;
+        if matches!(self.greed, Greed::Backlog) {
+            return;
+        }
         let (method, params) = match (self.rng.below(4), self.session.take()) {
             (0, None) => ("session/new", json!({ "cwd": "/" })),
             (_, Some(session)) => ("session/close", json!({ "sessionId": session })),
             (_, None) => ("work", json!({ "for": "modest" })),
         };
+        self.modest_asks(method, params);
+        self.check_modest();
+    }
+
+    fn modest_asks(&mut self, method: &'static str, params: Value) {
+        self.next_id += 1;
+        let id = self.next_id;
         self.asked = Some((id, method));
         self.gives(self.modest, &json!({ "id": id, "method": method, "params": params }).to_string());
+    }
+
+    fn check_modest(&self) {
         if let Some((id, method)) = self.asked {
             broken!("(16) fairness", "the modest client has no answer to {method} ({id})");
         }
@@ -336,7 +421,7 @@ impl World {
             return self.modest_reads(&line);
         }
         let is_refused = matches!(line["error"]["data"]["reason"].as_str(), Some("invalid" | "busy"));
-        if line["id"] == "init" && !is_refused {
+        if line["id"] == "init" && !is_refused && self.greed == Greed::Kept {
             broken!("(6) bounded memory", "a long handshake is taken: {line}");
         }
         for session in line["result"]["sessions"].as_array().into_iter().flatten() {
@@ -347,7 +432,7 @@ impl World {
     }
 
     fn modest_reads(&mut self, line: &Value) {
-        if line["id"] == "hello" {
+        if line["id"] == "hello" || line["id"] == "init" {
             return;
         }
         let Some((id, method)) = self.asked.take() else {
@@ -367,6 +452,7 @@ impl World {
                 json!({ "sessionId": format!("s{}", self.opened) })
             }
             Some("session/close") => json!({}),
+            Some("initialize") => return self.initializing.push((link, line["id"].clone())),
             _ if line["params"]["for"] == "modest" => json!({}),
             _ => return,
         };

@@ -52,7 +52,7 @@ pub(crate) struct Oracle {
     /// Bytes that the bus has delivered in this call although it was given them in an earlier one: messages about a
     /// session of a process, and requests to a process.
     pub(crate) late_messages: BTreeMap<(Life, String), usize>,
-    pub(crate) late_requests: BTreeMap<Life, usize>,
+    pub(crate) late_requests: BTreeMap<Life, BTreeMap<Conn, usize>>,
     pub(crate) now: Moment,
     /// The token that is required, in worlds that have one.
     pub(crate) token: &'static str,
@@ -268,7 +268,12 @@ impl Oracle {
         let book = &self.conns[conn];
         let unfinished = book.line_began.is_some_and(|since| now >= since + UNFINISHED_LINE_TIMEOUT);
         let finished = book.ended && book.unanswered.is_empty() && book.untaken == 0;
-        let excused = book.hostile || book.broken || finished || stalled || unfinished;
+        // One that will send nothing more makes room for others, where there is little.
+        let limits = &self.limits;
+        let is_small =
+            limits.max_clients < 100 || limits.max_calls < 1 << 20 || limits.max_held_bytes < 1 << 20;
+        let makes_room = book.ended && is_small;
+        let excused = book.hostile || book.broken || finished || stalled || unfinished || makes_room;
         if !(excused || self.causes.stops > 0 || self.may_be_rejected(conn)) {
             broken!("(2) or the connection is closed", "conn {conn} was closed for no reason: {book:?}");
         }

@@ -137,7 +137,16 @@ impl World {
         } else {
             self.bus.connect_owner(pool.as_deref(), self.now)
         };
-        let Some(link) = link else { return };
+        self.after();
+        let Some(link) = link else {
+            let half_closed =
+                |conn: &usize| self.oracle.conns[*conn].ended && !self.oracle.is_unauthenticated(*conn);
+            let is_stopping = self.stopped.is_some();
+            if !is_stopping && self.open_clients().iter().any(half_closed) {
+                broken!("(16) fairness", "a connection is refused, and a half-closed one is kept");
+            }
+            return;
+        };
         let conn = self.clients.len();
         let accepted = |conn: &usize| !self.oracle.is_unauthenticated(*conn);
         let connected = self.open_clients().iter().filter(|conn| accepted(conn)).count();

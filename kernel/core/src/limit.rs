@@ -57,6 +57,11 @@ pub const CALLS_FREE_TIMES: usize = 3;
 /// Calls whose answer nobody waits for do not count for `max_calls`. There are at most `max_calls` divided by this;
 /// then the oldest is forgotten.
 pub const ABANDONED_PART: usize = 8;
+/// If there are other clients, what one of them lets wait for a worker that is not ready is at most this many times
+/// what is free of `max_output_queue`.
+pub const BACKLOG_FREE_TIMES: usize = 3;
+/// Less than `max_output_queue` divided by this and by `max_clients` of a client may always wait there.
+pub const BACKLOG_FEW_PART: usize = 8;
 /// What a client makes the bus keep by labels and by long ids may take what is left of `max_held_bytes` divided by
 /// this.
 pub const KEPT_ROOM_PART: usize = 2;

@@ -55,6 +55,8 @@ pub enum Check {
     OfflineBound,
     /// Only so much waits for a worker that is not ready.
     BacklogBound,
+    /// What one of several clients lets wait for a worker takes only a part of that.
+    BacklogShare,
     /// What waits for a worker is sent in order.
     BacklogOrder,
     /// What an agent tells again while its session is recovered is not shown to the client.
@@ -65,6 +67,8 @@ pub enum Check {
     LoadOpen,
     /// It is not loaded while a turn runs in it.
     LoadAtRest,
+    /// Only so many bytes of an agent's requests in one session wait for answers.
+    PendingBound,
     /// A session whose client does not come back ends.
     KeepExpires,
     /// A peer that fills a queue is not read until the queue has room.
@@ -95,6 +99,8 @@ pub enum Check {
     KeptShare,
     /// One of several clients has only a part of the sessions that are free.
     SessionShare,
+    /// A client that will send nothing more makes room for others.
+    MakesRoom,
     /// No more than `max_clients` are connected.
     MaxClients,
     /// A worker has no more than `max_sessions`.
@@ -169,11 +175,13 @@ impl Check {
         Check::EarlyBound,
         Check::OfflineBound,
         Check::BacklogBound,
+        Check::BacklogShare,
         Check::BacklogOrder,
         Check::Replay,
         Check::KnownReplay,
         Check::LoadOpen,
         Check::LoadAtRest,
+        Check::PendingBound,
         Check::KeepExpires,
         Check::Pause,
         Check::StallTimeout,
@@ -189,6 +197,7 @@ impl Check {
         Check::AbandonedBound,
         Check::KeptShare,
         Check::SessionShare,
+        Check::MakesRoom,
         Check::MaxClients,
         Check::MaxSessions,
         Check::MaxInstances,

@@ -31,6 +31,16 @@ impl Bus {
         Ok(())
     }
 
+    /// The same, after a client that will send nothing more has made room.
+    pub(super) fn find_client_slot(&mut self) -> Result<(), RpcError> {
+        if self.check_client_slots().is_err()
+            && let Some(half_closed) = self.clients.first_half_closed()
+        {
+            self.client_leaves(half_closed);
+        }
+        self.check_client_slots()
+    }
+
     pub(super) fn add_client(&mut self, pool: Option<&str>, auth: AuthState) -> Link {
         let link = self.links.next_link();
         let endpoint = self.calls.add_endpoint(Endpoint::Client(link));
@@ -75,7 +85,7 @@ impl Bus {
         {
             return self.reject(link, id, &error);
         }
-        if let Err(error) = self.check_client_slots() {
+        if let Err(error) = self.find_client_slot() {
             return self.reject(link, id, &error);
         }
         self.accept(link, AuthState::Accepted);

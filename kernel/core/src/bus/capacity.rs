@@ -4,10 +4,10 @@
 //! later still find something.
 
 use super::Bus;
-use crate::id::{Link, PoolId};
+use crate::id::{Link, PoolId, WorkerId};
 use crate::limit::{
-    CALLS, CALLS_FEW_PART, CALLS_FREE_TIMES, CALLS_RESERVED_PART, KEPT_ROOM_PART, LINE_BYTES_WHEN_FULL,
-    LINE_ROOM_PART, QUEUE_HARD_TIMES, SESSIONS_FREE_TIMES,
+    BACKLOG_FEW_PART, BACKLOG_FREE_TIMES, CALLS, CALLS_FEW_PART, CALLS_FREE_TIMES, CALLS_RESERVED_PART,
+    KEPT_ROOM_PART, LINE_BYTES_WHEN_FULL, LINE_ROOM_PART, QUEUE_HARD_TIMES, SESSIONS_FREE_TIMES,
 };
 use crate::mutants::{Check, enabled};
 use crate::state::calls::EndpointId;
@@ -67,6 +67,45 @@ impl Bus {
             self.check_few_calls(own)?;
         }
         self.check_held()
+    }
+
+    /// The same, after clients that will send nothing more have made room.
+    #[cold]
+    pub(super) fn find_room(
+        &mut self,
+        link: Link,
+        caller: EndpointId,
+        error: RpcError,
+    ) -> Result<(), RpcError> {
+        while let Some(half_closed) = self.clients.first_half_closed().filter(|other| *other != link) {
+            self.client_leaves(half_closed);
+            if self.check_room(caller).is_ok() {
+                return Ok(());
+            }
+        }
+        Err(error)
+    }
+
+    /// Whether more of this client may wait for a worker that is not ready. If there are others, it leaves something
+    /// for them; those of whom little waits are always let in.
+    pub(super) fn check_backlog(&self, id: WorkerId, link: Link) -> Result<(), RpcError> {
+        let Some(worker) = self.workers.get(id).filter(|worker| worker.ready_link().is_none()) else {
+            return Ok(());
+        };
+        let (limit, own) = (self.limits.max_output_queue, worker.waiting_of(link));
+        let is_alone = self.clients.len() == 1 || !enabled(Check::BacklogShare);
+        let few = limit / BACKLOG_FEW_PART / self.limits.max_clients.max(1);
+        if (own == 0 || own < few) && !is_alone {
+            return Ok(());
+        }
+        if worker.backlog.bytes() > limit && enabled(Check::BacklogBound) {
+            return Err(RpcError::busy("too much waits for the worker to be ready"));
+        }
+        let free = limit.saturating_sub(worker.backlog.bytes());
+        if own > BACKLOG_FREE_TIMES * free && !is_alone {
+            return Err(RpcError::busy("too much of its own waits for the worker to be ready"));
+        }
+        Ok(())
     }
 
     /// Whether a caller has so few calls in flight that it may have one of the last.

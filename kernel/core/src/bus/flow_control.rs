@@ -110,6 +110,7 @@ impl Bus {
     pub(super) fn client_ended(&mut self, link: Link) {
         let Some(peer) = self.links.peer_mut(link) else { return };
         peer.ended = true;
+        self.clients.half_close(link);
         self.finish(link);
         // After a goodbye its turns are cancelled now, whether or not it still listens.
         if self.clients.get(link).is_some_and(|client| client.bye) {

@@ -40,11 +40,10 @@ impl Bus {
         let about = if let SessionRef::Known(key) = session { Some(*key) } else { None };
         self.sessions.touch(about.or(label), self.now);
         let caller = self.clients.find(from)?.endpoint;
-        let Some(worker) = self.workers.get_mut(to) else { return Err(RpcError::unknown_session()) };
-        let is_full = worker.backlog.bytes() > self.limits.max_output_queue && enabled(Check::BacklogBound);
-        if worker.ready_link().is_none() && is_full {
-            return Err(RpcError::busy("too much waits for the worker to be ready"));
+        if self.workers.get(to).is_none_or(|worker| worker.ready_link().is_none()) {
+            self.check_backlog(to, from)?;
         }
+        let Some(worker) = self.workers.get_mut(to) else { return Err(RpcError::unknown_session()) };
         let reopened = about.and_then(|key| self.sessions.get(key)?.recovering.as_ref());
         if reopened.is_some_and(|backlog| backlog.bytes() > self.limits.max_output_queue) {
             return Err(RpcError::busy("too much waits for the session to be opened again"));
@@ -89,7 +88,7 @@ impl Bus {
                     call.written = written;
                 }
             }
-            (None, None) => worker.backlog.push(queued(call, message.line, &edits), &mut self.held),
+            (None, None) => worker.queue_for(from, queued(call, message.line, &edits), &mut self.held),
             (Some(key), _) => {
                 let line = queued(call, message.line, &edits);
                 if let Some(backlog) =
@@ -151,6 +150,13 @@ impl Bus {
         match worker.ready_link() {
             Some(link) => _ = self.links.send(link, line, edits),
             None => worker.backlog.push(queued(None, line, edits), &mut self.held),
+        }
+    }
+
+    /// The same for a notification of a client, to a worker that is not ready.
+    pub(super) fn queue_notification(&mut self, id: WorkerId, from: Link, line: &[u8], edits: &[Edit<'_>]) {
+        if let Some(worker) = self.workers.get_mut(id) {
+            worker.queue_for(from, queued(None, line, edits), &mut self.held);
         }
     }
 

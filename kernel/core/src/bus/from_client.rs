@@ -116,7 +116,9 @@ impl Bus {
                 return Err(RpcError::stopping());
             }
             let caller = self.clients.find(link)?.endpoint;
-            self.check_room(caller)?;
+            if let Err(error) = self.check_room(caller) {
+                self.find_room(link, caller, error)?;
+            }
             if id.len() > Id::SHORT_BYTES {
                 self.check_long_id(caller, id)?;
             }
@@ -162,6 +164,7 @@ impl Bus {
         }
         let worker_id = self.worker_for_request(link, pool)?;
         let caller = self.clients.find(link)?.endpoint;
+        self.check_backlog(worker_id, link)?;
         let Some(worker) = self.workers.get_mut(worker_id) else { return Err(RpcError::unknown_session()) };
         let endpoints = (Endpoint::Client(link), Endpoint::Worker(worker_id));
         if matches!(worker.init, Init::Ready { .. }) {
@@ -170,7 +173,7 @@ impl Bus {
             return Ok(());
         }
         let call = self.calls.ask(caller, worker.endpoint, Id::new(id), Purpose::ClientInitialize, None);
-        worker.backlog.push(Queued::Initialize(call), &mut self.held);
+        worker.queue_for(link, Queued::Initialize(call), &mut self.held);
         self.trace_line(endpoints.0, endpoints.1, None, Some(call), message);
         Ok(())
     }
@@ -187,7 +190,14 @@ impl Bus {
         let Endpoint::Worker(worker) = self.calls.endpoint(call.callee) else { return Ok(()) };
         self.trace_line(Endpoint::Client(link), Endpoint::Worker(worker), None, None, message);
         let mut digits = itoa::Buffer::new();
-        self.notify_worker(worker, message.line, &[Edit::new(request, key.spelled(&mut digits))]);
+        let edits = [Edit::new(request, key.spelled(&mut digits))];
+        match self.workers.get_mut(worker).map(|worker| worker.ready_link()) {
+            Some(None) => {
+                self.check_backlog(worker, link)?;
+                self.queue_notification(worker, link, message.line, &edits);
+            }
+            _ => self.notify_worker(worker, message.line, &edits),
+        }
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use log::{debug, warn};
 
 use super::Bus;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
-use crate::limit::{NAME_BYTES, PENDING_REQUESTS};
+use crate::limit::{NAME_BYTES, PENDING_REQUESTS, QUEUE_HARD_TIMES};
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Pending;
 use crate::state::calls::{Endpoint, EndpointId, Id, Purpose};
@@ -188,13 +188,18 @@ impl Bus {
         if message.method() == b"session/request_permission" && self.answer_permission(id, message) {
             return false;
         }
-        let pending = self.sessions.get(key).map_or(0, |session| session.pending.len());
-        if pending >= PENDING_REQUESTS {
-            let many = format!("{PENDING_REQUESTS} requests of this session wait for an answer");
-            self.reject_unroutable(id, message, &RpcError::busy(many));
-            return false;
-        }
-        true
+        let Some(session) = self.sessions.get(key) else { return false };
+        let (count, bytes) = (session.pending.len(), session.pending.bytes() + message.line.len());
+        let most_bytes = QUEUE_HARD_TIMES * self.queue_limit();
+        let refusal = if count >= PENDING_REQUESTS {
+            format!("{PENDING_REQUESTS} requests of this session wait for an answer")
+        } else if count > 0 && bytes > most_bytes && enabled(Check::PendingBound) {
+            format!("{} bytes of requests of this session wait for an answer", session.pending.bytes())
+        } else {
+            return true;
+        };
+        self.reject_unroutable(id, message, &RpcError::busy(refusal));
+        false
     }
 
     #[inline]

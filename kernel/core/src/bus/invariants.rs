@@ -125,5 +125,6 @@ impl Bus {
         let of_worker = |worker: &Worker| worker.backlog.count_bytes() + worker.early.count_bytes();
         self.sessions.iter().map(|(_, session)| of_session(session)).sum::<usize>()
             + self.workers.iter().map(|(_, worker)| of_worker(worker)).sum::<usize>()
+            + self.leftovers.count_bytes()
     }
 }

@@ -13,6 +13,7 @@ use crate::state::leftovers::{Departed, Leftover};
 use crate::state::timers::Alarm;
 use crate::state::workers::Recycled;
 use crate::wire::error::RpcError;
+use crate::wire::send_queue::SendQueue;
 
 impl Bus {
     /// Does as much of this work as this call may do, and keeps the rest.
@@ -57,7 +58,7 @@ impl Bus {
                 Some(orphan) => self.end_orphan(orphan),
                 None => self.leftovers.remove_done(),
             },
-            Some(Leftover::Unheard(unheard, link)) => match unheard.pop_front() {
+            Some(Leftover::Unheard(unheard, link)) => match unheard.pop(&mut self.held) {
                 Some(held) => {
                     let (message, link) = (held.message(), *link);
                     if let (true, Some(id), Some(link)) = (message.is_request(), message.id(), link) {
@@ -93,6 +94,7 @@ impl Bus {
             return self.fail_call(key, &RpcError::client_gone());
         }
         let workers = std::mem::take(&mut client.workers);
+        client.forget_kept(&mut self.held);
         self.leftovers.remove_done();
         self.calls.remove_endpoint(endpoint);
         for id in workers {
@@ -127,7 +129,7 @@ impl Bus {
             Some(error) => Unseen::Fail(error.clone()),
             None => Unseen::Move(pool),
         };
-        if let Some(queued) = lost.backlog.pop_front() {
+        if let Some(queued) = lost.backlog.pop(&mut self.held) {
             match queued {
                 Queued::Initialize(key) => self.fail_call(key, &error),
                 Queued::Line(Some(key), line) => self.answer_unseen(key, line, unseen, &error),
@@ -136,6 +138,7 @@ impl Bus {
             return;
         }
         let Some(key) = self.calls.oldest_incoming(endpoint) else {
+            self.held.give_back(lost.output.as_ref().map_or(0, SendQueue::len));
             self.leftovers.remove_done();
             return self.calls.remove_endpoint(endpoint);
         };

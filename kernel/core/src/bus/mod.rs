@@ -171,7 +171,7 @@ impl Bus {
     /// Accepts a peer that needs no token: the process that started the bus, on its stdin and stdout.
     pub fn connect_owner(&mut self, pool: Option<&str>, now: Moment) -> Option<Link> {
         self.set_time(now);
-        if self.stopping.is_some() || self.check_client_slots().is_err() {
+        if self.stopping.is_some() || self.find_client_slot().is_err() {
             return None;
         }
         Some(self.add_client(pool, AuthState::AwaitingFirstLine))

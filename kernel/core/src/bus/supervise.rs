@@ -54,7 +54,7 @@ impl Bus {
                 if let Some(link) = worker.link.take()
                     && let Some(output) = self.links.close(link)
                 {
-                    self.leftovers.keep_output(link, output);
+                    self.leftovers.keep_output(link, output, &mut self.held);
                 }
             }
             Effect::Remove => self.remove_worker(id),

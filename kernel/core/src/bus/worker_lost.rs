@@ -1,6 +1,5 @@
 //! The loss of a worker: its calls are answered or moved, and its sessions are lost.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use log::{info, warn};
@@ -10,7 +9,7 @@ use super::{Bus, ReadMode};
 use crate::api::Exit;
 use crate::id::{CallKey, Link, PoolId, SessionKey, WorkerId};
 use crate::limit::MOVES;
-use crate::state::backlog::Queued;
+use crate::state::backlog::{Backlog, Queued};
 use crate::state::calls::{BUS, Endpoint, Purpose, Written};
 use crate::state::leftovers::{Leftover, LostLife};
 use crate::state::lifecycle::State;
@@ -96,12 +95,12 @@ impl Bus {
         // Sessions and lines of a worker that is reserved are for its next life.
         let is_reserved = matches!(worker.init, Init::Reserved(_));
         let (endpoint, sessions, backlog) = if is_reserved {
-            (self.calls.split_off(worker.endpoint), SessionNames::default(), VecDeque::new())
+            (self.calls.split_off(worker.endpoint), SessionNames::default(), Backlog::default())
         } else {
             let next = self.calls.add_endpoint(Endpoint::Worker(id));
             let endpoint = std::mem::replace(&mut worker.endpoint, next);
             self.calls.orphan(endpoint);
-            (endpoint, std::mem::take(&mut worker.sessions), worker.take_backlog(&mut self.held))
+            (endpoint, std::mem::take(&mut worker.sessions), worker.move_backlog())
         };
         let (pool, unseen_error) = (worker.pool, worker.unseen_error.take().map(Arc::new));
         worker.forget(&mut self.held);

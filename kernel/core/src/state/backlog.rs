@@ -15,6 +15,16 @@ use crate::wire::message::Held;
 pub(crate) struct HeldBytes(usize);
 
 impl HeldBytes {
+    /// So many bytes are held that no table counts.
+    pub(crate) fn add(&mut self, bytes: usize) {
+        self.0 += bytes;
+    }
+
+    /// So many of them are given back.
+    pub(crate) fn give_back(&mut self, bytes: usize) {
+        self.0 -= bytes;
+    }
+
     pub(crate) fn get(&self) -> usize {
         self.0
     }
@@ -74,6 +84,21 @@ impl<T: Waiting> Backlog<T> {
         self.bytes += item.bytes();
         held.0 += item.bytes();
         self.items.push_back(item);
+    }
+
+    /// A backlog of these, which counted nowhere.
+    pub(crate) fn of(items: VecDeque<T>, held: &mut HeldBytes) -> Self {
+        let bytes = count(&items);
+        held.0 += bytes;
+        Backlog { items, bytes }
+    }
+
+    /// Takes the first one out.
+    pub(crate) fn pop(&mut self, held: &mut HeldBytes) -> Option<T> {
+        let item = self.items.pop_front()?;
+        self.bytes -= item.bytes();
+        held.0 -= item.bytes();
+        Some(item)
     }
 
     /// Takes everything out.

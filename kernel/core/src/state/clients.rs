@@ -1,6 +1,6 @@
 //! A client: what a connection has said about itself, and the sessions that it owns.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::id::{Link, PoolId, SecondaryMap, SessionKey, WorkerId};
@@ -38,6 +38,8 @@ pub(crate) struct Client {
     pub(crate) auth: AuthState,
     /// It has said goodbye: when it leaves, its sessions end.
     pub(crate) bye: bool,
+    /// The number under which it stands among those that will send nothing more.
+    half_closed: Option<u64>,
 }
 
 /// What the bus accepts from a connection.
@@ -75,6 +77,7 @@ impl Client {
             kept: Kept::default(),
             auth,
             bye: false,
+            half_closed: None,
         }
     }
 
@@ -148,6 +151,9 @@ impl Client {
 #[derive(Default)]
 pub(crate) struct Clients {
     clients: SecondaryMap<Link, Client>,
+    /// Those that will send nothing more and wait for answers, in the order in which they ended.
+    half_closed: BTreeMap<u64, Link>,
+    ended: u64,
 }
 
 impl Clients {
@@ -172,7 +178,25 @@ impl Clients {
     }
 
     pub(crate) fn remove(&mut self, link: Link) -> Option<Client> {
-        self.clients.remove(link)
+        let client = self.clients.remove(link)?;
+        client.half_closed.map(|number| self.half_closed.remove(&number));
+        Some(client)
+    }
+
+    /// This client will send nothing more.
+    pub(crate) fn half_close(&mut self, link: Link) {
+        let Some(client) = self.clients.get_mut(link) else { return };
+        let has_place = matches!(client.auth, AuthState::AwaitingFirstLine | AuthState::Accepted);
+        if has_place && client.half_closed.is_none() {
+            client.half_closed = Some(self.ended);
+            self.half_closed.insert(self.ended, link);
+            self.ended += 1;
+        }
+    }
+
+    /// The client that has sent nothing more for the longest time. It makes room for others, if there is too little.
+    pub(crate) fn first_half_closed(&self) -> Option<Link> {
+        self.half_closed.values().next().copied().filter(|_| enabled(Check::MakesRoom))
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::id::{CallKey, Link, PoolId, SessionKey, WorkerId};
 use crate::limit::WORK_PIECE;
-use crate::state::backlog::Queued;
+use crate::state::backlog::{Backlog, HeldBytes, Queued};
 use crate::state::calls::EndpointId;
 use crate::state::clients::Client;
 use crate::state::session_names::SessionNames;
@@ -25,7 +25,7 @@ pub(crate) enum Leftover {
     /// Sessions of subagents whose parents are gone.
     Orphans(BTreeSet<SessionKey>),
     /// What a worker said and nobody heard. Its requests are refused, if it is still there.
-    Unheard(VecDeque<Held>, Option<Link>),
+    Unheard(Backlog<Held>, Option<Link>),
     /// Calls that nobody answers, and what their callers hear.
     Failed(VecDeque<CallKey>, Arc<RpcError>),
 }
@@ -49,7 +49,7 @@ pub(crate) struct LostLife {
     pub(crate) unseen_error: Option<Arc<RpcError>>,
     pub(crate) sessions: SessionNames,
     /// What waited for it.
-    pub(crate) backlog: VecDeque<Queued>,
+    pub(crate) backlog: Backlog<Queued>,
     /// What was not written to it. None: its link is still open, and has it.
     pub(crate) output: Option<SendQueue>,
 }
@@ -122,10 +122,24 @@ impl Leftovers {
     }
 
     /// Keeps what was not written to a link that is closed, if calls of that life wait for an answer.
-    pub(crate) fn keep_output(&mut self, link: Link, output: SendQueue) {
+    pub(crate) fn keep_output(&mut self, link: Link, output: SendQueue, held: &mut HeldBytes) {
         if let Some(lost) = self.lives().find(|lost| lost.link == link) {
+            held.add(output.len());
             lost.output = Some(output);
         }
+    }
+
+    /// The bytes that what is left holds, counted afresh.
+    pub(crate) fn count_bytes(&self) -> usize {
+        let of_work = |work: &Leftover| match work {
+            Leftover::Departed(gone) => gone.client.check_kept(),
+            Leftover::LostLife(lost) => {
+                lost.backlog.count_bytes() + lost.output.as_ref().map_or(0, SendQueue::len)
+            }
+            Leftover::Unheard(unheard, _) => unheard.count_bytes(),
+            Leftover::Ended(..) | Leftover::Orphans(_) | Leftover::Failed(..) => 0,
+        };
+        self.queue.iter().map(of_work).sum()
     }
 
     /// Takes out a session of a lost life that is not lost yet. Returns the error of that life.

@@ -1,6 +1,6 @@
 //! A worker: a slot for a process in a pool, what the process there was told, and what waits for it.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::config::{Mode, PoolConfig};
 use crate::id::{Link, PoolId, SessionKey};
 use crate::limit::{ELICITATIONS, NAME_BYTES, STICKY_NOTIFICATION_BYTES, STICKY_NOTIFICATIONS_MAX};
 use crate::mutants::{Check, enabled};
-use crate::state::backlog::{Backlog, Early, HeldBytes, Kept, Queued};
+use crate::state::backlog::{Backlog, Early, HeldBytes, Kept, Queued, Waiting};
 use crate::state::calls::EndpointId;
 use crate::state::handshake::{AgentCapabilities, Handshake};
 use crate::state::lifecycle::{Life, State};
@@ -69,6 +69,8 @@ pub(crate) struct Worker {
     pub(crate) agent: Option<Arc<str>>,
     /// What is written once it is ready, in order.
     pub(crate) backlog: Backlog<Queued>,
+    /// How many bytes of `backlog` each client has let wait.
+    waiting_of: BTreeMap<Link, usize>,
     /// Its sessions by the agent's names.
     pub(crate) sessions: SessionNames,
     /// The session of its last message, and most likely of its next. It may be gone.
@@ -184,6 +186,7 @@ impl Worker {
             capabilities: AgentCapabilities::default(),
             agent: None,
             backlog: Backlog::default(),
+            waiting_of: BTreeMap::new(),
             sessions: SessionNames::default(),
             last_session: None,
             labels: 0,
@@ -265,8 +268,26 @@ impl Worker {
         }
     }
 
+    /// This of a client waits until it is ready.
+    pub(crate) fn queue_for(&mut self, client: Link, item: Queued, held: &mut HeldBytes) {
+        *self.waiting_of.entry(client).or_default() += item.bytes();
+        self.backlog.push(item, held);
+    }
+
+    /// How many bytes of this client wait for it.
+    pub(crate) fn waiting_of(&self, client: Link) -> usize {
+        self.waiting_of.get(&client).copied().unwrap_or(0)
+    }
+
+    /// Takes out what waits for it, which still counts as held.
+    pub(crate) fn move_backlog(&mut self) -> Backlog<Queued> {
+        self.waiting_of.clear();
+        std::mem::take(&mut self.backlog)
+    }
+
     /// Takes out what waits for it.
     pub(crate) fn take_backlog(&mut self, held: &mut HeldBytes) -> VecDeque<Queued> {
+        self.waiting_of.clear();
         let mut backlog = self.backlog.take(held);
         if !enabled(Check::BacklogOrder) {
             backlog.make_contiguous().reverse();

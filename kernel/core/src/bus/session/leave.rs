@@ -12,8 +12,7 @@ use crate::wire::error::RpcError;
 impl Bus {
     /// The client has left for good. Its calls lose their caller, and its sessions are kept or ended.
     pub(in crate::bus) fn client_leaves(&mut self, link: Link) {
-        let Some(mut client) = self.clients.remove(link) else { return };
-        client.forget_kept(&mut self.held);
+        let Some(client) = self.clients.remove(link) else { return };
         self.pending_auth.remove(link);
         self.tracers.remove(link);
         self.links.close(link);

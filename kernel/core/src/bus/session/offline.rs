@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use crate::bus::Bus;
 use crate::id::SessionKey;
 use crate::mutants::{Check, enabled};
+use crate::state::backlog::Backlog;
 use crate::state::leftovers::Leftover;
 use crate::state::sessions::IfRefused;
 use crate::state::timers::Alarm;
@@ -48,6 +49,7 @@ impl Bus {
         let worker = self.sessions.worker_of(key).and_then(|id| self.workers.get(id));
         let link = worker.and_then(|worker| worker.link);
         if !unheard.is_empty() {
+            let unheard = Backlog::of(unheard, &mut self.held);
             self.begin_work(Leftover::Unheard(unheard, link));
         }
     }

@@ -211,3 +211,76 @@ fn what_one_client_makes_the_bus_keep_leaves_room_for_others() {
     bus.unseen.remove(&worker);
     bus.is_served(modest, worker);
 }
+
+#[test]
+fn a_client_that_will_send_nothing_more_makes_room_for_others() {
+    let mut bus = TestBus::new(limited(Limits { max_clients: 2, max_calls: 4, ..Limits::default() }));
+    let (first, second, worker) = (bus.client(), bus.client(), bus.worker(0));
+    for client in [first, second] {
+        bus.sends(client, r#"{"id":1,"method":"hang"}"#);
+        bus.sees_request(worker, "hang");
+        assert!(bus.connects().is_none(), "those who may still send keep their places");
+    }
+    bus.handles(Event::Ended(first));
+    assert!(!bus.is_closed(first), "it waits for its answer as long as nobody needs its place");
+    let third = bus.client();
+    bus.act();
+    assert!(bus.is_closed(first));
+    bus.takes_all_calls(third, worker);
+    bus.handles(Event::Ended(second));
+    bus.sends(third, r#"{"id":"more","method":"hang"}"#);
+    bus.sees_request(worker, "hang");
+    assert!(bus.is_closed(second), "its calls are needed");
+}
+
+#[test]
+fn what_one_client_lets_wait_for_a_worker_leaves_room_for_others() {
+    let mut bus = TestBus::new(limited(Limits { max_output_queue: 10_000, ..Limits::default() }));
+    let (greedy, modest, worker) = (bus.client(), bus.client(), bus.worker(0));
+    let initialize = r#"{"id":"init","method":"initialize","params":{"protocolVersion":1,"v":1}}"#;
+    bus.sends(greedy, initialize);
+    let (init, _) = bus.sees_request(worker, "initialize");
+    let long = "x".repeat(900);
+    for id in 0..20 {
+        bus.sends(greedy, &format!(r#"{{"id":{id},"method":"m","params":"{long}"}}"#));
+    }
+    let refused = bus.sees_json(greedy);
+    assert_eq!(refused["error"]["message"], "too much of its own waits for the worker to be ready");
+    bus.unseen.remove(&greedy);
+    for _ in 0..1000 {
+        bus.sends(greedy, initialize);
+        bus.sends(greedy, r#"{"method":"$/cancel_request","params":{"requestId":0}}"#);
+    }
+    assert!(bus.bus.held_bytes() < 10_000, "neither do requests to initialize and cancels fill it");
+    bus.unseen.remove(&greedy);
+    bus.sends(modest, initialize);
+    bus.sends(modest, r#"{"id":1,"method":"modest"}"#);
+    bus.sends(worker, &format!(r#"{{"id":{init},"result":{{"protocolVersion":1}}}}"#));
+    assert_eq!(bus.sees_json(modest)["id"], "init");
+    while bus.sees_json(worker)["method"] != "modest" {}
+    assert_eq!(bus.bus.held_bytes(), 0);
+}
+
+#[test]
+fn what_an_agent_asks_and_nobody_answers_has_a_bound_in_bytes() {
+    let limits = Limits { max_held_bytes: 1 << 20, max_input_buffer: 1 << 18, ..Limits::default() };
+    let mut bus = TestBus::new(limited(limits));
+    let (client, worker) = (bus.client(), bus.worker(0));
+    bus.opens(client, worker, "s1");
+    let long = "x".repeat(50_000);
+    let ask = |id: usize| {
+        let params = format!(r#"{{"sessionId":"s1","text":"{long}"}}"#);
+        format!(r#"{{"id":{id},"method":"ask","params":{params}}}"#)
+    };
+    for id in 0..30 {
+        bus.sends(worker, &ask(id));
+    }
+    assert!(bus.bus.held_bytes() <= 1 << 19, "the client has read them all, and half of the room is left");
+    let refused = bus.sees_json(worker);
+    assert_eq!(refused["error"]["data"]["reason"], "busy");
+    let question = bus.sees_json(client);
+    bus.sends(client, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
+    bus.unseen.remove(&worker);
+    bus.sends(worker, &ask(99));
+    assert!(!bus.unseen.contains_key(&worker), "there is room for one again");
+}
