@@ -43,6 +43,8 @@ pub(super) fn quick_restarts() -> Value {
 pub(super) fn killed_when_up(trial: &mut Trial<'_>) -> io::Result<()> {
     let bus = trial.start()?;
     let mut watcher = bus.client()?;
+    // Once it is answered, its connection is accepted.
+    watcher.status()?;
     let fds = procfs::open_fds(bus.pid())?;
     let wanted = trial.count(RESTARTS);
     let mut killed = BTreeSet::new();
