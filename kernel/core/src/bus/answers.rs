@@ -140,9 +140,9 @@ impl Bus {
             }
             let bus_token = session.map(|session| session.bus_token.clone());
             // A name that the client uses for a session in another store would not do for one that is not open.
-            let named = entry.id.map(|id| message.name(id)).filter(|_| bus_token.is_none());
-            let named = named.map(|name| self.name_for(to, &name, &name));
-            let renamed = named.and_then(|(token, is_renamed)| is_renamed.then_some(token));
+            let named = entry.id.filter(|_| bus_token.is_none()).map(|id| message.name(id));
+            let used = named.filter(|name| self.uses_name(to, name));
+            let renamed = used.map(|name| self.tags.token(&name));
             match (entry.id, bus_token.or(renamed)) {
                 (Some(id), Some(token)) => {
                     let within = |at: u32| (at - entry.element.start) as usize;

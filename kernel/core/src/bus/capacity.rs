@@ -69,7 +69,7 @@ impl Bus {
         self.check_held()
     }
 
-    /// The same, after clients that will send nothing more have made room.
+    /// The same, after clients that will send nothing more have made room: as many as one call of the bus may let go.
     #[cold]
     pub(super) fn find_room(
         &mut self,
@@ -77,7 +77,9 @@ impl Bus {
         caller: EndpointId,
         error: RpcError,
     ) -> Result<(), RpcError> {
-        while let Some(half_closed) = self.clients.first_half_closed().filter(|other| *other != link) {
+        while !self.leftovers.is_spent()
+            && let Some(half_closed) = self.clients.first_half_closed().filter(|other| *other != link)
+        {
             self.client_leaves(half_closed);
             if self.check_room(caller).is_ok() {
                 return Ok(());

@@ -14,7 +14,7 @@ use crate::state::handshake::Handshake;
 use crate::state::opening::SettingKind;
 use crate::state::sessions::{IfRefused, agent_name, token};
 use crate::state::workers::Init;
-use crate::wire::error::RpcError;
+use crate::wire::error::{RpcError, spelled_result_line};
 use crate::wire::message::Message;
 use crate::wire::partial_scan::PartialScan;
 use crate::wire::prefix_cache::PrefixCache;
@@ -272,7 +272,7 @@ impl Bus {
         let session = SessionRef::Known(key);
         let purpose = Purpose::Ask;
         self.forward_to_worker(&Forward { from: link, to, message: notification, purpose, session })?;
-        self.send_own(link, &[&br#"{"jsonrpc":"2.0","id":"#[..], id, br#","result":{}}"#].concat());
+        self.send_own(link, &spelled_result_line(id, b"{}"));
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use crate::limit::INIT_RESULT_BYTES;
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
 use crate::state::calls::{BUS, Id, Purpose};
-use crate::state::handshake::{AgentCapabilities, Handshake, agent_name};
+use crate::state::handshake::{AgentCapabilities, Handshake, name_in_agent_info};
 use crate::state::timers::Alarm;
 use crate::state::workers::{Init, InitResult, Recycled};
 use crate::wire::error::{Death, RpcError};
@@ -74,7 +74,7 @@ impl Bus {
             return self.initialize_refused(id, &handshake, message);
         }
         worker.capabilities = AgentCapabilities::of(outcome, &handshake);
-        self.learn_store(id, agent_name(outcome));
+        self.learn_store(id, name_in_agent_info(outcome));
         let Some(worker) = self.workers.get_mut(id) else { return };
         if !matches!(worker.init, Init::Sent(_)) {
             return;

@@ -156,7 +156,7 @@ pub(crate) enum ReopenBy {
 }
 
 /// The name that the result of `initialize` gives the agent.
-pub(crate) fn agent_name(result: &[u8]) -> Option<Arc<str>> {
+pub(crate) fn name_in_agent_info(result: &[u8]) -> Option<Arc<str>> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Result {

@@ -132,10 +132,15 @@ impl Bus {
         worker.sessions.contains_key(agent) || agent.len() > NAME_BYTES || is_elsewhere()
     }
 
+    /// Whether this client has a session that it calls so.
+    pub(in crate::bus) fn uses_name(&self, link: Link, name: &[u8]) -> bool {
+        self.clients.get(link).is_some_and(|client| client.sessions.contains_key(name))
+    }
+
     /// The name for a session that this client asks for by `name`, and whether it is another than the client expects:
     /// it uses that one for a session in another store.
     pub(in crate::bus) fn name_for(&mut self, link: Link, name: &[u8], agent: &[u8]) -> (Token, bool) {
-        let is_used = self.clients.get(link).is_some_and(|client| client.sessions.contains_key(name));
+        let is_used = self.uses_name(link, name);
         (if is_used { self.tags.token(agent) } else { token(name) }, is_used)
     }
 
