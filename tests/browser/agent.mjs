@@ -1,0 +1,146 @@
+// An ACP agent without a model: what a prompt begins with decides what it plays. For the browser tests and the pictures.
+//
+//     node agent.mjs [STATE_DIR]
+//
+// With STATE_DIR it keeps what was said there, so that `session/load` works after a crash.
+
+import fs from "node:fs";
+import path from "node:path";
+import readline from "node:readline";
+import { scripts } from "./scripts.mjs";
+
+const [state] = process.argv.slice(2);
+const sessions = new Map();
+const waiting = new Map();
+let next = 1;
+
+const write = (message) => process.stdout.write(JSON.stringify({ jsonrpc: "2.0", ...message }) + "\n");
+const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
+
+function ask(method, params) {
+  const id = next++;
+  write({ id, method, params });
+  return new Promise((done) => waiting.set(id, done));
+}
+
+const MODES = [{ id: "ask", name: "Ask first" }, { id: "edit", name: "Accept edits" }, { id: "plan", name: "Plan only" }];
+const MODELS = [{ value: "swift", name: "Swift 2" }, { value: "deep", name: "Deep 4" }];
+
+function settings(session) {
+  return {
+    modes: { currentModeId: session.mode, availableModes: MODES },
+    configOptions: [{ id: "model", name: "Model", category: "model", type: "select", currentValue: session.model, options: MODELS }],
+  };
+}
+
+class Session {
+  constructor(id, cwd) {
+    Object.assign(this, { id, cwd, mode: "ask", model: "swift", told: [], cancelled: false });
+  }
+
+  get file() {
+    return state && path.join(state, `${this.id}.json`);
+  }
+
+  /** Tells the client, and remembers it. */
+  update(update) {
+    this.told.push(update);
+    write({ method: "session/update", params: { sessionId: this.id, update } });
+  }
+
+  say(text, kind = "agent_message_chunk") {
+    this.update({ sessionUpdate: kind, content: { type: "text", text } });
+  }
+
+  /** Says it in pieces, as a model does. */
+  async stream(text, { kind, piece = 12, pause = 4 } = {}) {
+    for (let at = 0; at < text.length && !this.cancelled; at += piece) {
+      this.say(text.slice(at, at + piece), kind);
+      if (pause) await sleep(pause);
+    }
+  }
+
+  async call(id, first, then, took = 30) {
+    this.update({ sessionUpdate: "tool_call", toolCallId: id, status: "in_progress", ...first });
+    await sleep(took);
+    this.update({ sessionUpdate: "tool_call_update", toolCallId: id, status: "completed", ...then });
+  }
+
+  permission(toolCall) {
+    const options = [["allow_once", "Allow once"], ["allow_always", "Always allow"], ["reject_once", "Deny"]].map(([kind, name]) => ({ optionId: kind, kind, name }));
+    return ask("session/request_permission", { sessionId: this.id, toolCall, options });
+  }
+
+  elicit(message, requestedSchema) {
+    return ask("elicitation/create", { sessionId: this.id, mode: "form", message, requestedSchema });
+  }
+
+  sleep(ms) {
+    return sleep(ms);
+  }
+
+  save() {
+    if (this.file) fs.writeFileSync(this.file, JSON.stringify({ cwd: this.cwd, told: this.told.slice(-5000) }));
+  }
+}
+
+const methods = {
+  initialize: () => ({
+    protocolVersion: 1,
+    agentInfo: { name: "scripted", version: "1" },
+    agentCapabilities: { loadSession: !!state, sessionCapabilities: { close: {} } },
+    authMethods: [],
+  }),
+  "session/new": ({ cwd }) => {
+    const id = `play-${process.pid}-${next++}`;
+    sessions.set(id, new Session(id, cwd));
+    sessions.get(id).save();
+    return { sessionId: id, ...settings(sessions.get(id)) };
+  },
+  "session/load": ({ sessionId, cwd }) => {
+    const session = new Session(sessionId, cwd);
+    session.told = JSON.parse(fs.readFileSync(session.file, "utf8")).told;
+    for (const update of session.told) write({ method: "session/update", params: { sessionId, update } });
+    sessions.set(sessionId, session);
+    return settings(session);
+  },
+  "session/prompt": async ({ sessionId, prompt }) => {
+    const session = sessions.get(sessionId);
+    const text = prompt.map((part) => part.text ?? "").join("");
+    session.told.push({ sessionUpdate: "user_message_chunk", content: { type: "text", text } });
+    session.cancelled = false;
+    const name = /^\/?(\w+)/.exec(text)?.[1] ?? "";
+    const played = await (scripts[name] ?? scripts.echo)(session, text);
+    session.save();
+    return { stopReason: session.cancelled ? "cancelled" : "end_turn", ...played };
+  },
+  "session/set_mode": ({ sessionId, modeId }) => {
+    sessions.get(sessionId).mode = modeId;
+    return {};
+  },
+  "session/set_config_option": ({ sessionId, value }) => {
+    sessions.get(sessionId).model = value;
+    return { configOptions: settings(sessions.get(sessionId)).configOptions };
+  },
+  "session/close": ({ sessionId }) => (sessions.delete(sessionId), {}),
+};
+
+readline.createInterface({ input: process.stdin }).on("line", async (line) => {
+  const { id, method, params, result, error } = JSON.parse(line);
+  if (method === undefined) {
+    waiting.get(id)?.(result ?? { error });
+    waiting.delete(id);
+  } else if (method === "session/cancel") {
+    const session = sessions.get(params.sessionId);
+    if (session) session.cancelled = true;
+    for (const done of waiting.values()) done({ outcome: { outcome: "cancelled" } });
+    waiting.clear();
+  } else if (id !== undefined) {
+    try {
+      if (!methods[method]) write({ id, error: { code: -32601, message: `no ${method}` } });
+      else write({ id, result: await methods[method](params ?? {}) });
+    } catch (fault) {
+      write({ id, error: { code: -32603, message: String(fault) } });
+    }
+  }
+}).on("close", () => process.exit(0));

@@ -1,0 +1,116 @@
+// What the agent of agent.mjs plays.
+
+const BEFORE = `#[test]
+fn the_listener_sees_the_event() {
+    let bus = TestBus::start();
+    bus.send(Event::Ready);
+    thread::sleep(Duration::from_millis(100));
+    assert!(bus.saw(Event::Ready));
+}
+
+#[test]
+fn nothing_is_lost() {
+    let bus = TestBus::start();
+    assert_eq!(bus.lost(), 0);
+}
+`;
+const AFTER = BEFORE.replace("    thread::sleep(Duration::from_millis(100));\n    assert!(bus.saw(Event::Ready));", "    let seen = bus.wait_for(Event::Ready, Duration::from_secs(5));\n    assert!(seen);");
+
+const OUTPUT = `\u001b[1m\u001b[32m   Compiling\u001b[0m kernel-core v0.1.0 (/home/me/src/bus/kernel/core)
+\u001b[1m\u001b[32m    Finished\u001b[0m \`test\` profile [unoptimized] target(s) in 11.92s
+\u001b[1m\u001b[32m     Running\u001b[0m tests/flow.rs
+
+running 3 tests
+test flow::nothing_is_lost ... \u001b[32mok\u001b[0m
+test flow::order_is_kept ... \u001b[32mok\u001b[0m
+test flow::the_listener_sees_the_event ... \u001b[32mok\u001b[0m
+
+test result: \u001b[32mok\u001b[0m. 3 passed; 0 failed; 0 ignored; finished in 0.21s
+`;
+
+/** What an attacker would write; every bit of it must stay text. */
+export const EVIL = {
+  html: `<img src=x onerror="window.owned=1"><script>window.owned=2</script><svg onload="window.owned=3">`,
+  markdown: `[click](javascript:window.owned=4) ![x](http://evil.example/pixel.png) <iframe src="javascript:window.owned=5"></iframe>\n\n\`\`\`html\n<script>window.owned=6</script>\n\`\`\``,
+  bidi: "rm -rf ./build\u202e\u2066 # egnahc sselmrah\u2069",
+  file: `/tmp/<img src=x onerror=window.owned=7>\u202egpj.exe`,
+};
+
+export const scripts = {
+  async echo(session, text) {
+    await session.stream(text, { pause: 0 });
+  },
+
+  async fix(session) {
+    session.update({ sessionUpdate: "session_info_update", title: "Fix the flaky test" });
+    await session.stream("The test sleeps for a fixed time. On a busy machine the event may come later than that, so it fails now and then. Waiting for the event itself would be right.", { kind: "agent_thought_chunk" });
+    const plan = (...done) => session.update({ sessionUpdate: "plan", entries: ["Find what the test waits for", "Wait for the event instead of a time", "Run the tests", "Push"].map((content, at) => ({ content, priority: "medium", status: done[at] ?? "pending" })) });
+    plan("in_progress");
+    await session.stream("The test sleeps 100 ms and hopes. I will make it wait for the event itself.\n\n");
+    for (const file of ["tests/e2e/flow.rs", "tests/e2e/harness/bus.rs", "kernel/core/src/event.rs"]) {
+      await session.call(`read ${file}`, { title: `Read ${file}`, kind: "read", locations: [{ path: `${session.cwd}/${file}` }] }, {}, 20);
+    }
+    plan("completed", "in_progress");
+    await session.call("edit", { title: "Edit tests/e2e/flow.rs", kind: "edit", locations: [{ path: `${session.cwd}/tests/e2e/flow.rs`, line: 5 }] }, { content: [{ type: "diff", path: "tests/e2e/flow.rs", oldText: BEFORE, newText: AFTER }] }, 80);
+    plan("completed", "completed", "in_progress");
+    await session.call("test", { title: "cargo test --test flow", kind: "execute", rawInput: { command: "cargo test --test flow", cwd: session.cwd } }, { content: [{ type: "content", content: { type: "text", text: OUTPUT } }], rawOutput: { exit_code: 0 } }, 600);
+    plan("completed", "completed", "completed", "in_progress");
+    session.update({ sessionUpdate: "usage_update", used: 42_300, size: 200_000, cost: { amount: 0.31, currency: "USD" } });
+    const push = { toolCallId: "push", title: "git push origin main", kind: "execute", status: "pending", rawInput: { command: "git push origin main", cwd: session.cwd } };
+    session.update({ sessionUpdate: "tool_call", ...push });
+    const { outcome } = await session.permission(push);
+    const isAllowed = outcome?.optionId?.startsWith("allow");
+    session.update({ sessionUpdate: "tool_call_update", toolCallId: "push", status: isAllowed ? "completed" : "failed" });
+    plan("completed", "completed", "completed", isAllowed ? "completed" : "pending");
+    await session.stream(isAllowed ? "Pushed. The test now waits for the event:\n\n- it is **faster**, because it goes on at once\n- it *cannot* fail on a slow machine, unless the event takes 5 s\n\n```rust\nlet seen = bus.wait_for(Event::Ready, Duration::from_secs(5));\n```\n" : "I have not pushed. The change is in your folder.\n");
+  },
+
+  async ask(session) {
+    const { outcome } = await session.permission({ toolCallId: "ask", title: "git push origin main", kind: "execute", rawInput: { command: "git push origin main", cwd: session.cwd } });
+    await session.stream(`You chose ${outcome?.optionId ?? outcome?.outcome}.`);
+  },
+
+  async edit(session) {
+    const { outcome } = await session.permission({ toolCallId: "edit it", title: "Edit src/limits.rs", kind: "edit", content: [{ type: "diff", path: "src/limits.rs", oldText: "pub const MAX_CLIENTS: usize = 1000;\npub const MAX_CALLS: usize = 65536;\n", newText: "pub const MAX_CLIENTS: usize = 10000;\npub const MAX_CALLS: usize = 65536;\n" }] });
+    await session.stream(`You chose ${outcome?.optionId ?? outcome?.outcome}.`);
+  },
+
+  async form(session) {
+    const answer = await session.elicit("Which branch should it be, and may I force?", { type: "object", properties: { branch: { type: "string", title: "Branch", default: "main" }, force: { type: "boolean", title: "Force" } }, required: ["branch"] });
+    await session.stream(`You answered ${JSON.stringify(answer)}.`);
+  },
+
+  async slow(session, text) {
+    for (let at = 0; at < (Number(text.split(" ")[1]) || 100) && !session.cancelled; at++) {
+      session.say(`${at} `);
+      await session.sleep(50);
+    }
+  },
+
+  /** So many updates, so many a second. */
+  async flood(session, text) {
+    const [, total = 20_000, rate = 0] = text.split(" ").map(Number);
+    const batch = rate ? Math.max(1, Math.round(rate / 50)) : 500;
+    for (let at = 0; at < total && !session.cancelled; at += batch) {
+      for (let one = at; one < Math.min(total, at + batch); one++) {
+        if (one % 4 === 0) session.update({ sessionUpdate: "tool_call", toolCallId: `call ${one}`, title: `step ${one}`, kind: "other", status: "completed" });
+        else session.say(`word ${one} `);
+      }
+      await session.sleep(rate ? 20 : 1);
+    }
+  },
+
+  async evil(session) {
+    session.update({ sessionUpdate: "session_info_update", title: EVIL.html });
+    await session.stream(`${EVIL.html}\n\n${EVIL.markdown}\n\n`, { pause: 0, piece: 1000 });
+    await session.call("evil", { title: EVIL.html, kind: "edit", locations: [{ path: EVIL.file }], rawInput: { note: EVIL.html } }, { content: [{ type: "diff", path: EVIL.file, oldText: `${EVIL.html}\n`, newText: `${EVIL.html} and more\n` }, { type: "content", content: { type: "text", text: `\u001b]0;${EVIL.html}\u0007${EVIL.html}` } }] });
+    session.update({ sessionUpdate: "plan", entries: [{ content: EVIL.html, status: "pending", priority: "high" }] });
+    await session.permission({ toolCallId: "bidi", title: EVIL.html, kind: "execute", rawInput: { command: EVIL.bidi, cwd: EVIL.file } });
+    await session.stream("evil is over");
+  },
+
+  async die() {
+    process.stderr.write("the model is out of memory\n");
+    process.exit(3);
+  },
+};

@@ -1,0 +1,148 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { initial, reduce } from "../../../web/console/state/reduce.js";
+import { addUpdates, MAX_ITEMS, newSession, toMarkdown } from "../../../web/console/state/transcript.js";
+import { addEvents, filterRows, MAX_ROWS, newWire, turnBars } from "../../../web/console/state/wire.js";
+
+const chunk = (text, kind = "agent_message_chunk") => ({ sessionUpdate: kind, content: { type: "text", text } });
+const at = (update, time = 1) => ({ update, at: time });
+const play = (...actions) => actions.reduce(reduce, initial());
+const opened = { type: "opened", session: "T.a", label: "s1" };
+const question = (rpc, session = "T.a", time = 5) => ({ key: `${session} ${rpc}`, rpc, session, method: "session/request_permission", params: { toolCall: { toolCallId: "c" }, options: [] }, at: time, state: "open" });
+
+test("chunks of one speaker are one item, and nothing is changed in place", () => {
+  const before = Object.freeze(newSession("x", { items: Object.freeze([]) }));
+  const after = addUpdates(before, [at(chunk("a")), at(chunk("b")), at(chunk("t", "agent_thought_chunk"), 3), at(chunk("c"), 9)]);
+  assert.deepEqual(after.items.map((item) => [item.kind, item.text]), [["agent", "ab"], ["thought", "t"], ["agent", "c"]]);
+  assert.equal(after.items[1].end, 9);
+  assert.equal(before.items.length, 0);
+});
+
+test("a long text goes on in further items", () => {
+  const updates = Array.from({ length: 400 }, (_, line) => at(chunk(`line ${line} ${"x".repeat(200)}\n\n`)));
+  const session = addUpdates(newSession("x"), updates);
+  assert.ok(session.items.length > 3 && session.items.every((item) => item.text.length < 50_000));
+  assert.equal(session.items.map((item) => item.text).join(""), updates.map((one) => one.update.content.text).join(""));
+});
+
+test("a tool call is one item that changes, and reads that follow each other are one line", () => {
+  const call = (id, kind, more) => at({ sessionUpdate: "tool_call", toolCallId: id, kind, title: id, status: "pending", ...more }, 10);
+  const session = addUpdates(newSession("x"), [
+    call("r1", "read"), call("r2", "read"), call("e", "edit"),
+    at({ sessionUpdate: "tool_call_update", toolCallId: "r1", status: "completed" }, 20),
+    at({ sessionUpdate: "tool_call_update", toolCallId: "e", status: "failed", content: [{ type: "diff", path: "p", newText: "" }] }, 30),
+    at({ sessionUpdate: "tool_call_update", toolCallId: "e", _meta: { terminal_output: { data: "out" } } }, 31),
+  ]);
+  assert.deepEqual(session.items.map((item) => item.calls.map((one) => one.id)), [["r1", "r2"], ["e"]]);
+  assert.deepEqual([session.items[0].calls[0].end, session.items[1].calls[0].status, session.items[1].calls[0].terminal], [20, "failed", "out"]);
+});
+
+test("a plan fills in place until the turn is over", () => {
+  const plan = (status) => at({ sessionUpdate: "plan", entries: [{ content: "do", status }] });
+  let session = addUpdates(newSession("x", { turn: "running", turnAt: 1 }), [plan("pending"), at(chunk("a")), plan("completed")]);
+  assert.deepEqual(session.items.filter((item) => item.kind === "plan").map((item) => item.entries[0].status), ["completed"]);
+  session = reduce({ ...initial(), sessions: { x: session } }, { type: "turn", session: "x", turn: "idle", at: 9, reason: "end_turn" }).sessions.x;
+  session = addUpdates(session, [plan("pending")]);
+  assert.equal(session.items.filter((item) => item.kind === "plan").length, 2);
+});
+
+test("what a session keeps is bounded", () => {
+  let session = newSession("x");
+  for (let batch = 0; batch < 50; batch++) {
+    session = addUpdates(session, Array.from({ length: 1000 }, (_, one) => at({ sessionUpdate: "tool_call", toolCallId: `${batch} ${one}`, kind: "other", title: "t" })));
+  }
+  assert.ok(session.items.length <= MAX_ITEMS && session.truncated);
+  assert.equal(session.items.at(-1).key, 49_999);
+  const keys = session.items.map((item) => item.key);
+  assert.ok(keys.every((key, place) => place === 0 || key === keys[place - 1] + 1));
+});
+
+test("updates in bulk cost little: 2,000 a second on top of 20,000", () => {
+  let session = addUpdates(newSession("x"), Array.from({ length: 19_000 }, (_, one) => at({ sessionUpdate: "tool_call", toolCallId: `${one}`, kind: "other", title: "t" })));
+  const began = process.cpuUsage().user;
+  for (let frame = 0; frame < 60; frame++) session = addUpdates(session, Array.from({ length: 34 }, (_, one) => at(chunk(`${frame} ${one} `))));
+  assert.ok(process.cpuUsage().user - began < 1e6, "a second of it takes less than a second");
+});
+
+test("a question is open until this page, another client or the bus ends it", () => {
+  let state = play(opened, { type: "asked", question: question(1) }, { type: "asked", question: { ...question(2), params: { toolCall: { toolCallId: "d" } } } });
+  assert.deepEqual(state.questions.map((one) => one.rpc), [1, 2]);
+  state = reduce(state, { type: "decided", key: "T.a 1", by: "me", choice: "Allow once", end: 900 });
+  assert.equal(state.armedAt, 900, "the cards have moved");
+  state = reduce(state, { type: "withdrawn", rpc: 2, at: 950 });
+  assert.equal(state.questions.length, 0);
+  state = reduce(state, { type: "decidedBy", session: "T.a", by: "zed" });
+  assert.deepEqual(state.answered.map((one) => [one.rpc, one.state, one.by]), [[1, "answered", "me"], [2, "answered", "zed"]]);
+  const shown = state.sessions["T.a"].items.filter((item) => item.kind === "question").map((item) => item.question.by);
+  assert.deepEqual(shown, ["me", "zed"]);
+});
+
+test("a question that is asked once more takes the place of the first", () => {
+  const state = play(opened, { type: "asked", question: question(1) }, { type: "asked", question: question(2, "T.a", 700) });
+  assert.deepEqual(state.questions.map((one) => [one.rpc, one.at]), [[2, 5]]);
+  assert.equal(state.sessions["T.a"].items.filter((item) => item.kind === "question").length, 1);
+  assert.equal(state.armedAt, 700);
+});
+
+test("sessions that wait for a person come first, then the lost, the busy, the idle", () => {
+  const view = (session, more) => ({ session, pool: "p", state: "live", calls: 0, idle_sec: 5, age_sec: 9, ...more });
+  const state = play({ type: "list", list: [view("s1"), view("s2", { calls: 1 }), view("s3", { questions: 1, calls: 1 }), view("s4", { state: "kept" }), view("s5", { state: "lost" }), view("s6", { idle_sec: 1 })] });
+  assert.deepEqual(state.list.map((one) => one.session), ["s3", "s5", "s2", "s6", "s1", "s4"]);
+});
+
+test("who comes and goes is seen, and taking over changes the owner", () => {
+  const event = (event) => ({ type: "event", session: "T.a", event, at: 1 });
+  const state = play({ ...opened, owner: "zed" }, event({ event: "attached", client: "me", role: "control" }), event({ event: "attached", client: "tv", role: "observe" }), event({ event: "owner", owner: "me" }), event({ event: "detached", client: "tv" }));
+  const { owner, guests } = state.sessions["T.a"];
+  assert.deepEqual([owner, guests], ["me", [{ client: "zed", role: "control" }]]);
+});
+
+test("a turn ends once, whoever tells it", () => {
+  const turn = (more) => ({ type: "turn", session: "T.a", ...more });
+  const state = play(opened, turn({ turn: "running", at: 100, by: "me" }), turn({ turn: "idle", at: 350, reason: "end_turn" }), turn({ turn: "idle", at: 360 }));
+  const ends = state.sessions["T.a"].items.filter((item) => item.kind === "turn");
+  assert.deepEqual(ends.map((item) => [item.took, item.reason]), [[250, "end_turn"]]);
+});
+
+test("a lost connection takes the questions away and leaves what was said", () => {
+  const state = play(opened, { type: "updates", session: "T.a", updates: [at(chunk("hello"))] }, { type: "asked", question: question(1) }, { type: "lost" });
+  assert.equal(state.questions.length, 0);
+  assert.equal(state.sessions["T.a"].items[0].text, "hello");
+});
+
+test("an unknown action or session changes nothing", () => {
+  const state = initial();
+  assert.equal(reduce(state, { type: "no such" }), state);
+  assert.equal(reduce(state, { type: "updates", session: "x", updates: [] }), state);
+});
+
+test("a transcript is exported", () => {
+  const session = addUpdates(newSession("x", { label: "s1", title: "T" }), [at(chunk("do it", "user_message_chunk")), at(chunk("yes")), at({ sessionUpdate: "tool_call", toolCallId: "1", title: "run", kind: "execute" })]);
+  assert.equal(toMarkdown(session, (call) => call.title), "# T\n\n## User\n\ndo it\n\nyes\n\n- run\n");
+});
+
+const line = (kind, more) => ({ kind, direction: "client->worker", client: "zed", session: "s1", pool: "p", worker: 0, bytes: 10, ...more });
+
+test("requests and answers are one row, and so are runs of updates", () => {
+  const wire = addEvents(newWire(), [
+    line("request", { at_us: 10, method: "session/prompt", call: 1, id: 4 }),
+    ...[20, 30, 40].map((at_us) => line("notification", { at_us, method: "session/update", direction: "worker->client" })),
+    line("request", { at_us: 50, method: "session/request_permission", call: 2, direction: "worker->client" }),
+    line("result", { at_us: 90, call: 2, latency_us: 40 }),
+    line("error", { at_us: 100, call: 1, latency_us: 90, reason: "worker_lost", direction: "worker->client" }),
+  ]);
+  assert.deepEqual(wire.rows.map((row) => [row.method, row.count, row.latency]), [["session/prompt", 1, 90], ["session/update", 3, null], ["session/request_permission", 1, 40]]);
+  assert.deepEqual(filterRows(wire.rows, "error").map((row) => row.method), ["session/prompt"]);
+  assert.deepEqual(filterRows(wire.rows, "zed update").length, 1);
+  const { start, end, bars } = turnBars(wire.rows, wire.rows[0]);
+  assert.deepEqual([start, end], [10, 100]);
+  assert.deepEqual(bars.filter((bar) => bar.kind === "ask").map((bar) => [bar.lane, bar.start, bar.end]), [["client", 50, 90]]);
+});
+
+test("the wire keeps only so many rows, and still pairs", () => {
+  let wire = newWire();
+  for (let batch = 0; batch < 50; batch++) wire = addEvents(wire, Array.from({ length: 1000 }, (_, one) => line("request", { at_us: batch * 1000 + one, method: "m", call: batch * 1000 + one })));
+  assert.ok(wire.rows.length <= MAX_ROWS && wire.calls.size <= MAX_ROWS + 1000);
+  wire = addEvents(wire, [line("result", { at_us: 60_000, call: 49_999, latency_us: 7 }), line("result", { at_us: 60_001, call: 0 })]);
+  assert.equal(wire.rows.find((row) => row.call === 49_999).latency, 7);
+});

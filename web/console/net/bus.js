@@ -1,0 +1,209 @@
+// The connection to the bus: keeps it, asks what is going on, and turns what is heard into actions of the store.
+
+import { Fault, Peer } from "./peer.js";
+import { isRefused, logout, may } from "./login.js";
+import { OwnSessions } from "./own.js";
+import { Sessions } from "./sessions.js";
+import { Talk } from "./talk.js";
+import { nextFrame } from "../state/store.js";
+
+const POLL_MS = 1000;
+const RETRY_MS = 5000;
+const CAPABILITIES = { elicitation: { form: {} } };
+
+export class Bus {
+  /** @param {import("../state/store.js").Store} store */
+  constructor(store) {
+    this.store = store;
+    this.token = "";
+    /** @type {Peer | null} */ this.peer = null;
+    this.attempt = 0;
+    this.handshake = /** @type {Promise<any> | null} */ (null);
+    this.sessions = new Sessions(this);
+    this.own = new OwnSessions(this);
+    this.talk = new Talk(this);
+    /** Updates that were heard since the last frame. @type {{session: string, updates: {update: any, at: number}[]}[]} */
+    this.heap = [];
+    this.isFlushDue = false;
+    /** @type {Peer | null} */ this.tracer = null;
+    /** @type {any[]} */ this.traced = [];
+    this.polling = 0;
+  }
+
+  get state() {
+    return this.store.state;
+  }
+
+  /** @param {any} action */
+  dispatch(action) {
+    this.store.dispatch(action);
+  }
+
+  /** @param {string} what */
+  may(what) {
+    return may(this.state.link.scope, what);
+  }
+
+  /** @param {string} token @param {string} scope */
+  start(token, scope) {
+    this.token = token;
+    const me = `console-${Math.random().toString(36).slice(2, 6)}`;
+    this.dispatch({ type: "link", scope, me, status: "connecting", since: Date.now() });
+    this.connect();
+  }
+
+  connect() {
+    clearTimeout(this.retry);
+    this.peer = new Peer(this.token, {
+      opened: () => this.opened(),
+      heard: (message) => this.heard(message),
+      closed: (wasOpen) => this.closed(wasOpen),
+    });
+  }
+
+  async opened() {
+    try {
+      const hello = await this.ask("_bus/hello", { client: this.state.link.me, events: true });
+      this.attempt = 0;
+      this.handshake = null;
+      this.dispatch({ type: "link", status: "live", since: Date.now(), why: "", version: hello.version, pools: hello.pools ?? [] });
+      await this.poll();
+      await this.own.rejoin();
+      if (this.state.wireOn) this.trace(true);
+    } catch (fault) {
+      this.failed(fault);
+    }
+  }
+
+  /** @param {boolean} wasOpen */
+  async closed(wasOpen) {
+    clearTimeout(this.polling);
+    this.flush();
+    if (wasOpen) {
+      this.dispatch({ type: "lost" });
+      this.dispatch({ type: "link", status: "lost", since: Date.now() });
+    } else if (await isRefused(this.token)) {
+      logout();
+      this.dispatch({ type: "link", status: "signed-out", why: "revoked" });
+      return;
+    } else if (this.state.link.status === "live" || this.state.link.status === "connecting") {
+      this.dispatch({ type: "link", status: "lost", since: Date.now() });
+    }
+    const wait = Math.min(RETRY_MS, 200 * 2 ** this.attempt++) * (0.75 + Math.random() / 2);
+    this.retry = setTimeout(() => this.connect(), wait);
+  }
+
+  /** @param {string} method @param {any} [params] @param {any} [more] */
+  ask(method, params, more) {
+    if (!this.peer) return Object.assign(Promise.reject(new Fault({ message: "not connected" })), { rpc: 0 });
+    return this.peer.ask(method, params, more);
+  }
+
+  /** @param {string} method @param {any} params */
+  tell(method, params) {
+    this.peer?.send({ method, params });
+  }
+
+  /** The handshake is put off until an agent's process is really needed. @param {string} [pool] */
+  initialize(pool) {
+    const params = { protocolVersion: 1, clientCapabilities: CAPABILITIES, clientInfo: { name: "stdio-bus-console", title: "stdio Bus console", version: this.state.link.version || "0" } };
+    this.handshake ??= this.ask("initialize", params, pool ? { pool } : {}).catch((fault) => {
+      this.handshake = null;
+      throw fault;
+    });
+    return this.handshake;
+  }
+
+  /** Something that was asked for did not work. @param {any} fault */
+  failed(fault) {
+    if (fault?.reason === "disconnected") return;
+    this.dispatch({ type: "toast", error: { message: fault?.message ?? String(fault), code: fault?.code, data: fault?.data }, at: Date.now() });
+  }
+
+  /** Asks for everything once a second; less often where the answer is long. */
+  async poll() {
+    clearTimeout(this.polling);
+    const began = performance.now();
+    try {
+      const status = this.ask("_bus/status");
+      const list = [];
+      let cursor;
+      do {
+        const page = await this.ask("_bus/sessions", cursor === undefined ? {} : { cursor });
+        list.push(...page.sessions);
+        cursor = page.nextCursor;
+      } while (cursor !== undefined);
+      this.dispatch({ type: "status", status: await status });
+      this.dispatch({ type: "list", list });
+      this.dispatch({ type: "link", lastWord: Date.now() });
+      this.sessions.attend();
+    } catch (fault) {
+      this.failed(fault);
+    }
+    const took = performance.now() - began;
+    const wait = Math.max(document.hidden ? 4 * POLL_MS : POLL_MS, 10 * took);
+    if (this.peer?.isOpen) this.polling = setTimeout(() => this.poll(), wait);
+  }
+
+  /** @param {any} message */
+  heard(message) {
+    if (message.method === "session/update") {
+      const session = message.params?.sessionId;
+      const last = this.heap.at(-1);
+      const at = this.sessions.isTold(session) ? 0 : Date.now();
+      if (last?.session === session) last?.updates.push({ update: message.params.update, at });
+      else this.heap.push({ session, updates: [{ update: message.params.update, at }] });
+      this.flushSoon();
+      return;
+    }
+    // What was said before is there before what comes now.
+    this.flush();
+    if (message.method === "_bus/session") this.sessions.event(message.params);
+    else if (message.method === "$/cancel_request") this.dispatch({ type: "withdrawn", rpc: message.params?.requestId, at: Date.now() });
+    else if (message.method !== undefined && message.id !== undefined) this.sessions.asked(message);
+  }
+
+  flushSoon() {
+    if (this.isFlushDue) return;
+    this.isFlushDue = true;
+    nextFrame(() => {
+      this.isFlushDue = false;
+      this.flush();
+    });
+  }
+
+  flush() {
+    const heap = this.heap;
+    this.heap = [];
+    for (const { session, updates } of heap) this.sessions.updated(session, updates);
+    if (this.traced.length) {
+      this.dispatch({ type: "wire", events: this.traced });
+      this.traced = [];
+    }
+  }
+
+  /** Follows the traffic, on a connection of its own. @param {boolean} on */
+  trace(on) {
+    this.tracer?.close();
+    this.tracer = null;
+    if (!on) return this.dispatch({ type: "wireOn", on: false });
+    const tracer = new Peer(this.token, {
+      opened: async () => {
+        try {
+          await tracer.ask("_bus/hello", { client: `${this.state.link.me}-wire` });
+          const { at_us } = await tracer.ask("_bus/trace", {});
+          this.dispatch({ type: "wireOn", on: true, base: Date.now() - at_us / 1000 });
+        } catch (fault) {
+          this.failed(fault);
+        }
+      },
+      heard: ({ method, params }) => {
+        if (method === "_bus/event") this.traced.push(params);
+        else if (method === "_bus/dropped") this.dispatch({ type: "wireDropped", count: params?.count ?? 0 });
+        this.flushSoon();
+      },
+      closed: () => undefined,
+    });
+    this.tracer = tracer;
+  }
+}

@@ -1,0 +1,201 @@
+// The sessions that this page has joined: opening, joining, answering, prompting, leaving, coming back.
+
+const KEPT = 4;
+const ATTENDED = 50;
+
+export class Sessions {
+  /** @param {import("./bus.js").Bus} bus */
+  constructor(bus) {
+    this.bus = bus;
+    /** Sessions that were looked at, the last one last. @type {string[]} */ this.recent = [];
+    /** Sessions whose past is being told. @type {Set<string>} */ this.told = new Set();
+    /** How many are being joined; until it is answered, what is heard may be of a session that is not known yet. */
+    this.joining = 0;
+    /** @type {Map<string, Promise<string>>} */ this.joins = new Map();
+    /** @type {Map<string, number>} */ this.quietSince = new Map();
+  }
+
+  get known() {
+    return this.bus.state.sessions;
+  }
+
+  /** @param {string} id */
+  isTold(id) {
+    return this.told.has(id) || !this.known[id];
+  }
+
+  /** The session with this label or id, as far as it is joined. @param {string | null} name */
+  find(name) {
+    if (!name) return undefined;
+    return this.known[name] ?? Object.values(this.known).find((session) => session.label === name);
+  }
+
+  /** @param {string} id @param {any[]} updates */
+  updated(id, updates) {
+    if (!this.known[id]) {
+      if (!this.joining) return;
+      this.told.add(id);
+      this.bus.dispatch({ type: "opened", session: id, loading: true });
+    }
+    this.bus.dispatch({ type: "updates", session: id, updates });
+  }
+
+  /**
+   * Joins a session, or finds that it is joined.
+   * @param {string} name a label or an id
+   * @param {{history?: string, role?: string}} [how]
+   * @returns {Promise<string>} its id
+   */
+  join(name, how = {}) {
+    const going = this.joins.get(name);
+    if (going) return going;
+    const found = this.find(name);
+    if (found && !how.role && how.history !== "full") return Promise.resolve(found.id);
+    const join = this.attach(name, how).finally(() => this.joins.delete(name));
+    this.joins.set(name, join);
+    return join;
+  }
+
+  /** @param {string} name @param {{history?: string, role?: string}} how */
+  async attach(name, { history = "full", role }) {
+    const wanted = role ?? (this.bus.may("approve") ? "control" : "observe");
+    const before = this.find(name);
+    // What was said is told again from its start, or it goes on without a word in between.
+    if (before) this.bus.dispatch({ type: history === "full" ? "dropped" : "unasked", session: before.id });
+    if (before) this.bus.ask("_bus/detach", { session: before.id }).catch(() => undefined);
+    this.joining += 1;
+    try {
+      const result = await this.bus.ask("_bus/attach", { session: name, role: wanted, history });
+      this.bus.flush();
+      const id = result.session;
+      if (!this.known[id]) this.bus.dispatch({ type: "opened", session: id });
+      this.bus.dispatch({ type: "session", session: id, history: before && history !== "full" ? before.history : history });
+      this.settled(id, result);
+      return id;
+    } finally {
+      this.joining -= 1;
+    }
+  }
+
+  /** @param {string} id @param {any} result */
+  settled(id, result) {
+    this.told.delete(id);
+    const view = this.bus.state.list.find((one) => one.session === result.label);
+    if (view) this.bus.dispatch({ type: "session", session: id, guests: view.guests });
+    this.bus.dispatch({ type: "attached", session: id, result, mine: result.owner === this.bus.state.link.me });
+    if (result.turn === "running") this.bus.dispatch({ type: "turn", session: id, turn: "running", at: Date.now() });
+  }
+
+  /** A person looks at this session. @param {string} name */
+  async show(name) {
+    try {
+      const own = this.bus.own.find(name);
+      const found = this.find(name);
+      if (found?.history === "full" || found?.role === "owner") return this.looked(found.id);
+      const id = own ? await this.bus.own.comeBack(own) : await this.join(name, { history: "full" });
+      this.looked(id);
+    } catch (/** @type {any} */ fault) {
+      if (fault.reason !== "disconnected") this.bus.dispatch({ type: "unshared", label: name, why: fault.message });
+    }
+  }
+
+  /** Only so many stay joined that nobody looks at. @param {string} id */
+  looked(id) {
+    this.recent = [...this.recent.filter((one) => one !== id), id];
+    const spare = this.recent.filter((one) => this.known[one]?.role !== "owner" && one !== id && !this.asks(one));
+    for (const one of spare.slice(0, Math.max(0, spare.length - KEPT))) this.leave(one);
+  }
+
+  /** @param {string} id */
+  asks(id) {
+    return this.bus.state.questions.some((question) => question.session === id);
+  }
+
+  /** @param {string} id */
+  leave(id) {
+    this.recent = this.recent.filter((one) => one !== id);
+    this.bus.dispatch({ type: "dropped", session: id });
+    this.bus.ask("_bus/detach", { session: id }).catch(() => undefined);
+  }
+
+  /** Joins the sessions that wait for somebody, and leaves those that do not any more. */
+  attend() {
+    const { list, unshared, route } = this.bus.state;
+    if (!this.bus.may("approve")) return;
+    const waiting = list.filter((view) => view.questions > 0).slice(0, ATTENDED);
+    for (const view of waiting) {
+      const found = this.find(view.session);
+      if (unshared[view.session]) continue;
+      if (!found) this.join(view.session, { history: "pending" }).catch((fault) => this.notShared(view.session, fault));
+      else if (!this.asks(found.id)) this.askAgain(found.id);
+    }
+    for (const session of Object.values(this.known)) {
+      const isIdle = session.history === "pending" && !this.asks(session.id) && session.label !== route.id;
+      const since = this.quietSince.get(session.id) ?? Date.now();
+      if (!isIdle) this.quietSince.delete(session.id);
+      else if (Date.now() - since > 5000) this.leave(session.id);
+      else this.quietSince.set(session.id, since);
+    }
+  }
+
+  /** @param {string} label @param {any} fault */
+  notShared(label, fault) {
+    if (fault.reason !== "disconnected") this.bus.dispatch({ type: "unshared", label, why: fault.message });
+  }
+
+  /** A question that is open did not come here: some are only asked of clients that can show a form. @param {string} id */
+  async askAgain(id) {
+    const session = this.known[id];
+    const since = this.quietSince.get(`ask ${id}`);
+    if (!since) return void this.quietSince.set(`ask ${id}`, Date.now());
+    if (Date.now() - since < 3000 || session?.triedForm || this.bus.handshake) return;
+    this.bus.dispatch({ type: "session", session: id, triedForm: true });
+    try {
+      await this.bus.initialize();
+      await this.join(id, { history: session?.history ?? "pending", role: "control" });
+    } catch (fault) {
+      this.bus.failed(fault);
+    }
+  }
+
+  /** An agent asks something. @param {any} message */
+  asked(message) {
+    const { id: rpc, method, params } = message;
+    const session = params?.sessionId;
+    if (method !== "session/request_permission" && method !== "elicitation/create") {
+      const error = { code: -32601, message: `a web page cannot do ${method}` };
+      this.bus.peer?.send({ id: rpc, error });
+      return;
+    }
+    if (!this.known[session]) this.bus.dispatch({ type: "opened", session, loading: true });
+    const question = { key: `${session} ${rpc}`, rpc, session, method, params, at: Date.now(), state: "open" };
+    this.bus.dispatch({ type: "asked", question });
+    const pool = this.bus.state.list.find((view) => view.session === this.known[session]?.label)?.pool ?? "An agent";
+    this.bus.dispatch({ type: "say", text: `${pool} waits for you` });
+    // Who only joined for the question has not heard what it is about, if the question itself does not say.
+    if (method === "session/request_permission" && !params.toolCall?.title && this.known[session].history === "pending") {
+      this.join(session, { history: "full" }).catch(() => undefined);
+    }
+  }
+
+  /** `_bus/session` @param {any} event */
+  event(event) {
+    const { session, event: what } = event;
+    const at = Date.now();
+    this.bus.dispatch({ type: "event", session, event, at });
+    const known = this.known[session];
+    if (what === "turn") {
+      const isMine = event.by === this.bus.state.link.me;
+      const first = known?.queue[0];
+      if (event.turn === "running" && isMine && first) this.bus.talk.begun(session, first);
+      this.bus.dispatch({ type: "turn", session, at, turn: event.turn, by: event.by, reason: event.stopReason });
+      if (event.turn === "idle" && known?.turn === "running") this.bus.dispatch({ type: "say", text: `${known.label}: the turn is over` });
+    } else if (what === "decided") {
+      this.bus.dispatch({ type: "decidedBy", session, by: event.by });
+    } else if (what === "owner") {
+      this.bus.dispatch({ type: "session", session, role: event.owner === this.bus.state.link.me ? "owner" : known?.role === "owner" ? "control" : known?.role });
+    } else if (what === "behind") {
+      this.join(session, { history: "full" }).catch((fault) => this.bus.failed(fault));
+    }
+  }
+}

@@ -1,0 +1,215 @@
+// The one place where the state of the page changes. Pure: (state, action) gives the next state.
+
+import { addEvents, newWire } from "./wire.js";
+import { addItem, addUpdates, beginTurn, changeItem, endTurn, newSession } from "./transcript.js";
+
+/** @typedef {import("./transcript.js").Session} Session */
+/** @typedef {{key: string, rpc: any, session: string, method: string, params: any, at: number, state: "open" | "answered" | "withdrawn", by?: string, choice?: string, end?: number}} Question */
+
+const HISTORY = 60;
+const ANSWERED = 30;
+const TOASTS = 4;
+
+export const initial = () => ({
+  link: { status: "connecting", lastWord: 0, since: 0, scope: "", me: "", why: "", version: "", pools: /** @type {string[]} */ ([]) },
+  route: { place: "waiting", id: /** @type {string | null} */ (null) },
+  status: /** @type {any} */ (null),
+  trends: /** @type {Record<string, {p50: number, p99: number, rate: number}[]>} */ ({}),
+  list: /** @type {any[]} */ ([]),
+  listed: false,
+  filters: /** @type {Record<string, string>} */ ({ sessions: "", wire: "", pools: "" }),
+  sessions: /** @type {Record<string, Session>} */ ({}),
+  questions: /** @type {Question[]} */ ([]),
+  answered: /** @type {Question[]} */ ([]),
+  armedAt: 0,
+  unshared: /** @type {Record<string, string>} */ ({}),
+  wire: newWire(),
+  wireOn: false,
+  wireRow: /** @type {number | null} */ (null),
+  toasts: /** @type {{key: number, error?: any, text?: string, at: number}[]} */ ([]),
+  nextToast: 0,
+  dialog: /** @type {any} */ (null),
+  said: "",
+  openPools: /** @type {Record<string, boolean>} */ ({}),
+});
+
+/** @typedef {ReturnType<typeof initial>} State */
+
+/** @param {State} state @param {any} action @returns {State} */
+export function reduce(state, action) {
+  const handler = HANDLERS[action.type];
+  return handler ? handler(state, action) : state;
+}
+
+/** @type {Record<string, (state: State, action: any) => State>} */
+const HANDLERS = {
+  link: (state, { type: _, ...link }) => ({ ...state, link: { ...state.link, ...link } }),
+  route: (state, { route, at }) => ({ ...state, route, dialog: null, armedAt: at ?? state.armedAt }),
+  filter: (state, { place, text }) => ({ ...state, filters: { ...state.filters, [place]: text } }),
+  dialog: (state, { dialog }) => ({ ...state, dialog }),
+  say: (state, { text }) => ({ ...state, said: text }),
+  pool: (state, { id }) => ({ ...state, openPools: { ...state.openPools, [id]: !state.openPools[id] } }),
+  toast: (state, { error, text, at }) => ({
+    ...state,
+    toasts: [...state.toasts, { key: state.nextToast, error, text, at }].slice(-TOASTS),
+    nextToast: state.nextToast + 1,
+  }),
+  untoast: (state, { key }) => ({ ...state, toasts: state.toasts.filter((toast) => toast.key !== key) }),
+  status: (state, { status }) => ({ ...state, status, trends: trends(state.trends, status) }),
+  list: (state, { list }) => listed(state, list),
+  unshared: (state, { label, why }) => ({ ...state, unshared: { ...state.unshared, [label]: why } }),
+  wire: (state, { events }) => ({ ...state, wire: addEvents(state.wire, events) }),
+  wireDropped: (state, { count }) => ({ ...state, wire: { ...state.wire, dropped: state.wire.dropped + count } }),
+  wireOn: (state, { on, base }) => ({ ...state, wireOn: on, wire: on ? { ...newWire(), base } : state.wire }),
+  wireClear: (state) => ({ ...state, wire: { ...newWire(), base: state.wire.base }, wireRow: null }),
+  wireRow: (state, { key }) => ({ ...state, wireRow: state.wireRow === key ? null : key }),
+
+  attached: (state, { session, result, mine }) =>
+    change(state, session, (known) => ({
+      ...known, label: result.label ?? known.label, role: mine ? "owner" : result.role, owner: result.owner ?? null,
+      truncated: !!result.truncated, turn: result.turn ?? known.turn, loading: false,
+    })),
+  opened: (state, { session, ...more }) => ({ ...state, sessions: { ...state.sessions, [session]: newSession(session, more) } }),
+  session: (state, { session, type: _, ...more }) => change(state, session, (known) => ({ ...known, ...more })),
+  dropped: (state, { session }) => {
+    const { [session]: _, ...sessions } = state.sessions;
+    return { ...state, sessions, questions: state.questions.filter((question) => question.session !== session) };
+  },
+  unasked: (state, { session }) => ({ ...state, questions: state.questions.filter((question) => question.session !== session) }),
+  updates: (state, { session, updates }) => change(state, session, (known) => addUpdates(known, updates)),
+  item: (state, { session, item }) => change(state, session, (known) => addItem(known, item)),
+  toggle: (state, { session, key, open }) => change(state, session, (known) => changeItem(known, key, { open })),
+  turn: (state, { session, at, turn, by, reason, usage }) =>
+    change(state, session, (known) => (turn === "running" ? beginTurn(known, at, by ?? null) : endTurn(known, at, reason, usage))),
+  queue: (state, { session, rpc, text }) =>
+    change(state, session, (known) => ({ ...known, queue: [...known.queue, { rpc, text, place: known.queue.length + 1 }] })),
+  unqueue: (state, { session, rpc }) =>
+    change(state, session, (known) => ({ ...known, queue: known.queue.filter((waiting) => waiting.rpc !== rpc) })),
+  event: (state, { session, event, at }) => change(state, session, (known) => heard(known, event, at)),
+
+  asked: (state, { question }) => ask(state, question),
+  decided: (state, { key, ...how }) => decide(state, (question) => question.key === key, how),
+  withdrawn: (state, { rpc, at }) => decide(state, (question) => question.rpc === rpc, { state: "withdrawn", end: at }),
+  decidedBy: (state, { session, by }) => decidedBy(state, session, by),
+  lost: (state) => ({ ...state, questions: [], sessions: mapped(state.sessions, (known) => ({ ...known, queue: [] })) }),
+};
+
+/** @param {State} state @param {string} id @param {(session: Session) => Session} by @returns {State} */
+function change(state, id, by) {
+  const known = state.sessions[id];
+  return known ? { ...state, sessions: { ...state.sessions, [id]: by(known) } } : state;
+}
+
+/** @template T @param {Record<string, T>} all @param {(one: T) => T} by */
+const mapped = (all, by) => Object.fromEntries(Object.entries(all).map(([key, one]) => [key, by(one)]));
+
+/** How many questions this page is asked, by session. @param {State} state @returns {Map<string, number>} */
+function askedHere(state) {
+  const counts = new Map();
+  for (const { session } of state.questions) {
+    const label = state.sessions[session]?.label;
+    counts.set(label, (counts.get(label) ?? 0) + 1);
+  }
+  return counts;
+}
+
+/** A row of `_bus/sessions`, whatever the version of the bus calls its parts. @param {any} view @param {Map<string, number>} asked */
+function row(view, asked) {
+  const questions = Math.max(view.questions ?? 0, asked.get(view.session) ?? 0);
+  const state = questions > 0 ? "waiting" : view.state === "live" ? (view.calls > 0 ? "running" : "idle") : view.state;
+  return { ...view, questions, mood: state, folder: view.folder ?? view.cwd ?? "", guests: view.guests ?? [], title: view.title ?? "" };
+}
+
+const MOODS = ["waiting", "lost", "running", "idle", "kept"];
+
+/** Those that wait for a person first, then the newest: rows move only when something has happened. @param {any} one @param {any} other */
+const byAttention = (one, other) => MOODS.indexOf(one.mood) - MOODS.indexOf(other.mood) || number(other) - number(one);
+
+/** What `_bus/sessions` tells, also of who is in the sessions that this page has joined. @param {State} state @param {any[]} views @returns {State} */
+function listed(state, views) {
+  const asked = askedHere(state);
+  const list = views.map((view) => row(view, asked)).sort(byAttention);
+  const byLabel = new Map(list.map((view) => [view.session, view]));
+  const sessions = mapped(state.sessions, (known) => {
+    const view = byLabel.get(known.label);
+    return view ? { ...known, owner: view.client ?? null, guests: view.guests } : known;
+  });
+  return { ...state, list, sessions, listed: true };
+}
+
+/** @param {any} view */
+const number = (view) => Number(String(view.session).replace(/\D+/g, "")) || 0;
+
+/** @param {State["trends"]} before @param {any} status */
+function trends(before, status) {
+  const next = /** @type {State["trends"]} */ ({});
+  for (const pool of status?.pools ?? []) {
+    const { p50 = 0, p99 = 0 } = pool.latency_us ?? {};
+    next[pool.id] = [...(before[pool.id] ?? []), { p50, p99, rate: pool.rates?.requests ?? 0 }].slice(-HISTORY);
+  }
+  return next;
+}
+
+/** What `_bus/session` tells. @param {Session} session @param {any} event @param {number} at @returns {Session} */
+function heard(session, event, at) {
+  const others = session.guests.filter((guest) => guest.client !== event.client);
+  switch (event.event) {
+    case "attached":
+      return event.client === session.owner ? session : { ...session, guests: [...others, { client: event.client, role: event.role }] };
+    case "detached":
+      return { ...session, guests: others, owner: event.client === session.owner ? null : session.owner };
+    case "owner": {
+      const old = session.owner && session.owner !== event.owner ? [{ client: session.owner, role: "control" }] : [];
+      const guests = session.guests.filter((guest) => guest.client !== event.owner);
+      return addItem({ ...session, owner: event.owner, guests: [...guests, ...old] }, { kind: "note", at, text: `${event.owner ?? "nobody"} has taken over` });
+    }
+    case "queued":
+      return session;
+    case "behind":
+      return addItem(session, { kind: "note", at, text: "This page did not keep up and was let go; it joins again." });
+    case "ended":
+      return addItem({ ...session, turn: "idle" }, { kind: "note", at, text: "The session has ended." });
+    default:
+      return session;
+  }
+}
+
+/** @param {State} state @param {Question} question @returns {State} */
+function ask(state, question) {
+  // Who takes a session over is asked once more what it was asked as a guest.
+  const same = state.questions.find((known) => known.session === question.session && JSON.stringify(known.params) === JSON.stringify(question.params));
+  const questions = [...state.questions.filter((known) => known !== same), { ...question, at: same?.at ?? question.at }];
+  const next = { ...state, questions, armedAt: question.at };
+  if (same) return change(next, question.session, (known) => shownAs(known, questions[questions.length - 1], same.key));
+  return change(next, question.session, (known) => addItem(known, { kind: "question", at: question.at, question }));
+}
+
+/** @param {State} state @param {(question: Question) => boolean} which @param {Partial<Question>} how @returns {State} */
+function decide(state, which, how) {
+  const found = state.questions.find(which);
+  if (!found) return state;
+  const done = { ...found, state: /** @type {const} */ ("answered"), ...how };
+  const next = change(state, found.session, (known) => shownAs(known, done));
+  return {
+    ...next,
+    questions: state.questions.filter((question) => question !== found),
+    answered: [...state.answered, done].slice(-ANSWERED),
+    // The cards below move up: a click that was meant for this one must not hit the next.
+    armedAt: how.end ?? state.armedAt,
+  };
+}
+
+/** Another client's answer counted; the question was withdrawn from this page a moment ago. @param {State} state @param {string} session @param {string} by */
+function decidedBy(state, session, by) {
+  const at = state.answered.findLastIndex((question) => question.session === session && !question.by);
+  if (at < 0) return state;
+  const answered = state.answered.slice();
+  answered[at] = { ...answered[at], by, state: "answered" };
+  return { ...change(state, session, (known) => shownAs(known, answered[at])), answered };
+}
+
+/** The question as it stands among what was said. @param {Session} session @param {Question} question @param {string} [key] */
+function shownAs(session, question, key = question.key) {
+  const item = session.items.findLast((one) => one.question?.key === key);
+  return item ? changeItem(session, item.key, { question }) : session;
+}

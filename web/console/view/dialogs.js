@@ -1,0 +1,82 @@
+// What floats: the palette, the keys, confirmations. Each is a <dialog>, so the browser keeps the focus inside.
+
+import { classes, h } from "../lib/dom.js";
+import { visible } from "../lib/text.js";
+import { bus, dispatch, go } from "../state/app.js";
+import { titlesOf } from "./sessions.js";
+
+const close = () => dispatch({ type: "dialog", dialog: null });
+
+/** @param {any} el */
+function opened(el) {
+  queueMicrotask(() => {
+    if (!el.isConnected || el.open) return;
+    el.showModal();
+    el.querySelector("[data-first]")?.focus();
+  });
+}
+
+/** @param {{dialog: any, state: import("../state/reduce.js").State}} props */
+export function Dialog({ dialog, state }) {
+  const props = { key: dialog.kind, class: `dialog ${dialog.kind}`, ref: opened, onclose: close, onclick: (/** @type {any} */ event) => event.target.tagName === "DIALOG" && close() };
+  if (dialog.kind === "palette") return h("dialog", { ...props, "aria-label": "go to" }, h(Palette, { dialog, state }));
+  if (dialog.kind === "keys") return h("dialog", { ...props, "aria-label": "keys" }, keys());
+  return h(
+    "dialog",
+    { ...props, "aria-label": dialog.title },
+    h("h2", null, visible(dialog.title)),
+    h("p", null, visible(dialog.text)),
+    h("div", { class: "choices" }, h("button", { class: "button deny", type: "button", onclick: () => (close(), dialog.act()) }, dialog.label), h("button", { class: "button", type: "button", "data-first": "", onclick: close }, "Leave it")),
+  );
+}
+
+const KEYS = [
+  ["g w", "waiting for you"], ["g s", "sessions"], ["g p", "pools"], ["g l", "wire"], ["n", "new session"], ["j k", "down, up"], ["enter", "open"], ["esc", "back"],
+  ["/", "filter"], ["a", "allow once, on a question"], ["A", "allow always, on a question"], ["d", "deny, on a question"], ["Ctrl K", "go to anything"], ["?", "these keys"],
+];
+
+const keys = () => [h("h2", null, "Keys"), h("dl", { class: "key-list" }, KEYS.map(([key, what]) => h("div", { key }, h("dt", null, h("kbd", null, key)), h("dd", null, what)))), h("button", { class: "button", type: "button", "data-first": "", onclick: close }, "Close")];
+
+/** Everything that one can go to or do. @param {import("../state/reduce.js").State} state */
+function entries(state) {
+  const act = (/** @type {string} */ name, /** @type {string} */ hint, /** @type {() => void} */ run) => ({ name, hint, run });
+  const here = bus.sessions.find(state.route.id);
+  const can = bus.may("control");
+  const titles = titlesOf(state.sessions);
+  return [
+    act("Waiting for you", "g w", () => go("waiting")),
+    act("Sessions", "g s", () => go("sessions")),
+    act("Pools", "g p", () => go("pools")),
+    act("Wire", "g l", () => go("wire")),
+    ...(can ? [act("New session", "n", () => go("new"))] : []),
+    ...(here && can && here.turn === "running" ? [act(`Stop ${here.label}`, "", () => bus.talk.stop(here.id))] : []),
+    act("Keys", "?", () => setTimeout(() => dispatch({ type: "dialog", dialog: { kind: "keys" } }))),
+    ...state.list.map((view) => act(titles.get(view.session) || view.title || view.session, `${view.session} · ${view.pool ?? ""} · ${view.mood}`, () => go("sessions", view.session))),
+    ...state.link.pools.map((pool) => act(pool, "pool", () => go("pools"))),
+  ];
+}
+
+/** @param {{dialog: any, state: import("../state/reduce.js").State}} props */
+function Palette({ dialog, state }) {
+  const words = String(dialog.text ?? "").toLowerCase().split(/\s+/).filter(Boolean);
+  const found = entries(state).filter((one) => words.every((word) => `${one.name} ${one.hint}`.toLowerCase().includes(word))).slice(0, 12);
+  const at = Math.min(dialog.at ?? 0, Math.max(0, found.length - 1));
+  const run = (/** @type {any} */ one) => {
+    close();
+    one?.run();
+  };
+  const pressed = (/** @type {KeyboardEvent} */ event) => {
+    const step = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
+    if (step && found.length) dispatch({ type: "dialog", dialog: { ...dialog, at: (at + step + found.length) % found.length } });
+    else if (event.key === "Enter") run(found[at]);
+    else return;
+    event.preventDefault();
+  };
+  return h(
+    "div",
+    { class: "palette-box" },
+    h("input", { type: "text", role: "combobox", "aria-expanded": "true", "aria-controls": "palette-list", "aria-activedescendant": found.length ? `palette-${at}` : undefined, "data-first": "", placeholder: "Go to a session, a pool, a place", "aria-label": "go to", autocomplete: "off", value: dialog.text ?? "", oninput: (/** @type {any} */ event) => dispatch({ type: "dialog", dialog: { ...dialog, text: event.target.value, at: 0 } }), onkeydown: pressed }),
+    h("ul", { id: "palette-list", role: "listbox", "aria-label": "found" }, found.map((one, key) => h("li", { key, id: `palette-${key}`, role: "option", "aria-selected": String(key === at), class: classes(key === at && "is-picked"), onclick: () => run(one) }, h("span", { class: "ellipsis" }, visible(one.name)), h("span", { class: "muted" }, visible(one.hint))))),
+    found.length ? null : h("p", { class: "muted pad" }, "Nothing of that name."),
+  );
+}

@@ -1,0 +1,86 @@
+// Small parts that many views use.
+
+import { classes, h } from "../lib/dom.js";
+import { ago, visible } from "../lib/text.js";
+import { explain } from "../lib/explain.js";
+
+/** <sb-ago>: how long ago, kept up to date. */
+export class Ago extends HTMLElement {
+  static get observedAttributes() {
+    return ["at"];
+  }
+  connectedCallback() {
+    clocks.add(this);
+    this.show();
+  }
+  disconnectedCallback() {
+    clocks.delete(this);
+  }
+  attributeChangedCallback() {
+    this.show();
+  }
+  show() {
+    const at = Number(this.getAttribute("at"));
+    this.textContent = at ? ago((Date.now() - at) / 1000) : "";
+    this.title = at ? new Date(at).toLocaleString() : "";
+  }
+}
+
+/** @type {Set<Ago>} */
+const clocks = new Set();
+customElements.define("sb-ago", Ago);
+setInterval(() => clocks.forEach((one) => one.show()), 1000);
+
+/** @param {number} at */
+export const since = (at) => h("sb-ago", { class: "num muted", at: String(at) });
+
+const GLYPHS = /** @type {Record<string, [string, string]>} */ ({
+  waiting: ["◆", "waits for you"], running: ["●", "at work"], idle: ["○", "idle"], kept: ["◌", "kept for a client that left"], lost: ["✕", "lost with its process"],
+  up: ["●", "up"], starting: ["◐", "starting"], resting: ["◌", "resting before a restart"], backoff: ["◌", "resting before a restart"], broken: ["✕", "broken"], exhausted: ["✕", "broken"],
+});
+
+/** A state as a glyph with a name. @param {string} state */
+export function glyph(state) {
+  const [sign, name] = GLYPHS[state] ?? ["○", state];
+  return h("span", { class: `glyph is-${state}`, role: "img", "aria-label": name, title: name }, sign);
+}
+
+/** @param {{label: string, kind?: string, hint?: string, onclick: (event: Event) => void, disabled?: boolean, title?: string, id?: string}} props */
+export function Button({ label, kind, hint, onclick, disabled, title, id }) {
+  return h("button", { class: classes("button", kind), type: "button", onclick, disabled: !!disabled, title, "data-id": id }, visible(label), hint ? h("kbd", null, hint) : null);
+}
+
+/** @param {{title: string, text: any, command?: string}} props */
+export const Empty = ({ title, text, command }) =>
+  h("div", { class: "empty" }, h("h2", null, title), h("p", null, text), command ? h("p", null, h("code", { class: "command" }, command)) : null);
+
+/** An error, with what to do. @param {{error: any}} props */
+export function ErrorBox({ error }) {
+  const { what, bus, todo, detail, stderr, reason } = explain(error);
+  return h(
+    "div",
+    { class: "error-box" },
+    h("div", { class: "error-head" }, h("span", { class: "glyph is-broken", role: "img", "aria-label": "failed" }, "✕"), h("strong", null, what), reason ? h("span", { class: "mono muted" }, reason) : null),
+    detail ? h("p", { class: "mono" }, visible(detail)) : null,
+    bus ? h("p", { class: "muted" }, bus) : null,
+    todo ? h("p", null, withCode(todo)) : null,
+    stderr.length ? h("details", null, h("summary", null, "the last lines of its stderr"), h("pre", { class: "code", tabindex: "0" }, visible(stderr.join("\n")))) : null,
+  );
+}
+
+/** @param {string} text */
+export const withCode = (text) => text.split("`").map((part, at) => (at % 2 ? h("code", null, part) : part));
+
+/** A line of a few points, as tall as the text. @param {{points: number[], label: string}} props */
+export function Spark({ points, label }) {
+  const top = Math.max(1, ...points);
+  const step = 60 / 59;
+  const from = 60 - points.length;
+  const path = points.map((value, at) => `${at ? "L" : "M"}${((from + at) * step).toFixed(1)} ${(17 - (value / top) * 15).toFixed(1)}`).join("");
+  return h("svg", { class: "spark", viewBox: "0 0 60 18", preserveAspectRatio: "none", role: "img", "aria-label": label }, h("path", { d: path || "M0 17" }));
+}
+
+/** Copies and says so. @param {string} text @param {(text: string) => void} say */
+export function copy(text, say) {
+  navigator.clipboard?.writeText(text).then(() => say("copied"), () => say("could not be copied"));
+}

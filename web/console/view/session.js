@@ -1,0 +1,174 @@
+// A session, live: what was said, who is there, what waits, and a box to write in.
+
+import { h } from "../lib/dom.js";
+import { count, folder, plain, visible } from "../lib/text.js";
+import { attempt, bus, dispatch, go, store } from "../state/app.js";
+import { nameOf, toMarkdown } from "../state/transcript.js";
+import { copy, Empty, glyph } from "./parts.js";
+import { Item } from "./items.js";
+import { titleOf } from "./tool.js";
+import "../lib/list.js";
+import "./prompt.js";
+
+/** @param {{name: string, state: import("../state/reduce.js").State}} props */
+export function SessionView({ name, state }) {
+  const session = bus.sessions.find(name);
+  const view = state.list.find((one) => one.session === (session?.label ?? name));
+  const why = state.unshared[name];
+  if (!session) {
+    if (why) return h("section", { class: "session" }, back(), h(Empty, { title: "This session cannot be joined", text: `${plain(why)}. Its pool may not share its sessions, or it has ended.` }));
+    return h("section", { class: "session" }, back(), h("p", { class: "muted pad" }, "joining …"));
+  }
+  const canAnswer = bus.may("approve") && session.role !== "observe";
+  const canPrompt = bus.may("control") && session.role !== "observe";
+  return h(
+    "section",
+    { class: "session", "aria-label": `session ${session.label}` },
+    h(Head, { session, view, me: state.link.me }),
+    session.items.length === 0 && !session.loading ? h(Empty, { title: "Nothing was said yet", text: canPrompt ? "Write below what the agent should do." : "What the agent says appears here." }) : h("sb-list", { key: session.id, class: "transcript", data: listData(session, view, canAnswer) }),
+    canPrompt ? h("sb-prompt", { session, onsent: () => toEnd() }) : h("p", { class: "muted pad" }, session.role === "observe" ? "You look on. Take control above to take part." : "This link may answer questions, but not prompt."),
+  );
+}
+
+const keyOf = (/** @type {any} */ item) => item.key;
+
+/** @param {any} session @param {any} view @param {boolean} canAnswer */
+function listData(session, view, canAnswer) {
+  // An item that is as it was is not made again: only what it shows of its session goes in.
+  const of = { id: session.id, label: session.label, cwd: session.cwd, pool: session.pool };
+  const row = (/** @type {any} */ item) => h(Item, { item, session: item.kind === "question" ? session : memo(of), view: item.kind === "question" ? view : null, canAnswer });
+  return { items: session.items, row, keyOf, estimate: 44, follow: true, label: "what was said" };
+}
+
+/** @type {Map<string, any>} */
+const kept = new Map();
+
+/** The same object for the same session. @param {any} of */
+function memo(of) {
+  const known = kept.get(of.id);
+  if (known && known.label === of.label) return known;
+  if (kept.size > 50) kept.clear();
+  kept.set(of.id, of);
+  return of;
+}
+
+const toEnd = () => /** @type {any} */ (document.querySelector(".transcript"))?.toEnd();
+
+const back = () => h("a", { class: "back", href: "#/sessions", "aria-label": "back to sessions" }, "‹ Sessions");
+
+/** @param {{session: any, view: any, me: string}} props */
+function Head({ session, view, me }) {
+  const mood = session.turn === "running" ? "running" : (view?.mood ?? "idle");
+  const title = nameOf(session) || view?.title || session.label;
+  return h(
+    "header",
+    { class: "session-head" },
+    back(),
+    h("div", { class: "session-title" }, glyph(mood), h("h2", { class: "ellipsis" }, visible(title)), title === session.label ? null : h("span", { class: "mono muted" }, session.label)),
+    h("div", { class: "session-facts muted" }, h("span", null, visible(view ? `${view.pool ?? "no pool"}${view.worker === null || view.worker === undefined ? "" : `/${view.worker}`}` : (session.pool ?? ""))), h("span", { class: "mono" }, visible(folder(view?.folder || session.cwd))), h(Presence, { session, me }), usage(session.usage)),
+    h("div", { class: "session-tools" }, pickers(session), roles(session), menu(session)),
+    session.truncated ? h("p", { class: "muted" }, "What was said first is no longer kept.") : null,
+  );
+}
+
+/** Who owns it, who else is there. @param {{session: any, me: string}} props */
+function Presence({ session, me }) {
+  const name = (/** @type {string} */ client) => (client === me ? "you" : plain(client));
+  const others = session.guests.filter((/** @type {any} */ guest) => guest.client !== session.owner);
+  return h(
+    "span",
+    { class: "presence" },
+    h("span", { class: "chip", title: "owns the session: its files, its terminal" }, session.owner ? `${name(session.owner)} own${session.owner === me ? "" : "s"} it` : "nobody owns it"),
+    others.slice(0, 4).map((/** @type {any} */ guest) => h("span", { key: guest.client, class: "chip" }, `${name(guest.client)} ${guest.role === "observe" ? "watches" : "controls"}`)),
+    others.length > 4 ? h("span", { class: "chip" }, `${others.length - 4} more`) : null,
+  );
+}
+
+/** @param {any} used */
+function usage(used) {
+  if (!used) return null;
+  const tokens = used.used ?? used.totalTokens;
+  const parts = [tokens !== undefined ? `${count(tokens)}${used.size ? ` of ${count(used.size)}` : ""} tokens` : "", used.cost?.amount !== undefined ? `${used.cost.amount.toFixed(2)} ${used.cost.currency ?? ""}` : ""];
+  return h("span", { class: "num", title: "usage" }, parts.filter(Boolean).join(" · "));
+}
+
+/** @param {any} session */
+function pickers(session) {
+  if (!bus.may("control") || session.role === "observe") return null;
+  const out = [];
+  const flat = (/** @type {any[]} */ options) => options.flatMap((one) => one.options ?? [one]);
+  if (session.modes?.availableModes?.length) out.push(picker("mode", session.modes.availableModes.map((/** @type {any} */ mode) => [mode.id, mode.name]), session.modes.currentModeId, (value) => bus.talk.choose(session.id, "mode", value)));
+  if (session.models?.availableModels?.length) out.push(picker("model", session.models.availableModels.map((/** @type {any} */ model) => [model.modelId, model.name]), session.models.currentModelId, (value) => bus.talk.choose(session.id, "model", value)));
+  for (const option of session.options) {
+    if (option.type !== "select" || (option.category === "mode" && session.modes)) continue;
+    out.push(picker(option.name ?? option.id, flat(option.options ?? []).map((one) => [one.value, one.name]), option.currentValue, (value) => bus.talk.choose(session.id, "option", value, option.id)));
+  }
+  return out;
+}
+
+/** @param {string} label @param {[string, string][]} values @param {string} current @param {(value: string) => any} change */
+const picker = (label, values, current, change) =>
+  h(
+    "label",
+    { class: "picker", key: label },
+    h("span", { class: "muted" }, visible(label.toLowerCase())),
+    h("select", { value: current, onchange: (/** @type {any} */ event) => attempt(() => change(event.target.value)) }, values.map(([value, name]) => h("option", { key: value, value, selected: value === current }, plain(name ?? value)))),
+  );
+
+/** @param {any} session */
+function roles(session) {
+  if (session.role === "owner" || !bus.may("control")) return null;
+  const turn = (/** @type {string} */ role) => attempt(() => bus.sessions.join(session.id, { role, history: role === "control" ? "pending" : "none" }));
+  return [
+    session.role === "observe"
+      ? h("button", { class: "button", type: "button", onclick: () => turn("control") }, "Take part")
+      : h("button", { class: "button", type: "button", title: "hear everything, be asked nothing", onclick: () => turn("observe") }, "Only watch"),
+    h("button", { class: "button", type: "button", title: "become the owner; the old one stays as a guest", onclick: () => attempt(() => bus.talk.take(session.id)) }, "Take over"),
+  ];
+}
+
+/** @param {any} session */
+const menu = (session) =>
+  h(
+    "details",
+    { class: "menu" },
+    h("summary", { class: "button", "aria-label": "more" }, "⋯"),
+    h(
+      "div",
+      { class: "menu-items" },
+      item("Export as Markdown", () => save(session, "md")),
+      item("Export as JSON", () => save(session, "json")),
+      item("Copy a link", () => copy(`${location.origin}${location.pathname}#/sessions/${session.label}`, (text) => dispatch({ type: "toast", text: `The link is ${text}.`, at: Date.now() }))),
+      item("Show on the wire", () => {
+        dispatch({ type: "filter", place: "wire", text: session.label });
+        go("wire");
+      }),
+      session.role === "owner" ? item("Close the session", () => dispatch({ type: "dialog", dialog: { kind: "confirm", title: "Close this session?", text: "The agent ends it. What was said is lost unless the agent keeps it.", label: "Close it", act: () => closeSession(session) } })) : null,
+    ),
+  );
+
+/** @param {string} label @param {() => void} act */
+const item = (label, act) =>
+  h("button", { class: "menu-item", type: "button", onclick: (/** @type {any} */ event) => {
+    event.target.closest("details").open = false;
+    act();
+  } }, label);
+
+/** @param {any} session */
+async function closeSession(session) {
+  await bus.ask("session/close", { sessionId: session.id });
+  dispatch({ type: "dropped", session: session.id });
+  go("sessions");
+}
+
+/** @param {any} session @param {"md" | "json"} kind */
+export function save(session, kind) {
+  const now = store.state.sessions[session.id] ?? session;
+  const text = kind === "md" ? toMarkdown(now, (call) => `${titleOf(call)} (${call.status})`) : JSON.stringify({ session: now.label, title: now.title, items: now.items, usage: now.usage }, null, 2);
+  const address = URL.createObjectURL(new Blob([text], { type: kind === "md" ? "text/markdown" : "application/json" }));
+  const link = document.createElement("a");
+  link.href = address;
+  link.download = `${now.label || "session"}.${kind}`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
+}

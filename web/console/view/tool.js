@@ -1,0 +1,108 @@
+// A tool call: one line, and what is in it.
+
+import { classes, h } from "../lib/dom.js";
+import { ansi } from "../lib/ansi.js";
+import { duration, folder, plural, visible } from "../lib/text.js";
+import { markdown } from "../lib/markdown.js";
+import { contentText } from "../state/transcript.js";
+import { changes, Diff } from "./diff.js";
+import { dispatch } from "../state/app.js";
+
+/** @typedef {import("../state/transcript.js").ToolCall} ToolCall */
+
+const MARKS = /** @type {Record<string, [string, string]>} */ ({ completed: ["✓", "done"], failed: ["✕", "failed"], cancelled: ["–", "cancelled"], in_progress: ["⋯", "at work"], pending: ["⋯", "waits"] });
+const TERMINAL_LINES = 400;
+
+/** The command of a call, as far as it tells it. @param {ToolCall} call @returns {string} */
+export function commandOf(call) {
+  const input = call.input ?? {};
+  const command = input.command ?? input.cmd ?? input.script;
+  if (Array.isArray(command)) return command.map((part) => (/^[\w@%+=:,./-]+$/.test(part) ? part : `'${String(part).replaceAll("'", "'\\''")}'`)).join(" ");
+  return typeof command === "string" ? command : "";
+}
+
+/** What a call is called in a line. @param {ToolCall} call */
+export const titleOf = (call) => call.title || commandOf(call) || call.locations?.[0]?.path || call.kind;
+
+/** A few calls in one item. @param {{session: string, item: any}} props */
+export function Tools({ session, item }) {
+  const calls = /** @type {ToolCall[]} */ (item.calls);
+  if (calls.length === 1) return h(Tool, { session, itemKey: item.key, call: calls[0], isOpen: item.open });
+  const isOpen = !!item.open;
+  const words = { read: "Read", search: "Searched", fetch: "Fetched" }[calls[0].kind] ?? calls[0].kind;
+  const isOver = calls.every((call) => call.status === "completed");
+  const status = isOver ? "completed" : calls.some((call) => call.status === "failed") ? "failed" : "in_progress";
+  const [first, last] = [calls[0].at, Math.max(...calls.map((call) => call.end))];
+  return h(
+    "div",
+    { class: "tool" },
+    head({ session, itemKey: item.key, isOpen, title: `${words} ${plural(calls.length, calls[0].kind === "read" ? "file" : "time")}`, status, took: first && last ? last - first : 0 }),
+    isOpen ? h("div", { class: "tool-body" }, calls.map((call) => h("div", { key: call.id, class: "tool-inner" }, mark(call.status), h("span", { class: "mono" }, visible(titleOf(call)))))) : null,
+  );
+}
+
+/** @param {{session: string, itemKey: number, call: ToolCall, isOpen: boolean | undefined}} props */
+function Tool({ session, itemKey, call, isOpen }) {
+  const { added, removed } = changes(call.content);
+  const isShown = isOpen ?? (added + removed > 0 && added + removed <= 40);
+  const took = call.at && call.end ? call.end - call.at : 0;
+  const more = added + removed ? [h("span", { class: "num added" }, `+${added}`), h("span", { class: "num removed" }, `−${removed}`)] : null;
+  return h("div", { class: classes("tool", call.status === "failed" && "is-failed") }, head({ session, itemKey, isOpen: isShown, title: titleOf(call), status: call.status, took, more }), isShown ? h(ToolBody, { call }) : null);
+}
+
+/** @param {any} props */
+function head({ session, itemKey, isOpen, title, status, took, more }) {
+  return h(
+    "button",
+    { class: "tool-head", type: "button", "aria-expanded": String(isOpen), onclick: () => dispatch({ type: "toggle", session, key: itemKey, open: !isOpen }) },
+    h("span", { class: "fold", "aria-hidden": "true" }, isOpen ? "▾" : "▸"),
+    h("span", { class: "tool-title mono" }, visible(title)),
+    more,
+    h("span", { class: "num muted took" }, took ? duration(took) : ""),
+    mark(status),
+  );
+}
+
+/** @param {string} status */
+function mark(status) {
+  const [sign, name] = MARKS[status] ?? ["⋯", status];
+  return h("span", { class: `mark is-${status}`, role: "img", "aria-label": name, title: name }, sign);
+}
+
+/** What is in a call: command, diff, output, places, raw JSON last. @param {{call: ToolCall}} props */
+export function ToolBody({ call }) {
+  const command = commandOf(call);
+  const parts = call.content.map((part, at) => contentPart(call, part, at));
+  return h(
+    "div",
+    { class: "tool-body" },
+    command && command !== call.title ? h("pre", { class: "code command-line", tabindex: "0" }, h("span", { class: "muted" }, "$ "), visible(command)) : null,
+    call.locations?.length ? h("p", { class: "mono muted places" }, call.locations.slice(0, 8).map((place) => h("span", null, visible(`${folder(place.path)}${place.line ? `:${place.line}` : ""}`), " "))) : null,
+    parts,
+    call.terminal ? h(Terminal, { text: call.terminal }) : null,
+    h(Raw, { call }),
+  );
+}
+
+/** @param {ToolCall} call @param {any} part @param {number} at */
+function contentPart(call, part, at) {
+  if (part?.type === "diff") return h(Diff, { key: at, path: String(part.path ?? ""), before: part.oldText, after: part.newText });
+  if (part?.type === "terminal") return call.terminal ? null : h("p", { key: at, class: "muted" }, "in a terminal of its client");
+  const text = contentText(part?.content ?? part);
+  const isOutput = call.kind === "execute" || /\u001b\[/.test(text);
+  return isOutput ? h(Terminal, { key: at, text: text.replace(/^```\w*\n|\n```\s*$/g, "") }) : h("div", { key: at, class: "prose" }, markdown(text.slice(0, 20_000)));
+}
+
+/** @param {{text: string}} props */
+export function Terminal({ text }) {
+  const lines = text.split("\n");
+  const cut = lines.length > TERMINAL_LINES ? lines.length - TERMINAL_LINES : 0;
+  return h("pre", { class: "code terminal", tabindex: "0", "aria-label": "output" }, cut ? h("span", { class: "muted" }, `${cut} earlier lines\n`) : null, ansi(cut ? lines.slice(cut).join("\n") : text));
+}
+
+/** @param {{call: ToolCall}} props */
+function Raw({ call }) {
+  const shown = { kind: call.kind, id: call.id, input: call.input, output: call.output };
+  if (call.input === undefined && call.output === undefined) return h("span", { hidden: true });
+  return h("details", { class: "raw" }, h("summary", null, "raw"), h("pre", { class: "code", tabindex: "0" }, visible(JSON.stringify(shown, null, 2).slice(0, 20_000))));
+}
