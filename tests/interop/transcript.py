@@ -237,6 +237,9 @@ class Names:
         if isinstance(value, dict) and value.get("category") == "model":
             # Which models there are, an agent learns some time after its start.
             value = {**value, "options": "<models>"}
+        if key == "quota":
+            # The tokens of all that its process has asked so far, for titles as well, which are asked for at any time.
+            value = without_numbers(value)
         if isinstance(value, dict):
             return {self.text(name): self.value(part, name) for name, part in value.items()}
         if isinstance(value, list):
@@ -269,6 +272,8 @@ class Names:
 def without_numbers(value):
     if isinstance(value, dict):
         return {key: without_numbers(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [without_numbers(part) for part in value]
     is_number = isinstance(value, (int, float)) or (isinstance(value, str) and value.startswith("float "))
     return "<number>" if is_number else value
 
