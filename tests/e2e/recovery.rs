@@ -187,3 +187,44 @@ fn check_probe_prints_what_the_agents_are_and_leaves_no_process() {
     assert!(printed.contains("pools[0]: it ended (exit status: 1)"), "{printed}");
     assert!(printed.contains("pools[1]: no answer to initialize"), "{printed}");
 }
+
+#[test]
+fn a_turn_that_was_lost_with_its_process_is_not_cancelled_in_the_next() {
+    let (bus, mut puppet, mut client) = bus_puppet_client();
+    client.initializes(&mut puppet, json!({}), json!({ "sessionCapabilities": { "resume": {} } }));
+    let session = client.opens(&mut puppet, "s1");
+    client.prompts(2, &session);
+    puppet.is_asked("session/prompt");
+    puppet.dies_by(9);
+    client.sees_error(2, -32050, "worker_lost");
+    let mut next = bus.puppet();
+    client.prompts(3, &session);
+    let asked = next.is_asked("initialize");
+    next.answers(&asked, json!({ "protocolVersion": 1 }));
+    let asked = next.is_asked("session/resume");
+    next.answers(&asked, json!({}));
+    let asked = next.is_asked("session/prompt");
+    next.ends_turn(&asked, "end_turn");
+    client.gets(3);
+}
+
+#[test]
+fn a_turn_that_goes_on_behind_another_bus_is_cancelled() {
+    let far = Bus::start(one_pool(1));
+    let mut puppet = far.puppet();
+    let args = ["connect", "--tcp", far.tcp()];
+    let near = Bus::start(json!({ "pools": [{ "id": "far", "command": "stdio-bus", "args": args }] }));
+    let mut client = near.client();
+    client.initializes(&mut puppet, json!({}), json!({ "sessionCapabilities": { "resume": {} } }));
+    let session = client.opens(&mut puppet, "s1");
+    client.prompts(2, &session);
+    let lost = puppet.is_asked("session/prompt");
+    kill_worker(&mut client);
+    client.sees_error(2, -32050, "worker_lost");
+    client.prompts(3, &session);
+    assert_eq!(puppet.is_asked("session/cancel")["params"], json!({ "sessionId": "s1" }));
+    puppet.ends_turn(&lost, "cancelled");
+    let asked = puppet.is_asked("session/prompt");
+    puppet.ends_turn(&asked, "end_turn");
+    assert_eq!(client.gets(3)["stopReason"], "end_turn");
+}

@@ -126,22 +126,22 @@ fn a_client_that_knows_an_earlier_session_does_not_hear_it_again() {
 }
 
 #[test]
-fn a_turn_that_was_lost_with_its_process_is_cancelled() {
+fn a_session_that_was_left_is_loaded_when_its_agent_has_closed_it() {
     let (bus, mut puppet, mut client) = bus_puppet_client();
-    client.initializes(&mut puppet, json!({}), json!({ "sessionCapabilities": { "resume": {} } }));
+    let offers = json!({ "loadSession": true, "sessionCapabilities": { "close": {} } });
+    client.initializes(&mut puppet, json!({}), offers);
     let session = client.opens(&mut puppet, "s1");
-    client.prompts(2, &session);
-    puppet.is_asked("session/prompt");
-    puppet.dies_by(9);
-    client.sees_error(2, -32050, "worker_lost");
-    let mut next = bus.puppet();
-    client.prompts(3, &session);
-    let asked = next.is_asked("initialize");
-    next.answers(&asked, json!({ "protocolVersion": 1 }));
-    let asked = next.is_asked("session/resume");
-    next.answers(&asked, json!({}));
-    assert_eq!(next.is_asked("session/cancel")["params"], json!({ "sessionId": "s1" }));
-    let asked = next.is_asked("session/prompt");
-    next.ends_turn(&asked, "end_turn");
-    client.gets(3);
+    client.breaks();
+    let mut again = bus.client();
+    again.sends(&initialize(0, json!({})));
+    again.gets(0);
+    again.sends(&request(1, "session/load", json!({ "sessionId": session, "cwd": "/", "mcpServers": [] })));
+    let close = puppet.is_asked("session/close");
+    // The bus has read this, and with it all that came before.
+    again.status();
+    assert!(!puppet.has_more(), "the agent is still closing it");
+    puppet.answers(&close, json!({}));
+    let load = puppet.is_asked("session/load");
+    puppet.answers(&load, json!({}));
+    again.gets(1);
 }

@@ -25,6 +25,7 @@ mod pipe;
 mod plan;
 mod process;
 mod record;
+mod reopen;
 mod rng;
 mod run;
 mod store;

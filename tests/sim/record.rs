@@ -193,6 +193,10 @@ pub(crate) struct ProcessRecord {
     pub(crate) owed: BTreeSet<u64>,
     /// Those of them by which the bus itself closes sessions.
     pub(crate) closings: BTreeSet<u64>,
+    /// The sessions that the bus itself closes, by these ids, and when it asked for that.
+    pub(crate) closing: BTreeMap<u64, (String, Moment)>,
+    /// Ids of requests to load or resume a session that it has answered by telling that a turn runs in it.
+    pub(crate) far_turns: BTreeSet<u64>,
     /// Ids under which it has written an answer that is broken or too long, and how many lines it had written by then.
     pub(crate) bad_answers: BTreeMap<u64, usize>,
     /// Ids of the requests that it has begun to read.

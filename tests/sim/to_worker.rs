@@ -183,6 +183,7 @@ impl Oracle {
                     );
                 }
                 if matches!(kind, Kind::Load(_)) {
+                    self.check_closed(life, serial, &sent_name);
                     self.check_at_rest(life, conn, serial, name);
                     self.lost_turns.remove(behind_tag(name));
                 }
@@ -284,7 +285,7 @@ impl Oracle {
     }
 
     /// The connection's load of a session that its owner had left was lost with the process that had it open.
-    fn lost_load(&self, conn: Conn, name: &str, agent: &str) -> bool {
+    pub(crate) fn lost_load(&self, conn: Conn, name: &str, agent: &str) -> bool {
         let is_lost = |life: Life| !self.lives[life].healthy;
         let loads = |sent: &Sent| {
             let of_it = matches!(&sent.what, What::Ask { kind: Kind::Load(own), .. } if own == name);
@@ -335,7 +336,9 @@ impl Oracle {
 
     fn check_order_to_worker(&mut self, life: Life, conn: Conn, serial: Serial, kind: &Kind) {
         let seq = self.sent[serial].seq;
-        let waited = kind.session().is_some_and(|name| self.waited_for_recovery(life, conn, name));
+        let waited = kind.session().is_some_and(|name| {
+            self.waited_for_recovery(life, conn, name) || self.waited_for_close(life, behind_tag(name))
+        });
         let movable = matches!(kind, Kind::Plain | Kind::New | Kind::List | Kind::Fork(_) | Kind::Delete(_));
         if let Some(name) = kind.session().filter(|name| !name.is_empty()) {
             let newest = self.lives[life].newest_about.entry((conn, name.to_owned())).or_insert(0);
@@ -358,22 +361,6 @@ impl Oracle {
         }
     }
 
-    /// What is sent to a session that is being opened again waits for that, and nothing else waits for it.
-    fn waited_for_recovery(&mut self, life: Life, conn: Conn, name: &str) -> bool {
-        let calls = self.calls;
-        let own = |s: &&mut Session| s.life == life && s.owner == Some(conn) && s.name == name && s.open;
-        let Some(session) = self.sessions.iter_mut().rev().find(own) else { return false };
-        let is_first = std::mem::take(&mut session.recovering);
-        if is_first {
-            session.recovered_in = calls;
-        }
-        let (waited, agent) = (session.recovered_in == calls, session.agent.clone());
-        if is_first && self.strict && self.lost_turns.remove(&agent) {
-            broken!("(15) a lost turn is cancelled", "{name} of conn {conn} goes on in life {life}");
-        }
-        waited
-    }
-
     /// The bus initializes a process once, with the params of a client.
     fn initialized(&mut self, life: Life, value: &Value, line: &[u8]) {
         let client = marked(line).map(|serial| (serial, &self.sent[serial]));
@@ -392,48 +379,6 @@ impl Oracle {
         book.asked.insert(number(&id_token(line)), serial);
     }
 
-    /// The bus itself ends a session that nobody owns.
-    fn closed_at_agent(&mut self, life: Life, value: &Value, line: &[u8]) {
-        let agent = value["params"]["sessionId"].as_str().unwrap_or_default().to_owned();
-        if value["method"] != "session/cancel" && value["method"] != "session/close" {
-            broken!("(1) an answer of the asked", "no client has sent this to life {life}: {}", shown(line));
-        }
-        self.lives[life].closings.extend(value["id"].as_u64());
-        let may_cancel = value["method"] == "session/cancel" && self.may_have_lost_turn(&agent);
-        let bad_answers = self.lives[life].bad_answers.clone();
-        if let Some(session) = self.session_of(life, &agent).filter(|session| session.recovering) {
-            // Whether the agent has opened it nobody can know, so the bus has given it up here.
-            let is_given_up = session.reopened_by.is_some_and(|call_id| bad_answers.contains_key(&call_id));
-            session.open = !is_given_up;
-            if is_given_up || may_cancel {
-                self.lost_turns.remove(&agent);
-                return;
-            }
-        }
-        let owner = self.session_of(life, &agent).and_then(|session| session.owner);
-        let owner = owner.filter(|owner| self.conns[*owner].open && !self.conns[*owner].ended);
-        // A session whose recovery was answered with a broken line is ended where it may be open.
-        let is_unsure = !self.lives[life].bad_answers.is_empty();
-        let is_recovered = |session: &mut Session| session.recovering && is_unsure;
-        let owner = owner.filter(|_| !self.session_of(life, &agent).is_some_and(is_recovered));
-        if self.is_fault(Excuse::SessionEnded, owner.is_some(), self.ambiguous.contains(&agent)) {
-            broken!("(3) sessions", "{agent} of life {life} is ended, and conn {owner:?} owns it");
-        }
-        if let Some(session) = self.session_of(life, &agent) {
-            session.open = false;
-        }
-    }
-
-    /// A prompt was sent to a process that has ended, and its turn may go on elsewhere.
-    fn may_have_lost_turn(&self, agent: &str) -> bool {
-        let unhealthy = |peer: &Peer| matches!(peer, Peer::Worker(life) if !self.lives[*life].healthy);
-        (0..self.sent.len()).any(|serial| {
-            self.is_about(serial, agent)
-                && self.is_prompt(serial)
-                && self.sent[serial].sent_to.iter().any(unhealthy)
-        })
-    }
-
     /// The bus itself answers a permission request, as the pool says.
     fn permitted(&mut self, life: Life, value: &Value, line: &[u8]) {
         let right =
@@ -442,50 +387,6 @@ impl Oracle {
         if !right || asked.is_none() {
             broken!("(1) an answer of the asked", "nobody has said this to life {life}: {}", shown(line));
         }
-    }
-
-    /// The bus opens a session again that was lost with another process, and repeats the settings of its owner.
-    fn recovers(&mut self, life: Life, serial: Serial, value: &Value) -> bool {
-        let What::Ask { kind, .. } = &self.sent[serial].what else { return false };
-        let Some(agent) = value["params"]["sessionId"].as_str().map(str::to_owned) else { return false };
-        match value["method"].as_str() {
-            Some("session/load" | "session/resume")
-                if matches!(kind, Kind::New | Kind::Load(_) | Kind::Fork(_)) => {}
-            Some("session/set_mode") if matches!(kind, Kind::Session(_)) => return true,
-            _ => return false,
-        }
-        let pool = &self.lives[life].pool;
-        let lost = self.sessions.iter().rev().find(|s| {
-            let dead = !self.lives[s.life].healthy && self.lives[s.life].pool == *pool;
-            s.agent == agent && dead && s.owner.is_some_and(|owner| self.conns[owner].open)
-        });
-        let lost = lost.and_then(|s| Some((s.owner?, s.name.clone())));
-        // Its owner had left, and a load of the next one was lost with the process.
-        let lost = lost.or_else(|| {
-            let left = self.sessions.iter().rev().find(|s| s.agent == agent && s.owner.is_none())?;
-            let loads = |conn: &Conn| self.conns[*conn].open && self.lost_load(*conn, &left.name, &agent);
-            Some(((0..self.conns.len()).find(loads)?, left.name.clone()))
-        });
-        if let Some((owner, name)) = &lost {
-            self.owns(*owner, life, &agent, name, 0);
-        }
-        let left = self.sessions.iter().rev().find(|s| s.agent == agent).and_then(|s| s.left);
-        if let Some((conn, left_in)) = left.filter(|_| self.strict && lost.is_none())
-            && left_in < self.calls
-            && (self.conns[conn].bye || self.limits.session_keep.is_zero())
-        {
-            broken!("(3) sessions", "{agent}, which nobody wants, is opened again in life {life}");
-        }
-        for session in self.sessions.iter_mut().filter(|s| s.agent == agent) {
-            session.moved = true;
-            if session.life == life && session.open {
-                session.recovering = true;
-                session.reopened_by = value["id"].as_u64();
-                session.reload = session.reopened_by;
-            }
-        }
-        self.becomes_ambiguous(&agent);
-        true
     }
 
     fn agent_refused(&mut self, life: Life, reason: &str, line: &[u8]) {

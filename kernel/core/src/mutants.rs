@@ -67,6 +67,12 @@ pub enum Check {
     LoadOpen,
     /// It is not loaded while a turn runs in it.
     LoadAtRest,
+    /// An agent that is asked to close a session is asked to load it again when it has answered that.
+    CloseFirst,
+    /// A turn that was lost with its worker and goes on behind it is cancelled.
+    LostTurn,
+    /// A process that has no turn is not told to cancel one.
+    TurnGone,
     /// Only so many bytes of an agent's requests in one session wait for answers.
     PendingBound,
     /// A session whose client does not come back ends.
@@ -181,6 +187,9 @@ impl Check {
         Check::KnownReplay,
         Check::LoadOpen,
         Check::LoadAtRest,
+        Check::CloseFirst,
+        Check::LostTurn,
+        Check::TurnGone,
         Check::PendingBound,
         Check::KeepExpires,
         Check::Pause,

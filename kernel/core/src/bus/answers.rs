@@ -63,7 +63,8 @@ impl Bus {
                     self.drop_session(session);
                 }
             }
-            Purpose::ClientInitialize | Purpose::EndSession | Purpose::Ignore => {}
+            Purpose::EndSession => self.closed_at_agent(id, key, call),
+            Purpose::ClientInitialize | Purpose::Ignore => {}
         }
         self.check_idle(id);
     }

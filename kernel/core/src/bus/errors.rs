@@ -30,6 +30,11 @@ impl Bus {
             Purpose::Reopen { session, .. } => self.load_failed(session),
             Purpose::Open => self.opening_ended(call.callee),
             Purpose::Recover(session) => self.recovery_failed(session, error),
+            Purpose::EndSession => {
+                if let Endpoint::Worker(id) = self.calls.endpoint(call.callee) {
+                    self.closed_at_agent(id, key, &call);
+                }
+            }
             _ => {}
         }
     }

@@ -99,6 +99,9 @@ impl Bus {
             if matches!(worker.init, Init::Ready { .. }) {
                 assert!(worker.backlog.is_empty(), "nothing waits for a worker that is ready");
             }
+            for call in worker.closings.values() {
+                assert!(self.calls.get(*call).is_some(), "a closing is in flight");
+            }
             for client in &worker.clients {
                 let client = self.clients.get(*client).expect("a served client is connected");
                 assert!(client.workers.contains(&id), "a served client knows its worker");

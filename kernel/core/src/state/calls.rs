@@ -53,7 +53,8 @@ pub(crate) struct Call {
     made_us_high: u16,
     /// How often it was moved to another worker.
     pub(crate) moves: u8,
-    /// The params of a call that opens a session or sets something in it, kept for its answer.
+    /// The params of a call that opens a session or sets something in it, or the session that it closes, kept for its
+    /// answer.
     pub(crate) params: Option<Box<[u8]>>,
     caller_neighbours: Neighbours,
     callee_neighbours: Neighbours,

@@ -3,6 +3,7 @@
 //!
 //! All of it is said again byte by byte as it came, but for the values that have changed.
 
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use memchr::memmem::{self, Finder};
@@ -68,7 +69,8 @@ impl Opening {
         if result.len() > OPENING_BYTES {
             return None;
         }
-        let result: Box<[u8]> = without_member(result, b"sessionId").map_or_else(|| result.into(), Box::from);
+        let result = without_member(result, b"sessionId").unwrap_or_else(|| result.to_vec());
+        let result: Box<[u8]> = without_turn(&result).unwrap_or(result).into();
         let tells = |key: &[u8]| member(&result, whole(&result), key).is_some();
         let tells_settings = tells(b"modes") || tells(b"models") || tells(b"configOptions");
         Some(Opening { result, tells_settings })
@@ -278,6 +280,27 @@ impl Session {
             _ => {}
         }
     }
+}
+
+/// The member of `_meta` that tells of a running turn.
+const TURN: &[u8] = b"bus/turn";
+
+/// This result, which also tells that a turn runs in the session.
+pub(crate) fn with_turn(result: &[u8]) -> Cow<'_, [u8]> {
+    let meta = member(result, whole(result), b"_meta").map_or(&b"{}"[..], |meta| meta.of(result));
+    let told = with_member(meta, TURN, br#""running""#).and_then(|meta| with_member(result, b"_meta", &meta));
+    told.map_or(Cow::Borrowed(result), Cow::Owned)
+}
+
+/// Whether the result of a bus tells that a turn runs in the session.
+pub(crate) fn tells_turn(result: &[u8]) -> bool {
+    text(result, member(result, whole(result), b"_meta"), TURN).is_some()
+}
+
+/// This result, if it tells of a turn, as it is without it.
+fn without_turn(result: &[u8]) -> Option<Vec<u8>> {
+    let meta = member(result, whole(result), b"_meta").filter(|_| tells_turn(result))?;
+    with_member(result, b"_meta", &without_member(meta.of(result), TURN)?)
 }
 
 /// Whether this update can tell another mode or other options. Nearly all agents begin their updates with the kind,

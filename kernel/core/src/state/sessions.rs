@@ -57,7 +57,7 @@ pub(crate) struct Session {
     kept: Kept,
     /// What its agent does for it, where agents report that. Only `Sessions::set_turn_state` changes it.
     pub(crate) turn_state: Option<TurnState>,
-    /// Some: its new worker has not opened it yet, and messages of the owner wait here.
+    /// Some: its new worker has not opened it yet, or its worker has yet to close it. Messages of the owner wait here.
     pub(crate) recovering: Option<Backlog<Queued>>,
     /// The call by which its new worker opens it.
     pub(crate) recovery: Option<CallKey>,

@@ -1,12 +1,12 @@
 //! A worker: a slot for a process in a pool, what the process there was told, and what waits for it.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
 use crate::api::{Exit, Moment};
 use crate::config::{Mode, PoolConfig};
-use crate::id::{Link, PoolId, SessionKey};
+use crate::id::{CallKey, Link, PoolId, SessionKey};
 use crate::limit::{ELICITATIONS, NAME_BYTES, STICKY_NOTIFICATION_BYTES, STICKY_NOTIFICATIONS_MAX};
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::{Backlog, Early, HeldBytes, Kept, Queued, Waiting};
@@ -14,6 +14,7 @@ use crate::state::calls::EndpointId;
 use crate::state::handshake::{AgentCapabilities, Handshake};
 use crate::state::lifecycle::{Life, State};
 use crate::state::session_names::SessionNames;
+use crate::state::sessions::Token;
 use crate::state::stderr_tail::StderrTail;
 use crate::wire::error::{Death, RpcError};
 use crate::wire::message::Message;
@@ -75,6 +76,8 @@ pub(crate) struct Worker {
     pub(crate) sessions: SessionNames,
     /// The session of its last message, and most likely of its next. It may be gone.
     pub(crate) last_session: Option<SessionKey>,
+    /// What the bus has asked it to close and it has not answered, by its names.
+    pub(crate) closings: HashMap<Token, CallKey>,
     /// How many of `sessions` are labels, which the agent does not know.
     pub(crate) labels: usize,
     /// Clients that it serves or has served.
@@ -187,6 +190,7 @@ impl Worker {
             agent: None,
             backlog: Backlog::default(),
             waiting_of: BTreeMap::new(),
+            closings: HashMap::new(),
             sessions: SessionNames::default(),
             last_session: None,
             labels: 0,
@@ -217,11 +221,17 @@ impl Worker {
         self.elicitations = VecDeque::new();
         self.count(held);
         self.last_session = None;
+        self.closings = HashMap::new();
         self.pid = None;
         self.lines_in = 0;
         self.death = Death::Hung;
         self.recycling = None;
         self.closes_first = false;
+    }
+
+    /// Whether it has a session of this name, which it was told to close and has not answered for.
+    pub(crate) fn is_closing(&self, agent: &[u8]) -> bool {
+        self.ready_link().is_some() && self.closings.contains_key(agent) && enabled(Check::CloseFirst)
     }
 
     /// What those who called it hear when it is lost.

@@ -16,7 +16,7 @@ use crate::wire::message::Message;
 enum CatchUp {
     /// The bus kept it.
     Kept,
-    /// The agent tells the whole session, after it has closed it.
+    /// The agent tells the whole session, once it has answered that it is closed.
     CloseAndLoad,
     /// The agent is asked, and what was kept waits for its answer.
     Load,
@@ -73,8 +73,8 @@ impl Bus {
             // An agent that loads a session that it has open may end up with two processes for it.
             CatchUp::CloseAndLoad => {
                 session.if_refused = IfRefused::IsForgotten;
-                let params = [b"{\"sessionId\":", &*session.agent_token, b"}"].concat();
-                self.ask_to_close(to, &params);
+                let agent = session.agent_token.clone();
+                self.ask_to_close(to, &agent);
             }
         }
         let passed = self.pass_load(link, key, to, message);

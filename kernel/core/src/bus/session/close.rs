@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use crate::api::micros;
 use crate::bus::Bus;
-use crate::id::{SessionKey, WorkerId};
+use crate::id::{CallKey, SessionKey, WorkerId};
 use crate::limit::CLOSE_TIMEOUT;
 use crate::mutants::{Check, enabled};
-use crate::state::calls::Purpose;
+use crate::state::calls::{Call, Purpose};
 use crate::state::leftovers::Leftover;
-use crate::state::sessions::Session;
+use crate::state::sessions::{Session, Token};
 use crate::state::timers::Alarm;
 use crate::wire::error::RpcError;
 
@@ -27,22 +27,23 @@ impl Bus {
     }
 
     /// Tells the agent that a session is over.
-    pub(in crate::bus) fn close_at_agent(&mut self, id: WorkerId, agent: &[u8]) {
+    pub(in crate::bus) fn close_at_agent(&mut self, id: WorkerId, agent: &Token) {
         self.cancel_at_agent(id, agent);
         let Some(worker) = self.workers.get(id) else { return };
         if worker.ready_link().is_some() && worker.capabilities.close {
-            let params = [b"{\"sessionId\":", agent, b"}"].concat();
-            self.ask_to_close(id, &params);
+            self.ask_to_close(id, agent);
         }
         self.check_idle(id);
     }
 
     /// Asks an agent to close a session. It has a limited time for that, because others may wait for its place.
-    pub(in crate::bus) fn ask_to_close(&mut self, id: WorkerId, params: &[u8]) {
-        self.call_worker(id, Purpose::EndSession, b"session/close", params);
-        if let Some(worker) = self.workers.get_mut(id)
-            && !std::mem::replace(&mut worker.close_alarm, true)
-        {
+    pub(in crate::bus) fn ask_to_close(&mut self, id: WorkerId, agent: &Token) {
+        let params = [&b"{\"sessionId\":"[..], &**agent, b"}"].concat();
+        let call = self.call_worker(id, Purpose::EndSession, b"session/close", &params);
+        let (Some(call), Some(worker)) = (call, self.workers.get_mut(id)) else { return };
+        self.calls.keep_params(call, agent);
+        worker.closings.insert(agent.clone(), call);
+        if !std::mem::replace(&mut worker.close_alarm, true) {
             self.alarms.set(self.now + CLOSE_TIMEOUT, Alarm::Closings(id));
         }
     }
@@ -58,8 +59,10 @@ impl Bus {
         let closings: Vec<_> = closings.map(|(key, call)| (key, call.age_us(self.now))).collect();
         for (key, age_us) in closings {
             if age_us >= timeout_us {
-                if enabled(Check::CloseTimeout) {
-                    self.calls.end(key);
+                if enabled(Check::CloseTimeout)
+                    && let Some(call) = self.calls.end(key)
+                {
+                    self.closed_at_agent(id, key, &call);
                 }
             } else if let Some(worker) = self.workers.get_mut(id)
                 && !std::mem::replace(&mut worker.close_alarm, true)
@@ -69,6 +72,21 @@ impl Bus {
             }
         }
         self.check_idle(id);
+    }
+
+    /// The agent has closed a session, or takes too long for that. If it is wanted again, it may be loaded now.
+    pub(in crate::bus) fn closed_at_agent(&mut self, id: WorkerId, call_key: CallKey, call: &Call) {
+        let (Some(worker), Some(agent)) = (self.workers.get_mut(id), &call.params) else { return };
+        let name = &agent[1..agent.len() - 1];
+        if worker.closings.get(name) != Some(&call_key) {
+            return;
+        }
+        worker.closings.remove(name);
+        if let (Some(key), Some(link)) = (worker.sessions.get(name).copied(), worker.ready_link())
+            && self.sessions.get(key).is_some_and(|session| session.recovery.is_none())
+        {
+            self.send_waiting(key, link);
+        }
     }
 
     /// Tells the agent to end the turn of a session, if there is one.

@@ -9,8 +9,10 @@ use crate::bus::forward::{Forward, SessionRef};
 use crate::bus::from_client::Routed;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
 use crate::mutants::{Check, enabled};
+use crate::state::backlog::Backlog;
 use crate::state::calls::{Call, Endpoint, Purpose};
 use crate::state::handshake::AgentCapabilities;
+use crate::state::opening::with_turn;
 use crate::state::sessions::IfRefused;
 use crate::wire::error::{RpcError, spelled_result_line};
 use crate::wire::message::Message;
@@ -90,6 +92,13 @@ impl Bus {
     ) -> Routed {
         let capabilities = self.workers.get(to).map(|worker| worker.capabilities).unwrap_or_default();
         let replays = Wants::of(message, capabilities) == Wants::Replay;
+        if let (Some(worker), Some(session)) = (self.workers.get(to), self.sessions.get_mut(key))
+            && worker.is_closing(session.agent_name())
+            && !session.is_recovering()
+        {
+            // Some agents refuse to load what they are still closing.
+            (session.recovering, session.recovery) = (Some(Backlog::default()), None);
+        }
         self.forward_to_worker(&Forward {
             from: link,
             to,
@@ -206,8 +215,10 @@ impl Bus {
     pub(in crate::bus) fn answer_with_opening(&mut self, link: Link, key: SessionKey, id: &[u8]) {
         let Some(session) = self.sessions.get(key) else { return };
         let opening = session.opening.as_ref().map_or(&b"{}"[..], |opening| opening.result());
-        let renamed = self.with_name(key, opening);
-        let answer = spelled_result_line(id, renamed.as_deref().unwrap_or(opening));
+        let has_turn = session.turn_state.is_none() && self.calls.asks_about(key) > 0;
+        let opening = if has_turn { with_turn(opening) } else { opening.into() };
+        let renamed = self.with_name(key, &opening);
+        let answer = spelled_result_line(id, renamed.as_deref().unwrap_or(&opening));
         self.send_turn_state(link, key, "");
         self.send_own(link, &answer);
     }

@@ -9,9 +9,11 @@ use log::info;
 use crate::bus::Bus;
 use crate::bus::placement::Need;
 use crate::id::{Link, SessionKey, WorkerId};
+use crate::mutants::{Check, enabled};
 use crate::state::backlog::{Backlog, Queued};
 use crate::state::calls::{Purpose, Written};
 use crate::state::handshake::ReopenBy;
+use crate::state::opening::tells_turn;
 use crate::wire::error::RpcError;
 use crate::wire::message::Message;
 
@@ -70,16 +72,26 @@ impl Bus {
         session.save_reopened(answer.outcome());
         session.count(&mut self.held);
         let settings = session.reopen.as_ref().map_or_else(Vec::new, |reopen| reopen.settings.clone());
-        let may_run = !worker.capabilities.reports_turn_state || session.is_turn_running();
-        if std::mem::take(&mut session.lost_turn) && may_run {
-            // Its client was told that the turn is lost, and it would stand in the way of the next one.
+        let still_runs = session.is_turn_running()
+            || answer.outcome().is_some_and(tells_turn)
+            || !enabled(Check::TurnGone);
+        if std::mem::take(&mut session.lost_turn) && still_runs && enabled(Check::LostTurn) {
+            // Its worker only passed messages on. Its client was told that the turn is lost, and it would stand in the
+            // way of the next one. A new process has no turn, and some take the cancel for the next one's.
             let agent = session.agent_token.clone();
             self.cancel_at_agent(id, &agent);
         }
         for setting in settings {
             self.call_worker(id, Purpose::Ignore, setting.kind.method(), &setting.params);
         }
-        let (Some(link), Some(session)) = (link, self.sessions.get_mut(key)) else { return };
+        if let Some(link) = link {
+            self.send_waiting(key, link);
+        }
+    }
+
+    /// Sends what has waited for a session.
+    pub(in crate::bus) fn send_waiting(&mut self, key: SessionKey, link: Link) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
         for queued in session.take_recovering(&mut self.held) {
             if let Queued::Line(call, line) = queued {
                 self.send_queued(link, call, &line);

@@ -393,7 +393,8 @@ fn a_session_is_kept_for_a_client_that_comes_back() {
     bus.asks(again, 2, "session/resume", &session);
     let (wire, _) = bus.sees_request(again, "session/request_permission");
     assert_eq!(bus.sees_json(again)["params"]["n"], 1);
-    assert_eq!(bus.sees_json(again), json!({"jsonrpc":"2.0","id":2,"result":{}}));
+    let told = json!({"_meta":{"bus/turn":"running"}});
+    assert_eq!(bus.sees_json(again), json!({"jsonrpc":"2.0","id":2,"result":told}));
     bus.sends(again, &format!(r#"{{"id":{wire},"result":"yes"}}"#));
     assert_eq!(bus.sees(worker), r#"{"id":5,"result":"yes"}"#);
     bus.advances(Duration::from_secs(600));

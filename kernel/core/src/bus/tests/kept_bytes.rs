@@ -245,5 +245,7 @@ fn what_waits_counts_with_its_envelope() {
     assert!(bus.held() > 1000 * (update.len() + 100), "{}", bus.held());
     bus.advances(Duration::from_secs(300));
     bus.sends(worker, r#"{"method":"u","params":{"sessionId":"s1"}}"#);
+    assert_eq!(bus.sees_json(worker)["method"], "session/cancel");
+    bus.answers(worker, "session/close", "{}");
     assert_eq!(bus.held(), 0);
 }

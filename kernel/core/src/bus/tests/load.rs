@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::limit::CLOSE_TIMEOUT;
+
 use super::{Event, Limits, Link, TestBus, limited};
 
 const LOADS: &str = r#"{"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"resume":{}}}}"#;
@@ -109,7 +111,11 @@ fn the_bus_answers_for_a_session_in_which_a_turn_runs() {
     bus.sends(worker, r#"{"id":7,"method":"session/request_permission","params":{"sessionId":"s1"}}"#);
     let (question, _) = bus.sees_request(client, "session/request_permission");
     bus.asks(client, 3, "session/load", &session);
-    assert_eq!(bus.sees_json(client)["result"]["modes"]["currentModeId"], "plain");
+    let told = bus.sees_json(client)["result"].clone();
+    assert_eq!(
+        (&told["modes"]["currentModeId"], &told["_meta"]["bus/turn"]),
+        (&json!("plain"), &json!("running"))
+    );
     bus.sees_nothing(worker);
     bus.sends(client, &format!(r#"{{"id":{question},"result":{{}}}}"#));
     assert_eq!(bus.sees_json(worker)["id"], 7, "the question is still open");
@@ -215,7 +221,8 @@ fn settings_are_made_again_as_they_are_now() {
     assert_eq!(params(&bus.sees(next)), r#"{"sessionId":"s1","modeId":"quiet","x":1E5}}"#);
     assert_eq!(params(&bus.sees(next)), r#"{"sessionId":"s1","configId":"b","value":0.10}}"#);
     assert_eq!(params(&bus.sees(next)), r#"{"sessionId":"s1","configId":"a","value":"w"}}"#);
-    bus.sees_request(next, "session/prompt");
+    bus.answers(next, "session/prompt", "{}");
+    bus.sees(client);
     assert_eq!(resumed(&mut bus, client, &session), tells.replace("new", "quiet"));
 }
 
@@ -238,6 +245,78 @@ fn a_kept_session_is_loaded_also_by_an_agent_that_cannot_close() {
             assert_eq!(bus.sees_json(again)["params"]["update"]["replay"], 1);
             bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
             assert_eq!(bus.sees_json(again)["id"], 2, "what it missed is in the replay");
+        }
+        assert_eq!(bus.bus.held_bytes(), 0);
+        bus.is_idle();
+    }
+}
+
+#[test]
+fn a_kept_session_is_loaded_once_its_agent_has_closed_it() {
+    // An agent that refuses to close it, or does not answer, is asked to load it as well.
+    for closes in [
+        Some(r#""result":{}"#),
+        Some(r#""error":{"code":1,"message":"no"}"#),
+        Some(r#""result":1,"error":2"#),
+        None,
+    ] {
+        let (mut bus, client, worker, session) = with_settings(LOADS_AND_CLOSES);
+        bus.handles(Event::Broken(client));
+        let again = bus.acp_client();
+        bus.sees(again);
+        bus.asks(again, 2, "session/load", &session);
+        bus.asks(again, 3, "session/prompt", &session);
+        let (wire, close) = bus.sees_request(worker, "session/close");
+        assert_eq!(close["params"]["sessionId"], "s1");
+        bus.sees_nothing(worker);
+        match closes {
+            Some(answer) => bus.sends(worker, &format!(r#"{{"id":{wire},{answer}}}"#)),
+            None => bus.advances(CLOSE_TIMEOUT),
+        }
+        bus.answers(worker, "session/load", "{}");
+        assert_eq!(bus.sees_json(again)["id"], 2);
+        bus.answers(worker, "session/prompt", "{}");
+        assert_eq!(bus.sees_json(again)["id"], 3);
+        bus.is_idle();
+    }
+}
+
+#[test]
+fn a_session_that_nobody_wanted_is_loaded_again_once_its_agent_has_closed_it() {
+    let (mut bus, client, worker, session) = with_settings(LOADS_AND_CLOSES);
+    bus.sends(client, r#"{"method":"_bus/bye"}"#);
+    bus.handles(Event::Broken(client));
+    assert_eq!(bus.sees_json(worker)["method"], "session/cancel");
+    let (wire, _) = bus.sees_request(worker, "session/close");
+    let again = bus.acp_client();
+    bus.sees(again);
+    bus.asks(again, 2, "session/resume", &session);
+    bus.asks(again, 3, "session/load", "other");
+    bus.answers(worker, "session/load", "{}");
+    assert_eq!(bus.sees_json(again)["id"], 3, "another session does not wait");
+    bus.sees_nothing(worker);
+    bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
+    bus.answers(worker, "session/resume", "{}");
+    assert_eq!(bus.sees_json(again)["id"], 2);
+    bus.is_idle();
+}
+
+#[test]
+fn a_load_that_waits_for_a_close_ends_with_its_worker_and_with_its_client() {
+    for is_lost in [false, true] {
+        let (mut bus, client, worker, session) = with_settings(LOADS_AND_CLOSES);
+        bus.handles(Event::Broken(client));
+        let again = bus.acp_client();
+        bus.sees(again);
+        bus.asks(again, 2, "session/load", &session);
+        let (wire, _) = bus.sees_request(worker, "session/close");
+        if is_lost {
+            bus.crashes(0);
+            bus.sees_error(again, json!(2), "worker_lost");
+        } else {
+            bus.handles(Event::Broken(again));
+            bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
+            bus.sees_nothing(worker);
         }
         assert_eq!(bus.bus.held_bytes(), 0);
         bus.is_idle();

@@ -202,20 +202,31 @@ fn in_mid_turn(init_result: &str) -> (TestBus, Link, Link, String) {
 }
 
 #[test]
-fn a_turn_that_may_still_run_is_cancelled() {
-    let (mut bus, client, next, session) = in_mid_turn(RESUMES);
-    for id in [3, 4] {
-        bus.asks(client, id, "session/prompt", &session);
-        if id == 3 {
-            bus.initializes_with(next, RESUMES);
-            bus.answers(next, "session/resume", "{}");
-            let cancel = json!({"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s1"}});
-            assert_eq!(bus.sees_json(next), cancel, "once");
+fn a_turn_that_still_runs_is_cancelled() {
+    // Only another bus, behind a worker that passes messages on, tells so. A new process has no turn.
+    let behind_a_bus = r#"{"modes":{"currentModeId":"m"},"_meta":{"bus/turn":"running","a":1}}"#;
+    for (resumed, still_runs) in
+        [(behind_a_bus, true), (r#"{"_meta":{"bus/turn":null}}"#, false), ("{}", false)]
+    {
+        let (mut bus, client, next, session) = in_mid_turn(RESUMES);
+        for id in [3, 4] {
+            bus.asks(client, id, "session/prompt", &session);
+            if id == 3 {
+                bus.initializes_with(next, RESUMES);
+                bus.answers(next, "session/resume", resumed);
+            }
+            if id == 3 && still_runs {
+                let cancel = json!({"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s1"}});
+                assert_eq!(bus.sees_json(next), cancel, "once");
+            }
+            bus.answers(next, "session/prompt", "{}");
+            assert_eq!(bus.sees_json(client)["id"], id);
         }
-        bus.answers(next, "session/prompt", "{}");
-        assert_eq!(bus.sees_json(client)["id"], id);
+        bus.asks(client, 5, "session/resume", &session);
+        let told = bus.sees_json(client)["result"]["_meta"].clone();
+        assert_eq!(told, if still_runs { json!({"a":1}) } else { json!(null) }, "it is over");
+        bus.is_idle();
     }
-    bus.is_idle();
 }
 
 #[test]
