@@ -33,6 +33,12 @@ impl BusArgs {
         Target::resolve(named, || config_path(config.as_deref()))
     }
 
+    /// The file that the configuration of the bus is in.
+    #[cfg(feature = "web")]
+    pub(crate) fn config_path(&self) -> Result<PathBuf, String> {
+        config_path(self.config.as_deref())
+    }
+
     /// The arguments of a `serve` that these flags find, and the folder of its configuration.
     pub(crate) fn serve_args(&self) -> Result<(Vec<OsString>, PathBuf), Fault> {
         let config = self.absolute_config()?;

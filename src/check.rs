@@ -142,6 +142,9 @@ fn describe(path: &Path, config: &Config, faults: &mut Vec<ConfigError>) -> Stri
     if let Some(auth) = &config.auth {
         let _ = writeln!(text, "asks for the token in {}", auth.token_file.display());
     }
+    if let Some(web) = &config.web {
+        let _ = writeln!(text, "opens the web door at {web}");
+    }
     if config.trace_payloads {
         let _ = writeln!(text, "shows what is said to whoever follows the traffic");
     }

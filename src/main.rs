@@ -26,6 +26,8 @@ mod terminal_login;
 mod token;
 mod top;
 mod trace;
+#[cfg(feature = "web")]
+mod web_command;
 
 use std::process::ExitCode;
 
@@ -42,6 +44,7 @@ Examples:
   stdio-bus run gemini \"explain this\"        talk to an agent, with no bus at all
   stdio-bus detect --write                   add the agent CLIs of this machine to bus.json
   stdio-bus add gemini                       an agent of the ACP registry as a pool, after asking you
+  stdio-bus web url --open                   the console of the running bus, in the browser
   stdio-bus token                            make a token, to be asked for by the bus
   stdio-bus ide zed --pool claude            the settings with which Zed talks to it
   stdio-bus call session/new '{\"cwd\":\"/tmp\",\"mcpServers\":[]}'
@@ -92,6 +95,9 @@ enum Command {
     Agents(agents::Args),
     /// Make a token, for the bus to ask those for who connect
     Token(token::Args),
+    /// Open the web door by hand, make links that open the console, list and revoke tokens
+    #[cfg(feature = "web")]
+    Web(web_command::Args),
     /// Print the settings with which an IDE starts `connect`
     Ide(ide::Args),
     /// Be an agent on stdin and stdout, for a pool to run
@@ -128,6 +134,8 @@ fn main() -> ExitCode {
         Command::Add(args) => add::run(&args),
         Command::Agents(args) => agents::run(&args),
         Command::Token(args) => token::run(&args),
+        #[cfg(feature = "web")]
+        Command::Web(args) => web_command::run(args),
         Command::Ide(args) => ide::run(&args),
         Command::Agent(agent) => agent::run(agent),
         Command::Schema => output::print(&kernel_shell::config::schema()),

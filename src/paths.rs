@@ -29,8 +29,17 @@ pub(crate) fn config_path(named: Option<&Path>) -> Result<PathBuf, String> {
 /// The file in which a bus of this configuration keeps handshakes across restarts.
 pub(crate) fn handshake_cache_path(config: &Path) -> Option<PathBuf> {
     let config = config.canonicalize().ok()?;
-    let name = |path: &Path| path.to_string_lossy().replace(['/', '%'], "%");
-    Some(folders::state()?.join(format!("handshakes{}", name(&config))))
+    Some(folders::state()?.join(format!("handshakes{}", path_as_name(&config))))
+}
+
+fn path_as_name(path: &Path) -> String {
+    path.to_string_lossy().replace(['/', '%'], "%")
+}
+
+/// The file in which the web door of a bus of this configuration keeps its codes and tokens.
+#[cfg(feature = "web")]
+pub(crate) fn web_state_path(config: &Path) -> Option<PathBuf> {
+    Some(folders::state()?.join(format!("web{}", path_as_name(&config.canonicalize().ok()?))))
 }
 
 /// The folder in which running buses of this user keep the marks of their processes.

@@ -1,10 +1,11 @@
 //! `serve`: runs the bus.
 
 use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use kernel_core::config::{Address, Config, Listen};
+use kernel_core::config::{Address, Config, Listen, WebConfig};
 use kernel_shell::ServeError;
 use kernel_shell::config::{self, ConfigErrors};
 
@@ -42,6 +43,20 @@ pub(crate) struct Args {
     /// Serve one client on stdin and stdout instead of listening where the configuration says
     #[arg(long)]
     stdio: bool,
+    /// Open the web door there instead of where the configuration says, or nowhere
+    #[arg(long, value_name = "URL|off", value_parser = parse_web)]
+    web: Option<Web>,
+}
+
+/// Where the web door is, if the command line says so.
+#[derive(Clone)]
+enum Web {
+    Off,
+    At(WebConfig),
+}
+
+fn parse_web(text: &str) -> Result<Web, String> {
+    if text == "off" { Ok(Web::Off) } else { config::parse_web(text).map(Web::At) }
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
@@ -55,7 +70,8 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Ok(path) => path,
         Err(message) => return report(format_args!("stdio-bus: {message}"), BAD_CONFIGURATION),
     };
-    let config = match load(&path, &listeners) {
+    let web = args.web;
+    let config = match load(&path, &listeners, web.as_ref()) {
         Ok(config) => config,
         Err(faults) => return report(faults, BAD_CONFIGURATION),
     };
@@ -64,14 +80,16 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Err(error) => return report(format_args!("stdio-bus: cannot find its own file: {error}"), 1),
     };
     let handshake_cache = paths::handshake_cache_path(&path);
+    let web_args = web_args(&path);
     kernel_shell::start_logging();
     let served = kernel_shell::serve(kernel_shell::Options {
         config,
-        reload: Box::new(move || load(&path, &listeners).map_err(|faults| faults.to_string())),
+        reload: Box::new(move || load(&path, &listeners, web.as_ref()).map_err(|faults| faults.to_string())),
         this_binary,
         handshake_cache,
         guard_args: vec!["guard".into()],
         mark_folder: paths::mark_folder(),
+        web_args,
     });
     kernel_shell::flush_logs();
     match served {
@@ -85,9 +103,27 @@ pub(crate) fn run(args: Args) -> ExitCode {
     }
 }
 
+/// With these arguments this program is the web door of the bus. Empty: it was built without one.
+fn web_args(config: &Path) -> Vec<OsString> {
+    if !cfg!(feature = "web") {
+        return Vec::new();
+    }
+    let config = std::path::absolute(config).unwrap_or_else(|_| config.to_owned());
+    vec!["web".into(), "--supervised".into(), "--config".into(), config.into()]
+}
+
 /// Loads the configuration. Addresses of the command line replace its `listen`.
-fn load(path: &Path, listeners: &[Listen]) -> Result<Config, ConfigErrors> {
+fn load(path: &Path, listeners: &[Listen], web: Option<&Web>) -> Result<Config, ConfigErrors> {
     let mut config = config::load(path)?;
+    match (web, &mut config.web) {
+        (None, _) => {}
+        (Some(Web::Off), web) => *web = None,
+        // The certificate and the names stay those of the file.
+        (Some(Web::At(at)), Some(web)) => {
+            (web.https, web.host, web.port) = (at.https, at.host.clone(), at.port);
+        }
+        (Some(Web::At(at)), web) => *web = Some(at.clone()),
+    }
     if !listeners.is_empty() {
         config.listen = listeners.to_vec();
     }
@@ -120,7 +156,7 @@ mod tests {
     fn args(tcp: &[&str], unix: &[&str], stdio: bool) -> Args {
         let tcp = tcp.iter().map(|text| config::parse_tcp(text).unwrap()).collect();
         let unix = unix.iter().map(|path| config::parse_unix(path, Path::new("/run")).unwrap()).collect();
-        Args { config: None, tcp, unix, stdio }
+        Args { config: None, tcp, unix, stdio, web: None }
     }
 
     #[test]

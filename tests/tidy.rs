@@ -141,13 +141,16 @@ fn the_core_is_pure() {
     is_clean(faults);
 }
 
-/// TLS, HTTP and the async runtime are for agents alone.
+/// TLS, HTTP and the async runtime are for agents and for the web door, in processes of their own.
 #[test]
 fn the_shell_has_no_async_runtime() {
     let packages = dependencies("kernel-shell");
     assert!(packages.contains("mio"), "{packages:?}");
-    for package in ["tokio", "rmcp", "rustls", "ureq"] {
+    for package in ["tokio", "rmcp", "rustls", "ureq", "hyper", "h2", "tungstenite", "web"] {
         assert!(!packages.contains(package), "kernel-shell depends on {package}");
+    }
+    for package in ["clients", "workers"] {
+        assert!(!dependencies(package).contains("hyper"), "{package} depends on hyper");
     }
 }
 

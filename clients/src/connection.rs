@@ -76,6 +76,13 @@ impl Connection {
     }
 }
 
+/// Connects to a bus for a program that speaks the protocol itself. Also returns the token to show in its hello.
+pub fn dial_for(target: &Target, timeout: Duration) -> Result<(Stream, Option<String>), Fault> {
+    let (stream, address) = dial(&target.addresses, timeout)?;
+    let token = target.token_for(address, &stream, timeout)?;
+    Ok((stream, token))
+}
+
 /// Connects to the first address at which something listens, and returns that address too.
 pub(crate) fn dial(addresses: &[Address], timeout: Duration) -> Result<(Stream, &Address), Fault> {
     let mut failures = Vec::new();

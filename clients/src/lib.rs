@@ -24,6 +24,7 @@ mod peer_check;
 mod token;
 
 pub use address::Target;
+pub use connection::dial_for;
 pub use fault::Fault;
 pub use signals::{Ended, Signals};
 pub use token::TokenFile;

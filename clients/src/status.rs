@@ -87,7 +87,19 @@ fn headline(status: &Value) -> String {
     for address in list(&status["listening"]) {
         let _ = writeln!(line, "at {}", word(address));
     }
-    line
+    line + &web_door(&status["web"])
+}
+
+/// The web door, if there is one.
+fn web_door(web: &Value) -> String {
+    match (&web["state"], &web["listening"]) {
+        (Value::Null, _) => String::new(),
+        (_, Value::String(at)) => format!("web at {}\n", replace_control(at, '?')),
+        (state, _) => {
+            let why = if web["last_words"].is_null() { &web["last_exit"] } else { &web["last_words"] };
+            format!("web {}, {} restarts: {}\n", word(state), word(&web["restarts"]), word(why))
+        }
+    }
 }
 
 /// Rates and latencies, if the bus reports them.
@@ -234,6 +246,16 @@ recycled 2, worker_deaths 17
 ";
         assert_eq!(text, expected.trim_start());
         assert!(text.lines().all(|line| line.len() <= 80));
+    }
+
+    #[test]
+    fn the_web_door_is_named_where_it_listens_or_why_it_does_not() {
+        let up = described(r#"{"web":{"state":"up","listening":"http://127.0.0.1:9001"}}"#);
+        assert!(up.contains("\nweb at http://127.0.0.1:9001\n"), "{up}");
+        let down = described(
+            r#"{"web":{"state":"resting","restarts":2,"last_exit":"exit 1","last_words":"in use"}}"#,
+        );
+        assert!(down.contains("\nweb resting, 2 restarts: in use\n"), "{down}");
     }
 
     #[test]

@@ -49,4 +49,5 @@ mod stores;
 mod storm;
 mod token;
 mod top;
+mod web;
 mod worker_death;

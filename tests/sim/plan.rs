@@ -160,7 +160,7 @@ pub(crate) fn config(rng: &mut Rng) -> Config {
     let pools: Vec<_> =
         ["a", "b", "c"][..rng.within(1, 3)].iter().map(|id| Arc::new(pool(rng, id))).collect();
     let default_pool = rng.percent(93).then(|| pools[rng.below(pools.len())].id.clone());
-    Config { listen: Vec::new(), auth: None, default_pool, pools, limits, trace_payloads: false }
+    Config { default_pool, pools, limits, ..Config::with_pools([]) }
 }
 
 /// In every fourth world the pools may have as many processes as they may by default. It depends on the seed alone, so

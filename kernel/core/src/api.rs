@@ -102,3 +102,22 @@ pub enum Signal {
 pub(crate) fn micros(time: Moment) -> u64 {
     time.as_secs() * 1_000_000 + u64::from(time.subsec_micros())
 }
+
+/// How the web door is. The shell runs its process; the core only shows this.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WebStatus {
+    /// `starting`, `up`, `resting` or `ending`.
+    pub state: &'static str,
+    /// Its address, while it is up.
+    pub listening: Option<String>,
+    /// Its process, while there is one.
+    pub pid: Option<u32>,
+    /// Since when it is up.
+    pub since: Option<Moment>,
+    /// How often it was started again.
+    pub restarts: u32,
+    /// How its last process ended.
+    pub last_exit: Option<String>,
+    /// Why its last process could not go on, in its own words.
+    pub last_words: Option<String>,
+}

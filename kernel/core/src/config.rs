@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::token::TokenDigest;
 
 /// Everything that is configured.
@@ -26,6 +28,8 @@ pub struct Config {
     pub limits: Limits,
     /// Tracers may see whole messages.
     pub trace_payloads: bool,
+    /// The web door, a process of its own that the bus starts. `None`: there is none.
+    pub web: Option<WebConfig>,
 }
 
 impl Config {
@@ -38,6 +42,7 @@ impl Config {
             pools: pools.into_iter().map(Arc::new).collect(),
             limits: Limits::default(),
             trace_payloads: false,
+            web: None,
         }
     }
 }
@@ -74,6 +79,50 @@ pub enum Address {
     Unix(PathBuf),
     /// Stdin and stdout of the bus.
     Stdio,
+}
+
+/// The web door.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WebConfig {
+    /// Whether it speaks https.
+    pub https: bool,
+    /// An IP address or `localhost`.
+    pub host: Box<str>,
+    /// The port; 0 is a free one.
+    pub port: u16,
+    /// The files of its certificate, if it speaks https.
+    pub tls: Option<WebTls>,
+    /// Names beside its own under which it may be reached, as `Host` has them.
+    pub hosts: Vec<String>,
+    /// Origins beside its own whose pages may use it, such as that of a proxy in front of it.
+    pub origins: Vec<String>,
+}
+
+impl WebConfig {
+    /// What is before `://` in its address.
+    pub fn scheme(&self) -> &'static str {
+        if self.https { "https" } else { "http" }
+    }
+}
+
+/// Prints its address.
+impl fmt::Display for WebConfig {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scheme, port) = (self.scheme(), self.port);
+        match &*self.host {
+            host if host.contains(':') => write!(out, "{scheme}://[{host}]:{port}"),
+            host => write!(out, "{scheme}://{host}:{port}"),
+        }
+    }
+}
+
+/// The files of a certificate, in PEM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WebTls {
+    /// The chain of certificates.
+    pub cert: PathBuf,
+    /// The private key.
+    pub key: PathBuf,
 }
 
 /// A pool of equal workers.

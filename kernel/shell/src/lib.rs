@@ -29,6 +29,7 @@ mod test_folder;
 
 pub use self::log::{flush_logs, start_logging};
 pub use event_loop::{Options, serve};
+pub use net::listener::{LocalListener, listen_tcp};
 pub use net::peer_uid::{TcpPeer, tcp_peer, unix_peer_uid};
 pub use net::socket::ListenError;
 pub use net::unix_socket::check_folder as check_socket_folder;

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,8 @@ pub(crate) struct Bus {
     waiting_puppets: RefCell<Vec<Puppet>>,
     /// Its own stdin and stdout, if those are a client.
     stdio: Option<Client>,
+    /// Its stdout, if that tells addresses.
+    announced: RefCell<Option<(LineReader, ChildStdout)>>,
 }
 
 /// How a bus is started.
@@ -110,6 +112,16 @@ impl Bus {
     /// A client at the listener of this number.
     pub(crate) fn client_at(&self, listener: usize) -> Client {
         Client::new(self.connect(&self.addresses[listener]))
+    }
+
+    /// The address of its web door, which it prints when that is open.
+    pub(crate) fn web_door(&self) -> String {
+        let mut announced = self.announced.borrow_mut();
+        let (lines, stdout) = announced.as_mut().expect("a bus that listens");
+        let line = lines.read_line(stdout, Some(Instant::now() + PATIENCE));
+        let Ok(Some(line)) = line else { panic!("no web door opens\n{}", self.log.text()) };
+        let printed: Value = serde_json::from_slice(line).expect("a line of JSON");
+        printed["listening"].as_str().expect("an address").to_owned()
     }
 
     /// Its own stdin and stdout.
@@ -307,6 +319,7 @@ impl Plan {
             puppet_listener,
             waiting_puppets: RefCell::default(),
             stdio: None,
+            announced: RefCell::default(),
         };
         if self.stdio {
             let stdin = bus.child.stdin.take().expect("piped");
@@ -320,6 +333,7 @@ impl Plan {
             let printed: Value = serde_json::from_slice(line).expect("one JSON line per listener");
             bus.addresses.push(printed["listening"].as_str().expect("an address").to_owned());
         }
+        bus.announced = RefCell::new(Some((lines, stdout)));
         bus
     }
 
@@ -330,6 +344,10 @@ impl Plan {
         }
         let written = dir.join("bus.json");
         command.arg("serve").arg("--config").arg(self.file.as_ref().unwrap_or(&written));
+        if self.file.is_some() && !self.writes_file {
+            // A file that was there before has a fixed port.
+            command.args(["--web", "http://127.0.0.1:0"]);
+        }
         match (self.stdio, self.config.get("listen")) {
             (true, _) => drop(command.arg("--stdio")),
             (false, None) => drop(command.args(["--tcp", "127.0.0.1:0"])),

@@ -14,6 +14,7 @@ mod program;
 mod puppet;
 mod strace;
 mod waiting;
+mod web;
 
 use std::path::Path;
 use std::process::Command;
@@ -31,6 +32,7 @@ pub(crate) use program::Program;
 pub(crate) use puppet::{Puppet, first_asked};
 pub(crate) use strace::Strace;
 pub(crate) use waiting::PATIENCE;
+pub(crate) use web::Web;
 
 /// A bus with one puppet and one client: what most tests begin with.
 pub(crate) fn bus_puppet_client() -> (Bus, Puppet, Client) {

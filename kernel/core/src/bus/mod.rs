@@ -41,7 +41,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use crate::api::{Action, Event, Moment};
+use crate::api::{Action, Event, Moment, WebStatus};
 use crate::config::{Config, Limits, PoolConfig};
 use crate::id::{Arena, Link, WorkerId};
 use crate::limit::{OPENING_BYTES, RESUME_STEPS};
@@ -86,6 +86,7 @@ pub struct Bus {
     tracers: Tracers,
     /// The addresses at which clients find the bus.
     listening: Vec<String>,
+    web: Option<WebStatus>,
     leftovers: Leftovers,
     /// The bytes in all backlogs, and what is kept beside lines. Those in `links` and `calls` are counted there.
     held: HeldBytes,
@@ -142,6 +143,7 @@ impl Bus {
             metrics: Metrics::default(),
             tracers: Tracers::default(),
             listening: Vec::new(),
+            web: None,
             leftovers: Leftovers::default(),
             held: HeldBytes::default(),
             now,
@@ -314,6 +316,11 @@ impl Bus {
     /// The addresses at which the shell listens, for `_bus/status`.
     pub fn listens_at(&mut self, addresses: Vec<String>) {
         self.listening = addresses;
+    }
+
+    /// How the web door is, for `_bus/status`. `None`: there is none.
+    pub fn web_is(&mut self, web: Option<WebStatus>) {
+        self.web = web;
     }
 }
 

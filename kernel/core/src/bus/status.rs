@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::Bus;
+use crate::api::WebStatus;
 use crate::config::Mode;
 use crate::id::{Link, PoolId, SessionKey};
 use crate::limit::SESSIONS_PAGE;
@@ -61,6 +62,7 @@ impl<'a> Report<'a> {
             "uptime_sec": bus.now.as_secs(),
             "stopping": bus.stopping.is_some(),
             "listening": bus.listening,
+            "web": bus.web.as_ref().map(|web| self.web(web)),
             "clients": bus.clients.len() - bus.pending_auth.len(),
             "tracers": bus.tracers.len(),
             "calls": bus.calls.len(),
@@ -92,6 +94,18 @@ impl<'a> Report<'a> {
                 "stalled_clients": counters.stalled_clients,
                 "unauthorized": counters.unauthorized,
             },
+        })
+    }
+
+    fn web(&self, web: &WebStatus) -> Value {
+        json!({
+            "state": web.state,
+            "listening": web.listening,
+            "pid": web.pid,
+            "up_sec": web.since.map(|since| self.bus.now.saturating_sub(since).as_secs()),
+            "restarts": web.restarts,
+            "last_exit": web.last_exit,
+            "last_words": web.last_words,
         })
     }
 

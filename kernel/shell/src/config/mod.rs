@@ -13,6 +13,7 @@ mod resolve;
 mod schema;
 #[cfg(test)]
 mod tests;
+mod web;
 
 use std::path::{self, Path};
 
@@ -25,6 +26,7 @@ pub use jsonc::{plain_json, without_comments, without_mark};
 pub use parse::ClientConfig;
 pub(crate) use parse::OFF_LOOPBACK;
 pub use schema::schema;
+pub use web::parse_web;
 
 use resolve::Resolver;
 

@@ -16,12 +16,12 @@ use super::json::{Json, is_remark, join};
 use super::jsonc::{plain_json, without_mark};
 use super::resolve::Resolver;
 use kernel_core::config::{
-    Address, Auth, Config, InheritEnv, Limits, Listen, Mode, Permission, PoolConfig, Program,
+    Address, Auth, Config, InheritEnv, Limits, Listen, Mode, Permission, PoolConfig, Program, WebConfig,
 };
 use kernel_core::token::TokenDigest;
 
-pub(super) const TOP_KEYS: [&str; 7] =
-    ["$schema", "listen", "auth", "default_pool", "pools", "limits", "trace"];
+pub(super) const TOP_KEYS: [&str; 8] =
+    ["$schema", "listen", "auth", "default_pool", "pools", "limits", "trace", "web"];
 
 pub(super) const AUTH_KEYS: [&str; 1] = ["token_file"];
 
@@ -83,6 +83,8 @@ pub struct ClientConfig {
     pub listen: Vec<Listen>,
     /// The file that holds the token. `None`: no token is needed.
     pub token_file: Option<PathBuf>,
+    /// The web door. `None`: there is none.
+    pub web: Option<WebConfig>,
 }
 
 pub(super) fn config(text: &str, resolver: Resolver<'_>) -> Result<Config, Vec<ConfigError>> {
@@ -105,7 +107,8 @@ pub(super) fn client_config(text: &str, resolver: Resolver<'_>) -> Result<Client
     let Some(top) = top else { return Err(reader.errors) };
     let listen = reader.listen(&top).into_iter().map(|(listen, _)| listen).collect();
     let token_file = reader.token_file(&top).map(|(path, _)| path);
-    if reader.errors.is_empty() { Ok(ClientConfig { listen, token_file }) } else { Err(reader.errors) }
+    let web = reader.web(&top);
+    if reader.errors.is_empty() { Ok(ClientConfig { listen, token_file, web }) } else { Err(reader.errors) }
 }
 
 fn read_json(text: &str) -> Result<Json, Vec<ConfigError>> {
@@ -117,25 +120,25 @@ fn read_json(text: &str) -> Result<Json, Vec<ConfigError>> {
     })
 }
 
-struct Reader<'a> {
+pub(super) struct Reader<'a> {
     resolver: Resolver<'a>,
     errors: Vec<ConfigError>,
 }
 
 /// A value and its JSON path.
-struct Node<'a> {
-    path: String,
+pub(super) struct Node<'a> {
+    pub(super) path: String,
     json: &'a Json,
 }
 
 /// The members of an object, and its JSON path.
-struct Fields<'a> {
-    path: String,
+pub(super) struct Fields<'a> {
+    pub(super) path: String,
     pairs: &'a [(String, Json)],
 }
 
 impl<'a> Fields<'a> {
-    fn find(&self, key: &str) -> Option<Node<'a>> {
+    pub(super) fn find(&self, key: &str) -> Option<Node<'a>> {
         let (_, json) = self.pairs.iter().find(|(name, _)| name == key)?;
         Some(Node { path: join(&self.path, key), json })
     }
@@ -179,6 +182,7 @@ impl<'a> Reader<'a> {
             pools: pools.into_iter().map(Arc::new).collect(),
             limits,
             trace_payloads: self.trace_payloads(&top).unwrap_or(false),
+            web: self.web(&top),
         })
     }
 
@@ -415,7 +419,7 @@ fn set<T>(slot: &mut T, read: Option<T>) {
 
 /// The types of values. A value of another type is noted as an error and read as `None`.
 impl<'a> Reader<'a> {
-    fn object(&mut self, node: &Node<'a>, known: &[&str]) -> Option<Fields<'a>> {
+    pub(super) fn object(&mut self, node: &Node<'a>, known: &[&str]) -> Option<Fields<'a>> {
         let Json::Object(pairs) = node.json else {
             return self.must_be(node, "an object");
         };
@@ -426,7 +430,7 @@ impl<'a> Reader<'a> {
         Some(fields)
     }
 
-    fn list(&mut self, node: &Node<'a>) -> Option<Vec<Node<'a>>> {
+    pub(super) fn list(&mut self, node: &Node<'a>) -> Option<Vec<Node<'a>>> {
         let Json::List(items) = node.json else {
             return self.must_be(node, "a list");
         };
@@ -447,7 +451,7 @@ impl<'a> Reader<'a> {
         items.iter().filter_map(|item| self.string(item)).map(str::to_owned).collect()
     }
 
-    fn non_empty(&mut self, node: &Node<'a>) -> Option<&'a str> {
+    pub(super) fn non_empty(&mut self, node: &Node<'a>) -> Option<&'a str> {
         let text = self.string(node)?;
         if text.is_empty() {
             self.error(&node.path, "must not be empty");
@@ -467,7 +471,7 @@ impl<'a> Reader<'a> {
         Some(text)
     }
 
-    fn path(&mut self, node: &Node<'a>) -> Option<PathBuf> {
+    pub(super) fn path(&mut self, node: &Node<'a>) -> Option<PathBuf> {
         let text = self.string(node)?;
         self.ok_or_note(&node.path, self.resolver.path(text))
     }
@@ -507,7 +511,7 @@ impl<'a> Reader<'a> {
         Some(Duration::from_secs_f64(number))
     }
 
-    fn ok_or_note<T>(&mut self, path: &str, read: Result<T, String>) -> Option<T> {
+    pub(super) fn ok_or_note<T>(&mut self, path: &str, read: Result<T, String>) -> Option<T> {
         read.map_err(|message| self.error(path, message)).ok()
     }
 
@@ -524,7 +528,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn error(&mut self, path: &str, message: impl Into<String>) {
+    pub(super) fn error(&mut self, path: &str, message: impl Into<String>) {
         let path = if path.is_empty() { "$" } else { path };
         self.errors.push(ConfigError { path: path.to_owned(), message: message.into() });
     }

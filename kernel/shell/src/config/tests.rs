@@ -63,7 +63,7 @@ fn the_smallest_file_gets_every_default() {
     let listen = vec![Address::Tcp { host: "127.0.0.1".into(), port: 9000 }.into()];
     let pools = vec![pool.into()];
     let limits = Limits::default();
-    let expected = Config { listen, auth: None, default_pool: None, pools, limits, trace_payloads: false };
+    let expected = Config { listen, pools, limits, ..Config::with_pools([]) };
     assert_eq!(config, expected);
 }
 
@@ -205,7 +205,7 @@ fn an_error_of_the_top_level_is_reported() {
             "warm",
             concat!(
                 r#"unknown key, the known ones are "$schema", "listen", "auth", "default_pool", "pools", "#,
-                r#""limits", "trace""#
+                r#""limits", "trace", "web""#
             ),
         ),
         (r#","auth":"token""#, "auth", "must be an object, not a string"),
@@ -455,6 +455,35 @@ fn the_bus_json_of_the_repository_is_valid() {
     assert_eq!(config.pools[0].program, Program::ThisBinary);
 }
 
+#[test]
+fn the_web_door_has_an_address_a_certificate_and_names() {
+    let web = |keys: &str| parse(&with_top(&format!(r#","web":{{{keys}}}"#)));
+    assert_eq!(web("").unwrap().web.unwrap().to_string(), "http://127.0.0.1:9001");
+    let door = web(
+        r#""listen":"https://0.0.0.0:9443","tls":{"cert":"c.pem","key":"~/k.pem"},"hosts":["Bus.example"],
+            "origins":["https://bus.example:8443"]"#,
+    );
+    let door = door.unwrap().web.unwrap();
+    let tls = door.tls.unwrap();
+    assert_eq!((tls.cert, tls.key), ("/srv/bus/c.pem".into(), "/home/ann/k.pem".into()));
+    assert_eq!([door.hosts, door.origins].concat(), ["bus.example", "https://bus.example:8443"]);
+    for (keys, path, message) in [
+        (r#""listen":"http://0.0.0.0:1""#, "web.listen", "is not on loopback"),
+        (r#""listen":"https://127.0.0.1:1""#, "web.listen", "https needs a certificate"),
+        (r#""tls":{"cert":"c","key":"k"}"#, "web.listen", "must be https://"),
+        (r#""listen":"https://127.0.0.1:1","tls":{"cert":"c"}"#, "web.tls.key", "missing"),
+        (r#""hosts":["*"]"#, "web.hosts[0]", "is not a host"),
+        (r#""origins":["https://a/b"]"#, "web.origins[0]", "is not an origin"),
+        (r#""port":1"#, "web.port", "unknown key"),
+    ] {
+        let errors = web(keys).unwrap_err();
+        assert!(
+            errors.len() == 1 && errors[0].0 == path && errors[0].1.contains(message),
+            "{keys}: {errors:?}"
+        );
+    }
+}
+
 fn schema_json() -> Value {
     serde_json::from_str(&schema()).unwrap()
 }
@@ -466,6 +495,8 @@ fn the_schema_knows_the_keys_that_the_parser_knows() {
         (&schema, &parse::TOP_KEYS[..]),
         (&schema["properties"]["auth"], &parse::AUTH_KEYS[..]),
         (&schema["properties"]["trace"], &parse::TRACE_KEYS[..]),
+        (&schema["properties"]["web"], &web::WEB_KEYS[..]),
+        (&schema["properties"]["web"]["properties"]["tls"], &web::TLS_KEYS[..]),
         (&schema["$defs"]["pool"], &parse::POOL_KEYS[..]),
         (&schema["$defs"]["limits"], &parse::LIMIT_KEYS[..]),
     ];

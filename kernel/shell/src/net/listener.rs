@@ -72,6 +72,38 @@ impl ListenSocket {
     }
 }
 
+/// A TCP listener of another program than the bus, with the same check of the user at the other end.
+pub struct LocalListener {
+    /// The socket, which does not block.
+    pub listener: std::net::TcpListener,
+    peer_uids: Option<TcpPeerUids>,
+}
+
+impl LocalListener {
+    /// Whether a connection from `peer` to `here` is of our user or of root. Off loopback, and where the system does
+    /// not tell, it is always true: then only a token can keep others out.
+    pub fn admits(&mut self, peer: SocketAddr, here: SocketAddr) -> bool {
+        self.peer_uids.as_mut().is_none_or(|peer_uids| peer_uids.admits(peer, here))
+    }
+}
+
+/// Listens at an IP address or at `localhost`, which may have two sockets, for a program that asks everybody for a
+/// token. Also returns the port.
+pub fn listen_tcp(host: &str, port: u16) -> Result<(Vec<LocalListener>, u16), ListenError> {
+    let bound = open_tcp(host, port, true)?;
+    let local = |socket| match socket {
+        ListenSocket::Tcp(listener, peer_uids) => {
+            Some(LocalListener { listener: OwnedFd::from(listener).into(), peer_uids })
+        }
+        ListenSocket::Unix(_) => None,
+    };
+    let listeners = bound.sockets.into_iter().filter_map(local).collect();
+    match bound.at {
+        Address::Tcp { port, .. } => Ok((listeners, port)),
+        _ => Err(ListenError::NotAnAddress),
+    }
+}
+
 /// One number for each address, and for each network of IPv6 that one machine may have for itself.
 fn origin_of(address: IpAddr) -> u64 {
     match address.to_canonical() {

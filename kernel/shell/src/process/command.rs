@@ -69,7 +69,7 @@ fn environment(inherited: impl Iterator<Item = (OsString, OsString)>, pool: &Poo
 }
 
 /// Whether a variable is for the bus only: a setting of its own, or a message of the service manager.
-fn is_private(name: &OsStr) -> bool {
+pub(super) fn is_private(name: &OsStr) -> bool {
     let name = name.as_bytes();
     name == b"NOTIFY_SOCKET"
         || [&b"STDIO_BUS_"[..], b"LISTEN_", b"WATCHDOG_"].iter().any(|prefix| name.starts_with(prefix))

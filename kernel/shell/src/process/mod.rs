@@ -7,6 +7,7 @@ pub(crate) mod orphan_guard;
 pub(crate) mod pre_exec;
 pub(crate) mod spawn;
 pub(crate) mod stderr;
+pub(crate) mod web_door;
 
 use std::io;
 use std::path::Path;

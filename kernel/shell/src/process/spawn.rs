@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -61,35 +61,44 @@ enum LinkState {
 }
 
 impl Process {
-    /// Looks at the exit without collecting it, so that the number of the group stays reserved.
-    #[cfg(target_os = "linux")]
     fn has_exited(&mut self) -> bool {
-        use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-
-        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        loop {
-            match waitid(Id::Pid(self.group), flags) {
-                Ok(WaitStatus::StillAlive) => return false,
-                Err(Errno::EINTR) => {}
-                // An error is an exit too: by a real-time signal, for which nix has no name.
-                _ => return true,
-            }
-        }
-    }
-
-    /// Other systems collect the exit at once. The number of the group stays reserved only while others are in the
-    /// group, which is signalled within microseconds.
-    #[cfg(not(target_os = "linux"))]
-    fn has_exited(&mut self) -> bool {
-        !matches!(self.child.try_wait(), Ok(None))
+        has_exited(&mut self.child)
     }
 
     fn exit(&mut self) -> Exit {
-        let Ok(Some(status)) = self.child.try_wait() else { return Exit::Code(-1) };
-        match (status.code(), status.signal()) {
-            (Some(code), _) => Exit::Code(code),
-            (None, signal) => Exit::Signal(signal.unwrap_or(0)),
+        exit_of(&mut self.child)
+    }
+}
+
+/// Looks at the exit without collecting it, so that the number of the group stays reserved.
+#[cfg(target_os = "linux")]
+pub(super) fn has_exited(child: &mut Child) -> bool {
+    use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    loop {
+        match waitid(Id::Pid(Pid::from_raw(child.id() as i32)), flags) {
+            Ok(WaitStatus::StillAlive) => return false,
+            Err(Errno::EINTR) => {}
+            // An error is an exit too: by a real-time signal, for which nix has no name.
+            _ => return true,
         }
+    }
+}
+
+/// Other systems collect the exit at once. The number of the group stays reserved only while others are in the
+/// group, which is signalled within microseconds.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn has_exited(child: &mut Child) -> bool {
+    !matches!(child.try_wait(), Ok(None))
+}
+
+/// Collects the exit of a process that has exited.
+pub(super) fn exit_of(child: &mut Child) -> Exit {
+    let Ok(Some(status)) = child.try_wait() else { return Exit::Code(-1) };
+    match (status.code(), status.signal()) {
+        (Some(code), _) => Exit::Code(code),
+        (None, signal) => Exit::Signal(signal.unwrap_or(0)),
     }
 }
 
@@ -99,6 +108,15 @@ impl Processes {
         let binary = guard.binary.clone();
         let guard = Guard::start(guard, limits, Moment::ZERO)?;
         Ok(Processes { list: Vec::new(), spawns: VecDeque::new(), guard, limits, binary })
+    }
+
+    /// What the web door needs of this: its process is guarded like those of workers.
+    pub(super) fn guard_and_limits(&mut self) -> (&mut Guard, InheritedLimits) {
+        (&mut self.guard, self.limits)
+    }
+
+    pub(super) fn binary(&self) -> &Path {
+        &self.binary
     }
 
     pub(crate) fn queue_spawn(&mut self, worker: WorkerId, link: Link) {

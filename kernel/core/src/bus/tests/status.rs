@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Config, Event, Exit, Link, TestBus, limited, pool};
+use crate::WebStatus;
 use crate::config::Limits;
 use crate::limit::SESSIONS_PAGE;
 
@@ -107,6 +108,7 @@ fn a_pool_is_shown_with_the_lives_of_its_workers() {
     bus.handles(Event::Exited { worker, exit: Exit::Code(3) });
     let status = bus.status(client);
     assert_eq!(status["listening"], json!(["tcp://127.0.0.1:9000"]));
+    assert_eq!(status["web"], Value::Null);
     let limits = Limits::default();
     assert_eq!(status["limits"]["held_bytes"], limits.max_held_bytes);
     assert_eq!((&status["limits"]["clients"], &status["limits"]["calls"]), (&json!(10_000), &json!(1 << 20)));
@@ -196,4 +198,20 @@ fn sessions_are_shown_in_pages() {
     }
     bus.sends(client, r#"{"id":1,"method":"_bus/sessions","params":{"cursor":"x"}}"#);
     bus.sees_error(client, json!(1), "invalid");
+}
+
+#[test]
+fn the_web_door_is_shown_as_the_shell_says() {
+    let mut bus = TestBus::new(Config::with_pools([pool("a", 1)]));
+    let client = bus.client();
+    let since = Some(Duration::from_secs(2));
+    let up = WebStatus { state: "up", pid: Some(7), since, restarts: 1, ..WebStatus::default() };
+    bus.shell.bus.web_is(Some(up));
+    bus.advances(Duration::from_secs(5));
+    let web = bus.status(client)["web"].clone();
+    assert_eq!(
+        web,
+        json!({"state": "up", "listening": null, "pid": 7, "up_sec": 3, "restarts": 1, "last_exit": null,
+            "last_words": null})
+    );
 }

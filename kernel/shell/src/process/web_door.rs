@@ -1,0 +1,356 @@
+//! The process of the web door: started, watched, started again and ended.
+//!
+//! HTTP, WebSockets and TLS are never spoken in the process of the bus. The door is told what it needs in one line of
+//! JSON on its stdin, and the end of its stdin ends it. It says on its stdout, in lines of JSON, where it listens
+//! (`{"listening": URL}`) or why it cannot (`{"failed": TEXT}`). Its log goes to the stderr of the bus.
+
+use std::env;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::mem;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use log::{info, warn};
+use mio::Interest;
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::{Pid, read};
+use serde::Deserialize;
+use serde_json::json;
+
+use kernel_core::config::Config;
+use kernel_core::id::Key;
+use kernel_core::{Moment, WebStatus};
+
+use crate::io::Io;
+use crate::peer::{Stream, set_nonblocking, token, unwatch, watch};
+use crate::process::command::is_private;
+use crate::process::pre_exec::{self, Role};
+use crate::process::spawn::{Processes, exit_of, has_exited};
+use crate::stdio::announce;
+
+/// Neither a listener nor the signals have this key.
+pub(crate) const WEB_DOOR: Key = Key { index: (1 << 30) - 2, generation: 0 };
+
+/// The pause before the next start doubles from the first of these to the second.
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+const LONGEST_DELAY: Duration = Duration::from_secs(30);
+/// A door that was up for this long is started again at once.
+const WAS_FINE: Duration = Duration::from_secs(5);
+/// How long a door that is not wanted any more may take before it is killed.
+const END_PATIENCE: Duration = Duration::from_secs(3);
+/// How long the bus waits for it when it leaves.
+const EXIT_WAIT: Duration = Duration::from_secs(2);
+/// A longer line of the door is dropped.
+const LINE_BYTES_MAX: usize = 8 << 10;
+
+pub(crate) struct WebDoor {
+    args: Vec<OsString>,
+    /// Whether stdout is for addresses and not for a client.
+    announces: bool,
+    /// The line that the door is told. `None`: none is wanted.
+    wanted: Option<String>,
+    running: Option<Running>,
+    start_at: Option<Moment>,
+    delay: Duration,
+    restarts: u32,
+    last_exit: Option<String>,
+    last_words: Option<String>,
+    /// The address that stdout has told.
+    announced: Option<String>,
+}
+
+struct Running {
+    child: Child,
+    /// What it was told.
+    told: String,
+    /// Its end tells the door to end.
+    stdin: Option<OwnedFd>,
+    stdout: OwnedFd,
+    /// What it has said of a line that has not ended.
+    line: Vec<u8>,
+    since: Moment,
+    listening: Option<String>,
+    /// When it is killed, if it is to end.
+    kill_at: Option<Moment>,
+}
+
+impl Running {
+    fn group(&self) -> Pid {
+        Pid::from_raw(self.child.id() as i32)
+    }
+
+    /// Asks it to end, if it has not been asked yet.
+    fn end(&mut self, now: Moment) {
+        if self.stdin.take().is_some() {
+            self.kill_at = Some(now + END_PATIENCE);
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Said {
+    Listening(String),
+    Failed(String),
+}
+
+impl WebDoor {
+    pub(crate) fn new(args: Vec<OsString>, announces: bool) -> WebDoor {
+        WebDoor {
+            args,
+            announces,
+            wanted: None,
+            running: None,
+            start_at: None,
+            delay: Duration::ZERO,
+            restarts: 0,
+            last_exit: None,
+            last_words: None,
+            announced: None,
+        }
+    }
+
+    /// The configuration is new. A door that was told something else ends, and another one is started.
+    pub(crate) fn set_wanted(&mut self, config: &Config, addresses: &[String], io: &mut Io) {
+        self.wanted = self.orders(config, addresses);
+        match &mut self.running {
+            Some(running) if Some(&running.told) == self.wanted.as_ref() => {}
+            Some(running) => running.end(io.now),
+            None => {
+                self.delay = Duration::ZERO;
+                self.start_at = self.wanted.is_some().then_some(io.now);
+            }
+        }
+        self.show(io);
+    }
+
+    fn orders(&self, config: &Config, addresses: &[String]) -> Option<String> {
+        let web = config.web.as_ref()?;
+        if self.args.is_empty() {
+            warn!("bus.json has a web door, and this program was built without it");
+            return None;
+        }
+        if addresses.is_empty() {
+            warn!(
+                "the web door is not opened: it reaches the bus at an address, and the bus listens at none"
+            );
+            return None;
+        }
+        let token_file = config.auth.as_ref().map(|auth| &auth.token_file);
+        Some(json!({ "web": web, "bus": addresses, "token_file": token_file }).to_string() + "\n")
+    }
+
+    /// When `on_timer` has something to do.
+    pub(crate) fn next_timer(&self) -> Option<Moment> {
+        let kill_at = self.running.as_ref().and_then(|running| running.kill_at);
+        [self.start_at, kill_at].into_iter().flatten().min()
+    }
+
+    pub(crate) fn on_timer(&mut self, processes: &mut Processes, io: &mut Io) {
+        if let Some(running) = &mut self.running
+            && running.kill_at.is_some_and(|kill_at| kill_at <= io.now)
+        {
+            running.kill_at = None;
+            let _ = killpg(running.group(), Signal::SIGKILL);
+        }
+        if self.start_at.is_some_and(|start_at| start_at <= io.now) {
+            self.start_at = None;
+            self.start(processes, io);
+        }
+    }
+
+    fn start(&mut self, processes: &mut Processes, io: &mut Io) {
+        let Some(told) = self.wanted.clone() else { return };
+        match self.spawn(told, processes, io) {
+            Ok(running) => self.running = Some(running),
+            Err(error) => {
+                warn!("cannot start the web door: {error}");
+                self.last_words = Some(error.to_string());
+                self.rest(Duration::ZERO, io.now);
+            }
+        }
+        self.show(io);
+    }
+
+    fn spawn(&self, told: String, processes: &mut Processes, io: &Io) -> io::Result<Running> {
+        let mut command = Command::new(processes.binary());
+        command.args(&self.args).env_clear().envs(env::vars_os().filter(|(name, _)| !is_private(name)));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let (guard, limits) = processes.guard_and_limits();
+        let (name, value) = guard.mark();
+        command.env(name, value);
+        pre_exec::prepare(&mut command, Role::Worker, limits);
+        let mut child = command.spawn()?;
+        guard.watch(Pid::from_raw(child.id() as i32));
+        let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            unreachable!("both are piped")
+        };
+        let stdout = OwnedFd::from(stdout);
+        // An empty pipe has room for the line. Without it the door ends by itself.
+        let connected = set_nonblocking(&stdin)
+            .map_err(io::Error::from)
+            .and_then(|_| stdin.write_all(told.as_bytes()))
+            .and_then(|()| Ok(set_nonblocking(&stdout)?))
+            .and_then(|_| {
+                watch(io.poll.registry(), &stdout, token(WEB_DOOR, Stream::Internal), Interest::READABLE)
+            });
+        if let Err(error) = connected {
+            warn!("the web door cannot be heard: {error}");
+            let _ = child.kill();
+        }
+        Ok(Running {
+            child,
+            told,
+            stdin: Some(stdin.into()),
+            stdout,
+            line: Vec::new(),
+            since: io.now,
+            listening: None,
+            kill_at: None,
+        })
+    }
+
+    /// Reads what the door has said.
+    pub(crate) fn read(&mut self, io: &mut Io) {
+        let mut bytes = [0; 1024];
+        while let Some(running) = &mut self.running {
+            match read(running.stdout.as_fd(), &mut bytes) {
+                Ok(0) => break,
+                Ok(count) => {
+                    running.line.extend_from_slice(&bytes[..count]);
+                    self.hear(io);
+                }
+                Err(Errno::EINTR) => {}
+                Err(_) => break,
+            }
+        }
+    }
+
+    fn hear(&mut self, io: &mut Io) {
+        let Some(running) = &mut self.running else { return };
+        while let Some(end) = memchr::memchr(b'\n', &running.line) {
+            let rest = running.line.split_off(end + 1);
+            let line = mem::replace(&mut running.line, rest);
+            match serde_json::from_slice(&line) {
+                Ok(Said::Listening(at)) => {
+                    info!("the web door is open at {at}");
+                    // A door that was started again is at the same address, unless that has port 0.
+                    if self.announces && self.announced.as_ref() != Some(&at) {
+                        announce(std::slice::from_ref(&at));
+                        self.announced = Some(at.clone());
+                    }
+                    running.listening = Some(at);
+                    running.since = io.now;
+                    self.last_words = None;
+                }
+                Ok(Said::Failed(why)) => {
+                    warn!("the web door cannot open: {why}");
+                    self.last_words = Some(why);
+                }
+                Err(_) => warn!("the web door says something that is not understood"),
+            }
+        }
+        if running.line.len() > LINE_BYTES_MAX {
+            running.line = Vec::new();
+        }
+        self.show(io);
+    }
+
+    /// A child has exited. If it was the door, it is started again.
+    pub(crate) fn on_child_exit(&mut self, processes: &mut Processes, io: &mut Io) {
+        if !self.running.as_mut().is_some_and(|running| has_exited(&mut running.child)) {
+            return;
+        }
+        self.read(io);
+        let Some(mut running) = self.running.take() else { return };
+        let _ = killpg(running.group(), Signal::SIGKILL);
+        processes.guard_and_limits().0.forget(running.group());
+        unwatch(io.poll.registry(), &running.stdout);
+        let exit = exit_of(&mut running.child);
+        self.last_exit = Some(exit.to_string());
+        if running.stdin.is_none() {
+            // It was asked to end, so that another one takes its place, or none.
+            self.delay = Duration::ZERO;
+            self.start_at = self.wanted.is_some().then_some(io.now);
+        } else {
+            let up = if running.listening.is_some() {
+                io.now.saturating_sub(running.since)
+            } else {
+                Duration::ZERO
+            };
+            self.rest(up, io.now);
+            warn!("the web door has ended ({exit}), it is started again in {:?}", self.delay);
+        }
+        self.show(io);
+    }
+
+    /// Plans the next start after a life that was `up` for so long.
+    fn rest(&mut self, up: Duration, now: Moment) {
+        self.delay = next_delay(self.delay, up);
+        self.restarts += 1;
+        self.start_at = Some(now + self.delay);
+    }
+
+    fn show(&self, io: &mut Io) {
+        let status = self.wanted.as_ref().map(|_| {
+            let running = self.running.as_ref();
+            let is_up = running.is_some_and(|running| running.listening.is_some());
+            WebStatus {
+                state: match running {
+                    None => "resting",
+                    Some(running) if running.stdin.is_none() => "ending",
+                    Some(_) if is_up => "up",
+                    Some(_) => "starting",
+                },
+                listening: running.and_then(|running| running.listening.clone()),
+                pid: running.map(|running| running.child.id()),
+                since: running.filter(|_| is_up).map(|running| running.since),
+                restarts: self.restarts,
+                last_exit: self.last_exit.clone(),
+                last_words: self.last_words.clone(),
+            }
+        });
+        io.bus.web_is(status);
+    }
+
+    /// The bus leaves. All connections of the door to the bus have been closed, and so it closes those of its clients.
+    pub(crate) fn end(mut self, processes: &mut Processes) {
+        let Some(mut running) = self.running.take() else { return };
+        drop(running.stdin.take());
+        let deadline = Instant::now() + EXIT_WAIT;
+        while !has_exited(&mut running.child) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let _ = killpg(running.group(), Signal::SIGKILL);
+        processes.guard_and_limits().0.forget(running.group());
+        let _ = running.child.wait();
+    }
+}
+
+/// The pause after a life that was `up` for so long, if the pause before it was `last`.
+fn next_delay(last: Duration, up: Duration) -> Duration {
+    if up >= WAS_FINE { Duration::ZERO } else { (last * 2).clamp(FIRST_DELAY, LONGEST_DELAY) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_doubles_and_is_none_after_a_good_life() {
+        let mut delay = Duration::ZERO;
+        let delays: Vec<_> = (0..11)
+            .map(|_| {
+                delay = next_delay(delay, Duration::ZERO);
+                delay.as_millis()
+            })
+            .collect();
+        assert_eq!(delays, [100, 200, 400, 800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000]);
+        assert_eq!(next_delay(delay, Duration::from_secs(4)).as_millis(), 30_000);
+        assert_eq!(next_delay(delay, Duration::from_secs(5)), Duration::ZERO);
+    }
+}

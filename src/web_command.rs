@@ -1,0 +1,263 @@
+//! `web`: opens the web door, makes links for it, lists and revokes its tokens.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use clients::Fault;
+use clients::table::{self, Cell};
+use kernel_core::config::WebConfig;
+use kernel_shell::config::{self, ClientConfig};
+use rpc::text::rfc3339_of_millis;
+use serde_json::json;
+use web::scope::Scope;
+use web::tokens::Store;
+use web::{Options, Orders};
+
+use crate::bus_args::BusArgs;
+use crate::output::{print, report_fault};
+use crate::paths::{config_path, web_state_path};
+
+/// A door answers at once.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+const EXAMPLES: &str = "\
+Examples:
+  stdio-bus web url                          a link that opens the console of the running bus, once
+  stdio-bus web url --scope approve --qr     one for a phone, which may answer questions and nothing more
+  stdio-bus web tokens                       who has come in by such links
+  stdio-bus web revoke 3f9a01cc              and shall not any more
+  stdio-bus web                              open the door by hand, for a bus whose bus.json has no \"web\"
+
+`serve` opens the door by itself where bus.json has \"web\": {\"listen\": \"http://127.0.0.1:9001\"}. A link is good \
+once and for ten minutes; what it gives is a token, good for thirty days or until it is revoked.
+
+Scopes: observe looks on, approve also answers the questions of agents, control also opens sessions and prompts, \
+admin also commands pools and workers.";
+
+const URL_EXAMPLES: &str = "\
+Examples:
+  stdio-bus web url --open                   the console, in the browser
+  stdio-bus web url --scope approve --qr     for a phone";
+
+const TOKENS_EXAMPLES: &str = "\
+Examples:
+  stdio-bus web tokens
+  stdio-bus web tokens --json | jq -r '.[] | select(.scope == \"admin\").id'";
+
+const REVOKE_EXAMPLES: &str = "\
+Examples:
+  stdio-bus web revoke 3f9a01cc";
+
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<WebCommand>,
+    #[command(flatten)]
+    open: OpenArgs,
+}
+
+#[derive(clap::Args)]
+struct OpenArgs {
+    /// Listen there [default: web.listen of bus.json, else http://127.0.0.1:9001]
+    #[arg(long, value_name = "URL", value_parser = config::parse_web)]
+    listen: Option<WebConfig>,
+    /// Serve the console from this folder, for work on it
+    #[arg(long, value_name = "DIR")]
+    assets: Option<PathBuf>,
+    /// A bus has started it, and tells it the rest on stdin
+    #[arg(long, hide = true)]
+    supervised: bool,
+    #[command(flatten)]
+    bus: BusArgs,
+}
+
+#[derive(clap::Subcommand)]
+enum WebCommand {
+    /// Print a link that opens the console, good once and for ten minutes
+    #[command(after_help = URL_EXAMPLES)]
+    Url(UrlArgs),
+    /// List the tokens that links have given out
+    #[command(after_help = TOKENS_EXAMPLES)]
+    Tokens(TokensArgs),
+    /// End a token, and every connection that lives by it
+    #[command(after_help = REVOKE_EXAMPLES)]
+    Revoke(RevokeArgs),
+}
+
+#[derive(clap::Args)]
+struct UrlArgs {
+    /// What whoever opens it may do: observe, approve, control or admin
+    #[arg(long, value_name = "SCOPE", default_value = "admin")]
+    scope: Scope,
+    /// Also draw it as a QR code, on stderr
+    #[arg(long)]
+    qr: bool,
+    /// Also open it in the browser
+    #[arg(long)]
+    open: bool,
+    #[command(flatten)]
+    config: ConfigArg,
+}
+
+#[derive(clap::Args)]
+struct TokensArgs {
+    /// Print them as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArg,
+}
+
+#[derive(clap::Args)]
+struct RevokeArgs {
+    /// The id of the token, as `web tokens` shows it
+    id: String,
+    #[command(flatten)]
+    config: ConfigArg,
+}
+
+#[derive(clap::Args)]
+struct ConfigArg {
+    /// The configuration of the bus [default: $STDIO_BUS_CONFIG, else ./bus.json, else ~/.config/stdio-bus/bus.json]
+    #[arg(long, value_name = "PATH")]
+    config: Option<PathBuf>,
+}
+
+impl ConfigArg {
+    fn store(&self) -> Result<Store, Fault> {
+        let config = config_path(self.config.as_deref()).map_err(Fault::NoAddress)?;
+        let Some(path) = web_state_path(&config) else {
+            return Err(Fault::Failed(format!(
+                "{}: there is no place for tokens of this file",
+                config.display()
+            )));
+        };
+        Store::open(Some(path.clone())).map_err(|error| Fault::Failed(format!("{}: {error}", path.display())))
+    }
+}
+
+pub(crate) fn run(args: Args) -> ExitCode {
+    let outcome = match args.command {
+        None => return open(args.open),
+        Some(WebCommand::Url(args)) => url(&args),
+        Some(WebCommand::Tokens(args)) => tokens(&args),
+        Some(WebCommand::Revoke(args)) => revoke(&args),
+    };
+    outcome.unwrap_or_else(|fault| report_fault(&fault))
+}
+
+fn url(args: &UrlArgs) -> Result<ExitCode, Fault> {
+    let mut store = args.config.store()?;
+    let at = store.listening().map(str::to_owned);
+    let Some(at) = at.filter(|at| answers(at)) else {
+        return Err(Fault::Unreachable("no web door of this bus is open".to_owned()));
+    };
+    let code = store.add_code(args.scope).map_err(cannot_keep)?;
+    let link = web::link::link(&at, &code);
+    if args.qr {
+        match web::link::qr(&link) {
+            Some(drawn) => eprint!("{drawn}"),
+            None => return Err(Fault::Failed("the link is too long for a QR code".to_owned())),
+        }
+    }
+    if args.open {
+        let opener = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+        let started = Command::new(opener).arg(&link).stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        started.map_err(|error| {
+            Fault::Failed(format!("cannot open a browser with {opener}: {error}; {link}"))
+        })?;
+    }
+    Ok(print(&format!("{link}\n")))
+}
+
+/// Whether the door at this URL is open. Without TLS it is asked; with it, it is enough that something listens.
+fn answers(at: &str) -> bool {
+    let Some((scheme, host)) = at.split_once("://") else { return false };
+    let Ok(mut socket) = TcpStream::connect(host) else { return false };
+    let mut answer = [0; "HTTP/1.1 200".len()];
+    let asked = format!("GET /healthz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    let _ = socket.set_read_timeout(Some(ANSWER_TIMEOUT));
+    scheme == "https"
+        || socket.write_all(asked.as_bytes()).and_then(|()| socket.read_exact(&mut answer)).is_ok()
+            && answer == *b"HTTP/1.1 200"
+}
+
+fn tokens(args: &TokensArgs) -> Result<ExitCode, Fault> {
+    let store = args.config.store()?;
+    let shown = |seconds: u64| rfc3339_of_millis(seconds * 1000);
+    if args.json {
+        let all: Vec<_> = store
+            .tokens()
+            .map(|token| {
+                json!({
+                    "id": token.id,
+                    "scope": token.scope,
+                    "created": shown(token.created),
+                    "expires": shown(token.expires),
+                    "by": token.by,
+                })
+            })
+            .collect();
+        return Ok(print(&format!("{}\n", json!(all))));
+    }
+    let mut rows = vec![Vec::from(["ID", "SCOPE", "CREATED", "BY"].map(Cell::new))];
+    for token in store.tokens() {
+        let row = [token.id.clone(), token.scope.to_string(), shown(token.created), token.by.clone()];
+        rows.push(Vec::from(row.map(Cell::new)));
+    }
+    Ok(print(&table::lines(&rows).iter().map(|line| format!("{line}\n")).collect::<String>()))
+}
+
+fn revoke(args: &RevokeArgs) -> Result<ExitCode, Fault> {
+    match args.config.store()?.revoke(&args.id).map_err(cannot_keep)? {
+        true => Ok(ExitCode::SUCCESS),
+        false => Err(Fault::Failed(format!("there is no token {:?}: see `stdio-bus web tokens`", args.id))),
+    }
+}
+
+fn cannot_keep(error: std::io::Error) -> Fault {
+    Fault::Failed(format!("the tokens cannot be kept: {error}"))
+}
+
+/// Runs the door until it is told to end.
+fn open(args: OpenArgs) -> ExitCode {
+    kernel_shell::keep_memory_private();
+    kernel_shell::start_logging();
+    let outcome = options(args).and_then(|options| web::run(options).map_err(Fault::Failed));
+    kernel_shell::flush_logs();
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => report_fault(&fault),
+    }
+}
+
+fn options(args: OpenArgs) -> Result<Options, Fault> {
+    let OpenArgs { listen, assets, supervised, bus } = args;
+    let path = bus.config_path();
+    let state = path.as_deref().ok().and_then(web_state_path);
+    if supervised {
+        let (web, target) = Orders::read().and_then(Orders::resolve).map_err(Fault::Failed)?;
+        return Ok(Options { web, target, state, assets, ends_with_stdin: true });
+    }
+    let web = match listen {
+        Some(web) => web,
+        None => configured(path.as_deref().ok())?,
+    };
+    Ok(Options { web, target: bus.target()?, state, assets, ends_with_stdin: false })
+}
+
+/// The door of bus.json, else one at the usual address.
+fn configured(path: Option<&Path>) -> Result<WebConfig, Fault> {
+    let configured = match path {
+        Some(path) => ClientConfig::load(path).map_err(Fault::Config)?.web,
+        None => None,
+    };
+    match configured {
+        Some(web) => Ok(web),
+        None => config::parse_web("http://127.0.0.1:9001").map_err(Fault::Failed),
+    }
+}

@@ -1,0 +1,26 @@
+//! The web door: a process beside the bus, over which browsers and remote clients speak ACP.
+
+mod door;
+mod gate;
+mod life;
+mod tokens;
+
+use serde_json::{Value, json};
+
+use crate::harness::{BUS, Bus};
+
+/// A bus with the echo agent and a door at a free port.
+pub(crate) fn bus_with_door() -> Bus {
+    Bus::start(echo_with(json!({ "listen": "http://127.0.0.1:0" })))
+}
+
+pub(crate) fn echo_with(web: Value) -> Value {
+    json!({
+        "web": web,
+        "default_pool": "echo",
+        "pools": [
+            { "id": "echo", "command": BUS, "args": ["agent", "echo"] },
+            { "id": "other", "command": BUS, "args": ["agent", "echo"] },
+        ],
+    })
+}

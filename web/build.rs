@@ -1,0 +1,42 @@
+//! Writes the table of the console's files, so that they are part of the binary.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+fn main() -> io::Result<()> {
+    let root = PathBuf::from(env("CARGO_MANIFEST_DIR")).join("console");
+    println!("cargo:rerun-if-changed={}", root.display());
+    let mut files = Vec::new();
+    collect(&root, &mut files)?;
+    files.sort();
+    let mut table = String::from("&[\n");
+    for file in files {
+        let name = file.strip_prefix(&root).map_err(io::Error::other)?.to_string_lossy().into_owned();
+        table += &format!("    ({name:?}, include_bytes!({:?})),\n", file.to_string_lossy());
+    }
+    table += "]\n";
+    fs::write(Path::new(&env("OUT_DIR")).join("console.rs"), table)
+}
+
+fn env(name: &str) -> String {
+    std::env::var(name).unwrap_or_default()
+}
+
+/// Hidden files, such as those that editors leave, do not belong to the console.
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.starts_with('.') {
+            continue;
+        }
+        if path.is_dir() {
+            println!("cargo:rerun-if-changed={}", path.display());
+            collect(&path, files)?;
+        } else {
+            files.push(path);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,355 @@
+//! What all requests share, and which path leads where.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clients::Target;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use hyper::header::{
+    ALLOW, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT,
+    SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE, USER_AGENT, WWW_AUTHENTICATE,
+};
+use hyper::{Method, Request, StatusCode};
+use log::{debug, error, info};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::task::spawn_local;
+use tokio::time::timeout;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+
+use crate::activity::Activity;
+use crate::assets::Assets;
+use crate::audit::Who;
+use crate::bus_link::{BusLink, NoLink};
+use crate::filter::Filter;
+use crate::gate::{Gate, Refused};
+use crate::leases::Leases;
+use crate::reply::{self, Reply};
+use crate::tokens::{Store, Token};
+use crate::websocket;
+
+/// The subprotocol that a browser asks for beside its token, and that it must be given back.
+const SUBPROTOCOL: &str = "acp.v1";
+const BEARER_SUBPROTOCOL: &str = "bearer.";
+pub(crate) const CONNECTION_ID: HeaderName = HeaderName::from_static("acp-connection-id");
+/// A login is a short object.
+const LOGIN_BYTES: usize = 4 << 10;
+/// How long a body may take.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often the tokens are looked at while there are connections.
+const REVOCATION_INTERVAL: Duration = Duration::from_secs(1);
+
+pub(crate) struct Door {
+    pub(crate) gate: Gate,
+    pub(crate) assets: Assets,
+    pub(crate) target: Target,
+    pub(crate) tokens: RefCell<Store>,
+    pub(crate) leases: Rc<Leases>,
+    pub(crate) stopping: watch::Receiver<bool>,
+}
+
+/// Where a request comes from.
+#[derive(Clone)]
+pub(crate) struct Origin {
+    pub(crate) peer: SocketAddr,
+    pub(crate) activity: Arc<Activity>,
+    /// Its place among all connections.
+    pub(crate) permit: Rc<OwnedSemaphorePermit>,
+}
+
+impl Door {
+    /// Answers one request, of whatever kind.
+    pub(crate) async fn answer(self: Rc<Self>, request: Request<Incoming>, from: Origin) -> Reply {
+        let reply = match self.gate.check(request.uri(), request.headers()) {
+            Ok(host) => self.route(request, from, &host).await,
+            Err(Refused(status, why)) => {
+                debug!("{} was turned away: {why}", from.peer);
+                reply::text(status, why)
+            }
+        };
+        reply::finish(reply)
+    }
+
+    async fn route(self: Rc<Self>, request: Request<Incoming>, from: Origin, host: &str) -> Reply {
+        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+        let path = request.uri().path().to_owned();
+        match path.as_str() {
+            "/healthz" if is_read => reply::text(StatusCode::OK, "ok"),
+            "/readyz" if is_read => self.ready().await,
+            "/login" if request.method() == Method::POST => self.login(request, &from).await,
+            "/login" => not_allowed("POST"),
+            "/acp" => self.acp(request, from).await,
+            "/healthz" | "/readyz" => not_allowed("GET, HEAD"),
+            path => match self.assets.answer(path, host, request.headers()) {
+                Some(_) if !is_read => not_allowed("GET, HEAD"),
+                Some(reply) => reply,
+                None => reply::text(StatusCode::NOT_FOUND, "there is nothing here"),
+            },
+        }
+    }
+
+    async fn ready(&self) -> Reply {
+        match BusLink::ask(&self.target, "_bus/status").await {
+            Ok(status) if is_stopping(&status) => {
+                reply::text(StatusCode::SERVICE_UNAVAILABLE, "the bus stops")
+            }
+            Ok(_) => reply::text(StatusCode::OK, "ok"),
+            Err(_) => reply::text(StatusCode::SERVICE_UNAVAILABLE, "the bus does not answer"),
+        }
+    }
+
+    async fn login(&self, request: Request<Incoming>, from: &Origin) -> Reply {
+        #[derive(Deserialize)]
+        struct Login {
+            code: String,
+        }
+
+        let agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or("");
+        let by = format!("{} {agent}", from.peer.ip());
+        let body = match json_body(request, LOGIN_BYTES).await {
+            Ok(body) => body,
+            Err(reply) => return *reply,
+        };
+        let Ok(Login { code }) = serde_json::from_slice(&body) else {
+            return reply::text(StatusCode::BAD_REQUEST, "{\"code\": CODE} is needed");
+        };
+        match self.tokens.borrow_mut().exchange(&code, by.trim()) {
+            Ok(Some((secret, Token { id, scope, .. }))) => {
+                info!("token {id} ({scope}) was given to {}", from.peer);
+                reply::json(StatusCode::OK, json!({ "token": secret, "scope": scope }))
+            }
+            Ok(None) => {
+                info!("a code of {} was refused", from.peer);
+                unauthorized(
+                    "this code was used, or is too old: ask for another link with `stdio-bus web url`",
+                )
+            }
+            Err(fault) => broken_store(&fault),
+        }
+    }
+
+    async fn acp(self: Rc<Self>, request: Request<Incoming>, from: Origin) -> Reply {
+        let upgrades = has_word(request.headers(), &UPGRADE, "websocket");
+        let token = match self.token_of(request.headers(), upgrades) {
+            Ok(token) => token,
+            Err(reply) => return *reply,
+        };
+        if upgrades && request.method() == Method::GET {
+            return self.websocket(request, from, token).await;
+        }
+        let mut reply = reply::text(StatusCode::UPGRADE_REQUIRED, "a WebSocket is needed");
+        reply.headers_mut().insert(UPGRADE, HeaderValue::from_static("websocket"));
+        reply
+    }
+
+    /// The token that a request shows. A browser cannot set the headers of its WebSockets, but subprotocols.
+    fn token_of(&self, headers: &HeaderMap, upgrades: bool) -> Result<Token, Box<Reply>> {
+        let shown = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(bearer);
+        let offered = subprotocols(headers).find_map(|name| name.strip_prefix(BEARER_SUBPROTOCOL));
+        let secret = shown.or(offered.filter(|_| upgrades));
+        let found = match secret {
+            Some(secret) => self.tokens.borrow_mut().find(secret),
+            None => Ok(None),
+        };
+        match found {
+            Ok(Some(token)) => Ok(token),
+            Ok(None) => {
+                Err(unauthorized("a token is needed: ask for a link with `stdio-bus web url`").into())
+            }
+            Err(fault) => Err(broken_store(&fault).into()),
+        }
+    }
+
+    async fn websocket(self: Rc<Self>, mut request: Request<Incoming>, from: Origin, token: Token) -> Reply {
+        let headers = request.headers();
+        let accepted = headers.get(SEC_WEBSOCKET_KEY).map(|key| derive_accept_key(key.as_bytes()));
+        let is_upgrade = has_word(headers, &CONNECTION, "upgrade");
+        let (Some(accepted), true) = (accepted, is_upgrade) else {
+            return reply::text(StatusCode::BAD_REQUEST, "this is not a WebSocket handshake");
+        };
+        if headers.get(SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
+            let mut reply =
+                reply::text(StatusCode::UPGRADE_REQUIRED, "only version 13 of WebSockets is spoken");
+            reply.headers_mut().insert(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
+            return reply;
+        }
+        let wants_subprotocol = subprotocols(headers).any(|name| name == SUBPROTOCOL);
+        let Some(lease) = self.leases.take(&token.id) else { return too_many() };
+        let link = match self.link(request.uri().query()).await {
+            Ok(link) => link,
+            Err(reply) => return *reply,
+        };
+        let who = Who { token: token.id, scope: token.scope, from: from.peer.to_string() };
+        debug!("{} opens a WebSocket with token {}", who.from, who.token);
+        let upgrade = hyper::upgrade::on(&mut request);
+        let door = self.clone();
+        spawn_local(async move {
+            let Ok(upgraded) = upgrade.await else { return };
+            let filter = Filter::new(who);
+            websocket::relay(upgraded, link, filter, lease, from.activity, door.stopped()).await;
+            drop(from.permit);
+        });
+        switching(&accepted, wants_subprotocol)
+    }
+
+    /// A connection to the bus, bound to the pool that the URL names.
+    pub(crate) async fn link(&self, query: Option<&str>) -> Result<BusLink, Box<Reply>> {
+        let pool = query.and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("pool=")));
+        BusLink::open(&self.target, pool).await.map_err(|fault| match fault {
+            NoLink::Unreachable(why) => {
+                debug!("no connection to the bus: {why}");
+                refuse(StatusCode::SERVICE_UNAVAILABLE, "the bus cannot be reached")
+            }
+            NoLink::Refused(why) => refuse(StatusCode::NOT_FOUND, why),
+        })
+    }
+
+    /// Waits until the door closes.
+    pub(crate) async fn stopped(&self) {
+        let _ = self.stopping.clone().wait_for(|stopping| *stopping).await;
+    }
+
+    /// Ends the connections of revoked tokens, for ever.
+    pub(crate) async fn enforce_revocations(self: Rc<Self>) {
+        loop {
+            self.leases.any().await;
+            tokio::time::sleep(REVOCATION_INTERVAL).await;
+            let mut tokens = self.tokens.borrow_mut();
+            match tokens.refresh() {
+                Ok(()) => self.leases.end_unless(|id| tokens.is_good(id)),
+                Err(fault) => error!("the tokens cannot be read: {fault}"),
+            }
+        }
+    }
+}
+
+fn switching(accepted: &str, wants_subprotocol: bool) -> Reply {
+    let mut reply = reply::empty(StatusCode::SWITCHING_PROTOCOLS);
+    let headers = reply.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    if let Ok(accepted) = HeaderValue::from_str(accepted) {
+        headers.insert(SEC_WEBSOCKET_ACCEPT, accepted);
+    }
+    if let Ok(id) = connection_id().parse() {
+        headers.insert(CONNECTION_ID, id);
+    }
+    // Browsers want one of those that they have offered; some clients want none that they have not.
+    if wants_subprotocol {
+        headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL));
+    }
+    reply
+}
+
+/// A random id in the form of a UUID.
+pub(crate) fn connection_id() -> String {
+    let mut bytes = [0; 16];
+    // Without randomness ids would repeat, and they name connections; nothing else of this program would work either.
+    getrandom::fill(&mut bytes).expect("the system has random bytes");
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+/// The body of a request that must be JSON and not too long.
+pub(crate) async fn json_body(request: Request<Incoming>, limit: usize) -> Result<Bytes, Box<Reply>> {
+    let is_json =
+        request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(|value| {
+            value.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
+        });
+    if !is_json {
+        return Err(refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, "the Content-Type must be application/json"));
+    }
+    match timeout(BODY_TIMEOUT, Limited::new(request.into_body(), limit).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(fault)) if fault.downcast_ref::<LengthLimitError>().is_some() => {
+            Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, format!("a body may have {limit} bytes")))
+        }
+        Ok(Err(_)) => Err(refuse(StatusCode::BAD_REQUEST, "the body was not sent whole")),
+        Err(_) => Err(refuse(StatusCode::REQUEST_TIMEOUT, "the body took too long")),
+    }
+}
+
+/// A refusal, boxed because it is large.
+pub(crate) fn refuse(status: StatusCode, why: impl Into<String>) -> Box<Reply> {
+    Box::new(reply::text(status, why))
+}
+
+fn is_stopping(status: &str) -> bool {
+    serde_json::from_str::<serde_json::Value>(status).is_ok_and(|status| status["stopping"] == true)
+}
+
+fn bearer(authorization: &str) -> Option<&str> {
+    let (scheme, secret) = authorization.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
+}
+
+fn subprotocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    words(headers, &SEC_WEBSOCKET_PROTOCOL)
+}
+
+fn words<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+    let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim)
+}
+
+pub(crate) fn has_word(headers: &HeaderMap, name: &HeaderName, word: &str) -> bool {
+    words(headers, name).any(|one| one.eq_ignore_ascii_case(word))
+}
+
+pub(crate) fn too_many() -> Reply {
+    reply::text(StatusCode::TOO_MANY_REQUESTS, "this token has too many connections")
+}
+
+fn not_allowed(methods: &'static str) -> Reply {
+    let mut reply = reply::text(StatusCode::METHOD_NOT_ALLOWED, format!("only {methods}"));
+    reply.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+    reply
+}
+
+fn unauthorized(why: &str) -> Reply {
+    let mut reply = reply::text(StatusCode::UNAUTHORIZED, why);
+    reply.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    reply
+}
+
+fn broken_store(fault: &std::io::Error) -> Reply {
+    error!("the tokens cannot be read or written: {fault}");
+    reply::text(StatusCode::INTERNAL_SERVER_ERROR, "the tokens cannot be read or written")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_found_in_the_header_in_any_case_of_the_scheme() {
+        assert_eq!(bearer("Bearer abc"), Some("abc"));
+        assert_eq!(bearer("bearer  abc "), Some("abc"));
+        assert_eq!(bearer("Basic abc"), None);
+        assert_eq!(bearer("Bearer"), None);
+    }
+
+    #[test]
+    fn words_of_a_header_may_be_spread_over_several() {
+        let mut headers = HeaderMap::new();
+        headers.append(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static("acp.v1, bearer.abc"));
+        headers.append(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static("other"));
+        assert_eq!(subprotocols(&headers).collect::<Vec<_>>(), ["acp.v1", "bearer.abc", "other"]);
+        assert!(has_word(&headers, &SEC_WEBSOCKET_PROTOCOL, "OTHER"));
+    }
+
+    #[test]
+    fn an_id_of_a_connection_looks_like_a_uuid() {
+        let id = connection_id();
+        assert_eq!((id.len(), id.as_bytes()[14], id.matches('-').count()), (36, b'4', 4));
+        assert_ne!(id, connection_id());
+    }
+}

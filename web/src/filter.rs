@@ -1,0 +1,96 @@
+//! What happens to a message of a client before the bus hears it: scope, audit, and what is swallowed.
+
+use std::cell::RefCell;
+
+use crate::audit::{Questions, Who};
+use crate::message::{Message, error_line};
+use crate::scope::{Scope, needed};
+
+/// -32061 of the bus: whoever may only look on has said something.
+const READ_ONLY: i32 = -32_061;
+
+pub(crate) struct Filter {
+    pub(crate) who: Who,
+    questions: RefCell<Questions>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The bus gets it.
+    Pass,
+    /// Nobody hears of it.
+    Swallow,
+    /// It is more than the token allows: the line that answers it, and the reason.
+    Refuse(String, String),
+}
+
+impl Filter {
+    pub(crate) fn new(who: Who) -> Filter {
+        Filter { who, questions: RefCell::default() }
+    }
+
+    /// Looks at a line on its way to the bus.
+    pub(crate) fn judge(&self, line: &str) -> Verdict {
+        let Some(message) = Message::parse(line) else {
+            // Only who may do everything anyway can send what the door does not understand.
+            if self.who.scope == Scope::Admin {
+                return Verdict::Pass;
+            }
+            let why = "this is not one JSON-RPC message".to_owned();
+            return Verdict::Refuse(error_line(None, -32_600, "invalid", &why), why);
+        };
+        // Some clients keep the connection alive with this; no agent knows it.
+        if message.method.as_deref() == Some("$/ping") && message.id.is_none() {
+            return Verdict::Swallow;
+        }
+        let scope = needed(&message);
+        if scope > self.who.scope {
+            if !message.is_request() {
+                return Verdict::Swallow;
+            }
+            let why = format!("this token has the scope {}, and this needs {scope}", self.who.scope);
+            return Verdict::Refuse(error_line(message.id, READ_ONLY, "read_only", &why), why);
+        }
+        if message.is_response() {
+            self.questions.borrow_mut().log_answer(&message, &self.who);
+        }
+        Verdict::Pass
+    }
+
+    /// Looks at a line on its way to the client.
+    pub(crate) fn heard(&self, line: &str) {
+        self.questions.borrow_mut().note(line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filter(scope: Scope) -> Filter {
+        Filter::new(Who { token: "t".to_owned(), scope, from: "127.0.0.1".to_owned() })
+    }
+
+    #[test]
+    fn more_than_the_scope_is_refused_and_what_cannot_be_answered_is_swallowed() {
+        let prompt = r#"{"jsonrpc":"2.0","id":5,"method":"session/prompt","params":{}}"#;
+        let Verdict::Refuse(line, why) = filter(Scope::Approve).judge(prompt) else { panic!("refused") };
+        assert!(line.starts_with(r#"{"jsonrpc":"2.0","id":5,"error":{"code":-32061,"#), "{line}");
+        assert!(line.contains(r#""reason":"read_only""#) && why.contains("needs control"), "{line}");
+        assert_eq!(filter(Scope::Control).judge(prompt), Verdict::Pass);
+        let cancel = r#"{"method":"session/cancel","params":{}}"#;
+        assert_eq!(filter(Scope::Approve).judge(cancel), Verdict::Swallow);
+        let answer = r#"{"id":1,"result":{}}"#;
+        assert_eq!(filter(Scope::Observe).judge(answer), Verdict::Swallow);
+        assert_eq!(filter(Scope::Approve).judge(answer), Verdict::Pass);
+        assert_eq!(filter(Scope::Admin).judge(r#"{"method":"$/ping"}"#), Verdict::Swallow);
+    }
+
+    #[test]
+    fn what_is_not_understood_passes_for_admins_alone() {
+        for odd in ["[]", "{", r#"{"method":"_bus/status","method":"session/prompt","id":1}"#] {
+            assert_eq!(filter(Scope::Admin).judge(odd), Verdict::Pass);
+            assert!(matches!(filter(Scope::Control).judge(odd), Verdict::Refuse(..)), "{odd}");
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! The web door of stdio Bus: ACP over WebSocket and HTTP, and the console in a browser.
+//!
+//! It is a process of its own and a client of the bus: each connection that it takes is a connection of the bus, so
+//! that limits, flow control and kept sessions are those of the bus. One thread does all of it. [`run`] opens the
+//! door; [`tokens`] and [`link`] are for the commands that make links and revoke tokens.
+
+#![forbid(unsafe_code)]
+
+mod activity;
+mod assets;
+mod audit;
+mod bus_link;
+mod door;
+mod filter;
+mod gate;
+mod leases;
+pub mod link;
+mod message;
+mod reply;
+mod run;
+pub mod scope;
+mod server;
+mod tls;
+pub mod tokens;
+mod websocket;
+
+pub use run::{Options, Orders, run};

@@ -1,0 +1,93 @@
+//! The few fields of a JSON-RPC message that the door looks at. The bytes themselves pass as they came.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::json;
+use serde_json::value::RawValue;
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Message<'a> {
+    #[serde(borrow)]
+    pub(crate) method: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    pub(crate) id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(crate) params: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(crate) result: Option<&'a RawValue>,
+    error: Option<IgnoredAny>,
+}
+
+impl<'a> Message<'a> {
+    /// `None`: it is no object, or a key of it occurs twice.
+    pub(crate) fn parse(text: &'a str) -> Option<Message<'a>> {
+        // A list would be taken for the fields in their order.
+        if !text.trim_start().starts_with('{') {
+            return None;
+        }
+        serde_json::from_str(text).ok()
+    }
+
+    pub(crate) fn is_request(&self) -> bool {
+        self.method.is_some() && self.id.is_some()
+    }
+
+    pub(crate) fn is_response(&self) -> bool {
+        self.method.is_none() && (self.result.is_some() || self.error.is_some())
+    }
+}
+
+/// A whole line that answers the request `id` with an error of the door.
+pub(crate) fn error_line(id: Option<&RawValue>, code: i32, reason: &str, message: &str) -> String {
+    let error = json!({ "code": code, "message": message, "data": { "reason": reason } });
+    let id = id.map_or("null", RawValue::get);
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#)
+}
+
+/// The lines of one frame or body. A line break between the tokens of one message is white space; some clients also
+/// put several messages into one frame.
+pub(crate) fn lines_of(text: &str) -> Vec<Cow<'_, str>> {
+    let text = text.trim();
+    if !text.contains(['\n', '\r']) {
+        return if text.is_empty() { Vec::new() } else { vec![text.into()] };
+    }
+    if serde_json::from_str::<IgnoredAny>(text).is_ok() {
+        return vec![text.replace(['\n', '\r'], " ").into()];
+    }
+    let lines = text.split(['\n', '\r']).map(str::trim);
+    lines.filter(|line| !line.is_empty()).map(Cow::Borrowed).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_one_message_or_several_lines() {
+        assert_eq!(lines_of(" {\"id\":1}\n"), [r#"{"id":1}"#]);
+        assert_eq!(lines_of("{\n  \"id\": 1\r\n}"), [r#"{   "id": 1  }"#]);
+        assert_eq!(lines_of("{\"id\":1}\n\n{\"id\":2}\r\n"), [r#"{"id":1}"#, r#"{"id":2}"#]);
+        assert_eq!(lines_of("{\"id\":1}\n{oops\n"), [r#"{"id":1}"#, "{oops"]);
+        assert!(lines_of(" \r\n ").is_empty());
+    }
+
+    #[test]
+    fn only_an_object_whose_keys_occur_once_is_a_message() {
+        assert!(Message::parse(r#"["session/prompt",1]"#).is_none());
+        assert!(Message::parse(r#"{"method":"_bus/status","method":"session/prompt"}"#).is_none());
+        assert!(Message::parse(r#"{"method":"_bus/status","m\u0065thod":"session/prompt"}"#).is_none());
+        let message = Message::parse(r#"{"m\u0065thod":"a/b","id":"x","params":{"sessionId":"s"}}"#).unwrap();
+        assert_eq!(message.method.as_deref(), Some("a/b"));
+        assert!(message.is_request() && !message.is_response());
+        assert!(Message::parse(r#"{"id":1,"result":null}"#).is_some());
+    }
+
+    #[test]
+    fn an_error_repeats_the_id_as_it_was_spelled() {
+        let message = Message::parse(r#"{"id": 1.0e1,"method":"x"}"#).unwrap();
+        let line = error_line(message.id, -32_061, "read_only", "no");
+        assert!(line.starts_with(r#"{"jsonrpc":"2.0","id":1.0e1,"error":{"code":-32061,"#), "{line}");
+    }
+}

@@ -1,0 +1,195 @@
+//! Opens the door and keeps it open until its time is over.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use clients::{Target, TokenFile};
+use kernel_core::config::WebConfig;
+use kernel_shell::config::parse_listen;
+use log::{info, warn};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::runtime;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::task::{JoinHandle, LocalSet, spawn_local};
+use tokio::time::{sleep, timeout};
+
+use crate::assets::Assets;
+use crate::door::Door;
+use crate::gate::Gate;
+use crate::leases::Leases;
+use crate::link::link;
+use crate::scope::Scope;
+use crate::tokens::Store;
+use crate::{server, tls};
+
+/// Connections at the same time, as far as there are files for them: each has one to its client and one to the bus.
+const CONNECTIONS_MAX: usize = 16_384;
+const OTHER_FILES: usize = 64;
+/// Connections to the bus that are made at the same moment.
+const DIALLING_THREADS: usize = 4;
+/// How long connections may take to end when the door closes.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(1500);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// How a door is run.
+pub struct Options {
+    /// Where it listens, and for whom.
+    pub web: WebConfig,
+    /// The bus behind it.
+    pub target: Target,
+    /// The file of its codes and tokens. `None`: they are in memory alone.
+    pub state: Option<PathBuf>,
+    /// The console is read from this folder instead of from the binary.
+    pub assets: Option<PathBuf>,
+    /// The end of stdin is the end of the door.
+    pub ends_with_stdin: bool,
+}
+
+/// What a bus tells the door that it starts, as one line of JSON.
+#[derive(Deserialize)]
+pub struct Orders {
+    web: WebConfig,
+    bus: Vec<String>,
+    token_file: Option<PathBuf>,
+}
+
+impl Orders {
+    /// Reads them from stdin.
+    pub fn read() -> Result<Orders, String> {
+        let mut line = String::new();
+        io::stdin().read_line(&mut line).map_err(|error| format!("stdin: {error}"))?;
+        serde_json::from_str(&line).map_err(|error| format!("stdin: {error}"))
+    }
+
+    /// The configuration of the door, and the bus behind it.
+    pub fn resolve(self) -> Result<(WebConfig, Target), String> {
+        let here = std::env::current_dir().map_err(|error| error.to_string())?;
+        let addresses = self.bus.iter().map(|address| parse_listen(address, &here).map(|listen| listen.at));
+        let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
+        // The bus has named both, so the token goes where it says.
+        let token = self.token_file.map(|path| TokenFile { path, any_host: true });
+        Ok((self.web, Target { addresses, token }))
+    }
+}
+
+/// Runs the door. It says on stdout, as one line of JSON, where it listens or why it cannot, and on stderr which link
+/// opens it.
+pub fn run(options: Options) -> Result<(), String> {
+    let outcome = open(options);
+    if let Err(why) = &outcome {
+        say(&json!({ "failed": why }).to_string());
+    }
+    outcome
+}
+
+fn open(options: Options) -> Result<(), String> {
+    let room = room_for_connections();
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(DIALLING_THREADS)
+        .build()
+        .map_err(|error| format!("cannot start: {error}"))?;
+    let tasks = LocalSet::new();
+    tasks.block_on(&runtime, serve(options, room))
+}
+
+async fn serve(options: Options, room: usize) -> Result<(), String> {
+    let Options { web, target, state, assets, ends_with_stdin } = options;
+    let tls = web.tls.as_ref().map(tls::acceptor).transpose()?;
+    if web.https && tls.is_none() {
+        return Err("https needs a certificate: name its files in web.tls.cert and web.tls.key".to_owned());
+    }
+    let (listeners, port) = kernel_shell::listen_tcp(&web.host, web.port)
+        .map_err(|error| format!("cannot listen at {web}: {error}"))?;
+    let at = WebConfig { port, ..web.clone() }.to_string();
+    let in_store = |error: io::Error| format!("the tokens cannot be kept: {error}");
+    let mut tokens = Store::open(state).map_err(in_store)?;
+    tokens.set_listening(Some(at.clone())).map_err(in_store)?;
+    let code = tokens.add_code(Scope::Admin).map_err(in_store)?;
+    let (stop, stopping) = watch::channel(false);
+    let door = Rc::new(Door {
+        gate: Gate::new(&web, port),
+        assets: Assets::new(assets, web.https),
+        target,
+        tokens: tokens.into(),
+        leases: Rc::new(Leases::default()),
+        stopping,
+    });
+    let room = Arc::new(Semaphore::new(room));
+    let mut endless = vec![spawn_local(door.clone().enforce_revocations())];
+    for listener in listeners {
+        let accepting = server::accept(listener, tls.clone(), room.clone(), door.clone());
+        endless.push(spawn_local(async move {
+            if let Err(error) = accepting.await {
+                warn!("the door does not listen any more: {error}");
+            }
+        }));
+    }
+    show_link(link(&at, &code));
+    say(&json!({ "listening": at }).to_string());
+    until_told(ends_with_stdin).await;
+    info!("the door closes");
+    endless.iter().for_each(JoinHandle::abort);
+    let _ = stop.send(true);
+    // Every connection holds the door, and ends by itself now.
+    let all_closed = async {
+        while Rc::strong_count(&door) > 1 {
+            sleep(LOOK_AGAIN).await;
+        }
+    };
+    let _ = timeout(CLOSE_TIMEOUT, all_closed).await;
+    let _ = door.tokens.borrow_mut().set_listening(None);
+    Ok(())
+}
+
+async fn until_told(ends_with_stdin: bool) {
+    let (end, ended) = oneshot::channel::<()>();
+    let wait = move || {
+        // Whatever comes is not for us; only the end counts.
+        let _ = io::copy(&mut io::stdin(), &mut io::sink());
+        drop(end);
+    };
+    let is_waiting = ends_with_stdin && thread::Builder::new().name("stdin".to_owned()).spawn(wait).is_ok();
+    let mut signals = [SignalKind::terminate(), SignalKind::interrupt()].map(|kind| signal(kind).ok());
+    let [terminate, interrupt] = &mut signals;
+    let told = async |signal: &mut Option<tokio::signal::unix::Signal>| match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    };
+    tokio::select! {
+        _ = ended, if is_waiting => {}
+        () = told(terminate) => {}
+        () = told(interrupt) => {}
+    }
+}
+
+/// A reader of stderr that does not read must not keep the door closed, so a thread of its own waits for it.
+fn show_link(link: String) {
+    let write = move || {
+        let _ = writeln!(io::stderr(), "stdio-bus: open {link} (good once, for ten minutes)");
+    };
+    let _ = thread::Builder::new().name("link".to_owned()).spawn(write);
+}
+
+fn say(line: &str) {
+    let mut stdout = io::stdout();
+    let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+}
+
+/// Raises the limit of open files as far as it goes, and says for how many connections it is enough.
+fn room_for_connections() -> usize {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return CONNECTIONS_MAX };
+    // macOS says "unlimited" and then refuses more than OPEN_MAX.
+    let most = if cfg!(target_os = "macos") { hard.min(10_240) } else { hard };
+    let files =
+        if soft < most && setrlimit(Resource::RLIMIT_NOFILE, most, hard).is_ok() { most } else { soft };
+    let files = usize::try_from(files).unwrap_or(usize::MAX);
+    (files.saturating_sub(OTHER_FILES) / 2).clamp(1, CONNECTIONS_MAX)
+}

@@ -1,0 +1,335 @@
+//! The codes and tokens of the door, in a file that only their user can read.
+//!
+//! The file has only digests, so that reading it lets nobody in. Every change takes a lock, because the commands
+//! `web url` and `web revoke` write the same file; a running door notices by the file's time. Without a place for the
+//! file everything is in memory, and the commands cannot reach it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::scope::Scope;
+
+/// How long a code is good.
+pub const CODE_LIFE: Duration = Duration::from_secs(10 * 60);
+/// How long a token is good. A page asks for another link then.
+pub const TOKEN_LIFE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+const CODES_MAX: usize = 64;
+const TOKENS_MAX: usize = 256;
+const CODE_BYTES: usize = 24;
+const TOKEN_BYTES: usize = 32;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct State {
+    /// Where the door listens, for `web url`.
+    pub(crate) listening: Option<String>,
+    codes: Vec<Code>,
+    pub(crate) tokens: Vec<Token>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Code {
+    digest: String,
+    scope: Scope,
+    expires: u64,
+}
+
+/// A token as it is kept: everything but the token.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Token {
+    /// How people name it.
+    pub id: String,
+    digest: String,
+    /// What it may do.
+    pub scope: Scope,
+    /// When it was made, in seconds since 1970.
+    pub created: u64,
+    /// When it ends.
+    pub expires: u64,
+    /// Who asked for it: the address, and what the browser calls itself.
+    pub by: String,
+}
+
+impl State {
+    fn forget_expired(&mut self, now: u64) {
+        self.codes.retain(|code| code.expires > now);
+        self.tokens.retain(|token| token.expires > now);
+    }
+
+    /// Makes a code. The oldest ones give way if there are too many.
+    fn add_code(&mut self, scope: Scope, now: u64) -> io::Result<String> {
+        let code = secret::<CODE_BYTES>()?;
+        self.codes.push(Code { digest: digest(&code), scope, expires: now + CODE_LIFE.as_secs() });
+        let surplus = self.codes.len().saturating_sub(CODES_MAX);
+        self.codes.drain(..surplus);
+        Ok(code)
+    }
+
+    /// Exchanges a code for a token, once.
+    fn exchange(&mut self, code: &str, by: &str, now: u64) -> io::Result<Option<(String, Token)>> {
+        let wanted = digest(code);
+        let Some(at) = self.codes.iter().position(|code| is_equal(&code.digest, &wanted)) else {
+            return Ok(None);
+        };
+        let Code { scope, .. } = self.codes.remove(at);
+        let secret = secret::<TOKEN_BYTES>()?;
+        let token = Token {
+            id: token_id()?,
+            digest: digest(&secret),
+            scope,
+            created: now,
+            expires: now + TOKEN_LIFE.as_secs(),
+            by: by.chars().filter(|letter| !letter.is_control()).take(200).collect(),
+        };
+        self.tokens.push(token.clone());
+        let surplus = self.tokens.len().saturating_sub(TOKENS_MAX);
+        self.tokens.drain(..surplus);
+        Ok(Some((secret, token)))
+    }
+
+    fn find(&self, secret: &str, now: u64) -> Option<&Token> {
+        let wanted = digest(secret);
+        self.tokens.iter().find(|token| is_equal(&token.digest, &wanted) && token.expires > now)
+    }
+}
+
+/// The codes and tokens of one door.
+pub struct Store {
+    path: Option<PathBuf>,
+    state: State,
+    /// What the file looked like when it was read.
+    seen: Option<Stamp>,
+}
+
+type Stamp = (u64, i64, i64, u64);
+
+impl Store {
+    /// The store in this file, which need not exist yet.
+    pub fn open(path: Option<PathBuf>) -> io::Result<Store> {
+        let mut store = Store { path, state: State::default(), seen: None };
+        store.refresh()?;
+        Ok(store)
+    }
+
+    /// Makes a code of this scope.
+    pub fn add_code(&mut self, scope: Scope) -> io::Result<String> {
+        self.update(|state, now| state.add_code(scope, now))?
+    }
+
+    /// Ends the token of this id. False: there is none.
+    pub fn revoke(&mut self, id: &str) -> io::Result<bool> {
+        self.update(|state, _| {
+            let before = state.tokens.len();
+            state.tokens.retain(|token| token.id != id);
+            state.tokens.len() < before
+        })
+    }
+
+    /// Where the door listens, if it does.
+    pub fn listening(&self) -> Option<&str> {
+        self.state.listening.as_deref()
+    }
+
+    /// All tokens that are good.
+    pub fn tokens(&self) -> impl Iterator<Item = &Token> {
+        let now = unix_now();
+        self.state.tokens.iter().filter(move |token| token.expires > now)
+    }
+
+    pub(crate) fn set_listening(&mut self, at: Option<String>) -> io::Result<()> {
+        self.update(|state, _| state.listening = at)
+    }
+
+    pub(crate) fn exchange(&mut self, code: &str, by: &str) -> io::Result<Option<(String, Token)>> {
+        self.update(|state, now| state.exchange(code, by, now))?
+    }
+
+    /// The token that this secret is, if it is one.
+    pub(crate) fn find(&mut self, secret: &str) -> io::Result<Option<Token>> {
+        self.refresh()?;
+        Ok(self.state.find(secret, unix_now()).cloned())
+    }
+
+    pub(crate) fn is_good(&self, id: &str) -> bool {
+        self.tokens().any(|token| token.id == id)
+    }
+
+    /// Reads the file again if it has changed.
+    pub(crate) fn refresh(&mut self) -> io::Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        let stamp = stamp(path);
+        if stamp != self.seen || stamp.is_none() {
+            self.state = read(path)?;
+            self.seen = stamp;
+        }
+        Ok(())
+    }
+
+    fn update<T>(&mut self, change: impl FnOnce(&mut State, u64) -> T) -> io::Result<T> {
+        let now = unix_now();
+        let Some(path) = self.path.clone() else {
+            self.state.forget_expired(now);
+            return Ok(change(&mut self.state, now));
+        };
+        let _lock = lock(&path)?;
+        let mut state = read(&path)?;
+        state.forget_expired(now);
+        let outcome = change(&mut state, now);
+        write(&path, &state)?;
+        self.seen = stamp(&path);
+        self.state = state;
+        Ok(outcome)
+    }
+}
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let about = fs::metadata(path).ok()?;
+    Some((about.ino(), about.mtime(), about.mtime_nsec(), about.len()))
+}
+
+/// A file that is not there, or that nothing can be read from, has no codes and no tokens.
+fn read(path: &Path) -> io::Result<State> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes).unwrap_or_default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(State::default()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The file is replaced as a whole, so that a reader never sees half of it.
+fn write(path: &Path, state: &State) -> io::Result<()> {
+    let fresh = with_ending(path, ".new");
+    match fs::remove_file(&fresh) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+    file.write_all(&serde_json::to_vec(state)?)?;
+    drop(file);
+    fs::rename(&fresh, path)
+}
+
+fn lock(path: &Path) -> io::Result<Flock<File>> {
+    if let Some(folder) = path.parent() {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(with_ending(path, ".lock"))?;
+    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno.into())
+}
+
+fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+fn unix_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn secret<const BYTES: usize>() -> io::Result<String> {
+    let mut bytes = [0; BYTES];
+    getrandom::fill(&mut bytes)?;
+    Ok(BASE64_URL_SAFE_NO_PAD.encode(bytes))
+}
+
+fn token_id() -> io::Result<String> {
+    let mut bytes = [0; 4];
+    getrandom::fill(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn digest(secret: &str) -> String {
+    BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(secret.as_bytes()))
+}
+
+fn is_equal(one: &str, other: &str) -> bool {
+    one.as_bytes().ct_eq(other.as_bytes()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_code_is_exchanged_once_and_in_time() {
+        let mut state = State::default();
+        let code = state.add_code(Scope::Approve, 1000).unwrap();
+        assert_eq!(state.exchange("wrong", "x", 1001).unwrap(), None);
+        let (secret, token) = state.exchange(&code, "127.0.0.1\n", 1001).unwrap().unwrap();
+        assert_eq!((token.scope, token.by.as_str()), (Scope::Approve, "127.0.0.1"));
+        assert_eq!(state.exchange(&code, "x", 1002).unwrap(), None);
+        assert_eq!(state.find(&secret, 1002), Some(&token));
+        assert_eq!(state.find(&code, 1002), None);
+        assert_eq!(state.find(&secret, 1001 + TOKEN_LIFE.as_secs()), None);
+        let late = state.add_code(Scope::Admin, 2000).unwrap();
+        state.forget_expired(2000 + CODE_LIFE.as_secs());
+        assert_eq!(state.exchange(&late, "x", 2600).unwrap(), None);
+    }
+
+    #[test]
+    fn the_number_of_codes_and_tokens_has_a_bound() {
+        let mut state = State::default();
+        for _ in 0..2 * TOKENS_MAX {
+            let code = state.add_code(Scope::Admin, 0).unwrap();
+            state.exchange(&code, "x", 0).unwrap();
+            state.add_code(Scope::Admin, 0).unwrap();
+        }
+        assert_eq!((state.codes.len(), state.tokens.len()), (CODES_MAX, TOKENS_MAX));
+    }
+
+    #[test]
+    fn two_stores_of_one_file_see_what_the_other_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state/web");
+        let mut door = Store::open(Some(path.clone())).unwrap();
+        let mut command = Store::open(Some(path.clone())).unwrap();
+        let code = command.add_code(Scope::Control).unwrap();
+        let (secret, token) = door.exchange(&code, "x").unwrap().unwrap();
+        assert!(command.exchange(&code, "x").unwrap().is_none());
+        assert_eq!(door.find(&secret).unwrap().unwrap().id, token.id);
+        assert!(command.revoke(&token.id).unwrap() && !command.revoke(&token.id).unwrap());
+        assert!(door.is_good(&token.id), "it has not looked yet");
+        assert!(door.find(&secret).unwrap().is_none() && !door.is_good(&token.id));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let kept = fs::read_to_string(&path).unwrap();
+        assert!(!kept.contains(&secret) && !kept.contains(&code));
+    }
+
+    #[test]
+    fn a_damaged_file_lets_nobody_in_and_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("web");
+        fs::write(&path, "{").unwrap();
+        let mut store = Store::open(Some(path.clone())).unwrap();
+        assert_eq!(store.tokens().count(), 0);
+        store.add_code(Scope::Admin).unwrap();
+        assert!(fs::read_to_string(&path).unwrap().contains("digest"));
+    }
+
+    #[test]
+    fn without_a_file_everything_is_in_memory() {
+        let mut store = Store::open(None).unwrap();
+        let code = store.add_code(Scope::Observe).unwrap();
+        let (secret, _) = store.exchange(&code, "x").unwrap().unwrap();
+        assert!(store.find(&secret).unwrap().is_some());
+    }
+}
