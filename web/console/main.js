@@ -19,6 +19,8 @@ function arrived() {
 async function start() {
   const hash = location.hash;
   const { token, scope, why } = await login();
+  // What the page shows until its program is here.
+  root.replaceChildren();
   store.subscribe((state) => {
     render(root, shell(state));
     const waiting = waitingCount(state);

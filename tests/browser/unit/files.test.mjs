@@ -48,3 +48,8 @@ test("what is imported is there", () => {
     }
   }
 });
+
+test("the page names every module, so that none waits for another", () => {
+  const page = sources.find((file) => file.name === "index.html").text;
+  for (const { name } of sources.filter((file) => file.name.endsWith(".js"))) assert.ok(page.includes(`"${name}"`), name);
+});

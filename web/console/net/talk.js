@@ -31,6 +31,8 @@ export class Talk {
     }
     try {
       const { stopReason, usage } = (await call) ?? {};
+      // One that was taken back before its turn came has no turn to end.
+      if (this.bus.state.sessions[session]?.queue.some((one) => one.rpc === call.rpc)) return;
       this.bus.dispatch({ type: "turn", session, turn: "idle", at: Date.now(), reason: stopReason, usage });
     } catch (/** @type {any} */ fault) {
       if (fault.reason === "disconnected") return;

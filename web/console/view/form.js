@@ -2,6 +2,7 @@
 
 import { h } from "../lib/dom.js";
 import { visible } from "../lib/text.js";
+import { begins } from "./parts.js";
 
 /** @param {{question: any, canAnswer: boolean, onanswer: (result: any, choice: string) => void}} props */
 export function Form({ question, canAnswer, onanswer }) {
@@ -44,9 +45,9 @@ function field(name, schema, isRequired) {
   const names = schema.enumNames ?? schema.oneOf?.map((/** @type {any} */ one) => one.title ?? one.const) ?? values;
   let input;
   if (values) input = h("select", { name }, values.map((/** @type {any} */ value, /** @type {number} */ at) => h("option", { value: String(value), selected: value === schema.default }, String(names[at]))));
-  else if (schema.type === "boolean") input = h("input", { name, type: "checkbox", checked: !!schema.default });
-  else if (schema.type === "number" || schema.type === "integer") input = h("input", { name, type: "number", step: schema.type === "integer" ? "1" : "any", value: String(schema.default ?? ""), required: isRequired });
-  else input = h("input", { name, type: "text", value: String(schema.default ?? ""), required: isRequired, autocomplete: "off" });
+  else if (schema.type === "boolean") input = h("input", { name, type: "checkbox", ref: begins("checked", !!schema.default) });
+  else if (schema.type === "number" || schema.type === "integer") input = h("input", { name, type: "number", step: schema.type === "integer" ? "1" : "any", ref: begins("value", String(schema.default ?? "")), required: isRequired });
+  else input = h("input", { name, type: "text", ref: begins("value", String(schema.default ?? "")), required: isRequired, autocomplete: "off" });
   return h("label", { class: "field" }, label, input, about);
 }
 

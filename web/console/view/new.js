@@ -3,7 +3,7 @@
 import { h } from "../lib/dom.js";
 import { visible } from "../lib/text.js";
 import { attempt, bus, go } from "../state/app.js";
-import { Empty } from "./parts.js";
+import { begins, Empty } from "./parts.js";
 
 const FOLDER = "stdio-bus.folder";
 
@@ -20,8 +20,8 @@ export function NewSession({ state }) {
     h(
       "form",
       { class: "form", onsubmit: (/** @type {SubmitEvent} */ event) => begin(event) },
-      h("fieldset", { class: "pool-choice" }, h("legend", null, "Agent"), pools.map((pool, at) => h("label", { key: pool, class: "choice" }, h("input", { type: "radio", name: "pool", value: pool, checked: at === 0, ref: (/** @type {any} */ el) => (el.checked = at === 0) }), h("span", null, visible(pool))))),
-      h("label", { class: "field" }, h("span", null, "Folder"), h("input", { name: "cwd", class: "mono", type: "text", required: true, pattern: "/.*", title: "a path from the root", autocomplete: "off", spellcheck: "false", list: "folders", ref: (/** @type {any} */ el) => (el.value = usual(state)) })),
+      h("fieldset", { class: "pool-choice" }, h("legend", null, "Agent"), pools.map((pool, at) => h("label", { key: pool, class: "choice" }, h("input", { type: "radio", name: "pool", value: pool, ref: begins("checked", at === 0) }), h("span", null, visible(pool))))),
+      h("label", { class: "field" }, h("span", null, "Folder"), h("input", { name: "cwd", class: "mono", type: "text", required: true, pattern: "/.*", title: "a path from the root", autocomplete: "off", spellcheck: "false", list: "folders", ref: begins("value", usual(state)) })),
       h("datalist", { id: "folders" }, folders.map((one) => h("option", { key: one, value: one }))),
       h("label", { class: "field" }, h("span", null, "First prompt"), h("textarea", { name: "prompt", rows: "4", placeholder: "What should it do?", onkeydown: (/** @type {any} */ event) => submits(event) })),
       h("div", { class: "choices" }, h("button", { class: "button primary", type: "submit" }, "Begin", h("kbd", null, "⏎"))),
@@ -55,6 +55,8 @@ async function begin(event) {
     localStorage.setItem(FOLDER, cwd);
     go("sessions", label);
     if (prompt) bus.talk.prompt(/** @type {any} */ (bus.sessions.find(label)).id, prompt);
+    // What comes next is most likely the next prompt.
+    requestAnimationFrame(() => requestAnimationFrame(() => /** @type {any} */ (document.querySelector("sb-prompt textarea"))?.focus()));
   });
   button.disabled = false;
 }

@@ -84,3 +84,8 @@ export function Spark({ points, label }) {
 export function copy(text, say) {
   navigator.clipboard?.writeText(text).then(() => say("copied"), () => say("could not be copied"));
 }
+
+/** What a field has at first; from then on it is the person's. @param {string} name @param {any} value @returns {(el: any) => void} */
+export const begins = (name, value) => (el) => {
+  el[name] = value;
+};

@@ -58,14 +58,16 @@ const back = () => h("a", { class: "back", href: "#/sessions", "aria-label": "ba
 
 /** @param {{session: any, view: any, me: string}} props */
 function Head({ session, view, me }) {
-  const mood = session.turn === "running" ? "running" : (view?.mood ?? "idle");
+  const isAsking = store.state.questions.some((question) => question.session === session.id);
+  const mood = isAsking ? "waiting" : session.turn === "running" ? "running" : (view?.mood ?? "idle");
+  const where = folder(view?.folder || session.cwd);
   const title = nameOf(session) || view?.title || session.label;
   return h(
     "header",
     { class: "session-head" },
     back(),
     h("div", { class: "session-title" }, glyph(mood), h("h2", { class: "ellipsis" }, visible(title)), title === session.label ? null : h("span", { class: "mono muted" }, session.label)),
-    h("div", { class: "session-facts muted" }, h("span", null, visible(view ? `${view.pool ?? "no pool"}${view.worker === null || view.worker === undefined ? "" : `/${view.worker}`}` : (session.pool ?? ""))), h("span", { class: "mono" }, visible(folder(view?.folder || session.cwd))), h(Presence, { session, me }), usage(session.usage)),
+    h("div", { class: "session-facts muted" }, h("span", null, visible(view ? `${view.pool ?? "no pool"}${view.worker === null || view.worker === undefined ? "" : `/${view.worker}`}` : (session.pool ?? ""))), where ? h("span", { class: "mono" }, visible(where)) : null, h(Presence, { session, me }), usage(session.usage)),
     h("div", { class: "session-tools" }, pickers(session), roles(session), menu(session)),
     session.truncated ? h("p", { class: "muted" }, "What was said first is no longer kept.") : null,
   );

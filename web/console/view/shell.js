@@ -54,7 +54,7 @@ function Top({ link, name }) {
     h("span", { class: "spacer" }),
     link.scope && link.scope !== "admin" ? h("span", { class: "chip", title: "what this link may do" }, link.scope) : null,
     h(Link, { status: link.status, lastWord: link.lastWord }),
-    h("button", { class: "button small", type: "button", "aria-label": "go to anything (Ctrl K)", onclick: () => dispatch({ type: "dialog", dialog: { kind: "palette" } }) }, h("span", null, "Go to"), h("kbd", null, /Mac|iPhone/.test(navigator.platform) ? "⌘K" : "Ctrl K")),
+    h("button", { class: "button small", type: "button", title: "go to anything", onclick: () => dispatch({ type: "dialog", dialog: { kind: "palette" } }) }, h("span", null, "Go to"), h("kbd", null, /Mac|iPhone/.test(navigator.platform) ? "⌘K" : "Ctrl K")),
   );
 }
 

@@ -1,0 +1,253 @@
+// The console as a person uses it, in a real browser, with a real bus.
+
+import assert from "node:assert/strict";
+import fs from "node:fs";
+import { after, before, test } from "node:test";
+import { AS_CONSOLE, begin, isClean, launch, say, TestBus, until, visit } from "./harness.mjs";
+
+let bus;
+let browser;
+
+before(async () => {
+  [bus, browser] = await Promise.all([TestBus.start(), launch()]);
+});
+
+after(async () => {
+  await browser?.close();
+  await bus?.stop();
+});
+
+const transcript = (page) => page.locator(".transcript");
+
+test("the printed link opens the console once, and its code is nowhere to be seen", async () => {
+  const link = await bus.printed();
+  const page = await visit(browser, bus, { link });
+  assert.ok(!page.url().includes("c="), page.url());
+  await page.reload();
+  await page.waitForSelector(".link.is-live");
+  await isClean(page);
+  const context = await browser.newContext();
+  const late = await context.newPage();
+  await late.goto(link);
+  await late.getByText("This link is used up").waitFor();
+  await late.getByText("stdio-bus web url").waitFor();
+  await late.goto(`${bus.url}/`);
+  await late.getByText("This page needs a link").waitFor();
+  await context.close();
+});
+
+test("a session is begun and prompted, and its answer streams in", async () => {
+  const page = await visit(browser, bus);
+  await begin(page, "echo", "good morning, bus");
+  await transcript(page).locator(".agent", { hasText: "good morning, bus" }).waitFor();
+  await say(page, "/think about it");
+  await page.locator(".thought").waitFor();
+  await page.locator(".turn-line").nth(1).waitFor();
+  await page.selectOption(".picker select", "shout");
+  await say(page, "loud");
+  await transcript(page).locator(".agent", { hasText: "LOUD" }).waitFor();
+  await isClean(page);
+});
+
+test("a whole turn is shown: thought, plan, reads, a diff, output with colours, a question, where the time went", async () => {
+  const page = await visit(browser, bus);
+  await begin(page, "agent", "/fix the flaky test");
+  await page.locator(".question").waitFor();
+  await page.getByText("Read 3 files").waitFor();
+  await page.locator(".diff mark").first().waitFor();
+  await page.locator(".tool-head", { hasText: "cargo test" }).click();
+  assert.ok((await page.locator(".terminal .f2").count()) > 3);
+  await page.locator(".question").focus();
+  await page.waitForTimeout(350);
+  await page.keyboard.press("a");
+  await page.getByText("by you, from this page").waitFor();
+  await page.locator("button.turn-line").click();
+  await page.locator(".waterfall li", { hasText: "waited for an answer" }).waitFor();
+  await page.getByText("42.3 k of 200 k tokens").waitFor();
+  const [download] = await Promise.all([page.waitForEvent("download"), page.locator(".menu summary").click().then(() => page.getByText("Export as Markdown").click())]);
+  assert.match(fs.readFileSync(await download.path(), "utf8"), /^# Fix the flaky test\n[\s\S]*cargo test/);
+  await isClean(page);
+});
+
+test("a click that comes too soon does not answer, one that is meant does", async () => {
+  const page = await visit(browser, bus);
+  await begin(page, "agent", "hello");
+  await page.locator(".turn-line").waitFor();
+  await say(page, "/ask");
+  // Clicked from inside the page in the very frame in which it appears.
+  await page.evaluate(() => new Promise((done) => {
+    const look = () => {
+      const button = document.querySelector('.question [data-kind="allow_once"]');
+      if (!button) return requestAnimationFrame(look);
+      button.click();
+      done(undefined);
+    };
+    look();
+  }));
+  assert.equal(await page.locator(".question").count(), 1);
+  await page.waitForTimeout(350);
+  await page.locator('.question [data-kind="reject_once"]').click();
+  await transcript(page).locator(".agent", { hasText: "You chose reject_once" }).waitFor();
+  await isClean(page);
+});
+
+test("what other clients are asked waits here, and the first answer counts for all", async () => {
+  const page = await visit(browser, bus);
+  const editor = await bus.client("editor", AS_CONSOLE);
+  const session = await editor.open("agent", "/home/me/src");
+  let turn = editor.prompt(session, "/edit");
+  await page.open("waiting");
+  const card = page.locator(".waiting .question");
+  await card.locator(".diff").waitFor();
+  await until("the title", async () => (await page.title()).startsWith("(1)"));
+  await page.waitForTimeout(350);
+  await page.keyboard.press("j");
+  await page.keyboard.press("a");
+  assert.equal((await turn).stopReason, "end_turn");
+  assert.match(editor.said, /You chose allow_once/);
+  // The other way round: the editor answers, and the card goes.
+  turn = editor.prompt(session, "/ask");
+  await card.waitFor();
+  const asked = await until("the question", () => editor.heard.findLast((one) => one.method === "session/request_permission" && one.params.toolCall.toolCallId === "ask"));
+  editor.send({ id: asked.id, result: { outcome: { outcome: "selected", optionId: "reject_once" } } });
+  await turn;
+  await card.waitFor({ state: "detached" });
+  await page.getByText("by editor").waitFor();
+  editor.close();
+  await isClean(page);
+});
+
+test("a form of an agent is filled in", async () => {
+  const page = await visit(browser, bus);
+  await begin(page, "agent", "/form");
+  await page.locator(".question input[name=branch]").fill("next");
+  await page.locator(".question [type=submit]").click();
+  await transcript(page).locator(".agent", { hasText: '"branch":"next"' }).waitFor();
+  await isClean(page);
+});
+
+test("a second client's session is watched, joined and taken over", async () => {
+  const page = await visit(browser, bus);
+  const editor = await bus.client("editor", AS_CONSOLE);
+  const session = await editor.open("agent");
+  await editor.prompt(session, "said before");
+  await page.open("sessions");
+  const label = await until("its label", async () => (await editor.ask("_bus/sessions")).sessions.findLast((one) => one.client === "editor")?.session);
+  await page.locator(`.session-row[href="#/sessions/${label}"]`).click();
+  await transcript(page).locator(".agent", { hasText: "said before" }).waitFor();
+  await page.getByText("editor owns it").waitFor();
+  await page.getByRole("button", { name: "Only watch" }).click();
+  await page.getByRole("button", { name: "Take part" }).waitFor();
+  assert.equal(await page.locator("sb-prompt").count(), 0);
+  await editor.prompt(session, "said while watched");
+  await transcript(page).locator(".agent", { hasText: "said while watched" }).waitFor();
+  await page.getByRole("button", { name: "Take part" }).click();
+  await say(page, "from the page");
+  await until("the prompt at the editor", () => editor.said.includes("from the page"));
+  await page.getByRole("button", { name: "Take over" }).click();
+  await page.getByText("you own it").waitFor();
+  await page.getByText("editor controls").waitFor();
+  const view = (await editor.ask("_bus/sessions")).sessions.find((one) => one.session === label);
+  assert.match(view.client, /^console-/);
+  editor.close();
+  await isClean(page);
+});
+
+test("a prompt waits for another's turn, and can be taken back", async () => {
+  const page = await visit(browser, bus);
+  const editor = await bus.client("editor", AS_CONSOLE);
+  const session = await editor.open("agent");
+  const turn = editor.prompt(session, "/slow 400");
+  const { label } = await editor.ask("_bus/attach", { session, history: "none" });
+  await page.open(`sessions/${label}`);
+  await page.locator(".stop").waitFor();
+  await say(page, "one thing more");
+  await page.locator(".queue li", { hasText: "one thing more" }).waitFor();
+  await page.getByRole("button", { name: "take back" }).click();
+  await page.locator(".queue").waitFor({ state: "detached" });
+  await page.locator(".stop").click();
+  assert.equal((await turn).stopReason, "cancelled");
+  editor.close();
+  await isClean(page);
+});
+
+test("pools, the wire and the palette tell what is going on", async () => {
+  const page = await visit(browser, bus);
+  await page.open("wire");
+  await page.getByText("Pause").waitFor();
+  const editor = await bus.client("wired", AS_CONSOLE);
+  const session = await editor.open("echo");
+  await editor.prompt(session, "x ".repeat(2000));
+  const row = page.locator(".wire-row", { hasText: "session/prompt" }).first();
+  await row.click();
+  await page.locator(".wire-detail .waterfall").waitFor();
+  await page.fill(".wire .filter", "error");
+  await editor.ask("session/prompt", { sessionId: "no such" }).catch(() => undefined);
+  await page.locator(".wire-row.is-failed", { hasText: "unknown_session" }).waitFor();
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("g");
+  await page.keyboard.press("p");
+  await page.locator(".pool-row", { hasText: "echo" }).locator(".fold-line").click();
+  await page.locator(".worker", { hasText: "echo/0" }).getByText("pid").waitFor();
+  await page.keyboard.press("Control+k");
+  await page.keyboard.type("new sess");
+  await page.keyboard.press("Enter");
+  await page.locator('textarea[name="prompt"]').waitFor();
+  editor.close();
+  await isClean(page);
+});
+
+test("a link for looking only looks, and one for answering only answers", async () => {
+  const editor = await bus.client("editor", AS_CONSOLE);
+  const session = await editor.open("agent");
+  const turn = editor.prompt(session, "/ask");
+  const { label } = await editor.ask("_bus/attach", { session, history: "none" });
+  const looks = await visit(browser, bus, { scope: "observe" });
+  await looks.open(`sessions/${label}`);
+  await transcript(looks).getByText("/ask").waitFor();
+  assert.equal(await looks.locator("sb-prompt").count(), 0);
+  const answers = await visit(browser, bus, { scope: "approve" });
+  await answers.open("waiting");
+  await answers.waitForTimeout(350);
+  await answers.locator('.question [data-kind="allow_once"]').click();
+  await turn;
+  assert.match(editor.said, /You chose allow_once/);
+  await answers.open(`sessions/${label}`);
+  await transcript(answers).getByText("You chose allow_once").waitFor();
+  assert.equal(await answers.locator("sb-prompt").count(), 0);
+  editor.close();
+  await isClean(looks);
+  await isClean(answers);
+});
+
+test("a session goes on after its process was killed, and the error says what to do", async () => {
+  const page = await visit(browser, bus);
+  await begin(page, "agent", "remember me");
+  await page.locator(".turn-line").waitFor();
+  await say(page, "/slow 400");
+  await transcript(page).locator(".agent", { hasText: "0 1 2" }).waitFor();
+  const client = await bus.client("killer");
+  const { pools } = await client.ask("_bus/status");
+  for (const worker of pools.find((pool) => pool.id === "agent").workers) if (worker.calls > 0) process.kill(worker.pid, "SIGKILL");
+  await page.locator(".error-box", { hasText: "ended before it answered" }).waitFor();
+  await say(page, "still there?");
+  await transcript(page).locator(".agent", { hasText: "still there?" }).waitFor();
+  client.close();
+  await isClean(page);
+});
+
+test("a page survives a restart of the bus: it says so, keeps what was there, and goes on", async () => {
+  const page = await visit(browser, bus);
+  const label = await begin(page, "agent", "before the restart");
+  await page.locator(".turn-line").waitFor();
+  await bus.kill();
+  await page.locator(".link.is-lost", { hasText: "reconnecting" }).waitFor();
+  assert.ok(await transcript(page).getByText("before the restart").count());
+  await bus.run();
+  await page.waitForSelector(".link.is-live", { timeout: 20_000 });
+  await transcript(page).locator(".agent", { hasText: "before the restart" }).waitFor();
+  await say(page, "after the restart");
+  await transcript(page).locator(".agent", { hasText: "after the restart" }).waitFor();
+  assert.ok(label);
+  await isClean(page);
+});

@@ -1,0 +1,135 @@
+// Pages and agents that mean harm: nothing of theirs reaches an agent, and nothing of theirs runs.
+
+import assert from "node:assert/strict";
+import http from "node:http";
+import { after, before, test } from "node:test";
+import { begin, freePort, isClean, launch, TestBus, until, visit } from "./harness.mjs";
+
+let bus;
+let browser;
+let server;
+let elsewhere;
+
+before(async () => {
+  bus = await TestBus.start();
+  // The name of an attacker's site that suddenly resolves to this machine.
+  browser = await launch(`--host-resolver-rules=MAP rebind.example 127.0.0.1`);
+  elsewhere = await freePort();
+  server = http.createServer((_, response) => response.setHeader("Content-Type", "text/html").end("<!doctype html><title>evil</title>")).listen(elsewhere, "127.0.0.1");
+});
+
+after(async () => {
+  server?.close();
+  await browser?.close();
+  await bus?.stop();
+});
+
+/** Runs in the page of the attacker: everything that a page can try. Returns what it got. */
+async function attack({ url, token }) {
+  const got = {};
+  const tried = async (name, what) => {
+    const late = new Promise((done) => setTimeout(() => done("nothing"), 3000));
+    got[name] = await Promise.race([what(), late]).catch((error) => `failed: ${error.name ?? error}`);
+  };
+  const line = JSON.stringify({ jsonrpc: "2.0", id: 1, method: "session/new", params: { cwd: "/tmp", mcpServers: [] } });
+  const fetched = (how) => async () => {
+    const answer = await fetch(`${url}${how.path}`, how);
+    return answer.type === "opaque" ? "opaque" : `heard ${answer.status} ${(await answer.text()).slice(0, 40)}`;
+  };
+  const socket = (protocols) => () =>
+    new Promise((done) => {
+      const one = new WebSocket(`${url.replace("http", "ws")}/acp`, protocols);
+      one.onopen = () => (one.send(line), done("open"));
+      one.onerror = () => done("failed: refused");
+    });
+  await tried("fetch", fetched({ path: "/acp", method: "POST", headers: { "Content-Type": "application/json" }, body: line }));
+  await tried("simple post", fetched({ path: "/acp", method: "POST", mode: "no-cors", body: line }));
+  await tried("login", fetched({ path: "/login", method: "POST", mode: "no-cors", body: JSON.stringify({ code: "guess" }) }));
+  await tried("with a token", fetched({ path: "/metrics", headers: { Authorization: `Bearer ${token}` } }));
+  await tried("script", () => new Promise((done) => Object.assign(document.head.appendChild(document.createElement("script")), { src: `${url}/state/app.js`, type: "module", onload: () => done("ran"), onerror: () => done("failed: refused") })));
+  await tried("socket", socket([]));
+  await tried("socket with a token", socket(["acp.v1", `bearer.${token}`]));
+  await tried("event stream", () => new Promise((done) => Object.assign(new EventSource(`${url}/acp`), { onopen: () => done("open"), onerror: () => done("failed: refused") })));
+  await tried("form", () => new Promise((done) => {
+    const frame = Object.assign(document.body.appendChild(document.createElement("iframe")), { name: "target" });
+    const form = Object.assign(document.body.appendChild(document.createElement("form")), { method: "post", action: `${url}/acp`, target: "target", enctype: "text/plain" });
+    Object.assign(form.appendChild(document.createElement("input")), { name: line.slice(0, -1), value: "}" });
+    frame.onload = () => done("failed: a frame");
+    form.submit();
+  }));
+  await tried("frame", () => new Promise((done) => {
+    const frame = document.body.appendChild(document.createElement("iframe"));
+    frame.onload = () => {
+      try {
+        done(frame.contentDocument?.querySelector("#app") ? "read it" : "failed: closed");
+      } catch {
+        done("failed: closed");
+      }
+    };
+    frame.src = `${url}/`;
+  }));
+  return got;
+}
+
+test("another port of this machine, and another name for it, get nothing and do nothing", async () => {
+  const page = await visit(browser, bus);
+  const token = await page.evaluate(() => sessionStorage.getItem("stdio-bus.token"));
+  const client = await bus.client("judge");
+  const { sessions, counters } = await client.ask("_bus/status");
+  for (const origin of [`http://127.0.0.1:${elsewhere}`, `http://localhost:${elsewhere}`]) {
+    const context = await browser.newContext();
+    const evil = await context.newPage();
+    await evil.goto(origin);
+    const got = await evil.evaluate(attack, { url: bus.url, token });
+    for (const [name, what] of Object.entries(got)) assert.match(what, /^failed|^opaque|^nothing/, `${origin}: ${name}: ${what}`);
+    // A form in the window itself, as a person may be tricked to send it.
+    await evil.setContent(`<form id=f method=post action="${bus.url}/acp" enctype="text/plain"><input name="x" value="y"></form>`).catch(() => undefined);
+    await evil.evaluate(() => document.querySelector("#f")?.submit());
+    await until("the answer to the form", async () => evil.url().startsWith(bus.url));
+    assert.equal(await evil.evaluate(() => sessionStorage.length), 0);
+    await context.close();
+  }
+  const now = await client.ask("_bus/status");
+  assert.deepEqual([now.sessions, now.counters.requests], [sessions, counters.requests]);
+  client.close();
+  await isClean(page);
+});
+
+test("a name that is bound to this machine anew is not served", async () => {
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  const answer = await page.goto(`http://rebind.example:${bus.port}/`);
+  assert.equal(answer.status(), 421);
+  const got = await page.evaluate(attack, { url: `http://rebind.example:${bus.port}`, token: "x" });
+  for (const [name, what] of Object.entries(got)) assert.match(what, /^failed|^nothing|^heard 4\d\d/, `${name}: ${what}`);
+  await context.close();
+});
+
+test("what an agent writes is text: in answers, titles, plans, diffs, file names and questions", async () => {
+  const page = await visit(browser, bus);
+  await page.evaluate(() => document.addEventListener("securitypolicyviolation", () => (window.violated = true)));
+  await begin(page, "agent", "/evil");
+  const card = page.locator(".question");
+  await card.waitFor();
+  for (const hidden of ["U+202E", "U+2066", "U+2069"]) await card.getByText(hidden).first().waitFor();
+  await card.getByText("characters in it that cannot be seen").waitFor();
+  await page.locator(".session-title h2", { hasText: "<script>" }).waitFor();
+  await page.locator(".diff .path", { hasText: "<img src=x" }).waitFor();
+  for (const place of ["waiting", "sessions", "pools", "wire"]) {
+    await page.open(place);
+    await page.waitForTimeout(200);
+  }
+  await page.keyboard.press("Control+k");
+  await page.locator(".palette-box li").first().waitFor();
+  const found = await page.evaluate(() => ({ owned: window.owned, violated: window.violated, images: [...document.images].map((one) => one.src), frames: document.querySelectorAll("iframe, object, embed").length }));
+  assert.deepEqual(found, { owned: undefined, violated: undefined, images: [`${bus.url}/icon.svg`], frames: 0 });
+  await isClean(page);
+});
+
+test("the page cannot be framed, has a strict policy, and needs no other host", async () => {
+  const answer = await fetch(`${bus.url}/`);
+  const policy = answer.headers.get("content-security-policy");
+  for (const rule of ["default-src 'none'", "script-src 'self'", "style-src 'self'", "frame-ancestors 'none'", "require-trusted-types-for 'script'", "base-uri 'none'", "form-action 'none'"]) assert.ok(policy.includes(rule), rule);
+  assert.ok(!/unsafe|\*/.test(policy), policy);
+  assert.equal(answer.headers.get("access-control-allow-origin"), null);
+});

@@ -1,0 +1,108 @@
+// Much at once: the page stays usable, and what it keeps is bounded.
+
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { AS_CONSOLE, begin, isClean, launch, TestBus, until, visit } from "./harness.mjs";
+
+const NODES_MAX = 4000;
+const HEAP_MAX = 120e6;
+
+let bus;
+let browser;
+
+before(async () => {
+  [bus, browser] = await Promise.all([TestBus.start(), launch("--js-flags=--expose-gc")]);
+});
+
+after(async () => {
+  await browser?.close();
+  await bus?.stop();
+});
+
+const nodes = (page) => page.evaluate(() => document.querySelectorAll("*").length);
+const items = (page) => page.evaluate(async () => Object.values((await import("/state/app.js")).store.state.sessions).at(-1)?.next ?? 0);
+
+async function heap(page) {
+  return page.evaluate(() => {
+    globalThis.gc?.();
+    return performance.memory.usedJSHeapSize;
+  });
+}
+
+/** Counts frames while something goes on: how many there were a second, and the longest wait for one. */
+const watchFrames = (page) =>
+  page.evaluate(() => {
+    window.frames_ = { count: 0, worst: 0, began: performance.now() };
+    let last = performance.now();
+    const tick = (now) => {
+      window.frames_.count += 1;
+      window.frames_.worst = Math.max(window.frames_.worst, now - last);
+      last = now;
+      window.frames_.handle = requestAnimationFrame(tick);
+    };
+    requestAnimationFrame(tick);
+  });
+const frames = (page) => page.evaluate(() => ({ rate: (window.frames_.count * 1000) / (performance.now() - window.frames_.began), worst: window.frames_.worst }));
+
+test("20,000 updates at once, then 2,000 a second: the page answers, follows, scrolls, and does not grow", async () => {
+  const page = await visit(browser, bus);
+  await begin(page, "agent", "/flood 20000");
+  await page.locator(".turn-line").waitFor({ timeout: 60_000 });
+  assert.ok((await items(page)) >= 10_000);
+  assert.ok((await nodes(page)) < NODES_MAX);
+  const before = await heap(page);
+  await watchFrames(page);
+  await page.fill("sb-prompt textarea", "/flood 8000 2000");
+  await page.press("sb-prompt textarea", "Enter");
+  await page.locator(".stop").waitFor();
+  // In the middle of it a person opens the palette and goes to a place.
+  const began = Date.now();
+  await page.keyboard.press("Control+k");
+  await page.locator(".palette-box").waitFor();
+  await page.keyboard.press("Escape");
+  const answered = Date.now() - began;
+  await page.locator(".stop").waitFor({ state: "detached", timeout: 60_000 });
+  const seen = await frames(page);
+  console.log(`2,000 updates a second: ${seen.rate.toFixed(0)} frames a second, longest ${seen.worst.toFixed(0)} ms, palette within ${answered} ms, heap ${((await heap(page)) / 1e6).toFixed(0)} MB`);
+  assert.ok(seen.rate > 15 && seen.worst < 1000, JSON.stringify(seen));
+  const bottom = await page.evaluate(() => {
+    const view = document.querySelector(".transcript .list-view");
+    return view.scrollHeight - view.scrollTop - view.clientHeight;
+  });
+  assert.ok(bottom < 40, `it follows to the end, ${bottom}`);
+  // Reading further up, nothing jumps while more comes.
+  await page.evaluate(() => (document.querySelector(".transcript .list-view").scrollTop = 5000));
+  await page.waitForTimeout(200);
+  const first = () => page.evaluate(() => {
+    const view = document.querySelector(".transcript .list-view").getBoundingClientRect();
+    const row = [...document.querySelectorAll(".transcript .list-row")].find((one) => one.getBoundingClientRect().bottom > view.top + 5);
+    return [row.textContent.slice(0, 40), Math.round(row.getBoundingClientRect().top)];
+  });
+  const seenFirst = await first();
+  await page.fill("sb-prompt textarea", "/flood 500 1000");
+  await page.evaluate(() => document.querySelector(".send").dispatchEvent(new Event("focus")));
+  assert.deepEqual(await first(), seenFirst);
+  assert.ok((await heap(page)) < before + HEAP_MAX && (await nodes(page)) < NODES_MAX);
+  await isClean(page);
+});
+
+test("2,000 sessions are listed, filtered and scrolled", async () => {
+  const client = await bus.client("many", AS_CONSOLE);
+  await Promise.all(Array.from({ length: 2000 }, () => client.open("echo")));
+  const page = await visit(browser, bus);
+  await page.open("sessions");
+  await page.getByText(/^20\d\d sessions$/).waitFor();
+  assert.ok((await nodes(page)) < NODES_MAX);
+  await watchFrames(page);
+  for (let step = 0; step < 20; step++) {
+    await page.evaluate((top) => (document.querySelector(".session-list .list-view").scrollTop = top), step * 3000);
+    await page.waitForTimeout(20);
+  }
+  const { worst } = await frames(page);
+  assert.ok(worst < 1000, `${worst}`);
+  await page.fill(".session-list .filter", "s1999");
+  await until("the filter", async () => (await page.locator(".session-row").count()) === 1);
+  assert.ok((await heap(page)) < HEAP_MAX);
+  client.close();
+  await isClean(page);
+});

@@ -1,0 +1,93 @@
+// How it looks: nothing serious for axe, no place wider than the screen, and the pictures of docs/CONSOLE.md.
+
+import assert from "node:assert/strict";
+import path from "node:path";
+import { after, before, test } from "node:test";
+import { AS_CONSOLE, AXE, begin, isClean, launch, REPO, TestBus, visit } from "./harness.mjs";
+
+let bus;
+let browser;
+let clients;
+
+before(async () => {
+  const agent = (id) => ({ id, command: process.execPath, args: [path.join(REPO, "tests/browser/agent.mjs")] });
+  bus = await TestBus.start({ default_pool: "claude", pools: [agent("claude"), agent("gemini"), { id: "echo", command: "stdio-bus", args: ["agent", "echo"] }] });
+  browser = await launch();
+  clients = [];
+  for (const [name, pool, cwd, prompt] of [["zed", "claude", "/home/me/src/bus", "/fix the flaky test"], ["vscode", "gemini", "/home/me/src/site", "/edit"], ["nvim", "gemini", "/home/me/notes", "/slow 5000"], ["ci", "echo", "/srv/jobs/17", "nightly report"]]) {
+    const client = await bus.client(name, AS_CONSOLE);
+    client.prompt(await client.open(pool, cwd), prompt).catch(() => undefined);
+    clients.push(client);
+  }
+});
+
+after(async () => {
+  await browser?.close();
+  for (const client of clients ?? []) client.close();
+  await bus?.stop();
+});
+
+/** What axe finds that a person would suffer from. */
+async function faults(page) {
+  // The page's policy lets no script in, so axe comes in by the debugger.
+  await page.evaluate(AXE);
+  const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
+  return violations.filter((one) => ["serious", "critical"].includes(one.impact)).map((one) => `${one.id}: ${one.nodes.slice(0, 3).map((node) => `${node.html} ${node.any[0]?.message ?? ""}`).join(" | ")}`);
+}
+
+const PLACES = { waiting: ".question >> nth=1", session: ".question", sessions: ".session-row >> nth=3", pools: ".pool-row", wire: ".wire-row", new: "form" };
+
+for (const scheme of ["light", "dark"]) {
+  for (const [width, height] of [[1440, 900], [1024, 768], [390, 844]]) {
+    test(`${scheme}, ${width} wide: every place is in order`, async () => {
+      const page = await visit(browser, bus, { colorScheme: scheme, viewport: { width, height }, hasTouch: width < 700, isMobile: width < 700 });
+      const label = await page.evaluate(async () => {
+        const { store } = await import("/state/app.js");
+        return store.state.list.find((one) => one.client === "zed").session;
+      });
+      for (const [place, sign] of Object.entries(PLACES)) {
+        await page.open(place === "session" ? `sessions/${label}` : place);
+        await page.locator(sign).first().waitFor();
+        await page.waitForTimeout(250);
+        if (width !== 1024) assert.deepEqual(await faults(page), [], place);
+        const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+        assert.ok(wide <= 0, `${place} is ${wide} px too wide`);
+        if (process.env.PICTURES) await page.screenshot({ path: path.join(process.env.PICTURES, `${place}-${width}-${scheme}.png`) });
+      }
+      await page.evaluate(async () => (await import("/state/app.js")).dispatch({ type: "dialog", dialog: { kind: "palette" } }));
+      await page.locator(".palette-box li").first().waitFor();
+      assert.deepEqual(await faults(page), [], "palette");
+      await isClean(page);
+    });
+  }
+}
+
+test("everything can be done by keyboard, and the focus is seen", async () => {
+  const page = await visit(browser, bus);
+  await page.keyboard.press("g");
+  await page.keyboard.press("s");
+  await page.locator(".session-row").first().waitFor();
+  await page.keyboard.press("j");
+  const outline = await page.evaluate(() => getComputedStyle(document.activeElement).outlineStyle);
+  assert.equal(outline, "solid");
+  await page.keyboard.press("Enter");
+  await page.locator(".session-head").waitFor();
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("n");
+  await page.locator("form.form").waitFor();
+  await page.keyboard.press("?");
+  await page.locator(".key-list").waitFor();
+  await page.keyboard.press("Escape");
+  await begin(page, "echo", "by hand");
+  await isClean(page);
+});
+
+test("the first paint is quick", async () => {
+  const page = await visit(browser, bus);
+  await page.reload();
+  await page.waitForSelector(".link.is-live");
+  const paint = await page.evaluate(() => performance.getEntriesByType("paint").find((one) => one.name === "first-contentful-paint")?.startTime);
+  console.log(`first contentful paint after ${paint?.toFixed(0)} ms`);
+  assert.ok(paint < 2000, `${paint}`);
+  await isClean(page);
+});
