@@ -56,7 +56,7 @@ test("a whole turn is shown: thought, plan, reads, a diff, output with colours, 
   await page.getByText("Read 3 files").waitFor();
   await page.locator(".diff mark").first().waitFor();
   await page.locator(".tool-head", { hasText: "cargo test" }).click();
-  assert.ok((await page.locator(".terminal .f2").count()) > 3);
+  await page.locator(".terminal .f2").nth(3).waitFor();
   await page.locator(".question").focus();
   await page.waitForTimeout(350);
   await page.keyboard.press("a");
@@ -233,6 +233,39 @@ test("a session goes on after its process was killed, and the error says what to
   await say(page, "still there?");
   await transcript(page).locator(".agent", { hasText: "still there?" }).waitFor();
   client.close();
+  await isClean(page);
+});
+
+test("a page that is loaded anew, or loses its connection, takes its session up again", async () => {
+  const page = await visit(browser, bus);
+  await begin(page, "echo", "before");
+  await page.locator(".turn-line").waitFor();
+  await page.reload();
+  await transcript(page).locator(".agent", { hasText: "before" }).waitFor();
+  await page.getByText("you own it").waitFor();
+  await say(page, "between");
+  await transcript(page).locator(".agent", { hasText: "between" }).waitFor();
+  await page.evaluate(async () => (await import("/state/app.js")).bus.peer.socket.close());
+  await page.locator(".link.is-lost").waitFor();
+  await page.waitForSelector(".link.is-live");
+  await page.getByText("you own it").waitFor();
+  await say(page, "after");
+  await transcript(page).locator(".agent", { hasText: "after" }).waitFor();
+  assert.equal(await transcript(page).locator(".user").count(), 3);
+  await isClean(page);
+});
+
+test("a session of a pool that does not share can be begun too, and another's is not shown", async () => {
+  const page = await visit(browser, bus);
+  await begin(page, "private", "only mine");
+  await transcript(page).locator(".agent", { hasText: "only mine" }).waitFor();
+  await page.locator(".turn-line").waitFor();
+  const editor = await bus.client("editor", AS_CONSOLE);
+  await editor.open("private");
+  const { sessions } = await editor.ask("_bus/sessions");
+  await page.open(`sessions/${sessions.at(-1).session}`);
+  await page.getByText("This session cannot be joined").waitFor();
+  editor.close();
   await isClean(page);
 });
 

@@ -55,6 +55,7 @@ export class TestBus {
       limits: { drain_timeout_sec: 1 },
       pools: [
         { id: "echo", command: "stdio-bus", args: ["agent", "echo"], max_sessions: 4000 },
+        { id: "private", command: "stdio-bus", args: ["agent", "echo"], share: false, store: "private" },
         { id: "agent", command: process.execPath, args: agent, max_sessions: 500 },
       ],
       ...more,

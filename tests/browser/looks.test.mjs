@@ -14,9 +14,10 @@ before(async () => {
   bus = await TestBus.start({ default_pool: "claude", pools: [agent("claude"), agent("gemini"), { id: "echo", command: "stdio-bus", args: ["agent", "echo"] }] });
   browser = await launch();
   clients = [];
-  for (const [name, pool, cwd, prompt] of [["zed", "claude", "/home/me/src/bus", "/fix the flaky test"], ["vscode", "gemini", "/home/me/src/site", "/edit"], ["nvim", "gemini", "/home/me/notes", "/slow 5000"], ["ci", "echo", "/srv/jobs/17", "nightly report"]]) {
+  for (const [name, pool, cwd, prompt] of [["zed", "claude", "/home/me/src/bus", "/fix the flaky test"], ["vscode", "gemini", "/home/me/src/site", "/edit"], ["nvim", "gemini", "/home/me/notes", "/slow 5000"], ["ci", "echo", "/srv/jobs/17", "nightly report"], ["ci", "echo", "/srv/jobs/18", "release notes"], ["emacs", "claude", "/home/me/src/bus", "where is the token read?"]]) {
     const client = await bus.client(name, AS_CONSOLE);
-    client.prompt(await client.open(pool, cwd), prompt).catch(() => undefined);
+    client.session = await client.open(pool, cwd);
+    client.prompt(client.session, prompt).catch(() => undefined);
     clients.push(client);
   }
 });
@@ -35,7 +36,15 @@ async function faults(page) {
   return violations.filter((one) => ["serious", "critical"].includes(one.impact)).map((one) => `${one.id}: ${one.nodes.slice(0, 3).map((node) => `${node.html} ${node.any[0]?.message ?? ""}`).join(" | ")}`);
 }
 
-const PLACES = { waiting: ".question >> nth=1", session: ".question", sessions: ".session-row >> nth=3", pools: ".pool-row", wire: ".wire-row", new: "form" };
+/** Something to see on the wire. */
+async function traffic(page) {
+  await page.getByText("Pause").waitFor();
+  for (const client of clients.slice(-3)) await client.prompt(client.session, "once more, ".repeat(40));
+  await clients.at(-1).ask("session/load", { sessionId: "no such", cwd: "/", mcpServers: [] }).catch(() => undefined);
+  await page.locator(".wire-row", { hasText: "session/prompt" }).first().click();
+}
+
+const PLACES = { waiting: ".question >> nth=1", session: ".question", sessions: "a.session-row >> nth=3", pools: ".pool-row", wire: ".wire-row", new: "form" };
 
 for (const scheme of ["light", "dark"]) {
   for (const [width, height] of [[1440, 900], [1024, 768], [390, 844]]) {
@@ -47,6 +56,8 @@ for (const scheme of ["light", "dark"]) {
       });
       for (const [place, sign] of Object.entries(PLACES)) {
         await page.open(place === "session" ? `sessions/${label}` : place);
+        if (place === "pools") await page.locator(".pool-row .fold-line").first().click();
+        if (place === "wire") await traffic(page);
         await page.locator(sign).first().waitFor();
         await page.waitForTimeout(250);
         if (width !== 1024) assert.deepEqual(await faults(page), [], place);
@@ -66,7 +77,7 @@ test("everything can be done by keyboard, and the focus is seen", async () => {
   const page = await visit(browser, bus);
   await page.keyboard.press("g");
   await page.keyboard.press("s");
-  await page.locator(".session-row").first().waitFor();
+  await page.locator("a.session-row").first().waitFor();
   await page.keyboard.press("j");
   const outline = await page.evaluate(() => getComputedStyle(document.activeElement).outlineStyle);
   assert.equal(outline, "solid");

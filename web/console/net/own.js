@@ -32,11 +32,22 @@ export class OwnSessions {
     return label;
   }
 
-  /** The label of a session of this page. @param {string} session */
+  /** The label of a session of this page. @param {string} session @returns {Promise<string>} */
   async named(session) {
-    const result = await this.bus.ask("_bus/attach", { session, history: "none" });
-    this.bus.sessions.settled(session, result);
-    return result.label;
+    try {
+      const result = await this.bus.ask("_bus/attach", { session, history: "none" });
+      this.bus.sessions.settled(session, result);
+      return result.label;
+    } catch (/** @type {any} */ fault) {
+      if (fault.reason !== "unknown_session" && fault.reason !== "no_method") throw fault;
+    }
+    // A pool that does not share tells its label to nobody; it is the newest of this page.
+    await this.bus.poll();
+    const me = this.bus.state.link.me;
+    const label = this.bus.state.list.find((view) => view.client === me && !this.bus.sessions.find(view.session))?.session ?? session;
+    this.bus.dispatch({ type: "session", session, label, role: "owner", owner: me, loading: false });
+    this.bus.sessions.told.delete(session);
+    return label;
   }
 
   remember() {

@@ -9,6 +9,7 @@ export class Sessions {
     this.bus = bus;
     /** Sessions that were looked at, the last one last. @type {string[]} */ this.recent = [];
     /** Sessions whose past is being told. @type {Set<string>} */ this.told = new Set();
+    /** Sessions that are being left, to be joined anew. @type {Set<string>} */ this.leaving = new Set();
     /** How many are being joined; until it is answered, what is heard may be of a session that is not known yet. */
     this.joining = 0;
     /** @type {Map<string, Promise<string>>} */ this.joins = new Map();
@@ -32,6 +33,7 @@ export class Sessions {
 
   /** @param {string} id @param {any[]} updates */
   updated(id, updates) {
+    if (this.leaving.has(id)) return;
     if (!this.known[id]) {
       if (!this.joining) return;
       this.told.add(id);
@@ -48,7 +50,8 @@ export class Sessions {
    */
   join(name, how = {}) {
     const going = this.joins.get(name);
-    if (going) return going;
+    // Who only wanted to be asked has not heard the whole of it.
+    if (going) return going.then((id) => (how.history === "full" && this.known[id]?.history !== "full" ? this.join(id, how) : id));
     const found = this.find(name);
     if (found && !how.role && how.history !== "full") return Promise.resolve(found.id);
     const join = this.attach(name, how).finally(() => this.joins.delete(name));
@@ -60,9 +63,7 @@ export class Sessions {
   async attach(name, { history = "full", role }) {
     const wanted = role ?? (this.bus.may("approve") ? "control" : "observe");
     const before = this.find(name);
-    // What was said is told again from its start, or it goes on without a word in between.
-    if (before) this.bus.dispatch({ type: history === "full" ? "dropped" : "unasked", session: before.id });
-    if (before) this.bus.ask("_bus/detach", { session: before.id }).catch(() => undefined);
+    if (before) await this.letGo(before.id, history === "full");
     this.joining += 1;
     try {
       const result = await this.bus.ask("_bus/attach", { session: name, role: wanted, history });
@@ -75,6 +76,17 @@ export class Sessions {
     } finally {
       this.joining -= 1;
     }
+  }
+
+  /** Leaves a session in order to join it again: to be told it from its start, or with another role. @param {string} id @param {boolean} isWhole */
+  async letGo(id, isWhole) {
+    this.bus.dispatch({ type: isWhole ? "dropped" : "unasked", session: id });
+    const left = this.bus.ask("_bus/detach", { session: id }).catch(() => undefined);
+    // With another role it goes on without a word in between. What is told again from its start must not begin with its end.
+    if (!isWhole) return;
+    this.leaving.add(id);
+    await left;
+    this.leaving.delete(id);
   }
 
   /** @param {string} id @param {any} result */

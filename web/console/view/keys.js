@@ -46,7 +46,7 @@ function escaped(target, isTyping) {
 
 /** The next thing in the list that is shown: a question, a session, a message. @param {number} step */
 function move(step) {
-  const all = /** @type {HTMLElement[]} */ ([...document.querySelectorAll("main .question, main .session-row, main .wire-row, main .pool-row button, main .transcript .tool-head")]);
+  const all = /** @type {HTMLElement[]} */ ([...document.querySelectorAll("main .question, main a.session-row, main .wire-row, main .pool-row button, main .transcript .tool-head")]);
   const shown = all.filter((one) => one.getClientRects().length > 0);
   const at = shown.indexOf(/** @type {HTMLElement} */ (document.activeElement?.closest(".question") ?? document.activeElement));
   const next = shown[at < 0 ? (step > 0 ? 0 : shown.length - 1) : Math.max(0, Math.min(shown.length - 1, at + step))];

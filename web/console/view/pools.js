@@ -2,7 +2,7 @@
 
 import { classes, h } from "../lib/dom.js";
 import { ago, bytes, count, duration, plural, visible } from "../lib/text.js";
-import { attempt, bus, dispatch } from "../state/app.js";
+import { dispatch } from "../state/app.js";
 import { Empty, glyph, Spark } from "./parts.js";
 
 /** @param {{state: import("../state/reduce.js").State}} props */
@@ -81,7 +81,6 @@ function rows(pool, trend, isOpen, used) {
 
 /** @param {{pool: any}} props */
 function Workers({ pool }) {
-  const isAdmin = bus.may("admin");
   return h(
     "div",
     { class: "worker-list" },
@@ -90,24 +89,15 @@ function Workers({ pool }) {
       h(
         "div",
         { key: worker.worker, class: "worker" },
-        h("div", { class: "worker-line" }, glyph(worker.state), h("strong", null, `${pool.id}/${worker.worker}`), h("span", null, worker.state), fact("pid", worker.pid), fact("up", worker.up_sec === null || worker.up_sec === undefined ? null : ago(worker.up_sec)), fact("sessions", worker.sessions), fact("calls", worker.calls), fact("restarts", worker.restarts), worker.rss_bytes ? fact("memory", bytes(worker.rss_bytes)) : null, worker.cpu_percent === undefined || worker.cpu_percent === null ? null : fact("cpu", `${worker.cpu_percent} %`), fact("last exit", worker.last_exit), fact("replaced for", worker.last_recycled), h("span", { class: "spacer" }), isAdmin ? h("button", { class: "button small", type: "button", onclick: () => confirm("restart", pool.id, worker.worker) }, "Restart") : null),
+        h("div", { class: "worker-line" }, glyph(worker.state), h("strong", null, `${pool.id}/${worker.worker}`), h("span", null, worker.state), fact("pid", worker.pid), fact("up", worker.up_sec === null || worker.up_sec === undefined ? null : ago(worker.up_sec)), fact("sessions", worker.sessions), fact("calls", worker.calls), fact("restarts", worker.restarts), worker.rss_bytes ? fact("memory", bytes(worker.rss_bytes)) : null, worker.cpu_percent === undefined || worker.cpu_percent === null ? null : fact("cpu", `${worker.cpu_percent} %`), fact("last exit", worker.last_exit), fact("replaced for", worker.last_recycled)),
         worker.last_words ? h("pre", { class: "code", tabindex: "0" }, visible(String(worker.last_words))) : null,
       ),
     ),
-    isAdmin ? h("div", { class: "choices" }, h("button", { class: "button small", type: "button", onclick: () => confirm("restart", pool.id) }, "Restart all, one after the other"), h("button", { class: "button small", type: "button", onclick: () => confirm("drain", pool.id) }, "Drain: no new sessions")) : null,
   );
 }
 
 /** @param {string} name @param {any} value */
 const fact = (name, value) => (value === null || value === undefined || value === "" ? null : h("span", { class: "num" }, h("span", { class: "muted" }, `${name} `), String(value)));
-
-/** @param {"restart" | "drain"} what @param {string} pool @param {number} [worker] */
-function confirm(what, pool, worker) {
-  const name = worker === undefined ? pool : `${pool}/${worker}`;
-  const text = what === "restart" ? "What runs there now is moved where the agent can do that, and lost where it cannot." : "Sessions that are open stay; no new ones are begun there.";
-  const params = worker === undefined ? { pool } : { pool, worker };
-  dispatch({ type: "dialog", dialog: { kind: "confirm", title: `${what === "restart" ? "Restart" : "Drain"} ${name}?`, text, label: what === "restart" ? "Restart" : "Drain", act: () => attempt(() => bus.ask(`_bus/${what}`, params)) } });
-}
 
 /** @param {any} status */
 function refusals(status) {

@@ -28,7 +28,7 @@ export function SessionList({ state }) {
   const row = (/** @type {any} */ view) => h(Row, { view, isHere: view.session === here, title: titles.get(view.session) ?? view.title });
   return h(
     "section",
-    { class: "session-list", "aria-label": "sessions" },
+    { class: classes("session-list", state.list.some((view) => view.folder) && "has-folders"), "aria-label": "sessions" },
     h(
       "div",
       { class: "list-head" },
@@ -36,6 +36,7 @@ export function SessionList({ state }) {
       h("input", { class: "filter", type: "search", placeholder: "Filter", "aria-label": "filter sessions", value: text, oninput: (/** @type {any} */ event) => dispatch({ type: "filter", place: "sessions", text: event.target.value }) }),
       h("span", { class: "num muted" }, text ? `${items.length} of ${state.list.length}` : plural(state.list.length, "session")),
     ),
+    items.length ? h("div", { class: "session-row names", "aria-hidden": "true" }, ["", "Session", "", "Pool", "Owner", "Folder", "Age", "Idle"].map((name, at) => h("span", { key: at, class: ["glyph", "title", "col label", "col pool", "col client", "col folder", "col age", "idle"][at] }, name))) : null,
     items.length ? h("sb-list", { data: { items, row, keyOf, fixed: ROW(), label: "sessions" } }) : state.listed ? h(Empty, { title: text ? "None matches" : "No session yet", text: text ? "Try fewer words." : h("span", null, h("a", { href: "#/new" }, "Begin one"), ", or connect an editor: ", h("code", null, "stdio-bus ide NAME"), " prints its settings.") }) : h("p", { class: "muted pad" }, "looking …"),
   );
 }
