@@ -10,6 +10,7 @@ pub mod call;
 pub mod connect;
 pub mod fault;
 pub mod ide;
+pub mod metrics;
 pub mod run;
 mod signals;
 pub mod status;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clients::Target;
+use clients::{Target, metrics};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::header::{
@@ -31,6 +31,7 @@ use crate::filter::Filter;
 use crate::gate::{Gate, Refused};
 use crate::leases::Leases;
 use crate::reply::{self, Reply};
+use crate::streamable::Connections;
 use crate::tokens::{Store, Token};
 use crate::websocket;
 
@@ -51,6 +52,8 @@ pub(crate) struct Door {
     pub(crate) target: Target,
     pub(crate) tokens: RefCell<Store>,
     pub(crate) leases: Rc<Leases>,
+    /// The connections over HTTP, by their id.
+    pub(crate) connections: RefCell<Connections>,
     pub(crate) stopping: watch::Receiver<bool>,
 }
 
@@ -85,7 +88,8 @@ impl Door {
             "/login" if request.method() == Method::POST => self.login(request, &from).await,
             "/login" => not_allowed("POST"),
             "/acp" => self.acp(request, from).await,
-            "/healthz" | "/readyz" => not_allowed("GET, HEAD"),
+            "/metrics" if is_read => self.metrics(request.headers()).await,
+            "/healthz" | "/readyz" | "/metrics" => not_allowed("GET, HEAD"),
             path => match self.assets.answer(path, host, request.headers()) {
                 Some(_) if !is_read => not_allowed("GET, HEAD"),
                 Some(reply) => reply,
@@ -100,6 +104,19 @@ impl Door {
                 reply::text(StatusCode::SERVICE_UNAVAILABLE, "the bus stops")
             }
             Ok(_) => reply::text(StatusCode::OK, "ok"),
+            Err(_) => reply::text(StatusCode::SERVICE_UNAVAILABLE, "the bus does not answer"),
+        }
+    }
+
+    async fn metrics(&self, headers: &HeaderMap) -> Reply {
+        if let Err(reply) = self.token_of(headers, false) {
+            return *reply;
+        }
+        match BusLink::ask(&self.target, "_bus/status").await {
+            Ok(status) => {
+                let status = serde_json::from_str(&status).unwrap_or_default();
+                reply::with_type(StatusCode::OK, metrics::CONTENT_TYPE, metrics::describe(&status))
+            }
             Err(_) => reply::text(StatusCode::SERVICE_UNAVAILABLE, "the bus does not answer"),
         }
     }
@@ -143,9 +160,7 @@ impl Door {
         if upgrades && request.method() == Method::GET {
             return self.websocket(request, from, token).await;
         }
-        let mut reply = reply::text(StatusCode::UPGRADE_REQUIRED, "a WebSocket is needed");
-        reply.headers_mut().insert(UPGRADE, HeaderValue::from_static("websocket"));
-        reply
+        self.streamable(request, from, token).await
     }
 
     /// The token that a request shows. A browser cannot set the headers of its WebSockets, but subprotocols.

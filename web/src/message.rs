@@ -34,6 +34,20 @@ impl<'a> Message<'a> {
         self.method.is_some() && self.id.is_some()
     }
 
+    /// The session that its params name.
+    pub(crate) fn session(&self) -> Option<Cow<'a, str>> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Params<'a> {
+            #[serde(borrow)]
+            session_id: Option<Cow<'a, str>>,
+        }
+
+        // A list would be taken for the fields in their order.
+        let params = self.params.map(RawValue::get).filter(|params| params.starts_with('{'))?;
+        serde_json::from_str::<Params<'a>>(params).ok()?.session_id
+    }
+
     pub(crate) fn is_response(&self) -> bool {
         self.method.is_none() && (self.result.is_some() || self.error.is_some())
     }
@@ -79,7 +93,7 @@ mod tests {
         assert!(Message::parse(r#"{"method":"_bus/status","method":"session/prompt"}"#).is_none());
         assert!(Message::parse(r#"{"method":"_bus/status","m\u0065thod":"session/prompt"}"#).is_none());
         let message = Message::parse(r#"{"m\u0065thod":"a/b","id":"x","params":{"sessionId":"s"}}"#).unwrap();
-        assert_eq!(message.method.as_deref(), Some("a/b"));
+        assert_eq!((message.method.as_deref(), message.session().as_deref()), (Some("a/b"), Some("s")));
         assert!(message.is_request() && !message.is_response());
         assert!(Message::parse(r#"{"id":1,"result":null}"#).is_some());
     }

@@ -120,6 +120,7 @@ async fn serve(options: Options, room: usize) -> Result<(), String> {
         target,
         tokens: tokens.into(),
         leases: Rc::new(Leases::default()),
+        connections: Default::default(),
         stopping,
     });
     let room = Arc::new(Semaphore::new(room));
@@ -172,8 +173,10 @@ async fn until_told(ends_with_stdin: bool) {
 
 /// A reader of stderr that does not read must not keep the door closed, so a thread of its own waits for it.
 fn show_link(link: String) {
+    // It is written at once, so that no line of the log gets into it.
+    let line = format!("stdio-bus: open {link} (good once, for ten minutes)\n");
     let write = move || {
-        let _ = writeln!(io::stderr(), "stdio-bus: open {link} (good once, for ten minutes)");
+        let _ = io::stderr().write_all(line.as_bytes());
     };
     let _ = thread::Builder::new().name("link".to_owned()).spawn(write);
 }

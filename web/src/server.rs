@@ -70,6 +70,7 @@ async fn serve(
     permit: OwnedSemaphorePermit,
 ) {
     let _ = stream.set_nodelay(true);
+    limit_unacknowledged(&stream);
     let transport = match tls {
         None => Transport::Plain(stream),
         Some(tls) => match timeout(HEAD_TIMEOUT, tls.accept(stream)).await {
@@ -118,6 +119,18 @@ async fn serve(
         }
     }
 }
+
+/// A peer that takes nothing for this long is closed by the system, whatever is written to it.
+#[cfg(target_os = "linux")]
+fn limit_unacknowledged(stream: &TcpStream) {
+    use nix::sys::socket::{setsockopt, sockopt};
+
+    const MILLIS: u32 = 60_000;
+    let _ = setsockopt(stream, sockopt::TcpUserTimeout, &MILLIS);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn limit_unacknowledged(_stream: &TcpStream) {}
 
 fn builder() -> Builder<LocalTasks> {
     let mut builder = Builder::new(LocalTasks);

@@ -15,6 +15,7 @@ mod puppet;
 mod strace;
 mod waiting;
 mod web;
+mod web_http;
 
 use std::path::Path;
 use std::process::Command;
@@ -33,6 +34,7 @@ pub(crate) use puppet::{Puppet, first_asked};
 pub(crate) use strace::Strace;
 pub(crate) use waiting::PATIENCE;
 pub(crate) use web::Web;
+pub(crate) use web_http::HttpClient;
 
 /// A bus with one puppet and one client: what most tests begin with.
 pub(crate) fn bus_puppet_client() -> (Bus, Puppet, Client) {

@@ -52,6 +52,7 @@ fn everything_but_the_pages_and_the_probes_needs_a_token() {
         ("GET", "/acp", 401),
         ("POST", "/acp", 401),
         ("DELETE", "/acp", 401),
+        ("GET", "/metrics", 401),
     ] {
         let reply = web.http(method, path, &["Content-Type: application/json"], "");
         assert_eq!(reply.status, status, "{method} {path}");

@@ -2,7 +2,10 @@
 
 mod door;
 mod gate;
+mod http;
 mod life;
+mod limits;
+mod tls;
 mod tokens;
 
 use serde_json::{Value, json};

@@ -1,0 +1,261 @@
+//! What one peer cannot do to the door: be slow, be long, be many, or speak something else.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use serde_json::json;
+
+use super::{bus_with_door, echo_with};
+use crate::harness::{BUS, Bus, PATIENCE, Web, peak_kib};
+
+/// Connections that one token may have.
+const PER_TOKEN: usize = 1024;
+
+fn pid_of_door(bus: &Bus) -> u32 {
+    bus.client().asks(1, "_bus/status", json!({}))["web"]["pid"].as_u64().expect("a process") as u32
+}
+
+#[test]
+fn whoever_says_nothing_or_drips_is_closed() {
+    let bus = bus_with_door();
+    let web = Web::of(&bus);
+    let beginnings = ["", "G", "PRI * HTTP/2.0\r\n", "GET / HTTP/1.1\r\nHost: x\r\n"];
+    let slow = beginnings.map(|sent| {
+        let mut socket = web.connect();
+        socket.write_all(sent.as_bytes()).expect("the door listens");
+        socket
+    });
+    for (mut socket, sent) in slow.into_iter().zip(beginnings) {
+        let mut answer = Vec::new();
+        let ended = socket.read_to_end(&mut answer);
+        assert!(
+            !matches!(&ended, Err(error) if error.kind() == ErrorKind::WouldBlock),
+            "after {sent:?} it is open for {PATIENCE:?}"
+        );
+    }
+}
+
+#[test]
+fn heads_and_bodies_have_a_limit() {
+    let bus = bus_with_door();
+    let web = Web::of(&bus);
+    let long = format!("X-Long: {}", "x".repeat(20_000));
+    assert_eq!(web.http("GET", "/healthz", &[&long], "").status, 431);
+    let many: Vec<String> = (0..100).map(|number| format!("X-{number}: 1")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert_eq!(web.http("GET", "/healthz", &many, "").status, 431);
+    let body = json!({ "code": "x".repeat(10_000) }).to_string();
+    assert_eq!(web.http("POST", "/login", &["Content-Type: application/json"], &body).status, 413);
+    // With two lengths the chunks count, and the connection is closed.
+    let both = ["Transfer-Encoding: chunked", "Content-Type: application/json"];
+    assert_eq!(web.http("POST", "/login", &both, "0\r\n\r\n").status, 400);
+    assert_eq!(web.http("GET", "/healthz", &[], "").status, 200);
+}
+
+#[test]
+fn a_token_has_a_bounded_number_of_connections() {
+    let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
+    if hard < 4 * PER_TOKEN as u64 || setrlimit(Resource::RLIMIT_NOFILE, hard.min(65_536), hard).is_err() {
+        println!("skipped: this needs more open files");
+        return;
+    }
+    let bus = bus_with_door();
+    let web = Web::of(&bus);
+    let token = web.token("control");
+    let mut sockets: Vec<_> = (0..PER_TOKEN).map(|_| web.socket(&token)).collect();
+    let bearer = format!("Bearer {token}");
+    let another = || web.try_socket("/acp", &[("Authorization", &bearer)]).err();
+    assert_eq!(another(), Some(429));
+    drop(web.socket(&web.token("control")));
+    sockets.pop();
+    bus.until("there is room again", || another().is_none());
+}
+
+#[test]
+fn a_client_that_does_not_read_fills_neither_the_door_nor_the_bus() {
+    let mut config = echo_with(json!({ "listen": "http://127.0.0.1:0" }));
+    config["pools"][0]["args"] = json!(["agent", "echo", "--chunks", "2000", "--chunk-bytes", "50000"]);
+    let bus = Bus::start(config);
+    let web = Web::of(&bus);
+    let mut socket = web.socket(&web.token("control"));
+    let session = socket.opens_session();
+    let pid = pid_of_door(&bus);
+    let before = peak_kib(pid);
+    let prompt = json!({ "sessionId": session, "prompt": [{ "type": "text", "text": "x" }] });
+    socket.sends(&crate::harness::request(2, "session/prompt", prompt));
+    let mut other = bus.client();
+    // As soon as its queue is full, the bus reads no further from the agent.
+    bus.until("the client is behind", || {
+        other.asks(1, "_bus/status", json!({}))["held_bytes"].as_u64().is_some_and(|bytes| bytes > 3 << 20)
+    });
+    let grown = peak_kib(pid) - before;
+    assert!(grown < 16 << 10, "the door has grown by {grown} KiB");
+    let (answer, updates) = socket.gets(2);
+    assert_eq!(answer["result"]["stopReason"], "end_turn");
+    let bytes: usize = updates.iter().map(|update| update.to_string().len()).sum();
+    assert!(bytes > 50 << 20, "{bytes}");
+}
+
+#[test]
+fn another_user_is_turned_away() {
+    let bus = bus_with_door();
+    let web = Web::of(&bus);
+    let mut command = std::process::Command::new("setpriv");
+    command.args([
+        "--reuid",
+        "65534",
+        "--regid",
+        "65534",
+        "--clear-groups",
+        BUS,
+        "status",
+        "--tcp",
+        web.host(),
+    ]);
+    let ran = command.current_dir("/").env_clear().output();
+    if !nix::unistd::geteuid().is_root() || ran.is_err() {
+        println!("skipped: this needs root and setpriv");
+        return;
+    }
+    bus.log_has("was turned away: it is not of our user");
+}
+
+/// Frames of all kinds, most of them wrong. The same seed gives the same bytes.
+struct Frames(u64);
+
+impl Frames {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn one_in(&mut self, count: u64) -> bool {
+        self.next().is_multiple_of(count)
+    }
+
+    fn pick<'a>(&mut self, from: &[&'a [u8]]) -> &'a [u8] {
+        from[self.next() as usize % from.len()]
+    }
+
+    fn frame(&mut self) -> Vec<u8> {
+        let payloads: [&[u8]; 9] = [
+            br#"{"jsonrpc":"2.0","id":1,"method":"_bus/status"}"#,
+            br#"{"jsonrpc":"2.0","id":2,"method":"any/method","params":{"a":"\u0000"}}"#,
+            b"{",
+            b"",
+            b"[[[[[[[[[[[[",
+            b"\xff\xfe\x80",
+            b"\xe2\x9c",
+            b"\x03\xe8bye",
+            b"\n\n{}\n",
+        ];
+        let payload = self.pick(&payloads).to_vec();
+        let mut head = (self.next() % 16) as u8;
+        // Mostly frames that are whole, without reserved bits, masked, and of a kind that exists.
+        if !self.one_in(4) {
+            head = [0, 1, 1, 1, 2, 8, 9, 10][self.next() as usize % 8];
+        }
+        if !self.one_in(4) {
+            head |= 0x80;
+        }
+        if self.one_in(8) {
+            head |= (self.next() % 8) as u8 * 16;
+        }
+        let is_masked = !self.one_in(8);
+        let mask = self.next().to_be_bytes();
+        let mut frame = vec![head];
+        let bit = if is_masked { 0x80 } else { 0 };
+        match self.next() % 8 {
+            0 => frame.extend([bit | 127, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff]),
+            1 => frame.extend([bit | 127, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
+            2 => frame.extend([bit | 126, 0, payload.len() as u8]),
+            _ => frame.push(bit | payload.len() as u8),
+        }
+        if is_masked {
+            frame.extend(&mask[..4]);
+        }
+        frame.extend(
+            payload
+                .iter()
+                .zip(mask[..4].iter().cycle())
+                .map(|(byte, mask)| byte ^ if is_masked { *mask } else { 0 }),
+        );
+        if self.one_in(16) {
+            frame.truncate(self.next() as usize % frame.len().max(1));
+        }
+        frame
+    }
+}
+
+/// Sends frames on a connection until the door closes it, or there are no more.
+fn plays(mut socket: TcpStream, host: &str, token: &str, seed: u64) {
+    let head = format!(
+        "GET /acp HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+         Authorization: Bearer {token}\r\n\r\n"
+    );
+    socket.write_all(head.as_bytes()).expect("the door listens");
+    let mut frames = Frames(seed);
+    for _ in 0..=frames.next() % 20 {
+        let frame = frames.frame();
+        if socket.write_all(&frame).is_err() {
+            break;
+        }
+    }
+    let _ = socket.shutdown(std::net::Shutdown::Write);
+    socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
+    let mut answer = Vec::new();
+    let _ = socket.read_to_end(&mut answer);
+    assert!(answer.starts_with(b"HTTP/1.1 101 "), "seed {seed}: {}", String::from_utf8_lossy(&answer));
+}
+
+#[test]
+fn no_frame_brings_the_door_down() {
+    let bus = bus_with_door();
+    let web = Web::of(&bus);
+    let token = web.token("control");
+    let pid = pid_of_door(&bus);
+    let players: Vec<_> = (0..4_u64)
+        .map(|player| {
+            let (host, token) = (web.host().to_owned(), token.clone());
+            thread::spawn(move || {
+                for round in 0..100 {
+                    let seed = 0x9e37_79b9_7f4a_7c15 ^ (player * 1000 + round + 1);
+                    plays(TcpStream::connect(&host).expect("the door listens"), &host, &token, seed);
+                }
+            })
+        })
+        .collect();
+    for player in players {
+        player.join().expect("no round fails");
+    }
+    assert_eq!(web.http("GET", "/healthz", &[], "").status, 200);
+    assert_eq!(pid_of_door(&bus), pid, "it is the same process");
+    let mut socket = web.socket(&token);
+    let session = socket.opens_session();
+    assert_eq!(socket.takes_turn(2, &session, "Still here.").0, "Still here.");
+}
+
+#[test]
+fn the_figures_of_the_bus_are_there_for_prometheus() {
+    let bus = bus_with_door();
+    let web = Web::of(&bus);
+    let bearer = format!("Authorization: Bearer {}", web.token("observe"));
+    let metrics = web.http("GET", "/metrics", &[&bearer], "");
+    assert_eq!(
+        (metrics.status, metrics.header("content-type")),
+        (200, Some("text/plain; version=0.0.4; charset=utf-8"))
+    );
+    for wanted in [
+        "stdio_bus_up_seconds ",
+        "stdio_bus_workers{pool=\"echo\",state=\"up\"} 1",
+        "# TYPE stdio_bus_clients gauge",
+    ] {
+        assert!(metrics.body.contains(wanted), "{wanted}\n{}", metrics.body);
+    }
+}

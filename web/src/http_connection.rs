@@ -1,0 +1,220 @@
+//! A connection over HTTP: one connection of the bus, and the streams on which its messages go to the client.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use log::debug;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::time::{sleep, timeout};
+
+use crate::bus_link::{BusLink, LineBuffer};
+use crate::door::connection_id;
+use crate::filter::Filter;
+use crate::leases::Lease;
+use crate::message::Message;
+use crate::outboxes::{Moment, NoStream, Outboxes, StreamName};
+
+/// More than this waits for no client: the bus is not read any further.
+const WAITING_BYTES: usize = 4 << 20;
+/// A client that takes nothing for this long while that much waits is gone.
+const STALL: Duration = Duration::from_secs(60);
+/// A connection without a stream and without a request for this long is over.
+const IDLE: Duration = Duration::from_secs(15);
+const TICK: Duration = Duration::from_secs(1);
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+pub(crate) struct HttpConnection {
+    pub(crate) id: String,
+    pub(crate) token: String,
+    pub(crate) filter: Filter,
+    begin: Instant,
+    outboxes: RefCell<Outboxes>,
+    /// Something was put into an outbox.
+    filled: Notify,
+    /// Something was taken out of one.
+    taken: Notify,
+    to_bus: mpsc::Sender<Bytes>,
+    /// The answer to `initialize`, which goes to the request itself.
+    first_answer: RefCell<Option<(Box<str>, oneshot::Sender<String>)>>,
+    last_used: Cell<Moment>,
+    ended: watch::Sender<bool>,
+}
+
+impl HttpConnection {
+    /// A connection, and what has to run for it to live.
+    pub(crate) fn new(
+        link: BusLink,
+        token: String,
+        filter: Filter,
+        lease: Lease,
+    ) -> (Rc<HttpConnection>, impl Future<Output = ()>) {
+        let (to_bus, lines) = mpsc::channel(1);
+        let connection = Rc::new(HttpConnection {
+            id: connection_id(),
+            token,
+            filter,
+            begin: Instant::now(),
+            outboxes: RefCell::default(),
+            filled: Notify::new(),
+            taken: Notify::new(),
+            to_bus,
+            first_answer: RefCell::default(),
+            last_used: Cell::default(),
+            ended: watch::Sender::new(false),
+        });
+        let life = connection.clone().live(link, lines, lease);
+        (connection, life)
+    }
+
+    async fn live(self: Rc<Self>, link: BusLink, mut lines: mpsc::Receiver<Bytes>, lease: Lease) {
+        let to_bus = async {
+            while let Some(line) = lines.recv().await {
+                if link.send(&line).await.is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = to_bus => {}
+            () = self.read_bus(&link) => {}
+            () = self.tick() => {}
+            () = self.over() => {}
+            () = lease.ended() => {}
+        }
+        debug!("the HTTP connection {} ends", self.id);
+        self.end();
+        // What was sent right before the end, such as a good-bye, still goes out.
+        while let Ok(line) = lines.try_recv() {
+            if !matches!(timeout(TICK, link.send(&line)).await, Ok(Ok(()))) {
+                break;
+            }
+        }
+    }
+
+    async fn read_bus(&self, link: &BusLink) {
+        let mut lines = LineBuffer::default();
+        loop {
+            while self.outboxes.borrow().bytes() >= WAITING_BYTES {
+                if timeout(STALL, self.taken.notified()).await.is_err() {
+                    return;
+                }
+            }
+            let Ok(Some(line)) = link.read_line(&mut lines).await else { return };
+            let text = String::from_utf8_lossy(&line);
+            self.filter.heard(&text);
+            if !self.is_first_answer(&text) {
+                self.outboxes.borrow_mut().push(line.clone(), &text, self.now());
+                self.filled.notify_waiters();
+            }
+        }
+    }
+
+    fn is_first_answer(&self, text: &str) -> bool {
+        let mut first = self.first_answer.borrow_mut();
+        let Some((id, _)) = &*first else { return false };
+        let is_it = Message::parse(text).is_some_and(|message| {
+            message.method.is_none() && message.id.is_some_and(|own| *own.get() == **id)
+        });
+        if is_it && let Some((_, waiting)) = first.take() {
+            let _ = waiting.send(text.to_owned());
+        }
+        is_it
+    }
+
+    /// Moves what waits for nothing, and ends a connection that nobody uses.
+    async fn tick(&self) {
+        loop {
+            sleep(TICK).await;
+            let now = self.now();
+            let mut outboxes = self.outboxes.borrow_mut();
+            if outboxes.has_waiting() && outboxes.release(now) {
+                self.filled.notify_waiters();
+            }
+            if !outboxes.has_open() && now.saturating_sub(self.last_used.get()) > IDLE {
+                return;
+            }
+        }
+    }
+
+    fn now(&self) -> Moment {
+        self.begin.elapsed()
+    }
+
+    /// The client has said something.
+    pub(crate) fn note_use(&self) {
+        self.last_used.set(self.now());
+    }
+
+    /// Sends a line to the bus. False: it does not take it, or the connection is over.
+    pub(crate) async fn send(&self, line: Bytes) -> bool {
+        tokio::select! {
+            sent = self.to_bus.send_timeout(line, STALL) => sent.is_ok(),
+            () = self.over() => false,
+        }
+    }
+
+    /// Sends `initialize` and waits for its answer. `None`: there is none any more.
+    pub(crate) async fn initialize(&self, id: &str, line: Bytes) -> Option<String> {
+        let (waiting, answer) = oneshot::channel();
+        *self.first_answer.borrow_mut() = Some((id.into(), waiting));
+        if !self.send(line).await {
+            return None;
+        }
+        tokio::select! {
+            answer = answer => answer.ok(),
+            () = self.over() => None,
+        }
+    }
+
+    /// Remembers a request. False: too many wait for their answers.
+    pub(crate) fn note_call(&self, id: &str, session: Option<&str>) -> bool {
+        self.outboxes.borrow_mut().note_call(id, session)
+    }
+
+    pub(crate) fn open_stream(&self, name: &StreamName) -> Result<(), NoStream> {
+        self.outboxes.borrow_mut().open(name)
+    }
+
+    /// Writes the events of a stream until the client or the connection leaves.
+    pub(crate) async fn write_stream(self: Rc<Self>, name: StreamName, events: mpsc::Sender<Bytes>) {
+        loop {
+            let filled = self.filled.notified();
+            let room = tokio::select! {
+                room = events.reserve() => room,
+                () = self.over() => break,
+            };
+            let Ok(room) = room else { break };
+            let line = self.outboxes.borrow_mut().pop(&name);
+            if let Some(line) = line {
+                self.taken.notify_one();
+                room.send(event(&line));
+                continue;
+            }
+            tokio::select! {
+                () = filled => {}
+                () = sleep(KEEP_ALIVE) => room.send(Bytes::from_static(b":\n\n")),
+                () = events.closed() => break,
+                () = self.over() => break,
+            }
+        }
+        self.note_use();
+        self.outboxes.borrow_mut().close(&name, self.now());
+    }
+
+    pub(crate) fn end(&self) {
+        self.ended.send_replace(true);
+    }
+
+    /// Waits until the connection is over.
+    pub(crate) async fn over(&self) {
+        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
+    }
+}
+
+/// A line is one event: it has no line break.
+fn event(line: &[u8]) -> Bytes {
+    let text = String::from_utf8_lossy(line);
+    Bytes::from(format!("data: {text}\n\n"))
+}
