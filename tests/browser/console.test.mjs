@@ -36,6 +36,15 @@ test("the printed link opens the console once, and its code is nowhere to be see
   await context.close();
 });
 
+test("a page whose token is revoked is out at once, and says how to come in again", async () => {
+  const page = await visit(browser, bus);
+  const { id } = JSON.parse(bus.web("tokens", "--json")).sort((one, other) => one.created - other.created).at(-1);
+  bus.web("revoke", id);
+  await page.getByText("This page may no longer come in").waitFor();
+  assert.equal(await page.evaluate(() => sessionStorage.getItem("stdio-bus.token")), null);
+  await isClean(page);
+});
+
 test("a session is begun and prompted, and its answer streams in", async () => {
   const page = await visit(browser, bus);
   await begin(page, "echo", "good morning, bus");
@@ -189,9 +198,18 @@ test("pools, the wire and the palette tell what is going on", async () => {
   await page.keyboard.press("p");
   await page.locator(".pool-row", { hasText: "echo" }).locator(".fold-line").click();
   await page.locator(".worker", { hasText: "echo/0" }).getByText("pid").waitFor();
-  await page.keyboard.press("Control+k");
-  await page.keyboard.type("new sess");
-  await page.keyboard.press("Enter");
+  await begin(page, "echo", "a needle in the hay");
+  await page.locator(".turn-line").waitFor();
+  await page.open("pools");
+  const palette = async (text) => {
+    await page.keyboard.press("Control+k");
+    await page.locator(".palette-box input:focus").waitFor();
+    await page.keyboard.type(text);
+    await page.keyboard.press("Enter");
+  };
+  await palette("needle in the");
+  await page.locator(".agent", { hasText: "needle" }).waitFor();
+  await palette("new sess");
   await page.locator('textarea[name="prompt"]').waitFor();
   editor.close();
   await isClean(page);

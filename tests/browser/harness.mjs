@@ -96,12 +96,16 @@ export class TestBus {
     return until("the link", () => /http:\/\/\S+#c=\S+/.exec(this.log)?.[0]);
   }
 
-  /** A fresh link. */
-  link(scope) {
-    const args = ["web", "url", "--config", path.join(this.folder, "bus.json"), ...(scope ? ["--scope", scope] : [])];
-    const done = spawnSync(BINARY, args, { env: this.env, encoding: "utf8" });
+  /** What `stdio-bus web ..` prints. */
+  web(...args) {
+    const done = spawnSync(BINARY, ["web", ...args, "--config", path.join(this.folder, "bus.json")], { env: this.env, encoding: "utf8" });
     assert.equal(done.status, 0, done.stderr);
     return done.stdout.trim();
+  }
+
+  /** A fresh link. */
+  link(scope) {
+    return this.web("url", ...(scope ? ["--scope", scope] : []));
   }
 
   async kill(signal = "SIGKILL") {

@@ -126,6 +126,24 @@ test("what an agent writes is text: in answers, titles, plans, diffs, file names
   await isClean(page);
 });
 
+test("updates of any shape do not break the page", async () => {
+  const page = await visit(browser, bus);
+  const warned = [];
+  page.on("console", (message) => message.type() === "warning" && warned.push(message.text()));
+  await begin(page, "agent", "/garbage");
+  await page.locator(".transcript .agent", { hasText: "still here" }).waitFor();
+  await page.locator(".question").waitFor();
+  for (let step = 0; step < 10; step++) {
+    await page.evaluate((top) => (document.querySelector(".transcript .list-view").scrollTop = top), step * 600);
+    await page.waitForTimeout(50);
+    await page.evaluate(() => document.querySelectorAll('.tool-head[aria-expanded="false"]').forEach((one) => one.click()));
+  }
+  await page.open("waiting");
+  await page.locator(".waiting .question").first().waitFor();
+  assert.deepEqual(warned, []);
+  await isClean(page);
+});
+
 test("the page cannot be framed, has a strict policy, and needs no other host", async () => {
   const answer = await fetch(`${bus.url}/`);
   const policy = answer.headers.get("content-security-policy");

@@ -79,9 +79,12 @@ test("20,000 updates at once, then 2,000 a second: the page answers, follows, sc
     return [row.textContent.slice(0, 40), Math.round(row.getBoundingClientRect().top)];
   });
   const seenFirst = await first();
-  await page.fill("sb-prompt textarea", "/flood 500 1000");
-  await page.evaluate(() => document.querySelector(".send").dispatchEvent(new Event("focus")));
+  await page.evaluate(async () => {
+    const { bus, store } = await import("/state/app.js");
+    await bus.talk.prompt(Object.keys(store.state.sessions).at(-1), "/flood 500 1000");
+  });
   assert.deepEqual(await first(), seenFirst);
+  await page.locator(".jump", { hasText: "new" }).waitFor();
   assert.ok((await heap(page)) < before + HEAP_MAX && (await nodes(page)) < NODES_MAX);
   await isClean(page);
 });

@@ -109,6 +109,17 @@ export const scripts = {
     await session.stream("evil is over");
   },
 
+  /** Updates of every wrong shape. */
+  async garbage(session) {
+    const odd = [null, 7, "x", [], [null], [7], {}, { type: "text" }, { type: "diff" }, [{ type: "diff", path: 7, oldText: {}, newText: [] }], { type: "image", data: 1 }, { a: { b: {} } }];
+    const kinds = { agent_message_chunk: ["content"], user_message_chunk: ["content"], agent_thought_chunk: ["content"], plan: ["entries"], tool_call: ["title", "kind", "status", "content", "locations", "rawInput", "toolCallId"], tool_call_update: ["title", "content", "_meta"], available_commands_update: ["availableCommands"], current_mode_update: ["currentModeId"], config_option_update: ["configOptions"], usage_update: ["used", "cost", "size"], session_info_update: ["title"], no_such_kind: ["x"] };
+    for (const [sessionUpdate, names] of Object.entries(kinds)) for (const name of names) for (const value of odd) session.update({ sessionUpdate, toolCallId: `${name} ${odd.indexOf(value)}`, [name]: value });
+    for (const value of odd) session.update(value);
+    for (const value of odd) session.update({ sessionUpdate: "plan", entries: [{ content: value, status: value }] });
+    session.permission({ toolCallId: 7, title: {}, content: 7, rawInput: "x", locations: {} });
+    await session.stream("still here");
+  },
+
   async die() {
     process.stderr.write("the model is out of memory\n");
     process.exit(3);

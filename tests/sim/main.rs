@@ -90,7 +90,6 @@ const KEPT_SEEDS: &[u64] = &[
     0x100003118,
     0x100005ee7,
     0x1000061c1,
-    0x100000506,
 ];
 const SEEDS: u64 = 256;
 /// A mutant must be caught within this many seeds.

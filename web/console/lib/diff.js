@@ -32,7 +32,7 @@ export function diff(before, after) {
 
 /** @param {string | null | undefined} text */
 function lines(text) {
-  if (!text) return [];
+  if (typeof text !== "string" || text === "") return [];
   const list = text.split("\n");
   if (list.at(-1) === "") list.pop();
   return list;

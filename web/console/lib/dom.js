@@ -48,8 +48,8 @@ export function render(parent, ...children) {
 /** @param {VNode} node @param {boolean} svg @returns {any} */
 function create(node, svg) {
   if (typeof node.tag === "function") {
-    node.out = node.tag(node.props, node.children);
-    node.el = create(/** @type {VNode} */ (node.out), svg);
+    node.out = called(node);
+    node.el = create(node.out, svg);
     return node.el;
   }
   if (node.tag === "#text") return (node.el = document.createTextNode(node.props.text));
@@ -62,6 +62,16 @@ function create(node, svg) {
   return el;
 }
 
+/** What a function makes of its props. What an agent sends may be of any shape; it must not take the rest of the page along. @param {VNode} node @returns {VNode} */
+function called(node) {
+  try {
+    return node.tag(node.props, node.children);
+  } catch (fault) {
+    console.warn(fault);
+    return h("span", { class: "muted" }, "this could not be shown");
+  }
+}
+
 /** @param {VNode} before @param {VNode} after @param {boolean} svg */
 function patch(before, after, svg) {
   if (typeof after.tag === "function") {
@@ -71,7 +81,7 @@ function patch(before, after, svg) {
       after.el = before.el;
       return;
     }
-    after.out = after.tag(after.props, after.children);
+    after.out = called(after);
     const [one, other] = /** @type {VNode[]} */ ([before.out, after.out]);
     if (one.tag === other.tag && one.key === other.key) patch(one, other, svg);
     else before.el.replaceWith(create(other, svg));

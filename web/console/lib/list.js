@@ -199,9 +199,10 @@ export class List extends HTMLElement {
   reveal(at) {
     const view = this.view;
     if (!view || at < 0) return;
-    const [top, bottom] = [this.top(at), this.top(at + 1)];
-    if (top < view.scrollTop) view.scrollTop = top;
-    else if (bottom > view.scrollTop + view.clientHeight) view.scrollTop = bottom - view.clientHeight;
+    this.atEnd = false;
+    this.anchorAt = at;
+    this.anchor = { key: this.shown.keyOf(this.shown.items[at]), offset: -8 };
+    this.update();
   }
 }
 

@@ -80,4 +80,4 @@ export function clock(ms) {
 }
 
 /** A folder, with the home folder as `~`. @param {string | null | undefined} path */
-export const folder = (path) => plain(path ?? "").replace(/^\/(?:home|Users)\/[^/]+(?=\/|$)/, "~");
+export const folder = (path) => (path ?? "").replace(/^\/(?:home|Users)\/[^/]+(?=\/|$)/, "~");

@@ -75,6 +75,14 @@ export class Sessions {
       return id;
     } finally {
       this.joining -= 1;
+      if (this.joining === 0) this.tidy();
+    }
+  }
+
+  /** What was heard meanwhile of sessions that nobody has joined, such as those of subagents, is not kept. */
+  tidy() {
+    for (const { id, loading, label } of Object.values(this.known)) {
+      if (loading && !label && !this.asks(id)) this.bus.dispatch({ type: "dropped", session: id });
     }
   }
 
@@ -175,7 +183,8 @@ export class Sessions {
   asked(message) {
     const { id: rpc, method, params } = message;
     const session = params?.sessionId;
-    if (method !== "session/request_permission" && method !== "elicitation/create") {
+    const isQuestion = method === "session/request_permission" || method === "elicitation/create";
+    if (!isQuestion || typeof session !== "string") {
       const error = { code: -32601, message: `a web page cannot do ${method}` };
       this.bus.peer?.send({ id: rpc, error });
       return;

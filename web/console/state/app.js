@@ -19,6 +19,13 @@ export async function attempt(what) {
   }
 }
 
+/** Says something that need not be answered. @param {string} text */
+export function note(text) {
+  const key = store.state.nextToast;
+  dispatch({ type: "toast", text, at: Date.now() });
+  setTimeout(() => dispatch({ type: "untoast", key }), 4000);
+}
+
 const PLACES = ["waiting", "sessions", "pools", "wire", "new"];
 
 /** The place that the address names. */

@@ -79,26 +79,26 @@ function addUpdate(draft, update, at) {
   if (SPEAKERS[kind]) return addChunk(draft, SPEAKERS[kind], update, at);
   if (kind === "tool_call" || kind === "tool_call_update") return addCall(draft, update, at);
   if (kind === "plan") return addPlan(draft, update, at);
-  if (kind === "available_commands_update") draft.commands = list(update.availableCommands);
+  if (kind === "available_commands_update") draft.commands = objects(update.availableCommands).filter((command) => typeof command.name === "string");
   else if (kind === "current_mode_update") draft.modes = { ...draft.modes, currentModeId: update.currentModeId };
-  else if (kind === "config_option_update" || kind === "config_options_update") draft.options = list(update.configOptions);
+  else if (kind === "config_option_update" || kind === "config_options_update") draft.options = objects(update.configOptions);
   else if (kind === "session_info_update") draft.title = typeof update.title === "string" ? update.title : draft.title;
   else if (kind === "usage_update") draft.usage = { ...draft.usage, ...update, sessionUpdate: undefined };
 }
 
 /** @param {Session} draft @param {string} kind @param {any} update @param {number} at */
 function addChunk(draft, kind, update, at) {
-  const text = contentText(update.content);
+  const said = contentText(update.content);
   const last = draft.items.at(-1);
   const isSame = last?.kind === kind && (!update.messageId || !last.message || last.message === update.messageId);
   // A long text goes on in another item at the end of a line, so that one item is never expensive to show.
   const isFull = isSame && (last?.text?.length ?? 0) > MAX_TEXT && /\n\n\s*$/.test((last?.text ?? "").slice(-4));
   const isTooLong = isSame && (last?.text?.length ?? 0) > 4 * MAX_TEXT;
   if (last && isSame && !isFull && !isTooLong && !(kind === "user" && last.mine)) {
-    draft.items[draft.items.length - 1] = { ...last, text: last.text + text };
+    draft.items[draft.items.length - 1] = { ...last, text: last.text + said };
     return;
   }
-  push(draft, { kind, text, at, message: update.messageId, goesOn: isFull || isTooLong });
+  push(draft, { kind, text: said, at, message: update.messageId, goesOn: isFull || isTooLong });
 }
 
 /** What can be shown of a block of content. @param {any} content @returns {string} */
@@ -144,16 +144,16 @@ export function findCall(session, id, depth) {
 
 /** @param {ToolCall} call @param {any} update @param {number} at @returns {ToolCall} */
 export function changedCall(call, update, at) {
-  const status = update.status ?? call.status;
+  const status = text(update.status, call.status);
   const isOver = status === "completed" || status === "failed" || status === "cancelled";
   const terminal = update._meta?.terminal_output?.data;
   return {
     ...call,
-    title: update.title ?? call.title,
-    kind: update.kind ?? call.kind,
+    title: text(update.title, call.title),
+    kind: text(update.kind, call.kind),
     status,
-    content: update.content ?? call.content ?? [],
-    locations: update.locations ?? call.locations ?? [],
+    content: objects(update.content ?? call.content),
+    locations: objects(update.locations ?? call.locations).filter((place) => typeof place.path === "string"),
     input: update.rawInput ?? call.input,
     output: update.rawOutput ?? call.output,
     terminal: typeof terminal === "string" ? (call.terminal + terminal).slice(-MAX_TERMINAL) : call.terminal,
@@ -163,7 +163,7 @@ export function changedCall(call, update, at) {
 
 /** A plan is one item that changes, as long as the turn goes on. @param {Session} draft @param {any} update @param {number} at */
 function addPlan(draft, update, at) {
-  draft.plan = list(update.entries);
+  draft.plan = objects(update.entries);
   for (let where = draft.items.length - 1; where >= 0 && where > draft.items.length - 200; where--) {
     const item = draft.items[where];
     if (item.kind === "user" || item.kind === "turn") break;
@@ -175,8 +175,11 @@ function addPlan(draft, update, at) {
   push(draft, { kind: "plan", entries: draft.plan, at });
 }
 
-/** @param {any} value @returns {any[]} */
-const list = (value) => (Array.isArray(value) ? value : []);
+/** Agents may send anything; what is shown has the shape that it should. @param {any} value @returns {any[]} */
+export const objects = (value) => (Array.isArray(value) ? value.filter((one) => one !== null && typeof one === "object") : []);
+
+/** @param {any} value @param {string} otherwise @returns {string} */
+const text = (value, otherwise) => (typeof value === "string" ? value : otherwise);
 
 /** The turn is over. @param {Session} session @param {number} at @param {string | undefined} reason @param {any} [usage] */
 export function endTurn(session, at, reason, usage) {

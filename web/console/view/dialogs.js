@@ -56,10 +56,33 @@ function entries(state) {
   ];
 }
 
+/** Places in the sessions of this page where all of it was said. @param {import("../state/reduce.js").State} state @param {string} text */
+function said(state, text) {
+  if (text.trim().length < 3) return [];
+  const wanted = text.trim().toLowerCase();
+  const found = [];
+  for (const session of Object.values(state.sessions)) {
+    for (let at = session.items.length - 1; at >= 0 && found.length < 6; at--) {
+      const where = (session.items[at].text ?? "").toLowerCase().indexOf(wanted);
+      if (where < 0) continue;
+      const name = (session.items[at].text ?? "").slice(Math.max(0, where - 20), where + 60).replace(/\s+/g, " ");
+      found.push({ name: `“${name}”`, hint: session.label, run: () => reveal(session.label, at) });
+    }
+  }
+  return found;
+}
+
+/** @param {string} label @param {number} at */
+function reveal(label, at) {
+  go("sessions", label);
+  setTimeout(() => /** @type {any} */ (document.querySelector(".transcript"))?.reveal(at), 100);
+}
+
 /** @param {{dialog: any, state: import("../state/reduce.js").State}} props */
 function Palette({ dialog, state }) {
   const words = String(dialog.text ?? "").toLowerCase().split(/\s+/).filter(Boolean);
-  const found = entries(state).filter((one) => words.every((word) => `${one.name} ${one.hint}`.toLowerCase().includes(word))).slice(0, 12);
+  const named = entries(state).filter((one) => words.every((word) => `${one.name} ${one.hint}`.toLowerCase().includes(word)));
+  const found = [...named.slice(0, 10), ...said(state, String(dialog.text ?? ""))].slice(0, 14);
   const at = Math.min(dialog.at ?? 0, Math.max(0, found.length - 1));
   const run = (/** @type {any} */ one) => {
     close();
@@ -75,7 +98,7 @@ function Palette({ dialog, state }) {
   return h(
     "div",
     { class: "palette-box" },
-    h("input", { type: "text", role: "combobox", "aria-expanded": "true", "aria-controls": "palette-list", "aria-activedescendant": found.length ? `palette-${at}` : undefined, "data-first": "", placeholder: "Go to a session, a pool, a place", "aria-label": "go to", autocomplete: "off", value: dialog.text ?? "", oninput: (/** @type {any} */ event) => dispatch({ type: "dialog", dialog: { ...dialog, text: event.target.value, at: 0 } }), onkeydown: pressed }),
+    h("input", { type: "text", role: "combobox", "aria-expanded": "true", "aria-controls": "palette-list", "aria-activedescendant": found.length ? `palette-${at}` : undefined, "data-first": "", placeholder: "Go to a session, a pool, a place, or to what was said", "aria-label": "go to", autocomplete: "off", value: dialog.text ?? "", oninput: (/** @type {any} */ event) => dispatch({ type: "dialog", dialog: { ...dialog, text: event.target.value, at: 0 } }), onkeydown: pressed }),
     h("ul", { id: "palette-list", role: "listbox", "aria-label": "found" }, found.map((one, key) => h("li", { key, id: `palette-${key}`, role: "option", "aria-selected": String(key === at), class: classes(key === at && "is-picked"), onclick: () => run(one) }, h("span", { class: "ellipsis" }, visible(one.name)), h("span", { class: "muted" }, visible(one.hint))))),
     found.length ? null : h("p", { class: "muted pad" }, "Nothing of that name."),
   );

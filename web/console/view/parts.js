@@ -82,7 +82,7 @@ export function Spark({ points, label }) {
 
 /** Copies and says so. @param {string} text @param {(text: string) => void} say */
 export function copy(text, say) {
-  navigator.clipboard?.writeText(text).then(() => say("copied"), () => say("could not be copied"));
+  navigator.clipboard?.writeText(text).then(() => say("is copied"), () => say("could not be copied"));
 }
 
 /** What a field has at first; from then on it is the person's. @param {string} name @param {any} value @returns {(el: any) => void} */

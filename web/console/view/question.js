@@ -2,8 +2,8 @@
 
 import { classes, h } from "../lib/dom.js";
 import { folder, hides, plain, visible } from "../lib/text.js";
-import { changedCall, nameOf } from "../state/transcript.js";
-import { bus, dispatch, go, store } from "../state/app.js";
+import { changedCall, nameOf, objects } from "../state/transcript.js";
+import { bus, go, note, store } from "../state/app.js";
 import { since } from "./parts.js";
 import { commandOf, ToolBody } from "./tool.js";
 import { Form } from "./form.js";
@@ -50,7 +50,7 @@ export function Question({ question, session, view, canAnswer, isInline }) {
   const call = isForm ? null : callOf(question, session);
   const who = view?.pool ?? session?.pool ?? "The agent";
   const wants = isForm ? "asks you" : `wants to ${VERBS[call?.kind ?? ""] ?? "do this"}`;
-  const options = isForm ? [] : choices(question.params.options ?? []);
+  const options = isForm ? [] : choices(objects(question.params.options));
   return h(
     "article",
     {
@@ -98,10 +98,10 @@ function choiceRow(question, options, canAnswer) {
       h(
         "button",
         {
-          class: classes("button", option.kind?.startsWith("allow") ? (option.kind === "allow_once" ? "primary" : "") : "deny"),
+          class: classes("button", String(option.kind).startsWith("allow") ? (option.kind === "allow_once" ? "primary" : "") : "deny"),
           type: "button", title: `${plain(option.name)} (${option.kind})`, "data-kind": option.kind, onclick: () => choose(question, option),
         },
-        visible(option.name ?? option.kind),
+        visible(String(option.name ?? option.kind)),
         option.key ? h("kbd", null, option.key) : null,
       ),
     ),
@@ -120,7 +120,7 @@ function pressed(event, question, options, canAnswer) {
   } else if (event.key === "Enter" && target === event.currentTarget) {
     const session = store.state.sessions[question.session];
     if (session?.label) go("sessions", session.label);
-    else dispatch({ type: "toast", text: "This session has no name yet.", at: Date.now() });
+    else note("This session has no name yet.");
   }
 }
 

@@ -2,7 +2,7 @@
 
 import { h } from "../lib/dom.js";
 import { count, folder, plain, visible } from "../lib/text.js";
-import { attempt, bus, dispatch, go, store } from "../state/app.js";
+import { attempt, bus, dispatch, go, note, store } from "../state/app.js";
 import { nameOf, toMarkdown } from "../state/transcript.js";
 import { copy, Empty, glyph } from "./parts.js";
 import { Item } from "./items.js";
@@ -90,7 +90,7 @@ function Presence({ session, me }) {
 function usage(used) {
   if (!used) return null;
   const tokens = used.used ?? used.totalTokens;
-  const parts = [tokens !== undefined ? `${count(tokens)}${used.size ? ` of ${count(used.size)}` : ""} tokens` : "", used.cost?.amount !== undefined ? `${used.cost.amount.toFixed(2)} ${used.cost.currency ?? ""}` : ""];
+  const parts = [tokens !== undefined ? `${count(Number(tokens))}${used.size ? ` of ${count(Number(used.size))}` : ""} tokens` : "", used.cost?.amount !== undefined ? `${Number(used.cost.amount).toFixed(2)} ${used.cost.currency ?? ""}` : ""];
   return h("span", { class: "num", title: "usage" }, parts.filter(Boolean).join(" · "));
 }
 
@@ -140,7 +140,7 @@ const menu = (session) =>
       { class: "menu-items" },
       item("Export as Markdown", () => save(session, "md")),
       item("Export as JSON", () => save(session, "json")),
-      item("Copy a link", () => copy(`${location.origin}${location.pathname}#/sessions/${session.label}`, (text) => dispatch({ type: "toast", text: `The link is ${text}.`, at: Date.now() }))),
+      item("Copy a link", () => copy(`${location.origin}${location.pathname}#/sessions/${session.label}`, (text) => note(`The link ${text}.`))),
       item("Show on the wire", () => {
         dispatch({ type: "filter", place: "wire", text: session.label });
         go("wire");
