@@ -2,8 +2,9 @@
 
     client_python.py --tcp HOST:PORT        over a socket
     client_python.py -- COMMAND ARGS..      over a command's stdio, as an IDE does it
+    client_python.py --web URL TOKEN        through the web door, ws:// or http://
 
-Orders: {"n": 1, "do": "initialize" | "new" | "prompt" | "cancel" | "close", ..}; each is answered {"n": 1, "ok": ..} or
+Orders: {"n": 1, "do": "initialize" | "new" | "load" | "prompt" | "cancel" | "close", ..}; each is answered {"n": 1, "ok": ..} or
 {"n": 1, "error": {"code": .., "message": .., "data": ..}}. What the agent says or asks meanwhile is printed as {"event": ..}.
 Only the SDK speaks the protocol here; client_typescript.mjs takes the same orders.
 """
@@ -80,6 +81,9 @@ async def obey(agent, order):
             return {"version": answer.protocol_version, "agent": f"{info.name} {info.version}" if info else None}
         case "new":
             return {"session": (await agent.new_session(cwd=order["cwd"], mcp_servers=[])).session_id}
+        case "load":
+            await agent.load_session(session_id=order["session"], cwd=order["cwd"], mcp_servers=[])
+            return {}
         case "prompt":
             answer = await agent.prompt(session_id=order["session"], prompt=[text_block(order["text"])])
             return {"stop": answer.stop_reason}
@@ -98,16 +102,30 @@ async def answer(agent, order):
         say(n=order["n"], error={"code": None, "message": repr(fault), "data": None})
 
 
+async def through_the_door(url, token):
+    """A transport of the SDK, which needs its extra `http`."""
+    headers = {"Authorization": f"Bearer {token}"}
+    if url.startswith("ws"):
+        from acp.ws import create_websocket_stream
+
+        return await create_websocket_stream(url, headers=headers)
+    from acp.http import create_http_stream
+
+    return create_http_stream(url, headers=headers)
+
+
 async def main(arguments):
-    child = None
-    if arguments[0] == "--tcp":
+    child, writer = None, None
+    if arguments[0] == "--web":
+        transport = await through_the_door(*arguments[1:])
+    elif arguments[0] == "--tcp":
         host, port = arguments[1].rsplit(":", 1)
         reader, writer = await asyncio.open_connection(host, int(port), limit=LINE_LIMIT_BYTES)
     else:
         pipe = asyncio.subprocess.PIPE
         child = await asyncio.create_subprocess_exec(*arguments[1:], stdin=pipe, stdout=pipe, limit=LINE_LIMIT_BYTES)
         reader, writer = child.stdout, child.stdin
-    agent = connect_to_agent(Editor(), writer, reader)
+    agent = connect_to_agent(Editor(), writer, reader) if writer else connect_to_agent(Editor(), transport)
     orders = asyncio.StreamReader(limit=LINE_LIMIT_BYTES)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
     running = set()
@@ -115,7 +133,10 @@ async def main(arguments):
         task = asyncio.create_task(answer(agent, json.loads(line)))
         running.add(task)
         task.add_done_callback(running.discard)
-    writer.close()
+    if writer:
+        writer.close()
+    else:
+        await transport.close()
     if child:
         say(event="exit", code=await child.wait())
     os._exit(0)

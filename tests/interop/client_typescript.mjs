@@ -2,6 +2,7 @@
 //
 //     client_typescript.mjs SDK_ENTRY --tcp HOST:PORT       over a socket
 //     client_typescript.mjs SDK_ENTRY -- COMMAND ARGS..     over a command's stdio, as an IDE does it
+//     client_typescript.mjs SDK_ENTRY --web URL TOKEN       through the web door, ws:// or http://
 //
 // Takes the same orders as client_python.py and prints the same answers and events.
 
@@ -52,6 +53,10 @@ const obey = {
   async new(agent, { cwd }) {
     return { session: (await agent.request(acp.methods.agent.session.new, { cwd, mcpServers: [] })).sessionId };
   },
+  async load(agent, { session, cwd }) {
+    await agent.request(acp.methods.agent.session.load, { sessionId: session, cwd, mcpServers: [] });
+    return {};
+  },
   async prompt(agent, { session, text }) {
     const prompt = [{ type: "text", text }];
     return { stop: (await agent.request(acp.methods.agent.session.prompt, { sessionId: session, prompt })).stopReason };
@@ -65,9 +70,20 @@ const obey = {
   },
 };
 
+// The WebSocket of Node is that of browsers: it shows its token as a subprotocol.
+async function throughTheDoor(url, token) {
+  const transport = (name) => import(new URL(`../../transports/${name}-stream.js`, pathToFileURL(entry)).href);
+  if (url.startsWith("ws")) {
+    return (await transport("ws")).createWebSocketStream(url, { protocols: ["acp.v1", `bearer.${token}`] });
+  }
+  return (await transport("http")).createHttpStream(url, { headers: { authorization: `Bearer ${token}` } });
+}
+
 let child = null;
-let ends;
-if (how === "--tcp") {
+let ends, stream;
+if (how === "--web") {
+  stream = await throughTheDoor(...rest);
+} else if (how === "--tcp") {
   const [host, port] = rest[0].split(":");
   const socket = connect(Number(port), host);
   await new Promise((resolve, reject) => socket.once("connect", resolve).once("error", reject));
@@ -76,7 +92,7 @@ if (how === "--tcp") {
   child = spawn(rest[0], rest.slice(1), { stdio: ["pipe", "pipe", "inherit"] });
   ends = [child.stdin, child.stdout];
 }
-const connection = editor.connect(acp.ndJsonStream(Writable.toWeb(ends[0]), Readable.toWeb(ends[1])));
+const connection = editor.connect(stream ?? acp.ndJsonStream(Writable.toWeb(ends[0]), Readable.toWeb(ends[1])));
 
 for await (const line of createInterface({ input: process.stdin })) {
   const { n, do: what, ...order } = JSON.parse(line);
@@ -90,5 +106,8 @@ if (child) {
   const gone = new Promise((resolve) => child.once("exit", (code) => resolve(code)));
   child.stdin.end();
   say({ event: "exit", code: await gone });
+}
+if (stream) {
+  await stream.writable.close().catch(() => {});
 }
 process.exit(0);

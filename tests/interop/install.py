@@ -5,6 +5,7 @@ than npm, PyPI, cargo and Debian. An install that fails ends the run: what the s
 machine and no registry has (a newer Python) may be missing; what needs it is then left out, and the run says so.
 """
 
+import hashlib
 import json
 import os
 import pathlib
@@ -60,6 +61,20 @@ def cargo(name):
         _do(["cargo", "install", "--quiet", "--root", str(folder), "--version", version, crate], folder)
 
     return _once("cargo-" + name, PINS["cargo"][name], install) / "bin" / name
+
+
+def built(name):
+    """The path of a Rust program of this folder, with the dependencies that its lock file pins."""
+    source = HERE / name
+    manifest, lock = source / "Cargo.toml", source / "Cargo.lock"
+    pin = "".join(path.read_text() for path in (manifest, lock, source / "src" / "main.rs"))
+
+    def build(folder):
+        _do(["cargo", "build", "--quiet", "--locked", "--manifest-path", str(manifest), "--target-dir", str(folder)], REPO)
+
+    # The lines of a lock file would be printed as what is installed.
+    stamp = hashlib.sha256(pin.encode()).hexdigest()
+    return _once("built-" + name, f"{name} {stamp[:16]}", build) / "debug" / name.replace("_", "-")
 
 
 def debian(name):

@@ -16,6 +16,7 @@ import habits
 import install
 import one_shot
 import registry
+import remote
 import report
 import runner
 import runtimes
@@ -34,7 +35,7 @@ def main(arguments):
     options = parse(arguments)
     chosen = [agent for agent in AGENTS if agent.name in options.only] if options.only else AGENTS
     chosen = [agent for agent in chosen if options.only or options.all or agent.tier == 1]
-    if options.servers:
+    if options.servers or options.remote:
         chosen = []
     began = time.monotonic()
     binary = bus_binary()
@@ -43,25 +44,28 @@ def main(arguments):
     schema = schema_check.Schema(install.npm("typescript-sdk") / "@agentclientprotocol/sdk/schema/v1/schema.json")
     programs = ["acpx", "yopo"] if options.all else ["acpx"]
     outcome = report.Outcome(run)
-    chosen = fetch_all(chosen, [] if options.servers or options.runner or options.compare else programs, outcome)
+    chosen = fetch_all(chosen, [] if options.servers or options.runner or options.compare or options.remote else programs, outcome)
     model = Model(run)
     try:
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-            is_one_kind = options.runner or options.compare
+            is_one_kind = options.runner or options.compare or options.remote
             played = [] if is_one_kind else chosen
             plays = [pool.submit(play_one, agent, programs, binary, run, model, schema, outcome) for agent in played]
             for play in plays:
                 play.result()
-            talks = [pool.submit(runner.run_all, agent, binary, run, model, outcome) for agent in chosen if not options.compare]
-            talks += [pool.submit(compare.run_all, agent, binary, run, model, outcome) for agent in chosen if not options.runner]
+            talks = [pool.submit(runner.run_all, agent, binary, run, model, outcome) for agent in chosen if not options.compare and not options.remote]
+            talks += [pool.submit(compare.run_all, agent, binary, run, model, outcome) for agent in chosen if not options.runner and not options.remote]
             for talk in talks:
                 talk.result()
         bridges.run_all(binary, run, model, outcome, [] if is_one_kind else [agent.name for agent in chosen])
         runtimes.run_all(binary, run, outcome)
         is_part = options.only or options.servers or is_one_kind
+        if options.remote:
+            remote.run_all(binary, run, outcome)
         if not is_part:
             habits.run_all(binary, run, outcome)
             registry.run_all(binary, run, outcome)
+            remote.run_all(binary, run, outcome)
             editors.run_all(binary, run, model, outcome)
         if options.all and not is_part:
             browser.run(binary, run, outcome)
@@ -114,6 +118,7 @@ def parse(arguments):
     parser.add_argument("--all", action="store_true", help="the second tier too")
     parser.add_argument("--servers", action="store_true", help="just the OpenAI agent in front of other people's model servers")
     parser.add_argument("--runner", action="store_true", help="only `stdio-bus run`, with no bus")
+    parser.add_argument("--remote", action="store_true", help="only the SDK clients through the web door")
     parser.add_argument("--compare", action="store_true", help="only the comparison of each agent with and without the bus")
     parser.add_argument("--only", action="append", default=[], choices=[agent.name for agent in AGENTS], metavar="AGENT")
     return parser.parse_args(arguments)
