@@ -90,6 +90,14 @@ test("sessions that wait for a person come first, then the lost, the busy, the i
   assert.deepEqual(state.list.map((one) => one.session), ["s3", "s5", "s2", "s6", "s1", "s4"]);
 });
 
+test("a session that asks is first at once, and not any more when it is answered", () => {
+  const list = ["s1", "s2"].map((session) => ({ session, pool: "p", state: "live", calls: 1, idle_sec: 5, age_sec: 9 }));
+  let state = play(opened, { type: "list", list }, { type: "asked", question: question(1) });
+  assert.deepEqual(state.list.map((one) => [one.session, one.mood]), [["s1", "waiting"], ["s2", "running"]]);
+  state = reduce(state, { type: "decided", key: "T.a 1", by: "me", end: 9 });
+  assert.deepEqual(state.list.map((one) => [one.session, one.mood]), [["s2", "running"], ["s1", "running"]]);
+});
+
 test("who comes and goes is seen, and taking over changes the owner", () => {
   const event = (event) => ({ type: "event", session: "T.a", event, at: 1 });
   const state = play({ ...opened, owner: "zed" }, event({ event: "attached", client: "me", role: "control" }), event({ event: "attached", client: "tv", role: "observe" }), event({ event: "owner", owner: "me" }), event({ event: "detached", client: "tv" }));
@@ -102,6 +110,11 @@ test("a turn ends once, whoever tells it", () => {
   const state = play(opened, turn({ turn: "running", at: 100, by: "me" }), turn({ turn: "idle", at: 350, reason: "end_turn" }), turn({ turn: "idle", at: 360 }));
   const ends = state.sessions["T.a"].items.filter((item) => item.kind === "turn");
   assert.deepEqual(ends.map((item) => [item.took, item.reason]), [[250, "end_turn"]]);
+});
+
+test("a prompt of another is by who began the turn", () => {
+  const state = play(opened, { type: "updates", session: "T.a", updates: [at(chunk("do it", "user_message_chunk"))] }, { type: "turn", session: "T.a", turn: "running", at: 5, by: "zed" });
+  assert.equal(state.sessions["T.a"].items[0].by, "zed");
 });
 
 test("a lost connection takes the questions away and leaves what was said", () => {

@@ -30,6 +30,7 @@ export const initial = () => ({
   nextToast: 0,
   dialog: /** @type {any} */ (null),
   said: "",
+  isBeginning: false,
   openPools: /** @type {Record<string, boolean>} */ ({}),
 });
 
@@ -47,6 +48,7 @@ const HANDLERS = {
   route: (state, { route, at }) => ({ ...state, route, dialog: null, armedAt: at ?? state.armedAt }),
   filter: (state, { place, text }) => ({ ...state, filters: { ...state.filters, [place]: text } }),
   dialog: (state, { dialog }) => ({ ...state, dialog }),
+  beginning: (state, { on }) => ({ ...state, isBeginning: on }),
   say: (state, { text }) => ({ ...state, said: text }),
   pool: (state, { id }) => ({ ...state, openPools: { ...state.openPools, [id]: !state.openPools[id] } }),
   toast: (state, { error, text, at }) => ({
@@ -56,7 +58,7 @@ const HANDLERS = {
   }),
   untoast: (state, { key }) => ({ ...state, toasts: state.toasts.filter((toast) => toast.key !== key) }),
   status: (state, { status }) => ({ ...state, status, trends: trends(state.trends, status) }),
-  list: (state, { list }) => listed(state, list),
+  list: (state, { list }) => ({ ...withPeople(listed(state, list)), listed: true }),
   unshared: (state, { label, why }) => ({ ...state, unshared: { ...state.unshared, [label]: why } }),
   wire: (state, { events }) => ({ ...state, wire: addEvents(state.wire, events) }),
   wireDropped: (state, { count }) => ({ ...state, wire: { ...state.wire, dropped: state.wire.dropped + count } }),
@@ -87,9 +89,9 @@ const HANDLERS = {
     change(state, session, (known) => ({ ...known, queue: known.queue.filter((waiting) => waiting.rpc !== rpc) })),
   event: (state, { session, event, at }) => change(state, session, (known) => heard(known, event, at)),
 
-  asked: (state, { question }) => ask(state, question),
-  decided: (state, { key, ...how }) => decide(state, (question) => question.key === key, how),
-  withdrawn: (state, { rpc, at }) => decide(state, (question) => question.rpc === rpc, { state: "withdrawn", end: at }),
+  asked: (state, { question }) => listed(ask(state, question), state.list),
+  decided: (state, { key, ...how }) => listed(decide(state, (question) => question.key === key, how), state.list),
+  withdrawn: (state, { rpc, at }) => listed(decide(state, (question) => question.rpc === rpc, { state: "withdrawn", end: at }), state.list),
   decidedBy: (state, { session, by }) => decidedBy(state, session, by),
   lost: (state) => ({ ...state, questions: [], sessions: mapped(state.sessions, (known) => ({ ...known, queue: [] })) }),
 };
@@ -115,11 +117,12 @@ function askedHere(state) {
 
 /** A row of `_bus/sessions`, whatever the version of the bus calls its parts. @param {any} view @param {Map<string, number>} asked */
 function row(view, asked) {
-  const questions = Math.max(view.questions ?? 0, asked.get(view.session) ?? 0);
+  const counted = "counted" in view ? view.counted : view.questions;
+  const questions = Math.max(counted ?? 0, asked.get(view.session) ?? 0);
   // A bus that does not count them: whoever has been silent in the middle of a turn may wait for an answer.
-  const mayAsk = view.questions === undefined && view.calls > 0 && view.idle_sec > 0;
+  const mayAsk = counted === undefined && view.calls > 0 && view.idle_sec > 0;
   const state = questions > 0 ? "waiting" : view.state === "live" ? (view.calls > 0 ? "running" : "idle") : view.state;
-  return { ...view, questions, mayAsk, mood: state, folder: view.folder ?? view.cwd ?? "", guests: view.guests ?? [], title: view.title ?? "" };
+  return { ...view, counted, questions, mayAsk, mood: state, folder: view.folder ?? view.cwd ?? "", guests: view.guests ?? [], title: view.title ?? "" };
 }
 
 const MOODS = ["waiting", "lost", "running", "idle", "kept"];
@@ -127,16 +130,20 @@ const MOODS = ["waiting", "lost", "running", "idle", "kept"];
 /** Those that wait for a person first, then the newest: rows move only when something has happened. @param {any} one @param {any} other */
 const byAttention = (one, other) => MOODS.indexOf(one.mood) - MOODS.indexOf(other.mood) || number(other) - number(one);
 
-/** What `_bus/sessions` tells, also of who is in the sessions that this page has joined. @param {State} state @param {any[]} views @returns {State} */
+/** The list as `_bus/sessions` tells it, with what this page is asked. @param {State} state @param {any[]} views @returns {State} */
 function listed(state, views) {
   const asked = askedHere(state);
-  const list = views.map((view) => row(view, asked)).sort(byAttention);
-  const byLabel = new Map(list.map((view) => [view.session, view]));
+  return { ...state, list: views.map((view) => row(view, asked)).sort(byAttention) };
+}
+
+/** Who is in the sessions that this page has joined. @param {State} state @returns {State} */
+function withPeople(state) {
+  const byLabel = new Map(state.list.map((view) => [view.session, view]));
   const sessions = mapped(state.sessions, (known) => {
     const view = byLabel.get(known.label);
     return view ? { ...known, owner: view.client ?? null, guests: view.guests } : known;
   });
-  return { ...state, list, sessions, listed: true };
+  return { ...state, sessions };
 }
 
 /** @param {any} view */

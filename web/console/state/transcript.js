@@ -191,8 +191,12 @@ export function endTurn(session, at, reason, usage) {
   return draft;
 }
 
-/** A turn has begun. @param {Session} session @param {number} at @param {string | null} by */
-export const beginTurn = (session, at, by) => ({ ...session, turn: "running", turnBy: by, turnAt: session.turn === "running" ? session.turnAt : at });
+/** A turn has begun; the prompt that was just told is by the same client. @param {Session} session @param {number} at @param {string | null} by @returns {Session} */
+export function beginTurn(session, at, by) {
+  const next = { ...session, turn: "running", turnBy: by, turnAt: session.turn === "running" ? session.turnAt : at };
+  const last = session.items.at(-1);
+  return by && last?.kind === "user" && !last.mine && !last.by ? changeItem(next, last.key, { by }) : next;
+}
 
 /** What a session is called: its title, else how its first prompt begins. @param {Session} session */
 export const nameOf = (session) => session.title || (session.items.find((item) => item.kind === "user")?.text ?? "").trim().split("\n")[0].slice(0, 80);

@@ -14,7 +14,7 @@ import { turnOf, Waterfall } from "./waterfall.js";
 export function Item({ session, item, view, canAnswer }) {
   switch (item.kind) {
     case "user":
-      return h("div", { class: "item user" }, h("div", { class: "who" }, item.mine ? "you" : "prompt"), h("div", { class: "said" }, visible(item.text)));
+      return h("div", { class: "item user" }, h("div", { class: "who" }, item.mine ? "you" : visible(item.by ?? "prompt")), h("div", { class: "said" }, visible(item.text)));
     case "agent":
       return h("div", { class: classes("item agent prose", item.goesOn && "goes-on") }, markdown(item.text), hides(item.text) && /[\u202a-\u202e\u2066-\u2069]/.test(item.text) ? h("p", { class: "warn" }, "This text turns its direction.") : null);
     case "thought":

@@ -2,8 +2,8 @@
 
 import { h } from "../lib/dom.js";
 import { visible } from "../lib/text.js";
-import { attempt, bus, go } from "../state/app.js";
-import { begins, Empty } from "./parts.js";
+import { attempt, bus, dispatch, go } from "../state/app.js";
+import { begins, Empty, glyph } from "./parts.js";
 
 const FOLDER = "stdio-bus.folder";
 
@@ -20,11 +20,11 @@ export function NewSession({ state }) {
     h(
       "form",
       { class: "form", onsubmit: (/** @type {SubmitEvent} */ event) => begin(event) },
-      h("fieldset", { class: "pool-choice" }, h("legend", null, "Agent"), pools.map((pool, at) => h("label", { key: pool, class: "choice" }, h("input", { type: "radio", name: "pool", value: pool, ref: begins("checked", at === 0) }), h("span", null, visible(pool))))),
+      h("fieldset", { class: "pool-choice" }, h("legend", null, "Agent"), pools.map((pool, at) => h("label", { key: pool, class: "choice" }, h("input", { type: "radio", name: "pool", value: pool, ref: begins("checked", at === 0) }), h("span", null, visible(pool)), isDown(state, pool) ? glyph("broken") : null))),
       h("label", { class: "field" }, h("span", null, "Folder"), h("input", { name: "cwd", class: "mono", type: "text", required: true, pattern: "/.*", title: "a path from the root", autocomplete: "off", spellcheck: "false", list: "folders", ref: begins("value", usual(state)) })),
       h("datalist", { id: "folders" }, folders.map((one) => h("option", { key: one, value: one }))),
       h("label", { class: "field" }, h("span", null, "First prompt"), h("textarea", { name: "prompt", rows: "4", placeholder: "What should it do?", onkeydown: (/** @type {any} */ event) => submits(event) })),
-      h("div", { class: "choices" }, h("button", { class: "button primary", type: "submit" }, "Begin", h("kbd", null, "⏎"))),
+      h("div", { class: "choices" }, h("button", { class: "button primary", type: "submit", disabled: state.isBeginning }, state.isBeginning ? "Starting the agent …" : "Begin", h("kbd", null, "⏎"))),
     ),
   );
 }
@@ -34,6 +34,9 @@ function usual(state) {
   const config = typeof state.status?.config === "string" ? state.status.config.replace(/\/[^/]*$/, "") : "";
   return localStorage.getItem(FOLDER) || state.list.find((/** @type {any} */ view) => view.folder)?.folder || config || "/";
 }
+
+/** Whether none of the pool's processes can be started. @param {any} state @param {string} pool */
+const isDown = (state, pool) => state.status?.pools.some((/** @type {any} */ one) => one.id === pool && one.broken > 0 && one.up === 0);
 
 /** @param {KeyboardEvent} event */
 function submits(event) {
@@ -48,8 +51,7 @@ async function begin(event) {
   const form = /** @type {HTMLFormElement} */ (event.target);
   const data = new FormData(form);
   const [pool, cwd, prompt] = ["pool", "cwd", "prompt"].map((name) => String(data.get(name) ?? "").trim());
-  const button = /** @type {HTMLButtonElement} */ (form.querySelector("[type=submit]"));
-  button.disabled = true;
+  dispatch({ type: "beginning", on: true });
   await attempt(async () => {
     const label = await bus.own.open({ pool, cwd });
     localStorage.setItem(FOLDER, cwd);
@@ -58,5 +60,5 @@ async function begin(event) {
     // What comes next is most likely the next prompt.
     requestAnimationFrame(() => requestAnimationFrame(() => /** @type {any} */ (document.querySelector("sb-prompt textarea"))?.focus()));
   });
-  button.disabled = false;
+  dispatch({ type: "beginning", on: false });
 }
