@@ -66,8 +66,8 @@ class Session {
     this.update({ sessionUpdate: "tool_call_update", toolCallId: id, status: "completed", ...then });
   }
 
-  permission(toolCall) {
-    const options = [["allow_once", "Allow once"], ["allow_always", "Always allow"], ["reject_once", "Deny"]].map(([kind, name]) => ({ optionId: kind, kind, name }));
+  permission(toolCall, names = ["Allow once", "Always allow", "Deny"]) {
+    const options = ["allow_once", "allow_always", "reject_once"].map((kind, at) => [kind, names[at]]).map(([kind, name]) => ({ optionId: kind, kind, name }));
     return ask("session/request_permission", { sessionId: this.id, toolCall, options });
   }
 

@@ -130,6 +130,8 @@ test("a form of an agent is filled in", async () => {
   const page = await visit(browser, bus);
   await begin(page, "agent", "/form");
   await page.locator(".question input[name=branch]").fill("next");
+  await page.waitForTimeout(1100);
+  assert.equal(await page.inputValue(".question input[name=branch]"), "next", "it stays while the page is told news");
   await page.locator(".question [type=submit]").click();
   await transcript(page).locator(".agent", { hasText: '"branch":"next"' }).waitFor();
   await isClean(page);

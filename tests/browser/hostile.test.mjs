@@ -113,6 +113,9 @@ test("what an agent writes is text: in answers, titles, plans, diffs, file names
   await card.waitFor();
   for (const hidden of ["U+202E", "U+2066", "U+2069"]) await card.getByText(hidden).first().waitFor();
   await card.getByText("characters in it that cannot be seen").waitFor();
+  // A button says what it does where its name says the opposite, and no status of a plan is another class of ours.
+  await card.locator('[data-kind="allow_always"]', { hasText: "allow always" }).waitFor();
+  assert.equal(await page.locator(".plan .toasts").count(), 0);
   await page.locator(".session-title h2", { hasText: "<script>" }).waitFor();
   await page.locator(".diff .path", { hasText: "<img src=x" }).waitFor();
   for (const place of ["waiting", "sessions", "pools", "wire"]) {

@@ -104,8 +104,8 @@ export const scripts = {
     session.update({ sessionUpdate: "session_info_update", title: EVIL.html });
     await session.stream(`${EVIL.html}\n\n${EVIL.markdown}\n\n`, { pause: 0, piece: 1000 });
     await session.call("evil", { title: EVIL.html, kind: "edit", locations: [{ path: EVIL.file }], rawInput: { note: EVIL.html } }, { content: [{ type: "diff", path: EVIL.file, oldText: `${EVIL.html}\n`, newText: `${EVIL.html} and more\n` }, { type: "content", content: { type: "text", text: `\u001b]0;${EVIL.html}\u0007${EVIL.html}` } }] });
-    session.update({ sessionUpdate: "plan", entries: [{ content: EVIL.html, status: "pending", priority: "high" }] });
-    await session.permission({ toolCallId: "bidi", title: EVIL.html, kind: "execute", rawInput: { command: EVIL.bidi, cwd: EVIL.file } });
+    session.update({ sessionUpdate: "plan", entries: [{ content: EVIL.html, status: "pending toasts dialog", priority: "high" }] });
+    await session.permission({ toolCallId: "bidi", title: EVIL.html, kind: "execute", rawInput: { command: EVIL.bidi, cwd: EVIL.file } }, ["Allow once", "No, never", EVIL.html]);
     await session.stream("evil is over");
   },
 

@@ -30,7 +30,7 @@ export function ansi(raw) {
   const parts = /** @type {import("./dom.js").Child[]} */ ([]);
   let pen = plainPen();
   let from = 0;
-  const say = (/** @type {string} */ piece) => {
+  const say = (piece) => {
     const shown = piece.replace(CONTROL, "");
     if (shown) parts.push(span(shown, pen));
   };
@@ -98,7 +98,7 @@ function indexed(at) {
   if (!(at >= 0 && at <= 255)) return null;
   if (at < 16) return at;
   if (at >= 232) return rgb(8 + (at - 232) * 10, 8 + (at - 232) * 10, 8 + (at - 232) * 10);
-  const level = (/** @type {number} */ part) => (part === 0 ? 0 : 55 + part * 40);
+  const level = (part) => (part === 0 ? 0 : 55 + part * 40);
   const cube = at - 16;
   return rgb(level(Math.floor(cube / 36)), level(Math.floor(cube / 6) % 6), level(cube % 6));
 }

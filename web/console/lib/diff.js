@@ -26,7 +26,7 @@ export function diff(before, after) {
     }
   }
   markWords(all);
-  const of = (/** @type {string} */ kind) => all.filter((line) => line.kind === kind).length;
+  const of = (kind) => all.filter((line) => line.kind === kind).length;
   return { lines: folded(all), added: of("add"), removed: of("del") };
 }
 
@@ -105,7 +105,7 @@ function back(trail, cost, x, y) {
   const steps = /** @type {("same" | "add" | "del")[]} */ ([]);
   for (; cost > 0; cost--) {
     const reach = trail[cost];
-    const at = (/** @type {number} */ k) => reach[k + cost + 1];
+    const at = (k) => reach[k + cost + 1];
     const k = x - y;
     const isDown = k === -cost || (k !== cost && at(k - 1) < at(k + 1));
     const from = isDown ? k + 1 : k - 1;
@@ -146,7 +146,7 @@ function markWords(all) {
 /** @param {Line} del @param {Line} add */
 function markPair(del, add) {
   if (del.text.length > 2000 || add.text.length > 2000) return;
-  const words = (/** @type {string} */ text) => text.match(/[\p{L}\p{N}_]+|\s+|[^\p{L}\p{N}_\s]/gu) ?? [];
+  const words = (text) => text.match(/[\p{L}\p{N}_]+|\s+|[^\p{L}\p{N}_\s]/gu) ?? [];
   const [old, now] = [words(del.text), words(add.text)];
   const runs = script(old, now);
   const same = runs.filter(([kind]) => kind === "same").reduce((sum, [, length]) => sum + length, 0);

@@ -172,3 +172,6 @@ export function shallowEqual(one, other) {
  * @param {...(string | false | null | undefined)} names
  */
 export const classes = (...names) => names.filter(Boolean).join(" ");
+
+/** A word from elsewhere as a part of a class name: it names one class, and none of another kind. @param {unknown} word */
+export const classWord = (word) => String(word).replace(/[^\w-]/g, "_").slice(0, 40);

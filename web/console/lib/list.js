@@ -171,7 +171,7 @@ export class List extends HTMLElement {
   /** @param {any} item @param {number} at @param {any} keyOf @param {any} row @param {any} fixed */
   rowNode(item, at, keyOf, row, fixed) {
     const key = keyOf(item);
-    const ref = fixed ? undefined : (/** @type {any} */ el) => this.observer.observe(el);
+    const ref = fixed ? undefined : (el) => this.observer.observe(el);
     const role = this.shown.role === "listbox" ? "presentation" : "listitem";
     return h("div", { key, class: "list-row", role, place: { at, key }, ref }, row(item, at));
   }

@@ -108,8 +108,8 @@ function itemNode({ text, inner }, depth) {
 
 /** @param {string[]} lines @returns {VNode} */
 function table(lines) {
-  const cells = (/** @type {string} */ line) => line.trim().replace(/^\||\|$/g, "").split(/(?<!\\)\|/).map((cell) => cell.trim());
-  const row = (/** @type {string} */ line, /** @type {string} */ tag) => h("tr", null, cells(line).map((cell) => h(tag, null, inline(cell))));
+  const cells = (line) => line.trim().replace(/^\||\|$/g, "").split(/(?<!\\)\|/).map((cell) => cell.trim());
+  const row = (line, tag) => h("tr", null, cells(line).map((cell) => h(tag, null, inline(cell))));
   return h("div", { class: "scroll", tabindex: "0" }, h("table", null, h("thead", null, row(lines[0], "th")), h("tbody", null, lines.slice(2).map((line) => row(line, "td")))));
 }
 

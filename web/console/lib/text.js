@@ -75,7 +75,7 @@ export const plural = (number, noun) => `${number} ${noun}${number === 1 ? "" : 
 /** The time of day. @param {number} ms since 1970 */
 export function clock(ms) {
   const date = new Date(ms);
-  const two = (/** @type {number} */ part) => String(part).padStart(2, "0");
+  const two = (part) => String(part).padStart(2, "0");
   return `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}.${String(date.getMilliseconds()).padStart(3, "0")}`;
 }
 

@@ -38,7 +38,7 @@ export class OwnSessions {
       const result = await this.bus.ask("_bus/attach", { session, history: "none" });
       this.bus.sessions.settled(session, result);
       return result.label;
-    } catch (/** @type {any} */ fault) {
+    } catch (fault) {
       if (fault.reason !== "unknown_session" && fault.reason !== "no_method") throw fault;
     }
     // A pool that does not share tells its label to nobody; it is the newest of this page.
@@ -60,7 +60,7 @@ export class OwnSessions {
     try {
       id = await this.bus.sessions.join(own.id, { history: "full" });
       if (this.bus.state.sessions[id].owner === null && this.bus.may("control")) await this.bus.talk.take(id).catch(() => undefined);
-    } catch (/** @type {any} */ fault) {
+    } catch (fault) {
       if (fault.reason !== "unknown_session") throw fault;
       id = await this.load(own);
     }

@@ -114,7 +114,7 @@ export class Sessions {
       if (found?.history === "full" || found?.role === "owner") return this.looked(found.id);
       const id = own ? await this.bus.own.comeBack(own) : await this.join(name, { history: "full" });
       this.looked(id);
-    } catch (/** @type {any} */ fault) {
+    } catch (fault) {
       if (fault.reason !== "disconnected") this.bus.dispatch({ type: "unshared", label: name, why: fault.message });
     }
   }

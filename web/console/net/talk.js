@@ -34,7 +34,7 @@ export class Talk {
       // One that was taken back before its turn came has no turn to end.
       if (this.bus.state.sessions[session]?.queue.some((one) => one.rpc === call.rpc)) return;
       this.bus.dispatch({ type: "turn", session, turn: "idle", at: Date.now(), reason: stopReason, usage });
-    } catch (/** @type {any} */ fault) {
+    } catch (fault) {
       if (fault.reason === "disconnected") return;
       this.bus.dispatch({ type: "item", session, item: { kind: "error", at: Date.now(), error: { message: fault.message, code: fault.code, data: fault.data } } });
       this.bus.dispatch({ type: "turn", session, turn: "idle", at: Date.now(), reason: "error" });

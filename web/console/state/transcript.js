@@ -209,7 +209,7 @@ export function toMarkdown(session, describe) {
     else if (item.kind === "agent") out.push(item.text ?? "");
     else if (item.kind === "thought") out.push((item.text ?? "").split("\n").map((line) => `> ${line}`).join("\n"));
     else if (item.kind === "tools") out.push((item.calls ?? []).map((call) => `- ${describe(call)}`).join("\n"));
-    else if (item.kind === "plan") out.push(item.entries.map((/** @type {any} */ entry) => `- [${entry.status === "completed" ? "x" : " "}] ${entry.content}`).join("\n"));
+    else if (item.kind === "plan") out.push(item.entries.map((entry) => `- [${entry.status === "completed" ? "x" : " "}] ${entry.content}`).join("\n"));
     else if (item.kind === "error") out.push(`**Error:** ${item.text}`);
   }
   return out.join("\n\n") + "\n";

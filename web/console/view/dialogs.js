@@ -18,7 +18,7 @@ function opened(el) {
 
 /** @param {{dialog: any, state: import("../state/reduce.js").State}} props */
 export function Dialog({ dialog, state }) {
-  const props = { key: dialog.kind, class: `dialog ${dialog.kind}`, ref: opened, onclose: close, onclick: (/** @type {any} */ event) => event.target.tagName === "DIALOG" && close() };
+  const props = { key: dialog.kind, class: `dialog ${dialog.kind}`, ref: opened, onclose: close, onclick: (event) => event.target.tagName === "DIALOG" && close() };
   if (dialog.kind === "palette") return h("dialog", { ...props, "aria-label": "go to" }, h(Palette, { dialog, state }));
   if (dialog.kind === "keys") return h("dialog", { ...props, "aria-label": "keys" }, keys());
   return h(
@@ -39,7 +39,7 @@ const keys = () => [h("h2", null, "Keys"), h("dl", { class: "key-list" }, KEYS.m
 
 /** Everything that one can go to or do. @param {import("../state/reduce.js").State} state */
 function entries(state) {
-  const act = (/** @type {string} */ name, /** @type {string} */ hint, /** @type {() => void} */ run) => ({ name, hint, run });
+  const act = (name, hint, run) => ({ name, hint, run });
   const here = bus.sessions.find(state.route.id);
   const can = bus.may("control");
   const titles = titlesOf(state.sessions);
@@ -84,11 +84,11 @@ function Palette({ dialog, state }) {
   const named = entries(state).filter((one) => words.every((word) => `${one.name} ${one.hint}`.toLowerCase().includes(word)));
   const found = [...named.slice(0, 10), ...said(state, String(dialog.text ?? ""))].slice(0, 14);
   const at = Math.min(dialog.at ?? 0, Math.max(0, found.length - 1));
-  const run = (/** @type {any} */ one) => {
+  const run = (one) => {
     close();
     one?.run();
   };
-  const pressed = (/** @type {KeyboardEvent} */ event) => {
+  const pressed = (event) => {
     const step = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
     if (step && found.length) dispatch({ type: "dialog", dialog: { ...dialog, at: (at + step + found.length) % found.length } });
     else if (event.key === "Enter") run(found[at]);
@@ -98,7 +98,7 @@ function Palette({ dialog, state }) {
   return h(
     "div",
     { class: "palette-box" },
-    h("input", { type: "text", role: "combobox", "aria-expanded": "true", "aria-controls": "palette-list", "aria-activedescendant": found.length ? `palette-${at}` : undefined, "data-first": "", placeholder: "Go to a session, a pool, a place, or to what was said", "aria-label": "go to", autocomplete: "off", value: dialog.text ?? "", oninput: (/** @type {any} */ event) => dispatch({ type: "dialog", dialog: { ...dialog, text: event.target.value, at: 0 } }), onkeydown: pressed }),
+    h("input", { type: "text", role: "combobox", "aria-expanded": "true", "aria-controls": "palette-list", "aria-activedescendant": found.length ? `palette-${at}` : undefined, "data-first": "", placeholder: "Go to a session, a pool, a place, or to what was said", "aria-label": "go to", autocomplete: "off", value: dialog.text ?? "", oninput: (event) => dispatch({ type: "dialog", dialog: { ...dialog, text: event.target.value, at: 0 } }), onkeydown: pressed }),
     h("ul", { id: "palette-list", role: "listbox", "aria-label": "found" }, found.map((one, key) => h("li", { key, id: `palette-${key}`, role: "option", "aria-selected": String(key === at), class: classes(key === at && "is-picked"), onclick: () => run(one) }, h("span", { class: "ellipsis" }, visible(one.name)), h("span", { class: "muted" }, visible(one.hint))))),
     found.length ? null : h("p", { class: "muted pad" }, "Nothing of that name."),
   );

@@ -9,7 +9,7 @@ export function Form({ question, canAnswer, onanswer }) {
   const { message, requestedSchema, mode, url } = question.params;
   const fields = Object.entries(requestedSchema?.properties ?? {});
   const required = new Set(requestedSchema?.required ?? []);
-  const submit = (/** @type {Event} */ event) => {
+  const submit = (event) => {
     event.preventDefault();
     const content = read(/** @type {HTMLFormElement} */ (event.target), fields);
     onanswer({ action: "accept", content }, "Submitted");
@@ -41,10 +41,10 @@ function buttons(canAnswer, onanswer, onclick, label) {
 function field(name, schema, isRequired) {
   const label = h("span", null, visible(schema.title ?? name), isRequired ? "" : h("span", { class: "muted" }, " optional"));
   const about = schema.description ? h("span", { class: "muted" }, visible(schema.description)) : null;
-  const values = schema.enum ?? schema.oneOf?.map((/** @type {any} */ one) => one.const);
-  const names = schema.enumNames ?? schema.oneOf?.map((/** @type {any} */ one) => one.title ?? one.const) ?? values;
+  const values = schema.enum ?? schema.oneOf?.map((one) => one.const);
+  const names = schema.enumNames ?? schema.oneOf?.map((one) => one.title ?? one.const) ?? values;
   let input;
-  if (values) input = h("select", { name }, values.map((/** @type {any} */ value, /** @type {number} */ at) => h("option", { value: String(value), selected: value === schema.default }, String(names[at]))));
+  if (values) input = h("select", { name }, values.map((value, at) => h("option", { value: String(value), selected: value === schema.default }, String(names[at]))));
   else if (schema.type === "boolean") input = h("input", { name, type: "checkbox", ref: begins("checked", !!schema.default) });
   else if (schema.type === "number" || schema.type === "integer") input = h("input", { name, type: "number", step: schema.type === "integer" ? "1" : "any", ref: begins("value", String(schema.default ?? "")), required: isRequired });
   else input = h("input", { name, type: "text", ref: begins("value", String(schema.default ?? "")), required: isRequired, autocomplete: "off" });

@@ -1,6 +1,6 @@
 // What was said in a session, item by item.
 
-import { classes, h } from "../lib/dom.js";
+import { classes, classWord, h } from "../lib/dom.js";
 import { duration, hides, visible } from "../lib/text.js";
 import { markdown } from "../lib/markdown.js";
 import { stopWords } from "../lib/explain.js";
@@ -55,7 +55,7 @@ export function Plan({ entries }) {
     "section",
     { class: "plan", "aria-label": "plan" },
     h("div", { class: "plan-head muted" }, "plan ", h("span", { class: "num" }, `${done}/${entries.length}`)),
-    h("ul", null, entries.map((entry, key) => h("li", { key, class: `is-${entry.status}` }, h("span", { class: "box", role: "img", "aria-label": String(entry.status).replace("_", " ") }, BOXES[entry.status] ?? "☐"), visible(String(entry.content ?? ""))))),
+    h("ul", null, entries.map((entry, key) => h("li", { key, class: `is-${classWord(entry.status)}` }, h("span", { class: "box", role: "img", "aria-label": String(entry.status).replace("_", " ") }, BOXES[entry.status] ?? "☐"), visible(String(entry.content ?? ""))))),
   );
 }
 

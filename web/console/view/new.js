@@ -19,11 +19,11 @@ export function NewSession({ state }) {
     h("h1", null, "New session"),
     h(
       "form",
-      { class: "form", onsubmit: (/** @type {SubmitEvent} */ event) => begin(event) },
+      { class: "form", onsubmit: (event) => begin(event) },
       h("fieldset", { class: "pool-choice" }, h("legend", null, "Agent"), pools.map((pool, at) => h("label", { key: pool, class: "choice" }, h("input", { type: "radio", name: "pool", value: pool, ref: begins("checked", at === 0) }), h("span", null, visible(pool)), isDown(state, pool) ? glyph("broken") : null))),
       h("label", { class: "field" }, h("span", null, "Folder"), h("input", { name: "cwd", class: "mono", type: "text", required: true, pattern: "/.*", title: "a path from the root", autocomplete: "off", spellcheck: "false", list: "folders", ref: begins("value", usual(state)) })),
       h("datalist", { id: "folders" }, folders.map((one) => h("option", { key: one, value: one }))),
-      h("label", { class: "field" }, h("span", null, "First prompt"), h("textarea", { name: "prompt", rows: "4", placeholder: "What should it do?", onkeydown: (/** @type {any} */ event) => submits(event) })),
+      h("label", { class: "field" }, h("span", null, "First prompt"), h("textarea", { name: "prompt", rows: "4", placeholder: "What should it do?", onkeydown: (event) => submits(event) })),
       h("div", { class: "choices" }, h("button", { class: "button primary", type: "submit", disabled: state.isBeginning }, state.isBeginning ? "Starting the agent …" : "Begin", h("kbd", null, "⏎"))),
     ),
   );
@@ -32,11 +32,11 @@ export function NewSession({ state }) {
 /** Where the last one was, else where the bus has its configuration. @param {any} state */
 function usual(state) {
   const config = typeof state.status?.config === "string" ? state.status.config.replace(/\/[^/]*$/, "") : "";
-  return localStorage.getItem(FOLDER) || state.list.find((/** @type {any} */ view) => view.folder)?.folder || config || "/";
+  return localStorage.getItem(FOLDER) || state.list.find((view) => view.folder)?.folder || config || "/";
 }
 
 /** Whether none of the pool's processes can be started. @param {any} state @param {string} pool */
-const isDown = (state, pool) => state.status?.pools.some((/** @type {any} */ one) => one.id === pool && one.broken > 0 && one.up === 0);
+const isDown = (state, pool) => state.status?.pools.some((one) => one.id === pool && one.broken > 0 && one.up === 0);
 
 /** @param {KeyboardEvent} event */
 function submits(event) {

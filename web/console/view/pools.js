@@ -23,7 +23,7 @@ export function Pools({ state }) {
         "table",
         { class: "pool-table" },
         h("thead", null, h("tr", null, ["Pool", "Processes", "Sessions", "Calls", "p50", "p99", "Last minute", "Memory", "Restarts", "Used", "Last error"].map((name) => h("th", { key: name, scope: "col" }, name)))),
-        h("tbody", null, status.pools.flatMap((/** @type {any} */ pool) => rows(pool, trends[pool.id] ?? [], !!openPools[pool.id], spent.get(pool.id)))),
+        h("tbody", null, status.pools.flatMap((pool) => rows(pool, trends[pool.id] ?? [], !!openPools[pool.id], spent.get(pool.id)))),
       ),
     ),
     refusals(status),
@@ -43,7 +43,7 @@ function Summary({ status }) {
 function spentBy(state) {
   const sums = new Map();
   for (const session of Object.values(/** @type {Record<string, any>} */ (state.sessions))) {
-    const pool = state.list.find((/** @type {any} */ view) => view.session === session.label)?.pool;
+    const pool = state.list.find((view) => view.session === session.label)?.pool;
     const used = session.usage;
     if (!pool || !used) continue;
     const sum = sums.get(pool) ?? { tokens: 0, cost: 0, currency: "" };
@@ -55,16 +55,16 @@ function spentBy(state) {
 /** @param {any} pool @param {any[]} trend @param {boolean} isOpen @param {any} used */
 function rows(pool, trend, isOpen, used) {
   const room = pool.max_sessions * Math.max(pool.max_instances, pool.workers.length, 1);
-  const memory = pool.workers.reduce((/** @type {number} */ sum, /** @type {any} */ worker) => sum + (worker.rss_bytes ?? 0), 0);
-  const broken = pool.workers.find((/** @type {any} */ worker) => worker.last_words && worker.state !== "up");
-  const micro = (/** @type {number | undefined} */ us) => (us ? duration(us / 1000) : "–");
+  const memory = pool.workers.reduce((sum, worker) => sum + (worker.rss_bytes ?? 0), 0);
+  const broken = pool.workers.find((worker) => worker.last_words && worker.state !== "up");
+  const micro = (us) => (us ? duration(us / 1000) : "–");
   const share = Math.min(100, (pool.sessions / room) * 100);
   return [
     h(
       "tr",
       { key: pool.id, class: classes("pool-row", pool.broken > 0 && "is-broken") },
       h("th", { scope: "row" }, h("button", { class: "fold-line", type: "button", "aria-expanded": String(isOpen), onclick: () => dispatch({ type: "pool", id: pool.id }) }, h("span", { "aria-hidden": "true" }, isOpen ? "▾ " : "▸ "), visible(pool.id))),
-      h("td", { class: "dots" }, pool.workers.length ? pool.workers.map((/** @type {any} */ worker) => h("span", { key: worker.worker }, glyph(worker.state))) : h("span", { class: "muted" }, "none yet")),
+      h("td", { class: "dots" }, pool.workers.length ? pool.workers.map((worker) => h("span", { key: worker.worker }, glyph(worker.state))) : h("span", { class: "muted" }, "none yet")),
       h("td", { class: "num" }, h("span", { class: "room", title: `${pool.sessions} of ${room} that there is room for` }, h("span", { class: "room-bar", css: { width: `${share}%` } })), String(pool.sessions)),
       h("td", { class: "num" }, String(pool.calls)),
       h("td", { class: "num" }, micro(pool.latency_us?.p50)),
@@ -85,7 +85,7 @@ function Workers({ pool }) {
     "div",
     { class: "worker-list" },
     pool.workers.length === 0 ? h("p", { class: "muted" }, "No process runs; one is started with the first use.") : null,
-    pool.workers.map((/** @type {any} */ worker) =>
+    pool.workers.map((worker) =>
       h(
         "div",
         { key: worker.worker, class: "worker" },

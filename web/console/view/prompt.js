@@ -38,7 +38,7 @@ export class Prompt extends HTMLElement {
   get matching() {
     const typed = this.area?.value ?? "";
     if (!/^\/\S*$/.test(typed)) return [];
-    return this.shown.commands.filter((/** @type {any} */ command) => `/${command.name}`.startsWith(typed) && `/${command.name}` !== typed).slice(0, 8);
+    return this.shown.commands.filter((command) => `/${command.name}`.startsWith(typed) && `/${command.name}` !== typed).slice(0, 8);
   }
 
   show() {
@@ -49,12 +49,12 @@ export class Prompt extends HTMLElement {
     const hint = commands.length ? "Message, or / for a command" : "Message";
     render(
       this,
-      queue.length ? h("ol", { class: "queue", "aria-label": "waiting prompts" }, queue.map((/** @type {any} */ one) => h("li", { key: one.rpc }, h("span", { class: "muted" }, "waits: "), h("span", { class: "ellipsis" }, visible(one.text)), h("button", { class: "link", type: "button", onclick: () => bus.talk.unqueue(one.rpc) }, "take back")))) : null,
-      matching.length ? h("ul", { class: "commands", role: "listbox", "aria-label": "commands" }, matching.map((/** @type {any} */ command, /** @type {number} */ at) => h("li", { key: command.name, role: "option", class: at === this.picked ? "is-picked" : "", "aria-selected": String(at === this.picked), onclick: () => this.take(command) }, h("span", { class: "mono" }, `/${plain(command.name)}`), h("span", { class: "muted ellipsis" }, visible(String(command.description ?? "")))))) : null,
+      queue.length ? h("ol", { class: "queue", "aria-label": "waiting prompts" }, queue.map((one) => h("li", { key: one.rpc }, h("span", { class: "muted" }, "waits: "), h("span", { class: "ellipsis" }, visible(one.text)), h("button", { class: "link", type: "button", onclick: () => bus.talk.unqueue(one.rpc) }, "take back")))) : null,
+      matching.length ? h("ul", { class: "commands", role: "listbox", "aria-label": "commands" }, matching.map((command, at) => h("li", { key: command.name, role: "option", class: at === this.picked ? "is-picked" : "", "aria-selected": String(at === this.picked), onclick: () => this.take(command) }, h("span", { class: "mono" }, `/${plain(command.name)}`), h("span", { class: "muted ellipsis" }, visible(String(command.description ?? "")))))) : null,
       h(
         "div",
         { class: "prompt-box" },
-        h("textarea", { rows: "1", placeholder: hint, "aria-label": `message to ${label}`, oninput: () => this.typed(), onkeydown: (/** @type {KeyboardEvent} */ event) => this.pressed(event) }),
+        h("textarea", { rows: "1", placeholder: hint, "aria-label": `message to ${label}`, oninput: () => this.typed(), onkeydown: (event) => this.pressed(event) }),
         isRunning ? h("button", { class: "button stop", type: "button", title: "stop the turn", onclick: () => bus.talk.stop(id) }, "Stop") : null,
         h("button", { class: "button primary send", type: "button", title: isRunning ? "send; it waits for its turn if another's is running" : "send", onclick: () => this.send() }, "Send", h("kbd", null, "⏎")),
       ),

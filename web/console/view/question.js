@@ -27,18 +27,22 @@ export function choices(options) {
   });
 }
 
-/** @param {any} question @param {any} option */
-function choose(question, option) {
-  if (Date.now() - store.state.armedAt < ARM_MS || question.state !== "open") return;
-  const outcome = { outcome: "selected", optionId: option.optionId };
-  bus.talk.answer(question, { outcome }, option.name ?? option.kind);
+/** @param {any} question @param {any} result @param {string} choice */
+function answer(question, result, choice) {
+  if (Date.now() - store.state.armedAt >= ARM_MS && question.state === "open") bus.talk.answer(question, result, choice);
 }
+
+/** @param {any} question @param {any} option */
+const choose = (question, option) => answer(question, { outcome: { outcome: "selected", optionId: option.optionId } }, String(option.name ?? option.kind));
+
+/** An answer whose name says the opposite of what it does. @param {any} option */
+const misleads = (option) => option.kind in KEYS && option.kind.startsWith("allow") === /\b(deny|reject|refuse|no|not|never|cancel|don't)\b/i.test(String(option.name));
 
 /** The tool call that a permission is about, with what the agent has said of it before. @param {any} question @param {any} session */
 function callOf(question, session) {
   const asked = question.params.toolCall ?? {};
-  const known = session?.items.findLast((/** @type {any} */ item) => item.calls?.some((/** @type {any} */ call) => call.id === asked.toolCallId));
-  const call = known?.calls.find((/** @type {any} */ one) => one.id === asked.toolCallId);
+  const known = session?.items.findLast((item) => item.calls?.some((call) => call.id === asked.toolCallId));
+  const call = known?.calls.find((one) => one.id === asked.toolCallId);
   const blank = { id: "", title: "", kind: "other", status: "pending", content: [], locations: [], input: undefined, output: undefined, terminal: "", at: 0, end: 0 };
   return changedCall(call ?? blank, asked, 0);
 }
@@ -55,7 +59,7 @@ export function Question({ question, session, view, canAnswer, isInline }) {
     "article",
     {
       key: question.key, class: "question", tabindex: "0", "data-question": question.key, "aria-label": `${who} ${wants}`,
-      onkeydown: (/** @type {KeyboardEvent} */ event) => pressed(event, question, options, canAnswer),
+      onkeydown: (event) => pressed(event, question, options, canAnswer),
     },
     h(
       "header",
@@ -66,7 +70,7 @@ export function Question({ question, session, view, canAnswer, isInline }) {
       h("span", { class: "spacer" }),
       since(question.at),
     ),
-    isForm ? h(Form, { question, canAnswer, onanswer: (/** @type {any} */ result, /** @type {string} */ choice) => bus.talk.answer(question, result, choice) }) : [subject(call, view, session), choiceRow(question, options, canAnswer)],
+    isForm ? h(Form, { question, canAnswer, onanswer: (result, choice) => answer(question, result, choice) }) : [subject(call, view, session), choiceRow(question, options, canAnswer)],
   );
 }
 
@@ -102,6 +106,7 @@ function choiceRow(question, options, canAnswer) {
           type: "button", title: `${plain(option.name)} (${option.kind})`, "data-kind": option.kind, onclick: () => choose(question, option),
         },
         visible(String(option.name ?? option.kind)),
+        misleads(option) ? h("span", { class: "warn" }, plain(String(option.kind).replace("_", " "))) : null,
         option.key ? h("kbd", null, option.key) : null,
       ),
     ),

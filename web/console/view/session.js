@@ -30,13 +30,13 @@ export function SessionView({ name, state }) {
   );
 }
 
-const keyOf = (/** @type {any} */ item) => item.key;
+const keyOf = (item) => item.key;
 
 /** @param {any} session @param {any} view @param {boolean} canAnswer */
 function listData(session, view, canAnswer) {
   // An item that is as it was is not made again: only what it shows of its session goes in.
   const of = { id: session.id, label: session.label, cwd: session.cwd, pool: session.pool };
-  const row = (/** @type {any} */ item) => h(Item, { item, session: item.kind === "question" ? session : memo(of), view: item.kind === "question" ? view : null, canAnswer });
+  const row = (item) => h(Item, { item, session: item.kind === "question" ? session : memo(of), view: item.kind === "question" ? view : null, canAnswer });
   return { items: session.items, row, keyOf, estimate: 44, follow: true, label: "what was said" };
 }
 
@@ -75,13 +75,13 @@ function Head({ session, view, me }) {
 
 /** Who owns it, who else is there. @param {{session: any, me: string}} props */
 function Presence({ session, me }) {
-  const name = (/** @type {string} */ client) => (client === me ? "you" : plain(client));
-  const others = session.guests.filter((/** @type {any} */ guest) => guest.client !== session.owner);
+  const name = (client) => (client === me ? "you" : plain(client));
+  const others = session.guests.filter((guest) => guest.client !== session.owner);
   return h(
     "span",
     { class: "presence" },
     h("span", { class: "chip", title: "owns the session: its files, its terminal" }, session.owner ? `${name(session.owner)} own${session.owner === me ? "" : "s"} it` : "nobody owns it"),
-    others.slice(0, 4).map((/** @type {any} */ guest) => h("span", { key: guest.client, class: "chip" }, `${name(guest.client)} ${guest.role === "observe" ? "watches" : "controls"}`)),
+    others.slice(0, 4).map((guest) => h("span", { key: guest.client, class: "chip" }, `${name(guest.client)} ${guest.role === "observe" ? "watches" : "controls"}`)),
     others.length > 4 ? h("span", { class: "chip" }, `${others.length - 4} more`) : null,
   );
 }
@@ -98,9 +98,9 @@ function usage(used) {
 function pickers(session) {
   if (!bus.may("control") || session.role === "observe") return null;
   const out = [];
-  const flat = (/** @type {any[]} */ options) => options.flatMap((one) => one.options ?? [one]);
-  if (session.modes?.availableModes?.length) out.push(picker("mode", session.modes.availableModes.map((/** @type {any} */ mode) => [mode.id, mode.name]), session.modes.currentModeId, (value) => bus.talk.choose(session.id, "mode", value)));
-  if (session.models?.availableModels?.length) out.push(picker("model", session.models.availableModels.map((/** @type {any} */ model) => [model.modelId, model.name]), session.models.currentModelId, (value) => bus.talk.choose(session.id, "model", value)));
+  const flat = (options) => options.flatMap((one) => one.options ?? [one]);
+  if (session.modes?.availableModes?.length) out.push(picker("mode", session.modes.availableModes.map((mode) => [mode.id, mode.name]), session.modes.currentModeId, (value) => bus.talk.choose(session.id, "mode", value)));
+  if (session.models?.availableModels?.length) out.push(picker("model", session.models.availableModels.map((model) => [model.modelId, model.name]), session.models.currentModelId, (value) => bus.talk.choose(session.id, "model", value)));
   for (const option of session.options) {
     if (option.type !== "select" || (option.category === "mode" && session.modes)) continue;
     out.push(picker(option.name ?? option.id, flat(option.options ?? []).map((one) => [one.value, one.name]), option.currentValue, (value) => bus.talk.choose(session.id, "option", value, option.id)));
@@ -114,13 +114,13 @@ const picker = (label, values, current, change) =>
     "label",
     { class: "picker", key: label },
     h("span", { class: "muted" }, visible(label.toLowerCase())),
-    h("select", { value: current, onchange: (/** @type {any} */ event) => attempt(() => change(event.target.value)) }, values.map(([value, name]) => h("option", { key: value, value, selected: value === current }, plain(name ?? value)))),
+    h("select", { value: current, onchange: (event) => attempt(() => change(event.target.value)) }, values.map(([value, name]) => h("option", { key: value, value, selected: value === current }, plain(name ?? value)))),
   );
 
 /** @param {any} session */
 function roles(session) {
   if (session.role === "owner" || !bus.may("control")) return null;
-  const turn = (/** @type {string} */ role) => attempt(() => bus.sessions.join(session.id, { role, history: role === "control" ? "pending" : "none" }));
+  const turn = (role) => attempt(() => bus.sessions.join(session.id, { role, history: role === "control" ? "pending" : "none" }));
   return [
     session.role === "observe"
       ? h("button", { class: "button", type: "button", onclick: () => turn("control") }, "Take part")
@@ -151,7 +151,7 @@ const menu = (session) =>
 
 /** @param {string} label @param {() => void} act */
 const item = (label, act) =>
-  h("button", { class: "menu-item", type: "button", onclick: (/** @type {any} */ event) => {
+  h("button", { class: "menu-item", type: "button", onclick: (event) => {
     event.target.closest("details").open = false;
     act();
   } }, label);

@@ -25,7 +25,7 @@ export function SessionList({ state }) {
   const items = filtered(state.list, text);
   const here = bus.sessions.find(state.route.id)?.label ?? state.route.id;
   const titles = titlesOf(state.sessions);
-  const row = (/** @type {any} */ view) => h(Row, { view, isHere: view.session === here, title: titles.get(view.session) ?? view.title });
+  const row = (view) => h(Row, { view, isHere: view.session === here, title: titles.get(view.session) ?? view.title });
   return h(
     "section",
     { class: classes("session-list", state.list.some((view) => view.folder) && "has-folders"), "aria-label": "sessions" },
@@ -33,7 +33,7 @@ export function SessionList({ state }) {
       "div",
       { class: "list-head" },
       h("h1", null, "Sessions"),
-      h("input", { class: "filter", type: "search", placeholder: "Filter", "aria-label": "filter sessions", value: text, oninput: (/** @type {any} */ event) => dispatch({ type: "filter", place: "sessions", text: event.target.value }) }),
+      h("input", { class: "filter", type: "search", placeholder: "Filter", "aria-label": "filter sessions", value: text, oninput: (event) => dispatch({ type: "filter", place: "sessions", text: event.target.value }) }),
       h("span", { class: "num muted" }, text ? `${items.length} of ${state.list.length}` : plural(state.list.length, "session")),
     ),
     items.length ? h("div", { class: "session-row names", "aria-hidden": "true" }, ["", "Session", "", "Pool", "Owner", "Folder", "Age", "Idle"].map((name, at) => h("span", { key: at, class: ["glyph", "title", "col label", "col pool", "col client", "col folder", "col age", "idle"][at] }, name))) : null,
@@ -41,7 +41,7 @@ export function SessionList({ state }) {
   );
 }
 
-const keyOf = (/** @type {any} */ view) => view.session;
+const keyOf = (view) => view.session;
 
 /** Titles that this page has heard. @param {Record<string, any>} sessions @returns {Map<string, string>} */
 export function titlesOf(sessions) {

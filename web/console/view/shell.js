@@ -49,7 +49,7 @@ function Top({ link, name }) {
   return h(
     "header",
     { class: "top" },
-    h("a", { class: "skip", href: "#main", onclick: (/** @type {Event} */ event) => (event.preventDefault(), document.getElementById("main")?.focus()) }, "to the content"),
+    h("a", { class: "skip", href: "#main", onclick: (event) => (event.preventDefault(), document.getElementById("main")?.focus()) }, "to the content"),
     h("a", { class: "brand", href: "#/waiting" }, h("img", { class: "brand-sign", src: "icon.svg", alt: "" }), "stdio bus", name ? h("span", { class: "muted" }, " · ", visible(name)) : null),
     h("span", { class: "spacer" }),
     link.scope && link.scope !== "admin" ? h("span", { class: "chip", title: "what this link may do" }, link.scope) : null,

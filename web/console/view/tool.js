@@ -1,6 +1,6 @@
 // A tool call: one line, and what is in it.
 
-import { classes, h } from "../lib/dom.js";
+import { classes, classWord, h } from "../lib/dom.js";
 import { ansi } from "../lib/ansi.js";
 import { duration, folder, plural, visible } from "../lib/text.js";
 import { markdown } from "../lib/markdown.js";
@@ -66,7 +66,7 @@ function head({ session, itemKey, isOpen, title, status, took, more }) {
 /** @param {string} status */
 function mark(status) {
   const [sign, name] = MARKS[status] ?? ["⋯", status];
-  return h("span", { class: `mark is-${status}`, role: "img", "aria-label": name, title: name }, sign);
+  return h("span", { class: `mark is-${classWord(status)}`, role: "img", "aria-label": name, title: name }, sign);
 }
 
 /** What is in a call: command, diff, output, places, raw JSON last. @param {{call: ToolCall}} props */

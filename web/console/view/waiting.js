@@ -25,7 +25,7 @@ export function Waiting({ state }) {
 /** @param {any} question @param {any} state */
 function card(question, state) {
   const session = state.sessions[question.session];
-  const view = state.list.find((/** @type {any} */ one) => one.session === session?.label);
+  const view = state.list.find((one) => one.session === session?.label);
   return h(Question, { key: question.key, question, session, view, canAnswer: bus.may("approve") });
 }
 
@@ -37,7 +37,7 @@ function other(view, state) {
 
 /** @param {{state: any}} props */
 function Calm({ state }) {
-  const running = state.list.filter((/** @type {any} */ view) => view.mood === "running").length;
+  const running = state.list.filter((view) => view.mood === "running").length;
   if (!state.listed) return h("p", { class: "muted" }, "looking …");
   if (state.link.pools.length === 0) return h(Empty, { title: "No agents yet", text: "This adds those of this machine:", command: "stdio-bus detect --write" });
   const text = running ? `${plural(running, "session")} at work. When an agent needs you, it is shown here.` : state.list.length ? "Nobody needs you. When an agent asks something, it is shown here." : h("span", null, "No session is open. ", h("a", { href: "#/new" }, "Begin one"), ", or start your editor.");

@@ -25,7 +25,7 @@ export function turnOf(items, turn) {
 /** @param {{start: number, end: number, bars: Bar[], unit?: number}} props `unit` is how many milliseconds one is */
 export function Waterfall({ start, end, bars, unit = 1 }) {
   const whole = Math.max(1e-9, end - start);
-  const share = (/** @type {number} */ part) => `${Math.max(0, Math.min(100, (part / whole) * 100)).toFixed(2)}%`;
+  const share = (part) => `${Math.max(0, Math.min(100, (part / whole) * 100)).toFixed(2)}%`;
   const shown = bars.slice(0, 60);
   const sums = new Map();
   for (const bar of bars) if (bar.kind !== "turn") sums.set(bar.lane, [...(sums.get(bar.lane) ?? []), bar]);

@@ -13,7 +13,7 @@ export function Wire({ state }) {
   const { wire, wireOn, filters } = state;
   const rows = filterRows(wire.rows, filters.wire);
   const picked = state.wireRow === null ? undefined : wire.rows[state.wireRow - (wire.rows[0]?.key ?? 0)];
-  const row = (/** @type {any} */ one) => h(Row, { row: one, base: wire.base, isPicked: one.key === state.wireRow });
+  const row = (one) => h(Row, { row: one, base: wire.base, isPicked: one.key === state.wireRow });
   return h(
     "section",
     { class: "wire", "aria-label": "the wire" },
@@ -21,7 +21,7 @@ export function Wire({ state }) {
       "div",
       { class: "list-head" },
       h("h1", null, "Wire"),
-      h("input", { class: "filter", type: "search", placeholder: "Filter: s17, prompt, error, slow, open", "aria-label": "filter the wire", value: filters.wire, oninput: (/** @type {any} */ event) => dispatch({ type: "filter", place: "wire", text: event.target.value }) }),
+      h("input", { class: "filter", type: "search", placeholder: "Filter: s17, prompt, error, slow, open", "aria-label": "filter the wire", value: filters.wire, oninput: (event) => dispatch({ type: "filter", place: "wire", text: event.target.value }) }),
       h("button", { class: classes("button", wireOn && "is-on"), type: "button", "aria-pressed": String(wireOn), onclick: () => bus.trace(!wireOn) }, wireOn ? "Pause" : "Follow"),
       h("button", { class: "button", type: "button", onclick: () => dispatch({ type: "wireClear" }) }, "Clear"),
       h("span", { class: "num muted" }, `${count(wire.events)} lines${wire.dropped ? `, ${count(wire.dropped)} left out` : ""}`),
@@ -32,12 +32,12 @@ export function Wire({ state }) {
   );
 }
 
-const keyOf = (/** @type {any} */ row) => row.key;
+const keyOf = (row) => row.key;
 
 /** Both ends of a line, by name. @param {any} row */
 function ends(row) {
   const worker = row.pool ? `${row.pool}/${row.worker ?? "?"}` : "worker";
-  const name = (/** @type {string} */ end) => (end === "client" ? (row.client ?? "client") : end === "worker" ? worker : end);
+  const name = (end) => (end === "client" ? (row.client ?? "client") : end === "worker" ? worker : end);
   return String(row.direction ?? "").split("->").map(name);
 }
 
