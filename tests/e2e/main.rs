@@ -24,6 +24,7 @@ mod faults_system;
 mod faults_worker;
 mod flow;
 mod greedy;
+mod guests;
 mod handshake;
 mod harness;
 mod hostile;

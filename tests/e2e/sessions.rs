@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Bus, bus_puppet_client, first_asked, notification, one_pool, prompt, request, session_of, update,
+    Bus, bus_puppet_client, first_asked, notification, one_pool, prompt, request, session_of, unshared,
+    update,
 };
 
 /// Whether the id is thirteen characters of base 32, a dot, and the agent's own id.
@@ -53,7 +54,7 @@ fn four_sessions_of_two_clients_on_two_workers_with_equal_agent_ids_never_mix() 
 
 #[test]
 fn the_session_of_another_client_and_the_agents_raw_id_are_unknown() {
-    let bus = Bus::start(one_pool(1));
+    let bus = Bus::start(unshared(1));
     let mut puppet = bus.puppet();
     let (mut ann, mut ben) = (bus.client(), bus.client());
     let session = ann.opens(&mut puppet, "s1");
@@ -131,7 +132,7 @@ fn a_child_session_announced_in_an_update_is_usable() {
 
 #[test]
 fn a_list_shows_bus_ids_and_hides_what_another_client_holds() {
-    let bus = Bus::start(one_pool(1));
+    let bus = Bus::start(unshared(1));
     let mut puppet = bus.puppet();
     let (mut ann, mut ben) = (bus.client(), bus.client());
     let mine = ann.opens(&mut puppet, "s1");
@@ -156,7 +157,8 @@ fn a_list_shows_bus_ids_and_hides_what_another_client_holds() {
 
 #[test]
 fn an_agents_session_from_an_earlier_bus_can_be_loaded_by_its_raw_or_old_id() {
-    let (bus, mut puppet, mut ann) = bus_puppet_client();
+    let bus = Bus::start(unshared(1));
+    let (mut puppet, mut ann) = (bus.puppet(), bus.client());
     for (name, agent_id) in [("raw", "raw"), ("abcdefghijklm.old", "old")] {
         ann.loads(1, name);
         let asked = puppet.is_asked("session/load");
@@ -212,7 +214,7 @@ fn fork_close_and_delete_use_the_agents_ids() {
 
 #[test]
 fn two_clients_cannot_load_the_same_agent_session() {
-    let bus = Bus::start(one_pool(2));
+    let bus = Bus::start(unshared(2));
     let mut workers = bus.puppets::<2>();
     let (mut ann, mut ben) = (bus.client(), bus.client());
     ann.loads(1, "raw");

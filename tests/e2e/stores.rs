@@ -2,13 +2,14 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Bus, Client, request, update};
+use crate::harness::{Bus, Client, request, unshared, update};
 
 /// Two pools of the echo agent that share a folder.
 fn two_echo_pools(more: Value) -> Bus {
     let pool = |id: &str| {
         let args = ["agent", "echo", "--state", "@dir/state"];
-        let mut pool = json!({ "id": id, "command": "stdio-bus", "args": args, "max_instances": 1 });
+        let mut pool =
+            json!({ "id": id, "command": "stdio-bus", "args": args, "max_instances": 1, "share": false });
         if let Some(store) = more.get(id) {
             pool["store"] = store.clone();
         }
@@ -86,7 +87,8 @@ fn pools_with_a_store_of_their_own_have_sessions_of_their_own() {
 
 #[test]
 fn a_half_closed_client_owns_its_session_until_its_turn_is_over() {
-    let (bus, mut puppet, mut ben) = crate::harness::bus_puppet_client();
+    let bus = Bus::start(unshared(1));
+    let (mut puppet, mut ben) = (bus.puppet(), bus.client());
     let mut ann = bus.client();
     let session = ann.opens(&mut puppet, "s1");
     ann.prompts(1, &session);

@@ -153,6 +153,8 @@ pub(crate) fn config(rng: &mut Rng) -> Config {
         silence_timeout: rng.one(&[None, None, None, Some(sec(3)), Some(sec(10))]),
         drain_timeout: sec(rng.one(&[1, 5, 30])),
         session_keep: sec(rng.one(&[0, 3, 30])),
+        session_log_bytes: 0,
+        max_log_bytes: 0,
         max_clients: rng.one(&[3, 100, 100]),
         max_calls: rng.one(&[4, 16, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 1 << 20]),
         max_held_bytes: rng.one(&[16 << 10, 1 << 30, 1 << 30, 1 << 30, 1 << 30]),
@@ -229,6 +231,8 @@ fn pool(rng: &mut Rng, id: &str) -> PoolConfig {
         warm: rng.percent(80),
         idle: rng.one(&[None, None, Some(Duration::from_secs(2))]),
         permission: rng.one(&[Permission::Ask, Permission::Ask, Permission::Allow, Permission::Deny]),
+        // The worlds of `guests` share.
+        share: false,
         ..PoolConfig::new(id, Program::InPath("agent".to_owned()))
     }
 }

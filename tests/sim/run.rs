@@ -5,10 +5,10 @@ use std::time::Duration;
 use kernel_core::{Event, Moment};
 
 use crate::excuse::Excuses;
-use crate::greedy;
 use crate::oracle::broken;
 use crate::record::Peer;
 use crate::world::World;
+use crate::{greedy, guests};
 
 /// After this long without faults everything must be answered. It is longer than the longest pause of a worker.
 const QUIET_PERIOD: Duration = Duration::from_secs(200);
@@ -24,6 +24,9 @@ pub(crate) struct Run {
 }
 
 pub(crate) fn run(seed: u64, print: bool) -> Run {
+    if seed & guests::GUESTS != 0 {
+        return guests::run(seed, print);
+    }
     if greedy::is_greedy(seed) {
         return greedy::run(seed, print);
     }

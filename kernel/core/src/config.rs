@@ -151,6 +151,8 @@ pub struct PoolConfig {
     /// Where its agents keep their sessions: pools with the same name here have one set of sessions. `None`: the name
     /// that its agents give themselves in `initialize`.
     pub store: Option<Arc<str>>,
+    /// Whether other clients may join a session that a client has open.
+    pub share: bool,
     /// The working directory of the processes. `None`: that of the bus.
     pub cwd: Option<PathBuf>,
     /// Environment variables that are set for the processes.
@@ -175,6 +177,7 @@ impl fmt::Debug for PoolConfig {
             .field("idle", &self.idle)
             .field("permission", &self.permission)
             .field("store", &self.store)
+            .field("share", &self.share)
             .field("cwd", &self.cwd)
             .field("env", &names)
             .field("inherit_env", &self.inherit_env)
@@ -226,6 +229,7 @@ impl PoolConfig {
             idle: Some(PoolConfig::IDLE),
             permission: Permission::Ask,
             store: None,
+            share: true,
             cwd: None,
             env: BTreeMap::new(),
             inherit_env: InheritEnv::All,
@@ -287,6 +291,10 @@ pub struct Limits {
     pub drain_timeout: Duration,
     /// How long the sessions of a client that left are kept.
     pub session_keep: Duration,
+    /// How many bytes of what was said in a session are kept for those who join it. 0: none.
+    pub session_log_bytes: usize,
+    /// How many bytes of that are kept of all sessions together.
+    pub max_log_bytes: usize,
     /// The number of clients that may be connected.
     pub max_clients: usize,
     /// The number of requests that may be in flight.
@@ -308,6 +316,8 @@ impl Default for Limits {
             silence_timeout: None,
             drain_timeout: Duration::from_secs(30),
             session_keep: Duration::from_secs(300),
+            session_log_bytes: 1 << 20,
+            max_log_bytes: 64 << 20,
             max_clients: 10_000,
             max_calls: 1 << 20,
             max_held_bytes: 1 << 30,

@@ -103,6 +103,8 @@ pub const INIT_RESULT_BYTES: usize = 1 << 20;
 pub const ELICITATIONS: usize = 256;
 /// How many requests of an agent in one session may wait for an answer of its owner.
 pub const PENDING_REQUESTS: usize = 512;
+/// How many prompts of one session may wait for the end of another client's turn.
+pub const WAITING_PROMPTS: usize = 16;
 /// How many labels one client may use, which are session ids of its own choice.
 pub const LABELS: usize = 1 << 16;
 /// Sessions of subagents do not count for `max_sessions`, but a worker has at most this many times as many in all.

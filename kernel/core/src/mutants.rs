@@ -43,6 +43,22 @@ pub enum Check {
     Store,
     /// An agent that keeps its sessions cannot open one under an id that its store has.
     TakenId,
+    /// A session of a pool that does not share is joined by nobody.
+    Share,
+    /// A guest that only observes is asked nothing and may say nothing.
+    Observer,
+    /// A guest that does not keep up is let go.
+    GuestBehind,
+    /// A client of another version of the protocol cannot join.
+    GuestVersion,
+    /// A prompt waits for the end of another client's turn.
+    OneTurn,
+    /// Only so many prompts wait.
+    PromptBound,
+    /// An error of one of several who were asked is not the answer.
+    Abstention,
+    /// Those who were asked as well are told that the answer is there.
+    Withdrawn,
     /// A worker of a dedicated pool serves one client.
     Dedicated,
     /// Clients with other capabilities are served by another worker.
@@ -175,6 +191,14 @@ impl Check {
         Check::HalfClosed,
         Check::Store,
         Check::TakenId,
+        Check::Share,
+        Check::Observer,
+        Check::GuestBehind,
+        Check::GuestVersion,
+        Check::OneTurn,
+        Check::PromptBound,
+        Check::Abstention,
+        Check::Withdrawn,
         Check::Dedicated,
         Check::Handshake,
         Check::Early,

@@ -41,7 +41,8 @@ fn main() {
     let prompt =
         format!("{{\"id\":{ID},\"method\":\"session/prompt\",\"params\":{{\"sessionId\":\"{session}\"}}}}\n");
     let mut answer = Vec::with_capacity(1 << 10);
-    for _ in 0..100 {
+    // Until the log of the session is full.
+    for _ in 0..3_000 {
         turn(&mut world, prompt.as_bytes(), &mut answer);
     }
     let region = Region::new(ALLOCATOR);

@@ -20,6 +20,11 @@ pub(crate) fn one_pool(instances: u32) -> Value {
     json!({ "pools": [puppets("p", instances)] })
 }
 
+/// `one_pool` whose sessions nobody else can join.
+pub(crate) fn unshared(instances: u32) -> Value {
+    json!({ "pools": [with(puppets("p", instances), json!({ "share": false }))] })
+}
+
 /// `one_pool` with limits.
 pub(crate) fn limited(instances: u32, limits: Value) -> Value {
     json!({ "pools": [puppets("p", instances)], "limits": limits })

@@ -22,7 +22,7 @@ use std::process::Command;
 
 pub(crate) use bus::{BUS, Bus, run, write_token};
 pub(crate) use client::Client;
-pub(crate) use configs::{limited, one_pool, puppets, puppets_after, with};
+pub(crate) use configs::{limited, one_pool, puppets, puppets_after, unshared, with};
 pub(crate) use connection::Connection;
 pub(crate) use log::Log;
 pub(crate) use messages::{initialize, notification, prompt, request, result, session_of, update, update_of};

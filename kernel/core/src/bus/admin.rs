@@ -28,6 +28,12 @@ impl Bus {
                 let page: Page = params_of(message)?;
                 Report::new(self).sessions(page.cursor.as_deref())?
             }
+            b"_bus/attach" => return self.attach_guest(link, message),
+            b"_bus/take" => return self.take_session(link, message),
+            b"_bus/detach" => {
+                self.detach_named(link, message)?;
+                "{}".to_owned()
+            }
             b"_bus/bye" => {
                 if let Some(client) = self.clients.get_mut(link) {
                     client.bye = true;
@@ -48,6 +54,8 @@ impl Bus {
         struct Hello {
             pool: Option<Box<str>>,
             client: Option<Box<str>>,
+            #[serde(default)]
+            events: bool,
         }
 
         let hello: Hello = params_of(message)?;
@@ -57,6 +65,7 @@ impl Bus {
         };
         if let Some(client) = self.clients.get_mut(link) {
             client.set_name(hello.client.as_deref(), &mut self.held);
+            client.hears_events |= hello.events;
             if pool.is_some() && pool != client.pool {
                 client.pool = pool;
                 client.affinity = None;

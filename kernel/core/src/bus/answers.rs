@@ -8,7 +8,7 @@ use crate::id::{CallKey, WorkerId};
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{Call, Endpoint, EndpointId, Purpose, Written};
 use crate::state::session_index::SessionIndex;
-use crate::state::sessions::token;
+use crate::state::sessions::{Session, token};
 use crate::wire::error::RpcError;
 use crate::wire::json::Span;
 use crate::wire::message::Message;
@@ -42,6 +42,10 @@ impl Bus {
             Purpose::Recover(session) => self.recovered(session, id, message),
             Purpose::List => self.answer_list(id, call, message),
             Purpose::Ask => self.answer(id, call, message),
+            Purpose::Prompt => {
+                self.answer(id, call, message);
+                self.prompt_ended(call.session, key, Some(message));
+            }
             Purpose::Broadcast => {
                 if let Some(pool) = self.pools.get_mut(pool) {
                     pool.broadcast_answered(key, !failed, &mut self.held);
@@ -101,10 +105,8 @@ impl Bus {
         let mut edits = Edits::none();
         edits.add(span, call.id.as_bytes());
         for span in [envelope.top_session, envelope.result_session].into_iter().flatten() {
-            if let Some(session) = index.at(id, message, span)
-                && session.owner == Some(to)
-            {
-                edits.add(span, &session.bus_token);
+            if let Some(token) = index.at(id, message, span).and_then(|session| session.token_of(to)) {
+                edits.add(span, token);
             }
         }
         let nests =
@@ -131,15 +133,16 @@ impl Bus {
                 worker.sessions.get(&name).copied().or_else(|| self.index().in_store(worker.pool, &name))
             });
             let session = key.and_then(|key| self.sessions.get(key));
-            let is_foreign = key.is_some_and(|key| self.is_owned(key))
-                && session.is_some_and(|session| session.owner != Some(to));
+            let is_hidden = |session: &Session| session.owner != Some(to) && !session.is_shared;
+            let is_foreign = key.is_some_and(|key| self.is_owned(key)) && session.is_some_and(is_hidden);
             if is_foreign && enabled(Check::ListOwner) {
                 continue;
             }
             if !shown.is_empty() {
                 shown.push(b',');
             }
-            let bus_token = session.map(|session| session.bus_token.clone());
+            let token = |session: &Session| session.token_of(to).unwrap_or(&session.bus_token).clone();
+            let bus_token = session.map(token);
             // A name that the client uses for a session in another store would not do for one that is not open.
             let named = entry.id.filter(|_| bus_token.is_none()).map(|id| message.name(id));
             let used = named.filter(|name| self.uses_name(to, name));

@@ -4,7 +4,7 @@ use super::Bus;
 use super::forward::{Forward, SessionRef};
 use super::from_client::Routed;
 use crate::id::{Link, WorkerId};
-use crate::limit::{ABANDONED_PART, STICKY_NOTIFICATION_BYTES};
+use crate::limit::STICKY_NOTIFICATION_BYTES;
 use crate::state::calls::{Id, NOBODY, Purpose};
 use crate::state::pools::Broadcast;
 use crate::wire::message::{Held, Message};
@@ -48,6 +48,6 @@ impl Bus {
         let mut line = Vec::new();
         splice(&mut line, message.line, &[Edit::new(span, call.spelled(&mut itoa::Buffer::new()))]);
         self.send_call(link, call, &line);
-        self.calls.forget_abandoned(self.limits.max_calls / ABANDONED_PART);
+        self.forget_abandoned();
     }
 }

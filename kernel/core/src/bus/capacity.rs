@@ -11,6 +11,7 @@ use crate::limit::{
 };
 use crate::mutants::{Check, enabled};
 use crate::state::calls::EndpointId;
+use crate::state::sessions::Session;
 use crate::wire::error::RpcError;
 
 impl Bus {
@@ -160,8 +161,8 @@ impl Bus {
             return Ok(());
         }
         let is_here = |id| self.workers.get(id).is_some_and(|worker| worker.pool == pool_id);
-        let elsewhere =
-            client.sessions.keys().filter(|key| !self.sessions.worker_of(*key).is_some_and(is_here));
+        let is_its = |session: &Session| session.owner == Some(link) && session.worker.is_some_and(is_here);
+        let elsewhere = client.sessions.keys().filter(|key| !self.sessions.get(*key).is_some_and(is_its));
         let own = of_all_pools - elsewhere.count();
         // Where all places are its own, the pool is full for it like for everybody.
         if own < share || own >= places {

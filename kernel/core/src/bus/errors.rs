@@ -35,6 +35,7 @@ impl Bus {
                     self.closed_at_agent(id, key, &call);
                 }
             }
+            Purpose::Prompt => self.prompt_ended(call.session, key, None),
             _ => {}
         }
     }

@@ -1,6 +1,7 @@
 //! How lines reach workers: under the ids that they know, at once or from a backlog. And lines of the bus itself.
 
 use super::Bus;
+use super::session::prompt_waits;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
 use crate::limit::{LABELS, NAME_BYTES, OPENING_BYTES};
 use crate::mutants::{Check, enabled};
@@ -43,11 +44,15 @@ impl Bus {
         if self.workers.get(to).is_none_or(|worker| worker.ready_link().is_none()) {
             self.check_backlog(to, from)?;
         }
-        let Some(worker) = self.workers.get_mut(to) else { return Err(RpcError::unknown_session()) };
-        let reopened = about.and_then(|key| self.sessions.get(key)?.recovering.as_ref());
-        if reopened.is_some_and(|backlog| backlog.bytes() > self.limits.max_output_queue) {
-            return Err(RpcError::busy("too much waits for the session to be opened again"));
+        let mut waits = false;
+        if let Some(session) = about.and_then(|key| self.sessions.get(key)) {
+            let reopened = session.recovering.as_ref();
+            if reopened.is_some_and(|backlog| backlog.bytes() > self.limits.max_output_queue) {
+                return Err(RpcError::busy("too much waits for the session to be opened again"));
+            }
+            waits = purpose == Purpose::Prompt && prompt_waits(from, session)?;
         }
+        let Some(worker) = self.workers.get_mut(to) else { return Err(RpcError::unknown_session()) };
         let call = message.id().map(|id| {
             worker.requests += 1;
             self.calls.ask(caller, worker.endpoint, Id::new(id), purpose, about.or(label))
@@ -80,6 +85,13 @@ impl Bus {
         if let Some(label) = label.and_then(|key| self.sessions.get(key)) {
             edits.add_at(envelope.top_session, &label.agent_token);
         }
+        if let (true, Some(key), Some(call)) = (waits, about, call) {
+            let mut line = Vec::new();
+            splice(&mut line, message.line, &edits);
+            self.hold_prompt(from, key, call, line.into());
+            self.trace_line(Endpoint::Client(from), Endpoint::Worker(to), about, Some(call), message);
+            return Ok(Some(call));
+        }
         match (recovering, worker.ready_link()) {
             (None, Some(link)) => {
                 let written = self.links.send(link, message.line, &edits);
@@ -98,8 +110,11 @@ impl Bus {
                 }
             }
         }
-        if call.is_some() {
+        if let Some(call) = call {
             self.watch_silence(to);
+            if let (Purpose::Prompt, Some(key)) = (purpose, about) {
+                self.begin_prompt(from, key, call, message);
+            }
         }
         self.trace_line(Endpoint::Client(from), Endpoint::Worker(to), about, call, message);
         Ok(call)

@@ -101,6 +101,13 @@ impl Bus {
         };
         let is_callee = |call: &&Call| call.callee == client.endpoint || !enabled(Check::BadReply);
         let Some(call) = self.calls.get(key).filter(is_callee) else { return };
+        if let Some((session, order)) = self.question_of(call, key)
+            && !self.question_decided(session, (link, key), order, None)
+        {
+            self.calls.end(key);
+            return;
+        }
+        let Some(call) = self.calls.get(key) else { return };
         self.sessions.end_pending(call.session, key, &mut self.held);
         self.fail_call(key, error);
     }
@@ -134,6 +141,7 @@ impl Bus {
             }
             b"session/new" | b"nes/start" => self.open_session(link, message),
             b"session/load" | b"session/resume" => self.load_or_resume(link, message),
+            b"session/attach" if message.is_request() => self.attach_guest(link, message),
             _ if message.envelope.session.is_some() => self.session_line(link, message),
             _ => self.plain_line(link, message),
         }
@@ -188,7 +196,11 @@ impl Bus {
             return Ok(());
         };
         let Endpoint::Worker(worker) = self.calls.endpoint(call.callee) else { return Ok(()) };
+        let is_prompt = call.purpose == Purpose::Prompt;
         self.trace_line(Endpoint::Client(link), Endpoint::Worker(worker), None, None, message);
+        if is_prompt && self.cancel_waiting_prompt(link, key) {
+            return Ok(());
+        }
         let mut digits = itoa::Buffer::new();
         let edits = [Edit::new(request, key.spelled(&mut digits))];
         match self.workers.get_mut(worker).map(|worker| worker.ready_link()) {
@@ -222,6 +234,9 @@ impl Bus {
 
     /// Routes a message about a session of this client.
     fn session_line(&mut self, link: Link, message: Message<'_>) -> Routed {
+        if let Some(key) = self.latest_session(link, message) {
+            return self.own_session_line(link, key, message);
+        }
         let name = message.session_name().unwrap_or_default();
         let method = message.method();
         let mut own = self.clients.find(link)?.sessions.get(&name).copied();
@@ -235,18 +250,48 @@ impl Bus {
                 _ => Err(RpcError::unknown_session()),
             };
         };
+        let owner = self.sessions.get(key).and_then(|session| session.owner);
+        if owner != Some(link) && self.guest_line(link, key, message)? {
+            return Ok(());
+        }
+        if let Some(client) = self.clients.get_mut(link) {
+            client.latest_session = Some(key);
+        }
+        self.own_session_line(link, key, message)
+    }
+
+    /// The session that this client spoke of last, if it owns it and names it again: most messages do.
+    #[inline]
+    fn latest_session(&self, link: Link, message: Message<'_>) -> Option<SessionKey> {
+        let Message { line, envelope } = message;
+        let key = self.clients.get(link)?.latest_session.filter(|_| envelope.pool.is_none())?;
+        let session = self.sessions.get(key)?;
+        (session.owner == Some(link) && *session.bus_token == *envelope.session?.of(line)).then_some(key)
+    }
+
+    /// Routes a message about a session that this client may speak of.
+    fn own_session_line(&mut self, link: Link, key: SessionKey, message: Message<'_>) -> Routed {
+        let method = message.method();
         let to = match self.worker_of(key) {
             Some(worker) => worker,
-            None => self.recover(link, key)?,
-        };
-        if method == b"session/fork" {
-            self.check_fork(to)?;
-        }
-        let purpose = match method {
-            b"session/cancel" if message.is_request() => {
-                return self.cancel_by_request(link, key, to, message);
+            None => {
+                let owner = self.sessions.get(key).and_then(|session| session.owner);
+                self.recover(owner.unwrap_or(link), key)?
             }
-            b"session/fork" => Purpose::Open,
+        };
+        let purpose = match method {
+            b"session/prompt" if message.is_request() => Purpose::Prompt,
+            b"session/cancel" => {
+                self.cancel_waiting_prompts(link, key);
+                if message.is_request() {
+                    return self.cancel_by_request(link, key, to, message);
+                }
+                Purpose::Ask
+            }
+            b"session/fork" => {
+                self.check_fork(to)?;
+                Purpose::Open
+            }
             b"session/close" | b"session/delete" | b"nes/close" => Purpose::Close(key),
             _ => SettingKind::of(method).map_or(Purpose::Ask, Purpose::Set),
         };
@@ -321,6 +366,11 @@ impl Bus {
         self.counters.count_answer(message.is_error());
         self.sessions.touch(call.session, self.now);
         self.trace_answer(Endpoint::Client(link), key, &call, message);
+        if let Some((session, order)) = self.question_of(&call, key)
+            && !self.question_decided(session, (link, key), order, Some(message))
+        {
+            return;
+        }
         self.sessions.end_pending(call.session, key, &mut self.held);
         let Endpoint::Worker(worker) = self.calls.endpoint(call.caller) else { return };
         let Some(to) = self.workers.get(worker).and_then(|worker| worker.link) else { return };
@@ -381,6 +431,11 @@ impl Bus {
         if let Some(key) = client.sessions.get(&name).copied()
             && self.is_meant(key, &name, asked.as_ref().ok().copied())
         {
+            if self.sessions.get(key).is_some_and(|session| session.guests.get(link).is_some())
+                && self.is_owned(key)
+            {
+                return self.join_by_load(link, key, message, &name);
+            }
             if let Some(to) = self.worker_of(key) {
                 return self.load_own(link, key, to, message);
             }
@@ -394,8 +449,18 @@ impl Bus {
             {
                 return self.load_own(link, key, to, message);
             }
+            let (is_shared, has_guests) = self
+                .sessions
+                .get(key)
+                .map_or((false, false), |session| (session.is_shared, !session.guests.is_empty()));
             if self.is_owned(key) && !self.is_successor(key, &name) && enabled(Check::Owner) {
+                if is_shared || !enabled(Check::Share) {
+                    return self.join_by_load(link, key, message, &name);
+                }
                 return Err(RpcError::unknown_session());
+            }
+            if has_guests && !self.is_compatible_with(link, key) {
+                return self.join_by_load(link, key, message, &name);
             }
             if self.is_compatible_with(link, key) || !enabled(Check::AttachFits) {
                 return self.attach(link, key, message, &name);
@@ -416,6 +481,9 @@ impl Bus {
         if let Some(session) = self.sessions.get_mut(key) {
             (session.if_refused, session.is_renamed) = (IfRefused::IsForgotten, is_renamed);
             session.is_known = knows_history(message);
+        }
+        if message.method() != b"session/load" || knows_history(message) {
+            self.sessions.log_is_partial(key);
         }
         let passed = self.pass_load(link, key, to, message);
         if passed.is_err() {

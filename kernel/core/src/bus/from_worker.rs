@@ -5,6 +5,7 @@
 use log::{debug, warn};
 
 use super::Bus;
+use super::session::is_question;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
 use crate::limit::{NAME_BYTES, PENDING_REQUESTS, QUEUE_HARD_TIMES};
 use crate::mutants::{Check, enabled};
@@ -81,10 +82,32 @@ impl Bus {
         }
         if let Some(span) = envelope.session {
             if let Some(key) = worker.last_session
-                && let Some(session) = self.sessions.get(key)
+                && let Some(session) = self.sessions.get_mut(key)
                 && session.worker == Some(id)
                 && *session.agent_token == *span.of(message.line)
             {
+                if message.is_notification()
+                    && envelope.child.is_none()
+                    && envelope.elicitation.is_none()
+                    && !worker.capabilities.nests
+                    && !worker.capabilities.reports_turn_state
+                    && session.guests.is_empty()
+                    && !session.is_told_again()
+                    && self.tracers.is_empty()
+                    && let Some(owner) = session.owner
+                    && self.links.may_send(owner)
+                {
+                    // Most of what an agent says goes this way.
+                    session.touched = self.now;
+                    session.note_update(message, &mut self.held);
+                    let is_logged = session.is_logged();
+                    let written =
+                        self.links.send(owner, message.line, &[Edit::new(span, &session.bus_token)]);
+                    if is_logged {
+                        self.log_written(key, owner, written);
+                    }
+                    return;
+                }
                 return self.deliver(id, key, message);
             }
             return self.route_by_name(id, message);
@@ -167,6 +190,9 @@ impl Bus {
             self.trace_line(Endpoint::Worker(id), Endpoint::Bus, Some(key), None, message);
             let child = self.adopt_child(id, key, message);
             self.buffer_offline(key, message);
+            if message.is_notification() {
+                self.share_unowned(id, key, message);
+            }
             return child.into_iter().for_each(|child| self.deliver_early(id, &child));
         };
         if ended && is_label && message.is_request() {
@@ -191,12 +217,13 @@ impl Bus {
         let Some(session) = self.sessions.get(key) else { return false };
         let (count, bytes) = (session.pending.len(), session.pending.bytes() + message.line.len());
         let most_bytes = QUEUE_HARD_TIMES * self.queue_limit();
+        let has_guests = !session.guests.is_empty();
         let refusal = if count >= PENDING_REQUESTS {
             format!("{PENDING_REQUESTS} requests of this session wait for an answer")
         } else if count > 0 && bytes > most_bytes && enabled(Check::PendingBound) {
             format!("{} bytes of requests of this session wait for an answer", session.pending.bytes())
         } else {
-            return true;
+            return !(has_guests && is_question(message) && self.ask_all(id, key, message));
         };
         self.reject_unroutable(id, message, &RpcError::busy(refusal));
         false
@@ -236,6 +263,9 @@ impl Bus {
             edits.add(span, &child.bus_token);
         }
         let written = self.links.send_nested(owner, line, &edits, &nested);
+        if call.is_none() {
+            self.share(id, key, owner, written, message);
+        }
         self.trace_line(Endpoint::Worker(id), Endpoint::Client(owner), Some(key), call, message);
         if let (Some(call), Some(written)) = (call, written) {
             if let Some(call) = self.calls.get_mut(call) {
@@ -266,8 +296,13 @@ impl Bus {
             self.counters.dropped_notifications += 1;
             return;
         };
-        let mut digits = itoa::Buffer::new();
-        self.links.send(to, message.line, &[Edit::new(span, key.spelled(&mut digits))]);
+        let question = self.calls.get(key).and_then(|call| self.question_of(call, key));
+        let session = question.and_then(|(session, order)| Some((self.sessions.get(session)?, order)));
+        let legs = session.map_or(vec![(to, key)], |(session, order)| session.guests.legs(order).to_vec());
+        for (to, key) in legs {
+            let mut digits = itoa::Buffer::new();
+            self.links.send(to, message.line, &[Edit::new(span, key.spelled(&mut digits))]);
+        }
         self.trace_line(Endpoint::Worker(id), Endpoint::Client(to), None, None, message);
     }
 

@@ -21,6 +21,7 @@ impl Bus {
             self.count_backlog_bytes() + self.count_kept_bytes(),
             "bytes in backlogs"
         );
+        assert_eq!(self.sessions.log_bytes(), self.sessions.count_log_bytes(), "bytes of logs");
         assert_eq!(self.calls.heap_bytes(), self.calls.count_heap_bytes(), "bytes of calls");
         for (link, peer) in self.links.iter() {
             match peer.worker {
@@ -75,15 +76,26 @@ impl Bus {
             } else {
                 assert!(session.owner.is_some(), "a lost session is kept for its owner only");
             }
+            for (link, guest) in session.guests.iter().filter(|(link, _)| !departed.contains(link)) {
+                let client = self.clients.get(link).expect("a guest is connected");
+                assert_eq!(client.sessions.get(guest.token.name()), Some(&key), "a guest knows its session");
+                assert_ne!(session.owner, Some(link), "an owner is no guest");
+            }
+            for order in session.guests.all_questions() {
+                for (_, call) in session.guests.legs(order) {
+                    assert!(self.calls.get(*call).is_some(), "who is asked has not answered");
+                }
+            }
             for pending in session.pending.iter() {
                 assert!(self.calls.get(pending.call).is_some(), "a pending request is in flight");
             }
         }
-        for (_, client) in self.clients.iter() {
+        for (link, client) in self.clients.iter() {
             let labels = client.labels.keys().filter_map(|key| self.sessions.get(key));
             client.check_labels(labels.map(Session::table_bytes).sum());
             for key in client.owned_sessions() {
-                assert!(self.sessions.get(key).is_some(), "the session of a client exists");
+                let session = self.sessions.get(key).expect("the session of a client exists");
+                assert!(session.token_of(link).is_some(), "a client is in its sessions");
             }
         }
     }
@@ -123,7 +135,8 @@ impl Bus {
     fn count_backlog_bytes(&self) -> usize {
         let of_session = |session: &Session| {
             let recovering = session.recovering.as_ref().map_or(0, |backlog| backlog.count_bytes());
-            session.offline.count_bytes() + session.pending.count_bytes() + recovering
+            let waiting = recovering + session.prompts.count_bytes();
+            session.offline.count_bytes() + session.pending.count_bytes() + waiting
         };
         let of_worker = |worker: &Worker| worker.backlog.count_bytes() + worker.early.count_bytes();
         self.sessions.iter().map(|(_, session)| of_session(session)).sum::<usize>()

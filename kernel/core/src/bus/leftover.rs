@@ -166,6 +166,16 @@ impl Bus {
         if let Some(Leftover::Ended(_, last)) = self.leftovers.first_mut() {
             *last = Some(key);
         }
+        let session = self.sessions.get(key);
+        let name = session.and_then(|session| session.token_of(link)).cloned();
+        if session.is_some_and(|session| session.owner != Some(link) || !session.guests.is_empty()) {
+            // It goes on for the others.
+            self.leave_session(key, link, false);
+            if let (Some(client), Some(name)) = (self.clients.get_mut(link), name) {
+                client.sessions.remove(name.name(), key);
+            }
+            return;
+        }
         // A session whose worker is not ready is ended when the client leaves, because only then can its agent be told.
         let worker = self.worker_of(key).and_then(|id| self.workers.get(id));
         let is_ready = worker.is_some_and(|worker| worker.ready_link().is_some());

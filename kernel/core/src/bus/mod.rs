@@ -259,7 +259,9 @@ impl Bus {
     /// The peer took the first `count` bytes of `to_send`.
     pub fn sent(&mut self, link: Link, count: usize, now: Moment) {
         self.set_time(now);
-        self.links.sent(link, count);
+        if self.links.sent(link, count) {
+            self.log_kept(link);
+        }
         self.finish(link);
         self.stop_client(link);
         self.settle();
@@ -289,7 +291,7 @@ impl Bus {
     /// All bytes of peers that the bus holds now: lines, long ids, names, handshakes and the like. What is usual for an
     /// idle peer does not count.
     pub fn held_bytes(&self) -> usize {
-        self.links.held_bytes() + self.held.get() + self.calls.heap_bytes()
+        self.links.held_bytes() + self.held.get() + self.calls.heap_bytes() + self.sessions.log_bytes()
     }
 
     /// The `initialize` params of the newest client of each pool, if they have changed: pool and params. Give them to

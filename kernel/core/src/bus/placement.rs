@@ -166,7 +166,8 @@ impl<'a> Placement<'a> {
     /// Sessions of this worker whose clients have left and in which no call is in flight.
     fn left_sessions(&self, worker: &Worker) -> Vec<SessionKey> {
         let is_left = |key: &SessionKey| {
-            let is_left = self.sessions.get(*key).is_some_and(|session| session.owner.is_none());
+            let session = self.sessions.get(*key);
+            let is_left = session.is_some_and(|it| it.owner.is_none() && it.guests.is_empty());
             is_left && self.calls.about(*key) == 0
         };
         worker.sessions.keys().filter(is_left).collect()

@@ -13,6 +13,7 @@ use crate::config::Mode;
 use crate::id::{Link, PoolId, SessionKey};
 use crate::limit::SESSIONS_PAGE;
 use crate::state::clients::Client;
+use crate::state::guests::Guest;
 use crate::state::lifecycle::State;
 use crate::state::metrics::{FLOW, Latency};
 use crate::state::pools::Pool;
@@ -35,10 +36,20 @@ struct SessionView<'a> {
     pool: Option<&'a str>,
     worker: Option<u32>,
     client: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    guests: Vec<GuestView<'a>>,
+    /// What its agent has asked and nobody has answered.
+    questions: usize,
     age_sec: u64,
     idle_sec: u64,
     calls: usize,
     state: &'static str,
+}
+
+#[derive(Serialize)]
+struct GuestView<'a> {
+    client: Cow<'a, str>,
+    role: &'static str,
 }
 
 /// A look at the whole bus, which changes nothing.
@@ -179,15 +190,25 @@ impl<'a> Report<'a> {
             pool: worker.map(|worker| &*worker.config.id),
             worker: worker.map(|worker| worker.index),
             client: session.owner.map(|owner| self.client_label(owner)),
+            guests: self.guests(session),
+            questions: session.open_questions(),
             age_sec: since(session.opened),
             idle_sec: since(session.touched),
             calls: bus.calls.about(key),
             state: match session.owner {
-                None => "kept",
-                Some(_) if session.worker.is_none() => "lost",
-                Some(_) => "live",
+                None if session.guests.is_empty() => "kept",
+                _ if session.worker.is_none() => "lost",
+                _ => "live",
             },
         }
+    }
+
+    fn guests(&self, session: &Session) -> Vec<GuestView<'a>> {
+        let view = |(link, guest): (Link, &Guest)| GuestView {
+            client: self.client_label(link),
+            role: guest.role.name(),
+        };
+        session.guests.iter().map(view).collect()
     }
 
     /// The name of a client, or a number that no other client ever has.

@@ -59,7 +59,7 @@ impl Bus {
         for (_, call) in self.calls.incoming_calls(lost.endpoint) {
             let is_seen =
                 call.written != Written::NotYet && self.links.unwritten(lost.link, call.written).is_none();
-            if call.purpose == Purpose::Ask
+            if matches!(call.purpose, Purpose::Ask | Purpose::Prompt)
                 && is_seen
                 && let Some(session) = call.session.and_then(|session| self.sessions.get_mut(session))
             {
@@ -200,8 +200,13 @@ impl Bus {
         self.end_turn(key, error);
         self.sessions.set_worker(key, None);
         let Some(session) = self.sessions.get_mut(key) else { return };
+        for (link, call) in session.guests.every_leg() {
+            self.calls.end(call);
+            self.tell_withdrawn(link, call);
+        }
+        let Some(session) = self.sessions.get_mut(key) else { return };
         session.clear_backlogs(&mut self.held);
-        if session.owner.is_none() {
+        if session.owner.is_none() && !self.hand_lost_to_guest(key) {
             self.drop_session(key);
         }
     }

@@ -93,6 +93,10 @@ impl<T: Waiting> Backlog<T> {
         Backlog { items, bytes }
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.items.len()
+    }
+
     /// Takes the first one out.
     pub(crate) fn pop(&mut self, held: &mut HeldBytes) -> Option<T> {
         let item = self.items.pop_front()?;
@@ -171,6 +175,12 @@ impl<K: Ord + Clone, T: Waiting> KeyedBacklog<K, T> {
         self.bytes -= bytes;
         held.0 -= bytes;
         taken
+    }
+
+    /// Takes everything out with its key, in the order of the keys.
+    pub(crate) fn take_all(&mut self, held: &mut HeldBytes) -> Vec<(K, T)> {
+        held.0 -= std::mem::take(&mut self.bytes);
+        std::mem::take(&mut self.items).into_iter().map(|((key, _), item)| (key, item)).collect()
     }
 
     /// Takes everything out, in the order of the keys.

@@ -9,6 +9,8 @@ use crate::wire::send_queue::SendQueue;
 pub(crate) enum Purpose {
     /// The answer means nothing to the bus.
     Ask,
+    /// The answer ends a turn, or in ACP's second version accepts it.
+    Prompt,
     /// The `initialize` of a client. The init result of its worker answers it.
     ClientInitialize,
     /// The `initialize` that the bus sends to a worker.

@@ -311,16 +311,18 @@ impl Calls {
         self.entries.len() - self.outgoing(NOBODY)
     }
 
-    /// Forgets the oldest calls that nobody waits for, if there are more than this.
-    pub(crate) fn forget_abandoned(&mut self, at_most: usize) {
-        while self.outgoing(NOBODY) > at_most && enabled(Check::AbandonedBound) {
-            let oldest = self.endpoints[NOBODY.0 as usize].outgoing.oldest;
-            let Some((key, _)) = self.entries.at(oldest) else { return };
-            // The callee may still work for somebody who has left. That is now assumed for the rest of its life.
-            if let Some(call) = self.end(key).filter(|call| !call.is_chore()) {
-                self.endpoints[call.callee.0 as usize].adopted += 1;
-            }
+    /// Forgets the oldest call that nobody waits for, if there are more than this. Returns it.
+    pub(crate) fn forget_abandoned(&mut self, at_most: usize) -> Option<(CallKey, Call)> {
+        if self.outgoing(NOBODY) <= at_most || !enabled(Check::AbandonedBound) {
+            return None;
         }
+        let (key, _) = self.entries.at(self.endpoints[NOBODY.0 as usize].outgoing.oldest)?;
+        let call = self.end(key)?;
+        // The callee may still work for somebody who has left. That is now assumed for the rest of its life.
+        if !call.is_chore() {
+            self.endpoints[call.callee.0 as usize].adopted += 1;
+        }
+        Some((key, call))
     }
 
     /// The peer behind this endpoint is gone for good, and its calls are still to be dealt with.
@@ -472,7 +474,7 @@ impl Calls {
             Side::Callee => {
                 entry.count(call, 1);
                 if let (true, Some(session)) = (entry.is_worker, call.session) {
-                    let asks = u32::from(call.purpose == Purpose::Ask);
+                    let asks = u32::from(matches!(call.purpose, Purpose::Ask | Purpose::Prompt));
                     match self.of_sessions.get_mut(session) {
                         Some(counts) => *counts = (counts.0 + 1, counts.1 + asks),
                         None => self.of_sessions.insert(session, (1, asks)),
@@ -518,7 +520,8 @@ impl Calls {
                 if let (true, Some(session)) = (entry.is_worker, call.session)
                     && let Some(counts) = self.of_sessions.get_mut(session)
                 {
-                    *counts = (counts.0 - 1, counts.1 - u32::from(call.purpose == Purpose::Ask));
+                    let asks = u32::from(matches!(call.purpose, Purpose::Ask | Purpose::Prompt));
+                    *counts = (counts.0 - 1, counts.1 - asks);
                 }
             }
         }

@@ -40,6 +40,10 @@ pub(crate) struct Client {
     pub(crate) bye: bool,
     /// The number under which it stands among those that will send nothing more.
     half_closed: Option<u64>,
+    /// It hears what becomes of its sessions: it has asked for that, or joined one by a method of the bus.
+    pub(crate) hears_events: bool,
+    /// The session that it spoke of last. It may be gone, or another's.
+    pub(crate) latest_session: Option<SessionKey>,
 }
 
 /// What the bus accepts from a connection.
@@ -78,6 +82,8 @@ impl Client {
             auth,
             bye: false,
             half_closed: None,
+            hears_events: false,
+            latest_session: None,
         }
     }
 

@@ -80,6 +80,21 @@ impl Handshake {
         self.key.len() + self.params.len()
     }
 
+    /// The version of the protocol that the client asked for. None: it said none.
+    pub(crate) fn version(&self) -> Option<u64> {
+        self.value()["protocolVersion"].as_u64()
+    }
+
+    /// Whether the client can answer elicitations.
+    pub(crate) fn offers_elicitation(&self) -> bool {
+        let value = self.value();
+        ["clientCapabilities", "capabilities"].iter().any(|key| value[key]["elicitation"].is_object())
+    }
+
+    fn value(&self) -> Value {
+        serde_json::from_slice(&self.params).unwrap_or_default()
+    }
+
     pub(crate) fn is_plain(&self) -> bool {
         self.key.is_empty()
     }

@@ -1,22 +1,29 @@
 //! Links: the unfinished input and the waiting output of every peer. All bytes leave through `send`.
 //!
 //! `send` appends, counts, marks the link for flushing and notes a queue over its limit. Nothing else adds bytes to a
-//! queue, so "queued but never flushed" cannot be written. This file knows no JSON, sessions or calls.
+//! queue, so "queued but never flushed" cannot be written. This file knows no JSON and no calls, and of
+//! sessions only which lines are for which log.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
 
 use crate::api::{Action, Moment};
-use crate::id::{Arena, Link, WorkerId};
+use crate::id::{Arena, Link, SessionKey, WorkerId};
 use crate::limit::{BULK_BYTES, NAME_BYTES, QUEUE_LOW_PART, UNFINISHED_LINE_TIMEOUT, line_patience};
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{EndpointId, Written};
+use crate::state::session_log::Unlogged;
 use crate::wire::buffer_pool::BufferPool;
 use crate::wire::json::Span;
 use crate::wire::line_buffer::LineBuffer;
 use crate::wire::prefix_cache::PrefixCache;
 use crate::wire::send_queue::SendQueue;
 use crate::wire::splice::{Edit, splice};
+
+/// So many bytes are kept for a log at most before they are copied there.
+const UNLOGGED_BYTES: u64 = 16 << 10;
+/// A larger buffer is not kept for them.
+const UNLOGGED_CAPACITY: usize = 64 << 10;
 
 pub(crate) struct Peer {
     /// None: a client.
@@ -28,6 +35,8 @@ pub(crate) struct Peer {
     pub(crate) lines_out: u64,
     input: Input,
     output: SendQueue,
+    /// Lines at the end of the stream that belong into a log.
+    unlogged: Option<Unlogged>,
     /// `Action::Flush` is on its way to the shell.
     flushing: bool,
     /// The peer that this one is paused by: it is not read until the queue of that peer has room.
@@ -107,6 +116,7 @@ impl Links {
             lines_out: 0,
             input: Input::default(),
             output: SendQueue::default(),
+            unlogged: None,
             flushing: false,
             paused_by: None,
             pausing: Vec::new(),
@@ -122,7 +132,7 @@ impl Links {
     /// Forgets the link, and returns what was not written to it. The peers that it paused are read again.
     pub(crate) fn close(&mut self, link: Link) -> Option<SendQueue> {
         let mut peer = self.peers.remove(link)?;
-        self.held_bytes -= peer.input.lines.len() + peer.output.len();
+        self.held_bytes -= peer.input.lines.len() + peer.output.held_bytes();
         for paused in std::mem::take(&mut peer.pausing) {
             self.resume(paused);
         }
@@ -240,27 +250,78 @@ impl Links {
         self.peers.get(link).map_or(0, |peer| peer.output.len())
     }
 
-    /// The peer took some bytes. Once its queue has room, the peers that it paused are read again.
-    pub(crate) fn sent(&mut self, link: Link, count: usize) {
-        let Some(peer) = self.peers.get_mut(link) else { return };
-        let before = peer.output.len();
+    /// The peer took some bytes. Once its queue has room, the peers that it paused are read again. True: what it keeps
+    /// for a log stands in a large buffer, which others could use.
+    pub(crate) fn sent(&mut self, link: Link, count: usize) -> bool {
+        let Some(peer) = self.peers.get_mut(link) else { return false };
+        let before = peer.output.held_bytes();
         peer.output.sent(count);
         peer.last_progress = self.now;
         let left = peer.output.len();
-        self.held_bytes -= before - left;
+        self.held_bytes -= before - peer.output.held_bytes();
+        let mut is_large = false;
         if left == 0 {
-            let buffer = peer.output.take_buffer();
-            self.buffers.give(buffer);
+            if peer.unlogged.is_some() {
+                is_large = peer.output.capacity() > UNLOGGED_CAPACITY;
+            } else {
+                self.buffers.give(peer.output.take_buffer());
+            }
         }
         if left > self.queue_limit / QUEUE_LOW_PART {
             peer.full_since = peer.full_since.map(|_| self.now);
-            return;
+            return false;
         }
         peer.full_since = None;
         if !peer.pausing.is_empty() {
             self.resume_all(link);
         }
+        is_large
     }
+
+    // Lines for logs.
+
+    /// The lines up to `end` are for the log of this session. False: they do not go on where the last ones ended, or
+    /// are too many.
+    #[inline]
+    pub(crate) fn extend_unlogged(&mut self, to: Link, session: SessionKey, position: u64, end: u64) -> bool {
+        match self.peers.get_mut(to).and_then(|peer| peer.unlogged.as_mut()) {
+            Some(run)
+                if run.session == session && run.end == position && end - run.start <= UNLOGGED_BYTES =>
+            {
+                run.end = end;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Keeps these lines, none of which is written, until they are taken for a log.
+    pub(crate) fn keep_unlogged(&mut self, to: Link, run: Unlogged) {
+        if let Some(peer) = self.peers.get_mut(to) {
+            peer.output.keep_from(run.start);
+            peer.unlogged = Some(run);
+        }
+    }
+
+    /// The lines of this peer that are for a log.
+    pub(crate) fn unlogged(&self, link: Link) -> Option<(Unlogged, &[u8])> {
+        let peer = self.peers.get(link)?;
+        let run = peer.unlogged?;
+        Some((run, peer.output.kept(run.end)))
+    }
+
+    /// They are copied.
+    pub(crate) fn release_unlogged(&mut self, link: Link) {
+        let Some(peer) = self.peers.get_mut(link) else { return };
+        peer.unlogged = None;
+        self.held_bytes -= peer.output.kept_bytes();
+        peer.output.release();
+        if peer.output.is_empty() && peer.output.has_buffer() {
+            self.buffers.give(peer.output.take_buffer());
+        }
+    }
+
+    // Queued calls.
 
     /// The line without its newline, if none of it has been written.
     pub(crate) fn unwritten(&self, to: Link, written: Written) -> Option<&[u8]> {
@@ -412,7 +473,7 @@ impl Links {
 
     /// `held_bytes`, counted afresh.
     pub(crate) fn count_held_bytes(&self) -> usize {
-        self.peers.iter().map(|(_, peer)| peer.input.lines.len() + peer.output.len()).sum()
+        self.peers.iter().map(|(_, peer)| peer.input.lines.len() + peer.output.held_bytes()).sum()
     }
 
     fn resume(&mut self, link: Link) {

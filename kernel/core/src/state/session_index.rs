@@ -72,17 +72,15 @@ impl<'a> SessionIndex<'a> {
     /// The names that a client uses for its own sessions, for these spans in a message of a worker.
     pub(crate) fn names_for(
         self,
-        owner: Link,
+        client: Link,
         id: WorkerId,
         message: Message<'_>,
         spans: &[Span],
     ) -> Vec<(Span, Token)> {
         let mut names = Vec::new();
         for span in spans {
-            if let Some(session) = self.at(id, message, *span)
-                && session.owner == Some(owner)
-            {
-                names.push((*span, session.bus_token.clone()));
+            if let Some(token) = self.at(id, message, *span).and_then(|session| session.token_of(client)) {
+                names.push((*span, token.clone()));
             }
         }
         names

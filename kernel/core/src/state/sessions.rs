@@ -3,6 +3,8 @@
 //! The id that a client sees is `TAG.AGENTID`. The tag cannot be guessed and makes the id unique over all workers;
 //! the agent's own id behind the dot still names the session after a restart of the bus.
 
+mod logs;
+
 use std::borrow::Borrow;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
@@ -17,8 +19,13 @@ use crate::id::{Arena, CallKey, Link, SessionKey, TypedKey, WorkerId};
 use crate::limit::CHILD_DEPTH;
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::{Backlog, HeldBytes, Kept, PendingRequests, Queued};
+use crate::state::guests::Guests;
 use crate::state::opening::{Opening, Reopen};
+use crate::state::prompts::Prompts;
+use crate::state::session_log::SessionLog;
 use crate::wire::message::Held;
+
+pub(crate) use logs::LogLimits;
 
 pub(crate) const TAG_BYTES: usize = 13;
 const TAG_LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
@@ -69,6 +76,17 @@ pub(crate) struct Session {
     pub(crate) offline: Backlog<Held>,
     /// More was said than is kept.
     pub(crate) offline_overflow: bool,
+    /// The clients that joined it.
+    pub(crate) guests: Guests,
+    pub(crate) prompts: Prompts,
+    /// What was said in it and in those of its subagents. Only `logs` changes it.
+    log: SessionLog,
+    /// The peer that was sent lines which the log lacks.
+    unlogged: Option<Link>,
+    /// Others may join it, and what is said in it is logged for them.
+    pub(crate) is_shared: bool,
+    /// Its agent tells again what is in the log, for the client that asked for that.
+    pub(crate) is_retold: bool,
 }
 
 /// What becomes of a session if its agent refuses to load it.
@@ -134,6 +152,12 @@ impl Session {
             pending: PendingRequests::default(),
             offline: Backlog::default(),
             offline_overflow: false,
+            guests: Guests::default(),
+            prompts: Prompts::default(),
+            log: SessionLog::default(),
+            unlogged: None,
+            is_shared: false,
+            is_retold: false,
         }
     }
 
@@ -147,8 +171,27 @@ impl Session {
         self.agent_token.name()
     }
 
+    /// Whether its agent has reported a turn.
     pub(crate) fn is_turn_running(&self) -> bool {
         self.turn_state.is_some_and(|state| state != TurnState::Idle)
+    }
+
+    /// Whether its agent works on a prompt.
+    pub(crate) fn has_turn(&self) -> bool {
+        self.prompts.is_running() || self.is_turn_running()
+    }
+
+    /// How many requests of its agent nobody has answered.
+    pub(crate) fn open_questions(&self) -> usize {
+        self.pending.len() + self.offline.iter().filter(|held| held.message().is_request()).count()
+    }
+
+    /// This client's name for it, if it is the owner or a guest.
+    pub(crate) fn token_of(&self, client: Link) -> Option<&Token> {
+        if self.owner == Some(client) {
+            return Some(&self.bus_token);
+        }
+        self.guests.get(client).map(|guest| &guest.token)
     }
 
     pub(crate) fn is_recovering(&self) -> bool {
@@ -159,6 +202,18 @@ impl Session {
     #[inline]
     pub(crate) fn is_told_again(&self) -> bool {
         self.is_recovering() && enabled(Check::Replay) || self.is_known && enabled(Check::KnownReplay)
+    }
+
+    /// Whether what its agent says now is for its log and its guests.
+    #[inline]
+    pub(crate) fn is_logged(&self) -> bool {
+        self.is_shared && !self.is_retold && !self.is_told_again()
+    }
+
+    /// Whether its prompts stand in its own log.
+    #[inline]
+    pub(crate) fn has_own_log(&self) -> bool {
+        self.parent.is_none()
     }
 
     /// What it takes in the tables: itself, its two names, and where it is looked up by them.
@@ -173,7 +228,8 @@ impl Session {
             return 0;
         }
         let opening = self.opening.as_ref().map_or(0, |opening| opening.result().len());
-        self.table_bytes() + opening + self.reopen.as_ref().map_or(0, Reopen::bytes)
+        let guests = self.guests.bytes();
+        self.table_bytes() + opening + self.reopen.as_ref().map_or(0, Reopen::bytes) + guests
     }
 
     /// What is kept of it has changed.
@@ -206,6 +262,8 @@ impl Session {
     pub(crate) fn clear_backlogs(&mut self, held: &mut HeldBytes) {
         drop(self.pending.take(held));
         self.offline.take(held);
+        self.guests.forget_questions();
+        self.prompts.forget(held);
     }
 }
 
@@ -217,6 +275,10 @@ pub(crate) struct Sessions {
     hasher: RandomState,
     /// What may go on in workers for clients that are not there, or between two calls.
     at_workers: HashMap<WorkerId, AtWorker>,
+    /// The bytes of all logs.
+    log_bytes: usize,
+    /// Where the next log is shortened when there is too much in all of them: the index of a session.
+    log_hand: u32,
 }
 
 /// Some of the sessions of a worker, counted.
@@ -312,6 +374,7 @@ impl Sessions {
     pub(crate) fn remove(&mut self, key: SessionKey) -> Option<Session> {
         self.count(key, -1);
         let session = self.sessions.remove(key)?;
+        self.log_bytes -= session.log.len();
         if !session.is_label {
             self.by_agent.remove(&(self.hasher.hash_one(session.agent_name()), key));
         }
@@ -319,6 +382,11 @@ impl Sessions {
             parent.children.remove(&key);
         }
         Some(session)
+    }
+
+    /// The session that people call by this number.
+    pub(crate) fn numbered(&self, number: u32) -> Option<SessionKey> {
+        self.iter().map(|(key, _)| key).find(|key| key.number() == number)
     }
 
     /// The sessions that agents know by this name, in the order of their keys. Labels are not among them.
@@ -529,72 +597,4 @@ impl Tags {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::id::Key;
-
-    /// A chain of sessions, each announced by the one before.
-    fn chain(sessions: &mut Sessions, length: usize) -> Vec<SessionKey> {
-        let worker = WorkerId::from_key(Key { index: 0, generation: 1 });
-        let mut keys: Vec<SessionKey> = Vec::new();
-        for nth in 0..length {
-            let name = token(format!("s{nth}").as_bytes());
-            let key = sessions.insert(Session::new(name.clone(), name, worker, None, Moment::ZERO));
-            if let Some(last) = keys.last() {
-                sessions.set_parent(key, *last);
-            }
-            keys.push(key);
-        }
-        keys
-    }
-
-    #[test]
-    fn the_sessions_of_subagents_form_a_tree_of_bounded_depth() {
-        let mut sessions = Sessions::default();
-        let keys = chain(&mut sessions, 100);
-        for key in &keys[1..] {
-            let mut depth = 0;
-            let mut at = *key;
-            while let Some(parent) = sessions.parent_of(at) {
-                (at, depth) = (parent, depth + 1);
-            }
-            assert_eq!(at, keys[0]);
-            assert!(depth <= CHILD_DEPTH, "{depth}");
-            assert!(sessions.is_descendant(*key, keys[0]));
-        }
-        assert_eq!(sessions.parent_of(keys[1]), Some(keys[0]));
-        assert_eq!(sessions.descendants(keys[0]).len(), 99);
-    }
-
-    #[test]
-    fn a_session_that_is_gone_leaves_orphans_and_its_parent() {
-        let mut sessions = Sessions::default();
-        let keys = chain(&mut sessions, 4);
-        let gone = sessions.remove(keys[1]).unwrap().take_children();
-        assert_eq!(gone.into_iter().collect::<Vec<_>>(), [keys[2]]);
-        assert!(sessions.descendants(keys[0]).is_empty());
-        assert!(sessions.is_orphan(keys[2]) && !sessions.is_orphan(keys[3]) && !sessions.is_orphan(keys[0]));
-        sessions.set_parent(keys[2], keys[0]);
-        assert_eq!(sessions.root(keys[3]), keys[0]);
-        sessions.leave_parent(keys[2]);
-        assert_eq!(sessions.root(keys[3]), keys[2]);
-        assert_eq!(sessions.named_by_agent(b"s3").map(|(key, _)| key).collect::<Vec<_>>(), [keys[3]]);
-        assert_eq!(sessions.named_by_agent(b"s1").count(), 0);
-    }
-
-    #[test]
-    fn a_tagged_name_contains_the_name_of_the_agent() {
-        let mut tags = Tags::new([7; 32]);
-        let (one, two) = (tags.token(b"s1"), tags.token(b"s1"));
-        assert_ne!(one, two);
-        assert_eq!(behind_tag(one.name()), Some(&b"s1"[..]));
-        assert_eq!(Tags::new([7; 32]).token(b"s1"), one, "the same seed gives the same tags");
-    }
-
-    #[test]
-    fn other_names_have_no_tag() {
-        for name in ["", "s1", "abcdefghijklm", "abcdefghijklm.", "abcdefghijkl1.s", "ABCDEFGHIJKLM.s"] {
-            assert_eq!(behind_tag(name.as_bytes()), None, "{name}");
-        }
-    }
-}
+mod tests;

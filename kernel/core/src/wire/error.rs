@@ -81,6 +81,18 @@ impl RpcError {
         RpcError::new(-32051, "unknown_session", "not a session of this client")
     }
 
+    pub(crate) fn read_only() -> RpcError {
+        RpcError::new(-32061, "read_only", "this client only observes the session")
+    }
+
+    pub(crate) fn not_owner() -> RpcError {
+        RpcError::new(
+            -32061,
+            "read_only",
+            "only the owner of the session can do this; _bus/take makes you the owner",
+        )
+    }
+
     pub(crate) fn lost_session() -> RpcError {
         RpcError::new(-32051, "unknown_session", "the session was lost with its worker").with("lost", true)
     }

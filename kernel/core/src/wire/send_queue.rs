@@ -17,6 +17,8 @@ pub(crate) struct SendQueue {
     start: usize,
     /// How many bytes were sent in all, which is the position of `bytes[start]` in the peer's stream.
     sent: u64,
+    /// The bytes from this position on stay in the buffer after they are sent, until they are released.
+    kept_from: Option<u64>,
 }
 
 impl SendQueue {
@@ -41,8 +43,7 @@ impl SendQueue {
     /// The buffer to which bytes are added. Give an empty queue a pooled buffer first, if there is one.
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         if self.start > COMPACT_BYTES && self.start > self.bytes.len() / 2 {
-            self.bytes.drain(..self.start);
-            self.start = 0;
+            self.compact();
         }
         &mut self.bytes
     }
@@ -70,9 +71,53 @@ impl SendQueue {
         Some(&line[..line.len() - 1])
     }
 
+    fn compact(&mut self) {
+        let kept = self.kept_bytes();
+        self.bytes.drain(..self.start - kept);
+        self.start = kept;
+    }
+
+    /// How many bytes are kept though they are sent.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.kept_from.map_or(0, |from| self.sent.saturating_sub(from) as usize)
+    }
+
+    /// All that the queue holds.
+    #[inline]
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.len() + self.kept_bytes()
+    }
+
+    /// Keeps the bytes from this position on, none of which is sent.
+    pub(crate) fn keep_from(&mut self, position: u64) {
+        debug_assert!(position >= self.sent);
+        self.kept_from = Some(position);
+    }
+
+    /// The kept bytes up to this position.
+    pub(crate) fn kept(&self, end: u64) -> &[u8] {
+        let Some(from) = self.kept_from else { return &[] };
+        let index = |position: u64| (self.start as u64 + position - self.sent) as usize;
+        self.bytes.get(index(from)..index(end)).unwrap_or_default()
+    }
+
+    /// Nothing is kept any more.
+    pub(crate) fn release(&mut self) {
+        self.kept_from = None;
+        if self.start >= self.bytes.len() / 2 {
+            self.compact();
+        }
+    }
+
+    /// The size of the buffer.
+    pub(crate) fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// Takes the buffer of an empty queue, so that another queue can use it.
     pub(crate) fn take_buffer(&mut self) -> Vec<u8> {
         debug_assert!(self.is_empty());
+        debug_assert!(self.kept_from.is_none());
         self.start = 0;
         let mut bytes = std::mem::take(&mut self.bytes);
         bytes.clear();
@@ -123,6 +168,28 @@ mod tests {
         assert_eq!(queue.unwritten(position, 7), Some(&b"second\n"[..]));
         queue.sent(1);
         assert_eq!(queue.unwritten(position, 7), None);
+    }
+
+    #[test]
+    fn kept_bytes_stay_until_they_are_released() {
+        let mut queue = SendQueue::default();
+        queue.buffer().extend_from_slice(&[b'x'; 3 * COMPACT_BYTES]);
+        queue.sent(2 * COMPACT_BYTES);
+        let from = queue.end();
+        queue.keep_from(from);
+        queue.buffer().extend_from_slice(b"kept");
+        queue.sent(COMPACT_BYTES + 1);
+        assert_eq!((queue.waiting(), queue.kept_bytes()), (&b"ept"[..], 1));
+        assert!(queue.buffer().len() < COMPACT_BYTES, "what is before them goes");
+        assert_eq!(queue.kept(from + 4), b"kept");
+        queue.sent(3);
+        assert!(queue.is_empty());
+        queue.buffer().extend_from_slice(b"more");
+        assert_eq!((queue.kept(from + 4), queue.waiting()), (&b"kept"[..], &b"more"[..]));
+        queue.release();
+        assert_eq!(queue.buffer(), b"more");
+        queue.sent(4);
+        assert_eq!(queue.held_bytes(), 0);
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(super) const AUTH_KEYS: [&str; 1] = ["token_file"];
 
 pub(super) const TRACE_KEYS: [&str; 1] = ["payloads"];
 
-pub(super) const POOL_KEYS: [&str; 14] = [
+pub(super) const POOL_KEYS: [&str; 15] = [
     "id",
     "command",
     "args",
@@ -39,12 +39,13 @@ pub(super) const POOL_KEYS: [&str; 14] = [
     "idle_sec",
     "permission",
     "store",
+    "share",
     "cwd",
     "env",
     "inherit_env",
 ];
 
-pub(super) const LIMIT_KEYS: [&str; 13] = [
+pub(super) const LIMIT_KEYS: [&str; 15] = [
     "max_input_buffer",
     "max_output_queue",
     "backpressure_timeout_sec",
@@ -55,6 +56,8 @@ pub(super) const LIMIT_KEYS: [&str; 13] = [
     "silence_timeout_sec",
     "drain_timeout_sec",
     "session_keep_sec",
+    "session_log_bytes",
+    "max_log_bytes",
     "max_clients",
     "max_calls",
     "max_held_bytes",
@@ -291,6 +294,7 @@ impl<'a> Reader<'a> {
         }
         set(&mut pool.permission, self.choice(&fields, "permission", &PERMISSIONS));
         pool.store = fields.find("store").and_then(|node| self.non_empty(&node)).map(Arc::from);
+        set(&mut pool.share, fields.find("share").and_then(|node| self.boolean(&node)));
         pool.cwd = fields.find("cwd").and_then(|node| self.path(&node));
         set(&mut pool.env, fields.find("env").map(|node| self.env(&node)));
         set(&mut pool.inherit_env, fields.find("inherit_env").map(|node| self.inherit_env(&node)));
@@ -398,6 +402,8 @@ impl<'a> Reader<'a> {
         }
         set(&mut limits.drain_timeout, self.seconds(&fields, "drain_timeout_sec"));
         set(&mut limits.session_keep, self.seconds(&fields, "session_keep_sec"));
+        set(&mut limits.session_log_bytes, self.integer(&fields, "session_log_bytes", 0..=1 << 30));
+        set(&mut limits.max_log_bytes, self.integer(&fields, "max_log_bytes", 0..=1 << 40));
         set(&mut limits.max_clients, self.integer(&fields, "max_clients", 1..=1 << 20));
         set(&mut limits.max_calls, self.integer(&fields, "max_calls", 1..=1 << 20));
         set(&mut limits.max_held_bytes, self.integer(&fields, "max_held_bytes", 1 << 10..=1 << 40));

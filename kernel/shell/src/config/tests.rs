@@ -122,7 +122,8 @@ fn a_full_file_is_read_completely() {
           "limits": {
             "max_input_buffer": 1024, "max_output_queue": 2048, "backpressure_timeout_sec": 0.5, "max_restarts": 0,
             "restart_window_sec": 1, "max_restart_delay_sec": 0.02, "init_timeout_sec": 2, "silence_timeout_sec": 3,
-            "drain_timeout_sec": 0, "session_keep_sec": 0, "max_clients": 1, "max_calls": 1e3, "max_held_bytes": 1024
+            "drain_timeout_sec": 0, "session_keep_sec": 0, "max_clients": 1, "max_calls": 1e3,
+            "max_held_bytes": 1024, "session_log_bytes": 0, "max_log_bytes": 4096
           },
           "trace": { "payloads": true }
         }"#,
@@ -142,8 +143,7 @@ fn a_full_file_is_read_completely() {
     assert_eq!((claude.instances, claude.max_instances, claude.max_sessions), (1, 4, 16));
     assert_eq!(claude.mode, Mode::Dedicated);
     assert_eq!(claude.cwd.as_deref(), Some(Path::new("/home/ann/work")));
-    assert_eq!(claude.env["KEY"], "value");
-    assert_eq!(claude.env["TOKEN"], "a s3cret ${X}");
+    assert_eq!((&*claude.env["KEY"], &*claude.env["TOKEN"]), ("value", "a s3cret ${X}"));
     assert_eq!(claude.inherit_env, InheritEnv::Only(vec!["PATH".to_owned(), "HOME".to_owned()]));
     assert_eq!(bare.program, Program::At("/home/ann/bin/agent".into()));
     assert_eq!(bare.cwd.as_deref(), Some(Path::new("/srv/bus/sub")));
@@ -162,6 +162,8 @@ fn a_full_file_is_read_completely() {
         max_clients: 1,
         max_calls: 1000,
         max_held_bytes: 1024,
+        session_log_bytes: 0,
+        max_log_bytes: 4096,
     };
     assert_eq!(config.limits, limits);
     assert!(config.trace_payloads);
@@ -179,8 +181,8 @@ fn a_file_of_stdio_bus_2_0_3_is_accepted_unchanged() {
         }"#,
     )
     .unwrap();
-    assert_eq!(config.pools[0].program, Program::At("/usr/bin/node".into()));
-    assert_eq!(config.pools[0].instances, 4);
+    let pool = &config.pools[0];
+    assert_eq!((&pool.program, pool.instances), (&Program::At("/usr/bin/node".into()), 4));
     assert_eq!(config.limits, Limits { max_input_buffer: 1 << 20, ..Limits::default() });
 }
 
@@ -253,7 +255,7 @@ fn an_error_of_the_top_level_is_reported() {
 fn an_error_of_a_pool_is_reported() {
     let known = concat!(
         r#"unknown key, the known ones are "id", "command", "args", "mode", "instances", "max_instances", "#,
-        r#""max_sessions", "warm", "idle_sec", "permission", "store", "cwd", "env", "inherit_env""#
+        r#""max_sessions", "warm", "idle_sec", "permission", "store", "share", "cwd", "env", "inherit_env""#
     );
     let name = r#"the name of a variable must not be empty or hold "=" or NUL"#;
     let instances = "must be a whole number from 1 to 65536, not";

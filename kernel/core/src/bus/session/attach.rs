@@ -41,6 +41,9 @@ impl Bus {
             let agent = session.agent_token.clone();
             return self.pass_unknown_load(link, to, message, SessionRef::Token(agent));
         }
+        for joined in self.sessions.descendants(key).into_iter().chain([key]) {
+            self.remove_guest(joined, link);
+        }
         let agent = self.sessions.get(key).map(|session| session.agent_name().to_owned()).unwrap_or_default();
         let (bus_token, is_renamed) = self.name_for(link, name, &agent);
         let catch_up = self.catch_up(key, to, wants);
@@ -122,6 +125,8 @@ impl Bus {
     pub(in crate::bus) fn detach(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get(key) else { return };
         let Some(owner) = session.owner else { return };
+        self.abstain(key, owner);
+        let Some(session) = self.sessions.get(key) else { return };
         if let Some(client) = self.clients.get_mut(owner) {
             client.sessions.remove(session.bus_name(), key);
         }

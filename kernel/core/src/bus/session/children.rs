@@ -37,6 +37,7 @@ impl Bus {
         if let Some(child) = self.sessions.get_mut(key) {
             child.keep_until = keep_until;
         }
+        self.add_guests_of_parent(key, parent);
         Some(name.into())
     }
 
@@ -60,6 +61,7 @@ impl Bus {
             worker.early.push(name.clone(), held, &mut self.held);
         }
         self.sessions.set_owner(key, owner);
+        self.add_guests_of_parent(key, parent);
         Some(name)
     }
 

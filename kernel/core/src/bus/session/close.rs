@@ -119,8 +119,16 @@ impl Bus {
         let Some(session) = self.sessions.get_mut(key) else { return BTreeSet::new() };
         let pending: Vec<_> = session.pending.iter().map(|pending| pending.call).collect();
         let unheard = session.offline.take(&mut self.held);
+        let waiting = session.prompts.withdraw_every(&mut self.held);
+        let asked = session.guests.every_leg();
         self.refuse_unheard(key, unheard);
         self.fail_calls(pending, &RpcError::client_gone());
+        self.fail_calls(waiting, &RpcError::unknown_session());
+        for (link, call) in asked {
+            self.calls.end(call);
+            self.tell_withdrawn(link, call);
+        }
+        self.tell_event(key, "ended", "");
         let Some(mut session) = self.unbind(key) else { return BTreeSet::new() };
         if let Some(id) = session.worker {
             self.check_idle(id);
@@ -132,6 +140,11 @@ impl Bus {
     pub(in crate::bus) fn unbind(&mut self, key: SessionKey) -> Option<Session> {
         let mut session = self.sessions.remove(key)?;
         session.forget_kept(&mut self.held);
+        for (link, guest) in session.guests.iter() {
+            if let Some(client) = self.clients.get_mut(link) {
+                client.sessions.remove(guest.token.name(), key);
+            }
+        }
         if let Some(client) = session.owner.and_then(|owner| self.clients.get_mut(owner)) {
             if session.is_label {
                 client.remove_label(&session, key, &mut self.held);

@@ -15,6 +15,7 @@ impl Bus {
         let Some(client) = self.clients.remove(link) else { return };
         self.pending_auth.remove(link);
         self.tracers.remove(link);
+        self.log_kept(link);
         self.links.close(link);
         for id in &client.workers {
             if let Some(worker) = self.workers.get_mut(*id) {
@@ -30,14 +31,25 @@ impl Bus {
         let Some(call) = self.calls.get(key) else { return };
         if call.written != Written::NotYet {
             self.calls.adopt(key);
-            return self.calls.forget_abandoned(self.limits.max_calls / ABANDONED_PART);
+            return self.forget_abandoned();
         }
-        let (purpose, callee) = (call.purpose, call.callee);
+        let (purpose, callee, about) = (call.purpose, call.callee, call.session);
         self.calls.end(key);
         match purpose {
+            Purpose::Prompt => self.prompt_ended(about, key, None),
             Purpose::Open => self.opening_ended(callee),
             Purpose::Reopen { session, .. } => self.load_failed(session),
             _ => {}
+        }
+    }
+
+    /// Forgets the oldest calls that nobody waits for, if there are too many.
+    pub(in crate::bus) fn forget_abandoned(&mut self) {
+        let at_most = self.limits.max_calls / ABANDONED_PART;
+        while let Some((key, call)) = self.calls.forget_abandoned(at_most) {
+            if call.purpose == Purpose::Prompt {
+                self.prompt_ended(call.session, key, None);
+            }
         }
     }
 
@@ -46,14 +58,16 @@ impl Bus {
         self.worker_of(key);
         let Some(session) = self.sessions.get(key) else { return };
         if session.owner != Some(link) {
-            return;
+            return self.detach_guest(key, link);
         }
         if session.worker.is_none() || session.is_label {
             return self.drop_session(key);
         }
         self.leftovers.spend(session.pending.len());
+        let has_guests = !session.guests.is_empty();
+        self.abstain(key, link);
         self.sessions.set_owner(key, None);
-        if bye || keep.is_zero() || self.stopping.is_some() {
+        if (bye || keep.is_zero()) && !has_guests || self.stopping.is_some() {
             return self.end_session(key);
         }
         if let Some(session) = self.sessions.get_mut(key) {
@@ -61,6 +75,10 @@ impl Bus {
         }
         self.alarms.set(self.now + keep, Alarm::Keep(key));
         self.buffer_pending(key);
+        if has_guests && !self.hand_to_guest(key) {
+            self.ask_offline(key);
+            self.tell_event(key, "owner", r#","owner":null"#);
+        }
     }
 
     /// The client of the session has not returned in time.
@@ -69,6 +87,9 @@ impl Bus {
         let is_awaited = session.keep_until > self.now;
         if is_awaited || self.is_owner_speaking(key) || !enabled(Check::KeepExpires) {
             return;
+        }
+        if !session.guests.is_empty() {
+            return self.refuse_offline_requests(key);
         }
         match session.owner {
             // A child goes with the session that announced it.
@@ -82,7 +103,12 @@ impl Bus {
     /// session, or fails if there can be none.
     pub(in crate::bus) fn release_call(&mut self, call: CallKey) {
         let session = self.calls.get(call).and_then(|call| call.session);
+        let client = self.calls.get(call).and_then(|call| self.calls.calling_client(call.callee));
+        if let (Some(key), Some(client)) = (session, client) {
+            self.abstain(key, client);
+        }
         if let Some(key) = session
+            && self.calls.get(call).is_some()
             && self.sessions.get(key).is_some_and(|session| !session.is_label)
         {
             self.buffer_pending(key);

@@ -99,6 +99,12 @@ impl Bus {
             // Some agents refuse to load what they are still closing.
             (session.recovering, session.recovery) = (Some(Backlog::default()), None);
         }
+        let root = self.sessions.root(key);
+        self.complete_log(root);
+        let has_log = self.sessions.has_log(root);
+        if let Some(session) = self.sessions.get_mut(root) {
+            session.is_retold = session.is_retold || replays && has_log;
+        }
         self.forward_to_worker(&Forward {
             from: link,
             to,
@@ -139,6 +145,7 @@ impl Bus {
         }
         session.loads -= 1;
         (session.if_refused, session.is_known) = (IfRefused::GoesOn, false);
+        session.is_retold &= session.loads > 0;
         // What was missed is in the replay, but for what the agent asks, if somebody heard it.
         if caller.is_some() && session.owner == caller && self.is_owner_speaking(key) {
             if let Some(session) = self.sessions.get_mut(key).filter(|_| replays && !is_refused) {
@@ -168,6 +175,7 @@ impl Bus {
     pub(in crate::bus) fn load_failed(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         session.loads -= 1;
+        session.is_retold &= session.loads > 0;
         match session.if_refused {
             // Another request may still open it.
             _ if session.loads > 0 => {}

@@ -3,12 +3,18 @@
 mod attach;
 mod children;
 mod close;
+mod guests;
+mod history;
 mod leave;
 mod load;
 mod offline;
 mod open;
+mod prompts;
+mod questions;
 mod recover;
 mod store;
 mod turn_state;
 
 pub(super) use load::knows_history;
+pub(super) use prompts::prompt_waits;
+pub(super) use questions::is_question;

@@ -37,9 +37,20 @@ impl Bus {
     /// Requests of the agent that the owner did not answer wait for the next owner.
     pub(in crate::bus) fn buffer_pending(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key) else { return };
-        for pending in session.pending.take(&mut self.held) {
-            if self.calls.end(pending.call).is_some() {
+        let pending = session.pending.take_all(&mut self.held);
+        for (order, pending) in pending {
+            // Others are still asked.
+            if let Some(session) = self.sessions.get_mut(key)
+                && !session.guests.legs(order).is_empty()
+            {
+                session.pending.push(order, pending, &mut self.held);
+            } else if let Some(call) = self.calls.end(pending.call) {
                 self.buffer_offline(key, pending.held.message());
+                // An owner that only leaves the session need not answer any more.
+                let asked = self.calls.calling_client(call.callee);
+                if let Some(asked) = asked.filter(|asked| self.links.may_send(*asked)) {
+                    self.tell_withdrawn(asked, pending.call);
+                }
             }
         }
     }

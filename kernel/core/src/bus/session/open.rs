@@ -46,6 +46,7 @@ impl Bus {
         agent_token: Token,
     ) -> SessionKey {
         let mut session = Session::new(bus_token.clone(), agent_token.clone(), id, owner, self.now);
+        session.is_shared = self.workers.get(id).is_some_and(|worker| worker.config.share);
         session.count(&mut self.held);
         let key = self.sessions.insert(session);
         if let Some(client) = owner.and_then(|owner| self.clients.get_mut(owner)) {

@@ -20,6 +20,9 @@ impl Bus {
             && let Some(state) = reported_state(message.line)
         {
             self.sessions.set_turn_state(key, state);
+            if state == TurnState::Idle {
+                self.next_prompt(key);
+            }
         }
     }
 
@@ -28,11 +31,11 @@ impl Bus {
         let Some(session) = self.sessions.get(key).filter(|session| session.is_turn_running()) else {
             return;
         };
-        let owner = session.owner;
+        let hearers: Vec<Link> = session.owner.into_iter().chain(session.guests.links()).collect();
         self.sessions.set_turn_state(key, TurnState::Idle);
-        if let Some(owner) = owner {
-            let error = error.error();
-            self.send_turn_state(owner, key, &format!(r#","stopReason":"error","error":{error}"#));
+        let error = error.error();
+        for link in hearers {
+            self.send_turn_state(link, key, &format!(r#","stopReason":"error","error":{error}"#));
         }
     }
 
@@ -40,7 +43,8 @@ impl Bus {
     pub(in crate::bus) fn send_turn_state(&mut self, link: Link, key: SessionKey, more: &str) {
         let Some(session) = self.sessions.get(key) else { return };
         let Some(state) = session.turn_state else { return };
-        let (name, state) = (String::from_utf8_lossy(&session.bus_token), state.name());
+        let token = session.token_of(link).unwrap_or(&session.bus_token);
+        let (name, state) = (String::from_utf8_lossy(token), state.name());
         let update = format!(r#"{{"sessionUpdate":"state_update","state":"{state}"{more}}}"#);
         let params = format!(r#"{{"sessionId":{name},"update":{update}}}"#);
         let line = format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{params}}}"#);

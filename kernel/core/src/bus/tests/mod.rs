@@ -6,6 +6,7 @@ mod auth;
 mod defaults;
 mod fairness;
 mod flow_control;
+mod guests;
 mod kept_bytes;
 mod leftover;
 mod load;
@@ -50,7 +51,7 @@ impl Deref for TestBus {
 
 fn pool(id: &str, instances: u32) -> PoolConfig {
     let program = Program::InPath("agent".into());
-    PoolConfig { instances, max_instances: instances, ..PoolConfig::new(id, program) }
+    PoolConfig { instances, max_instances: instances, share: false, ..PoolConfig::new(id, program) }
 }
 
 /// One pool with one worker, and these limits.

@@ -149,7 +149,7 @@ fn sessions_are_shown_without_the_ids_that_open_them() {
     let session = sessions["sessions"][0].clone();
     let expected = json!({
         "session": "s1", "pool": "agents", "worker": 0, "client": "zed", "age_sec": 7, "idle_sec": 2, "calls": 1,
-        "state": "live",
+        "questions": 0, "state": "live",
     });
     assert_eq!(session, expected);
     for text in [sessions.to_string(), bus.status(ben).to_string()] {

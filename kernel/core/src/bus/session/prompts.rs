@@ -1,0 +1,164 @@
+//! Prompts of several clients in one session: a prompt waits while a turn runs that another client began.
+//!
+//! Each is told to the others when the agent gets it, so that everybody sees what the agent answers.
+
+use crate::bus::Bus;
+use crate::id::{CallKey, Link, SessionKey};
+use crate::limit::WAITING_PROMPTS;
+use crate::mutants::{Check, enabled};
+use crate::state::backlog::Queued;
+use crate::state::calls::Written;
+use crate::state::prompts::WaitingPrompt;
+use crate::state::sessions::Session;
+use crate::wire::error::{RpcError, spelled_result_line};
+use crate::wire::message::Message;
+use crate::wire::nested;
+use crate::wire::scan::Envelope;
+
+/// The answer to a prompt that the agent never got.
+const CANCELLED: &[u8] = br#"{"stopReason":"cancelled"}"#;
+
+/// Whether a prompt of this client must wait. An error: too many do.
+#[inline]
+pub(in crate::bus) fn prompt_waits(from: Link, session: &Session) -> Result<bool, RpcError> {
+    match session.prompts.by() {
+        Some(by) if by != from && session.is_shared && session.has_turn() => {}
+        _ => return Ok(false),
+    }
+    if !enabled(Check::OneTurn) {
+        return Ok(false);
+    }
+    if session.prompts.waiting() >= WAITING_PROMPTS && enabled(Check::PromptBound) {
+        return Err(RpcError::busy(format!(
+            "{WAITING_PROMPTS} prompts wait for the end of the turn in this session"
+        )));
+    }
+    Ok(true)
+}
+
+impl Bus {
+    /// The prompt waits for the end of another client's turn.
+    pub(in crate::bus) fn hold_prompt(
+        &mut self,
+        from: Link,
+        key: SessionKey,
+        call: CallKey,
+        line: Box<[u8]>,
+    ) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        session.prompts.wait(WaitingPrompt { from, call, line }, &mut self.held);
+        let place = session.prompts.waiting();
+        self.tell_event(key, "queued", &format!(r#","by":{},"place":{place}"#, self.quoted_name(from)));
+    }
+
+    /// A prompt of this client is given to the agent. It is logged, and the others in the session are told.
+    #[inline]
+    pub(in crate::bus) fn begin_prompt(
+        &mut self,
+        from: Link,
+        key: SessionKey,
+        call: CallKey,
+        message: Message<'_>,
+    ) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        session.prompts.begin(from, call);
+        if session.is_shared {
+            let is_alone = session.guests.is_empty() && session.owner == Some(from);
+            if session.has_own_log() {
+                self.log_prompt(key, message);
+            }
+            if !is_alone || self.clients.get(from).is_some_and(|client| client.hears_events) {
+                self.tell_prompt(from, key, message);
+            }
+        }
+    }
+
+    /// The agent has answered a prompt, or never will.
+    #[inline]
+    pub(in crate::bus) fn prompt_ended(
+        &mut self,
+        key: Option<SessionKey>,
+        call: CallKey,
+        answer: Option<Message<'_>>,
+    ) {
+        let Some((key, session)) = key.and_then(|key| Some((key, self.sessions.get_mut(key)?))) else {
+            return;
+        };
+        if !session.prompts.end(call) {
+            session.prompts.withdraw(call, &mut self.held);
+        } else if !session.has_turn() {
+            let has_others = !session.guests.is_empty() || session.prompts.waiting() > 0;
+            let owner = session.owner.and_then(|owner| self.clients.get(owner));
+            if has_others || owner.is_some_and(|owner| owner.hears_events) {
+                self.turn_ended(key, answer);
+            }
+        }
+    }
+
+    #[cold]
+    fn turn_ended(&mut self, key: SessionKey, answer: Option<Message<'_>>) {
+        let reason = answer.filter(|answer| !answer.is_error()).and_then(|answer| {
+            let result = answer.outcome()?;
+            let found = nested::text(result, nested::whole(result), b"stopReason")?;
+            Some(format!(r#","stopReason":{}"#, String::from_utf8_lossy(found.of(result))))
+        });
+        self.tell_event(key, "turn", &format!(r#","turn":"idle"{}"#, reason.unwrap_or_default()));
+        self.next_prompt(key);
+    }
+
+    /// Gives the agent the prompt that has waited longest, if no turn runs.
+    #[inline]
+    pub(in crate::bus) fn next_prompt(&mut self, key: SessionKey) {
+        let is_due =
+            |bus: &Bus| bus.sessions.get(key).is_some_and(|it| it.prompts.waiting() > 0 && !it.has_turn());
+        while is_due(self) {
+            self.send_waiting_prompt(key);
+        }
+    }
+
+    #[cold]
+    fn send_waiting_prompt(&mut self, key: SessionKey) {
+        let worker = self.worker_of(key);
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let Some(prompt) = session.prompts.next(&mut self.held) else { return };
+        let (Some(id), true) = (worker, self.calls.get(prompt.call).is_some()) else { return };
+        if let Ok(envelope) = Envelope::scan(&prompt.line) {
+            self.begin_prompt(prompt.from, key, prompt.call, Message::new(&prompt.line, &envelope));
+        }
+        let reopened = self.sessions.get_mut(key).and_then(|session| session.recovering.as_mut());
+        match reopened {
+            Some(backlog) => backlog.push(Queued::Line(Some(prompt.call), prompt.line), &mut self.held),
+            None => self.send_or_queue(id, prompt.call, prompt.line),
+        }
+    }
+
+    /// The client cancels this call. True: it was a prompt that waited, and is answered.
+    pub(in crate::bus) fn cancel_waiting_prompt(&mut self, link: Link, key: CallKey) -> bool {
+        let Some(call) = self.calls.get(key).filter(|call| call.written == Written::NotYet) else {
+            return false;
+        };
+        let session = call.session.and_then(|session| self.sessions.get_mut(session));
+        if !session.is_some_and(|session| session.prompts.withdraw(key, &mut self.held)) {
+            return false;
+        }
+        self.answer_cancelled(link, key);
+        true
+    }
+
+    /// The client cancels the turn of this session, and with it its prompts that wait.
+    pub(in crate::bus) fn cancel_waiting_prompts(&mut self, link: Link, key: SessionKey) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        if session.prompts.waiting() == 0 {
+            return;
+        }
+        for call in session.prompts.withdraw_all(link, &mut self.held) {
+            self.answer_cancelled(link, call);
+        }
+    }
+
+    fn answer_cancelled(&mut self, link: Link, key: CallKey) {
+        if let Some(call) = self.calls.end(key) {
+            self.send_own(link, &spelled_result_line(call.id.as_bytes(), CANCELLED));
+        }
+    }
+}

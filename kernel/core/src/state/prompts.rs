@@ -1,0 +1,95 @@
+//! The prompts of a session: whose turn it is, and the prompts of others that wait for its end.
+
+use crate::id::{CallKey, Link};
+use crate::state::backlog::{Backlog, HeldBytes, Waiting};
+
+#[derive(Debug, Default)]
+pub(crate) struct Prompts {
+    /// Whose turn it is, or was last.
+    by: Option<Link>,
+    /// Its prompts that the agent has not answered.
+    running: Vec<CallKey>,
+    waiting: Backlog<WaitingPrompt>,
+}
+
+/// A prompt that waits for the end of another client's turn.
+#[derive(Debug)]
+pub(crate) struct WaitingPrompt {
+    pub(crate) from: Link,
+    pub(crate) call: CallKey,
+    /// The line with the worker's ids.
+    pub(crate) line: Box<[u8]>,
+}
+
+impl Waiting for WaitingPrompt {
+    fn heap_bytes(&self) -> usize {
+        self.line.len()
+    }
+}
+
+impl Prompts {
+    /// Whose turn it is, or was last.
+    pub(crate) fn by(&self) -> Option<Link> {
+        self.by
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        !self.running.is_empty()
+    }
+
+    /// How many prompts wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// A prompt of this client is given to the agent.
+    #[inline]
+    pub(crate) fn begin(&mut self, from: Link, call: CallKey) {
+        self.by = Some(from);
+        self.running.push(call);
+    }
+
+    /// The agent has answered this prompt, or never will. False: it was not given to the agent.
+    #[inline]
+    pub(crate) fn end(&mut self, call: CallKey) -> bool {
+        let Some(index) = self.running.iter().position(|running| *running == call) else { return false };
+        self.running.swap_remove(index);
+        true
+    }
+
+    pub(crate) fn wait(&mut self, prompt: WaitingPrompt, held: &mut HeldBytes) {
+        self.waiting.push(prompt, held);
+    }
+
+    /// The prompt that has waited longest.
+    pub(crate) fn next(&mut self, held: &mut HeldBytes) -> Option<WaitingPrompt> {
+        self.waiting.pop(held)
+    }
+
+    /// Takes this prompt out, if it waits.
+    pub(crate) fn withdraw(&mut self, call: CallKey, held: &mut HeldBytes) -> bool {
+        !self.waiting.take_where(|prompt| prompt.call == call, held).is_empty()
+    }
+
+    /// Takes out the prompts of this client that wait.
+    pub(crate) fn withdraw_all(&mut self, from: Link, held: &mut HeldBytes) -> Vec<CallKey> {
+        let taken = self.waiting.take_where(|prompt| prompt.from == from, held);
+        taken.into_iter().map(|prompt| prompt.call).collect()
+    }
+
+    /// Takes out all prompts that wait.
+    pub(crate) fn withdraw_every(&mut self, held: &mut HeldBytes) -> Vec<CallKey> {
+        self.waiting.take(held).into_iter().map(|prompt| prompt.call).collect()
+    }
+
+    /// The agent is lost, and with it every turn. The calls that waited fail on their own.
+    pub(crate) fn forget(&mut self, held: &mut HeldBytes) {
+        self.running.clear();
+        self.waiting.take(held);
+    }
+
+    /// The bytes of what waits, counted afresh.
+    pub(crate) fn count_bytes(&self) -> usize {
+        self.waiting.count_bytes()
+    }
+}

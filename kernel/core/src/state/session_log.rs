@@ -1,0 +1,223 @@
+//! What was said in a session, for clients that join it later: the lines as its owner saw them, and the prompts.
+//!
+//! The bytes stand in one ring, so that a log that is full neither allocates nor moves what it has. When it is too
+//! long, whole turns are dropped from the front.
+
+use std::collections::VecDeque;
+
+use crate::id::SessionKey;
+
+/// Of a turn that is too long by itself, this part is dropped at once, so that a long turn is not shortened for every
+/// line.
+const DROPPED_PART: usize = 4;
+
+const COPIED_BYTES: usize = 1 << 10;
+
+/// What an entry of a log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Logged {
+    /// The agent said it of the session itself.
+    Said,
+    /// The agent said it of a session of a subagent, whose name is the same for everybody.
+    SaidOfChild,
+    /// A client said it to the agent. A turn begins with it.
+    Prompt,
+}
+
+/// Lines in the queue of an owner that belong into a log and are not copied there yet. So a run of updates is copied as
+/// a whole.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unlogged {
+    pub(crate) session: SessionKey,
+    /// Where they stand in the stream of the owner.
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    /// The session that has the log.
+    pub(crate) log: SessionKey,
+    pub(crate) kind: Logged,
+}
+
+/// Where lines of one kind begin, counted from the first byte that was ever logged.
+#[derive(Debug)]
+struct Run {
+    at: u64,
+    kind: Logged,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct SessionLog {
+    /// The lines, each with its newline.
+    bytes: VecDeque<u8>,
+    /// What kind they are of, in order. A prompt is a run of its own.
+    runs: VecDeque<Run>,
+    /// How many bytes were dropped from the front.
+    dropped: u64,
+    /// The session is older than its log.
+    pub(crate) is_partial: bool,
+}
+
+impl SessionLog {
+    /// Adds lines, each with its newline. Returns by how much the log has grown.
+    #[inline]
+    pub(crate) fn push(&mut self, kind: Logged, lines: &[u8]) -> usize {
+        let mut grown = lines.len();
+        if self.runs.back().is_none_or(|run| run.kind != kind) {
+            self.runs.push_back(Run { at: self.end(), kind });
+            grown += size_of::<Run>();
+        }
+        // Copies of this size do not depend on how the processor does long ones.
+        for piece in lines.chunks(COPIED_BYTES) {
+            self.bytes.extend(piece);
+        }
+        grown
+    }
+
+    /// Adds a prompt, which has no newline. Returns by how much the log has grown.
+    #[inline]
+    pub(crate) fn push_prompt(&mut self, line: &[u8]) -> usize {
+        self.runs.push_back(Run { at: self.end(), kind: Logged::Prompt });
+        self.bytes.extend(line);
+        self.bytes.push_back(b'\n');
+        size_of::<Run>() + line.len() + 1
+    }
+
+    /// The bytes that count for it.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len() + self.runs.len() * size_of::<Run>()
+    }
+
+    fn end(&self) -> u64 {
+        self.dropped + self.bytes.len() as u64
+    }
+
+    /// Whether something that was said is not in it.
+    fn is_truncated(&self) -> bool {
+        self.dropped > 0 || self.is_partial
+    }
+
+    /// Drops the oldest turn; of the only one, its oldest part.
+    pub(crate) fn drop_oldest(&mut self) {
+        let next = self.runs.iter().skip(1).find(|run| run.kind == Logged::Prompt).map(|run| run.at);
+        let upto =
+            next.unwrap_or_else(|| self.dropped + self.line_end(self.bytes.len() / DROPPED_PART) as u64);
+        self.bytes.drain(..(upto - self.dropped) as usize);
+        self.dropped = upto;
+        while self.runs.get(1).is_some_and(|run| run.at <= upto) {
+            self.runs.pop_front();
+        }
+        if self.bytes.is_empty() {
+            self.runs.clear();
+        } else if let Some(first) = self.runs.front_mut() {
+            first.at = first.at.max(upto);
+        }
+    }
+
+    /// Where the line ends that has the byte at this index.
+    fn line_end(&self, index: usize) -> usize {
+        let (front, back) = self.bytes.as_slices();
+        let in_front =
+            front.get(index..).and_then(|rest| memchr::memchr(b'\n', rest)).map(|end| index + end + 1);
+        let from = index.saturating_sub(front.len());
+        let in_back = || {
+            back.get(from..)
+                .and_then(|rest| memchr::memchr(b'\n', rest))
+                .map(|end| front.len() + from + end + 1)
+        };
+        in_front.or_else(in_back).unwrap_or(self.bytes.len())
+    }
+
+    /// The newest whole turns that have at most this many bytes, and whether that is all that was ever said.
+    pub(crate) fn newest(&mut self, at_most: usize) -> (Vec<(Logged, &[u8])>, bool) {
+        let end = self.end();
+        let mut from = self.dropped;
+        if self.bytes.len() > at_most {
+            let turns = self.runs.iter().skip(1).filter(|run| run.kind == Logged::Prompt);
+            from = turns.map(|run| run.at).find(|at| (end - at) as usize <= at_most).unwrap_or(end);
+        }
+        let is_whole = from == 0 && !self.is_truncated();
+        let bytes = &*self.bytes.make_contiguous();
+        let mut entries = Vec::new();
+        for (index, run) in self.runs.iter().enumerate().filter(|(_, run)| run.at >= from) {
+            let upto = self.runs.get(index + 1).map_or(end, |next| next.at);
+            let lines = &bytes[(run.at - self.dropped) as usize..(upto - self.dropped) as usize];
+            let lines = lines
+                .split_inclusive(|byte| *byte == b'\n')
+                .map(|line| line.strip_suffix(b"\n").unwrap_or(line));
+            entries.extend(lines.map(|line| (run.kind, line)));
+        }
+        (entries, is_whole)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(log: &mut SessionLog, at_most: usize) -> (String, bool) {
+        let (entries, is_whole) = log.newest(at_most);
+        let lines: Vec<_> = entries.iter().map(|(_, line)| String::from_utf8_lossy(line)).collect();
+        (lines.join(" "), is_whole)
+    }
+
+    #[test]
+    fn whole_turns_are_dropped_from_the_front() {
+        let mut log = SessionLog::default();
+        for line in ["before\n", "p1\n", "a\nb\n", "p2\n", "c\n", "d\n"] {
+            match line.strip_suffix('\n').filter(|line| line.starts_with('p')) {
+                Some(prompt) => log.push_prompt(prompt.as_bytes()),
+                None => log.push(Logged::Said, line.as_bytes()),
+            };
+        }
+        let bytes = log.bytes.len();
+        assert_eq!(texts(&mut log, 100), ("before p1 a b p2 c d".into(), true));
+        assert_eq!(texts(&mut log, bytes - 1), ("p1 a b p2 c d".into(), false));
+        assert_eq!(texts(&mut log, 7), ("p2 c d".into(), false));
+        assert_eq!(texts(&mut log, 6), (String::new(), false));
+        let mut left = Vec::new();
+        while log.len() > 0 {
+            log.drop_oldest();
+            left.push(texts(&mut log, 100).0);
+        }
+        assert_eq!(left, ["p1 a b p2 c d", "p2 c d", "c d", "d", ""]);
+        assert!(log.is_truncated());
+        log.push(Logged::SaidOfChild, b"e\n");
+        assert_eq!(log.newest(100), (vec![(Logged::SaidOfChild, &b"e"[..])], false));
+    }
+
+    #[test]
+    fn a_log_that_is_kept_short_does_not_grow() {
+        let mut log = SessionLog::default();
+        for turn in 0..1000 {
+            let before = log.len();
+            let grown =
+                log.push_prompt(turn.to_string().as_bytes()) + log.push(Logged::Said, b"0123456789\n");
+            assert_eq!(log.len(), before + grown);
+            while log.len() > 200 {
+                log.drop_oldest();
+            }
+        }
+        assert!(log.bytes.capacity() <= 512 && log.runs.capacity() <= 32);
+        assert!(texts(&mut log, 40).0.ends_with("999 0123456789"));
+    }
+
+    #[test]
+    fn a_long_turn_loses_its_beginning_in_whole_lines() {
+        let mut log = SessionLog::default();
+        log.push_prompt(b"p");
+        for line in 0..1000 {
+            let kind = if line % 7 == 0 { Logged::SaidOfChild } else { Logged::Said };
+            log.push(kind, format!("{line}\n").as_bytes());
+            while log.len() > 300 {
+                log.drop_oldest();
+            }
+        }
+        let (entries, is_whole) = log.newest(1000);
+        assert!(!is_whole && entries.len() > 10);
+        for (back, (kind, line)) in entries.iter().rev().enumerate() {
+            let number = 999 - back;
+            assert_eq!(*line, number.to_string().as_bytes());
+            assert_eq!(*kind == Logged::SaidOfChild, number % 7 == 0);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The logs of all sessions, which have a limit together.
+
+use super::Sessions;
+use crate::id::{Link, SessionKey, TypedKey};
+use crate::state::session_log::{Logged, SessionLog};
+
+/// How many sessions are looked at for a log to shorten.
+const LOG_STEPS: usize = 8;
+
+/// An entry of a log.
+pub(crate) type Entry = (Logged, Box<[u8]>);
+
+/// How long logs may be.
+#[derive(Clone, Copy)]
+pub(crate) struct LogLimits {
+    pub(crate) of_one: usize,
+    pub(crate) of_all: usize,
+}
+
+impl Sessions {
+    /// The log that the lines of this session stand in, and what they are there.
+    pub(crate) fn log_place(&self, key: SessionKey) -> (SessionKey, Logged) {
+        let root = self.root(key);
+        // Where the parent is gone, the child is at the top, and its own name is not the same for everybody.
+        (root, if root == key { Logged::Said } else { Logged::SaidOfChild })
+    }
+
+    /// Adds lines, each with its newline, to the log of this session.
+    pub(crate) fn log(&mut self, key: SessionKey, kind: Logged, lines: &[u8], limits: LogLimits) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            let grown = session.log.push(kind, lines);
+            self.log_grew(key, grown, limits);
+        }
+    }
+
+    /// Adds a prompt, which has no newline, to the log of this session.
+    #[inline]
+    pub(crate) fn log_prompt(&mut self, key: SessionKey, line: &[u8], limits: LogLimits) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            let grown = session.log.push_prompt(line);
+            self.log_grew(key, grown, limits);
+        }
+    }
+
+    #[inline]
+    fn log_grew(&mut self, key: SessionKey, by: usize, limits: LogLimits) {
+        self.log_bytes += by;
+        let own = self.sessions.get(key).map_or(0, |session| session.log.len());
+        if own > limits.of_one || self.log_bytes > limits.of_all {
+            self.shorten_logs(key, limits);
+        }
+    }
+
+    /// The peer that was sent lines which the log of this session lacks.
+    #[inline]
+    pub(crate) fn unlogged(&self, key: SessionKey) -> Option<Link> {
+        self.sessions.get(key)?.unlogged
+    }
+
+    pub(crate) fn set_unlogged(&mut self, key: SessionKey, peer: Option<Link>) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.unlogged = peer;
+        }
+    }
+
+    /// Shortens the log of this session to its limit, and others in turn if all together are too long.
+    #[cold]
+    fn shorten_logs(&mut self, key: SessionKey, limits: LogLimits) {
+        let is_long = |log: &SessionLog| log.len() > limits.of_one;
+        while self.sessions.get(key).is_some_and(|session| is_long(&session.log)) {
+            self.drop_oldest(key);
+        }
+        let mut steps = LOG_STEPS;
+        while self.log_bytes > limits.of_all {
+            let next = self.sessions.iter_from(self.log_hand).next().map(|(key, _)| key);
+            self.log_hand = next.map_or(0, |next| next.key().index + 1);
+            steps -= 1;
+            if next.is_some_and(|next| self.drop_oldest(next)) {
+                steps = LOG_STEPS;
+            } else if steps == 0 {
+                // It makes room itself if there is nothing else near.
+                if !self.drop_oldest(key) {
+                    return;
+                }
+                steps = LOG_STEPS;
+            }
+        }
+    }
+
+    /// False: the log is empty.
+    fn drop_oldest(&mut self, key: SessionKey) -> bool {
+        let Some(session) = self.sessions.get_mut(key).filter(|session| session.log.len() > 0) else {
+            return false;
+        };
+        let before = session.log.len();
+        session.log.drop_oldest();
+        self.log_bytes -= before - session.log.len();
+        true
+    }
+
+    /// What was said before is not in the log.
+    pub(crate) fn log_is_partial(&mut self, key: SessionKey) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.log.is_partial = true;
+        }
+    }
+
+    /// The newest turns of this session, and whether they are all.
+    pub(crate) fn newest_turns(&mut self, key: SessionKey, at_most: usize) -> (Vec<Entry>, bool) {
+        let Some(session) = self.sessions.get_mut(key) else { return (Vec::new(), true) };
+        let (entries, is_whole) = session.log.newest(at_most);
+        (entries.into_iter().map(|(kind, line)| (kind, line.into())).collect(), is_whole)
+    }
+
+    pub(crate) fn has_log(&self, key: SessionKey) -> bool {
+        self.get(key).is_some_and(|session| session.log.len() > 0)
+    }
+
+    /// The bytes of all logs.
+    #[inline]
+    pub(crate) fn log_bytes(&self) -> usize {
+        self.log_bytes
+    }
+
+    /// The same, counted afresh.
+    pub(crate) fn count_log_bytes(&self) -> usize {
+        self.iter().map(|(_, session)| session.log.len()).sum()
+    }
+}

@@ -1,0 +1,264 @@
+//! The oracle of worlds with guests: what clients and agents read, and the rules that it must keep.
+
+use kernel_core::id::Link;
+use kernel_core::limit::WAITING_PROMPTS;
+use serde_json::{Value, json};
+
+use super::{Asked, Part, Session, World, number};
+use crate::oracle::broken;
+
+impl World {
+    /// The agent reads a line. Returns what it answers at once.
+    pub(super) fn agent_reads(&mut self, link: Link, line: &str) -> Option<Value> {
+        let line: Value = serde_json::from_str(line).expect("the bus writes JSON");
+        let home = self.process_of(link)?;
+        let named = number(&line["params"]["sessionId"]);
+        let result = match line["method"].as_str() {
+            Some("initialize") => {
+                let capabilities =
+                    json!({ "loadSession": true, "sessionCapabilities": { "close": {}, "resume": {} } });
+                json!({ "protocolVersion": 1, "agentCapabilities": capabilities })
+            }
+            Some("session/new") => {
+                self.sessions.push(Session { home, ..Session::default() });
+                json!({ "sessionId": format!("a{}", self.sessions.len() - 1) })
+            }
+            Some("session/resume" | "session/load") => {
+                self.sessions[named?].home = home;
+                json!({})
+            }
+            Some("session/close") => {
+                self.is_over(named?);
+                // Who closes a session as its owner knows that its questions are over.
+                for client in self.clients.iter_mut() {
+                    if client
+                        .asked
+                        .values()
+                        .any(|it| matches!(it, Asked::Leave(closed) if Some(*closed) == named))
+                    {
+                        client.questions.retain(|_, at| Some(self.questions[*at].session) != named);
+                    }
+                }
+                json!({})
+            }
+            Some("session/prompt") => {
+                let (session, by) = (&mut self.sessions[named?], line["params"]["by"].to_string());
+                if let Some(other) = session.running.values().find(|other| **other != by) {
+                    broken!("(17) one turn", "{by} begins a turn in that of {other}");
+                }
+                session.running.insert(line["id"].as_u64()?, by);
+                return None;
+            }
+            None => {
+                self.question_answered(&line);
+                return None;
+            }
+            _ => return None,
+        };
+        Some(json!({ "id": line["id"], "result": result }))
+    }
+
+    pub(super) fn question_answered(&mut self, answer: &Value) {
+        let Some(at) = answer["id"].as_str().and_then(|id| id.strip_prefix('q')?.parse::<usize>().ok())
+        else {
+            return;
+        };
+        let question = &mut self.questions[at];
+        if std::mem::replace(&mut question.answered, true) {
+            broken!("(2) exactly one answer", "question {at} is answered again: {answer}");
+        }
+        let is_choice = answer["result"]["outcome"]["outcome"] == "selected";
+        if is_choice != question.chosen {
+            broken!(
+                "(18) the first choice",
+                "question {at} is answered {answer}, chosen: {}",
+                question.chosen
+            );
+        }
+        let is_open = self.clients.iter().any(|it| it.reads && it.questions.values().any(|open| *open == at));
+        if answer["error"]["code"] == -32601 && is_open {
+            broken!("(18) the first choice", "the error of one answers question {at}, and others are asked");
+        }
+    }
+
+    /// Nobody who reads is left with a question that is answered.
+    pub(super) fn check_withdrawn(&self) {
+        for client in self.clients.iter().filter(|client| client.reads) {
+            if let Some(question) = client.questions.values().find(|at| self.questions[**at].answered) {
+                broken!(
+                    "(18) the first choice",
+                    "{:?} is not told that question {question} is answered",
+                    client.link
+                );
+            }
+        }
+    }
+
+    pub(super) fn client_reads(&mut self, link: Link, line: &str) {
+        let Some(at) = self.clients.iter().position(|client| client.link == link) else { return };
+        let line: Value = serde_json::from_str(line).expect("the bus writes JSON");
+        let named = number(&line["params"]["sessionId"]).or_else(|| number(&line["params"]["session"]));
+        match (line["method"].as_str(), named) {
+            (Some("session/update"), Some(session)) => self.hears(at, session, &line),
+            (Some("session/request_permission"), Some(session)) => self.is_asked(at, session, &line),
+            (Some("$/cancel_request"), _) => {
+                line["params"]["requestId"].as_u64().and_then(|id| self.clients[at].questions.remove(&id));
+            }
+            (Some("_bus/session"), Some(session)) => match line["params"]["event"].as_str() {
+                Some("queued") if line["params"]["place"].as_u64() > Some(WAITING_PROMPTS as u64) => {
+                    broken!("(6) bounded memory", "too many prompts wait: {line}");
+                }
+                Some("behind") => drop(self.clients[at].sessions.remove(&session)),
+                Some("ended") => self.is_over(session),
+                _ => {}
+            },
+            (None, _) => self.is_answered(at, &line),
+            _ => {}
+        }
+    }
+
+    pub(super) fn hears(&mut self, at: usize, session: usize, line: &Value) {
+        // Who does not read may hear of it when it is over.
+        if self.sessions[session].is_over {
+            return;
+        }
+        let client = &mut self.clients[at];
+        let said = line["params"]["update"]["said"].as_u64().map(|said| said as usize);
+        let is_joining = client
+            .asked
+            .values()
+            .any(|it| matches!(it, Asked::Join { session: other, full: true, .. } if *other == session));
+        match (client.sessions.get_mut(&session), said) {
+            (Some((_, next)), Some(said)) => {
+                if next.is_some_and(|next| next != said) {
+                    broken!(
+                        "(19) one order",
+                        "{:?} hears {said} of session {session}, not {next:?}",
+                        client.link
+                    );
+                }
+                *next = Some(said + 1);
+            }
+            (None, Some(said)) if is_joining => {
+                let last = client.told.insert(session, said);
+                if last.is_some_and(|last| last + 1 != said) {
+                    broken!(
+                        "(19) one order",
+                        "{:?} is told {said} of session {session} after {last:?}",
+                        client.link
+                    );
+                }
+            }
+            (Some(_), None) => {}
+            (None, None) if is_joining => {}
+            (None, _) => {
+                broken!("(3) no traffic of others", "{:?} is not in session {session}: {line}", client.link)
+            }
+        }
+    }
+
+    /// Everybody who is in a session and reads has heard the last that was said.
+    pub(super) fn check_heard(&self) {
+        for client in self.clients.iter().filter(|client| client.reads) {
+            for (session, (part, next)) in &client.sessions {
+                if next.is_some_and(|next| next != self.sessions[*session].said) {
+                    broken!(
+                        "(19) one order",
+                        "{:?}, {part:?}, has not heard {next:?} of {session}",
+                        client.link
+                    );
+                }
+            }
+        }
+    }
+
+    pub(super) fn is_asked(&mut self, at: usize, session: usize, line: &Value) {
+        if self.sessions[session].is_over {
+            return;
+        }
+        let client = &mut self.clients[at];
+        let part = client.sessions.get(&session).map(|(part, _)| *part);
+        let (Some(id), Some(question)) = (line["id"].as_u64(), line["params"]["question"].as_u64()) else {
+            return;
+        };
+        if !matches!(part, Some(Part::Owner | Part::Control)) {
+            broken!(
+                "(3) no traffic of others",
+                "{:?}, {part:?} of session {session}, is asked {line}",
+                client.link
+            );
+        }
+        // One that did not read may hear of a question that is answered; it is told that next.
+        client.questions.insert(id, question as usize);
+    }
+
+    pub(super) fn is_answered(&mut self, at: usize, line: &Value) {
+        let id = line["id"].as_u64().unwrap_or_default() as usize;
+        let client = &mut self.clients[at];
+        let Some(asked) = client.asked.remove(&id) else {
+            broken!("(2) exactly one answer", "{:?} did not ask {line}", client.link);
+        };
+        let reason = line["error"]["data"]["reason"].as_str();
+        let is_good = reason.is_none();
+        match asked {
+            Asked::Open if is_good => {
+                let id = line["result"]["sessionId"].as_str().unwrap_or_default();
+                let Some(session) = number(&line["result"]["sessionId"]) else { return };
+                client.sessions.insert(session, (Part::Owner, Some(0)));
+                (self.sessions[session].id, self.sessions[session].is_other) =
+                    (id.to_owned(), client.is_other);
+            }
+            Asked::Join { session, part, full } => self.has_joined(at, session, part, full, reason),
+            Asked::Take(session) if is_good => {
+                for other in &mut self.clients {
+                    if let Some((part @ Part::Owner, _)) = other.sessions.get_mut(&session) {
+                        *part = Part::Control;
+                    }
+                }
+                if let Some((part, _)) = self.clients[at].sessions.get_mut(&session) {
+                    *part = Part::Owner;
+                }
+            }
+            Asked::Leave(session) if is_good => drop(client.sessions.remove(&session)),
+            Asked::Prompt(session, part) => {
+                if part == Part::Observe && is_good {
+                    broken!("(20) observers", "{:?} only observes session {session}: {line}", client.link);
+                }
+            }
+            Asked::Open | Asked::Take(_) | Asked::Leave(_) | Asked::Other => {}
+        }
+    }
+
+    pub(super) fn has_joined(
+        &mut self,
+        at: usize,
+        session: usize,
+        part: Part,
+        full: bool,
+        reason: Option<&str>,
+    ) {
+        // What nobody has may have made room for another.
+        let is_used = self.clients.iter().any(|client| client.sessions.contains_key(&session));
+        let (client, it) = (&mut self.clients[at], &self.sessions[session]);
+        let last = client.told.remove(&session);
+        let is_other = client.is_other != it.is_other;
+        match reason {
+            None if !self.shares => broken!("(3) no traffic of others", "session {session} is not shared"),
+            None if is_other => broken!("(21) versions", "{:?} speaks another version", client.link),
+            Some("busy") if !is_other => broken!("(9) reasons", "{:?} cannot join {session}", client.link),
+            Some("unknown_session") if self.shares && !it.is_over && is_used => {
+                broken!("(9) reasons", "{:?} cannot find {session}", client.link)
+            }
+            Some(_) => return,
+            None => {}
+        }
+        if let Some(last) = last.filter(|last| full && last + 1 != it.said) {
+            broken!(
+                "(19) one order",
+                "the history of session {session} ends with {last}, said are {}",
+                it.said
+            );
+        }
+        client.sessions.insert(session, (part, Some(it.said)));
+    }
+}
