@@ -142,12 +142,12 @@ export class Sessions {
   attend() {
     const { list, unshared, route } = this.bus.state;
     if (!this.bus.may("approve")) return;
-    const waiting = list.filter((view) => view.questions > 0 || view.mayAsk).slice(0, ATTENDED);
+    const waiting = list.filter((view) => view.questions > 0).slice(0, ATTENDED);
     for (const view of waiting) {
       const found = this.find(view.session);
       if (unshared[view.session]) continue;
       if (!found) this.join(view.session, { history: "pending" }).catch((fault) => this.notShared(view.session, fault));
-      else if (view.questions > 0 && !this.asks(found.id)) this.askAgain(found.id);
+      else if (!this.asks(found.id)) this.askAgain(found.id);
     }
     for (const session of Object.values(this.known)) {
       const isWanted = this.asks(session.id) || session.label === route.id || waiting.some((view) => view.session === session.label);

@@ -115,14 +115,12 @@ function askedHere(state) {
   return counts;
 }
 
-/** A row of `_bus/sessions`, whatever the version of the bus calls its parts. @param {any} view @param {Map<string, number>} asked */
+/** A row of `_bus/sessions`, with what this page knows beyond it. @param {any} view @param {Map<string, number>} asked */
 function row(view, asked) {
   const counted = "counted" in view ? view.counted : view.questions;
   const questions = Math.max(counted ?? 0, asked.get(view.session) ?? 0);
-  // A bus that does not count them: whoever has been silent in the middle of a turn may wait for an answer.
-  const mayAsk = counted === undefined && view.calls > 0 && view.idle_sec > 0;
   const state = questions > 0 ? "waiting" : view.state === "live" ? (view.calls > 0 ? "running" : "idle") : view.state;
-  return { ...view, counted, questions, mayAsk, mood: state, folder: view.folder ?? view.cwd ?? "", guests: view.guests ?? [], title: view.title ?? "" };
+  return { ...view, counted, questions, mood: state, folder: view.folder ?? view.cwd ?? "", guests: view.guests ?? [], title: view.title ?? "" };
 }
 
 const MOODS = ["waiting", "lost", "running", "idle", "kept"];
