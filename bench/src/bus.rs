@@ -71,6 +71,10 @@ impl Bus {
         self.child.id()
     }
 
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// The first address that it listens at.
     pub(crate) fn address(&self) -> &Address {
         &self.addresses[0]

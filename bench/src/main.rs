@@ -29,6 +29,7 @@ mod run;
 mod soak;
 mod table;
 mod ttft;
+mod web;
 
 use std::process::ExitCode;
 
@@ -73,6 +74,8 @@ enum Command {
     Soak(soak::Args),
     /// Measure what the OpenAI agent adds to the time until the first token
     Ttft(ttft::Args),
+    /// Measure the web door: round trips, idle WebSockets, streams to many pages
+    Web(web::Args),
 }
 
 fn main() -> ExitCode {
@@ -85,6 +88,7 @@ fn main() -> ExitCode {
         Command::Bounds(args) => bounds::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Ttft(args) => ttft::run(&args),
+        Command::Web(args) => web::run(&args),
     }
 }
 

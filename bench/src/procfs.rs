@@ -19,6 +19,13 @@ pub(crate) fn cpu_time(pid: u32) -> io::Result<Duration> {
     cpu_in_stat(&fs::read_to_string(format!("/proc/{pid}/stat"))?).ok_or_else(unreadable)
 }
 
+/// The same of the main thread alone. The time of a thread that has ended is in none of these.
+pub(crate) fn main_thread_time(pid: u32) -> io::Result<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
+    let nanos = stat.split_ascii_whitespace().next().and_then(|nanos| nanos.parse().ok());
+    nanos.map(Duration::from_nanos).ok_or_else(unreadable)
+}
+
 /// Resident memory (RSS).
 pub(crate) fn resident_bytes(pid: u32) -> io::Result<u64> {
     in_status(pid, "VmRSS:")

@@ -14,6 +14,8 @@ use crate::message::Message;
 
 /// Questions beyond this are answered without details in the log.
 const QUESTIONS_MAX: usize = 256;
+/// Options beyond this are not named in the log.
+const OPTIONS_MAX: usize = 32;
 /// A longer id of a tool call is cut.
 const TEXT_CHARS: usize = 64;
 
@@ -100,7 +102,8 @@ impl Questions {
                 about: describe(method, tool_call.as_ref()),
                 options: options
                     .iter()
-                    .map(|one| (one.option_id.to_string(), one.kind.as_deref().unwrap_or("?").to_owned()))
+                    .take(OPTIONS_MAX)
+                    .map(|one| (short(&one.option_id), short(one.kind.as_deref().unwrap_or("?"))))
                     .collect(),
             },
             None => Question { about: describe(method, None), options: Vec::new() },
@@ -126,8 +129,9 @@ impl Questions {
                 match outcome.and_then(|outcome| serde_json::from_str::<Outcome<'_>>(outcome.get()).ok()) {
                     None => "something else".to_owned(),
                     Some(Outcome { option_id: Some(chosen), .. }) => {
+                        let chosen = short(&chosen);
                         let kind =
-                            question.options.iter().find(|(id, _)| *id == *chosen).map(|(_, kind)| &**kind);
+                            question.options.iter().find(|(id, _)| *id == chosen).map(|(_, kind)| &**kind);
                         format!("{} (option {})", short(kind.unwrap_or("an unknown option")), short(&chosen))
                     }
                     Some(Outcome { outcome, .. }) => short(&outcome),

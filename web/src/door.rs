@@ -1,10 +1,10 @@
 //! What all requests share, and which path leads where.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clients::{Target, metrics};
@@ -43,6 +43,8 @@ pub(crate) const CONNECTION_ID: HeaderName = HeaderName::from_static("acp-connec
 const LOGIN_BYTES: usize = 4 << 10;
 /// How long a body may take.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long it is taken for granted that the bus is ready, or not.
+const READY_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the tokens are looked at while there are connections.
 const REVOCATION_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -55,6 +57,8 @@ pub(crate) struct Door {
     /// The connections over HTTP, by their id.
     pub(crate) connections: RefCell<Connections>,
     pub(crate) stopping: watch::Receiver<bool>,
+    /// When the bus was last asked whether it is ready, and why it was not.
+    pub(crate) readiness: Cell<Option<(Instant, Option<&'static str>)>>,
 }
 
 /// Where a request comes from.
@@ -98,13 +102,24 @@ impl Door {
         }
     }
 
+    /// Whoever has no token can ask this, so the bus is asked once a second at most.
     async fn ready(&self) -> Reply {
-        match BusLink::ask(&self.target, "_bus/status").await {
-            Ok(status) if is_stopping(&status) => {
-                reply::text(StatusCode::SERVICE_UNAVAILABLE, "the bus stops")
+        let known = self.readiness.get().filter(|(since, _)| since.elapsed() < READY_INTERVAL);
+        let why_not = match known {
+            Some((_, why_not)) => why_not,
+            None => {
+                let why_not = match BusLink::ask(&self.target, "_bus/status").await {
+                    Ok(status) if is_stopping(&status) => Some("the bus stops"),
+                    Ok(_) => None,
+                    Err(_) => Some("the bus does not answer"),
+                };
+                self.readiness.set(Some((Instant::now(), why_not)));
+                why_not
             }
-            Ok(_) => reply::text(StatusCode::OK, "ok"),
-            Err(_) => reply::text(StatusCode::SERVICE_UNAVAILABLE, "the bus does not answer"),
+        };
+        match why_not {
+            None => reply::text(StatusCode::OK, "ok"),
+            Some(why_not) => reply::text(StatusCode::SERVICE_UNAVAILABLE, why_not),
         }
     }
 

@@ -122,6 +122,7 @@ async fn serve(options: Options, room: usize) -> Result<(), String> {
         leases: Rc::new(Leases::default()),
         connections: Default::default(),
         stopping,
+        readiness: Default::default(),
     });
     let room = Arc::new(Semaphore::new(room));
     let mut endless = vec![spawn_local(door.clone().enforce_revocations())];

@@ -21,9 +21,12 @@ use crate::bus_link::{BusLink, LineBuffer};
 use crate::filter::{Filter, Verdict};
 use crate::leases::Lease;
 use crate::message::lines_of;
+use crate::scope::Scope;
 
 /// The longest message. The bus has a limit of its own for a line, by default the same.
 const MESSAGE_BYTES: usize = 64 << 20;
+/// The same for those who cannot prompt, and so have nothing long to say.
+const SHORT_MESSAGE_BYTES: usize = 1 << 20;
 /// What an idle connection has for reading.
 const READ_BUFFER_BYTES: usize = 4 << 10;
 const WRITE_BUFFER_BYTES: usize = 16 << 10;
@@ -55,11 +58,12 @@ pub(crate) async fn relay(
     activity: Arc<Activity>,
     stopping: impl Future<Output = ()>,
 ) {
+    let longest = if filter.who.scope < Scope::Control { SHORT_MESSAGE_BYTES } else { MESSAGE_BYTES };
     let config = WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER_BYTES)
         .write_buffer_size(WRITE_BUFFER_BYTES)
-        .max_message_size(Some(MESSAGE_BYTES))
-        .max_frame_size(Some(MESSAGE_BYTES));
+        .max_message_size(Some(longest))
+        .max_frame_size(Some(longest));
     let socket = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(config)).await;
     let (sink, mut stream) = socket.split();
     let sink = Mutex::new(sink);

@@ -259,3 +259,15 @@ fn the_figures_of_the_bus_are_there_for_prometheus() {
         assert!(metrics.body.contains(wanted), "{wanted}\n{}", metrics.body);
     }
 }
+
+#[test]
+fn whoever_cannot_prompt_cannot_send_long_messages() {
+    let bus = bus_with_door();
+    let web = Web::of(&bus);
+    let mut socket = web.socket(&web.token("approve"));
+    // The door may close while it is still being sent.
+    let _ = socket.socket.send(tungstenite::Message::text("x".repeat(2 << 20)));
+    let frame = socket.ends();
+    assert!(frame.is_none_or(|frame| u16::from(frame.code) == 1009));
+    assert!(web.socket(&web.token("approve")).asks(1, "_bus/status", json!({})).get("result").is_some());
+}
