@@ -21,6 +21,7 @@ mod probe;
 mod reference;
 mod run;
 mod serve;
+mod sessions;
 mod status;
 mod terminal_login;
 mod token;
@@ -77,6 +78,8 @@ enum Command {
     Check(check::Args),
     /// One look at a running bus: its pools and workers
     Status(status::Args),
+    /// List the sessions of a running bus: whose they are, who has joined them, what is asked
+    Sessions(sessions::Args),
     /// A live screen of a running bus: traffic, latency, pools, workers, sessions
     Top(top::Args),
     /// Follow the live traffic of a running bus, one line of JSON a message
@@ -125,6 +128,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Check(args) => check::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Sessions(args) => sessions::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Trace(args) => trace::run(args),
         Command::Call(args) => call::run(args),

@@ -1,7 +1,7 @@
 //! The commands that talk to a running stdio Bus, and `run`, which also talks to an agent without one.
 //!
-//! Each command returns its output or a `Fault`, which knows its message and exit code; the binary prints both. `call`
-//! and `status` ask once. `connect` and `run` relay whole sessions; `top` and `trace` keep watching.
+//! Each command returns its output or a `Fault`, which knows its message and exit code; the binary prints both. `call`,
+//! `sessions` and `status` ask once. `connect` and `run` relay whole sessions; `top` and `trace` keep watching.
 
 #![forbid(unsafe_code)]
 
@@ -12,6 +12,7 @@ pub mod fault;
 pub mod ide;
 pub mod metrics;
 pub mod run;
+pub mod sessions;
 mod signals;
 pub mod status;
 pub mod table;

@@ -6,6 +6,7 @@
 #![cfg(target_os = "linux")]
 
 mod agent_requests;
+mod attach;
 mod bridges;
 mod cli;
 mod cli_agent;

@@ -106,6 +106,10 @@ fn session_facts(session: &Session, theme: Theme) -> Vec<Line<'static>> {
     let mut facts = Facts { theme, lines: Vec::new() };
     facts.add("state", or_dash(session.state.as_ref()));
     facts.add("client", session.client.clone().unwrap_or_else(|| "has left".to_owned()));
+    facts.add("guests", or_dash(session.guests.as_ref()));
+    let asks = session.questions.is_some_and(|count| count > 0);
+    let style = if asks { theme.warning() } else { Style::new() };
+    facts.add_styled("questions", or_dash(session.questions), style);
     facts.add("pool", or_dash(session.pool.as_ref()));
     facts.add("worker", or_dash(session.worker));
     facts.add("calls", or_dash(session.calls));

@@ -23,14 +23,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event};
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
 use self::model::{KeyOutcome, Model};
 use self::screen::Screen;
 use self::theme::Theme;
 use crate::connection::Connection;
-use crate::status::list;
+use crate::sessions;
 use crate::{Ended, Signals};
 use crate::{Fault, Target};
 
@@ -166,7 +166,7 @@ impl Poller {
         let at = Instant::now();
         let mut sessions = None;
         if self.has_sessions_method {
-            match all_sessions(connection) {
+            match sessions::pages(connection, SESSIONS_MAX) {
                 Ok(all) => sessions = Some(all),
                 Err(Fault::Refused(_)) => self.has_sessions_method = false,
                 Err(fault) => return Err(fault),
@@ -174,20 +174,6 @@ impl Poller {
         }
         Ok(Answers { status: parse(&status), sessions, at })
     }
-}
-
-/// Asks for one page of sessions after the other, as far as a screen of them makes sense.
-fn all_sessions(connection: &mut Connection) -> Result<Value, Fault> {
-    let mut all = parse(&connection.request("_bus/sessions", ())?);
-    let mut cursor = all["nextCursor"].take();
-    while cursor.is_string() && list(&all["sessions"]).len() < SESSIONS_MAX {
-        let mut next = parse(&connection.request("_bus/sessions", json!({ "cursor": cursor }))?);
-        cursor = next["nextCursor"].take();
-        if let (Some(all), Some(next)) = (all["sessions"].as_array_mut(), next["sessions"].as_array_mut()) {
-            all.append(next);
-        }
-    }
-    Ok(all)
 }
 
 fn parse(answer: &RawValue) -> Value {

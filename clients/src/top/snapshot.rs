@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rpc::text::replace_control;
 use serde_json::Value;
 
+use crate::sessions::guests;
 use crate::status::list;
 
 #[derive(Default)]
@@ -81,6 +82,11 @@ pub(super) struct Session {
     pub(super) age_sec: Option<u64>,
     pub(super) idle_sec: Option<u64>,
     pub(super) calls: Option<u64>,
+    /// What its agent asks and nobody has answered.
+    pub(super) questions: Option<u64>,
+    pub(super) guest_count: usize,
+    /// The names of its guests. `None`: there are none.
+    pub(super) guests: Option<String>,
 }
 
 impl Snapshot {
@@ -136,6 +142,9 @@ pub(super) fn sessions(value: &Value) -> Vec<Session> {
             age_sec: seconds(&value["age_sec"]),
             idle_sec: seconds(&value["idle_sec"]),
             calls: value["calls"].as_u64(),
+            questions: value["questions"].as_u64(),
+            guest_count: list(&value["guests"]).len(),
+            guests: guests(value),
         })
     };
     list(&value["sessions"]).iter().filter_map(session).collect()

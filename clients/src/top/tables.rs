@@ -26,14 +26,16 @@ pub(super) const fn number(header: &'static str, width: u16, min_area: u16) -> C
     Column { header, width, min_area, is_number: true }
 }
 
-const SESSION_COLUMNS: [Column; 7] = [
-    text("SESSION", 12, 0),
+const SESSION_COLUMNS: [Column; 9] = [
+    text("SESSION", 9, 0),
     text("WORKER", 16, 0),
-    text("STATE", 6, 46),
+    text("STATE", 6, 43),
     number("CALLS", 5, 0),
-    number("IDLE", 8, 55),
-    number("AGE", 8, 64),
+    number("ASKS", 4, 48),
+    number("IDLE", 8, 57),
+    number("AGE", 8, 66),
     text("CLIENT", 24, 78),
+    text("GUESTS", 24, 116),
 ];
 
 pub(super) fn sessions_table(
@@ -60,12 +62,29 @@ pub(super) fn sessions_table(
             Cell::from(worker),
             Cell::from(Span::styled(state, style)),
             right(or_dash(session.calls), theme.bold()),
+            asks(session.questions, theme),
             right(or_dash(session.idle_sec.map(duration)), Style::new()),
             right(or_dash(session.age_sec.map(duration)), Style::new()),
-            Cell::from(or_dash(session.client.as_ref())),
+            Cell::from(client(session)),
+            Cell::from(or_dash(session.guests.as_ref())),
         ]
     };
     table(frame, area, title, &SESSION_COLUMNS, sessions.iter().map(row).collect(), selected, theme);
+}
+
+/// Questions that are open hold the agent up.
+fn asks(questions: Option<u64>, theme: Theme) -> Cell<'static> {
+    let style = if questions.is_some_and(|count| count > 0) { theme.warning() } else { Style::new() };
+    right(or_dash(questions), style)
+}
+
+/// The owner, and how many others are in the session.
+fn client(session: &Session) -> String {
+    let owner = or_dash(session.client.as_ref());
+    match session.guest_count {
+        0 => owner,
+        count => format!("{owner} +{count}"),
+    }
 }
 
 pub(super) fn table(

@@ -75,7 +75,7 @@ fn sessions() -> Value {
     let session = |name: &str, pool: &str, worker: u32, client: Value, age: u32, idle: u32, calls: u32| {
         let state = if client.is_null() { "kept" } else { "live" };
         json!({ "session": name, "pool": pool, "worker": worker, "client": client, "age_sec": age,
-            "idle_sec": idle, "calls": calls, "state": state })
+            "idle_sec": idle, "calls": calls, "questions": 0, "state": state })
     };
     let mut all = vec![
         session("s12", "claude", 0, json!("zed"), 7_301, 0, 1),
@@ -84,6 +84,9 @@ fn sessions() -> Value {
         session("s31", "claude", 0, Value::Null, 640, 212, 0),
         session("s40", "echo", 0, json!("#57"), 12, 3, 1),
     ];
+    all[0]["questions"] = json!(1);
+    all[0]["guests"] =
+        json!([{ "client": "phone", "role": "control" }, { "client": "wall", "role": "observe" }]);
     let others = [("claude", 0, 8), ("claude", 1, 11), ("codex", 0, 13), ("echo", 0, 2), ("echo", 1, 2)];
     for (pool, worker, count) in others {
         for _ in 0..count {
@@ -127,8 +130,8 @@ fn the_screen_shows_the_whole_status() {
         "▸ claude         2 of 3",
         "    2            resting",
         "▸ codex          1 of 1       ████████▊·       14     9    1.1   96 ms   1.1 s        0   1.8 MiB",
-        "s12          claude/0         live       1",
-        "s31          claude/0         kept",
+        "s12       claude/0         live       1    1       0s    2h 1m zed +2                   phone, wall",
+        "s31       claude/0         kept",
         "Enter detail  Tab sessions  q leave",
         "every 1 s",
     ] {
@@ -195,6 +198,13 @@ fn tab_goes_to_the_sessions_and_back() {
     let screen = shown(&model, 100, 30);
     assert!(screen.contains("session s15") && screen.contains("jetbrains"), "{screen}");
     assert!(screen.contains("1h 23m ago"), "{screen}");
+    press(&mut model, &[KeyCode::Esc, KeyCode::Up]);
+    let narrow = shown(&model, 84, 30);
+    assert!(narrow.contains("zed +2") && !narrow.contains("phone"), "{narrow}");
+    press(&mut model, &[KeyCode::Enter]);
+    let screen = shown(&model, 84, 30);
+    assert!(screen.contains("guests         phone, wall (observes)"), "{screen}");
+    assert!(screen.contains("questions      1"), "{screen}");
     press(&mut model, &[KeyCode::Esc, KeyCode::Tab, KeyCode::Enter]);
     let screen = shown(&model, 100, 30);
     assert!(screen.contains("pool claude") && screen.contains("its sessions (22)"), "{screen}");

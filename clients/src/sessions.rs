@@ -1,0 +1,154 @@
+//! `sessions`: fetches the sessions of a bus and formats them as a table.
+//!
+//! A missing field becomes a dash, so that older and newer buses can be shown too.
+
+use std::time::Duration;
+
+use anstyle::{AnsiColor, Style};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::connection::Connection;
+use crate::status::{duration, list, word};
+use crate::table::{self, Cell};
+use crate::{Fault, Target};
+
+/// A running bus answers at once.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+const HEADERS: [&str; 8] = ["SESSION", "STATE", "WORKER", "QUESTIONS", "AGE", "IDLE", "CLIENT", "GUESTS"];
+
+/// Returns all sessions as the bus describes them, as a list.
+pub fn fetch(target: &Target) -> Result<Value, Fault> {
+    let mut connection = Connection::connect(target, Some(TIMEOUT))?;
+    let greeted = connection.hello("stdio-bus sessions", None);
+    let sessions = greeted.and_then(|()| pages(&mut connection, usize::MAX));
+    sessions.map(|mut sessions| sessions["sessions"].take()).map_err(Fault::timeout_as_unreachable)
+}
+
+/// Asks for one page of sessions after the other, until there are this many. Returns them as one page.
+pub(crate) fn pages(connection: &mut Connection, enough: usize) -> Result<Value, Fault> {
+    let mut all = parse(&connection.request("_bus/sessions", ())?);
+    let mut cursor = all["nextCursor"].take();
+    while cursor.is_string() && list(&all["sessions"]).len() < enough {
+        let mut next = parse(&connection.request("_bus/sessions", json!({ "cursor": cursor }))?);
+        cursor = next["nextCursor"].take();
+        if let (Some(all), Some(next)) = (all["sessions"].as_array_mut(), next["sessions"].as_array_mut()) {
+            all.append(next);
+        }
+    }
+    Ok(all)
+}
+
+fn parse(answer: &RawValue) -> Value {
+    serde_json::from_str(answer.get()).unwrap_or_default()
+}
+
+/// One line per session, styled for a terminal.
+pub fn describe(sessions: &Value) -> String {
+    if list(sessions).is_empty() {
+        return "no sessions\n".to_owned();
+    }
+    let headers = HEADERS.map(str::to_owned);
+    let rows: Vec<_> = [row(headers)].into_iter().chain(list(sessions).iter().map(session_row)).collect();
+    table::lines(&rows).into_iter().map(|line| line + "\n").collect()
+}
+
+fn session_row(session: &Value) -> Vec<Cell> {
+    let worker = match &session["worker"] {
+        Value::Null => word(&session["pool"]),
+        number => format!("{}/{}", word(&session["pool"]), word(number)),
+    };
+    let seconds = |key: &str| session[key].as_u64().map_or_else(|| "-".to_owned(), duration);
+    let field = |key: &str| word(&session[key]);
+    row([
+        field("session"),
+        field("state"),
+        worker,
+        field("questions"),
+        seconds("age_sec"),
+        seconds("idle_sec"),
+        field("client"),
+        guests(session).unwrap_or_else(|| "-".to_owned()),
+    ])
+}
+
+/// The guests of a session by their names. Those that only watch are marked.
+pub(crate) fn guests(session: &Value) -> Option<String> {
+    let name = |guest: &Value| match guest["role"].as_str() {
+        Some("observe") => format!("{} (observes)", word(&guest["client"])),
+        _ => word(&guest["client"]),
+    };
+    let names: Vec<_> = list(&session["guests"]).iter().map(name).collect();
+    (!names.is_empty()).then(|| names.join(", "))
+}
+
+fn row(texts: [String; 8]) -> Vec<Cell> {
+    let [session, state, worker, questions, age, idle, client, guests] = texts;
+    let state_style = match state.as_str() {
+        "lost" => AnsiColor::Red.on_default(),
+        "kept" => Style::new().dimmed(),
+        _ => Style::new(),
+    };
+    // A question that is open holds the agent up until somebody answers.
+    let is_asked = questions.parse::<u64>().is_ok_and(|count| count > 0);
+    let questions_style = if is_asked { AnsiColor::Yellow.on_default() } else { Style::new() };
+    vec![
+        Cell::new(session),
+        Cell::new(state).styled(state_style),
+        Cell::new(worker),
+        Cell::number(questions).styled(questions_style),
+        Cell::number(age),
+        Cell::number(idle),
+        Cell::new(client),
+        Cell::new(guests),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use anstream::adapter::strip_str;
+
+    use super::*;
+    use crate::fake_bus::FakeBus;
+
+    #[test]
+    fn all_pages_become_one_list() {
+        let bus = FakeBus::answering(&[
+            &[r#"{"jsonrpc":"2.0","id":1,"result":{"sessions":[{"session":"s1"}],"nextCursor":"7"}}"#],
+            &[r#"{"jsonrpc":"2.0","id":2,"result":{"sessions":[{"session":"s9"}]}}"#],
+        ]);
+        assert_eq!(fetch(&bus.target()).unwrap(), json!([{ "session": "s1" }, { "session": "s9" }]));
+        let params = r#""method":"_bus/sessions","params":{"cursor":"7"}"#;
+        assert_eq!(bus.received()[1], format!(r#"{{"jsonrpc":"2.0","id":2,{params}}}"#));
+    }
+
+    #[test]
+    fn the_table_has_a_line_per_session_with_owner_and_guests() {
+        let guests = json!([{ "client": "ben", "role": "control" }, { "client": "wall", "role": "observe" }]);
+        let text = describe(&json!([
+            { "session": "s1", "state": "live", "pool": "claude", "worker": 0, "client": "zed", "guests": guests,
+              "questions": 1, "age_sec": 3700, "idle_sec": 2, "calls": 1 },
+            { "session": "s12", "state": "lost", "pool": null, "worker": null, "client": null, "questions": 0,
+              "age_sec": 59, "idle_sec": 59 },
+        ]));
+        let expected = "
+SESSION  STATE  WORKER    QUESTIONS    AGE  IDLE  CLIENT  GUESTS
+s1       live   claude/0          1  1h 1m    2s  zed     ben, wall (observes)
+s12      lost   -                 0    59s   59s  -       -
+";
+        assert_eq!(strip_str(&text).to_string(), expected.trim_start());
+        assert!(text.contains("\x1b[33m") && text.contains("\x1b[31mlost"), "{text:?}");
+    }
+
+    #[test]
+    fn missing_and_unexpected_fields_are_harmless() {
+        for none in [json!(null), json!({}), json!([])] {
+            assert_eq!(describe(&none), "no sessions\n");
+        }
+        let text =
+            describe(&json!([7, { "session": "\u{1b}[2J\n", "guests": [null, { "client": "\u{7}" }] }]));
+        let text = strip_str(&text).to_string();
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()) && text.lines().count() == 3, "{text:?}");
+    }
+}
