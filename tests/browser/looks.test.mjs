@@ -39,9 +39,9 @@ async function faults(page) {
 /** Something to see on the wire. */
 async function traffic(page) {
   await page.getByText("Pause").waitFor();
-  for (const client of clients.slice(-3)) await client.prompt(client.session, "once more, ".repeat(40));
+  for (const client of clients.slice(-3)) await client.prompt(client.session, client === clients.at(-1) ? "/slow 8" : "once more, ".repeat(40));
   await clients.at(-1).ask("session/load", { sessionId: "no such", cwd: "/", mcpServers: [] }).catch(() => undefined);
-  await page.locator(".wire-row", { hasText: "session/prompt" }).first().click();
+  await page.locator(".wire-row", { hasText: "session/prompt" }).filter({ hasText: "emacs" }).click();
 }
 
 const PLACES = { waiting: ".question >> nth=1", session: ".question", sessions: "a.session-row >> nth=3", pools: ".pool-row", wire: ".wire-row", new: "form" };

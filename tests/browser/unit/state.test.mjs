@@ -152,6 +152,12 @@ test("requests and answers are one row, and so are runs of updates", () => {
   assert.deepEqual(bars.filter((bar) => bar.kind === "ask").map((bar) => [bar.lane, bar.start, bar.end]), [["client", 50, 90]]);
 });
 
+test("updates of two sessions at once are one row each, until something else is said in one", () => {
+  const update = (session, at_us) => line("notification", { at_us, method: "session/update", direction: "worker->client", session });
+  const wire = addEvents(newWire(), [update("s1", 1), update("s2", 2), update("s1", 3), update("s2", 4), line("request", { at_us: 5, method: "m", call: 1, session: "s1" }), update("s1", 6), update("s2", 7)]);
+  assert.deepEqual(wire.rows.map((row) => [row.session, row.count]), [["s1", 2], ["s2", 3], ["s1", 1], ["s1", 1]]);
+});
+
 test("the wire keeps only so many rows, and still pairs", () => {
   let wire = newWire();
   for (let batch = 0; batch < 50; batch++) wire = addEvents(wire, Array.from({ length: 1000 }, (_, one) => line("request", { at_us: batch * 1000 + one, method: "m", call: batch * 1000 + one })));

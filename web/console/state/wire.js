@@ -1,12 +1,12 @@
 // The wire: events of `_bus/trace` as rows, requests and answers paired, runs of updates as one row. Pure.
 
 /** @typedef {{key: number, at: number, direction: string, kind: string, method: string, id: any, call: any, client: any, session: any, pool: any, worker: any, bytes: number, latency: number | null, code: any, reason: any, count: number, last: number, answer: any, payload: any}} Row */
-/** @typedef {{rows: Row[], next: number, calls: Map<any, number>, dropped: number, events: number, base: number}} Wire */
+/** @typedef {{rows: Row[], next: number, calls: Map<any, number>, runs: Map<any, Record<string, number>>, dropped: number, events: number, base: number}} Wire */
 
 export const MAX_ROWS = 20_000;
 
 /** @returns {Wire} */
-export const newWire = () => ({ rows: [], next: 0, calls: new Map(), dropped: 0, events: 0, base: 0 });
+export const newWire = () => ({ rows: [], next: 0, calls: new Map(), runs: new Map(), dropped: 0, events: 0, base: 0 });
 
 /**
  * @param {Wire} wire
@@ -14,7 +14,7 @@ export const newWire = () => ({ rows: [], next: 0, calls: new Map(), dropped: 0,
  * @returns {Wire}
  */
 export function addEvents(wire, events) {
-  const draft = { ...wire, rows: wire.rows.slice(), calls: new Map(wire.calls), events: wire.events + events.length };
+  const draft = { ...wire, rows: wire.rows.slice(), calls: new Map(wire.calls), runs: new Map(wire.runs.size < 1000 ? wire.runs : []), events: wire.events + events.length };
   for (const event of events) addEvent(draft, event);
   if (draft.rows.length > MAX_ROWS) {
     draft.rows = draft.rows.slice(draft.rows.length - MAX_ROWS + 1000);
@@ -36,12 +36,8 @@ function addEvent(draft, event) {
       return;
     }
   }
-  const last = draft.rows.at(-1);
-  const isRun = event.kind === "notification" && last?.kind === "notification" && ["method", "session", "direction", "client"].every((name) => /** @type {any} */ (last)[name] === event[name]);
-  if (last && isRun) {
-    draft.rows[draft.rows.length - 1] = { ...last, count: last.count + 1, bytes: last.bytes + (event.bytes ?? 0), last: event.at_us, payload: event.payload };
-    return;
-  }
+  if (event.kind !== "notification") draft.runs.delete(event.session);
+  else if (addToRun(draft, event)) return;
   const key = draft.next++;
   if (event.kind === "request" && event.call !== undefined) draft.calls.set(event.call, key);
   draft.rows.push({
@@ -49,6 +45,20 @@ function addEvent(draft, event) {
     client: event.client, session: event.session, pool: event.pool, worker: event.worker, bytes: event.bytes ?? 0, latency: event.latency_us ?? null,
     code: event.code, reason: event.reason, count: 1, answer: null, payload: event.payload,
   });
+}
+
+/** Updates of a session that follow each other are one row, whatever others say meanwhile. @param {Wire} draft @param {any} event */
+function addToRun(draft, event) {
+  const name = `${event.direction} ${event.method} ${event.client}`;
+  const runs = draft.runs.get(event.session) ?? {};
+  const at = (runs[name] ?? -1) - (draft.rows[0]?.key ?? 0);
+  const row = draft.rows[at];
+  if (row) {
+    draft.rows[at] = { ...row, count: row.count + 1, bytes: row.bytes + (event.bytes ?? 0), last: event.at_us, payload: event.payload };
+    return true;
+  }
+  draft.runs.set(event.session, { ...runs, [name]: draft.next });
+  return false;
 }
 
 /**
