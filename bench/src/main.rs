@@ -15,6 +15,7 @@ mod compare;
 mod connection;
 mod docs;
 mod fan;
+mod guests;
 mod idle;
 mod ledger;
 mod load;
@@ -64,6 +65,8 @@ enum Command {
     Compare(compare::Args),
     /// Measure what a message costs while more and more is open: connections, sessions, calls
     Fan(fan::Args),
+    /// Measure what a line costs in a session that several clients have joined
+    Guests(guests::Args),
     /// Measure start, memory, idle CPU time and calls of the system, against their goals
     Idle(idle::Args),
     /// Kill workers, play tricks and reload under load, and hold every answer against what it should be
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Fan(args) => fan::run(&args),
+        Command::Guests(args) => guests::run(&args),
         Command::Idle(args) => idle::run(&args),
         Command::Chaos(args) => chaos::run(&args),
         Command::Bounds(args) => bounds::run(&args),

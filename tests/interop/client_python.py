@@ -4,9 +4,9 @@
     client_python.py -- COMMAND ARGS..      over a command's stdio, as an IDE does it
     client_python.py --web URL TOKEN        through the web door, ws:// or http://
 
-Orders: {"n": 1, "do": "initialize" | "new" | "load" | "prompt" | "cancel" | "close", ..}; each is answered {"n": 1, "ok": ..} or
+Orders: {"n": 1, "do": "initialize" | "new" | "load" | "prompt" | "cancel" | "close" | "hold", ..}; each is answered {"n": 1, "ok": ..} or
 {"n": 1, "error": {"code": .., "message": .., "data": ..}}. What the agent says or asks meanwhile is printed as {"event": ..}.
-Only the SDK speaks the protocol here; client_typescript.mjs takes the same orders.
+After `hold` no permission is answered any more. Only the SDK speaks the protocol here; client_typescript.mjs takes the same orders.
 """
 
 import asyncio
@@ -37,8 +37,12 @@ def say(**message):
 class Editor(Client):
     """An editor that allows everything and has the files it is asked for."""
 
+    holds = False
+
     async def request_permission(self, session_id, tool_call, options, **_):
         say(event="permission", session=session_id, options=[option.kind for option in options])
+        if Editor.holds:
+            await asyncio.Event().wait()
         chosen = next(option for option in options if option.kind.startswith("allow"))
         return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=chosen.option_id))
 
@@ -89,6 +93,8 @@ async def obey(agent, order):
             return {"stop": answer.stop_reason}
         case "cancel":
             return await agent.cancel(session_id=order["session"])
+        case "hold":
+            Editor.holds = True
         case "close":
             return await agent.close_session(session_id=order["session"]) and {}
 

@@ -17,11 +17,16 @@ const [entry, how, ...rest] = process.argv.slice(2);
 const acp = await import(pathToFileURL(entry).href);
 const say = (message) => process.stdout.write(JSON.stringify(message) + "\n");
 
+let holds = false;
+
 // An editor that allows everything and has the files it is asked for.
 const editor = acp
   .client({ name: "interop-typescript" })
   .onRequest(acp.methods.client.session.requestPermission, ({ params }) => {
     say({ event: "permission", session: params.sessionId, options: params.options.map((option) => option.kind) });
+    if (holds) {
+      return new Promise(() => {});
+    }
     const chosen = params.options.find((option) => option.kind.startsWith("allow"));
     return { outcome: { outcome: "selected", optionId: chosen.optionId } };
   })
@@ -63,6 +68,10 @@ const obey = {
   },
   async cancel(agent, { session }) {
     await agent.notify(acp.methods.agent.session.cancel, { sessionId: session });
+    return null;
+  },
+  async hold() {
+    holds = true;
     return null;
   },
   async close(agent, { session }) {

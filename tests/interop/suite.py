@@ -23,6 +23,7 @@ import runtimes
 import schema_check
 import second_version
 import servers
+import sharing
 from agents import AGENTS, Place
 from scenario import Play
 from stage import Failed, Model, left_behind
@@ -35,7 +36,7 @@ def main(arguments):
     options = parse(arguments)
     chosen = [agent for agent in AGENTS if agent.name in options.only] if options.only else AGENTS
     chosen = [agent for agent in chosen if options.only or options.all or agent.tier == 1]
-    if options.servers or options.remote:
+    if options.servers or options.remote or options.sharing:
         chosen = []
     began = time.monotonic()
     binary = bus_binary()
@@ -48,7 +49,7 @@ def main(arguments):
     model = Model(run)
     try:
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-            is_one_kind = options.runner or options.compare or options.remote
+            is_one_kind = options.runner or options.compare or options.remote or options.sharing
             played = [] if is_one_kind else chosen
             plays = [pool.submit(play_one, agent, programs, binary, run, model, schema, outcome) for agent in played]
             for play in plays:
@@ -62,9 +63,12 @@ def main(arguments):
         is_part = options.only or options.servers or is_one_kind
         if options.remote:
             remote.run_all(binary, run, outcome)
+        if options.sharing:
+            sharing.run_all(binary, run, model, outcome)
         if not is_part:
             habits.run_all(binary, run, outcome)
             registry.run_all(binary, run, outcome)
+            sharing.run_all(binary, run, model, outcome)
             remote.run_all(binary, run, outcome)
             editors.run_all(binary, run, model, outcome)
         if options.all and not is_part:
@@ -119,6 +123,7 @@ def parse(arguments):
     parser.add_argument("--servers", action="store_true", help="just the OpenAI agent in front of other people's model servers")
     parser.add_argument("--runner", action="store_true", help="only `stdio-bus run`, with no bus")
     parser.add_argument("--remote", action="store_true", help="only the SDK clients through the web door")
+    parser.add_argument("--sharing", action="store_true", help="only several clients on one session of real agents")
     parser.add_argument("--compare", action="store_true", help="only the comparison of each agent with and without the bus")
     parser.add_argument("--only", action="append", default=[], choices=[agent.name for agent in AGENTS], metavar="AGENT")
     return parser.parse_args(arguments)
