@@ -85,6 +85,10 @@ test("20,000 updates at once, then 2,000 a second: the page answers, follows, sc
   });
   assert.deepEqual(await first(), seenFirst);
   await page.locator(".jump", { hasText: "new" }).waitFor();
+  // Who writes wants to see what comes of it.
+  await page.fill("sb-prompt textarea", "hello again");
+  await page.press("sb-prompt textarea", "Enter");
+  await page.locator(".transcript .user", { hasText: "hello again" }).waitFor();
   assert.ok((await heap(page)) < before + HEAP_MAX && (await nodes(page)) < NODES_MAX);
   await isClean(page);
 });

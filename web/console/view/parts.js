@@ -1,6 +1,6 @@
 // Small parts that many views use.
 
-import { classes, h } from "../lib/dom.js";
+import { h } from "../lib/dom.js";
 import { ago, visible } from "../lib/text.js";
 import { explain } from "../lib/explain.js";
 
@@ -36,18 +36,13 @@ export const since = (at) => h("sb-ago", { class: "num muted", at: String(at) })
 
 const GLYPHS = /** @type {Record<string, [string, string]>} */ ({
   waiting: ["◆", "waits for you"], running: ["●", "at work"], idle: ["○", "idle"], kept: ["◌", "kept for a client that left"], lost: ["✕", "lost with its process"],
-  up: ["●", "up"], starting: ["◐", "starting"], resting: ["◌", "resting before a restart"], backoff: ["◌", "resting before a restart"], broken: ["✕", "broken"], exhausted: ["✕", "broken"],
+  up: ["●", "up"], starting: ["◐", "starting"], initializing: ["◐", "being initialized"], resting: ["◌", "resting before a restart"], retiring: ["◌", "to be replaced"], stopping: ["◌", "stopping"], broken: ["✕", "broken"],
 });
 
 /** A state as a glyph with a name. @param {string} state */
 export function glyph(state) {
   const [sign, name] = GLYPHS[state] ?? ["○", state];
   return h("span", { class: `glyph is-${state}`, role: "img", "aria-label": name, title: name }, sign);
-}
-
-/** @param {{label: string, kind?: string, hint?: string, onclick: (event: Event) => void, disabled?: boolean, title?: string, id?: string}} props */
-export function Button({ label, kind, hint, onclick, disabled, title, id }) {
-  return h("button", { class: classes("button", kind), type: "button", onclick, disabled: !!disabled, title, "data-id": id }, visible(label), hint ? h("kbd", null, hint) : null);
 }
 
 /** @param {{title: string, text: any, command?: string}} props */

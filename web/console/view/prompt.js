@@ -12,6 +12,7 @@ export class Prompt extends HTMLElement {
     super();
     /** @type {any} */ this.shown = null;
     this.picked = 0;
+    /** Called when something was sent. @type {(() => void) | null} */ this.onsent = null;
   }
 
   /** @param {any} session */
@@ -105,7 +106,7 @@ export class Prompt extends HTMLElement {
     this.area.value = "";
     this.typed();
     attempt(() => bus.talk.prompt(this.shown.id, text));
-    this.dispatchEvent(new CustomEvent("sent", { bubbles: true }));
+    this.onsent?.();
   }
 }
 

@@ -14,9 +14,9 @@ import "./prompt.js";
 export function SessionView({ name, state }) {
   const session = bus.sessions.find(name);
   const view = state.list.find((one) => one.session === (session?.label ?? name));
-  const why = state.unshared[name];
+  const refused = state.unshared[name];
   if (!session) {
-    if (why) return h("section", { class: "session" }, back(), h(Empty, { title: "This session cannot be joined", text: `${plain(why)}. Its pool may not share its sessions, or it has ended.` }));
+    if (refused) return h("section", { class: "session" }, back(), h(Empty, { title: "This session cannot be joined", text: `${plain(refused)}. Its pool may not share its sessions, or it has ended.` }));
     return h("section", { class: "session" }, back(), h("p", { class: "muted pad" }, "joining …"));
   }
   const canAnswer = bus.may("approve") && session.role !== "observe";
@@ -26,8 +26,14 @@ export function SessionView({ name, state }) {
     { class: "session", "aria-label": `session ${session.label}` },
     h(Head, { session, view, me: state.link.me }),
     session.items.length === 0 && !session.loading ? h(Empty, { title: "Nothing was said yet", text: canPrompt ? "Write below what the agent should do." : "What the agent says appears here." }) : h("sb-list", { key: session.id, class: "transcript", data: listData(session, view, canAnswer) }),
-    canPrompt ? h("sb-prompt", { session, onsent: () => toEnd() }) : h("p", { class: "muted pad" }, session.role === "observe" ? "You look on. Take control above to take part." : "This link may answer questions, but not prompt."),
+    canPrompt ? h("sb-prompt", { session, onsent: () => toEnd() }) : h("p", { class: "muted pad" }, why(session)),
   );
+}
+
+/** Why there is no box to write in. @param {any} session */
+function why(session) {
+  if (bus.may("control")) return "You look on. Take part by the button above.";
+  return bus.may("approve") && session.role !== "observe" ? "This link may answer questions, but not prompt." : "This link may only look.";
 }
 
 const keyOf = (item) => item.key;
