@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clients::Signals;
-use clients::run::{self, AgentCommand, AgentSource, Input, Options, Policy, View};
+use clients::run::{self, AgentCommand, AgentSource, AttachOptions, Input, Options, Policy, View};
 use clients::{Fault, run::Ended};
 
 use crate::bus_args::BusArgs;
@@ -26,6 +26,8 @@ Examples:
   stdio-bus run gemini \"explain this folder\" -- --sandbox   with arguments of the agent's own
   stdio-bus run -- my-agent --flag           any command that speaks ACP
   stdio-bus run --pool claude                an agent of a running bus
+  stdio-bus run --attach s17                 watch a session of a running bus; `stdio-bus sessions` lists them
+  stdio-bus run --attach s17 --control       and take part in it
   stdio-bus run --json --allow --once opencode \"fix the tests\" | jq .ev
   stdio-bus run --json --input json claude   for a program: prompts, cancels and permissions as JSON
 
@@ -42,6 +44,10 @@ A program writes to --input json, one object a line:
 Exit codes: 0 done, 1 the agent failed, 2 bad usage, 3 took too long, 5 a permission was refused without asking you, \
 69 no bus answers, 130 ended by Ctrl-C.";
 
+/// What only somebody can ask for who opens a session.
+const NOT_ATTACHED: [&str; 10] =
+    ["command", "pool", "model", "mode", "mcp", "add_dir", "client_tools", "cwd", "timeout", "stderr"];
+
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -55,6 +61,16 @@ pub(crate) struct Args {
     /// Talk to this pool of a running bus instead
     #[arg(long, value_name = "NAME", conflicts_with = "command")]
     pool: Option<String>,
+    /// Join this session of a running bus, by its label or id, and watch it; PROMPT and lines need --control
+    #[arg(
+        long,
+        value_name = "LABEL",
+        conflicts_with_all = NOT_ATTACHED
+    )]
+    attach: Option<String>,
+    /// With --attach: take part. Lines are prompts, and what the agent asks you may answer first
+    #[arg(long, requires = "attach")]
+    control: bool,
     /// Print session envelopes, one JSON object a line
     #[arg(long)]
     json: bool,
@@ -105,12 +121,16 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
-    let options = match args.options() {
-        Ok(options) => options,
+    let plan = match args.plan() {
+        Ok(plan) => plan,
         Err(ArgsError::Usage(message)) => return report(format_args!("stdio-bus: {message}"), USAGE),
         Err(ArgsError::Fault(fault)) => return report_fault(&fault),
     };
-    match Signals::install().and_then(|signals| run::run(options, signals)) {
+    let ended = Signals::install().and_then(|signals| match plan {
+        Plan::Talk(options) => run::run(*options, signals),
+        Plan::Attach(options) => run::attach(options, signals),
+    });
+    match ended {
         Ok(Ended::NoPrompt) => {
             report("stdio-bus: there is nothing to say: give a prompt, or write some to stdin", USAGE)
         }
@@ -131,18 +151,48 @@ enum ArgsError {
     Fault(Fault),
 }
 
+/// What the arguments ask for.
+enum Plan {
+    /// A session of its own.
+    Talk(Box<Options>),
+    /// The session of somebody else.
+    Attach(AttachOptions),
+}
+
 impl Args {
+    fn plan(mut self) -> Result<Plan, ArgsError> {
+        match self.attach.take() {
+            Some(session) => self.attach_options(session).map(Plan::Attach),
+            None => self.options().map(|options| Plan::Talk(Box::new(options))),
+        }
+    }
+
+    fn attach_options(self, session: String) -> Result<AttachOptions, ArgsError> {
+        if self.prompt.is_some() {
+            return Err(ArgsError::Usage("with --attach there is only a PROMPT, and no agent"));
+        }
+        if !self.control && (self.agent.is_some() || self.input == "json") {
+            return Err(ArgsError::Usage(
+                "without --control you only watch: a PROMPT and --input json need it",
+            ));
+        }
+        Ok(AttachOptions {
+            target: self.bus.target().map_err(ArgsError::Fault)?,
+            session,
+            control: self.control,
+            input: self.input()?,
+            once: self.once,
+            policy: self.policy(),
+            attended: self.is_attended(),
+            view: self.view(),
+            prompt: self.agent,
+        })
+    }
+
     fn options(self) -> Result<Options, ArgsError> {
         let failed =
             |what: &str, error: io::Error| ArgsError::Fault(Fault::Failed(format!("{what}: {error}")));
-        // Where stdout goes makes no difference: questions go to stderr.
-        let attended = io::stdin().is_terminal() && io::stderr().is_terminal() && self.input == "lines";
-        let view = self.view();
-        let policy = match (self.allow, self.deny) {
-            (true, _) => Policy::Allow,
-            (_, true) => Policy::Deny,
-            _ => Policy::Ask,
-        };
+        let (attended, view, policy) = (self.is_attended(), self.view(), self.policy());
         let real =
             |path: &Path| path.canonicalize().map_err(|error| failed(&path.display().to_string(), error));
         let cwd = real(self.cwd.as_deref().unwrap_or(Path::new(".")))?;
@@ -151,10 +201,7 @@ impl Args {
             Some(file) => read_mcp_servers(file)?,
             None => Vec::new(),
         };
-        let input = if self.input == "json" { Input::Json } else { Input::Lines };
-        if input == Input::Json && !self.json {
-            return Err(ArgsError::Usage("--input json needs --json: its questions are envelopes"));
-        }
+        let input = self.input()?;
         let this_binary = env::current_exe().and_then(path::absolute);
         let this_binary = this_binary.map_err(|error| failed("cannot find its own file", error))?;
         let (once, client_tools, show_stderr) = (self.once, self.client_tools, self.stderr);
@@ -180,6 +227,27 @@ impl Args {
             init_timeout,
             timeout,
         })
+    }
+
+    /// Whether a user can be asked. Where stdout goes makes no difference: questions go to stderr.
+    fn is_attended(&self) -> bool {
+        io::stdin().is_terminal() && io::stderr().is_terminal() && self.input == "lines"
+    }
+
+    fn policy(&self) -> Policy {
+        match (self.allow, self.deny) {
+            (true, _) => Policy::Allow,
+            (_, true) => Policy::Deny,
+            _ => Policy::Ask,
+        }
+    }
+
+    fn input(&self) -> Result<Input, ArgsError> {
+        match (self.input == "json", self.json) {
+            (false, _) => Ok(Input::Lines),
+            (true, true) => Ok(Input::Json),
+            (true, false) => Err(ArgsError::Usage("--input json needs --json: its questions are envelopes")),
+        }
     }
 
     fn view(&self) -> View {

@@ -10,7 +10,8 @@ use crate::output::{print, print_styled, report_fault};
 const EXAMPLES: &str = "\
 Examples:
   stdio-bus sessions                         who has which session, who has joined it, what is asked
-  stdio-bus sessions --json | jq '.[] | select(.questions > 0)'";
+  stdio-bus sessions --json | jq '.[] | select(.questions > 0)'
+  stdio-bus run --attach s17                 watch one of them; --control to take part";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]

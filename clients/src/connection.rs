@@ -41,6 +41,11 @@ impl Connection {
         if self.token.is_none() && pool.is_none() {
             return Ok(());
         }
+        self.introduce(client, pool)
+    }
+
+    /// Sends the hello, for a client whose name others see.
+    pub(crate) fn introduce(&mut self, client: &str, pool: Option<&str>) -> Result<(), Fault> {
         let params = hello_params(client, pool, self.token.as_deref());
         self.request("_bus/hello", params).map(|_| ())
     }

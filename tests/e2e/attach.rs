@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Bus, Client, Program, Puppet, one_pool, run};
+use crate::harness::{Bus, Client, Program, ProgramPlan, Puppet, one_pool, request, run, unshared};
+
+const CTRL_C: &str = "\x03";
+const CTRL_D: &str = "\x04";
 
 /// A bus with a session of Ann's.
 fn anns() -> (Bus, Puppet, Client, String) {
@@ -19,6 +22,220 @@ fn anns() -> (Bus, Puppet, Client, String) {
 fn label(client: &mut Client) -> String {
     let sessions = client.asks(90, "_bus/sessions", json!({}));
     sessions["sessions"][0]["session"].as_str().expect("a label").to_owned()
+}
+
+/// `run --attach` of the only session, with these arguments more.
+fn attach(bus: &Bus, label: &str, more: &[&str]) -> ProgramPlan {
+    Program::plan(&[&["--tcp", bus.tcp(), "--attach", label], more].concat())
+}
+
+/// A prompt of Ann's, which the agent gets.
+fn prompts(ann: &mut Client, puppet: &mut Puppet, id: u32, session: &str, text: &str) -> Value {
+    let prompt = json!([{ "type": "text", "text": text }]);
+    ann.sends(&request(id, "session/prompt", json!({ "sessionId": session, "prompt": prompt })));
+    puppet.is_asked("session/prompt")
+}
+
+/// Reads what Ann is told until this answer.
+fn until(client: &mut Client, id: u32) {
+    while client.receives()["id"] != id {}
+}
+
+/// Reads what a client is told until it is asked this.
+fn until_asked(client: &mut Client, method: &str) -> Value {
+    loop {
+        let message = client.receives();
+        if message["method"] == method {
+            return message;
+        }
+    }
+}
+
+fn asks(puppet: &mut Puppet, id: u32, title: &str) {
+    let option = |id: &str, kind: &str| json!({ "optionId": id, "name": id, "kind": kind });
+    let options = json!([option("yes", "allow_once"), option("no", "reject_once")]);
+    let call = json!({ "toolCallId": title, "title": title });
+    let params = json!({ "sessionId": "s", "toolCall": call, "options": options });
+    puppet.sends(&request(id, "session/request_permission", params));
+}
+
+fn chosen(option: &str) -> Value {
+    json!({ "outcome": { "outcome": "selected", "optionId": option } })
+}
+
+#[test]
+fn who_watches_sees_what_was_said_and_what_comes_until_ctrl_c() {
+    let (bus, mut puppet, mut ann, session) = anns();
+    let turn = prompts(&mut ann, &mut puppet, 2, &session, "hello");
+    puppet.speaks("one");
+    puppet.ends_turn(&turn, "end_turn");
+    until(&mut ann, 2);
+    let label = label(&mut ann);
+    let mut watch = attach(&bus, &label, &[]).at_terminal();
+    watch.shows(&format!("> hello\none\nattached to {label} of ann; you watch, Ctrl-C leaves"));
+    let turn = prompts(&mut ann, &mut puppet, 3, &session, "more");
+    watch.shows("ann> more");
+    puppet.speaks("Well");
+    watch.shows("ann> more\nWell");
+    asks(&mut puppet, 7, "rm x");
+    let asked = until_asked(&mut ann, "session/request_permission");
+    watch.shows("Well\nthe agent asks a question;");
+    ann.answers(&asked, chosen("yes"));
+    assert_eq!(puppet.gets(7)["result"], chosen("yes"));
+    watch.shows("ann has answered the question");
+    let mut ben = bus.client();
+    ben.asks(1, "_bus/hello", json!({ "client": "ben" }));
+    ben.asks(2, "_bus/attach", json!({ "session": label, "history": "none" }));
+    watch.shows("ben has joined");
+    puppet.speaks("Done.");
+    puppet.ends_turn(&turn, "cancelled");
+    watch.shows("Done.\ncancelled");
+    until(&mut ann, 3);
+    watch.types(CTRL_C);
+    assert_eq!(watch.ends(), 0);
+    bus.until("it has left", || {
+        let sessions = ann.asks(91, "_bus/sessions", json!({}));
+        sessions["sessions"][0]["guests"].as_array().is_some_and(|guests| guests.len() == 1)
+    });
+}
+
+#[test]
+fn the_end_of_the_session_is_said_and_ends_it() {
+    let (bus, mut puppet, mut ann, session) = anns();
+    let label = label(&mut ann);
+    asks(&mut puppet, 7, "rm x");
+    until_asked(&mut ann, "session/request_permission");
+    let mut watch = attach(&bus, &label, &[]).at_terminal();
+    watch.shows("questions of the agent that are open: 1");
+    ann.sends(&request(6, "session/close", json!({ "sessionId": session })));
+    let asked = puppet.is_asked("session/close");
+    puppet.answers(&asked, json!({}));
+    watch.shows("the session is over");
+    assert_eq!(watch.ends(), 0);
+}
+
+#[test]
+fn who_takes_part_prompts_answers_and_hears_who_was_faster() {
+    let (bus, mut puppet, mut ann, session) = anns();
+    let label = label(&mut ann);
+    let mut talk = attach(&bus, &label, &["--control"]).at_terminal();
+    talk.shows(&format!("attached to {label} of ann\n> "));
+    talk.types("mine\n");
+    let turn = puppet.is_asked("session/prompt");
+    assert_eq!(turn["params"]["prompt"][0]["text"], "mine");
+    assert_eq!(until_asked(&mut ann, "session/update")["params"]["update"]["content"]["text"], "mine");
+    // Ann is faster.
+    asks(&mut puppet, 7, "rm x");
+    talk.shows("The agent asks: rm x\n  1) yes\n  2) no\n1-2?");
+    let asked = until_asked(&mut ann, "session/request_permission");
+    ann.answers(&asked, chosen("no"));
+    assert_eq!(puppet.gets(7)["result"], chosen("no"));
+    talk.shows("  2) no\nann has answered: rm x");
+    // And now she is not.
+    asks(&mut puppet, 8, "rm y");
+    talk.shows("The agent asks: rm y\n  1) yes\n  2) no\n1-2?");
+    talk.types("1\n");
+    assert_eq!(puppet.gets(8)["result"], chosen("yes"));
+    until_asked(&mut ann, "$/cancel_request");
+    puppet.speaks("Done.");
+    puppet.ends_turn(&turn, "end_turn");
+    talk.shows("Done.\n> ");
+    let turn = prompts(&mut ann, &mut puppet, 3, &session, "hers");
+    talk.shows("Done.\nann> hers");
+    talk.types("next\n");
+    talk.shows("your prompt waits for the turn of another, place 1");
+    puppet.ends_turn(&turn, "end_turn");
+    let turn = puppet.is_asked("session/prompt");
+    assert_eq!(turn["params"]["prompt"][0]["text"], "next");
+    // Ctrl-C cancels the own turn, and Ctrl-D leaves.
+    talk.types(CTRL_C);
+    puppet.is_asked("session/cancel");
+    puppet.ends_turn(&turn, "cancelled");
+    talk.shows("cancelled\n> ");
+    talk.types(CTRL_D);
+    assert_eq!(talk.ends(), 0);
+}
+
+#[test]
+fn a_program_gets_the_same_as_envelopes_and_takes_part_by_commands() {
+    let (bus, mut puppet, mut ann, session) = anns();
+    let turn = prompts(&mut ann, &mut puppet, 2, &session, "hello");
+    puppet.speaks("one");
+    puppet.ends_turn(&turn, "end_turn");
+    until(&mut ann, 2);
+    let label = label(&mut ann);
+    let mut program = attach(&bus, &label, &["--control", "--json", "--input", "json"]).with_pipes();
+    let event = |program: &mut Program, kind: &str| {
+        let envelope = program.envelope();
+        assert_eq!(envelope["ev"]["t"], kind, "{envelope}");
+        envelope
+    };
+    let prompt = event(&mut program, "text");
+    assert_eq!((&prompt["role"], &prompt["ev"]["text"]), (&json!("user"), &json!("hello")));
+    event(&mut program, "turn-start");
+    let answer = event(&mut program, "text");
+    assert_eq!((&answer["role"], &answer["ev"]["text"]), (&json!("agent"), &json!("one")));
+    event(&mut program, "turn-end");
+    event(&mut program, "service");
+    assert_eq!(event(&mut program, "session")["ev"]["sessionId"], session.as_str());
+    program.types("{\"type\":\"prompt\",\"text\":\"mine\"}\n");
+    let turn = puppet.is_asked("session/prompt");
+    event(&mut program, "turn-start");
+    for (id, is_ours) in [(7, true), (8, false)] {
+        asks(&mut puppet, id, &format!("rm {id}"));
+        event(&mut program, "tool-call-start");
+        let asked = event(&mut program, "permission")["ev"].clone();
+        let of_ann = until_asked(&mut ann, "session/request_permission");
+        if is_ours {
+            program.types(&format!(
+                "{}\n",
+                json!({ "type": "permission", "id": asked["id"], "optionId": "yes" })
+            ));
+            assert_eq!(event(&mut program, "permission-end")["ev"]["optionId"], "yes");
+        } else {
+            ann.answers(&of_ann, chosen("no"));
+            assert_eq!(event(&mut program, "permission-end")["ev"]["optionId"], json!(null));
+            assert_eq!(event(&mut program, "service")["ev"]["text"], "ann has answered: rm 8");
+        }
+        puppet.gets(id);
+    }
+    program.hangs_up();
+    puppet.ends_turn(&turn, "end_turn");
+    event(&mut program, "tool-call-end");
+    event(&mut program, "tool-call-end");
+    assert_eq!(event(&mut program, "turn-end")["ev"]["status"], "completed");
+    assert_eq!(program.ends(), 0);
+}
+
+#[test]
+fn who_cannot_join_is_told_what_to_do() {
+    let (bus, _puppet, mut ann, _) = anns();
+    let label = label(&mut ann);
+    let attach = |args: &[&str]| {
+        let out = run(bus.folder(), &[&["run", "--tcp", bus.tcp()], args].concat(), "");
+        (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    let (code, said) = attach(&["--attach", "s999"]);
+    assert_eq!(
+        (code, &*said),
+        (Some(1), &*format!("stdio-bus: no session \"s999\"; there are {label} of ann\n"))
+    );
+    for (args, words) in [
+        (&["--attach", &*label, "hello"][..], "need it"),
+        (&["--attach", &label, "--json", "--input", "json"], "need it"),
+        (&["--attach", &label, "--control", "a", "b"], "only a PROMPT"),
+        (&["--control"], "--attach"),
+        (&["--attach", &label, "--pool", "p"], "cannot be used with"),
+    ] {
+        let (code, said) = attach(args);
+        assert!(code == Some(2) && said.contains(words), "{args:?}: {code:?} {said}");
+    }
+    let bus = Bus::start(unshared(1));
+    let (mut puppet, mut ann) = (bus.puppet(), bus.client());
+    ann.opens(&mut puppet, "s");
+    let label = self::label(&mut ann);
+    let out = run(bus.folder(), &["run", "--tcp", bus.tcp(), "--attach", &label], "");
+    assert!(String::from_utf8_lossy(&out.stderr).contains("its pool does not share sessions"), "{out:?}");
 }
 
 #[test]

@@ -11,8 +11,8 @@ use serde_json::json;
 use super::events::{AgentWriter, Event, read_messages};
 use super::options::{AgentSource, Options};
 use super::process::{AgentProcess, Guard};
-use crate::Fault;
 use crate::connection::Connection;
+use crate::{Fault, Target};
 
 /// How long the last lines may take to be written, and how long an agent whose output has ended may take to exit.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
@@ -49,14 +49,24 @@ impl Agent {
             AgentSource::Pool { target, pool } => {
                 let mut connection = Connection::connect(target, None)?;
                 connection.hello("stdio-bus run", pool.as_deref())?;
-                let (stream, lines) = connection.into_parts()?;
-                let writer =
-                    stream.try_clone().map_err(|error| Fault::Failed(format!("a socket fails: {error}")))?;
-                read_messages(stream, lines, events);
                 let name = pool.as_ref().map_or("the bus".to_owned(), |pool| format!("pool {pool}"));
-                Ok(Agent { writer: AgentWriter::to_bus(writer), process: None, name })
+                Agent::behind(connection, name, events)
             }
         }
+    }
+
+    /// The bus itself, for a client of this name.
+    pub(super) fn join(target: &Target, client: &str, events: Sender<Event>) -> Result<Agent, Fault> {
+        let mut connection = Connection::connect(target, None)?;
+        connection.introduce(client, None)?;
+        Agent::behind(connection, "the bus".to_owned(), events)
+    }
+
+    fn behind(connection: Connection, name: String, events: Sender<Event>) -> Result<Agent, Fault> {
+        let (stream, lines) = connection.into_parts()?;
+        let writer = stream.try_clone().map_err(|error| Fault::Failed(format!("a socket fails: {error}")))?;
+        read_messages(stream, lines, events);
+        Ok(Agent { writer: AgentWriter::to_bus(writer), process: None, name })
     }
 
     pub(super) fn send(&self, message: &serde_json::Value) {

@@ -425,7 +425,7 @@ impl Driver {
 }
 
 /// The status that a stop reason stands for, and a remark for the user.
-fn meaning_of(stop_reason: &str) -> (Status, Option<&'static str>) {
+pub(super) fn meaning_of(stop_reason: &str) -> (Status, Option<&'static str>) {
     match stop_reason {
         "cancelled" => (Status::Cancelled, None),
         "refusal" => (Status::Completed, Some("the agent refuses to go on")),
@@ -436,7 +436,7 @@ fn meaning_of(stop_reason: &str) -> (Status, Option<&'static str>) {
 }
 
 /// Agents leave members of an error out.
-fn rpc_error(error: &Value) -> RpcError {
+pub(super) fn rpc_error(error: &Value) -> RpcError {
     RpcError {
         code: error["code"].as_i64().and_then(|code| i32::try_from(code).ok()).unwrap_or_default(),
         message: error["message"].as_str().unwrap_or("an error without words").to_owned(),

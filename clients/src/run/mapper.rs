@@ -94,6 +94,16 @@ impl Mapper {
         self.take()
     }
 
+    /// Somebody else has said this to the agent.
+    pub(super) fn prompt(&mut self, text: &str, now_ms: u64) -> Vec<Envelope> {
+        self.flush(now_ms);
+        self.push(Ev::Text { text: text.to_owned(), thinking: false }, None, now_ms);
+        if let Some(envelope) = self.out.last_mut() {
+            envelope.role = "user";
+        }
+        self.take()
+    }
+
     /// Takes the `update` of a session/update. Kinds without an envelope are skipped.
     pub(super) fn update(&mut self, update: &Value, now_ms: u64) -> Vec<Envelope> {
         match update["sessionUpdate"].as_str() {

@@ -1,7 +1,8 @@
 //! `run`: talks to any ACP agent, from a command or through a bus.
 //!
 //! The agent is started as the user would start it: in the user's environment, without handling keys or
-//! knowing any vendor. Its output is rendered on a terminal, as plain text, or as session envelopes.
+//! knowing any vendor. `--attach` joins a session that somebody else has with one. The output is rendered on a
+//! terminal, as plain text, or as session envelopes.
 
 mod agent;
 mod client_tools;
@@ -11,6 +12,7 @@ mod driver;
 mod envelope;
 mod events;
 mod files;
+mod guest;
 mod input;
 mod mapper;
 mod mcp_file;
@@ -35,6 +37,7 @@ use crate::Fault;
 use crate::Signals;
 
 pub use command_request::decides_what_runs;
+pub use guest::{AttachOptions, attach};
 pub use mcp_file::parse_mcp_servers;
 pub use options::{AgentSource, Ended, Input, Options, View};
 pub use permission::Policy;

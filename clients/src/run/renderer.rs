@@ -23,6 +23,12 @@ pub(super) trait Renderer {
     }
     /// A remark of `run` itself.
     fn service(&mut self, text: &str) -> io::Result<()>;
+    /// What happens around the conversation, and is no failure.
+    fn note(&mut self, text: &str) -> io::Result<()> {
+        self.service(text)
+    }
+    /// Somebody else has said this to the agent.
+    fn prompt(&mut self, by: Option<&str>, text: &str) -> io::Result<()>;
     /// The turn has ended. `usage` is that of the prompt's answer.
     fn turn_ended(&mut self, status: Status, usage: &Value) -> io::Result<()>;
     /// Asks the user a question, to be answered on the terminal.
@@ -37,6 +43,10 @@ pub(super) trait Renderer {
     }
     /// Shows that the user may type a prompt.
     fn invite(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+    /// Makes room for other output where the user was invited or asked to type.
+    fn take_back(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
@@ -68,6 +78,11 @@ impl<W: Write, E: Write> Renderer for Json<W, E> {
 
     fn service(&mut self, text: &str) -> io::Result<()> {
         let envelopes = self.mapper.service(text, now_ms());
+        self.print(envelopes)
+    }
+
+    fn prompt(&mut self, _: Option<&str>, text: &str) -> io::Result<()> {
+        let envelopes = self.mapper.prompt(text, now_ms());
         self.print(envelopes)
     }
 
@@ -157,6 +172,11 @@ impl<W: Write, E: Write> Renderer for Plain<W, E> {
 
     fn service(&mut self, text: &str) -> io::Result<()> {
         self.write_stderr(&format!("stdio-bus: {text}"));
+        Ok(())
+    }
+
+    fn prompt(&mut self, by: Option<&str>, text: &str) -> io::Result<()> {
+        self.write_stderr(&format!("{}> {text}", by.unwrap_or_default()));
         Ok(())
     }
 

@@ -210,6 +210,20 @@ impl<W: Write> Renderer for Screen<W> {
         self.write_line(RED, text)
     }
 
+    fn note(&mut self, text: &str) -> io::Result<()> {
+        self.write_line(DIM, text)
+    }
+
+    fn prompt(&mut self, by: Option<&str>, text: &str) -> io::Result<()> {
+        self.freeze();
+        if self.unfinished.take().is_some() {
+            self.out.write_all(b"\n")?;
+        }
+        let mark = self.coloured(CYAN, &printable_text(&format!("{}>", by.unwrap_or_default())));
+        self.out.write_all(format!("{mark} {}\n", printable_text(text)).as_bytes())?;
+        self.out.flush()
+    }
+
     fn turn_ended(&mut self, status: Status, usage: &Value) -> io::Result<()> {
         if self.unfinished.take().is_some() {
             self.out.write_all(b"\n")?;
@@ -239,6 +253,10 @@ impl<W: Write> Renderer for Screen<W> {
         let mark = self.coloured(CYAN, ">");
         self.out.write_all(format!("{mark} ").as_bytes())?;
         self.out.flush()
+    }
+
+    fn take_back(&mut self) -> io::Result<()> {
+        self.out.write_all(b"\r\x1b[K")
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) use messages::{initialize, notification, prompt, request, result, ses
 pub(crate) use procs::{
     cpu_ticks, is_gone, is_stopped, marked, open_fds, peak_kib, started_with, zombies_of,
 };
-pub(crate) use program::Program;
+pub(crate) use program::{Program, ProgramPlan};
 pub(crate) use puppet::{Puppet, first_asked};
 pub(crate) use strace::Strace;
 pub(crate) use waiting::PATIENCE;

@@ -1,0 +1,176 @@
+//! What a guest says: its prompts, one after the other, and cancels.
+
+use rpc::RpcError;
+use serde_json::{Value, json};
+
+use super::super::driver::{Stop, describe_with_words, meaning_of};
+use super::super::envelope::{ForProgram, Status};
+use super::super::input::{self, Command, text_prompt};
+use super::super::options::{Ended, Input};
+use super::{Guest, MAX_SAID};
+
+/// A prompt that was sent and is not answered.
+pub(super) struct OwnPrompt {
+    /// The id of its request.
+    pub(super) id: u64,
+    /// Its turn runs. Until then it waits for the turn of somebody else.
+    pub(super) has_begun: bool,
+    pub(super) is_cancelled: bool,
+}
+
+impl Guest {
+    /// Whether a line of the user is needed now. A pipe is not read before its line can be said.
+    pub(super) fn wants_line(&self) -> bool {
+        let may_speak = !(self.options.once && (self.prompts > 0 || !self.said.is_empty()));
+        let is_read_ahead = self.options.attended || self.options.input == Input::Json;
+        let has_room = self.said.len() < MAX_SAID && (is_read_ahead || self.own.is_none());
+        self.options.control && (may_speak && has_room || is_read_ahead && !self.questions.is_empty())
+    }
+
+    /// Sends the next prompt, unless the one before is under way.
+    pub(super) fn say_next(&mut self) -> Result<(), Stop> {
+        if self.own.is_some() {
+            return Ok(());
+        }
+        let Some(prompt) = self.said.pop_front() else { return Ok(()) };
+        self.prompts += 1;
+        let params = json!({ "sessionId": self.session, "prompt": prompt });
+        let id = self.request("session/prompt", params);
+        self.own = Some(OwnPrompt { id, has_begun: false, is_cancelled: false });
+        Ok(())
+    }
+
+    pub(super) fn on_prompt_answered(
+        &mut self,
+        own: &OwnPrompt,
+        answer: Result<Value, RpcError>,
+    ) -> Result<(), Stop> {
+        if own.has_begun {
+            self.drop_questions()?;
+        } else if self.in_turn {
+            // It never had a turn, and what is shown is the turn of another.
+            return match answer {
+                Ok(_) => self.note("your prompt is taken back"),
+                Err(error) => self.prompt_failed(&error),
+            };
+        } else {
+            self.start_turn()?;
+        }
+        match answer {
+            Ok(result) => {
+                let (status, remark) = meaning_of(result["stopReason"].as_str().unwrap_or_default());
+                self.end_turn(status, remark, &result["usage"])
+            }
+            Err(_) if own.is_cancelled => self.end_turn(Status::Cancelled, None, &Value::Null),
+            Err(error) => {
+                self.prompt_failed(&error)?;
+                self.end_turn(Status::Failed, None, &Value::Null)
+            }
+        }
+    }
+
+    fn prompt_failed(&mut self, error: &RpcError) -> Result<(), Stop> {
+        self.failed = true;
+        for line in format!("the prompt failed: {}", describe_with_words(error)).lines() {
+            self.renderer.service(line)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_user_line(&mut self, line: Option<String>) -> Result<(), Stop> {
+        let was_invited = std::mem::take(&mut self.invited);
+        let Some(line) = line else {
+            if was_invited {
+                self.renderer.ask("\n")?;
+            }
+            // What the program does not answer any more is left to the others.
+            self.questions.clear();
+            return Ok(());
+        };
+        self.lines_read += 1;
+        match self.options.input {
+            Input::Lines if self.options.attended && !self.questions.is_empty() => self.on_choice(&line),
+            Input::Lines if line.trim().is_empty() => Ok(()),
+            Input::Lines => {
+                self.said.push_back(text_prompt(&line));
+                Ok(())
+            }
+            Input::Json => {
+                let done = match input::parse(&line) {
+                    Ok(command) => command.map_or(Ok(Ok(())), |command| self.obey(command))?,
+                    Err(why) => Err(why),
+                };
+                if let Err(text) = done {
+                    self.renderer.for_program(ForProgram::Error { line: self.lines_read, text })?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Does what the program wants, or says why not.
+    fn obey(&mut self, command: Command) -> Result<Result<(), String>, Stop> {
+        match command {
+            Command::Prompt(blocks) => self.said.push_back(blocks),
+            Command::Permission { id, option_id } => return self.answer_question(&id, option_id.as_deref()),
+            Command::Change(setting, _) => {
+                return Ok(Err(format!("the {} is that of the session's owner", setting.word())));
+            }
+            Command::Cancel => {
+                self.said.clear();
+                self.cancel_own()?;
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Ctrl-C: cancels the own turn. Without one, or once more, it leaves.
+    pub(super) fn interrupt(&mut self) -> Result<(), Stop> {
+        match &self.own {
+            Some(own) if own.is_cancelled => Err(Stop::Ended(Ended::Interrupted)),
+            Some(_) => {
+                self.interrupted = true;
+                self.said.clear();
+                self.cancel_own()
+            }
+            None => Err(Stop::Ended(self.ended())),
+        }
+    }
+
+    /// Cancels the own turn, or takes the own prompt back that waits. The turns of others are theirs.
+    fn cancel_own(&mut self) -> Result<(), Stop> {
+        let Some(own) = self.own.as_mut().filter(|own| !own.is_cancelled) else { return Ok(()) };
+        own.is_cancelled = true;
+        let (id, has_begun) = (own.id, own.has_begun);
+        if has_begun {
+            self.notify("session/cancel", json!({ "sessionId": self.session }));
+            return self.drop_questions();
+        }
+        self.notify("$/cancel_request", json!({ "requestId": id }));
+        Ok(())
+    }
+
+    /// Shows that the user may type: a choice, or a prompt.
+    pub(super) fn invite(&mut self) -> Result<(), Stop> {
+        if self.invited || !self.options.attended || !self.options.control || self.input.is_over() {
+            return Ok(());
+        }
+        if !self.questions.is_empty() {
+            self.ask_user()?;
+            self.invited = true;
+        } else if !self.in_turn && self.own.is_none() {
+            // Ends a line that is not finished.
+            self.renderer.ask("")?;
+            self.renderer.invite()?;
+            self.invited = true;
+        }
+        Ok(())
+    }
+
+    pub(super) fn take_back_invitation(&mut self) -> Result<(), Stop> {
+        if std::mem::take(&mut self.invited) {
+            self.renderer.take_back()?;
+        }
+        Ok(())
+    }
+}
