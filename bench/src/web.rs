@@ -48,6 +48,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         ("round trips", round_trips(&stdio_bus, &mut report)),
         ("idle WebSockets", sits_idle(&stdio_bus, count, &mut report)),
         ("streams", streams(&stdio_bus, &mut report)),
+        ("one stream to many", watched(&stdio_bus, &mut report)),
     ];
     for (what, outcome) in outcomes {
         if let Err(error) = outcome {
@@ -222,47 +223,80 @@ fn sits_idle(stdio_bus: &Path, count: usize, report: &mut Report) -> io::Result<
     Ok(())
 }
 
+/// A page with a session of its own.
+fn with_session(door: &Door<'_>, token: &str) -> io::Result<(Page, String)> {
+    let mut page = door.socket(token)?;
+    page.ask(0, "initialize", json!({ "protocolVersion": 1, "clientCapabilities": {} }))?;
+    let opened = page.ask(1, "session/new", json!({ "cwd": "/tmp", "mcpServers": [] }))?;
+    Ok((page, opened["sessionId"].as_str().unwrap_or_default().to_owned()))
+}
+
 /// Turns of many updates on as many pages, all at once. Every update must arrive.
 fn streams(stdio_bus: &Path, report: &mut Report) -> io::Result<()> {
     let bus = Bus::start(stdio_bus, &config())?;
     let door = Door::of(&bus, stdio_bus)?;
     let token = door.token()?;
-    let mut pages = Vec::new();
-    for _ in 0..PAGES {
-        let mut page = door.socket(&token)?;
-        let initialize = json!({ "protocolVersion": 1, "clientCapabilities": {} });
-        page.ask(0, "initialize", initialize)?;
-        let opened = page.ask(1, "session/new", json!({ "cwd": "/tmp", "mcpServers": [] }))?;
-        pages.push((page, opened["sessionId"].as_str().unwrap_or_default().to_owned()));
-    }
+    let mut pages = (0..PAGES).map(|_| with_session(&door, &token)).collect::<io::Result<Vec<_>>>()?;
     let began = Instant::now();
     for (page, session) in &mut pages {
         page.send(&rpc::write::request(2, "session/prompt", prompt(session, "x")))?;
     }
-    let readers: Vec<_> = pages.into_iter().map(|(page, _)| thread::spawn(move || hear_turn(page))).collect();
-    let heard: Vec<_> =
-        readers.into_iter().map(|reader| reader.join().map_err(|_| io::ErrorKind::Other.into())).collect();
-    let mut updates = 0;
-    for count in heard {
-        let count: io::Result<usize> = count.and_then(|count| count);
-        updates += count?;
-    }
+    let updates = hear_all(pages.into_iter().map(|(page, _)| page))?;
     let rate = updates as f64 / began.elapsed().as_secs_f64();
     report.holds(&format!("every update of {PAGES} turns of {UPDATES} arrives"), updates == PAGES * UPDATES);
     report.note(&format!("updates a second to {PAGES} pages"), format!("{rate:.0}"));
-    let shared = procfs::peak_bytes(door.pid)?;
-    report.note("the same: most memory of the door", format!("{:.1} MB", shared as f64 / 1e6));
+    let most = procfs::peak_bytes(door.pid)?;
+    report.note("the same: most memory of the door", format!("{:.1} MB", most as f64 / 1e6));
     Ok(())
 }
 
+/// One turn that many pages look at. Every page must hear all of it.
+fn watched(stdio_bus: &Path, report: &mut Report) -> io::Result<()> {
+    let bus = Bus::start(stdio_bus, &config())?;
+    let door = Door::of(&bus, stdio_bus)?;
+    let token = door.token()?;
+    let (mut owner, session) = with_session(&door, &token)?;
+    let mut pages = Vec::new();
+    for _ in 0..PAGES {
+        let mut page = door.socket(&token)?;
+        let attached =
+            page.ask(1, "_bus/attach", json!({ "session": session, "role": "observe", "history": "none" }))?;
+        if attached["role"] != "observe" {
+            return Err(io::Error::other(format!("a page cannot attach: {attached}")));
+        }
+        pages.push(page);
+    }
+    let began = Instant::now();
+    owner.send(&rpc::write::request(2, "session/prompt", prompt(&session, "x")))?;
+    let updates = hear_all(pages.into_iter())?;
+    let rate = updates as f64 / began.elapsed().as_secs_f64();
+    report.holds(
+        &format!("{PAGES} pages that look at one turn of {UPDATES} hear all of it"),
+        updates == PAGES * UPDATES,
+    );
+    report.note("the same: updates a second", format!("{rate:.0}"));
+    Ok(())
+}
+
+/// The updates that all pages hear of a turn.
+fn hear_all(pages: impl Iterator<Item = Page>) -> io::Result<usize> {
+    let readers: Vec<_> = pages.map(|page| thread::spawn(move || hear_turn(page))).collect();
+    let heard = readers
+        .into_iter()
+        .map(|reader| reader.join().map_err(|_| io::Error::other("a reader has failed"))?);
+    heard.sum()
+}
+
+/// The updates of a turn, until its answer, or until there are as many as it has.
 fn hear_turn(mut page: Page) -> io::Result<usize> {
     let mut updates = 0;
-    loop {
+    while updates < UPDATES {
         let line = page.receive()?;
         if line.contains("agent_message_chunk") {
             updates += 1;
-        } else if line.contains("stopReason") {
-            return Ok(updates);
+        } else if line.contains("stopReason") || line.contains("\"behind\"") {
+            break;
         }
     }
+    Ok(updates)
 }

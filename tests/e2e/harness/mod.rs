@@ -33,7 +33,7 @@ pub(crate) use program::{Program, ProgramPlan};
 pub(crate) use puppet::{Puppet, first_asked};
 pub(crate) use strace::Strace;
 pub(crate) use waiting::PATIENCE;
-pub(crate) use web::Web;
+pub(crate) use web::{Web, WebSocket};
 pub(crate) use web_http::HttpClient;
 
 /// A bus with one puppet and one client: what most tests begin with.

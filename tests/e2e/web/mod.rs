@@ -5,6 +5,7 @@ mod gate;
 mod http;
 mod life;
 mod limits;
+mod shared;
 mod tls;
 mod tokens;
 
