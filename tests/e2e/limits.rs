@@ -19,6 +19,35 @@ fn one_client_too_many_gets_an_error() {
 }
 
 #[test]
+fn a_client_that_says_nothing_more_makes_room_for_another() {
+    let bus = Bus::start(limited(1, json!({ "max_clients": 2, "max_calls": 2 })));
+    let mut puppet = bus.puppet();
+    let (mut ann, mut ben) = (bus.client(), bus.client());
+    ann.sends(&request(1, "work", json!({})));
+    let asked = puppet.is_asked("work");
+    ann.half_closes();
+    ben.has_received_nothing();
+    // It has its answer as long as nobody needs its place.
+    puppet.answers(&asked, json!({}));
+    ann.gets(1);
+    ann.is_closed();
+    let mut ann = bus.client();
+    for id in 1..=2 {
+        ann.sends(&request(id, "work", json!({})));
+    }
+    puppet.is_asked("work");
+    ann.half_closes();
+    bus.until("the bus knows", || ben.status()["calls"] == 2);
+    let mut eve = bus.client();
+    ann.is_closed();
+    eve.sends(&request(3, "work", json!({})));
+    puppet.is_asked("work");
+    let asked = puppet.is_asked("work");
+    puppet.answers(&asked, json!({}));
+    eve.gets(3);
+}
+
+#[test]
 fn one_call_too_many_is_answered_busy() {
     let bus = Bus::start(limited(1, json!({ "max_calls": 2 })));
     let mut puppet = bus.puppet();

@@ -245,6 +245,11 @@ impl World {
                 let begun = self.ask_client(life, "elicitation/create", about, more);
                 self.workers[life].elicited.push((name, begun));
             }
+            // Some agents use ids of their own for what they ask about.
+            _ if self.plan.plain && self.workers[life].next % 2 == 0 => {
+                let own = vec![("requestId", text(r#""of its own""#))];
+                self.ask_client(life, "elicitation/create", About::Nothing, own);
+            }
             _ => drop(self.ask_client(life, "_ask/any", About::Nothing, Vec::new())),
         }
     }

@@ -38,6 +38,8 @@ pub(crate) struct Usage {
     pub(crate) sent_requests: usize,
     /// Bytes in pipes and unfinished lines.
     pub(crate) queued_bytes: usize,
+    /// Requests that it answered in this call because a process was lost.
+    pub(crate) lost: usize,
 }
 
 impl Oracle {
@@ -100,7 +102,7 @@ impl Oracle {
 
     /// The bus holds as much as it may, of calls or of bytes.
     pub(crate) fn bus_may_be_full(&self, message: &str) -> bool {
-        let Usage { calls_before, requests, sent_requests, queued_bytes } = self.usage;
+        let Usage { calls_before, requests, sent_requests, queued_bytes, .. } = self.usage;
         if message.contains(" are its own") {
             // The last places are for others.
             let (max, all) = (self.limits.max_calls, calls_before + requests + sent_requests);
@@ -210,7 +212,7 @@ impl Oracle {
         let open = self.sessions.iter().filter(|session| session.life == life && session.open).count();
         let opens = |serial: &&Serial| {
             let What::Ask { kind, .. } = &self.sent[**serial].what else { return false };
-            matches!(kind, Kind::New | Kind::Load(_) | Kind::Fork(_) | Kind::Session(_))
+            matches!(kind, Kind::New | Kind::Load(_) | Kind::Fork(_) | Kind::Session(_) | Kind::Cancel(_))
         };
         let opening = self.conns.iter().flat_map(|conn| &conn.unanswered).filter(opens).count();
         open + self.announced(life)

@@ -203,6 +203,8 @@ impl World {
         let draft = Draft { session, ..Draft::default() };
         match self.rng.below(20) {
             0..12 => self.ask(conn, "session/prompt", Kind::Session(name), draft),
+            // Some clients send it as a request.
+            12 if self.plan.plain => self.ask(conn, "session/cancel", Kind::Cancel(name), draft),
             12..15 => self.tell(conn, "session/cancel", About::Session(name), draft),
             15..17 => self.ask(conn, "session/close", Kind::Close(name), draft),
             17 => self.ask(conn, "session/fork", Kind::Fork(name), draft),

@@ -33,6 +33,10 @@ const MAX_CLIENTS: usize = 16;
 const HELD_BYTES: usize = 512 << 10;
 /// Longer than the part of `HELD_BYTES` that one of several clients may take.
 const LINE_BYTES: usize = 400 << 10;
+/// So many clients can hold more than `HELD_BYTES`, but not if the longest line of them is given up.
+const MOST_LONG_LINES: usize = 5;
+/// The modest client begins a line of this length, which may be given up, but not before those that are longer.
+const MODEST_LINE_BYTES: usize = LINE_BYTES_WHEN_FULL + 1000;
 const TOKEN: &str = "a token of this world";
 const HELLO: &str = r#"{"id":"hello","method":"_bus/hello","params":{"token":"a token of this world"}}"#;
 
@@ -62,6 +66,8 @@ struct Greedy {
     label: usize,
     /// The number of its session, if the agent asks it.
     session: Option<usize>,
+    /// How many questions it has read.
+    asked: usize,
 }
 
 struct World {
@@ -78,6 +84,8 @@ struct World {
     session: Option<String>,
     next_id: usize,
     opened: usize,
+    /// Somebody has shown the token and was let in.
+    welcomed: bool,
     /// The processes that have not answered `initialize`, and under which id they were asked.
     initializing: Vec<(Link, Value)>,
     calls: usize,
@@ -97,9 +105,10 @@ pub(crate) fn run(seed: u64, print: bool) -> Run {
 fn config(greed: Greed, rng: &mut Rng) -> Config {
     let mut pool = PoolConfig::new("p", Program::InPath("agent".into()));
     (pool.instances, pool.max_instances, pool.max_sessions) = (1, 2, rng.one(&[4, 8]));
+    let has_many_calls = matches!(greed, Greed::Backlog | Greed::Questions);
     let limits = Limits {
         // The modest client has two calls there, which are not few if there can be only some.
-        max_calls: if greed == Greed::Backlog { 1024 } else { rng.one(&[8, 16, 64]) },
+        max_calls: if has_many_calls { 1024 } else { rng.one(&[8, 16, 64]) },
         max_clients: MAX_CLIENTS,
         max_held_bytes: HELD_BYTES,
         max_input_buffer: LINE_BYTES,
@@ -129,7 +138,7 @@ impl World {
             Greed::Sessions | Greed::Questions => 1,
             Greed::Places => 4,
             // The shortest lines, which everybody may begin, fit together.
-            Greed::Lines => rng.one(&[1, 3, 7]),
+            Greed::Lines => rng.one(&[1, 3, MOST_LONG_LINES, 7]),
             _ => rng.within(1, 3),
         };
         let config = config(greed, &mut rng);
@@ -147,6 +156,7 @@ impl World {
             session: None,
             next_id: 0,
             opened: 0,
+            welcomed: false,
             initializing: Vec::new(),
             calls: 0,
             hash: seed,
@@ -179,7 +189,7 @@ impl World {
             let Some(link) = self.shell.bus.connect_from(1, None, now) else {
                 broken!("(16) fairness", "there is no place for {} clients", self.greedy.len() + 2)
             };
-            self.greedy.push(Greedy { link, line: None, label: 0, session: None });
+            self.greedy.push(Greedy { link, line: None, label: 0, session: None, asked: 0 });
             return self.after();
         }
         let at = self.rng.below(self.greedy.len());
@@ -238,12 +248,16 @@ impl World {
             self.greedy[at].session = (self.opened > before).then_some(self.opened);
             return;
         };
-        let (id, bytes) = (self.next_id, self.rng.one(&[1000, 50_000]));
-        self.next_id += 1;
-        let params = json!({ "sessionId": format!("s{session}"), "text": "x".repeat(bytes) });
-        let question = json!({ "id": id, "method": "ask", "params": params }).to_string();
+        // Many that are short reach one bound, and some that are long another.
+        let (count, bytes) = self.rng.one(&[(200, 1), (1, 1000), (1, 50_000)]);
+        let mut questions = String::new();
+        for _ in 0..count {
+            self.next_id += 1;
+            let params = json!({ "sessionId": format!("s{session}"), "text": "x".repeat(bytes) });
+            questions += &format!("{}\n", json!({ "id": self.next_id, "method": "ask", "params": params }));
+        }
         for link in self.shell.processes.iter().map(|process| process.link).collect::<Vec<_>>() {
-            self.gives(link, &question);
+            self.gives_bytes(link, questions.as_bytes());
         }
     }
 
@@ -288,6 +302,11 @@ impl World {
     fn greedy_dribbles(&mut self, at: usize) {
         let link = self.greedy[at].link;
         let more = match self.greedy[at].line {
+            None if self.crowd == MOST_LONG_LINES => {
+                // As much as it may, or as little as is never given up.
+                let free = HELD_BYTES.saturating_sub(self.shell.bus.held_bytes()) / LINE_ROOM_PART;
+                self.rng.one(&[60 << 10, (60 << 10).max(free.saturating_sub(1000))])
+            }
             None => self.rng.one(&[1, 60 << 10, 60 << 10, 120 << 10, 200 << 10, 390 << 10]),
             Some(_) => 1,
         };
@@ -309,10 +328,11 @@ impl World {
         }
         self.after();
         self.some_time(1000);
-        if self.shell.closed.contains(&honest) || !self.shell.bus.to_send(honest).is_empty() {
+        self.welcomed = false;
+        self.gives(honest, HELLO);
+        if !self.welcomed {
             broken!("(16) fairness", "strangers push out somebody else after {:?}", self.shell.now - now);
         }
-        self.gives(honest, HELLO);
         self.shell.bus.handle(Event::Broken(honest), self.shell.now);
         self.after();
     }
@@ -332,12 +352,37 @@ impl World {
         if matches!(self.greed, Greed::Backlog) {
             return;
         }
+        if self.crowd == MOST_LONG_LINES {
+            return self.modest_says_much();
+        }
         let (method, params) = match (self.rng.below(4), self.session.take()) {
             (0, None) => ("session/new", json!({ "cwd": "/" })),
             (_, Some(session)) => ("session/close", json!({ "sessionId": session })),
             (_, None) => ("work", json!({ "for": "modest" })),
         };
         self.modest_asks(method, params);
+        self.check_modest();
+    }
+
+    /// Says something long, while greedy clients begin lines that are longer. While much is held it says nothing.
+    fn modest_says_much(&mut self) {
+        if self.shell.bus.held_bytes() > HELD_BYTES / 4 {
+            return;
+        }
+        self.next_id += 1;
+        self.asked = Some((self.next_id, "work"));
+        let params = json!({ "for": "modest", "text": "x".repeat(MODEST_LINE_BYTES) });
+        let line = json!({ "id": self.next_id, "method": "work", "params": params }).to_string();
+        let (begin, end) = line.split_at(line.len() - 1);
+        self.gives_bytes(self.modest, begin.as_bytes());
+        for _ in 0..self.rng.within(1, 20) {
+            self.greedy_acts();
+        }
+        // A line may also be refused for its length while others hold much.
+        while !self.greedy.is_empty() && self.shell.bus.held_bytes() > HELD_BYTES / 2 {
+            self.greedy_leaves();
+        }
+        self.gives(self.modest, end);
         self.check_modest();
     }
 
@@ -420,6 +465,15 @@ impl World {
         if link == self.modest {
             return self.modest_reads(&line);
         }
+        if let Some(greedy) = self.greedy.iter_mut().find(|greedy| greedy.link == link)
+            && line["method"] == "ask"
+        {
+            greedy.asked += 1;
+            if greedy.asked > PENDING_REQUESTS {
+                broken!("(6) bounded memory", "{} questions wait for an answer", greedy.asked);
+            }
+        }
+        self.welcomed |= line["id"] == "hello" && line["result"].is_object();
         let is_refused = matches!(line["error"]["data"]["reason"].as_str(), Some("invalid" | "busy"));
         if line["id"] == "init" && !is_refused && self.greed == Greed::Kept {
             broken!("(6) bounded memory", "a long handshake is taken: {line}");

@@ -270,9 +270,10 @@ impl Oracle {
         let finished = book.ended && book.unanswered.is_empty() && book.untaken == 0;
         // One that will send nothing more makes room for others, where there is little.
         let limits = &self.limits;
-        let is_small =
-            limits.max_clients < 100 || limits.max_calls < 1 << 20 || limits.max_held_bytes < 1 << 20;
-        let makes_room = book.ended && is_small;
+        let is_here = |conn: &Conn| self.conns[*conn].open && !self.is_unauthenticated(*conn);
+        let is_crowded = (0..self.conns.len()).filter(is_here).count() >= limits.max_clients;
+        let may_be_full = self.bus_may_be_full(" are its own") && limits.max_calls < 1 << 20;
+        let makes_room = book.ended && (is_crowded || may_be_full || limits.max_held_bytes < 1 << 20);
         let excused = book.hostile || book.broken || finished || stalled || unfinished || makes_room;
         if !(excused || self.causes.stops > 0 || self.may_be_rejected(conn)) {
             broken!("(2) or the connection is closed", "conn {conn} was closed for no reason: {book:?}");
@@ -557,7 +558,9 @@ impl Oracle {
                 settled |= sent.sent_to.contains(&Peer::Client(conn));
             }
         }
-        if !settled {
+        // A client that has sent several, of which one is refused, is as it was before all of them.
+        let has_refusal = self.conns[conn].refusals.iter().any(|(_, at)| *at <= read_at);
+        if !settled || has_refusal {
             may.insert(None);
         }
         may

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kernel_core::config::{Config, Limits, Mode, Permission, PoolConfig, Program};
+use kernel_core::limit::WORK_PIECE;
 
 use crate::rng::Rng;
 
@@ -158,6 +159,7 @@ pub(crate) fn config(rng: &mut Rng) -> Config {
         max_clients: rng.one(&[3, 100, 100]),
         max_calls: rng.one(&[4, 16, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 1 << 20]),
         max_held_bytes: rng.one(&[16 << 10, 1 << 30, 1 << 30, 1 << 30, 1 << 30]),
+        work_piece: WORK_PIECE,
     };
     let pools: Vec<_> =
         ["a", "b", "c"][..rng.within(1, 3)].iter().map(|id| Arc::new(pool(rng, id))).collect();
@@ -174,6 +176,31 @@ pub(crate) fn allow_many_processes(seed: u64, config: &mut Config) {
             pool.max_instances = pool.instances.max(PoolConfig::MAX_INSTANCES);
         }
     }
+}
+
+/// In some plain worlds the bus works in small pieces, so that others speak in the midst of what one event causes.
+pub(crate) fn work_in_small_pieces(seed: u64, config: &mut Config) {
+    if is_plain(seed) && seed % 8 == 4 {
+        config.limits.work_piece = 2 + (seed / 8 % 4) as usize;
+    }
+}
+
+/// In some plain worlds processes crash and start slowly, and clients leave for good while their sessions are opened
+/// again.
+pub(crate) fn let_clients_leave_lost_sessions(seed: u64, config: &mut Config, plan: &mut Plan) {
+    if !is_plain(seed) || seed % 16 != 2 {
+        return;
+    }
+    (config.limits.session_keep, config.limits.max_restarts) = (Duration::ZERO, 1000);
+    for pool in &mut config.pools {
+        let pool = Arc::make_mut(pool);
+        (pool.mode, pool.instances, pool.max_instances, pool.max_sessions) = (Mode::Shared, 1, 1, 64);
+    }
+    (plan.crash_weight, plan.leave_weight, plan.spawn_late_chance) = (10, 15, 60);
+    (plan.acp_chance, plan.handshakes, plan.load_weight, plan.label_weight) = (100, 1, 0, 0);
+    (plan.steps, plan.clients, plan.pipe_bytes, plan.chunk_bytes) = (900, 3, 65536, 4096);
+    (plan.misbehave_weight, plan.init_fault_chance, plan.spawn_fault_chance) = (0, 0, 0);
+    (plan.reload_weight, plan.stop_weight, plan.too_long_chance) = (0, 0, 0);
 }
 
 /// In some plain worlds clients of several kinds take turns at a pool of one process, which has sessions to close when

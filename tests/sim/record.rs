@@ -86,6 +86,8 @@ pub(crate) enum Kind {
     Initialize(usize),
     New,
     Session(String),
+    /// `session/cancel`, which is no request in the protocol.
+    Cancel(String),
     Close(String),
     Load(String),
     Fork(String),
@@ -103,6 +105,7 @@ impl Kind {
     pub(crate) fn session(&self) -> Option<&str> {
         match self {
             Kind::Session(name)
+            | Kind::Cancel(name)
             | Kind::Close(name)
             | Kind::Load(name)
             | Kind::Fork(name)

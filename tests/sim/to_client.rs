@@ -157,6 +157,13 @@ impl Oracle {
         if self.is_fault(Excuse::RequestId, fits.is_none(), fits.is_none() && explains_other()) {
             broken!("(9) reasons", "conn {conn} has no reason for {value} to {:?}", self.sent[serial]);
         }
+        if reason == "worker_lost" {
+            self.usage.lost += 1;
+            let most = self.limits.work_piece;
+            if self.strict && self.usage.lost > most {
+                broken!("(17) work in pieces", "more than {most} requests are answered {reason} at once");
+            }
+        }
         if reason == "worker_lost" && self.is_prompt(serial) && !self.sent[serial].touched.is_empty() {
             let What::Ask { kind, .. } = &self.sent[serial].what else { return };
             self.lost_turns.extend(kind.session().map(|name| behind_tag(name).to_owned()));
@@ -168,7 +175,7 @@ impl Oracle {
     fn own_result(&mut self, conn: Conn, value: &Value, line: &[u8]) {
         let id = id_token(line);
         let is_admin = |kind: &Kind| *kind == Kind::Admin;
-        let is_load = |kind: &Kind| matches!(kind, Kind::Load(_));
+        let is_load = |kind: &Kind| matches!(kind, Kind::Load(_) | Kind::Cancel(_));
         let is_admin_result = ["bus", "at_us", "sessions"].iter().any(|key| !value["result"][*key].is_null());
         self.conns[conn].traces |= !value["result"]["at_us"].is_null();
         let renamed = self.renamed(conn, &id, value);

@@ -48,7 +48,9 @@ impl Oracle {
             return self.permitted(life, &value, line);
         }
         let Some(serial) = marked(line) else { return self.closed_at_agent(life, &value, line) };
-        if self.sent[serial].line.filled(line).is_none() && self.recovers(life, serial, &value) {
+        if self.sent[serial].line.filled(line).is_none()
+            && (self.recovers(life, serial, &value) || self.is_cancelled(life, serial, &value))
+        {
             return;
         }
         let sent = &self.sent[serial];
@@ -147,7 +149,7 @@ impl Oracle {
     fn check_request(&mut self, life: Life, conn: Conn, serial: Serial, kind: &Kind, filled: &SlotValues) {
         let sent_name = decoded(token(filled, Slot::Session)).unwrap_or_default();
         match kind {
-            Kind::Admin | Kind::TooLong | Kind::Initialize(_) | Kind::Broadcast => {
+            Kind::Admin | Kind::TooLong | Kind::Initialize(_) | Kind::Broadcast | Kind::Cancel(_) => {
                 broken!("(4) identical bytes", "life {life} is told {:?}", self.sent[serial]);
             }
             Kind::Plain | Kind::New | Kind::List => self.check_handshake(life, conn, serial),
@@ -296,6 +298,24 @@ impl Oracle {
         self.sessions.iter().any(left) && self.sent.iter().any(loads)
     }
 
+    /// A process gets the notification that the protocol has for what a client has sent as a request.
+    fn is_cancelled(&mut self, life: Life, serial: Serial, value: &Value) -> bool {
+        let Sent { by: Peer::Client(conn), what: What::Ask { kind: Kind::Cancel(name), .. }, line, .. } =
+            &self.sent[serial]
+        else {
+            return false;
+        };
+        let (conn, name) = (*conn, name.clone());
+        let mut sent = parse(&line.bytes())["params"].clone();
+        sent["sessionId"] = value["params"]["sessionId"].clone();
+        if value["method"] != "session/cancel" || value.get("id").is_some() || value["params"] != sent {
+            return false;
+        }
+        let agent = value["params"]["sessionId"].as_str().unwrap_or_default().to_owned();
+        self.check_session_name(life, conn, &name, &agent);
+        true
+    }
+
     /// A label goes to one worker, under a name that no other client has.
     fn check_label(&mut self, life: Life, conn: Conn, name: &str, token: &[u8]) {
         let sent_name = decoded(token).unwrap_or_default();
@@ -401,7 +421,8 @@ impl Oracle {
             "invalid" => {
                 let is_scoped =
                     matches!(&self.sent[serial].what, What::AgentAsk { about: About::Request(_), .. });
-                is_scoped || self.is_replied_badly(serial)
+                let is_own = || parse(&self.sent[serial].line.bytes())["method"] == "elicitation/create";
+                is_scoped || self.is_replied_badly(serial) || is_own()
             }
             "too_large" => self.may_be_too_large(serial),
             _ => false,

@@ -55,7 +55,8 @@ impl Oracle {
         // In an ambiguous world the oracle may know of a session that is no more. One that this client loads is its.
         let is_left = |s: &Session| {
             let before = s.left.is_some_and(|(_, left_in)| left_in < self.calls);
-            let is_absent = s.owner.is_none() && self.loading(conn, &s.agent).is_none();
+            let is_own = self.loading(conn, &s.agent).is_some() || self.inherits(conn, life, &s.agent);
+            let is_absent = s.owner.is_none() && !is_own;
             s.life == life && s.open && is_absent && before && s.closed_in < self.calls
         };
         let left = self.sessions.iter().find(|session| self.strict && is_left(session));

@@ -74,6 +74,8 @@ impl World {
         plan::allow_many_processes(seed, &mut config);
         let mut plan = Plan::new(&mut rng, is_plain(seed));
         plan::let_clients_take_turns(seed, &mut config, &mut plan);
+        plan::work_in_small_pieces(seed, &mut config);
+        plan::let_clients_leave_lost_sessions(seed, &mut config, &mut plan);
         plan::set_stores(seed, &mut rng, &mut config, &mut plan);
         let mut tags = [0; 32];
         tags[..8].copy_from_slice(&rng.next().to_le_bytes());
@@ -402,7 +404,8 @@ impl World {
         self.given_bytes = 0;
         self.queued_before = self.queued_bytes();
         for (worker, record) in self.workers.iter().zip(&mut self.oracle.lives) {
-            record.paused = !self.bus.wants_read(worker.pipe.link);
+            // One that may be read again may have to wait until its last lines are handled.
+            record.paused = !self.bus.wants_read(worker.pipe.link) || worker.pipe.paused;
         }
         for (client, record) in self.clients.iter().zip(&mut self.oracle.conns) {
             if client.pipe.queued.len() > self.config.limits.max_output_queue {

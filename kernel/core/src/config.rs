@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::limit::WORK_PIECE;
 use crate::token::TokenDigest;
 
 /// Everything that is configured.
@@ -268,7 +269,7 @@ pub enum InheritEnv {
     Only(Vec<String>),
 }
 
-/// Limits and timeouts of the whole bus, as bus.json can set them.
+/// Limits and timeouts of the whole bus, as bus.json can set them, but for `work_piece`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The longest line, in bytes. A longer one is skipped.
@@ -301,6 +302,8 @@ pub struct Limits {
     pub max_calls: usize,
     /// The number of bytes that may be held for all peers before new requests are refused.
     pub max_held_bytes: usize,
+    /// How many steps of work that one event causes are done before others are served.
+    pub work_piece: usize,
 }
 
 impl Default for Limits {
@@ -321,6 +324,7 @@ impl Default for Limits {
             max_clients: 10_000,
             max_calls: 1 << 20,
             max_held_bytes: 1 << 30,
+            work_piece: WORK_PIECE,
         }
     }
 }

@@ -19,6 +19,8 @@ pub enum Check {
     BadReply,
     /// A worker can ask in the scope of a request only if the request was sent to it.
     ElicitationScope,
+    /// In the scope of an id of its own it can ask only if it serves one client.
+    OwnElicitation,
     /// A client cannot load a session that another connected client owns.
     Owner,
     /// A client cannot fork or delete a session that another connected client owns.
@@ -89,8 +91,14 @@ pub enum Check {
     LostTurn,
     /// A process that has no turn is not told to cancel one.
     TurnGone,
+    /// A session that nobody wants any more is not opened again.
+    UnsentRecovery,
+    /// An agent gets the `session/cancel` that a client sends as a request as the notification that it knows.
+    CancelRequest,
     /// Only so many bytes of an agent's requests in one session wait for answers.
     PendingBound,
+    /// Only so many of them wait for answers.
+    PendingCount,
     /// A session whose client does not come back ends.
     KeepExpires,
     /// A peer that fills a queue is not read until the queue has room.
@@ -109,6 +117,8 @@ pub enum Check {
     HandshakeBound,
     /// The line of one of several clients takes only a part of what is free.
     LineShare,
+    /// Of lines that are too much together the longest is given up.
+    LongestLine,
     /// No call is made that exceeds `max_calls` or `max_held_bytes`.
     Room,
     /// A caller has only a part of the calls that are free.
@@ -151,6 +161,8 @@ pub enum Check {
     RestartLimit,
     /// A process that ignores SIGTERM is killed.
     Kill,
+    /// Much work that one event causes is done in pieces.
+    WorkPiece,
     /// No request is accepted while the bus stops.
     Stopping,
     /// A connection that does not begin with a JSON object is closed.
@@ -159,6 +171,8 @@ pub enum Check {
     Token,
     /// A connection that does not show the token is closed.
     AuthTimeout,
+    /// Of those that have yet to show it, one of the origin that has the most makes room.
+    StrangerShare,
     /// Nothing that a rejected connection sends has an effect.
     Rejected,
     /// A tracer that takes nothing is sent nothing more.
@@ -179,6 +193,7 @@ impl Check {
         Check::BadAnswer,
         Check::BadReply,
         Check::ElicitationScope,
+        Check::OwnElicitation,
         Check::Owner,
         Check::ForkOwner,
         Check::ListOwner,
@@ -214,7 +229,10 @@ impl Check {
         Check::CloseFirst,
         Check::LostTurn,
         Check::TurnGone,
+        Check::UnsentRecovery,
+        Check::CancelRequest,
         Check::PendingBound,
+        Check::PendingCount,
         Check::KeepExpires,
         Check::Pause,
         Check::StallTimeout,
@@ -224,6 +242,7 @@ impl Check {
         Check::NameBound,
         Check::HandshakeBound,
         Check::LineShare,
+        Check::LongestLine,
         Check::Room,
         Check::CallShare,
         Check::CallsGivenBack,
@@ -245,10 +264,12 @@ impl Check {
         Check::Backoff,
         Check::RestartLimit,
         Check::Kill,
+        Check::WorkPiece,
         Check::Stopping,
         Check::FirstLine,
         Check::Token,
         Check::AuthTimeout,
+        Check::StrangerShare,
         Check::Rejected,
         Check::TraceBound,
         Check::TracePayloads,

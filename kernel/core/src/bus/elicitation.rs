@@ -1,7 +1,7 @@
 //! Elicitations: questions of an agent about a request in flight rather than about a session.
 
 use super::Bus;
-use crate::id::{CallKey, WorkerId};
+use crate::id::{CallKey, Link, WorkerId};
 use crate::mutants::{Check, enabled};
 use crate::wire::error::RpcError;
 use crate::wire::message::Message;
@@ -19,7 +19,7 @@ impl Bus {
         let (client, call_id) = match (call, client) {
             (Some(call), Some(client)) => (client, Some(call.id.clone())),
             (Some(_), None) => return self.reject_unroutable(id, message, &RpcError::client_gone()),
-            (None, _) => match self.only_client(id).filter(|_| message.is_request()) {
+            (None, _) => match self.askable_client(id).filter(|_| message.is_request()) {
                 Some(client) => (client, None),
                 None => return self.reject_unroutable(id, message, &RpcError::unknown_request()),
             },
@@ -32,6 +32,12 @@ impl Bus {
         {
             worker.add_elicitation(&message.name(span), client, &mut self.held);
         }
+    }
+
+    /// The client that a question under an id of the agent's own is meant for.
+    fn askable_client(&self, id: WorkerId) -> Option<Link> {
+        let any = || self.workers.get(id)?.clients.first().copied();
+        if enabled(Check::OwnElicitation) { self.only_client(id) } else { any() }
     }
 
     /// Tells the client that was asked that its answer is no longer needed.

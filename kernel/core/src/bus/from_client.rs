@@ -283,7 +283,7 @@ impl Bus {
             b"session/prompt" if message.is_request() => Purpose::Prompt,
             b"session/cancel" => {
                 self.cancel_waiting_prompts(link, key);
-                if message.is_request() {
+                if message.is_request() && enabled(Check::CancelRequest) {
                     return self.cancel_by_request(link, key, to, message);
                 }
                 Purpose::Ask

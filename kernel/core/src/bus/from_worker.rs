@@ -218,7 +218,7 @@ impl Bus {
         let (count, bytes) = (session.pending.len(), session.pending.bytes() + message.line.len());
         let most_bytes = QUEUE_HARD_TIMES * self.queue_limit();
         let has_guests = !session.guests.is_empty();
-        let refusal = if count >= PENDING_REQUESTS {
+        let refusal = if count >= PENDING_REQUESTS && enabled(Check::PendingCount) {
             format!("{PENDING_REQUESTS} requests of this session wait for an answer")
         } else if count > 0 && bytes > most_bytes && enabled(Check::PendingBound) {
             format!("{} bytes of requests of this session wait for an answer", session.pending.bytes())

@@ -93,7 +93,7 @@ impl Bus {
         if let Some(key) = self.calls.oldest_incoming(endpoint) {
             return self.fail_call(key, &RpcError::client_gone());
         }
-        let workers = std::mem::take(&mut client.workers);
+        let workers = client.workers.clone();
         client.forget_kept(&mut self.held);
         self.leftovers.remove_done();
         self.calls.remove_endpoint(endpoint);
@@ -111,7 +111,7 @@ impl Bus {
     /// One step of a lost life: first its sessions are lost, then its own calls are forgotten, then the calls to it are
     /// answered or moved.
     fn lose_step(&mut self) {
-        let Some(Leftover::LostLife(lost)) = self.leftovers.first_mut() else { return };
+        let Some(lost) = self.leftovers.first_life_mut() else { return };
         let (endpoint, pool, error) = (lost.endpoint, lost.pool, lost.error.clone());
         if let Some(key) = lost.sessions.first() {
             let session = self.sessions.get(key).filter(|session| session.worker == Some(lost.worker));

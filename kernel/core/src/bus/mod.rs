@@ -333,7 +333,7 @@ impl Bus {
         self.links.now = now;
         self.calls.now = now;
         self.links.queue_limit = self.queue_limit();
-        self.leftovers.begin_call();
+        self.leftovers.begin_call(self.limits.work_piece);
         self.rotate_metrics();
     }
 

@@ -11,7 +11,7 @@ use crate::id::{CallKey, Link, PoolId, SessionKey, WorkerId};
 use crate::limit::MOVES;
 use crate::state::backlog::{Backlog, Queued};
 use crate::state::calls::{BUS, Endpoint, Purpose, Written};
-use crate::state::leftovers::{Leftover, LostLife};
+use crate::state::leftovers::LostLife;
 use crate::state::lifecycle::State;
 use crate::state::session_names::SessionNames;
 use crate::state::sessions::Session;
@@ -40,7 +40,8 @@ impl Bus {
         let Some(lost) = self.take_life(id, link) else { return };
         self.note_lost_turns(&lost);
         let failed = self.calls.incoming(lost.endpoint);
-        self.begin_work(Leftover::LostLife(Box::new(lost)));
+        let work = self.leftovers.add_life(lost);
+        self.begin_work(work);
         if let Some(why) = recycling {
             return info!("worker {name} recycled ({}): {death}", why.reason());
         }

@@ -4,11 +4,13 @@
 //! bus does a piece of such work. The rest waits here and is gone on with by an alarm that is due at once, so that
 //! other peers are served between the pieces.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::id::{CallKey, Link, PoolId, SessionKey, WorkerId};
-use crate::limit::WORK_PIECE;
+use crate::mutants::{Check, enabled};
 use crate::state::backlog::{Backlog, HeldBytes, Queued};
 use crate::state::calls::EndpointId;
 use crate::state::clients::Client;
@@ -19,7 +21,7 @@ use crate::wire::send_queue::SendQueue;
 
 pub(crate) enum Leftover {
     Departed(Box<Departed>),
-    LostLife(Box<LostLife>),
+    LostLife(LifeKey),
     /// The client will send nothing more. After a goodbye, its sessions up to this one are ended.
     Ended(Link, Option<SessionKey>),
     /// Sessions of subagents whose parents are gone.
@@ -54,9 +56,20 @@ pub(crate) struct LostLife {
     pub(crate) output: Option<SendQueue>,
 }
 
+/// A lost life among those that are left: its worker, and a number, because the next life may be lost as well.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LifeKey(WorkerId, u64);
+
 #[derive(Default)]
 pub(crate) struct Leftovers {
     queue: VecDeque<Leftover>,
+    /// The lost lives in `queue`.
+    lives: BTreeMap<LifeKey, LostLife>,
+    lives_lost: u64,
+    /// How many of the clients in `queue` that have left each worker has served.
+    departed_of: HashMap<WorkerId, usize>,
+    /// The clients in `queue` that will send nothing more.
+    ended: BTreeSet<Link>,
     /// How much of such work this call of the bus may still do.
     budget: usize,
     alarm_is_set: bool,
@@ -65,8 +78,8 @@ pub(crate) struct Leftovers {
 impl Leftovers {
     /// A new call of the bus begins.
     #[inline]
-    pub(crate) fn begin_call(&mut self) {
-        self.budget = WORK_PIECE;
+    pub(crate) fn begin_call(&mut self, piece: usize) {
+        self.budget = if enabled(Check::WorkPiece) { piece } else { usize::MAX };
     }
 
     pub(crate) fn spend(&mut self, steps: usize) {
@@ -87,7 +100,30 @@ impl Leftovers {
     }
 
     pub(crate) fn push_first(&mut self, work: Leftover) {
+        match &work {
+            Leftover::Departed(gone) => {
+                for worker in &gone.client.workers {
+                    *self.departed_of.entry(*worker).or_default() += 1;
+                }
+            }
+            Leftover::Ended(link, _) => _ = self.ended.insert(*link),
+            _ => {}
+        }
         self.queue.push_front(work);
+    }
+
+    /// Keeps a lost life. `push_first` of this work follows.
+    pub(crate) fn add_life(&mut self, lost: LostLife) -> Leftover {
+        self.lives_lost += 1;
+        let key = LifeKey(lost.worker, self.lives_lost);
+        self.lives.insert(key, lost);
+        Leftover::LostLife(key)
+    }
+
+    /// The lost life that is gone on with next.
+    pub(crate) fn first_life_mut(&mut self) -> Option<&mut LostLife> {
+        let Some(Leftover::LostLife(key)) = self.queue.front() else { return None };
+        self.lives.get_mut(key)
     }
 
     /// The work that is done next. It stays in the queue while a step of it is done, so that it can be found.
@@ -97,7 +133,21 @@ impl Leftovers {
 
     /// Nothing is left of the first work.
     pub(crate) fn remove_done(&mut self) {
-        self.queue.pop_front();
+        match self.queue.pop_front() {
+            Some(Leftover::Departed(gone)) => {
+                for worker in &gone.client.workers {
+                    if let Entry::Occupied(mut count) = self.departed_of.entry(*worker) {
+                        *count.get_mut() -= 1;
+                        if *count.get() == 0 {
+                            count.remove();
+                        }
+                    }
+                }
+            }
+            Some(Leftover::LostLife(key)) => drop(self.lives.remove(&key)),
+            Some(Leftover::Ended(link, _)) => _ = self.ended.remove(&link),
+            _ => {}
+        }
     }
 
     /// The first work comes last in the next call, so that small work does not wait for large work.
@@ -109,7 +159,7 @@ impl Leftovers {
 
     /// Whether such work for this client, which will send nothing more, is under way.
     pub(crate) fn has_ended(&self, link: Link) -> bool {
-        self.queue.iter().any(|work| matches!(work, Leftover::Ended(ended, _) if *ended == link))
+        self.ended.contains(&link)
     }
 
     /// Whether an alarm must be set so that the work is gone on with.
@@ -123,7 +173,7 @@ impl Leftovers {
 
     /// Keeps what was not written to a link that is closed, if calls of that life wait for an answer.
     pub(crate) fn keep_output(&mut self, link: Link, output: SendQueue, held: &mut HeldBytes) {
-        if let Some(lost) = self.lives().find(|lost| lost.link == link) {
+        if let Some(lost) = self.lives.values_mut().find(|lost| lost.link == link) {
             held.add(output.len());
             lost.output = Some(output);
         }
@@ -133,13 +183,12 @@ impl Leftovers {
     pub(crate) fn count_bytes(&self) -> usize {
         let of_work = |work: &Leftover| match work {
             Leftover::Departed(gone) => gone.client.check_kept(),
-            Leftover::LostLife(lost) => {
-                lost.backlog.count_bytes() + lost.output.as_ref().map_or(0, SendQueue::len)
-            }
             Leftover::Unheard(unheard, _) => unheard.count_bytes(),
-            Leftover::Ended(..) | Leftover::Orphans(_) | Leftover::Failed(..) => 0,
+            _ => 0,
         };
-        self.queue.iter().map(of_work).sum()
+        let of_life =
+            |lost: &LostLife| lost.backlog.count_bytes() + lost.output.as_ref().map_or(0, SendQueue::len);
+        self.queue.iter().map(of_work).sum::<usize>() + self.lives.values().map(of_life).sum::<usize>()
     }
 
     /// Takes out a session of a lost life that is not lost yet. Returns the error of that life.
@@ -149,24 +198,18 @@ impl Leftovers {
         name: &[u8],
         key: SessionKey,
     ) -> Option<Arc<RpcError>> {
-        let mut lives = self.lives().filter(|lost| lost.worker == worker);
-        lives.find_map(|lost| lost.sessions.remove(name, key).then(|| lost.error.clone()))
+        let mut lives = self.lives.range_mut(lives_of(worker));
+        lives.find_map(|(_, lost)| lost.sessions.remove(name, key).then(|| lost.error.clone()))
     }
 
     /// Whether this session is still to be lost with its worker.
     pub(crate) fn has_session(&self, worker: WorkerId, name: &[u8], key: SessionKey) -> bool {
-        self.queue.iter().any(|work| match work {
-            Leftover::LostLife(lost) => lost.worker == worker && lost.sessions.get(name) == Some(&key),
-            _ => false,
-        })
+        self.lives.range(lives_of(worker)).any(|(_, lost)| lost.sessions.get(name) == Some(&key))
     }
 
     /// Whether a client that this worker served has left, and not all that it had is let go.
     pub(crate) fn has_client_of(&self, worker: WorkerId) -> bool {
-        self.queue.iter().any(|work| match work {
-            Leftover::Departed(gone) => gone.client.workers.contains(&worker),
-            _ => false,
-        })
+        self.departed_of.contains_key(&worker)
     }
 
     /// The clients that have left and whose sessions are not all let go.
@@ -177,11 +220,8 @@ impl Leftovers {
         };
         self.queue.iter().filter_map(link_of).collect()
     }
+}
 
-    fn lives(&mut self) -> impl Iterator<Item = &mut LostLife> {
-        self.queue.iter_mut().filter_map(|work| match work {
-            Leftover::LostLife(lost) => Some(&mut **lost),
-            _ => None,
-        })
-    }
+fn lives_of(worker: WorkerId) -> RangeInclusive<LifeKey> {
+    LifeKey(worker, 0)..=LifeKey(worker, u64::MAX)
 }

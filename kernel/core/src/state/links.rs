@@ -4,12 +4,14 @@
 //! queue, so "queued but never flushed" cannot be written. This file knows no JSON and no calls, and of
 //! sessions only which lines are for which log.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Deref;
 
 use crate::api::{Action, Moment};
 use crate::id::{Arena, Link, SessionKey, WorkerId};
-use crate::limit::{BULK_BYTES, NAME_BYTES, QUEUE_LOW_PART, UNFINISHED_LINE_TIMEOUT, line_patience};
+use crate::limit::{
+    BULK_BYTES, LINE_BYTES_WHEN_FULL, NAME_BYTES, QUEUE_LOW_PART, UNFINISHED_LINE_TIMEOUT, line_patience,
+};
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{EndpointId, Written};
 use crate::state::session_log::Unlogged;
@@ -69,6 +71,8 @@ pub(crate) struct Links {
     buffers: BufferPool,
     /// Bytes in the inputs and queues of all peers.
     held_bytes: usize,
+    /// The clients whose unfinished input is longer than `LINE_BYTES_WHEN_FULL`, by its length.
+    long_inputs: BTreeSet<(usize, Link)>,
     /// Lines and bytes sent since the start.
     lines_out: u64,
     bytes_out: u64,
@@ -92,6 +96,7 @@ impl Links {
             actions: VecDeque::new(),
             buffers: BufferPool::default(),
             held_bytes: 0,
+            long_inputs: BTreeSet::new(),
             lines_out: 0,
             bytes_out: 0,
             resumed: VecDeque::new(),
@@ -133,6 +138,7 @@ impl Links {
     pub(crate) fn close(&mut self, link: Link) -> Option<SendQueue> {
         let mut peer = self.peers.remove(link)?;
         self.held_bytes -= peer.input.lines.len() + peer.output.held_bytes();
+        self.long_inputs.remove(&(peer.input.lines.len(), link));
         for paused in std::mem::take(&mut peer.pausing) {
             self.resume(paused);
         }
@@ -335,6 +341,9 @@ impl Links {
         let peer = self.peers.get_mut(link)?;
         let mut input = std::mem::take(&mut peer.input);
         self.held_bytes -= input.lines.len();
+        if input.lines.len() > LINE_BYTES_WHEN_FULL {
+            self.long_inputs.remove(&(input.lines.len(), link));
+        }
         if input.lines.is_empty() {
             input.lines = LineBuffer::reusing(self.buffers.take());
         }
@@ -350,6 +359,9 @@ impl Links {
             self.buffers.give(input.lines.into_buffer());
         } else {
             self.held_bytes += input.lines.len();
+            if input.lines.len() > LINE_BYTES_WHEN_FULL && peer.worker.is_none() && peer.paused_by.is_none() {
+                self.long_inputs.insert((input.lines.len(), link));
+            }
             peer.input.lines = input.lines;
         }
     }
@@ -391,17 +403,16 @@ impl Links {
         peer.line_alarm.then_some(due)
     }
 
-    /// Gives up the longest unfinished line of a client, if one is longer than this. Clients that are paused may have
-    /// whole lines left, and are not read anyway.
-    pub(crate) fn give_up_longest_line(&mut self, beyond: usize) -> bool {
-        let may = |peer: &Peer| peer.worker.is_none() && peer.paused_by.is_none();
-        let lengths = self
-            .peers
-            .iter()
-            .filter(|(_, peer)| may(peer))
-            .map(|(link, peer)| (peer.input.lines.len(), link));
-        let Some((length, link)) = lengths.max().filter(|(length, _)| *length > beyond) else { return false };
-        if let Some(peer) = self.peers.get_mut(link) {
+    /// Gives up the longest unfinished line of a client, if one is longer than `LINE_BYTES_WHEN_FULL`. Clients that are
+    /// paused may have whole lines left, and are not read anyway.
+    pub(crate) fn give_up_longest_line(&mut self) -> bool {
+        let given_up = if enabled(Check::LongestLine) {
+            self.long_inputs.pop_last()
+        } else {
+            self.long_inputs.pop_first()
+        };
+        let Some((length, link)) = given_up else { return false };
+        if let Some(peer) = self.peers.get_mut(link).filter(|peer| peer.paused_by.is_none()) {
             peer.input.lines.give_up();
             self.held_bytes -= length;
         }

@@ -64,7 +64,8 @@ impl PendingAuth {
             *count_by_origin.entry(pending.origin).or_insert(0) += 1;
         }
         let (crowd, _) = count_by_origin.into_iter().max_by_key(|(_, count)| *count)?;
-        waiting().find(|pending| pending.origin == crowd).map(|pending| pending.link)
+        let is_of_crowd = |pending: &&Pending| pending.origin == crowd || !enabled(Check::StrangerShare);
+        waiting().find(is_of_crowd).map(|pending| pending.link)
     }
 
     /// The oldest rejected connection, if there are too many that do not take their error.

@@ -26,8 +26,10 @@ impl<'a> SessionIndex<'a> {
 
     /// The session that the agents of this pool know by this name: one of its own, else of another pool of its store.
     pub(crate) fn in_store(self, pool: PoolId, agent: &[u8]) -> Option<SessionKey> {
+        let alike = self.sessions.named_by_agent(agent);
+        let alike = alike.filter(|(_, session)| self.has_store_of(session, pool));
         let of_pool = |session: &Session| self.home(session).is_some_and(|(home, _)| home == pool);
-        self.first(agent, of_pool).or_else(|| self.first(agent, |session| self.has_store_of(session, pool)))
+        alike.min_by_key(|(_, session)| (!of_pool(session), session.worker.is_none())).map(|(key, _)| key)
     }
 
     /// The same, but not with this worker.

@@ -20,10 +20,25 @@ pub(crate) struct Listed {
 
 /// The sessions in a `session/list` answer whose envelope has this `outcome`.
 pub(crate) fn listed_sessions(line: &[u8], outcome: Span) -> Vec<Listed> {
-    elements(line, Some(outcome), b"sessions")
-        .into_iter()
-        .map(|element| Listed { element, id: text(line, Some(element), b"sessionId") })
-        .collect()
+    let mut listed = Vec::new();
+    let Some(list) = member(line, Some(outcome), b"sessions") else { return listed };
+    // A list may be long, so each element is read only once.
+    walk(&mut reader_of(line, list), b'[', &mut |reader, _| {
+        let (start, mut id) = (reader.at, None);
+        let is_read = walk(reader, b'{', &mut |reader, name| {
+            let value = read_value(reader)?;
+            if *canonical(name.of(line)) == *b"sessionId" {
+                id = Some(value).filter(|value| value.of(line).starts_with(b"\""));
+            }
+            Some(())
+        });
+        if !is_read {
+            read_value(reader)?;
+        }
+        listed.push(Listed { element: Span::new(start, reader.at), id });
+        Some(())
+    });
+    listed
 }
 
 /// The ids of other sessions in an update: of the sender, the recipient and background tasks.
@@ -138,28 +153,53 @@ fn members(object: &[u8]) -> Option<Vec<(Span, Span)>> {
 /// Calls `each` with every member of a validated value: the key with its quotes, which is empty in a list, and the
 /// value. Does nothing if the value does not begin with this bracket.
 fn for_each_in(line: &[u8], value: Span, bracket: u8, mut each: impl FnMut(Span, Span)) {
-    // The reader gets the line only up to the end of the value, so that it cannot run past it.
+    walk(&mut reader_of(line, value), bracket, &mut |reader, name| {
+        let value = read_value(reader)?;
+        each(name, value);
+        Some(())
+    });
+}
+
+/// A reader at the beginning of this value. It gets the line only up to the end of the value, so that it cannot run
+/// past it.
+fn reader_of(line: &[u8], value: Span) -> Reader<'_> {
     let mut reader = Reader::new(&line[..value.end as usize]);
     reader.at = value.start as usize;
+    reader
+}
+
+fn read_value(reader: &mut Reader<'_>) -> Option<Span> {
+    let start = reader.at;
+    reader.value(0).ok()?;
+    Some(Span::new(start, reader.at))
+}
+
+/// Reads a validated list or object. `each` reads one value, and is given its key. False: the value does not begin with
+/// this bracket, and nothing was read.
+fn walk<'a>(
+    reader: &mut Reader<'a>,
+    bracket: u8,
+    each: &mut impl FnMut(&mut Reader<'a>, Span) -> Option<()>,
+) -> bool {
     if reader.peek() != bracket {
-        return;
+        return false;
     }
     reader.at += 1;
     while !matches!(reader.skip_space(), b'}' | b']' | 0) {
         let mut name = Span::new(reader.at, reader.at);
         if bracket == b'{' {
-            let Ok(key) = reader.key() else { return };
+            let Ok(key) = reader.key() else { return true };
             name.end = name.start + key.token.len() as u32;
         }
-        let start = reader.at;
-        if reader.value(0).is_err() {
-            return;
+        if each(reader, name).is_none() {
+            return true;
         }
-        each(name, Span::new(start, reader.at));
         if reader.skip_space() == b',' {
             reader.at += 1;
         }
     }
+    reader.at += 1;
+    true
 }
 
 #[cfg(test)]

@@ -164,9 +164,9 @@ fn a_full_file_is_read_completely() {
         max_held_bytes: 1024,
         session_log_bytes: 0,
         max_log_bytes: 4096,
+        ..Limits::default()
     };
-    assert_eq!(config.limits, limits);
-    assert!(config.trace_payloads);
+    assert_eq!((&config.limits, config.trace_payloads), (&limits, true));
 }
 
 #[test]

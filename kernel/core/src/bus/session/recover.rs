@@ -125,6 +125,7 @@ impl Bus {
         let waiting = session.take_recovering(&mut self.held);
         if let Some(call) = session.recovery.take()
             && self.calls.get(call).is_some_and(|call| call.written == Written::NotYet)
+            && enabled(Check::UnsentRecovery)
         {
             self.calls.end(call);
         }
