@@ -2,8 +2,10 @@
 
 mod clients;
 mod greedy;
+mod limits;
 mod memory;
 mod processes;
+mod waits;
 
 use std::io;
 use std::path::Path;
@@ -31,7 +33,7 @@ struct Bound {
     measure: fn(&mut Trial<'_>) -> io::Result<()>,
 }
 
-const BOUNDS: [Bound; 14] = [
+const BOUNDS: [Bound; 20] = [
     bound("silent", true, |_| memory::flood(1, memory::CHUNKS), 2, memory::one_never_reads),
     bound("silents", false, |_| memory::flood(4, memory::MANY_CHUNKS), 5, memory::many_never_read),
     bound("idle", true, |_| crate::idle::config(), 0, memory::idle_connections),
@@ -45,6 +47,12 @@ const BOUNDS: [Bound; 14] = [
     bound("strangers", true, |_| config(&[echo("echo", 1, &[])]), 1, clients::connections_that_speak_no_json),
     bound("greedy", true, |_| greedy::small_limits(), 2, greedy::others_are_greedy),
     bound("kept", true, |_| greedy::small_limits(), 2, greedy::kept_beside_lines),
+    bound("limits", true, |_| limits::small_lines(), 1, limits::of_clients),
+    bound("agents", true, |_| limits::agents_that_say_much(), 3, limits::of_agents),
+    bound("lines", true, |_| limits::long_lines_pass(), 1, limits::of_long_lines),
+    bound("waits", false, |_| waits::pools_that_wait(), 3, waits::of_peers),
+    bound("stops", false, |_| waits::stubborn(), 1, waits::of_a_stop),
+    bound("tokens", false, |_| config(&[echo("echo", 1, &[])]), 0, waits::of_strangers),
     bound("probes", true, |_| config(&[echo("echo", 2, &[])]), 2, clients::guessed_session_ids),
 ];
 
