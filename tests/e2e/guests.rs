@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Bus, Client, Puppet, bus_puppet_client, limited, request, update};
+use crate::harness::{Bus, Client, Puppet, bus_puppet_client, limited, one_pool, request, update};
 
 /// A bus with a session of Ann's, and Ben.
 fn shared() -> (Bus, Puppet, Client, Client, String) {
@@ -201,4 +201,38 @@ fn a_guest_that_does_not_read_is_detached_and_nobody_waits_for_it() {
     }
     let sessions = ann.asks(3, "_bus/sessions", json!({}));
     assert_eq!(sessions["sessions"][0]["guests"], json!(null), "{sessions}");
+}
+
+#[test]
+fn guests_of_two_buses_in_a_chain_hear_the_same_session() {
+    let far = Bus::start(one_pool(1));
+    let edge = json!({ "id": "far", "command": "stdio-bus", "args": ["connect", "--tcp", far.tcp()] });
+    let near = Bus::start(json!({ "pools": [edge] }));
+    let (mut puppet, mut ann, mut ben, mut cem) = (far.puppet(), near.client(), near.client(), far.client());
+    let session = ann.opens(&mut puppet, "s1");
+    ben.loads(1, &session);
+    ben.gets(1);
+    let there = cem.asks(1, "_bus/attach", json!({ "session": "s1" }))["session"].clone();
+    hears_event(&mut cem, "attached");
+    ann.sends(&request(2, "session/prompt", json!({ "sessionId": session, "prompt": prompt("hello") })));
+    let turn = puppet.is_asked("session/prompt");
+    hears_prompt(&mut ben, "hello");
+    hears_prompt(&mut cem, "hello");
+    hears_event(&mut cem, "turn");
+    puppet.sends(&update("s1", "one"));
+    assert_eq!(ann.reads(), update(&session, "one"));
+    assert_eq!(ben.reads(), update(&session, "one"));
+    assert_eq!(cem.reads(), update(there.as_str().expect("an id"), "one"));
+    // Each bus asks its own, and the first choice of all counts.
+    puppet.asks_permission(7, "s1");
+    ann.is_asked("session/request_permission");
+    let of_ben = ben.is_asked("session/request_permission");
+    let of_cem = cem.is_asked("session/request_permission");
+    ben.answers(&of_ben, choice());
+    assert_eq!(puppet.gets(7)["result"], choice());
+    hears_event(&mut cem, "asked");
+    assert_eq!(cem.is_asked("$/cancel_request")["params"]["requestId"], of_cem["id"]);
+    puppet.ends_turn(&turn, "end_turn");
+    ann.is_asked("$/cancel_request");
+    ann.gets(2);
 }

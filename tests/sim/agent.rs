@@ -246,7 +246,7 @@ impl World {
                 self.workers[life].elicited.push((name, begun));
             }
             // Some agents use ids of their own for what they ask about.
-            _ if self.plan.plain && self.workers[life].next % 2 == 0 => {
+            _ if self.plan.plain && self.workers[life].next.is_multiple_of(2) => {
                 let own = vec![("requestId", text(r#""of its own""#))];
                 self.ask_client(life, "elicitation/create", About::Nothing, own);
             }

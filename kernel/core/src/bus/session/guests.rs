@@ -8,6 +8,7 @@ use serde::Deserialize;
 use crate::bus::Bus;
 use crate::bus::admin::params_of;
 use crate::bus::from_client::Routed;
+use crate::bus::placement::Need;
 use crate::bus::session::load::Wants;
 use crate::bus::status::{Report, session_label};
 use crate::id::{Link, SessionKey, WorkerId};
@@ -120,10 +121,10 @@ impl Bus {
         let id = session.worker.ok_or_else(RpcError::lost_session)?;
         let handshake = self.clients.find(link)?.handshake.clone();
         if !self.workers.get(id).is_some_and(|worker| worker.is_compatible(&handshake)) {
-            return Err(RpcError::busy(
-                "the process of this session was initialized for a client with other capabilities; it can only be \
-                 joined, or loaded when nobody has it open",
-            ));
+            self.move_session(key, id, link)?;
+            self.answer_done(link, message);
+            self.tell_owner(key, link);
+            return Ok(());
         }
         if session.guests.get(link).is_none() {
             self.join(link, key, None, Role::Control, false)?;
@@ -131,6 +132,34 @@ impl Bus {
         self.answer_done(link, message);
         self.hand_over(key, id, link);
         Ok(())
+    }
+
+    /// A client whose capabilities do not fit becomes the owner of a session that nobody owns: the session goes on in
+    /// another process. Nothing may go on in it.
+    fn move_session(&mut self, key: SessionKey, from: WorkerId, link: Link) -> Routed {
+        let session = self.sessions.get(key).ok_or_else(RpcError::unknown_session)?;
+        let pool = session.reopen.as_ref().map(|reopen| reopen.pool);
+        let is_quiet = !session.has_turn() && session.pending.is_empty() && !session.is_recovering();
+        let (Some(pool), None, true) = (pool, session.owner, is_quiet) else {
+            return Err(RpcError::busy(
+                "the process of this session was initialized for a client with other capabilities; it can be joined, \
+                 and taken over once nobody owns it and no turn runs",
+            ));
+        };
+        let agent = session.agent_token.clone();
+        self.choose_worker(link, pool, Need::Session)?;
+        self.join(link, key, None, Role::Control, false)?;
+        for child in self.sessions.descendants(key) {
+            self.end_session(child);
+        }
+        self.refuse_offline_requests(key);
+        if let Some(worker) = self.workers.get_mut(from) {
+            worker.sessions.remove(agent.name(), key);
+        }
+        self.sessions.set_worker(key, None);
+        self.close_at_agent(from, &agent);
+        self.make_owner(key, link);
+        self.recover(link, key).map(drop)
     }
 
     /// The owner has left. A guest that expects to own the session, and can, becomes the owner.

@@ -1,5 +1,7 @@
 //! Stories of sessions with guests: joining, history, prompts, questions, leaving and taking over.
 
+mod life;
+
 use std::time::Duration;
 
 use serde_json::{Value, json};
