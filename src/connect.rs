@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use clients::connect::{self, Options, StartPlan};
-use clients::{Ended, Fault, Signals};
+use clients::{Ended, Fault, Signals, Target};
 use workers::folders;
 
 use crate::bus_args::BusArgs;
@@ -19,6 +19,7 @@ const EXAMPLES: &str = "\
 Examples:
   stdio-bus connect --pool claude            for an IDE to start; `stdio-bus ide` prints its settings
   stdio-bus connect --config ~/bus.json --start
+  stdio-bus connect --attach s17             an editor that joins a session of another one
   printf '%s\\n' '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"hi\"}' | stdio-bus connect
 
 Exit codes: 0 when stdin ends, 69 when no bus answers, 77 when it refuses the token or is not yours.";
@@ -32,6 +33,9 @@ pub(crate) struct Args {
     /// A variable of this process (or NAME=VALUE) that the agent shall have, where its pool takes it: see `agent env`
     #[arg(long, value_name = "NAME")]
     env: Vec<String>,
+    /// The first session that the IDE opens is this one of somebody else, by its label: see `stdio-bus sessions`
+    #[arg(long, value_name = "LABEL", conflicts_with = "start")]
+    attach: Option<String>,
     /// Start a bus in the background if none answers
     #[arg(long)]
     start: bool,
@@ -72,10 +76,12 @@ pub(crate) fn detached(args: DetachedArgs) -> ExitCode {
 }
 
 fn relay(args: Args) -> Result<Ended, Fault> {
+    let target = args.bus.target()?;
     let options = Options {
-        target: args.bus.target()?,
+        pool: pool(&args, &target)?,
+        target,
         start: if args.start { Some(plan_start(&args.bus)?) } else { None },
-        pool: args.pool,
+        attach: args.attach,
         env: args.env.iter().filter_map(|name| variable(name)).collect(),
     };
     let own = |what: &str, fd: io::Result<_>| {
@@ -85,6 +91,18 @@ fn relay(args: Args) -> Result<Ended, Fault> {
     let output = own("stdout", io::stdout().as_fd().try_clone_to_owned())?;
     let signals = Signals::install()?;
     connect::run(&options, input, output, &signals)
+}
+
+/// The pool to talk to: that of the session to join, if there is one.
+fn pool(args: &Args, target: &Target) -> Result<Option<String>, Fault> {
+    let Some(label) = &args.attach else { return Ok(args.pool.clone()) };
+    let found = connect::pool_of(target, label)?;
+    match (&args.pool, found) {
+        (Some(named), Some(found)) if *named != found => {
+            Err(Fault::Failed(format!("{label} is a session of pool {found}, not of {named}")))
+        }
+        (named, found) => Ok(found.or(named.clone())),
+    }
 }
 
 /// A variable that is not set is left out.

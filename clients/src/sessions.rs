@@ -16,6 +16,9 @@ use crate::{Fault, Target};
 /// A running bus answers at once.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How many sessions are named to somebody who has asked for one that does not exist.
+const MAX_NAMED: usize = 20;
+
 const HEADERS: [&str; 8] = ["SESSION", "STATE", "WORKER", "QUESTIONS", "AGE", "IDLE", "CLIENT", "GUESTS"];
 
 /// Returns all sessions as the bus describes them, as a list.
@@ -38,6 +41,22 @@ pub(crate) fn pages(connection: &mut Connection, enough: usize) -> Result<Value,
         }
     }
     Ok(all)
+}
+
+/// There is no session of this label among them.
+pub(crate) fn no_such(all: &Value, wanted: &str) -> Fault {
+    let name = |session: &Value| match &session["client"] {
+        Value::Null => format!("{} ({})", word(&session["session"]), word(&session["state"])),
+        client => format!("{} of {}", word(&session["session"]), word(client)),
+    };
+    let names: Vec<_> = list(all).iter().take(MAX_NAMED).map(name).collect();
+    let more = list(all).len().saturating_sub(MAX_NAMED);
+    let names = match (names.is_empty(), more) {
+        (true, _) => "the bus has no sessions".to_owned(),
+        (_, 0) => format!("there are {}", names.join(", ")),
+        _ => format!("there are {}, and {more} more: see `stdio-bus sessions`", names.join(", ")),
+    };
+    Fault::Failed(format!("no session {wanted:?}; {names}"))
 }
 
 fn parse(answer: &RawValue) -> Value {

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Bus, Client, Program, ProgramPlan, Puppet, one_pool, request, run, unshared};
+use crate::harness::{
+    Bus, Client, Program, ProgramPlan, Puppet, initialize, one_pool, request, run, session_of, unshared,
+};
 
 const CTRL_C: &str = "\x03";
 const CTRL_D: &str = "\x04";
@@ -283,4 +285,72 @@ fn top_shows_guests_and_open_questions() {
     });
     top.types("q");
     assert_eq!(top.ends(), 0);
+}
+
+#[test]
+fn an_editor_that_only_opens_sessions_joins_one_by_connect() {
+    let (bus, mut puppet) = {
+        let mut config = one_pool(1);
+        config["pools"]
+            .as_array_mut()
+            .expect("pools")
+            .insert(0, json!({ "id": "other", "command": "stdio-bus", "args": ["agent", "echo"] }));
+        let bus = Bus::start(config);
+        let puppet = bus.puppet();
+        (bus, puppet)
+    };
+    let mut ann = bus.client();
+    ann.asks(1, "_bus/hello", json!({ "client": "ann", "pool": "p" }));
+    ann.initializes(&mut puppet, json!({}), json!({}));
+    ann.asks_for_session(r#""open""#);
+    let asked = puppet.is_asked("session/new");
+    puppet.answers(&asked, json!({ "sessionId": "s", "modes": { "currentModeId": "ask" } }));
+    let session = session_of(&ann.gets("open"));
+    let turn = prompts(&mut ann, &mut puppet, 2, &session, "hello");
+    puppet.speaks("one");
+    puppet.ends_turn(&turn, "end_turn");
+    until(&mut ann, 2);
+    let label = label(&mut ann);
+    let connect = |label: &str| {
+        Program::plan(&["--tcp", bus.tcp(), "--attach", label]).command_is("connect").with_pipes()
+    };
+    let mut editor = connect(&label);
+    editor.types(&format!("{}\n", initialize(0, json!({}))));
+    assert_eq!(editor.envelope()["result"]["protocolVersion"], 1, "the pool is that of the session");
+    let new = json!({ "cwd": "/", "mcpServers": [] });
+    editor.types(&format!("{}\n", request(1, "session/new", new.clone())));
+    let opened = editor.envelope();
+    assert_eq!((&opened["id"], &opened["result"]["sessionId"]), (&json!(1), &json!(session)));
+    assert_eq!(opened["result"]["modes"]["currentModeId"], "ask");
+    let update = |editor: &mut Program, kind: &str, text: &str| {
+        let heard = editor.envelope();
+        let update = &heard["params"]["update"];
+        assert_eq!((&update["sessionUpdate"], &update["content"]["text"]), (&json!(kind), &json!(text)));
+    };
+    update(&mut editor, "user_message_chunk", "hello");
+    update(&mut editor, "agent_message_chunk", "one");
+    let prompt = json!([{ "type": "text", "text": "mine" }]);
+    let params = json!({ "sessionId": session, "prompt": prompt });
+    editor.types(&format!("{}\n", request(2, "session/prompt", params)));
+    let turn = puppet.is_asked("session/prompt");
+    puppet.speaks("two");
+    update(&mut editor, "agent_message_chunk", "two");
+    puppet.ends_turn(&turn, "end_turn");
+    assert_eq!(editor.envelope()["result"]["stopReason"], "end_turn");
+    // When the owner leaves, the editor is the owner.
+    ann.breaks();
+    let mut watcher = bus.client();
+    bus.until("the editor owns the session", || {
+        watcher.asks(1, "_bus/sessions", json!({}))["sessions"][0]["client"] == "stdio-bus connect"
+    });
+    // The next session is one of its own.
+    editor.types(&format!("{}\n", request(3, "session/new", new)));
+    let asked = puppet.is_asked("session/new");
+    puppet.answers(&asked, json!({ "sessionId": "t" }));
+    assert_ne!(session_of(&editor.envelope()["result"]), session);
+    editor.hangs_up();
+    assert_eq!(editor.ends(), 0);
+    let mut lost = connect("s999");
+    assert_eq!(lost.ends(), 1);
+    lost.log_has("no session \"s999\"");
 }

@@ -96,7 +96,7 @@ impl<'a> EventLoop<'a> {
             options,
             signals,
             dial: Dialer::new(options),
-            relay: Relay::new(&options.env),
+            relay: Relay::new(&options.env, options.attach.clone()),
             input,
             output,
             ide_lines: LineReader::with_limit(LINE_BYTES_MAX),

@@ -3,6 +3,7 @@
 //! Lines pass byte for byte. When the connection breaks, `connect` dials again and reopens the IDE's
 //! sessions, so the IDE only notices that its pending requests failed.
 
+mod attach;
 mod dial;
 mod errors;
 mod event_loop;
@@ -17,6 +18,7 @@ use std::fs::File;
 
 use crate::{Ended, Fault, Signals};
 
+pub use attach::pool_of;
 pub use options::Options;
 pub use start::StartPlan;
 

@@ -13,6 +13,8 @@ use crate::{Fault, Target};
 pub struct Options {
     pub target: Target,
     pub pool: Option<String>,
+    /// The label of the session that the first `session/new` of the IDE joins.
+    pub attach: Option<String>,
     /// Variables that the IDE wants for its agent.
     pub env: BTreeMap<String, String>,
     /// How to start a bus if none answers. `None`: a missing bus is a fault.

@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::attach::{Joined, Joining};
 use super::errors::{client_gone, describe_error, error, lost_session, malformed, raw};
 use super::session::{Opening, Session, is_about_open_session, session_id_in};
 
@@ -44,6 +45,12 @@ pub(super) struct Relay {
     /// The IDE has closed its side.
     ide_closed: bool,
     own_ids: OwnIds,
+    /// The label of the session that the next `session/new` joins. `None`: it opens one, as any does.
+    attach: Option<String>,
+    /// A session was asked for by its label.
+    attaches: bool,
+    /// The `session/new` that joins it.
+    joining: Option<Joining>,
     /// The `bus/env` of `initialize`. `None`: the IDE wants no variables.
     env: Option<Value>,
 }
@@ -94,7 +101,7 @@ pub(super) enum Outcome {
 }
 
 impl Relay {
-    pub(super) fn new(env: &BTreeMap<String, String>) -> Relay {
+    pub(super) fn new(env: &BTreeMap<String, String>, attach: Option<String>) -> Relay {
         Relay {
             to_bus: Outbox::default(),
             to_ide: Outbox::default(),
@@ -111,6 +118,9 @@ impl Relay {
             lost: BTreeSet::new(),
             ide_closed: false,
             own_ids: OwnIds::new(),
+            attaches: attach.is_some(),
+            attach,
+            joining: None,
             env: (!env.is_empty()).then(|| json!(env)),
         }
     }
@@ -145,6 +155,7 @@ impl Relay {
     pub(super) fn on_disconnected(&mut self) {
         self.to_bus.clear();
         self.errors_without_id = 0;
+        self.joining = None;
         let message = "the connection to the bus was lost, the request may have been executed";
         for (id, _) in std::mem::take(&mut self.pending) {
             self.to_ide.push(&error(&id, -32050, "worker_lost", message));
@@ -189,12 +200,55 @@ impl Relay {
                 }
                 let pending_request = self.pending_request(line, &parts);
                 self.pending.insert(id.get().into(), pending_request);
+                if method.get() == r#""session/new""# && self.begin_join(id, parts.params) {
+                    return;
+                }
             }
             Parts { id: Some(id), method: None, .. } => return self.forward_answer(line, id),
             // The bus refuses what is not a message.
             _ => {}
         }
         self.to_bus.push_line(line);
+    }
+
+    /// Joins a session instead of opening one, if this is what the user wants. Once is enough.
+    fn begin_join(&mut self, id: &RawValue, params: Option<&RawValue>) -> bool {
+        let Some(label) = self.attach.as_ref().filter(|_| self.joining.is_none()) else { return false };
+        let joining = Joining::new(id, params, self.is_second_version(), self.own_ids.next());
+        self.to_bus.push(&joining.find_request(label));
+        self.joining = Some(joining);
+        true
+    }
+
+    fn is_second_version(&self) -> bool {
+        let params = self.initialize.as_deref().and_then(|line| Parts::parse(line)?.params);
+        let params = params.and_then(|params| serde_json::from_str::<Value>(params.get()).ok());
+        params.is_some_and(|params| params["protocolVersion"] == 2)
+    }
+
+    /// The next step of a join, or its end.
+    fn go_on_joining(&mut self, mut joining: Joining, parts: &Parts<'_>) {
+        match joining.on_answer(parts.result, || self.own_ids.next()) {
+            Joined::Found(lines) => {
+                lines.iter().for_each(|line| self.to_bus.push(line));
+                self.joining = Some(joining);
+            }
+            Joined::Opened { result, held } => {
+                self.attach = None;
+                let pending_request = self.pending.remove(&joining.ide_id);
+                self.on_answer(pending_request, Some(&result));
+                self.to_ide.push(&write::result(raw(&joining.ide_id).into(), result));
+                held.iter().for_each(|line| self.to_ide.push_line(line));
+            }
+            Joined::Failed => {
+                self.pending.remove(&joining.ide_id);
+                let answer = match parts.error {
+                    Some(error) => write::error(raw(&joining.ide_id).into(), error),
+                    None => error(&joining.ide_id, -32051, "unknown_session", "the session cannot be joined"),
+                };
+                self.to_ide.push(&answer);
+            }
+        }
     }
 
     /// Refuses all requests of agents: the IDE will answer none.
@@ -347,6 +401,13 @@ impl Relay {
             // A load replays updates that the IDE has already received.
             return;
         }
+        // Who joins by a label is told of events that the IDE has not asked for.
+        if self.attaches && method == r#""_bus/session""# {
+            return;
+        }
+        if self.joining.as_mut().is_some_and(|joining| joining.holds(line, method, parts.params)) {
+            return;
+        }
         if method == r#""$/cancel_request""#
             && let Some(id) = parts.params.and_then(cancelled_id)
             && let Some(ide_id) = self.ide_id(id.get())
@@ -369,6 +430,13 @@ impl Relay {
     /// Handles the answer to one of our own requests and goes on with the next step.
     fn on_own_answer(&mut self, id: &RawValue, parts: &Parts<'_>) -> Outcome {
         let succeeded = parts.result.is_some();
+        if let Some(joining) = self.joining.take_if(|joining| joining.awaits(id)) {
+            self.go_on_joining(joining, parts);
+            return Outcome::None;
+        }
+        if let Some(joining) = &mut self.joining {
+            joining.on_detached(id);
+        }
         match &self.state {
             State::Hello(expected) if expected == id.get() => {
                 if !succeeded {

@@ -1,5 +1,7 @@
 //! Stories in which the test plays both the IDE and the bus, with `connect` between them.
 
+mod attach;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -40,7 +42,7 @@ impl Stage {
         let port = listener.local_addr().unwrap().port();
         let addresses = vec![Address::Tcp { host: "127.0.0.1".into(), port }];
         let target = Target { addresses, token: None };
-        let mut options = Options { target, pool: None, env: BTreeMap::new(), start: None };
+        let mut options = Options { target, pool: None, attach: None, env: BTreeMap::new(), start: None };
         change(&mut options);
         let (ide_out, input) = UnixStream::pair().unwrap();
         let (ide_in, output) = UnixStream::pair().unwrap();

@@ -35,8 +35,6 @@ use says::OwnPrompt;
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Who has answered a question is told right after the question is withdrawn.
 const DECIDED_TIMEOUT: Duration = Duration::from_millis(100);
-/// How many sessions are named to somebody who has asked for one that does not exist.
-const MAX_NAMED: usize = 20;
 /// How many prompts of the user may wait here.
 const MAX_SAID: usize = 1000;
 
@@ -228,18 +226,7 @@ impl Guest {
             let why = "its pool does not share sessions (\"share\": false in bus.json)";
             return Fault::Failed(format!("{wanted} cannot be joined: {why}"));
         }
-        let name = |session: &Value| match &session["client"] {
-            Value::Null => format!("{} ({})", word(&session["session"]), word(&session["state"])),
-            client => format!("{} of {}", word(&session["session"]), word(client)),
-        };
-        let names: Vec<_> = list(&all).iter().take(MAX_NAMED).map(name).collect();
-        let more = list(&all).len().saturating_sub(MAX_NAMED);
-        let names = match (names.is_empty(), more) {
-            (true, _) => "the bus has no sessions".to_owned(),
-            (_, 0) => format!("there are {}", names.join(", ")),
-            _ => format!("there are {}, and {more} more: see `stdio-bus sessions`", names.join(", ")),
-        };
-        Fault::Failed(format!("no session {wanted:?}; {names}"))
+        sessions::no_such(&all, wanted)
     }
 
     fn take_part(&mut self) -> Result<Ended, Stop> {
