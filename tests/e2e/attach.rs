@@ -43,6 +43,14 @@ fn until(client: &mut Client, id: u32) {
     while client.receives()["id"] != id {}
 }
 
+/// Ann has said hello.
+fn has_a_turn(ann: &mut Client, puppet: &mut Puppet, session: &str) {
+    let turn = prompts(ann, puppet, 2, session, "hello");
+    puppet.speaks("one");
+    puppet.ends_turn(&turn, "end_turn");
+    until(ann, 2);
+}
+
 /// Reads what a client is told until it is asked this.
 fn until_asked(client: &mut Client, method: &str) -> Value {
     loop {
@@ -68,10 +76,7 @@ fn chosen(option: &str) -> Value {
 #[test]
 fn who_watches_sees_what_was_said_and_what_comes_until_ctrl_c() {
     let (bus, mut puppet, mut ann, session) = anns();
-    let turn = prompts(&mut ann, &mut puppet, 2, &session, "hello");
-    puppet.speaks("one");
-    puppet.ends_turn(&turn, "end_turn");
-    until(&mut ann, 2);
+    has_a_turn(&mut ann, &mut puppet, &session);
     let label = label(&mut ann);
     let mut watch = attach(&bus, &label, &[]).at_terminal();
     watch.shows(&format!("> hello\none\nattached to {label} of ann; you watch, Ctrl-C leaves"));
@@ -161,10 +166,7 @@ fn who_takes_part_prompts_answers_and_hears_who_was_faster() {
 #[test]
 fn a_program_gets_the_same_as_envelopes_and_takes_part_by_commands() {
     let (bus, mut puppet, mut ann, session) = anns();
-    let turn = prompts(&mut ann, &mut puppet, 2, &session, "hello");
-    puppet.speaks("one");
-    puppet.ends_turn(&turn, "end_turn");
-    until(&mut ann, 2);
+    has_a_turn(&mut ann, &mut puppet, &session);
     let label = label(&mut ann);
     let mut program = attach(&bus, &label, &["--control", "--json", "--input", "json"]).with_pipes();
     let event = |program: &mut Program, kind: &str| {
@@ -201,12 +203,22 @@ fn a_program_gets_the_same_as_envelopes_and_takes_part_by_commands() {
         }
         puppet.gets(id);
     }
+    // Nobody is left who could answer, and it is the own turn.
+    asks(&mut puppet, 9, "rm 9");
+    event(&mut program, "tool-call-start");
+    event(&mut program, "permission");
     program.hangs_up();
+    assert_eq!(puppet.gets(9)["result"], chosen("no"));
+    assert!(
+        event(&mut program, "service")["ev"]["text"].as_str().is_some_and(|it| it.starts_with("refused"))
+    );
+    event(&mut program, "permission-end");
     puppet.ends_turn(&turn, "end_turn");
-    event(&mut program, "tool-call-end");
-    event(&mut program, "tool-call-end");
+    for _ in 7..=9 {
+        event(&mut program, "tool-call-end");
+    }
     assert_eq!(event(&mut program, "turn-end")["ev"]["status"], "completed");
-    assert_eq!(program.ends(), 0);
+    assert_eq!(program.ends(), 5);
 }
 
 #[test]
@@ -306,10 +318,7 @@ fn an_editor_that_only_opens_sessions_joins_one_by_connect() {
     let asked = puppet.is_asked("session/new");
     puppet.answers(&asked, json!({ "sessionId": "s", "modes": { "currentModeId": "ask" } }));
     let session = session_of(&ann.gets("open"));
-    let turn = prompts(&mut ann, &mut puppet, 2, &session, "hello");
-    puppet.speaks("one");
-    puppet.ends_turn(&turn, "end_turn");
-    until(&mut ann, 2);
+    has_a_turn(&mut ann, &mut puppet, &session);
     let label = label(&mut ann);
     let connect = |label: &str| {
         Program::plan(&["--tcp", bus.tcp(), "--attach", label]).command_is("connect").with_pipes()

@@ -136,3 +136,15 @@ fn without_colour_there_is_none() {
     screen.invite().unwrap();
     assert_eq!(String::from_utf8(out).unwrap(), "hm\nno\n> ");
 }
+
+#[test]
+fn prompts_of_others_stand_behind_their_names_and_take_the_place_of_the_prompt_sign() {
+    let (terminal, mut screen) = FakeTerminal::new();
+    screen.invite().unwrap();
+    screen.take_back().unwrap();
+    screen.prompt(Some("a\x1bn"), "one\ntwo\x1b[2J").unwrap();
+    screen.update(&chunk("agent_message_chunk", "Well")).unwrap();
+    screen.note("ben has joined").unwrap();
+    screen.prompt(None, "more").unwrap();
+    assert_eq!(terminal.shows(), "an> one\ntwo[2J\nWell\nben has joined\n> more");
+}

@@ -12,6 +12,9 @@ use super::super::permission::{Choice, Policy, choices, least_permissive, outcom
 use super::super::tool_call::ToolCall;
 use super::Guest;
 
+/// Why a question is refused that nobody here can answer.
+const NOBODY: &str = "nobody can be asked, --allow would allow it";
+
 pub(super) struct Question {
     /// The name of it for a program.
     id: String,
@@ -39,17 +42,19 @@ impl Guest {
             Policy::Ask if self.options.attended || asks_program => {
                 return self.open_question(title, options, tool_call, request_id);
             }
-            Policy::Ask if is_own_turn => {
-                (least_permissive(&options, false), "nobody can be asked, --allow would allow it")
-            }
+            Policy::Ask if is_own_turn => (least_permissive(&options, false), NOBODY),
             Policy::Ask => return self.note(&format!("the agent asks: {title} (left to the others)")),
         };
         if chosen.is_none_or(|choice| !choice.allows) {
-            self.refused = true;
-            self.renderer.service(&format!("refused: {title} ({why})"))?;
+            self.report_refusal(&title, why)?;
         }
         self.reply(request_id, chosen);
         Ok(())
+    }
+
+    fn report_refusal(&mut self, title: &str, why: &str) -> Result<(), Stop> {
+        self.refused = true;
+        Ok(self.renderer.service(&format!("refused: {title} ({why})"))?)
     }
 
     fn open_question(
@@ -129,6 +134,20 @@ impl Guest {
         self.take_back_invitation()?;
         while let Some(question) = self.questions.pop_front() {
             self.end_question(&question, None)?;
+        }
+        Ok(())
+    }
+
+    /// Nobody is left here who could answer. In the own turn that is a refusal, else it is left to the others.
+    pub(super) fn give_up_questions(&mut self) -> Result<(), Stop> {
+        let is_own_turn = self.own.as_ref().is_some_and(|own| own.has_begun);
+        while let Some(question) = self.questions.pop_front() {
+            if is_own_turn {
+                self.report_refusal(&question.title, NOBODY)?;
+                self.end_question(&question, least_permissive(&question.options, false))?;
+            } else {
+                self.end_for_program(&question, None)?;
+            }
         }
         Ok(())
     }

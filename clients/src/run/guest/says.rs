@@ -83,9 +83,7 @@ impl Guest {
             if was_invited {
                 self.renderer.ask("\n")?;
             }
-            // What the program does not answer any more is left to the others.
-            self.questions.clear();
-            return Ok(());
+            return self.give_up_questions();
         };
         self.lines_read += 1;
         match self.options.input {
