@@ -164,6 +164,31 @@ fn who_takes_part_prompts_answers_and_hears_who_was_faster() {
 }
 
 #[test]
+fn who_runs_the_session_sees_the_prompts_of_those_who_have_joined() {
+    let bus = Bus::start(one_pool(1));
+    let mut puppet = bus.puppet();
+    let mut owner = Program::plan(&["--tcp", bus.tcp(), "--pool", "p", "hi"]).at_terminal();
+    let turn = puppet.is_prompted();
+    puppet.speaks("Well.");
+    puppet.ends_turn(&turn, "end_turn");
+    owner.shows("Well.\n> ");
+    let mut ben = bus.client();
+    let label = label(&mut ben);
+    let joined = ben.asks(1, "_bus/attach", json!({ "session": label, "history": "none" }));
+    let turn = prompts(&mut ben, &mut puppet, 2, &session_of(&joined), "more");
+    puppet.speaks("Yes.");
+    owner.shows("Well.\n> more\nYes.");
+    puppet.ends_turn(&turn, "end_turn");
+    until(&mut ben, 2);
+    owner.types("mine\n");
+    assert_eq!(puppet.is_asked("session/prompt")["params"]["prompt"][0]["text"], "mine");
+    owner.types(CTRL_C);
+    puppet.is_asked("session/cancel");
+    owner.types(CTRL_C);
+    assert_eq!(owner.ends(), 130);
+}
+
+#[test]
 fn a_program_gets_the_same_as_envelopes_and_takes_part_by_commands() {
     let (bus, mut puppet, mut ann, session) = anns();
     has_a_turn(&mut ann, &mut puppet, &session);

@@ -21,7 +21,7 @@ use super::options::{Ended, Input, Options};
 use super::questions::Questions;
 use super::renderer::Renderer;
 use super::said::{Prompt, Said};
-use super::tool_call::{Titles, ToolCall};
+use super::tool_call::{Titles, ToolCall, text_of};
 use crate::Fault;
 
 /// Updates that come within this time after the answer, or after each other, still belong to the turn.
@@ -389,6 +389,11 @@ impl Driver {
             let update = &message["params"]["update"];
             if ToolCall(update).id().is_some() {
                 self.titles.learn(&ToolCall(update));
+            }
+            // Some agents repeat the own prompt. Outside of a turn it is that of somebody who has joined the session.
+            if update["sessionUpdate"] == "user_message_chunk" && !self.in_turn {
+                self.renderer.take_back()?;
+                self.renderer.prompt(None, text_of(&update["content"]))?;
             }
             self.renderer.update(update)?;
         } else if method == "$/cancel_request" {
