@@ -1,8 +1,11 @@
-//! Writes the table of the console's files, so that they are part of the binary.
+//! Packs the console's files and writes their table, so that they are part of the binary.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
 
 fn main() -> io::Result<()> {
     let root = PathBuf::from(env("CARGO_MANIFEST_DIR")).join("console");
@@ -10,13 +13,18 @@ fn main() -> io::Result<()> {
     let mut files = Vec::new();
     collect(&root, &mut files)?;
     files.sort();
+    let out = PathBuf::from(env("OUT_DIR"));
     let mut table = String::from("&[\n");
-    for file in files {
+    for (number, file) in files.iter().enumerate() {
         let name = file.strip_prefix(&root).map_err(io::Error::other)?.to_string_lossy().into_owned();
-        table += &format!("    ({name:?}, include_bytes!({:?})),\n", file.to_string_lossy());
+        let mut packed = GzEncoder::new(Vec::new(), Compression::best());
+        packed.write_all(&fs::read(file)?)?;
+        let at = out.join(format!("{number}.gz"));
+        fs::write(&at, packed.finish()?)?;
+        table += &format!("    ({name:?}, include_bytes!({:?})),\n", at.to_string_lossy());
     }
     table += "]\n";
-    fs::write(Path::new(&env("OUT_DIR")).join("console.rs"), table)
+    fs::write(out.join("console.rs"), table)
 }
 
 fn env(name: &str) -> String {

@@ -1,17 +1,21 @@
 //! The files of the console: part of the binary, or read from a folder while somebody works on them.
 
 use std::fs;
+use std::io::Read;
 use std::path::PathBuf;
 
 use bytes::Bytes;
+use flate2::read::GzDecoder;
 use hyper::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_NONE_MATCH,
+    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderMap,
+    HeaderValue, IF_NONE_MATCH, VARY,
 };
 use hyper::{Response, StatusCode};
 use sha2::{Digest, Sha256};
 
 use crate::reply::{Reply, full};
 
+/// Each file by its name, packed by gzip.
 const EMBEDDED: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/console.rs"));
 
 pub(crate) struct Assets {
@@ -31,7 +35,8 @@ impl Assets {
             "" => "index.html",
             name => name,
         };
-        let bytes = self.read(name)?;
+        let accepts = headers.get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let (bytes, is_packed) = self.read(name, accepts.contains("gzip"))?;
         let etag = format!("\"{}\"", hex(&Sha256::digest(&bytes)[..12]));
         let known = headers.get(IF_NONE_MATCH).and_then(|value| value.to_str().ok());
         let mut reply = if known.is_some_and(|known| known.split(',').any(|one| one.trim() == etag)) {
@@ -43,22 +48,32 @@ impl Assets {
         };
         let headers = reply.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type(name)));
+        headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
+        if is_packed {
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         headers.insert(ETAG, HeaderValue::from_str(&etag).ok()?);
         headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_str(&self.policy(host)).ok()?);
         Some(reply)
     }
 
-    fn read(&self, name: &str) -> Option<Bytes> {
+    /// The bytes of a file, and whether they are packed.
+    fn read(&self, name: &str, accepts_packed: bool) -> Option<(Bytes, bool)> {
         // No step of a path begins with a dot, so none leads out of the folder.
         if name.split('/').any(|step| step.is_empty() || step.starts_with('.') || step.contains('\\')) {
             return None;
         }
         match &self.folder {
-            Some(folder) => fs::read(folder.join(name)).ok().map(Bytes::from),
+            Some(folder) => Some((fs::read(folder.join(name)).ok()?.into(), false)),
             None => {
-                let (_, bytes) = EMBEDDED.iter().find(|(known, _)| *known == name)?;
-                Some(Bytes::from_static(bytes))
+                let (_, packed) = EMBEDDED.iter().find(|(known, _)| *known == name)?;
+                if accepts_packed {
+                    return Some((Bytes::from_static(packed), true));
+                }
+                let mut bytes = Vec::new();
+                GzDecoder::new(*packed).read_to_end(&mut bytes).ok()?;
+                Some((bytes.into(), false))
             }
         }
     }
@@ -113,6 +128,23 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(IF_NONE_MATCH, reply.headers()[ETAG].clone());
         assert_eq!(assets.answer("/index.html", "x", &headers).unwrap().status(), 304);
+    }
+
+    #[test]
+    fn the_console_is_small_and_sent_packed_to_those_who_can_unpack_it() {
+        let all: usize = EMBEDDED.iter().map(|(_, packed)| packed.len()).sum();
+        assert!(all < 150_000, "{all} bytes");
+        let assets = Assets::new(None, false);
+        let (plain, is_packed) = assets.read("index.html", false).unwrap();
+        assert!(!is_packed && plain.starts_with(b"<!doctype html>"), "{plain:?}");
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("br, gzip"));
+        let reply = assets.answer("/", "x", &headers).unwrap();
+        assert_eq!(reply.headers()[CONTENT_ENCODING], "gzip");
+        assert_ne!(
+            reply.headers()[ETAG],
+            assets.answer("/", "x", &HeaderMap::new()).unwrap().headers()[ETAG]
+        );
     }
 
     #[test]
