@@ -3,6 +3,8 @@
 //! A page of another origin can make a browser send requests here, and a host name can be made to resolve to this
 //! machine. `Host`, `Origin` and `Sec-Fetch-Site` tell; whoever is no browser needs a token anyway.
 
+use std::net::IpAddr;
+
 use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN};
 use hyper::{StatusCode, Uri};
 use kernel_core::config::WebConfig;
@@ -32,7 +34,9 @@ impl Gate {
         let default_port = if web.https { 443 } else { 80 };
         let mut names = vec!["127.0.0.1".to_owned(), "localhost".to_owned(), "[::1]".to_owned()];
         let own = if web.host.contains(':') { format!("[{}]", web.host) } else { web.host.to_string() };
-        if !names.contains(&own) {
+        // "Any address" is none by which anybody should reach it.
+        let is_any = web.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified());
+        if !is_any && !names.contains(&own) {
             names.push(own);
         }
         let mut hosts = Vec::new();
@@ -182,6 +186,15 @@ mod tests {
         assert!(origin("https://bus.example.org").is_ok());
         assert!(origin("https://proxy.example.org:8443").is_ok());
         assert_eq!(origin("http://bus.example.org"), Err(403));
+    }
+
+    #[test]
+    fn a_door_at_any_address_is_reached_by_its_names_alone() {
+        let mut web = parse_web("https://0.0.0.0:9443").unwrap();
+        web.hosts = vec!["bus.example.org".to_owned()];
+        let gate = Gate::new(&web, 9443);
+        assert_eq!(checked(&gate, &[("host", "0.0.0.0:9443")]), Err(421));
+        assert!(checked(&gate, &[("host", "bus.example.org:9443")]).is_ok());
     }
 
     #[test]

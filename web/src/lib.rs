@@ -1,7 +1,7 @@
 //! The web door of stdio Bus: ACP over WebSocket and HTTP, and the console in a browser.
 //!
 //! It is a process of its own and a client of the bus: each connection that it takes is a connection of the bus, so
-//! that limits, flow control and kept sessions are those of the bus. One thread does all of it. [`run`] opens the
+//! that limits, flow control and kept sessions are those of the bus. One thread does all of it. [`run()`] opens the
 //! door; [`tokens`] and [`link`] are for the commands that make links and revoke tokens.
 
 #![forbid(unsafe_code)]

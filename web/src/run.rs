@@ -24,7 +24,7 @@ use crate::assets::Assets;
 use crate::door::Door;
 use crate::gate::Gate;
 use crate::leases::Leases;
-use crate::link::link;
+use crate::link::{link, public_url};
 use crate::scope::Scope;
 use crate::tokens::Store;
 use crate::{server, tls};
@@ -111,7 +111,8 @@ async fn serve(options: Options, room: usize) -> Result<(), String> {
     let at = WebConfig { port, ..web.clone() }.to_string();
     let in_store = |error: io::Error| format!("the tokens cannot be kept: {error}");
     let mut tokens = Store::open(state).map_err(in_store)?;
-    tokens.set_listening(Some(at.clone())).map_err(in_store)?;
+    let public = public_url(&web, port);
+    tokens.set_listening(Some(public.clone())).map_err(in_store)?;
     let code = tokens.add_code(Scope::Admin).map_err(in_store)?;
     let (stop, stopping) = watch::channel(false);
     let door = Rc::new(Door {
@@ -134,7 +135,7 @@ async fn serve(options: Options, room: usize) -> Result<(), String> {
             }
         }));
     }
-    show_link(link(&at, &code));
+    show_link(link(&public, &code));
     say(&json!({ "listening": at }).to_string());
     until_told(ends_with_stdin).await;
     info!("the door closes");

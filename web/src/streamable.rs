@@ -26,6 +26,7 @@ use crate::tokens::Token;
 pub(crate) type Connections = HashMap<String, Rc<HttpConnection>>;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("acp-session-id");
+const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 const BODY_BYTES: usize = 16 << 20;
 /// A longer id of a session or a connection is none of ours.
 const ID_BYTES_MAX: usize = 1024;
@@ -156,6 +157,8 @@ impl Door {
         spawn_local(connection.write_stream(name, sender));
         let mut reply = Response::new(Events(events).boxed_unsync());
         reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        // A proxy must not wait until it has more.
+        reply.headers_mut().insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
         Ok(reply)
     }
 
