@@ -112,14 +112,18 @@ fn traffic(status: &Value) -> String {
         let (read, written) = (byte_size(read as u64), byte_size(written as u64));
         let _ = writeln!(text, "{requests:.1} requests a second, {read} in, {written} out");
     }
-    let measured = &status["latency_us"];
-    let percentiles = ["p50", "p90", "p99", "max"].map(|part| measured[part].as_u64());
-    if let [Some(half), Some(most), Some(nearly_all), Some(longest)] = percentiles.map(|us| us.map(latency)) {
-        let count = word(&measured["count"]);
-        let _ = writeln!(
-            text,
-            "last minute: {count} answers, p50 {half}, p90 {most}, p99 {nearly_all}, at most {longest}"
-        );
+    for (measured, what) in [("latency_us", "answers"), ("ttft_us", "turns to their first update")] {
+        let measured = &status[measured];
+        let percentiles = ["p50", "p90", "p99", "max"].map(|part| measured[part].as_u64());
+        if let [Some(half), Some(most), Some(nearly_all), Some(longest)] =
+            percentiles.map(|us| us.map(latency))
+        {
+            let count = word(&measured["count"]);
+            let _ = writeln!(
+                text,
+                "last minute: {count} {what}, p50 {half}, p90 {most}, p99 {nearly_all}, at most {longest}"
+            );
+        }
     }
     text
 }

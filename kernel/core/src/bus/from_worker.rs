@@ -92,6 +92,7 @@ impl Bus {
                     && !worker.capabilities.nests
                     && !worker.capabilities.reports_turn_state
                     && session.guests.is_empty()
+                    && !session.prompts.is_unheard()
                     && !session.is_told_again()
                     && self.tracers.is_empty()
                     && let Some(owner) = session.owner
@@ -176,6 +177,9 @@ impl Bus {
         if message.is_notification() {
             if !session.is_told_again() {
                 session.note_update(message, &mut self.held);
+                if let Some(asked) = session.prompts.take_unheard() {
+                    self.count_first_words(id, asked);
+                }
             } else if !tells_present(message) {
                 return;
             }

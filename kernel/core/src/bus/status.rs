@@ -15,7 +15,7 @@ use crate::limit::SESSIONS_PAGE;
 use crate::state::clients::Client;
 use crate::state::guests::Guest;
 use crate::state::lifecycle::State;
-use crate::state::metrics::{FLOW, Latency};
+use crate::state::metrics::{FLOW, Latency, PoolMetrics};
 use crate::state::pools::Pool;
 use crate::state::sessions::Session;
 use crate::state::workers::{Recycled, Worker};
@@ -85,7 +85,8 @@ impl<'a> Report<'a> {
                 "held_bytes": bus.limits.max_held_bytes,
             },
             "rates": self.rates(),
-            "latency_us": self.latency(None),
+            "latency_us": self.latency(None, |metrics| &metrics.latency),
+            "ttft_us": self.latency(None, |metrics| &metrics.first_words),
             "refused": counters.refused,
             "skipped": counters.skipped(),
             "pools": pools,
@@ -140,7 +141,8 @@ impl<'a> Report<'a> {
             "up": in_state(|state| state == State::Up),
             "resting": in_state(|state| matches!(state, State::Backoff { .. })),
             "broken": in_state(|state| matches!(state, State::Exhausted { .. })),
-            "latency_us": self.latency(Some(id)),
+            "latency_us": self.latency(Some(id), |metrics| &metrics.latency),
+            "ttft_us": self.latency(Some(id), |metrics| &metrics.first_words),
             "rates": self.pool_rates(id, pool),
             "workers": workers.iter().map(|worker| self.worker(worker)).collect::<Vec<_>>(),
         })
@@ -229,10 +231,10 @@ impl<'a> Report<'a> {
         json!({ "requests": requests })
     }
 
-    /// How long clients waited for answers in the last minute, in all pools or in this one.
-    fn latency(&self, of: Option<PoolId>) -> Value {
+    /// How long clients waited for this in the last minute, in all pools or in this one.
+    fn latency(&self, of: Option<PoolId>, what: fn(&PoolMetrics) -> &Latency) -> Value {
         let pools = self.bus.pools.iter().filter(|(id, _)| of.is_none_or(|of| of == *id));
-        Latency::describe(pools.map(|(_, pool)| &pool.metrics.latency))
+        Latency::describe(pools.map(|(_, pool)| what(&pool.metrics)))
     }
 
     /// The totals that `FLOW` names.

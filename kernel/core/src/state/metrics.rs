@@ -101,6 +101,8 @@ pub(crate) struct Metrics {
 pub(crate) struct PoolMetrics {
     pub(crate) requests: RateWindow<1>,
     pub(crate) latency: Latency,
+    /// From a prompt to the first update that follows it.
+    pub(crate) first_words: Latency,
     /// Requests of workers that are gone.
     pub(crate) past_requests: u64,
 }

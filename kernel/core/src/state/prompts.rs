@@ -1,5 +1,6 @@
 //! The prompts of a session: whose turn it is, and the prompts of others that wait for its end.
 
+use crate::api::Moment;
 use crate::id::{CallKey, Link};
 use crate::state::backlog::{Backlog, HeldBytes, Waiting};
 
@@ -9,6 +10,8 @@ pub(crate) struct Prompts {
     by: Option<Link>,
     /// Its prompts that the agent has not answered.
     running: Vec<CallKey>,
+    /// When the last of them came, until the agent says something.
+    unheard_since: Option<Moment>,
     waiting: Backlog<WaitingPrompt>,
 }
 
@@ -44,8 +47,8 @@ impl Prompts {
 
     /// A prompt of this client is given to the agent.
     #[inline]
-    pub(crate) fn begin(&mut self, from: Link, call: CallKey) {
-        self.by = Some(from);
+    pub(crate) fn begin(&mut self, from: Link, call: CallKey, now: Moment) {
+        (self.by, self.unheard_since) = (Some(from), Some(now));
         self.running.push(call);
     }
 
@@ -54,7 +57,22 @@ impl Prompts {
     pub(crate) fn end(&mut self, call: CallKey) -> bool {
         let Some(index) = self.running.iter().position(|running| *running == call) else { return false };
         self.running.swap_remove(index);
+        if self.running.is_empty() {
+            self.unheard_since = None;
+        }
         true
+    }
+
+    /// Whether the agent has said nothing since the last prompt.
+    #[inline]
+    pub(crate) fn is_unheard(&self) -> bool {
+        self.unheard_since.is_some()
+    }
+
+    /// The agent says something in the session: when the prompt came, if these are its first words.
+    #[inline]
+    pub(crate) fn take_unheard(&mut self) -> Option<Moment> {
+        self.unheard_since.take()
     }
 
     pub(crate) fn wait(&mut self, prompt: WaitingPrompt, held: &mut HeldBytes) {

@@ -61,7 +61,7 @@ impl Bus {
         message: Message<'_>,
     ) {
         let Some(session) = self.sessions.get_mut(key) else { return };
-        session.prompts.begin(from, call);
+        session.prompts.begin(from, call, self.now);
         if session.is_shared {
             let is_alone = session.guests.is_empty() && session.owner == Some(from);
             if session.has_own_log() {

@@ -50,6 +50,32 @@ fn a_status_counts_what_was_read_and_written() {
 }
 
 #[test]
+fn the_time_to_the_first_words_of_an_agent_is_measured() {
+    let mut bus = TestBus::with_workers(1);
+    let (client, worker) = (bus.client(), bus.worker(0));
+    let session = bus.opens(client, worker, "s1");
+    let told = json!({ "p50": 3000, "p90": 3000, "p99": 3000, "max": 3000, "count": 1 });
+    for expected in [&Value::Null, &told] {
+        // Only the first update of a turn counts, and one after its end does not.
+        bus.asks(client, 2, "session/prompt", &session);
+        bus.advances(Duration::from_millis(3));
+        if *expected != Value::Null {
+            for _ in 0..2 {
+                bus.sends(worker, r#"{"method":"session/update","params":{"sessionId":"s1"}}"#);
+                bus.sees(client);
+                bus.advances(Duration::from_millis(3));
+            }
+        }
+        bus.answers(worker, "session/prompt", "{}");
+        bus.sees(client);
+        bus.sends(worker, r#"{"method":"session/update","params":{"sessionId":"s1"}}"#);
+        bus.sees(client);
+        let status = bus.status(client);
+        assert_eq!((&status["ttft_us"], &status["pools"][0]["ttft_us"]), (expected, expected));
+    }
+}
+
+#[test]
 fn rates_and_latencies_are_recent_and_need_no_alarm() {
     let mut bus = TestBus::with_workers(1);
     let (client, worker) = (bus.client(), bus.worker(0));
