@@ -146,8 +146,17 @@ impl World {
     }
 
     fn step(&mut self) {
+        self.acts();
+        let is_paused = |link| !self.shell.bus.wants_read(link);
+        let mut processes = self.shell.processes.iter();
+        if processes.any(|process| process.stdin_open && is_paused(process.link)) {
+            broken!("(6) bounded memory", "an agent waits for a guest that does not read");
+        }
+    }
+
+    fn acts(&mut self) {
         let at = self.rng.below(self.clients.len());
-        if !self.clients[at].reads && self.rng.percent(80) {
+        if !self.clients[at].reads && self.rng.percent(95) {
             return self.agent_says();
         }
         if !self.clients[at].reads {
@@ -172,14 +181,6 @@ impl World {
             22..25 => self.agent_asks(),
             25..29 => self.agent_ends_turn(),
             _ => self.agent_says(),
-        }
-        if self
-            .shell
-            .processes
-            .iter()
-            .any(|process| process.stdin_open && !self.shell.bus.wants_read(process.link))
-        {
-            broken!("(6) bounded memory", "an agent waits for a guest that does not read");
         }
     }
 
@@ -372,7 +373,7 @@ impl World {
         let Some(link) = self.agent_of(session) else { return };
         let said = self.sessions[session].said;
         self.sessions[session].said += 1;
-        let pad = "x".repeat(self.rng.one(&[0, 0, 100, 1000]));
+        let pad = "x".repeat(self.rng.one(&[0, 100, 1000, 1000]));
         let update = json!({ "sessionUpdate": "agent_message_chunk", "said": said, "pad": pad });
         let params = json!({ "sessionId": format!("a{session}"), "update": update });
         self.gives(link, &json!({ "method": "session/update", "params": params }));

@@ -142,6 +142,11 @@ impl Bus {
             b"session/new" | b"nes/start" => self.open_session(link, message),
             b"session/load" | b"session/resume" => self.load_or_resume(link, message),
             b"session/attach" if message.is_request() => self.attach_guest(link, message),
+            b"session/detach" if message.is_request() => {
+                self.detach_named(link, message)?;
+                self.answer_done(link, message);
+                Ok(())
+            }
             _ if message.envelope.session.is_some() => self.session_line(link, message),
             _ => self.plain_line(link, message),
         }
@@ -431,10 +436,11 @@ impl Bus {
         if let Some(key) = client.sessions.get(&name).copied()
             && self.is_meant(key, &name, asked.as_ref().ok().copied())
         {
-            if self.sessions.get(key).is_some_and(|session| session.guests.get(link).is_some())
-                && self.is_owned(key)
-            {
-                return self.join_by_load(link, key, message, &name);
+            if self.sessions.get(key).is_some_and(|session| session.guests.get(link).is_some()) {
+                if self.is_owned(key) || !self.is_compatible_with(link, key) {
+                    return self.join_by_load(link, key, message, &name);
+                }
+                return self.attach(link, key, message, &name);
             }
             if let Some(to) = self.worker_of(key) {
                 return self.load_own(link, key, to, message);

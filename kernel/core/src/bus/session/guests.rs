@@ -213,7 +213,7 @@ impl Bus {
         self.tell_owner(key, link);
     }
 
-    fn answer_done(&mut self, link: Link, message: Message<'_>) {
+    pub(in crate::bus) fn answer_done(&mut self, link: Link, message: Message<'_>) {
         if let Some(id) = message.id() {
             self.links.send(link, &spelled_result_line(id, b"{}"), &[]);
         }
@@ -419,7 +419,7 @@ impl Bus {
         let session = self.sessions.get(key).ok_or_else(RpcError::unknown_session)?;
         let Some(role) = session.guests.get(link).map(|guest| guest.role) else { return Ok(false) };
         match message.method() {
-            b"session/close" | b"session/detach" => {
+            b"session/close" => {
                 let root = self.sessions.root(key);
                 self.detach_guest(root, link);
                 self.answer_done(link, message);

@@ -68,3 +68,60 @@ fn a_stop_that_waits_no_longer_answers_what_runs_and_what_waits() {
     bus.sees_error(ann, json!(2), "stopping");
     bus.sees_error(ben, json!(3), "stopping");
 }
+
+#[test]
+fn a_guest_that_loads_a_session_without_an_owner_owns_it() {
+    let (mut bus, ann, ben, worker, session) = shared();
+    bus.attaches(ben, &json!({"session": session, "history": "none"}));
+    bus.hears_event(ben, "attached");
+    // The owner leaves the session by the name that the protocol proposes, and stays connected.
+    bus.asks(ann, 1, "session/detach", &session);
+    assert_eq!(bus.sees_json(ann), json!({"jsonrpc": "2.0", "id": 1, "result": {}}));
+    assert_eq!(bus.hears_event(ben, "owner")["owner"], json!(null));
+    bus.asks(ben, 2, "session/resume", &session);
+    assert_eq!(bus.sees_json(ben)["id"], 2);
+    bus.sends(worker, r#"{"id":3,"method":"fs/read_text_file","params":{"sessionId":"s1"}}"#);
+    let (id, _) = bus.sees_request(ben, "fs/read_text_file");
+    bus.sends(ben, &format!(r#"{{"id":{id},"result":{{"content":""}}}}"#));
+    assert_eq!(bus.sees_json(worker)["id"], 3);
+    bus.asks(ann, 4, "session/prompt", &session);
+    bus.sees_error(ann, json!(4), "unknown_session");
+    bus.is_idle();
+}
+
+#[test]
+fn agents_of_the_second_version_tell_prompts_themselves_and_turns_end_when_they_say_so() {
+    let pool = PoolConfig { share: true, ..pool("agents", 1) };
+    let mut bus = TestBus::new(Config::with_pools([pool]));
+    let (ann, ben, worker) = (bus.client(), bus.client(), bus.worker(0));
+    let initialize =
+        json!({"id": 0, "method": "initialize", "params": {"protocolVersion": 2, "capabilities": {}}});
+    bus.sends(ann, &initialize.to_string());
+    bus.initializes_with(
+        worker,
+        r#"{"protocolVersion":2,"info":{"name":"a"},"capabilities":{"session":{}}}"#,
+    );
+    bus.sees(ann);
+    bus.sends(ben, &initialize.to_string());
+    bus.sees(ben);
+    let session = bus.opens(ann, worker, "s1");
+    bus.attaches(ben, &json!({"session": session, "history": "none"}));
+    bus.hears_event(ben, "attached");
+    bus.prompts(ann, 1, &session, "first");
+    bus.hears_event(ben, "turn");
+    let state = |state: &str| {
+        let update = json!({"sessionUpdate": "state_update", "state": state});
+        json!({"method": "session/update", "params": {"sessionId": "s1", "update": update}}).to_string()
+    };
+    bus.sends(worker, &state("running"));
+    bus.answers(worker, "session/prompt", "{}");
+    bus.sees(ann);
+    bus.sees(ann);
+    assert_eq!(bus.hears(ben, &session).0, "state_update", "and no prompt, which the agent tells");
+    // The prompt is answered, and the turn goes on: another's waits.
+    bus.prompts(ben, 2, &session, "second");
+    bus.hears_event(ben, "queued");
+    bus.sees_nothing(worker);
+    bus.sends(worker, &state("idle"));
+    bus.answers(worker, "session/prompt", "{}");
+}
