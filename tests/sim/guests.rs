@@ -1,5 +1,5 @@
 //! Worlds with guests: clients that join the sessions of others, watch, prompt, answer questions, take over and leave,
-//! while the agent crashes and some of them do not read.
+//! while the agent crashes and some of them do not read. In the end the bus stops, or all leave.
 //!
 //! These worlds have an oracle of their own. The agent numbers what it says in a session, so a client in a session must
 //! hear numbers without a gap or a repetition, and a client that is in none must hear nothing. The agent also sees
@@ -497,11 +497,35 @@ impl World {
         self.shell.now = until;
     }
 
+    /// The bus stops: turns may end meanwhile, and whatever is left is answered in time.
+    fn stops(&mut self) {
+        self.shell.bus.handle(Event::Stop, self.shell.now);
+        self.after();
+        for _ in 0..self.rng.below(20) {
+            let at = self.rng.below(self.clients.len());
+            self.agent_ends_turn();
+            // The bus closes connections when it has answered everything.
+            if self.shell.bus.wants_read(self.clients[at].link) {
+                self.answers(at);
+                self.prompts(at);
+            }
+            self.passes(Duration::from_secs(1));
+        }
+        self.passes(Limits::default().drain_timeout);
+        if let Some(client) = self.clients.iter().find(|client| !client.asked.is_empty()) {
+            broken!("(2) exactly one answer", "{:?} waits for {:?}", client.link, client.asked);
+        }
+        self.shell.bus.check_invariants();
+    }
+
     /// Everything is answered, then all leave, and nothing is left of them.
     fn ends(&mut self) {
         self.is_ending = true;
         for at in 0..self.clients.len() {
             self.reads_again(at);
+        }
+        if self.rng.percent(25) {
+            return self.stops();
         }
         for _ in 0..1_000 {
             if self.clients.iter().all(|it| it.asked.is_empty() && it.questions.is_empty()) {

@@ -159,9 +159,10 @@ impl Oracle {
         }
         if reason == "worker_lost" {
             self.usage.lost += 1;
-            let most = self.limits.work_piece;
+            // What has just come is answered at once.
+            let most = self.limits.work_piece + self.usage.requests;
             if self.strict && self.usage.lost > most {
-                broken!("(17) work in pieces", "more than {most} requests are answered {reason} at once");
+                broken!("(22) work in pieces", "more than {most} requests are answered {reason} at once");
             }
         }
         if reason == "worker_lost" && self.is_prompt(serial) && !self.sent[serial].touched.is_empty() {

@@ -31,11 +31,11 @@ impl Bus {
             }
             Some(Stopping::Draining { .. } | Stopping::Workers) => {
                 info!("stopping at once");
+                self.stopping = Some(Stopping::Workers);
                 self.fail_all_calls();
                 for id in self.workers.ids() {
                     self.step_worker(id, Input::StopNow);
                 }
-                self.stopping = Some(Stopping::Workers);
             }
             Some(Stopping::Clients { .. }) => self.stopping = Some(Stopping::Clients { until: self.now }),
             Some(Stopping::Done) => {}

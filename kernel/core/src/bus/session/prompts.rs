@@ -2,7 +2,7 @@
 //!
 //! Each is told to the others when the agent gets it, so that everybody sees what the agent answers.
 
-use crate::bus::Bus;
+use crate::bus::{Bus, Stopping};
 use crate::id::{CallKey, Link, SessionKey};
 use crate::limit::WAITING_PROMPTS;
 use crate::mutants::{Check, enabled};
@@ -109,8 +109,11 @@ impl Bus {
     /// Gives the agent the prompt that has waited longest, if no turn runs.
     #[inline]
     pub(in crate::bus) fn next_prompt(&mut self, key: SessionKey) {
-        let is_due =
-            |bus: &Bus| bus.sessions.get(key).is_some_and(|it| it.prompts.waiting() > 0 && !it.has_turn());
+        // Once the bus waits for turns no longer, what waits is refused, and an agent may still work.
+        let may_begin = matches!(self.stopping, None | Some(Stopping::Draining { .. }));
+        let is_due = |bus: &Bus| {
+            may_begin && bus.sessions.get(key).is_some_and(|it| it.prompts.waiting() > 0 && !it.has_turn())
+        };
         while is_due(self) {
             self.send_waiting_prompt(key);
         }
