@@ -65,11 +65,13 @@ impl Bus {
         };
         if let Some(client) = self.clients.get_mut(link) {
             client.set_name(hello.client.as_deref(), &mut self.held);
-            client.hears_events |= hello.events;
             if pool.is_some() && pool != client.pool {
                 client.pool = pool;
                 client.affinity = None;
             }
+        }
+        if hello.events {
+            self.clients.set_hears_events(link);
         }
         let pools: Vec<&str> = self.pools.names().collect();
         Ok(json!({ "bus": "stdio-bus", "version": env!("CARGO_PKG_VERSION"), "pools": pools }))

@@ -41,7 +41,7 @@ pub(crate) struct Client {
     /// The number under which it stands among those that will send nothing more.
     half_closed: Option<u64>,
     /// It hears what becomes of its sessions: it has asked for that, or joined one by a method of the bus.
-    pub(crate) hears_events: bool,
+    hears_events: bool,
     /// The session that it spoke of last. It may be gone, or another's.
     pub(crate) latest_session: Option<SessionKey>,
 }
@@ -160,6 +160,8 @@ pub(crate) struct Clients {
     /// Those that will send nothing more and wait for answers, in the order in which they ended.
     half_closed: BTreeMap<u64, Link>,
     ended: u64,
+    /// How many hear what becomes of their sessions.
+    hearing: usize,
 }
 
 impl Clients {
@@ -183,9 +185,24 @@ impl Clients {
         self.get(link).ok_or_else(RpcError::client_gone)
     }
 
+    /// This client hears from now on what becomes of its sessions.
+    pub(crate) fn set_hears_events(&mut self, link: Link) {
+        if let Some(client) = self.clients.get_mut(link) {
+            self.hearing += usize::from(!client.hears_events);
+            client.hears_events = true;
+        }
+    }
+
+    /// Whether this client hears what becomes of its sessions.
+    #[inline]
+    pub(crate) fn hears_events(&self, link: Link) -> bool {
+        self.hearing > 0 && self.get(link).is_some_and(|client| client.hears_events)
+    }
+
     pub(crate) fn remove(&mut self, link: Link) -> Option<Client> {
         let client = self.clients.remove(link)?;
         client.half_closed.map(|number| self.half_closed.remove(&number));
+        self.hearing -= usize::from(client.hears_events);
         Some(client)
     }
 

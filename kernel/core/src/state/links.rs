@@ -340,12 +340,11 @@ impl Links {
     pub(crate) fn take_input(&mut self, link: Link) -> Option<Input> {
         let peer = self.peers.get_mut(link)?;
         let mut input = std::mem::take(&mut peer.input);
-        self.held_bytes -= input.lines.len();
-        if input.lines.len() > LINE_BYTES_WHEN_FULL {
-            self.long_inputs.remove(&(input.lines.len(), link));
-        }
         if input.lines.is_empty() {
             input.lines = LineBuffer::reusing(self.buffers.take());
+        } else {
+            self.held_bytes -= input.lines.len();
+            self.long_inputs.remove(&(input.lines.len(), link));
         }
         Some(input)
     }

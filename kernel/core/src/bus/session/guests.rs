@@ -69,9 +69,7 @@ impl Bus {
         };
         let key = self.find_shared(link, params.session.as_bytes(), message)?;
         let token = self.join(link, key, None, role, false)?;
-        if let Some(client) = self.clients.get_mut(link) {
-            client.hears_events = true;
-        }
+        self.clients.set_hears_events(link);
         let is_whole = history != History::Full || self.send_history(link, key, &token);
         let Some(session) = self.sessions.get(key) else { return Err(RpcError::unknown_session()) };
         let owner = session.owner.map_or("null".to_owned(), |owner| self.quoted_name(owner));
@@ -440,11 +438,10 @@ impl Bus {
     /// Tells those who want to know what becomes of a session. `more`: further members.
     pub(in crate::bus) fn tell_event(&mut self, key: SessionKey, event: &str, more: &str) {
         let Some(session) = self.sessions.get(key) else { return };
-        let hears = |link: Link| self.clients.get(link).is_some_and(|client| client.hears_events);
         let owner = session.owner.map(|owner| (owner, session.bus_token.clone()));
         let guests = session.guests.iter().map(|(link, guest)| (link, guest.token.clone()));
         let all = owner.into_iter().chain(guests);
-        let hearers: Vec<(Link, Token)> = all.filter(|(link, _)| hears(*link)).collect();
+        let hearers: Vec<(Link, Token)> = all.filter(|(link, _)| self.clients.hears_events(*link)).collect();
         for (link, token) in hearers {
             // An event is not worth a pause of anybody.
             if self.keeps_up(link, 0) {

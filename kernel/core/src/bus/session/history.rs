@@ -143,7 +143,7 @@ impl Bus {
         let root = self.sessions.root(key);
         let guest = self.sessions.get(root).and_then(|session| session.guests.get(link)).cloned();
         if let Some(guest) = guest
-            && self.clients.get(link).is_some_and(|client| client.hears_events)
+            && self.clients.hears_events(link)
         {
             self.send_event(link, &guest.token, "behind", "");
         }

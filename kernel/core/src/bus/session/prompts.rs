@@ -67,7 +67,7 @@ impl Bus {
             if session.has_own_log() {
                 self.log_prompt(key, message);
             }
-            if !is_alone || self.clients.get(from).is_some_and(|client| client.hears_events) {
+            if !is_alone || self.clients.hears_events(from) {
                 self.tell_prompt(from, key, message);
             }
         }
@@ -88,8 +88,7 @@ impl Bus {
             session.prompts.withdraw(call, &mut self.held);
         } else if !session.has_turn() {
             let has_others = !session.guests.is_empty() || session.prompts.waiting() > 0;
-            let owner = session.owner.and_then(|owner| self.clients.get(owner));
-            if has_others || owner.is_some_and(|owner| owner.hears_events) {
+            if has_others || session.owner.is_some_and(|owner| self.clients.hears_events(owner)) {
                 self.turn_ended(key, answer);
             }
         }
