@@ -433,6 +433,10 @@ impl World {
                 if let (Action::CloseStdin(_), Peer::Worker(life)) = (action, peer) {
                     self.is_ended(life);
                 }
+                if let (Action::Resume(_), Peer::Worker(life)) = (action, peer) {
+                    // What it had written before was handled only in this call.
+                    self.oracle.lives[life].paused = true;
+                }
                 let pipe = self.pipe(peer);
                 match action {
                     Action::Flush(_) => pipe.flush = true,
