@@ -10,8 +10,8 @@ pub(crate) struct Control {
     number: u64,
     /// The latest of this end, until it is confirmed.
     latest: Option<Bytes>,
-    /// The one that was sent and is not confirmed. The next one waits for that, so that a change each millisecond is not
-    /// a frame each millisecond.
+    /// The one that was sent and is not confirmed. The next one waits for that, so that a change each millisecond is
+    /// not a frame each millisecond.
     on_its_way: Option<u64>,
     /// The latest of the peer, until the owner has taken it.
     received: Option<Bytes>,

@@ -5,11 +5,11 @@
 //!
 //! # What the owner does
 //!
-//! - **Bytes in**: [`room`](Pipe::room) says how much [`write`](Pipe::write) takes. While it is 0, the source is not read:
-//!   that is how a slow peer slows the source. [`finish`](Pipe::finish) ends this direction.
-//! - **Bytes out**: [`take_received`](Pipe::take_received) gives what has arrived, and [`consumed`](Pipe::consumed) says
-//!   how much of it has been passed on. Only that lets the peer send more. [`has_ended`](Pipe::has_ended) is the end of
-//!   the peer's stream.
+//! - **Bytes in**: [`room`](Pipe::room) says how much [`write`](Pipe::write) takes. While it is 0, the source is not
+//!   read: that is how a slow peer slows the source. [`finish`](Pipe::finish) ends this direction.
+//! - **Bytes out**: [`take_received`](Pipe::take_received) gives what has arrived, and [`consumed`](Pipe::consumed)
+//!   says how much of it has been passed on. Only that lets the peer send more. [`has_ended`](Pipe::has_ended) is the
+//!   end of the peer's stream.
 //! - **The carrier**: [`frame_received`](Pipe::frame_received) for each message,
 //!   [`carrier_connected`](Pipe::carrier_connected) when a connection was made anew, and
 //!   [`no_responders`](Pipe::no_responders) when the carrier knows that nobody is at the peer's address. Frames from
@@ -403,8 +403,8 @@ impl Pipe {
     }
 }
 
-/// The answer to a frame of a pipe that does not exist here (any more): it tells the peer that the pipe is dead. `None`: the
-/// bytes are no frame, or one that needs no answer.
+/// The answer to a frame of a pipe that does not exist here (any more): it tells the peer that the pipe is dead.
+/// `None`: the bytes are no frame, or one that needs no answer.
 pub fn reset_unknown(frame: &[u8], reason: &str) -> Option<Bytes> {
     let header = frame::read(frame).ok().filter(|header| header.kind != Kind::Rst)?;
     let flags = (header.flags & FROM_NODE) ^ FROM_NODE;
