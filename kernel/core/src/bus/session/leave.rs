@@ -21,6 +21,7 @@ impl Bus {
             if let Some(worker) = self.workers.get_mut(*id) {
                 worker.clients.remove(&link);
             }
+            self.release_reserved(*id, client.endpoint);
         }
         self.calls.orphan(client.endpoint);
         self.begin_work(Leftover::Departed(Box::new(Departed { link, client })));

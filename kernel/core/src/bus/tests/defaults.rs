@@ -201,6 +201,29 @@ fn what_waits_for_closings_is_not_lost_if_the_process_dies_meanwhile() {
 }
 
 #[test]
+fn a_process_that_was_promised_to_a_client_that_has_left_serves_the_next_one() {
+    let mut bus = TestBus::with_workers(1);
+    let (worker, closings) = closing(&mut bus);
+    let ben = bus.client();
+    bus.sends(ben, r#"{"id":1,"method":"work"}"#);
+    bus.sends(ben, r#"{"method":"note"}"#);
+    bus.handles(Event::Broken(ben));
+    let cat = bus.client();
+    bus.sends(cat, OTHER);
+    bus.sees_nothing(cat);
+    for id in closings {
+        bus.sends(worker, &format!(r#"{{"id":{id},"result":{{}}}}"#));
+    }
+    bus.handles(Event::Exited { worker: bus.processes[0].worker, exit: crate::api::Exit::Code(0) });
+    let next = bus.worker(1);
+    bus.initializes(next);
+    assert_eq!(bus.sees_json(cat)["id"], "i");
+    let status = status(&mut bus);
+    assert_eq!((&status["calls"], &status["held_bytes"]), (&json!(0), &json!(0)));
+    bus.is_idle();
+}
+
+#[test]
 fn busy_names_the_pool_its_processes_and_the_key_to_raise() {
     let full = PoolConfig { max_sessions: 1, ..pool("agents", 1) };
     let mut bus = TestBus::new(Config::with_pools([full]));
