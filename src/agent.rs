@@ -86,6 +86,9 @@ pub(crate) struct OpenAiArgs {
     /// How a prompt that failed is answered: as a message of the agent, or as a JSON-RPC error
     #[arg(long, value_name = "HOW", default_value = "text")]
     errors: Errors,
+    /// Ask at this terminal for the endpoint and its API key, keep them for this user, and end
+    #[arg(long)]
+    login: bool,
     /// Keep sessions in this folder [default: stdio-bus/openai in the user's state folder]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
@@ -146,6 +149,7 @@ pub(crate) fn run(agent: Agent) -> ExitCode {
                 Errors::Rpc => openai::Errors::Rpc,
             },
             state: args.state,
+            login: args.login,
         }),
         Agent::Env(args) => with_env::run(&with_env::Options { allow: args.allow, command: args.command }),
         Agent::Cli(args) => match unknown(&args.runtime) {

@@ -1,6 +1,7 @@
 //! The OpenAI agent behind a real bus, with a model server that the test controls.
 
 mod errors;
+mod login;
 mod mcp;
 mod mcp_server;
 mod process;

@@ -18,7 +18,7 @@ use super::responses::{self, Settings};
 use super::session::Session;
 use super::shared::{Shared, refresh_models};
 use super::wire::Message;
-use super::{convert, http, turn};
+use super::{convert, http, login, turn};
 use crate::acp::dispatch::{
     Agent, Params, ReopenRequest, SetModelRequest, internal_error, invalid_params, session_not_found,
     store_error, turn_is_running,
@@ -36,8 +36,9 @@ impl Agent for OpenAiAgent {
 
     fn initialize(&mut self, to: ReplyTo<'_>, params: Params<'_>) -> Result<(), RpcError> {
         let request: acp::InitializeRequest = params.read()?;
+        let auth_methods = login::methods(&request.client_capabilities);
         *self.shared.client_capabilities() = request.client_capabilities;
-        self.shared.writer.respond(to, Ok(&responses::initialized()));
+        self.shared.writer.respond(to, Ok(&responses::initialized(auth_methods)));
         refresh_models(&self.shared);
         Ok(())
     }

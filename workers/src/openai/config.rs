@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::retry::RetryPolicy;
 use super::url::Endpoint;
 
-const BASE_URL: &str = "https://api.openai.com/v1";
+pub(super) const BASE_URL: &str = "https://api.openai.com/v1";
 pub(super) const DEFAULT_MODEL: &str = "gpt-4o";
 
 /// Variables that no other program may get.

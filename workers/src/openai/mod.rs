@@ -11,6 +11,7 @@ mod convert;
 mod history;
 mod http;
 mod log;
+mod login;
 mod mcp;
 mod mcp_calls;
 mod models;

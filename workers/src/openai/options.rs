@@ -17,4 +17,6 @@ pub struct Options {
     pub errors: Errors,
     /// The folder that keeps the sessions, instead of the default one.
     pub state: Option<PathBuf>,
+    /// Log in at this terminal, and end.
+    pub login: bool,
 }

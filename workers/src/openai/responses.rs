@@ -10,7 +10,7 @@ use super::record::Mode;
 pub(super) const MODEL_OPTION: &str = "model";
 pub(super) const MODE_OPTION: &str = "mode";
 
-pub(super) fn initialized() -> acp::InitializeResponse {
+pub(super) fn initialized(auth_methods: Vec<acp::AuthMethod>) -> acp::InitializeResponse {
     let sessions = acp::SessionCapabilities::new()
         .list(acp::SessionListCapabilities::new())
         .additional_directories(acp::SessionAdditionalDirectoriesCapabilities::new())
@@ -23,9 +23,12 @@ pub(super) fn initialized() -> acp::InitializeResponse {
         .mcp_capabilities(acp::McpCapabilities::new().http(true).sse(true))
         .prompt_capabilities(acp::PromptCapabilities::new().image(true).embedded_context(true))
         .session_capabilities(sessions);
-    acp::InitializeResponse::new(ProtocolVersion::V1).agent_capabilities(capabilities).agent_info(
-        acp::Implementation::new("openai-agent", env!("CARGO_PKG_VERSION")).title("OpenAI agent".to_owned()),
-    )
+    let info =
+        acp::Implementation::new("openai-agent", env!("CARGO_PKG_VERSION")).title("OpenAI agent".to_owned());
+    acp::InitializeResponse::new(ProtocolVersion::V1)
+        .agent_capabilities(capabilities)
+        .agent_info(info)
+        .auth_methods(auth_methods)
 }
 
 /// The result of a method that opens a session.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::agent::OpenAiAgent;
 use super::config::Config;
 use super::log::log;
+use super::login::{self, Login};
 use super::options::Options;
 use super::shared::Shared;
 use crate::acp::serve::serve;
@@ -25,7 +26,13 @@ const MCP_GRACE: Duration = Duration::from_millis(2500);
 
 /// Serves a client on stdin and stdout until stdin ends or a signal comes.
 pub fn run(options: Options) -> ExitCode {
-    let (config, warnings) = Config::read(|name| std::env::var(name).ok());
+    if options.login {
+        return log_in();
+    }
+    let variable = |name: &str| std::env::var(name).ok();
+    let kept = Login::kept(variable);
+    let of_login = |name: &str| kept.as_ref().and_then(|login| login.variable(name));
+    let (config, warnings) = Config::read(|name| of_login(name).or_else(|| variable(name)));
     for warning in warnings {
         log(format_args!("{warning}"));
     }
@@ -34,6 +41,19 @@ pub fn run(options: Options) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             log(format_args!("{error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn log_in() -> ExitCode {
+    match login::run() {
+        Ok(done) => {
+            eprintln!("stdio-bus: {done}");
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            eprintln!("stdio-bus: not logged in: {why}");
             ExitCode::FAILURE
         }
     }
