@@ -13,8 +13,12 @@ const LINES: usize = if cfg!(debug_assertions) { 20_000 } else { 500_000 };
 
 #[test]
 fn inputs_of_the_corpus_and_mutations_of_them_break_nothing() {
-    for (name, target) in TARGETS.into_iter().chain([("config", kernel_shell::fuzz::config as fuzz::Target)])
-    {
+    let others: [(&str, fuzz::Target); 3] = [
+        ("config", kernel_shell::fuzz::config),
+        ("frame", cluster::fuzz::frame),
+        ("pipe", cluster::fuzz::pipe),
+    ];
+    for (name, target) in TARGETS.into_iter().chain(others) {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
         let mut kept: Vec<_> = fs::read_dir(&folder)
             .unwrap_or_else(|fault| panic!("{}: {fault}", folder.display()))

@@ -45,8 +45,6 @@ pub enum Check {
     AskOnConnect,
     /// What is not confirmed in 400 ms is sent again.
     ResendAfterSilence,
-    /// A peer that is heard again is sent what it may have missed.
-    ResendOnReturn,
     /// A frame that comes again is confirmed again.
     AckAgain,
     /// What has arrived is confirmed after 200 ms.
@@ -102,7 +100,6 @@ impl Check {
         Check::ResendOnConnect,
         Check::AskOnConnect,
         Check::ResendAfterSilence,
-        Check::ResendOnReturn,
         Check::AckAgain,
         Check::AckInTime,
         Check::WindowUpdate,

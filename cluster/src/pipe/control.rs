@@ -54,13 +54,13 @@ impl Control {
         number <= self.number
     }
 
-    pub(crate) fn confirmed(&mut self, number: u64) {
+    /// The peer has the one with this number, and perhaps a later one. True: nothing is on its way any more.
+    pub(crate) fn confirmed(&mut self, number: u64) -> bool {
         if number == self.number || !enabled(Check::ControlNext) {
             self.latest = None;
         }
-        if self.on_its_way.is_some_and(|sent| sent <= number) {
-            self.on_its_way = None;
-        }
+        self.on_its_way.take_if(|sent| *sent <= number);
+        self.on_its_way.is_none()
     }
 
     /// The peer has sent one. It is confirmed even if it is known, because the confirmation may have been lost.

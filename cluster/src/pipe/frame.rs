@@ -44,7 +44,7 @@ pub enum Kind {
     Ack = 1,
     /// As `Ack`, and something from there on is missing.
     Nack = 2,
-    /// Asks for a sign of life.
+    /// Asks for a sign of life. It holds eight bytes, which the answer gives back.
     Ping = 3,
     /// The stream ends here. It takes one offset, so that it is acknowledged like a byte.
     Fin = 4,

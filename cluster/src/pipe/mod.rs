@@ -56,7 +56,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use self::control::Control;
-use self::frame::{FROM_NODE, HEADER_BYTES, Header, Kind, MAX_FRAME_BYTES, Rejected};
+pub use self::frame::MAX_FRAME_BYTES;
+use self::frame::{FROM_NODE, HEADER_BYTES, Header, Kind, Rejected};
 use self::receive::Receiver;
 use self::send::Sender;
 pub use self::state::{Config, Reason, Side, State, Statistics};
@@ -99,6 +100,8 @@ const LINGER: Duration = Duration::from_secs(6);
 const LATE: Duration = Duration::from_secs(1);
 /// So long a peer may need to be heard after this process was stopped.
 const LATE_GRACE: Duration = Duration::from_secs(2);
+/// A ping holds the time of its sender, which its answer gives back.
+const PING_BYTES: usize = 8;
 /// What the peer says about its death is cut to this.
 const MAX_REASON_BYTES: usize = 256;
 
@@ -126,8 +129,6 @@ pub struct Pipe {
     heard: Moment,
     /// When the last ping was sent, or should have been.
     pinged: Moment,
-    /// When the oldest ping was sent that is not answered.
-    unanswered: Option<Moment>,
     /// Why and since when the pipe is suspect.
     suspect: Option<(Reason, Moment)>,
     /// Not before this is a suspect peer dead: this process was stopped and could not hear it.
@@ -153,7 +154,8 @@ pub struct Pipe {
     reset_due: bool,
     nack_due: bool,
     ack_due: bool,
-    answer_due: bool,
+    /// What the latest ping of the peer holds.
+    answer: Option<[u8; PING_BYTES]>,
     ping_due: bool,
     first_due: bool,
 }
@@ -176,7 +178,6 @@ impl Pipe {
             statistics: Statistics::default(),
             heard: now,
             pinged: now,
-            unanswered: None,
             suspect: None,
             grace: None,
             finished: None,
@@ -193,7 +194,7 @@ impl Pipe {
             nack_due: false,
             // The peer knows only that the window is not the smallest one.
             ack_due: window > MIN_WINDOW,
-            answer_due: false,
+            answer: None,
             ping_due: false,
             first_due: false,
         }
@@ -311,7 +312,6 @@ impl Pipe {
         if enabled(Check::AskOnConnect) {
             self.nack_due = true;
         }
-        self.unanswered = None;
         self.control.send_again();
     }
 

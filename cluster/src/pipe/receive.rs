@@ -63,7 +63,7 @@ impl Receiver {
 
     /// Bytes that wait for the owner.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.tail.len() + self.chunks.iter().map(Bytes::len).sum::<usize>()
+        (self.received - self.taken) as usize
     }
 
     /// The offset that is expected next. The end of the stream takes one.

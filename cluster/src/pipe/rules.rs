@@ -6,8 +6,8 @@ use super::frame::{self, ANSWER, CONFIRMS, FROM_NODE, HEADER_BYTES, Header, Kind
 use super::receive::Place;
 use super::{
     ACK_AFTER, DEAD_AFTER, Frame, GO_BACK_REST, GO_BACK_REST_MAX, MAX_CONTROL_BYTES, MAX_REASON_BYTES,
-    Moment, NACK_REST, PING_AFTER, Pipe, RESEND_AFTER, RESEND_AFTER_MAX, Reason, SUSPECT_AFTER, Side, State,
-    cut,
+    Moment, NACK_REST, PING_AFTER, PING_BYTES, Pipe, RESEND_AFTER, RESEND_AFTER_MAX, Reason, SUSPECT_AFTER,
+    Side, State, cut,
 };
 use crate::mutants::{Check, enabled};
 
@@ -53,7 +53,7 @@ impl Pipe {
             _ => None,
         };
 
-        let was_suspect = self.is_heard(now);
+        self.is_heard(now);
         if self.send.confirmed(header.ack, header.window) {
             self.resends = 0;
             self.resend_at = self.send.waits_for_peer().then(|| now + self.resend_after());
@@ -68,8 +68,9 @@ impl Pipe {
                 }
             },
             Kind::Ctl if confirms_control => {
-                self.control.confirmed(header.offset);
-                self.control_at = None;
+                if self.control.confirmed(header.offset) {
+                    self.control_at = None;
+                }
             }
             Kind::Ctl => self.control.receive(header.offset, &payload),
             Kind::Ack | Kind::Nack | Kind::Ping => {
@@ -77,39 +78,36 @@ impl Pipe {
                 if header.offset > self.receive.next() {
                     self.lacks(now);
                 }
-                self.answer_due |= header.kind == Kind::Ping && enabled(Check::PingAnswer);
+                if header.kind == Kind::Ping && enabled(Check::PingAnswer) {
+                    self.answer = payload.as_ref().try_into().ok();
+                }
                 if header.kind == Kind::Nack && header.ack == self.send.acked() {
                     self.peer_lacks(now);
                 }
                 if header.flags & ANSWER != 0
-                    && let Some(at) = self.unanswered.take()
+                    && let Ok(asked) = payload.as_ref().try_into()
                 {
-                    self.statistics.round_trip = Some(now.saturating_sub(at));
+                    let asked = Moment::from_micros(u64::from_be_bytes(asked));
+                    self.statistics.round_trip = Some(now.saturating_sub(asked));
                 }
             }
             Kind::Rst => {}
-        }
-        if was_suspect && enabled(Check::ResendOnReturn) {
-            self.go_back(now);
-            self.control.send_again();
         }
         self.may_be_finished(now);
         Ok(())
     }
 
-    /// The peer is alive. True: it was suspect.
-    fn is_heard(&mut self, now: Moment) -> bool {
+    /// The peer is alive. What it may have missed it asks for: every frame tells how far this end is.
+    fn is_heard(&mut self, now: Moment) {
         self.heard = now;
         self.grace = None;
         if self.state == State::Finished {
             self.finished = Some(now);
         }
-        let returns = self.state == State::Suspect && enabled(Check::Return);
-        if returns {
+        if self.state == State::Suspect && enabled(Check::Return) {
             self.state = State::Open;
             self.suspect = None;
         }
-        returns
     }
 
     fn accept(&mut self, kind: Kind, payload: Bytes, now: Moment) {
@@ -182,7 +180,7 @@ impl Pipe {
     pub(super) fn resends_after_silence(&mut self, now: Moment) {
         self.resends += 1;
         self.resend_at = Some(now + self.resend_after());
-        // A peer that is suspect is sent everything when it is heard again.
+        // A peer that is suspect is only pinged. When it is heard again, it asks for what it lacks.
         if self.state == State::Open && !self.send.is_sending_again() && enabled(Check::ResendAfterSilence) {
             self.first_due = true;
             self.ping_due = true;
@@ -229,7 +227,7 @@ impl Pipe {
         self.send.clear();
         self.control.clear();
         self.ack_due = false;
-        self.answer_due = false;
+        self.answer = None;
         self.reset_due = tells_peer(&reason) && enabled(Check::TellDeath);
         self.state = State::Dead(reason);
     }
@@ -267,14 +265,17 @@ impl Pipe {
         }
         if std::mem::take(&mut self.nack_due) {
             self.nacked = Some(now);
+            self.nack_at = None;
             return Some(self.short(Kind::Nack, 0, self.send.position(), &[], now));
         }
         let has_new = self.send.has_new();
         // A frame that is sent again does not tell what has arrived since.
         let rides_on_data = has_new && !self.first_due && !self.send.is_sending_again();
-        if self.answer_due || self.ack_due && !rides_on_data {
-            let flags = if std::mem::take(&mut self.answer_due) { ANSWER } else { 0 };
-            return Some(self.short(Kind::Ack, flags, self.send.position(), &[], now));
+        if let Some(asked) = self.answer.take() {
+            return Some(self.short(Kind::Ack, ANSWER, self.send.position(), &asked, now));
+        }
+        if self.ack_due && !rides_on_data {
+            return Some(self.short(Kind::Ack, 0, self.send.position(), &[], now));
         }
         if let Some(number) = self.control.next_confirmation() {
             return Some(self.short(Kind::Ctl, CONFIRMS, number, &[], now));
@@ -303,9 +304,9 @@ impl Pipe {
     pub(super) fn ping(&mut self, now: Moment) -> Frame {
         self.ping_due = false;
         self.pinged = now;
-        self.unanswered.get_or_insert(now);
         self.statistics.frames_sent += 1;
-        let bytes = self.short(Kind::Ping, 0, self.send.position(), &[], now);
+        let asked = (now.as_micros() as u64).to_be_bytes();
+        let bytes = self.short(Kind::Ping, 0, self.send.position(), &asked, now);
         Frame { bytes, wants_reply: true }
     }
 
@@ -342,7 +343,9 @@ fn has_right_length(header: &Header, payload_bytes: usize) -> bool {
         Kind::Data => payload_bytes > 0,
         Kind::Ctl if header.flags & CONFIRMS == 0 => payload_bytes <= MAX_CONTROL_BYTES,
         Kind::Rst => payload_bytes <= MAX_REASON_BYTES,
-        Kind::Ack | Kind::Nack | Kind::Ping | Kind::Fin | Kind::Ctl => payload_bytes == 0,
+        Kind::Ping => payload_bytes == PING_BYTES,
+        Kind::Ack if header.flags & ANSWER != 0 => payload_bytes == PING_BYTES,
+        Kind::Ack | Kind::Nack | Kind::Fin | Kind::Ctl => payload_bytes == 0,
     }
 }
 

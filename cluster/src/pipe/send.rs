@@ -31,6 +31,7 @@ pub(crate) struct Sender {
     window: usize,
     max_payload: usize,
     kept: VecDeque<Kept>,
+    kept_bytes: usize,
     /// Which of the kept ones is sent next; their number, if all are on their way.
     cursor: usize,
     /// Everything before this is confirmed.
@@ -51,6 +52,7 @@ impl Sender {
             window,
             max_payload,
             kept: VecDeque::new(),
+            kept_bytes: 0,
             cursor: 0,
             acked: 0,
             sent: 0,
@@ -63,7 +65,7 @@ impl Sender {
 
     /// Bytes that are kept: those that wait, and those that are not confirmed.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.unsent_bytes + self.kept.iter().map(|kept| kept.frame.len() - HEADER_BYTES).sum::<usize>()
+        self.unsent_bytes + self.kept_bytes
     }
 
     pub(crate) fn room(&self) -> usize {
@@ -99,8 +101,10 @@ impl Sender {
 
     /// Whether a peer can have confirmed this: it ends a frame that was sent.
     pub(crate) fn can_confirm(&self, ack: u64) -> bool {
-        let is_inside = |kept: &Kept| kept.start < ack && ack < kept.end;
-        !enabled(Check::AckClamp) || ack <= self.acked || ack <= self.sent && !self.kept.iter().any(is_inside)
+        // They are in order, so the first that does not end before `ack` must end there.
+        let first = self.kept.get(self.kept.partition_point(|kept| kept.end < ack));
+        let ends_there = first.is_none_or(|kept| kept.end == ack);
+        !enabled(Check::AckClamp) || ack <= self.acked || ack <= self.sent && ends_there
     }
 
     /// Takes what the peer has confirmed and offered. True: something is confirmed or offered that was not before.
@@ -109,7 +113,8 @@ impl Sender {
         self.credit = self.credit.max(ack.saturating_add(u64::from(window)));
         self.acked = self.acked.max(ack);
         while self.kept.front().is_some_and(|kept| kept.end <= self.acked) {
-            self.kept.pop_front();
+            let Some(first) = self.kept.pop_front() else { break };
+            self.kept_bytes -= first.frame.len() - HEADER_BYTES;
             self.cursor = self.cursor.saturating_sub(1);
         }
         (self.acked, self.credit) != before
@@ -188,6 +193,7 @@ impl Sender {
         }
         let frame = frame::finish(&header(kind, start), frame);
         if enabled(Check::KeepUntilAcked) {
+            self.kept_bytes += payload_bytes;
             self.kept.push_back(Kept { start, end: self.sent, frame: frame.clone() });
         }
         self.cursor = self.kept.len();
@@ -199,6 +205,7 @@ impl Sender {
         self.kept = VecDeque::new();
         self.unsent = VecDeque::new();
         self.unsent_bytes = 0;
+        self.kept_bytes = 0;
         self.cursor = 0;
         self.fin = Fin::Sent;
     }

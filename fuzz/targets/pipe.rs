@@ -1,0 +1,5 @@
+//! Fuzzes `cluster::fuzz::pipe`, which checks what must hold.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| cluster::fuzz::pipe(bytes));
