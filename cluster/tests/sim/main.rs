@@ -55,8 +55,9 @@ fn bytes_arrive_once_and_in_order_in_every_world() {
         let Err(why) = outcome else { continue };
         failed += 1;
         if failed <= 8 {
-            let replay =
-                format!("BUS_PIPE_SEED={seed:#x} cargo test -p cluster --test sim bytes -- --nocapture");
+            let replay = format!(
+                "BUS_PIPE_SEED={seed:#x} cargo test -p cluster --features mutants --test sim bytes -- --nocapture"
+            );
             println!("seed {seed:#x}: {why}\n  replay: {replay}");
         }
     }
