@@ -70,6 +70,9 @@ fn counts(all: &Value, wanted: impl Fn(&str) -> bool) -> String {
 fn headline(status: &Value) -> String {
     let name = status["bus"].as_str().unwrap_or("stdio-bus");
     let mut line = format!("{} {}", replace_control(name, '?'), word(&status["version"]));
+    if let Some(name) = status["name"].as_str() {
+        let _ = write!(line, ", {}", replace_control(name, '?'));
+    }
     if let Some(seconds) = status["uptime_sec"].as_f64() {
         let _ = write!(line, ", up {}", duration(seconds as u64));
     }

@@ -14,9 +14,20 @@ use serde::{Deserialize, Serialize};
 use crate::limit::WORK_PIECE;
 use crate::token::TokenDigest;
 
+/// The longest name of a bus.
+pub const BUS_NAME_CHARS: usize = 32;
+
+/// Whether a bus may have this name.
+pub fn is_bus_name(name: &str) -> bool {
+    let is_plain = |letter: u8| letter.is_ascii_alphanumeric() || matches!(letter, b'-' | b'_');
+    (1..=BUS_NAME_CHARS).contains(&name.len()) && name.bytes().all(is_plain)
+}
+
 /// Everything that is configured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// The name of the bus, which its session ids begin with. Only a restart changes it.
+    pub name: Option<Box<str>>,
     /// Where the bus accepts connections.
     pub listen: Vec<Listen>,
     /// The token that every connection must show. `None`: none is needed.
@@ -37,6 +48,7 @@ impl Config {
     /// A configuration of these pools, without listeners and with default limits.
     pub fn with_pools(pools: impl IntoIterator<Item = PoolConfig>) -> Config {
         Config {
+            name: None,
             listen: Vec::new(),
             auth: None,
             default_pool: None,

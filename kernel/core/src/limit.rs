@@ -99,6 +99,10 @@ pub const STICKY_NOTIFICATION_BYTES: usize = 64 << 10;
 pub const BROADCASTS_MAX: usize = 64;
 /// The longest answer of a worker to `initialize`, in bytes. A worker that says more does not start.
 pub const INIT_RESULT_BYTES: usize = 1 << 20;
+/// The longest `_bus/worker` that is read, in bytes.
+pub const WORKER_TELLS_BYTES: usize = 4096;
+/// The most room for sessions that a worker can say it has.
+pub const ROOM_MAX: usize = 1 << 20;
 /// How many elicitations of one worker may be open.
 pub const ELICITATIONS: usize = 256;
 /// How many requests of an agent in one session may wait for an answer of its owner.

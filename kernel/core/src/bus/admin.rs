@@ -74,7 +74,8 @@ impl Bus {
             self.clients.set_hears_events(link);
         }
         let pools: Vec<&str> = self.pools.names().collect();
-        Ok(json!({ "bus": "stdio-bus", "version": env!("CARGO_PKG_VERSION"), "pools": pools }))
+        let version = env!("CARGO_PKG_VERSION");
+        Ok(json!({ "bus": "stdio-bus", "version": version, "name": self.name, "pools": pools }))
     }
 }
 

@@ -13,7 +13,7 @@ use crate::state::backlog::Pending;
 use crate::state::calls::{Endpoint, EndpointId, Id, Purpose};
 use crate::state::links::Peer;
 use crate::state::opening::tells_present;
-use crate::state::sessions::behind_tag;
+use crate::state::session_id::is_tagged;
 use crate::state::workers::Init;
 use crate::wire::error::RpcError;
 use crate::wire::message::{Held, Message};
@@ -70,6 +70,9 @@ impl Bus {
     /// Routes a request or a notification of a worker.
     pub(super) fn route_worker_message(&mut self, id: WorkerId, message: Message<'_>) {
         let envelope = message.envelope;
+        if message.method() == b"_bus/worker" {
+            return self.worker_tells(id, message);
+        }
         if message.is_request()
             && let Err(error) = self.check_worker_request(id, message)
         {
@@ -117,7 +120,7 @@ impl Bus {
             if let Some(key) = worker.sessions.get(&name).copied() {
                 return self.deliver(id, key, message);
             }
-            if behind_tag(&name).is_some() {
+            if is_tagged(&name) {
                 return self.reject_unroutable(id, message, &RpcError::unknown_session());
             }
         }

@@ -5,7 +5,8 @@
 //!
 //! - `input` reads lines, `auth` checks the token, `from_client` and `from_worker` route messages;
 //! - `forward`, `answers`, `broadcast`, `elicitation` and `permission` pass them on under other ids;
-//! - `placement` picks workers, `init` initializes them, `supervise` and `worker_lost` restart them;
+//! - `placement` picks workers, `init` initializes them, `supervise` and `worker_lost` restart them,
+//!   `worker_tells` hears what they say of themselves;
 //! - `session` keeps sessions, `flow_control` and `capacity` bound what the bus holds;
 //! - `leftover` does in pieces what would take too long at once;
 //! - `admin`, `reload` and `shutdown` concern the bus as a whole, `status`, `metrics` and `trace` show it.
@@ -35,6 +36,7 @@ mod status;
 mod supervise;
 mod trace;
 mod worker_lost;
+mod worker_tells;
 
 #[cfg(test)]
 mod tests;
@@ -55,7 +57,8 @@ use crate::state::links::Links;
 use crate::state::metrics::{Counters, Metrics};
 use crate::state::pending_auth::PendingAuth;
 use crate::state::pools::{Pool, Pools};
-use crate::state::sessions::{Sessions, Tags};
+use crate::state::session_id::Tags;
+use crate::state::sessions::Sessions;
 use crate::state::timers::{Alarm, Alarms};
 use crate::state::tracers::Tracers;
 use crate::state::workers::Worker;
@@ -64,6 +67,8 @@ use crate::wire::error::RpcError;
 
 /// The routing kernel: a value without I/O, clock, threads or globals. The crate documentation says how to drive it.
 pub struct Bus {
+    /// What it is called among several.
+    name: Option<Box<str>>,
     links: Links,
     calls: Calls,
     sessions: Sessions,
@@ -125,6 +130,7 @@ impl Bus {
     /// A bus with this configuration. `seed` feeds the stream of session tags; use 32 random bytes.
     pub fn new(config: &Config, seed: [u8; 32], now: Moment) -> Bus {
         let mut bus = Bus {
+            name: config.name.clone(),
             links: Links::new(config.limits.max_output_queue),
             calls: Calls::default(),
             sessions: Sessions::default(),
@@ -132,7 +138,7 @@ impl Bus {
             workers: Arena::default(),
             pools: Pools::default(),
             alarms: Alarms::default(),
-            tags: Tags::new(seed),
+            tags: Tags::new(seed, config.name.as_deref()),
             limits: config.limits.clone(),
             token: None,
             pending_auth: PendingAuth::default(),

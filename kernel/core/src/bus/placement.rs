@@ -7,6 +7,7 @@ use log::warn;
 use super::Bus;
 use crate::config::Mode;
 use crate::id::{Arena, Link, PoolId, SessionKey, WorkerId};
+use crate::limit::RESTART_AT_ONCE_AFTER;
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{Calls, Endpoint, Purpose};
 use crate::state::clients::Client;
@@ -73,12 +74,15 @@ impl<'a> Placement<'a> {
         if worker.retiring || !worker.is_compatible(&client.handshake) {
             return None;
         }
+        if need == Need::Session && worker.is_draining() {
+            return None;
+        }
         let is_up = worker.life.is_up();
         if !is_up && !worker.life.is_coming() {
             return None;
         }
         let is_dedicated = pool.config.mode == Mode::Dedicated;
-        let has_room = need == Need::Request || self.has_session_room(worker, pool.config.max_sessions);
+        let has_room = need == Need::Request || self.has_session_room(worker);
         let is_own = worker.dedicated_to == Some(link) || !enabled(Check::Dedicated);
         if has_room && (!is_dedicated || is_own) {
             return Some(if is_up { Fit::Up } else { Fit::Coming });
@@ -95,14 +99,20 @@ impl<'a> Placement<'a> {
         let is_untold = !client.handshake.is_plain() && matches!(worker.init, Init::NotSent);
         let untold = usize::from(is_untold);
         match need {
-            Need::Session => (worker.open_sessions() + self.calls.opens(worker.endpoint), untold, calls),
+            Need::Session => (usize::MAX - self.room(worker), untold, calls),
             Need::Request => (untold, calls, 0),
         }
     }
 
-    fn has_session_room(&self, worker: &Worker, max_sessions: u32) -> bool {
-        let sessions = worker.open_sessions() + self.calls.opens(worker.endpoint);
-        sessions < max_sessions as usize || !enabled(Check::MaxSessions)
+    fn has_session_room(&self, worker: &Worker) -> bool {
+        self.room(worker) > 0 || !enabled(Check::MaxSessions)
+    }
+
+    /// How many further sessions a worker takes: as many as it has said, else as its pool says.
+    pub(super) fn room(&self, worker: &Worker) -> usize {
+        let pool = self.pools.get(worker.pool).map_or(&worker.config, |pool| &pool.config);
+        let most = worker.capacity.unwrap_or(pool.max_sessions as usize);
+        most.saturating_sub(worker.open_sessions() + self.calls.opens(worker.endpoint))
     }
 
     /// A worker without work that has another handshake.
@@ -149,7 +159,8 @@ impl<'a> Placement<'a> {
     fn oldest_left_session(&self, pool: &'a Pool, handshake: &Handshake) -> Option<SessionKey> {
         let mut oldest = None;
         for (_, worker) in self.workers_of(pool) {
-            if !worker.life.is_up() || worker.retiring || !worker.is_compatible(handshake) {
+            let is_open = worker.life.is_up() && !worker.retiring && !worker.is_draining();
+            if !is_open || !worker.is_compatible(handshake) {
                 continue;
             }
             for key in self.left_sessions(worker) {
@@ -202,8 +213,11 @@ impl<'a> Placement<'a> {
         let workers: Vec<_> = self.workers_of(pool).map(|(_, worker)| worker).collect();
         if workers.iter().any(|worker| worker.life.is_up() || worker.life.is_coming()) {
             let full = |worker: &&&Worker| worker.is_compatible(&client.handshake) && !worker.retiring;
-            let raise =
-                if workers.iter().any(|worker| full(&worker)) { "max_sessions" } else { "max_instances" };
+            let mut full = workers.iter().filter(full).peekable();
+            let raise = if full.peek().is_some() { "max_sessions" } else { "max_instances" };
+            if full.peek().is_some() && full.all(|worker| worker.is_draining() || worker.capacity.is_some()) {
+                return RpcError::no_room(&pool.config);
+            }
             return RpcError::no_place(&pool.config, workers.len(), raise);
         }
         // All of them have just died together. The pool is not down; only this call came too late for them.
@@ -218,7 +232,7 @@ impl<'a> Placement<'a> {
 }
 
 fn is_replaceable(worker: &Worker, handshake: &Handshake) -> bool {
-    worker.life.is_up() && !worker.is_compatible(handshake) && !worker.retiring
+    worker.life.is_up() && !worker.is_compatible(handshake) && !worker.retiring && !worker.is_draining()
 }
 
 /// Whether a worker has no work at all.
@@ -303,11 +317,14 @@ impl Bus {
     /// Whether a worker has room for the fork of one of its sessions, which lives there too.
     pub(super) fn check_fork(&self, id: WorkerId) -> Result<(), RpcError> {
         let Some(worker) = self.workers.get(id) else { return Err(RpcError::unknown_session()) };
-        let max_sessions = worker.config.max_sessions;
-        if self.placement().has_session_room(worker, max_sessions) {
+        if worker.is_draining() {
+            return Err(RpcError::busy(format!("the worker {worker} takes no new sessions")));
+        }
+        if self.placement().has_session_room(worker) {
             return Ok(());
         }
-        Err(RpcError::busy(format!("the worker {worker} has max_sessions ({max_sessions}) open")))
+        let most = worker.capacity.unwrap_or(worker.config.max_sessions as usize);
+        Err(RpcError::busy(format!("the worker {worker} has max_sessions ({most}) open")))
     }
 
     /// Why the pool has no worker for this client. Whoever runs the bus should know if it is too small.
@@ -371,7 +388,7 @@ impl Bus {
         let id = self.sessions.worker_of(oldest)?;
         self.end_session(oldest);
         let worker = self.workers.get(id)?;
-        self.placement().has_session_room(worker, worker.config.max_sessions).then_some(id)
+        self.placement().has_session_room(worker).then_some(id)
     }
 
     pub(super) fn add_worker(&mut self, pool_id: PoolId) -> Option<WorkerId> {
@@ -404,6 +421,10 @@ impl Bus {
             (worker.closes_first, worker.ignored) = (false, true);
             return self.step_worker(id, Input::Replace);
         }
+        if worker.drains && is_idle(&self.calls, worker) && self.retire_drained(id) {
+            return;
+        }
+        let Some(worker) = self.workers.get_mut(id) else { return };
         // Most workers neither retire nor have an idle time, and need not be looked at.
         if (worker.retiring || worker.config.idle.is_some()) && is_idle(&self.calls, worker) {
             if worker.retiring {
@@ -429,6 +450,10 @@ impl Bus {
     pub(super) fn idle_too_long(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         worker.idle_alarm = false;
+        if worker.drains && is_idle(&self.calls, worker) && self.retire_drained(id) {
+            return;
+        }
+        let Some(worker) = self.workers.get_mut(id) else { return };
         let (Some(idle), Some(since)) = (worker.config.idle, worker.idle_since) else { return };
         if since + idle > self.now {
             worker.idle_alarm = true;
@@ -443,5 +468,30 @@ impl Bus {
             }
             self.remove(id, Recycled::Idle);
         }
+    }
+
+    /// A worker that takes no new sessions has none any more: a fresh process takes its place, if one is wanted. One
+    /// that says so as soon as it is started is left alone for a while, so that no process is started after another.
+    /// Returns whether it is ended, or will be.
+    fn retire_drained(&mut self, id: WorkerId) -> bool {
+        let Some(worker) = self.workers.get_mut(id) else { return false };
+        let due = worker.life.up_since().unwrap_or(self.now) + RESTART_AT_ONCE_AFTER;
+        if due > self.now {
+            if !std::mem::replace(&mut worker.idle_alarm, true) {
+                self.alarms.set(due, Alarm::Idle(id));
+            }
+            return true;
+        }
+        let pool = worker.pool;
+        let kept = self.pools.get(pool).map_or(0, |pool| pool.config.instances as usize);
+        if self.placement().in_service(pool) <= kept {
+            self.replace(id, Recycled::Drained);
+            return true;
+        }
+        if let Some(worker) = self.workers.get_mut(id) {
+            worker.retiring = true;
+        }
+        self.remove(id, Recycled::Drained);
+        true
     }
 }

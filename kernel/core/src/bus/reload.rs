@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use log::info;
+use log::{info, warn};
 
 use super::Bus;
 use crate::api::Moment;
@@ -16,6 +16,9 @@ impl Bus {
     /// Applies a new, valid configuration. What has not changed is not touched.
     pub fn reload(&mut self, config: &Config, now: Moment) {
         self.set_time(now);
+        if self.name != config.name {
+            warn!("`name` has changed in the configuration: a restart of the bus makes that its name");
+        }
         self.limits = config.limits.clone();
         self.links.queue_limit = self.queue_limit();
         self.tracers.allow_payloads(config.trace_payloads);

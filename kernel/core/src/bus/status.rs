@@ -70,6 +70,7 @@ impl<'a> Report<'a> {
         json!({
             "bus": "stdio-bus",
             "version": env!("CARGO_PKG_VERSION"),
+            "name": bus.name,
             "uptime_sec": bus.now.as_secs(),
             "stopping": bus.stopping.is_some(),
             "listening": bus.listening,
@@ -155,6 +156,9 @@ impl<'a> Report<'a> {
         json!({
             "worker": worker.index,
             "state": worker.state_name(),
+            "node": worker.node.as_deref(),
+            "room": self.bus.placement().room(worker),
+            "drain": worker.is_draining(),
             "pid": worker.pid,
             "up_sec": worker.life.up_since().map(|since| self.bus.now.saturating_sub(since).as_secs()),
             "sessions": worker.open_sessions(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::id::{CallKey, Link};
-use crate::state::sessions::Token;
+use crate::state::session_id::Token;
 
 /// What a guest may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,6 +15,7 @@ pub(crate) mod opening;
 pub(crate) mod pending_auth;
 pub(crate) mod pools;
 pub(crate) mod prompts;
+pub(crate) mod session_id;
 pub(crate) mod session_index;
 pub(crate) mod session_log;
 pub(crate) mod session_names;

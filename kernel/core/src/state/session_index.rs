@@ -3,7 +3,8 @@
 use crate::id::{Arena, Link, PoolId, SessionKey, WorkerId};
 use crate::mutants::{Check, enabled};
 use crate::state::pools::Pools;
-use crate::state::sessions::{Session, Sessions, Token};
+use crate::state::session_id::Token;
+use crate::state::sessions::{Session, Sessions};
 use crate::state::workers::Worker;
 use crate::wire::json::Span;
 use crate::wire::message::Message;

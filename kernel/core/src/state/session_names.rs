@@ -6,7 +6,7 @@ use std::hash::Hash;
 use std::ops::Bound;
 
 use crate::id::SessionKey;
-use crate::state::sessions::Token;
+use crate::state::session_id::Token;
 
 #[derive(Debug)]
 pub(crate) struct SessionNames<N = Token> {

@@ -1,18 +1,9 @@
 //! Sessions: the bus's name for each, the agent's, its owner, and what is kept for it.
-//!
-//! The id that a client sees is `TAG.AGENTID`. The tag cannot be guessed and makes the id unique over all workers;
-//! the agent's own id behind the dot still names the session after a restart of the bus.
 
 mod logs;
 
-use std::borrow::Borrow;
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
-use std::ops::Deref;
-use std::sync::Arc;
-
-use rand_chacha::ChaCha20Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use std::hash::{BuildHasher, RandomState};
 
 use crate::api::Moment;
 use crate::id::{Arena, CallKey, Link, SessionKey, TypedKey, WorkerId};
@@ -22,13 +13,11 @@ use crate::state::backlog::{Backlog, HeldBytes, Kept, PendingRequests, Queued};
 use crate::state::guests::Guests;
 use crate::state::opening::{Opening, Reopen};
 use crate::state::prompts::Prompts;
+use crate::state::session_id::Token;
 use crate::state::session_log::SessionLog;
 use crate::wire::message::Held;
 
 pub(crate) use logs::LogLimits;
-
-pub(crate) const TAG_BYTES: usize = 13;
-const TAG_LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -511,88 +500,6 @@ impl Sessions {
             next += 1;
         }
         found
-    }
-}
-
-/// The name of a session as it stands in a line: a JSON string with its quotes. All tables that know a session by
-/// this name share one copy of it, and find it by the name without the quotes.
-#[derive(Clone, Debug)]
-pub(crate) struct Token(Arc<[u8]>);
-
-impl Token {
-    /// The name without its quotes.
-    pub(crate) fn name(&self) -> &[u8] {
-        &self.0[1..self.0.len() - 1]
-    }
-}
-
-impl Deref for Token {
-    type Target = [u8];
-
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl Borrow<[u8]> for Token {
-    fn borrow(&self) -> &[u8] {
-        self.name()
-    }
-}
-
-impl Hash for Token {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.name().hash(state);
-    }
-}
-
-impl PartialEq for Token {
-    fn eq(&self, other: &Token) -> bool {
-        self.0 == other.0
-    }
-}
-
-impl Eq for Token {}
-
-/// A name with its quotes.
-pub(crate) fn token(name: &[u8]) -> Token {
-    Token([b"\"", name, b"\""].concat().into())
-}
-
-/// The agent's name in a name of the bus; any other name as it is.
-pub(crate) fn agent_name(name: &[u8]) -> &[u8] {
-    behind_tag(name).unwrap_or(name)
-}
-
-/// The agent's name in a name of the bus, if it has the form of one.
-pub(crate) fn behind_tag(name: &[u8]) -> Option<&[u8]> {
-    let (tag, rest) = name.split_at_checked(TAG_BYTES)?;
-    let agent = rest.strip_prefix(b".")?;
-    (!agent.is_empty() && tag.iter().all(|letter| TAG_LETTERS.contains(letter))).then_some(agent)
-}
-
-/// The source of tags: a stream that nobody outside can predict.
-pub(crate) struct Tags(ChaCha20Rng);
-
-impl Tags {
-    pub(crate) fn new(seed: [u8; 32]) -> Tags {
-        Tags(ChaCha20Rng::from_seed(seed))
-    }
-
-    /// `TAG.name`, with quotes.
-    pub(crate) fn token(&mut self, name: &[u8]) -> Token {
-        let mut token = Vec::with_capacity(TAG_BYTES + name.len() + 3);
-        token.push(b'"');
-        let mut bits = u128::from(self.0.next_u64()) << 64 | u128::from(self.0.next_u64());
-        for _ in 0..TAG_BYTES {
-            token.push(TAG_LETTERS[(bits & 31) as usize]);
-            bits >>= 5;
-        }
-        token.push(b'.');
-        token.extend_from_slice(name);
-        token.push(b'"');
-        Token(token.into())
     }
 }
 

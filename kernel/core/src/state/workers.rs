@@ -13,8 +13,8 @@ use crate::state::backlog::{Backlog, Early, HeldBytes, Kept, Queued, Waiting};
 use crate::state::calls::EndpointId;
 use crate::state::handshake::{AgentCapabilities, Handshake};
 use crate::state::lifecycle::{Life, State};
+use crate::state::session_id::Token;
 use crate::state::session_names::SessionNames;
-use crate::state::sessions::Token;
 use crate::state::stderr_tail::StderrTail;
 use crate::wire::error::{Death, RpcError};
 use crate::wire::message::Message;
@@ -27,6 +27,10 @@ pub(crate) struct Worker {
     pub(crate) index: u32,
     pub(crate) endpoint: EndpointId,
     pub(crate) life: Life,
+    /// The node that it works at: another bus, most likely on another machine.
+    pub(crate) node: Option<Arc<str>>,
+    /// Whoever runs the bus wants it to take no new sessions.
+    pub(crate) drained: bool,
     /// It takes no new work, and leaves when it is idle, at the latest at `retire_by`.
     pub(crate) retiring: bool,
     pub(crate) retire_by: Option<Moment>,
@@ -66,6 +70,12 @@ pub(crate) struct Worker {
     pub(crate) pid: Option<u32>,
     pub(crate) init: Init,
     pub(crate) capabilities: AgentCapabilities,
+    /// How many sessions it takes in all, by what it has said of its room. `None`: as many as its pool says.
+    pub(crate) capacity: Option<usize>,
+    /// It has said that it takes no new sessions.
+    pub(crate) drains: bool,
+    /// It was logged that it says something else of its node than it said before.
+    pub(crate) node_warned: bool,
     /// What it calls its agent.
     pub(crate) agent: Option<Arc<str>>,
     /// What is written once it is ready, in order.
@@ -121,6 +131,8 @@ pub(crate) enum Recycled {
     Reload,
     /// It was dedicated to a client that has left.
     ClientLeft,
+    /// It has said that it takes no new sessions, and has none any more.
+    Drained,
     /// The bus stops.
     Stop,
 }
@@ -134,6 +146,7 @@ impl Recycled {
             Recycled::Idle => "idle",
             Recycled::Reload => "reload",
             Recycled::ClientLeft => "client left",
+            Recycled::Drained => "drained",
             Recycled::Stop => "stop",
         }
     }
@@ -166,6 +179,8 @@ impl Worker {
             index,
             endpoint,
             life: Life::new(now),
+            node: None,
+            drained: false,
             retiring: false,
             retire_by: None,
             dedicated_to: None,
@@ -187,6 +202,9 @@ impl Worker {
             pid: None,
             init: Init::NotSent,
             capabilities: AgentCapabilities::default(),
+            capacity: None,
+            drains: false,
+            node_warned: false,
             agent: None,
             backlog: Backlog::default(),
             waiting_of: BTreeMap::new(),
@@ -215,6 +233,8 @@ impl Worker {
             self.clients.clear();
         }
         self.capabilities = AgentCapabilities::default();
+        (self.capacity, self.drains, self.node_warned) = (None, false, false);
+        self.node = None;
         self.agent = None;
         drop(self.early.take(held));
         self.sticky_notifications = Vec::new();
@@ -263,6 +283,11 @@ impl Worker {
     /// Whether it has this handshake, or can still get it.
     pub(crate) fn is_compatible(&self, handshake: &Handshake) -> bool {
         self.handshake().is_none_or(|own| **own == *handshake || !enabled(Check::Handshake))
+    }
+
+    /// Whether it takes no new sessions, while those that it has go on.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.drains || self.drained
     }
 
     /// How many sessions of the agent are open, which is what `max_sessions` limits.
@@ -375,6 +400,7 @@ impl Worker {
             State::Backoff { .. } => "resting",
             State::Starting => "starting",
             State::Up if self.retiring => "retiring",
+            State::Up if self.is_draining() => "draining",
             State::Up if matches!(self.init, Init::Sent(_)) => "initializing",
             State::Up => "up",
             State::Closing { .. }
@@ -387,9 +413,13 @@ impl Worker {
     }
 }
 
-/// `POOL/INDEX`, as logs and errors name a worker.
+/// `POOL/INDEX`, and `@NODE` behind it, as logs and errors name a worker.
 impl fmt::Display for Worker {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}/{}", self.config.id, self.index)
+        write!(out, "{}/{}", self.config.id, self.index)?;
+        match &self.node {
+            Some(node) => write!(out, "@{node}"),
+            None => Ok(()),
+        }
     }
 }

@@ -141,6 +141,13 @@ impl RpcError {
         .with("raise", raise)
     }
 
+    /// Every process of the pool that could take a session says that it takes none.
+    pub(crate) fn no_room(pool: &PoolConfig) -> RpcError {
+        let id = &pool.id;
+        RpcError::busy(format!("every worker of the pool {id} drains or has no room: try again later"))
+            .with("pool", &**id)
+    }
+
     pub(crate) fn stopping() -> RpcError {
         RpcError::new(-32055, "stopping", "the bus is stopping")
     }

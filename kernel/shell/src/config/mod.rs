@@ -8,6 +8,7 @@ mod error;
 mod file;
 mod json;
 mod jsonc;
+mod nodes;
 mod parse;
 mod resolve;
 mod schema;

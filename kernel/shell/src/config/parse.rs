@@ -20,8 +20,8 @@ use kernel_core::config::{
 };
 use kernel_core::token::TokenDigest;
 
-pub(super) const TOP_KEYS: [&str; 8] =
-    ["$schema", "listen", "auth", "default_pool", "pools", "limits", "trace", "web"];
+pub(super) const TOP_KEYS: [&str; 9] =
+    ["$schema", "name", "listen", "auth", "default_pool", "pools", "limits", "trace", "web"];
 
 pub(super) const AUTH_KEYS: [&str; 1] = ["token_file"];
 
@@ -179,6 +179,7 @@ impl<'a> Reader<'a> {
         }
         let limits = top.find("limits").map(|node| self.limits(&node)).unwrap_or_default();
         Some(Config {
+            name: top.find("name").and_then(|node| self.bus_name(&node)).map(Box::from),
             listen: listen.into_iter().map(|(listen, _)| listen).collect(),
             auth,
             default_pool: default_pool.map(|(pool, _)| pool.into()),

@@ -206,7 +206,7 @@ fn an_error_of_the_top_level_is_reported() {
             r#","warm":true"#,
             "warm",
             concat!(
-                r#"unknown key, the known ones are "$schema", "listen", "auth", "default_pool", "pools", "#,
+                r#"unknown key, the known ones are "$schema", "name", "listen", "auth", "default_pool", "pools", "#,
                 r#""limits", "trace", "web""#
             ),
         ),

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use crate::bus::Bus;
 use crate::id::{Link, SessionKey, WorkerId};
 use crate::limit::CHILDREN_TIMES;
+use crate::state::session_id::token;
 use crate::state::session_index::SessionIndex;
-use crate::state::sessions::token;
 use crate::wire::message::{Held, Message};
 
 impl Bus {

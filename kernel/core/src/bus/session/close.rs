@@ -10,7 +10,8 @@ use crate::limit::CLOSE_TIMEOUT;
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{Call, Purpose};
 use crate::state::leftovers::Leftover;
-use crate::state::sessions::{Session, Token};
+use crate::state::session_id::Token;
+use crate::state::sessions::Session;
 use crate::state::timers::Alarm;
 use crate::wire::error::RpcError;
 

@@ -15,7 +15,7 @@ use crate::id::{Link, SessionKey, WorkerId};
 use crate::mutants::{Check, enabled};
 use crate::state::calls::Endpoint;
 use crate::state::guests::{Guest, Role};
-use crate::state::sessions::{Token, agent_name};
+use crate::state::session_id::{Token, agent_name};
 use crate::state::timers::Alarm;
 use crate::wire::error::{RpcError, spelled_result_line};
 use crate::wire::message::Message;

@@ -5,8 +5,9 @@ use crate::config::Mode;
 use crate::id::{Link, PoolId, SessionKey, WorkerId};
 use crate::mutants::{Check, enabled};
 use crate::state::calls::Call;
+use crate::state::session_id::{Token, agent_name, is_tagged};
 use crate::state::session_index::SessionIndex;
-use crate::state::sessions::{Session, Token, agent_name, behind_tag};
+use crate::state::sessions::Session;
 use crate::wire::message::Message;
 
 impl Bus {
@@ -72,7 +73,7 @@ impl Bus {
     /// looks like one that was half-closed until something is written to it; and only its owner was told the tag.
     pub(in crate::bus) fn is_successor(&self, key: SessionKey, name: &[u8]) -> bool {
         let is_told = self.sessions.get(key).is_some_and(|session| session.bus_name() == name);
-        is_told && behind_tag(name).is_some() && !self.is_owner_speaking(key)
+        is_told && is_tagged(name) && !self.is_owner_speaking(key)
     }
 
     /// Whether the owner is connected and may still send.

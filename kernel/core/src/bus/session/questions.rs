@@ -12,7 +12,7 @@ use crate::mutants::{Check, enabled};
 use crate::state::backlog::Pending;
 use crate::state::calls::{Call, Endpoint, Id, Purpose};
 use crate::state::guests::Role;
-use crate::state::sessions::Token;
+use crate::state::session_id::Token;
 use crate::wire::message::{Held, Message};
 use crate::wire::splice::Edits;
 

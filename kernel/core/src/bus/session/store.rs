@@ -12,7 +12,7 @@ use crate::limit::NAME_BYTES;
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
 use crate::state::calls::Purpose;
-use crate::state::sessions::{Token, behind_tag, token};
+use crate::state::session_id::{Token, is_tagged, token};
 use crate::wire::message::Message;
 use crate::wire::nested::with_member;
 use crate::wire::scan::Envelope;
@@ -120,7 +120,7 @@ impl Bus {
     /// without a tag may be that of another session in another store.
     pub(in crate::bus) fn is_meant(&self, key: SessionKey, name: &[u8], pool: Option<PoolId>) -> bool {
         let is_elsewhere = |pool| !self.index().is_in_store(key, pool);
-        behind_tag(name).is_some() || !pool.is_some_and(is_elsewhere)
+        is_tagged(name) || !pool.is_some_and(is_elsewhere)
     }
 
     /// Whether an agent cannot have given a new session this id: it has one of that name, or another process of its

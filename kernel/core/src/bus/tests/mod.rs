@@ -10,6 +10,7 @@ mod guests;
 mod kept_bytes;
 mod leftover;
 mod load;
+mod nodes;
 mod pools;
 mod privacy;
 mod recovery;

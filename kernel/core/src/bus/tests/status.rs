@@ -14,7 +14,7 @@ impl TestBus {
         self.asks_bus(client, "_bus/status")
     }
 
-    fn asks_bus(&mut self, client: Link, method: &str) -> Value {
+    pub(super) fn asks_bus(&mut self, client: Link, method: &str) -> Value {
         self.sends(client, &format!(r#"{{"id":"look","method":"{method}"}}"#));
         let answer = self.sees_json(client);
         assert_eq!(answer["id"], "look");

@@ -1,7 +1,8 @@
-//! Tests of the tree of sessions and of their names.
+//! Tests of the tree of sessions.
 
 use super::*;
 use crate::id::Key;
+use crate::state::session_id::token;
 
 /// A chain of sessions, each announced by the one before.
 fn chain(sessions: &mut Sessions, length: usize) -> Vec<SessionKey> {
@@ -50,20 +51,4 @@ fn a_session_that_is_gone_leaves_orphans_and_its_parent() {
     assert_eq!(sessions.root(keys[3]), keys[2]);
     assert_eq!(sessions.named_by_agent(b"s3").map(|(key, _)| key).collect::<Vec<_>>(), [keys[3]]);
     assert_eq!(sessions.named_by_agent(b"s1").count(), 0);
-}
-
-#[test]
-fn a_tagged_name_contains_the_name_of_the_agent() {
-    let mut tags = Tags::new([7; 32]);
-    let (one, two) = (tags.token(b"s1"), tags.token(b"s1"));
-    assert_ne!(one, two);
-    assert_eq!(behind_tag(one.name()), Some(&b"s1"[..]));
-    assert_eq!(Tags::new([7; 32]).token(b"s1"), one, "the same seed gives the same tags");
-}
-
-#[test]
-fn other_names_have_no_tag() {
-    for name in ["", "s1", "abcdefghijklm", "abcdefghijklm.", "abcdefghijkl1.s", "ABCDEFGHIJKLM.s"] {
-        assert_eq!(behind_tag(name.as_bytes()), None, "{name}");
-    }
 }
