@@ -44,6 +44,16 @@ const watchFrames = (page) =>
   });
 const frames = (page) => page.evaluate(() => ({ rate: (window.frames_.count * 1000) / (performance.now() - window.frames_.began), worst: window.frames_.worst }));
 
+/** The processor time of the page's main thread, in seconds. It does not depend on what else the machine does. */
+async function mainThread(page) {
+  const session = await page.context().newCDPSession(page);
+  await session.send("Performance.enable", { timeDomain: "threadTicks" });
+  return async () => {
+    const { metrics } = await session.send("Performance.getMetrics");
+    return metrics.find(({ name }) => name === "TaskDuration").value;
+  };
+}
+
 test("20,000 updates at once, then 2,000 a second: the page answers, follows, scrolls, and does not grow", async () => {
   const page = await visit(browser, bus);
   await begin(page, "agent", "/flood 20000");
@@ -51,6 +61,8 @@ test("20,000 updates at once, then 2,000 a second: the page answers, follows, sc
   assert.ok((await items(page)) >= 10_000);
   assert.ok((await nodes(page)) < NODES_MAX);
   const before = await heap(page);
+  const spent = await mainThread(page);
+  const spentBefore = await spent();
   await watchFrames(page);
   await page.fill("sb-prompt textarea", "/flood 8000 2000");
   await page.press("sb-prompt textarea", "Enter");
@@ -63,8 +75,9 @@ test("20,000 updates at once, then 2,000 a second: the page answers, follows, sc
   const answered = Date.now() - began;
   await page.locator(".stop").waitFor({ state: "detached", timeout: 60_000 });
   const seen = await frames(page);
-  console.log(`2,000 updates a second: ${seen.rate.toFixed(0)} frames a second, longest ${seen.worst.toFixed(0)} ms, palette within ${answered} ms, heap ${((await heap(page)) / 1e6).toFixed(0)} MB`);
-  assert.ok(seen.rate > 15 && seen.worst < 1000, JSON.stringify(seen));
+  const cost = (await spent()) - spentBefore;
+  console.log(`2,000 updates a second for 4 s: ${cost.toFixed(1)} s of the page's thread, ${seen.rate.toFixed(0)} frames a second, longest ${seen.worst.toFixed(0)} ms, palette within ${answered} ms, heap ${((await heap(page)) / 1e6).toFixed(0)} MB`);
+  assert.ok(cost < 3, `the page is at work for ${cost} s of 4 s`);
   const bottom = await page.evaluate(() => {
     const view = document.querySelector(".transcript .list-view");
     return view.scrollHeight - view.scrollTop - view.clientHeight;

@@ -156,6 +156,13 @@ fn is_answered(bus: &Bus, bytes: &[u8]) -> io::Result<bool> {
     }
 }
 
+/// A pool whose sessions belong to one client each.
+pub(super) fn not_shared() -> Value {
+    let mut config = config(&[echo("echo", 2, &[])]);
+    config["pools"][0]["share"] = json!(false);
+    config
+}
+
 /// A client that knows the id of another's session can neither use it nor tell it from one that does not exist.
 pub(super) fn guessed_session_ids(trial: &mut Trial<'_>) -> io::Result<()> {
     let bus = trial.start()?;

@@ -5,6 +5,7 @@ mod greedy;
 mod limits;
 mod memory;
 mod processes;
+mod tables;
 mod waits;
 
 use std::io;
@@ -33,7 +34,7 @@ struct Bound {
     measure: fn(&mut Trial<'_>) -> io::Result<()>,
 }
 
-const BOUNDS: [Bound; 20] = [
+const BOUNDS: [Bound; 21] = [
     bound("silent", true, |_| memory::flood(1, memory::CHUNKS), 2, memory::one_never_reads),
     bound("silents", false, |_| memory::flood(4, memory::MANY_CHUNKS), 5, memory::many_never_read),
     bound("idle", true, |_| crate::idle::config(), 0, memory::idle_connections),
@@ -50,10 +51,11 @@ const BOUNDS: [Bound; 20] = [
     bound("limits", true, |_| limits::small_lines(), 1, limits::of_clients),
     bound("agents", true, |_| limits::agents_that_say_much(), 3, limits::of_agents),
     bound("lines", true, |_| limits::long_lines_pass(), 1, limits::of_long_lines),
+    bound("tables", true, |_| tables::full_tables(), 4, tables::are_full),
     bound("waits", false, |_| waits::pools_that_wait(), 3, waits::of_peers),
     bound("stops", false, |_| waits::stubborn(), 1, waits::of_a_stop),
     bound("tokens", false, |_| config(&[echo("echo", 1, &[])]), 0, waits::of_strangers),
-    bound("probes", true, |_| config(&[echo("echo", 2, &[])]), 2, clients::guessed_session_ids),
+    bound("probes", true, |_| clients::not_shared(), 2, clients::guessed_session_ids),
 ];
 
 const fn bound(

@@ -37,6 +37,7 @@ const STALL_BYTES: usize = 6 << 20;
 const LOSS_REPORTED: Duration = Duration::from_millis(50);
 /// One round of a soak.
 const ROUND: Duration = Duration::from_secs(8);
+const LOG_BYTES: usize = 8 << 20;
 /// What the allocator may keep for later: less than what waited for all clients that stalled. `soak` shows that it does
 /// not grow further.
 const KEPT_BYTES: u64 = 64 << 20;
@@ -234,6 +235,8 @@ fn config(extra: Option<usize>) -> Value {
             "max_restarts": 1_000_000,
             "max_restart_delay_sec": 0.02,
             "session_keep_sec": 2,
+            // The allocator keeps the memory of logs for later, which would hide what is lost.
+            "max_log_bytes": LOG_BYTES,
         },
     })
 }

@@ -11,6 +11,9 @@ import { Form } from "./form.js";
 /** A click that comes sooner than this after the cards have moved was meant for something else. */
 const ARM_MS = 300;
 
+/** When each question was first drawn, which on a busy machine is long after it has come. @type {WeakMap<any, number>} */
+const drawnAt = new WeakMap();
+
 const VERBS = /** @type {Record<string, string>} */ ({
   execute: "run a command", edit: "change a file", delete: "delete a file", move: "move a file", read: "read", search: "search", fetch: "fetch from the network", switch_mode: "switch its mode", think: "think",
 });
@@ -29,7 +32,8 @@ export function choices(options) {
 
 /** @param {any} question @param {any} result @param {string} choice */
 function answer(question, result, choice) {
-  if (Date.now() - store.state.armedAt >= ARM_MS && question.state === "open") bus.talk.answer(question, result, choice);
+  const moved = Math.max(store.state.armedAt, drawnAt.get(question) ?? 0);
+  if (Date.now() - moved >= ARM_MS && question.state === "open") bus.talk.answer(question, result, choice);
 }
 
 /** @param {any} question @param {any} option */
@@ -50,6 +54,7 @@ function callOf(question, session) {
 /** @param {{question: any, session: any, view: any, canAnswer: boolean, isInline?: boolean}} props */
 export function Question({ question, session, view, canAnswer, isInline }) {
   if (question.state !== "open") return h(Decided, { question, session });
+  if (!drawnAt.has(question)) drawnAt.set(question, Date.now());
   const isForm = question.method === "elicitation/create";
   const call = isForm ? null : callOf(question, session);
   const who = view?.pool ?? session?.pool ?? "The agent";

@@ -12,6 +12,8 @@ use crate::id::SessionKey;
 const DROPPED_PART: usize = 4;
 
 const COPIED_BYTES: usize = 1 << 10;
+/// The ring of a log grows by this part of its length.
+const GROWTH_PART: usize = 4;
 
 /// What an entry of a log is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +67,7 @@ impl SessionLog {
             self.runs.push_back(Run { at: self.end(), kind });
             grown += size_of::<Run>();
         }
+        self.reserve(lines.len());
         // Copies of this size do not depend on how the processor does long ones.
         for piece in lines.chunks(COPIED_BYTES) {
             self.bytes.extend(piece);
@@ -76,9 +79,19 @@ impl SessionLog {
     #[inline]
     pub(crate) fn push_prompt(&mut self, line: &[u8]) -> usize {
         self.runs.push_back(Run { at: self.end(), kind: Logged::Prompt });
+        self.reserve(line.len() + 1);
         self.bytes.extend(line);
         self.bytes.push_back(b'\n');
         size_of::<Run>() + line.len() + 1
+    }
+
+    /// Makes room by a quarter at a time, so that the ring is hardly longer than what counts for it.
+    #[inline]
+    fn reserve(&mut self, bytes: usize) {
+        let capacity = self.bytes.capacity();
+        if self.bytes.len() + bytes > capacity {
+            self.bytes.reserve_exact(bytes.max(capacity / GROWTH_PART).max(COPIED_BYTES));
+        }
     }
 
     /// The bytes that count for it.
@@ -197,7 +210,7 @@ mod tests {
                 log.drop_oldest();
             }
         }
-        assert!(log.bytes.capacity() <= 512 && log.runs.capacity() <= 32);
+        assert!(log.bytes.capacity() <= 2 * COPIED_BYTES && log.runs.capacity() <= 32);
         assert!(texts(&mut log, 40).0.ends_with("999 0123456789"));
     }
 
