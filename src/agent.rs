@@ -36,6 +36,15 @@ Examples, in bus.json and in the settings of an IDE:
     \"args\": [\"agent\", \"env\", \"--allow\", \"ANTHROPIC_*\", \"--\", \"claude-agent-acp\"] }
   stdio-bus connect --pool claude --env ANTHROPIC_API_KEY";
 
+#[cfg(feature = "cluster")]
+const NATS_EXAMPLES: &str = "\
+Examples:
+  stdio-bus agent nats --pool claude         the servers are those of \"cluster\" in bus.json
+  stdio-bus agent nats --pool claude --url nats://127.0.0.1:4222
+
+One process is one connection to one node: to the one with the most room, or to $STDIO_BUS_NODE. It ends when the node \
+has not answered for 30 s (exit 1), does not answer at all (69), or when no node has room (75).";
+
 #[derive(clap::Subcommand)]
 pub(crate) enum Agent {
     /// An agent that says every prompt back, for trying things out and for load tests
@@ -50,6 +59,20 @@ pub(crate) enum Agent {
     /// Any agent, started with variables that its client wants for it (`connect --env`)
     #[command(after_help = ENV_EXAMPLES)]
     Env(EnvArgs),
+    /// A pool of another machine, over NATS: one connection to one node
+    #[cfg(feature = "cluster")]
+    #[command(after_help = NATS_EXAMPLES)]
+    Nats(NatsArgs),
+}
+
+#[cfg(feature = "cluster")]
+#[derive(clap::Args)]
+pub(crate) struct NatsArgs {
+    /// The pool, which has the same name at the nodes
+    #[arg(long, value_name = "POOL")]
+    pool: String,
+    #[command(flatten)]
+    cluster: crate::cluster_args::ClusterArgs,
 }
 
 #[derive(clap::Args)]
@@ -152,10 +175,26 @@ pub(crate) fn run(agent: Agent) -> ExitCode {
             login: args.login,
         }),
         Agent::Env(args) => with_env::run(&with_env::Options { allow: args.allow, command: args.command }),
+        #[cfg(feature = "cluster")]
+        Agent::Nats(args) => nats(args),
         Agent::Cli(args) => match unknown(&args.runtime) {
             Some(refused) => refused,
             None => run_cli(args),
         },
+    }
+}
+
+/// Carries a pool of another machine. The bus says with a variable which node it must be.
+#[cfg(feature = "cluster")]
+fn nats(args: NatsArgs) -> ExitCode {
+    let (cluster, name) = match args.cluster.resolve() {
+        Ok(found) => found,
+        Err(fault) => return crate::output::report_fault(&fault),
+    };
+    let node = std::env::var("STDIO_BUS_NODE").ok().filter(|node| !node.is_empty());
+    match cluster::agent::run(cluster::agent::Options { cluster, pool: args.pool, name, node }) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(end) => report(format_args!("stdio-bus: {end}"), end.code),
     }
 }
 

@@ -34,7 +34,7 @@ impl BusArgs {
     }
 
     /// The file that the configuration of the bus is in.
-    #[cfg(feature = "web")]
+    #[cfg(any(feature = "cluster", feature = "web"))]
     pub(crate) fn config_path(&self) -> Result<PathBuf, String> {
         config_path(self.config.as_deref())
     }

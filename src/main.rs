@@ -8,11 +8,17 @@ mod agents;
 mod bus_args;
 mod call;
 mod check;
+#[cfg(feature = "cluster")]
+mod cluster_args;
 mod connect;
 mod detect;
 mod ide;
 mod known_agents;
+#[cfg(feature = "cluster")]
+mod link;
 mod manual;
+#[cfg(feature = "cluster")]
+mod nodes;
 mod output;
 mod paths;
 mod pools_file;
@@ -101,6 +107,12 @@ enum Command {
     /// Open the web door by hand, make links that open the console, list and revoke tokens
     #[cfg(feature = "web")]
     Web(web_command::Args),
+    /// Make a bus a node: offer its pools to other machines, over NATS
+    #[cfg(feature = "cluster")]
+    Link(link::Args),
+    /// List the nodes of the cluster: their pools, room, sessions, load
+    #[cfg(feature = "cluster")]
+    Nodes(nodes::Args),
     /// Print the settings with which an IDE starts `connect`
     Ide(ide::Args),
     /// Be an agent on stdin and stdout, for a pool to run
@@ -140,6 +152,10 @@ fn main() -> ExitCode {
         Command::Token(args) => token::run(&args),
         #[cfg(feature = "web")]
         Command::Web(args) => web_command::run(args),
+        #[cfg(feature = "cluster")]
+        Command::Link(args) => link::run(args),
+        #[cfg(feature = "cluster")]
+        Command::Nodes(args) => nodes::run(&args),
         Command::Ide(args) => ide::run(&args),
         Command::Agent(agent) => agent::run(agent),
         Command::Schema => output::print(&kernel_shell::config::schema()),

@@ -81,6 +81,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     };
     let handshake_cache = paths::handshake_cache_path(&path);
     let web_args = web_args(&path);
+    let link_args = link_args();
     kernel_shell::start_logging();
     let served = kernel_shell::serve(kernel_shell::Options {
         config,
@@ -90,6 +91,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         guard_args: vec!["guard".into()],
         mark_folder: paths::mark_folder(),
         web_args,
+        link_args,
     });
     kernel_shell::flush_logs();
     match served {
@@ -110,6 +112,19 @@ fn web_args(config: &Path) -> Vec<OsString> {
     }
     let config = std::path::absolute(config).unwrap_or_else(|_| config.to_owned());
     vec!["web".into(), "--supervised".into(), "--config".into(), config.into()]
+}
+
+/// With these arguments this program links the bus to the cluster. Empty: it was built without that.
+#[cfg(feature = "cluster")]
+fn link_args() -> Vec<OsString> {
+    // Of two nodes with one name the one whose bus was started later stays, however often their links are started.
+    let now = cluster::link::wall_clock_ms().to_string();
+    vec!["link".into(), "--supervised".into(), "--since".into(), now.into()]
+}
+
+#[cfg(not(feature = "cluster"))]
+fn link_args() -> Vec<OsString> {
+    Vec::new()
 }
 
 /// Loads the configuration. Addresses of the command line replace its `listen`.

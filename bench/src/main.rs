@@ -11,6 +11,7 @@ mod bus;
 mod case;
 mod chaos;
 mod client;
+mod cluster;
 mod compare;
 mod connection;
 mod docs;
@@ -79,6 +80,8 @@ enum Command {
     Ttft(ttft::Args),
     /// Measure the web door: round trips, idle WebSockets, streams to many pages
     Web(web::Args),
+    /// Measure what another machine costs: round trips and streams direct, by `connect`, by NATS
+    Cluster(cluster::Args),
 }
 
 fn main() -> ExitCode {
@@ -93,6 +96,7 @@ fn main() -> ExitCode {
         Command::Soak(args) => soak::run(&args),
         Command::Ttft(args) => ttft::run(&args),
         Command::Web(args) => web::run(&args),
+        Command::Cluster(args) => cluster::run(&args),
     }
 }
 

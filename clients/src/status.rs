@@ -90,17 +90,17 @@ fn headline(status: &Value) -> String {
     for address in list(&status["listening"]) {
         let _ = writeln!(line, "at {}", word(address));
     }
-    line + &web_door(&status["web"])
+    line + &companion("web", &status["web"]) + &companion("link", &status["link"])
 }
 
-/// The web door, if there is one.
-fn web_door(web: &Value) -> String {
-    match (&web["state"], &web["listening"]) {
+/// The web door or the link to the cluster, if there is one.
+fn companion(name: &str, it: &Value) -> String {
+    match (&it["state"], &it["listening"]) {
         (Value::Null, _) => String::new(),
-        (_, Value::String(at)) => format!("web at {}\n", replace_control(at, '?')),
+        (_, Value::String(at)) => format!("{name} at {}\n", replace_control(at, '?')),
         (state, _) => {
-            let why = if web["last_words"].is_null() { &web["last_exit"] } else { &web["last_words"] };
-            format!("web {}, {} restarts: {}\n", word(state), word(&web["restarts"]), word(why))
+            let why = if it["last_words"].is_null() { &it["last_exit"] } else { &it["last_words"] };
+            format!("{name} {}, {} restarts: {}\n", word(state), word(&it["restarts"]), word(why))
         }
     }
 }

@@ -14,6 +14,8 @@ mod cli_history;
 mod cli_openings;
 mod client_env;
 mod client_named_sessions;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod connect;
 mod defaults;
 mod detect;

@@ -103,9 +103,10 @@ pub(crate) fn micros(time: Moment) -> u64 {
     time.as_secs() * 1_000_000 + u64::from(time.subsec_micros())
 }
 
-/// How the web door is. The shell runs its process; the core only shows this.
+/// How a process beside the bus is: the web door, or the link to the cluster. The shell runs it; the core only shows
+/// this.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WebStatus {
+pub struct CompanionStatus {
     /// `starting`, `up`, `resting` or `ending`.
     pub state: &'static str,
     /// Its address, while it is up.

@@ -42,6 +42,8 @@ pub struct Config {
     pub trace_payloads: bool,
     /// The web door, a process of its own that the bus starts. `None`: there is none.
     pub web: Option<WebConfig>,
+    /// The cluster that pools of this bus are in, or that it offers pools to. `None`: this machine is all there is.
+    pub cluster: Option<ClusterConfig>,
 }
 
 impl Config {
@@ -56,6 +58,7 @@ impl Config {
             limits: Limits::default(),
             trace_payloads: false,
             web: None,
+            cluster: None,
         }
     }
 }
@@ -136,6 +139,43 @@ pub struct WebTls {
     pub cert: PathBuf,
     /// The private key.
     pub key: PathBuf,
+}
+
+/// How other machines are reached, and what this one does for them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterConfig {
+    /// The NATS servers, each as `nats://HOST:PORT` or `tls://HOST:PORT`.
+    pub url: Vec<String>,
+    /// A file with a JWT and the key that goes with it.
+    pub creds: Option<PathBuf>,
+    /// A file with the seed of an nkey.
+    pub nkey: Option<PathBuf>,
+    /// Certificates of those who may vouch for the servers, in PEM. `None`: the system's.
+    pub ca: Option<PathBuf>,
+    /// Nodes of the own zone come first.
+    pub zone: Option<String>,
+    /// The pools that others may use. Empty: none.
+    pub offer: Vec<String>,
+    /// Folders of clients, and what they are called here.
+    pub map: BTreeMap<String, String>,
+    /// The command that makes a folder that is not here, run with its path.
+    pub prepare: Vec<String>,
+}
+
+impl ClusterConfig {
+    /// A cluster that is reached there, and nothing else.
+    pub fn at(url: impl Into<String>) -> ClusterConfig {
+        ClusterConfig {
+            url: vec![url.into()],
+            creds: None,
+            nkey: None,
+            ca: None,
+            zone: None,
+            offer: Vec::new(),
+            map: BTreeMap::new(),
+            prepare: Vec::new(),
+        }
+    }
 }
 
 /// A pool of equal workers.

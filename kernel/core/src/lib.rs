@@ -134,5 +134,5 @@ pub mod testkit;
 pub mod token;
 mod wire;
 
-pub use api::{Action, Event, Exit, Moment, Signal, SpawnFault, WebStatus};
+pub use api::{Action, CompanionStatus, Event, Exit, Moment, Signal, SpawnFault};
 pub use bus::Bus;

@@ -20,11 +20,11 @@ use crate::handshake_cache::HandshakeCache;
 use crate::io::Io;
 use crate::net::accept::{self, Acceptor};
 use crate::peer::{Stream, Task, key_and_stream};
+use crate::process::companion::Companions;
 use crate::process::orphan_guard::GuardProgram;
 use crate::process::pre_exec::{InheritedLimits, max_fds};
 use crate::process::spawn::Processes;
 use crate::process::stderr;
-use crate::process::web_door::{WEB_DOOR, WebDoor};
 use crate::sd_notify::SdNotify;
 use crate::serve_error::ServeError;
 use crate::signals::{SIGNALS, Signals};
@@ -52,6 +52,8 @@ pub struct Options {
     /// With these arguments `this_binary` is a web door: it reads one line of JSON from stdin, and ends when that ends.
     /// Empty: this program has none.
     pub web_args: Vec<OsString>,
+    /// With these arguments `this_binary` is a link to the cluster, told and ended in the same way.
+    pub link_args: Vec<OsString>,
 }
 
 /// Runs the bus until it has stopped.
@@ -67,7 +69,7 @@ struct Shell {
     io: Io,
     acceptor: Acceptor,
     processes: Processes,
-    web_door: WebDoor,
+    companions: Companions,
     /// The client on stdin and stdout, if `listen` has one.
     stdio: Option<Stdio>,
     signals: Signals,
@@ -83,8 +85,16 @@ struct Shell {
 
 impl Shell {
     fn open(options: Options) -> Result<Shell, ServeError> {
-        let Options { config, reload, this_binary, handshake_cache, guard_args, mark_folder, web_args } =
-            options;
+        let Options {
+            config,
+            reload,
+            this_binary,
+            handshake_cache,
+            guard_args,
+            mark_folder,
+            web_args,
+            link_args,
+        } = options;
         let system = |what| move |error| ServeError::System { what, error };
         let limits = InheritedLimits::replace();
         let start = Instant::now();
@@ -105,13 +115,13 @@ impl Shell {
         } else {
             announce(&acceptor.addresses());
         }
-        let mut web_door = WebDoor::new(web_args, stdio.is_none());
-        web_door.set_wanted(&config, &acceptor.addresses(), &mut io);
+        let mut companions = Companions::new(web_args, link_args, stdio.is_none());
+        companions.set_wanted(&config, &acceptor.addresses(), &mut io);
         Ok(Shell {
             io,
             acceptor,
             processes,
-            web_door,
+            companions,
             stdio,
             signals,
             signalled: false,
@@ -148,7 +158,7 @@ impl Shell {
             }
             self.turn();
         };
-        self.web_door.end(&mut self.processes);
+        self.companions.end(&mut self.processes);
         self.processes.end_all(&mut self.io);
         outcome
     }
@@ -161,7 +171,7 @@ impl Shell {
         let timers = [
             self.acceptor.next_timer(),
             self.processes.next_timer(),
-            self.web_door.next_timer(),
+            self.companions.next_timer(),
             self.service_manager.next_timer(),
             self.io.bus.next_alarm(),
         ];
@@ -176,9 +186,7 @@ impl Shell {
             self.io.note(Link(key), stream, event);
         } else if key == SIGNALS {
             self.signalled = true;
-        } else if key == WEB_DOOR {
-            self.web_door.read(&mut self.io);
-        } else {
+        } else if !self.companions.read(key, &mut self.io) {
             self.acceptor.note(key, &mut self.io);
         }
     }
@@ -189,7 +197,7 @@ impl Shell {
         }
         self.service_manager.on_timer(self.io.now);
         self.processes.on_timer(self.io.now);
-        self.web_door.on_timer(&mut self.processes, &mut self.io);
+        self.companions.on_timer(&mut self.processes, &mut self.io);
         self.acceptor.on_timer(&mut self.io);
         // Tasks that are queued during this turn wait for the next one.
         for _ in 0..self.io.queue.len() {
@@ -214,7 +222,7 @@ impl Shell {
         let pending = self.signals.take();
         if pending.child_exited {
             self.processes.on_child_exit(&mut self.io);
-            self.web_door.on_child_exit(&mut self.processes, &mut self.io);
+            self.companions.on_child_exit(&mut self.processes, &mut self.io);
         }
         for _ in 0..pending.stops {
             self.stop();
@@ -234,7 +242,7 @@ impl Shell {
         match outcome {
             Ok(config) => {
                 self.io.bus.reload(&config, self.io.now);
-                self.web_door.set_wanted(&config, &self.acceptor.addresses(), &mut self.io);
+                self.companions.set_wanted(&config, &self.acceptor.addresses(), &mut self.io);
                 info!("the configuration was read again");
             }
             Err(errors) => {

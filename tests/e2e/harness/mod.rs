@@ -32,7 +32,7 @@ pub(crate) use procs::{
 pub(crate) use program::{Program, ProgramPlan};
 pub(crate) use puppet::{Puppet, first_asked};
 pub(crate) use strace::Strace;
-pub(crate) use waiting::PATIENCE;
+pub(crate) use waiting::{LOOK_AGAIN, PATIENCE};
 pub(crate) use web::{Web, WebSocket};
 pub(crate) use web_http::HttpClient;
 

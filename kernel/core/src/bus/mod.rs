@@ -43,7 +43,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use crate::api::{Action, Event, Moment, WebStatus};
+use crate::api::{Action, CompanionStatus, Event, Moment};
 use crate::config::{Config, Limits, PoolConfig};
 use crate::id::{Arena, Link, WorkerId};
 use crate::limit::{OPENING_BYTES, RESUME_STEPS};
@@ -91,7 +91,8 @@ pub struct Bus {
     tracers: Tracers,
     /// The addresses at which clients find the bus.
     listening: Vec<String>,
-    web: Option<WebStatus>,
+    web: Option<CompanionStatus>,
+    link: Option<CompanionStatus>,
     leftovers: Leftovers,
     /// The bytes in all backlogs, and what is kept beside lines. Those in `links` and `calls` are counted there.
     held: HeldBytes,
@@ -150,6 +151,7 @@ impl Bus {
             tracers: Tracers::default(),
             listening: Vec::new(),
             web: None,
+            link: None,
             leftovers: Leftovers::default(),
             held: HeldBytes::default(),
             now,
@@ -327,8 +329,13 @@ impl Bus {
     }
 
     /// How the web door is, for `_bus/status`. `None`: there is none.
-    pub fn web_is(&mut self, web: Option<WebStatus>) {
+    pub fn web_is(&mut self, web: Option<CompanionStatus>) {
         self.web = web;
+    }
+
+    /// How the link to the cluster is, for `_bus/status`. `None`: there is none.
+    pub fn link_is(&mut self, link: Option<CompanionStatus>) {
+        self.link = link;
     }
 }
 

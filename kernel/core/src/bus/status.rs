@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::Bus;
-use crate::api::WebStatus;
+use crate::api::CompanionStatus;
 use crate::config::Mode;
 use crate::id::{Link, PoolId, SessionKey};
 use crate::limit::SESSIONS_PAGE;
@@ -74,7 +74,8 @@ impl<'a> Report<'a> {
             "uptime_sec": bus.now.as_secs(),
             "stopping": bus.stopping.is_some(),
             "listening": bus.listening,
-            "web": bus.web.as_ref().map(|web| self.web(web)),
+            "web": bus.web.as_ref().map(|web| self.companion(web)),
+            "link": bus.link.as_ref().map(|link| self.companion(link)),
             "clients": bus.clients.len() - bus.pending_auth.len(),
             "tracers": bus.tracers.len(),
             "calls": bus.calls.len(),
@@ -110,15 +111,15 @@ impl<'a> Report<'a> {
         })
     }
 
-    fn web(&self, web: &WebStatus) -> Value {
+    fn companion(&self, companion: &CompanionStatus) -> Value {
         json!({
-            "state": web.state,
-            "listening": web.listening,
-            "pid": web.pid,
-            "up_sec": web.since.map(|since| self.bus.now.saturating_sub(since).as_secs()),
-            "restarts": web.restarts,
-            "last_exit": web.last_exit,
-            "last_words": web.last_words,
+            "state": companion.state,
+            "listening": companion.listening,
+            "pid": companion.pid,
+            "up_sec": companion.since.map(|since| self.bus.now.saturating_sub(since).as_secs()),
+            "restarts": companion.restarts,
+            "last_exit": companion.last_exit,
+            "last_words": companion.last_words,
         })
     }
 

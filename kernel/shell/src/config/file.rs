@@ -21,6 +21,8 @@ const TOKEN_CHARS_MIN: usize = 16;
 const TOKEN_CHARS_MAX: usize = 1024;
 /// This includes the white space around the token.
 const TOKEN_FILE_BYTES: u64 = 4096;
+/// A file of NATS credentials has two or three kilobytes.
+const SECRET_FILE_BYTES: u64 = 64 << 10;
 
 /// Reads the text of a bus.json.
 pub(super) fn read_config(path: &Path) -> Result<String, String> {
@@ -44,23 +46,10 @@ pub(super) fn read_config(path: &Path) -> Result<String, String> {
 /// Reads the token in a file that only its owner can read.
 pub fn read_token(path: &Path) -> Result<String, String> {
     let shown = path.display();
-    let unreadable = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => format!("there is no {shown}, make it with `stdio-bus token`"),
-        _ => format!("{shown} cannot be read: {error}"),
-    };
-    // The path may name a pipe, and opening that must not block.
-    let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path).map_err(unreadable)?;
-    let about = file.metadata().map_err(unreadable)?;
-    if !about.is_file() {
-        return Err(format!("{shown} is not a file"));
-    }
-    owned_by_us(&about, geteuid()).map_err(|error| format!("{shown}: {error}"))?;
-    if about.mode() & NOT_THE_OWNER != 0 {
-        let mode = about.mode() & 0o777;
-        return Err(format!("others may read or write {shown} (mode {mode:04o}): chmod 600 {shown}"));
-    }
-    let mut text = String::new();
-    file.take(TOKEN_FILE_BYTES).read_to_string(&mut text).map_err(unreadable)?;
+    let text = read_private(path, TOKEN_FILE_BYTES).map_err(|error| match error {
+        Unreadable::Missing => format!("there is no {shown}, make it with `stdio-bus token`"),
+        Unreadable::Because(why) => why,
+    })?;
     let token = text.trim();
     let fits = (TOKEN_CHARS_MIN..=TOKEN_CHARS_MAX).contains(&token.len());
     if !fits || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -70,6 +59,43 @@ pub fn read_token(path: &Path) -> Result<String, String> {
         ));
     }
     Ok(token.to_owned())
+}
+
+/// Reads a file with a key, which only its owner can read.
+pub fn read_secret(path: &Path) -> Result<String, String> {
+    read_private(path, SECRET_FILE_BYTES).map_err(|error| match error {
+        Unreadable::Missing => format!("there is no {}", path.display()),
+        Unreadable::Because(why) => why,
+    })
+}
+
+enum Unreadable {
+    Missing,
+    Because(String),
+}
+
+/// Reads at most so many bytes of a file that only its owner can read.
+fn read_private(path: &Path, most: u64) -> Result<String, Unreadable> {
+    let shown = path.display();
+    let unreadable = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => Unreadable::Missing,
+        _ => Unreadable::Because(format!("{shown} cannot be read: {error}")),
+    };
+    // The path may name a pipe, and opening that must not block.
+    let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path).map_err(unreadable)?;
+    let about = file.metadata().map_err(unreadable)?;
+    if !about.is_file() {
+        return Err(Unreadable::Because(format!("{shown} is not a file")));
+    }
+    owned_by_us(&about, geteuid()).map_err(|error| Unreadable::Because(format!("{shown}: {error}")))?;
+    if about.mode() & NOT_THE_OWNER != 0 {
+        let mode = about.mode() & 0o777;
+        let what = format!("others may read or write {shown} (mode {mode:04o}): chmod 600 {shown}");
+        return Err(Unreadable::Because(what));
+    }
+    let mut text = String::new();
+    file.take(most).read_to_string(&mut text).map_err(unreadable)?;
+    Ok(text)
 }
 
 fn owned_by_us(about: &Metadata, us: Uid) -> Result<(), String> {

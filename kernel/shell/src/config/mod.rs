@@ -4,6 +4,7 @@
 //! exists, and no message holds the value of an environment variable.
 
 mod address;
+mod cluster;
 mod error;
 mod file;
 mod json;
@@ -21,8 +22,9 @@ use std::path::{self, Path};
 use kernel_core::config::Config;
 
 pub use address::{parse_listen, parse_tcp, parse_unix};
+pub use cluster::{is_loopback_server, parse_map, parse_server};
 pub use error::{ConfigError, ConfigErrors};
-pub use file::read_token;
+pub use file::{read_secret, read_token};
 pub use jsonc::{plain_json, without_comments, without_mark};
 pub use parse::ClientConfig;
 pub(crate) use parse::OFF_LOOPBACK;

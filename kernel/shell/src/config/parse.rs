@@ -16,12 +16,13 @@ use super::json::{Json, is_remark, join};
 use super::jsonc::{plain_json, without_mark};
 use super::resolve::Resolver;
 use kernel_core::config::{
-    Address, Auth, Config, InheritEnv, Limits, Listen, Mode, Permission, PoolConfig, Program, WebConfig,
+    Address, Auth, ClusterConfig, Config, InheritEnv, Limits, Listen, Mode, Permission, PoolConfig, Program,
+    WebConfig,
 };
 use kernel_core::token::TokenDigest;
 
-pub(super) const TOP_KEYS: [&str; 9] =
-    ["$schema", "name", "listen", "auth", "default_pool", "pools", "limits", "trace", "web"];
+pub(super) const TOP_KEYS: [&str; 10] =
+    ["$schema", "name", "listen", "auth", "default_pool", "pools", "limits", "trace", "web", "cluster"];
 
 pub(super) const AUTH_KEYS: [&str; 1] = ["token_file"];
 
@@ -88,6 +89,10 @@ pub struct ClientConfig {
     pub token_file: Option<PathBuf>,
     /// The web door. `None`: there is none.
     pub web: Option<WebConfig>,
+    /// The name of the bus, if it has one.
+    pub name: Option<Box<str>>,
+    /// The cluster. `None`: there is none.
+    pub cluster: Option<ClusterConfig>,
 }
 
 pub(super) fn config(text: &str, resolver: Resolver<'_>) -> Result<Config, Vec<ConfigError>> {
@@ -111,7 +116,12 @@ pub(super) fn client_config(text: &str, resolver: Resolver<'_>) -> Result<Client
     let listen = reader.listen(&top).into_iter().map(|(listen, _)| listen).collect();
     let token_file = reader.token_file(&top).map(|(path, _)| path);
     let web = reader.web(&top);
-    if reader.errors.is_empty() { Ok(ClientConfig { listen, token_file, web }) } else { Err(reader.errors) }
+    let name = top.find("name").and_then(|node| reader.bus_name(&node)).map(Box::from);
+    let cluster = reader.cluster(&top);
+    if !reader.errors.is_empty() {
+        return Err(reader.errors);
+    }
+    Ok(ClientConfig { listen, token_file, web, name, cluster })
 }
 
 fn read_json(text: &str) -> Result<Json, Vec<ConfigError>> {
@@ -131,13 +141,13 @@ pub(super) struct Reader<'a> {
 /// A value and its JSON path.
 pub(super) struct Node<'a> {
     pub(super) path: String,
-    json: &'a Json,
+    pub(super) json: &'a Json,
 }
 
 /// The members of an object, and its JSON path.
 pub(super) struct Fields<'a> {
     pub(super) path: String,
-    pairs: &'a [(String, Json)],
+    pub(super) pairs: &'a [(String, Json)],
 }
 
 impl<'a> Fields<'a> {
@@ -146,7 +156,7 @@ impl<'a> Fields<'a> {
         Some(Node { path: join(&self.path, key), json })
     }
 
-    fn nodes(&self) -> impl Iterator<Item = (&'a str, Node<'a>)> {
+    pub(super) fn nodes(&self) -> impl Iterator<Item = (&'a str, Node<'a>)> {
         self.pairs.iter().map(|(key, json)| (key.as_str(), Node { path: join(&self.path, key), json }))
     }
 }
@@ -178,6 +188,10 @@ impl<'a> Reader<'a> {
             }
         }
         let limits = top.find("limits").map(|node| self.limits(&node)).unwrap_or_default();
+        let cluster = self.cluster(&top);
+        if let Some(cluster) = &cluster {
+            self.refuse_unknown_offers(&top, cluster, &pools);
+        }
         Some(Config {
             name: top.find("name").and_then(|node| self.bus_name(&node)).map(Box::from),
             listen: listen.into_iter().map(|(listen, _)| listen).collect(),
@@ -187,10 +201,11 @@ impl<'a> Reader<'a> {
             limits,
             trace_payloads: self.trace_payloads(&top).unwrap_or(false),
             web: self.web(&top),
+            cluster,
         })
     }
 
-    fn refuse_unknown_pool(&mut self, path: &str, pool: Option<&str>, names: &[&str]) {
+    pub(super) fn refuse_unknown_pool(&mut self, path: &str, pool: Option<&str>, names: &[&str]) {
         if let Some(pool) = pool
             && !names.contains(&pool)
         {
@@ -445,7 +460,7 @@ impl<'a> Reader<'a> {
         Some(items.iter().enumerate().map(node_of).collect())
     }
 
-    fn non_empty_list(&mut self, node: &Node<'a>) -> Vec<Node<'a>> {
+    pub(super) fn non_empty_list(&mut self, node: &Node<'a>) -> Vec<Node<'a>> {
         let Some(items) = self.list(node) else { return Vec::new() };
         if items.is_empty() {
             self.error(&node.path, "must not be empty");
@@ -453,7 +468,7 @@ impl<'a> Reader<'a> {
         items
     }
 
-    fn strings(&mut self, node: &Node<'a>) -> Vec<String> {
+    pub(super) fn strings(&mut self, node: &Node<'a>) -> Vec<String> {
         let items = self.list(node).unwrap_or_default();
         items.iter().filter_map(|item| self.string(item)).map(str::to_owned).collect()
     }
@@ -467,7 +482,7 @@ impl<'a> Reader<'a> {
         Some(text)
     }
 
-    fn string(&mut self, node: &Node<'a>) -> Option<&'a str> {
+    pub(super) fn string(&mut self, node: &Node<'a>) -> Option<&'a str> {
         let Json::String(text) = node.json else {
             return self.must_be(node, "a string");
         };
@@ -522,7 +537,7 @@ impl<'a> Reader<'a> {
         read.map_err(|message| self.error(path, message)).ok()
     }
 
-    fn must_be<T>(&mut self, node: &Node<'a>, what: impl Display) -> Option<T> {
+    pub(super) fn must_be<T>(&mut self, node: &Node<'a>, what: impl Display) -> Option<T> {
         self.error(&node.path, format!("must be {what}, not {}", node.json.kind()));
         None
     }

@@ -31,7 +31,7 @@ fn resolver() -> Resolver<'static> {
     Resolver { folder: Path::new("/srv/bus"), variable: &variable, token: &token }
 }
 
-fn parse(text: &str) -> Result<Config, Vec<(String, String)>> {
+pub(super) fn parse(text: &str) -> Result<Config, Vec<(String, String)>> {
     let pair = |error: ConfigError| (error.path, error.message);
     parse::config(text, resolver()).map_err(|errors| errors.into_iter().map(pair).collect())
 }
@@ -48,7 +48,7 @@ fn with_pool(keys: &str) -> String {
     format!(r#"{{"pools":[{{"id":"a","command":"agent"{keys}}}]}}"#)
 }
 
-fn with_top(keys: &str) -> String {
+pub(super) fn with_top(keys: &str) -> String {
     format!(r#"{{"pools":[{{"id":"a","command":"x"}},{{"id":"b","command":"x"}}]{keys}}}"#)
 }
 
@@ -207,7 +207,7 @@ fn an_error_of_the_top_level_is_reported() {
             "warm",
             concat!(
                 r#"unknown key, the known ones are "$schema", "name", "listen", "auth", "default_pool", "pools", "#,
-                r#""limits", "trace", "web""#
+                r#""limits", "trace", "web", "cluster""#
             ),
         ),
         (r#","auth":"token""#, "auth", "must be an object, not a string"),
@@ -486,7 +486,7 @@ fn the_web_door_has_an_address_a_certificate_and_names() {
     }
 }
 
-fn schema_json() -> Value {
+pub(super) fn schema_json() -> Value {
     serde_json::from_str(&schema()).unwrap()
 }
 

@@ -1,13 +1,13 @@
 //! Worker processes: how they are started, found and ended.
 
 pub(crate) mod command;
+pub(crate) mod companion;
 pub(crate) mod env_mark;
 pub(crate) mod mark_file;
 pub(crate) mod orphan_guard;
 pub(crate) mod pre_exec;
 pub(crate) mod spawn;
 pub(crate) mod stderr;
-pub(crate) mod web_door;
 
 use std::io;
 use std::path::Path;

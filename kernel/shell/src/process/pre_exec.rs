@@ -8,6 +8,8 @@ use std::process::Command;
 
 use nix::libc;
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
+#[cfg(target_os = "linux")]
+use nix::sys::signal::Signal;
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use nix::unistd::setsid;
 #[cfg(target_os = "linux")]
@@ -17,6 +19,9 @@ use nix::unistd::{Pid, getpid, getppid};
 pub(crate) enum Role {
     /// A worker leads a process group of its own and dies with the bus.
     Worker,
+    /// A companion of the bus leads a process group of its own, and is asked to end when the bus dies, because it has
+    /// to tell others.
+    Companion,
     /// The guard leads a session of its own and outlives the bus.
     Guard,
 }
@@ -82,7 +87,7 @@ fn raise_open_files() -> Option<(rlim_t, rlim_t)> {
 pub(crate) fn prepare(command: &mut Command, role: Role, limits: InheritedLimits) {
     #[cfg(target_os = "linux")]
     let parent = getpid();
-    if role == Role::Worker {
+    if role != Role::Guard {
         command.process_group(0);
     }
     let in_child = move || {
@@ -92,8 +97,10 @@ pub(crate) fn prepare(command: &mut Command, role: Role, limits: InheritedLimits
             setsid()?;
         }
         #[cfg(target_os = "linux")]
-        if role == Role::Worker {
-            die_with(parent)?;
+        match role {
+            Role::Worker => signalled_with(parent, Signal::SIGKILL)?,
+            Role::Companion => signalled_with(parent, Signal::SIGTERM)?,
+            Role::Guard => {}
         }
         close_inherited_on_exec();
         Ok(())
@@ -131,8 +138,8 @@ fn reset_hidden_signals() {
 
 /// The bus may have died before the kernel knew of this request, so the parent is checked afterwards.
 #[cfg(target_os = "linux")]
-fn die_with(parent: Pid) -> nix::Result<()> {
-    nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
+fn signalled_with(parent: Pid, signal: Signal) -> nix::Result<()> {
+    nix::sys::prctl::set_pdeathsig(signal)?;
     if getppid() == parent { Ok(()) } else { Err(nix::errno::Errno::ESRCH) }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Config, Event, Exit, Link, TestBus, limited, pool};
-use crate::WebStatus;
+use crate::CompanionStatus;
 use crate::config::Limits;
 use crate::limit::SESSIONS_PAGE;
 
@@ -227,17 +227,21 @@ fn sessions_are_shown_in_pages() {
 }
 
 #[test]
-fn the_web_door_is_shown_as_the_shell_says() {
+fn the_web_door_and_the_link_are_shown_as_the_shell_says() {
     let mut bus = TestBus::new(Config::with_pools([pool("a", 1)]));
     let client = bus.client();
     let since = Some(Duration::from_secs(2));
-    let up = WebStatus { state: "up", pid: Some(7), since, restarts: 1, ..WebStatus::default() };
-    bus.shell.bus.web_is(Some(up));
+    let up = CompanionStatus { state: "up", pid: Some(7), since, restarts: 1, ..CompanionStatus::default() };
+    bus.shell.bus.web_is(Some(up.clone()));
     bus.advances(Duration::from_secs(5));
-    let web = bus.status(client)["web"].clone();
+    let status = bus.status(client);
+    assert_eq!(status["link"], json!(null));
+    let web = status["web"].clone();
     assert_eq!(
         web,
         json!({"state": "up", "listening": null, "pid": 7, "up_sec": 3, "restarts": 1, "last_exit": null,
             "last_words": null})
     );
+    bus.shell.bus.link_is(Some(up));
+    assert_eq!(bus.status(client)["link"], web);
 }

@@ -1,8 +1,8 @@
-//! The process of the web door: started, watched, started again and ended.
+//! The processes beside the bus, the web door and the link to the cluster: started, watched, started again and ended.
 //!
-//! HTTP, WebSockets and TLS are never spoken in the process of the bus. The door is told what it needs in one line of
-//! JSON on its stdin, and the end of its stdin ends it. It says on its stdout, in lines of JSON, where it listens
-//! (`{"listening": URL}`) or why it cannot (`{"failed": TEXT}`). Its log goes to the stderr of the bus.
+//! HTTP, WebSockets, NATS and TLS are never spoken in the process of the bus. A companion is told what it needs in one
+//! line of JSON on its stdin, and the end of its stdin ends it. It says on its stdout, in lines of JSON, where it
+//! listens (`{"listening": URL}`) or why it cannot (`{"failed": TEXT}`). Its log goes to the stderr of the bus.
 
 use std::env;
 use std::ffi::OsString;
@@ -19,11 +19,11 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, read};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use kernel_core::config::Config;
 use kernel_core::id::Key;
-use kernel_core::{Moment, WebStatus};
+use kernel_core::{Bus, CompanionStatus, Moment};
 
 use crate::io::Io;
 use crate::peer::{Stream, set_nonblocking, token, unwatch, watch};
@@ -32,26 +32,103 @@ use crate::process::pre_exec::{self, Role};
 use crate::process::spawn::{Processes, exit_of, has_exited};
 use crate::stdio::announce;
 
-/// Neither a listener nor the signals have this key.
-pub(crate) const WEB_DOOR: Key = Key { index: (1 << 30) - 2, generation: 0 };
+/// Neither a listener nor the signals have these keys.
+const WEB_DOOR: Key = Key { index: (1 << 30) - 2, generation: 0 };
+const LINK: Key = Key { index: (1 << 30) - 3, generation: 0 };
 
 /// The pause before the next start doubles from the first of these to the second.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
-/// A door that was up for this long is started again at once.
+/// One that was up for this long is started again at once.
 const WAS_FINE: Duration = Duration::from_secs(5);
-/// How long a door that is not wanted any more may take before it is killed.
+/// How long one that is not wanted any more may take before it is killed.
 const END_PATIENCE: Duration = Duration::from_secs(3);
 /// How long the bus waits for it when it leaves.
 const EXIT_WAIT: Duration = Duration::from_secs(2);
-/// A longer line of the door is dropped.
+/// A longer line of it is dropped.
 const LINE_BYTES_MAX: usize = 8 << 10;
 
-pub(crate) struct WebDoor {
+/// All processes beside the bus.
+pub(crate) struct Companions([Companion; 2]);
+
+impl Companions {
+    /// `announces`: stdout is for addresses and not for a client.
+    pub(crate) fn new(web_args: Vec<OsString>, link_args: Vec<OsString>, announces: bool) -> Companions {
+        Companions([Companion::new(&WEB, web_args, announces), Companion::new(&TO_CLUSTER, link_args, false)])
+    }
+
+    /// The configuration is new. One that was told something else ends, and another one is started.
+    pub(crate) fn set_wanted(&mut self, config: &Config, addresses: &[String], io: &mut Io) {
+        self.0.iter_mut().for_each(|companion| companion.set_wanted(config, addresses, io));
+    }
+
+    /// When `on_timer` has something to do.
+    pub(crate) fn next_timer(&self) -> Option<Moment> {
+        self.0.iter().filter_map(Companion::next_timer).min()
+    }
+
+    pub(crate) fn on_timer(&mut self, processes: &mut Processes, io: &mut Io) {
+        self.0.iter_mut().for_each(|companion| companion.on_timer(processes, io));
+    }
+
+    /// Reads what the one with this key has said. Says whether there is one.
+    pub(crate) fn read(&mut self, key: Key, io: &mut Io) -> bool {
+        let found = self.0.iter_mut().find(|companion| companion.kind.key == key);
+        found.map(|companion| companion.read(io)).is_some()
+    }
+
+    /// A child has exited. If it was one of these, it is started again.
+    pub(crate) fn on_child_exit(&mut self, processes: &mut Processes, io: &mut Io) {
+        self.0.iter_mut().for_each(|companion| companion.on_child_exit(processes, io));
+    }
+
+    /// The bus leaves. All their connections to the bus have been closed, and so they close those of their peers.
+    pub(crate) fn end(mut self, processes: &mut Processes) {
+        self.0
+            .iter_mut()
+            .for_each(|companion| drop(companion.running.as_mut().and_then(|it| it.stdin.take())));
+        self.0.into_iter().for_each(|companion| companion.end(processes));
+    }
+}
+
+/// What a companion is for.
+struct Kind {
+    /// What the log calls it.
+    name: &'static str,
+    key: Key,
+    /// What it is told of the configuration. `None`: it is not wanted.
+    orders: fn(&Config) -> Option<Value>,
+    /// It has to tell others that the bus is gone, so nothing kills it when the bus dies: it is asked to end, and ends.
+    says_goodbye: bool,
+    /// Shows how it is in `_bus/status`.
+    show: fn(&mut Bus, Option<CompanionStatus>),
+}
+
+static WEB: Kind = Kind {
+    name: "the web door",
+    key: WEB_DOOR,
+    orders: |config| config.web.as_ref().map(|web| json!({ "web": web })),
+    says_goodbye: false,
+    show: Bus::web_is,
+};
+
+static TO_CLUSTER: Kind = Kind {
+    name: "the link to the cluster",
+    key: LINK,
+    orders: |config| {
+        let cluster = config.cluster.as_ref().filter(|cluster| !cluster.offer.is_empty())?;
+        Some(json!({ "cluster": cluster, "name": config.name }))
+    },
+    says_goodbye: true,
+    show: Bus::link_is,
+};
+
+struct Companion {
+    kind: &'static Kind,
     args: Vec<OsString>,
-    /// Whether stdout is for addresses and not for a client.
+    /// Whether stdout tells where it listens.
     announces: bool,
-    /// The line that the door is told. `None`: none is wanted.
+    /// The line that it is told. `None`: none is wanted.
     wanted: Option<String>,
     running: Option<Running>,
     start_at: Option<Moment>,
@@ -67,7 +144,7 @@ struct Running {
     child: Child,
     /// What it was told.
     told: String,
-    /// Its end tells the door to end.
+    /// Its end tells it to end.
     stdin: Option<OwnedFd>,
     stdout: OwnedFd,
     /// What it has said of a line that has not ended.
@@ -98,9 +175,10 @@ enum Said {
     Failed(String),
 }
 
-impl WebDoor {
-    pub(crate) fn new(args: Vec<OsString>, announces: bool) -> WebDoor {
-        WebDoor {
+impl Companion {
+    fn new(kind: &'static Kind, args: Vec<OsString>, announces: bool) -> Companion {
+        Companion {
+            kind,
             args,
             announces,
             wanted: None,
@@ -114,8 +192,7 @@ impl WebDoor {
         }
     }
 
-    /// The configuration is new. A door that was told something else ends, and another one is started.
-    pub(crate) fn set_wanted(&mut self, config: &Config, addresses: &[String], io: &mut Io) {
+    fn set_wanted(&mut self, config: &Config, addresses: &[String], io: &mut Io) {
         self.wanted = self.orders(config, addresses);
         match &mut self.running {
             Some(running) if Some(&running.told) == self.wanted.as_ref() => {}
@@ -129,28 +206,27 @@ impl WebDoor {
     }
 
     fn orders(&self, config: &Config, addresses: &[String]) -> Option<String> {
-        let web = config.web.as_ref()?;
+        let mut orders = (self.kind.orders)(config)?;
+        let name = self.kind.name;
         if self.args.is_empty() {
-            warn!("bus.json has a web door, and this program was built without it");
+            warn!("bus.json wants {name}, and this program was built without it");
             return None;
         }
         if addresses.is_empty() {
-            warn!(
-                "the web door is not opened: it reaches the bus at an address, and the bus listens at none"
-            );
+            warn!("{name} is not opened: it reaches the bus at an address, and the bus listens at none");
             return None;
         }
-        let token_file = config.auth.as_ref().map(|auth| &auth.token_file);
-        Some(json!({ "web": web, "bus": addresses, "token_file": token_file }).to_string() + "\n")
+        orders["bus"] = addresses.into();
+        orders["token_file"] = json!(config.auth.as_ref().map(|auth| &auth.token_file));
+        Some(orders.to_string() + "\n")
     }
 
-    /// When `on_timer` has something to do.
-    pub(crate) fn next_timer(&self) -> Option<Moment> {
+    fn next_timer(&self) -> Option<Moment> {
         let kill_at = self.running.as_ref().and_then(|running| running.kill_at);
         [self.start_at, kill_at].into_iter().flatten().min()
     }
 
-    pub(crate) fn on_timer(&mut self, processes: &mut Processes, io: &mut Io) {
+    fn on_timer(&mut self, processes: &mut Processes, io: &mut Io) {
         if let Some(running) = &mut self.running
             && running.kill_at.is_some_and(|kill_at| kill_at <= io.now)
         {
@@ -168,7 +244,7 @@ impl WebDoor {
         match self.spawn(told, processes, io) {
             Ok(running) => self.running = Some(running),
             Err(error) => {
-                warn!("cannot start the web door: {error}");
+                warn!("cannot start {}: {error}", self.kind.name);
                 self.last_words = Some(error.to_string());
                 self.rest(Duration::ZERO, io.now);
             }
@@ -181,25 +257,30 @@ impl WebDoor {
         command.args(&self.args).env_clear().envs(env::vars_os().filter(|(name, _)| !is_private(name)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let (guard, limits) = processes.guard_and_limits();
-        let (name, value) = guard.mark();
-        command.env(name, value);
-        pre_exec::prepare(&mut command, Role::Worker, limits);
+        if !self.kind.says_goodbye {
+            let (name, value) = guard.mark();
+            command.env(name, value);
+        }
+        let role = if self.kind.says_goodbye { Role::Companion } else { Role::Worker };
+        pre_exec::prepare(&mut command, role, limits);
         let mut child = command.spawn()?;
-        guard.watch(Pid::from_raw(child.id() as i32));
+        if !self.kind.says_goodbye {
+            guard.watch(Pid::from_raw(child.id() as i32));
+        }
         let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             unreachable!("both are piped")
         };
         let stdout = OwnedFd::from(stdout);
-        // An empty pipe has room for the line. Without it the door ends by itself.
+        // An empty pipe has room for the line. Without it the process ends by itself.
         let connected = set_nonblocking(&stdin)
             .map_err(io::Error::from)
             .and_then(|_| stdin.write_all(told.as_bytes()))
             .and_then(|()| Ok(set_nonblocking(&stdout)?))
             .and_then(|_| {
-                watch(io.poll.registry(), &stdout, token(WEB_DOOR, Stream::Internal), Interest::READABLE)
+                watch(io.poll.registry(), &stdout, token(self.kind.key, Stream::Internal), Interest::READABLE)
             });
         if let Err(error) = connected {
-            warn!("the web door cannot be heard: {error}");
+            warn!("{} cannot be heard: {error}", self.kind.name);
             let _ = child.kill();
         }
         Ok(Running {
@@ -214,8 +295,7 @@ impl WebDoor {
         })
     }
 
-    /// Reads what the door has said.
-    pub(crate) fn read(&mut self, io: &mut Io) {
+    fn read(&mut self, io: &mut Io) {
         let mut bytes = [0; 1024];
         while let Some(running) = &mut self.running {
             match read(running.stdout.as_fd(), &mut bytes) {
@@ -237,8 +317,8 @@ impl WebDoor {
             let line = mem::replace(&mut running.line, rest);
             match serde_json::from_slice(&line) {
                 Ok(Said::Listening(at)) => {
-                    info!("the web door is open at {at}");
-                    // A door that was started again is at the same address, unless that has port 0.
+                    info!("{} is open at {at}", self.kind.name);
+                    // One that was started again is at the same address, unless that has port 0.
                     if self.announces && self.announced.as_ref() != Some(&at) {
                         announce(std::slice::from_ref(&at));
                         self.announced = Some(at.clone());
@@ -248,10 +328,10 @@ impl WebDoor {
                     self.last_words = None;
                 }
                 Ok(Said::Failed(why)) => {
-                    warn!("the web door cannot open: {why}");
+                    warn!("{} cannot open: {why}", self.kind.name);
                     self.last_words = Some(why);
                 }
-                Err(_) => warn!("the web door says something that is not understood"),
+                Err(_) => warn!("{} says something that is not understood", self.kind.name),
             }
         }
         if running.line.len() > LINE_BYTES_MAX {
@@ -260,8 +340,7 @@ impl WebDoor {
         self.show(io);
     }
 
-    /// A child has exited. If it was the door, it is started again.
-    pub(crate) fn on_child_exit(&mut self, processes: &mut Processes, io: &mut Io) {
+    fn on_child_exit(&mut self, processes: &mut Processes, io: &mut Io) {
         if !self.running.as_mut().is_some_and(|running| has_exited(&mut running.child)) {
             return;
         }
@@ -283,7 +362,7 @@ impl WebDoor {
                 Duration::ZERO
             };
             self.rest(up, io.now);
-            warn!("the web door has ended ({exit}), it is started again in {:?}", self.delay);
+            warn!("{} has ended ({exit}), it is started again in {:?}", self.kind.name, self.delay);
         }
         self.show(io);
     }
@@ -299,7 +378,7 @@ impl WebDoor {
         let status = self.wanted.as_ref().map(|_| {
             let running = self.running.as_ref();
             let is_up = running.is_some_and(|running| running.listening.is_some());
-            WebStatus {
+            CompanionStatus {
                 state: match running {
                     None => "resting",
                     Some(running) if running.stdin.is_none() => "ending",
@@ -314,11 +393,10 @@ impl WebDoor {
                 last_words: self.last_words.clone(),
             }
         });
-        io.bus.web_is(status);
+        (self.kind.show)(&mut io.bus, status);
     }
 
-    /// The bus leaves. All connections of the door to the bus have been closed, and so it closes those of its clients.
-    pub(crate) fn end(mut self, processes: &mut Processes) {
+    fn end(mut self, processes: &mut Processes) {
         let Some(mut running) = self.running.take() else { return };
         drop(running.stdin.take());
         let deadline = Instant::now() + EXIT_WAIT;

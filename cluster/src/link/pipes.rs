@@ -1,0 +1,346 @@
+//! The pipes of a link: opened by edges, each carried by a task of its own to a connection of its own to the bus.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use async_nats::{Message, Subscriber};
+use futures_util::StreamExt;
+use log::{debug, info};
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::sync::{Notify, watch};
+use tokio::task::spawn_local;
+use tokio::time::{sleep_until, timeout};
+
+use super::room::Figures;
+use super::{Node, bus};
+use crate::carrier::max_frame_bytes;
+use crate::folders::{FolderWatch, Settled};
+use crate::pipe::{self, Config, DEFAULT_WINDOW, MIN_WINDOW, Pipe, Reason, Side};
+use crate::pump::{Arrival, FRAMES_WAITING, Over, Pump};
+use crate::subjects::{self, Address, shown};
+use crate::talk::{Open, Reply, Room, Wish, to_bytes};
+
+/// The windows of all pipes together stay below half of what a NATS server keeps for a connection.
+const ALL_WINDOWS: usize = 32 << 20;
+/// A new pipe gets this part of what is left.
+const PART: usize = 16;
+/// So many pipes there are at most.
+const PIPES_MAX: usize = 4096;
+/// How long the bus may take to close a connection whose edge has nothing more to say.
+const CLOSE_WAIT: Duration = Duration::from_secs(5);
+/// How long the last frames may take.
+const GOODBYE: Duration = Duration::from_millis(500);
+
+/// What a pipe is told.
+enum Order {
+    Connected,
+    Kill(String),
+}
+
+struct Entry {
+    arrivals: mpsc::Sender<Arrival>,
+    orders: mpsc::UnboundedSender<Order>,
+    edge: String,
+    boot: String,
+    pid: u32,
+}
+
+/// All pipes by their numbers.
+#[derive(Default)]
+pub(crate) struct Pipes {
+    entries: RefCell<HashMap<u64, Entry>>,
+    windows: Cell<usize>,
+    gone: Notify,
+}
+
+impl Pipes {
+    pub(crate) fn count(&self) -> usize {
+        self.entries.borrow().len()
+    }
+
+    pub(crate) fn carrier_connected(&self) {
+        for entry in self.entries.borrow().values() {
+            let _ = entry.orders.send(Order::Connected);
+        }
+    }
+
+    pub(crate) fn kill_all(&self, why: &str) {
+        self.kill(why, |_| true);
+    }
+
+    fn kill(&self, why: &str, is_meant: impl Fn(&Entry) -> bool) {
+        for entry in self.entries.borrow().values().filter(|entry| is_meant(entry)) {
+            let _ = entry.orders.send(Order::Kill(why.to_owned()));
+        }
+    }
+
+    /// Kills those that are meant, and waits until they have let go of their sessions.
+    async fn bury(&self, why: &str, is_meant: impl Fn(&Entry) -> bool) {
+        self.kill(why, &is_meant);
+        let all_gone = async {
+            loop {
+                let gone = self.gone.notified();
+                if !self.entries.borrow().values().any(&is_meant) {
+                    return;
+                }
+                gone.await;
+            }
+        };
+        let _ = timeout(GOODBYE * 2, all_gone).await;
+    }
+
+    pub(crate) async fn all_gone(&self) {
+        loop {
+            let gone = self.gone.notified();
+            if self.entries.borrow().is_empty() {
+                return;
+            }
+            gone.await;
+        }
+    }
+
+    /// The window of a new pipe: the first ones are large, and the more there are, the smaller is the next.
+    fn take_window(&self) -> usize {
+        let window = next_window(self.windows.get());
+        self.windows.set(self.windows.get() + window);
+        window
+    }
+}
+
+fn next_window(used: usize) -> usize {
+    (ALL_WINDOWS.saturating_sub(used) / PART).clamp(MIN_WINDOW, DEFAULT_WINDOW)
+}
+
+/// Passes frames on to their pipes. A pipe that is not there any more is said to be dead.
+pub(crate) async fn dispatch(node: Rc<Node>, mut frames: Subscriber) {
+    while let Some(message) = frames.next().await {
+        let Some(number) = subjects::pipe_of(&message.subject) else { continue };
+        let reply = message.reply.clone();
+        let unknown = {
+            let entries = node.pipes.entries.borrow();
+            match entries.get(&number) {
+                // What does not fit is sent again.
+                Some(entry) => match entry.arrivals.try_send(Arrival::of(message)) {
+                    Ok(()) | Err(TrySendError::Full(_)) => None,
+                    Err(TrySendError::Closed(arrival)) => Some(arrival),
+                },
+                None => Some(Arrival::of(message)),
+            }
+        };
+        // Only who asks for a sign of life says where he is.
+        if let (Some(Arrival::Frame(frame)), Some(reply)) = (unknown, reply)
+            && reply.starts_with("bus.v1.p.e.")
+            && let Some(reset) = pipe::reset_unknown(&frame, "the node does not know this pipe any more")
+        {
+            let _ = node.client.publish(reply, reset).await;
+        }
+    }
+}
+
+/// An edge wants something of this node.
+pub(crate) async fn wished(node: Rc<Node>, message: Message) {
+    let Some(reply_to) = message.reply else { return };
+    let wish = match serde_json::from_slice(&message.payload) {
+        Ok(wish) => wish,
+        Err(error) => {
+            debug!("a wish that is not understood: {error}");
+            return;
+        }
+    };
+    let mut reply = Reply {
+        node: node.name.clone(),
+        addr: node.addr.as_str().to_owned(),
+        started: node.started,
+        ..Reply::default()
+    };
+    match wish {
+        Wish::Probe => {}
+        Wish::Gone { edge, boot, pids } => {
+            let is_meant =
+                |entry: &Entry| entry.edge == edge && entry.boot == boot && pids.contains(&entry.pid);
+            node.pipes.bury("its process at the edge is gone", is_meant).await;
+        }
+        // Another link of the same name is meant.
+        Wish::Open(open) if open.to.as_ref().is_some_and(|to| *to != reply.addr) => return,
+        Wish::Open(open) => {
+            node.counts.borrow_mut().opens += 1;
+            if let Err(why) = open_pipe(&node, open, &mut reply).await {
+                node.counts.borrow_mut().refused += 1;
+                info!("a pipe is refused: {why}");
+                reply.refused = Some(why);
+            }
+        }
+    }
+    let _ = node.client.publish(reply_to, to_bytes(&reply)).await;
+}
+
+async fn open_pipe(node: &Rc<Node>, open: Open, reply: &mut Reply) -> Result<(), String> {
+    let number = u64::from_str_radix(&open.pipe, 16).map_err(|_| "this is no number of a pipe")?;
+    let to = Address::parse(&open.addr, "e").ok_or("this is no address of an edge")?;
+    if !subjects::is_name(&open.edge) {
+        return Err("this is no name of an edge".to_owned());
+    }
+    if !node.cluster.offer.contains(&open.pool) {
+        return Err(format!("the pool {:?} is not offered", shown(&open.pool)));
+    }
+    if node.pipes.count() >= PIPES_MAX {
+        return Err(format!("it has {PIPES_MAX} pipes already"));
+    }
+    // The edge was started again: what its last life had open is nobody's.
+    let is_old = |entry: &Entry| entry.edge == open.edge && entry.boot != open.boot;
+    if node.pipes.entries.borrow().values().any(is_old) {
+        node.pipes.bury("the edge was started again", is_old).await;
+    }
+    let client = format!("edge {}", open.edge);
+    let local = bus::connect(&node.target, &client, Some(&open.pool)).await?;
+    let figures = node.fresh_figures().await;
+    let of_pool = figures.pools.get(&open.pool).copied().unwrap_or_default();
+    let window = node.pipes.take_window();
+    let (arrivals, arriving) = mpsc::channel(FRAMES_WAITING);
+    let (orders, ordered) = mpsc::unbounded_channel();
+    {
+        let mut entries = node.pipes.entries.borrow_mut();
+        if entries.contains_key(&number) {
+            return Err("there is a pipe with this number".to_owned());
+        }
+        reply.siblings = entries
+            .values()
+            .filter(|entry| entry.edge == open.edge && entry.boot == open.boot && entry.pid != open.pid)
+            .map(|entry| entry.pid)
+            .collect();
+        let (edge, boot, pid) = (open.edge.clone(), open.boot.clone(), open.pid);
+        entries.insert(number, Entry { arrivals, orders, edge, boot, pid });
+    }
+    reply.window = window;
+    reply.max_frame = max_frame_bytes(&node.client).min(open.max_frame);
+    reply.room = of_pool.room;
+    reply.drain = of_pool.drain;
+    let config =
+        Config { side: Side::Node, window, peer_window: open.window, max_frame_bytes: reply.max_frame };
+    let start = Instant::now();
+    let pipe = Pipe::new(number, config, Duration::ZERO);
+    let subjects = (node.addr.pipe(number), to.pipe(number));
+    let pump = Pump::new(pipe, start, node.client.clone(), subjects, local);
+    let carried = Carried { node: node.clone(), pump, pool: open.pool, edge: open.edge, window };
+    spawn_local(carried.carry(arriving, ordered, Room { room: reply.room, drain: reply.drain }));
+    Ok(())
+}
+
+/// A pipe that is carried.
+struct Carried {
+    node: Rc<Node>,
+    pump: Pump,
+    pool: String,
+    edge: String,
+    window: usize,
+}
+
+impl Carried {
+    async fn carry(
+        mut self,
+        mut arrivals: mpsc::Receiver<Arrival>,
+        mut orders: mpsc::UnboundedReceiver<Order>,
+        told: Room,
+    ) {
+        let number = self.pump.pipe.number();
+        info!("edge {} has opened a pipe to the pool {}", self.edge, self.pool);
+        let (watch, mut settled) = FolderWatch::new(self.node.folders.clone());
+        self.pump.folders = Some(watch);
+        let figures = self.node.figures.subscribe();
+        let over = self.run(&mut arrivals, &mut orders, &mut settled, figures, told).await;
+        info!("the pipe of edge {} to the pool {} has ended: {over}", self.edge, self.pool);
+        let Carried { node, mut pump, window, .. } = self;
+        let _ = timeout(GOODBYE, pump.last_frames()).await;
+        // Its connection to the bus ends first, so that whoever opens a pipe next finds its sessions free.
+        drop(pump);
+        node.pipes.entries.borrow_mut().remove(&number);
+        node.pipes.windows.set(node.pipes.windows.get() - window);
+        node.pipes.gone.notify_waiters();
+    }
+
+    /// Returns why it is over, for the log.
+    async fn run(
+        &mut self,
+        arrivals: &mut mpsc::Receiver<Arrival>,
+        orders: &mut mpsc::UnboundedReceiver<Order>,
+        settled: &mut mpsc::UnboundedReceiver<Settled>,
+        mut figures: watch::Receiver<Figures>,
+        mut told: Room,
+    ) -> String {
+        let pump = &mut self.pump;
+        let mut close_at = None;
+        loop {
+            match pump.step().await {
+                None => {}
+                Some(Over::Finished) => return "both sides are done".to_owned(),
+                Some(Over::Dead(reason)) => return reason.to_string(),
+                // The bus has heard that nothing more comes, and closes the connection when it has said everything.
+                Some(Over::PeerEnded) => {
+                    let at = *close_at.get_or_insert_with(|| Instant::now() + CLOSE_WAIT);
+                    if at <= Instant::now() {
+                        return "the edge is done".to_owned();
+                    }
+                }
+            }
+            if pump.local_ended() {
+                if pump.pipe.all_confirmed() {
+                    return "the bus has closed the connection".to_owned();
+                }
+                close_at.get_or_insert_with(|| Instant::now() + CLOSE_WAIT);
+            }
+            let closing = async {
+                match close_at {
+                    Some(at) => sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                Some(order) = orders.recv() => match order {
+                    Order::Connected => {
+                        let now = pump.now();
+                        pump.pipe.carrier_connected(now);
+                    }
+                    Order::Kill(why) => pump.pipe.kill(Reason::Owner(why)),
+                },
+                Some(outcome) = settled.recv() => match outcome {
+                    Settled::Line(line) => pump.down.insert(line),
+                    Settled::Answer(answer) => pump.up.insert(answer),
+                },
+                Ok(()) = figures.changed() => {
+                    let of_pool = figures.borrow_and_update().pools.get(&self.pool).copied().unwrap_or_default();
+                    let room = Room { room: of_pool.room, drain: of_pool.drain };
+                    if room != told {
+                        told = room;
+                        pump.pipe.set_control(&to_bytes(&room));
+                    }
+                }
+                () = closing => return "the bus has closed the connection".to_owned(),
+                () = pump.wait(arrivals) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_shrink_before_they_are_too_much_together() {
+        let (mut used, mut windows) = (0, Vec::new());
+        for _ in 0..300 {
+            let window = next_window(used);
+            used += window;
+            windows.push(window);
+        }
+        assert!(windows[..16].iter().all(|window| *window == DEFAULT_WINDOW));
+        assert!(windows.is_sorted_by(|one, next| one >= next));
+        assert_eq!(windows[299], MIN_WINDOW);
+        assert!(used < ALL_WINDOWS + 300 * MIN_WINDOW);
+        let until_small: usize = windows.iter().filter(|window| **window > MIN_WINDOW).sum();
+        assert!(until_small <= ALL_WINDOWS);
+    }
+}

@@ -1,0 +1,165 @@
+//! The NATS subjects of the cluster, and the names in them.
+//!
+//! | subject | who listens |
+//! |---|---|
+//! | `bus.v1.ask.POOL` | every link that offers the pool; `bus.v1.ask.%nodes` every link |
+//! | `bus.v1.open.NODE` | the link of that node |
+//! | `bus.v1.p.e.NAME.RANDOM.PIPE` | one process of an edge: the frames of its pipes |
+//! | `bus.v1.p.n.NAME.RANDOM.PIPE` | one link: the frames of its pipes |
+//! | `bus.v1.note.NODE` | whoever wants to know that the node came up, drains or is gone |
+//!
+//! A name is a token of its own, because a wildcard of NATS stands for whole tokens: so permissions can be written.
+
+use std::fmt::Write;
+
+use async_nats::Subject;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+/// Asks every node who it is.
+pub(crate) const ALL_NODES: &str = "bus.v1.ask.%nodes";
+
+pub(crate) const NAME_CHARS_MAX: usize = 32;
+
+/// Where the pool is asked for. The only characters of a pool that are not of a token are dots.
+pub(crate) fn ask(pool: &str) -> Subject {
+    format!("bus.v1.ask.{}", pool.replace('.', "%2E")).into()
+}
+
+pub(crate) fn open(node: &str) -> Subject {
+    format!("bus.v1.open.{node}").into()
+}
+
+pub(crate) fn note(node: &str) -> Subject {
+    format!("bus.v1.note.{node}").into()
+}
+
+/// The prefix of what is answered to this process.
+pub(crate) fn inbox(name: &str) -> String {
+    format!("_INBOX.{name}")
+}
+
+/// The address of a process: frames for it are published below it. It cannot be guessed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Address(String);
+
+impl Address {
+    /// A new one for a process of an edge.
+    pub(crate) fn of_edge(name: &str) -> Address {
+        Address(format!("e.{name}.{}", random_token()))
+    }
+
+    /// A new one for a link.
+    pub(crate) fn of_node(name: &str) -> Address {
+        Address(format!("n.{name}.{}", random_token()))
+    }
+
+    /// Reads the address of an edge that a peer has sent. It becomes a part of a subject, so it may hold nothing else.
+    pub(crate) fn parse(text: &str, role: &str) -> Option<Address> {
+        let mut tokens = text.split('.');
+        let (found, name, random) = (tokens.next()?, tokens.next()?, tokens.next()?);
+        let good = found == role && is_name(name) && random.len() == 22 && is_token(random);
+        (good && tokens.next().is_none()).then(|| Address(text.to_owned()))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// All frames for this process.
+    pub(crate) fn all_pipes(&self) -> Subject {
+        format!("bus.v1.p.{}.*", self.0).into()
+    }
+
+    /// The frames of this pipe for this process.
+    pub(crate) fn pipe(&self, number: u64) -> Subject {
+        format!("bus.v1.p.{}.{number:016x}", self.0).into()
+    }
+}
+
+/// The number of the pipe that a subject of `Address::pipe` ends with.
+pub(crate) fn pipe_of(subject: &str) -> Option<u64> {
+    let (_, last) = subject.rsplit_once('.')?;
+    // `from_str_radix` would take a sign as well.
+    let is_number = last.len() == 16 && last.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_number.then(|| u64::from_str_radix(last, 16).ok()).flatten()
+}
+
+/// Whether this may be the name of a bus: letters, digits, `-` and `_`, at most 32.
+pub(crate) fn is_name(text: &str) -> bool {
+    text.len() <= NAME_CHARS_MAX && is_token(text)
+}
+
+fn is_token(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_".contains(letter))
+}
+
+/// The name of this machine, as far as it can be the name of a bus.
+pub(crate) fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .or_else(|_| std::env::var("HOSTNAME").map_err(std::io::Error::other))
+        .unwrap_or_default();
+    let first = name.trim().split('.').next().unwrap_or_default();
+    let plain: String =
+        first.chars().filter(|letter| is_token(&letter.to_string())).take(NAME_CHARS_MAX).collect();
+    if plain.is_empty() { "edge".to_owned() } else { plain }
+}
+
+/// 128 random bits as 22 characters.
+pub(crate) fn random_token() -> String {
+    URL_SAFE_NO_PAD.encode(random_bytes::<16>())
+}
+
+pub(crate) fn random_number() -> u64 {
+    u64::from_be_bytes(random_bytes())
+}
+
+fn random_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).expect("the system has random bytes");
+    bytes
+}
+
+/// What a peer says, for people: without control characters and not too long.
+pub(crate) fn shown(text: &str) -> String {
+    let mut shown = String::new();
+    for letter in text.chars().take(200) {
+        let _ = if letter.is_control() { shown.write_char('?') } else { shown.write_char(letter) };
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_read_back_and_nothing_else_is_one() {
+        let edge = Address::of_edge("e3");
+        assert_eq!(Address::parse(edge.as_str(), "e"), Some(edge.clone()));
+        assert_eq!(Address::parse(edge.as_str(), "n"), None);
+        let random = random_token();
+        for bad in [
+            String::new(),
+            "e.e3".to_owned(),
+            format!("e.*.{random}"),
+            format!("e.e3.{random}.>"),
+            format!("e..{random}"),
+            "e.e3.>".to_owned(),
+            format!("e.e3.{}", &random[1..]),
+            format!("e.{}.{random}", "x".repeat(33)),
+        ] {
+            assert_eq!(Address::parse(&bad, "e"), None, "{bad}");
+        }
+        assert_eq!(pipe_of(&edge.pipe(0xab)), Some(0xab));
+        assert_eq!(pipe_of("bus.v1.p.e.e3.x.+0000000000000ab"), None);
+        assert_eq!(pipe_of("bus.v1.p.e.e3.x.1"), None);
+    }
+
+    #[test]
+    fn a_pool_is_one_token() {
+        assert_eq!(ask("claude").as_str(), "bus.v1.ask.claude");
+        assert_eq!(ask("a.b").as_str(), "bus.v1.ask.a%2Eb");
+        assert!(is_name(&host_name()));
+    }
+}

@@ -1,0 +1,83 @@
+//! `link`: makes a bus a node of the cluster.
+
+use std::process::ExitCode;
+
+use clients::Fault;
+use cluster::link::{self, Options, Orders};
+use kernel_shell::config;
+
+use crate::bus_args::BusArgs;
+use crate::cluster_args::WhoArgs;
+use crate::output::{report, report_fault};
+
+const EXAMPLES: &str = "\
+Examples:
+  stdio-bus link                             what \"cluster\" in bus.json says
+  stdio-bus link nats://127.0.0.1:4222 --name n17 --offer claude
+  stdio-bus link --map /home/me=/srv/me      folders of clients, and what they are called here
+
+`serve` does this by itself where \"cluster\" in bus.json has \"offer\": [\"claude\"]. Whoever may open a pipe to a \
+node runs commands there: docs/SECURITY.md has the permissions to set.
+
+It ends with SIGTERM, and every edge hears it at once. Of two links with one name the one that was started later \
+stays; the other one ends (exit 73).";
+
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The NATS servers, nats://HOST:PORT or tls://HOST:PORT [default: cluster.url of bus.json]
+    #[arg(value_name = "URL", value_parser = config::parse_server)]
+    url: Vec<String>,
+    /// A pool that others may use; can be given again [default: cluster.offer of bus.json]
+    #[arg(long, value_name = "POOL")]
+    offer: Vec<String>,
+    /// A folder of clients and what it is called here; can be given again [default: cluster.map of bus.json]
+    #[arg(long, value_name = "FROM=TO", value_parser = config::parse_map)]
+    map: Vec<(String, String)>,
+    #[command(flatten)]
+    who: WhoArgs,
+    #[command(flatten)]
+    bus: BusArgs,
+    /// A bus has started it, and tells it the rest on stdin
+    #[arg(long, hide = true)]
+    supervised: bool,
+    /// When the node was started, in milliseconds since 1970
+    #[arg(long, hide = true, value_name = "MS")]
+    since: Option<u64>,
+}
+
+pub(crate) fn run(args: Args) -> ExitCode {
+    kernel_shell::keep_memory_private();
+    kernel_shell::start_logging();
+    let options = match options(args) {
+        Ok(options) => options,
+        Err(fault) => {
+            kernel_shell::flush_logs();
+            return report_fault(&fault);
+        }
+    };
+    let outcome = link::run(options);
+    kernel_shell::flush_logs();
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(end) => report(format_args!("stdio-bus: {end}"), end.code),
+    }
+}
+
+fn options(args: Args) -> Result<Options, Fault> {
+    if args.supervised {
+        return Orders::read().and_then(|orders| orders.options(args.since)).map_err(Fault::Failed);
+    }
+    let (mut cluster, name) = args.who.resolve(&args.url, || args.bus.config_path())?;
+    if !args.offer.is_empty() {
+        cluster.offer = args.offer;
+    }
+    cluster.map.extend(args.map);
+    Ok(Options {
+        cluster,
+        name: name.unwrap_or_else(link::default_name),
+        target: args.bus.target()?,
+        since: args.since,
+        ends_with_stdin: false,
+    })
+}

@@ -1,0 +1,119 @@
+//! What becomes of a session while NATS is killed, stopped and replaced: nothing.
+
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+use super::{
+    NatsServer, answer_to, edge_config, link_of, node, node_config, signals, with_session, worker_of,
+};
+use crate::harness::{Bus, Client, prompt};
+
+/// A node whose agent says so much in a turn that it takes a while.
+fn talkative(url: &str) -> (Bus, Bus) {
+    let mut file = node_config(url, "n1", json!({}));
+    file["pools"][0]["args"] = json!(["agent", "echo", "--chunks", "3000", "--chunk-bytes", "2000"]);
+    (node(file), Bus::start(edge_config(url, "e1")))
+}
+
+/// All bytes of a turn arrive once and in order, whatever is done meanwhile.
+fn loses_nothing(client: &mut Client, session: &str, id: u32, meanwhile: impl FnOnce()) {
+    client.sends(&prompt(id, session));
+    // The first words are there, so the rest is on its way.
+    let mut meanwhile = Some(meanwhile);
+    let mut chunks = 0;
+    let answer = loop {
+        let message = client.receives();
+        match message["params"]["update"]["sessionUpdate"].as_str() {
+            Some("agent_message_chunk") => chunks += 1,
+            Some(_) => {}
+            None => break message,
+        }
+        if chunks > 0
+            && let Some(meanwhile) = meanwhile.take()
+        {
+            meanwhile();
+        }
+    };
+    assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+    assert_eq!(chunks, 3000);
+}
+
+#[test]
+fn a_server_that_is_killed_and_started_again_loses_nothing() {
+    let Some(mut nats) = NatsServer::start() else { return };
+    let (_node, edge) = talkative(&nats.url());
+    let (mut client, session) = with_session(&edge);
+    for id in 10..14 {
+        loses_nothing(&mut client, &session, id, || nats.is_killed_and_started_again());
+    }
+}
+
+#[test]
+fn a_server_that_hangs_for_a_while_loses_nothing() {
+    let Some(nats) = NatsServer::start() else { return };
+    let (_node, edge) = talkative(&nats.url());
+    let (mut client, session) = with_session(&edge);
+    loses_nothing(&mut client, &session, 10, || {
+        nats.signal(Signal::SIGSTOP);
+        // Longer than the pings of the clients wait.
+        thread::sleep(Duration::from_secs(9));
+        nats.signal(Signal::SIGCONT);
+    });
+}
+
+#[test]
+fn a_link_or_a_worker_that_hangs_for_a_while_loses_nothing() {
+    let Some(nats) = NatsServer::start() else { return };
+    let (node, edge) = talkative(&nats.url());
+    let (mut client, session) = with_session(&edge);
+    for (id, pid) in [(10, link_of(&node)), (11, worker_of(&edge))] {
+        loses_nothing(&mut client, &session, id, || {
+            signals(pid, Signal::SIGSTOP);
+            thread::sleep(Duration::from_secs(7));
+            signals(pid, Signal::SIGCONT);
+        });
+    }
+}
+
+#[test]
+fn servers_that_are_replaced_one_after_the_other_cost_no_error() {
+    // Three servers of one cluster, each of which names the next as its route.
+    let Some(mut first) = NatsServer::start_with(CLUSTER) else { return };
+    let route = first.cluster_port();
+    // The others find it again where it was.
+    first.is_told(CLUSTER.replace("127.0.0.1:-1", &format!("127.0.0.1:{route}")));
+    let joined = format!(
+        "cluster {{ name: c, listen: \"127.0.0.1:-1\", routes: [\"nats://127.0.0.1:{route}\"] }}\n{LAME}"
+    );
+    let (Some(second), Some(third)) = (NatsServer::start_with(&joined), NatsServer::start_with(&joined))
+    else {
+        return;
+    };
+    let mut servers = [first, second, third];
+    let urls = servers.iter().map(NatsServer::url).collect::<Vec<_>>();
+    let mut file = node_config("", "n1", json!({ "url": urls }));
+    file["pools"][0]["args"] = json!(["agent", "echo", "--chunks", "3000", "--chunk-bytes", "2000"]);
+    let mut edge = edge_config("", "e1");
+    edge["cluster"]["url"] = json!(urls);
+    let (_node, edge) = (node(file), Bus::start(edge));
+    let (mut client, session) = with_session(&edge);
+    for (index, server) in servers.iter_mut().enumerate() {
+        let id = 10 + index as u32;
+        loses_nothing(&mut client, &session, id, || {
+            // Lame duck mode: it tells its clients to go, and stops.
+            server.signal(Signal::SIGUSR2);
+            server.ends();
+            server.comes_back();
+        });
+    }
+    client.sends(&prompt(20, &session));
+    assert_eq!(answer_to(&mut client, 20)["result"]["stopReason"], "end_turn");
+}
+
+const CLUSTER: &str = "cluster { name: c, listen: \"127.0.0.1:-1\" }
+lame_duck_duration: \"30s\"
+lame_duck_grace_period: \"1s\"";
+const LAME: &str = "lame_duck_duration: \"30s\"\nlame_duck_grace_period: \"1s\"";

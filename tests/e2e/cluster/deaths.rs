@@ -1,0 +1,109 @@
+//! What becomes of a session when one of the processes between client and agent is killed: one error, and then it
+//! goes on.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+use super::{
+    NatsServer, answer_to, edge_config, is_linked, link_of, node, node_config, recovers, signals,
+    with_session, worker_of, world,
+};
+use crate::harness::{Bus, prompt};
+
+/// An agent that takes its time.
+fn slow(url: &str) -> serde_json::Value {
+    let mut file = node_config(url, "n1", json!({}));
+    file["pools"][0]["args"] =
+        json!(["agent", "echo", "--state", "@dir/state", "--chunks", "20", "--delay-ms", "200"]);
+    file
+}
+
+#[test]
+fn a_worker_that_is_killed_costs_one_error_and_its_session_goes_on() {
+    let Some((_nats, _node, edge)) = world() else { return };
+    let (mut client, session) = with_session(&edge);
+    client.takes_turn(3, &session, "before");
+    signals(worker_of(&edge), Signal::SIGKILL);
+    // Its pipe is not waited for: the node hears that its process is gone.
+    let took = recovers(&mut client, &session, 10);
+    assert!(took < Duration::from_secs(8), "{took:?}");
+}
+
+#[test]
+fn a_link_that_is_killed_is_noticed_by_the_next_one() {
+    let Some(nats) = NatsServer::start() else { return };
+    let (node, edge) = (node(slow(&nats.url())), Bus::start(edge_config(&nats.url(), "e1")));
+    let (mut client, session) = with_session(&edge);
+    client.sends(&prompt(3, &session));
+    client.is_asked("session/update");
+    let start = Instant::now();
+    signals(link_of(&node), Signal::SIGKILL);
+    let answer = answer_to(&mut client, 3);
+    assert_eq!(answer["error"]["data"]["reason"], "worker_lost", "{answer}");
+    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    recovers(&mut client, &session, 10);
+}
+
+#[test]
+fn a_node_whose_bus_is_killed_says_so_at_once_and_is_good_again_when_it_is_back() {
+    let Some(nats) = NatsServer::start() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut file = slow(&nats.url());
+    file["pools"][0]["args"][3] = json!(folder.path());
+    let node = node(file.clone());
+    let edge = Bus::start(edge_config(&nats.url(), "e1"));
+    let (mut client, session) = with_session(&edge);
+    client.takes_turn(3, &session, "before");
+    client.sends(&prompt(4, &session));
+    client.is_asked("session/update");
+    let start = Instant::now();
+    node.signal(Signal::SIGKILL);
+    let answer = answer_to(&mut client, 4);
+    assert!(answer["error"].is_object(), "{answer}");
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    drop(node);
+    // While it is away, every request is answered.
+    client.sends(&prompt(5, &session));
+    let answer = answer_to(&mut client, 5);
+    assert!(answer["error"].is_object(), "{answer}");
+    let node = Bus::start(file);
+    is_linked(&node);
+    recovers(&mut client, &session, 10);
+}
+
+#[test]
+fn an_edge_that_is_started_again_finds_its_sessions_free() {
+    let Some((nats, node, edge)) = world() else { return };
+    let (mut client, session) = with_session(&edge);
+    client.takes_turn(3, &session, "before");
+    edge.signal(Signal::SIGKILL);
+    drop((client, edge));
+    let edge = Bus::start(edge_config(&nats.url(), "e1"));
+    let mut client = edge.client();
+    client.asks(1, "initialize", json!({ "protocolVersion": 1, "clientCapabilities": {} }));
+    let load = json!({ "sessionId": session, "cwd": "/", "mcpServers": [] });
+    client.sends(&crate::harness::request(2, "session/load", load));
+    let answer = answer_to(&mut client, 2);
+    assert!(answer.get("result").is_some(), "{answer}");
+    let mut local = node.client();
+    node.until("the old pipe is gone", || local.status()["clients"] == 3);
+}
+
+#[test]
+fn a_node_that_is_stopped_tells_its_edges_at_once() {
+    let Some(nats) = NatsServer::start() else { return };
+    let (mut node, edge) = (node(slow(&nats.url())), Bus::start(edge_config(&nats.url(), "e1")));
+    let (mut client, session) = with_session(&edge);
+    client.sends(&prompt(3, &session));
+    client.is_asked("session/update");
+    // The first signal lets the turn end, the second does not wait for it.
+    node.signal(Signal::SIGTERM);
+    node.signal(Signal::SIGTERM);
+    let start = Instant::now();
+    let answer = answer_to(&mut client, 3);
+    assert!(start.elapsed() < Duration::from_secs(8), "{answer}");
+    node.exit_status();
+    node.leaves_nothing_within(crate::harness::PATIENCE);
+}

@@ -1,0 +1,140 @@
+//! Who is in the cluster, and who may be.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::{Value, json};
+
+use super::raw::RawNats;
+use super::{NatsServer, answer_to, edge_config, is_linked, node, node_config, with_session, world};
+use crate::harness::{Bus, request, run, write_token};
+
+#[test]
+fn nodes_are_listed_with_what_they_have() {
+    let Some((nats, node, edge)) = world() else { return };
+    let (_client, _) = with_session(&edge);
+    let _second = super::node(node_config(&nats.url(), "n2", json!({ "zone": "eu" })));
+    let url = nats.url();
+    let listed = || -> Value {
+        let printed = run(node.folder(), &["nodes", "--url", &url, "--json"], "");
+        serde_json::from_slice(&printed.stdout).expect("JSON")
+    };
+    // The figures are a second old at most.
+    node.until("the session is counted", || listed()[0]["sessions"] == 1);
+    let all = listed();
+    let names: Vec<_> =
+        all.as_array().expect("a list").iter().map(|node| node["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["n1", "n2"]);
+    assert_eq!((&all[0]["pipes"], &all[1]["zone"]), (&json!(1), &json!("eu")));
+    assert!(all[1]["room"].as_u64().unwrap() > 0);
+    let table = run(node.folder(), &["nodes", "--url", &url], "");
+    let text = String::from_utf8(table.stdout).expect("UTF-8");
+    assert!(text.starts_with("NODE") && text.lines().count() == 3, "{text}");
+}
+
+#[test]
+fn where_no_node_answers_it_is_said_what_to_do() {
+    let Some(nats) = NatsServer::start() else { return };
+    let printed = run(nats.folder(), &["nodes", "--url", &nats.url()], "");
+    assert_eq!(printed.status.code(), Some(69));
+    assert!(String::from_utf8_lossy(&printed.stderr).contains("\"offer\""));
+    let nowhere = run(nats.folder(), &["nodes", "--url", "nats://127.0.0.1:1"], "");
+    assert_eq!(nowhere.status.code(), Some(69));
+    assert!(
+        String::from_utf8_lossy(&nowhere.stderr).contains("no NATS server answers at nats://127.0.0.1:1")
+    );
+    let edge = Bus::start(edge_config(&nats.url(), "e1"));
+    let mut client = edge.client();
+    client.sends(&request(1, "initialize", json!({ "protocolVersion": 1, "clientCapabilities": {} })));
+    let answer = answer_to(&mut client, 1);
+    let words = answer["error"].to_string();
+    assert!(words.contains("no node offers the pool"), "{answer}");
+}
+
+#[test]
+fn of_two_nodes_with_one_name_the_later_one_stays() {
+    let Some((nats, first, _edge)) = world() else { return };
+    let second = node(node_config(&nats.url(), "n1", json!({ "zone": "second" })));
+    let mut client = first.client();
+    first.until("the first one gives way", || {
+        let link = client.status()["link"].clone();
+        link["last_words"].as_str().is_some_and(|words| words.contains("started later"))
+    });
+    let printed = run(first.folder(), &["nodes", "--url", &nats.url(), "--json"], "");
+    let all: Value = serde_json::from_slice(&printed.stdout).expect("JSON");
+    assert_eq!((all.as_array().map(Vec::len), &all[0]["zone"]), (Some(1), &json!("second")));
+    is_linked(&second);
+}
+
+#[test]
+fn the_nats_tool_sees_nodes() {
+    let Some((nats, _node, _edge)) = world() else { return };
+    let mut raw = RawNats::connect(&nats);
+    for (verb, kind) in [("PING", "ping"), ("INFO", "info"), ("STATS", "stats")] {
+        let answer: Value =
+            serde_json::from_slice(&raw.asks(&format!("$SRV.{verb}.stdio-bus"), b"")).expect("JSON");
+        assert_eq!(answer["type"], format!("io.nats.micro.v1.{kind}_response"));
+        assert_eq!(answer["metadata"]["node"], "n1");
+    }
+}
+
+/// A key of a node and one of an edge, made for this test: their seeds, and what the server knows of them.
+const NODE_KEY: [&str; 2] = [
+    "SUAJBDBTAFYHENFG5DSGLO6BAMEUGMXMUOEKJ2VANQFYXJENMDZVCYSOXM",
+    "UCS3YWSF3NVSFP3UK3DORVCALDRWTRYXODQMEF5YQPNTSED6L4BDKRT2",
+];
+const EDGE_KEY: [&str; 2] = [
+    "SUAGC4MHWC6Z6XVPLJMRYDUUAVJVMYKX5W7O5TQACGRAXCTI4NQO3X4Q4M",
+    "UDMJBQAF2DRCNWVIGOKAXCND2RJMEQB2L5U4C727QMLWL7XNNT7K6W3K",
+];
+
+#[test]
+fn the_permissions_of_the_documentation_are_enough_and_keep_others_out() {
+    let documented = include_str!("../../../docs/SECURITY.md");
+    let block =
+        documented.split("```").find(|block| block.contains("bus.v1.ask.*")).expect("the permissions");
+    let settings =
+        block.trim_start_matches("text").replace("KEY_OF_N17", NODE_KEY[1]).replace("KEY_OF_E3", EDGE_KEY[1]);
+    let Some(nats) = NatsServer::start_with(&settings) else { return };
+    let key = |name: &str, seed: &str| {
+        let path = nats.folder().join(name);
+        write_token(&path, seed);
+        path
+    };
+    let (of_node, of_edge) = (key("n17.nk", NODE_KEY[0]), key("e3.nk", EDGE_KEY[0]));
+    let _node = node(node_config(&nats.url(), "n17", json!({ "nkey": of_node })));
+    let mut file = edge_config(&nats.url(), "e3");
+    file["cluster"]["nkey"] = json!(of_edge);
+    let edge = Bus::start(file);
+    let (mut client, session) = with_session(&edge);
+    assert_eq!(client.takes_turn(3, &session, "with a key").0.trim(), "with a key");
+    // Whoever has no key does not come in, and a node may not open pipes.
+    let run = |args: &[&str]| run(nats.folder(), &[args, &["--url", &nats.url()]].concat(), "");
+    let refused = run(&["nodes"]);
+    assert_eq!(refused.status.code(), Some(77), "{}", String::from_utf8_lossy(&refused.stderr));
+    let as_node = run(&[
+        "agent",
+        "nats",
+        "--pool",
+        "echo",
+        "--name",
+        "n17",
+        "--nkey",
+        of_node.to_str().expect("UTF-8"),
+    ]);
+    let words = String::from_utf8_lossy(&as_node.stderr).into_owned();
+    assert!(words.contains("Permissions Violation"), "{words}");
+    fs::set_permissions(&of_edge, fs::Permissions::from_mode(0o644)).expect("our file");
+    let readable = run(&["nodes", "--nkey", of_edge.to_str().expect("UTF-8")]);
+    assert!(String::from_utf8_lossy(&readable.stderr).contains("chmod 600"));
+}
+
+#[test]
+fn off_loopback_there_is_tls_or_nothing() {
+    let Some(nats) = NatsServer::start_with("") else { return };
+    // The address leads to this machine, but is not one of loopback.
+    let printed = run(nats.folder(), &["nodes", "--url", &format!("nats://0.0.0.0:{}", nats.port)], "");
+    assert_eq!(printed.status.code(), Some(69));
+    let words = String::from_utf8_lossy(&printed.stderr).into_owned();
+    assert!(words.contains("TLS"), "{words}");
+}

@@ -1,0 +1,134 @@
+//! A real nats-server for one test.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Instant;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::harness::PATIENCE;
+
+/// The program, which tests/cluster/run installs.
+const PROGRAM: &str = "BUS_NATS_SERVER";
+
+pub(super) struct NatsServer {
+    program: PathBuf,
+    child: Child,
+    dir: TempDir,
+    /// What it is told beside its port.
+    settings: String,
+    pub(super) port: u16,
+}
+
+impl NatsServer {
+    /// `None`: there is no nats-server, and the test cannot be played.
+    pub(super) fn start() -> Option<NatsServer> {
+        NatsServer::start_with("")
+    }
+
+    /// With these settings of its configuration file.
+    pub(super) fn start_with(settings: &str) -> Option<NatsServer> {
+        let Some(program) = std::env::var_os(PROGRAM) else {
+            eprintln!("SKIPPED: no nats-server; tests/cluster/run installs one and plays these tests");
+            return None;
+        };
+        let dir = TempDir::with_prefix("nats").expect("a temporary folder");
+        let program = PathBuf::from(program);
+        let child = spawn(&program, dir.path(), -1, settings);
+        let mut server = NatsServer { program, child, dir, settings: settings.to_owned(), port: 0 };
+        server.port = server.bound_port();
+        Some(server)
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The port that it has taken, which it writes into a file.
+    fn bound_port(&mut self) -> u16 {
+        let deadline = Instant::now() + PATIENCE;
+        let file = self.dir.path().join(format!("nats-server_{}.ports", self.child.id()));
+        loop {
+            let said = fs::read(&file).ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok());
+            if let Some(url) = said.as_ref().and_then(|said| said["nats"][0].as_str()) {
+                let (_, port) = url.rsplit_once(':').expect("a port");
+                return port.parse().expect("a number");
+            }
+            assert!(Instant::now() < deadline, "nats-server does not start: {}", self.log());
+            thread::sleep(crate::harness::LOOK_AGAIN);
+        }
+    }
+
+    /// The port at which other servers join it.
+    pub(super) fn cluster_port(&self) -> u16 {
+        let file = self.dir.path().join(format!("nats-server_{}.ports", self.child.id()));
+        let said: Value = serde_json::from_slice(&fs::read(file).expect("it runs")).expect("JSON");
+        let url = said["cluster"][0].as_str().expect("a cluster");
+        url.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).expect("a port")
+    }
+
+    /// From its next start on it is told this.
+    pub(super) fn is_told(&mut self, settings: String) {
+        self.settings = settings;
+    }
+
+    /// Waits until it has ended by itself.
+    pub(super) fn ends(&mut self) {
+        let deadline = Instant::now() + PATIENCE * 2;
+        while self.child.try_wait().expect("it is our child").is_none() {
+            assert!(Instant::now() < deadline, "nats-server does not end: {}", self.log());
+            thread::sleep(crate::harness::LOOK_AGAIN);
+        }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).expect("the server runs");
+    }
+
+    /// Kills it and starts it again at the same port.
+    pub(super) fn is_killed_and_started_again(&mut self) {
+        self.dies();
+        self.comes_back();
+    }
+
+    pub(super) fn dies(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    pub(super) fn comes_back(&mut self) {
+        self.child = spawn(&self.program, self.dir.path(), i32::from(self.port), &self.settings);
+        assert_eq!(self.bound_port(), self.port);
+    }
+}
+
+impl Drop for NatsServer {
+    fn drop(&mut self) {
+        self.dies();
+    }
+}
+
+fn spawn(program: &Path, dir: &Path, port: i32, settings: &str) -> Child {
+    let shown = dir.display();
+    let file = format!(
+        "listen: \"127.0.0.1:{port}\"\nports_file_dir: \"{shown}\"\nlogfile: \"{shown}/log\"\n{settings}\n"
+    );
+    let path = dir.join("server.conf");
+    fs::write(&path, file).expect("the folder is ours");
+    let mut command = Command::new(program);
+    command.arg("-c").arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().expect("nats-server runs")
+}
