@@ -4,8 +4,9 @@ use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use kernel_core::config::{Address, Config, Listen, WebConfig};
+use kernel_core::config::{Address, Config, Listen, PoolConfig, Program, WebConfig};
 use kernel_shell::ServeError;
 use kernel_shell::config::{self, ConfigErrors};
 
@@ -142,7 +143,25 @@ fn load(path: &Path, listeners: &[Listen], web: Option<&Web>) -> Result<Config, 
     if !listeners.is_empty() {
         config.listen = listeners.to_vec();
     }
+    for pool in &mut config.pools {
+        if needs_config(pool) {
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+            let path = path.to_string_lossy().into_owned();
+            Arc::make_mut(pool).args.extend(["--config".to_owned(), path]);
+        }
+    }
     Ok(config)
+}
+
+/// Whether the workers of the pool are in the cluster of this file, and their arguments do not say where that is.
+fn needs_config(pool: &PoolConfig) -> bool {
+    let says = |flag: &str| {
+        let with_value = format!("{flag}=");
+        pool.args.iter().any(|arg| arg == flag || arg.starts_with(&with_value))
+    };
+    let is_nats =
+        pool.program == Program::ThisBinary && pool.args.starts_with(&["agent".into(), "nats".into()]);
+    is_nats && !says("--url") && !says("--config")
 }
 
 impl Args {
@@ -184,6 +203,19 @@ mod tests {
             urls,
             ["tcp://[::1]:1", "tcp://localhost:0", "tcp://localhost:0", "unix:///run/bus.sock", "stdio:"]
         );
+    }
+
+    #[test]
+    fn workers_in_the_cluster_are_told_which_file_has_it() {
+        let pool = |args: &[&str]| {
+            let mut pool = PoolConfig::new("a", Program::ThisBinary);
+            pool.args = args.iter().map(|arg| (*arg).to_owned()).collect();
+            pool
+        };
+        assert!(needs_config(&pool(&["agent", "nats", "--pool", "a"])));
+        assert!(!needs_config(&pool(&["agent", "nats", "--pool", "a", "--url=nats://hub"])));
+        assert!(!needs_config(&pool(&["agent", "nats", "--config", "x"])));
+        assert!(!needs_config(&pool(&["agent", "echo"])));
     }
 
     #[test]

@@ -73,7 +73,7 @@ fn measure(stdio_bus: &Path, nats_server: &Path) -> io::Result<Report> {
     let address = node.address().to_string();
     let args = ["connect", "--pool", "echo", "--tcp", address.trim_start_matches("tcp://")];
     let chain = json!({ "id": "echo", "command": "stdio-bus", "args": args });
-    let args = ["agent", "nats", "--pool", "echo", "--config", "@dir/bus.json"];
+    let args = ["agent", "nats", "--pool", "echo"];
     let mut over_nats = bus::config(&[json!({ "id": "echo", "command": "stdio-bus", "args": args })]);
     over_nats["name"] = json!("bench-edge");
     over_nats["cluster"] = json!({ "url": nats.url });

@@ -34,7 +34,7 @@ fn node_config(url: &str, name: &str, more: Value) -> Value {
 
 /// The configuration of an edge whose pool `echo` is in the cluster.
 fn edge_config(url: &str, name: &str) -> Value {
-    let args = ["agent", "nats", "--pool", "echo", "--config", "@dir/bus.json"];
+    let args = ["agent", "nats", "--pool", "echo"];
     json!({
         "name": name,
         "pools": [{ "id": "echo", "command": "stdio-bus", "args": args }],

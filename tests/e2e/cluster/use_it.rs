@@ -71,15 +71,15 @@ fn a_server_that_takes_only_short_messages_is_enough() {
 fn a_client_that_never_reads_harms_nobody_else() {
     let Some(nats) = NatsServer::start() else { return };
     let mut file = node_config(&nats.url(), "n1", json!({}));
-    file["pools"][0]["args"] = json!(["agent", "echo", "--chunks", "2000", "--chunk-bytes", "10000"]);
+    file["pools"][0]["args"] = json!(["agent", "echo", "--chunks", "600", "--chunk-bytes", "10000"]);
     let (_node, edge) = (node(file), Bus::start(edge_config(&nats.url(), "e1")));
     let (mut silent, first) = with_session(&edge);
-    // 100 MB of answers that nobody takes.
+    // 30 MB of answers that nobody takes.
     for id in 10..15 {
         silent.sends(&prompt(id, &first));
     }
     let (mut other, second) = with_session(&edge);
     let (text, _) = other.takes_turn(3, &second, "hi");
-    assert_eq!(text.len(), 2000 * 10_000);
+    assert_eq!(text.len(), 600 * 10_000);
     drop(silent);
 }
