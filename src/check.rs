@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 use kernel_core::config::{Config, Mode, PoolConfig, Program};
 use kernel_shell::config::{self, ConfigError, ConfigErrors};
-use kernel_shell::find_program;
+use kernel_shell::{at_node, find_program};
 use nix::unistd::{AccessFlags, access};
 use rpc::text::{escape_control, quoted, replace_control};
 use serde_json::{Value, json};
@@ -116,11 +116,14 @@ fn describe(path: &Path, config: &Config, faults: &mut Vec<ConfigError>) -> Stri
         let mut note = |key: &str, message: String| {
             faults.push(ConfigError { path: format!("pools[{index}].{key}"), message });
         };
-        let program = program(pool).unwrap_or_else(|message| {
+        // Where it has nodes, what is started for the first of them stands for all.
+        let first = pool.nodes.first().map(|node| at_node(pool, node));
+        let started = first.as_ref().unwrap_or(pool);
+        let program = program(started).unwrap_or_else(|message| {
             note("command", message);
-            pool.program.to_string()
+            started.program.to_string()
         });
-        if let Some(message) = pool.cwd.as_deref().and_then(folder_fault) {
+        if let Some(message) = started.cwd.as_deref().and_then(folder_fault) {
             note("cwd", message);
         }
         describe_pool(&mut pools, pool, &program);
@@ -160,6 +163,10 @@ fn describe_pool(text: &mut String, pool: &PoolConfig, program: &str) {
         Mode::Dedicated => "dedicated",
     };
     let instances = match (pool.instances, pool.max_instances) {
+        _ if !pool.nodes.is_empty() => {
+            let nodes = pool.nodes.iter().map(|node| &**node).collect::<Vec<_>>();
+            format!("an instance at each of {}", nodes.join(", "))
+        }
         (1, 1) => "1 instance".to_owned(),
         (kept, most) if kept == most => format!("{kept} instances"),
         (kept, most) => format!("{kept} to {most} instances"),
@@ -232,6 +239,16 @@ mod tests {
         let here = folder.path().display().to_string();
         let faults = faults.iter().map(|fault| fault.to_string().replace(&here, "HERE")).collect();
         (text.replace(&here, "HERE"), faults)
+    }
+
+    #[test]
+    fn a_pool_with_nodes_is_described_with_them() {
+        let (text, faults) = checked(r#"[{"id":"a","command":"/bin/{node}","nodes":["sh","cat"]}]"#);
+        assert!(
+            text.contains("pool a: shared, an instance at each of sh, cat, up to 64 sessions each"),
+            "{text}"
+        );
+        assert!(faults.is_empty());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::connection::Connection;
-use crate::status::{duration, list, word};
+use crate::status::{add_nodes, duration, list, word};
 use crate::table::{self, Cell};
 use crate::{Fault, Target};
 
@@ -69,7 +69,10 @@ pub fn describe(sessions: &Value) -> String {
         return "no sessions\n".to_owned();
     }
     let headers = HEADERS.map(str::to_owned);
-    let rows: Vec<_> = [row(headers)].into_iter().chain(list(sessions).iter().map(session_row)).collect();
+    let mut rows: Vec<_> = [row(headers)].into_iter().chain(list(sessions).iter().map(session_row)).collect();
+    let nodes: Vec<_> =
+        [&Value::Null].into_iter().chain(list(sessions).iter().map(|session| &session["node"])).collect();
+    add_nodes(&mut rows, &nodes, 3);
     table::lines(&rows).into_iter().map(|line| line + "\n").collect()
 }
 
@@ -158,6 +161,17 @@ s12      lost   -                 0    59s   59s  -       -
 ";
         assert_eq!(strip_str(&text).to_string(), expected.trim_start());
         assert!(text.contains("\x1b[33m") && text.contains("\x1b[31mlost"), "{text:?}");
+    }
+
+    #[test]
+    fn the_node_is_shown_where_there_is_one() {
+        let text = describe(&json!([
+            { "session": "s1", "state": "live", "pool": "claude", "worker": 0, "node": "n17" },
+            { "session": "s2", "state": "live", "pool": "local", "worker": 0 },
+        ]));
+        let text = strip_str(&text).to_string();
+        let nodes: Vec<_> = text.lines().filter_map(|line| line.split_whitespace().nth(3)).collect();
+        assert_eq!(nodes, ["NODE", "n17", "-"], "{text}");
     }
 
     #[test]

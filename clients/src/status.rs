@@ -33,13 +33,17 @@ pub fn describe(status: &RawValue) -> String {
     let mut text = headline(&status);
     text.push_str(&traffic(&status));
     let mut rows = vec![row(HEADERS.map(str::to_owned))];
+    let mut nodes = vec![&Value::Null];
     for pool in list(&status["pools"]) {
         let workers = list(&pool["workers"]);
         if workers.is_empty() {
             rows.push(worker_row(pool, &Value::Null));
+            nodes.push(&Value::Null);
         }
         rows.extend(workers.iter().map(|worker| worker_row(pool, worker)));
+        nodes.extend(workers.iter().map(|worker| &worker["node"]));
     }
+    add_nodes(&mut rows, &nodes, 1);
     for line in table::lines(&rows) {
         let _ = writeln!(text, "{line}");
     }
@@ -57,6 +61,16 @@ pub fn describe(status: &RawValue) -> String {
         let _ = writeln!(text, "{counts}");
     }
     text
+}
+
+/// Puts a column with the nodes before this one, if there is a node. The first row has the headers.
+pub(crate) fn add_nodes(rows: &mut [Vec<Cell>], nodes: &[&Value], at: usize) {
+    if nodes.iter().all(|node| node.is_null()) {
+        return;
+    }
+    for (index, (row, node)) in rows.iter_mut().zip(nodes).enumerate() {
+        row.insert(at, Cell::new(if index == 0 { "NODE".to_owned() } else { word(node) }));
+    }
 }
 
 /// Lists the counts that are not zero.

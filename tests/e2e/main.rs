@@ -36,6 +36,7 @@ mod limits;
 mod listeners;
 mod malformed_lines;
 mod naughty_strings;
+mod nodes;
 mod offline_sessions;
 mod openai;
 mod pools;

@@ -4,7 +4,7 @@
 //! A world is plain or ambiguous. In a plain one every name and id is unique, and the oracle checks every rule. In an
 //! ambiguous one agents and clients reuse names and ids, and the oracle may suspend a check by an excuse (see
 //! `excuse`), which is counted and bounded. Half of the seeds of a run are plain. Of these, one in four is a greedy
-//! world (see `greedy`), and one in four has guests (see `guests`).
+//! world (see `greedy`), and one in four has guests (see `guests`). One world in sixteen has nodes (see `nodes`).
 //!
 //! `BUS_SIM_SEED=0x..` replays one seed with its trace. `BUS_SIM_SEEDS=N` runs N seeds, half of each kind, from
 //! `BUS_SIM_FIRST` or 0 on. `BUS_SIM_CHECK=Name` switches off only that check. Seeds run on every core; since each is a
@@ -19,6 +19,7 @@ mod excuse;
 mod greedy;
 mod guests;
 mod line;
+mod nodes;
 mod oracle;
 mod parse;
 mod pending;
@@ -46,6 +47,7 @@ use kernel_core::mutants::{Check, with_check_off};
 use self::excuse::{Count, Excuse, Excuses};
 use self::greedy::GREEDY;
 use self::guests::GUESTS;
+use self::nodes::NODES;
 use self::plan::{PLAIN, is_plain};
 use self::run::Run;
 
@@ -192,11 +194,12 @@ fn every_check_that_is_switched_off_is_missed() {
 }
 
 /// The seed of the nth world of a run: an ambiguous world and a plain one in turn. Each fourth plain one is greedy, and
-/// each fourth has guests.
+/// each fourth has guests. One of sixteen worlds has nodes.
 fn nth_seed(first: u64, at: u64) -> u64 {
     let kind = match at % 8 {
         7 => PLAIN | GREEDY,
         3 => PLAIN | GUESTS,
+        6 if at % 16 == 6 => PLAIN | NODES,
         odd if odd % 2 == 1 => PLAIN,
         _ => 0,
     };

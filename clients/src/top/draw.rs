@@ -200,10 +200,22 @@ const POOL_COLUMNS: [Column; 11] = [
 fn pools_table(frame: &mut Frame, area: Rect, model: &Model, at: Option<usize>, theme: Theme) {
     let mut rows = Vec::new();
     for pool in &model.snapshot.pools {
-        rows.push(pool_row(pool, theme));
-        rows.extend(pool.workers.iter().map(|worker| worker_row(pool, worker, theme)));
+        rows.push((pool_row(pool, theme), None));
+        rows.extend(pool.workers.iter().map(|it| (worker_row(pool, it, theme), it.node.clone())));
     }
-    table(frame, area, "pools and workers", &POOL_COLUMNS, rows, at, theme);
+    let has_nodes = rows.iter().any(|(_, node)| node.is_some());
+    let mut columns = POOL_COLUMNS.to_vec();
+    if has_nodes {
+        columns.insert(1, tables::NODE);
+    }
+    let with_node = |(mut cells, node): (Vec<Cell<'static>>, Option<String>)| {
+        if has_nodes {
+            cells.insert(1, Cell::from(node.unwrap_or_default()));
+        }
+        cells
+    };
+    let rows = rows.into_iter().map(with_node).collect();
+    table(frame, area, "pools and workers", &columns, rows, at, theme);
 }
 
 fn pool_row(pool: &Pool, theme: Theme) -> Vec<Cell<'static>> {

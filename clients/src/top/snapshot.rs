@@ -59,6 +59,7 @@ pub(super) struct Pool {
 pub(super) struct Worker {
     pub(super) number: u64,
     pub(super) state: String,
+    pub(super) node: Option<String>,
     pub(super) pid: Option<u64>,
     pub(super) up_sec: Option<u64>,
     pub(super) sessions: Option<u64>,
@@ -77,6 +78,7 @@ pub(super) struct Session {
     pub(super) name: String,
     pub(super) pool: Option<String>,
     pub(super) worker: Option<u64>,
+    pub(super) node: Option<String>,
     pub(super) client: Option<String>,
     pub(super) state: Option<String>,
     pub(super) age_sec: Option<u64>,
@@ -137,6 +139,7 @@ pub(super) fn sessions(value: &Value) -> Vec<Session> {
             name: text(&value["session"])?,
             pool: text(&value["pool"]),
             worker: value["worker"].as_u64(),
+            node: text(&value["node"]),
             client: text(&value["client"]),
             state: text(&value["state"]),
             age_sec: seconds(&value["age_sec"]),
@@ -170,6 +173,7 @@ fn worker(value: &Value) -> Option<Worker> {
     Some(Worker {
         number: number("worker")?,
         state: text(&value["state"]).unwrap_or_default(),
+        node: text(&value["node"]),
         pid: number("pid"),
         up_sec: seconds(&value["up_sec"]),
         sessions: number("sessions"),

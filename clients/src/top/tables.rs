@@ -10,7 +10,11 @@ use super::snapshot::Session;
 use super::theme::{Theme, or_dash};
 use crate::status::duration;
 
+/// Where something works, if that is another machine.
+pub(super) const NODE: Column = text("NODE", 10, 0);
+
 /// A column of a table. It is shown in areas of at least `min_area` cells of width.
+#[derive(Clone, Copy)]
 pub(super) struct Column {
     header: &'static str,
     width: u16,
@@ -46,6 +50,7 @@ pub(super) fn sessions_table(
     selected: Option<usize>,
     theme: Theme,
 ) {
+    let has_nodes = sessions.iter().any(|session| session.node.is_some());
     let row = |session: &&Session| {
         let worker = match (&session.pool, session.worker) {
             (Some(pool), Some(worker)) => format!("{pool}/{worker}"),
@@ -57,7 +62,7 @@ pub(super) fn sessions_table(
             "lost" => theme.bad(),
             _ => theme.warning(),
         };
-        vec![
+        let mut cells = vec![
             Cell::from(session.name.clone()),
             Cell::from(worker),
             Cell::from(Span::styled(state, style)),
@@ -67,9 +72,17 @@ pub(super) fn sessions_table(
             right(or_dash(session.age_sec.map(duration)), Style::new()),
             Cell::from(client(session)),
             Cell::from(or_dash(session.guests.as_ref())),
-        ]
+        ];
+        if has_nodes {
+            cells.insert(2, Cell::from(or_dash(session.node.as_ref())));
+        }
+        cells
     };
-    table(frame, area, title, &SESSION_COLUMNS, sessions.iter().map(row).collect(), selected, theme);
+    let mut columns = SESSION_COLUMNS.to_vec();
+    if has_nodes {
+        columns.insert(2, NODE);
+    }
+    table(frame, area, title, &columns, sessions.iter().map(row).collect(), selected, theme);
 }
 
 /// Questions that are open hold the agent up.

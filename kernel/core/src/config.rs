@@ -187,11 +187,16 @@ pub struct PoolConfig {
     pub program: Program,
     /// The arguments of the program.
     pub args: Vec<String>,
+    /// The nodes that its processes work at: one process a node and handshake. `{node}` in the command, its arguments,
+    /// its folder and its variables stands for the name of the node. Empty: the pool has none.
+    pub nodes: Vec<Arc<str>>,
+    /// Its processes find their nodes themselves; one that is started for a node is told its name.
+    pub finds_nodes: bool,
     /// Whether clients share workers.
     pub mode: Mode,
     /// How many processes are kept: `1 <= instances <= max_instances`.
     pub instances: u32,
-    /// How many processes there are at most.
+    /// How many processes there are at most; in a pool with nodes, of each node.
     pub max_instances: u32,
     /// How many sessions one process has at most, without those of subagents.
     pub max_sessions: u32,
@@ -222,6 +227,8 @@ impl fmt::Debug for PoolConfig {
             .field("id", &self.id)
             .field("program", &self.program)
             .field("args", &self.args)
+            .field("nodes", &self.nodes)
+            .field("finds_nodes", &self.finds_nodes)
             .field("mode", &self.mode)
             .field("instances", &self.instances)
             .field("max_instances", &self.max_instances)
@@ -265,6 +272,11 @@ impl PoolConfig {
     /// process, so this is how many kinds of clients can use a pool at the same time.
     pub const MAX_INSTANCES: u32 = 8;
 
+    /// How many sessions all its processes have at most.
+    pub(crate) fn places(&self) -> usize {
+        self.max_instances as usize * self.nodes.len().max(1) * self.max_sessions as usize
+    }
+
     /// The default of `idle`.
     pub const IDLE: Duration = Duration::from_secs(300);
 
@@ -274,6 +286,8 @@ impl PoolConfig {
             id: id.into(),
             program,
             args: Vec::new(),
+            nodes: Vec::new(),
+            finds_nodes: false,
             mode: Mode::Shared,
             instances: 1,
             max_instances: PoolConfig::MAX_INSTANCES,

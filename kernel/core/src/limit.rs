@@ -81,6 +81,10 @@ pub const WORK_PIECE: usize = 256;
 /// As many steps counts the input of a peer that is read again after a pause.
 pub const RESUME_STEPS: usize = 16;
 
+/// A process that is started for a node exits with this code if the node does not answer (`EX_UNAVAILABLE`).
+pub const EXIT_NODE_AWAY: i32 = 69;
+/// How many names in front of each other are looked at in a session id, to find a node.
+pub const NODE_DEPTH: usize = 8;
 /// How often a call whose line was not written may move to another worker.
 pub const MOVES: u8 = 3;
 /// How many bytes of a worker's latest stderr are kept, to report why it died.

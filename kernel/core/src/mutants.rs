@@ -137,6 +137,18 @@ pub enum Check {
     MaxClients,
     /// A worker has no more than `max_sessions`.
     MaxSessions,
+    /// A worker that has told its room gets no more sessions than that.
+    ToldRoom,
+    /// A worker that drains gets no new session.
+    Drain,
+    /// What names a node goes to a worker of that node.
+    Node,
+    /// Also if its first worker of that node was lost before it could see it.
+    MovedNode,
+    /// What names a node that is away is refused at once.
+    NodeAway,
+    /// A node has one process for each handshake.
+    OneANode,
     /// A pool has no more than `max_instances`.
     MaxInstances,
     /// A pool none of whose workers can be started does not start more of them.
@@ -252,6 +264,12 @@ impl Check {
         Check::MakesRoom,
         Check::MaxClients,
         Check::MaxSessions,
+        Check::ToldRoom,
+        Check::Drain,
+        Check::Node,
+        Check::MovedNode,
+        Check::NodeAway,
+        Check::OneANode,
         Check::MaxInstances,
         Check::GrowAlive,
         Check::WaitForClosings,

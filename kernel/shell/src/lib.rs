@@ -33,7 +33,7 @@ pub use net::listener::{LocalListener, listen_tcp};
 pub use net::peer_uid::{TcpPeer, tcp_peer, unix_peer_uid};
 pub use net::socket::ListenError;
 pub use net::unix_socket::check_folder as check_socket_folder;
-pub use process::command::find_program;
+pub use process::command::{at_node, find_program};
 pub use process::orphan_guard::{GUARD_NAME, guard};
 pub use process::pre_exec::keep_memory_private;
 pub use process::spawn_worker;

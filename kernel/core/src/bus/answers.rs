@@ -190,6 +190,7 @@ impl Bus {
                 let session = self.bind(Some(owner), id, bus, agent);
                 self.answer(id, call, message);
                 self.save_opening(session, id, call, message);
+                self.check_node_name(id, &name);
                 self.deliver_early(id, &name);
             }
         }

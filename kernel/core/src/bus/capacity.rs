@@ -149,7 +149,7 @@ impl Bus {
         let workers = pool.workers.iter().filter_map(|id| self.workers.get(*id));
         let used: usize =
             workers.map(|worker| worker.open_sessions() + self.calls.opens(worker.endpoint)).sum();
-        let places = pool.config.max_instances as usize * pool.config.max_sessions as usize;
+        let places = pool.config.places();
         let free = places.saturating_sub(used);
         // Where none is free, the session of a client that has left may make room, but not for most of all places.
         let share =

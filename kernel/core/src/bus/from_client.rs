@@ -12,7 +12,7 @@ use crate::state::calls::{Call, Endpoint, EndpointId, Id, Purpose};
 use crate::state::clients::AuthState;
 use crate::state::handshake::Handshake;
 use crate::state::opening::SettingKind;
-use crate::state::session_id::{agent_name, token};
+use crate::state::session_id::token;
 use crate::state::sessions::IfRefused;
 use crate::state::workers::Init;
 use crate::wire::error::{RpcError, spelled_result_line};
@@ -295,6 +295,7 @@ impl Bus {
                 Purpose::Ask
             }
             b"session/fork" => {
+                self.check_told(to)?;
                 self.check_fork(to)?;
                 Purpose::Open
             }
@@ -394,7 +395,7 @@ impl Bus {
     /// Forks or deletes a session that is not open for this client.
     fn fork_or_delete_absent(&mut self, link: Link, message: Message<'_>, name: &[u8]) -> Routed {
         let pool = self.pools.of(self.clients.find(link)?.pool, message)?;
-        let agent = agent_name(name);
+        let (agent, node) = self.agent_name(pool, name);
         let deletes = message.method() == b"session/delete";
         let (to, purpose) = match self.find_session(pool, name) {
             Some(key) if self.is_owned(key) && enabled(Check::ForkOwner) => {
@@ -412,9 +413,13 @@ impl Bus {
                 }
                 (id, if deletes { Purpose::Close(key) } else { Purpose::Open })
             }
-            None if deletes => (self.worker_for_request(link, pool)?, Purpose::Ask),
-            None => (self.choose_worker(link, pool, Need::Session)?, Purpose::Open),
+            None if deletes && node.is_none() => (self.worker_for_request(link, pool)?, Purpose::Ask),
+            None if deletes => (self.choose_worker_at(link, pool, Need::Request, node)?, Purpose::Ask),
+            None => (self.choose_worker_at(link, pool, Need::Session, node)?, Purpose::Open),
         };
+        if !deletes {
+            self.check_told(to)?;
+        }
         let session = SessionRef::Token(token(agent));
         self.forward_to_worker(&Forward { from: link, to, message, purpose, session })?;
         Ok(())
@@ -449,6 +454,7 @@ impl Bus {
             self.drop_session(key);
         }
         let mut pool = asked?;
+        let mut home = None;
         if let Some(key) = self.find_session(pool, &name) {
             let session = self.sessions.get(key);
             if session.is_some_and(|session| session.is_renamed && session.owner == Some(link))
@@ -475,11 +481,12 @@ impl Bus {
             // Its worker was initialized for another kind of client. It goes on elsewhere in the same pool.
             let worker = self.sessions.worker_of(key).and_then(|id| self.workers.get(id));
             pool = worker.map_or(pool, |worker| worker.pool);
+            home = worker.and_then(|worker| worker.node.clone());
             self.end_session(key);
         }
         self.check_session_share(link, pool)?;
-        let to = self.choose_worker(link, pool, Need::Session)?;
-        let agent = agent_name(&name);
+        let (agent, node) = self.agent_name(pool, &name);
+        let to = self.choose_worker_at(link, pool, Need::Session, home.as_deref().or(node))?;
         if self.workers.get(to).is_some_and(|worker| worker.sessions.contains_key(agent)) {
             return Err(RpcError::unknown_session());
         }

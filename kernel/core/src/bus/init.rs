@@ -96,6 +96,7 @@ impl Bus {
             return self.initialize_refused(id, &handshake, message);
         }
         worker.capabilities = AgentCapabilities::of(outcome, &handshake);
+        worker.is_away = false;
         self.learn_store(id, name_in_agent_info(outcome));
         let Some(worker) = self.workers.get_mut(id) else { return };
         if !matches!(worker.init, Init::Sent(_)) {
@@ -174,7 +175,9 @@ impl Bus {
         worker.last_error = Some(message.to_owned());
         let error =
             RpcError::no_start(&worker.config, worker.index, message).with_stderr(worker.stderr.last_lines());
-        self.fail_backlog(id, &error);
+        if !(worker.is_for_node && worker.lines_in == 0) {
+            self.fail_backlog(id, &error);
+        }
         self.stop_faulty(id, Death::Stuck);
     }
 

@@ -113,6 +113,7 @@ impl Bus {
     fn lose_step(&mut self) {
         let Some(lost) = self.leftovers.first_life_mut() else { return };
         let (endpoint, pool, error) = (lost.endpoint, lost.pool, lost.error.clone());
+        let (worker, is_away) = (lost.worker, lost.is_away);
         if let Some(key) = lost.sessions.first() {
             let session = self.sessions.get(key).filter(|session| session.worker == Some(lost.worker));
             lost.sessions.remove_first(session.map(|session| session.agent_name()));
@@ -131,6 +132,7 @@ impl Bus {
         };
         if let Some(queued) = lost.backlog.pop(&mut self.held) {
             match queued {
+                Queued::Initialize(key) if is_away => self.move_initialize(key, worker, &error),
                 Queued::Initialize(key) => self.fail_call(key, &error),
                 Queued::Line(Some(key), line) => self.answer_unseen(key, line, unseen, &error),
                 Queued::Line(None, _) => self.counters.dropped_notifications += 1,
@@ -150,6 +152,9 @@ impl Bus {
         match line.map(Box::from) {
             _ if !enabled(Check::FailCalls) => drop(self.calls.end(key)),
             Some(line) => self.answer_unseen(key, line, unseen, &error),
+            None if !is_away && self.goes_on_elsewhere(key) => {
+                self.fail_call(key, &RpcError::clone(&error).with_running_turn());
+            }
             None => self.fail_call(key, &error),
         }
     }

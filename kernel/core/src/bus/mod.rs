@@ -5,8 +5,8 @@
 //!
 //! - `input` reads lines, `auth` checks the token, `from_client` and `from_worker` route messages;
 //! - `forward`, `answers`, `broadcast`, `elicitation` and `permission` pass them on under other ids;
-//! - `placement` picks workers, `init` initializes them, `supervise` and `worker_lost` restart them,
-//!   `worker_tells` hears what they say of themselves;
+//! - `placement` picks workers and `nodes` the machine of a session, `init` initializes workers, `supervise` and
+//!   `worker_lost` restart them, `worker_tells` hears what they say of themselves;
 //! - `session` keeps sessions, `flow_control` and `capacity` bound what the bus holds;
 //! - `leftover` does in pieces what would take too long at once;
 //! - `admin`, `reload` and `shutdown` concern the bus as a whole, `status`, `metrics` and `trace` show it.
@@ -27,6 +27,7 @@ mod input;
 mod invariants;
 mod leftover;
 mod metrics;
+mod nodes;
 mod permission;
 mod placement;
 mod reload;
@@ -403,7 +404,11 @@ impl Bus {
 
     fn alarm(&mut self, alarm: Alarm) {
         match alarm {
-            Alarm::Life(worker) => self.step_worker(worker, Input::Alarm),
+            Alarm::Life(worker) => {
+                if !self.gives_up_node(worker) {
+                    self.step_worker(worker, Input::Alarm);
+                }
+            }
             Alarm::Handshake(worker) => self.handshake_overdue(worker),
             Alarm::Silence(worker) => self.silence_overdue(worker),
             Alarm::Retire(worker) => self.retirement_due(worker),

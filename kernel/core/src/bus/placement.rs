@@ -1,13 +1,14 @@
 //! Placement: which worker of a pool.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use log::warn;
 
 use super::Bus;
+use crate::api::Moment;
 use crate::config::Mode;
 use crate::id::{Arena, Link, PoolId, SessionKey, WorkerId};
-use crate::limit::RESTART_AT_ONCE_AFTER;
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{Calls, Endpoint, Purpose};
 use crate::state::clients::Client;
@@ -48,17 +49,35 @@ pub(super) struct Placement<'a> {
     pools: &'a Pools,
     calls: &'a Calls,
     sessions: &'a Sessions,
+    now: Moment,
+    bus_name: Option<&'a str>,
 }
 
 impl<'a> Placement<'a> {
-    fn workers_of(&self, pool: &'a Pool) -> impl Iterator<Item = (WorkerId, &'a Worker)> {
+    pub(super) fn workers_of(&self, pool: &'a Pool) -> impl Iterator<Item = (WorkerId, &'a Worker)> {
         let workers = self.workers;
         pool.workers.iter().filter_map(move |id| Some((*id, workers.get(*id)?)))
     }
 
-    /// The worker that suits the client best as it is.
-    fn candidate(&self, link: Link, client: &Client, pool: &'a Pool, need: Need) -> Option<WorkerId> {
-        let mut suitable = self.workers_of(pool).filter_map(|(id, worker)| {
+    /// The same, but of this node only if there is one.
+    fn workers_at(&self, pool: &'a Pool, node: Option<&str>) -> impl Iterator<Item = (WorkerId, &'a Worker)> {
+        self.workers_of(pool).filter(move |(_, worker)| is_at(worker, node))
+    }
+
+    /// The worker that suits the client best as it is, at this node if there is one.
+    fn candidate(
+        &self,
+        link: Link,
+        client: &Client,
+        pool: &'a Pool,
+        need: Need,
+        node: Option<&str>,
+    ) -> Option<WorkerId> {
+        let mut suitable = self.workers_at(pool, node).filter_map(|(id, worker)| {
+            // What lives at a node can go nowhere else, also if the node takes nothing new.
+            if need == Need::Session && worker.is_draining() && node.is_none() {
+                return None;
+            }
             let fit = self.fit(link, client, pool, worker, need)?;
             Some((id, worker, fit))
         });
@@ -66,7 +85,10 @@ impl<'a> Placement<'a> {
         // Most often it is the only one, and its load does not matter.
         let Some(second) = suitable.next() else { return Some(first.0) };
         let all = [first, second].into_iter().chain(suitable);
-        let best = all.min_by_key(|(_, worker, fit)| (*fit, self.load(client, worker, need)));
+        let best = all.min_by_key(|(_, worker, fit)| {
+            let is_last = worker.is_draining() || worker.is_doubtful(self.now);
+            (is_last, *fit, self.load(client, worker, need))
+        });
         best.map(|(id, ..)| id)
     }
 
@@ -74,11 +96,8 @@ impl<'a> Placement<'a> {
         if worker.retiring || !worker.is_compatible(&client.handshake) {
             return None;
         }
-        if need == Need::Session && worker.is_draining() {
-            return None;
-        }
         let is_up = worker.life.is_up();
-        if !is_up && !worker.life.is_coming() {
+        if !is_up && !worker.is_coming() {
             return None;
         }
         let is_dedicated = pool.config.mode == Mode::Dedicated;
@@ -105,7 +124,8 @@ impl<'a> Placement<'a> {
     }
 
     fn has_session_room(&self, worker: &Worker) -> bool {
-        self.room(worker) > 0 || !enabled(Check::MaxSessions)
+        let check = if worker.capacity.is_some() { Check::ToldRoom } else { Check::MaxSessions };
+        self.room(worker) > 0 || !enabled(check)
     }
 
     /// How many further sessions a worker takes: as many as it has said, else as its pool says.
@@ -115,9 +135,23 @@ impl<'a> Placement<'a> {
         most.saturating_sub(worker.open_sessions() + self.calls.opens(worker.endpoint))
     }
 
+    /// A worker that is up and has no work.
+    pub(super) fn idle_worker(&self, pool: &'a Pool) -> Option<WorkerId> {
+        let is_free = |worker: &Worker| {
+            worker.life.is_up() && !worker.retiring && !worker.drained && is_idle(self.calls, worker)
+        };
+        self.workers_of(pool).find(|(_, worker)| is_free(worker)).map(|(id, _)| id)
+    }
+
     /// A worker without work that has another handshake.
-    fn idle_of_other_handshake(&self, pool: &'a Pool, link: Link, handshake: &Handshake) -> Option<WorkerId> {
-        let mut workers = self.workers_of(pool);
+    fn idle_of_other_handshake(
+        &self,
+        pool: &'a Pool,
+        link: Link,
+        handshake: &Handshake,
+        node: Option<&str>,
+    ) -> Option<WorkerId> {
+        let mut workers = self.workers_at(pool, node);
         let found = workers.find(|(_, worker)| {
             is_replaceable(worker, handshake)
                 && worker.dedicated_to.is_none_or(|owner| owner == link)
@@ -127,8 +161,13 @@ impl<'a> Placement<'a> {
     }
 
     /// A worker of another handshake that only has sessions to close, as the bus has asked it to.
-    fn closing_of_other_handshake(&self, pool: &'a Pool, handshake: &Handshake) -> Option<WorkerId> {
-        let mut workers = self.workers_of(pool);
+    fn closing_of_other_handshake(
+        &self,
+        pool: &'a Pool,
+        handshake: &Handshake,
+        node: Option<&str>,
+    ) -> Option<WorkerId> {
+        let mut workers = self.workers_at(pool, node);
         let found = workers.find(|(_, worker)| {
             is_replaceable(worker, handshake)
                 && worker.dedicated_to.is_none()
@@ -143,8 +182,13 @@ impl<'a> Placement<'a> {
 
     /// A worker of another handshake whose sessions all belong to clients that have left. A client that is here comes
     /// before a client that may return.
-    fn kept_of_other_handshake(&self, pool: &'a Pool, handshake: &Handshake) -> Option<WorkerId> {
-        let mut workers = self.workers_of(pool);
+    fn kept_of_other_handshake(
+        &self,
+        pool: &'a Pool,
+        handshake: &Handshake,
+        node: Option<&str>,
+    ) -> Option<WorkerId> {
+        let mut workers = self.workers_at(pool, node);
         let found = workers.find(|(_, worker)| {
             is_replaceable(worker, handshake)
                 && worker.dedicated_to.is_none()
@@ -156,9 +200,14 @@ impl<'a> Placement<'a> {
     }
 
     /// The session that was left the longest ago, on a worker that suits the client. A child goes with its parent.
-    fn oldest_left_session(&self, pool: &'a Pool, handshake: &Handshake) -> Option<SessionKey> {
+    fn oldest_left_session(
+        &self,
+        pool: &'a Pool,
+        handshake: &Handshake,
+        node: Option<&str>,
+    ) -> Option<SessionKey> {
         let mut oldest = None;
-        for (_, worker) in self.workers_of(pool) {
+        for (_, worker) in self.workers_at(pool, node) {
             let is_open = worker.life.is_up() && !worker.retiring && !worker.is_draining();
             if !is_open || !worker.is_compatible(handshake) {
                 continue;
@@ -192,26 +241,43 @@ impl<'a> Placement<'a> {
             && self.calls.incoming_calls(worker.endpoint).all(|(_, call)| call.purpose == Purpose::Initialize)
     }
 
+    pub(super) fn worker(&self, id: WorkerId) -> Option<&'a Worker> {
+        self.workers.get(id)
+    }
+
+    pub(super) fn now(&self) -> Moment {
+        self.now
+    }
+
+    pub(super) fn lost_error(&self, worker: &Worker) -> RpcError {
+        worker.lost_error(self.bus_name)
+    }
+
+    pub(super) fn pool(&self, id: PoolId) -> Option<&'a Pool> {
+        self.pools.get(id)
+    }
+
     /// How many workers of a pool take new work.
     pub(super) fn in_service(&self, pool: PoolId) -> usize {
         let Some(pool) = self.pools.get(pool) else { return 0 };
         self.workers_of(pool).filter(|(_, worker)| !worker.retiring).count()
     }
 
-    /// Whether the pool may have one more worker. If none of those that it has can be started, neither could that one.
-    fn may_grow(&self, id: PoolId) -> bool {
-        let Some(pool) = self.pools.get(id) else { return false };
+    /// Whether the pool may have one more worker. If none of those that it has can be started, neither could that one;
+    /// but those whose node is away say nothing about others.
+    pub(super) fn may_grow(&self, pool: &'a Pool) -> bool {
         let in_service = || self.workers_of(pool).filter(|(_, worker)| !worker.retiring);
         let has_room =
             in_service().count() < pool.config.max_instances as usize || !enabled(Check::MaxInstances);
+        let mut telling = in_service().filter(|(_, worker)| !worker.has_lost_node()).peekable();
         let works = |(_, worker): (WorkerId, &Worker)| worker.life.is_up() || worker.life.is_coming();
-        has_room && (in_service().count() == 0 || in_service().any(works) || !enabled(Check::GrowAlive))
+        has_room && (telling.peek().is_none() || telling.any(works) || !enabled(Check::GrowAlive))
     }
 
     /// Why the pool has no worker for a client.
     fn no_worker_error(&self, client: &Client, pool: &'a Pool) -> RpcError {
         let workers: Vec<_> = self.workers_of(pool).map(|(_, worker)| worker).collect();
-        if workers.iter().any(|worker| worker.life.is_up() || worker.life.is_coming()) {
+        if workers.iter().any(|worker| worker.life.is_up() || worker.is_coming()) {
             let full = |worker: &&&Worker| worker.is_compatible(&client.handshake) && !worker.retiring;
             let mut full = workers.iter().filter(full).peekable();
             let raise = if full.peek().is_some() { "max_sessions" } else { "max_instances" };
@@ -222,13 +288,18 @@ impl<'a> Placement<'a> {
         }
         // All of them have just died together. The pool is not down; only this call came too late for them.
         if let Some(dying) = workers.iter().find(|worker| worker.life.is_closing()) {
-            return dying.lost_error();
+            return self.lost_error(dying);
         }
         let failed = workers.iter().find_map(|worker| Some((worker.last_error.as_deref()?, worker)));
         let why = failed.map_or("it is being stopped", |(why, _)| why);
         let stderr = failed.map(|(_, worker)| worker.stderr.last_lines()).unwrap_or_default();
         RpcError::pool_down(&pool.config, why).with_stderr(stderr)
     }
+}
+
+/// Whether a worker is at this node, or any will do.
+fn is_at(worker: &Worker, node: Option<&str>) -> bool {
+    node.is_none() || worker.node.as_deref() == node || !enabled(Check::Node)
 }
 
 fn is_replaceable(worker: &Worker, handshake: &Handshake) -> bool {
@@ -245,7 +316,14 @@ fn is_idle(calls: &Calls, worker: &Worker) -> bool {
 
 impl Bus {
     pub(super) fn placement(&self) -> Placement<'_> {
-        Placement { workers: &self.workers, pools: &self.pools, calls: &self.calls, sessions: &self.sessions }
+        Placement {
+            workers: &self.workers,
+            pools: &self.pools,
+            calls: &self.calls,
+            sessions: &self.sessions,
+            now: self.now,
+            bus_name: self.name.as_deref(),
+        }
     }
 
     /// The worker for a request about no session: the one that the client was initialized by, else the least busy.
@@ -294,14 +372,31 @@ impl Bus {
         pool_id: PoolId,
         need: Need,
     ) -> Result<WorkerId, RpcError> {
+        self.choose_worker_at(link, pool_id, need, None)
+    }
+
+    /// The same at this node, if there is one.
+    pub(super) fn choose_worker_at(
+        &mut self,
+        link: Link,
+        pool_id: PoolId,
+        need: Need,
+        node: Option<&str>,
+    ) -> Result<WorkerId, RpcError> {
         let Some(client) = self.clients.get(link) else { return Err(RpcError::client_gone()) };
         let Some(pool) = self.pools.get(pool_id) else { return Err(self.pools.unknown(None)) };
-        let chosen = match self.placement().candidate(link, client, pool, need) {
-            Some(id) => Some(id),
-            None => self.make_candidate(link, pool_id, need),
-        };
-        let Some(id) = chosen else {
-            return Err(self.no_worker(link, pool_id));
+        let placement = self.placement();
+        let mut chosen = placement.candidate(link, client, pool, need, node);
+        if let Some(id) = chosen
+            && need == Need::Session
+            && node.is_none()
+            && let Some(roomier) = placement.roomier_node(pool, &client.handshake, id)
+            && self.stopping.is_none()
+        {
+            chosen = self.add_worker(pool_id, Some(roomier));
+        }
+        let Some(id) = chosen.or_else(|| self.make_candidate(link, pool_id, need, node)) else {
+            return Err(self.no_worker(link, pool_id, node));
         };
         self.serve(id, link);
         let (Some(worker), Some(client)) = (self.workers.get(id), self.clients.get(link)) else {
@@ -314,12 +409,18 @@ impl Bus {
         Ok(id)
     }
 
-    /// Whether a worker has room for the fork of one of its sessions, which lives there too.
-    pub(super) fn check_fork(&self, id: WorkerId) -> Result<(), RpcError> {
+    /// Whether a worker takes the fork of one of its sessions, as far as it has told what it takes.
+    pub(super) fn check_told(&self, id: WorkerId) -> Result<(), RpcError> {
         let Some(worker) = self.workers.get(id) else { return Err(RpcError::unknown_session()) };
         if worker.is_draining() {
             return Err(RpcError::busy(format!("the worker {worker} takes no new sessions")));
         }
+        if worker.capacity.is_some() { self.check_fork(id) } else { Ok(()) }
+    }
+
+    /// Whether a worker has room for the fork of one of its sessions, which lives there too.
+    pub(super) fn check_fork(&self, id: WorkerId) -> Result<(), RpcError> {
+        let Some(worker) = self.workers.get(id) else { return Err(RpcError::unknown_session()) };
         if self.placement().has_session_room(worker) {
             return Ok(());
         }
@@ -328,11 +429,12 @@ impl Bus {
     }
 
     /// Why the pool has no worker for this client. Whoever runs the bus should know if it is too small.
-    fn no_worker(&mut self, link: Link, pool_id: PoolId) -> RpcError {
+    fn no_worker(&mut self, link: Link, pool_id: PoolId, node: Option<&str>) -> RpcError {
         let (Some(client), Some(pool)) = (self.clients.get(link), self.pools.get(pool_id)) else {
             return self.pools.unknown(None);
         };
-        let error = self.placement().no_worker_error(client, pool);
+        let lost = node.and_then(|node| self.placement().lost_node(pool, node));
+        let error = lost.unwrap_or_else(|| self.placement().no_worker_error(client, pool));
         if error.is_busy()
             && let Some(pool) = self.pools.get_mut(pool_id)
             && pool.warns_of_busy(self.now)
@@ -351,54 +453,66 @@ impl Bus {
     }
 
     /// Starts a new worker, or frees one.
-    fn make_candidate(&mut self, link: Link, pool_id: PoolId, need: Need) -> Option<WorkerId> {
+    fn make_candidate(
+        &mut self,
+        link: Link,
+        pool_id: PoolId,
+        need: Need,
+        node: Option<&str>,
+    ) -> Option<WorkerId> {
         let handshake = self.clients.get(link)?.handshake.clone();
         let pool = self.pools.get(pool_id)?;
         let is_shared = pool.config.mode == Mode::Shared;
-        if self.stopping.is_none() && self.placement().may_grow(pool_id) {
-            return self.add_worker(pool_id);
+        if let Some(id) = self.grow(pool_id, &handshake, need, node) {
+            return Some(id);
         }
         if need == Need::Session {
-            let evicted = self.evict_left_session(pool_id, &handshake);
+            let evicted = self.evict_left_session(pool_id, &handshake, node);
             // A dedicated worker that loses its last session is replaced, and serves the next client that comes.
             if is_shared && evicted.is_some() {
                 return evicted;
             }
         }
         let pool = self.pools.get(pool_id)?;
-        if let Some(id) = self.placement().idle_of_other_handshake(pool, link, &handshake) {
+        if let Some(id) = self.placement().idle_of_other_handshake(pool, link, &handshake, node) {
             self.replace(id, Recycled::Handshake);
-            return Some(id);
+            return Some(self.kept_at(id, node));
         }
-        if let Some(id) = self.placement().closing_of_other_handshake(pool, &handshake) {
+        if let Some(id) = self.placement().closing_of_other_handshake(pool, &handshake, node) {
             self.replace_after_closings(id);
-            return Some(id);
+            return Some(self.kept_at(id, node));
         }
-        let id = self.placement().kept_of_other_handshake(pool, &handshake)?;
+        let id = self.placement().kept_of_other_handshake(pool, &handshake, node)?;
         for key in self.placement().left_sessions(self.workers.get(id)?) {
             self.drop_session(key);
         }
         self.replace(id, Recycled::Handshake);
-        Some(id)
+        Some(self.kept_at(id, node))
     }
 
     /// Ends the session that was left the longest ago, to make room on a worker that is at `max_sessions`.
-    fn evict_left_session(&mut self, pool_id: PoolId, handshake: &Handshake) -> Option<WorkerId> {
-        let oldest = self.placement().oldest_left_session(self.pools.get(pool_id)?, handshake)?;
+    fn evict_left_session(
+        &mut self,
+        pool_id: PoolId,
+        handshake: &Handshake,
+        node: Option<&str>,
+    ) -> Option<WorkerId> {
+        let oldest = self.placement().oldest_left_session(self.pools.get(pool_id)?, handshake, node)?;
         let id = self.sessions.worker_of(oldest)?;
         self.end_session(oldest);
         let worker = self.workers.get(id)?;
         self.placement().has_session_room(worker).then_some(id)
     }
 
-    pub(super) fn add_worker(&mut self, pool_id: PoolId) -> Option<WorkerId> {
+    /// Adds a worker, whose processes are started for this node if there is one.
+    pub(super) fn add_worker(&mut self, pool_id: PoolId, node: Option<Arc<str>>) -> Option<WorkerId> {
         let pool = self.pools.get_mut(pool_id)?;
         let taken: BTreeSet<u32> =
             pool.workers.iter().filter_map(|id| Some(self.workers.get(*id)?.index)).collect();
         let index = (0..).find(|index| !taken.contains(index))?;
         let id = self.workers.next_id();
         let endpoint = self.calls.add_endpoint(Endpoint::Worker(id));
-        self.workers.insert(Worker::new(pool_id, pool.config.clone(), index, endpoint, self.now));
+        self.workers.insert(Worker::new(pool_id, pool.config.clone(), index, node, endpoint, self.now));
         let others = pool.workers.clone();
         pool.workers.push(id);
         self.step_worker(id, Input::Alarm);
@@ -430,8 +544,8 @@ impl Bus {
             if worker.retiring {
                 return self.remove(id, Recycled::Reload);
             }
-            let pool = self.pools.get(worker.pool);
-            let may_go = pool.is_some_and(|pool| pool.workers.len() > pool.config.instances as usize);
+            let may_go = self.placement().is_spare(id);
+            let Some(worker) = self.workers.get_mut(id) else { return };
             if let (Some(idle), None, true) = (worker.config.idle, worker.idle_since, may_go) {
                 worker.idle_since = Some(self.now);
                 // A worker has one alarm at a time, however often it becomes idle.
@@ -440,6 +554,7 @@ impl Bus {
                 }
             }
         }
+        let Some(worker) = self.workers.get(id) else { return };
         let Some(owner) = worker.dedicated_to else { return };
         if self.clients.get(owner).is_none() && worker.open_sessions() == 0 {
             self.replace(id, Recycled::ClientLeft);
@@ -460,38 +575,11 @@ impl Bus {
             return self.alarms.set(since + idle, Alarm::Idle(id));
         }
         worker.idle_since = None;
-        let (is_idle, pool) = (is_idle(&self.calls, worker), worker.pool);
-        let kept = self.pools.get(pool).map_or(0, |pool| pool.config.instances as usize);
-        if is_idle && self.placement().in_service(pool) > kept {
+        if is_idle(&self.calls, worker) && self.placement().is_spare(id) {
             if let Some(worker) = self.workers.get_mut(id) {
                 worker.retiring = true;
             }
             self.remove(id, Recycled::Idle);
         }
-    }
-
-    /// A worker that takes no new sessions has none any more: a fresh process takes its place, if one is wanted. One
-    /// that says so as soon as it is started is left alone for a while, so that no process is started after another.
-    /// Returns whether it is ended, or will be.
-    fn retire_drained(&mut self, id: WorkerId) -> bool {
-        let Some(worker) = self.workers.get_mut(id) else { return false };
-        let due = worker.life.up_since().unwrap_or(self.now) + RESTART_AT_ONCE_AFTER;
-        if due > self.now {
-            if !std::mem::replace(&mut worker.idle_alarm, true) {
-                self.alarms.set(due, Alarm::Idle(id));
-            }
-            return true;
-        }
-        let pool = worker.pool;
-        let kept = self.pools.get(pool).map_or(0, |pool| pool.config.instances as usize);
-        if self.placement().in_service(pool) <= kept {
-            self.replace(id, Recycled::Drained);
-            return true;
-        }
-        if let Some(worker) = self.workers.get_mut(id) {
-            worker.retiring = true;
-        }
-        self.remove(id, Recycled::Drained);
-        true
     }
 }

@@ -1,5 +1,6 @@
 //! Reload: pools come, change and go while the bus runs.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use log::{info, warn};
@@ -73,17 +74,21 @@ impl Bus {
         if !same_process {
             pool.agent = None;
         }
-        let mut in_service = 0;
+        // By node; where the pool names none, they count as at one.
+        let mut in_service: BTreeMap<Option<Arc<str>>, u32> = BTreeMap::new();
         for worker_id in pool.workers.clone() {
             let Some(worker) = self.workers.get_mut(worker_id) else { continue };
             if worker.retiring {
                 continue;
             }
-            if same_process && in_service < new.max_instances {
+            let node = worker.node.clone().filter(|_| !new.nodes.is_empty());
+            let is_named = node.as_ref().map_or(new.nodes.is_empty(), |node| new.nodes.contains(node));
+            let in_service = in_service.entry(node).or_default();
+            if same_process && is_named && *in_service < new.max_instances {
                 worker.config = new.clone();
                 // Its idle time begins anew, under the new rules.
                 (worker.idle_since, worker.idle_alarm) = (None, false);
-                in_service += 1;
+                *in_service += 1;
             } else {
                 self.retire(worker_id, None);
             }
@@ -96,11 +101,23 @@ impl Bus {
 
     /// Starts as many workers as a warm pool keeps.
     fn fill_pool(&mut self, id: PoolId) {
+        let Some(pool) = self.pools.get(id) else { return };
+        if !pool.config.nodes.is_empty() && pool.config.warm {
+            let placement = self.placement();
+            let at = placement.workers_of(pool).filter(|(_, worker)| !worker.retiring);
+            let served: BTreeSet<_> = at.filter_map(|(_, worker)| worker.node.clone()).collect();
+            let mut nodes = pool.config.nodes.clone();
+            nodes.retain(|node| !served.contains(node));
+            for node in nodes {
+                self.add_worker(id, Some(node));
+            }
+        }
         while let Some(pool) = self.pools.get(id) {
-            if !pool.config.warm || self.placement().in_service(id) >= pool.config.instances as usize {
+            let is_full = !pool.config.warm || !pool.config.nodes.is_empty();
+            if is_full || self.placement().in_service(id) >= pool.config.instances as usize {
                 return;
             }
-            self.add_worker(id);
+            self.add_worker(id, None);
         }
     }
 
@@ -131,8 +148,8 @@ impl Bus {
 /// Whether a running process of the one configuration could as well be of the other.
 fn starts_alike(one: &PoolConfig, other: &PoolConfig) -> bool {
     let process = |pool: &PoolConfig| {
-        let PoolConfig { program, args, mode, cwd, env, inherit_env, .. } = pool.clone();
-        (program, args, mode, cwd, env, inherit_env)
+        let PoolConfig { program, args, mode, cwd, env, inherit_env, finds_nodes, nodes, .. } = pool.clone();
+        (program, args, mode, cwd, env, inherit_env, finds_nodes, nodes.is_empty())
     };
     process(one) == process(other)
 }

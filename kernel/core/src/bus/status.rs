@@ -35,6 +35,8 @@ struct SessionView<'a> {
     session: String,
     pool: Option<&'a str>,
     worker: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<&'a str>,
     client: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     guests: Vec<GuestView<'a>>,
@@ -188,7 +190,7 @@ impl<'a> Report<'a> {
         serde_json::to_string(&page).map_err(|fault| RpcError::invalid(fault.to_string()))
     }
 
-    fn session(&self, key: SessionKey, session: &Session) -> SessionView<'a> {
+    fn session(&self, key: SessionKey, session: &'a Session) -> SessionView<'a> {
         let bus = self.bus;
         let worker = session.worker.and_then(|id| bus.workers.get(id));
         let since = |then| bus.now.saturating_sub(then).as_secs();
@@ -196,6 +198,10 @@ impl<'a> Report<'a> {
             session: session_label(key),
             pool: worker.map(|worker| &*worker.config.id),
             worker: worker.map(|worker| worker.index),
+            node: match worker {
+                Some(worker) => worker.node.as_deref(),
+                None => session.reopen.as_ref().and_then(|reopen| reopen.node.as_deref()),
+            },
             client: session.owner.map(|owner| self.client_label(owner)),
             guests: self.guests(session),
             questions: session.open_questions(),

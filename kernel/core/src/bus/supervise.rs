@@ -4,6 +4,7 @@ use log::{info, warn};
 
 use super::Bus;
 use crate::api::{Action, Exit, Signal, SpawnFault};
+use crate::config::Limits;
 use crate::id::WorkerId;
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
@@ -17,7 +18,13 @@ impl Bus {
     pub(super) fn step_worker(&mut self, id: WorkerId, input: Input) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         let before = worker.life.state();
-        let effects = worker.life.step(input, self.now, &self.limits);
+        let effects = if worker.is_for_node {
+            // That a node is away is no fault of the process: it is looked for until it is back.
+            let limits = Limits { max_restarts: u32::MAX, ..self.limits.clone() };
+            worker.life.step(input, self.now, &limits)
+        } else {
+            worker.life.step(input, self.now, &self.limits)
+        };
         if let Some(at) = worker.life.deadline()
             && before != worker.life.state()
         {
@@ -89,6 +96,7 @@ impl Bus {
         let why = format!("{what}: {}", std::io::Error::from_raw_os_error(fault.errno));
         warn!("worker {worker} cannot be started: {why}");
         worker.last_error = Some(why);
+        worker.is_away = worker.is_for_node;
         self.step_worker(id, Input::SpawnFailed);
         self.move_backlog(id);
     }

@@ -187,6 +187,7 @@ impl Bus {
         Subject {
             pool,
             worker: worker.map(|worker| worker.index),
+            node: worker.and_then(|worker| worker.node.as_deref()),
             client: link.map(|link| Report::new(self).client_label(link)),
             session: session.and(event.session).map(session_label),
             session_id: session.map(|session| session.bus_name()),
@@ -234,6 +235,7 @@ impl TraceEvent<'_> {
         add("session", subject.session.as_deref().map(Value::from));
         add("pool", subject.pool.map(Value::from));
         add("worker", subject.worker.map(Value::from));
+        add("node", subject.node.map(Value::from));
         add("bytes", Some(message.line.len().into()));
         add("latency_us", self.took_us.map(Value::from));
         if let Some(id) = self.id {

@@ -8,7 +8,7 @@ use super::placement::Need;
 use super::{Bus, ReadMode};
 use crate::api::Exit;
 use crate::id::{CallKey, Link, PoolId, SessionKey, WorkerId};
-use crate::limit::MOVES;
+use crate::limit::{EXIT_NODE_AWAY, MOVES};
 use crate::state::backlog::{Backlog, Queued};
 use crate::state::calls::{BUS, Endpoint, Purpose, Written};
 use crate::state::leftovers::LostLife;
@@ -85,14 +85,18 @@ impl Bus {
                 (worker.last_recycled, worker.last_error) = (None, Some(worker.death.to_string()));
             }
         }
+        let is_reached = worker.lines_in > 0 && worker.death != Death::Exited(Exit::Code(EXIT_NODE_AWAY));
+        worker.is_away = worker.is_for_node && worker.recycling.is_none() && !is_reached;
         // A handshake that kills is not tried again ahead of use.
-        if let Init::Sent(handshake) = &worker.init
+        if !worker.is_away
+            && let Init::Sent(handshake) = &worker.init
             && let Some(pool) = self.pools.get_mut(worker.pool)
             && pool.newest.as_ref() == Some(handshake)
         {
             pool.newest = None;
         }
-        let error = worker.lost_error();
+        let error = worker.lost_error(self.name.as_deref());
+        let is_away = worker.is_away;
         // Sessions and lines of a worker that is reserved are for its next life.
         let is_reserved = matches!(worker.init, Init::Reserved(_));
         let (endpoint, sessions, backlog) = if is_reserved {
@@ -113,6 +117,7 @@ impl Bus {
             link,
             endpoint,
             error,
+            is_away,
             unseen_error,
             sessions,
             backlog,
@@ -140,7 +145,9 @@ impl Bus {
         // The call must not take up the room that it is looking for.
         self.calls.reassign(key, BUS);
         let Some(client) = client else { return self.fail_call(key, error) };
-        let Ok(to) = self.choose_worker(client, pool, need) else { return self.fail_call(key, error) };
+        let node = self.node_in_line(pool, &line);
+        let chosen = self.choose_worker_at(client, pool, need, node.as_deref());
+        let Ok(to) = chosen else { return self.fail_call(key, error) };
         let Some(worker) = self.workers.get(to) else { return self.fail_call(key, error) };
         self.calls.reassign(key, worker.endpoint);
         if let Some(call) = self.calls.get_mut(key) {
@@ -153,8 +160,12 @@ impl Bus {
     /// The worker did not even start: what waits for it goes to another, or fails.
     pub(super) fn move_backlog(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get_mut(id) else { return };
-        let error = RpcError::pool_down(&worker.config, worker.last_error.as_deref().unwrap_or_default())
-            .with_stderr(worker.stderr.last_lines());
+        let why = worker.last_error.as_deref().unwrap_or_default();
+        let error = match &worker.node {
+            Some(node) if worker.is_away => RpcError::node_lost(&worker.config, node, why),
+            _ => RpcError::pool_down(&worker.config, why),
+        };
+        let error = error.with_stderr(worker.stderr.last_lines());
         let pool = worker.pool;
         worker.init = Init::NotSent;
         self.drop_unopened_sessions(id);
@@ -169,8 +180,10 @@ impl Bus {
         }
     }
 
-    fn move_initialize(&mut self, key: CallKey, from: WorkerId, error: &RpcError) {
-        let client = self.calls.get(key).and_then(|call| self.calls.calling_client(call.caller));
+    /// Gives a client's `initialize` to another worker. Each move is a process that could not be used.
+    pub(super) fn move_initialize(&mut self, key: CallKey, from: WorkerId, error: &RpcError) {
+        let movable = self.calls.get(key).filter(|call| call.moves < MOVES);
+        let client = movable.and_then(|call| self.calls.calling_client(call.caller));
         let pool = self.workers.get(from).map(|worker| worker.pool);
         let (Some(client), Some(pool)) = (client, pool) else { return self.fail_call(key, error) };
         let Ok(to) = self.choose_worker(client, pool, Need::Request) else {
@@ -178,6 +191,9 @@ impl Bus {
         };
         let Some(worker) = self.workers.get_mut(to) else { return self.fail_call(key, error) };
         self.calls.reassign(key, worker.endpoint);
+        if let Some(call) = self.calls.get_mut(key) {
+            call.moves += 1;
+        }
         worker.backlog.push(Queued::Initialize(key), &mut self.held);
         self.flush_backlog(to);
     }

@@ -10,7 +10,9 @@ use super::Bus;
 use super::admin::params_of;
 use crate::config::is_bus_name;
 use crate::id::WorkerId;
-use crate::limit::{ROOM_MAX, WORKER_TELLS_BYTES};
+use crate::limit::{RESTART_AT_ONCE_AFTER, ROOM_MAX, WORKER_TELLS_BYTES};
+use crate::state::timers::Alarm;
+use crate::state::workers::Recycled;
 use crate::wire::error::RpcError;
 use crate::wire::message::Message;
 
@@ -55,7 +57,8 @@ impl Bus {
             // What it is opening now may be among those that it has counted, or may not. It is not given too many.
             Some((_, Some(room))) => {
                 let room = usize::try_from(room).unwrap_or(usize::MAX).min(ROOM_MAX);
-                worker.capacity = Some(worker.open_sessions() + room);
+                let sessions = worker.sessions.keys().filter_map(|key| self.sessions.get(key));
+                worker.capacity = Some(sessions.filter(|session| session.is_open()).count() + room);
                 debug!("worker {worker} has room for {room} further sessions");
             }
             Some((Value::Null, _)) => worker.capacity = None,
@@ -99,5 +102,32 @@ impl Bus {
         if !std::mem::replace(&mut worker.node_warned, true) {
             warn!("worker {worker} tells another name of its node, which is ignored");
         }
+    }
+
+    /// A worker that takes no new sessions has none any more: a fresh process takes its place, if one is wanted. One
+    /// that says so as soon as it is started is left alone for a while, so that no process is started after another.
+    /// Returns whether it is ended, or will be.
+    pub(super) fn retire_drained(&mut self, id: WorkerId) -> bool {
+        let Some(worker) = self.workers.get_mut(id) else { return false };
+        if !worker.config.nodes.is_empty() {
+            // The next process would be at the same node.
+            return false;
+        }
+        let due = worker.life.up_since().unwrap_or(self.now) + RESTART_AT_ONCE_AFTER;
+        if due > self.now {
+            if !std::mem::replace(&mut worker.idle_alarm, true) {
+                self.alarms.set(due, Alarm::Idle(id));
+            }
+            return true;
+        }
+        if !self.placement().is_spare(id) {
+            self.replace(id, Recycled::Drained);
+            return true;
+        }
+        if let Some(worker) = self.workers.get_mut(id) {
+            worker.retiring = true;
+        }
+        self.remove(id, Recycled::Drained);
+        true
     }
 }

@@ -47,6 +47,8 @@ pub(crate) struct LostLife {
     pub(crate) endpoint: EndpointId,
     /// What its callers hear.
     pub(crate) error: Arc<RpcError>,
+    /// It has not reached its node.
+    pub(crate) is_away: bool,
     /// What the callers hear whose calls it cannot have seen. None: these calls move to another worker.
     pub(crate) unseen_error: Option<Arc<RpcError>>,
     pub(crate) sessions: SessionNames,

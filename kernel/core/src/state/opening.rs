@@ -4,7 +4,7 @@
 //! All of it is said again byte by byte as it came, but for the values that have changed.
 
 use std::borrow::Cow;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use memchr::memmem::{self, Finder};
 
@@ -129,6 +129,8 @@ impl Opening {
 pub(crate) struct Reopen {
     pub(crate) by: ReopenBy,
     pub(crate) pool: PoolId,
+    /// The node that has it. No other can open it.
+    pub(crate) node: Option<Arc<str>>,
     /// The params that opened it, with the agent's session id.
     pub(crate) params: Box<[u8]>,
     pub(crate) settings: Vec<Setting>,
@@ -161,7 +163,7 @@ impl Reopen {
         // A replay was for the client that opened the session. It is not repeated when the bus opens it again.
         let params = without_member(params, b"replayFrom")?;
         let params = with_member(&params, b"sessionId", agent_token)?.into();
-        Some(Reopen { by: by?, pool, params, settings: Vec::new() })
+        Some(Reopen { by: by?, pool, node: None, params, settings: Vec::new() })
     }
 
     pub(crate) fn bytes(&self) -> usize {

@@ -160,6 +160,11 @@ impl Session {
         self.agent_token.name()
     }
 
+    /// Whether its agent has it open: nobody is still opening it. The agent knows nothing of labels.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.is_label && !self.is_recovering() && self.if_refused == IfRefused::GoesOn
+    }
+
     /// Whether its agent has reported a turn.
     pub(crate) fn is_turn_running(&self) -> bool {
         self.turn_state.is_some_and(|state| state != TurnState::Idle)

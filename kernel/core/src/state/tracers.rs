@@ -39,6 +39,7 @@ pub(crate) struct Filter {
 pub(crate) struct Subject<'a> {
     pub(crate) pool: Option<&'a str>,
     pub(crate) worker: Option<u32>,
+    pub(crate) node: Option<&'a str>,
     pub(crate) client: Option<Cow<'a, str>>,
     pub(crate) session: Option<String>,
     /// The owner's name of the session.

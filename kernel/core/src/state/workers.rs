@@ -7,7 +7,9 @@ use std::sync::Arc;
 use crate::api::{Exit, Moment};
 use crate::config::{Mode, PoolConfig};
 use crate::id::{CallKey, Link, PoolId, SessionKey};
-use crate::limit::{ELICITATIONS, NAME_BYTES, STICKY_NOTIFICATION_BYTES, STICKY_NOTIFICATIONS_MAX};
+use crate::limit::{
+    ELICITATIONS, NAME_BYTES, RESTART_AT_ONCE_AFTER, STICKY_NOTIFICATION_BYTES, STICKY_NOTIFICATIONS_MAX,
+};
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::{Backlog, Early, HeldBytes, Kept, Queued, Waiting};
 use crate::state::calls::EndpointId;
@@ -29,6 +31,10 @@ pub(crate) struct Worker {
     pub(crate) life: Life,
     /// The node that it works at: another bus, most likely on another machine.
     pub(crate) node: Option<Arc<str>>,
+    /// Its process is started for that node, and so is the next one. Else the node is what its process has told.
+    pub(crate) is_for_node: bool,
+    /// Its last process has not reached that node.
+    pub(crate) is_away: bool,
     /// Whoever runs the bus wants it to take no new sessions.
     pub(crate) drained: bool,
     /// It takes no new work, and leaves when it is idle, at the latest at `retire_by`.
@@ -170,6 +176,7 @@ impl Worker {
         pool: PoolId,
         config: Arc<PoolConfig>,
         index: u32,
+        node: Option<Arc<str>>,
         endpoint: EndpointId,
         now: Moment,
     ) -> Worker {
@@ -179,7 +186,9 @@ impl Worker {
             index,
             endpoint,
             life: Life::new(now),
-            node: None,
+            is_for_node: node.is_some(),
+            node,
+            is_away: false,
             drained: false,
             retiring: false,
             retire_by: None,
@@ -234,7 +243,11 @@ impl Worker {
         }
         self.capabilities = AgentCapabilities::default();
         (self.capacity, self.drains, self.node_warned) = (None, false, false);
-        self.node = None;
+        // In a pool that names its nodes, a slot stays with its node. Elsewhere it does while somebody wants the node.
+        let is_kept = !self.config.nodes.is_empty() || matches!(self.init, Init::Reserved(_)) || self.is_away;
+        if !(self.is_for_node && is_kept) {
+            self.leave_node();
+        }
         self.agent = None;
         drop(self.early.take(held));
         self.sticky_notifications = Vec::new();
@@ -254,9 +267,15 @@ impl Worker {
         self.ready_link().is_some() && self.closings.contains_key(agent) && enabled(Check::CloseFirst)
     }
 
-    /// What those who called it hear when it is lost.
-    pub(crate) fn lost_error(&self) -> RpcError {
-        RpcError::worker_lost(&self.config, self.index, &self.death).with_stderr(self.stderr.last_lines())
+    /// What those who called it hear when it is lost. `bus`: the name of this bus.
+    pub(crate) fn lost_error(&self, bus: Option<&str>) -> RpcError {
+        let error = match &self.node {
+            Some(node) if self.is_away => {
+                RpcError::node_lost(&self.config, node, &format!("its process {}", self.death))
+            }
+            node => RpcError::worker_lost(&self.config, self.index, node.as_deref().or(bus), &self.death),
+        };
+        error.with_stderr(self.stderr.last_lines())
     }
 
     /// The bus is about to end this life on purpose. If it has ended already, that was for another reason.
@@ -285,9 +304,45 @@ impl Worker {
         self.handshake().is_none_or(|own| **own == *handshake || !enabled(Check::Handshake))
     }
 
+    /// Its processes are started for this node from now on.
+    pub(crate) fn go_to_node(&mut self, node: Arc<str>) {
+        (self.node, self.is_for_node, self.is_away) = (Some(node), true, false);
+    }
+
+    /// Its next process is started for no node.
+    pub(crate) fn leave_node(&mut self) {
+        (self.node, self.is_for_node, self.is_away) = (None, false, false);
+    }
+
+    /// Whether its node is away: its last process has not reached it, and the next one is not started yet.
+    pub(crate) fn has_lost_node(&self) -> bool {
+        let has_process = matches!(self.life.state(), State::Starting | State::Up);
+        self.is_away && !has_process && enabled(Check::NodeAway)
+    }
+
+    /// Whether it is not known yet if its process reaches a node that the last one did not.
+    pub(crate) fn is_doubtful(&self, now: Moment) -> bool {
+        let is_young = |since| now < since + RESTART_AT_ONCE_AFTER;
+        self.is_away && self.lines_in == 0 && self.life.up_since().is_none_or(is_young)
+    }
+
+    /// Whether it is not up but will be soon, so that requests wait for it.
+    pub(crate) fn is_coming(&self) -> bool {
+        self.life.is_coming() && !self.has_lost_node()
+    }
+
+    /// Whether it has no process and nobody waits for one, so that its next one can be started for any node.
+    pub(crate) fn is_free_slot(&self) -> bool {
+        matches!(self.life.state(), State::Backoff { .. })
+            && matches!(self.init, Init::NotSent)
+            && self.sessions.is_empty()
+            && self.backlog.is_empty()
+            && !self.retiring
+    }
+
     /// Whether it takes no new sessions, while those that it has go on.
     pub(crate) fn is_draining(&self) -> bool {
-        self.drains || self.drained
+        (self.drains || self.drained) && enabled(Check::Drain)
     }
 
     /// How many sessions of the agent are open, which is what `max_sessions` limits.

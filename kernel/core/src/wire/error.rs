@@ -64,12 +64,54 @@ impl RpcError {
         RpcError::new(-32601, "no_method", format!("nobody here knows the method {method}"))
     }
 
-    pub(crate) fn worker_lost(pool: &PoolConfig, worker: u32, death: &Death) -> RpcError {
-        let message = format!("the worker {}/{worker} {death} before it answered", pool.id);
-        RpcError::new(-32050, "worker_lost", message)
+    /// `node`: where it was, if that has a name.
+    pub(crate) fn worker_lost(pool: &PoolConfig, worker: u32, node: Option<&str>, death: &Death) -> RpcError {
+        let at = node.map(|node| format!("@{node}")).unwrap_or_default();
+        let message = format!("the worker {}/{worker}{at} {death} before it answered", pool.id);
+        let error = RpcError::new(-32050, "worker_lost", message)
             .with("pool", &*pool.id)
             .with("worker", worker)
-            .with("exit", death.exit())
+            .with("exit", death.exit());
+        match node {
+            Some(node) => error.with("node", node),
+            None => error,
+        }
+    }
+
+    /// The node that has the session cannot be reached now.
+    pub(crate) fn node_lost(pool: &PoolConfig, node: &str, why: &str) -> RpcError {
+        let message = format!("the node {node} of the pool {} is away: {why}", pool.id);
+        RpcError::new(-32059, "node_lost", message)
+            .with("pool", &*pool.id)
+            .with("node", node)
+            .with("cause", why)
+    }
+
+    /// An error that another bus has answered, if it can be a different one the next time.
+    pub(crate) fn passing(error: &[u8]) -> Option<RpcError> {
+        let error: Value = serde_json::from_slice(error).ok()?;
+        let reason = match error["code"].as_i64()? {
+            -32050 => "worker_lost",
+            -32053 => "pool_down",
+            -32054 => "busy",
+            -32055 => "stopping",
+            -32058 => "no_start",
+            -32059 => "node_lost",
+            _ => return None,
+        };
+        let code = error["code"].as_i64()?.try_into().ok()?;
+        let mut passed = RpcError::new(code, reason, error["message"].as_str().unwrap_or(reason));
+        for key in ["pool", "node", "worker", "cause"] {
+            if let Some(value) = error["data"].get(key) {
+                passed = passed.with(key, value.clone());
+            }
+        }
+        Some(passed)
+    }
+
+    /// The turn that was asked for goes on at another bus.
+    pub(crate) fn with_running_turn(self) -> RpcError {
+        self.with("turn", "running")
     }
 
     /// Adds the last lines that the process wrote to its stderr.
@@ -118,7 +160,7 @@ impl RpcError {
 
     /// One of several clients has so many sessions in the pool that the last `free` places are for others.
     pub(crate) fn places_of_others(pool: &PoolConfig, processes: usize, free: usize, own: usize) -> RpcError {
-        let (id, places) = (&pool.id, pool.max_instances as usize * pool.max_sessions as usize);
+        let (id, places) = (&pool.id, pool.places());
         RpcError::busy(format!(
             "the last {free} of {places} sessions of the pool {id} are left to other clients: this one has {own}; \
              raise max_sessions of the pool"

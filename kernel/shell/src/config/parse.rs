@@ -14,6 +14,7 @@ use super::address;
 use super::error::{ConfigError, quoted, unknown_key};
 use super::json::{Json, is_remark, join};
 use super::jsonc::{plain_json, without_mark};
+use super::nodes;
 use super::resolve::Resolver;
 use kernel_core::config::{
     Address, Auth, ClusterConfig, Config, InheritEnv, Limits, Listen, Mode, Permission, PoolConfig, Program,
@@ -28,10 +29,12 @@ pub(super) const AUTH_KEYS: [&str; 1] = ["token_file"];
 
 pub(super) const TRACE_KEYS: [&str; 1] = ["payloads"];
 
-pub(super) const POOL_KEYS: [&str; 15] = [
+pub(super) const POOL_KEYS: [&str; 17] = [
     "id",
     "command",
     "args",
+    "nodes",
+    "from",
     "mode",
     "instances",
     "max_instances",
@@ -156,6 +159,10 @@ impl<'a> Fields<'a> {
         Some(Node { path: join(&self.path, key), json })
     }
 
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.find(key).is_some()
+    }
+
     pub(super) fn nodes(&self) -> impl Iterator<Item = (&'a str, Node<'a>)> {
         self.pairs.iter().map(|(key, json)| (key.as_str(), Node { path: join(&self.path, key), json }))
     }
@@ -169,7 +176,7 @@ impl<'a> Reader<'a> {
         if let Some(schema) = top.find("$schema") {
             self.string(&schema);
         }
-        let pools = self.pools(&top);
+        let mut pools = self.pools(&top);
         let listen = self.listen(&top);
         let auth = self.auth(&top);
         if top.find("auth").is_none() {
@@ -192,8 +199,17 @@ impl<'a> Reader<'a> {
         if let Some(cluster) = &cluster {
             self.refuse_unknown_offers(&top, cluster, &pools);
         }
+        let name = top.find("name").and_then(|node| self.bus_name(&node)).map(Box::from);
+        for (index, pool) in pools.iter_mut().enumerate().filter(|(_, pool)| pool.finds_nodes) {
+            match &cluster {
+                Some(cluster) => pool.args.extend(nodes::cluster_args(cluster, name.as_deref())),
+                None if top.has("cluster") => {}
+                None => self
+                    .error(&format!("pools[{index}].from"), "the file has no \"cluster\" that it could mean"),
+            }
+        }
         Some(Config {
-            name: top.find("name").and_then(|node| self.bus_name(&node)).map(Box::from),
+            name,
             listen: listen.into_iter().map(|(listen, _)| listen).collect(),
             auth,
             default_pool: default_pool.map(|(pool, _)| pool.into()),
@@ -287,7 +303,9 @@ impl<'a> Reader<'a> {
         let Some(fields) = self.object(node, &POOL_KEYS) else {
             return PoolConfig::new("", Program::ThisBinary);
         };
-        for key in ["id", "command"].into_iter().filter(|key| fields.find(key).is_none()) {
+        let is_missing =
+            |key: &&str| fields.find(key).is_none() && !(*key == "command" && fields.has("from"));
+        for key in ["id", "command"].into_iter().filter(is_missing) {
             self.error(&join(&node.path, key), "missing");
         }
         let id = fields.find("id").and_then(|node| self.pool_id(&node)).unwrap_or_default();
@@ -314,6 +332,8 @@ impl<'a> Reader<'a> {
         pool.cwd = fields.find("cwd").and_then(|node| self.path(&node));
         set(&mut pool.env, fields.find("env").map(|node| self.env(&node)));
         set(&mut pool.inherit_env, fields.find("inherit_env").map(|node| self.inherit_env(&node)));
+        self.nodes(&fields, &mut pool);
+        self.from(&fields, &mut pool);
         pool
     }
 
@@ -344,7 +364,12 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads one of a few words.
-    fn choice<T: Copy>(&mut self, fields: &Fields<'a>, key: &str, choices: &[(&str, T)]) -> Option<T> {
+    pub(super) fn choice<T: Copy>(
+        &mut self,
+        fields: &Fields<'a>,
+        key: &str,
+        choices: &[(&str, T)],
+    ) -> Option<T> {
         let node = fields.find(key)?;
         let words = choices.iter().map(|(word, _)| format!("{word:?}")).collect::<Vec<_>>().join(" or ");
         let Json::String(text) = node.json else { return self.must_be(&node, words) };

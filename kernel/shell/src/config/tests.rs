@@ -254,8 +254,8 @@ fn an_error_of_the_top_level_is_reported() {
 #[test]
 fn an_error_of_a_pool_is_reported() {
     let known = concat!(
-        r#"unknown key, the known ones are "id", "command", "args", "mode", "instances", "max_instances", "#,
-        r#""max_sessions", "warm", "idle_sec", "permission", "store", "share", "cwd", "env", "inherit_env""#
+        r#"unknown key, the known ones are "id", "command", "args", "nodes", "from", "mode", "instances", "max_"#,
+        r#"instances", "max_sessions", "warm", "idle_sec", "permission", "store", "share", "cwd", "env", "inherit_env""#
     );
     let name = r#"the name of a variable must not be empty or hold "=" or NUL"#;
     let instances = "must be a whole number from 1 to 65536, not";

@@ -21,7 +21,38 @@ use crate::errno::errno_of;
 
 type Env = BTreeMap<OsString, OsString>;
 
-pub(crate) fn command(pool: &PoolConfig, this_binary: &Path) -> Result<Command, SpawnFault> {
+/// The variable that tells a process the node that it is started for.
+const NODE_VARIABLE: &str = "STDIO_BUS_NODE";
+
+/// `node`: the node that the process is started for.
+pub(crate) fn command(
+    pool: &PoolConfig,
+    node: Option<&str>,
+    this_binary: &Path,
+) -> Result<Command, SpawnFault> {
+    let Some(node) = node else { return command_of(pool, this_binary) };
+    let mut command = command_of(&at_node(pool, node), this_binary)?;
+    command.env(NODE_VARIABLE, node);
+    Ok(command)
+}
+
+/// The pool with the name of this node where `{node}` stands in its command.
+pub fn at_node(pool: &PoolConfig, node: &str) -> PoolConfig {
+    let named = |text: &str| text.replace("{node}", node);
+    let path_of = |path: &Path| path.to_str().map_or_else(|| path.to_owned(), |path| named(path).into());
+    let mut pool = pool.clone();
+    pool.program = match &pool.program {
+        Program::ThisBinary => Program::ThisBinary,
+        Program::InPath(name) => Program::InPath(named(name)),
+        Program::At(path) => Program::At(path_of(path)),
+    };
+    pool.args = pool.args.iter().map(|arg| named(arg)).collect();
+    pool.cwd = pool.cwd.as_deref().map(path_of);
+    pool.env.values_mut().for_each(|value| *value = named(value));
+    pool
+}
+
+fn command_of(pool: &PoolConfig, this_binary: &Path) -> Result<Command, SpawnFault> {
     if let Some(cwd) = &pool.cwd {
         // The folder is checked first, because exec gives ENOENT for a missing folder and for a missing program.
         check_folder(cwd).map_err(|errno| SpawnFault { errno: errno as i32, cwd: true })?;
@@ -114,6 +145,22 @@ mod tests {
     }
 
     #[test]
+    fn a_process_is_told_the_node_that_it_is_started_for() {
+        let mut pool = pool(InheritEnv::Nothing, &[("AT", "/{node}/{node}"), ("SAME", "node")]);
+        pool.program = Program::At("/bin/{node}".into());
+        pool.args = vec!["{node}".to_owned(), "x{node}y".to_owned(), "{nodes}".to_owned()];
+        let command = command(&pool, Some("n17"), Path::new("/bus")).unwrap();
+        assert_eq!(command.get_program(), "/bin/n17");
+        assert_eq!(command.get_args().collect::<Vec<_>>(), ["n17", "xn17y", "{nodes}"]);
+        let env: Vec<_> = command.get_envs().map(|(name, value)| (name, value.unwrap())).collect();
+        assert_eq!(
+            env,
+            [("AT", "/n17/n17"), ("SAME", "node"), ("STDIO_BUS_NODE", "n17")]
+                .map(|(name, value)| (OsStr::new(name), OsStr::new(value)))
+        );
+    }
+
+    #[test]
     fn a_worker_inherits_all_or_nothing_or_what_is_listed() {
         let ours = ["HOME", "LANG", "PATH"];
         assert_eq!(given(&ours, &pool(InheritEnv::All, &[])), ["HOME=ours", "LANG=ours", "PATH=ours"]);
@@ -163,13 +210,13 @@ mod tests {
     #[test]
     fn a_bad_folder_is_reported_differently_from_a_bad_program() {
         let absent = PoolConfig { cwd: Some("/no/such/folder".into()), ..pool(InheritEnv::All, &[]) };
-        let fault = command(&absent, Path::new("/bin/true")).err();
+        let fault = command(&absent, None, Path::new("/bin/true")).err();
         assert_eq!(fault, Some(SpawnFault { errno: Errno::ENOENT as i32, cwd: true }));
         let file = PoolConfig { cwd: Some("/dev/null".into()), ..pool(InheritEnv::All, &[]) };
-        let fault = command(&file, Path::new("/bin/true")).err();
+        let fault = command(&file, None, Path::new("/bin/true")).err();
         assert_eq!(fault, Some(SpawnFault { errno: Errno::ENOTDIR as i32, cwd: true }));
         let nowhere = pool(InheritEnv::All, &[("PATH", "/no/such/folder")]);
-        let fault = command(&nowhere, Path::new("/bin/true")).err();
+        let fault = command(&nowhere, None, Path::new("/bin/true")).err();
         assert_eq!(fault, Some(SpawnFault { errno: Errno::ENOENT as i32, cwd: false }));
     }
 }

@@ -20,8 +20,8 @@ use pre_exec::{InheritedLimits, Role};
 /// Starts one worker of a pool without a bus, by the command and in the environment that the bus would use. It
 /// leads its own process group, and its stdin, stdout and stderr are pipes.
 pub fn spawn_worker(pool: &PoolConfig, this_binary: &Path) -> io::Result<Child> {
-    let mut command =
-        command::command(pool, this_binary).map_err(|fault| io::Error::from_raw_os_error(fault.errno))?;
+    let mut command = command::command(pool, pool.nodes.first().map(|node| &**node), this_binary)
+        .map_err(|fault| io::Error::from_raw_os_error(fault.errno))?;
     pre_exec::prepare(&mut command, Role::Worker, InheritedLimits::default());
     command.spawn()
 }

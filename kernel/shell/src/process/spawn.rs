@@ -139,7 +139,7 @@ impl Processes {
     fn spawn(&mut self, worker: WorkerId, link: Link, io: &mut Io) -> Result<u32, SpawnFault> {
         let fault = |errno: Errno| SpawnFault { errno: errno as i32, cwd: false };
         let pool = io.bus.command(worker).ok_or(fault(Errno::ESRCH))?;
-        let mut command = command(pool, &self.binary)?;
+        let mut command = command(pool, io.bus.node(worker), &self.binary)?;
         let (name, value) = self.guard.mark();
         command.env(name, value);
         pre_exec::prepare(&mut command, Role::Worker, self.limits);

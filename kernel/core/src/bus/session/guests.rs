@@ -289,7 +289,7 @@ impl Bus {
         }
         if found.is_none() {
             let pool = self.pools.of(client.pool, message)?;
-            found = self.index().find(pool, name, agent_name(name));
+            found = self.index().find(pool, name, self.agent_name(pool, name).0);
         }
         let key = found.map(|key| self.sessions.root(key)).ok_or_else(RpcError::unknown_session)?;
         self.worker_of(key);

@@ -5,7 +5,7 @@ use crate::config::Mode;
 use crate::id::{Link, PoolId, SessionKey, WorkerId};
 use crate::mutants::{Check, enabled};
 use crate::state::calls::Call;
-use crate::state::session_id::{Token, agent_name, is_tagged};
+use crate::state::session_id::{Token, is_tagged};
 use crate::state::session_index::SessionIndex;
 use crate::state::sessions::Session;
 use crate::wire::message::Message;
@@ -17,7 +17,7 @@ impl Bus {
 
     /// The session for an id from an earlier connection, or of the agent.
     pub(in crate::bus) fn find_session(&mut self, pool: PoolId, name: &[u8]) -> Option<SessionKey> {
-        let key = self.index().find(pool, name, agent_name(name))?;
+        let key = self.index().find(pool, name, self.agent_name(pool, name).0)?;
         // If its worker was just lost and nobody owns it, it is gone now.
         self.worker_of(key);
         self.sessions.get(key).map(|_| key)
@@ -112,6 +112,9 @@ impl Bus {
             return;
         };
         session.save_opening(answer, worker.capabilities.reopen_by, worker.pool, call.params.as_deref());
+        if let Some(reopen) = &mut session.reopen {
+            reopen.node = worker.node.clone();
+        }
         session.count(&mut self.held);
     }
 }

@@ -4,6 +4,8 @@
 //! repeats the settings that the client had made. Whatever the agent tells again before it answers is kept from the
 //! client, and messages of the client wait meanwhile.
 
+use std::sync::Arc;
+
 use log::info;
 
 use crate::bus::Bus;
@@ -21,8 +23,14 @@ impl Bus {
     /// Begins to open a session in another process. Returns the worker that it now belongs to.
     pub(in crate::bus) fn recover(&mut self, link: Link, key: SessionKey) -> Result<WorkerId, RpcError> {
         let reopen = self.sessions.get(key).and_then(|session| session.reopen.as_ref());
-        let pool = reopen.ok_or_else(RpcError::lost_session)?.pool;
-        let id = self.choose_worker(link, pool, Need::Session)?;
+        let reopen = reopen.ok_or_else(RpcError::lost_session)?;
+        let (pool, mut node) = (reopen.pool, reopen.node.clone());
+        if node.is_none()
+            && let Some(session) = self.sessions.get(key)
+        {
+            node = self.node_of_agent_name(pool, session.agent_name()).map(Arc::from);
+        }
+        let id = self.choose_worker_at(link, pool, Need::Session, node.as_deref())?;
         let (Some(worker), Some(session)) = (self.workers.get_mut(id), self.sessions.get_mut(key)) else {
             return Err(RpcError::lost_session());
         };
@@ -63,6 +71,10 @@ impl Bus {
             {
                 reopen.by = ReopenBy::Load;
                 return self.reopen_session(key, id);
+            }
+            // Another bus may only be unable to open it now.
+            if let Some(error) = answer.outcome().and_then(RpcError::passing) {
+                return self.recovery_failed(key, &error);
             }
             session.reopen = None;
             session.count(&mut self.held);

@@ -11,6 +11,7 @@ mod kept_bytes;
 mod leftover;
 mod load;
 mod nodes;
+mod places;
 mod pools;
 mod privacy;
 mod recovery;
