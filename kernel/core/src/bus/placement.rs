@@ -525,7 +525,19 @@ impl Bus {
 
     /// A worker may have become idle. One that retires leaves, one whose dedicated client has left is replaced, and
     /// for one above `instances` the idle time begins.
+    #[inline]
     pub(super) fn check_idle(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get(id) else { return };
+        let is_plain = !worker.closes_first && !worker.drains && !worker.retiring;
+        // Nothing follows for most workers: their pool has no more of them than it keeps.
+        let is_kept = |pool: &Pool| pool.workers.len() <= pool.config.instances as usize;
+        if is_plain && worker.dedicated_to.is_none() && self.pools.get(worker.pool).is_some_and(is_kept) {
+            return;
+        }
+        self.may_be_idle(id);
+    }
+
+    fn may_be_idle(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         if !worker.life.is_up() {
             return;
@@ -539,7 +551,6 @@ impl Bus {
             return;
         }
         let Some(worker) = self.workers.get_mut(id) else { return };
-        // Most workers neither retire nor have an idle time, and need not be looked at.
         if (worker.retiring || worker.config.idle.is_some()) && is_idle(&self.calls, worker) {
             if worker.retiring {
                 return self.remove(id, Recycled::Reload);
