@@ -264,6 +264,10 @@ impl World {
                 (method, if payloads { vec![("payloads", text("true"))] } else { vec![] })
             }
             4 => ("_bus/bye", vec![]),
+            _ if self.rng.percent(20) => ("_bus/logs", vec![]),
+            _ if self.rng.percent(10) => ("_bus/restart", vec![("pool", text(r#""no such pool""#))]),
+            _ if self.rng.percent(20) => ("_bus/reload", vec![]),
+            _ if self.rng.percent(50) => ("_bus/close", vec![("session", text(r#""s999999999""#))]),
             _ => ("_bus/nope", vec![]),
         };
         let draft = Draft { params, ..Draft::default() };

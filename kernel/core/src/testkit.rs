@@ -4,7 +4,7 @@ use memchr::memmem;
 
 use crate::config::{Config, PoolConfig, Program};
 use crate::id::{Link, WorkerId};
-use crate::{Action, Bus, Event, Moment, Signal, SpawnFault};
+use crate::{Action, Bus, Event, Moment, Signal, SpawnFault, Usage};
 
 /// A bus, and what its actions have done to the world outside.
 pub struct TestShell {
@@ -78,6 +78,13 @@ impl TestShell {
                     self.processes.push(Process { worker, link, stdin_open: true, signalled: false });
                     self.bus.handle(Event::Spawned { worker, pid: 1 }, self.now);
                 }
+                Action::Measure => {
+                    let usage = Usage { rss_bytes: 1 << 20, cpu_percent: 12.5 };
+                    let processes = self.bus.process_ids();
+                    self.bus.measured(processes.into_iter().map(|pid| (pid, usage)), self.now);
+                }
+                Action::Reload => self.bus.reloaded(Ok(&[]), self.now),
+                Action::Stop => self.bus.handle(Event::Stop, self.now),
                 Action::Exit => self.exited = true,
             }
         }

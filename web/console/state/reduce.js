@@ -69,7 +69,8 @@ const HANDLERS = {
   attached: (state, { session, result, mine }) =>
     change(state, session, (known) => ({
       ...known, label: result.label ?? known.label, role: mine ? "owner" : result.role, owner: result.owner ?? null,
-      truncated: !!result.truncated, turn: result.turn ?? known.turn, loading: false,
+      truncated: !!result.truncated, turn: result.turn ?? known.turn, loading: false, title: result.title ?? known.title,
+      modes: result.modes ?? known.modes, models: result.models ?? known.models, options: result.configOptions ?? known.options,
     })),
   opened: (state, { session, ...more }) => ({ ...state, sessions: { ...state.sessions, [session]: newSession(session, more) } }),
   session: (state, { session, type: _, ...more }) => change(state, session, (known) => ({ ...known, ...more })),

@@ -22,6 +22,7 @@ impl Bus {
             "bytes in backlogs"
         );
         assert_eq!(self.sessions.log_bytes(), self.sessions.count_log_bytes(), "bytes of logs");
+        assert_eq!(self.stderr_logs.counted(), self.stderr_logs.count(), "bytes of stderr");
         assert_eq!(self.calls.heap_bytes(), self.calls.count_heap_bytes(), "bytes of calls");
         for (link, peer) in self.links.iter() {
             match peer.worker {
@@ -41,7 +42,7 @@ impl Bus {
             && self.sessions.len() == 0
             && self.clients.is_empty()
             && self.leftovers.is_empty()
-            && self.held_bytes() == self.count_lasting_bytes()
+            && self.held_bytes() == self.count_lasting_bytes() + self.stderr_logs.count()
     }
 
     /// How many calls of clients and workers are not answered.

@@ -547,13 +547,14 @@ impl Bus {
             (worker.closes_first, worker.ignored) = (false, true);
             return self.step_worker(id, Input::Replace);
         }
-        if worker.drains && is_idle(&self.calls, worker) && self.retire_drained(id) {
+        if (worker.drains || worker.hands_over.is_some()) && self.lets_go(id) {
             return;
         }
         let Some(worker) = self.workers.get_mut(id) else { return };
         if (worker.retiring || worker.config.idle.is_some()) && is_idle(&self.calls, worker) {
             if worker.retiring {
-                return self.remove(id, Recycled::Reload);
+                let why = worker.hands_over.unwrap_or(Recycled::Reload);
+                return self.remove(id, why);
             }
             let may_go = self.placement().is_spare(id);
             let Some(worker) = self.workers.get_mut(id) else { return };
@@ -570,6 +571,19 @@ impl Bus {
         if self.clients.get(owner).is_none() && worker.open_sessions() == 0 {
             self.replace(id, Recycled::ClientLeft);
         }
+    }
+
+    /// A worker that drains may be able to leave, and one that is to leave to hand over its sessions. True: it leaves.
+    #[cold]
+    fn lets_go(&mut self, id: WorkerId) -> bool {
+        let Some(worker) = self.workers.get(id) else { return true };
+        if worker.drains && is_idle(&self.calls, worker) && self.retire_drained(id) {
+            return true;
+        }
+        if self.workers.get(id).is_some_and(|worker| worker.hands_over.is_some()) {
+            self.hand_sessions_over(id);
+        }
+        false
     }
 
     /// The idle time is over, unless the worker had work meanwhile.

@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::Bus;
+use super::session::asked_title;
 use crate::api::CompanionStatus;
 use crate::config::Mode;
 use crate::id::{Link, PoolId, SessionKey};
@@ -35,13 +36,20 @@ struct SessionView<'a> {
     session: String,
     pool: Option<&'a str>,
     worker: Option<u32>,
+    /// Where the agent is, if its worker says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     node: Option<&'a str>,
     client: Option<Cow<'a, str>>,
+    folder: Option<&'a str>,
+    /// What its agent calls it. That of a session which others may not join is kept from them as well.
+    title: Option<&'a str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     guests: Vec<GuestView<'a>>,
     /// What its agent has asked and nobody has answered.
     questions: usize,
+    /// What the first of them is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    asked: Option<String>,
     age_sec: u64,
     idle_sec: u64,
     calls: usize,
@@ -73,6 +81,8 @@ impl<'a> Report<'a> {
             "bus": "stdio-bus",
             "version": env!("CARGO_PKG_VERSION"),
             "name": bus.name,
+            "pid": bus.operation.pid,
+            "config": bus.operation.config,
             "uptime_sec": bus.now.as_secs(),
             "stopping": bus.stopping.is_some(),
             "listening": bus.listening,
@@ -155,6 +165,7 @@ impl<'a> Report<'a> {
     fn worker(&self, worker: &Worker) -> Value {
         let links = &self.bus.links;
         let peer = worker.link.and_then(|link| links.peer(link));
+        let usage = self.bus.operation.usage_of(worker.pid);
         let queued = worker.link.map_or(0, |link| links.queued_bytes(link)) + worker.backlog.bytes();
         json!({
             "worker": worker.index,
@@ -164,6 +175,8 @@ impl<'a> Report<'a> {
             "drain": worker.is_draining(),
             "pid": worker.pid,
             "up_sec": worker.life.up_since().map(|since| self.bus.now.saturating_sub(since).as_secs()),
+            "rss_bytes": usage.map(|usage| usage.rss_bytes),
+            "cpu_percent": usage.map(|usage| usage.cpu_percent),
             "sessions": worker.open_sessions(),
             "calls": self.bus.calls.incoming(worker.endpoint),
             "clients": worker.clients.len(),
@@ -203,8 +216,11 @@ impl<'a> Report<'a> {
                 None => session.reopen.as_ref().and_then(|reopen| reopen.node.as_deref()),
             },
             client: session.owner.map(|owner| self.client_label(owner)),
+            folder: session.shown.folder(),
+            title: session.shown.title().filter(|_| session.is_shared),
             guests: self.guests(session),
             questions: session.open_questions(),
+            asked: session.first_question().filter(|_| session.is_shared).and_then(asked_title),
             age_sec: since(session.opened),
             idle_sec: since(session.touched),
             calls: bus.calls.about(key),

@@ -139,6 +139,15 @@ impl RpcError {
         RpcError::new(-32051, "unknown_session", "the session was lost with its worker").with("lost", true)
     }
 
+    pub(crate) fn bad_configuration(errors: &str) -> RpcError {
+        let errors: Vec<&str> = errors.lines().collect();
+        RpcError::invalid("the configuration has errors, and the old one goes on").with("errors", errors)
+    }
+
+    pub(crate) fn closed_session() -> RpcError {
+        RpcError::new(-32051, "unknown_session", "the session was closed by another client")
+    }
+
     pub(crate) fn unknown_pool<'a>(named: Option<&str>, known: impl Iterator<Item = &'a str>) -> RpcError {
         let message = match named {
             Some(name) => format!("there is no pool {:?}", shortened(name, QUOTED_BYTES)),
