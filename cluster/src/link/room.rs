@@ -69,7 +69,7 @@ fn figures(status: &Value, offer: &[String], mem_free: Option<u64>, load: f64) -
         let number = |key: &str| pool[key].as_u64().unwrap_or_default();
         let sessions = number("sessions");
         let places = number("max_instances").saturating_mul(number("max_sessions")).saturating_sub(sessions);
-        let drain = pool["draining"] == true || status["stopping"] == true;
+        let drain = status["stopping"] == true;
         // A pool none of whose processes can be started is no help to anybody.
         let is_broken = number("broken") > 0 && number("up") == 0;
         let room = if drain || is_broken { 0 } else { places.min(in_memory) };
