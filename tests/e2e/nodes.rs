@@ -117,17 +117,20 @@ fn says(client: &mut Client, id: u32, session: &str, text: &str) -> String {
     }
 }
 
-/// The pid of the process at this node.
+/// The pid of the process at this node, or of the only one of a pool without nodes.
 fn process_at(client: &mut Client, node: &str) -> Pid {
     let status = client.status();
     let workers = status["pools"][0]["workers"].as_array().expect("workers");
-    let worker = workers.iter().find(|worker| worker["node"] == node && worker["pid"].is_u64());
+    let is_there = |worker: &&Value| worker["node"].as_str().unwrap_or_default() == node;
+    let worker = workers.iter().find(|worker| is_there(worker) && worker["pid"].is_u64());
     Pid::from_raw(worker.expect("it has a process")["pid"].as_i64().expect("a pid") as i32)
 }
 
-fn ends_process_at(bus: &Bus, client: &mut Client, node: &str) {
+/// Looks by a client of its own, which hears of no session.
+fn ends_process_at(bus: &Bus, node: &str) {
+    let mut client = bus.client();
     let deaths = client.status()["counters"]["worker_deaths"].as_u64();
-    kill(process_at(client, node), Signal::SIGKILL).expect("it runs");
+    kill(process_at(&mut client, node), Signal::SIGKILL).expect("it runs");
     bus.until("the death is known", || client.status()["counters"]["worker_deaths"].as_u64() > deaths);
 }
 
@@ -142,6 +145,7 @@ fn sessions_are_spread_over_nodes_and_say_where_they_live() {
         assert!(session.starts_with("e1~") && session.contains(&format!(".{node}~")), "{session}");
         assert_eq!(says(&mut client, 7, session, "hello"), "hello");
     }
+    let mut client = edge.client();
     assert_eq!(client.status()["name"], "e1");
     let sessions = client.asks(8, "_bus/sessions", json!({}));
     let nodes: Vec<_> =
@@ -158,12 +162,12 @@ fn a_session_goes_on_after_the_death_of_what_is_between_and_of_either_bus() {
     let session = opens_at(&mut client, "n17");
     assert_eq!(says(&mut client, 3, &session, "one"), "one");
     // What ssh would be.
-    ends_process_at(&edge, &mut client, "n17");
+    ends_process_at(&edge, "n17");
     assert_eq!(says(&mut client, 4, &session, "two"), "two");
     // The bus of the node, and with it the agent.
     kill_bus(&mut far);
     let _far = machines.node("n17");
-    ends_process_at(&edge, &mut client, "n17");
+    ends_process_at(&edge, "n17");
     assert_eq!(says(&mut client, 5, &session, "three"), "three");
     // The bus in front.
     kill_bus(&mut edge);
@@ -209,7 +213,7 @@ fn a_node_that_is_away_is_named_and_others_serve_meanwhile() {
     let session = opens_at(&mut client, "n18");
     assert_eq!(says(&mut client, 3, &session, "one"), "one");
     machines.lose("n18", far);
-    ends_process_at(&edge, &mut client, "n18");
+    ends_process_at(&edge, "n18");
     // The next process finds no machine.
     let mut error = Value::Null;
     edge.until("the node is known to be away", || {
@@ -251,9 +255,7 @@ fn three_buses_in_a_row_carry_a_session_and_find_it_again() {
     assert_eq!(says(&mut client, 2, &session, "one"), "one");
     kill_bus(&mut middle);
     let _middle = machines.bus("m1", through("n17"));
-    let pid = client.status()["pools"][0]["workers"][0]["pid"].as_i64().expect("a pid");
-    kill(Pid::from_raw(pid as i32), Signal::SIGKILL).expect("it runs");
-    edge.until("the death is known", || client.status()["counters"]["worker_deaths"] == 1);
+    ends_process_at(&edge, "");
     assert_eq!(says(&mut client, 3, &session, "two"), "two");
     let mut other = initialized(&edge);
     let bare = session.split_once('.').expect("a tag").1;

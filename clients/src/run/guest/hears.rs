@@ -144,10 +144,12 @@ impl Guest {
     fn on_turn(&mut self, event: &Value) -> Result<(), Stop> {
         if event["turn"] == "running" {
             if event["by"] == self.name.as_str() {
-                if let Some(own) = &mut self.own {
-                    own.has_begun = true;
-                }
-                return self.start_turn();
+                self.start_turn()?;
+                let Some(own) = &mut self.own else { return Ok(()) };
+                own.has_begun = true;
+                // The user has taken the prompt back while this was on its way. Few agents know
+                // `$/cancel_request`.
+                return if own.is_cancelled { self.cancel_turn() } else { Ok(()) };
             }
             self.by = event["by"].as_str().map(|by| word(&by.into()));
             return if self.heard.is_empty() { Ok(()) } else { self.show_prompt() };

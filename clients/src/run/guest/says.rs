@@ -141,11 +141,15 @@ impl Guest {
         own.is_cancelled = true;
         let (id, has_begun) = (own.id, own.has_begun);
         if has_begun {
-            self.notify("session/cancel", json!({ "sessionId": self.session }));
-            return self.drop_questions();
+            return self.cancel_turn();
         }
         self.notify("$/cancel_request", json!({ "requestId": id }));
         Ok(())
+    }
+
+    pub(super) fn cancel_turn(&mut self) -> Result<(), Stop> {
+        self.notify("session/cancel", json!({ "sessionId": self.session }));
+        self.drop_questions()
     }
 
     /// Shows that the user may type: a choice, or a prompt.
