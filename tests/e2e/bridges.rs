@@ -81,8 +81,8 @@ fn the_turns_of_a_session_share_one_process_that_takes_new_settings() {
         .map(|line| &line["request"])
         .filter(|request| request.is_object())
         .collect();
-    assert_eq!(*requests[2], json!({ "subtype": "set_model", "model": "big" }), "{messages:?}");
-    assert_eq!(*requests[3], json!({ "subtype": "set_permission_mode", "mode": "plan" }));
+    assert_eq!(*requests[3], json!({ "subtype": "set_model", "model": "big" }), "{messages:?}");
+    assert_eq!(*requests[4], json!({ "subtype": "set_permission_mode", "mode": "plan" }));
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod cli;
 mod cli_agent;
 mod cli_history;
 mod cli_openings;
+mod cli_options;
 mod client_env;
 mod client_named_sessions;
 #[cfg(feature = "cluster")]

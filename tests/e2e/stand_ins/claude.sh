@@ -5,18 +5,21 @@ send() { printf '%s\n' "$1"; }
 field() { printf '%s' "$line" | sed "s/.*\"$1\":\"\([^\"]*\)\".*/\1/"; }
 respond() { send "{\"type\":\"control_response\",\"response\":{\"subtype\":\"success\",\"request_id\":\"$(field request_id)\",\"response\":$1}}"; }
 text() { send "{\"type\":\"assistant\",\"message\":{\"id\":\"m$n\",\"content\":[{\"type\":\"text\",\"text\":\"$1\"}]}}"; }
-result() { send "{\"type\":\"result\",\"subtype\":\"$1\",\"session_id\":\"$sid\",\"terminal_reason\":\"$2\",\"usage\":{\"input_tokens\":10,\"output_tokens\":5},\"total_cost_usd\":0.01}"; }
+result() { send "{\"type\":\"result\",\"subtype\":\"$1\",\"session_id\":\"$sid\",\"terminal_reason\":\"$2\",\"usage\":{\"input_tokens\":10,\"output_tokens\":5},\"total_cost_usd\":0.01,\"fast_mode_state\":\"$fast\",\"fast_mode_disabled_reason\":\"free\"}"; }
 start_call() { send "{\"type\":\"assistant\",\"message\":{\"id\":\"c$n\",\"content\":[{\"type\":\"tool_use\",\"id\":\"t$n\",\"name\":\"Bash\",\"input\":{\"command\":\"wait\"}}]}}"; }
 read_line() { IFS= read -r line || exit 0; printf '%s\n' "$line" >> $HOME/stdin; }
 case "$*" in *--resume*) [ -e $HOME/lost ] && {
   send '{"type":"result","subtype":"error_during_execution","is_error":true,"session_id":"stale","errors":["No conversation found with session ID"]}'; exit 1; } ;; esac
-n=0
+n=0; fast=off
 while read_line; do
   n=$((n+1))
   case "$line" in
     *'"subtype":"initialize"'*)
-      respond '{"commands":[{"name":"plan","description":"Makes a plan","argumentHint":"[what]"}],"models":[{"value":"default"},{"value":"big","displayName":"Big"}]}' ;;
+      respond '{"commands":[{"name":"plan","description":"Makes a plan","argumentHint":"[what]"}],"models":[{"value":"default"},{"value":"big","displayName":"Big","supportsFastMode":true,"supportsEffort":true,"supportedEffortLevels":["high","xhigh"]}]}' ;;
     *'"subtype":"get_context_usage"'*) n=$((n-1)); respond '{"rawMaxTokens":1000}' ;;
+    *'"subtype":"get_settings"'*) n=$((n-1)); respond '{"applied":{"ultracodeAvailable":true,"ultracodeRequested":false}}' ;;
+    *'"fastMode":true'*) [ -e $HOME/no-fast ] || fast=on; respond '{}' ;;
+    *'"subtype":"apply_flag_settings"'*) respond '{}' ;;
     *'"mode":"bypassPermissions"'*)
       send "{\"type\":\"control_response\",\"response\":{\"subtype\":\"error\",\"request_id\":\"$(field request_id)\",\"error\":\"not launched so\"}}" ;;
     *'"subtype":"set_'*) respond '{}' ;;

@@ -45,6 +45,10 @@ pub(crate) trait Agent {
     fn set_mode(&mut self, session_id: &str, mode_id: &str) -> Result<(), RpcError>;
     /// Returns all options of the session.
     fn set_config_option(&mut self, session_id: &str, id: &str, value: &str) -> Result<Value, RpcError>;
+    /// Sets an option that is on or off, and returns all options of the session.
+    fn set_switch(&mut self, _session_id: &str, _id: &str, _is_on: bool) -> Result<Value, RpcError> {
+        Err(invalid_params("every option here is a choice"))
+    }
     /// An older method than `session/set_config_option`. The schema no longer has it.
     fn set_model(&mut self, to: ReplyTo<'_>, params: Params<'_>) -> Result<(), RpcError> {
         self.unknown_method(to, "session/set_model", params)
@@ -174,12 +178,17 @@ fn request(
         }
         "session/set_config_option" => {
             let request: acp::SetSessionConfigOptionRequest = params.read()?;
-            let acp::SessionConfigOptionValue::ValueId { value } = request.value else {
-                return Err(invalid_params("every option here is a choice"));
-            };
             let session_id = request.session_id.to_string();
             let id = request.config_id.to_string();
-            agent.set_config_option(&session_id, &id, &value.to_string())?
+            match request.value {
+                acp::SessionConfigOptionValue::ValueId { value } => {
+                    agent.set_config_option(&session_id, &id, &value.to_string())?
+                }
+                acp::SessionConfigOptionValue::Boolean { value } => {
+                    agent.set_switch(&session_id, &id, value)?
+                }
+                _ => return Err(invalid_params("no option here has such a value")),
+            }
         }
         // No agent here has a login of its own.
         "authenticate" | "logout" => json!({}),

@@ -17,7 +17,7 @@ use super::prompt::Prompt;
 use super::record::Entry;
 use super::session::{Cancellation, Opened, QueuedPrompt, RunningTurn, Session, State};
 use super::shared::Shared;
-use super::{argv, history, login, models, process_thread, responses, turn};
+use super::{argv, history, login, models, own_options, process_thread, responses, turn};
 use crate::acp::dispatch::{
     Agent, Params, ReopenRequest, SetModelRequest, internal_error, invalid_params, session_not_found,
     store_error, turn_is_running,
@@ -38,6 +38,7 @@ impl Agent for CliAgent {
         if self.shared.row.models.is_some() {
             models::list(&self.shared);
         }
+        self.shared.client.set(&request["clientCapabilities"]);
         let methods = login::methods(&self.shared, &request["clientCapabilities"]);
         let response = responses::initialize(&self.shared).auth_methods(methods);
         self.shared.writer.respond(to, Ok(&response));
@@ -186,8 +187,15 @@ impl Agent for CliAgent {
             let mode = acp::CurrentModeUpdate::new(value.to_owned());
             self.shared.writer.update(&session.id, acp::SessionUpdate::CurrentModeUpdate(mode));
         }
-        let options = responses::config_options(&self.shared, &session.lock().record);
+        let options = responses::config_options(&self.shared, &session.lock());
         Ok(json!({ "configOptions": options }))
+    }
+
+    fn set_switch(&mut self, session_id: &str, id: &str, is_on: bool) -> Result<Value, RpcError> {
+        if !own_options::is_switch(&self.shared, id) {
+            return Err(invalid_params(&format!("the option {id} is a choice")));
+        }
+        self.set_config_option(session_id, id, own_options::on_or_off(is_on))
     }
 
     fn set_model(&mut self, to: ReplyTo<'_>, params: Params<'_>) -> Result<(), RpcError> {
@@ -272,7 +280,15 @@ impl CliAgent {
             responses::EFFORT_OPTION => return Err(invalid_params(&format!("no effort is called {value}"))),
             responses::MODEL_OPTION if argv::is_model(&value) => Entry::Model(value),
             responses::MODEL_OPTION => return Err(invalid_params("this is no name of a model")),
-            _ => return Err(invalid_params(&format!("no option is called {option}"))),
+            _ => {
+                let state = session.lock();
+                let model = responses::model_in_use(&self.shared, &state.record);
+                let choice = own_options::choice(&self.shared, &state, model.as_ref(), option, &value);
+                let (id, value) = choice.ok_or_else(|| {
+                    invalid_params(&format!("the session has no option {option}, or not with {value}"))
+                })?;
+                Entry::Option(id, value)
+            }
         };
         let mut state = session.lock();
         self.shared.store.append(&session.id, &mut state.record, entry);
@@ -281,7 +297,7 @@ impl CliAgent {
     }
 
     fn send_options(&self, session: &Session) {
-        let update = responses::config_options_update(&self.shared, &session.lock().record);
+        let update = responses::config_options_update(&self.shared, &session.lock());
         self.shared.writer.update(&session.id, update);
     }
 
@@ -316,7 +332,7 @@ impl CliAgent {
 fn respond_created(shared: &Shared, to: ReplyTo<'_>, session: &Arc<Session>) {
     // Under the lock, so that no change of the options is lost or comes before the response.
     let mut sessions = shared.sessions();
-    let result = responses::session(shared, &session.lock().record, Some(&session.id));
+    let result = responses::session(shared, &session.lock(), Some(&session.id));
     sessions.insert(session.id.clone(), session.clone());
     shared.writer.respond(to, Ok(&result));
 }
@@ -339,7 +355,7 @@ fn reopened(shared: &Shared, to: ReplyTo<'_>, session: &Arc<Session>, how: Reope
         shared.store.append(&session.id, &mut state.record, Entry::Cwd(cwd));
     }
     let updates = if how.replays { state.record.updates.clone() } else { Vec::new() };
-    let result = responses::session(shared, &state.record, None);
+    let result = responses::session(shared, &state, None);
     drop(state);
     shared.sessions().insert(session.id.clone(), session.clone());
     for update in updates {

@@ -8,6 +8,7 @@
 mod agent;
 mod argv;
 mod bridge;
+mod client;
 mod descendants;
 mod format;
 mod history;
@@ -20,6 +21,7 @@ mod mcp;
 mod mcp_servers;
 mod models;
 mod options;
+mod own_options;
 mod process;
 mod process_thread;
 mod prompt;

@@ -57,7 +57,7 @@ pub(super) fn name_default(shared: &Shared, name: String) {
 
 fn send_options(shared: &Shared) {
     for session in shared.all_sessions() {
-        let update = responses::config_options_update(shared, &session.lock().record);
+        let update = responses::config_options_update(shared, &session.lock());
         shared.writer.update(&session.id, update);
     }
 }

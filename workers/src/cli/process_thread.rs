@@ -21,7 +21,7 @@ use super::mcp::McpConfig;
 use super::process::{self, Process, ProcessEvent};
 use super::record::Entry;
 use super::session::{Cancellation, CloseReason, Opened, QueuedPrompt, Session, State};
-use super::settings::Settings;
+use super::settings::{Reported, Settings};
 use super::shared::Shared;
 use super::turn_events::{End, TurnEvents};
 use super::turn_report::TurnReport;
@@ -385,6 +385,9 @@ impl ProcessThread<'_> {
         if let Some(mode) = effects.mode {
             self.mode_changed(mode);
         }
+        for (id, reported) in effects.reports {
+            self.option_reported(id, reported);
+        }
     }
 
     /// Saves and reports a mode that the CLI has entered by itself.
@@ -396,7 +399,7 @@ impl ProcessThread<'_> {
         let mut state = session.lock();
         shared.store.append(&session.id, &mut state.record, Entry::Mode(mode.clone()));
         let settings = responses::settings_of(shared, &state.record);
-        let options = responses::config_options_update(shared, &state.record);
+        let options = responses::config_options_update(shared, &state);
         drop(state);
         if let Some(connection) = &mut self.connection {
             connection.settings = settings;
@@ -404,6 +407,31 @@ impl ProcessThread<'_> {
         let mode = acp::SessionUpdate::CurrentModeUpdate(acp::CurrentModeUpdate::new(mode));
         shared.writer.update(&session.id, mode);
         shared.writer.update(&session.id, options);
+    }
+
+    /// Notes what the CLI says about one of its own options. Where it does not do as was chosen, that is saved.
+    fn option_reported(&mut self, id: &'static str, reported: Reported) {
+        let TurnReport { shared, session, .. } = self.report;
+        let mut state = session.lock();
+        let before = responses::config_options(shared, &state);
+        if let Some(value) = reported.value
+            && let Some(connection) = &mut self.connection
+            && let Some(chosen) = connection.settings.options.get_mut(id)
+            // A newer choice that the CLI has not been given yet is left alone.
+            && state.record.options.get(id) == Some(chosen)
+            && chosen != value
+        {
+            value.clone_into(chosen);
+            let entry = Entry::Option(id.to_owned(), value.to_owned());
+            shared.store.append(&session.id, &mut state.record, entry);
+        }
+        state.reports.insert(id, reported);
+        let has_changed = responses::config_options(shared, &state) != before;
+        let update = responses::config_options_update(shared, &state);
+        drop(state);
+        if has_changed {
+            shared.writer.update(&session.id, update);
+        }
     }
 
     fn drop_questions(&mut self) {

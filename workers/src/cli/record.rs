@@ -1,5 +1,7 @@
 //! The saved state of a session: its folder, its id in the CLI, its settings and its updates.
 
+use std::collections::BTreeMap;
+
 use agent_client_protocol_schema::v1 as acp;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +22,8 @@ pub(super) enum Entry {
     Model(String),
     Effort(String),
     Mode(String),
+    /// A choice of one of the CLI's own options: which, and what.
+    Option(String, String),
     /// Tokens of the whole session, for a CLI that counts only those.
     Total(Tokens),
     Update(Box<acp::SessionUpdate>),
@@ -35,6 +39,7 @@ pub(super) struct Record {
     pub(super) model: Option<String>,
     pub(super) effort: Option<String>,
     pub(super) mode: Option<String>,
+    pub(super) options: BTreeMap<String, String>,
     pub(super) total: Tokens,
     /// Replayed by `session/load`.
     pub(super) updates: Vec<acp::SessionUpdate>,
@@ -53,6 +58,9 @@ impl EventSourced for Record {
             Entry::Model(model) => self.model = Some(model),
             Entry::Effort(effort) => self.effort = Some(effort),
             Entry::Mode(mode) => self.mode = Some(mode),
+            Entry::Option(id, value) => {
+                self.options.insert(id, value);
+            }
             Entry::Total(total) => self.total = total,
             Entry::Update(update) => self.updates.push(*update),
         }
@@ -77,6 +85,7 @@ impl Record {
         entries.extend(self.model.map(Entry::Model));
         entries.extend(self.effort.map(Entry::Effort));
         entries.extend(self.mode.map(Entry::Mode));
+        entries.extend(self.options.into_iter().map(|(id, value)| Entry::Option(id, value)));
         entries.extend(self.updates.into_iter().map(|update| Entry::Update(Box::new(update))));
         entries
     }

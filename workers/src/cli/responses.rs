@@ -4,10 +4,13 @@ use agent_client_protocol_schema::ProtocolVersion;
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Value, json};
 
+use super::own_options;
 use super::record::Record;
 use super::runtimes::{FormatName, McpTransport, Mode};
+use super::session::State;
 use super::settings::Settings;
 use super::shared::Shared;
+use crate::detect::Model;
 
 pub(super) const MODEL_OPTION: &str = "model";
 pub(super) const EFFORT_OPTION: &str = "effort";
@@ -44,8 +47,8 @@ pub(super) fn initialize(shared: &Shared) -> acp::InitializeResponse {
 }
 
 /// The response to a request that opens a session. Only a new session has an id to report.
-pub(super) fn session(shared: &Shared, record: &Record, new_id: Option<&str>) -> Value {
-    let mut settings = json!({ "configOptions": config_options(shared, record) });
+pub(super) fn session(shared: &Shared, state: &State, new_id: Option<&str>) -> Value {
+    let mut settings = json!({ "configOptions": config_options(shared, state) });
     if let Some(id) = new_id {
         settings["sessionId"] = json!(id);
     }
@@ -54,12 +57,13 @@ pub(super) fn session(shared: &Shared, record: &Record, new_id: Option<&str>) ->
             acp::SessionMode::new(mode.id.clone(), mode.name.clone()).description(mode.description.clone())
         };
         let modes = shared.turn.modes.iter().map(mode).collect();
-        settings["modes"] = json!(acp::SessionModeState::new(mode_of(shared, record), modes));
+        settings["modes"] = json!(acp::SessionModeState::new(mode_of(shared, &state.record), modes));
     }
     settings
 }
 
-pub(super) fn config_options(shared: &Shared, record: &Record) -> Vec<acp::SessionConfigOption> {
+pub(super) fn config_options(shared: &Shared, state: &State) -> Vec<acp::SessionConfigOption> {
+    let record = &state.record;
     let choice = |id: &str, name: &str| acp::SessionConfigSelectOption::new(id.to_owned(), name.to_owned());
     let select = |id: &'static str, name: &'static str, current: &str, choices, category| {
         acp::SessionConfigOption::select(id, name, current.to_owned(), choices).category(category)
@@ -99,11 +103,12 @@ pub(super) fn config_options(shared: &Shared, record: &Record) -> Vec<acp::Sessi
         let category = acp::SessionConfigOptionCategory::Mode;
         options.push(select(MODE_OPTION, "Mode", &mode_of(shared, record), modes, category));
     }
+    options.extend(own_options::offered(shared, state, model_in_use(shared, record).as_ref()));
     options
 }
 
-pub(super) fn config_options_update(shared: &Shared, record: &Record) -> acp::SessionUpdate {
-    let update = acp::ConfigOptionUpdate::new(config_options(shared, record));
+pub(super) fn config_options_update(shared: &Shared, state: &State) -> acp::SessionUpdate {
+    let update = acp::ConfigOptionUpdate::new(config_options(shared, state));
     acp::SessionUpdate::ConfigOptionUpdate(update)
 }
 
@@ -129,11 +134,22 @@ pub(super) fn settings_of(shared: &Shared, record: &Record) -> Settings {
         effort: record.effort.clone().filter(|effort| effort != DEFAULT_CHOICE),
         mode_params: known.map(|mode| mode.set.clone()).unwrap_or_default(),
         mode,
+        options: record.options.clone(),
     }
 }
 
 fn model_of<'a>(shared: &'a Shared, record: &'a Record) -> Option<&'a str> {
     record.model.as_deref().or(shared.options.model.as_deref()).filter(|model| *model != DEFAULT_CHOICE)
+}
+
+/// The listed model that works in the session, whether it was chosen or not.
+pub(super) fn model_in_use(shared: &Shared, record: &Record) -> Option<Model> {
+    let listed = shared.models();
+    let named = |id: &str| listed.iter().find(|known| known.id == id).cloned();
+    match model_of(shared, record) {
+        Some(id) => named(id),
+        None => named(DEFAULT_CHOICE).or_else(|| named(&shared.default_model()?)),
+    }
 }
 
 /// The session's mode, else that of the command line, else the first of the table.

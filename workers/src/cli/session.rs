@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::process::ProcessEvent;
 use super::prompt::Prompt;
 use super::record::Record;
+use super::settings::Reports;
 
 pub(super) struct Session {
     pub(super) id: String,
@@ -22,6 +23,8 @@ pub(super) struct State {
     pub(super) record: Record,
     pub(super) turn: Option<RunningTurn>,
     pub(super) opened: Opened,
+    /// What the CLI says about its own options.
+    pub(super) reports: Reports,
     /// Wakes the session's process thread, if one runs.
     pub(super) process_thread: Option<SyncSender<ProcessEvent>>,
     /// The prompt of `turn`, until the process thread takes it.

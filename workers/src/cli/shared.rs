@@ -14,6 +14,7 @@ use rpc::error::{AUTH_REQUIRED, CANCELLED, INTERNAL_ERROR};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::client::Client;
 use super::log::log;
 use super::options::Options;
 use super::record::{Entry, Record};
@@ -34,6 +35,7 @@ pub(super) struct Shared {
     pub(super) turn: Turn,
     pub(super) options: Options,
     pub(super) writer: Writer,
+    pub(super) client: Client,
     pub(super) store: Store<Record>,
     /// The folder of this CLI's sessions and MCP configurations.
     pub(super) folder: Option<PathBuf>,
@@ -63,6 +65,7 @@ impl Shared {
             turn,
             options,
             writer,
+            client: Client::default(),
             store: Store::open(folder.as_deref(), SESSION_ID_PREFIX, log)?,
             folder,
             sessions: Mutex::default(),

@@ -21,6 +21,11 @@ const LIMIT: Duration = Duration::from_secs(30);
 const MODELS: usize = 500;
 const ID_CHARS: usize = 128;
 
+/// The fast mode of claude.
+pub(crate) const FAST: &str = "fast";
+/// Claude's workflows of many agents.
+pub(crate) const ULTRACODE: &str = "ultracode";
+
 #[derive(Serialize, Clone, PartialEq, Eq, Debug)]
 pub struct Model {
     pub id: String,
@@ -30,6 +35,9 @@ pub struct Model {
     /// The reasoning efforts that the model takes, if the CLI lists them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub efforts: Vec<String>,
+    /// The ids of those of the CLI's own options that it has with this model.
+    #[serde(skip)]
+    pub(crate) features: Vec<&'static str>,
 }
 
 #[derive(Default)]
@@ -57,7 +65,8 @@ pub(crate) fn known(row: &Runtime) -> Option<Vec<Model>> {
 
 impl Model {
     fn new(id: &str, name: &str) -> Model {
-        Model { id: id.to_owned(), name: name.to_owned(), description: None, efforts: Vec::new() }
+        let (id, name) = (id.to_owned(), name.to_owned());
+        Model { id, name, description: None, efforts: Vec::new(), features: Vec::new() }
     }
 
     pub(crate) fn described(self, description: &Value) -> Model {
@@ -103,7 +112,16 @@ fn read(shape: ModelsShape, output: &str) -> Vec<Model> {
 pub(crate) fn claude_models(list: &Value) -> Vec<Model> {
     let read = |listed: &Value| {
         let efforts = strings(&listed["supportedEffortLevels"], |level| level);
-        Some(model(&listed["value"], &listed["displayName"], efforts)?.described(&listed["description"]))
+        let mut features = Vec::new();
+        if listed["supportsFastMode"] == true {
+            features.push(FAST);
+        }
+        // The CLI has it with just the models that have this effort.
+        if listed["supportsEffort"] == true && efforts.iter().any(|effort| effort == "xhigh") {
+            features.push(ULTRACODE);
+        }
+        let read = model(&listed["value"], &listed["displayName"], efforts)?;
+        Some(Model { features, ..read }.described(&listed["description"]))
     };
     items(list).iter().take(MODELS).filter_map(read).collect()
 }

@@ -3,19 +3,20 @@
 //! A prompt has an id, and the CLI says when it starts to work on it. A result before that belongs to background work,
 //! and a prompt that was interrupted before that ends without a result.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Value, json};
 
+use super::claude_options::Options;
 use super::claude_permission::Permission;
 use super::{Bridge, Effects, Opening, Question};
 use crate::cli::format::Format;
 use crate::cli::format::claude::Claude as ClaudeFormat;
 use crate::cli::json::{count, items, string};
 use crate::cli::prompt::{Part, Prompt};
-use crate::cli::settings::Settings;
+use crate::cli::settings::{Reported, Settings};
 use crate::cli::turn_events::{End, TurnEvents};
 use crate::detect;
 
@@ -42,6 +43,7 @@ pub(super) struct Claude {
     permissions: HashMap<String, Permission>,
     /// The models that have the mode `auto`.
     auto_models: Vec<String>,
+    options: Options,
     seed: RandomState,
     last_id: u64,
 }
@@ -54,6 +56,8 @@ impl Bridge for Claude {
         self.request(json!({ "subtype": "initialize" }), effects);
         // Only this tells the size of the context before the first turn is over.
         self.request(json!({ "subtype": "get_context_usage", "detail": "summary" }), effects);
+        self.request(json!({ "subtype": "get_settings" }), effects);
+        self.set_options(&BTreeMap::new(), effects);
     }
 
     fn prompt(&mut self, prompt: &Prompt, effects: &mut Effects) {
@@ -97,6 +101,7 @@ impl Bridge for Claude {
         if before.mode != settings.mode {
             self.request(json!({ "subtype": "set_permission_mode", "mode": settings.mode }), effects);
         }
+        self.set_options(&before.options, effects);
         true
     }
 
@@ -110,7 +115,10 @@ impl Bridge for Claude {
             }
             "control_response" => self.on_control_response(&message["response"], events, effects),
             "command_lifecycle" => self.on_lifecycle(message, events),
-            "result" => self.on_result(message, events, effects),
+            "result" => {
+                self.read_fast_mode(message, effects);
+                self.on_result(message, events, effects);
+            }
             "system" => {
                 self.on_system(message, effects);
                 self.format.event(message, events);
@@ -133,10 +141,37 @@ impl Bridge for Claude {
 
 impl Claude {
     /// The id begins with the subtype, so that the response shows which request it answers.
-    fn request(&mut self, request: Value, effects: &mut Effects) {
+    fn request(&mut self, request: Value, effects: &mut Effects) -> String {
         self.last_id += 1;
         let id = format!("{}-{}", string(&request, "subtype"), self.last_id);
         effects.messages.push(json!({ "type": "control_request", "request_id": id, "request": request }));
+        id
+    }
+
+    /// Sends the choices of the CLI's own options that differ from those before.
+    fn set_options(&mut self, before: &BTreeMap<String, String>, effects: &mut Effects) {
+        for (option, settings) in Options::changed(before, &self.settings.options) {
+            let request = json!({ "subtype": "apply_flag_settings", "settings": settings });
+            let id = self.request(request, effects);
+            self.options.sent(id, option, &settings);
+        }
+    }
+
+    fn report(&mut self, (option, reported): (&'static str, Reported), effects: &mut Effects) {
+        if let (Some(value), Some(chosen)) = (reported.value, self.settings.options.get_mut(option)) {
+            value.clone_into(chosen);
+        }
+        effects.reports.push((option, reported));
+    }
+
+    fn model(&self) -> &str {
+        self.settings.model.as_deref().unwrap_or(DEFAULT_MODEL)
+    }
+
+    fn read_fast_mode(&mut self, message: &Value, effects: &mut Effects) {
+        if let Some(reported) = self.options.fast_mode(message, self.model()) {
+            self.report(reported, effects);
+        }
     }
 
     fn on_control_request(&mut self, message: &Value, events: &TurnEvents, effects: &mut Effects) {
@@ -147,8 +182,7 @@ impl Claude {
             let response = json!({ "subtype": "error", "request_id": key, "error": error });
             return effects.messages.push(json!({ "type": "control_response", "response": response }));
         }
-        let model = self.settings.model.as_deref().unwrap_or(DEFAULT_MODEL);
-        let has_auto_mode = self.auto_models.iter().any(|known| known == model);
+        let has_auto_mode = self.auto_models.iter().any(|known| known == self.model());
         let (permission, call) = Permission::read(request, has_auto_mode, events);
         effects.questions.push(Question { key: key.clone(), call, options: permission.options() });
         self.permissions.insert(key, permission);
@@ -160,13 +194,24 @@ impl Claude {
         match (subtype, response["subtype"] == "success") {
             ("initialize", true) => {
                 let answer = &response["response"];
-                effects.models = Some(detect::claude_models(&answer["models"]));
+                self.options.models = detect::claude_models(&answer["models"]);
+                effects.models = Some(self.options.models.clone());
+                self.read_fast_mode(answer, effects);
                 let auto = items(&answer["models"]).iter().filter(|model| model["supportsAutoMode"] == true);
                 self.auto_models = auto.map(|model| string(model, "value").to_owned()).collect();
                 self.format.set_commands(&answer["commands"], events);
             }
             ("get_context_usage", true) => {
                 self.format.size = count(&response["response"], "rawMaxTokens");
+            }
+            ("get_settings", true) => {
+                let reported = self.options.ultracode(&response["response"], self.model());
+                self.report(reported, effects);
+            }
+            ("apply_flag_settings", is_good) => {
+                if let Some(reported) = self.options.answered(id, is_good) {
+                    self.report(reported, effects);
+                }
             }
             // Some modes need a start argument, and some versions have no such request.
             ("set_model" | "set_permission_mode", false) => effects.needs_restart = true,
@@ -193,6 +238,7 @@ impl Claude {
         match string(message, "subtype") {
             "init" => {
                 self.is_resuming = false;
+                self.read_fast_mode(message, effects);
                 if self.settings.model.is_none() {
                     effects.default_model = message["model"].as_str().map(ToOwned::to_owned);
                 }

@@ -4,6 +4,7 @@
 //! and asked as `Effects`. It does no I/O and has no clock, so that tests can replay recorded conversations.
 
 mod claude;
+mod claude_options;
 mod claude_permission;
 mod codex;
 mod codex_commands;
@@ -19,7 +20,7 @@ use serde_json::Value;
 use super::prompt::Prompt;
 use super::runtimes::FormatName;
 use super::session::Opened;
-use super::settings::Settings;
+use super::settings::{Reported, Settings};
 use super::turn_events::TurnEvents;
 use crate::detect::Model;
 
@@ -67,6 +68,8 @@ pub(super) struct Effects {
     pub(super) default_model: Option<String>,
     /// The mode that the CLI has entered by itself.
     pub(super) mode: Option<String>,
+    /// What the CLI says about its own options, by their ids.
+    pub(super) reports: Vec<(&'static str, Reported)>,
     /// Ends the turn, because the user must log in before the CLI can take a prompt.
     pub(super) logged_out: Option<String>,
     /// The CLI does not know the session that it was to resume.

@@ -8,17 +8,18 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::*;
 use crate::cli::prompt::Part;
 use crate::cli::turn_events::{End, Tokens};
 
-const CASES: [(&str, FormatName); 6] = [
+const CASES: [(&str, FormatName); 7] = [
     ("bridge-claude/conversation", FormatName::ClaudeStream),
     ("bridge-claude/tasks", FormatName::ClaudeStream),
     ("bridge-claude/edit", FormatName::ClaudeStream),
     ("bridge-claude/plan", FormatName::ClaudeStream),
+    ("bridge-claude/options", FormatName::ClaudeStream),
     ("bridge-codex/conversation", FormatName::CodexAppServer),
     ("bridge-codex/failures", FormatName::CodexAppServer),
 ];
@@ -50,13 +51,17 @@ fn steps(name: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-fn settings(model: Option<&str>, mode: &str) -> Settings {
-    let set = json!({ "approvalPolicy": "untrusted", "sandbox": "workspace-write" });
+fn settings(set: &Map<String, Value>) -> Settings {
+    let text = |key: &str| set.get(key).and_then(Value::as_str).map(ToOwned::to_owned);
+    let own = set.iter().filter(|(key, _)| !["model", "mode"].contains(&key.as_str()));
+    let own = own.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
+    let params = json!({ "approvalPolicy": "untrusted", "sandbox": "workspace-write" });
     Settings {
-        model: model.map(ToOwned::to_owned),
+        model: text("model"),
         effort: None,
-        mode: mode.to_owned(),
-        mode_params: set.as_object().cloned().unwrap_or_default(),
+        mode: text("mode").unwrap_or_else(|| "default".to_owned()),
+        mode_params: params.as_object().cloned().unwrap_or_default(),
+        options: own.collect(),
     }
 }
 
@@ -66,7 +71,7 @@ fn replay(format: FormatName, steps: &[Value]) -> Replayed {
     let mut replayed = Replayed { lines: Vec::new(), turns: Vec::new() };
     let mut asked = Vec::new();
     let mut effects = Effects::default();
-    let start = settings(None, "default");
+    let start = settings(&Map::new());
     let opened = Opened::default();
     let opening =
         Opening { cwd: Path::new("/work"), session: None, fork: None, settings: &start, opened: &opened };
@@ -80,11 +85,7 @@ fn replay(format: FormatName, steps: &[Value]) -> Replayed {
             let outcome = json!({ "outcome": { "outcome": "selected", "optionId": option } });
             bridge.on_answer(&asked.pop().expect("a question"), &outcome, &mut events, &mut effects);
         } else if let Some(set) = step["set"].as_object() {
-            let mode = set.get("mode").and_then(Value::as_str).unwrap_or("default");
-            assert!(
-                bridge
-                    .apply_settings(&settings(set.get("model").and_then(Value::as_str), mode), &mut effects)
-            );
+            assert!(bridge.apply_settings(&settings(set), &mut effects));
         } else if step["cancel"] == true {
             bridge.interrupt(&mut events, &mut effects);
         } else {
@@ -113,6 +114,7 @@ impl Replayed {
             models,
             default_model,
             mode,
+            reports,
             logged_out,
             session_unknown,
             needs_restart,
@@ -141,6 +143,9 @@ impl Replayed {
         }
         if let Some(mode) = mode {
             self.lines.push(json!({ "mode": mode }));
+        }
+        for (id, Reported { value, why, is_missing }) in reports {
+            self.lines.push(json!({ "reports": id, "value": value, "why": why, "isMissing": is_missing }));
         }
         if session_unknown || needs_restart {
             self.lines.push(json!({ "isLost": session_unknown, "isStale": needs_restart }));

@@ -1,0 +1,23 @@
+//! What the client can take, as it has said.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::Value;
+
+#[derive(Default)]
+pub(super) struct Client {
+    takes_booleans: AtomicBool,
+}
+
+impl Client {
+    /// Reads the capabilities of `initialize`.
+    pub(super) fn set(&self, capabilities: &Value) {
+        let takes_booleans = !capabilities["session"]["configOptions"]["boolean"].is_null();
+        self.takes_booleans.store(takes_booleans, Ordering::Relaxed);
+    }
+
+    /// Whether it shows a switch for an option that is on or off.
+    pub(super) fn takes_booleans(&self) -> bool {
+        self.takes_booleans.load(Ordering::Relaxed)
+    }
+}
