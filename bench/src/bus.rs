@@ -46,8 +46,8 @@ impl Bus {
         Bus::start_with_env(stdio_bus, config, &[])
     }
 
-    /// A bus whose allocator gives back to the system what is free, so that its memory is what it still uses. That costs
-    /// time: the allocator of glibc would keep tens of megabytes for later.
+    /// A bus whose allocator gives back to the system what is free, so that its memory is what it still uses. That
+    /// costs time: the allocator of glibc would keep tens of megabytes for later.
     pub(crate) fn start_lean(stdio_bus: &Path, config: &Value) -> io::Result<Bus> {
         Bus::start_with_env(stdio_bus, config, &[("MALLOC_TRIM_THRESHOLD_", "131072")])
     }
