@@ -6,10 +6,11 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::cli_agent::Agent;
+use crate::cli_agent::{Agent, texts};
 use crate::harness::{session_of, write_script};
 
 const CLAUDE: &str = include_str!("stand_ins/claude.sh");
+const CODEX: &str = include_str!("stand_ins/codex.sh");
 
 /// A session of a client that says what it can take.
 fn open(folder: &Path, name: &str, capabilities: Value) -> (Agent, String) {
@@ -95,4 +96,70 @@ fn a_switch_that_claude_turns_off_by_itself_says_why() {
     };
     assert!(off["description"].as_str().is_some_and(|text| text.contains("free plan")), "{off}");
     agent.read_response(id);
+}
+
+/// The params of the turns that codex was told to start.
+fn turns(folder: &Path) -> Vec<Value> {
+    let read = fs::read_to_string(folder.join("stdin")).expect("it was told");
+    let messages = read.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let turns = messages.filter(|message| message["method"] == "turn/start");
+    turns.map(|message| message["params"].clone()).collect()
+}
+
+#[test]
+fn codex_plans_and_carries_the_plan_out_if_the_user_agrees() {
+    let folder = TempDir::new().expect("a folder");
+    write_script(folder.path(), "codex", CODEX);
+    let (mut agent, session) = open(folder.path(), "codex", json!({}));
+    let planning = set(&mut agent, &session, "collaboration_mode", "plan")["result"].clone();
+    assert_eq!(listed(&planning, "collaboration_mode")["currentValue"], "plan", "{planning}");
+    assert_eq!(set(&mut agent, &session, "collaboration_mode", "pair")["error"]["code"], -32602);
+    for (option, turn_count) in [("revise_plan", 1), ("implement_plan", 3)] {
+        let id = agent.send_prompt(&session, "PROPOSE");
+        let question = loop {
+            let message = agent.read();
+            if message["method"] == "session/request_permission" {
+                break message;
+            }
+        };
+        assert_eq!(question["params"]["toolCall"]["rawInput"]["plan"], "# First", "{question}");
+        let outcome = json!({ "outcome": { "outcome": "selected", "optionId": option } });
+        agent.send(&json!({ "jsonrpc": "2.0", "id": question["id"], "result": outcome }).to_string());
+        let (updates, answer) = agent.read_response(id);
+        assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+        assert_eq!(turns(folder.path()).len(), turn_count);
+        let left = updates.iter().find(|update| update["sessionUpdate"] == "config_option_update");
+        let mode = left.map(|update| listed(update, "collaboration_mode")["currentValue"].clone());
+        assert_eq!(mode, (option == "implement_plan").then(|| json!("default")));
+    }
+    let modes: Vec<Value> =
+        turns(folder.path()).iter().map(|turn| turn["collaborationMode"]["mode"].clone()).collect();
+    assert_eq!(modes, ["plan", "plan", "default"]);
+}
+
+#[test]
+fn commands_of_codex_that_need_no_model_are_answered_without_a_turn() {
+    let folder = TempDir::new().expect("a folder");
+    write_script(folder.path(), "codex", CODEX);
+    let (mut agent, session) = open(folder.path(), "codex", json!({}));
+    let names = loop {
+        let commands = agent.wait_for("available_commands_update");
+        let names = commands["availableCommands"].as_array().expect("commands").clone();
+        if names.iter().any(|command| command["name"] == "$draw") {
+            break names;
+        }
+    };
+    assert!(names.iter().any(|command| command["name"] == "mcp"), "{names:?}");
+    let text = texts(&agent.turn(&session, "/status").0);
+    assert!(text.contains("**Model:** usual") && text.contains("**Session:**"), "{text}");
+    assert!(texts(&agent.turn(&session, "/skills").0).contains("`$draw`: Draws"));
+    let (updates, answer) = agent.turn(&session, "/rename Better");
+    assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+    assert!(updates.iter().any(|update| update["title"] == "Better"), "{updates:?}");
+    let on = agent.turn(&session, "/plan").0;
+    let on = on.iter().find(|update| update["sessionUpdate"] == "config_option_update").expect("told");
+    assert_eq!(listed(on, "collaboration_mode")["currentValue"], "plan");
+    assert_eq!(turns(folder.path()).len(), 0);
+    let sessions = agent.call("session/list", json!({}))["result"]["sessions"].clone();
+    assert!(sessions.to_string().contains("Better"), "{sessions}");
 }

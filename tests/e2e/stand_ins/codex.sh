@@ -19,6 +19,10 @@ while read_line; do
       send "{\"id\":$(id),\"result\":{\"account\":null,\"requiresOpenaiAuth\":$needs}}" ;;
     *'"method":"model/list"'*)
       send "{\"id\":$(id),\"result\":{\"data\":[{\"id\":\"big\",\"displayName\":\"Big\",\"hidden\":false,\"supportedReasoningEfforts\":[{\"reasoningEffort\":\"huge\"}]},{\"id\":\"secret\",\"hidden\":true}]}}" ;;
+    *'"method":"account/rateLimits/read"'*) send "{\"id\":$(id),\"error\":{\"code\":-32600,\"message\":\"no account\"}}" ;;
+    *'"method":"thread/name/set"'*) send "{\"id\":$(id),\"result\":{}}" ;;
+    *'"method":"skills/list"'*)
+      send "{\"id\":$(id),\"result\":{\"data\":[{\"cwd\":\"/\",\"skills\":[{\"name\":\"draw\",\"description\":\"Draws\",\"enabled\":true}]}]}}" ;;
     *'"method":"thread/resume"'*)
       if [ -e $HOME/lost ]; then send "{\"id\":$(id),\"error\":{\"code\":-32600,\"message\":\"no rollout found for thread id x\"}}"
       else send "{\"id\":$(id),\"result\":{\"thread\":{\"id\":\"$t\"},\"model\":\"usual\"}}"; fi ;;
@@ -36,6 +40,8 @@ while read_line; do
       notify turn/started "\"turn\":{\"id\":\"u$n\"}"
       case "$prompt" in
         *GARBAGE*) send 'no json'; send '{"method":"never/seen","params":{}}'; send '[7]'; send '{}'; text "turn $n"; end_turn completed null ;;
+        *PROPOSE*)
+          notify item/completed "\"item\":{\"type\":\"plan\",\"id\":\"p$n\",\"text\":\"# First\"}"; end_turn completed null ;;
         *OTHERS*)
           send '{"method":"item/agentMessage/delta","params":{"threadId":"other","itemId":"o","delta":"not ours"}}'
           send '{"method":"turn/completed","params":{"threadId":"other","turn":{"id":"o","status":"completed"}}}'

@@ -8,30 +8,67 @@ use agent_client_protocol_schema::v1 as acp;
 use super::runtimes::FormatName;
 use super::session::State;
 use super::shared::Shared;
-use crate::detect::{FAST, Model, ULTRACODE};
+use crate::detect::{FAST, FAST_TIER, Model, ULTRACODE};
 
 pub(super) const ON: &str = "on";
 pub(super) const OFF: &str = "off";
 
-/// An option that can be on or off.
-pub(super) struct Switch {
+/// How codex works with the user: it does what it is told, or plans first.
+pub(super) const COLLABORATION: &str = "collaboration_mode";
+pub(super) const PLAN: &str = "plan";
+pub(super) const NO_PLAN: &str = "default";
+
+struct OwnOption {
     id: &'static str,
     name: &'static str,
     description: &'static str,
+    kind: Kind,
 }
 
-const CLAUDE: [Switch; 2] = [
-    Switch { id: FAST, name: "Fast mode", description: "Faster answers at a higher price" },
-    Switch {
+enum Kind {
+    /// On or off, with the models that have it.
+    Switch,
+    /// One of these, with every model: id, name and description. The first is usual.
+    Choice(&'static [(&'static str, &'static str, &'static str)]),
+}
+
+const CLAUDE: [OwnOption; 2] = [
+    OwnOption {
+        id: FAST,
+        name: "Fast mode",
+        description: "Faster answers at a higher price",
+        kind: Kind::Switch,
+    },
+    OwnOption {
         id: ULTRACODE,
         name: "Ultracode",
         description: "Works on every task with workflows of many agents, at any effort",
+        kind: Kind::Switch,
     },
 ];
 
-fn switches(shared: &Shared) -> &'static [Switch] {
+const CODEX: [OwnOption; 2] = [
+    OwnOption {
+        id: COLLABORATION,
+        name: "Collaboration",
+        description: "How Codex works with you",
+        kind: Kind::Choice(&[
+            (NO_PLAN, "Default", "Does what it is told"),
+            (PLAN, "Plan", "Makes a plan, and asks whether to carry it out"),
+        ]),
+    },
+    OwnOption {
+        id: FAST_TIER,
+        name: "Fast mode",
+        description: "Faster answers that use more of the account",
+        kind: Kind::Switch,
+    },
+];
+
+fn own_options(shared: &Shared) -> &'static [OwnOption] {
     match shared.turn.format {
         FormatName::ClaudeStream if shared.is_bridge() => &CLAUDE,
+        FormatName::CodexAppServer => &CODEX,
         _ => &[],
     }
 }
@@ -43,14 +80,8 @@ pub(super) fn offered(
     model: Option<&Model>,
 ) -> Vec<acp::SessionConfigOption> {
     let takes_booleans = shared.client.takes_booleans();
-    let is_offered = |switch: &&Switch| is_offered(switch.id, state, model);
-    let option = |switch: &Switch| switch.option(state, takes_booleans);
-    switches(shared).iter().filter(is_offered).map(option).collect()
-}
-
-fn is_offered(id: &str, state: &State, model: Option<&Model>) -> bool {
-    let is_missing = state.reports.get(id).is_some_and(|reported| reported.is_missing);
-    !is_missing && model.is_some_and(|model| model.features.contains(&id))
+    let offered = own_options(shared).iter().filter(|option| option.is_offered(state, model));
+    offered.map(|option| option.shown(state, takes_booleans)).collect()
 }
 
 /// The choice as it is saved, or `None` if this is no option of the session or no choice of it.
@@ -61,35 +92,56 @@ pub(super) fn choice(
     option: &str,
     value: &str,
 ) -> Option<(String, String)> {
-    let switch = switches(shared).iter().find(|switch| switch.id == option)?;
-    let is_choice = [ON, OFF].contains(&value) && is_offered(switch.id, state, model);
-    is_choice.then(|| (option.to_owned(), value.to_owned()))
+    let known = own_options(shared).iter().find(|known| known.id == option)?;
+    let is_choice = match known.kind {
+        Kind::Switch => [ON, OFF].contains(&value),
+        Kind::Choice(choices) => choices.iter().any(|(id, ..)| *id == value),
+    };
+    (is_choice && known.is_offered(state, model)).then(|| (option.to_owned(), value.to_owned()))
 }
 
 /// Whether this is an option that a boolean value can set.
 pub(super) fn is_switch(shared: &Shared, option: &str) -> bool {
-    switches(shared).iter().any(|switch| switch.id == option)
+    own_options(shared).iter().any(|known| known.id == option && matches!(known.kind, Kind::Switch))
 }
 
-impl Switch {
-    fn option(&self, state: &State, takes_booleans: bool) -> acp::SessionConfigOption {
+impl OwnOption {
+    fn is_offered(&self, state: &State, model: Option<&Model>) -> bool {
+        let is_missing = state.reports.get(self.id).is_some_and(|reported| reported.is_missing);
+        let has_model = match self.kind {
+            Kind::Switch => model.is_some_and(|model| model.features.contains(&self.id)),
+            Kind::Choice(_) => true,
+        };
+        has_model && !is_missing
+    }
+
+    fn shown(&self, state: &State, takes_booleans: bool) -> acp::SessionConfigOption {
         let reported = state.reports.get(self.id).cloned().unwrap_or_default();
-        let chosen = state.record.options.get(self.id).map(String::as_str);
-        let is_on = chosen.or(reported.value) == Some(ON);
+        let chosen = state.record.options.get(self.id).map(String::as_str).or(reported.value);
+        let is_on = chosen == Some(ON);
         let description = match reported.why {
             Some(why) if !is_on => format!("{} ({why})", self.description),
             _ => self.description.to_owned(),
         };
-        let option = if takes_booleans {
-            acp::SessionConfigOption::boolean(self.id, self.name, is_on)
-        } else {
-            let choices = vec![
-                acp::SessionConfigSelectOption::new(OFF, "Off"),
-                acp::SessionConfigSelectOption::new(ON, "On"),
-            ];
-            acp::SessionConfigOption::select(self.id, self.name, if is_on { ON } else { OFF }, choices)
+        let select = |current: &str, choices| {
+            acp::SessionConfigOption::select(self.id, self.name, current.to_owned(), choices)
         };
-        option.description(description).category(acp::SessionConfigOptionCategory::ModelConfig)
+        let choice = |id: &'static str, name: &'static str| acp::SessionConfigSelectOption::new(id, name);
+        let option = match self.kind {
+            Kind::Switch if takes_booleans => acp::SessionConfigOption::boolean(self.id, self.name, is_on),
+            Kind::Switch => select(on_or_off(is_on), vec![choice(OFF, "Off"), choice(ON, "On")]),
+            Kind::Choice(choices) => {
+                let described = |(id, name, description): &(&'static str, &'static str, &'static str)| {
+                    choice(id, name).description((*description).to_owned())
+                };
+                select(chosen.unwrap_or(choices[0].0), choices.iter().map(described).collect())
+            }
+        };
+        let category = match self.kind {
+            Kind::Switch => acp::SessionConfigOptionCategory::ModelConfig,
+            Kind::Choice(_) => acp::SessionConfigOptionCategory::Other(self.id.to_owned()),
+        };
+        option.description(description).category(category)
     }
 }
 

@@ -27,6 +27,7 @@ use super::turn_events::{End, TurnEvents};
 use super::turn_report::TurnReport;
 use super::watch::{Observation, Tick, Watch};
 use super::{models, responses};
+use crate::acp::session_list::title_from_prompt;
 
 /// How often a process is started for one prompt.
 const ATTEMPTS: u32 = 3;
@@ -159,7 +160,7 @@ impl ProcessThread<'_> {
             self.report.events.session = None;
             self.session_unknown = false;
             self.exited_unheard = false;
-            self.with_bridge(|bridge, _, effects| bridge.prompt(&next.prompt, effects));
+            self.with_bridge(|bridge, events, effects| bridge.prompt(&next.prompt, events, effects));
             let end = self.watch(&next.cancellation);
             // A process that printed nothing has not read the prompt, since the CLIs acknowledge one at once. It was
             // about to exit, or could not start beside another: all codex processes create one database.
@@ -388,6 +389,14 @@ impl ProcessThread<'_> {
         for (id, reported) in effects.reports {
             self.option_reported(id, reported);
         }
+        for (id, value) in effects.choices {
+            self.option_chosen(id, value);
+        }
+        if let Some(title) = effects.title.as_deref().and_then(title_from_prompt) {
+            let info = acp::SessionInfoUpdate::new().title(title.clone());
+            shared.writer.update(&session.id, acp::SessionUpdate::SessionInfoUpdate(info));
+            shared.store.append(&session.id, &mut session.lock().record, Entry::Title(title));
+        }
     }
 
     /// Saves and reports a mode that the CLI has entered by itself.
@@ -432,6 +441,20 @@ impl ProcessThread<'_> {
         if has_changed {
             shared.writer.update(&session.id, update);
         }
+    }
+
+    /// Saves and reports a choice that was made in the conversation.
+    fn option_chosen(&mut self, id: &str, value: &str) {
+        let TurnReport { shared, session, .. } = self.report;
+        let mut state = session.lock();
+        let entry = Entry::Option(id.to_owned(), value.to_owned());
+        shared.store.append(&session.id, &mut state.record, entry);
+        let update = responses::config_options_update(shared, &state);
+        drop(state);
+        if let Some(connection) = &mut self.connection {
+            connection.settings.options.insert(id.to_owned(), value.to_owned());
+        }
+        shared.writer.update(&session.id, update);
     }
 
     fn drop_questions(&mut self) {

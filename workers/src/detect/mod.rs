@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::cli::runtimes::{FormatName, Runtime};
 pub use models::Model;
-pub(crate) use models::{FAST, ULTRACODE, claude_models, known, listed, model};
+pub(crate) use models::{FAST, FAST_TIER, ULTRACODE, claude_models, known, listed, model};
 use probe::{Output, run};
 
 /// A cold start of node takes seconds, and longer on a busy machine.

@@ -23,6 +23,8 @@ const ID_CHARS: usize = 128;
 
 /// The fast mode of claude.
 pub(crate) const FAST: &str = "fast";
+/// The fast mode of codex.
+pub(crate) const FAST_TIER: &str = "fast-mode";
 /// Claude's workflows of many agents.
 pub(crate) const ULTRACODE: &str = "ultracode";
 
@@ -69,6 +71,16 @@ impl Model {
         Model { id, name, description: None, efforts: Vec::new(), features: Vec::new() }
     }
 
+    /// Reads whether codex can be told to be faster with this model.
+    pub(crate) fn with_tiers(mut self, lists: [&Value; 2]) -> Model {
+        let mut tiers = lists.into_iter().flat_map(items);
+        // Newer versions call the tier "priority", and take the older word, too.
+        if tiers.any(|tier| tier == "fast" || tier["id"] == "fast" || tier["id"] == "priority") {
+            self.features.push(FAST_TIER);
+        }
+        self
+    }
+
     pub(crate) fn described(self, description: &Value) -> Model {
         let description = description.as_str().filter(|text| !text.is_empty()).map(strip_control);
         Model { description, ..self }
@@ -91,10 +103,9 @@ fn read(shape: ModelsShape, output: &str) -> Vec<Model> {
             let visible = items(&output["models"]).iter().filter(|listed| listed["visibility"] != "hide");
             let read = |listed: &Value| {
                 let efforts = strings(&listed["supported_reasoning_levels"], |level| &level["effort"]);
-                Some(
-                    model(&listed["slug"], &listed["display_name"], efforts)?
-                        .described(&listed["description"]),
-                )
+                let read = model(&listed["slug"], &listed["display_name"], efforts)?;
+                let tiers = [&listed["additional_speed_tiers"], &listed["service_tiers"]];
+                Some(read.with_tiers(tiers).described(&listed["description"]))
             };
             visible.filter_map(read).collect()
         }

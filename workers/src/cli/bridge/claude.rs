@@ -60,7 +60,7 @@ impl Bridge for Claude {
         self.set_options(&BTreeMap::new(), effects);
     }
 
-    fn prompt(&mut self, prompt: &Prompt, effects: &mut Effects) {
+    fn prompt(&mut self, prompt: &Prompt, _events: &mut TurnEvents, effects: &mut Effects) {
         let block = |part: &Part| match part {
             Part::Text(text) => json!({ "type": "text", "text": text }),
             Part::Image { mime_type, data } => {

@@ -10,15 +10,17 @@ use agent_client_protocol_schema::v1 as acp;
 use rpc::error::METHOD_NOT_FOUND;
 use serde_json::{Map, Value, json};
 
-use super::codex_commands;
+use super::codex_answers::{self, Status};
+use super::codex_commands::{self, Command, Local};
 use super::codex_items::{Items, fail_turn};
-use super::{Bridge, Effects, Opening, Question};
+use super::codex_params::{mcp_config, models, sandbox_policy};
+use super::{Bridge, Effects, Opening, Question, codex_plan};
 use crate::cli::json::{items, string};
-use crate::cli::mcp_servers;
+use crate::cli::own_options::{COLLABORATION, NO_PLAN, ON, PLAN};
 use crate::cli::prompt::{Part, Prompt};
-use crate::cli::settings::Settings;
-use crate::cli::turn_events::TurnEvents;
-use crate::detect::{self, Model};
+use crate::cli::settings::{Reported, Settings};
+use crate::cli::turn_events::{End, TurnEvents};
+use crate::detect::FAST_TIER;
 
 const ALLOW: &str = "allow";
 const SESSION: &str = "allow_session";
@@ -41,6 +43,10 @@ pub(super) struct Codex {
     turn: Option<String>,
     is_interrupted: bool,
     is_logged_out: bool,
+    account: Value,
+    cwd: String,
+    /// The call that stands for the question about a plan, while it is open.
+    plan_call: Option<String>,
     settings: Settings,
     /// Folders beside that of the session in which the CLI may work.
     folders: Vec<String>,
@@ -55,11 +61,10 @@ pub(super) struct Codex {
 /// What a prompt is for the CLI.
 enum Queued {
     Input(Value),
-    /// The method and the params of a command, without the thread.
-    Command(&'static str, Value),
+    Command(Command),
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 enum Request {
     Initialize,
     Account,
@@ -67,6 +72,10 @@ enum Request {
     Thread,
     Turn,
     Interrupt,
+    /// The skills, which are offered as commands.
+    Skills,
+    /// A command that needs no model.
+    Local(Local),
 }
 
 /// A request of the CLI for approval, with its response to each decision.
@@ -83,6 +92,7 @@ impl Bridge for Codex {
     fn open(&mut self, opening: &Opening<'_>, effects: &mut Effects) {
         self.settings = opening.settings.clone();
         self.mode = opening.settings.mode.clone();
+        self.cwd = opening.cwd.to_string_lossy().into_owned();
         let mut params = Map::new();
         params.insert("cwd".to_owned(), json!(opening.cwd));
         params.extend(opening.settings.mode_params.clone());
@@ -111,10 +121,12 @@ impl Bridge for Codex {
         self.opening = Some((method, Value::Object(params)));
         let client =
             json!({ "name": "stdio-bus", "title": "stdio Bus", "version": env!("CARGO_PKG_VERSION") });
-        self.request(Request::Initialize, "initialize", json!({ "clientInfo": client }), effects);
+        // Plan mode is among what the CLI calls experimental.
+        let params = json!({ "clientInfo": client, "capabilities": { "experimentalApi": true } });
+        self.request(Request::Initialize, "initialize", params, effects);
     }
 
-    fn prompt(&mut self, prompt: &Prompt, effects: &mut Effects) {
+    fn prompt(&mut self, prompt: &Prompt, events: &mut TurnEvents, effects: &mut Effects) {
         let input = |part: &Part| match part {
             Part::Text(text) => json!({ "type": "text", "text": text }),
             Part::Image { mime_type, data } => {
@@ -122,17 +134,23 @@ impl Bridge for Codex {
             }
         };
         self.queued = Some(match codex_commands::read(prompt) {
-            Some((method, params)) => Queued::Command(method, params),
+            Some(command) => Queued::Command(command),
             None => Queued::Input(prompt.parts.iter().map(input).collect()),
         });
         self.turn = None;
         self.is_interrupted = false;
-        self.start_turn(effects);
+        self.start_turn(events, effects);
     }
 
     fn interrupt(&mut self, events: &mut TurnEvents, effects: &mut Effects) {
         self.is_interrupted = true;
-        if self.queued.take().is_some() {
+        let requests = self.pending.len();
+        self.pending.retain(|_, request| !matches!(request, Request::Local(_)));
+        let is_asked = self.plan_call.take().is_some();
+        if is_asked {
+            effects.withdrawn.push(codex_plan::KEY.to_owned());
+        }
+        if self.queued.take().is_some() || is_asked || self.pending.len() < requests {
             return events.stop(acp::StopReason::Cancelled);
         }
         self.send_interrupt(effects);
@@ -154,6 +172,13 @@ impl Bridge for Codex {
     }
 
     fn on_answer(&mut self, key: &str, result: &Value, events: &mut TurnEvents, effects: &mut Effects) {
+        if key == codex_plan::KEY {
+            return self.on_plan_answer(
+                result["outcome"]["optionId"] == codex_plan::IMPLEMENT,
+                events,
+                effects,
+            );
+        }
         let Some(approval) = self.questions.remove(key) else { return };
         let outcome = &result["outcome"];
         let chosen = approval.decisions.iter().find(|(id, _)| outcome["optionId"] == **id);
@@ -179,9 +204,20 @@ impl Codex {
     }
 
     /// Starts the turn of the queued prompt, if the thread is open.
-    fn start_turn(&mut self, effects: &mut Effects) {
+    fn start_turn(&mut self, events: &mut TurnEvents, effects: &mut Effects) {
         let Some(thread) = self.thread.clone() else { return };
         let Some(queued) = self.queued.take() else { return };
+        let queued = match queued {
+            Queued::Command(Command::Local(local)) => return self.start_local(local, &thread, effects),
+            Queued::Command(Command::Plan) => {
+                let now = if self.is_planning() { NO_PLAN } else { PLAN };
+                self.choose(COLLABORATION, now, effects);
+                return answer(if now == PLAN { "Plan mode is on." } else { "Plan mode is off." }, events);
+            }
+            Queued::Command(Command::Incomplete(text)) => return answer(&text, events),
+            Queued::Command(Command::Turn(method, params)) => Err((method, params)),
+            Queued::Input(input) => Ok(input),
+        };
         if self.is_logged_out {
             // Without an account it would try for minutes. A new process sees a new login.
             effects.logged_out = Some("Codex is not logged in".to_owned());
@@ -189,19 +225,29 @@ impl Codex {
             return;
         }
         let input = match queued {
-            Queued::Input(input) => input,
-            Queued::Command(method, mut params) => {
+            Ok(input) => input,
+            Err((method, mut params)) => {
                 params["threadId"] = json!(thread);
                 return self.request(Request::Turn, method, params, effects);
             }
         };
         let mut params = json!({ "threadId": thread, "input": input });
         // A thread keeps its settings, so the defaults must be sent to undo a choice.
-        if let Some(model) = self.settings.model.as_ref().or(self.defaults.model.as_ref()) {
+        let (model, effort) = (self.model(), self.effort());
+        if let Some(model) = model {
             params["model"] = json!(model);
         }
-        if let Some(effort) = self.settings.effort.as_ref().or(self.defaults.effort.as_ref()) {
+        if let Some(effort) = effort {
             params["effort"] = json!(effort);
+        }
+        if let (Some(mode), Some(model)) = (self.settings.options.get(COLLABORATION), model) {
+            // Without instructions it has those of the mode.
+            let settings =
+                json!({ "model": model, "reasoning_effort": effort, "developer_instructions": null });
+            params["collaborationMode"] = json!({ "mode": mode, "settings": settings });
+        }
+        if let Some(fast) = self.settings.options.get(FAST_TIER) {
+            params["serviceTier"] = if fast == ON { json!("fast") } else { Value::Null };
         }
         if self.mode != self.settings.mode {
             self.mode = self.settings.mode.clone();
@@ -210,6 +256,93 @@ impl Codex {
             params["sandboxPolicy"] = sandbox_policy(self.settings.mode_params.get("sandbox"), &self.folders);
         }
         self.request(Request::Turn, "turn/start", params, effects);
+    }
+
+    fn model(&self) -> Option<&str> {
+        self.settings.model.as_deref().or(self.defaults.model.as_deref())
+    }
+
+    fn effort(&self) -> Option<&str> {
+        self.settings.effort.as_deref().or(self.defaults.effort.as_deref())
+    }
+
+    fn is_planning(&self) -> bool {
+        self.settings.options.get(COLLABORATION).is_some_and(|mode| mode == PLAN)
+    }
+
+    /// Makes a choice of one of the options for the user, who asked for it in the conversation.
+    fn choose(&mut self, option: &'static str, value: &'static str, effects: &mut Effects) {
+        self.settings.options.insert(option.to_owned(), value.to_owned());
+        effects.choices.push((option, value));
+    }
+
+    fn start_local(&mut self, local: Local, thread: &str, effects: &mut Effects) {
+        let (method, params) = match &local {
+            Local::Status => ("account/rateLimits/read", Value::Null),
+            Local::Mcp => {
+                ("mcpServerStatus/list", json!({ "threadId": thread, "detail": "toolsAndAuthOnly" }))
+            }
+            Local::Reconnect => ("config/mcpServer/reload", Value::Null),
+            Local::Skills => ("skills/list", self.skills_params()),
+            Local::Rename(name) => ("thread/name/set", json!({ "threadId": thread, "name": name })),
+            Local::Logout => ("account/logout", Value::Null),
+        };
+        self.request(Request::Local(local), method, params, effects);
+    }
+
+    fn skills_params(&self) -> Value {
+        let folders: Vec<&String> = [&self.cwd].into_iter().chain(&self.folders).collect();
+        json!({ "cwds": folders })
+    }
+
+    /// Shows what a command that needs no model has found.
+    fn finish_local(&mut self, local: Local, result: &Value, events: &mut TurnEvents, effects: &mut Effects) {
+        let text = match local {
+            Local::Status => self.status(result),
+            Local::Mcp => codex_answers::mcp(&result["data"]),
+            Local::Reconnect => {
+                let thread = self.thread.clone().unwrap_or_default();
+                return self.start_local(Local::Mcp, &thread, effects);
+            }
+            Local::Skills => codex_answers::skills(&result["data"]),
+            Local::Rename(name) => {
+                let text = format!("The session is called {name} now.");
+                effects.title = Some(name);
+                text
+            }
+            Local::Logout => {
+                self.is_logged_out = true;
+                "Logged out of Codex.".to_owned()
+            }
+        };
+        answer(&text, events);
+    }
+
+    fn status(&self, limits: &Value) -> String {
+        let status = Status {
+            cwd: &self.cwd,
+            thread: self.thread.as_deref().unwrap_or_default(),
+            model: self.model().unwrap_or("default"),
+            effort: self.effort(),
+            settings: &self.settings,
+            account: &self.account,
+            tokens: self.items.total(),
+            context: self.items.context(),
+        };
+        codex_answers::status(&status, limits)
+    }
+
+    /// Carries out the plan that the CLI has made, or ends the turn, so that the user can say what should be different.
+    fn on_plan_answer(&mut self, is_agreed: bool, events: &mut TurnEvents, effects: &mut Effects) {
+        let Some(call) = self.plan_call.take() else { return };
+        let outcome = if is_agreed { "The plan was accepted." } else { "The plan was not accepted." };
+        events.call_finished(&call, true, "", Some(json!(outcome)));
+        if !is_agreed {
+            return events.stop(acp::StopReason::EndTurn);
+        }
+        self.choose(COLLABORATION, NO_PLAN, effects);
+        self.queued = Some(Queued::Input(json!([{ "type": "text", "text": codex_plan::GO }])));
+        self.start_turn(events, effects);
     }
 
     fn send_interrupt(&mut self, effects: &mut Effects) {
@@ -232,7 +365,10 @@ impl Codex {
                     fail_turn(&message["error"], events);
                 }
                 Request::Turn => fail_turn(&message["error"], events),
-                Request::Account | Request::Models | Request::Interrupt => {}
+                // The limits are told only of an account that has some.
+                Request::Local(Local::Status) => answer(&self.status(&Value::Null), events),
+                Request::Local(_) => fail_turn(&message["error"], events),
+                Request::Account | Request::Models | Request::Interrupt | Request::Skills => {}
             }
             return;
         }
@@ -248,6 +384,7 @@ impl Codex {
             // A provider of the user's own needs no account.
             Request::Account => {
                 self.is_logged_out = result["account"].is_null() && result["requiresOpenaiAuth"] == true;
+                self.account = result["account"].clone();
             }
             Request::Models => effects.models = Some(models(&result["data"])),
             Request::Thread => {
@@ -257,16 +394,47 @@ impl Codex {
                     return events.fail(false, "it did not say what it calls the session");
                 }
                 events.set_session(&result["thread"]["id"]);
-                events.commands(codex_commands::offered());
+                events.commands(codex_commands::offered(&Value::Null));
                 events.set_model(&result["model"]);
                 if self.settings.model.is_none() {
                     self.defaults.model = result["model"].as_str().map(ToOwned::to_owned);
                     effects.default_model = self.defaults.model.clone();
                 }
                 self.defaults.effort = result["reasoningEffort"].as_str().map(ToOwned::to_owned);
-                self.start_turn(effects);
+                self.read_options(result, effects);
+                let params = self.skills_params();
+                self.request(Request::Skills, "skills/list", params, effects);
+                self.start_turn(events, effects);
             }
+            Request::Skills => {
+                if codex_commands::skills_of(&result["data"]).next().is_some() {
+                    events.commands(codex_commands::offered(&result["data"]));
+                }
+            }
+            Request::Local(local) => self.finish_local(local, result, events, effects),
             Request::Turn | Request::Interrupt => {}
+        }
+    }
+
+    /// Reads the options that an earlier process has given the thread, or the user's configuration.
+    fn read_options(&mut self, thread: &Value, effects: &mut Effects) {
+        if thread["collaborationMode"]["mode"] == PLAN && !self.settings.options.contains_key(COLLABORATION) {
+            self.choose(COLLABORATION, PLAN, effects);
+        }
+        if thread["serviceTier"] == "fast" || thread["serviceTier"] == "priority" {
+            effects.reports.push((FAST_TIER, Reported { value: Some(ON), ..Reported::default() }));
+        }
+    }
+
+    /// In plan mode a turn that has made a plan goes on with the question whether to carry it out.
+    fn ask_about_plan(&mut self, events: &mut TurnEvents, effects: &mut Effects) {
+        let Some((item, plan)) = self.items.take_plan() else { return };
+        let has_ended_well = events.end == Some(End::Stop(acp::StopReason::EndTurn));
+        if has_ended_well && self.is_planning() && !self.is_interrupted {
+            events.end = None;
+            let (call, question) = codex_plan::question(&item, &plan, events);
+            self.plan_call = Some(call);
+            effects.questions.push(question);
         }
     }
 
@@ -279,6 +447,10 @@ impl Codex {
                     effects.withdrawn.push(key);
                 }
             }
+            "skills/changed" if self.thread.is_some() => {
+                let params = self.skills_params();
+                self.request(Request::Skills, "skills/list", params, effects);
+            }
             "turn/started" if is_ours => {
                 self.turn = params["turn"]["id"].as_str().map(ToOwned::to_owned);
                 self.send_interrupt(effects);
@@ -287,6 +459,7 @@ impl Codex {
                 // A turn that this bridge has not started ends nothing.
                 if self.turn.take().is_some() {
                     self.items.finish_turn(&params["turn"], events);
+                    self.ask_about_plan(events, effects);
                 }
             }
             "thread/tokenUsage/updated" if is_ours => {
@@ -349,6 +522,12 @@ impl Codex {
     }
 }
 
+/// Ends the turn of a command with its answer.
+fn answer(text: &str, events: &mut TurnEvents) {
+    events.text(text);
+    events.stop(acp::StopReason::EndTurn);
+}
+
 /// An option whose name says what the CLI would no longer ask about.
 fn option(id: &'static str, decision: &Value, method: &str) -> acp::PermissionOption {
     use acp::PermissionOptionKind::{AllowAlways, AllowOnce, RejectAlways, RejectOnce};
@@ -374,42 +553,4 @@ fn option(id: &'static str, decision: &Value, method: &str) -> acp::PermissionOp
         _ => ("Reject".to_owned(), RejectOnce),
     };
     acp::PermissionOption::new(id, name, kind)
-}
-
-/// `turn/start` names the sandboxes differently from `thread/start`.
-fn sandbox_policy(sandbox: Option<&Value>, folders: &[String]) -> Value {
-    match sandbox.and_then(Value::as_str) {
-        Some("danger-full-access") => json!({ "type": "dangerFullAccess" }),
-        Some("workspace-write") if folders.is_empty() => json!({ "type": "workspaceWrite" }),
-        Some("workspace-write") => json!({ "type": "workspaceWrite", "writableRoots": folders }),
-        _ => json!({ "type": "readOnly" }),
-    }
-}
-
-fn models(list: &Value) -> Vec<Model> {
-    let mut models = Vec::new();
-    for listed in items(list).iter().filter(|listed| listed["hidden"] != true) {
-        let efforts = items(&listed["supportedReasoningEfforts"]).iter();
-        let efforts = efforts.filter_map(|effort| effort["reasoningEffort"].as_str().map(ToOwned::to_owned));
-        let model = detect::model(&listed["id"], &listed["displayName"], efforts.collect());
-        models.extend(model.map(|model| model.described(&listed["description"])));
-    }
-    models
-}
-
-/// The servers in the form of codex's configuration, which allows only letters, digits, `_` and `-` in names.
-fn mcp_config(servers: &[acp::McpServer]) -> Map<String, Value> {
-    let mut config = Map::new();
-    for (name, mut server) in mcp_servers::by_name(servers) {
-        let is_allowed = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        let name = name.chars().map(|c| if is_allowed(c) { c } else { '_' }).collect();
-        if let Some(fields) = server.as_object_mut() {
-            fields.remove("type");
-            if let Some(headers) = fields.remove("headers") {
-                fields.insert("http_headers".to_owned(), headers);
-            }
-        }
-        config.insert(name, server);
-    }
-    config
 }

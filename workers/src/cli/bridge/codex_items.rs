@@ -21,6 +21,10 @@ pub(in crate::cli) struct Items {
     total: Option<Tokens>,
     /// The running calls, for the questions about them.
     open: HashMap<String, Tool>,
+    /// The tokens in the context, and its size.
+    context: Option<(u64, u64)>,
+    /// The id and the text of a plan that the turn has made.
+    plan: Option<(String, String)>,
     /// The last error after which the CLI does not retry.
     fault: Option<Value>,
 }
@@ -96,6 +100,9 @@ impl Items {
         let is_good = !matches!(string(item, "status"), "failed" | "declined");
         let (tool, result) = match string(item, "type") {
             "agentMessage" | "plan" if is_done => {
+                if item["type"] == "plan" {
+                    self.plan = Some((id.to_owned(), string(item, "text").to_owned()));
+                }
                 let rest = self.take_unsent(id, string(item, "text"));
                 return events.message_text(id, &rest);
             }
@@ -139,7 +146,24 @@ impl Items {
             // The first count of a resumed thread is about earlier turns.
             None => {}
         }
-        events.context_usage(count(&usage["last"], "totalTokens"), count(usage, "modelContextWindow"));
+        let (used, size) = (count(&usage["last"], "totalTokens"), count(usage, "modelContextWindow"));
+        self.context = Some((used, size));
+        events.context_usage(used, size);
+    }
+
+    /// All tokens of the thread, if they were counted.
+    pub(super) fn total(&self) -> Option<Tokens> {
+        self.total
+    }
+
+    /// The tokens in the context, and its size.
+    pub(super) fn context(&self) -> Option<(u64, u64)> {
+        self.context
+    }
+
+    /// The id and the text of the plan that the turn has made.
+    pub(super) fn take_plan(&mut self) -> Option<(String, String)> {
+        self.plan.take().filter(|(_, text)| !text.trim().is_empty())
     }
 }
 

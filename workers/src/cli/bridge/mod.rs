@@ -7,8 +7,11 @@ mod claude;
 mod claude_options;
 mod claude_permission;
 mod codex;
+mod codex_answers;
 mod codex_commands;
 pub(super) mod codex_items;
+mod codex_params;
+mod codex_plan;
 #[cfg(test)]
 mod tests;
 
@@ -28,7 +31,8 @@ pub(super) trait Bridge: Send {
     /// Opens or resumes the session on a new process.
     fn open(&mut self, opening: &Opening<'_>, effects: &mut Effects);
 
-    fn prompt(&mut self, prompt: &Prompt, effects: &mut Effects);
+    /// Starts a turn, or ends it at once if the CLI is not needed for it.
+    fn prompt(&mut self, prompt: &Prompt, events: &mut TurnEvents, effects: &mut Effects);
 
     /// Stops the turn. It ends when the CLI says so, or at once if the CLI does not have the prompt yet.
     fn interrupt(&mut self, events: &mut TurnEvents, effects: &mut Effects);
@@ -70,6 +74,10 @@ pub(super) struct Effects {
     pub(super) mode: Option<String>,
     /// What the CLI says about its own options, by their ids.
     pub(super) reports: Vec<(&'static str, Reported)>,
+    /// Choices of the CLI's own options that were made in the conversation: which, and what.
+    pub(super) choices: Vec<(&'static str, &'static str)>,
+    /// The name that the user has given the session.
+    pub(super) title: Option<String>,
     /// Ends the turn, because the user must log in before the CLI can take a prompt.
     pub(super) logged_out: Option<String>,
     /// The CLI does not know the session that it was to resume.

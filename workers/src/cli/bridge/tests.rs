@@ -14,7 +14,7 @@ use super::*;
 use crate::cli::prompt::Part;
 use crate::cli::turn_events::{End, Tokens};
 
-const CASES: [(&str, FormatName); 7] = [
+const CASES: [(&str, FormatName); 9] = [
     ("bridge-claude/conversation", FormatName::ClaudeStream),
     ("bridge-claude/tasks", FormatName::ClaudeStream),
     ("bridge-claude/edit", FormatName::ClaudeStream),
@@ -22,6 +22,8 @@ const CASES: [(&str, FormatName); 7] = [
     ("bridge-claude/options", FormatName::ClaudeStream),
     ("bridge-codex/conversation", FormatName::CodexAppServer),
     ("bridge-codex/failures", FormatName::CodexAppServer),
+    ("bridge-codex/plan", FormatName::CodexAppServer),
+    ("bridge-codex/commands", FormatName::CodexAppServer),
 ];
 
 struct Replayed {
@@ -80,7 +82,8 @@ fn replay(format: FormatName, steps: &[Value]) -> Replayed {
     for step in steps {
         if let Some(text) = step["prompt"].as_str() {
             replayed.turns.push(Turn { prompt: text.to_owned(), ..Turn::default() });
-            bridge.prompt(&Prompt { parts: vec![Part::Text(text.to_owned())] }, &mut effects);
+            let prompt = Prompt { parts: vec![Part::Text(text.to_owned())] };
+            bridge.prompt(&prompt, &mut events, &mut effects);
         } else if let Some(option) = step["answer"].as_str() {
             let outcome = json!({ "outcome": { "outcome": "selected", "optionId": option } });
             bridge.on_answer(&asked.pop().expect("a question"), &outcome, &mut events, &mut effects);
@@ -115,6 +118,8 @@ impl Replayed {
             default_model,
             mode,
             reports,
+            choices,
+            title,
             logged_out,
             session_unknown,
             needs_restart,
@@ -144,6 +149,8 @@ impl Replayed {
         if let Some(mode) = mode {
             self.lines.push(json!({ "mode": mode }));
         }
+        self.lines.extend(choices.into_iter().map(|(id, value)| json!({ "chooses": id, "value": value })));
+        self.lines.extend(title.map(|title| json!({ "title": title })));
         for (id, Reported { value, why, is_missing }) in reports {
             self.lines.push(json!({ "reports": id, "value": value, "why": why, "isMissing": is_missing }));
         }
@@ -354,7 +361,7 @@ fn no_message_of_a_cli_makes_a_bridge_panic() {
         let (mut events, mut effects) =
             (TurnEvents::new(Path::new("/work"), Tokens::default()), Effects::default());
         let prompt = Prompt { parts: vec![Part::Text("go".to_owned())] };
-        bridge.prompt(&prompt, &mut effects);
+        bridge.prompt(&prompt, &mut events, &mut effects);
         for step in steps(name).iter().filter(|step| step["hears"].is_object()) {
             for message in mutated(&step["hears"]).iter().chain([&step["hears"]]) {
                 bridge.on_message(message, &mut events, &mut effects);
