@@ -66,6 +66,18 @@ class Model:
         self.process.wait()
 
 
+def pool_of(agent, place, binary, run):
+    """The pool of this agent, with its settings in the folder that is its home."""
+    command = [binary if word == "@bus" else word for word in agent.command(place)]
+    for path, text in agent.files(place).items():
+        (place.home / path).parent.mkdir(parents=True, exist_ok=True)
+        (place.home / path).write_text(text)
+    env = {**environment(run), "HOME": str(place.home), **agent.env(place)}
+    if agent.first:
+        subprocess.run(agent.first(), env=env, cwd=place.home, stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
+    return {"id": agent.name, "command": command[0], "args": command[1:], "cwd": str(place.home), "env": env, "inherit_env": False}
+
+
 class Bus:
     """A bus with one pool, whose worker is behind a tee."""
 
@@ -73,20 +85,9 @@ class Bus:
         self.binary, self.run, self.folder = binary, run, folder
         self.config_file = folder / "bus.json"
         (folder / "worker").mkdir()
-        command = [binary if word == "@bus" else word for word in agent.command(place)]
-        for path, text in agent.files(place).items():
-            (place.home / path).parent.mkdir(parents=True, exist_ok=True)
-            (place.home / path).write_text(text)
-        pool = {
-            "id": agent.name,
-            "command": TEE[0],
-            "args": [*TEE[1:], str(folder / "worker" / "line"), "--", *command],
-            "cwd": str(place.home),
-            "env": {**environment(run), "HOME": str(place.home), **agent.env(place)},
-            "inherit_env": False,
-        }
-        if agent.first:
-            subprocess.run(agent.first(), env=pool["env"], cwd=place.home, stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
+        pool = pool_of(agent, place, binary, run)
+        pool["args"] = [*TEE[1:], str(folder / "worker" / "line"), "--", pool["command"], *pool["args"]]
+        pool["command"] = TEE[0]
         self.config = {
             "listen": ["tcp://127.0.0.1:0"],
             "default_pool": agent.name,

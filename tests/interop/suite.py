@@ -62,14 +62,14 @@ def main(arguments):
         runtimes.run_all(binary, run, outcome)
         is_part = options.only or options.servers or is_one_kind
         if options.remote:
-            remote.run_all(binary, run, outcome)
+            remote.run_all(binary, run, model, outcome, options.all)
         if options.sharing:
             sharing.run_all(binary, run, model, outcome)
         if not is_part:
             habits.run_all(binary, run, outcome)
             registry.run_all(binary, run, outcome)
             sharing.run_all(binary, run, model, outcome)
-            remote.run_all(binary, run, outcome)
+            remote.run_all(binary, run, model, outcome, options.all)
             editors.run_all(binary, run, model, outcome)
         if options.all and not is_part:
             browser.run(binary, run, outcome)

@@ -74,16 +74,17 @@ pub(crate) async fn relay(
         () = lease.ended() => Some(REVOKED),
         () = stopping => Some(STOPPING),
     };
-    if let Some(End(code, reason)) = end {
-        debug!("a WebSocket ends: {reason}");
-        let frame = CloseFrame { code, reason: Utf8Bytes::from_static(reason) };
-        let close = async {
+    let close = async {
+        if let Some(End(code, reason)) = end {
+            debug!("a WebSocket ends: {reason}");
+            let frame = CloseFrame { code, reason: Utf8Bytes::from_static(reason) };
             let _ = sink.lock().await.send(Message::Close(Some(frame))).await;
-            // The client's own close frame, so that it does not take the end for an error.
-            while let Some(Ok(_)) = stream.next().await {}
-        };
-        let _ = timeout(CLOSE_TIMEOUT, close).await;
-    }
+        }
+        // Either the client answers that, or it has said so first and the answer is written here. Without one it
+        // would take the end for an error.
+        while let Some(Ok(_)) = stream.next().await {}
+    };
+    let _ = timeout(CLOSE_TIMEOUT, close).await;
 }
 
 type Sink = Mutex<SplitSink<Socket, Message>>;

@@ -3,8 +3,8 @@
 use std::io;
 
 use kernel_core::limit::{
-    CLIENT_NAME_BYTES, LABELS, NAME_BYTES, OPENING_BYTES, PENDING_REQUESTS, SESSIONS_PAGE,
-    STICKY_NOTIFICATIONS_MAX, TRACERS,
+    CLIENT_NAME_BYTES, LABELS, NAME_BYTES, OPENING_BYTES, PENDING_REQUESTS, SESSIONS_PAGE, STDERR_TAIL_BYTES,
+    STDERR_TAIL_LINES, STICKY_NOTIFICATIONS_MAX, TRACERS,
 };
 use rpc::write;
 use serde_json::{Value, json};
@@ -112,7 +112,13 @@ pub(super) fn agents_that_say_much() -> Value {
         printf '{{"method":"_note/%s"}}\n' $i; done;; esac"#
     );
     let long = r#"long=$(head -c 1100000 /dev/zero | tr '\0' x); answer "\"$long\"""#;
-    config(&[shell_agent("asks", &questions), shell_agent("notes", &notices), shell_agent("long", long)])
+    let mourned = r#"i=0; while [ $i -lt 100 ]; do i=$((i+1)); printf '%0300d\n' $i >&2; done; exit 1"#;
+    config(&[
+        shell_agent("asks", &questions),
+        shell_agent("notes", &notices),
+        shell_agent("long", long),
+        shell_agent("stderr", mourned),
+    ])
 }
 
 /// What an agent says is taken up to its limit.
@@ -146,6 +152,19 @@ pub(super) fn of_agents(trial: &mut Trial<'_>) -> io::Result<()> {
     let reason = client.initialize()?.err().unwrap_or_default();
     let what = "limits: an answer to initialize that is too long";
     trial.report.check(what, &reason, "no_start", reason == "no_start");
+
+    let mut client = bus.client()?;
+    client.join_pool("stderr")?;
+    client.send(&write::request(1, "any/thing", json!({})))?;
+    let error = client.message()?;
+    let said = error["error"]["data"]["stderr"].as_str().unwrap_or_default();
+    trial.report.holds("limits: an error shows what the agent wrote last", said.ends_with("00100"));
+    trial.report.at_most(
+        "limits: lines of stderr in an error",
+        said.lines().count() as u64,
+        STDERR_TAIL_LINES as u64,
+    );
+    trial.report.at_most("limits: bytes of stderr in an error", said.len() as u64, STDERR_TAIL_BYTES as u64);
     Ok(())
 }
 

@@ -49,7 +49,7 @@ const BOUNDS: [Bound; 21] = [
     bound("greedy", true, |_| greedy::small_limits(), 2, greedy::others_are_greedy),
     bound("kept", true, |_| greedy::small_limits(), 2, greedy::kept_beside_lines),
     bound("limits", true, |_| limits::small_lines(), 1, limits::of_clients),
-    bound("agents", true, |_| limits::agents_that_say_much(), 3, limits::of_agents),
+    bound("agents", true, |_| limits::agents_that_say_much(), 4, limits::of_agents),
     bound("lines", true, |_| limits::long_lines_pass(), 1, limits::of_long_lines),
     bound("tables", true, |_| tables::full_tables(), 4, tables::are_full),
     bound("waits", false, |_| waits::pools_that_wait(), 3, waits::of_peers),

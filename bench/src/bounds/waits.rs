@@ -5,19 +5,22 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use kernel_core::limit::{
-    AUTH_TIMEOUT, BACKOFF_FIRST, CLOSE_TIMEOUT, EXIT_AFTER_EOF, STOP_AT_ONCE, STOP_BY_EOF, STOP_BY_TERM,
-    UNFINISHED_LINE_TIMEOUT,
+    AUTH_LINE_BYTES, AUTH_TIMEOUT, BACKOFF_FIRST, CLOSE_TIMEOUT, EXIT_AFTER_EOF, FLUSH_ON_CLOSE,
+    PENDING_AUTH_MAX, STOP_AT_ONCE, STOP_BY_EOF, STOP_BY_TERM, UNFINISHED_LINE_TIMEOUT,
 };
 use nix::sys::signal::Signal;
-use rpc::Stream;
+use rpc::{Stream, write};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::Trial;
 use super::limits::{in_pool, shell_agent};
-use crate::bus::{Bus, PATIENCE, config};
+use crate::bus::{Bus, PATIENCE, config, echo};
+use crate::procfs;
 use crate::report::time;
 
+/// More than the buffers of a socket take.
+const UNREAD_BYTES: usize = 8 << 20;
 /// What a machine that is busy may add to a wait.
 const SLACK: Duration = Duration::from_secs(2);
 
@@ -87,6 +90,20 @@ pub(super) fn of_a_stop(trial: &mut Trial<'_>) -> io::Result<()> {
         let what = format!("waits: a stop with {signals} signals and a process that stays");
         lasts(trial, &what, began.elapsed(), limit);
     }
+    of_a_last_answer(trial)
+}
+
+/// A client that does not read what it is still owed.
+fn of_a_last_answer(trial: &mut Trial<'_>) -> io::Result<()> {
+    let mut bus = Bus::start(trial.stdio_bus, &config(&[echo("echo", 1, &[])]))?;
+    let mut client = bus.client()?;
+    let text = "x".repeat(UNREAD_BYTES);
+    client.send(&write::request(1, "any/thing", json!({ "text": text })))?;
+    bus.until(PATIENCE, |bus| bus.status().is_ok_and(|status| status["held_bytes"].as_u64() > Some(0)));
+    let began = Instant::now();
+    bus.signal(Signal::SIGTERM)?;
+    bus.exit_within(PATIENCE);
+    lasts(trial, "waits: a stop with a client that does not read", began.elapsed(), FLUSH_ON_CLOSE);
     Ok(())
 }
 
@@ -105,6 +122,30 @@ pub(super) fn of_strangers(trial: &mut Trial<'_>) -> io::Result<()> {
     let began = Instant::now();
     is_closed_after(&mut silent)?;
     lasts(trial, "waits: a connection that does not show the token", began.elapsed(), AUTH_TIMEOUT);
+
+    let mut long = bus.connect()?;
+    let began = Instant::now();
+    long.write_all(&vec![b'x'; AUTH_LINE_BYTES + 2])?;
+    is_closed_after(&mut long)?;
+    trial.report.time_at_most(
+        "tokens: a first line that is too long ends after",
+        began.elapsed(),
+        AUTH_TIMEOUT / 2,
+    );
+
+    let before = procfs::open_fds(bus.pid())?;
+    let _crowd = (0..4 * PENDING_AUTH_MAX).map(|_| bus.connect()).collect::<io::Result<Vec<_>>>()?;
+    let mut most = 0;
+    // Whoever comes when it is full makes room, so that the number settles while they are still silent.
+    let began = Instant::now();
+    while began.elapsed() < AUTH_TIMEOUT / 2 {
+        most = most.max(procfs::open_fds(bus.pid())?.saturating_sub(before));
+    }
+    trial.report.at_most(
+        "tokens: connections that have yet to show it",
+        most as u64,
+        2 * PENDING_AUTH_MAX as u64,
+    );
     Ok(())
 }
 

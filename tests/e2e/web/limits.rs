@@ -1,9 +1,6 @@
 //! What one peer cannot do to the door: be slow, be long, be many, or speak something else.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
-use std::thread;
-use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::json;
@@ -14,7 +11,7 @@ use crate::harness::{BUS, Bus, PATIENCE, Web, peak_kib};
 /// Connections that one token may have.
 const PER_TOKEN: usize = 1024;
 
-fn pid_of_door(bus: &Bus) -> u32 {
+pub(super) fn pid_of_door(bus: &Bus) -> u32 {
     bus.client().asks(1, "_bus/status", json!({}))["web"]["pid"].as_u64().expect("a process") as u32
 }
 
@@ -121,124 +118,6 @@ fn another_user_is_turned_away() {
         return;
     }
     bus.log_has("was turned away: it is not of our user");
-}
-
-/// Frames of all kinds, most of them wrong. The same seed gives the same bytes.
-struct Frames(u64);
-
-impl Frames {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn one_in(&mut self, count: u64) -> bool {
-        self.next().is_multiple_of(count)
-    }
-
-    fn pick<'a>(&mut self, from: &[&'a [u8]]) -> &'a [u8] {
-        from[self.next() as usize % from.len()]
-    }
-
-    fn frame(&mut self) -> Vec<u8> {
-        let payloads: [&[u8]; 9] = [
-            br#"{"jsonrpc":"2.0","id":1,"method":"_bus/status"}"#,
-            br#"{"jsonrpc":"2.0","id":2,"method":"any/method","params":{"a":"\u0000"}}"#,
-            b"{",
-            b"",
-            b"[[[[[[[[[[[[",
-            b"\xff\xfe\x80",
-            b"\xe2\x9c",
-            b"\x03\xe8bye",
-            b"\n\n{}\n",
-        ];
-        let payload = self.pick(&payloads).to_vec();
-        let mut head = (self.next() % 16) as u8;
-        // Mostly frames that are whole, without reserved bits, masked, and of a kind that exists.
-        if !self.one_in(4) {
-            head = [0, 1, 1, 1, 2, 8, 9, 10][self.next() as usize % 8];
-        }
-        if !self.one_in(4) {
-            head |= 0x80;
-        }
-        if self.one_in(8) {
-            head |= (self.next() % 8) as u8 * 16;
-        }
-        let is_masked = !self.one_in(8);
-        let mask = self.next().to_be_bytes();
-        let mut frame = vec![head];
-        let bit = if is_masked { 0x80 } else { 0 };
-        match self.next() % 8 {
-            0 => frame.extend([bit | 127, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff]),
-            1 => frame.extend([bit | 127, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
-            2 => frame.extend([bit | 126, 0, payload.len() as u8]),
-            _ => frame.push(bit | payload.len() as u8),
-        }
-        if is_masked {
-            frame.extend(&mask[..4]);
-        }
-        frame.extend(
-            payload
-                .iter()
-                .zip(mask[..4].iter().cycle())
-                .map(|(byte, mask)| byte ^ if is_masked { *mask } else { 0 }),
-        );
-        if self.one_in(16) {
-            frame.truncate(self.next() as usize % frame.len().max(1));
-        }
-        frame
-    }
-}
-
-/// Sends frames on a connection until the door closes it, or there are no more.
-fn plays(mut socket: TcpStream, host: &str, token: &str, seed: u64) {
-    let head = format!(
-        "GET /acp HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
-         Authorization: Bearer {token}\r\n\r\n"
-    );
-    socket.write_all(head.as_bytes()).expect("the door listens");
-    let mut frames = Frames(seed);
-    for _ in 0..=frames.next() % 20 {
-        let frame = frames.frame();
-        if socket.write_all(&frame).is_err() {
-            break;
-        }
-    }
-    let _ = socket.shutdown(std::net::Shutdown::Write);
-    socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
-    let mut answer = Vec::new();
-    let _ = socket.read_to_end(&mut answer);
-    assert!(answer.starts_with(b"HTTP/1.1 101 "), "seed {seed}: {}", String::from_utf8_lossy(&answer));
-}
-
-#[test]
-fn no_frame_brings_the_door_down() {
-    let bus = bus_with_door();
-    let web = Web::of(&bus);
-    let token = web.token("control");
-    let pid = pid_of_door(&bus);
-    let players: Vec<_> = (0..4_u64)
-        .map(|player| {
-            let (host, token) = (web.host().to_owned(), token.clone());
-            thread::spawn(move || {
-                for round in 0..100 {
-                    let seed = 0x9e37_79b9_7f4a_7c15 ^ (player * 1000 + round + 1);
-                    plays(TcpStream::connect(&host).expect("the door listens"), &host, &token, seed);
-                }
-            })
-        })
-        .collect();
-    for player in players {
-        player.join().expect("no round fails");
-    }
-    assert_eq!(web.http("GET", "/healthz", &[], "").status, 200);
-    assert_eq!(pid_of_door(&bus), pid, "it is the same process");
-    let mut socket = web.socket(&token);
-    let session = socket.opens_session();
-    assert_eq!(socket.takes_turn(2, &session, "Still here.").0, "Still here.");
 }
 
 #[test]

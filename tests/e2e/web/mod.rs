@@ -1,6 +1,7 @@
 //! The web door: a process beside the bus, over which browsers and remote clients speak ACP.
 
 mod door;
+mod frames;
 mod gate;
 mod http;
 mod life;
