@@ -17,6 +17,7 @@ mod known_agents;
 #[cfg(feature = "cluster")]
 mod link;
 mod manual;
+mod metrics;
 #[cfg(feature = "cluster")]
 mod nodes;
 mod output;
@@ -90,6 +91,8 @@ enum Command {
     Top(top::Args),
     /// Follow the live traffic of a running bus, one line of JSON a message
     Trace(trace::Args),
+    /// The figures of a running bus as Prometheus reads them, once or served
+    Metrics(metrics::Args),
     /// Send one request through the bus and print the result of its answer
     Call(call::Args),
     /// Be the agent that an IDE starts: stdin and stdout speak ACP, the bus is behind it
@@ -143,6 +146,7 @@ fn main() -> ExitCode {
         Command::Sessions(args) => sessions::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Trace(args) => trace::run(args),
+        Command::Metrics(args) => metrics::run(&args),
         Command::Call(args) => call::run(args),
         Command::Connect(args) => connect::run(args),
         Command::Run(args) => run::run(args),

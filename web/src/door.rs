@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use clients::{Target, metrics};
+use clients::Target;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::header::{
@@ -27,6 +27,7 @@ use crate::activity::Activity;
 use crate::assets::Assets;
 use crate::audit::Who;
 use crate::bus_link::{BusLink, NoLink};
+use crate::exporter::figures;
 use crate::filter::Filter;
 use crate::gate::{Gate, Refused};
 use crate::leases::Leases;
@@ -127,13 +128,7 @@ impl Door {
         if let Err(reply) = self.token_of(headers, false) {
             return *reply;
         }
-        match BusLink::ask(&self.target, "_bus/status").await {
-            Ok(status) => {
-                let status = serde_json::from_str(&status).unwrap_or_default();
-                reply::with_type(StatusCode::OK, metrics::CONTENT_TYPE, metrics::describe(&status))
-            }
-            Err(_) => reply::text(StatusCode::SERVICE_UNAVAILABLE, "the bus does not answer"),
-        }
+        figures(&self.target).await
     }
 
     async fn login(&self, request: Request<Incoming>, from: &Origin) -> Reply {

@@ -2,7 +2,8 @@
 //!
 //! It is a process of its own and a client of the bus: each connection that it takes is a connection of the bus, so
 //! that limits, flow control and kept sessions are those of the bus. One thread does all of it. [`run()`] opens the
-//! door; [`tokens`] and [`link`] are for the commands that make links and revoke tokens.
+//! door; [`export()`] serves nothing but figures; [`tokens`] and [`link`] are for the commands that make links and
+//! revoke tokens.
 
 #![forbid(unsafe_code)]
 
@@ -11,6 +12,7 @@ mod assets;
 mod audit;
 mod bus_link;
 mod door;
+mod exporter;
 mod filter;
 mod gate;
 mod http_connection;
@@ -27,4 +29,5 @@ mod tls;
 pub mod tokens;
 mod websocket;
 
+pub use exporter::export;
 pub use run::{Options, Orders, run};

@@ -152,7 +152,7 @@ async fn serve(options: Options, room: usize) -> Result<(), String> {
     Ok(())
 }
 
-async fn until_told(ends_with_stdin: bool) {
+pub(crate) async fn until_told(ends_with_stdin: bool) {
     let (end, ended) = oneshot::channel::<()>();
     let wait = move || {
         // Whatever comes is not for us; only the end counts.
@@ -183,7 +183,7 @@ fn show_link(link: String) {
     let _ = thread::Builder::new().name("link".to_owned()).spawn(write);
 }
 
-fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     let mut stdout = io::stdout();
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
 }

@@ -132,7 +132,7 @@ fn limit_unacknowledged(stream: &TcpStream) {
 #[cfg(not(target_os = "linux"))]
 fn limit_unacknowledged(_stream: &TcpStream) {}
 
-fn builder() -> Builder<LocalTasks> {
+pub(crate) fn builder() -> Builder<LocalTasks> {
     let mut builder = Builder::new(LocalTasks);
     builder
         .http1()
@@ -152,7 +152,7 @@ fn builder() -> Builder<LocalTasks> {
 
 /// Everything runs on one thread.
 #[derive(Clone, Copy)]
-struct LocalTasks;
+pub(crate) struct LocalTasks;
 
 impl<F: Future + 'static> Executor<F> for LocalTasks {
     fn execute(&self, task: F) {

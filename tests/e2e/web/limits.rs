@@ -121,25 +121,6 @@ fn another_user_is_turned_away() {
 }
 
 #[test]
-fn the_figures_of_the_bus_are_there_for_prometheus() {
-    let bus = bus_with_door();
-    let web = Web::of(&bus);
-    let bearer = format!("Authorization: Bearer {}", web.token("observe"));
-    let metrics = web.http("GET", "/metrics", &[&bearer], "");
-    assert_eq!(
-        (metrics.status, metrics.header("content-type")),
-        (200, Some("text/plain; version=0.0.4; charset=utf-8"))
-    );
-    for wanted in [
-        "stdio_bus_up_seconds ",
-        "stdio_bus_workers{pool=\"echo\",state=\"up\"} 1",
-        "# TYPE stdio_bus_clients gauge",
-    ] {
-        assert!(metrics.body.contains(wanted), "{wanted}\n{}", metrics.body);
-    }
-}
-
-#[test]
 fn whoever_cannot_prompt_cannot_send_long_messages() {
     let bus = bus_with_door();
     let web = Web::of(&bus);

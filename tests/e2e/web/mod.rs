@@ -6,6 +6,7 @@ mod gate;
 mod http;
 mod life;
 mod limits;
+mod metrics;
 mod shared;
 mod tls;
 mod tokens;
