@@ -134,9 +134,9 @@ pub(crate) struct CliArgs {
     /// A folder in which the CLI may work beside that of the session; can be given again
     #[arg(long, value_name = "DIR")]
     add_dir: Vec<PathBuf>,
-    /// Log in to the CLI at this terminal, and end
-    #[arg(long)]
-    login: bool,
+    /// Log in to the CLI at this terminal, in the usual way or in one of those that `authMethods` name, and end
+    #[arg(long, value_name = "WAY", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    login: Option<String>,
     /// Keep sessions in this folder [default: stdio-bus/cli in the user's state folder]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,

@@ -92,21 +92,61 @@ fn models_that_a_cli_cannot_list_come_from_the_table() {
 }
 
 #[test]
-fn a_client_with_a_terminal_can_offer_the_login() {
+fn a_client_with_a_terminal_can_offer_the_logins() {
     let folder = TempDir::new().expect("a folder");
     write_script(folder.path(), "claude", "echo \"asked: $@\"");
     let mut agent = Agent::start(folder.path(), &["claude"]);
     assert_eq!(initialize(&mut agent, json!({}))["authMethods"], json!([]));
-    let method = initialize(&mut agent, json!({ "auth": { "terminal": true } }))["authMethods"][0].clone();
-    assert_eq!((&method["type"], &method["args"]), (&json!("terminal"), &json!(["--login"])), "{method}");
+    let methods = initialize(&mut agent, json!({ "auth": { "terminal": true } }))["authMethods"].clone();
+    let args: Vec<&Value> =
+        methods.as_array().expect("methods").iter().map(|method| &method["args"]).collect();
+    assert_eq!(args, [&json!(["--login=claude-ai-login"]), &json!(["--login=console-login"])], "{methods}");
+    assert_eq!(methods[0]["type"], "terminal", "{methods}");
     let method =
-        initialize(&mut agent, json!({ "_meta": { "terminal-auth": true } }))["authMethods"][0].clone();
-    assert_eq!(method["_meta"]["terminal-auth"]["args"], json!(["auth", "login"]), "{method}");
+        initialize(&mut agent, json!({ "_meta": { "terminal-auth": true } }))["authMethods"][1].clone();
+    let args = json!(["auth", "login", "--console"]);
+    assert_eq!(method["_meta"]["terminal-auth"]["args"], args, "{method}");
     let path = format!("{}:/usr/bin:/bin", folder.path().display());
-    let mut command = Command::new(BUS);
-    command.args(["agent", "cli", "--runtime", "claude", "--login"]).env_clear().env("PATH", path);
-    let output = command.output().expect("it starts");
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "asked: auth login\n");
+    for (flag, said) in [
+        ("--login", "asked: auth login\n"),
+        ("--login=console-login", "asked: auth login --console\n"),
+        ("--login=other", ""),
+    ] {
+        let mut command = Command::new(BUS);
+        command.args(["agent", "cli", "--runtime", "claude", flag]).env_clear().env("PATH", &path);
+        let output = command.output().expect("it starts");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), said);
+        assert_eq!(output.status.success(), !said.is_empty());
+    }
+}
+
+#[test]
+fn a_login_that_needs_no_terminal_is_run_by_the_agent() {
+    let folder = TempDir::new().expect("a folder");
+    let login = r#"[ "$1" = login ] && { echo "$@" >> $HOME/logins; [ "$2" ] && cat > $HOME/key
+        rm -f $HOME/logged-out; exit 0; }"#;
+    write_script(folder.path(), "codex", &format!("{login}\n{CODEX}"));
+    std::fs::write(folder.path().join("logged-out"), "").expect("written");
+    let mut agent = Agent::start(folder.path(), &["codex"]);
+    let offer = initialize(&mut agent, json!({}));
+    let ids: Vec<&Value> =
+        offer["authMethods"].as_array().expect("methods").iter().map(|one| &one["id"]).collect();
+    assert_eq!(ids, ["chat-gpt", "api-key"], "{offer}");
+    let open = json!({ "cwd": folder.path(), "mcpServers": [] });
+    let out = agent.call("session/new", open.clone());
+    assert_eq!(out["error"]["code"], -32000, "{out}");
+    assert!(out["error"]["message"].as_str().is_some_and(|text| text.contains("codex login")), "{out}");
+    let out = agent.call("authenticate", json!({ "methodId": "api-key" }));
+    assert!(out["error"]["message"].as_str().is_some_and(|text| text.contains("OPENAI_API_KEY")), "{out}");
+    let key = json!({ "methodId": "api-key", "_meta": { "api-key": { "apiKey": "hush" } } });
+    assert_eq!(agent.call("authenticate", key)["result"], json!({}));
+    assert_eq!(std::fs::read_to_string(folder.path().join("key")).expect("a key"), "hush\n");
+    // Once is enough.
+    assert_eq!(agent.call("authenticate", json!({ "methodId": "chat-gpt" }))["result"], json!({}));
+    let logins = std::fs::read_to_string(folder.path().join("logins")).expect("logins");
+    assert_eq!(logins, "login --with-api-key\n");
+    let session = session_of(&agent.call("session/new", open)["result"]);
+    assert_eq!(agent.turn(&session, "one").1["result"]["stopReason"], "end_turn");
 }
 
 #[test]

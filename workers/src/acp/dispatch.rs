@@ -22,6 +22,11 @@ pub(crate) trait Agent {
     fn respond(&mut self, to: ReplyTo<'_>, outcome: Result<Value, RpcError>);
 
     fn initialize(&mut self, to: ReplyTo<'_>, params: Params<'_>) -> Result<(), RpcError>;
+    /// Most agents here have no login of their own.
+    fn authenticate(&mut self, to: ReplyTo<'_>, _params: Params<'_>) -> Result<(), RpcError> {
+        self.respond(to, Ok(json!({})));
+        Ok(())
+    }
     fn new_session(&mut self, to: ReplyTo<'_>, params: Params<'_>) -> Result<(), RpcError>;
     fn load_session(&mut self, to: ReplyTo<'_>, params: Params<'_>) -> Result<(), RpcError>;
     fn resume_session(&mut self, to: ReplyTo<'_>, params: Params<'_>) -> Result<(), RpcError>;
@@ -190,8 +195,8 @@ fn request(
                 _ => return Err(invalid_params("no option here has such a value")),
             }
         }
-        // No agent here has a login of its own.
-        "authenticate" | "logout" => json!({}),
+        "authenticate" => return agent.authenticate(to, params),
+        "logout" => json!({}),
         // These are notifications, but a client that gives them an id waits for a response.
         "session/cancel" | "$/cancel_request" => {
             notification(agent, method, params);

@@ -45,22 +45,41 @@ impl Agent for CliAgent {
         Ok(())
     }
 
+    /// On a thread, since the user may take minutes.
+    fn authenticate(&mut self, to: ReplyTo<'_>, params: Params<'_>) -> Result<(), RpcError> {
+        let request: Value = params.read()?;
+        let (shared, to) = (self.shared.clone(), to.to_owned());
+        let body = move || {
+            let result = login::authenticate(&shared, &request).map(|()| json!({}));
+            shared.writer.respond(to.as_ref(), result.as_ref());
+        };
+        thread::Builder::new().name("login".to_owned()).spawn(body).map(drop).map_err(internal_error)
+    }
+
     fn new_session(&mut self, to: ReplyTo<'_>, params: Params<'_>) -> Result<(), RpcError> {
         let request: acp::NewSessionRequest = params.read()?;
         let cwd = checked(&request.cwd)?;
         let opened = self.opened(&request.additional_directories, request.mcp_servers)?;
-        let session = self.shared.create(cwd).map_err(store_error)?;
-        session.lock().opened = opened;
         let (shared, to) = (self.shared.clone(), to.to_owned());
         let body = move || {
             models::wait_for_list(&shared);
+            // It is asked again, since the user may have logged in.
+            if shared.is_logged_out() && models::ask_server(&shared) && shared.is_logged_out() {
+                let error = shared.error(true, &format!("{} is not logged in", shared.row.name));
+                return shared.writer.respond(to.as_ref(), Err::<&Value, _>(&error));
+            }
+            let session = match shared.create(cwd).map_err(store_error) {
+                Ok(session) => session,
+                Err(error) => return shared.writer.respond(to.as_ref(), Err::<&Value, _>(&error)),
+            };
+            session.lock().opened = opened;
             respond_created(&shared, to.as_ref(), &session);
             // The process starts after the response, because its first updates need a session that the client knows.
             if shared.is_bridge() {
                 let _ = process_thread::wake_or_spawn(&shared, &session, &mut session.lock());
             }
         };
-        if !self.shared.is_listing_models() {
+        if !self.shared.is_listing_models() && !self.shared.is_logged_out() {
             body();
             return Ok(());
         }

@@ -9,6 +9,7 @@ mod agent;
 mod argv;
 mod bridge;
 mod client;
+mod codex_server;
 mod descendants;
 mod format;
 mod history;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::runtimes::FormatName;
 use super::shared::Shared;
-use super::{argv, responses};
+use super::{argv, codex_server, responses};
 use crate::detect::{self, Model};
 
 /// How long the answer to a request for a session waits for the models that it is to list.
@@ -19,9 +20,10 @@ pub(super) fn list(shared: &Arc<Shared>) {
     }
     let listing = shared.clone();
     let body = move || {
-        let listed = listing.program().map(|program| detect::listed(&listing.row, &program));
-        if let Ok(listed) = listed {
-            update(&listing, listed);
+        if let Ok(program) = listing.program()
+            && !ask_server(&listing)
+        {
+            update(&listing, detect::listed(&listing.row, &program));
         }
         listing.end_listing();
     };
@@ -29,6 +31,19 @@ pub(super) fn list(shared: &Arc<Shared>) {
     if thread::Builder::new().name("models".to_owned()).spawn(body).is_err() {
         shared.end_listing();
     }
+}
+
+/// Asks a CLI that can say more than its models before a session is opened. Returns false if it cannot.
+pub(super) fn ask_server(shared: &Shared) -> bool {
+    if shared.turn.format != FormatName::CodexAppServer {
+        return false;
+    }
+    let Some(welcome) = shared.program().ok().and_then(|program| codex_server::welcome(&program)) else {
+        return false;
+    };
+    shared.set_logged_out(welcome.is_logged_out);
+    update(shared, welcome.models);
+    true
 }
 
 /// Waits until the CLI has listed its models, but not for long.

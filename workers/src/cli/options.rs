@@ -13,8 +13,8 @@ pub struct Options {
     pub mode: Option<String>,
     /// Folders in which the CLI may work in all sessions, beside those that the client names.
     pub add_dirs: Vec<PathBuf>,
-    /// Lets the user log in to the CLI at this terminal instead of serving a client.
-    pub login: bool,
+    /// Lets the user log in to the CLI at this terminal instead of serving a client. Empty: the usual way.
+    pub login: Option<String>,
     /// Overrides the default folder for session files.
     pub state: Option<PathBuf>,
     /// The longest wait for the first output of a CLI. Zero means no limit.

@@ -39,6 +39,9 @@ pub struct Runtime {
     pub log_in: Option<String>,
     /// The arguments with which a user logs in at a terminal.
     pub log_in_args: Option<Vec<String>>,
+    /// The ways to log in, where there are several. The arguments above are the usual one.
+    #[serde(default)]
+    pub logins: Vec<Login>,
     /// Models to choose from where the CLI cannot list them.
     #[serde(default)]
     pub known_models: Vec<KnownModel>,
@@ -52,6 +55,21 @@ pub struct Runtime {
     pub acp: Option<Acp>,
     /// How the adapter runs the CLI.
     pub turn: Option<Turn>,
+}
+
+#[derive(Deserialize, Clone, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Login {
+    pub id: String,
+    pub name: String,
+    pub description: String,
+    pub args: Vec<String>,
+    /// Whether the CLI needs no terminal for it, because it opens a browser.
+    #[serde(default)]
+    pub opens_browser: bool,
+    /// The variables one of which has the key that the CLI reads from stdin. Then it needs no terminal, either.
+    #[serde(default)]
+    pub key_env: Vec<String>,
 }
 
 #[derive(Deserialize, Clone, Debug)]

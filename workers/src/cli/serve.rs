@@ -32,8 +32,8 @@ pub fn run(options: Options) -> ExitCode {
 
 fn start(options: Options) -> Result<(), String> {
     let row = runtimes::named(&options.runtime)?;
-    if options.login {
-        return Err(login::run(&row, options.program.as_deref()));
+    if let Some(id) = &options.login {
+        return Err(login::run(&row, options.program.as_deref(), id));
     }
     let Some(turn) = row.turn.clone() else {
         let args = row.acp.as_ref().map(|acp| acp.args.join(" ")).unwrap_or_default();

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rpc::RpcError;
@@ -47,6 +47,12 @@ pub(super) struct Shared {
     /// `None` until the CLI's models are first listed.
     models: Mutex<Option<Vec<Model>>>,
     is_listing_models: AtomicBool,
+    /// The CLI has said that it takes no prompt before the user logs in.
+    is_logged_out: AtomicBool,
+    /// The agent ends.
+    is_stopping: AtomicBool,
+    /// How many logins the user has not finished.
+    logins: AtomicUsize,
     /// Known once a process of the CLI has named it.
     default_model: Mutex<Option<String>>,
     last_number: AtomicU64,
@@ -73,6 +79,9 @@ impl Shared {
             questions: Mutex::default(),
             models: Mutex::default(),
             is_listing_models: AtomicBool::new(false),
+            is_logged_out: AtomicBool::new(false),
+            is_stopping: AtomicBool::new(false),
+            logins: AtomicUsize::new(0),
             default_model: Mutex::default(),
             last_number: AtomicU64::new(0),
         })
@@ -139,6 +148,27 @@ impl Shared {
         self.is_listing_models.load(Ordering::Acquire)
     }
 
+    /// Whether the CLI has said that it takes no prompt before the user logs in.
+    pub(super) fn is_logged_out(&self) -> bool {
+        self.is_logged_out.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_logged_out(&self, is_logged_out: bool) {
+        self.is_logged_out.store(is_logged_out, Ordering::Release);
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Acquire)
+    }
+
+    pub(super) fn begin_login(&self) {
+        self.logins.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn end_login(&self) {
+        self.logins.fetch_sub(1, Ordering::AcqRel);
+    }
+
     /// Returns false if the models were or are being listed already.
     pub(super) fn begin_listing(&self) -> bool {
         let mut models = lock(&self.models);
@@ -201,13 +231,15 @@ impl Shared {
     }
 
     pub(super) fn close_all(&self) {
+        self.is_stopping.store(true, Ordering::Release);
         for session in self.all_sessions() {
             stop(&session, CloseReason::AgentExits);
         }
     }
 
     pub(super) fn is_busy(&self) -> bool {
-        self.all_sessions().iter().any(|session| session.lock().is_busy())
+        let logins = self.logins.load(Ordering::Acquire);
+        logins > 0 || self.all_sessions().iter().any(|session| session.lock().is_busy())
     }
 
     pub(super) fn create(&self, cwd: String) -> io::Result<Arc<Session>> {

@@ -55,7 +55,7 @@ pub(super) fn run(program: &Path, args: &[String], stdin: &str, limit: Duration)
     Output { stdout, stderr, exit_code, start_error: None }
 }
 
-pub(super) fn start(program: &Path, args: &[String], cwd: Option<&Path>) -> std::io::Result<Child> {
+pub(crate) fn start(program: &Path, args: &[String], cwd: Option<&Path>) -> std::io::Result<Child> {
     assert!(cwd.is_some() || !args.is_empty(), "a command is never run bare");
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -95,7 +95,7 @@ impl Conversation {
 }
 
 /// Waits for the exit until then, and kills the rest of the process group.
-pub(super) fn end(mut child: Child, until: Instant) -> Option<i32> {
+pub(crate) fn end(mut child: Child, until: Instant) -> Option<i32> {
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break Some(status),
@@ -109,7 +109,7 @@ pub(super) fn end(mut child: Child, until: Instant) -> Option<i32> {
 }
 
 /// Reads the pipe on a thread, up to `OUTPUT_BYTES`.
-pub(super) fn read_pipe(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>> {
+pub(crate) fn read_pipe(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let Some(pipe) = pipe else { return };

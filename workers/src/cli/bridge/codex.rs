@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::codex_answers::{self, Status};
 use super::codex_commands::{self, Command, Local};
 use super::codex_items::{Items, fail_turn};
-use super::codex_params::{mcp_config, models, sandbox_policy};
+use super::codex_params::{self, mcp_config, models, sandbox_policy};
 use super::{Bridge, Effects, Opening, Question, codex_plan};
 use crate::cli::json::{items, string};
 use crate::cli::own_options::{COLLABORATION, NO_PLAN, ON, PLAN};
@@ -236,6 +236,7 @@ impl Codex {
         let (model, effort) = (self.model(), self.effort());
         if let Some(model) = model {
             params["model"] = json!(model);
+            events.set_model(&params["model"]);
         }
         if let Some(effort) = effort {
             params["effort"] = json!(effort);
@@ -381,9 +382,8 @@ impl Codex {
                     self.request(Request::Thread, method, params, effects);
                 }
             }
-            // A provider of the user's own needs no account.
             Request::Account => {
-                self.is_logged_out = result["account"].is_null() && result["requiresOpenaiAuth"] == true;
+                self.is_logged_out = codex_params::is_logged_out(result);
                 self.account = result["account"].clone();
             }
             Request::Models => effects.models = Some(models(&result["data"])),

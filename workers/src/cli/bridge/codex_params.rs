@@ -18,7 +18,7 @@ pub(super) fn sandbox_policy(sandbox: Option<&Value>, folders: &[String]) -> Val
 }
 
 /// The models of an answer to `model/list`.
-pub(super) fn models(list: &Value) -> Vec<Model> {
+pub(in crate::cli) fn models(list: &Value) -> Vec<Model> {
     let mut models = Vec::new();
     for listed in items(list).iter().filter(|listed| listed["hidden"] != true) {
         let efforts = items(&listed["supportedReasoningEfforts"]).iter();
@@ -28,6 +28,11 @@ pub(super) fn models(list: &Value) -> Vec<Model> {
         models.extend(model.map(|model| model.with_tiers(tiers).described(&listed["description"])));
     }
     models
+}
+
+/// Reads an answer to `account/read`. A provider of the user's own needs no account.
+pub(in crate::cli) fn is_logged_out(answer: &Value) -> bool {
+    answer["account"].is_null() && answer["requiresOpenaiAuth"] == true
 }
 
 /// The servers in the form of codex's configuration, which allows only letters, digits, `_` and `-` in names.

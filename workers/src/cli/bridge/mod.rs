@@ -10,7 +10,7 @@ mod codex;
 mod codex_answers;
 mod codex_commands;
 pub(super) mod codex_items;
-mod codex_params;
+pub(super) mod codex_params;
 mod codex_plan;
 #[cfg(test)]
 mod tests;
