@@ -1,4 +1,5 @@
-//! Tests the options of `agent cli` that only one CLI has, with scripts that speak the CLIs' protocols.
+//! Tests the options of `agent cli` that only one CLI has, and what it shows to clients that can take more.
+//! Scripts speak the CLIs' protocols.
 
 use std::fs;
 use std::path::Path;
@@ -162,4 +163,37 @@ fn commands_of_codex_that_need_no_model_are_answered_without_a_turn() {
     assert_eq!(turns(folder.path()).len(), 0);
     let sessions = agent.call("session/list", json!({}))["result"]["sessions"].clone();
     assert!(sessions.to_string().contains("Better"), "{sessions}");
+}
+
+#[test]
+fn a_command_is_a_terminal_for_a_client_that_shows_terminals_and_is_saved_as_text() {
+    let folder = TempDir::new().expect("a folder");
+    let script = CODEX.replace(r#"\"aggregatedOutput\":null"#, r#"\"aggregatedOutput\":\"done\\n\""#);
+    write_script(folder.path(), "codex", &script);
+    let (mut agent, session) = open(folder.path(), "codex", json!({ "_meta": { "terminal_output": true } }));
+    let id = agent.send_prompt(&session, "ASK");
+    let mut updates = Vec::new();
+    let question = loop {
+        let message = agent.read();
+        if message["method"] == "session/request_permission" {
+            break message;
+        }
+        updates.push(message["params"]["update"].clone());
+    };
+    let outcome = json!({ "outcome": { "outcome": "selected", "optionId": "allow" } });
+    agent.send(&json!({ "jsonrpc": "2.0", "id": question["id"], "result": outcome }).to_string());
+    updates.extend(agent.read_response(id).0);
+    let call = updates.iter().find(|update| update["sessionUpdate"] == "tool_call").expect("a call");
+    let terminal = json!([{ "type": "terminal", "terminalId": call["toolCallId"] }]);
+    assert_eq!((&call["content"], &question["params"]["toolCall"]["content"]), (&terminal, &terminal));
+    let end = updates.iter().find(|update| update["status"] == "completed").expect("its end");
+    assert_eq!(end["_meta"]["terminal_output"]["data"], "done", "{end}");
+    assert_eq!(end["_meta"]["terminal_exit"]["exit_code"], 0, "{end}");
+    drop(agent);
+
+    let mut agent = Agent::start(folder.path(), &["codex"]);
+    let load = json!({ "sessionId": session, "cwd": folder.path(), "mcpServers": [] });
+    let id = agent.send_request("session/load", load);
+    let replayed = json!(agent.read_response(id).0).to_string();
+    assert!(replayed.contains("```console\\ndone") && !replayed.contains("terminal_"), "{replayed}");
 }

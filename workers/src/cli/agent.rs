@@ -17,6 +17,7 @@ use super::prompt::Prompt;
 use super::record::Entry;
 use super::session::{Cancellation, Opened, QueuedPrompt, RunningTurn, Session, State};
 use super::shared::Shared;
+use super::terminals::Terminals;
 use super::{argv, history, login, models, own_options, process_thread, responses, turn};
 use crate::acp::dispatch::{
     Agent, Params, ReopenRequest, SetModelRequest, internal_error, invalid_params, session_not_found,
@@ -375,10 +376,12 @@ fn reopened(shared: &Shared, to: ReplyTo<'_>, session: &Arc<Session>, how: Reope
     }
     let updates = if how.replays { state.record.updates.clone() } else { Vec::new() };
     let result = responses::session(shared, &state, None);
+    let cwd = PathBuf::from(&state.record.cwd);
     drop(state);
     shared.sessions().insert(session.id.clone(), session.clone());
+    let mut terminals = Terminals::new(shared.client.shows_terminals());
     for update in updates {
-        shared.writer.update(&session.id, update);
+        shared.writer.update(&session.id, terminals.show(update, &cwd));
     }
     shared.writer.respond(to, Ok(&result));
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 #[derive(Default)]
 pub(super) struct Client {
     takes_booleans: AtomicBool,
+    shows_terminals: AtomicBool,
 }
 
 impl Client {
@@ -14,10 +15,17 @@ impl Client {
     pub(super) fn set(&self, capabilities: &Value) {
         let takes_booleans = !capabilities["session"]["configOptions"]["boolean"].is_null();
         self.takes_booleans.store(takes_booleans, Ordering::Relaxed);
+        let shows_terminals = capabilities["_meta"]["terminal_output"] == true;
+        self.shows_terminals.store(shows_terminals, Ordering::Relaxed);
     }
 
     /// Whether it shows a switch for an option that is on or off.
     pub(super) fn takes_booleans(&self) -> bool {
         self.takes_booleans.load(Ordering::Relaxed)
+    }
+
+    /// Whether it shows a terminal for a command that the agent runs.
+    pub(super) fn shows_terminals(&self) -> bool {
+        self.shows_terminals.load(Ordering::Relaxed)
     }
 }

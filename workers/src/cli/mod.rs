@@ -34,6 +34,7 @@ mod session;
 mod settings;
 mod shared;
 mod stop_sequence;
+mod terminals;
 mod tool;
 mod tool_title;
 mod turn;

@@ -364,8 +364,8 @@ impl ProcessThread<'_> {
         // The client must know of a tool call before it is asked about it.
         self.report.send_updates();
         for question in effects.questions {
-            let params =
-                acp::RequestPermissionRequest::new(session.id.clone(), question.call, question.options);
+            let call = self.report.terminals.show_update(question.call);
+            let params = acp::RequestPermissionRequest::new(session.id.clone(), call, question.options);
             let id = shared.ask(session, "session/request_permission", &params);
             self.questions.insert(id, question.key);
         }

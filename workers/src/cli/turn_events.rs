@@ -10,7 +10,7 @@ use agent_client_protocol_schema::v1 as acp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::format::text::fenced;
+use super::format::text::{OUTPUT_LANGUAGE, fenced};
 use super::tool::{Tool, text_content};
 
 /// The longest error message of a CLI that is reported.
@@ -276,7 +276,7 @@ impl TurnEvents {
         let kind = self.introduced.get(id).map(|tool| tool.kind);
         let text = match kind {
             _ if text.trim().is_empty() => return None,
-            Some(acp::ToolKind::Execute) => fenced("console", text),
+            Some(acp::ToolKind::Execute) => fenced(OUTPUT_LANGUAGE, text),
             Some(acp::ToolKind::Read) => fenced("", text),
             _ if !is_good => fenced("", text),
             _ => text.to_owned(),

@@ -13,6 +13,7 @@ use super::process::Process;
 use super::record::{Entry, Record, merge_chunks};
 use super::session::{Cancellation, Session};
 use super::shared::Shared;
+use super::terminals::Terminals;
 use super::turn_events::{End, TurnEvents};
 use super::watch::{Observation, Watch};
 
@@ -20,6 +21,7 @@ pub(super) struct TurnReport<'a> {
     pub(super) shared: &'a Shared,
     pub(super) session: &'a Arc<Session>,
     pub(super) events: TurnEvents,
+    pub(super) terminals: Terminals,
     /// Updates that were sent and not yet saved.
     unsaved: Vec<acp::SessionUpdate>,
 }
@@ -27,12 +29,14 @@ pub(super) struct TurnReport<'a> {
 impl<'a> TurnReport<'a> {
     pub(super) fn new(shared: &'a Shared, session: &'a Arc<Session>) -> TurnReport<'a> {
         let events = new_events(&session.lock().record);
-        TurnReport { shared, session, events, unsaved: Vec::new() }
+        let terminals = Terminals::new(shared.client.shows_terminals());
+        TurnReport { shared, session, events, terminals, unsaved: Vec::new() }
     }
 
     pub(super) fn send_updates(&mut self) {
         for update in self.events.updates.drain(..) {
-            self.shared.writer.update(&self.session.id, update.clone());
+            let shown = self.terminals.show(update.clone(), &self.events.cwd);
+            self.shared.writer.update(&self.session.id, shown);
             self.unsaved.push(update);
         }
     }

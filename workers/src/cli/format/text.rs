@@ -47,6 +47,9 @@ pub(in crate::cli) fn text_content(content: &Value) -> String {
     }
 }
 
+/// The language of a fence around the output of a command.
+pub(in crate::cli) const OUTPUT_LANGUAGE: &str = "console";
+
 /// A Markdown code block with this text. Its fence is longer than every fence in the text.
 pub(in crate::cli) fn fenced(language: &str, text: &str) -> String {
     let backticks = |line: &str| line.trim_start().bytes().take_while(|byte| *byte == b'`').count();
