@@ -76,7 +76,7 @@ fn the_first_session_lists_the_models_and_the_default_has_a_name() {
     assert_eq!((&choices[0]["value"], &choices[1]["value"]), (&json!("default"), &json!("big")), "{opened}");
     let session = session_of(&opened["result"]);
     let (updates, answer) = agent.turn(&session, "one");
-    let options = updates.iter().find(|update| update["sessionUpdate"] == "config_option_update");
+    let options = updates.iter().rfind(|update| update["sessionUpdate"] == "config_option_update");
     let options = options.expect("the model has a name now");
     assert_eq!(options["configOptions"][0]["options"][0]["name"], "Default (the-model)");
     assert_eq!(answer["result"]["_meta"]["model"], "the-model");
@@ -132,6 +132,7 @@ fn a_login_that_needs_no_terminal_is_run_by_the_agent() {
     let ids: Vec<&Value> =
         offer["authMethods"].as_array().expect("methods").iter().map(|one| &one["id"]).collect();
     assert_eq!(ids, ["chat-gpt", "api-key"], "{offer}");
+    assert_eq!(offer["authMethods"][1]["_meta"]["api-key"]["provider"], "openai", "{offer}");
     let open = json!({ "cwd": folder.path(), "mcpServers": [] });
     let out = agent.call("session/new", open.clone());
     assert_eq!(out["error"]["code"], -32000, "{out}");

@@ -99,6 +99,29 @@ fn a_switch_that_claude_turns_off_by_itself_says_why() {
     agent.read_response(id);
 }
 
+#[test]
+fn claude_can_be_one_of_the_users_own_agents() {
+    let folder = TempDir::new().expect("a folder");
+    write_script(folder.path(), "claude", CLAUDE);
+    let (mut agent, session) = open(folder.path(), "claude", json!({}));
+    let choices = loop {
+        let option = listed(&agent.wait_for("config_option_update"), "agent");
+        if option.is_object() {
+            break option["options"].clone();
+        }
+    };
+    assert_eq!(
+        (&choices[0]["value"], &choices[1]["value"]),
+        (&json!("default"), &json!("reviewer")),
+        "{choices}"
+    );
+    assert_eq!(set(&mut agent, &session, "agent", "Plan")["error"]["code"], -32602);
+    let chosen = set(&mut agent, &session, "agent", "reviewer")["result"].clone();
+    assert_eq!(listed(&chosen, "agent")["currentValue"], "reviewer", "{chosen}");
+    agent.turn(&session, "one");
+    assert_eq!(count_read(folder.path(), r#""settings":{"agent":"reviewer"}"#), 1);
+}
+
 /// The params of the turns that codex was told to start.
 fn turns(folder: &Path) -> Vec<Value> {
     let read = fs::read_to_string(folder.join("stdin")).expect("it was told");

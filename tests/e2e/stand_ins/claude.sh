@@ -15,7 +15,7 @@ while read_line; do
   n=$((n+1))
   case "$line" in
     *'"subtype":"initialize"'*)
-      respond '{"commands":[{"name":"plan","description":"Makes a plan","argumentHint":"[what]"}],"models":[{"value":"default"},{"value":"big","displayName":"Big","supportsFastMode":true,"supportsEffort":true,"supportedEffortLevels":["high","xhigh"]}]}' ;;
+      respond '{"commands":[{"name":"plan","description":"Makes a plan","argumentHint":"[what]"}],"agents":[{"name":"Plan"},{"name":"reviewer","description":"Reviews code"}],"models":[{"value":"default"},{"value":"big","displayName":"Big","supportsFastMode":true,"supportsEffort":true,"supportedEffortLevels":["high","xhigh"]}]}' ;;
     *'"subtype":"get_context_usage"'*) n=$((n-1)); respond '{"rawMaxTokens":1000}' ;;
     *'"subtype":"get_settings"'*) n=$((n-1)); respond '{"applied":{"ultracodeAvailable":true,"ultracodeRequested":false}}' ;;
     *'"fastMode":true'*) [ -e $HOME/no-fast ] || fast=on; respond '{}' ;;

@@ -13,6 +13,11 @@ use crate::detect::{FAST, FAST_TIER, Model, ULTRACODE};
 pub(super) const ON: &str = "on";
 pub(super) const OFF: &str = "off";
 
+/// Which of the user's own agents claude is.
+pub(super) const AGENT: &str = "agent";
+/// Claude itself.
+pub(super) const NO_AGENT: &str = "default";
+
 /// How codex works with the user: it does what it is told, or plans first.
 pub(super) const COLLABORATION: &str = "collaboration_mode";
 pub(super) const PLAN: &str = "plan";
@@ -30,9 +35,11 @@ enum Kind {
     Switch,
     /// One of these, with every model: id, name and description. The first is usual.
     Choice(&'static [(&'static str, &'static str, &'static str)]),
+    /// One of those that the CLI reports, or none of them.
+    Reported,
 }
 
-const CLAUDE: [OwnOption; 2] = [
+const CLAUDE: [OwnOption; 3] = [
     OwnOption {
         id: FAST,
         name: "Fast mode",
@@ -44,6 +51,12 @@ const CLAUDE: [OwnOption; 2] = [
         name: "Ultracode",
         description: "Works on every task with workflows of many agents, at any effort",
         kind: Kind::Switch,
+    },
+    OwnOption {
+        id: AGENT,
+        name: "Agent",
+        description: "Which of your own agents answers",
+        kind: Kind::Reported,
     },
 ];
 
@@ -96,6 +109,10 @@ pub(super) fn choice(
     let is_choice = match known.kind {
         Kind::Switch => [ON, OFF].contains(&value),
         Kind::Choice(choices) => choices.iter().any(|(id, ..)| *id == value),
+        Kind::Reported => {
+            let reported = state.reports.get(known.id).into_iter().flat_map(|known| &known.choices);
+            value == NO_AGENT || reported.into_iter().any(|(id, _)| id == value)
+        }
     };
     (is_choice && known.is_offered(state, model)).then(|| (option.to_owned(), value.to_owned()))
 }
@@ -107,17 +124,19 @@ pub(super) fn is_switch(shared: &Shared, option: &str) -> bool {
 
 impl OwnOption {
     fn is_offered(&self, state: &State, model: Option<&Model>) -> bool {
-        let is_missing = state.reports.get(self.id).is_some_and(|reported| reported.is_missing);
-        let has_model = match self.kind {
+        let reported = state.reports.get(self.id);
+        let is_missing = reported.is_some_and(|reported| reported.is_missing);
+        let is_there = match self.kind {
             Kind::Switch => model.is_some_and(|model| model.features.contains(&self.id)),
             Kind::Choice(_) => true,
+            Kind::Reported => reported.is_some_and(|reported| !reported.choices.is_empty()),
         };
-        has_model && !is_missing
+        is_there && !is_missing
     }
 
     fn shown(&self, state: &State, takes_booleans: bool) -> acp::SessionConfigOption {
         let reported = state.reports.get(self.id).cloned().unwrap_or_default();
-        let chosen = state.record.options.get(self.id).map(String::as_str).or(reported.value);
+        let chosen = state.record.options.get(self.id).or(reported.value.as_ref()).map(String::as_str);
         let is_on = chosen == Some(ON);
         let description = match reported.why {
             Some(why) if !is_on => format!("{} ({why})", self.description),
@@ -136,10 +155,21 @@ impl OwnOption {
                 };
                 select(chosen.unwrap_or(choices[0].0), choices.iter().map(described).collect())
             }
+            Kind::Reported => {
+                let described = |(id, description): &(String, String)| {
+                    acp::SessionConfigSelectOption::new(id.clone(), id.clone())
+                        .description(description.clone())
+                };
+                let mut choices = vec![choice(NO_AGENT, "Default")];
+                choices.extend(reported.choices.iter().map(described));
+                // An agent that is gone cannot be chosen, and the CLI goes on without it.
+                let is_known = |id: &&str| reported.choices.iter().any(|(known, _)| known == id);
+                select(chosen.filter(is_known).unwrap_or(NO_AGENT), choices)
+            }
         };
         let category = match self.kind {
             Kind::Switch => acp::SessionConfigOptionCategory::ModelConfig,
-            Kind::Choice(_) => acp::SessionConfigOptionCategory::Other(self.id.to_owned()),
+            Kind::Choice(_) | Kind::Reported => acp::SessionConfigOptionCategory::Other(self.id.to_owned()),
         };
         option.description(description).category(category)
     }

@@ -423,15 +423,15 @@ impl ProcessThread<'_> {
         let TurnReport { shared, session, .. } = self.report;
         let mut state = session.lock();
         let before = responses::config_options(shared, &state);
-        if let Some(value) = reported.value
+        if let Some(value) = &reported.value
             && let Some(connection) = &mut self.connection
             && let Some(chosen) = connection.settings.options.get_mut(id)
             // A newer choice that the CLI has not been given yet is left alone.
             && state.record.options.get(id) == Some(chosen)
             && chosen != value
         {
-            value.clone_into(chosen);
-            let entry = Entry::Option(id.to_owned(), value.to_owned());
+            chosen.clone_from(value);
+            let entry = Entry::Option(id.to_owned(), value.clone());
             shared.store.append(&session.id, &mut state.record, entry);
         }
         state.reports.insert(id, reported);

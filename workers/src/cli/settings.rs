@@ -21,11 +21,13 @@ pub(super) struct Settings {
 #[derive(Clone, Default, PartialEq, Debug)]
 pub(super) struct Reported {
     /// `None` if it does not say which choice it uses.
-    pub(super) value: Option<&'static str>,
+    pub(super) value: Option<String>,
     /// Why the option has no effect.
     pub(super) why: Option<&'static str>,
     /// The CLI cannot carry it out in this session.
     pub(super) is_missing: bool,
+    /// The choices that only the CLI knows, and what they are.
+    pub(super) choices: Vec<(String, String)>,
 }
 
 pub(super) type Reports = BTreeMap<&'static str, Reported>;

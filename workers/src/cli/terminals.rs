@@ -27,7 +27,9 @@ impl Terminals {
     /// The update as the client shows it.
     pub(super) fn show(&mut self, update: acp::SessionUpdate, cwd: &Path) -> acp::SessionUpdate {
         match update {
-            acp::SessionUpdate::ToolCall(mut call) if self.is_shown && call.kind == acp::ToolKind::Execute => {
+            acp::SessionUpdate::ToolCall(mut call)
+                if self.is_shown && call.kind == acp::ToolKind::Execute =>
+            {
                 let id = call.tool_call_id.to_string();
                 self.sent.insert(id.clone(), String::new());
                 let shown = self.output(&id, std::mem::take(&mut call.content));

@@ -153,13 +153,13 @@ impl Claude {
         for (option, settings) in Options::changed(before, &self.settings.options) {
             let request = json!({ "subtype": "apply_flag_settings", "settings": settings });
             let id = self.request(request, effects);
-            self.options.sent(id, option, &settings);
+            self.options.sent(id, option, before.get(option));
         }
     }
 
     fn report(&mut self, (option, reported): (&'static str, Reported), effects: &mut Effects) {
-        if let (Some(value), Some(chosen)) = (reported.value, self.settings.options.get_mut(option)) {
-            value.clone_into(chosen);
+        if let (Some(value), Some(chosen)) = (&reported.value, self.settings.options.get_mut(option)) {
+            chosen.clone_from(value);
         }
         effects.reports.push((option, reported));
     }
@@ -197,6 +197,7 @@ impl Claude {
                 self.options.models = detect::claude_models(&answer["models"]);
                 effects.models = Some(self.options.models.clone());
                 self.read_fast_mode(answer, effects);
+                effects.reports.push(self.options.read_agents(&answer["agents"]));
                 let auto = items(&answer["models"]).iter().filter(|model| model["supportsAutoMode"] == true);
                 self.auto_models = auto.map(|model| string(model, "value").to_owned()).collect();
                 self.format.set_commands(&answer["commands"], events);

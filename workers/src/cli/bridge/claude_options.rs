@@ -1,4 +1,4 @@
-//! Claude's own options: fast mode and ultracode.
+//! Claude's own options: fast mode, ultracode, and the agent.
 //!
 //! A choice is a flag of the running process, which the bridge sets with a control request. The CLI says in several of
 //! its messages whether fast mode is on, and can turn it off by itself.
@@ -7,19 +7,26 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Value, json};
 
-use crate::cli::json::string;
-use crate::cli::own_options::{ON, on_or_off};
+use crate::cli::json::{items, string};
+use crate::cli::own_options::{AGENT, NO_AGENT, OFF, ON, on_or_off};
 use crate::cli::settings::Reported;
 use crate::detect::{FAST, Model, ULTRACODE};
 
 /// The options, and what the CLI calls them.
-const FLAGS: [(&str, &str); 2] = [(FAST, "fastMode"), (ULTRACODE, "ultracode")];
+const FLAGS: [(&str, &str); 3] = [(FAST, "fastMode"), (ULTRACODE, "ultracode"), (AGENT, "agent")];
+/// The CLI's own agents, which work for another one. The rest are the user's.
+const BUILT_IN_AGENTS: [&str; 6] =
+    ["claude", "general-purpose", "Explore", "Plan", "statusline-setup", NO_AGENT];
+/// More are not offered.
+const AGENTS: usize = 100;
 
 #[derive(Default)]
 pub(super) struct Options {
     pub(super) models: Vec<Model>,
+    /// The user's own agents, and what they are for.
+    agents: Vec<(String, String)>,
     /// The choices that the CLI has not answered yet, by the ids of the requests: the option, and what it was before.
-    pending: HashMap<String, (&'static str, bool)>,
+    pending: HashMap<String, (&'static str, String)>,
 }
 
 impl Options {
@@ -34,21 +41,27 @@ impl Options {
             if let Some(value) = now.get(option)
                 && before.get(option) != Some(value)
             {
-                all.push((option, json!({ flag: value == ON })));
+                let value = match (option, value.as_str()) {
+                    (AGENT, NO_AGENT) => Value::Null,
+                    (AGENT, agent) => json!(agent),
+                    (_, value) => json!(value == ON),
+                };
+                all.push((option, json!({ flag: value })));
             }
         }
         all
     }
 
-    pub(super) fn sent(&mut self, request: String, option: &'static str, settings: &Value) {
-        let was_on = settings.as_object().is_some_and(|flags| flags.values().all(|flag| flag == false));
-        self.pending.insert(request, (option, was_on));
+    pub(super) fn sent(&mut self, request: String, option: &'static str, before: Option<&String>) {
+        let usual = if option == AGENT { NO_AGENT } else { OFF };
+        self.pending.insert(request, (option, before.map_or(usual, String::as_str).to_owned()));
     }
 
     /// Takes the answer to a request that has set an option. One that was refused is as it was before.
     pub(super) fn answered(&mut self, request: &str, is_good: bool) -> Option<(&'static str, Reported)> {
-        let (option, was_on) = self.pending.remove(request)?;
-        let reported = Reported { value: Some(on_or_off(was_on)), ..Reported::default() };
+        let (option, before) = self.pending.remove(request)?;
+        let choices = if option == AGENT { self.agents.clone() } else { Vec::new() };
+        let reported = Reported { value: Some(before), choices, ..Reported::default() };
         (!is_good).then_some((option, reported))
     }
 
@@ -63,7 +76,7 @@ impl Options {
         }
         let is_on = state == "on";
         let why = if is_on { None } else { explanation(string(message, "fast_mode_disabled_reason")) };
-        Some((FAST, Reported { value: Some(on_or_off(is_on)), why, is_missing: false }))
+        Some((FAST, Reported { value: Some(on_or_off(is_on).to_owned()), why, ..Reported::default() }))
     }
 
     /// Reads whether ultracode can be used, in the answer to `get_settings`.
@@ -73,7 +86,18 @@ impl Options {
         let is_refused = answer["applied"]["ultracodeAvailable"] == false;
         // With a model that does not have it, this says nothing about the others.
         let is_missing = is_refused && self.has(model, ULTRACODE);
-        (ULTRACODE, Reported { value: requested.map(on_or_off), why: None, is_missing })
+        let value = requested.map(|is_on| on_or_off(is_on).to_owned());
+        (ULTRACODE, Reported { value, is_missing, ..Reported::default() })
+    }
+
+    /// Reads the user's own agents.
+    pub(super) fn read_agents(&mut self, list: &Value) -> (&'static str, Reported) {
+        let own = items(list).iter().filter_map(|agent| {
+            let name = agent["name"].as_str().filter(|name| !BUILT_IN_AGENTS.contains(name))?;
+            Some((name.to_owned(), string(agent, "description").to_owned()))
+        });
+        self.agents = own.take(AGENTS).collect();
+        (AGENT, Reported { choices: self.agents.clone(), ..Reported::default() })
     }
 
     fn has(&self, model: &str, feature: &str) -> bool {
@@ -113,7 +137,8 @@ mod tests {
         let mut options = options();
         let off = json!({ "fast_mode_state": "off", "fast_mode_disabled_reason": "free" });
         let (id, reported) = options.fast_mode(&off, "default").unwrap();
-        assert_eq!((id, reported.value, reported.why), (FAST, Some("off"), Some("not in the free plan")));
+        assert_eq!(id, FAST);
+        assert_eq!((reported.value.as_deref(), reported.why), (Some("off"), Some("not in the free plan")));
         for quiet in ["sdk_opt_in_required", "preference", "something new"] {
             let state = json!({ "fast_mode_state": "off", "fast_mode_disabled_reason": quiet });
             assert_eq!(options.fast_mode(&state, "default").unwrap().1.why, None);
@@ -121,7 +146,7 @@ mod tests {
         assert_eq!(options.fast_mode(&off, "small"), None);
         assert_eq!(options.fast_mode(&json!({ "fast_mode_state": "cooldown" }), "default"), None);
         assert_eq!(options.fast_mode(&json!({ "fast_mode_state": 7 }), "default"), None);
-        options.sent("r1".to_owned(), FAST, &json!({ "fastMode": true }));
+        options.sent("r1".to_owned(), FAST, None);
         assert_eq!(options.fast_mode(&off, "default"), None);
         assert_eq!(options.answered("r1", true), None);
         assert!(options.fast_mode(&off, "default").is_some());
@@ -130,9 +155,15 @@ mod tests {
     #[test]
     fn a_refused_choice_is_as_it_was_before() {
         let mut options = options();
-        for (flag, before) in [(true, "off"), (false, "on")] {
-            options.sent("r1".to_owned(), FAST, &json!({ "fastMode": flag }));
-            assert_eq!(options.answered("r1", false).unwrap().1.value, Some(before));
+        let (on, reviewer) = ("on".to_owned(), "reviewer".to_owned());
+        for (option, before, value) in [
+            (FAST, None, "off"),
+            (FAST, Some(&on), "on"),
+            (AGENT, None, "default"),
+            (AGENT, Some(&reviewer), "reviewer"),
+        ] {
+            options.sent("r1".to_owned(), option, before);
+            assert_eq!(options.answered("r1", false).unwrap().1.value.as_deref(), Some(value));
         }
         assert_eq!(options.answered("r1", false), None);
     }
@@ -152,5 +183,17 @@ mod tests {
         assert_eq!(Options::changed(&BTreeMap::new(), &chosen("on")), [(FAST, json!({ "fastMode": true }))]);
         assert_eq!(Options::changed(&chosen("on"), &chosen("off")), [(FAST, json!({ "fastMode": false }))]);
         assert_eq!(Options::changed(&chosen("on"), &chosen("on")), []);
+    }
+
+    #[test]
+    fn an_agent_is_one_of_the_users_own() {
+        let list =
+            json!([{ "name": "Plan" }, { "name": "reviewer", "description": "Reviews" }, { "name": 7 }]);
+        assert_eq!(options().read_agents(&list).1.choices, [("reviewer".to_owned(), "Reviews".to_owned())]);
+        let chosen = |value: &str| BTreeMap::from([(AGENT.to_owned(), value.to_owned())]);
+        let changed = Options::changed(&chosen("default"), &chosen("reviewer"));
+        assert_eq!(changed, [(AGENT, json!({ "agent": "reviewer" }))]);
+        let changed = Options::changed(&chosen("reviewer"), &chosen("default"));
+        assert_eq!(changed, [(AGENT, json!({ "agent": null }))]);
     }
 }

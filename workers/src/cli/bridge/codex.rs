@@ -422,7 +422,7 @@ impl Codex {
             self.choose(COLLABORATION, PLAN, effects);
         }
         if thread["serviceTier"] == "fast" || thread["serviceTier"] == "priority" {
-            effects.reports.push((FAST_TIER, Reported { value: Some(ON), ..Reported::default() }));
+            effects.reports.push((FAST_TIER, Reported { value: Some(ON.to_owned()), ..Reported::default() }));
         }
     }
 

@@ -151,8 +151,12 @@ impl Replayed {
         }
         self.lines.extend(choices.into_iter().map(|(id, value)| json!({ "chooses": id, "value": value })));
         self.lines.extend(title.map(|title| json!({ "title": title })));
-        for (id, Reported { value, why, is_missing }) in reports {
-            self.lines.push(json!({ "reports": id, "value": value, "why": why, "isMissing": is_missing }));
+        for (id, Reported { value, why, is_missing, choices }) in reports {
+            let mut line = json!({ "reports": id, "value": value, "why": why, "isMissing": is_missing });
+            if !choices.is_empty() {
+                line["choices"] = json!(choices);
+            }
+            self.lines.push(line);
         }
         if session_unknown || needs_restart {
             self.lines.push(json!({ "isLost": session_unknown, "isStale": needs_restart }));
