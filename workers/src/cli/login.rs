@@ -79,8 +79,11 @@ pub(super) fn methods(shared: &Shared, client: &Value) -> Vec<acp::AuthMethod> {
             return Some(acp::AuthMethod::Terminal(method));
         }
         let is_possible = !login.key_env.is_empty() || (login.opens_browser && has_browser);
+        let provider = login.key_provider.as_ref();
+        let meta = provider.map(|name| Map::from_iter([(login.id.clone(), json!({ "provider": name }))]));
         let method = acp::AuthMethodAgent::new(login.id.clone(), login.name.clone())
-            .description(login.description.clone());
+            .description(login.description.clone())
+            .meta(meta);
         is_possible.then_some(acp::AuthMethod::Agent(method))
     };
     row.logins.iter().filter_map(method).collect()

@@ -70,6 +70,8 @@ pub struct Login {
     /// The variables one of which has the key that the CLI reads from stdin. Then it needs no terminal, either.
     #[serde(default)]
     pub key_env: Vec<String>,
+    /// Whose key it is, for a client that has keys of several.
+    pub key_provider: Option<String>,
 }
 
 #[derive(Deserialize, Clone, Debug)]
