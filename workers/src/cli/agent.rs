@@ -262,22 +262,35 @@ impl CliAgent {
         Ok(Opened { mcp_servers, directories })
     }
 
-    /// A session that is already open keeps its state and its turn. One that only the CLI knows is read on a thread.
+    /// A session that is already open keeps its state and its turn. Another one may need a thread: the answer waits for
+    /// the models that it is to list, and a session that only the CLI knows is read.
     fn reopen(&self, to: ReplyTo<'_>, request: ReopenRequest, replays: bool) -> Result<(), RpcError> {
         let keeps_cwd = request.cwd.as_os_str().is_empty();
         let cwd = if keeps_cwd { None } else { Some(checked(&request.cwd)?) };
         let opened = self.opened(&request.additional_directories, request.mcp_servers)?;
-        match self.open_or_stored(&request.session_id) {
-            Ok(session) => reopened(&self.shared, to, &session, Reopening { cwd, opened, replays }),
+        let how = Reopening { cwd, opened, replays };
+        if let Ok(session) = self.open(&request.session_id) {
+            reopened(&self.shared, to, &session, how);
+            return Ok(());
+        }
+        let stored = self.open_or_stored(&request.session_id);
+        match stored {
+            Ok(session) if !self.shared.is_listing_models() => reopened(&self.shared, to, &session, how),
             Err(unknown) if !history::is_known(&self.shared) => return Err(unknown),
-            Err(unknown) => {
+            stored => {
                 let (shared, to, id) = (self.shared.clone(), to.to_owned(), request.session_id);
-                let body = move || match history::read(&shared, &id) {
-                    Some(record) => {
-                        let session = Arc::new(Session::new(id, record));
-                        reopened(&shared, to.as_ref(), &session, Reopening { cwd, opened, replays });
+                let body = move || {
+                    models::wait_for_list(&shared);
+                    let read = |error| {
+                        let record = history::read(&shared, &id).ok_or(error)?;
+                        Ok(Arc::new(Session::new(id.clone(), record)))
+                    };
+                    // Another request may have opened it by now.
+                    let open = shared.sessions().get(&id).cloned();
+                    match open.map_or_else(|| stored.or_else(read), Ok) {
+                        Ok(session) => reopened(&shared, to.as_ref(), &session, how),
+                        Err(unknown) => shared.writer.respond(to.as_ref(), Err::<&Value, _>(&unknown)),
                     }
-                    None => shared.writer.respond(to.as_ref(), Err::<&Value, _>(&unknown)),
                 };
                 thread::Builder::new().name("load".to_owned()).spawn(body).map_err(internal_error)?;
             }
