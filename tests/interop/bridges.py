@@ -22,6 +22,10 @@ TURNS = [("Say TAG-one", None), ("USE_TOOL TAG-two", None), ("Say TAG-three COUN
 # The mode in which each CLI asks before it runs a command.
 ASKS = {"cli-claude": "default", "cli-codex": "ask"}
 
+# Options that have another id here, and what docs/RUNTIMES.md says is left out.
+SAME = {"reasoning_effort": "effort"}
+LEFT_OUT = {"/goal", "/remote-control"}
+
 
 def run_all(binary, run, model, outcome, chosen):
     for name in ("claude", "codex"):
@@ -29,8 +33,10 @@ def run_all(binary, run, model, outcome, chosen):
             continue
         folder = run / f"bridge-{name}"
         try:
-            theirs = reports_of(name, binary, run, model, folder / "official")
-            ours = reports_of(f"cli-{name}", binary, run, model, folder / "bridge", check_process)
+            theirs, offered = reports_of(name, binary, run, model, folder / "official")
+            ours, offers = reports_of(f"cli-{name}", binary, run, model, folder / "bridge", check_process)
+            missing = sorted(offered - offers - LEFT_OUT)
+            outcome.add(f"bridge {name}", "offers the options and commands that the adapter of others offers", not missing, str(missing))
             differ = [(one, other) for one, other in zip(ours, theirs) if one != other]
             outcome.add(f"bridge {name}", "tells the same turns as the adapter of others", not differ, str(differ[:1]))
             check_history(f"cli-{name}", binary, run, model, folder / "official")
@@ -41,7 +47,7 @@ def run_all(binary, run, model, outcome, chosen):
 
 
 def reports_of(name, binary, run, model, folder, check=lambda conversation: None):
-    """Returns this agent's report of each turn."""
+    """Returns this agent's report of each turn, and the options and commands that it offers."""
     (folder / "home").mkdir(parents=True)
     (folder / "work").mkdir()
     agent = next(agent for agent in AGENTS if agent.name == name)
@@ -51,17 +57,24 @@ def reports_of(name, binary, run, model, folder, check=lambda conversation: None
             raw.socket.settimeout(60)
             conversation = Conversation(raw, bus, folder / "work")
             reports = [conversation.turn(text, action) for text, action in TURNS]
+            offers = set(conversation.offers)
             check(conversation)
-            return reports
+            return reports, offers
     finally:
         bus.stop()
 
 
 class Conversation:
     def __init__(self, raw, bus, work):
-        self.raw, self.bus, self.count, self.asked = raw, bus, 0, 0
+        self.raw, self.bus, self.count, self.asked, self.offers = raw, bus, 0, 0, set()
         raw.ask("initialize", {"protocolVersion": 1, "clientCapabilities": {}})
-        self.session = raw.ask("session/new", {"cwd": str(work), "mcpServers": []})["result"]["sessionId"]
+        opened = raw.ask("session/new", {"cwd": str(work), "mcpServers": []})["result"]
+        self.session = opened["sessionId"]
+        self.note_offers(opened)
+
+    def note_offers(self, told):
+        self.offers |= {SAME.get(one["id"], one["id"]) for one in told.get("configOptions", [])}
+        self.offers |= {f"/{one['name']}" for one in told.get("availableCommands", [])}
 
     def notify(self, method, **params):
         self.raw.send({"jsonrpc": "2.0", "method": method, "params": {"sessionId": self.session, **params}})
@@ -76,6 +89,7 @@ class Conversation:
         while True:
             message = self.raw.read()
             update = message["params"]["update"] if message.get("method") == "session/update" else {}
+            self.note_offers(update)
             if update.get("sessionUpdate") == "agent_message_chunk":
                 text_seen += update["content"]["text"]
                 has_ids = has_ids and ("messageId" in update or update["content"]["text"].startswith("Warning: "))

@@ -243,7 +243,9 @@ class Names:
         if isinstance(value, dict):
             return {self.text(name): self.value(part, name) for name, part in value.items()}
         if isinstance(value, list):
-            return [self.value(part, key) for part in value]
+            # So it does which options those models have.
+            known = [part for part in value if not (isinstance(part, dict) and part.get("category") == "model_config")]
+            return [self.value(part, key) for part in known]
         if key in ID_KEYS and isinstance(value, (str, int)) and not isinstance(value, bool):
             return self.name(value)
         if isinstance(value, str):
