@@ -83,7 +83,7 @@ pub fn pipe(bytes: &[u8]) {
             10 => now += Duration::from_millis(u64::from(script.byte())),
             11 => now += Duration::from_millis(u64::from(script.number())),
             12 => pipe.carrier_connected(now),
-            13 => pipe.no_responders(now),
+            13 => pipe.no_responders(),
             14 => assert!(pipe.set_control(&vec![b'z'; usize::from(script.number()) % MAX_CONTROL_BYTES])),
             _ => match script.byte() {
                 0 => pipe.finish(),

@@ -226,7 +226,7 @@ impl Pump {
                     log::debug!("a frame was dropped: {why}");
                 }
             }
-            Arrival::NobodyThere => self.pipe.no_responders(now),
+            Arrival::NobodyThere => self.pipe.no_responders(),
         }
     }
 

@@ -223,7 +223,7 @@ impl World {
             (Some(pipe), Arrival::Message(bytes)) => {
                 pipe.frame_received(bytes, self.now).expect("the carrier changes nothing");
             }
-            (Some(pipe), Arrival::NoResponders) => pipe.no_responders(self.now),
+            (Some(pipe), Arrival::NoResponders) => pipe.no_responders(),
             // The process at the node is another one, and does not know this pipe.
             (None, Arrival::Message(bytes)) if to_node && self.now >= self.carrier.node_until => {
                 if let Some(bytes) = reset_unknown(&bytes, "no such pipe") {

@@ -38,7 +38,7 @@
 //!
 //! # What it guarantees
 //!
-//! Bytes arrive in order and once, or the pipe is dead at both ends, at the latest 36 s after the last frame, and both
+//! Bytes arrive in order and once, or the pipe is dead at both ends, at the latest 30 s after the last frame, and both
 //! say why. It never holds more than one window in each direction. Nothing that a peer sends makes it panic or grow:
 //! a frame that cannot be true is dropped and counted.
 
@@ -92,7 +92,7 @@ const RESEND_AFTER_MAX: Duration = Duration::from_secs(2);
 const PING_AFTER: Duration = Duration::from_secs(2);
 /// A peer that has not been heard for this long is suspect.
 const SUSPECT_AFTER: Duration = Duration::from_secs(6);
-/// A peer that has been suspect for this long is dead.
+/// A peer that has not been heard for this long is dead.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
 /// A finished pipe answers its peer for this long after the last frame.
 const LINGER: Duration = Duration::from_secs(6);
@@ -129,8 +129,8 @@ pub struct Pipe {
     heard: Moment,
     /// When the last ping was sent, or should have been.
     pinged: Moment,
-    /// Why and since when the pipe is suspect.
-    suspect: Option<(Reason, Moment)>,
+    /// Why the pipe is suspect.
+    suspect: Option<Reason>,
     /// Not before this is a suspect peer dead: this process was stopped and could not hear it.
     grace: Option<Moment>,
     /// When the pipe finished, or was heard after that.
@@ -316,9 +316,9 @@ impl Pipe {
     }
 
     /// The carrier says that nobody is at the peer's address.
-    pub fn no_responders(&mut self, now: Moment) {
+    pub fn no_responders(&mut self) {
         if self.state == State::Open {
-            self.becomes_suspect(Reason::NoResponders, now);
+            self.becomes_suspect(Reason::NoResponders);
         }
     }
 

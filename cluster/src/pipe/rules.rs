@@ -196,8 +196,8 @@ impl Pipe {
     pub(super) fn silent_at(&self) -> Option<Moment> {
         match &self.suspect {
             None => enabled(Check::Suspect).then(|| self.heard + SUSPECT_AFTER),
-            Some((_, since)) if enabled(Check::Dead) => {
-                Some((*since + DEAD_AFTER).max(self.grace.unwrap_or_default()))
+            Some(_) if enabled(Check::Dead) => {
+                Some((self.heard + DEAD_AFTER).max(self.grace.unwrap_or_default()))
             }
             Some(_) => None,
         }
@@ -210,16 +210,16 @@ impl Pipe {
         }
         if self.silent_at().is_some_and(|at| at <= now) {
             match self.suspect.take() {
-                None => self.becomes_suspect(Reason::Silent, now),
-                Some((reason, _)) => self.die(reason),
+                None => self.becomes_suspect(Reason::Silent),
+                Some(reason) => self.die(reason),
             }
         }
     }
 
-    pub(super) fn becomes_suspect(&mut self, reason: Reason, now: Moment) {
+    pub(super) fn becomes_suspect(&mut self, reason: Reason) {
         self.statistics.stalls += 1;
         self.state = State::Suspect;
-        self.suspect = Some((reason, now));
+        self.suspect = Some(reason);
     }
 
     pub(super) fn die(&mut self, reason: Reason) {

@@ -61,9 +61,9 @@ pub enum State {
 /// Why a pipe is dead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The peer was silent for 6 s and stayed so for another 30 s.
+    /// The peer was silent for 30 s.
     Silent,
-    /// Nobody was at the peer's address, and nobody came in 30 s.
+    /// Nobody was at the peer's address, and it was silent for 30 s.
     NoResponders,
     /// The peer has ended the pipe, and says this. It is short and has no control characters.
     Reset(String),

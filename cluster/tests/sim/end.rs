@@ -20,8 +20,7 @@ pub(crate) const MAX_WRITE: usize = 200_000;
 const BESIDE_BYTES: usize = 2048;
 const NACK_REST: Duration = Duration::from_millis(50);
 /// From the last frame to the death.
-pub(crate) const SILENT: Duration = Duration::from_secs(36);
-pub(crate) const SUSPECT: Duration = Duration::from_secs(30);
+pub(crate) const SILENT: Duration = Duration::from_secs(30);
 
 pub(crate) struct End {
     pub(crate) pipe: Pipe,
@@ -171,7 +170,7 @@ impl End {
     /// Something comes out of the carrier to the running process.
     pub(crate) fn take(&mut self, arrival: Arrival, now: Moment) {
         match arrival {
-            Arrival::NoResponders => self.pipe.no_responders(now),
+            Arrival::NoResponders => self.pipe.no_responders(),
             Arrival::Connected => {
                 self.pipe.carrier_connected(now);
                 self.nacked = None;
@@ -232,8 +231,7 @@ impl End {
             State::Dead(reason) if self.died.is_none() => {
                 self.died = Some(now);
                 let silence = match reason {
-                    Reason::Silent => SILENT,
-                    Reason::NoResponders => SUSPECT,
+                    Reason::Silent | Reason::NoResponders => SILENT,
                     _ => Duration::ZERO,
                 };
                 let silent = now - self.came;

@@ -1,7 +1,7 @@
 //! The deterministic simulation of the pipe. One seed is one world: two ends, and a carrier that loses, repeats,
 //! reorders, delays, changes, cuts, restarts and says that nobody is there; or one end, and a peer that lies (`liar`).
 //!
-//! The oracle: bytes come in order and once, in both directions, or both ends are dead within 36 s and say why; nobody
+//! The oracle: bytes come in order and once, in both directions, or both ends are dead within 30 s and say why; nobody
 //! is dead while frames come; memory stays within two windows; the latest control message arrives; every check that is
 //! switched off is missed.
 //!

@@ -151,7 +151,7 @@ fn stays_open_while_idle(world: &mut World, _: usize) {
 
 /// The carrier is cut, and comes back before the peer is dead.
 fn returns(world: &mut World, side: usize) {
-    let time = Duration::from_millis(world.rng.within(7000, 32_000) as u64);
+    let time = Duration::from_millis(world.rng.within(7000, 25_000) as u64);
     world.say(|| format!("probe: a cut of {time:?}"));
     world.carrier.cut_until = [world.now + time; 2];
     writes(world, side, 30_000);

@@ -165,7 +165,7 @@ impl World {
                 if !only_one {
                     self.carrier.cut_until[1 - side] = until;
                 }
-                self.pass(Duration::from_secs(37));
+                self.pass(Duration::from_secs(31));
                 assert!(!self.ends[side].is_alive(), "a peer that is never heard is not dead");
             }
             2 => {
