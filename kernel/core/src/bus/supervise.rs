@@ -18,7 +18,7 @@ impl Bus {
     pub(super) fn step_worker(&mut self, id: WorkerId, input: Input) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         let before = worker.life.state();
-        let effects = if worker.is_for_node {
+        let effects = if worker.is_for_node || worker.looks_for_node() {
             // That a node is away is no fault of the process: it is looked for until it is back.
             let limits = Limits { max_restarts: u32::MAX, ..self.limits.clone() };
             worker.life.step(input, self.now, &limits)

@@ -8,7 +8,8 @@ use crate::api::{Exit, Moment};
 use crate::config::{Mode, PoolConfig};
 use crate::id::{CallKey, Link, PoolId, SessionKey};
 use crate::limit::{
-    ELICITATIONS, NAME_BYTES, RESTART_AT_ONCE_AFTER, STICKY_NOTIFICATION_BYTES, STICKY_NOTIFICATIONS_MAX,
+    ELICITATIONS, EXITS_FOR_GOOD, NAME_BYTES, RESTART_AT_ONCE_AFTER, STICKY_NOTIFICATION_BYTES,
+    STICKY_NOTIFICATIONS_MAX,
 };
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::{Backlog, Early, HeldBytes, Kept, Queued, Waiting};
@@ -318,6 +319,13 @@ impl Worker {
     pub(crate) fn has_lost_node(&self) -> bool {
         let has_process = matches!(self.life.state(), State::Starting | State::Up);
         self.is_away && !has_process && enabled(Check::NodeAway)
+    }
+
+    /// Whether its process finds a node by itself, and has not said that it never will.
+    pub(crate) fn looks_for_node(&self) -> bool {
+        let is_useless =
+            matches!(self.death, Death::Exited(Exit::Code(code)) if EXITS_FOR_GOOD.contains(&code));
+        self.config.finds_nodes && !is_useless
     }
 
     /// Whether it is not known yet if its process reaches a node that the last one did not.

@@ -314,6 +314,24 @@ fn a_pool_that_finds_its_nodes_starts_a_process_for_the_one_that_is_wanted() {
 }
 
 #[test]
+fn a_pool_that_finds_no_node_looks_for_one_again_and_again() {
+    let finds = PoolConfig { finds_nodes: true, max_instances: 3, ..pool("claude", 1) };
+    let mut bus = TestBus::new(Config::with_pools([finds]));
+    for nth in 0..20 {
+        assert_eq!(bus.processes.len(), nth + 1);
+        bus.exits(nth, 75);
+        bus.advances(Duration::from_secs(10));
+    }
+    // One that may not look is not started again and again.
+    bus.exits(20, 78);
+    bus.advances(Duration::from_secs(1));
+    assert_eq!(bus.processes.len(), 21);
+    let client = bus.client();
+    bus.sends(client, r#"{"id":1,"method":"hi"}"#);
+    bus.sees_error(client, json!(1), "pool_down");
+}
+
+#[test]
 fn ids_of_many_unknown_nodes_start_no_more_processes_than_the_pool_may_have() {
     let finds = PoolConfig { finds_nodes: true, max_instances: 3, ..pool("claude", 1) };
     let mut bus = TestBus::new(Config::with_pools([finds]));
