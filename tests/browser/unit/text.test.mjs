@@ -4,7 +4,7 @@ import { ansi, settle } from "../../../web/console/lib/ansi.js";
 import { diff, script } from "../../../web/console/lib/diff.js";
 import { explain } from "../../../web/console/lib/explain.js";
 import { blocks, markdown } from "../../../web/console/lib/markdown.js";
-import { ago, bytes, duration, folder, hides, plain, visible } from "../../../web/console/lib/text.js";
+import { ago, bytes, duration, folder, hides, place, plain, visible } from "../../../web/console/lib/text.js";
 import { elementsOf, numbers, textOf } from "./help.mjs";
 
 test("characters that cannot be seen are shown by number", () => {
@@ -19,6 +19,7 @@ test("times, sizes and folders are short", () => {
   assert.deepEqual([ago(0), ago(59.9), ago(61), ago(7300), ago(200_000)], ["0 s", "59 s", "1 m", "2 h", "2 d"]);
   assert.deepEqual([duration(0.25), duration(5), duration(42), duration(1500), duration(61_000)], ["250 µs", "5.0 ms", "42 ms", "1.5 s", "1 m 1 s"]);
   assert.deepEqual([bytes(12), bytes(1500), bytes(25_000), bytes(3e6)], ["12 B", "1.5 kB", "25 kB", "3.0 MB"]);
+  assert.deepEqual([place({ pool: "a", worker: 0, node: "n17" }), place({ pool: "a", worker: 1 }), place({})], ["a/0 at n17", "a/1", "–"]);
   assert.deepEqual([folder("/home/me/src"), folder("/srv/x"), folder(null)], ["~/src", "/srv/x", ""]);
 });
 

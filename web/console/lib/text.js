@@ -79,5 +79,11 @@ export function clock(ms) {
   return `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}.${String(date.getMilliseconds()).padStart(3, "0")}`;
 }
 
+/** Where a session is: "claude/0", and "claude/0 at n17" if that is on another machine. @param {{pool?: string | null, worker?: number | null, node?: string | null}} view */
+export function place(view) {
+  const worker = view.worker === null || view.worker === undefined ? "" : `/${view.worker}`;
+  return `${view.pool ?? "–"}${worker}${view.node ? ` at ${view.node}` : ""}`;
+}
+
 /** A folder, with the home folder as `~`. @param {string | null | undefined} path */
 export const folder = (path) => (path ?? "").replace(/^\/(?:home|Users)\/[^/]+(?=\/|$)/, "~");

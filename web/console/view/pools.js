@@ -89,7 +89,7 @@ function Workers({ pool }) {
       h(
         "div",
         { key: worker.worker, class: "worker" },
-        h("div", { class: "worker-line" }, glyph(worker.state), h("strong", null, `${pool.id}/${worker.worker}`), h("span", null, worker.state), fact("pid", worker.pid), fact("up", worker.up_sec === null || worker.up_sec === undefined ? null : ago(worker.up_sec)), fact("sessions", worker.sessions), fact("calls", worker.calls), fact("restarts", worker.restarts), worker.rss_bytes ? fact("memory", bytes(worker.rss_bytes)) : null, worker.cpu_percent === undefined || worker.cpu_percent === null ? null : fact("cpu", `${worker.cpu_percent} %`), fact("last exit", worker.last_exit), fact("replaced for", worker.last_recycled)),
+        h("div", { class: "worker-line" }, glyph(worker.state), h("strong", null, `${pool.id}/${worker.worker}`), h("span", null, worker.drain ? `${worker.state}, drains` : worker.state), fact("node", worker.node), fact("pid", worker.pid), fact("up", worker.up_sec === null || worker.up_sec === undefined ? null : ago(worker.up_sec)), fact("sessions", worker.sessions), fact("calls", worker.calls), fact("restarts", worker.restarts), worker.rss_bytes ? fact("memory", bytes(worker.rss_bytes)) : null, worker.cpu_percent === undefined || worker.cpu_percent === null ? null : fact("cpu", `${worker.cpu_percent} %`), fact("last exit", worker.last_exit), fact("replaced for", worker.last_recycled)),
         worker.last_words ? h("pre", { class: "code", tabindex: "0" }, visible(String(worker.last_words))) : null,
       ),
     ),

@@ -1,7 +1,7 @@
 // A session, live: what was said, who is there, what waits, and a box to write in.
 
 import { h } from "../lib/dom.js";
-import { count, folder, plain, visible } from "../lib/text.js";
+import { count, folder, place, plain, visible } from "../lib/text.js";
 import { attempt, bus, dispatch, go, note, store } from "../state/app.js";
 import { nameOf, toMarkdown } from "../state/transcript.js";
 import { copy, Empty, glyph } from "./parts.js";
@@ -73,7 +73,7 @@ function Head({ session, view, me }) {
     { class: "session-head" },
     back(),
     h("div", { class: "session-title" }, glyph(mood), h("h2", { class: "ellipsis" }, visible(title)), title === session.label ? null : h("span", { class: "mono muted" }, session.label)),
-    h("div", { class: "session-facts muted" }, h("span", null, visible(view ? `${view.pool ?? "no pool"}${view.worker === null || view.worker === undefined ? "" : `/${view.worker}`}` : (session.pool ?? ""))), where ? h("span", { class: "mono" }, visible(where)) : null, h(Presence, { session, me }), usage(session.usage)),
+    h("div", { class: "session-facts muted" }, h("span", null, visible(view ? place(view) : (session.pool ?? ""))), where ? h("span", { class: "mono" }, visible(where)) : null, h(Presence, { session, me }), usage(session.usage)),
     h("div", { class: "session-tools" }, pickers(session), roles(session), menu(session)),
     session.truncated ? h("p", { class: "muted" }, "What was said first is no longer kept.") : null,
   );

@@ -1,7 +1,7 @@
 // All sessions, those that wait for a person first.
 
 import { classes, h } from "../lib/dom.js";
-import { ago, folder, plain, plural, visible } from "../lib/text.js";
+import { ago, folder, place, plain, plural, visible } from "../lib/text.js";
 import { bus, dispatch } from "../state/app.js";
 import { nameOf } from "../state/transcript.js";
 import { Empty, glyph } from "./parts.js";
@@ -57,7 +57,7 @@ function Row({ view, isHere, title }) {
     glyph(view.mood),
     h("span", { class: "title ellipsis" }, visible(title || view.session)),
     h("span", { class: "col label mono muted" }, title ? view.session : ""),
-    h("span", { class: "col pool ellipsis" }, visible(`${view.pool ?? "–"}${view.worker === null || view.worker === undefined ? "" : `/${view.worker}`}`)),
+    h("span", { class: "col pool ellipsis" }, visible(place(view))),
     h("span", { class: "col client ellipsis muted" }, visible(view.client ?? "nobody"), guests ? ` +${guests}` : ""),
     h("span", { class: "col folder mono ellipsis muted" }, visible(folder(view.folder))),
     h("span", { class: "col age num muted", title: "age" }, ago(view.age_sec)),
