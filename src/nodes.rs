@@ -1,4 +1,4 @@
-//! `nodes`: lists the nodes of the cluster.
+//! `nodes`: lists the nodes of the cluster, and tells one to take no new sessions.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,9 +14,12 @@ Examples:
   stdio-bus nodes                            the nodes of \"cluster\" in bus.json
   stdio-bus nodes --url nats://127.0.0.1:4222
   stdio-bus nodes --json | jq -r '.[] | select(.room > 0).name'
+  stdio-bus nodes --drain n17                it gets no new sessions, those that it has go on
+  stdio-bus nodes --undrain n17
 
 ROOM is how many more sessions the node takes, LOAD how much of its processors is used (1.00 is all), ROUND TRIP how \
-long its answer took. No node: exit 69.";
+long its answer took. No node: exit 69. A node that drains does so until it is told otherwise or its link is started \
+again.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -27,6 +30,12 @@ pub(crate) struct Args {
     /// Wait so long for answers
     #[arg(long, value_name = "SEC", default_value_t = 1.0)]
     wait: f64,
+    /// This node takes no new sessions from now on; those that it has go on
+    #[arg(long, value_name = "NODE", conflicts_with = "json")]
+    drain: Option<String>,
+    /// This node takes new sessions again
+    #[arg(long, value_name = "NODE", conflicts_with_all = ["json", "drain"])]
+    undrain: Option<String>,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
@@ -36,6 +45,13 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Ok(found) => found,
         Err(fault) => return report_fault(&fault),
     };
+    if let Some(node) = args.drain.as_ref().or(args.undrain.as_ref()) {
+        let says = if args.drain.is_some() { "takes no new sessions" } else { "takes new sessions again" };
+        return match cluster::nodes::drain(&cluster, name, node, args.drain.is_some()) {
+            Ok(()) => print(&format!("{node} {says}\n")),
+            Err(end) => report(format_args!("stdio-bus: {end}"), end.code),
+        };
+    }
     let wait = Duration::try_from_secs_f64(args.wait).unwrap_or_default();
     let nodes = match cluster::nodes::find(&cluster, name, wait) {
         Ok(nodes) => nodes,

@@ -14,10 +14,12 @@ use crate::End;
 use crate::carrier::{Carrier, Change};
 use crate::link::wall_clock_ms;
 use crate::subjects::{self, shown};
-use crate::talk::About;
+use crate::talk::{About, Wish, to_bytes};
 
 /// Nodes answer at once; the last one is waited for this long after the one before it.
 const LAST_WAIT: Duration = Duration::from_millis(250);
+/// How long a node may take to do what it is told.
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// A node that has answered.
 #[derive(Clone, Debug)]
@@ -80,6 +82,34 @@ pub fn find(cluster: &ClusterConfig, name: Option<String>, wait: Duration) -> Re
         .build()
         .map_err(|error| End::unavailable(format!("cannot start: {error}")))?;
     runtime.block_on(ask(cluster, name.unwrap_or_else(subjects::host_name), wait))
+}
+
+/// Tells a node to take no new sessions, or to take them again.
+pub fn drain(cluster: &ClusterConfig, name: Option<String>, node: &str, drain: bool) -> Result<(), End> {
+    if !subjects::is_name(node) {
+        return Err(End::misconfigured(format!("{node:?} cannot be the name of a node")));
+    }
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| End::unavailable(format!("cannot start: {error}")))?;
+    runtime.block_on(tell(cluster, name.unwrap_or_else(subjects::host_name), node, Wish::Drain { drain }))
+}
+
+async fn tell(cluster: &ClusterConfig, name: String, node: &str, wish: Wish) -> Result<(), End> {
+    let mut carrier = Carrier::connect(cluster, &name, &format!("stdio-bus {name}: nodes")).await?;
+    let answered = timeout(ANSWER_WAIT, carrier.client.request(subjects::open(node), to_bytes(&wish))).await;
+    if let Ok(Ok(_)) = answered {
+        return Ok(());
+    }
+    while let Ok(change) = carrier.changes.try_recv() {
+        if let Change::Refused(what) = change {
+            return Err(End::refused(format!("NATS refuses: {what}")));
+        }
+    }
+    Err(End::unavailable(format!(
+        "node {node} does not answer: `stdio-bus nodes` says which nodes there are"
+    )))
 }
 
 async fn ask(cluster: &ClusterConfig, name: String, wait: Duration) -> Result<Vec<NodeRow>, End> {

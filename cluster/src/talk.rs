@@ -45,6 +45,8 @@ pub(crate) enum Wish {
     Open(Open),
     /// Processes of this edge that are gone: their pipes are of no use to anybody.
     Gone { edge: String, boot: String, pids: Vec<u32> },
+    /// From now on the node takes no new sessions, or takes them again.
+    Drain { drain: bool },
     /// Who is there?
     Probe,
 }

@@ -150,6 +150,8 @@ pub(crate) struct Node {
     figures: watch::Sender<Figures>,
     looked: Cell<Option<Instant>>,
     looker: tokio::sync::Mutex<Looker>,
+    /// Somebody has said that it takes no new sessions.
+    is_drained: Cell<bool>,
     /// What has been counted, for `$SRV.STATS`.
     counts: RefCell<Counts>,
 }
@@ -177,6 +179,7 @@ async fn serve(options: Options) -> Result<(), End> {
         figures: watch::Sender::new(Figures::default()),
         looked: Cell::new(None),
         looker: Looker::new(target.clone(), cluster.offer.clone()).into(),
+        is_drained: Cell::new(false),
         counts: RefCell::default(),
         started: since.unwrap_or_else(wall_clock_ms),
         client,
@@ -356,15 +359,29 @@ impl Node {
             let mut looker = self.looker.lock().await;
             // Another one may have looked while this one waited.
             if !is_fresh() {
-                let figures = looker.look().await.unwrap_or_else(|why| {
+                let mut figures = looker.look().await.unwrap_or_else(|why| {
                     warn!("no room is offered: {why}");
                     Figures::default()
                 });
+                if self.is_drained.get() {
+                    figures.drain();
+                }
                 self.looked.set(Some(Instant::now()));
                 self.figures.send_if_modified(|old| std::mem::replace(old, figures.clone()) != figures);
             }
         }
         self.figures.borrow().clone()
+    }
+
+    /// It takes no new sessions from now on, or takes them again. Edges that have pipes hear it at once.
+    async fn drains(&self, drain: bool) {
+        if self.is_drained.replace(drain) != drain {
+            let says = if drain { "takes no new sessions" } else { "takes new sessions again" };
+            info!("node {} {says}", self.name);
+        }
+        self.looked.set(None);
+        self.fresh_figures().await;
+        self.tell(if drain { Event::Drain } else { Event::Up }).await;
     }
 
     /// Edges that have pipes hear how much room there is, without asking.

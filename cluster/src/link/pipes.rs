@@ -157,6 +157,7 @@ pub(crate) async fn wished(node: Rc<Node>, message: Message) {
     };
     match wish {
         Wish::Probe => {}
+        Wish::Drain { drain } => node.drains(drain).await,
         Wish::Gone { edge, boot, pids } => {
             let is_meant =
                 |entry: &Entry| entry.edge == edge && entry.boot == boot && pids.contains(&entry.pid);

@@ -25,6 +25,15 @@ pub(crate) struct Figures {
     pub(crate) mem_free: u64,
 }
 
+impl Figures {
+    /// Whatever room there is, none of it is for new sessions.
+    pub(crate) fn drain(&mut self) {
+        for pool in self.pools.values_mut() {
+            (pool.room, pool.drain) = (0, true);
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PoolFigures {
     pub(crate) room: u64,
@@ -109,6 +118,12 @@ mod tests {
         let room = |figures: &Figures, id: &str| figures.pools[id].room;
         assert_eq!((room(&found, "a"), room(&found, "b"), room(&found, "c")), (30, 0, 0));
         assert_eq!((found.pools.len(), found.pools["a"].sessions), (3, 2));
+        let mut drained = found.clone();
+        drained.drain();
+        assert_eq!(
+            (room(&drained, "a"), drained.pools["a"].drain, drained.pools["a"].sessions),
+            (0, true, 2)
+        );
         let small = figures(&status, &offer, Some(RESERVE_BYTES + 3 * SESSION_BYTES), 0.5);
         assert_eq!(room(&small, "a"), 3);
         let unknown = figures(&json!({"pools": [{"id": "a"}]}), &offer, None, 0.0);

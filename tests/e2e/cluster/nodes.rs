@@ -67,6 +67,31 @@ fn of_two_nodes_with_one_name_the_later_one_stays() {
 }
 
 #[test]
+fn a_node_that_drains_keeps_its_sessions_and_gets_no_new_ones() {
+    let Some((nats, first, edge)) = world() else { return };
+    let (mut client, session) = with_session(&edge);
+    let url = nats.url();
+    let told = |args: &[&str]| run(first.folder(), &[&["nodes", "--url", &url], args].concat(), "");
+    let said = told(&["--drain", "n1"]);
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "n1 takes no new sessions\n");
+    edge.until("the edge has heard it", || {
+        edge.client().status()["pools"][0]["workers"][0]["drain"] == json!(true)
+    });
+    let _second = node(node_config(&url, "n2", json!({})));
+    assert_eq!(client.takes_turn(3, &session, "goes on").0.trim(), "goes on");
+    let (mut other, elsewhere) = with_session(&edge);
+    assert!(elsewhere.contains(".n2~"), "{elsewhere}");
+    assert_eq!(other.takes_turn(3, &elsewhere, "and here").0.trim(), "and here");
+    let listed: Value = serde_json::from_slice(&told(&["--json"]).stdout).expect("JSON");
+    assert_eq!((&listed[0]["drain"], &listed[0]["room"]), (&json!(true), &json!(0)));
+    told(&["--undrain", "n1"]);
+    edge.until("the edge has heard it", || {
+        edge.client().status()["pools"][0]["workers"][0]["drain"] == json!(false)
+    });
+    assert_eq!(told(&["--drain", "n9"]).status.code(), Some(69));
+}
+
+#[test]
 fn the_nats_tool_sees_nodes() {
     let Some((nats, _node, _edge)) = world() else { return };
     let mut raw = RawNats::connect(&nats);
