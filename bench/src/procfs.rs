@@ -31,6 +31,11 @@ pub(crate) fn resident_bytes(pid: u32) -> io::Result<u64> {
     in_status(pid, "VmRSS:")
 }
 
+/// Resident memory without that of files, which all processes of a program share.
+pub(crate) fn own_bytes(pid: u32) -> io::Result<u64> {
+    in_status(pid, "RssAnon:")
+}
+
 /// The most resident memory that the process ever had.
 pub(crate) fn peak_bytes(pid: u32) -> io::Result<u64> {
     in_status(pid, "VmHWM:")
