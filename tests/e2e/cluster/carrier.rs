@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     NatsServer, answer_to, edge_config, link_of, node, node_config, signals, with_session, worker_of,
@@ -13,13 +13,21 @@ use crate::harness::{Bus, Client, prompt};
 
 /// A node whose agent says so much in a turn that it takes a while.
 fn talkative(url: &str) -> (Bus, Bus) {
+    (talkative_node(url), Bus::start(edge_config(url, "e1")))
+}
+
+pub(super) fn talkative_node(url: &str) -> Bus {
+    node(talkative_config(url))
+}
+
+pub(super) fn talkative_config(url: &str) -> Value {
     let mut file = node_config(url, "n1", json!({}));
     file["pools"][0]["args"] = json!(["agent", "echo", "--chunks", "3000", "--chunk-bytes", "2000"]);
-    (node(file), Bus::start(edge_config(url, "e1")))
+    file
 }
 
 /// All bytes of a turn arrive once and in order, whatever is done meanwhile.
-fn loses_nothing(client: &mut Client, session: &str, id: u32, meanwhile: impl FnOnce()) {
+pub(super) fn loses_nothing(client: &mut Client, session: &str, id: u32, meanwhile: impl FnOnce()) {
     client.sends(&prompt(id, session));
     // The first words are there, so the rest is on its way.
     let mut meanwhile = Some(meanwhile);

@@ -2,11 +2,15 @@
 //!
 //! They are played where $BUS_NATS_SERVER names a nats-server: tests/cluster/run installs one.
 
+mod accounts;
 mod carrier;
 mod deaths;
 mod folders;
 mod forged;
+mod namespaces;
+mod network;
 mod nodes;
+mod proxy;
 mod raw;
 mod server;
 mod use_it;
@@ -34,12 +38,20 @@ fn node_config(url: &str, name: &str, more: Value) -> Value {
 
 /// The configuration of an edge whose pool `echo` is in the cluster.
 fn edge_config(url: &str, name: &str) -> Value {
-    let args = ["agent", "nats", "--pool", "echo"];
     json!({
         "name": name,
-        "pools": [{ "id": "echo", "command": "stdio-bus", "args": args }],
+        "pools": [{ "id": "echo", "from": "cluster" }],
         "cluster": { "url": url },
     })
+}
+
+/// Whether tests are played that wait for more than half a minute: `tests/cluster/run --all`.
+fn plays_all() -> bool {
+    let all = std::env::var_os("BUS_CLUSTER_ALL").is_some();
+    if !all {
+        eprintln!("SKIPPED: it takes long; tests/cluster/run --all plays it");
+    }
+    all
 }
 
 fn merge(into: &mut Value, more: Value) {

@@ -22,7 +22,22 @@ pub(super) struct NatsServer {
     dir: TempDir,
     /// What it is told beside its port.
     settings: String,
+    place: Place,
     pub(super) port: u16,
+}
+
+/// Where a server runs, and the address that it listens at.
+#[derive(Clone)]
+pub(super) struct Place {
+    pub(super) host: &'static str,
+    /// A network namespace.
+    pub(super) inside: Option<String>,
+}
+
+impl Default for Place {
+    fn default() -> Place {
+        Place { host: "127.0.0.1", inside: None }
+    }
 }
 
 impl NatsServer {
@@ -33,14 +48,18 @@ impl NatsServer {
 
     /// With these settings of its configuration file.
     pub(super) fn start_with(settings: &str) -> Option<NatsServer> {
+        NatsServer::start_at(settings, Place::default())
+    }
+
+    pub(super) fn start_at(settings: &str, place: Place) -> Option<NatsServer> {
         let Some(program) = std::env::var_os(PROGRAM) else {
             eprintln!("SKIPPED: no nats-server; tests/cluster/run installs one and plays these tests");
             return None;
         };
         let dir = TempDir::with_prefix("nats").expect("a temporary folder");
         let program = PathBuf::from(program);
-        let child = spawn(&program, dir.path(), -1, settings);
-        let mut server = NatsServer { program, child, dir, settings: settings.to_owned(), port: 0 };
+        let child = spawn(&program, dir.path(), -1, settings, &place);
+        let mut server = NatsServer { program, child, dir, settings: settings.to_owned(), place, port: 0 };
         server.port = server.bound_port();
         Some(server)
     }
@@ -110,7 +129,7 @@ impl NatsServer {
     }
 
     pub(super) fn comes_back(&mut self) {
-        self.child = spawn(&self.program, self.dir.path(), i32::from(self.port), &self.settings);
+        self.child = spawn(&self.program, self.dir.path(), i32::from(self.port), &self.settings, &self.place);
         assert_eq!(self.bound_port(), self.port);
     }
 }
@@ -121,14 +140,21 @@ impl Drop for NatsServer {
     }
 }
 
-fn spawn(program: &Path, dir: &Path, port: i32, settings: &str) -> Child {
-    let shown = dir.display();
+fn spawn(program: &Path, dir: &Path, port: i32, settings: &str, place: &Place) -> Child {
+    let (shown, host) = (dir.display(), place.host);
     let file = format!(
-        "listen: \"127.0.0.1:{port}\"\nports_file_dir: \"{shown}\"\nlogfile: \"{shown}/log\"\n{settings}\n"
+        "listen: \"{host}:{port}\"\nports_file_dir: \"{shown}\"\nlogfile: \"{shown}/log\"\n{settings}\n"
     );
     let path = dir.join("server.conf");
     fs::write(&path, file).expect("the folder is ours");
-    let mut command = Command::new(program);
+    let mut command = match &place.inside {
+        None => Command::new(program),
+        Some(namespace) => {
+            let mut ip = Command::new("ip");
+            ip.args(["netns", "exec", namespace]).arg(program);
+            ip
+        }
+    };
     command.arg("-c").arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().expect("nats-server runs")
 }

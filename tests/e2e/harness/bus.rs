@@ -55,6 +55,8 @@ pub(crate) struct Plan {
     envs: Vec<(&'static str, String)>,
     /// Run by a shell that then executes the bus.
     prelude: Option<&'static str>,
+    /// A network namespace.
+    inside: Option<String>,
     stdio: bool,
     ignores_stderr: bool,
     /// The content of the file `token` in the folder of the test.
@@ -75,6 +77,7 @@ impl Bus {
             config,
             envs: Vec::new(),
             prelude: None,
+            inside: None,
             stdio: false,
             ignores_stderr: false,
             token: None,
@@ -264,6 +267,12 @@ impl Plan {
         self
     }
 
+    /// Starts the bus in this network namespace. Clients reach it by a Unix socket.
+    pub(crate) fn inside(mut self, namespace: &str) -> Plan {
+        self.inside = Some(namespace.to_owned());
+        self
+    }
+
     /// Makes its stdin and stdout a client.
     pub(crate) fn stdio(mut self) -> Plan {
         self.stdio = true;
@@ -338,10 +347,20 @@ impl Plan {
     }
 
     fn command(&self, dir: &Path) -> Command {
-        let mut command = Command::new(if self.prelude.is_some() { "sh" } else { BUS });
-        if let Some(prelude) = self.prelude {
-            command.args(["-c", &format!(r#"{prelude}; exec "$0" "$@""#), BUS]);
-        }
+        let mut command = match (self.prelude, &self.inside) {
+            (Some(prelude), _) => {
+                let mut shell = Command::new("sh");
+                shell.args(["-c", &format!(r#"{prelude}; exec "$0" "$@""#), BUS]);
+                shell
+            }
+            (None, Some(namespace)) => {
+                // It becomes the bus, so that its pid is that of the bus.
+                let mut ip = Command::new("ip");
+                ip.args(["netns", "exec", namespace, BUS]);
+                ip
+            }
+            (None, None) => Command::new(BUS),
+        };
         let written = dir.join("bus.json");
         command.arg("serve").arg("--config").arg(self.file.as_ref().unwrap_or(&written));
         if self.file.is_some() && !self.writes_file {
