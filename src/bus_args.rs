@@ -34,7 +34,6 @@ impl BusArgs {
     }
 
     /// The file that the configuration of the bus is in.
-    #[cfg(any(feature = "cluster", feature = "web"))]
     pub(crate) fn config_path(&self) -> Result<PathBuf, String> {
         config_path(self.config.as_deref())
     }

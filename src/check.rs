@@ -102,8 +102,15 @@ fn introduce(result: &Value) -> String {
 }
 
 fn report_faults(faults: &ConfigErrors) -> ExitCode {
-    for ConfigError { path, message } in &faults.errors {
-        let _ = writeln!(anstream::stderr(), "{}: {}: {message}", faults.file, styled(RED, path));
+    for error in &faults.errors {
+        let ConfigError { path, message } = error;
+        let _ = match path.as_str() {
+            "$" => {
+                let alone = ConfigErrors { file: faults.file.clone(), errors: vec![error.clone()] };
+                writeln!(anstream::stderr(), "{alone}")
+            }
+            _ => writeln!(anstream::stderr(), "{}: {}: {message}", faults.file, styled(RED, path)),
+        };
     }
     ExitCode::FAILURE
 }

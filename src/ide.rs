@@ -1,11 +1,14 @@
 //! `ide`: prints the settings with which an IDE starts `stdio-bus connect`.
 
 use std::env;
+use std::fs;
 use std::process::ExitCode;
 
 use clap::builder::PossibleValuesParser;
 use clients::Fault;
 use clients::ide::{self, Command};
+use kernel_shell::config;
+use serde_json::Value;
 
 use crate::bus_args::BusArgs;
 use crate::output::{print, report, report_fault};
@@ -14,7 +17,9 @@ const EXAMPLES: &str = "\
 Examples:
   stdio-bus ide                              which IDEs there are
   stdio-bus ide zed --pool claude            its settings on stdout, where they go on stderr
-  stdio-bus ide jetbrains --start > ~/.jetbrains/acp.json";
+  stdio-bus ide jetbrains --start            the IDE starts a bus if none runs
+
+Add what it prints to the file that it names: other agents may be in there too.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -44,7 +49,28 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
+/// Settings that cannot work are not printed: the pool must be in the configuration, if that can be read.
+fn check_pool(args: &Args) -> Result<(), Fault> {
+    let Ok(path) = args.bus.config_path() else { return Ok(()) };
+    let Ok(text) = fs::read_to_string(&path) else { return Ok(()) };
+    let config = serde_json::from_str::<Value>(&config::plain_json(config::without_mark(&text)));
+    let Ok(config) = config else { return Ok(()) };
+    let pools = config["pools"].as_array().into_iter().flatten().filter_map(|pool| pool["id"].as_str());
+    let pools: Vec<&str> = pools.collect();
+    let (file, names) = (path.display(), pools.join(", "));
+    match args.pool.as_deref() {
+        Some(pool) if !pools.is_empty() && !pools.contains(&pool) => {
+            Err(Fault::Failed(format!("{file} has no pool {pool:?}; there are {names}")))
+        }
+        None if pools.len() > 1 && config["default_pool"].is_null() => Err(Fault::Failed(format!(
+            "which pool? {file} has {names}: name one with --pool, or set \"default_pool\" there"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 fn command(args: &Args) -> Result<Command, Fault> {
+    check_pool(args)?;
     let program = env::current_exe();
     let program = program
         .map_err(|error| Fault::Failed(format!("cannot find its own file: {error}")))?

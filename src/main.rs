@@ -16,10 +16,12 @@ mod ide;
 mod known_agents;
 #[cfg(feature = "cluster")]
 mod link;
+mod logs;
 mod manual;
 mod metrics;
 #[cfg(feature = "cluster")]
 mod nodes;
+mod operate;
 mod output;
 mod paths;
 mod pools_file;
@@ -87,9 +89,19 @@ enum Command {
     Status(status::Args),
     /// List the sessions of a running bus: whose they are, who has joined them, what is asked
     Sessions(sessions::Args),
+    /// Show what workers wrote to stderr
+    Logs(logs::Args),
+    /// Stop a running bus, and wait until it is gone
+    Stop(operate::StopArgs),
+    /// Have a running bus read its configuration again, and say what has changed
+    Reload(operate::ReloadArgs),
+    /// Replace the processes of a pool, one after the other
+    Restart(operate::RestartArgs),
+    /// Let the processes of a pool leave when their sessions have
+    Drain(operate::DrainArgs),
     /// A live screen of a running bus: traffic, latency, pools, workers, sessions
     Top(top::Args),
-    /// Follow the live traffic of a running bus, one line of JSON a message
+    /// Follow the live traffic of a running bus: a line per message, as JSON in a pipe
     Trace(trace::Args),
     /// The figures of a running bus as Prometheus reads them, once or served
     Metrics(metrics::Args),
@@ -130,10 +142,10 @@ enum Command {
     /// Print a manual page, or write all of them
     Man(manual::ManArgs),
     /// End what the bus started when the bus itself is gone
-    #[command(hide = true)]
+    #[command(hide = true, name = "internal-guard")]
     Guard,
     /// Run the command behind it where no terminal can reach it
-    #[command(hide = true)]
+    #[command(hide = true, name = "internal-detached")]
     Detached(connect::DetachedArgs),
 }
 
@@ -144,6 +156,11 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Sessions(args) => sessions::run(&args),
+        Command::Logs(args) => logs::run(&args),
+        Command::Stop(args) => operate::stop(&args),
+        Command::Reload(args) => operate::reload(&args),
+        Command::Restart(args) => operate::restart(&args),
+        Command::Drain(args) => operate::drain(&args),
         Command::Top(args) => top::run(&args),
         Command::Trace(args) => trace::run(args),
         Command::Metrics(args) => metrics::run(&args),

@@ -82,7 +82,12 @@ pub(crate) fn completions(args: &CompletionsArgs) -> ExitCode {
     let (arguments, commands) = (program.get_arguments().cloned(), visible_subcommands(&program).cloned());
     let mut program = Command::new("stdio-bus").version("").args(arguments).subcommands(commands);
     clap_complete::generate(args.shell, &mut program, "stdio-bus", &mut script);
-    print(&String::from_utf8_lossy(&script))
+    let mut script = String::from_utf8_lossy(&script).into_owned();
+    if args.shell == Shell::Bash {
+        // A name with a dash is spelled in two ways there (clap #6421), and nothing behind a command is completed.
+        script = script.replace("stdio__subcmd__bus", "stdio__bus");
+    }
+    print(&script)
 }
 
 pub(crate) fn man(args: &ManArgs) -> ExitCode {

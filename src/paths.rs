@@ -1,6 +1,7 @@
 //! The paths of bus.json and of the files that belong to it.
 
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use workers::folders;
@@ -22,7 +23,7 @@ pub(crate) fn config_path(named: Option<&Path>) -> Result<PathBuf, String> {
     let nor = of_user.map(|path| format!(", and no {}", path.display())).unwrap_or_default();
     Err(format!(
         "there is no bus.json in this folder{nor}: \
-         name one with --config PATH or in the variable STDIO_BUS_CONFIG"
+         `stdio-bus detect --write` makes one, --config PATH or the variable STDIO_BUS_CONFIG names one"
     ))
 }
 
@@ -30,6 +31,22 @@ pub(crate) fn config_path(named: Option<&Path>) -> Result<PathBuf, String> {
 pub(crate) fn handshake_cache_path(config: &Path) -> Option<PathBuf> {
     let config = config.canonicalize().ok()?;
     Some(folders::state()?.join(format!("handshakes{}", path_as_name(&config))))
+}
+
+/// Removes the handshakes of configurations that are no longer there.
+pub(crate) fn forget_old_handshakes() {
+    let Some(files) = folders::state().and_then(|folder| fs::read_dir(folder).ok()) else { return };
+    for file in files.flatten() {
+        let name = file.file_name();
+        // A path with a percent sign reads as another one. Then only the next start is a little slower.
+        let config = name
+            .to_str()
+            .and_then(|name| name.strip_prefix("handshakes%"))
+            .map(|path| path.replace('%', "/"));
+        if config.is_some_and(|config| !Path::new("/").join(config).exists()) {
+            let _ = fs::remove_file(file.path());
+        }
+    }
 }
 
 fn path_as_name(path: &Path) -> String {

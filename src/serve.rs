@@ -47,6 +47,15 @@ pub(crate) struct Args {
     /// Open the web door there instead of where the configuration says, or nowhere
     #[arg(long, value_name = "URL|off", value_parser = parse_web)]
     web: Option<Web>,
+    /// How the log on stderr is written: for people, or as one JSON object per line
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
 }
 
 /// Where the web door is, if the command line says so.
@@ -80,16 +89,22 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Ok(path) => path,
         Err(error) => return report(format_args!("stdio-bus: cannot find its own file: {error}"), 1),
     };
+    let config_file = Some(std::path::absolute(&path).unwrap_or_else(|_| path.clone()));
     let handshake_cache = paths::handshake_cache_path(&path);
+    paths::forget_old_handshakes();
     let web_args = web_args(&path);
     let link_args = link_args();
-    kernel_shell::start_logging();
+    kernel_shell::start_logging(match args.log_format {
+        LogFormat::Text => kernel_shell::LogFormat::Text,
+        LogFormat::Json => kernel_shell::LogFormat::Json,
+    });
     let served = kernel_shell::serve(kernel_shell::Options {
         config,
+        config_file,
         reload: Box::new(move || load(&path, &listeners, web.as_ref()).map_err(|faults| faults.to_string())),
         this_binary,
         handshake_cache,
-        guard_args: vec!["guard".into()],
+        guard_args: vec!["internal-guard".into()],
         mark_folder: paths::mark_folder(),
         web_args,
         link_args,
@@ -190,7 +205,7 @@ mod tests {
     fn args(tcp: &[&str], unix: &[&str], stdio: bool) -> Args {
         let tcp = tcp.iter().map(|text| config::parse_tcp(text).unwrap()).collect();
         let unix = unix.iter().map(|path| config::parse_unix(path, Path::new("/run")).unwrap()).collect();
-        Args { config: None, tcp, unix, stdio, web: None }
+        Args { config: None, tcp, unix, stdio, web: None, log_format: LogFormat::Text }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `sessions`: lists the sessions of a running bus.
+//! `sessions`: lists the sessions of a running bus, and closes one.
 
 use std::process::ExitCode;
 
@@ -9,21 +9,46 @@ use crate::output::{print, print_styled, report_fault};
 
 const EXAMPLES: &str = "\
 Examples:
-  stdio-bus sessions                         who has which session, who has joined it, what is asked
+  stdio-bus sessions                         who has which session, where, and what is asked
   stdio-bus sessions --json | jq '.[] | select(.questions > 0)'
-  stdio-bus run --attach s17                 watch one of them; --control to take part";
+  stdio-bus sessions close s17               end one: its turn is cancelled, and its agent closes it
+  stdio-bus run --attach s17                 watch one; --control to take part";
+
+const CLOSE_EXAMPLES: &str = "\
+Examples:
+  stdio-bus sessions close s17";
 
 #[derive(clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
-    /// Print all that the bus says of its sessions, as a list of JSON in one line
+    #[command(subcommand)]
+    action: Option<Action>,
+    /// Print the sessions as JSON: one list in one line
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     bus: BusArgs,
 }
 
+#[derive(clap::Subcommand)]
+enum Action {
+    /// Close a session, whoever owns it: its turn is cancelled, and its agent closes it
+    #[command(after_help = CLOSE_EXAMPLES)]
+    Close {
+        /// The session as `sessions` calls it, such as s17
+        label: String,
+        #[command(flatten)]
+        bus: BusArgs,
+    },
+}
+
 pub(crate) fn run(args: &Args) -> ExitCode {
+    if let Some(Action::Close { label, bus }) = &args.action {
+        return match bus.target().and_then(|target| sessions::close(&target, label)) {
+            Ok(()) => print(&format!("{label} is closed\n")),
+            Err(fault) => report_fault(&fault.in_words()),
+        };
+    }
     match args.bus.target().and_then(|target| sessions::fetch(&target)) {
         Ok(sessions) if args.json => print(&format!("{sessions}\n")),
         Ok(sessions) => print_styled(&sessions::describe(&sessions)),

@@ -21,9 +21,10 @@ const CANNOT_CREATE: u8 = 73;
 const EXAMPLES: &str = "\
 Examples:
   stdio-bus token                            makes ~/.config/stdio-bus/token
-  stdio-bus token --force                    replaces it; a bus that runs asks for the new one after SIGHUP
+  stdio-bus token --show                     prints it, and makes it first if there is none
+  stdio-bus token --force                    replaces it; a bus that runs asks for the new one after `stdio-bus reload`
 
-The token itself is not printed.";
+Without --show the token itself is not printed.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -42,6 +43,12 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let Some(path) = args.path.clone().or_else(default_path) else {
         return report("stdio-bus: without HOME, say where to put the token: stdio-bus token PATH", 2);
     };
+    if args.show
+        && !args.force
+        && let Ok(token) = kernel_shell::config::read_token(&path)
+    {
+        return print(&format!("{token}\n"));
+    }
     let created = path::absolute(&path).and_then(|path| Ok((create(&path, args.force)?, path)));
     match created {
         Ok((token, _)) if args.show => print(&format!("{token}\n")),

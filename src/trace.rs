@@ -7,20 +7,21 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clients::trace::{Filter, JsonLines, TraceFile, follow};
+use clients::trace::{Filter, Format, JsonLines, ReadableLines, TraceFile, follow};
 use clients::{Fault, Signals};
 
 use crate::bus_args::BusArgs;
-use crate::output::report_fault;
+use crate::output::{report_fault, stdout_has_colour};
 
 const EXAMPLES: &str = "\
 Examples:
-  stdio-bus trace                            every message, one line of JSON each, without what it says
+  stdio-bus trace                            every message, one line each, without what it says
   stdio-bus trace --pool claude | jq -c 'select(.latency_us > 1e6)'
   stdio-bus trace --payloads --out turn.jsons
   agent-client-protocol-trace-viewer turn.jsons
 
-Ctrl-C ends it. The keys are in docs/GUIDE.md, \"Seeing the bus\".";
+A terminal gets lines for people, a pipe gets JSON, and so does a terminal with --json. Ctrl-C ends it. \
+The keys of the JSON are in docs/GUIDE.md, \"Seeing the bus\".";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -37,6 +38,9 @@ pub(crate) struct Args {
     /// Show whole messages; bus.json must allow it with "trace": {"payloads": true}
     #[arg(long)]
     payloads: bool,
+    /// Print JSON on a terminal too
+    #[arg(long)]
+    json: bool,
     /// Write a trace file for the viewer of ACP's conductor instead (.jsons)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -52,15 +56,18 @@ pub(crate) fn run(args: Args) -> ExitCode {
 }
 
 fn trace(args: Args) -> Result<(), Fault> {
-    let Args { pool, session, client, payloads, out, bus } = args;
+    let Args { pool, session, client, payloads, json, out, bus } = args;
     let target = bus.target()?;
     let filter = Filter { pool, session, client, payloads };
     let signals = Signals::install_clean_exit()?;
     let Some(path) = out else {
         let stdout = io::stdout().as_fd().try_clone_to_owned();
         let stdout = stdout.map_err(|error| Fault::Failed(format!("stdout cannot be used: {error}")))?;
-        let mut lines = JsonLines::new(stdout.is_terminal());
-        return follow(&target, &filter, &mut lines, stdout.into(), &signals);
+        let is_terminal = stdout.is_terminal();
+        let mut readable = ReadableLines::new(stdout_has_colour());
+        let mut lines = JsonLines::new(is_terminal);
+        let format: &mut dyn Format = if is_terminal && !json { &mut readable } else { &mut lines };
+        return follow(&target, &filter, format, stdout.into(), &signals);
     };
     // The file may contain private messages.
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);

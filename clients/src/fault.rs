@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use kernel_shell::config::ConfigErrors;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::token::TokenFile;
@@ -32,6 +33,17 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// An error of the bus as a sentence, for commands whose users do not read JSON.
+    pub fn in_words(self) -> Fault {
+        let Fault::Refused(error) = &self else { return self };
+        let told: Value = serde_json::from_str(error.get()).unwrap_or_default();
+        let Some(message) = told["message"].as_str() else { return self };
+        let pools: Vec<&str> =
+            told["data"]["pools"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let more = if pools.is_empty() { String::new() } else { format!("; there are {}", pools.join(", ")) };
+        Fault::Failed(format!("{message}{more}"))
+    }
+
     /// Codes of sysexits.h: EX_UNAVAILABLE, EX_NOPERM and EX_CONFIG.
     pub fn exit_code(&self) -> u8 {
         match self {

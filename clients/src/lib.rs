@@ -1,7 +1,8 @@
 //! The commands that talk to a running stdio Bus, and `run`, which also talks to an agent without one.
 //!
 //! Each command returns its output or a `Fault`, which knows its message and exit code; the binary prints both. `call`,
-//! `sessions` and `status` ask once. `connect` and `run` relay whole sessions; `top` and `trace` keep watching.
+//! `sessions`, `status`, `stop` and `reload` ask once. `connect` and `run` relay whole sessions; `top` and `trace` keep
+//! watching.
 
 #![forbid(unsafe_code)]
 
@@ -10,7 +11,9 @@ pub mod call;
 pub mod connect;
 pub mod fault;
 pub mod ide;
+pub mod logs;
 pub mod metrics;
+pub mod operate;
 pub mod run;
 pub mod sessions;
 mod signals;

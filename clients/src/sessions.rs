@@ -19,7 +19,13 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// How many sessions are named to somebody who has asked for one that does not exist.
 const MAX_NAMED: usize = 20;
 
-const HEADERS: [&str; 8] = ["SESSION", "STATE", "WORKER", "QUESTIONS", "AGE", "IDLE", "CLIENT", "GUESTS"];
+/// How much is shown of a folder, from its end, and of a title.
+const FOLDER_CHARS: usize = 40;
+const TITLE_CHARS: usize = 60;
+
+const HEADERS: [&str; COLUMNS] =
+    ["SESSION", "STATE", "WORKER", "QUESTIONS", "AGE", "IDLE", "CLIENT", "GUESTS", "FOLDER", "TITLE"];
+const COLUMNS: usize = 10;
 
 /// Returns all sessions as the bus describes them, as a list.
 pub fn fetch(target: &Target) -> Result<Value, Fault> {
@@ -27,6 +33,20 @@ pub fn fetch(target: &Target) -> Result<Value, Fault> {
     let greeted = connection.hello("stdio-bus sessions", None);
     let sessions = greeted.and_then(|()| pages(&mut connection, usize::MAX));
     sessions.map(|mut sessions| sessions["sessions"].take()).map_err(Fault::timeout_as_unreachable)
+}
+
+/// Ends a session, whoever owns it. `wanted`: its label, or the id that its client knows.
+pub fn close(target: &Target, wanted: &str) -> Result<(), Fault> {
+    let mut connection = Connection::connect(target, Some(TIMEOUT))?;
+    connection.hello("stdio-bus sessions", None).map_err(Fault::timeout_as_unreachable)?;
+    match connection.request("_bus/close", json!({ "session": wanted })) {
+        Ok(_) => Ok(()),
+        Err(Fault::Refused(error)) if error.get().contains(r#""reason":"unknown_session""#) => {
+            let mut all = pages(&mut connection, usize::MAX)?;
+            Err(no_such(&all["sessions"].take(), wanted))
+        }
+        Err(fault) => Err(fault.timeout_as_unreachable()),
+    }
 }
 
 /// Asks for one page of sessions after the other, until there are this many. Returns them as one page.
@@ -92,7 +112,24 @@ fn session_row(session: &Value) -> Vec<Cell> {
         seconds("idle_sec"),
         field("client"),
         guests(session).unwrap_or_else(|| "-".to_owned()),
+        folder(&field("folder"), FOLDER_CHARS),
+        field("title").chars().take(TITLE_CHARS).collect(),
     ])
+}
+
+/// A folder as people write it, cut at its beginning if it is longer than this.
+pub(crate) fn folder(path: &str, at_most: usize) -> String {
+    let home = std::env::var("HOME").ok().filter(|home| home.len() > 1);
+    let below = home.as_deref().and_then(|home| path.strip_prefix(home));
+    let path = match below {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("~{rest}"),
+        _ => path.to_owned(),
+    };
+    let length = path.chars().count();
+    if length <= at_most {
+        return path;
+    }
+    path.chars().skip(length + 1 - at_most).fold("…".to_owned(), |cut, letter| cut + &letter.to_string())
 }
 
 /// The guests of a session by their names. Those that only watch are marked.
@@ -105,8 +142,8 @@ pub(crate) fn guests(session: &Value) -> Option<String> {
     (!names.is_empty()).then(|| names.join(", "))
 }
 
-fn row(texts: [String; 8]) -> Vec<Cell> {
-    let [session, state, worker, questions, age, idle, client, guests] = texts;
+fn row(texts: [String; COLUMNS]) -> Vec<Cell> {
+    let [session, state, worker, questions, age, idle, client, guests, folder, title] = texts;
     let state_style = match state.as_str() {
         "lost" => AnsiColor::Red.on_default(),
         "kept" => Style::new().dimmed(),
@@ -124,6 +161,8 @@ fn row(texts: [String; 8]) -> Vec<Cell> {
         Cell::number(idle),
         Cell::new(client),
         Cell::new(guests),
+        Cell::new(folder),
+        Cell::new(title),
     ]
 }
 
@@ -150,14 +189,15 @@ mod tests {
         let guests = json!([{ "client": "ben", "role": "control" }, { "client": "wall", "role": "observe" }]);
         let text = describe(&json!([
             { "session": "s1", "state": "live", "pool": "claude", "worker": 0, "client": "zed", "guests": guests,
-              "questions": 1, "age_sec": 3700, "idle_sec": 2, "calls": 1 },
+              "questions": 1, "age_sec": 3700, "idle_sec": 2, "calls": 1, "folder": "/srv/shop",
+              "title": "Fix the build" },
             { "session": "s12", "state": "lost", "pool": null, "worker": null, "client": null, "questions": 0,
               "age_sec": 59, "idle_sec": 59 },
         ]));
         let expected = "
-SESSION  STATE  WORKER    QUESTIONS    AGE  IDLE  CLIENT  GUESTS
-s1       live   claude/0          1  1h 1m    2s  zed     ben, wall (observes)
-s12      lost   -                 0    59s   59s  -       -
+SESSION  STATE  WORKER    QUESTIONS    AGE  IDLE  CLIENT  GUESTS                FOLDER     TITLE
+s1       live   claude/0          1  1h 1m    2s  zed     ben, wall (observes)  /srv/shop  Fix the build
+s12      lost   -                 0    59s   59s  -       -                     -          -
 ";
         assert_eq!(strip_str(&text).to_string(), expected.trim_start());
         assert!(text.contains("\x1b[33m") && text.contains("\x1b[31mlost"), "{text:?}");
@@ -172,6 +212,27 @@ s12      lost   -                 0    59s   59s  -       -
         let text = strip_str(&text).to_string();
         let nodes: Vec<_> = text.lines().filter_map(|line| line.split_whitespace().nth(3)).collect();
         assert_eq!(nodes, ["NODE", "n17", "-"], "{text}");
+    }
+
+    #[test]
+    fn a_session_that_cannot_be_closed_is_not_there() {
+        let unknown = r#"{"code":-32051,"message":"no","data":{"reason":"unknown_session"}}"#;
+        let bus = FakeBus::answering(&[
+            &[&format!(r#"{{"jsonrpc":"2.0","id":1,"error":{unknown}}}"#)],
+            &[r#"{"jsonrpc":"2.0","id":2,"result":{"sessions":[{"session":"s1","client":"zed"}]}}"#],
+        ]);
+        let fault = close(&bus.target(), "s9").unwrap_err();
+        assert_eq!(fault.to_string(), r#"no session "s9"; there are s1 of zed"#);
+    }
+
+    #[test]
+    fn folders_are_short() {
+        assert_eq!(folder("/srv/a", 6), "/srv/a");
+        assert_eq!(folder("/srv/abc", 6), "…v/abc");
+        let home = std::env::var("HOME").unwrap_or_default();
+        if home.len() > 1 {
+            assert_eq!(folder(&format!("{home}/x"), 6), "~/x");
+        }
     }
 
     #[test]

@@ -17,7 +17,8 @@ use crate::{Fault, Target};
 /// A running bus answers at once.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-const HEADERS: [&str; 8] = ["WORKER", "STATE", "PID", "UP", "SESSIONS", "CALLS", "RESTARTS", "LAST EXIT"];
+const HEADERS: [&str; 10] =
+    ["WORKER", "STATE", "PID", "UP", "SESSIONS", "CALLS", "MEMORY", "CPU", "RESTARTS", "LAST EXIT"];
 
 /// Returns the status verbatim.
 pub fn fetch(target: &Target) -> Result<Box<RawValue>, Fault> {
@@ -50,7 +51,7 @@ pub fn describe(status: &RawValue) -> String {
     for kind in ["refused", "skipped"] {
         let counts = counts(&status[kind], |_| true);
         if !counts.is_empty() {
-            let _ = writeln!(text, "{kind}: {counts}");
+            let _ = writeln!(text, "{kind} since the start: {counts}");
         }
     }
     // The text above already contains the other counters.
@@ -58,7 +59,7 @@ pub fn describe(status: &RawValue) -> String {
         matches!(name, "worker_deaths" | "recycled" | "stalled_clients" | "unauthorized")
     });
     if !counts.is_empty() {
-        let _ = writeln!(text, "{counts}");
+        let _ = writeln!(text, "counted since the start: {counts}");
     }
     text
 }
@@ -77,7 +78,8 @@ pub(crate) fn add_nodes(rows: &mut [Vec<Cell>], nodes: &[&Value], at: usize) {
 fn counts(all: &Value, wanted: impl Fn(&str) -> bool) -> String {
     let all = all.as_object().into_iter().flatten();
     let counted = all.filter(|(name, count)| **count != 0 && wanted(name));
-    let counted = counted.map(|(name, count)| format!("{} {}", replace_control(name, '?'), word(count)));
+    let spelled = |name: &str| replace_control(name, '?').replace('_', " ");
+    let counted = counted.map(|(name, count)| format!("{} {}", word(count), spelled(name)));
     counted.collect::<Vec<_>>().join(", ")
 }
 
@@ -90,21 +92,37 @@ fn headline(status: &Value) -> String {
     if let Some(seconds) = status["uptime_sec"].as_f64() {
         let _ = write!(line, ", up {}", duration(seconds as u64));
     }
+    if let Some(pid) = status["pid"].as_u64() {
+        let _ = write!(line, ", pid {pid}");
+    }
     if status["stopping"] == true {
         line.push_str(", stopping");
     }
-    for name in ["clients", "sessions", "calls"] {
-        let noun = if status[name] == 1 { name.trim_end_matches('s') } else { name };
-        let _ = write!(line, ", {} {noun}", word(&status[name]));
+    // One of the clients is this one.
+    let others = status["clients"].as_u64().map(|clients| clients.saturating_sub(1));
+    let counted = [
+        ("client", others.map_or(Value::Null, Value::from)),
+        ("session", status["sessions"].clone()),
+        ("call", status["calls"].clone()),
+    ];
+    for (noun, count) in counted {
+        let _ = write!(line, ", {} {noun}{}", word(&count), plural(&count));
     }
     if let Some(bytes) = status["held_bytes"].as_u64() {
         let _ = write!(line, ", {} held", byte_size(bytes));
     }
     line.push('\n');
+    if let Some(config) = status["config"].as_str() {
+        let _ = writeln!(line, "config {}", replace_control(config, '?'));
+    }
     for address in list(&status["listening"]) {
         let _ = writeln!(line, "at {}", word(address));
     }
     line + &companion("web", &status["web"]) + &companion("link", &status["link"])
+}
+
+fn plural(count: &Value) -> &'static str {
+    if *count == 1 { "" } else { "s" }
 }
 
 /// The web door or the link to the cluster, if there is one.
@@ -127,14 +145,18 @@ fn traffic(status: &Value) -> String {
         (rate("requests"), rate("bytes_in"), rate("bytes_out"))
     {
         let (read, written) = (byte_size(read as u64), byte_size(written as u64));
-        let _ = writeln!(text, "{requests:.1} requests a second, {read} in, {written} out");
+        let _ = writeln!(text, "per second: {requests:.1} requests, {read} in, {written} out");
     }
-    for (measured, what) in [("latency_us", "answers"), ("ttft_us", "turns to their first update")] {
+    for (measured, what, whats) in [
+        ("latency_us", "answer", "answers"),
+        ("ttft_us", "turn to its first update", "turns to their first update"),
+    ] {
         let measured = &status[measured];
         let percentiles = ["p50", "p90", "p99", "max"].map(|part| measured[part].as_u64());
         if let [Some(half), Some(most), Some(nearly_all), Some(longest)] =
             percentiles.map(|us| us.map(latency))
         {
+            let what = if measured["count"] == 1 { what } else { whats };
             let count = word(&measured["count"]);
             let _ = writeln!(
                 text,
@@ -154,21 +176,24 @@ fn worker_row(pool: &Value, worker: &Value) -> Vec<Cell> {
     let field = |key: &str| word(&worker[key]);
     let [state, pid, sessions] = ["state", "pid", "sessions"].map(field);
     let [calls, restarts, mut last_exit] = ["calls", "restarts", "last_exit"].map(field);
+    let memory = worker["rss_bytes"].as_u64().map_or_else(|| "-".to_owned(), short_size);
+    let cpu =
+        worker["cpu_percent"].as_f64().map_or_else(|| "-".to_owned(), |percent| format!("{percent:.0}%"));
     if let Some(why) = worker["last_recycled"].as_str() {
         last_exit = format!("recycled: {}", replace_control(why, '?'));
     }
-    row([name, state, pid, up, sessions, calls, restarts, last_exit])
+    row([name, state, pid, up, sessions, calls, memory, cpu, restarts, last_exit])
 }
 
-fn row(texts: [String; 8]) -> Vec<Cell> {
-    let [name, state, pid, up, sessions, calls, restarts, last_exit] = texts;
+fn row(texts: [String; 10]) -> Vec<Cell> {
+    let [name, state, pid, up, sessions, calls, memory, cpu, restarts, last_exit] = texts;
     let style = match state.as_str() {
         "broken" => AnsiColor::Red.on_default(),
         "resting" => AnsiColor::Yellow.on_default(),
         _ => Style::new(),
     };
     let mut cells = vec![Cell::new(name), Cell::new(state).styled(style)];
-    cells.extend([pid, up, sessions, calls, restarts].map(Cell::number));
+    cells.extend([pid, up, sessions, calls, memory, cpu, restarts].map(Cell::number));
     cells.push(Cell::new(last_exit));
     cells
 }
@@ -213,6 +238,16 @@ pub(crate) fn byte_size(bytes: u64) -> String {
     }
 }
 
+/// The same in at most five characters.
+pub(crate) fn short_size(bytes: u64) -> String {
+    let units = [(1_u64 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")];
+    match units.into_iter().find(|&(unit, _)| bytes >= unit) {
+        Some((unit, name)) if bytes < 10 * unit => format!("{:.1}{name}", bytes as f64 / unit as f64),
+        Some((unit, name)) => format!("{}{name}", bytes / unit),
+        None => format!("{bytes}B"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use anstream::adapter::strip_str;
@@ -235,13 +270,16 @@ mod tests {
         assert_eq!(bus.received(), [r#"{"jsonrpc":"2.0","id":1,"method":"_bus/status"}"#]);
     }
 
-    const TWO_POOLS: &str = r#"{"bus":"stdio-bus","version":"0.1.0","uptime_sec":3723.5,"stopping":false,"clients":1,
+    const TWO_POOLS: &str = r#"{"bus":"stdio-bus","version":"0.1.0","uptime_sec":3723.5,"stopping":false,"clients":2,
+        "pid":4711,"config":"/srv/bus.json",
         "calls":2,"sessions":5,"held_bytes":1572864,"listening":["tcp://127.0.0.1:9000"],
         "rates":{"requests":12.34,"bytes_in":2048.7,"bytes_out":100.0},
         "latency_us":{"p50":850,"p90":1500,"p99":2500000,"max":90000000,"count":740},
+        "ttft_us":{"p50":9000,"p90":9000,"p99":9000,"max":9000,"count":1},
         "refused":{"busy":3},"skipped":{"stray_lines":7,"too_large":1},"pools":[
         {"id":"claude","mode":"shared","workers":[
           {"worker":0,"state":"up","pid":424242,"up_sec":3700,"sessions":5,"calls":2,"restarts":0,"last_exit":null,
+           "rss_bytes":327155712,"cpu_percent":12.5,
            "last_recycled":"idle"},
           {"worker":1,"state":"resting","pid":null,"sessions":0,"calls":0,"restarts":12,"last_exit":"signal 9"},
           {"worker":2,"state":"broken","pid":null,"sessions":0,"calls":0,"restarts":5,"last_exit":"exit 1"}]},
@@ -252,21 +290,23 @@ mod tests {
     fn the_text_has_a_summary_and_one_line_per_worker() {
         let text = described(TWO_POOLS);
         let expected = "
-stdio-bus 0.1.0, up 1h 2m, 1 client, 5 sessions, 2 calls, 1.5 MiB held
+stdio-bus 0.1.0, up 1h 2m, pid 4711, 1 client, 5 sessions, 2 calls, 1.5 MiB held
+config /srv/bus.json
 at tcp://127.0.0.1:9000
-12.3 requests a second, 2.0 KiB in, 100 B out
+per second: 12.3 requests, 2.0 KiB in, 100 B out
 last minute: 740 answers, p50 850 us, p90 1.5 ms, p99 2.5 s, at most 1m 30s
-WORKER    STATE       PID     UP  SESSIONS  CALLS  RESTARTS  LAST EXIT
-claude/0  up       424242  1h 1m         5      2         0  recycled: idle
-claude/1  resting       -      -         0      0        12  signal 9
-claude/2  broken        -      -         0      0         5  exit 1
-solo      -             -      -         -      -         -  -
-refused: busy 3
-skipped: stray_lines 7, too_large 1
-recycled 2, worker_deaths 17
+last minute: 1 turn to its first update, p50 9.0 ms, p90 9.0 ms, p99 9.0 ms, at most 9.0 ms
+WORKER    STATE       PID     UP  SESSIONS  CALLS  MEMORY  CPU  RESTARTS  LAST EXIT
+claude/0  up       424242  1h 1m         5      2    312M  12%         0  recycled: idle
+claude/1  resting       -      -         0      0       -    -        12  signal 9
+claude/2  broken        -      -         0      0       -    -         5  exit 1
+solo      -             -      -         -      -       -    -         -  -
+refused since the start: 3 busy
+skipped since the start: 7 stray lines, 1 too large
+counted since the start: 2 recycled, 17 worker deaths
 ";
         assert_eq!(text, expected.trim_start());
-        assert!(text.lines().all(|line| line.len() <= 80));
+        assert!(text.lines().all(|line| line.len() <= 96));
     }
 
     #[test]
@@ -291,7 +331,7 @@ recycled 2, worker_deaths 17
 
     #[test]
     fn missing_and_unexpected_fields_are_harmless() {
-        let headers = "WORKER  STATE  PID  UP  SESSIONS  CALLS  RESTARTS  LAST EXIT\n";
+        let headers = "WORKER  STATE  PID  UP  SESSIONS  CALLS  MEMORY  CPU  RESTARTS  LAST EXIT\n";
         for unusual in ["null", "7", "[]", "{}", r#"{"pools":{},"counters":[],"uptime_sec":"x","rates":7}"#] {
             assert_eq!(
                 described(unusual),
@@ -310,5 +350,7 @@ recycled 2, worker_deaths 17
         assert!(durations.into_iter().all(|(seconds, text)| duration(seconds) == text));
         let sizes = [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 << 29, "1.5 GiB")];
         assert!(sizes.into_iter().all(|(bytes, text)| byte_size(bytes) == text));
+        let short = [(0, "0B"), (2048, "2.0K"), (327_155_712, "312M"), (3 << 29, "1.5G")];
+        assert!(short.into_iter().all(|(bytes, text)| short_size(bytes) == text));
     }
 }

@@ -1,8 +1,10 @@
-//! `trace`: follows the live traffic of a bus, as JSON lines or as a file for the trace viewer of ACP's
-//! conductor.
+//! `trace`: follows the live traffic of a bus, as JSON lines, as lines for people, or as a file for the trace viewer of
+//! ACP's conductor.
 //!
-//! Events are printed verbatim after the time of day. The bus counts time from its own start, which its first
+//! As JSON, events are printed verbatim after the time of day. The bus counts time from its own start, which its first
 //! answer reveals. `trace` ends with the bus, with its reader, or by a signal.
+
+mod readable;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,6 +20,8 @@ use rpc::{Parts, Stream};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+
+pub use readable::ReadableLines;
 
 use crate::Signals;
 use crate::connection::Connection;

@@ -240,6 +240,38 @@ test("a link for looking only looks, and one for answering only answers", async 
   await isClean(answers);
 });
 
+test("a process is restarted or drained after a question, its session goes on, and who only looks cannot", async () => {
+  const editor = await bus.client("editor", AS_CONSOLE);
+  const session = await editor.open("agent");
+  const worker = async () => (await editor.ask("_bus/status")).pools.find((pool) => pool.id === "agent").workers.find((one) => one.state === "up");
+  const looks = await visit(browser, bus, { scope: "control" });
+  await looks.open("pools");
+  await looks.locator(".pool-row", { hasText: "agent" }).locator(".fold-line").click();
+  await looks.locator(".worker", { hasText: "agent/" }).first().getByText("pid").waitFor();
+  assert.equal(await looks.getByRole("button", { name: /restart|drain/i }).count(), 0);
+  await isClean(looks);
+  const page = await visit(browser, bus);
+  await page.open("pools");
+  await page.locator(".pool-row", { hasText: "agent" }).locator(".fold-line").click();
+  for (const [what, why] of [["restart", "restart"], ["drain", "drained"]]) {
+    const { worker: index, pid } = await until("a process", worker);
+    await page.getByRole("button", { name: `${what} agent/${index}` }).click();
+    await page.keyboard.press("Escape");
+    assert.equal((await worker()).pid, pid, "a question that is not answered does nothing");
+    await page.getByRole("button", { name: `${what} agent/${index}` }).click();
+    await page.locator("dialog[open]").getByRole("button", { name: what }).click();
+    const next = await until("another process", async () => {
+      const now = await worker();
+      return now && now.pid !== pid && now;
+    });
+    await page.locator(".worker", { hasText: `pid ${next.pid}` }).waitFor();
+    assert.equal((await editor.prompt(session, `after the ${what}`)).stopReason, "end_turn");
+    await until("its end", async () => (await editor.ask("_bus/status")).pools.find((pool) => pool.id === "agent").last_recycled === why);
+  }
+  editor.close();
+  await isClean(page);
+});
+
 test("a session goes on after its process was killed, and the error says what to do", async () => {
   const page = await visit(browser, bus);
   await begin(page, "agent", "remember me");

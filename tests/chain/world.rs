@@ -391,6 +391,7 @@ impl World {
             }
             Action::Exit => self.has_exited = true,
             Action::Flush(_) | Action::Resume(_) => {}
+            Action::Measure | Action::Reload | Action::Stop => unreachable!("no client asks for that"),
         }
     }
 
@@ -422,6 +423,7 @@ impl World {
                 }
             }
             Action::Flush(_) | Action::Resume(_) | Action::Exit => {}
+            Action::Measure | Action::Reload | Action::Stop => unreachable!("no client asks for that"),
         }
     }
 

@@ -141,7 +141,7 @@ fn whoever_kills_by_the_name_of_the_bus_does_not_kill_its_guard() {
     // killall compares the first, pkill -f searches the second.
     let about = |file: &str| std::fs::read_to_string(format!("/proc/{guard}/{file}")).unwrap_or_default();
     bus.until("it has its own name", || about("comm") == "sbus-guard\n");
-    assert_eq!(about("cmdline"), "sbus-guard\0guard\0");
+    assert_eq!(about("cmdline"), "sbus-guard\0internal-guard\0");
 }
 
 #[cfg(target_os = "linux")]

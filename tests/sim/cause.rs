@@ -267,7 +267,10 @@ impl Oracle {
     fn may_be_invalid(&self, serial: Serial, kind: &Kind) -> bool {
         match kind {
             Kind::New | Kind::Fork(_) => !self.unique_names || self.is_opened_as_taken(serial),
-            Kind::Admin => parse(&self.sent[serial].line.bytes())["params"]["payloads"] == true,
+            Kind::Admin => {
+                let request = parse(&self.sent[serial].line.bytes());
+                request["params"]["payloads"] == true || request["method"] == "_bus/reload"
+            }
             _ => false,
         }
     }
@@ -305,6 +308,9 @@ impl Oracle {
     }
 
     fn may_be_unknown(&self, conn: Conn, serial: Serial, kind: &Kind) -> bool {
+        if *kind == Kind::Admin {
+            return parse(&self.sent[serial].line.bytes())["method"] == "_bus/close";
+        }
         let Some(name) = kind.session() else {
             return matches!(kind, Kind::Label(_)) && self.causes.deaths > 0;
         };
@@ -324,7 +330,7 @@ impl Oracle {
         let params = &request["params"];
         let pools = &self.config.pools;
         let in_params = match request["method"].as_str() {
-            Some("_bus/hello") => &params["pool"],
+            Some("_bus/hello" | "_bus/restart") => &params["pool"],
             Some("session/new" | "session/load" | "session/resume") => &params["_meta"]["bus/pool"],
             _ => &Value::Null,
         };

@@ -264,7 +264,14 @@ impl World {
                 (method, if payloads { vec![("payloads", text("true"))] } else { vec![] })
             }
             4 => ("_bus/bye", vec![]),
-            _ => ("_bus/nope", vec![]),
+            // Not by chance, so that the worlds of kept seeds stay as they are.
+            _ => match self.oracle.sent.len() % 8 {
+                0 => ("_bus/logs", vec![]),
+                1 => ("_bus/restart", vec![("pool", text(r#""no such pool""#))]),
+                2 => ("_bus/reload", vec![]),
+                3 => ("_bus/close", vec![("session", text(r#""s999999999""#))]),
+                _ => ("_bus/nope", vec![]),
+            },
         };
         let draft = Draft { params, ..Draft::default() };
         if method == "_bus/bye" && self.rng.percent(70) {

@@ -59,6 +59,7 @@ enum Asked {
     Join { session: usize, part: Part, full: bool },
     Take(usize),
     Leave(usize),
+    Close(usize),
     Prompt(usize, Part),
     Other,
 }
@@ -178,6 +179,7 @@ impl World {
             12..19 => self.prompts(at),
             19..21 => self.answers(at),
             21 => self.cancels(at),
+            22 if self.rng.percent(20) => self.closes(at),
             22..25 => self.agent_asks(),
             25..29 => self.agent_ends_turn(),
             _ => self.agent_says(),
@@ -257,8 +259,10 @@ impl World {
     }
 
     fn asks(&mut self, at: usize, method: &str, params: Value, asked: Asked) {
-        self.clients[at].may_own |=
-            !matches!(method, "_bus/attach" | "_bus/detach" | "session/prompt" | "_bus/hello" | "initialize");
+        self.clients[at].may_own |= !matches!(
+            method,
+            "_bus/attach" | "_bus/detach" | "_bus/close" | "session/prompt" | "_bus/hello" | "initialize"
+        );
         self.next_id += 1;
         self.clients[at].asked.insert(self.next_id, asked);
         let line = json!({ "id": self.next_id, "method": method, "params": params });
@@ -315,6 +319,12 @@ impl World {
         let method = self.rng.one(&["_bus/detach", "session/close"]);
         let key = if method == "_bus/detach" { "session" } else { "sessionId" };
         self.asks(at, method, json!({ key: id }), Asked::Leave(session));
+    }
+
+    /// Anybody may close any session.
+    fn closes(&mut self, at: usize) {
+        let Some((session, id)) = self.some_session() else { return };
+        self.asks(at, "_bus/close", json!({ "session": id }), Asked::Close(session));
     }
 
     fn prompts(&mut self, at: usize) {

@@ -29,6 +29,8 @@ pub(crate) struct Pipe {
     pub(crate) flush: bool,
     /// The core does not want to read it.
     pub(crate) paused: bool,
+    /// In this call the core went on with what it had been given before.
+    pub(crate) is_read: bool,
     /// The core has closed it, or the peer is gone.
     pub(crate) closed: bool,
     /// Nothing more is written to the peer.
@@ -62,6 +64,7 @@ impl Pipe {
             at_start: true,
             flush: false,
             paused: false,
+            is_read: false,
             closed: false,
             shut: false,
             ended: false,

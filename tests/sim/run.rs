@@ -8,7 +8,7 @@ use crate::excuse::Excuses;
 use crate::oracle::broken;
 use crate::record::Peer;
 use crate::world::World;
-use crate::{greedy, guests, nodes};
+use crate::{greedy, guests, nodes, replace};
 
 /// After this long without faults everything must be answered. It is longer than the longest pause of a worker.
 const QUIET_PERIOD: Duration = Duration::from_secs(200);
@@ -29,6 +29,9 @@ pub(crate) fn run(seed: u64, print: bool) -> Run {
     }
     if seed & nodes::NODES != 0 {
         return nodes::run(seed, print);
+    }
+    if seed & replace::REPLACE != 0 {
+        return replace::run(seed, print);
     }
     if greedy::is_greedy(seed) {
         return greedy::run(seed, print);

@@ -191,7 +191,9 @@ impl World {
     /// Gives the bus bytes of a peer, whether or not it wants to read.
     pub(crate) fn give(&mut self, peer: Peer, count: usize) {
         let (bytes, marks) = self.pipe(peer).give(count);
-        let link = self.pipe(peer).link;
+        let pipe = self.pipe(peer);
+        pipe.is_read = true;
+        let link = pipe.link;
         let mut hostile = false;
         for mark in marks {
             match (mark, peer) {
@@ -403,9 +405,12 @@ impl World {
         self.check_bounds();
         self.given_bytes = 0;
         self.queued_before = self.queued_bytes();
-        for (worker, record) in self.workers.iter().zip(&mut self.oracle.lives) {
-            // One that may be read again may have to wait until its last lines are handled.
-            record.paused = !self.bus.wants_read(worker.pipe.link) || worker.pipe.paused;
+        for (worker, record) in self.workers.iter_mut().zip(&mut self.oracle.lives) {
+            // One that may be read again may have to wait until its last lines are handled: the bus resumes few in one
+            // call.
+            let is_read = std::mem::take(&mut worker.pipe.is_read);
+            let waits = record.paused && !is_read;
+            record.paused = waits || !self.bus.wants_read(worker.pipe.link) || worker.pipe.paused;
         }
         for (client, record) in self.clients.iter().zip(&mut self.oracle.conns) {
             if client.pipe.queued.len() > self.config.limits.max_output_queue {
@@ -440,7 +445,7 @@ impl World {
                 let pipe = self.pipe(peer);
                 match action {
                     Action::Flush(_) => pipe.flush = true,
-                    Action::Resume(_) => pipe.paused = false,
+                    Action::Resume(_) => (pipe.paused, pipe.is_read) = (false, true),
                     _ => pipe.shut = true,
                 }
             }
@@ -458,6 +463,10 @@ impl World {
             }
             Action::Spawn(worker, link) => self.spawn(worker, link),
             Action::Signal(worker, signal) => self.signal(worker, signal),
+            Action::Measure => self.bus.measured([], self.now),
+            Action::Reload => self.bus.reloaded(Err("no.json: no such file"), self.now),
+            // Only a world that ends asks for it.
+            Action::Stop => {}
             Action::Exit => self.exited = true,
         }
     }

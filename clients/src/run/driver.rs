@@ -452,8 +452,8 @@ pub(super) fn rpc_error(error: &Value) -> RpcError {
 pub(super) fn describe_error(RpcError { message, data, .. }: &RpcError) -> String {
     let data = data.as_ref().unwrap_or(&Value::Null);
     match data["details"].as_str().or(data["message"].as_str()).or(data.as_str()) {
-        Some(details) => format!("{message} ({details})"),
-        None => message.clone(),
+        Some(details) if !message.contains(details) => format!("{message} ({details})"),
+        _ => message.clone(),
     }
 }
 

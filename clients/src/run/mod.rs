@@ -5,6 +5,7 @@
 //! terminal, as plain text, or as session envelopes.
 
 mod agent;
+mod asked_about;
 mod client_tools;
 mod command_request;
 mod cuid;

@@ -33,7 +33,7 @@ impl Guard {
     /// `stdio-bus guard` reads `+GROUP` and `-GROUP` lines and kills at the end of its input.
     pub(super) fn start(this_binary: &Path) -> io::Result<Guard> {
         let mut command = Command::new(this_binary);
-        command.arg0(GUARD_NAME).arg("guard").process_group(0);
+        command.arg0(GUARD_NAME).arg("internal-guard").process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Guard(Arc::new(Mutex::new(command.spawn()?))))
     }

@@ -9,6 +9,7 @@ use rpc::error::INTERNAL_ERROR;
 use serde_json::{Value, json};
 use signal_hook::consts::SIGINT;
 
+use super::asked_about::details;
 use super::client_tools::{Permission, Reply, Request, ToolKind, not_offered};
 use super::driver::{Driver, Stop};
 use super::events::Event;
@@ -102,7 +103,10 @@ impl Driver {
         let chosen = match self.policy() {
             Policy::Allow => least_permissive(&offered, true).cloned(),
             Policy::Deny => least_permissive(&offered, false).cloned(),
-            Policy::Ask => self.ask_user(&format!("The agent asks: {title}"), &offered)?,
+            Policy::Ask => {
+                let about = details(&params["toolCall"], &title);
+                self.ask_user(&format!("The agent asks: {title}{about}"), &offered)?
+            }
         };
         if self.policy() != Policy::Ask && chosen.as_ref().is_none_or(|choice| !choice.allows) {
             self.report_refusal(&title)?;
@@ -191,7 +195,7 @@ impl Driver {
                     if line.is_none() || chosen.is_some() {
                         break chosen.cloned();
                     }
-                    self.renderer.ask(&ask)?;
+                    self.renderer.ask(&format!("1-{}, y or n? ", offered.len()))?;
                 }
                 Event::Signal(SIGINT) => {
                     self.interrupt()?;

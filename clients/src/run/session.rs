@@ -22,7 +22,7 @@ impl Driver {
         let params = json!({
             "protocolVersion": 1,
             "clientCapabilities": { "fs": { "readTextFile": offered, "writeTextFile": offered }, "terminal": offered },
-            "clientInfo": { "name": "stdio-bus", "title": "stdio Bus", "version": env!("CARGO_PKG_VERSION") },
+            "clientInfo": { "name": "stdio-bus-run", "title": "stdio Bus", "version": env!("CARGO_PKG_VERSION") },
         });
         let until = Instant::now() + self.options.init_timeout;
         let mut backoff = INITIALIZE_BACKOFF.into_iter();

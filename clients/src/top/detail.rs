@@ -83,6 +83,8 @@ fn worker_facts(model: &Model, pool: &Pool, worker: &Worker, theme: Theme) -> Ve
     let up = worker.up_sec.map(|up| format!(" for {}", duration(up))).unwrap_or_default();
     facts.add_styled("state", format!("{}{up}", worker.state), theme.state(&worker.state));
     facts.add("pid", or_dash(worker.pid));
+    facts.add("memory", or_dash(worker.rss_bytes.map(byte_size)));
+    facts.add("CPU", or_dash(worker.cpu_percent.map(|percent| format!("{percent:.1}%"))));
     let max = pool.max_sessions.map(|max| format!(" of {max}")).unwrap_or_default();
     facts.add("sessions", format!("{}{max}", or_dash(worker.sessions)));
     facts.add("calls", or_dash(worker.calls));
@@ -105,6 +107,8 @@ fn worker_facts(model: &Model, pool: &Pool, worker: &Worker, theme: Theme) -> Ve
 fn session_facts(session: &Session, theme: Theme) -> Vec<Line<'static>> {
     let mut facts = Facts { theme, lines: Vec::new() };
     facts.add("state", or_dash(session.state.as_ref()));
+    facts.add("title", or_dash(session.title.as_ref()));
+    facts.add("folder", or_dash(session.folder.as_ref()));
     facts.add("client", session.client.clone().unwrap_or_else(|| "has left".to_owned()));
     facts.add("guests", or_dash(session.guests.as_ref()));
     let asks = session.questions.is_some_and(|count| count > 0);

@@ -6,14 +6,14 @@ use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Cell, Paragraph, RenderDirection, Sparkline};
+use ratatui::widgets::{Cell, Clear, Paragraph, RenderDirection, Sparkline};
 
 use super::detail;
-use super::model::{Item, Model};
+use super::model::{Item, Mode, Model};
 use super::snapshot::{Latency, Pool, Session, Worker};
 use super::tables::{self, Column, block, right, sessions_table, table};
 use super::theme::{Theme, bar, micros, number, or_dash};
-use crate::status::{byte_size, duration};
+use crate::status::{byte_size, duration, short_size};
 
 /// Cells of a load bar.
 const LOAD_CELLS: usize = 10;
@@ -34,6 +34,35 @@ pub(super) fn screen(frame: &mut Frame, model: &Model, theme: Theme) {
         _ => tables(frame, middle, model, theme),
     }
     keys(frame, footer_area, model, theme);
+    if model.mode == Mode::Help {
+        help(frame, area, theme);
+    }
+}
+
+const HELP: [(&str, &str); 12] = [
+    ("↑ ↓ j k", "select a row; PgUp, PgDn, Home, End too"),
+    ("Tab", "from pools to sessions and back"),
+    ("Enter", "show the selected row in detail; Esc goes back"),
+    ("s", "sort this list by something else"),
+    ("/", "show only rows with a text; Esc shows all again"),
+    ("R", "restart the selected process, or all of the pool"),
+    ("x", "close the selected session"),
+    ("?", "this help; any key closes it"),
+    ("q", "leave; Ctrl-C too"),
+    ("", ""),
+    ("LOAD", "sessions of as many as there is room for"),
+    ("CPU", "100% is one processor, since the last look"),
+];
+
+fn help(frame: &mut Frame, area: Rect, theme: Theme) {
+    let (width, height) = (64.min(area.width), (HELP.len() as u16 + 2).min(area.height));
+    let popup = Rect::new((area.width - width) / 2, (area.height - height) / 2, width, height);
+    let line = |(key, meaning): &(&'static str, &'static str)| {
+        Line::from(vec![Span::styled(format!(" {key:<9}"), theme.title()), Span::raw(*meaning)])
+    };
+    let text = Paragraph::new(HELP.iter().map(line).collect::<Vec<_>>()).block(block("help", theme));
+    frame.render_widget(Clear, popup);
+    frame.render_widget(text, popup);
 }
 
 fn header(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
@@ -177,24 +206,27 @@ fn tables(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
     let in_sessions = at.and_then(|at| at.checked_sub(workers));
     pools_table(frame, pools_area, model, in_pools, theme);
     if sessions_area.height >= 3 && model.sessions.is_some() {
-        let title = format!("sessions ({sessions})");
+        let order = model.session_order.name().map(|name| format!(" by {name}")).unwrap_or_default();
+        let title = format!("sessions ({sessions}){order}");
         let of_all: Vec<&Session> = model.sessions().iter().collect();
         sessions_table(frame, sessions_area, &title, &of_all, in_sessions, theme);
     }
 }
 
-const POOL_COLUMNS: [Column; 11] = [
-    tables::text("POOL", 16, 0),
-    tables::text("STATE", 12, 0),
-    tables::text("LOAD", LOAD_CELLS as u16, 59),
-    tables::number("SESSIONS", 8, 0),
+const POOL_COLUMNS: [Column; 13] = [
+    tables::text("POOL", 12, 0).growing(36),
+    tables::text("STATE", 10, 0),
+    tables::text("LOAD", LOAD_CELLS as u16, 72),
+    tables::number("SESS", 4, 0),
     tables::number("CALLS", 5, 0),
-    tables::number("REQ/S", 6, 66),
-    tables::number("P50", 7, 91),
-    tables::number("P99", 7, 91),
-    tables::number("RESTARTS", 8, 75),
-    tables::number("QUEUED", 9, 110),
-    tables::number("PID", 8, 100),
+    tables::number("MEM", 5, 46),
+    tables::number("CPU", 4, 51),
+    tables::number("REQ/S", 6, 79),
+    tables::number("P50", 7, 104),
+    tables::number("P99", 7, 104),
+    tables::number("RESTARTS", 8, 60),
+    tables::number("QUEUED", 9, 122),
+    tables::number("PID", 7, 112),
 ];
 
 fn pools_table(frame: &mut Frame, area: Rect, model: &Model, at: Option<usize>, theme: Theme) {
@@ -215,13 +247,18 @@ fn pools_table(frame: &mut Frame, area: Rect, model: &Model, at: Option<usize>, 
         cells
     };
     let rows = rows.into_iter().map(with_node).collect();
-    table(frame, area, "pools and workers", &columns, rows, at, theme);
+    let order = model.pool_order.name().map(|name| format!(" by {name}")).unwrap_or_default();
+    let longest = model.snapshot.pools.iter().map(|pool| pool.id.chars().count() + 2).max().unwrap_or(0);
+    let title = format!("pools and workers{order}");
+    table(frame, area, &title, (&columns, &|_| longest), rows, at, theme);
 }
 
 fn pool_row(pool: &Pool, theme: Theme) -> Vec<Cell<'static>> {
     let up = pool.count_in_state("up");
     let state = if pool.removed { "removed".to_owned() } else { format!("{up} of {}", pool.workers.len()) };
     let state_style = match up {
+        // It starts with its first use.
+        _ if pool.workers.is_empty() => theme.dim(),
         _ if pool.count_in_state("broken") > 0 => theme.bad(),
         up if up < pool.workers.len() => theme.warning(),
         _ => theme.good(),
@@ -229,7 +266,12 @@ fn pool_row(pool: &Pool, theme: Theme) -> Vec<Cell<'static>> {
     let room = pool.max_sessions.map(|max| max * pool.workers.len() as u64);
     let sessions = pool.sum(|worker| worker.sessions);
     let of_latency = |of: fn(Latency) -> u64| or_dash(pool.latency.map(of).map(micros));
+    let memory = pool.sum(|worker| worker.rss_bytes);
+    let cpu: f64 = pool.workers.iter().filter_map(|worker| worker.cpu_percent).sum();
+    let is_measured = pool.workers.iter().any(|worker| worker.rss_bytes.is_some());
     let texts = [
+        if is_measured { short_size(memory) } else { "-".to_owned() },
+        if is_measured { format!("{cpu:.0}%") } else { "-".to_owned() },
         or_dash(pool.requests_rate.map(number)),
         of_latency(|latency| latency.p50),
         of_latency(|latency| latency.p99),
@@ -252,6 +294,8 @@ fn worker_row(pool: &Pool, worker: &Worker, theme: Theme) -> Vec<Cell<'static>> 
     let texts = [
         or_dash(worker.sessions),
         or_dash(worker.calls),
+        or_dash(worker.rss_bytes.map(short_size)),
+        or_dash(worker.cpu_percent.map(|percent| format!("{percent:.0}%"))),
         String::new(),
         String::new(),
         String::new(),
@@ -281,20 +325,50 @@ fn load(sessions: u64, room: Option<u64>, theme: Theme) -> Cell<'static> {
 }
 
 fn keys(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
-    let mut keys = vec![("↑↓", "select"), ("Enter", "detail")];
-    if model.is_open {
-        keys[1] = ("Esc", "back");
-    } else if !model.sessions().is_empty() {
-        let to_sessions = !matches!(model.selected(), Some(Item::Session(_)));
-        keys.push(("Tab", if to_sessions { "sessions" } else { "pools" }));
+    match (&model.mode, &model.remark) {
+        (Mode::Confirm(command), _) => {
+            let asked = Span::styled(format!(" {} ", command.question()), theme.warning());
+            let line = Line::from(vec![
+                asked,
+                Span::styled("y", theme.title()),
+                Span::raw(" yes, any other key no"),
+            ]);
+            return frame.render_widget(line, area);
+        }
+        (Mode::Filter, _) => {
+            let typed = Span::raw(format!("{}▏", model.filter));
+            let line = Line::from(vec![Span::styled(" only rows with: ", theme.title()), typed]);
+            return frame.render_widget(line, area);
+        }
+        (_, Some(remark)) => {
+            return frame.render_widget(Line::styled(format!(" {remark}"), theme.warning()), area);
+        }
+        _ => {}
     }
-    keys.push(("q", "leave"));
+    let on_session = matches!(model.selected(), Some(Item::Session(_)));
+    let mut keys = vec![("?", "help"), ("q", "leave")];
+    keys.push(if model.is_open { ("Esc", "back") } else { ("Enter", "detail") });
+    if !model.is_open && !model.sessions().is_empty() {
+        keys.push(("Tab", if on_session { "pools" } else { "sessions" }));
+    }
+    keys.push(if on_session { ("x", "close") } else { ("R", "restart") });
+    keys.extend([("s", "sort"), ("/", "filter")]);
+    let every = match model.filter.as_str() {
+        "" => format!("every {} s ", model.interval),
+        filter => format!("only {filter:?} "),
+    };
+    // What does not fit beside it is left out.
+    let mut room = usize::from(area.width).saturating_sub(every.chars().count());
     let mut spans = Vec::new();
     for (key, meaning) in keys {
+        let width = key.chars().count() + meaning.chars().count() + 3;
+        if width > room {
+            break;
+        }
+        room -= width;
         spans.push(Span::styled(format!(" {key} "), theme.title()));
         spans.push(Span::styled(format!("{meaning} "), theme.dim()));
     }
     frame.render_widget(Line::from(spans), area);
-    let every = Line::styled(format!("every {} s ", model.interval), theme.dim());
-    frame.render_widget(every.alignment(Alignment::Right), area);
+    frame.render_widget(Line::styled(every, theme.dim()).alignment(Alignment::Right), area);
 }

@@ -1,7 +1,7 @@
 //! `top`: a live screen of a running bus.
 //!
-//! Three threads poll the bus, read keys and wait for signals. The main thread receives their inputs, updates
-//! the model and draws it.
+//! Four threads poll the bus, read keys, wait for signals and carry out what the user asks for. The main thread
+//! receives their inputs, updates the model and draws it.
 
 mod detail;
 mod draw;
@@ -9,6 +9,7 @@ mod history;
 mod model;
 mod screen;
 mod snapshot;
+mod sort;
 mod tables;
 mod theme;
 
@@ -23,16 +24,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event};
+use rpc::text::replace_control;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use self::model::{KeyOutcome, Model};
+use self::model::{Command, KeyOutcome, Model};
 use self::screen::Screen;
 use self::theme::Theme;
 use crate::connection::Connection;
-use crate::sessions;
+use crate::logs::Whose;
 use crate::{Ended, Signals};
 use crate::{Fault, Target};
+use crate::{operate, sessions};
 
 /// A running bus answers at once.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -53,6 +56,8 @@ enum Input {
     Lost(String),
     Terminal(Event),
     Signalled(i32),
+    /// What came of a command.
+    Done(String),
     /// Keys can no longer be read.
     TerminalFailed(io::Error),
 }
@@ -66,6 +71,7 @@ struct Answers {
 
 /// Runs until the user quits. A bus that is missing at the start is a fault; one that is lost later is waited for.
 pub fn run(options: Options) -> Result<Ended, Fault> {
+    let commanded = options.target.clone();
     let mut poller = Poller { connection: None, has_sessions_method: true, target: options.target };
     let first = poller.poll_bus()?;
     let began = first.at;
@@ -75,6 +81,12 @@ pub fn run(options: Options) -> Result<Ended, Fault> {
     let mut screen = Screen::enter().map_err(failed)?;
     start(inputs_tx.clone(), move |inputs_tx| poller.run(inputs_tx, options.interval));
     start(inputs_tx.clone(), read_keys);
+    let (commands, to_do) = channel();
+    start(inputs_tx.clone(), move |inputs_tx| {
+        while let Ok(command) = to_do.recv() {
+            let _ = inputs_tx.send(Input::Done(carry_out(&commanded, &command)));
+        }
+    });
     start(inputs_tx, move |inputs_tx| {
         while let Ok(signal) = signals.wait() {
             let _ = inputs_tx.send(Input::Signalled(signal));
@@ -93,15 +105,34 @@ pub fn run(options: Options) -> Result<Ended, Fault> {
                     model.update(&status, sessions.as_ref(), at.duration_since(began).as_secs_f64());
                 }
                 Input::Lost(why) => model.on_lost(why),
-                Input::Terminal(Event::Key(key)) if model.press(key) == KeyOutcome::Quit => {
-                    return Ok(Ended::Done);
-                }
+                Input::Terminal(Event::Key(key)) => match model.press(key) {
+                    KeyOutcome::Stay => {}
+                    KeyOutcome::Quit => return Ok(Ended::Done),
+                    KeyOutcome::Do(command) => _ = commands.send(command),
+                },
                 Input::Terminal(_) => {}
+                Input::Done(remark) => model.remark = Some(remark),
                 Input::Signalled(signal) => return Ok(Ended::Signalled(signal)),
                 Input::TerminalFailed(error) => return Err(failed(error)),
             }
         }
     }
+}
+
+/// Does what the user has asked for. Returns what came of it, for people.
+fn carry_out(target: &Target, command: &Command) -> String {
+    let done = match command {
+        Command::Close(session) => sessions::close(target, session).map(|()| format!("{session} is closed")),
+        Command::Restart(pool, worker) => {
+            let worker = worker.and_then(|worker| u32::try_from(worker).ok());
+            let whose = Whose { pool: pool.clone(), worker };
+            operate::replace(target, "_bus/restart", &whose).map(|workers| match workers.len() {
+                1 => "1 process is being replaced".to_owned(),
+                count => format!("{count} processes are being replaced, one after the other"),
+            })
+        }
+    };
+    done.unwrap_or_else(|fault| replace_control(&fault.to_string(), ' '))
 }
 
 /// These threads end with the process.

@@ -1,10 +1,16 @@
 //! The state of `top`: the last snapshot, what is selected, and what a key does. No I/O, no clock, no drawing.
+//!
+//! What the bus said last is kept as it was, so that another filter or order takes effect at once.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use serde_json::Value;
 
 use super::history::History;
 use super::snapshot::{self, Pool, Session, Snapshot, Worker};
+use super::sort::{PoolOrder, SessionOrder};
+
+/// The longest text to filter by.
+const FILTER_CHARS: usize = 40;
 
 /// A row that can be selected. It is identified by name, so it stays selected while rows come and go.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,6 +24,38 @@ pub(super) enum Item {
 pub(super) enum KeyOutcome {
     Stay,
     Quit,
+    /// The user wants this done.
+    Do(Command),
+}
+
+/// What the bus is asked to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Command {
+    /// Ends a session.
+    Close(String),
+    /// Replaces the processes of a pool, or one of them.
+    Restart(String, Option<u64>),
+}
+
+impl Command {
+    pub(super) fn question(&self) -> String {
+        match self {
+            Command::Close(session) => format!("close session {session}?"),
+            Command::Restart(pool, None) => format!("restart all processes of {pool}?"),
+            Command::Restart(pool, Some(worker)) => format!("restart {pool}/{worker}?"),
+        }
+    }
+}
+
+/// What keys are for at the moment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Mode {
+    Look,
+    /// They are the text to filter by.
+    Filter,
+    /// `y` carries the command out, anything else does not.
+    Confirm(Command),
+    Help,
 }
 
 pub(super) struct Model {
@@ -34,6 +72,15 @@ pub(super) struct Model {
     selected: Option<Item>,
     /// The selected row is shown in detail.
     pub(super) is_open: bool,
+    pub(super) mode: Mode,
+    /// Only rows with this text are shown.
+    pub(super) filter: String,
+    pub(super) pool_order: PoolOrder,
+    pub(super) session_order: SessionOrder,
+    /// What came of the last command.
+    pub(super) remark: Option<String>,
+    /// What the bus said last.
+    said: (Value, Option<Value>),
 }
 
 impl Model {
@@ -47,20 +94,24 @@ impl Model {
             cursor: 0,
             selected: None,
             is_open: false,
+            mode: Mode::Look,
+            filter: String::new(),
+            pool_order: PoolOrder::default(),
+            session_order: SessionOrder::default(),
+            remark: None,
+            said: (Value::Null, None),
         }
     }
 
     /// Takes the answers of the bus. `now` is in seconds of any clock.
     pub(super) fn update(&mut self, status: &Value, sessions: Option<&Value>, now: f64) {
-        let snapshot = Snapshot::read(status);
-        if snapshot.uptime_sec < self.snapshot.uptime_sec {
+        let all = Snapshot::read(status);
+        if all.uptime_sec < self.snapshot.uptime_sec {
             self.history.clear();
         }
-        self.snapshot = snapshot;
-        self.sessions = sessions.map(snapshot::sessions);
         self.lost = None;
-        let mut counters = self.snapshot.counters.clone();
-        for pool in &self.snapshot.pools {
+        let mut counters = all.counters.clone();
+        for pool in &all.pools {
             for worker in &pool.workers {
                 let counts = [("in", worker.lines_in), ("out", worker.lines_out)];
                 counters.extend(counts.into_iter().filter_map(|(direction, count)| {
@@ -69,6 +120,22 @@ impl Model {
             }
         }
         self.history.add(now, counters);
+        self.said = (status.clone(), sessions.cloned());
+        self.choose_rows();
+    }
+
+    /// Filters and sorts what the bus said last.
+    fn choose_rows(&mut self) {
+        let (status, sessions) = &self.said;
+        self.snapshot = Snapshot::read(status);
+        self.sessions = sessions.as_ref().map(snapshot::sessions);
+        let wanted = self.filter.to_lowercase();
+        self.snapshot.pools.retain(|pool| pool.id.to_lowercase().contains(&wanted));
+        if let Some(sessions) = &mut self.sessions {
+            sessions.retain(|session| matches(session, &wanted));
+            self.session_order.sort(sessions);
+        }
+        self.pool_order.sort(&mut self.snapshot.pools);
         self.find_selected();
     }
 
@@ -82,9 +149,29 @@ impl Model {
             return KeyOutcome::Stay;
         }
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        if control && matches!(key.code, KeyCode::Char('c' | 'd')) {
+            return KeyOutcome::Quit;
+        }
+        self.remark = None;
+        match std::mem::replace(&mut self.mode, Mode::Look) {
+            Mode::Look => {}
+            Mode::Help => return KeyOutcome::Stay,
+            Mode::Confirm(command) => {
+                let agrees = matches!(key.code, KeyCode::Char('y' | 'Y') | KeyCode::Enter);
+                return if agrees { KeyOutcome::Do(command) } else { KeyOutcome::Stay };
+            }
+            Mode::Filter => {
+                self.edit_filter(key.code);
+                return KeyOutcome::Stay;
+            }
+        }
         match key.code {
-            KeyCode::Char('c' | 'd') if control => return KeyOutcome::Quit,
             KeyCode::Char('q') => return KeyOutcome::Quit,
+            KeyCode::Char('?' | 'h') => self.mode = Mode::Help,
+            KeyCode::Char('/') => self.mode = Mode::Filter,
+            KeyCode::Char('s') => self.sort_otherwise(),
+            KeyCode::Char('R') => self.confirm(self.restart_of_selected()),
+            KeyCode::Char('x') | KeyCode::Delete => self.confirm(self.close_of_selected()),
             KeyCode::Up | KeyCode::Char('k') => self.select(self.cursor.saturating_sub(1)),
             KeyCode::Down | KeyCode::Char('j') => self.select(self.cursor + 1),
             KeyCode::PageUp => self.select(self.cursor.saturating_sub(10)),
@@ -93,10 +180,59 @@ impl Model {
             KeyCode::End => self.select(usize::MAX),
             KeyCode::Tab | KeyCode::BackTab => self.select(self.other_list()),
             KeyCode::Enter => self.is_open = self.selected.is_some(),
+            KeyCode::Esc if !self.is_open && !self.filter.is_empty() => {
+                self.filter.clear();
+                self.choose_rows();
+            }
             KeyCode::Esc | KeyCode::Backspace => self.is_open = false,
             _ => {}
         }
         KeyOutcome::Stay
+    }
+
+    fn edit_filter(&mut self, key: KeyCode) {
+        match key {
+            KeyCode::Enter => return,
+            KeyCode::Esc => self.filter.clear(),
+            KeyCode::Backspace => _ = self.filter.pop(),
+            KeyCode::Char(letter) if self.filter.chars().count() < FILTER_CHARS => self.filter.push(letter),
+            _ => {}
+        }
+        if key != KeyCode::Esc {
+            self.mode = Mode::Filter;
+        }
+        self.choose_rows();
+    }
+
+    /// The list with the selected row gets the next order.
+    fn sort_otherwise(&mut self) {
+        if matches!(self.selected, Some(Item::Session(_))) {
+            self.session_order = self.session_order.next();
+        } else {
+            self.pool_order = self.pool_order.next();
+        }
+        self.choose_rows();
+    }
+
+    fn confirm(&mut self, command: Option<Command>) {
+        if let Some(command) = command {
+            self.mode = Mode::Confirm(command);
+        }
+    }
+
+    fn restart_of_selected(&self) -> Option<Command> {
+        match self.selected.clone()? {
+            Item::Pool(pool) => Some(Command::Restart(pool, None)),
+            Item::Worker(pool, worker) => Some(Command::Restart(pool, Some(worker))),
+            Item::Session(_) => None,
+        }
+    }
+
+    fn close_of_selected(&self) -> Option<Command> {
+        match self.selected.clone()? {
+            Item::Session(session) => Some(Command::Close(session)),
+            Item::Pool(_) | Item::Worker(..) => None,
+        }
     }
 
     pub(super) fn selected(&self) -> Option<&Item> {
@@ -150,6 +286,18 @@ impl Model {
         }
         self.select(position.unwrap_or(self.cursor));
     }
+}
+
+/// Whether a session has this text, in lower case, in one of its columns.
+fn matches(session: &Session, wanted: &str) -> bool {
+    let (name, worker) = (Some(&session.name), session.worker_name());
+    let texts =
+        [name, session.client.as_ref(), session.folder.as_ref(), session.title.as_ref(), Some(&worker)];
+    texts
+        .into_iter()
+        .chain([session.guests.as_ref()])
+        .flatten()
+        .any(|text| text.to_lowercase().contains(wanted))
 }
 
 fn series_name(pool: &str, number: u64, direction: &str) -> String {

@@ -65,6 +65,8 @@ pub(super) struct Worker {
     pub(super) sessions: Option<u64>,
     pub(super) calls: Option<u64>,
     pub(super) clients: Option<u64>,
+    pub(super) rss_bytes: Option<u64>,
+    pub(super) cpu_percent: Option<f64>,
     pub(super) restarts: Option<u64>,
     pub(super) queued_bytes: Option<u64>,
     pub(super) lines_in: Option<u64>,
@@ -80,6 +82,8 @@ pub(super) struct Session {
     pub(super) worker: Option<u64>,
     pub(super) node: Option<String>,
     pub(super) client: Option<String>,
+    pub(super) folder: Option<String>,
+    pub(super) title: Option<String>,
     pub(super) state: Option<String>,
     pub(super) age_sec: Option<u64>,
     pub(super) idle_sec: Option<u64>,
@@ -118,6 +122,16 @@ impl Snapshot {
     }
 }
 
+impl Session {
+    /// `POOL/N`, as far as it is known.
+    pub(super) fn worker_name(&self) -> String {
+        match (&self.pool, self.worker) {
+            (Some(pool), Some(worker)) => format!("{pool}/{worker}"),
+            (pool, _) => pool.clone().unwrap_or_else(|| "-".to_owned()),
+        }
+    }
+}
+
 impl Pool {
     pub(super) fn worker(&self, number: u64) -> Option<&Worker> {
         self.workers.iter().find(|worker| worker.number == number)
@@ -141,6 +155,8 @@ pub(super) fn sessions(value: &Value) -> Vec<Session> {
             worker: value["worker"].as_u64(),
             node: text(&value["node"]),
             client: text(&value["client"]),
+            folder: text(&value["folder"]),
+            title: text(&value["title"]),
             state: text(&value["state"]),
             age_sec: seconds(&value["age_sec"]),
             idle_sec: seconds(&value["idle_sec"]),
@@ -179,6 +195,8 @@ fn worker(value: &Value) -> Option<Worker> {
         sessions: number("sessions"),
         calls: number("calls"),
         clients: number("clients"),
+        rss_bytes: number("rss_bytes"),
+        cpu_percent: value["cpu_percent"].as_f64(),
         restarts: number("restarts"),
         queued_bytes: number("queued_bytes"),
         lines_in: number("lines_in"),

@@ -8,10 +8,13 @@ use ratatui::widgets::{Block, BorderType, Cell, Padding, Row, Table, TableState}
 
 use super::snapshot::Session;
 use super::theme::{Theme, or_dash};
+use crate::sessions::folder;
 use crate::status::duration;
 
 /// Where something works, if that is another machine.
 pub(super) const NODE: Column = text("NODE", 10, 0);
+/// How much is shown of a folder, from its end.
+const FOLDER_CHARS: usize = 56;
 
 /// A column of a table. It is shown in areas of at least `min_area` cells of width.
 #[derive(Clone, Copy)]
@@ -20,26 +23,36 @@ pub(super) struct Column {
     width: u16,
     min_area: u16,
     is_number: bool,
+    /// It may get so many cells more, if there is room and its texts need them.
+    growth: u16,
 }
 
 pub(super) const fn text(header: &'static str, width: u16, min_area: u16) -> Column {
-    Column { header, width, min_area, is_number: false }
+    Column { header, width, min_area, is_number: false, growth: 0 }
 }
 
 pub(super) const fn number(header: &'static str, width: u16, min_area: u16) -> Column {
-    Column { header, width, min_area, is_number: true }
+    Column { header, width, min_area, is_number: true, growth: 0 }
 }
 
-const SESSION_COLUMNS: [Column; 9] = [
-    text("SESSION", 9, 0),
-    text("WORKER", 16, 0),
-    text("STATE", 6, 43),
+impl Column {
+    pub(super) const fn growing(self, growth: u16) -> Column {
+        Column { growth, ..self }
+    }
+}
+
+const SESSION_COLUMNS: [Column; 11] = [
+    text("SESSION", 7, 0),
+    text("WORKER", 12, 0).growing(24),
+    text("STATE", 5, 44),
     number("CALLS", 5, 0),
-    number("ASKS", 4, 48),
-    number("IDLE", 8, 57),
-    number("AGE", 8, 66),
-    text("CLIENT", 24, 78),
-    text("GUESTS", 24, 116),
+    number("ASKS", 4, 50),
+    number("IDLE", 7, 58),
+    number("AGE", 7, 66),
+    text("CLIENT", 14, 80).growing(20),
+    text("TITLE", 20, 102).growing(60),
+    text("FOLDER", 16, 120).growing(40),
+    text("GUESTS", 14, 136).growing(30),
 ];
 
 pub(super) fn sessions_table(
@@ -52,10 +65,6 @@ pub(super) fn sessions_table(
 ) {
     let has_nodes = sessions.iter().any(|session| session.node.is_some());
     let row = |session: &&Session| {
-        let worker = match (&session.pool, session.worker) {
-            (Some(pool), Some(worker)) => format!("{pool}/{worker}"),
-            (pool, _) => or_dash(pool.as_ref()),
-        };
         let state = or_dash(session.state.as_ref());
         let style = match state.as_str() {
             "live" => theme.good(),
@@ -64,13 +73,15 @@ pub(super) fn sessions_table(
         };
         let mut cells = vec![
             Cell::from(session.name.clone()),
-            Cell::from(worker),
+            Cell::from(session.worker_name()),
             Cell::from(Span::styled(state, style)),
             right(or_dash(session.calls), theme.bold()),
             asks(session.questions, theme),
             right(or_dash(session.idle_sec.map(duration)), Style::new()),
             right(or_dash(session.age_sec.map(duration)), Style::new()),
             Cell::from(client(session)),
+            Cell::from(or_dash(session.title.as_ref())),
+            Cell::from(session.folder.as_ref().map_or("-".to_owned(), |path| folder(path, FOLDER_CHARS))),
             Cell::from(or_dash(session.guests.as_ref())),
         ];
         if has_nodes {
@@ -82,7 +93,19 @@ pub(super) fn sessions_table(
     if has_nodes {
         columns.insert(2, NODE);
     }
-    table(frame, area, title, &columns, sessions.iter().map(row).collect(), selected, theme);
+    let needed = |header: &str| {
+        let width = |session: &&Session| match header {
+            "WORKER" => session.worker_name().chars().count(),
+            "CLIENT" => client(session).chars().count(),
+            "TITLE" => session.title.as_ref().map_or(0, |title| title.chars().count()),
+            "FOLDER" => session.folder.as_ref().map_or(0, |path| folder(path, FOLDER_CHARS).chars().count()),
+            "GUESTS" => session.guests.as_ref().map_or(0, |guests| guests.chars().count()),
+            _ => 0,
+        };
+        sessions.iter().map(width).max().unwrap_or(0)
+    };
+    let rows = sessions.iter().map(row).collect();
+    table(frame, area, title, (&columns, &needed), rows, selected, theme);
 }
 
 /// Questions that are open hold the agent up.
@@ -100,11 +123,14 @@ fn client(session: &Session) -> String {
     }
 }
 
+/// How wide the texts of a growing column are, by its header.
+type Needed<'a> = &'a dyn Fn(&str) -> usize;
+
 pub(super) fn table(
     frame: &mut Frame,
     area: Rect,
     title: &str,
-    columns: &[Column],
+    (columns, needed): (&[Column], Needed<'_>),
     rows: Vec<Vec<Cell<'static>>>,
     selected: Option<usize>,
     theme: Theme,
@@ -112,10 +138,17 @@ pub(super) fn table(
     let is_shown = |column: &Column| area.width >= column.min_area;
     let mut headers = Vec::new();
     let mut widths = Vec::new();
+    // Frame and padding take four cells, and each column has one behind it.
+    let used: u16 = columns.iter().filter(|column| is_shown(column)).map(|column| column.width + 1).sum();
+    let mut spare = area.width.saturating_sub(used + 3);
     for column in columns.iter().filter(|column| is_shown(column)) {
         let header = Line::styled(column.header, theme.dim());
         headers.push(Cell::from(if column.is_number { header.right_aligned() } else { header }));
-        widths.push(Constraint::Length(column.width));
+        let needed = if column.growth > 0 { needed(column.header) } else { 0 };
+        let needed = u16::try_from(needed).unwrap_or(u16::MAX).saturating_sub(column.width);
+        let more = column.growth.min(spare).min(needed);
+        spare -= more;
+        widths.push(Constraint::Length(column.width + more));
     }
     let rows = rows.into_iter().map(|cells| {
         let cells = cells.into_iter().zip(columns).filter(|(_, column)| is_shown(column));

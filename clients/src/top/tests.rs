@@ -11,7 +11,7 @@ use ratatui::style::Color;
 use serde_json::{Value, json};
 
 use super::draw;
-use super::model::{Item, KeyOutcome, Model};
+use super::model::{Command, Item, KeyOutcome, Mode, Model};
 use super::svg;
 use super::theme::Theme;
 
@@ -39,6 +39,7 @@ pub(super) fn busy_model(samples: u32) -> Model {
 fn status() -> Value {
     let worker = |number: u32, state: &str, sessions: u32, calls: u32, pid: Value| {
         json!({ "worker": number, "state": state, "pid": pid, "sessions": sessions, "calls": calls, "clients": calls,
+            "rss_bytes": pid.as_u64().map(|pid| pid * 80_000), "cpu_percent": pid.as_u64().map(|pid| pid % 13),
             "restarts": 0, "queued_bytes": 0, "up_sec": 11_500, "lines_in": 0, "lines_out": 4_120,
             "last_exit": null, "last_words": null })
     };
@@ -85,6 +86,8 @@ fn sessions() -> Value {
         session("s40", "echo", 0, json!("#57"), 12, 3, 1),
     ];
     all[0]["questions"] = json!(1);
+    (all[0]["title"], all[0]["folder"]) = (json!("Fix the build"), json!("/srv/shop"));
+    (all[1]["title"], all[1]["folder"]) = (json!("Why is the login slow?"), json!("/srv/web"));
     all[0]["guests"] =
         json!([{ "client": "phone", "role": "control" }, { "client": "wall", "role": "observe" }]);
     let others = [("claude", 0, 8), ("claude", 1, 11), ("codex", 0, 13), ("echo", 0, 2), ("echo", 1, 2)];
@@ -121,18 +124,18 @@ fn press(model: &mut Model, codes: &[KeyCode]) {
 
 #[test]
 fn the_screen_shows_the_whole_status() {
-    let screen = shown(&busy_model(60), 120, 36);
+    let screen = shown(&busy_model(60), 126, 36);
     for words in [
         "stdio-bus 0.1.0 up 3h 12m  tcp://127.0.0.1:9000 unix:///run/bus.sock",
         "clients 17/1024  sessions 41  calls 13  held ███▋······ 90.0 MiB/256.0 MiB",
         "refused busy 12",
         "skipped stray_lines 7",
-        "▸ claude         2 of 3",
-        "    2            resting",
-        "▸ codex          1 of 1       ████████▊·       14     9    1.1   96 ms   1.1 s        0   1.8 MiB",
-        "s12       claude/0         live       1    1       0s    2h 1m zed +2                   phone, wall",
-        "s31       claude/0         kept",
-        "Enter detail  Tab sessions  q leave",
+        "▸ claude     2 of 3",
+        "    2        resting",
+        "▸ codex      1 of 1     ████████▊·   14     9  314M   6%    1.1   96 ms   1.1 s        0   1.8 MiB",
+        "s12     claude/0     live      1    1      0s   2h 1m zed +2         Fix the build          /srv/shop",
+        "s31     claude/0     kept",
+        "? help  q leave  Enter detail  Tab sessions  R restart  s sort  / filter",
         "every 1 s",
     ] {
         assert!(screen.contains(words), "{words}\n{screen}");
@@ -212,6 +215,60 @@ fn tab_goes_to_the_sessions_and_back() {
     assert_eq!(model.selected(), Some(&Item::Session("s77".into())));
     press(&mut model, &[KeyCode::PageDown, KeyCode::Home, KeyCode::Up]);
     assert_eq!(model.selected(), Some(&Item::Pool("claude".into())));
+}
+
+#[test]
+fn rows_are_sorted_filtered_and_acted_upon() {
+    let mut model = busy_model(3);
+    let first_pool = |model: &Model| model.snapshot.pools[0].id.clone();
+    press(&mut model, &[KeyCode::Char('s')]);
+    assert!(shown(&model, 120, 30).contains("pools and workers by memory"));
+    assert_eq!(first_pool(&model), "echo");
+    press(&mut model, &[KeyCode::Char('s'), KeyCode::Char('s'), KeyCode::Char('s')]);
+    press(&mut model, &[KeyCode::Tab, KeyCode::Char('s'), KeyCode::Char('s')]);
+    let screen = shown(&model, 120, 40);
+    assert!(screen.contains("sessions (41) by last heard"), "{screen}");
+    press(&mut model, &[KeyCode::Char('/'), KeyCode::Char('s'), KeyCode::Char('H'), KeyCode::Char('o')]);
+    assert!(shown(&model, 120, 40).contains("only rows with: sHo▏"));
+    press(&mut model, &[KeyCode::Enter]);
+    let screen = shown(&model, 120, 40);
+    assert!(screen.contains("sessions (1)") && screen.contains("only \"sHo\""), "{screen}");
+    press(&mut model, &[KeyCode::End, KeyCode::Char('x')]);
+    assert!(shown(&model, 120, 40).contains("close session s12? y yes"));
+    press(&mut model, &[KeyCode::Char('n'), KeyCode::Char('x')]);
+    let yes = KeyEvent::new(KeyCode::Char('y'), KeyModifiers::NONE);
+    assert_eq!(model.press(yes), KeyOutcome::Do(Command::Close("s12".into())));
+    model.remark = Some("s12 is closed".to_owned());
+    assert!(shown(&model, 120, 40).contains(" s12 is closed"));
+    press(&mut model, &[KeyCode::Esc, KeyCode::Home, KeyCode::Down, KeyCode::Char('R')]);
+    assert!(shown(&model, 120, 40).contains("restart claude/0? y yes"));
+    assert_eq!(model.press(yes), KeyOutcome::Do(Command::Restart("claude".into(), Some(0))));
+    press(&mut model, &[KeyCode::Char('?')]);
+    let screen = shown(&model, 80, 24);
+    assert!(screen.contains("╭ help ") && screen.contains("close the selected session"), "{screen}");
+    press(&mut model, &[KeyCode::Char('q')]);
+    assert_eq!(model.mode, Mode::Look, "any key closes the help");
+}
+
+#[test]
+fn columns_fit_from_40_to_250_cells() {
+    let mut model = busy_model(3);
+    let mut status = status();
+    status["pools"][0]["id"] = json!("my-very-long-pool-name-of-a-team");
+    status["pools"].as_array_mut().unwrap().push(json!({ "id": "cold", "workers": [] }));
+    model.update(&status, Some(&sessions()), 9.0);
+    let narrow = shown(&model, 40, 20);
+    assert!(
+        narrow.contains(" ? help  q leave  Enter detail  every 1 s") || narrow.contains("? help  q leave"),
+        "{narrow}"
+    );
+    assert!(narrow.lines().all(|line| line.chars().count() <= 40), "{narrow}");
+    let wide = shown(&model, 250, 40);
+    assert!(wide.contains("▸ my-very-long-pool-name-of-a-team"), "{wide}");
+    assert!(wide.contains("phone, wall (observes)"), "{wide}");
+    let at = wide.lines().position(|line| line.contains("▸ cold")).unwrap() as u16;
+    let buffer = drawn(&model, 250, 40, true);
+    assert!((0..250).all(|x| buffer[(x, at)].fg != Color::Green), "a pool without a process is not well");
 }
 
 #[test]

@@ -47,6 +47,10 @@ impl<Process: Fn(&Value) -> Vec<Value>> Embedded<Process> {
                     let worker = self.worker.take().expect("the process runs");
                     self.bus.handle(Event::Exited { worker, exit: Exit::Code(0) }, NOW);
                 }
+                // What these do for a bus with a file and processes, this one has no use for.
+                Action::Measure => self.bus.measured([], NOW),
+                Action::Reload => self.bus.reloaded(Ok(&[]), NOW),
+                Action::Stop => self.bus.handle(Event::Stop, NOW),
                 Action::Exit => self.seen.push("the bus has stopped".to_owned()),
                 Action::Close(_) | Action::Resume(_) | Action::Signal(..) => {}
             }

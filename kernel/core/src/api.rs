@@ -85,6 +85,12 @@ pub enum Action {
     Spawn(WorkerId, Link),
     /// Send this signal to the process group of the worker.
     Signal(WorkerId, Signal),
+    /// Somebody asks what processes use: give `Bus::measured` what those of `Bus::process_ids` do. The answer waits.
+    Measure,
+    /// Somebody asks for it: read the configuration again, then call `Bus::reloaded`. The answer waits.
+    Reload,
+    /// Somebody asks for it: stop as at a signal, which ends with `Event::Stop`.
+    Stop,
     /// The bus has stopped: leave the run loop.
     Exit,
 }
@@ -96,6 +102,15 @@ pub enum Signal {
     Term,
     /// SIGKILL.
     Kill,
+}
+
+/// What the process of a worker and all processes below it use.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// The memory that is in RAM. What several processes share counts for each of them.
+    pub rss_bytes: u64,
+    /// The time on processors since the shell last looked, 100 for all of one processor.
+    pub cpu_percent: f64,
 }
 
 /// The time in whole microseconds.

@@ -100,6 +100,9 @@
 //!             }
 //!             Action::Close(link) => drop(workers.remove(&link)),
 //!             Action::Resume(_) | Action::Signal(..) => {} // Nothing is slow here.
+//!             Action::Measure => bus.measured([], now),
+//!             Action::Reload => bus.reloaded(Ok(&[]), now),
+//!             Action::Stop => events.push_back(Event::Stop),
 //!             Action::Exit => break 'run,
 //!         }
 //!     }
@@ -134,5 +137,5 @@ pub mod testkit;
 pub mod token;
 mod wire;
 
-pub use api::{Action, CompanionStatus, Event, Exit, Moment, Signal, SpawnFault};
+pub use api::{Action, CompanionStatus, Event, Exit, Moment, Signal, SpawnFault, Usage};
 pub use bus::Bus;

@@ -91,6 +91,17 @@ pub const NODE_DEPTH: usize = 8;
 pub const MOVES: u8 = 3;
 /// How many bytes of a worker's latest stderr are kept, to report why it died.
 pub const STDERR_TAIL_BYTES: usize = 4096;
+/// How many bytes of its stderr are kept for people, together with what each line takes beside its text.
+pub const STDERR_LOG_BYTES: usize = 256 << 10;
+/// They are also at most `max_held_bytes` divided by this.
+pub const STDERR_LOG_PART: usize = 256;
+/// A longer line is cut.
+pub const STDERR_LINE_BYTES: usize = 4096;
+/// Of how many workers stderr is kept, those that are gone included.
+pub const STDERR_LOGS: usize = 256;
+/// How many lines of stderr one answer has at most, and how many bytes of text.
+pub const STDERR_ANSWER_LINES: usize = 10_000;
+pub const STDERR_ANSWER_BYTES: usize = 512 << 10;
 /// How many of its last lines an error shows.
 pub const STDERR_TAIL_LINES: usize = 20;
 /// How long an agent may take to answer a `session/close` that the bus itself sends. Requests may wait for that.
@@ -130,6 +141,11 @@ pub const OPENING_BYTES: usize = 64 << 10;
 pub const NAME_BYTES: usize = 4096;
 /// The longest name of a client, in bytes. A longer one is cut.
 pub const CLIENT_NAME_BYTES: usize = 256;
+/// The longest folder and the longest title of a session that are shown, in bytes. What is longer is cut.
+pub const SESSION_FOLDER_BYTES: usize = 1024;
+pub const SESSION_TITLE_BYTES: usize = 256;
+/// A line that is longer than this is not searched for a title, unless it begins as updates usually do.
+pub const TITLE_LINE_BYTES: usize = 2048;
 /// What a client, a session, a worker or a pool makes the bus keep counts as held only beyond this many bytes, so that
 /// an idle bus with usual clients holds nothing.
 pub const UNCOUNTED_BYTES: usize = 4096;
@@ -140,6 +156,13 @@ pub const ALARMS_KEPT: usize = 4096;
 
 /// How many sessions a page of `_bus/sessions` shows.
 pub const SESSIONS_PAGE: usize = 500;
+
+/// What processes use is measured at most this often, whoever asks.
+pub const USAGE_EVERY: Duration = Duration::from_secs(1);
+/// How many requests for a status may wait for that. Further ones are answered with what was measured last.
+pub const STATUS_WAITING: usize = 64;
+/// How many requests to read the configuration again may wait for their answer.
+pub const RELOADS_WAITING: usize = 16;
 
 /// How many clients may trace the traffic.
 pub const TRACERS: usize = 16;

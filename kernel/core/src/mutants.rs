@@ -141,6 +141,18 @@ pub enum Check {
     ToldRoom,
     /// A worker that drains gets no new session.
     Drain,
+    /// A worker on its way out gets no new session.
+    Retires,
+    /// Workers are restarted one after the other.
+    OneByOne,
+    /// A restart waits only so long for what cannot go on elsewhere.
+    RestartDue,
+    /// A session goes to another process only while nothing goes on in it.
+    MovesAtRest,
+    /// A session that no other process can open stays where it is.
+    MovesReopened,
+    /// Sessions of an agent that cannot close them leave its process together.
+    MovesTogether,
     /// What names a node goes to a worker of that node.
     Node,
     /// Also if its first worker of that node was lost before it could see it.
@@ -266,6 +278,12 @@ impl Check {
         Check::MaxSessions,
         Check::ToldRoom,
         Check::Drain,
+        Check::Retires,
+        Check::OneByOne,
+        Check::RestartDue,
+        Check::MovesAtRest,
+        Check::MovesReopened,
+        Check::MovesTogether,
         Check::Node,
         Check::MovedNode,
         Check::NodeAway,

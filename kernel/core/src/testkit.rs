@@ -4,7 +4,7 @@ use memchr::memmem;
 
 use crate::config::{Config, PoolConfig, Program};
 use crate::id::{Link, WorkerId};
-use crate::{Action, Bus, Event, Moment, Signal, SpawnFault};
+use crate::{Action, Bus, Event, Moment, Signal, SpawnFault, Usage};
 
 /// A bus, and what its actions have done to the world outside.
 pub struct TestShell {
@@ -14,7 +14,7 @@ pub struct TestShell {
     pub now: Moment,
     /// True: processes can be started. False: their program does not exist.
     pub can_spawn: bool,
-    /// All processes, in the order in which they were started.
+    /// All processes, in the order in which they were started. The pid of the first is 1.
     pub processes: Vec<Process>,
     /// All signals, in the order in which they were sent.
     pub signals: Vec<(WorkerId, Signal)>,
@@ -76,8 +76,16 @@ impl TestShell {
                 }
                 Action::Spawn(worker, link) => {
                     self.processes.push(Process { worker, link, stdin_open: true, signalled: false });
-                    self.bus.handle(Event::Spawned { worker, pid: 1 }, self.now);
+                    let pid = self.processes.len() as u32;
+                    self.bus.handle(Event::Spawned { worker, pid }, self.now);
                 }
+                Action::Measure => {
+                    let usage = Usage { rss_bytes: 1 << 20, cpu_percent: 12.5 };
+                    let processes = self.bus.process_ids();
+                    self.bus.measured(processes.into_iter().map(|pid| (pid, usage)), self.now);
+                }
+                Action::Reload => self.bus.reloaded(Ok(&[]), self.now),
+                Action::Stop => self.bus.handle(Event::Stop, self.now),
                 Action::Exit => self.exited = true,
             }
         }

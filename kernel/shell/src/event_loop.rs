@@ -16,6 +16,7 @@ use kernel_core::config::{Address, Config};
 use kernel_core::id::Link;
 use kernel_core::{Action, Bus, Event, Moment};
 
+use crate::config::changes;
 use crate::handshake_cache::HandshakeCache;
 use crate::io::Io;
 use crate::net::accept::{self, Acceptor};
@@ -25,6 +26,7 @@ use crate::process::orphan_guard::GuardProgram;
 use crate::process::pre_exec::{InheritedLimits, max_fds};
 use crate::process::spawn::Processes;
 use crate::process::stderr;
+use crate::process::usage::UsageMeter;
 use crate::sd_notify::SdNotify;
 use crate::serve_error::ServeError;
 use crate::signals::{SIGNALS, Signals};
@@ -38,6 +40,8 @@ type Reload = Box<dyn Fn() -> Result<Config, String>>;
 pub struct Options {
     /// The configuration to start with.
     pub config: Config,
+    /// The file that it was read from, for people.
+    pub config_file: Option<PathBuf>,
     /// Reads the configuration again. The error has one line per error of the file.
     pub reload: Reload,
     /// An absolute path. Pools that name `stdio-bus` run it, and so does the guard.
@@ -78,6 +82,8 @@ struct Shell {
     service_manager: SdNotify,
     handshakes: HandshakeCache,
     reload: Reload,
+    config: Config,
+    usage: UsageMeter,
     start: Instant,
     stopping: bool,
     done: bool,
@@ -85,16 +91,8 @@ struct Shell {
 
 impl Shell {
     fn open(options: Options) -> Result<Shell, ServeError> {
-        let Options {
-            config,
-            reload,
-            this_binary,
-            handshake_cache,
-            guard_args,
-            mark_folder,
-            web_args,
-            link_args,
-        } = options;
+        let Options { config, config_file, reload, this_binary, .. } = options;
+        let Options { handshake_cache, guard_args, mark_folder, web_args, link_args, .. } = options;
         let system = |what| move |error| ServeError::System { what, error };
         let limits = InheritedLimits::replace();
         let start = Instant::now();
@@ -108,6 +106,7 @@ impl Shell {
         let handshakes = HandshakeCache::new(handshake_cache);
         let mut io = Io::new(Bus::new(&config, seed, Moment::ZERO), poll);
         handshakes.load(&mut io.bus);
+        io.bus.runs_as(std::process::id(), config_file.map(|file| file.to_string_lossy().into_owned()));
         let acceptor = Acceptor::new(bound, max_fds(), &mut io)?;
         let mut stdio = None;
         if let Some(listen) = config.listen.iter().find(|listen| listen.at == Address::Stdio) {
@@ -128,6 +127,8 @@ impl Shell {
             service_manager: SdNotify::from_env(),
             handshakes,
             reload,
+            config,
+            usage: UsageMeter::new(),
             start,
             stopping: false,
             done: false,
@@ -228,12 +229,13 @@ impl Shell {
             self.stop();
         }
         if pending.reload && !self.stopping {
-            self.reload();
+            let _ = self.reload();
         }
     }
 
-    /// Keeps the old configuration if the new one is invalid or its addresses cannot be opened.
-    fn reload(&mut self) {
+    /// Keeps the old configuration if the new one is invalid or its addresses cannot be opened. Returns what has
+    /// changed.
+    fn reload(&mut self) -> Result<Vec<String>, String> {
         let outcome = (self.reload)().and_then(|config| {
             let reloaded = self.acceptor.reload(&config, self.stdio.is_some(), &mut self.io);
             reloaded.map_err(|error| error.to_string())?;
@@ -243,12 +245,18 @@ impl Shell {
             Ok(config) => {
                 self.io.bus.reload(&config, self.io.now);
                 self.companions.set_wanted(&config, &self.acceptor.addresses(), &mut self.io);
-                info!("the configuration was read again");
+                let changed = changes(&self.config, &config);
+                self.config = config;
+                let told =
+                    if changed.is_empty() { "nothing has changed".to_owned() } else { changed.join("; ") };
+                info!("the configuration was read again: {told}");
+                Ok(changed)
             }
             Err(errors) => {
                 for line in errors.lines() {
                     log::error!("reload refused: {line}");
                 }
+                Err(errors)
             }
         }
     }
@@ -273,6 +281,16 @@ impl Shell {
                 Action::Close(link) => self.close(link),
                 Action::Spawn(worker, link) => self.processes.queue_spawn(worker, link),
                 Action::Signal(worker, signal) => self.processes.signal(worker, signal, &mut self.io),
+                Action::Measure => {
+                    let usage = self.usage.measure(&self.io.bus.process_ids(), self.io.now);
+                    self.io.bus.measured(usage, self.io.now);
+                }
+                Action::Reload => {
+                    let outcome = self.reload();
+                    let outcome = outcome.as_deref().map_err(String::as_str);
+                    self.io.bus.reloaded(outcome, self.io.now);
+                }
+                Action::Stop => self.stop(),
                 Action::Exit => self.done = true,
             }
         }

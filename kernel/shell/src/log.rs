@@ -25,11 +25,21 @@ const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 
 static LINES: OnceLock<Lines> = OnceLock::new();
 
+/// How lines of the log are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object per line: `time`, `level`, `target`, `message`.
+    Json,
+}
+
 /// Starts the log of this process. `RUST_LOG` selects what is logged; the default is everything from info on.
-pub fn start_logging() {
+pub fn start_logging(format: LogFormat) {
     let (lines, queue) = Lines::new();
     let dropped = lines.dropped.clone();
-    let writer = move || write_lines(&queue, &dropped, Stderr);
+    let writer = move || write_lines(&queue, &dropped, format, Stderr);
     if LINES.set(lines.clone()).is_err()
         || thread::Builder::new().name("log".to_owned()).spawn(writer).is_err()
     {
@@ -40,7 +50,7 @@ pub fn start_logging() {
     let colour = io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     log::set_max_level(filter.filter());
     // This fails if the process has a logger already, which then stays.
-    let _ = log::set_boxed_logger(Box::new(Logger { filter, colour, lines }));
+    let _ = log::set_boxed_logger(Box::new(Logger { filter, format, colour, lines }));
 }
 
 /// Waits for a short time until the lines logged so far are written.
@@ -52,6 +62,7 @@ pub fn flush_logs() {
 
 struct Logger {
     filter: env_logger::Logger,
+    format: LogFormat,
     colour: bool,
     lines: Lines,
 }
@@ -63,7 +74,10 @@ impl Log for Logger {
 
     fn log(&self, record: &Record<'_>) {
         if self.filter.matches(record) {
-            self.lines.offer(|| format_line(record, SystemTime::now(), self.colour));
+            self.lines.offer(|| match self.format {
+                LogFormat::Text => format_line(record, SystemTime::now(), self.colour),
+                LogFormat::Json => json_line(record, SystemTime::now()),
+            });
         }
     }
 
@@ -106,7 +120,7 @@ impl Lines {
     }
 }
 
-fn write_lines(queue: &Receiver<Item>, dropped: &AtomicU64, mut sink: impl Write) {
+fn write_lines(queue: &Receiver<Item>, dropped: &AtomicU64, format: LogFormat, mut sink: impl Write) {
     for item in queue {
         match item {
             Item::Flush(done) => drop(done),
@@ -117,7 +131,17 @@ fn write_lines(queue: &Receiver<Item>, dropped: &AtomicU64, mut sink: impl Write
             Item::Line(_) => {}
         }
         let count = dropped.swap(0, Ordering::Relaxed);
-        if count > 0 && writeln!(sink, "[{count} log lines were dropped]").is_err() {
+        if count == 0 {
+            continue;
+        }
+        let told = match format {
+            LogFormat::Text => format!("[{count} log lines were dropped]\n"),
+            LogFormat::Json => {
+                let message = format_args!("{count} log lines were dropped");
+                json_line(&Record::builder().level(Level::Warn).args(message).build(), SystemTime::now())
+            }
+        };
+        if sink.write_all(told.as_bytes()).is_err() {
             dropped.fetch_add(count, Ordering::Relaxed);
         }
     }
@@ -156,6 +180,38 @@ fn format_line(record: &Record<'_>, now: SystemTime, colour: bool) -> String {
     let _ = write!(Escaped { line: &mut line, room: LINE_BYTES }, "{}", record.args());
     line.push('\n');
     line
+}
+
+/// The same as JSON, cut at the same length. JSON itself escapes control characters.
+fn json_line(record: &Record<'_>, now: SystemTime) -> String {
+    let mut message = String::with_capacity(128);
+    let _ = write!(Cut { line: &mut message, room: LINE_BYTES }, "{}", record.args());
+    let level = record.level().as_str().to_lowercase();
+    let line = serde_json::json!({
+        "time": rfc3339(now), "level": level, "target": record.target(), "message": message,
+    });
+    format!("{line}\n")
+}
+
+/// Writes text until `room` is used up.
+struct Cut<'a> {
+    line: &'a mut String,
+    room: usize,
+}
+
+impl std::fmt::Write for Cut<'_> {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let mut end = text.len().min(self.room);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.line.push_str(&text[..end]);
+        self.room -= end;
+        if end < text.len() {
+            self.room = 0;
+        }
+        Ok(())
+    }
 }
 
 fn colour_of(level: Level) -> &'static str {
@@ -211,6 +267,19 @@ mod tests {
     }
 
     #[test]
+    fn a_line_of_json_has_the_same_words() {
+        let args = "tick \u{1b}[2J \"é\"\n".to_owned() + &"é".repeat(LINE_BYTES);
+        let at = UNIX_EPOCH + Duration::from_millis(1_769_903_999_123);
+        let line = json_line(&Record::builder().args(format_args!("{args}")).target("bus").build(), at);
+        assert!(line.ends_with("}\n") && line.lines().count() == 1);
+        let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!((&value["level"], &value["target"]), (&"info".into(), &"bus".into()));
+        assert_eq!(value["time"], "2026-01-31T23:59:59.123Z");
+        let message = value["message"].as_str().unwrap();
+        assert!(message.starts_with("tick \u{1b}[2J \"é\"\n") && message.len() <= LINE_BYTES);
+    }
+
+    #[test]
     fn a_message_is_one_line_without_control_characters() {
         assert_eq!(line_of("plain é 漢"), "plain é 漢\n");
         assert_eq!(line_of("a\nb\x1b[31m\0\u{9b}\u{202e}c"), "a\\nb\\u{1b}[31m\\u{0}\\u{9b}\\u{202e}c\n");
@@ -228,7 +297,7 @@ mod tests {
         let (reader, writer) = io::pipe().unwrap();
         let (lines, queue) = Lines::new();
         let dropped = lines.dropped.clone();
-        let thread = thread::spawn(move || write_lines(&queue, &dropped, writer));
+        let thread = thread::spawn(move || write_lines(&queue, &dropped, LogFormat::Text, writer));
         let text = format!("{}\n", "x".repeat(1023));
         // The pipe and the channel hold far less than this, so without dropping the loop would never end.
         let offered = 100 * QUEUED_LINES;
@@ -272,7 +341,7 @@ mod tests {
         }
         let dropped = lines.dropped.clone();
         drop(lines);
-        write_lines(&queue, &dropped, Full(2, written.clone()));
+        write_lines(&queue, &dropped, LogFormat::Text, Full(2, written.clone()));
         assert_eq!(*written.lock().unwrap(), "c\n[2 log lines were dropped]\n");
     }
 

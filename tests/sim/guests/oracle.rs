@@ -225,7 +225,8 @@ impl World {
                     broken!("(20) observers", "{:?} only observes session {session}: {line}", client.link);
                 }
             }
-            Asked::Open | Asked::Take(_) | Asked::Leave(_) | Asked::Other => {}
+            Asked::Close(session) if is_good => self.is_over(session),
+            Asked::Open | Asked::Take(_) | Asked::Leave(_) | Asked::Close(_) | Asked::Other => {}
         }
     }
 

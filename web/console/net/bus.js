@@ -106,7 +106,7 @@ export class Bus {
 
   /** The handshake is put off until an agent's process is really needed. @param {string} [pool] */
   initialize(pool) {
-    const params = { protocolVersion: 1, clientCapabilities: CAPABILITIES, clientInfo: { name: "stdio-bus-console", title: "stdio Bus console", version: this.state.link.version || "0" } };
+    const params = { protocolVersion: 1, clientCapabilities: CAPABILITIES, clientInfo: { name: this.state.link.me || "stdio-bus-console", title: "stdio Bus console", version: this.state.link.version || "0" } };
     this.handshake ??= this.ask("initialize", params, pool ? { pool } : {}).catch((fault) => {
       this.handshake = null;
       throw fault;

@@ -69,7 +69,8 @@ const HANDLERS = {
   attached: (state, { session, result, mine }) =>
     change(state, session, (known) => ({
       ...known, label: result.label ?? known.label, role: mine ? "owner" : result.role, owner: result.owner ?? null,
-      truncated: !!result.truncated, turn: result.turn ?? known.turn, loading: false,
+      truncated: !!result.truncated, turn: result.turn ?? known.turn, loading: false, title: result.title ?? known.title,
+      modes: result.modes ?? known.modes, models: result.models ?? known.models, options: result.configOptions ?? known.options,
     })),
   opened: (state, { session, ...more }) => ({ ...state, sessions: { ...state.sessions, [session]: newSession(session, more) } }),
   session: (state, { session, type: _, ...more }) => change(state, session, (known) => ({ ...known, ...more })),
@@ -119,7 +120,7 @@ function askedHere(state) {
 function row(view, asked) {
   const counted = "counted" in view ? view.counted : view.questions;
   const questions = Math.max(counted ?? 0, asked.get(view.session) ?? 0);
-  const state = questions > 0 ? "waiting" : view.state === "live" ? (view.calls > 0 ? "running" : "idle") : view.state;
+  const state = questions > 0 ? "waiting" : ["live", "moved"].includes(view.state) ? (view.calls > 0 ? "running" : "idle") : view.state;
   return { ...view, counted, questions, mood: state, folder: view.folder ?? view.cwd ?? "", guests: view.guests ?? [], title: view.title ?? "" };
 }
 

@@ -2,7 +2,7 @@
 
 import { classes, h } from "../lib/dom.js";
 import { ago, bytes, count, duration, plural, visible } from "../lib/text.js";
-import { dispatch } from "../state/app.js";
+import { attempt, bus, dispatch } from "../state/app.js";
 import { Empty, glyph, Spark } from "./parts.js";
 
 /** @param {{state: import("../state/reduce.js").State}} props */
@@ -85,14 +85,28 @@ function Workers({ pool }) {
     "div",
     { class: "worker-list" },
     pool.workers.length === 0 ? h("p", { class: "muted" }, "No process runs; one is started with the first use.") : null,
+    pool.workers.length > 1 ? h("div", { class: "worker-line" }, h("span", { class: "muted" }, "all of them"), replaceButtons(pool.id, { pool: pool.id })) : null,
     pool.workers.map((worker) =>
       h(
         "div",
         { key: worker.worker, class: "worker" },
-        h("div", { class: "worker-line" }, glyph(worker.state), h("strong", null, `${pool.id}/${worker.worker}`), h("span", null, worker.drain ? `${worker.state}, drains` : worker.state), fact("node", worker.node), fact("pid", worker.pid), fact("up", worker.up_sec === null || worker.up_sec === undefined ? null : ago(worker.up_sec)), fact("sessions", worker.sessions), fact("calls", worker.calls), fact("restarts", worker.restarts), worker.rss_bytes ? fact("memory", bytes(worker.rss_bytes)) : null, worker.cpu_percent === undefined || worker.cpu_percent === null ? null : fact("cpu", `${worker.cpu_percent} %`), fact("last exit", worker.last_exit), fact("replaced for", worker.last_recycled)),
+        h("div", { class: "worker-line" }, glyph(worker.state), h("strong", null, `${pool.id}/${worker.worker}`), h("span", null, worker.drain ? `${worker.state}, drains` : worker.state), fact("node", worker.node), fact("pid", worker.pid), fact("up", worker.up_sec === null || worker.up_sec === undefined ? null : ago(worker.up_sec)), fact("sessions", worker.sessions), fact("calls", worker.calls), fact("restarts", worker.restarts), worker.rss_bytes ? fact("memory", bytes(worker.rss_bytes)) : null, worker.cpu_percent === undefined || worker.cpu_percent === null ? null : fact("cpu", `${worker.cpu_percent} %`), fact("last exit", worker.last_exit), fact("replaced for", worker.last_recycled), worker.pid ? replaceButtons(`${pool.id}/${worker.worker}`, { pool: pool.id, worker: worker.worker }) : null),
         worker.last_words ? h("pre", { class: "code", tabindex: "0" }, visible(String(worker.last_words))) : null,
       ),
     ),
+  );
+}
+
+/** Replaces processes, for those who may. @param {string} name @param {{pool: string, worker?: number}} whose */
+function replaceButtons(name, whose) {
+  if (!bus.may("admin")) return null;
+  const ask = (method, title, text, label) =>
+    dispatch({ type: "dialog", dialog: { kind: "confirm", title, text, label, act: () => attempt(() => bus.ask(method, whose)) } });
+  return h(
+    "span",
+    { class: "worker-acts" },
+    h("button", { class: "button small", type: "button", "aria-label": `restart ${name}`, onclick: () => ask("_bus/restart", `Restart ${name}?`, "Sessions go on in a new process where the agent can load them. Turns get a moment to end.", "Restart") }, "Restart"),
+    h("button", { class: "button small", type: "button", "aria-label": `drain ${name}`, onclick: () => ask("_bus/drain", `Drain ${name}?`, "It gets no new sessions, and ends when it has none left.", "Drain") }, "Drain"),
   );
 }
 

@@ -32,7 +32,7 @@ function card(question, state) {
 /** A question that this page is not asked. @param {any} view @param {any} state */
 function other(view, state) {
   const why = state.unshared[view.session];
-  return h("p", { key: view.session, class: "decided" }, glyph("waiting"), h("a", { href: `#/sessions/${view.session}` }, visible(view.title || view.session)), h("span", { class: "muted" }, `${view.pool ?? ""} · ${why ? "not shared: answer it in its own client" : bus.may("approve") ? "joining" : "this link may not answer"}`));
+  return h("p", { key: view.session, class: "decided" }, glyph("waiting"), h("a", { href: `#/sessions/${view.session}` }, visible(view.asked || view.title || view.session)), h("span", { class: "muted" }, `${view.asked ? `${view.title || view.session} · ` : ""}${view.pool ?? ""} · ${why ? "not shared: answer it in its own client" : bus.may("approve") ? "joining" : "this link may not answer"}`));
 }
 
 /** @param {{state: any}} props */

@@ -5,6 +5,7 @@ use std::io;
 use nix::sys::termios::{FlushArg, tcflush};
 use serde_json::{Value, json};
 
+use super::super::asked_about::details;
 use super::super::driver::Stop;
 use super::super::envelope::ForProgram;
 use super::super::options::Input;
@@ -19,6 +20,8 @@ pub(super) struct Question {
     /// The name of it for a program.
     id: String,
     title: String,
+    /// What it is about, below the title.
+    about: String,
     options: Vec<Choice>,
     /// The id of the agent's request.
     request_id: Value,
@@ -76,7 +79,14 @@ impl Guest {
             })?;
         }
         let request_id = request_id.clone();
-        self.questions.push_back(Question { id, title, options, request_id, is_shown: false });
+        self.questions.push_back(Question {
+            id,
+            about: details(tool_call, &title),
+            title,
+            options,
+            request_id,
+            is_shown: false,
+        });
         Ok(())
     }
 
@@ -85,7 +95,7 @@ impl Guest {
         let Some(question) = self.questions.front_mut() else { return Ok(()) };
         let mut text = String::new();
         if !std::mem::replace(&mut question.is_shown, true) {
-            text = format!("The agent asks: {}\n", question.title);
+            text = format!("The agent asks: {}{}\n", question.title, question.about);
             for (at, choice) in question.options.iter().enumerate() {
                 text += &format!("  {}) {}\n", at + 1, choice.name);
             }

@@ -8,6 +8,7 @@ use super::Bus;
 use super::from_client::Routed;
 use super::status::Report;
 use crate::id::Link;
+use crate::state::workers::Recycled;
 use crate::wire::error::{RpcError, spelled_result_line};
 use crate::wire::message::Message;
 
@@ -22,13 +23,22 @@ impl Bus {
         let method = message.method();
         let result = match method {
             b"_bus/hello" => self.hello(link, message)?.to_string(),
-            b"_bus/status" => Report::new(self).status().to_string(),
+            b"_bus/status" => return self.status_request(link, message),
+            b"_bus/restart" => self.replace_request(message, Recycled::Restart)?.to_string(),
+            b"_bus/drain" => self.replace_request(message, Recycled::Drained)?.to_string(),
+            b"_bus/logs" => self.logs_request(message)?,
+            b"_bus/reload" => return self.reload_request(link, message),
+            b"_bus/stop" => self.stop_request(link, message)?.to_string(),
             b"_bus/trace" => self.begin_trace(link, message)?.to_string(),
             b"_bus/sessions" => {
                 let page: Page = params_of(message)?;
                 Report::new(self).sessions(page.cursor.as_deref())?
             }
             b"_bus/attach" => return self.attach_guest(link, message),
+            b"_bus/close" => {
+                self.close_named(link, message)?;
+                "{}".to_owned()
+            }
             b"_bus/take" => return self.take_session(link, message),
             b"_bus/detach" => {
                 self.detach_named(link, message)?;
@@ -64,7 +74,7 @@ impl Bus {
             Some(name) => Some(self.pools.find(name)?),
         };
         if let Some(client) = self.clients.get_mut(link) {
-            client.set_name(hello.client.as_deref(), &mut self.held);
+            client.greets_as(hello.client.as_deref(), &mut self.held);
             if pool.is_some() && pool != client.pool {
                 client.pool = pool;
                 client.affinity = None;

@@ -127,6 +127,7 @@ impl Bus {
         let listed =
             envelope.outcome.map(|outcome| nested::listed_sessions(line, outcome)).unwrap_or_default();
         let mut shown = Vec::new();
+        let mut titled = Vec::new();
         for entry in &listed {
             let key = entry.id.and_then(|span| {
                 let name = message.name(span);
@@ -136,6 +137,9 @@ impl Bus {
             let session = key.and_then(|key| self.sessions.get(key));
             let is_hidden = |session: &Session| session.owner != Some(to) && !session.is_shared;
             let is_foreign = key.is_some_and(|key| self.is_owned(key)) && session.is_some_and(is_hidden);
+            titled.extend(
+                key.and_then(|key| Some((key, nested::member(line, Some(entry.element), b"title")?))),
+            );
             if is_foreign && enabled(Check::ListOwner) {
                 continue;
             }
@@ -163,6 +167,12 @@ impl Bus {
             edits.add(Span { start: first.element.start, end: last.element.end }, &shown);
         }
         self.links.send(to, line, &edits);
+        for (key, title) in titled {
+            if let Some(session) = self.sessions.get_mut(key) {
+                session.shown.set_title(title.of(line));
+                session.count(&mut self.held);
+            }
+        }
     }
 
     /// Handles an answer that names a new session.

@@ -171,10 +171,13 @@ impl Bus {
         }
         let handshake = Handshake::of(message.params());
         let pool = self.pools.of(self.clients.find(link)?.pool, message)?;
-        if let Some(client) = self.clients.get_mut(link)
-            && *client.handshake != *handshake
-        {
-            client.set_handshake(handshake, &mut self.held);
+        if let Some(client) = self.clients.get_mut(link) {
+            if let Some(name) = message.params().and_then(Handshake::client_name) {
+                client.introduces_itself(&name, &mut self.held);
+            }
+            if *client.handshake != *handshake {
+                client.set_handshake(handshake, &mut self.held);
+            }
         }
         let worker_id = self.worker_for_request(link, pool)?;
         let caller = self.clients.find(link)?.endpoint;

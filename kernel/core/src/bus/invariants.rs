@@ -18,7 +18,7 @@ impl Bus {
         assert_eq!(self.links.held_bytes(), self.links.count_held_bytes(), "bytes in links");
         assert_eq!(
             self.held.get(),
-            self.count_backlog_bytes() + self.count_kept_bytes(),
+            self.count_backlog_bytes() + self.count_kept_bytes() + self.stderr_logs.count(),
             "bytes in backlogs"
         );
         assert_eq!(self.sessions.log_bytes(), self.sessions.count_log_bytes(), "bytes of logs");
@@ -41,7 +41,7 @@ impl Bus {
             && self.sessions.len() == 0
             && self.clients.is_empty()
             && self.leftovers.is_empty()
-            && self.held_bytes() == self.count_lasting_bytes()
+            && self.held_bytes() == self.count_lasting_bytes() + self.stderr_logs.count()
     }
 
     /// How many calls of clients and workers are not answered.

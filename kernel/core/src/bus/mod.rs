@@ -9,7 +9,7 @@
 //!   `worker_lost` restart them, `worker_tells` hears what they say of themselves;
 //! - `session` keeps sessions, `flow_control` and `capacity` bound what the bus holds;
 //! - `leftover` does in pieces what would take too long at once;
-//! - `admin`, `reload` and `shutdown` concern the bus as a whole, `status`, `metrics` and `trace` show it.
+//! - `admin`, `operate`, `reload` and `shutdown` concern the bus as a whole, `status`, `metrics` and `trace` show it.
 
 mod admin;
 mod answers;
@@ -26,11 +26,14 @@ mod init;
 mod input;
 mod invariants;
 mod leftover;
+mod logs;
 mod metrics;
 mod nodes;
+mod operate;
 mod permission;
 mod placement;
 mod reload;
+mod replace;
 mod session;
 mod shutdown;
 mod status;
@@ -47,7 +50,7 @@ use std::sync::Arc;
 use crate::api::{Action, CompanionStatus, Event, Moment};
 use crate::config::{Config, Limits, PoolConfig};
 use crate::id::{Arena, Link, WorkerId};
-use crate::limit::{OPENING_BYTES, RESUME_STEPS};
+use crate::limit::{OPENING_BYTES, RESUME_STEPS, STDERR_LOG_BYTES, STDERR_LOG_PART};
 use crate::state::backlog::HeldBytes;
 use crate::state::calls::Calls;
 use crate::state::clients::{AuthState, Clients};
@@ -56,10 +59,12 @@ use crate::state::leftovers::Leftovers;
 use crate::state::lifecycle::Input;
 use crate::state::links::Links;
 use crate::state::metrics::{Counters, Metrics};
+use crate::state::operation::Operation;
 use crate::state::pending_auth::PendingAuth;
 use crate::state::pools::{Pool, Pools};
 use crate::state::session_id::Tags;
 use crate::state::sessions::Sessions;
+use crate::state::stderr_logs::StderrLogs;
 use crate::state::timers::{Alarm, Alarms};
 use crate::state::tracers::Tracers;
 use crate::state::workers::Worker;
@@ -94,6 +99,8 @@ pub struct Bus {
     listening: Vec<String>,
     web: Option<CompanionStatus>,
     link: Option<CompanionStatus>,
+    operation: Operation,
+    stderr_logs: StderrLogs,
     leftovers: Leftovers,
     /// The bytes in all backlogs, and what is kept beside lines. Those in `links` and `calls` are counted there.
     held: HeldBytes,
@@ -153,6 +160,8 @@ impl Bus {
             listening: Vec::new(),
             web: None,
             link: None,
+            operation: Operation::default(),
+            stderr_logs: StderrLogs::default(),
             leftovers: Leftovers::default(),
             held: HeldBytes::default(),
             now,
@@ -247,6 +256,9 @@ impl Bus {
     pub fn stderr_received(&mut self, worker: WorkerId, bytes: &[u8]) {
         if let Some(worker) = self.workers.get_mut(worker) {
             worker.stderr.push(bytes);
+            let limit = STDERR_LOG_BYTES.min(self.limits.max_held_bytes / STDERR_LOG_PART);
+            let name = (&*worker.config.id, worker.index, worker.pid);
+            self.stderr_logs.push(name, self.now, bytes, limit, &mut self.held);
         }
     }
 

@@ -93,7 +93,8 @@ impl<'a> Placement<'a> {
     }
 
     fn fit(&self, link: Link, client: &Client, pool: &Pool, worker: &Worker, need: Need) -> Option<Fit> {
-        if worker.retiring || !worker.is_compatible(&client.handshake) {
+        let retires = worker.retiring && enabled(Check::Retires);
+        if retires || !worker.is_compatible(&client.handshake) {
             return None;
         }
         let is_up = worker.life.is_up();
@@ -307,7 +308,7 @@ fn is_replaceable(worker: &Worker, handshake: &Handshake) -> bool {
 }
 
 /// Whether a worker has no work at all.
-fn is_idle(calls: &Calls, worker: &Worker) -> bool {
+pub(super) fn is_idle(calls: &Calls, worker: &Worker) -> bool {
     worker.sessions.is_empty()
         && worker.backlog.is_empty()
         && calls.incoming(worker.endpoint) == 0
@@ -547,13 +548,14 @@ impl Bus {
             (worker.closes_first, worker.ignored) = (false, true);
             return self.step_worker(id, Input::Replace);
         }
-        if worker.drains && is_idle(&self.calls, worker) && self.retire_drained(id) {
+        if (worker.drains || worker.hands_over.is_some()) && self.lets_go(id) {
             return;
         }
         let Some(worker) = self.workers.get_mut(id) else { return };
         if (worker.retiring || worker.config.idle.is_some()) && is_idle(&self.calls, worker) {
             if worker.retiring {
-                return self.remove(id, Recycled::Reload);
+                let why = worker.hands_over.unwrap_or(Recycled::Reload);
+                return self.remove(id, why);
             }
             let may_go = self.placement().is_spare(id);
             let Some(worker) = self.workers.get_mut(id) else { return };
@@ -576,7 +578,8 @@ impl Bus {
     pub(super) fn idle_too_long(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         worker.idle_alarm = false;
-        if worker.drains && is_idle(&self.calls, worker) && self.retire_drained(id) {
+        let drains = worker.drains && worker.hands_over.is_none();
+        if drains && is_idle(&self.calls, worker) && self.retire_drained(id) {
             return;
         }
         let Some(worker) = self.workers.get_mut(id) else { return };

@@ -100,7 +100,7 @@ impl Bus {
     }
 
     /// Starts as many workers as a warm pool keeps.
-    fn fill_pool(&mut self, id: PoolId) {
+    pub(super) fn fill_pool(&mut self, id: PoolId) {
         let Some(pool) = self.pools.get(id) else { return };
         if !pool.config.nodes.is_empty() && pool.config.warm {
             let placement = self.placement();
@@ -132,13 +132,17 @@ impl Bus {
         if worker.life.is_up() {
             return self.check_idle(id);
         }
-        self.remove(id, Recycled::Reload);
+        let why = worker.hands_over.unwrap_or(Recycled::Reload);
+        self.remove(id, why);
     }
 
     pub(super) fn retirement_due(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get(id) else { return };
         if worker.retire_by.is_none_or(|by| by > self.now) {
             return;
+        }
+        if worker.hands_over.is_some() {
+            return self.restart_at_last(id);
         }
         self.fail_many(self.calls.incoming_keys(worker.endpoint).into(), &RpcError::stopping());
         self.remove(id, Recycled::Reload);

@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::Bus;
+use super::session::asked_title;
 use crate::api::CompanionStatus;
 use crate::config::Mode;
 use crate::id::{Link, PoolId, SessionKey};
@@ -35,13 +36,20 @@ struct SessionView<'a> {
     session: String,
     pool: Option<&'a str>,
     worker: Option<u32>,
+    /// Where the agent is, if its worker says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     node: Option<&'a str>,
     client: Option<Cow<'a, str>>,
+    folder: Option<&'a str>,
+    /// What its agent calls it. That of a session which others may not join is kept from them as well.
+    title: Option<&'a str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     guests: Vec<GuestView<'a>>,
     /// What its agent has asked and nobody has answered.
     questions: usize,
+    /// What the first of them is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    asked: Option<String>,
     age_sec: u64,
     idle_sec: u64,
     calls: usize,
@@ -73,6 +81,8 @@ impl<'a> Report<'a> {
             "bus": "stdio-bus",
             "version": env!("CARGO_PKG_VERSION"),
             "name": bus.name,
+            "pid": bus.operation.pid,
+            "config": bus.operation.config,
             "uptime_sec": bus.now.as_secs(),
             "stopping": bus.stopping.is_some(),
             "listening": bus.listening,
@@ -127,7 +137,9 @@ impl<'a> Report<'a> {
 
     fn pool(&self, id: PoolId, pool: &Pool) -> Value {
         let calls = &self.bus.calls;
-        let workers: Vec<&Worker> = pool.workers.iter().filter_map(|id| self.bus.workers.get(*id)).collect();
+        let workers = pool.workers.iter().filter_map(|id| self.bus.workers.get(*id));
+        let mut workers: Vec<&Worker> = workers.collect();
+        workers.sort_by_key(|worker| worker.index);
         let in_state =
             |is: fn(State) -> bool| workers.iter().filter(|worker| is(worker.life.state())).count();
         json!({
@@ -155,6 +167,7 @@ impl<'a> Report<'a> {
     fn worker(&self, worker: &Worker) -> Value {
         let links = &self.bus.links;
         let peer = worker.link.and_then(|link| links.peer(link));
+        let usage = self.bus.operation.usage_of(worker.pid);
         let queued = worker.link.map_or(0, |link| links.queued_bytes(link)) + worker.backlog.bytes();
         json!({
             "worker": worker.index,
@@ -164,6 +177,8 @@ impl<'a> Report<'a> {
             "drain": worker.is_draining(),
             "pid": worker.pid,
             "up_sec": worker.life.up_since().map(|since| self.bus.now.saturating_sub(since).as_secs()),
+            "rss_bytes": usage.map(|usage| usage.rss_bytes),
+            "cpu_percent": usage.map(|usage| usage.cpu_percent),
             "sessions": worker.open_sessions(),
             "calls": self.bus.calls.incoming(worker.endpoint),
             "clients": worker.clients.len(),
@@ -196,24 +211,37 @@ impl<'a> Report<'a> {
         let since = |then| bus.now.saturating_sub(then).as_secs();
         SessionView {
             session: session_label(key),
-            pool: worker.map(|worker| &*worker.config.id),
+            pool: self.pool_of(session),
             worker: worker.map(|worker| worker.index),
             node: match worker {
                 Some(worker) => worker.node.as_deref(),
                 None => session.reopen.as_ref().and_then(|reopen| reopen.node.as_deref()),
             },
             client: session.owner.map(|owner| self.client_label(owner)),
+            folder: session.shown.folder(),
+            title: session.shown.title().filter(|_| session.is_shared),
             guests: self.guests(session),
             questions: session.open_questions(),
+            asked: session.first_question().filter(|_| session.is_shared).and_then(asked_title),
             age_sec: since(session.opened),
             idle_sec: since(session.touched),
             calls: bus.calls.about(key),
             state: match session.owner {
                 None if session.guests.is_empty() => "kept",
+                _ if session.worker.is_none() && session.is_moved => "moved",
                 _ if session.worker.is_none() => "lost",
                 _ => "live",
             },
         }
+    }
+
+    /// The pool of its worker, or the one whose next process opens it again.
+    pub(super) fn pool_of(&self, session: &Session) -> Option<&'a str> {
+        if let Some(worker) = session.worker.and_then(|id| self.bus.workers.get(id)) {
+            return Some(&worker.config.id);
+        }
+        let pool = self.bus.pools.get(session.reopen.as_ref()?.pool)?;
+        Some(&pool.config.id)
     }
 
     fn guests(&self, session: &Session) -> Vec<GuestView<'a>> {

@@ -104,6 +104,7 @@ impl Bus {
     pub(super) fn exited(&mut self, id: WorkerId, exit: Exit) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         worker.death = Death::Exited(exit);
+        self.stderr_logs.end_line(&worker.config.id, worker.index, self.now, &mut self.held);
         if worker.recycling.is_none() {
             worker.last_exit = Some(exit);
         }
@@ -194,6 +195,9 @@ impl Bus {
         pool.metrics.past_requests += worker.requests;
         if pool.removed && pool.workers.is_empty() {
             self.pools.remove(worker.pool, &mut self.held);
+        }
+        if worker.hands_over.is_some() {
+            self.restart_next();
         }
     }
 

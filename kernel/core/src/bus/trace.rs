@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::Bus;
 use super::admin::params_of;
+use super::session::asked_title;
 use super::status::{Report, session_label};
 use crate::api::{Moment, micros};
 use crate::id::{CallKey, Link, SessionKey};
@@ -136,7 +137,11 @@ impl Bus {
             self.tracers = tracers;
             return;
         }
-        let fields = event.fields(&subject, self.now);
+        let mut fields = event.fields(&subject, self.now);
+        let is_shared = event.session.and_then(|key| self.sessions.get(key)).is_some_and(|it| it.is_shared);
+        if let Some(title) = asked_title(event.message).filter(|_| is_shared) {
+            let _ = write!(fields, r#","title":{}"#, Value::from(title));
+        }
         // All tracers together hold little of what the bus may hold, and no sender ever waits for one.
         let bound =
             TRACE_QUEUE_BYTES.min(self.limits.max_held_bytes / TRACE_QUEUE_PART).min(self.links.queue_limit);

@@ -17,8 +17,10 @@ pub(crate) struct Client {
     pub(crate) endpoint: EndpointId,
     /// The pool that it is bound to. None: the default pool.
     pub(crate) pool: Option<PoolId>,
-    /// Its name in `_bus/hello`.
+    /// Its name in `initialize`, else the one in `_bus/hello`.
     name: Option<Box<str>>,
+    /// It has told its name in `initialize`, which a program that only passes messages on cannot know in its hello.
+    is_introduced: bool,
     pub(crate) handshake: Arc<Handshake>,
     /// The handshake that a worker has answered last. An `initialize` that is refused leaves it at that.
     pub(crate) agreed: Arc<Handshake>,
@@ -70,6 +72,7 @@ impl Client {
             endpoint,
             pool,
             name: None,
+            is_introduced: false,
             agreed: handshake.clone(),
             handshake,
             affinity: None,
@@ -91,8 +94,21 @@ impl Client {
         self.name.as_deref()
     }
 
-    /// It calls itself this. A name that is too long is cut: it is only shown.
-    pub(crate) fn set_name(&mut self, name: Option<&str>, held: &mut HeldBytes) {
+    /// It calls itself this in `_bus/hello`.
+    pub(crate) fn greets_as(&mut self, name: Option<&str>, held: &mut HeldBytes) {
+        if !self.is_introduced {
+            self.set_name(name, held);
+        }
+    }
+
+    /// It calls itself this in `initialize`.
+    pub(crate) fn introduces_itself(&mut self, name: &str, held: &mut HeldBytes) {
+        self.is_introduced = true;
+        self.set_name(Some(name), held);
+    }
+
+    /// A name that is too long is cut: it is only shown.
+    fn set_name(&mut self, name: Option<&str>, held: &mut HeldBytes) {
         let bytes = if enabled(Check::NameBound) { CLIENT_NAME_BYTES } else { usize::MAX };
         self.name = name.map(|name| shortened(name, bytes).into());
         self.count(held);

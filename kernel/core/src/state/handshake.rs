@@ -12,6 +12,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::limit::NAME_BYTES;
+use crate::wire::nested::{member, text, whole};
 
 /// The params of an `initialize`, compared by what they mean.
 #[derive(Debug)]
@@ -83,6 +84,14 @@ impl Handshake {
     /// The version of the protocol that the client asked for. None: it said none.
     pub(crate) fn version(&self) -> Option<u64> {
         self.value()["protocolVersion"].as_u64()
+    }
+
+    /// What the client calls itself, if it says so in these params.
+    pub(crate) fn client_name(params: &[u8]) -> Option<String> {
+        let info =
+            [&b"clientInfo"[..], b"info"].into_iter().find_map(|key| member(params, whole(params), key));
+        let name = text(params, info, b"name")?;
+        serde_json::from_slice(name.of(params)).ok().filter(|name: &String| !name.is_empty())
     }
 
     /// Whether the client can answer elicitations.

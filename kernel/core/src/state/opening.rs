@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 use memchr::memmem::{self, Finder};
 
 use crate::id::PoolId;
-use crate::limit::{OPENING_BYTES, SETTINGS};
+use crate::limit::{OPENING_BYTES, SETTINGS, TITLE_LINE_BYTES};
 use crate::state::backlog::HeldBytes;
 use crate::state::handshake::ReopenBy;
 use crate::state::sessions::Session;
@@ -221,6 +221,10 @@ impl Session {
         params: Option<&[u8]>,
     ) {
         self.opening = answer.outcome().and_then(Opening::of);
+        let folder = params.and_then(|params| Some(text(params, whole(params), b"cwd")?.of(params)));
+        if let Some(folder) = folder {
+            self.shown.set_folder(folder);
+        }
         self.reopen = Reopen::of(by, pool, params, &self.agent_token);
     }
 
@@ -246,10 +250,18 @@ impl Session {
         self.opening = Some(opening);
     }
 
-    /// Follows an update that tells another mode or other options.
+    /// Follows an update that tells another mode, other options or another title. What most agents say most of the time
+    /// is known to tell none.
     #[inline]
     pub(crate) fn note_update(&mut self, message: Message<'_>, held: &mut HeldBytes) {
-        if self.opening.as_ref().is_some_and(Opening::tells_settings) && may_change_settings(message) {
+        if !message.envelope.is_piece.0 {
+            self.note_other_update(message, held);
+        }
+    }
+
+    fn note_other_update(&mut self, message: Message<'_>, held: &mut HeldBytes) {
+        let has_settings = self.opening.as_ref().is_some_and(Opening::tells_settings);
+        if may_change(message, has_settings) {
             self.follow_update(message);
             self.count(held);
         }
@@ -279,6 +291,10 @@ impl Session {
                     reopen.options_changed(line, update);
                 }
             }
+            br#""session_info_update""# => {
+                let Some(title) = member(line, update, b"title") else { return };
+                self.shown.set_title(title.of(line));
+            }
             _ => {}
         }
     }
@@ -305,19 +321,21 @@ fn without_turn(result: &[u8]) -> Option<Vec<u8>> {
     with_member(result, b"_meta", &without_member(meta.of(result), TURN)?)
 }
 
-/// Whether this update can tell another mode or other options. Nearly all agents begin their updates with the kind,
-/// so that a piece of text costs one look.
-#[inline]
-fn may_change_settings(message: Message<'_>) -> bool {
+/// Whether this update can tell another title or, in a session that has any, another mode or other options. Nearly all
+/// agents begin their updates with the kind, so that most cost one look.
+fn may_change(message: Message<'_>, has_settings: bool) -> bool {
     const USUAL: &[u8] = br#","update":{"sessionUpdate":""#;
+    static TITLE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(br#""session_info_update""#));
     static MODE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(br#""current_mode_update""#));
     static OPTION: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(br#""config_option_update""#));
 
     let behind = message.envelope.session.and_then(|span| message.line.get(span.end as usize..));
-    match behind.and_then(|behind| behind.strip_prefix(USUAL)) {
-        Some(kind) => kind.first() == Some(&b'c'),
-        None => MODE.find(message.line).is_some() || OPTION.find(message.line).is_some(),
+    if let Some(kind) = behind.and_then(|behind| behind.strip_prefix(USUAL)) {
+        return kind.first().is_some_and(|letter| *letter == b's' || *letter == b'c' && has_settings);
     }
+    let finds = |what: &Finder<'_>| what.find(message.line).is_some();
+    let may_set = has_settings && (finds(&MODE) || finds(&OPTION));
+    may_set || message.line.len() <= TITLE_LINE_BYTES && finds(&TITLE)
 }
 
 /// Whether this notification tells what is now. Everything else that an agent says while the bus itself opens a

@@ -1,6 +1,8 @@
 //! Sessions: the bus's name for each, the agent's, its owner, and what is kept for it.
 
 mod logs;
+mod shown;
+mod turn_state;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -15,9 +17,12 @@ use crate::state::opening::{Opening, Reopen};
 use crate::state::prompts::Prompts;
 use crate::state::session_id::Token;
 use crate::state::session_log::SessionLog;
-use crate::wire::message::Held;
+use crate::wire::message::{Held, Message};
+
+use shown::Shown;
 
 pub(crate) use logs::LogLimits;
+pub(crate) use turn_state::TurnState;
 
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -50,6 +55,10 @@ pub(crate) struct Session {
     pub(crate) if_refused: IfRefused,
     /// It is being loaded for a client that has heard what was said in it.
     pub(crate) is_known: bool,
+    /// It has left its process on purpose, and its next message opens it in another.
+    pub(crate) is_moved: bool,
+    /// What people see of it.
+    pub(crate) shown: Shown,
     kept: Kept,
     /// What its agent does for it, where agents report that. Only `Sessions::set_turn_state` changes it.
     pub(crate) turn_state: Option<TurnState>,
@@ -89,25 +98,6 @@ pub(crate) enum IfRefused {
     Ends,
 }
 
-/// What an agent does for a session, as it reported last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TurnState {
-    Running,
-    /// It waits for the user.
-    RequiresAction,
-    Idle,
-}
-
-impl TurnState {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            TurnState::Running => "running",
-            TurnState::RequiresAction => "requires_action",
-            TurnState::Idle => "idle",
-        }
-    }
-}
-
 impl Session {
     pub(crate) fn new(
         bus_token: Token,
@@ -133,6 +123,8 @@ impl Session {
             loads: 0,
             if_refused: IfRefused::GoesOn,
             is_known: false,
+            is_moved: false,
+            shown: Shown::default(),
             kept: Kept::default(),
             turn_state: None,
             recovering: None,
@@ -180,6 +172,12 @@ impl Session {
         self.pending.len() + self.offline.iter().filter(|held| held.message().is_request()).count()
     }
 
+    /// The first of them.
+    pub(crate) fn first_question(&self) -> Option<Message<'_>> {
+        let pending = self.pending.iter().map(|pending| pending.held.message());
+        pending.chain(self.offline.iter().map(Held::message)).find(|message| message.is_request())
+    }
+
     /// This client's name for it, if it is the owner or a guest.
     pub(crate) fn token_of(&self, client: Link) -> Option<&Token> {
         if self.owner == Some(client) {
@@ -222,8 +220,8 @@ impl Session {
             return 0;
         }
         let opening = self.opening.as_ref().map_or(0, |opening| opening.result().len());
-        let guests = self.guests.bytes();
-        self.table_bytes() + opening + self.reopen.as_ref().map_or(0, Reopen::bytes) + guests
+        let beside = self.guests.bytes() + self.shown.bytes();
+        self.table_bytes() + opening + self.reopen.as_ref().map_or(0, Reopen::bytes) + beside
     }
 
     /// What is kept of it has changed.

@@ -41,6 +41,9 @@ pub(crate) struct Worker {
     /// It takes no new work, and leaves when it is idle, at the latest at `retire_by`.
     pub(crate) retiring: bool,
     pub(crate) retire_by: Option<Moment>,
+    /// It retires because somebody asked for it. Its sessions go on in other processes, as soon as nothing goes on in
+    /// them.
+    pub(crate) hands_over: Option<Recycled>,
     /// In a dedicated pool: the one client that it serves.
     pub(crate) dedicated_to: Option<Link>,
     /// When it must have answered `initialize`.
@@ -138,8 +141,10 @@ pub(crate) enum Recycled {
     Reload,
     /// It was dedicated to a client that has left.
     ClientLeft,
-    /// It has said that it takes no new sessions, and has none any more.
+    /// It has said that it takes no new sessions, or somebody wants it to take none, and it has none any more.
     Drained,
+    /// Somebody asked for a restart.
+    Restart,
     /// The bus stops.
     Stop,
 }
@@ -154,6 +159,7 @@ impl Recycled {
             Recycled::Reload => "reload",
             Recycled::ClientLeft => "client left",
             Recycled::Drained => "drained",
+            Recycled::Restart => "restart",
             Recycled::Stop => "stop",
         }
     }
@@ -193,6 +199,7 @@ impl Worker {
             drained: false,
             retiring: false,
             retire_by: None,
+            hands_over: None,
             dedicated_to: None,
             initialize_by: Moment::ZERO,
             silence_alarm: false,

@@ -139,6 +139,15 @@ impl RpcError {
         RpcError::new(-32051, "unknown_session", "the session was lost with its worker").with("lost", true)
     }
 
+    pub(crate) fn bad_configuration(errors: &str) -> RpcError {
+        let errors: Vec<&str> = errors.lines().collect();
+        RpcError::invalid("the configuration has errors, and the old one goes on").with("errors", errors)
+    }
+
+    pub(crate) fn closed_session() -> RpcError {
+        RpcError::new(-32051, "unknown_session", "the session was closed by another client")
+    }
+
     pub(crate) fn unknown_pool<'a>(named: Option<&str>, known: impl Iterator<Item = &'a str>) -> RpcError {
         let message = match named {
             Some(name) => format!("there is no pool {:?}", shortened(name, QUOTED_BYTES)),
@@ -281,6 +290,8 @@ pub(crate) enum Death {
     Hung,
     /// The bus stopped the process because it did not read, or did not write.
     Stuck,
+    /// The bus stopped the process because somebody asked for a restart.
+    Restarted,
 }
 
 impl Death {
@@ -289,7 +300,7 @@ impl Death {
         match self {
             Death::Exited(Exit::Code(code)) => serde_json::json!({ "code": code }),
             Death::Exited(Exit::Signal(signal)) => serde_json::json!({ "signal": signal }),
-            Death::Hung | Death::Stuck => Value::Null,
+            Death::Hung | Death::Stuck | Death::Restarted => Value::Null,
         }
     }
 }
@@ -301,6 +312,7 @@ impl std::fmt::Display for Death {
             Death::Exited(Exit::Signal(signal)) => write!(out, "was killed by signal {signal}"),
             Death::Hung => write!(out, "closed its pipes"),
             Death::Stuck => write!(out, "was stuck and is stopped"),
+            Death::Restarted => write!(out, "was restarted"),
         }
     }
 }

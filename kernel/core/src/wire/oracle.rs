@@ -6,7 +6,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::field::{FIELDS, Field};
-use super::scan::{Envelope, Fault, Kind, Malformed, Span};
+use super::scan::{Envelope, Fault, Hint, Kind, Malformed, Span};
 
 /// Generates valid and broken messages, the same ones for the same seed.
 pub(crate) struct LineGenerator {
@@ -290,6 +290,7 @@ impl<'a> Oracle<'a> {
             elicitation: text(Field::Elicitation, None)?,
             child: text(Field::Child, None)?,
             result_session: text(Field::ResultSession, None)?,
+            is_piece: Hint(false),
         })
     }
 

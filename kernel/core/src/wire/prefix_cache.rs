@@ -18,7 +18,7 @@ use std::borrow::Cow;
 
 use crate::wire::field::Container;
 use crate::wire::json::{Reader, Span, starts_string_or_number};
-use crate::wire::scan::{Envelope, Malformed, ResumePoint, Scanner};
+use crate::wire::scan::{Envelope, Hint, Malformed, ResumePoint, Scanner};
 
 /// The longest prefix that is learned, in bytes.
 const PREFIX_BYTES_MAX: usize = 512;
@@ -121,6 +121,7 @@ impl PrefixCache {
         prefix.after_id.extend_from_slice(&head[id.end as usize..]);
         prefix.resume_point = point;
         prefix.envelope = *envelope;
+        prefix.envelope.is_piece = Hint(envelope.begins_piece(head));
     }
 
     fn other(&self) -> usize {
@@ -215,6 +216,14 @@ fn close_objects(reader: &mut Reader<'_>, mut container: Container) -> Option<us
 }
 
 impl Envelope {
+    /// Whether every line with this envelope that begins so is a piece of what an agent says. Nearly all agents begin
+    /// their updates with the kind.
+    fn begins_piece(&self, head: &[u8]) -> bool {
+        const KIND: &[u8] = br#","update":{"sessionUpdate":"agent_"#;
+        let behind = self.session.and_then(|span| head.get(span.end as usize..));
+        behind.is_some_and(|behind| behind.starts_with(KIND))
+    }
+
     /// Moves every position behind the id, for a line that differs only in an id which ends at `id_end`.
     #[inline]
     fn move_id_end(&mut self, id_end: usize) {
@@ -238,6 +247,7 @@ impl Envelope {
             elicitation,
             child,
             result_session,
+            is_piece: _,
         } = self;
         let optional = [
             id,
@@ -350,6 +360,27 @@ mod tests {
             assert_eq!(scan(&mut cache, line(text).as_bytes()), is_hit, "{text}");
         }
         assert!(cache.prefixes[0].before_id.ends_with(br#""type":"text","text":"#));
+    }
+
+    #[test]
+    fn what_an_agent_says_is_told_from_what_changes_its_session() {
+        let head = r#"{"method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"#;
+        for (update, is_piece) in [
+            (r#""agent_message_chunk","content":{"type":"text","text":"a"}"#, true),
+            (r#""agent_thought_chunk","content":{"type":"text","text":"a"}"#, true),
+            (r#""session_info_update","title":"a","x":1"#, false),
+            (r#""current_mode_update","currentModeId":"a","x":1"#, false),
+        ] {
+            let mut cache = PrefixCache::learn_at_once();
+            let line = format!("{head}{update}}}}}}}");
+            assert!(!cache.scan(line.as_bytes()).unwrap().is_piece.0, "it was scanned in full");
+            assert_eq!(cache.scan(line.as_bytes()).unwrap().is_piece.0, is_piece, "{line}");
+        }
+        // Where the kind is not a part of what is compared, nothing is known.
+        let mut cache = PrefixCache::learn_at_once();
+        for kind in ["agent_message_chunk", "session_info_update", "agent_message_chunk"] {
+            assert!(!cache.scan(format!("{head}\"{kind}\"}}}}}}").as_bytes()).unwrap().is_piece.0);
+        }
     }
 
     #[test]

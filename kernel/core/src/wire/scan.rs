@@ -55,7 +55,21 @@ pub(crate) struct Envelope {
     pub child: Option<Span>,
     /// `result.sessionId`.
     pub result_session: Option<Span>,
+    /// It is a piece of what an agent says, which changes nothing of its session. Only the prefix cache knows that.
+    pub is_piece: Hint,
 }
+
+/// What saves work where it is known. An envelope is the same with it and without.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Hint(pub bool);
+
+impl PartialEq for Hint {
+    fn eq(&self, _: &Hint) -> bool {
+        true
+    }
+}
+
+impl Eq for Hint {}
 
 impl Envelope {
     /// Scans a line, which comes without its line end.
@@ -352,6 +366,7 @@ impl<'a> Scanner<'a> {
             elicitation: self.string(Field::Elicitation),
             child: self.string(Field::Child),
             result_session: self.string(Field::ResultSession),
+            is_piece: Hint(false),
         })
     }
 

@@ -19,6 +19,13 @@ impl ConfigError {
     pub(super) fn of_file(message: impl Into<String>) -> ConfigError {
         ConfigError { path: "$".to_owned(), message: message.into() }
     }
+
+    /// The line and the column that it names, and the rest of its message.
+    fn position(&self) -> Option<(usize, usize, &str)> {
+        let (line, rest) = self.message.strip_prefix("line ")?.split_once(", column ")?;
+        let (column, message) = rest.split_once(": ")?;
+        Some((line.parse().ok()?, column.parse().ok()?, message))
+    }
 }
 
 impl fmt::Display for ConfigError {
@@ -47,7 +54,14 @@ impl fmt::Display for ConfigErrors {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, error) in self.errors.iter().enumerate() {
             let newline = if index == 0 { "" } else { "\n" };
-            write!(out, "{newline}{}: {error}", self.file)?;
+            let file = &self.file;
+            match (error.path.as_str(), error.position()) {
+                ("$", Some((line, column, message))) => {
+                    write!(out, "{newline}{file}:{line}:{column}: {message}")?;
+                }
+                ("$", None) => write!(out, "{newline}{file}: {}", error.message)?,
+                _ => write!(out, "{newline}{file}: {error}")?,
+            }
         }
         Ok(())
     }
@@ -138,6 +152,6 @@ mod tests {
     fn every_error_is_a_line_with_the_file_and_the_path() {
         let error = |path: &str| ConfigError { path: path.to_owned(), message: "missing".to_owned() };
         let errors = ConfigErrors { file: "my.json".to_owned(), errors: vec![error("pools"), error("$")] };
-        assert_eq!(errors.to_string(), "my.json: pools: missing\nmy.json: $: missing");
+        assert_eq!(errors.to_string(), "my.json: pools: missing\nmy.json: missing");
     }
 }

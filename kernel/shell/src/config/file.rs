@@ -29,6 +29,9 @@ pub(super) fn read_config(path: &Path) -> Result<String, String> {
     let unreadable = |error: io::Error| format!("cannot be read: {error}");
     let mut file = File::open(path).map_err(unreadable)?;
     let about = file.metadata().map_err(unreadable)?;
+    if about.is_dir() {
+        return Err("it is a folder; name the file in it".to_owned());
+    }
     let mut text = String::new();
     file.read_to_string(&mut text).map_err(unreadable)?;
     let shown = path.display();

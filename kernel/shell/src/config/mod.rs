@@ -4,6 +4,7 @@
 //! exists, and no message holds the value of an environment variable.
 
 mod address;
+mod changes;
 mod cluster;
 mod error;
 mod file;
@@ -22,6 +23,7 @@ use std::path::{self, Path};
 use kernel_core::config::Config;
 
 pub use address::{parse_listen, parse_tcp, parse_unix};
+pub(crate) use changes::changes;
 pub use cluster::{is_loopback_server, parse_map, parse_server};
 pub use error::{ConfigError, ConfigErrors};
 pub use file::{read_secret, read_token};

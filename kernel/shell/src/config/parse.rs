@@ -132,8 +132,23 @@ fn read_json(text: &str) -> Result<Json, Vec<ConfigError>> {
         let (line, column) = (error.line(), error.column());
         let message = error.to_string();
         let message = message.trim_end_matches(&format!(" at line {line} column {column}"));
-        vec![ConfigError::of_file(format!("line {line}, column {column}: {message}"))]
+        if text.trim().is_empty() {
+            return vec![ConfigError::of_file("the file is empty; `stdio-bus detect --write` makes one")];
+        }
+        let shown = shown_place(text, line, column);
+        vec![ConfigError::of_file(format!("line {line}, column {column}: {message}{shown}"))]
     })
+}
+
+/// The line of an error with a mark below its place, if the line is not too long for people.
+fn shown_place(text: &str, line: usize, column: usize) -> String {
+    let source = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
+    if source.len() > 120 || source.trim().is_empty() || source.chars().any(char::is_control) {
+        return String::new();
+    }
+    // The column counts bytes.
+    let before = source.get(..column.saturating_sub(1)).unwrap_or(source).chars().count();
+    format!("\n  {source}\n  {:before$}^", "")
 }
 
 pub(super) struct Reader<'a> {

@@ -85,10 +85,9 @@ fn comments_last_commas_and_a_byte_order_mark_change_nothing() {
         { \"id\": \"a\", \"command\": \"agent\", }, // not: { \"id\": \"b\" }\n  ],\n}\n";
     assert_eq!(parse(text).unwrap(), parse(&with_pool("")).unwrap());
     // An error stands where it does in the file.
-    let errors = parse("// é\n{ /* x */ \"pools\": [,] }").unwrap_err();
-    assert_eq!(errors, [("$".to_owned(), "line 2, column 21: expected value".to_owned())]);
-    let errors = parse("{ /* never").unwrap_err();
-    assert_eq!(errors, [("$".to_owned(), "line 1, column 3: key must be a string".to_owned())]);
+    let place = |text: &str| parse(text).unwrap_err()[0].1.split(':').next().map(str::to_owned);
+    assert_eq!(place("// é\n{ /* x */ \"pools\": [,] }").as_deref(), Some("line 2, column 21"));
+    assert_eq!(place("{ /* never").as_deref(), Some("line 1, column 3"));
 }
 
 #[test]
@@ -188,10 +187,11 @@ fn a_file_of_stdio_bus_2_0_3_is_accepted_unchanged() {
 
 #[test]
 fn text_that_is_no_json_object_is_refused_with_line_and_column() {
-    refuses("", &[("$", "line 1, column 0: EOF while parsing a value")]);
-    refuses("{\n  \"pools\": [1,,]\n}", &[("$", "line 2, column 15: expected value")]);
-    refuses("{} {}", &[("$", "line 1, column 4: trailing characters")]);
-    refuses("# no\n{}", &[("$", "line 1, column 1: expected value")]);
+    refuses("", &[("$", "the file is empty; `stdio-bus detect --write` makes one")]);
+    let shown = "line 2, column 15: expected value\n    \"pools\": [1,,]\n                ^";
+    refuses("{\n  \"pools\": [1,,]\n}", &[("$", shown)]);
+    refuses("{} {}", &[("$", "line 1, column 4: trailing characters\n  {} {}\n     ^")]);
+    refuses("# no\n{}", &[("$", "line 1, column 1: expected value\n  # no\n  ^")]);
     refuses("[]", &[("$", "must be an object, not a list")]);
     refuses("null", &[("$", "must be an object, not null")]);
     refuses(&"[".repeat(1000), &[("$", "line 1, column 128: recursion limit exceeded")]);
@@ -446,7 +446,7 @@ fn a_client_reads_the_addresses_of_a_file_that_could_not_be_served_here() {
 #[test]
 fn a_missing_file_is_an_error_with_its_name() {
     let errors = super::load(Path::new("/no/such/bus.json")).unwrap_err();
-    let expected = "/no/such/bus.json: $: cannot be read: No such file or directory (os error 2)";
+    let expected = "/no/such/bus.json: cannot be read: No such file or directory (os error 2)";
     assert_eq!(errors.to_string(), expected);
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod orphan_guard;
 pub(crate) mod pre_exec;
 pub(crate) mod spawn;
 pub(crate) mod stderr;
+pub(crate) mod usage;
 
 use std::io;
 use std::path::Path;

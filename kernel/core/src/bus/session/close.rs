@@ -116,15 +116,18 @@ impl Bus {
 
     /// Forgets a session and returns those that it announced.
     fn forget_session(&mut self, key: SessionKey) -> BTreeSet<SessionKey> {
+        // These come first: the end of a prompt before them would have the next one sent.
+        if let Some(session) = self.sessions.get_mut(key) {
+            let waiting = session.prompts.withdraw_every(&mut self.held);
+            self.fail_calls(waiting, &RpcError::unknown_session());
+        }
         self.end_recovery(key, &RpcError::unknown_session());
         let Some(session) = self.sessions.get_mut(key) else { return BTreeSet::new() };
         let pending: Vec<_> = session.pending.iter().map(|pending| pending.call).collect();
         let unheard = session.offline.take(&mut self.held);
-        let waiting = session.prompts.withdraw_every(&mut self.held);
         let asked = session.guests.every_leg();
         self.refuse_unheard(key, unheard);
         self.fail_calls(pending, &RpcError::client_gone());
-        self.fail_calls(waiting, &RpcError::unknown_session());
         for (link, call) in asked {
             self.calls.end(call);
             self.tell_withdrawn(link, call);

@@ -19,7 +19,7 @@ use crate::state::session_id::{Token, agent_name};
 use crate::state::timers::Alarm;
 use crate::wire::error::{RpcError, spelled_result_line};
 use crate::wire::message::Message;
-use crate::wire::nested::with_member;
+use crate::wire::nested::{member, whole, with_member};
 
 /// The params of `_bus/attach`, and of `session/attach` as it is proposed for ACP.
 #[derive(Default, Deserialize)]
@@ -31,7 +31,7 @@ struct Attach {
     history: Option<Box<str>>,
 }
 
-/// The params of `_bus/detach` and `_bus/take`.
+/// The params of `_bus/detach`, `_bus/take` and `_bus/close`.
 #[derive(Default, Deserialize)]
 struct Named {
     #[serde(alias = "sessionId")]
@@ -78,7 +78,8 @@ impl Bus {
         let id = String::from_utf8_lossy(&token);
         let names = format!(r#""session":{id},"sessionId":{id},"label":"{}""#, session_label(key));
         let part = format!(r#""role":"{}","owner":{owner},"truncated":{}"#, role.name(), !is_whole);
-        let result = format!(r#"{{{names},{part},"turn":"{turn}"}}"#);
+        let more = self.told_of(key);
+        let result = format!(r#"{{{names},{part},"turn":"{turn}"{more}}}"#);
         if let Some(id) = message.id() {
             self.links.send(link, &spelled_result_line(id, result.as_bytes()), &[]);
         }
@@ -87,6 +88,23 @@ impl Bus {
         }
         self.tell_attached(key, link, role);
         Ok(())
+    }
+
+    /// What a client that joins cannot know of the session otherwise, as further members of the answer: its pool, its
+    /// folder and title, and the modes, models and options as they are now.
+    fn told_of(&self, key: SessionKey) -> String {
+        let Some(session) = self.sessions.get(key) else { return String::new() };
+        let quoted = |text: Option<&str>| serde_json::Value::from(text).to_string();
+        let (folder, title) = (quoted(session.shown.folder()), quoted(session.shown.title()));
+        let pool = quoted(Report::new(self).pool_of(session));
+        let mut told = format!(r#","pool":{pool},"folder":{folder},"title":{title}"#);
+        let opening = session.opening.as_ref().map_or(&b"{}"[..], |opening| opening.result());
+        for name in ["modes", "models", "configOptions"] {
+            if let Some(value) = member(opening, whole(opening), name.as_bytes()) {
+                told += &format!(r#","{name}":{}"#, String::from_utf8_lossy(value.of(opening)));
+            }
+        }
+        told
     }
 
     /// `_bus/detach`: the client leaves a session. An owner leaves it to whoever comes.
@@ -277,6 +295,16 @@ impl Bus {
 
     /// The session that a client means by a label such as `s12`, or by an id, if it may join it.
     fn find_shared(&mut self, link: Link, name: &[u8], message: Message<'_>) -> Result<SessionKey, RpcError> {
+        let key = self.find_meant(link, name, message)?;
+        let session = self.sessions.get(key).ok_or_else(RpcError::unknown_session)?;
+        if session.is_label || session.owner != Some(link) && !session.is_shared && enabled(Check::Share) {
+            return Err(RpcError::unknown_session());
+        }
+        Ok(key)
+    }
+
+    /// The same, whoever may join it. What is meant by the name of a subagent's session is the session behind it.
+    fn find_meant(&mut self, link: Link, name: &[u8], message: Message<'_>) -> Result<SessionKey, RpcError> {
         let client = self.clients.find(link)?;
         let own = client.sessions.get(name).copied();
         let number = std::str::from_utf8(name).ok().and_then(|name| name.strip_prefix('s')?.parse().ok());
@@ -293,11 +321,30 @@ impl Bus {
         }
         let key = found.map(|key| self.sessions.root(key)).ok_or_else(RpcError::unknown_session)?;
         self.worker_of(key);
-        let session = self.sessions.get(key).ok_or_else(RpcError::unknown_session)?;
-        if session.is_label || session.owner != Some(link) && !session.is_shared && enabled(Check::Share) {
-            return Err(RpcError::unknown_session());
-        }
+        self.sessions.get(key).ok_or_else(RpcError::unknown_session)?;
         Ok(key)
+    }
+
+    /// `_bus/close`: a session ends, whoever owns it. Its turn is cancelled, and its questions are withdrawn.
+    pub(in crate::bus) fn close_named(&mut self, link: Link, message: Message<'_>) -> Routed {
+        let params: Named = params_of(message)?;
+        let key = self.find_meant(link, params.session.as_bytes(), message)?;
+        let session = self.sessions.get(key).ok_or_else(RpcError::unknown_session)?;
+        if session.loads > 0 {
+            return Err(RpcError::busy("this session is being loaded; close it when that is done"));
+        }
+        if session.is_label {
+            self.drop_session(key);
+            return Ok(());
+        }
+        let mut all = self.sessions.descendants(key);
+        all.push(key);
+        for key in all {
+            self.end_turn(key, &RpcError::closed_session());
+            self.withdraw_from_owner(key);
+            self.end_session(key);
+        }
+        Ok(())
     }
 
     /// Adds a guest to a session and those of its subagents. Returns its name for the session: the one that it asks by,

@@ -8,17 +8,32 @@ use serde_json::Value;
 
 use crate::bus::Bus;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
+use crate::limit::SESSION_TITLE_BYTES;
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Pending;
 use crate::state::calls::{Call, Endpoint, Id, Purpose};
 use crate::state::guests::Role;
 use crate::state::session_id::Token;
+use crate::wire::error::shortened;
 use crate::wire::message::{Held, Message};
+use crate::wire::nested::{member, text};
 use crate::wire::splice::Edits;
 
 /// Whether a request of an agent is a question that any controlling client can answer.
 pub(in crate::bus) fn is_question(message: Message<'_>) -> bool {
     matches!(message.method(), b"session/request_permission" | b"elicitation/create")
+}
+
+/// What an agent wants to do, in its own words, if this is a question that says so. It is only shown, and cut.
+pub(in crate::bus) fn asked_title(message: Message<'_>) -> Option<String> {
+    let (line, params) = (message.line, message.envelope.params);
+    let text = match message.method() {
+        b"session/request_permission" => text(line, member(line, params, b"toolCall"), b"title")?,
+        b"elicitation/create" => text(line, params, b"message")?,
+        _ => return None,
+    };
+    let text: String = serde_json::from_slice(text.of(line)).ok()?;
+    Some(shortened(&text, SESSION_TITLE_BYTES).to_owned())
 }
 
 impl Bus {
@@ -44,7 +59,8 @@ impl Bus {
         {
             worker.add_elicitation(&message.name(span), first, &mut self.held);
         }
-        self.tell_event(key, "asked", &format!(r#","request":"{order}""#));
+        let title = asked_title(message).map(|title| format!(r#","title":{}"#, Value::from(title)));
+        self.tell_event(key, "asked", &format!(r#","request":"{order}"{}"#, title.unwrap_or_default()));
         true
     }
 
@@ -211,6 +227,17 @@ impl Bus {
             let params = format!(r#"{{"requestId":{}}}"#, call.wire());
             let line = format!(r#"{{"jsonrpc":"2.0","method":"$/cancel_request","params":{params}}}"#);
             self.send_own(link, line.as_bytes());
+        }
+    }
+
+    /// The session ends against the will of its owner, which is told that what only it was asked needs no answer.
+    pub(in crate::bus) fn withdraw_from_owner(&mut self, key: SessionKey) {
+        let Some(session) = self.sessions.get(key) else { return };
+        let Some(owner) = session.owner else { return };
+        let is_alone = |call: &CallKey| session.guests.question(*call).is_none();
+        let asked: Vec<_> = session.pending.iter().map(|pending| pending.call).filter(is_alone).collect();
+        for call in asked {
+            self.tell_withdrawn(owner, call);
         }
     }
 

@@ -37,7 +37,9 @@ impl Bus {
         if worker.sessions.contains_key(session.agent_name()) {
             return Err(RpcError::lost_session());
         }
-        info!("worker {worker} takes over a session of a lost one");
+        let from = if session.is_moved { "one that has left" } else { "a lost one" };
+        info!("worker {worker} takes over a session of {from}");
+        session.is_moved = false;
         session.recovering = Some(Backlog::default());
         worker.sessions.insert(session.agent_token.clone(), key);
         self.sessions.set_worker(key, Some(id));

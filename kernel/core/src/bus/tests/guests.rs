@@ -114,7 +114,7 @@ fn a_guest_hears_what_was_said_and_what_is_said_in_one_order() {
     assert_eq!(
         result,
         json!({"session": session, "sessionId": session, "label": "s1", "role": "control", "owner": "ann",
-               "truncated": false, "turn": "running"})
+               "truncated": false, "turn": "running", "pool": "agents", "folder": "/", "title": null})
     );
     bus.hears_event(ben, "attached");
     bus.says(worker, "c");

@@ -3,6 +3,7 @@
 mod acp;
 mod acp_v2;
 mod auth;
+mod close;
 mod defaults;
 mod fairness;
 mod flow_control;
@@ -11,10 +12,12 @@ mod kept_bytes;
 mod leftover;
 mod load;
 mod nodes;
+mod operate;
 mod places;
 mod pools;
 mod privacy;
 mod recovery;
+mod replace;
 mod routing;
 mod status;
 mod stores;
@@ -27,7 +30,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::api::{Event, Exit, Moment};
+use crate::api::{Action, Event, Exit, Moment};
 use crate::bus::Bus;
 use crate::config::{Config, Limits, PoolConfig, Program};
 use crate::id::Link;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Config, Event, Exit, Link, TestBus, limited, pool};
 use crate::CompanionStatus;
-use crate::config::Limits;
+use crate::config::{Limits, PoolConfig};
 use crate::limit::SESSIONS_PAGE;
 
 impl TestBus {
@@ -174,8 +174,8 @@ fn sessions_are_shown_without_the_ids_that_open_them() {
     let sessions = bus.asks_bus(ben, "_bus/sessions");
     let session = sessions["sessions"][0].clone();
     let expected = json!({
-        "session": "s1", "pool": "agents", "worker": 0, "client": "zed", "age_sec": 7, "idle_sec": 2, "calls": 1,
-        "questions": 0, "state": "live",
+        "session": "s1", "pool": "agents", "worker": 0, "client": "zed", "folder": "/", "title": null,
+        "age_sec": 7, "idle_sec": 2, "calls": 1, "questions": 0, "state": "live",
     });
     assert_eq!(session, expected);
     for text in [sessions.to_string(), bus.status(ben).to_string()] {
@@ -193,6 +193,70 @@ fn sessions_are_shown_without_the_ids_that_open_them() {
         (&kept["state"], &kept["client"], &kept["idle_sec"]),
         (&json!("kept"), &Value::Null, &json!(0))
     );
+}
+
+#[test]
+fn a_session_has_the_title_that_its_agent_told_last() {
+    let mut bus = TestBus::new(Config::with_pools([PoolConfig { share: true, ..pool("a", 1) }]));
+    let (client, worker) = (bus.client(), bus.worker(0));
+    let id = bus.opens(client, worker, "s1");
+    let title = |bus: &mut TestBus| bus.asks_bus(client, "_bus/sessions")["sessions"][0]["title"].clone();
+    for (update, expected) in [
+        (r#"{"sessionUpdate":"session_info_update","title":"Fix the \u0062uild"}"#, json!("Fix the build")),
+        (r#"{"sessionUpdate":"session_info_update","updatedAt":"now"}"#, json!("Fix the build")),
+        (r#"{"sessionUpdate":"state_update","title":"no"}"#, json!("Fix the build")),
+        (r#"{"title":"In any order","sessionUpdate":"session_info_update"}"#, json!("In any order")),
+        (r#"{"sessionUpdate":"session_info_update","title":null}"#, Value::Null),
+    ] {
+        let params = format!(r#"{{"sessionId":"s1","update":{update}}}"#);
+        bus.sends(worker, &format!(r#"{{"method":"session/update","params":{params}}}"#));
+        bus.sees(client);
+        assert_eq!(title(&mut bus), expected, "{update}");
+    }
+    bus.sends(client, r#"{"id":1,"method":"session/list","params":{}}"#);
+    bus.answers(worker, "session/list", r#"{"sessions":[{"sessionId":"s1","title":"As listed"}]}"#);
+    bus.sees(client);
+    assert_eq!(title(&mut bus), "As listed");
+    bus.asks(client, 2, "session/close", &id);
+    bus.answers(worker, "session/close", "{}");
+    bus.sees(client);
+    bus.is_idle();
+}
+
+#[test]
+fn a_title_is_for_those_who_may_join() {
+    let mut bus = TestBus::new(Config::with_pools([PoolConfig { share: false, ..pool("a", 1) }]));
+    let (client, worker) = (bus.client(), bus.worker(0));
+    bus.opens(client, worker, "s1");
+    let update = r#"{"sessionUpdate":"session_info_update","title":"Secret"}"#;
+    bus.sends(
+        worker,
+        &format!(r#"{{"method":"session/update","params":{{"sessionId":"s1","update":{update}}}}}"#),
+    );
+    bus.sees(client);
+    let session = bus.asks_bus(client, "_bus/sessions")["sessions"][0].clone();
+    assert_eq!((&session["title"], &session["folder"]), (&Value::Null, &json!("/")));
+}
+
+#[test]
+fn a_client_is_called_what_it_calls_itself_in_initialize() {
+    let mut bus = TestBus::with_workers(1);
+    let (client, worker) = (bus.client(), bus.worker(0));
+    let hello = r#"{"id":0,"method":"_bus/hello","params":{"client":"stdio-bus connect"}}"#;
+    bus.sends(client, hello);
+    bus.sees(client);
+    bus.sends(
+        client,
+        r#"{"id":1,"method":"initialize","params":{"protocolVersion":1,"clientInfo":{"name":"zed"}}}"#,
+    );
+    bus.initializes(worker);
+    bus.sees(client);
+    bus.opens(client, worker, "s1");
+    let name = |bus: &mut TestBus| bus.asks_bus(client, "_bus/sessions")["sessions"][0]["client"].clone();
+    assert_eq!(name(&mut bus), "zed");
+    bus.sends(client, hello);
+    bus.sees(client);
+    assert_eq!(name(&mut bus), "zed", "who passes messages on does not know better");
 }
 
 #[test]

@@ -29,7 +29,8 @@ impl Sessions {
     pub(crate) fn log(&mut self, key: SessionKey, kind: Logged, lines: &[u8], limits: LogLimits) {
         if let Some(session) = self.sessions.get_mut(key) {
             let grown = session.log.push(kind, lines);
-            self.log_grew(key, grown, limits);
+            let own = session.log.len();
+            self.log_grew(key, grown, own, limits);
         }
     }
 
@@ -38,14 +39,15 @@ impl Sessions {
     pub(crate) fn log_prompt(&mut self, key: SessionKey, line: &[u8], limits: LogLimits) {
         if let Some(session) = self.sessions.get_mut(key) {
             let grown = session.log.push_prompt(line);
-            self.log_grew(key, grown, limits);
+            let own = session.log.len();
+            self.log_grew(key, grown, own, limits);
         }
     }
 
+    /// The log of this session has so many bytes more, and `own` in all.
     #[inline]
-    fn log_grew(&mut self, key: SessionKey, by: usize, limits: LogLimits) {
+    fn log_grew(&mut self, key: SessionKey, by: usize, own: usize, limits: LogLimits) {
         self.log_bytes += by;
-        let own = self.sessions.get(key).map_or(0, |session| session.log.len());
         if own > limits.of_one || self.log_bytes > limits.of_all {
             self.shorten_logs(key, limits);
         }

@@ -168,6 +168,7 @@ const ABSENT: Envelope = Envelope {
     elicitation: None,
     child: None,
     result_session: None,
+    is_piece: Hint(false),
 };
 
 #[test]

@@ -1,0 +1,142 @@
+//! `stop` and `reload`: what SIGTERM and SIGHUP do, for a bus that is found by its address; `restart` and `drain`.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::connection::Connection;
+use crate::logs::Whose;
+use crate::status::list;
+use crate::{Fault, Target};
+
+/// A running bus answers at once.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// A bus that has closed its last connection is gone in a moment.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
+const EXIT_POLL: Duration = Duration::from_millis(10);
+
+/// What a bus that stops has told.
+pub struct Stopping {
+    connection: Connection,
+    answer: Value,
+}
+
+/// Asks a bus to stop: to finish its calls first, or `now`.
+pub fn stop(target: &Target, now: bool) -> Result<Stopping, Fault> {
+    let mut connection = Connection::connect(target, Some(TIMEOUT))?;
+    let greeted = connection.hello("stdio-bus stop", None);
+    let answer = greeted.and_then(|()| connection.request("_bus/stop", json!({ "now": now })));
+    let answer = answer.map_err(Fault::timeout_as_unreachable)?;
+    Ok(Stopping { connection, answer: serde_json::from_str(answer.get()).unwrap_or_default() })
+}
+
+impl Stopping {
+    /// The process of the bus, if it says so.
+    pub fn pid(&self) -> Option<i32> {
+        self.answer["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 0)
+    }
+
+    /// How many calls are in flight.
+    pub fn calls(&self) -> u64 {
+        self.answer["calls"].as_u64().unwrap_or_default()
+    }
+
+    /// Waits until the bus is gone.
+    pub fn wait(self) -> Result<(), Fault> {
+        let pid = self.pid();
+        let (mut stream, mut lines) = self.connection.into_parts()?;
+        while lines.fill(&mut stream).is_ok_and(|count| count > 0) {
+            while lines.next_line().is_some() {}
+        }
+        // Its process ends a moment after its connections. One of another machine or container is not seen.
+        let until = Instant::now() + EXIT_TIMEOUT;
+        while pid.is_some_and(|pid| kill(Pid::from_raw(pid), None).is_ok()) && Instant::now() < until {
+            thread::sleep(EXIT_POLL);
+        }
+        Ok(())
+    }
+}
+
+/// What came of a reload.
+pub enum Reloaded {
+    /// What has changed, one line each.
+    Changed(Vec<String>),
+    /// The errors of the configuration, one line each. The old one goes on.
+    Refused(Vec<String>),
+}
+
+/// Asks a bus to read its configuration again.
+pub fn reload(target: &Target) -> Result<Reloaded, Fault> {
+    let mut connection = Connection::connect(target, Some(TIMEOUT))?;
+    let greeted = connection.hello("stdio-bus reload", None);
+    match greeted.and_then(|()| connection.request("_bus/reload", ())) {
+        Ok(answer) => {
+            let answer: Value = serde_json::from_str(answer.get()).unwrap_or_default();
+            Ok(Reloaded::Changed(texts(&answer["changed"])))
+        }
+        Err(Fault::Refused(error)) => {
+            let told: Value = serde_json::from_str(error.get()).unwrap_or_default();
+            let errors = texts(&told["data"]["errors"]);
+            if errors.is_empty() { Err(Fault::Refused(error)) } else { Ok(Reloaded::Refused(errors)) }
+        }
+        Err(fault) => Err(fault.timeout_as_unreachable()),
+    }
+}
+
+/// A process that is on its way out.
+pub struct Leaving {
+    pub worker: u64,
+    pub pid: Option<u64>,
+    pub sessions: u64,
+}
+
+/// Asks a bus to replace processes: `_bus/restart` or `_bus/drain`. Returns those that leave.
+pub fn replace(target: &Target, method: &str, whose: &Whose) -> Result<Vec<Leaving>, Fault> {
+    let mut connection = Connection::connect(target, Some(TIMEOUT))?;
+    let greeted = connection.hello("stdio-bus", None);
+    let params = json!({ "pool": whose.pool, "worker": whose.worker });
+    let answer = greeted.and_then(|()| connection.request(method, params));
+    let answer = answer.map_err(Fault::timeout_as_unreachable)?;
+    let answer: Value = serde_json::from_str(answer.get()).unwrap_or_default();
+    let leaving = |value: &Value| Leaving {
+        worker: value["worker"].as_u64().unwrap_or_default(),
+        pid: value["pid"].as_u64(),
+        sessions: value["sessions"].as_u64().unwrap_or_default(),
+    };
+    Ok(list(&answer["workers"]).iter().map(leaving).collect())
+}
+
+/// The processes of a pool that run now.
+pub fn processes(target: &Target, pool: &str) -> Result<Vec<u64>, Fault> {
+    let status = crate::status::fetch(target)?;
+    let status: Value = serde_json::from_str(status.get()).unwrap_or_default();
+    let workers =
+        list(&status["pools"]).iter().filter(|it| it["id"] == pool).flat_map(|it| list(&it["workers"]));
+    Ok(workers.filter_map(|worker| worker["pid"].as_u64()).collect())
+}
+
+fn texts(all: &Value) -> Vec<String> {
+    list(all).iter().filter_map(|text| Some(text.as_str()?.to_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_bus::FakeBus;
+
+    #[test]
+    fn a_reload_tells_what_has_changed_or_what_is_wrong() {
+        let bus =
+            FakeBus::answering(&[&[r#"{"jsonrpc":"2.0","id":1,"result":{"changed":["pool a: args"]}}"#]]);
+        let Reloaded::Changed(changed) = reload(&bus.target()).unwrap() else { panic!("it was read") };
+        assert_eq!(changed, ["pool a: args"]);
+        let error =
+            r#"{"code":-32602,"message":"no","data":{"reason":"invalid","errors":["bus.json:3:3: x"]}}"#;
+        let bus = FakeBus::answering(&[&[&format!(r#"{{"jsonrpc":"2.0","id":1,"error":{error}}}"#)]]);
+        let Reloaded::Refused(errors) = reload(&bus.target()).unwrap() else { panic!("it has errors") };
+        assert_eq!(errors, ["bus.json:3:3: x"]);
+    }
+}

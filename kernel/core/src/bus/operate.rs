@@ -1,0 +1,126 @@
+//! Requests to the bus in which the shell has a part: a status with what processes use, a reload, a stop.
+//!
+//! The core asks the shell by an action. Requests that wait for what comes of it are few and short, and are answered as
+//! soon as the shell has carried it out.
+
+use log::info;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Bus;
+use super::admin::params_of;
+use super::from_client::Routed;
+use super::status::Report;
+use crate::api::{Action, Moment, Usage};
+use crate::id::Link;
+use crate::limit::{NAME_BYTES, RELOADS_WAITING, STATUS_WAITING};
+use crate::state::calls::Id;
+use crate::state::operation::Request;
+use crate::wire::error::{RpcError, spelled_result_line};
+use crate::wire::message::Message;
+
+/// The calls that the shell makes.
+impl Bus {
+    /// The process that this bus is, and the file of its configuration, for `_bus/status`.
+    pub fn runs_as(&mut self, pid: u32, config: Option<String>) {
+        (self.operation.pid, self.operation.config) = (Some(pid), config);
+    }
+
+    /// The processes of all workers.
+    pub fn process_ids(&self) -> Vec<u32> {
+        self.workers.iter().filter_map(|(_, worker)| worker.pid).collect()
+    }
+
+    /// What processes use, by their ids. Call it after `Action::Measure`, with nothing where that cannot be told.
+    pub fn measured(&mut self, usage: impl IntoIterator<Item = (u32, Usage)>, now: Moment) {
+        self.set_time(now);
+        self.operation.set_usage(usage, now);
+        for Request { link, id } in std::mem::take(&mut self.operation.waits_for_status) {
+            self.send_status(link, &id);
+        }
+        self.settle();
+    }
+
+    /// The configuration was read again after `Action::Reload`. `outcome`: what has changed, or one line for each error
+    /// of a configuration that is not used.
+    pub fn reloaded(&mut self, outcome: Result<&[String], &str>, now: Moment) {
+        self.set_time(now);
+        for Request { link, id } in std::mem::take(&mut self.operation.waits_for_reload) {
+            match outcome {
+                Ok(changed) => {
+                    let result = json!({ "changed": changed }).to_string();
+                    self.links.send(link, &spelled_result_line(&id, result.as_bytes()), &[]);
+                }
+                Err(errors) => self.send_error(link, Some(&id), &RpcError::bad_configuration(errors)),
+            }
+        }
+        self.settle();
+    }
+}
+
+impl Bus {
+    /// `_bus/status`: it waits for the shell to measure, unless that was done a moment ago.
+    pub(super) fn status_request(&mut self, link: Link, message: Message<'_>) -> Routed {
+        let Some(id) = message.id() else { return Ok(()) };
+        let waiting = self.operation.waits_for_status.len();
+        let has_process = self.workers.iter().any(|(_, worker)| worker.pid.is_some());
+        if !has_process
+            || self.operation.is_measured(self.now)
+            || waiting >= STATUS_WAITING
+            || id.len() > Id::SHORT_BYTES
+        {
+            self.send_status(link, id);
+            return Ok(());
+        }
+        if waiting == 0 {
+            self.links.act(Action::Measure);
+        }
+        self.operation.waits_for_status.push(Request { link, id: id.into() });
+        Ok(())
+    }
+
+    fn send_status(&mut self, link: Link, id: &[u8]) {
+        let status = Report::new(self).status().to_string();
+        self.links.send(link, &spelled_result_line(id, status.as_bytes()), &[]);
+    }
+
+    /// `_bus/reload`: the configuration is read again.
+    pub(super) fn reload_request(&mut self, link: Link, message: Message<'_>) -> Routed {
+        let Some(id) = message.id() else { return Err(RpcError::invalid("_bus/reload is a request")) };
+        if self.stopping.is_some() {
+            return Err(RpcError::stopping());
+        }
+        let waiting = self.operation.waits_for_reload.len();
+        if id.len() > NAME_BYTES {
+            return Err(RpcError::invalid(format!("an id is at most {NAME_BYTES} bytes long")));
+        }
+        if waiting >= RELOADS_WAITING {
+            return Err(RpcError::busy("too many ask for a reload at once"));
+        }
+        if waiting == 0 {
+            info!("client {} asks for a reload", Report::new(self).client_label(link));
+            self.links.act(Action::Reload);
+        }
+        self.operation.waits_for_reload.push(Request { link, id: id.into() });
+        Ok(())
+    }
+
+    /// `_bus/stop`: the bus stops as at a signal; with `now` as at a second one. The answer comes at once, and the end
+    /// of the connection is the end of the bus.
+    pub(super) fn stop_request(&mut self, link: Link, message: Message<'_>) -> Result<Value, RpcError> {
+        #[derive(Default, Deserialize)]
+        struct Stop {
+            #[serde(default)]
+            now: bool,
+        }
+
+        let Stop { now } = params_of(message)?;
+        let (who, when) = (Report::new(self).client_label(link), if now { " at once" } else { "" });
+        info!("client {who} asks the bus to stop{when}");
+        let stops = usize::from(self.stopping.is_none()) + usize::from(now);
+        for _ in 0..stops {
+            self.links.act(Action::Stop);
+        }
+        Ok(json!({ "pid": self.operation.pid, "calls": self.calls.len(), "sessions": self.sessions.len() }))
+    }
+}

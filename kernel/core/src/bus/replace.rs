@@ -1,0 +1,174 @@
+//! `_bus/restart` and `_bus/drain`: processes leave on purpose, and their sessions go on in others.
+//!
+//! A worker on its way out gets no new sessions. A session that its agent can load or resume is closed there as soon
+//! as nothing goes on in it, and the next message of its owner opens it in another process, as after a crash. A drain
+//! waits for all others to end, and drained workers leave together. A restart waits for them as long as a shutdown
+//! does, and takes one worker after the other.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Bus;
+use super::admin::params_of;
+use super::placement::is_idle;
+use crate::id::{SessionKey, WorkerId};
+use crate::mutants::{Check, enabled};
+use crate::state::workers::{Recycled, Worker};
+use crate::wire::error::{Death, RpcError};
+use crate::wire::message::Message;
+
+#[derive(Default, Deserialize)]
+struct Params {
+    pool: Box<str>,
+    worker: Option<u32>,
+}
+
+impl Bus {
+    /// Takes the workers of a pool, or one of them, out of service for this reason.
+    pub(super) fn replace_request(&mut self, message: Message<'_>, why: Recycled) -> Result<Value, RpcError> {
+        if self.stopping.is_some() {
+            return Err(RpcError::stopping());
+        }
+        let params: Params = params_of(message)?;
+        let pool = self.pools.find(&params.pool)?;
+        let workers = self.pools.get(pool).map(|pool| pool.workers.clone()).unwrap_or_default();
+        let mut chosen = Vec::new();
+        for id in workers {
+            let Some(worker) = self.workers.get(id) else { continue };
+            if params.worker.is_none_or(|index| index == worker.index) && self.is_replaceable(worker) {
+                chosen.push((id, worker.index, worker.pid, worker.open_sessions()));
+            }
+        }
+        if let (Some(index), true) = (params.worker, chosen.is_empty()) {
+            let name = &params.pool;
+            return Err(RpcError::invalid(format!("the pool {name:?} has no worker {index} in service")));
+        }
+        let ids: BTreeSet<WorkerId> = chosen.iter().map(|(id, ..)| *id).collect();
+        self.operation.to_restart.retain(|(queued, _)| !ids.contains(queued));
+        for (id, _, pid, _) in &chosen {
+            match why {
+                Recycled::Restart => self.operation.to_restart.push_back((*id, *pid)),
+                _ => self.begin_to_leave(*id, why),
+            }
+        }
+        self.restart_next();
+        let told = |(_, index, pid, sessions): &(WorkerId, u32, Option<u32>, usize)| {
+            let (index, pid, sessions) = (*index, *pid, *sessions);
+            json!({ "worker": index, "pid": pid, "sessions": sessions })
+        };
+        Ok(json!({ "workers": chosen.iter().map(told).collect::<Vec<_>>() }))
+    }
+
+    /// The next worker is restarted, if the one before it is gone.
+    pub(super) fn restart_next(&mut self) {
+        let is_there = |id: WorkerId| self.workers.get(id).is_some();
+        if self.operation.restarting.is_some_and(is_there) {
+            return;
+        }
+        self.operation.restarting = None;
+        // A worker without a process leaves at once, and then the next one may be on its way already.
+        while self.operation.restarting.is_none()
+            && let Some((id, pid)) = self.operation.to_restart.pop_front()
+        {
+            // One that has crashed meanwhile is a new process already.
+            if self.workers.get(id).is_none_or(|worker| worker.pid != pid) {
+                continue;
+            }
+            self.begin_to_leave(id, Recycled::Restart);
+            let leaves = self.workers.get(id).is_some_and(|worker| worker.retiring);
+            if leaves && enabled(Check::OneByOne) {
+                self.operation.restarting = Some(id);
+            }
+        }
+    }
+
+    /// Whether a worker can be replaced. Who waits for one that has no process waits for its next one.
+    fn is_replaceable(&self, worker: &Worker) -> bool {
+        !worker.retiring && (worker.life.is_up() || is_idle(&self.calls, worker))
+    }
+
+    /// A worker is on its way out, and another one takes its place.
+    fn begin_to_leave(&mut self, id: WorkerId, why: Recycled) {
+        if !self.workers.get(id).is_some_and(|worker| self.is_replaceable(worker)) {
+            return;
+        }
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        let pool = worker.pool;
+        worker.hands_over = Some(why);
+        let has_limit = why == Recycled::Restart && enabled(Check::RestartDue);
+        self.retire(id, has_limit.then(|| self.now + self.limits.drain_timeout));
+        self.fill_pool(pool);
+    }
+
+    /// What a worker that is restarted still has to do takes too long. Its turns are lost, and its sessions go on as
+    /// after a crash.
+    pub(super) fn restart_at_last(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        worker.recycle(Recycled::Restart);
+        self.stop_faulty(id, Death::Restarted);
+    }
+
+    /// A worker that drains may be able to leave, and one on its way out to hand over its sessions. True: there is
+    /// nothing more to do now.
+    #[cold]
+    pub(super) fn lets_go(&mut self, id: WorkerId) -> bool {
+        let Some(worker) = self.workers.get(id) else { return true };
+        if worker.hands_over.is_none() {
+            return is_idle(&self.calls, worker) && self.retire_drained(id);
+        }
+        self.hand_sessions_over(id);
+        false
+    }
+
+    /// Lets the sessions of a worker that is on its way out go on elsewhere, if nothing goes on in them.
+    fn hand_sessions_over(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get(id) else { return };
+        let mut sessions: Vec<SessionKey> = worker.sessions.keys().collect();
+        let all = sessions.len();
+        let may_close = worker.ready_link().is_some() && worker.capabilities.close;
+        let calls = self.calls.incoming(worker.endpoint) + self.calls.outgoing(worker.endpoint);
+        let is_busy = calls > 0 || !worker.backlog.is_empty();
+        sessions.retain(|key| self.may_move(*key));
+        // No two processes have one session: an agent that cannot close one leaves together with all that it has.
+        if !may_close && (is_busy || sessions.len() < all) && enabled(Check::MovesTogether) {
+            return;
+        }
+        for key in sessions {
+            self.leave_process(key, id);
+        }
+    }
+
+    /// Whether another process can open this session, and nobody waits for this one.
+    fn may_move(&self, key: SessionKey) -> bool {
+        let Some(session) = self.sessions.get(key) else { return false };
+        let is_quiet = !session.has_turn()
+            && session.pending.is_empty()
+            && session.offline.is_empty()
+            && session.loads == 0
+            && !session.is_recovering()
+            && self.calls.about(key) == 0;
+        (is_quiet || !enabled(Check::MovesAtRest))
+            && (session.reopen.is_some() || !enabled(Check::MovesReopened))
+            && session.owner.is_some()
+            && !session.is_label
+            && self.sessions.parent_of(key).is_none()
+            && self.sessions.descendants(key).is_empty()
+    }
+
+    /// The agent closes the session, and the next message of its owner opens it elsewhere.
+    fn leave_process(&mut self, key: SessionKey, id: WorkerId) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        session.is_moved = true;
+        let agent = session.agent_token.clone();
+        if let Some(worker) = self.workers.get_mut(id) {
+            worker.sessions.remove(agent.name(), key);
+        }
+        self.sessions.set_worker(key, None);
+        let Some(worker) = self.workers.get(id) else { return };
+        if worker.ready_link().is_some() && worker.capabilities.close {
+            self.ask_to_close(id, &agent);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! `logs`: prints what the workers of a running bus wrote to their stderr.
+
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use clients::logs::{Logs, Whose, parse_whose};
+
+use crate::bus_args::BusArgs;
+use crate::output::{print, report_fault};
+
+/// How often who follows looks for more.
+const EVERY: Duration = Duration::from_millis(250);
+
+const EXAMPLES: &str = "\
+Examples:
+  stdio-bus logs                             the last lines of all workers
+  stdio-bus logs claude -n 1000              more of one pool
+  stdio-bus logs claude/0 -f                 one worker, and what it writes from now on
+
+The bus keeps 256 KiB of each worker, also of those that have ended.";
+
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Only this pool, or this worker of it
+    #[arg(value_name = "POOL[/N]", value_parser = parse_whose)]
+    whose: Option<Whose>,
+    /// Go on with what is written from now on; Ctrl-C ends it
+    #[arg(short, long)]
+    follow: bool,
+    /// How many of the last lines to print
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 200)]
+    lines: usize,
+    #[command(flatten)]
+    bus: BusArgs,
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let opened = args.bus.target().and_then(|target| Logs::open(&target, args.whose.clone()));
+    let mut logs = match opened {
+        Ok(logs) => logs,
+        Err(fault) => return report_fault(&fault.in_words()),
+    };
+    loop {
+        match logs.read(args.lines) {
+            Ok(text) => {
+                let printed = print(&text);
+                if !args.follow || printed != ExitCode::SUCCESS {
+                    return printed;
+                }
+            }
+            Err(fault) => return report_fault(&fault.in_words()),
+        }
+        thread::sleep(EVERY);
+    }
+}
