@@ -9,14 +9,19 @@ use std::path::Path;
 use kernel_shell::config;
 use serde_json::Value;
 
-/// Adds the pools whose ids are free, and returns those ids. The rest of the file stays byte for byte.
+/// Adds the pools whose ids are free, and returns those ids. The rest of the file stays byte for byte. In a new file
+/// the first pool is the default one, so that clients need not name it.
 pub(crate) fn add_pools<'a>(
     path: &Path,
     pools: impl Iterator<Item = &'a Value>,
 ) -> Result<Vec<String>, String> {
+    let mut pools = pools.peekable();
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => "{\n  \"pools\": [\n  ]\n}\n".to_owned(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let first = pools.peek().map_or(&Value::Null, |pool| &pool["id"]);
+            format!("{{\n  \"default_pool\": {first},\n  \"pools\": [\n  ]\n}}\n")
+        }
         Err(error) => return Err(error.to_string()),
     };
     let (mark, text) = text.split_at(text.len() - config::without_mark(&text).len());
@@ -137,6 +142,11 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         fs::remove_file(&path).unwrap();
         assert_eq!(add_pools(&path, pools.iter()).unwrap(), ["one", "two"]);
+        let new = fs::read_to_string(&path).unwrap();
+        assert!(
+            new.starts_with("{\n  \"default_pool\": \"one\",\n  \"pools\": [\n    {\"id\":\"one\""),
+            "{new}"
+        );
     }
 
     #[test]
