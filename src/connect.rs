@@ -117,7 +117,7 @@ fn plan_start(bus: &BusArgs) -> Result<StartPlan, Fault> {
     let (serve, folder) = bus.serve_args()?;
     let program = env::current_exe();
     let program = program.map_err(|error| Fault::Failed(format!("cannot find its own file: {error}")))?;
-    let mut args = vec!["detached".into(), "serve".into()];
+    let mut args = vec!["internal-detached".into(), "serve".into()];
     args.extend(serve);
     let state = folders::state();
     let state =

@@ -309,5 +309,5 @@ fn through_a_bus_it_is_a_client_that_sends_a_bye() {
     agent.is_asked("session/cancel");
     let none = run(bus.folder(), &["run", "--tcp", bus.tcp(), "--pool", "q", "hi"], "");
     assert_eq!(none.status.code(), Some(1));
-    assert!(stderr(&none).contains("unknown_pool"), "{}", stderr(&none));
+    assert_eq!(stderr(&none), "stdio-bus: there is no pool \"q\"; there are p\n");
 }
