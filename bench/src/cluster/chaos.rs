@@ -29,6 +29,8 @@ const EVERY: Duration = Duration::from_secs(1);
 const LAME_DUCK: Duration = Duration::from_secs(6);
 /// From a kill to the error that reports it.
 const KILL_REPORTED: Duration = Duration::from_millis(100);
+/// Fewer errors have no median to speak of.
+const ENOUGH_KILLS: usize = 20;
 /// From the stop of a process to the error that reports it.
 const STOP_REPORTED: Duration = Duration::from_secs(35);
 
@@ -384,7 +386,13 @@ fn report_seen(report: &mut Report, seen: &Seen, blows: &[Blow]) {
     after_kill.sort();
     let at = |share: usize| after_kill.get(after_kill.len() * share / 100).copied().unwrap_or_default();
     report.note("chaos: errors after a kill", after_kill.len());
-    report.time_at_most("chaos: from a kill to its error, median", at(50), KILL_REPORTED);
+    let what = "chaos: from a kill to its error, median";
+    // The few errors of a short run may all be of nodes, which are missed only when their link is silent.
+    if after_kill.len() < ENOUGH_KILLS {
+        report.note(what, time(at(50)));
+    } else {
+        report.time_at_most(what, at(50), KILL_REPORTED);
+    }
     report.note("chaos: from a kill to its error, 9 of 10", time(at(90)));
     let longest = after_stop.iter().max().copied().unwrap_or_default();
     report.note("chaos: errors after a stop", after_stop.len());
