@@ -14,7 +14,7 @@ from typing import Callable
 from agents import Place
 from scenario import tag_of
 from stage import Bus, Failed, environment
-from transcript import CHUNKS, PATIENCE_SEC, Names, Peer, kind_of
+from transcript import ANSWERED_SEC, CHUNKS, PATIENCE_SEC, UNANSWERED_SEC, Names, Peer, kind_of
 
 CAPABILITIES = {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": False}
 HELLO = {"protocolVersion": 1, "clientCapabilities": CAPABILITIES, "clientInfo": {"name": "interop-compare", "version": "1"}}
@@ -400,7 +400,8 @@ class Scenario:
                 self.peer = self.way.connect()
                 self.peer.ask("initialize", HELLO)
                 self.peer.quiet()
-            self.step(name, lambda line=line: self.peer.exchange(line))
+            seconds = ANSWERED_SEC if name in READABLE else UNANSWERED_SEC
+            self.step(name, lambda line=line, seconds=seconds: self.peer.exchange(line, seconds))
 
 
 def run_all(agent, binary, run, model, outcome):

@@ -21,6 +21,8 @@ QUIET_SEC = 0.25
 """A step is over when its answer is there and nothing more was heard for so long."""
 UNANSWERED_SEC = 0.6
 """What was not answered by then is taken for unanswered, where it may be."""
+ANSWERED_SEC = 5
+"""The same for requests that nearly every agent answers, on a machine that may be busy."""
 ID_KEYS = {"toolCallId", "messageId", "terminalId", "requestId", "turnId", "runId", "parentToolUseId", "tool_call_id", "item_id"}
 TIME_KEYS = re.compile(r"duration|elapsed|latency|timestamp|updatedat|createdat|_at$|^at$|seconds|_ms$|pid$", re.I)
 MADE_UP = re.compile(
@@ -142,12 +144,12 @@ class Peer:
                     return
                 self.changed.wait(rest)
 
-    def exchange(self, line):
+    def exchange(self, line, seconds=UNANSWERED_SEC):
         """Says a line that may be answered or not."""
         since = len(self.heard)
         self.say_line(line)
         with self.changed:
-            self.changed.wait_for(lambda: self.over or len(self.heard) > since, UNANSWERED_SEC)
+            self.changed.wait_for(lambda: self.over or len(self.heard) > since, seconds)
 
     def hushed(self):
         """Begins a silence: what `quiet` waits for is counted from now on."""
