@@ -22,7 +22,7 @@ use tempfile::TempDir;
 use super::client::Client;
 use super::connection::Connection;
 use super::log::Log;
-use super::procs::{expect_none, is_gone, marked};
+use super::procs::{cpu_ticks, expect_none, is_gone, marked};
 use super::puppet::Puppet;
 use super::waiting::{LOOK_AGAIN, PATIENCE};
 
@@ -181,11 +181,16 @@ impl Bus {
 
     fn accept_puppet(&self) -> Puppet {
         let patience = PollTimeout::try_from(PATIENCE).expect("it is short");
-        if poll(&mut [PollFd::new(self.puppet_listener.as_fd(), PollFlags::POLLIN)], patience) != Ok(1) {
-            panic!("waited {PATIENCE:?} for a worker to start\n--- log of the bus\n{}", self.log.text());
+        loop {
+            if poll(&mut [PollFd::new(self.puppet_listener.as_fd(), PollFlags::POLLIN)], patience) != Ok(1) {
+                panic!("waited {PATIENCE:?} for a worker to start\n--- log of the bus\n{}", self.log.text());
+            }
+            let (socket, _) = self.puppet_listener.accept().expect("a puppet connects");
+            // A reload may replace a worker that is still starting.
+            if let Some(puppet) = Puppet::new(Connection::socket("puppet", socket, &self.log)) {
+                return puppet;
+            }
         }
-        let (socket, _) = self.puppet_listener.accept().expect("a puppet connects");
-        Puppet::new(Connection::socket("puppet", socket, &self.log))
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -225,6 +230,16 @@ impl Bus {
             assert!(Instant::now() < deadline, "waited {PATIENCE:?} until {what}\n{}", self.log.text());
             thread::sleep(LOOK_AGAIN);
         }
+    }
+
+    /// Waits until it uses hardly any processor time. A bus that spins never gets there.
+    pub(crate) fn is_idle(&self) {
+        self.until("the bus is idle", || {
+            let before = cpu_ticks(self.pid());
+            thread::sleep(Duration::from_millis(200));
+            // Twenty ticks have passed.
+            cpu_ticks(self.pid()) - before < 5
+        });
     }
 
     /// The bus and all processes that it started, as far as they live.

@@ -96,6 +96,7 @@ impl Program {
         }
         let (socket, _) = self.puppet_listener.accept().expect("a puppet connects");
         Puppet::new(Connection::socket("puppet", socket, &self.log))
+            .expect("the agent reports how it started")
     }
 
     /// The next envelope on stdout.

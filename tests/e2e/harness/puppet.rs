@@ -24,11 +24,12 @@ pub(crate) struct Puppet {
 }
 
 impl Puppet {
-    pub(super) fn new(mut connection: Connection) -> Puppet {
+    /// `None`: it was killed before it could report how it started.
+    pub(super) fn new(mut connection: Connection) -> Option<Puppet> {
         let about: Value =
-            serde_json::from_slice(&connection.line()).expect("a puppet reports how it started");
+            serde_json::from_slice(&connection.line_or_end()?).expect("a puppet reports how it started");
         let pid = about["pid"].as_u64().expect("a pid") as u32;
-        Puppet { connection, about, pid, stdin: LineReader::default(), stdin_ended: false, flooded: 0 }
+        Some(Puppet { connection, about, pid, stdin: LineReader::default(), stdin_ended: false, flooded: 0 })
     }
 
     /// The pool that it belongs to.
