@@ -43,9 +43,9 @@ fn the_bus_keeps_serving_whichever_system_call_fails() {
 
 /// False: strace cannot be used here.
 fn survives(calls: &str, error: &str, times: u32) -> bool {
-    // A dedicated pool starts and ends one process in each round.
+    // A dedicated pool starts and ends one process in each round. A third one would be kept, with its fds.
     let echo = json!({ "id": "echo", "command": "stdio-bus", "args": ["agent", "echo"], "mode": "dedicated",
-        "instances": 2 });
+        "instances": 2, "max_instances": 2 });
     let limits = json!({ "session_keep_sec": 0, "max_restarts": 1000 });
     let bus = Bus::start(json!({ "pools": [echo], "limits": limits }));
     // The bus, its orphan guard and two workers.

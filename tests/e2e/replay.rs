@@ -133,6 +133,7 @@ fn a_session_that_was_left_is_loaded_when_its_agent_has_closed_it() {
     let session = client.opens(&mut puppet, "s1");
     client.breaks();
     let mut again = bus.client();
+    bus.until("the other has left", || again.status()["clients"] == 1);
     again.sends(&initialize(0, json!({})));
     again.gets(0);
     again.sends(&request(1, "session/load", json!({ "sessionId": session, "cwd": "/", "mcpServers": [] })));
