@@ -1,6 +1,7 @@
 //! The agents that `run` knows by name: the table of runtimes, and the agents of this binary.
 
 use clients::run::{AgentCommand, THIS_BINARY};
+use kernel_shell::config::nearest;
 use workers::cli::runtimes;
 
 /// Agents of this binary that need no CLI.
@@ -16,12 +17,16 @@ pub(crate) fn find(name: &str) -> Result<AgentCommand, String> {
     let row = row.or_else(|| rows.iter().find(|row| row.binaries.iter().any(|binary| binary == name)));
     Ok(match row {
         Some(row) => named(name, row.command()),
-        None => AgentCommand::new(name.to_owned(), Vec::new()),
+        None => {
+            let known: Vec<_> = OWN.into_iter().chain(rows.iter().map(|row| row.id.as_str())).collect();
+            let similar = nearest(name, &known).map(str::to_owned);
+            AgentCommand { similar, ..AgentCommand::new(name.to_owned(), Vec::new()) }
+        }
     })
 }
 
 fn named(name: &str, (program, args): (String, Vec<String>)) -> AgentCommand {
-    AgentCommand { name: name.to_owned(), program, args }
+    AgentCommand { name: name.to_owned(), program, args, similar: None }
 }
 
 #[cfg(test)]
@@ -43,5 +48,14 @@ mod tests {
         assert_eq!(line("echo"), "stdio-bus agent echo");
         assert_eq!(line("traecli"), "traecli acp serve");
         assert_eq!(line("./my agent"), "./my agent ");
+    }
+
+    #[test]
+    fn a_typo_finds_the_agent_that_was_meant() {
+        let similar = |name: &str| find(name).unwrap().similar;
+        assert_eq!(similar("claud").as_deref(), Some("claude"));
+        assert_eq!(similar("gemnii").as_deref(), Some("gemini"));
+        assert_eq!(similar("ecoh").as_deref(), Some("echo"));
+        assert_eq!((similar("my-own-agent"), similar("claude")), (None, None));
     }
 }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clients::Signals;
-use clients::run::{self, AgentCommand, AgentSource, AttachOptions, Input, Options, Policy, View};
+use clients::run::{self, AgentCommand, AgentSource, AttachOptions, Input, Options, Policy, Reopen, View};
 use clients::{Fault, run::Ended};
 
 use crate::bus_args::BusArgs;
@@ -23,6 +23,9 @@ const EXAMPLES: &str = "\
 Examples:
   stdio-bus run echo \"hello\"                 the agent that comes with the bus, for trying this out
   stdio-bus run gemini \"explain this folder\"
+  stdio-bus run gemini \"explain @src/main.rs\"    with a file; @\"a b.txt\" for a name with spaces
+  git diff | stdio-bus run gemini \"review this\"  PROMPT and stdin are one prompt
+  stdio-bus run --continue gemini                the newest session of this folder
   stdio-bus run gemini \"explain this folder\" -- --sandbox   with arguments of the agent's own
   stdio-bus run -- my-agent --flag           any command that speaks ACP
   stdio-bus run --pool claude                an agent of a running bus
@@ -31,11 +34,12 @@ Examples:
   stdio-bus run --json --allow --once opencode \"fix the tests\" | jq .ev
   stdio-bus run --json --input json claude   for a program: prompts, cancels and permissions as JSON
 
-PROMPT is said first, then each line of stdin is a prompt, until it ends (Ctrl-D). Ctrl-C cancels the turn, and \
-once more ends it all. On a terminal you are asked for permissions; elsewhere they are refused, unless --allow. \
-Piped, stdout is the agent's text alone. The agent finds its keys and settings in your environment as always.
+On a terminal PROMPT is said first, then each line that you type is a prompt; Ctrl-D ends. A piped stdin is one \
+prompt, or the rest of PROMPT. Ctrl-C cancels the turn; press it again to quit. On a terminal you are asked for \
+permissions; elsewhere they are refused, unless --allow. Piped, stdout is the agent's text alone. The agent \
+finds its keys and settings in your environment as always.
 
-A program writes to --input json, one object a line:
+A program writes to --input json, one object per line:
   {\"type\":\"prompt\",\"text\":\"..\"}           or \"content\":[..], content blocks of ACP
   {\"type\":\"cancel\"}
   {\"type\":\"permission\",\"id\":\"..\",\"optionId\":\"..\"}
@@ -45,8 +49,20 @@ Exit codes: 0 done, 1 the agent failed, 2 bad usage, 3 took too long, 5 a permis
 69 no bus answers, 130 ended by Ctrl-C.";
 
 /// What only somebody can ask for who opens a session.
-const NOT_ATTACHED: [&str; 10] =
-    ["command", "pool", "model", "mode", "mcp", "add_dir", "client_tools", "cwd", "timeout", "stderr"];
+const NOT_ATTACHED: [&str; 12] = [
+    "command",
+    "pool",
+    "model",
+    "mode",
+    "mcp",
+    "add_dir",
+    "client_tools",
+    "cwd",
+    "timeout",
+    "stderr",
+    "continue_newest",
+    "session",
+];
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -61,24 +77,30 @@ pub(crate) struct Args {
     /// Talk to this pool of a running bus instead
     #[arg(long, value_name = "NAME", conflicts_with = "command")]
     pool: Option<String>,
-    /// Join this session of a running bus, by its label or id, and watch it; PROMPT and lines need --control
+    /// Join this session of a running bus, by its label or id, and watch it; a PROMPT needs --control
     #[arg(
         long,
         value_name = "LABEL",
         conflicts_with_all = NOT_ATTACHED
     )]
     attach: Option<String>,
-    /// With --attach: take part. Lines are prompts, and what the agent asks you may answer first
+    /// With --attach: take part. What you type are prompts, and you may answer the agent's questions
     #[arg(long, requires = "attach")]
     control: bool,
-    /// Print session envelopes, one JSON object a line
+    /// Go on with the newest session that the agent has in this folder
+    #[arg(long = "continue", conflicts_with = "session")]
+    continue_newest: bool,
+    /// Go on with this session of the agent; `stdio-bus call --pool NAME session/list` lists those of a pool
+    #[arg(long, value_name = "ID")]
+    session: Option<String>,
+    /// Print session envelopes, one JSON object per line
     #[arg(long)]
     json: bool,
     /// With --json: every piece of text as it comes, instead of whole paragraphs
     #[arg(long, requires = "json")]
     stream: bool,
-    /// What each line of stdin is: a prompt (lines), or a command of a program (json)
-    #[arg(long, value_name = "FORMAT", value_parser = ["lines", "json"], default_value = "lines")]
+    /// What a piped stdin is: one prompt (text), a prompt per line (lines), or a command of a program per line (json)
+    #[arg(long, value_name = "FORMAT", value_parser = ["text", "lines", "json"], default_value = "text")]
     input: String,
     /// The model of the session
     #[arg(long, value_name = "NAME")]
@@ -92,7 +114,7 @@ pub(crate) struct Args {
     /// A further folder that the agent may use (several times)
     #[arg(long, value_name = "DIR")]
     add_dir: Vec<PathBuf>,
-    /// End after PROMPT instead of reading more from stdin
+    /// End after PROMPT, and do not read stdin
     #[arg(long)]
     once: bool,
     /// Allow everything that the agent asks for
@@ -107,7 +129,7 @@ pub(crate) struct Args {
     /// The folder that the agent works in [default: this one]
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
-    /// Give up when a turn takes longer than so many seconds [default: wait as long as it takes]
+    /// Maximum seconds per turn [default: no limit]
     #[arg(long, value_name = "SEC", value_parser = crate::call::parse_seconds)]
     timeout: Option<Duration>,
     /// How many seconds the agent may take to begin, and again to open the session
@@ -207,6 +229,10 @@ impl Args {
         let (once, client_tools, show_stderr) = (self.once, self.client_tools, self.stderr);
         let (init_timeout, timeout) = (self.init_timeout, self.timeout);
         let (model, mode) = (self.model.clone(), self.mode.clone());
+        let reopen = match &self.session {
+            Some(id) => Some(Reopen::Id(id.clone())),
+            None => self.continue_newest.then_some(Reopen::Newest),
+        };
         let (agent, prompt) = self.agent_and_prompt()?;
         Ok(Options {
             agent,
@@ -216,6 +242,7 @@ impl Args {
             mcp_servers,
             model,
             mode,
+            reopen,
             prompt,
             input,
             once,
@@ -231,7 +258,7 @@ impl Args {
 
     /// Whether a user can be asked. Where stdout goes makes no difference: questions go to stderr.
     fn is_attended(&self) -> bool {
-        io::stdin().is_terminal() && io::stderr().is_terminal() && self.input == "lines"
+        io::stdin().is_terminal() && io::stderr().is_terminal() && self.input != "json"
     }
 
     fn policy(&self) -> Policy {
@@ -243,10 +270,13 @@ impl Args {
     }
 
     fn input(&self) -> Result<Input, ArgsError> {
-        match (self.input == "json", self.json) {
-            (false, _) => Ok(Input::Lines),
-            (true, true) => Ok(Input::Json),
-            (true, false) => Err(ArgsError::Usage("--input json needs --json: its questions are envelopes")),
+        match self.input.as_str() {
+            "json" if !self.json => {
+                Err(ArgsError::Usage("--input json needs --json: its questions are envelopes"))
+            }
+            "json" => Ok(Input::Json),
+            "lines" => Ok(Input::Lines),
+            _ => Ok(Input::Text),
         }
     }
 
@@ -291,7 +321,7 @@ impl Args {
         match (self.agent, self.prompt) {
             (prompt, None) => Ok((source, prompt)),
             (_, Some(_)) => {
-                Err(ArgsError::Usage("with --pool or a command, only a PROMPT may stand before it"))
+                Err(ArgsError::Usage("--pool and a command after `--` take only a PROMPT, not an AGENT"))
             }
         }
     }

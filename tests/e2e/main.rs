@@ -48,6 +48,7 @@ mod reload;
 mod replay;
 mod run;
 mod run_program;
+mod run_prompts;
 mod run_screen;
 mod sessions;
 mod status_and_trace;

@@ -24,7 +24,7 @@ fn stderr(out: &std::process::Output) -> String {
 
 #[test]
 fn a_pipe_gets_only_the_text_of_the_agent() {
-    let out = run(Path::new("/"), &["run", "echo", "first words"], "/tool\n\n/think\n");
+    let out = run(Path::new("/"), &["run", "--input", "lines", "echo", "first words"], "/tool\n\n/think\n");
     let text = "first words\nThe tool has run.\nI have thought about it.\n";
     assert_eq!((String::from_utf8_lossy(&out.stdout).as_ref(), out.status.code()), (text, Some(0)));
     assert_eq!(stderr(&out), "- A tool call that does nothing\n");
@@ -32,7 +32,11 @@ fn a_pipe_gets_only_the_text_of_the_agent() {
 
 #[test]
 fn envelopes_of_a_real_conversation_are_in_order() {
-    let out = run(Path::new("/"), &["run", "--json", "--allow", "echo", "hello"], "/ask\n/think hm\n");
+    let out = run(
+        Path::new("/"),
+        &["run", "--input", "lines", "--json", "--allow", "echo", "hello"],
+        "/ask\n/think hm\n",
+    );
     assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
     let envelopes = envelopes(&out);
     let expected = [
@@ -69,8 +73,9 @@ fn each_failure_has_its_exit_code() {
     let cases = [
         (&["run"][..], "", 2, "name an agent, a command after `--`, or a --pool"),
         (&["run", "echo"], "", 2, "there is nothing to say"),
-        (&["run", "a", "b", "--", "c"], "", 2, "only a PROMPT may stand before it"),
+        (&["run", "a", "b", "--", "c"], "", 2, "take only a PROMPT, not an AGENT"),
         (&["run", "no-such-agent", "x"], "", 1, "no-such-agent is not found"),
+        (&["run", "claud", "x"], "", 1, "claud is not found; did you mean claude?"),
         (
             &["run", "--", "sh", "-c", "echo I am broken >&2; exit 9"],
             "x",
@@ -98,7 +103,7 @@ fn each_failure_has_its_exit_code() {
 
 #[test]
 fn a_failed_turn_is_reported_and_ends_its_open_calls() {
-    let mut talk = Program::plan(&["--json", "hi", "--", "@puppet"]).with_pipes();
+    let mut talk = Program::plan(&["--input", "lines", "--json", "hi", "--", "@puppet"]).with_pipes();
     let mut agent = talk.puppet();
     let prompt = agent.is_prompted();
     assert_eq!(prompt["params"]["prompt"], json!([{ "type": "text", "text": "hi" }]));
@@ -151,7 +156,7 @@ fn a_transient_error_at_initialize_is_retried() {
 
 #[test]
 fn a_required_login_is_reported_and_requests_meanwhile_are_answered() {
-    let mut talk = Program::plan(&["hi", "--", "@puppet"]).with_pipes();
+    let mut talk = Program::plan(&["--input", "lines", "hi", "--", "@puppet"]).with_pipes();
     let mut agent = talk.puppet();
     let initialize = agent.is_asked("initialize");
     agent.answers(&initialize, json!({ "protocolVersion": 1 }));
@@ -167,7 +172,7 @@ fn a_required_login_is_reported_and_requests_meanwhile_are_answered() {
 
 #[test]
 fn an_interrupt_cancels_the_turn_and_then_ends() {
-    let mut talk = Program::plan(&["--json", "hi", "--", "@puppet"]).with_pipes();
+    let mut talk = Program::plan(&["--input", "lines", "--json", "hi", "--", "@puppet"]).with_pipes();
     let mut agent = talk.puppet();
     let prompt = agent.is_prompted();
     agent.speaks("I beg");
@@ -185,7 +190,7 @@ fn an_interrupt_cancels_the_turn_and_then_ends() {
 
 #[test]
 fn a_second_interrupt_kills_a_stubborn_agent_and_its_children() {
-    let mut talk = Program::plan(&["--json", "hi", "--", "@puppet"]).with_pipes();
+    let mut talk = Program::plan(&["--input", "lines", "--json", "hi", "--", "@puppet"]).with_pipes();
     let mut agent = talk.puppet();
     agent.is_prompted();
     agent.stays();
@@ -210,7 +215,7 @@ fn processes_that_left_the_group_of_the_agent_are_killed_too() {
 
 #[test]
 fn nothing_survives_run_even_if_it_is_killed() {
-    let talk = Program::plan(&["hi", "--", "@puppet"]).with_pipes();
+    let talk = Program::plan(&["--input", "lines", "hi", "--", "@puppet"]).with_pipes();
     let mut agent = talk.puppet();
     agent.is_prompted();
     agent.stays();
@@ -221,7 +226,8 @@ fn nothing_survives_run_even_if_it_is_killed() {
 
 #[test]
 fn the_agent_has_the_environment_of_the_user_and_its_own_group() {
-    let talk = Program::plan(&["hi", "--", "@puppet", "with space"]).env("MY_KEY", "value").with_pipes();
+    let talk =
+        Program::plan(&["--once", "hi", "--", "@puppet", "with space"]).env("MY_KEY", "value").with_pipes();
     let agent = talk.puppet();
     assert_eq!(agent.about["env"]["MY_KEY"], "value");
     assert_eq!(agent.about["args"][1], "with space");
@@ -296,7 +302,8 @@ fn client_tools_do_nothing_without_permission() {
 #[test]
 fn through_a_bus_it_is_a_client_that_sends_a_bye() {
     let bus = Bus::start(one_pool(1));
-    let mut talk = Program::plan(&["--json", "--tcp", bus.tcp(), "--pool", "p", "hi"]).with_pipes();
+    let mut talk =
+        Program::plan(&["--input", "lines", "--json", "--tcp", bus.tcp(), "--pool", "p", "hi"]).with_pipes();
     let mut agent = bus.puppet();
     let prompt = agent.is_prompted();
     agent.speaks("through the bus");

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::events::{AgentWriter, Event, read_messages};
 use super::options::{AgentSource, Options};
-use super::process::{AgentProcess, Guard};
+use super::process::{AgentCommand, AgentProcess, Guard};
 use crate::connection::Connection;
 use crate::{Fault, Target};
 
@@ -40,8 +40,7 @@ impl Agent {
                     options.show_stderr,
                     guard,
                 );
-                let (process, stdin, stdout) =
-                    started.map_err(|error| cannot_start(&command.program, &error))?;
+                let (process, stdin, stdout) = started.map_err(|error| cannot_start(command, &error))?;
                 read_messages(stdout, LineReader::with_limit(LINE_BYTES_MAX), events);
                 let writer = AgentWriter::to_pipe(stdin);
                 Ok(Agent { writer, process: Some(process), name: command.name.clone() })
@@ -67,6 +66,10 @@ impl Agent {
         let writer = stream.try_clone().map_err(|error| Fault::Failed(format!("a socket fails: {error}")))?;
         read_messages(stream, lines, events);
         Ok(Agent { writer: AgentWriter::to_bus(writer), process: None, name })
+    }
+
+    pub(super) fn is_behind_bus(&self) -> bool {
+        self.process.is_none()
     }
 
     pub(super) fn send(&self, message: &serde_json::Value) {
@@ -98,9 +101,12 @@ impl Agent {
     }
 }
 
-fn cannot_start(program: &str, error: &io::Error) -> Fault {
-    Fault::Failed(match error.kind() {
-        ErrorKind::NotFound => format!("{program} is not found: install it, or name a command after `--`"),
+fn cannot_start(AgentCommand { program, similar, .. }: &AgentCommand, error: &io::Error) -> Fault {
+    Fault::Failed(match (error.kind(), similar) {
+        (ErrorKind::NotFound, Some(similar)) => format!("{program} is not found; did you mean {similar}?"),
+        (ErrorKind::NotFound, None) => {
+            format!("{program} is not found: install it, or name a command after `--`")
+        }
         _ => format!("{program} cannot be started: {error}"),
     })
 }

@@ -16,11 +16,11 @@ use super::agent::Agent;
 use super::client_tools::{ClientTools, ToolKind};
 use super::envelope::{ForProgram, Status};
 use super::events::{Event, UserInput};
-use super::input::text_prompt;
 use super::options::{Ended, Input, Options};
 use super::questions::Questions;
 use super::renderer::Renderer;
 use super::said::{Prompt, Said};
+use super::starting::Starting;
 use super::tool_call::{Titles, ToolCall, text_of};
 use crate::Fault;
 
@@ -97,6 +97,10 @@ pub(super) struct Driver {
     pub(super) user_wait: Duration,
     /// A permission was refused without asking the user.
     pub(super) refused: bool,
+    /// The agent has not opened the session yet, and somebody waits for it at a terminal.
+    pub(super) starting: Option<Starting>,
+    /// The agent tells what was said in the session before, and nobody wants to see it.
+    pub(super) skips_history: bool,
 }
 
 impl Driver {
@@ -131,6 +135,8 @@ impl Driver {
             titles: Titles::default(),
             user_wait: Duration::ZERO,
             refused: false,
+            starting: None,
+            skips_history: false,
         }
     }
 
@@ -151,8 +157,14 @@ impl Driver {
     }
 
     fn run_turns(&mut self) -> Result<Ended, Stop> {
-        self.initialize()?;
-        self.open_session()?;
+        if self.options.attended {
+            self.starting = Some(Starting::new(&self.agent));
+        }
+        let opened = self.initialize().and_then(|()| self.open_session());
+        if self.starting.take().is_some() {
+            self.renderer.progress("")?;
+        }
+        opened?;
         let mut failed = false;
         let mut turns = 0;
         while let Some(prompt) = self.next_prompt(turns)? {
@@ -166,7 +178,8 @@ impl Driver {
                 Status::Cancelled => {}
             }
         }
-        Ok(if turns == 0 {
+        // Who opens a prompt at a terminal and leaves has done nothing wrong.
+        Ok(if turns == 0 && !self.options.attended {
             Ended::NoPrompt
         } else if failed {
             Ended::Failed
@@ -185,7 +198,7 @@ impl Driver {
 
     fn next_prompt(&mut self, turns: u32) -> Result<Option<Prompt>, Stop> {
         if let Some(prompt) = self.options.prompt.take() {
-            return Ok(Some(Prompt::new(text_prompt(&prompt))));
+            return self.first_prompt(&prompt).map(Some);
         }
         if self.options.once && turns > 0 {
             return Ok(None);
@@ -348,12 +361,29 @@ impl Driver {
         if self.options.input == Input::Json && self.said.len() < MAX_SAID {
             self.input.request_line();
         }
-        let Some(until) = until else { return self.events.recv().map_err(|_| Stop::Closed) };
-        let left = until.saturating_duration_since(Instant::now());
-        self.events.recv_timeout(left).map_err(|error| match error {
-            RecvTimeoutError::Timeout => Stop::TimedOut,
-            RecvTimeoutError::Disconnected => Stop::Closed,
-        })
+        loop {
+            let tick = self.starting.as_ref().map(Starting::next_tick);
+            let Some(wake) = tick.into_iter().chain(until).min() else {
+                return self.events.recv().map_err(|_| Stop::Closed);
+            };
+            match self.events.recv_timeout(wake.saturating_duration_since(Instant::now())) {
+                Ok(event) => return Ok(event),
+                Err(RecvTimeoutError::Disconnected) => return Err(Stop::Closed),
+                Err(RecvTimeoutError::Timeout) if until.is_some_and(|until| Instant::now() >= until) => {
+                    return Err(Stop::TimedOut);
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    if let Some(starting) = &mut self.starting {
+                        self.renderer.progress(&starting.tick())?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Handles one event while no answer is awaited.
+    pub(super) fn on_other_event(&mut self, event: Event) -> Result<(), Stop> {
+        self.on_event(event, None).map(|_| ())
     }
 
     /// Handles one event. `id` is the request whose answer is awaited.
@@ -387,12 +417,17 @@ impl Driver {
             self.on_request(&message)?;
         } else if method == "session/update" && message["params"]["sessionId"] == self.session.as_str() {
             let update = &message["params"]["update"];
+            if self.skips_history {
+                return Ok(Step::Continued);
+            }
             if ToolCall(update).id().is_some() {
                 self.titles.learn(&ToolCall(update));
             }
             // Some agents repeat the own prompt. Outside of a turn it is that of somebody who has joined the session.
             if update["sessionUpdate"] == "user_message_chunk" && !self.in_turn {
-                self.renderer.take_back()?;
+                if self.invited {
+                    self.renderer.take_back()?;
+                }
                 self.renderer.prompt(None, text_of(&update["content"]))?;
             }
             self.renderer.update(update)?;

@@ -112,13 +112,18 @@ pub(super) struct UserInput {
 }
 
 impl UserInput {
-    pub(super) fn new(events: Sender<Event>) -> UserInput {
+    /// `whole`: everything until the end of stdin counts as one line.
+    pub(super) fn new(events: Sender<Event>, whole: bool) -> UserInput {
         let (requests_tx, requests) = channel();
         thread::spawn(move || {
             for () in requests {
                 let mut line = Vec::new();
                 // A longer line is cut, and its rest is the next line.
-                let read = io::stdin().lock().take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut line);
+                let mut stdin = io::stdin().lock().take(LINE_BYTES_MAX as u64);
+                let read = match whole {
+                    true => stdin.read_to_end(&mut line),
+                    false => stdin.read_until(b'\n', &mut line),
+                };
                 let line = String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned();
                 let typed = matches!(read, Ok(1..)).then_some(line);
                 if events.send(Event::UserLine(typed)).is_err() {

@@ -17,16 +17,19 @@ mod guest;
 mod input;
 mod mapper;
 mod mcp_file;
+mod mentions;
 mod options;
 mod permission;
 mod process;
 mod questions;
 mod renderer;
+mod reopen;
 mod requests;
 mod said;
 mod screen;
 mod session;
 mod settings;
+mod starting;
 mod terminal;
 mod tool_call;
 mod usage;
@@ -40,7 +43,7 @@ use crate::Signals;
 pub use command_request::decides_what_runs;
 pub use guest::{AttachOptions, attach};
 pub use mcp_file::parse_mcp_servers;
-pub use options::{AgentSource, Ended, Input, Options, View};
+pub use options::{AgentSource, Ended, Input, Options, Reopen, View};
 pub use permission::Policy;
 pub use process::{AgentCommand, THIS_BINARY};
 
@@ -68,7 +71,7 @@ pub fn run(options: Options, signals: Signals) -> Result<Ended, Fault> {
         let tools = ClientTools::new(folders, events.clone(), guard.clone());
         client_tools = Some(tools.map_err(|error| failed("a folder", error))?);
     }
-    let input = UserInput::new(events.clone());
+    let input = UserInput::new(events.clone(), options.reads_stdin_whole());
     let agent = Agent::connect(&options, events, &guard);
     let ended =
         agent.and_then(|agent| Driver::new(options, agent, received, input, renderer, client_tools).run());

@@ -21,6 +21,8 @@ pub struct Options {
     pub mcp_servers: Vec<Value>,
     pub model: Option<String>,
     pub mode: Option<String>,
+    /// Goes on with a session that was there before, instead of a new one.
+    pub reopen: Option<Reopen>,
     /// The first prompt.
     pub prompt: Option<String>,
     pub input: Input,
@@ -40,9 +42,27 @@ pub struct Options {
     pub timeout: Option<Duration>,
 }
 
+impl Options {
+    /// Whether all of stdin is one prompt. A terminal has no end to wait for.
+    pub(super) fn reads_stdin_whole(&self) -> bool {
+        self.input == Input::Text && !self.attended
+    }
+}
+
+/// A session that the agent knows from before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reopen {
+    /// The newest one of the working folder.
+    Newest,
+    /// The one with this id.
+    Id(String),
+}
+
 /// What stdin brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
+    /// One prompt, or a prompt a line at a terminal.
+    Text,
     /// Each line is a prompt.
     Lines,
     /// Each line is a command of a program. It must be read all the time, because a cancel may come.

@@ -69,12 +69,14 @@ pub struct AgentCommand {
     pub name: String,
     pub program: String,
     pub args: Vec<String>,
+    /// The known agent that was probably meant, if there is no such program.
+    pub similar: Option<String>,
 }
 
 impl AgentCommand {
     /// An agent without a name of its own.
     pub fn new(program: String, args: Vec<String>) -> AgentCommand {
-        AgentCommand { name: program.clone(), program, args }
+        AgentCommand { name: program.clone(), program, args, similar: None }
     }
 }
 

@@ -41,6 +41,10 @@ pub(super) trait Renderer {
     fn call_id(&self, _tool_call: &Value) -> Option<String> {
         None
     }
+    /// Shows what is waited for, in place of what was shown so before. Without text: nothing is.
+    fn progress(&mut self, _text: &str) -> io::Result<()> {
+        Ok(())
+    }
     /// Shows that the user may type a prompt.
     fn invite(&mut self) -> io::Result<()> {
         Ok(())

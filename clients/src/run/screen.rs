@@ -249,6 +249,13 @@ impl<W: Write> Renderer for Screen<W> {
         self.out.flush()
     }
 
+    fn progress(&mut self, text: &str) -> io::Result<()> {
+        let (_, columns) = (self.size)();
+        let text = self.coloured(DIM, &truncate(&printable_text(text), columns.saturating_sub(1)));
+        self.out.write_all(format!("\r\x1b[K{text}").as_bytes())?;
+        self.out.flush()
+    }
+
     fn invite(&mut self) -> io::Result<()> {
         let mark = self.coloured(CYAN, ">");
         self.out.write_all(format!("{mark} ").as_bytes())?;

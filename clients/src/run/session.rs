@@ -50,18 +50,15 @@ impl Driver {
 
     pub(super) fn open_session(&mut self) -> Result<(), Stop> {
         let params = self.session_params()?;
-        let id = self.request("session/new", params);
-        let until = Instant::now() + self.options.init_timeout;
-        let answer = self.await_answer(id, Some(until)).map_err(|stop| self.too_late(stop))?;
-        self.opened = answer.map_err(|error| {
-            let why = match error.code {
-                AUTH_REQUIRED => "wants you to log in first, with its own command",
-                _ => "opens no session",
-            };
-            self.failed(&format!("{why}: {}", describe_with_words(&error)))
-        })?;
-        let session = self.opened["sessionId"].as_str();
-        self.session = session.ok_or_else(|| self.failed("opens a session without a name"))?.to_owned();
+        match self.options.reopen.take() {
+            None => {
+                self.opened = self.ask_for_session("session/new", params)?;
+                let session = self.opened["sessionId"].as_str();
+                self.session =
+                    session.ok_or_else(|| self.failed("opens a session without a name"))?.to_owned();
+            }
+            Some(reopen) => self.reopen_session(reopen, params)?,
+        }
         let wanted = [(Setting::Model, self.options.model.take()), (Setting::Mode, self.options.mode.take())];
         for (setting, wanted) in wanted {
             if let Some(wanted) = wanted
@@ -74,6 +71,22 @@ impl Driver {
             self.tell_session()?;
         }
         Ok(())
+    }
+
+    /// The result of a request that opens or finds a session.
+    pub(super) fn ask_for_session(&mut self, method: &str, params: Value) -> Result<Value, Stop> {
+        let id = self.request(method, params);
+        let until = Instant::now() + self.options.init_timeout;
+        let answer = self.await_answer(id, Some(until)).map_err(|stop| self.too_late(stop))?;
+        answer.map_err(|error| {
+            let why = match (error.code, method) {
+                (AUTH_REQUIRED, _) => "wants you to log in first, with its own command",
+                (_, "session/list") => "does not list its sessions",
+                (_, "session/new") => "opens no session",
+                _ => "does not open the session again",
+            };
+            self.failed(&format!("{why}: {}", describe_with_words(&error)))
+        })
     }
 
     /// What the agent cannot take is refused here: it would ignore it in silence.

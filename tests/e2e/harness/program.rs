@@ -105,6 +105,12 @@ impl Program {
         serde_json::from_slice(&connection.line()).expect("an envelope is JSON")
     }
 
+    /// The next line on stdout.
+    pub(crate) fn line(&mut self) -> String {
+        let Io::Pipes(connection) = &mut self.io else { panic!("only with pipes") };
+        String::from_utf8_lossy(&connection.line()).trim_end().to_owned()
+    }
+
     pub(crate) fn types(&mut self, text: &str) {
         match &mut self.io {
             Io::Pipes(connection) => connection.send(text.as_bytes()),

@@ -19,7 +19,6 @@ use super::agent::Agent;
 use super::driver::{Stop, describe_error, rpc_error};
 use super::envelope::{ForProgram, Status};
 use super::events::{Event, UserInput, forward_signals};
-use super::input::text_prompt;
 use super::options::{Ended, Input, View};
 use super::permission::Policy;
 use super::renderer::Renderer;
@@ -95,10 +94,10 @@ pub fn attach(options: AttachOptions, signals: Signals) -> Result<Ended, Fault> 
         .map_err(|error| Fault::Failed(format!("no random numbers: {error}")))?;
     let (events, received) = channel();
     forward_signals(signals, events.clone());
-    let input = UserInput::new(events.clone());
+    let whole = options.input == Input::Text && !options.attended;
+    let input = UserInput::new(events.clone(), whole);
     let name = format!("stdio-bus run {}", std::process::id());
     let agent = Agent::join(&options.target, &name, events)?;
-    let said = options.prompt.iter().map(|prompt| text_prompt(prompt)).collect();
     let guest = Guest {
         options,
         agent,
@@ -108,7 +107,7 @@ pub fn attach(options: AttachOptions, signals: Signals) -> Result<Ended, Fault> 
         name,
         session: String::new(),
         last_id: 0,
-        said,
+        said: VecDeque::new(),
         prompts: 0,
         own: None,
         in_turn: false,
@@ -230,6 +229,9 @@ impl Guest {
     }
 
     fn take_part(&mut self) -> Result<Ended, Stop> {
+        if let Some(prompt) = self.options.prompt.take() {
+            self.take_typed(&prompt)?;
+        }
         loop {
             self.say_next()?;
             if self.is_done() {

@@ -1,11 +1,14 @@
 //! What a guest says: its prompts, one after the other, and cancels.
 
+use std::env;
+
 use rpc::RpcError;
 use serde_json::{Value, json};
 
 use super::super::driver::{Stop, describe_with_words, meaning_of};
 use super::super::envelope::{ForProgram, Status};
 use super::super::input::{self, Command, text_prompt};
+use super::super::mentions;
 use super::super::options::{Ended, Input};
 use super::{Guest, MAX_SAID};
 
@@ -19,6 +22,15 @@ pub(super) struct OwnPrompt {
 }
 
 impl Guest {
+    /// Takes a prompt that a user has typed. The files that it names are linked: a guest does not know what else the
+    /// agent takes.
+    pub(super) fn take_typed(&mut self, text: &str) -> Result<(), Stop> {
+        let cwd = env::current_dir().unwrap_or_default();
+        let mentions::Prompt { blocks, remarks } = mentions::prompt(text, &cwd, false);
+        self.said.push_back(blocks);
+        remarks.iter().try_for_each(|remark| self.note(remark))
+    }
+
     /// Whether a line of the user is needed now. A pipe is not read before its line can be said.
     pub(super) fn wants_line(&self) -> bool {
         let may_speak = !(self.options.once && (self.prompts > 0 || !self.said.is_empty()));
@@ -27,9 +39,15 @@ impl Guest {
         self.options.control && (may_speak && has_room || is_read_ahead && !self.questions.is_empty())
     }
 
+    /// Whether the first prompt is not complete: what is piped into stdin belongs to it.
+    fn waits_for_stdin(&self) -> bool {
+        let is_whole = self.options.input == Input::Text && !self.options.attended && !self.options.once;
+        is_whole && self.options.control && self.prompts == 0 && !self.input.is_over()
+    }
+
     /// Sends the next prompt, unless the one before is under way.
     pub(super) fn say_next(&mut self) -> Result<(), Stop> {
-        if self.own.is_some() {
+        if self.own.is_some() || self.waits_for_stdin() {
             return Ok(());
         }
         let Some(prompt) = self.said.pop_front() else { return Ok(()) };
@@ -87,12 +105,6 @@ impl Guest {
         };
         self.lines_read += 1;
         match self.options.input {
-            Input::Lines if self.options.attended && !self.questions.is_empty() => self.on_choice(&line),
-            Input::Lines if line.trim().is_empty() => Ok(()),
-            Input::Lines => {
-                self.said.push_back(text_prompt(&line));
-                Ok(())
-            }
             Input::Json => {
                 let done = match input::parse(&line) {
                     Ok(command) => command.map_or(Ok(Ok(())), |command| self.obey(command))?,
@@ -100,6 +112,21 @@ impl Guest {
                 };
                 if let Err(text) = done {
                     self.renderer.for_program(ForProgram::Error { line: self.lines_read, text })?;
+                }
+                Ok(())
+            }
+            _ if self.options.attended && !self.questions.is_empty() => self.on_choice(&line),
+            _ if line.trim().is_empty() => Ok(()),
+            _ if self.options.attended => self.take_typed(&line),
+            Input::Lines => {
+                self.said.push_back(text_prompt(&line));
+                Ok(())
+            }
+            // PROMPT and all of stdin are one prompt.
+            Input::Text => {
+                match self.said.front_mut().and_then(|prompt| prompt[0]["text"].as_str().map(str::to_owned)) {
+                    Some(before) => self.said[0][0]["text"] = format!("{before}\n\n{line}").into(),
+                    None => self.said.push_back(text_prompt(&line)),
                 }
                 Ok(())
             }

@@ -82,9 +82,9 @@ pub(super) fn quoted<T: fmt::Debug>(names: &[T]) -> String {
     names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
 }
 
-/// The known key that was probably meant: one that differs by at most three typos, or one with the same beginning.
+/// The known word that was probably meant: one that differs by at most three typos, or one with the same beginning.
 /// Short words allow fewer typos, because three typos turn any short word into any other.
-fn nearest<'a>(key: &str, known: &[&'a str]) -> Option<&'a str> {
+pub fn nearest<'a>(key: &str, known: &[&'a str]) -> Option<&'a str> {
     // A key of many kilobytes is no typo, and its distance would take long to compute.
     if key.len() > 64 {
         return None;

@@ -25,7 +25,7 @@ use kernel_core::config::Config;
 pub use address::{parse_listen, parse_tcp, parse_unix};
 pub(crate) use changes::changes;
 pub use cluster::{is_loopback_server, parse_map, parse_server};
-pub use error::{ConfigError, ConfigErrors};
+pub use error::{ConfigError, ConfigErrors, nearest};
 pub use file::{read_secret, read_token};
 pub use jsonc::{plain_json, without_comments, without_mark};
 pub use parse::ClientConfig;
