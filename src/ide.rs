@@ -1,12 +1,13 @@
-//! `ide`: prints the settings with which an IDE starts `stdio-bus connect`.
+//! `ide`: prints the settings with which an IDE starts `stdio-bus connect`, or writes them into its settings file.
 
 use std::env;
 use std::fs;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::builder::PossibleValuesParser;
 use clients::Fault;
-use clients::ide::{self, Command};
+use clients::ide::{self, Change, Command, Ide};
 use kernel_shell::config;
 use serde_json::Value;
 
@@ -17,9 +18,12 @@ const EXAMPLES: &str = "\
 Examples:
   stdio-bus ide                              which IDEs there are
   stdio-bus ide zed --pool claude            its settings on stdout, where they go on stderr
+  stdio-bus ide zed --pool claude --write    add them to the settings file of Zed
+  stdio-bus ide vscode --write=~/.config/VSCodium/User/settings.json
   stdio-bus ide jetbrains --start            the IDE starts a bus if none runs
 
-Add what it prints to the file that it names: other agents may be in there too.";
+--write keeps comments and other agents, leaves a copy of the old file beside it, and changes nothing if the settings \
+are there already. The settings of neovim and Emacs are programs: add what is printed by hand.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -33,6 +37,9 @@ pub(crate) struct Args {
     /// The IDE is to start a bus if none answers
     #[arg(long)]
     start: bool,
+    /// Write the settings into the settings file of the IDE, or into this FILE
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, requires = "name")]
+    write: Option<Option<PathBuf>>,
     #[command(flatten)]
     bus: BusArgs,
 }
@@ -41,12 +48,35 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let Some(ide) = args.name.as_deref().and_then(ide::by_name) else { return print(&ide::list()) };
     match command(args) {
         Ok(command) => {
+            if let Some(file) = &args.write {
+                return match write(ide, file.clone(), &command) {
+                    Ok(done) => print(&done),
+                    Err(why) => report(format_args!("stdio-bus: {why}"), 1),
+                };
+            }
             // Goes to stderr, so that stdout can be redirected into the settings file.
             report(format_args!("For {}, into {}:", ide.title, ide.location), 0);
             print(&ide.snippet(&command))
         }
         Err(fault) => report_fault(&fault),
     }
+}
+
+/// Says what has changed.
+fn write(ide: &Ide, file: Option<PathBuf>, command: &Command) -> Result<String, String> {
+    let path = file.map_or_else(|| ide.settings_file(), Ok)?;
+    let (snippet, file) = (ide.snippet(command), path.display());
+    let change = ide::write(&path, &snippet).map_err(|why| format!("{file}: {why}; nothing was changed"))?;
+    let (done, entry, backup) = match change {
+        Change::None { entry } => return Ok(format!("{file} has {entry} already; nothing was changed\n")),
+        Change::Added { entry, backup } => ("added", entry, backup),
+        Change::Replaced { entry, backup } => ("replaced", entry, backup),
+    };
+    let before = match backup {
+        Some(backup) => format!("the old file is {}", backup.display()),
+        None => "the file is new".to_owned(),
+    };
+    Ok(format!("{file}: {done} {entry}; {before}\n"))
 }
 
 /// Settings that cannot work are not printed: the pool must be in the configuration, if that can be read.
@@ -71,6 +101,8 @@ fn check_pool(args: &Args) -> Result<(), Fault> {
 
 fn command(args: &Args) -> Result<Command, Fault> {
     check_pool(args)?;
+    // Nor are settings for a bus that no client can find.
+    args.bus.target()?;
     let program = env::current_exe();
     let program = program
         .map_err(|error| Fault::Failed(format!("cannot find its own file: {error}")))?

@@ -25,6 +25,13 @@ pub(crate) fn find(name: &str) -> Result<AgentCommand, String> {
     })
 }
 
+/// All names, each with what it stands for.
+pub(crate) fn names() -> Vec<(String, String)> {
+    let own = OWN.map(|name| (name.to_owned(), format!("the agent {name} of the bus itself")));
+    let rows = runtimes::all().unwrap_or_default().into_iter().map(|row| (row.id, row.name));
+    own.into_iter().chain(rows).collect()
+}
+
 fn named(name: &str, (program, args): (String, Vec<String>)) -> AgentCommand {
     AgentCommand { name: name.to_owned(), program, args, similar: None }
 }

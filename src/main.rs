@@ -10,6 +10,7 @@ mod call;
 mod check;
 #[cfg(feature = "cluster")]
 mod cluster_args;
+mod complete;
 mod connect;
 mod detect;
 mod ide;
@@ -128,7 +129,7 @@ enum Command {
     /// List the nodes of the cluster: their pools, room, sessions, load
     #[cfg(feature = "cluster")]
     Nodes(nodes::Args),
-    /// Print the settings with which an IDE starts `connect`
+    /// Print the settings with which an IDE starts `connect`, or write them into its settings file
     Ide(ide::Args),
     /// Be an agent on stdin and stdout, for a pool to run
     #[command(subcommand, after_help = agent::EXAMPLES)]
@@ -136,11 +137,14 @@ enum Command {
     /// Print the JSON Schema of bus.json
     #[command(after_help = SCHEMA_EXAMPLES)]
     Schema,
-    /// Print what makes a shell complete these commands and their options
-    #[command(after_help = manual::COMPLETIONS_EXAMPLES)]
-    Completions(manual::CompletionsArgs),
+    /// Print what makes a shell complete commands, options and names of the running bus
+    #[command(after_help = complete::SCRIPT_EXAMPLES)]
+    Completions(complete::ScriptArgs),
     /// Print a manual page, or write all of them
     Man(manual::ManArgs),
+    /// Say what can follow these words, for the completions of a shell
+    #[command(hide = true, name = "internal-complete")]
+    Complete(complete::Args),
     /// End what the bus started when the bus itself is gone
     #[command(hide = true, name = "internal-guard")]
     Guard,
@@ -180,8 +184,9 @@ fn main() -> ExitCode {
         Command::Ide(args) => ide::run(&args),
         Command::Agent(agent) => agent::run(agent),
         Command::Schema => output::print(&kernel_shell::config::schema()),
-        Command::Completions(args) => manual::completions(&args),
+        Command::Completions(args) => complete::print_script(&args),
         Command::Man(args) => manual::man(&args),
+        Command::Complete(args) => complete::run(args),
         Command::Guard => kernel_shell::guard(),
         Command::Detached(args) => connect::detached(args),
     }

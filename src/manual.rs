@@ -1,4 +1,4 @@
-//! Manual pages, completions, exit codes and environment variables.
+//! Manual pages, exit codes and environment variables.
 //!
 //! Like docs/CLI.md, all of it is generated from the one definition of the command line.
 
@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Command, CommandFactory};
-use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 
@@ -46,24 +45,12 @@ pub(crate) const VARIABLES: [(&str, &str); 9] = [
     ("OPENAI_..", "those of the OpenAI agent: `stdio-bus agent openai --help`"),
 ];
 
-pub(crate) const COMPLETIONS_EXAMPLES: &str = "\
-Examples:
-  stdio-bus completions bash > ~/.local/share/bash-completion/completions/stdio-bus
-  stdio-bus completions zsh > \"${fpath[1]}/_stdio-bus\"
-  stdio-bus completions fish > ~/.config/fish/completions/stdio-bus.fish";
-
 const MAN_EXAMPLES: &str = "\
 Examples:
   stdio-bus man | man -l -                   the page of the program, read at once
   stdio-bus man agent openai | man -l -      that of one command
   stdio-bus man --dir ~/.local/share/man/man1
                                              all of them, for `man stdio-bus-serve`";
-
-#[derive(clap::Args)]
-pub(crate) struct CompletionsArgs {
-    /// The shell
-    shell: Shell,
-}
 
 #[derive(clap::Args)]
 #[command(after_help = MAN_EXAMPLES)]
@@ -73,21 +60,6 @@ pub(crate) struct ManArgs {
     /// Write the pages of all commands into this folder instead
     #[arg(long, value_name = "DIR", conflicts_with = "command")]
     dir: Option<PathBuf>,
-}
-
-pub(crate) fn completions(args: &CompletionsArgs) -> ExitCode {
-    let mut script = Vec::new();
-    // Hidden commands, which only the bus itself uses, are left out.
-    let program = Cli::command();
-    let (arguments, commands) = (program.get_arguments().cloned(), visible_subcommands(&program).cloned());
-    let mut program = Command::new("stdio-bus").version("").args(arguments).subcommands(commands);
-    clap_complete::generate(args.shell, &mut program, "stdio-bus", &mut script);
-    let mut script = String::from_utf8_lossy(&script).into_owned();
-    if args.shell == Shell::Bash {
-        // A name with a dash is spelled in two ways there (clap #6421), and nothing behind a command is completed.
-        script = script.replace("stdio__subcmd__bus", "stdio__bus");
-    }
-    print(&script)
 }
 
 pub(crate) fn man(args: &ManArgs) -> ExitCode {

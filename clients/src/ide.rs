@@ -2,9 +2,15 @@
 //!
 //! All settings contain the same three things: a name, a command and its arguments.
 
+mod settings;
+
+use std::env;
 use std::fmt::Write;
+use std::path::PathBuf;
 
 use serde_json::Value;
+
+pub use settings::{Change, write};
 
 /// An IDE or another ACP client.
 pub struct Ide {
@@ -12,6 +18,8 @@ pub struct Ide {
     pub title: &'static str,
     /// The file that the settings belong into.
     pub location: &'static str,
+    /// The same file below the home folder, if it is JSON, which a program may change.
+    file: Option<&'static str>,
     render: fn(&Command) -> String,
 }
 
@@ -25,34 +33,66 @@ pub struct Command {
 }
 
 pub const IDES: [Ide; 8] = [
-    Ide { name: "zed", title: "Zed", location: "~/.config/zed/settings.json", render: zed },
-    Ide { name: "jetbrains", title: "JetBrains IDEs", location: "~/.jetbrains/acp.json", render: jetbrains },
+    Ide {
+        name: "zed",
+        title: "Zed",
+        location: "~/.config/zed/settings.json",
+        file: Some(".config/zed/settings.json"),
+        render: zed,
+    },
+    Ide {
+        name: "jetbrains",
+        title: "JetBrains IDEs",
+        location: "~/.jetbrains/acp.json",
+        file: Some(".jetbrains/acp.json"),
+        render: jetbrains,
+    },
     Ide {
         name: "vscode",
         title: "VS Code, extension ACP Client",
         location: "settings.json of VS Code (Preferences: Open User Settings (JSON))",
+        file: Some(if cfg!(target_os = "macos") {
+            "Library/Application Support/Code/User/settings.json"
+        } else {
+            ".config/Code/User/settings.json"
+        }),
         render: vscode,
     },
     Ide {
         name: "codecompanion",
         title: "neovim, CodeCompanion",
         location: "the setup of codecompanion.nvim",
+        file: None,
         render: codecompanion,
     },
     Ide {
         name: "avante",
         title: "neovim, avante",
         location: "the opts of avante.nvim",
+        file: None,
         render: lua_provider,
     },
     Ide {
         name: "agentic",
         title: "neovim, agentic",
         location: "the opts of agentic.nvim",
+        file: None,
         render: lua_provider,
     },
-    Ide { name: "agent-shell", title: "Emacs, agent-shell", location: "your init.el", render: agent_shell },
-    Ide { name: "acpx", title: "acpx", location: "~/.acpx/config.json", render: acpx },
+    Ide {
+        name: "agent-shell",
+        title: "Emacs, agent-shell",
+        location: "your init.el",
+        file: None,
+        render: agent_shell,
+    },
+    Ide {
+        name: "acpx",
+        title: "acpx",
+        location: "~/.acpx/config.json",
+        file: Some(".acpx/config.json"),
+        render: acpx,
+    },
 ];
 
 pub fn by_name(name: &str) -> Option<&'static Ide> {
@@ -72,6 +112,24 @@ impl Ide {
     /// The settings, ready to be pasted.
     pub fn snippet(&self, command: &Command) -> String {
         (self.render)(command)
+    }
+
+    /// The settings file of this user, which may not exist yet.
+    pub fn settings_file(&self) -> Result<PathBuf, String> {
+        let Some(file) = self.file else {
+            return Err(format!(
+                "the settings of {} are a program, which only you can change: `stdio-bus ide {}` prints what to add \
+                 to {}",
+                self.title, self.name, self.location
+            ));
+        };
+        let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        // Where the variable is set, Zed and VS Code look there.
+        let of_system = (!cfg!(target_os = "macos")).then(|| absolute("XDG_CONFIG_HOME")).flatten();
+        if let (Some(folder), Some(below)) = (of_system, file.strip_prefix(".config/")) {
+            return Ok(folder.join(below));
+        }
+        Ok(absolute("HOME").ok_or("HOME must be set")?.join(file))
     }
 }
 

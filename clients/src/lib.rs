@@ -13,6 +13,7 @@ pub mod fault;
 pub mod ide;
 pub mod logs;
 pub mod metrics;
+pub mod names;
 pub mod operate;
 pub mod run;
 pub mod sessions;

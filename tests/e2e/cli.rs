@@ -218,7 +218,8 @@ fn every_command_has_a_manual_page_and_shell_completions() {
         assert!(written.contains(".SH EXAMPLES"), "{written}");
         assert_eq!(stdout(&run(folder.path(), args, "")), written);
     }
-    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+    // Those of bash, zsh and fish ask the program: completions.rs presses Tab.
+    for shell in ["elvish", "powershell"] {
         let script = stdout(&run(folder.path(), &["completions", shell], ""));
         assert!(script.contains("connect") && script.contains("token-file"), "{shell}");
         assert!(!script.contains("detached"), "{shell} offers a command that only the bus itself runs");

@@ -17,6 +17,7 @@ mod client_env;
 mod client_named_sessions;
 #[cfg(feature = "cluster")]
 mod cluster;
+mod completions;
 mod connect;
 mod defaults;
 mod detect;

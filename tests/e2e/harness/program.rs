@@ -1,4 +1,4 @@
-//! `stdio-bus run` or `top`, started by a test with pipes, or at a terminal that the test types at and reads.
+//! `stdio-bus run` or `top`, or a shell: started with pipes, or at a terminal that the test types at and reads.
 //!
 //! All processes that it starts carry a mark in their environment, and must be gone when the test ends.
 
@@ -47,7 +47,9 @@ enum Io {
 
 /// How a program is started.
 pub(crate) struct ProgramPlan {
-    command: &'static str,
+    program: &'static str,
+    /// The first argument.
+    command: Option<&'static str>,
     args: Vec<String>,
     envs: Vec<(&'static str, String)>,
     dir: TempDir,
@@ -70,7 +72,8 @@ impl Program {
                 arg => filled.push(arg.replace("@dir", folder)),
             }
         }
-        ProgramPlan { command: "run", args: filled, envs: Vec::new(), dir, puppet_listener }
+        let command = Some("run");
+        ProgramPlan { program: BUS, command, args: filled, envs: Vec::new(), dir, puppet_listener }
     }
 
     /// `top` of this bus, ten times a second.
@@ -255,12 +258,23 @@ impl ProgramPlan {
 
     /// Another command than `run`.
     pub(crate) fn command_is(mut self, command: &'static str) -> ProgramPlan {
-        self.command = command;
+        self.command = Some(command);
         self
     }
 
+    /// Another program than the bus.
+    pub(crate) fn program_is(mut self, program: &'static str) -> ProgramPlan {
+        (self.program, self.command) = (program, None);
+        self
+    }
+
+    /// The folder that it is started in.
+    pub(crate) fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
     pub(crate) fn with_pipes(self) -> Program {
-        let mut command = self.command(BUS);
+        let mut command = self.command(self.program);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("it starts");
         let log = Log::of(child.stderr.take().expect("piped"));
@@ -287,10 +301,10 @@ impl ProgramPlan {
 
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        if program != BUS {
-            command.args(["--ctty", BUS]);
+        if program != self.program {
+            command.args(["--ctty", self.program]);
         }
-        command.arg(self.command).args(&self.args).current_dir(self.dir.path()).env(MARK, self.dir.path());
+        command.args(self.command).args(&self.args).current_dir(self.dir.path()).env(MARK, self.dir.path());
         command
             .env_remove("STDIO_BUS_CONFIG")
             .env("XDG_CONFIG_HOME", NO_FOLDER)

@@ -47,6 +47,19 @@ impl Source {
         Some(text.trim()).filter(|text| !text.is_empty()).map(Source::parse)
     }
 
+    /// The index that was used last, however old. Nothing is asked for.
+    pub fn kept_index(folder: &Path) -> Option<Index> {
+        let text = match Source::last_used(folder)? {
+            Source::File(path) => fs::read_to_string(path).ok()?,
+            Source::Url(_) => {
+                let kept: Value =
+                    serde_json::from_str(&fs::read_to_string(folder.join("index.json")).ok()?).ok()?;
+                kept["index"].as_str()?.to_owned()
+            }
+        };
+        Index::parse(&text).ok()
+    }
+
     /// `folder` is where the index is kept. `refresh`: it is asked for even if the kept one is new.
     pub fn load(&self, folder: &Path, refresh: bool) -> Result<Loaded, String> {
         let loaded = match self {
