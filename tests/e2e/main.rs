@@ -43,6 +43,7 @@ mod offline_sessions;
 mod openai;
 mod operate;
 mod pools;
+mod readme;
 mod recovery;
 mod registry;
 mod reload;
