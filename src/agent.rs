@@ -23,7 +23,7 @@ Examples:
   stdio-bus run -- stdio-bus agent echo      talk to it
   stdio-bus agent echo --chunks 100 --delay-ms 20   a hundred pieces, as slow as a model
 
-Prompts it understands: /ask /read PATH /think /tool /slow N /die. All else is said back.";
+Prompts it understands: /ask /read PATH /think /tool /slow N /die. Everything else is echoed.";
 
 const CLI_EXAMPLES: &str = "\
 Examples:
@@ -47,19 +47,19 @@ has not answered for 30 s (exit 1), does not answer at all (69), or when no node
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Agent {
-    /// An agent that says every prompt back, for trying things out and for load tests
+    /// Echo every prompt, to try things out and for load tests
     #[command(after_help = ECHO_EXAMPLES)]
     Echo(EchoArgs),
-    /// An agent in front of any endpoint that speaks OpenAI's Chat Completions
+    /// Run an agent in front of any endpoint that speaks OpenAI's Chat Completions
     #[command(name = "openai", after_help = openai::VARIABLES)]
     OpenAi(OpenAiArgs),
-    /// An agent CLI that does not speak ACP, as an agent that does
+    /// Wrap a non-ACP agent CLI as an ACP agent
     #[command(after_help = CLI_EXAMPLES)]
     Cli(CliArgs),
-    /// Any agent, started with variables that its client wants for it (`connect --env`)
+    /// Start any agent with environment variables that its client sends (`connect --env`)
     #[command(after_help = ENV_EXAMPLES)]
     Env(EnvArgs),
-    /// A pool of another machine, over NATS: one connection to one node
+    /// Use a pool of another machine over NATS: one connection to one node
     #[cfg(feature = "cluster")]
     #[command(after_help = NATS_EXAMPLES)]
     Nats(NatsArgs),
@@ -77,16 +77,16 @@ pub(crate) struct NatsArgs {
 
 #[derive(clap::Args)]
 pub(crate) struct EchoArgs {
-    /// Answer each prompt in exactly so many chunks
+    /// Number of chunks per answer
     #[arg(long, value_name = "N")]
     chunks: Option<usize>,
-    /// Cut or pad the text of each chunk to so many bytes
+    /// Cut or pad the text of each chunk to this many bytes
     #[arg(long, value_name = "N")]
     chunk_bytes: Option<usize>,
-    /// Wait so long between the updates of a turn
+    /// Delay between the updates of a turn, in milliseconds
     #[arg(long, value_name = "N", default_value_t = 0)]
     delay_ms: u64,
-    /// Write each message on its own, instead of all that are ready at once
+    /// Write each message by itself, instead of all that are ready at once
     #[arg(long)]
     flush_each: bool,
     /// Keep sessions in this folder, so that another process can open them again
@@ -96,7 +96,7 @@ pub(crate) struct EchoArgs {
 
 #[derive(clap::Args)]
 pub(crate) struct EnvArgs {
-    /// A variable that clients may set, or PREFIX* (several times); all others are left out
+    /// A variable that clients may set, or PREFIX* (repeatable); all others are left out
     #[arg(long, value_name = "NAME")]
     allow: Vec<String>,
     /// The command of the agent
@@ -106,7 +106,7 @@ pub(crate) struct EnvArgs {
 
 #[derive(clap::Args)]
 pub(crate) struct OpenAiArgs {
-    /// How a prompt that failed is answered: as a message of the agent, or as a JSON-RPC error
+    /// How to answer a prompt that failed: as a message of the agent, or as a JSON-RPC error
     #[arg(long, value_name = "HOW", default_value = "text")]
     errors: Errors,
     /// Ask at this terminal for the endpoint and its API key, keep them for this user, and end
@@ -131,7 +131,7 @@ pub(crate) struct CliArgs {
     /// What it may do without asking, in new sessions [default: the first mode of its row]
     #[arg(long, value_name = "NAME")]
     mode: Option<String>,
-    /// A folder in which the CLI may work beside that of the session; can be given again
+    /// A folder in which the CLI may work beside that of the session; repeatable
     #[arg(long, value_name = "DIR")]
     add_dir: Vec<PathBuf>,
     /// Log in to the CLI at this terminal, in the usual way or in one of those that `authMethods` name, and end
@@ -140,13 +140,13 @@ pub(crate) struct CliArgs {
     /// Keep sessions in this folder [default: stdio-bus/cli in the user's state folder]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// End a CLI that says nothing at all for so long after its start; 0: never
+    /// Kill a CLI that prints nothing within this many seconds of its start; 0: never
     #[arg(long, value_name = "N", default_value_t = 120)]
     first_output_sec: u64,
-    /// End a CLI that says nothing for so long later; 0: never
+    /// Kill a CLI that then prints nothing for this many seconds; 0: never
     #[arg(long, value_name = "N", default_value_t = 1800)]
     silence_sec: u64,
-    /// End the process that is kept open for a session when no prompt has come for so long; 0: never
+    /// End the process of a session after this many seconds without a prompt; 0: never
     #[arg(long, value_name = "N", default_value_t = 900)]
     idle_sec: u64,
 }

@@ -12,13 +12,13 @@ use crate::paths::config_path;
 /// The bus to talk to.
 #[derive(clap::Args)]
 pub(crate) struct BusArgs {
-    /// The bus listens there [default: what bus.json listens on]
+    /// Address of the bus [default: listen of bus.json]
     #[arg(long, value_name = "HOST:PORT", value_parser = clients::address::parse_host)]
     tcp: Option<Address>,
-    /// The bus listens on this socket
+    /// Unix socket of the bus
     #[arg(long, value_name = "PATH", conflicts_with = "tcp")]
     unix: Option<PathBuf>,
-    /// A file that holds the token that the bus asks for [default: the auth.token_file of bus.json]
+    /// File with the token of the bus [default: auth.token_file of bus.json]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// The configuration of the bus [default: $STDIO_BUS_CONFIG, else ./bus.json, else ~/.config/stdio-bus/bus.json]

@@ -30,7 +30,7 @@ pub(crate) struct Args {
     /// The pool to talk to
     #[arg(long, value_name = "NAME")]
     pool: Option<String>,
-    /// Give up after so many seconds [default: wait as long as it takes]
+    /// Maximum seconds to wait [default: no limit]
     #[arg(long, value_name = "SEC", value_parser = parse_seconds)]
     timeout: Option<Duration>,
     #[command(flatten)]

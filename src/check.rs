@@ -17,17 +17,19 @@ use kernel_shell::{at_node, find_program};
 use nix::unistd::{AccessFlags, access};
 use rpc::text::{escape_control, quoted, replace_control};
 use serde_json::{Value, json};
+use workers::cli::runtimes;
 
 use crate::output::{BOLD, GREEN, RED, print_styled, report, styled};
-use crate::paths;
 use crate::probe::probe;
+use crate::{paths, unexpanded};
 
 const EXAMPLES: &str = "\
 Examples:
   stdio-bus check                            ./bus.json
   stdio-bus check --config my.json --probe   and does each agent really start?
 
-Each fault stands on a line of its own, with its place in the file. Exit codes: 0 good, 1 there are faults.";
+Prints one line per fault, with its place in the file, on stderr. What is probably not meant is a warning there. \
+Exit codes: 0 good, 1 there are faults.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -35,7 +37,7 @@ pub(crate) struct Args {
     /// The configuration [default: $STDIO_BUS_CONFIG, else ./bus.json, else ~/.config/stdio-bus/bus.json]
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
-    /// Really start one worker of each pool, initialize it and say what it is
+    /// Also start one worker of each pool, initialize it and show what it is
     #[arg(long)]
     probe: bool,
 }
@@ -52,14 +54,13 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let mut faults = Vec::new();
     let report = describe(&path, &config, &mut faults);
     let mut printed = print_styled(&report);
+    let text = fs::read_to_string(&path).unwrap_or_default();
+    let in_file = |errors| ConfigErrors::in_file(path.display().to_string(), &text, errors);
+    report_warnings(&in_file(unexpanded::find(&text)));
     if args.probe && faults.is_empty() {
         printed = probe_all(&config, &mut faults);
     }
-    if faults.is_empty() {
-        printed
-    } else {
-        report_faults(&ConfigErrors { file: path.display().to_string(), errors: faults })
-    }
+    if faults.is_empty() { printed } else { report_faults(&in_file(faults)) }
 }
 
 /// Starts one worker of each pool in turn, and prints each answer as soon as it comes.
@@ -102,24 +103,29 @@ fn introduce(result: &Value) -> String {
 }
 
 fn report_faults(faults: &ConfigErrors) -> ExitCode {
-    for error in &faults.errors {
+    for (index, error) in faults.errors.iter().enumerate() {
         let ConfigError { path, message } = error;
         let _ = match path.as_str() {
             "$" => {
-                let alone = ConfigErrors { file: faults.file.clone(), errors: vec![error.clone()] };
+                let alone = ConfigErrors::in_file(faults.file.clone(), "", vec![error.clone()]);
                 writeln!(anstream::stderr(), "{alone}")
             }
-            _ => writeln!(anstream::stderr(), "{}: {}: {message}", faults.file, styled(RED, path)),
+            _ => writeln!(anstream::stderr(), "{}: {}: {message}", faults.place(index), styled(RED, path)),
         };
     }
     ExitCode::FAILURE
+}
+
+fn report_warnings(warnings: &ConfigErrors) {
+    for (index, ConfigError { path, message }) in warnings.errors.iter().enumerate() {
+        let _ = writeln!(anstream::stderr(), "{}: warning: {path}: {message}", warnings.place(index));
+    }
 }
 
 /// Describes what would run. Adds what this machine lacks to `faults`.
 fn describe(path: &Path, config: &Config, faults: &mut Vec<ConfigError>) -> String {
     let mut pools = String::new();
     for (index, pool) in config.pools.iter().enumerate() {
-        let before = faults.len();
         let mut note = |key: &str, message: String| {
             faults.push(ConfigError { path: format!("pools[{index}].{key}"), message });
         };
@@ -134,9 +140,6 @@ fn describe(path: &Path, config: &Config, faults: &mut Vec<ConfigError>) -> Stri
             note("cwd", message);
         }
         describe_pool(&mut pools, pool, &program);
-        for fault in &faults[before..] {
-            let _ = writeln!(pools, "  {} {}", styled(RED, "but"), fault.message);
-        }
     }
     let mut text = String::new();
     let verdict = if faults.is_empty() { styled(GREEN, "good") } else { styled(RED, "would not run here") };
@@ -199,14 +202,37 @@ fn program(pool: &PoolConfig) -> Result<String, String> {
                 env::current_exe().map_err(|error| format!("the file of stdio-bus is not found: {error}"))?;
             Ok(path.display().to_string())
         }
-        Program::At(path) => program_fault(path).map_or_else(|| Ok(path.display().to_string()), Err),
+        Program::At(path) => {
+            let words = path.to_string_lossy();
+            let fault = program_fault(path).map(|fault| fault + argument_hint(&words));
+            fault.map_or_else(|| Ok(words.into_owned()), Err)
+        }
         Program::InPath(name) => {
             let path = pool.env.get("PATH").map(OsString::from).or_else(|| env::var_os("PATH"));
             let found = find_program(name, &path.unwrap_or_default());
-            let hint = if name.contains(' ') { " (its arguments belong into args)" } else { "" };
-            let absent = |_| format!("{name:?} is not found in PATH{hint}");
+            let absent = |_| format!("{name:?} is not found in PATH{}{}", argument_hint(name), guess(name));
             found.map(|path| path.display().to_string()).map_err(absent)
         }
+    }
+}
+
+/// The most likely mistake of all.
+fn argument_hint(command: &str) -> &'static str {
+    if command.contains(' ') { "; arguments belong into \"args\": [..]" } else { "" }
+}
+
+/// The program of an agent that was probably meant.
+fn guess(name: &str) -> String {
+    let rows = runtimes::all().unwrap_or_default();
+    let known: Vec<_> = rows.iter().flat_map(|row| row.binaries.iter().map(String::as_str)).collect();
+    match config::nearest(name, &known) {
+        Some(meant) if meant == name => {
+            let row = rows.iter().find(|row| row.binaries.iter().any(|binary| binary == name));
+            row.and_then(|row| row.install.as_ref())
+                .map_or(String::new(), |how| format!("; install it: {how}"))
+        }
+        Some(meant) => format!("; did you mean {meant:?}?"),
+        None => String::new(),
     }
 }
 
@@ -286,19 +312,23 @@ pool b: dedicated, 2 to 4 instances, up to 64 sessions each
         let (text, faults) = checked(
             r#"[{"id":"a","command":"no-such-agent -y","cwd":"gone"},
                 {"id":"b","command":"./gone"}, {"id":"c","command":"./plain","cwd":"plain"},
-                {"id":"d","command":"./"}]"#,
+                {"id":"d","command":"./"}, {"id":"e","command":"claud"}, {"id":"f","command":"npx -y @a/b"}]"#,
         );
         let expected = [
-            r#"pools[0].command: "no-such-agent -y" is not found in PATH (its arguments belong into args)"#,
+            r#"pools[0].command: "no-such-agent -y" is not found in PATH; arguments belong into "args": [..]"#,
             "pools[0].cwd: HERE/gone: No such file or directory (os error 2)",
             "pools[1].command: HERE/gone: No such file or directory (os error 2)",
             "pools[2].command: HERE/plain is not executable",
             "pools[2].cwd: HERE/plain is not a folder",
             "pools[3].command: HERE is not a file",
+            r#"pools[4].command: "claud" is not found in PATH; did you mean "claude"?"#,
+            "pools[5].command: HERE/npx -y @a/b: No such file or directory (os error 2); arguments belong into \
+             \"args\": [..]",
         ];
         assert_eq!(faults, expected);
         assert!(text.starts_with("bus.json: would not run here\n"), "{text}");
-        assert!(text.contains("  but HERE/plain is not a folder\n"), "{text}");
+        // Each is said once, on stderr.
+        assert!(!text.contains("is not a folder"), "{text}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::paths::config_path;
 /// The cluster to talk to.
 #[derive(clap::Args)]
 pub(crate) struct ClusterArgs {
-    /// A NATS server, nats://HOST:PORT or tls://HOST:PORT; can be given again [default: cluster.url of bus.json]
+    /// A NATS server, nats://HOST:PORT or tls://HOST:PORT; repeatable [default: cluster.url of bus.json]
     #[arg(long, value_name = "URL", value_parser = config::parse_server)]
     pub(crate) url: Vec<String>,
     #[command(flatten)]

@@ -35,7 +35,7 @@ Examples:
   stdio-bus completions zsh > \"${fpath[1]}/_stdio-bus\"
   stdio-bus completions fish > ~/.config/fish/completions/stdio-bus.fish
 
-For this shell alone: source <(stdio-bus completions bash), the same for zsh after compinit, and in fish \
+For the current shell only: source <(stdio-bus completions bash), the same for zsh after compinit, and in fish \
 stdio-bus completions fish | source. Names of pools, workers, sessions and nodes come from the running bus.";
 
 #[derive(clap::Args)]
@@ -143,6 +143,8 @@ fn names_of(command: &str, arg: &Arg) -> Option<Names> {
         ("add", "pool", _) => None,
         ("add", "id", _) => Some(Names::RegistryIds),
         ("run", "agent", _) => Some(Names::Agents),
+        // A session that the agent keeps, which the bus need not know.
+        ("run", "session", _) => None,
         ("man", "command", _) => Some(Names::Commands),
         (_, "runtime", _) => Some(Names::Runtimes),
         (_, _, "POOL[/N]") => Some(Names::OfBus(Kind::Workers)),

@@ -30,13 +30,13 @@ pub(crate) struct Args {
     /// The pool to talk to
     #[arg(long, value_name = "NAME")]
     pool: Option<String>,
-    /// A variable of this process (or NAME=VALUE) that the agent shall have, where its pool takes it: see `agent env`
+    /// Pass this variable (or NAME=VALUE) to the agent, if its pool allows it: see `agent env`
     #[arg(long, value_name = "NAME")]
     env: Vec<String>,
-    /// The first session that the IDE opens is this one of somebody else, by its label: see `stdio-bus sessions`
+    /// Join this session instead of opening the first one, by its label: see `stdio-bus sessions`
     #[arg(long, value_name = "LABEL", conflicts_with = "start")]
     attach: Option<String>,
-    /// Start a bus in the background if none answers
+    /// Start a bus in the background if none is running
     #[arg(long)]
     start: bool,
     #[command(flatten)]

@@ -16,6 +16,9 @@ use crate::pools_file::add_pools;
 /// Padded to the longest value of a column that is always shown at its full width.
 const HEADERS: [&str; 5] = ["AGENT", "VERSION", "SPEAKS  ", "LOGIN    ", "WHERE"];
 
+/// How many agents are named to somebody who has none.
+const EXAMPLES_OF_INSTALLS: usize = 4;
+
 const EXAMPLES: &str = "\
 Examples:
   stdio-bus detect                           a table, and a pool for each
@@ -25,7 +28,7 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Print everything that was found out as JSON
+    /// Print the results as JSON
     #[arg(long)]
     json: bool,
     /// Ask each for its models too, which starts those that only tell over ACP
@@ -58,7 +61,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let printed = if args.json {
         print(&(serde_json::to_string_pretty(&found).expect("plain values") + "\n"))
     } else {
-        print_styled(&describe(&found))
+        print_styled(&describe(&found, args.write))
     };
     if args.write { write(args, &found) } else { printed }
 }
@@ -72,10 +75,10 @@ fn write(args: &Args, found: &[Found]) -> ExitCode {
     }
 }
 
-fn describe(found: &[Found]) -> String {
+fn describe(found: &[Found], writes: bool) -> String {
     let (available, absent): (Vec<&Found>, Vec<&Found>) = found.iter().partition(|agent| agent.available);
     let name_width = available.iter().map(|agent| agent.id.len()).max().unwrap_or(0).max(HEADERS[0].len());
-    table(&available, name_width) + &describe_absent(&absent, name_width) + &pools(&available)
+    table(&available, name_width) + &describe_absent(&absent, name_width) + &pools(&available, writes)
 }
 
 /// One line per available agent, and another one with its models if they are known.
@@ -138,16 +141,30 @@ fn describe_absent(absent: &[&Found], name_width: usize) -> String {
     text
 }
 
-fn pools(available: &[&Found]) -> String {
+/// How to install some of the agents, for somebody who has none.
+fn how_to_install() -> String {
+    let mut text = "\nInstall one, for example:\n".to_owned();
+    let rows = runtimes::all().unwrap_or_default();
+    for (row, how) in
+        rows.iter().filter_map(|row| Some((row, row.install.as_ref()?))).take(EXAMPLES_OF_INSTALLS)
+    {
+        let _ = writeln!(text, "  {how}   # {}", row.id);
+    }
+    text
+}
+
+fn pools(available: &[&Found], writes: bool) -> String {
     let mut text = String::new();
     if available.iter().any(|agent| !agent.verified) {
         text += "?: nobody has seen it run this way yet; `stdio-bus check --probe` tries it\n";
     }
     if !available.is_empty() {
-        text += "\nPools for bus.json (--write adds them):\n";
+        text += if writes { "\nPools:\n" } else { "\nPools for bus.json (--write adds them):\n" };
         for pool in available.iter().filter_map(|agent| agent.pool.as_ref()) {
             let _ = writeln!(text, "  {pool}");
         }
+        text
+    } else {
+        text + &how_to_install()
     }
-    text
 }

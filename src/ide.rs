@@ -16,8 +16,8 @@ use crate::output::{print, report, report_fault};
 
 const EXAMPLES: &str = "\
 Examples:
-  stdio-bus ide                              which IDEs there are
-  stdio-bus ide zed --pool claude            its settings on stdout, where they go on stderr
+  stdio-bus ide                              list the IDEs
+  stdio-bus ide zed --pool claude            print the settings, and the file they belong into
   stdio-bus ide zed --pool claude --write    add them to the settings file of Zed
   stdio-bus ide vscode --write=~/.config/VSCodium/User/settings.json
   stdio-bus ide jetbrains --start            the IDE starts a bus if none runs
@@ -28,13 +28,13 @@ are there already. The settings of neovim and Emacs are programs: add what is pr
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The IDE; without it they are listed
+    /// The IDE; omit it to list them
     #[arg(value_parser = PossibleValuesParser::new(ide::IDES.map(|ide| ide.name)))]
     name: Option<String>,
-    /// The pool that the IDE is to talk to
+    /// The pool that the IDE talks to
     #[arg(long, value_name = "NAME")]
     pool: Option<String>,
-    /// The IDE is to start a bus if none answers
+    /// Let the IDE start a bus if none is running
     #[arg(long)]
     start: bool,
     /// Write the settings into the settings file of the IDE, or into this FILE

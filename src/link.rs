@@ -28,10 +28,10 @@ pub(crate) struct Args {
     /// The NATS servers, nats://HOST:PORT or tls://HOST:PORT [default: cluster.url of bus.json]
     #[arg(value_name = "URL", value_parser = config::parse_server)]
     url: Vec<String>,
-    /// A pool that others may use; can be given again [default: cluster.offer of bus.json]
+    /// A pool that others may use; repeatable [default: cluster.offer of bus.json]
     #[arg(long, value_name = "POOL")]
     offer: Vec<String>,
-    /// A folder of clients and what it is called here; can be given again [default: cluster.map of bus.json]
+    /// A folder of clients and what it is called here; repeatable [default: cluster.map of bus.json]
     #[arg(long, value_name = "FROM=TO", value_parser = config::parse_map)]
     map: Vec<(String, String)>,
     #[command(flatten)]

@@ -16,9 +16,9 @@ const EXAMPLES: &str = "\
 Examples:
   stdio-bus logs                             the last lines of all workers
   stdio-bus logs claude -n 1000              more of one pool
-  stdio-bus logs claude/0 -f                 one worker, and what it writes from now on
+  stdio-bus logs claude/0 -f                 one worker, and follow it
 
-The bus keeps 256 KiB of each worker, also of those that have ended.";
+The bus keeps 256 KiB per worker, also of processes that have ended.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -26,10 +26,10 @@ pub(crate) struct Args {
     /// Only this pool, or this worker of it
     #[arg(value_name = "POOL[/N]", value_parser = parse_whose)]
     whose: Option<Whose>,
-    /// Go on with what is written from now on; Ctrl-C ends it
+    /// Keep printing new lines until Ctrl-C
     #[arg(short, long)]
     follow: bool,
-    /// How many of the last lines to print
+    /// Number of last lines to print
     #[arg(short = 'n', long, value_name = "N", default_value_t = 200)]
     lines: usize,
     #[command(flatten)]

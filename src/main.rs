@@ -37,6 +37,7 @@ mod terminal_login;
 mod token;
 mod top;
 mod trace;
+mod unexpanded;
 #[cfg(feature = "web")]
 mod web_command;
 
@@ -49,14 +50,14 @@ Examples:
   stdio-bus                                  serve what ./bus.json declares
   stdio-bus --tcp 127.0.0.1:0                the same, on a free port of this machine
   stdio-bus check --config my.json           is the file good, and what would run?
-  stdio-bus status                           one look at the running bus
+  stdio-bus status                           the status of the running bus
   stdio-bus top                              and a live screen of it
-  stdio-bus trace --pool claude              who says what to whom, as it happens
+  stdio-bus trace --pool claude              live message log
   stdio-bus run gemini \"explain this\"        talk to an agent, with no bus at all
   stdio-bus detect --write                   add the agent CLIs of this machine to bus.json
-  stdio-bus add gemini                       an agent of the ACP registry as a pool, after asking you
+  stdio-bus add gemini                       install an agent of the ACP registry as a pool
   stdio-bus web url --open                   the console of the running bus, in the browser
-  stdio-bus token                            make a token, to be asked for by the bus
+  stdio-bus token                            create the token that clients must present
   stdio-bus ide zed --pool claude            the settings with which Zed talks to it
   stdio-bus call session/new '{\"cwd\":\"/tmp\",\"mcpServers\":[]}'
 
@@ -84,43 +85,43 @@ enum Command {
     /// Run the bus (also when no command is given)
     #[command(after_help = serve::EXAMPLES)]
     Serve(serve::Args),
-    /// Say what is wrong with the configuration, or what would run
+    /// Check the configuration, and show what would run
     Check(check::Args),
-    /// One look at a running bus: its pools and workers
+    /// Show the status of a running bus: its pools and workers
     Status(status::Args),
-    /// List the sessions of a running bus: whose they are, who has joined them, what is asked
+    /// List the sessions of a running bus: owners, guests and open questions
     Sessions(sessions::Args),
     /// Show what workers wrote to stderr
     Logs(logs::Args),
-    /// Stop a running bus, and wait until it is gone
+    /// Stop a running bus, and wait until it has stopped
     Stop(operate::StopArgs),
-    /// Have a running bus read its configuration again, and say what has changed
+    /// Reload the configuration of a running bus, and show what has changed
     Reload(operate::ReloadArgs),
     /// Replace the processes of a pool, one after the other
     Restart(operate::RestartArgs),
-    /// Let the processes of a pool leave when their sessions have
+    /// Retire the processes of a pool: no new sessions, and each exits when its last one has ended
     Drain(operate::DrainArgs),
-    /// A live screen of a running bus: traffic, latency, pools, workers, sessions
+    /// Show a live screen of a running bus: traffic, latency, pools, workers, sessions
     Top(top::Args),
-    /// Follow the live traffic of a running bus: a line per message, as JSON in a pipe
+    /// Follow the live traffic of a running bus: one line per message, JSON in a pipe
     Trace(trace::Args),
-    /// The figures of a running bus as Prometheus reads them, once or served
+    /// Print or serve the metrics of a running bus in Prometheus format
     Metrics(metrics::Args),
-    /// Send one request through the bus and print the result of its answer
+    /// Send one request through the bus and print the result
     Call(call::Args),
-    /// Be the agent that an IDE starts: stdin and stdout speak ACP, the bus is behind it
+    /// Bridge the stdio of an IDE to the bus: what an IDE starts as its agent
     Connect(connect::Args),
-    /// Talk to an agent: any that speaks ACP, from a command or through the bus
+    /// Talk to any ACP agent, from a command or through the bus
     Run(run::Args),
-    /// Say which agent CLIs this machine has, and how the bus would use them
+    /// Find the agent CLIs of this machine, and show how the bus would run them
     Detect(detect::Args),
     /// Install an agent of the ACP registry as a pool, after showing what will run
     Add(add::Args),
     /// List the agents of the ACP registry, or log in to one of bus.json
     Agents(agents::Args),
-    /// Make a token, for the bus to ask those for who connect
+    /// Create the token that clients must present
     Token(token::Args),
-    /// Open the web door by hand, make links that open the console, list and revoke tokens
+    /// Open the web door, create links to the console, list and revoke tokens
     #[cfg(feature = "web")]
     Web(web_command::Args),
     /// Make a bus a node: offer its pools to other machines, over NATS
@@ -131,13 +132,13 @@ enum Command {
     Nodes(nodes::Args),
     /// Print the settings with which an IDE starts `connect`, or write them into its settings file
     Ide(ide::Args),
-    /// Be an agent on stdin and stdout, for a pool to run
+    /// Run a built-in agent on stdin and stdout, for a pool
     #[command(subcommand, after_help = agent::EXAMPLES)]
     Agent(agent::Agent),
     /// Print the JSON Schema of bus.json
     #[command(after_help = SCHEMA_EXAMPLES)]
     Schema,
-    /// Print what makes a shell complete commands, options and names of the running bus
+    /// Generate shell completions: commands, options and names of the running bus
     #[command(after_help = complete::SCRIPT_EXAMPLES)]
     Completions(complete::ScriptArgs),
     /// Print a manual page, or write all of them

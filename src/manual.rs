@@ -16,17 +16,17 @@ use crate::Cli;
 use crate::output::{print, report};
 
 pub(crate) const EXIT_CODES: [(&str, &str); 12] = [
-    ("0", "all is well"),
-    ("1", "it failed; from `check`: there are faults; from `call` and `run`: the answer is an error"),
+    ("0", "success"),
+    ("1", "failure; `check`: the configuration has errors; `call` and `run`: the answer is an error"),
     ("2", "bad usage"),
     ("3", "`run`: the agent took too long"),
     ("5", "`run`: a permission was refused without asking you"),
     ("69", "no bus answers"),
-    ("70", "the loop of the bus could not go on; a supervisor may start it again"),
-    ("73", "`token`: the file cannot be made, or is there already"),
+    ("70", "internal error in the event loop; a supervisor may restart the bus"),
+    ("73", "`token`: the file cannot be created, or already exists"),
     ("75", "another bus has the socket"),
     ("77", "the bus refuses the token, or a program of another user listens in its place"),
-    ("78", "bad configuration; starting again will not help"),
+    ("78", "bad configuration; restarting will not help"),
     ("128 + N", "ended by signal N, so 130 after Ctrl-C"),
 ];
 
@@ -37,17 +37,17 @@ pub(crate) const VARIABLES: [(&str, &str); 9] = [
     ),
     ("STDIO_BUS_RUNTIMES", "agent CLIs of your own [~/.config/stdio-bus/runtimes.json]"),
     ("RUST_LOG", "what the bus logs: error, warn, info, debug, trace, off [info]"),
-    ("NO_COLOR", "any value but the empty one: no colours"),
-    ("TERM", "`dumb`: no colours, and nothing that moves"),
+    ("NO_COLOR", "no colours, if set to anything but the empty string"),
+    ("TERM", "`dumb`: no colours, no animation"),
     ("XDG_CONFIG_HOME", "where stdio-bus/ has bus.json, the token and runtimes.json [~/.config]"),
     ("XDG_STATE_HOME", "where stdio-bus/ keeps sessions, handshakes and marks of processes [~/.local/state]"),
     ("NOTIFY_SOCKET", "set by a service manager, which hears that the bus is up and alive"),
-    ("OPENAI_..", "those of the OpenAI agent: `stdio-bus agent openai --help`"),
+    ("OPENAI_...", "those of the OpenAI agent: `stdio-bus agent openai --help`"),
 ];
 
 const MAN_EXAMPLES: &str = "\
 Examples:
-  stdio-bus man | man -l -                   the page of the program, read at once
+  stdio-bus man | man -l -                   read the page of the program
   stdio-bus man agent openai | man -l -      that of one command
   stdio-bus man --dir ~/.local/share/man/man1
                                              all of them, for `man stdio-bus-serve`";

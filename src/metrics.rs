@@ -15,13 +15,13 @@ Examples:
   stdio-bus metrics > /var/lib/node_exporter/stdio-bus.prom
   stdio-bus metrics --listen 127.0.0.1:9464      serve them at http://127.0.0.1:9464/metrics until Ctrl-C
 
-What is served needs no token and is nothing but numbers and the names of pools. The web door has the same at \
+The served page needs no token and contains only numbers and the names of pools. The web door has the same at \
 /metrics, with a token.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Serve them there, for Prometheus
+    /// Serve them on this address, for Prometheus
     #[cfg(feature = "web")]
     #[arg(long, value_name = "HOST:PORT", value_parser = kernel_shell::config::parse_tcp)]
     listen: Option<Address>,

@@ -14,26 +14,25 @@ Examples:
   stdio-bus nodes                            the nodes of \"cluster\" in bus.json
   stdio-bus nodes --url nats://127.0.0.1:4222
   stdio-bus nodes --json | jq -r '.[] | select(.room > 0).name'
-  stdio-bus nodes --drain n17                it gets no new sessions, those that it has go on
+  stdio-bus nodes --drain n17                no new sessions there; existing ones continue
   stdio-bus nodes --undrain n17
 
 ROOM is how many more sessions the node takes, LOAD how much of its processors is used (1.00 is all), ROUND TRIP how \
-long its answer took. No node: exit 69. A node that drains does so until it is told otherwise or its link is started \
-again.";
+long its answer took. No node: exit 69. A node drains until --undrain or until its link restarts.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Print them as JSON
+    /// Print the nodes as JSON
     #[arg(long)]
     json: bool,
-    /// Wait so long for answers
+    /// Seconds to wait for answers
     #[arg(long, value_name = "SEC", default_value_t = 1.0)]
     wait: f64,
-    /// This node takes no new sessions from now on; those that it has go on
+    /// Stop new sessions on this node; existing ones continue
     #[arg(long, value_name = "NODE", conflicts_with = "json")]
     drain: Option<String>,
-    /// This node takes new sessions again
+    /// Allow new sessions on this node again
     #[arg(long, value_name = "NODE", conflicts_with_all = ["json", "drain"])]
     undrain: Option<String>,
     #[command(flatten)]

@@ -16,15 +16,15 @@ const BAD_CONFIGURATION: u8 = 78;
 
 const STOP_EXAMPLES: &str = "\
 Examples:
-  stdio-bus stop                             finish the calls in flight, end every worker, wait for it
+  stdio-bus stop                             finish the calls in flight, then end every worker
   stdio-bus stop --now                       do not wait for the calls
   stdio-bus stop --unix /tmp/bus.sock";
 
 const RELOAD_EXAMPLES: &str = "\
 Examples:
-  stdio-bus reload                           read bus.json again and say what has changed
+  stdio-bus reload                           reload bus.json and show what has changed
 
-Sessions go on. A configuration with errors is not used: the errors are printed, and the exit code is 78.";
+Sessions continue. A configuration with errors is not used: the command prints them and exits with code 78.";
 
 /// How often who waits looks.
 const EVERY: Duration = Duration::from_millis(200);
@@ -34,15 +34,15 @@ Examples:
   stdio-bus restart claude                   all processes of a pool, one after the other
   stdio-bus restart claude/0                 one of them
 
-Sessions go on in the new process where the agent can load or resume them. Turns may take drain_timeout_sec to end.";
+Sessions continue in the new process if the agent can load or resume them. Turns have drain_timeout_sec to end.";
 
 const DRAIN_EXAMPLES: &str = "\
 Examples:
-  stdio-bus drain claude                     after an update of the agent: who works goes on undisturbed
+  stdio-bus drain claude                     after an update of the agent: nobody is interrupted
   stdio-bus drain claude/0 --wait            and wait until the process has ended
 
-A process that is drained gets no new sessions, hands over those that the agent can load or resume as soon as \
-nothing goes on in them, and ends when it has none. What comes next gets a new process.";
+A draining process gets no new sessions. It hands over idle sessions that the agent can load or resume, and exits when \
+it has none left. New sessions go to a new process.";
 
 #[derive(clap::Args)]
 #[command(after_help = RESTART_EXAMPLES)]

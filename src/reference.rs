@@ -50,7 +50,7 @@ fn reference() -> String {
     for (code, meaning) in EXIT_CODES {
         let _ = writeln!(text, "| {code} | {meaning} |");
     }
-    text.push_str("\n## Environment\n\nWhat stands in brackets holds without it.\n\n| | |\n|---|---|\n");
+    text.push_str("\n## Environment\n\nDefaults are in brackets.\n\n| | |\n|---|---|\n");
     for (name, meaning) in VARIABLES {
         let _ = writeln!(text, "| `{name}` | {meaning} |");
     }

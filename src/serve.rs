@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use kernel_shell::ServeError;
 use kernel_shell::config::{self, ConfigErrors};
 
 use crate::output::report;
-use crate::paths;
+use crate::{paths, unexpanded};
 
 /// EX_CONFIG of sysexits.h: starting again will not help.
 const BAD_CONFIGURATION: u8 = 78;
@@ -26,28 +27,27 @@ Examples:
   stdio-bus serve --config my.json --unix /tmp/bus.sock
   stdio-bus serve --stdio                    one client, on stdin and stdout
 
-Where it listens is said on stdout, a line of JSON an address, when it can be connected to. \
-SIGTERM lets the calls in flight finish and ends every worker; a second one does not wait. \
-SIGHUP reads the configuration again.";
+Prints one JSON line per address on stdout once it accepts connections. SIGTERM lets the calls in flight finish and \
+ends every worker; a second one does not wait. SIGHUP reloads the configuration.";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The configuration [default: $STDIO_BUS_CONFIG, else ./bus.json, else ~/.config/stdio-bus/bus.json]
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
-    /// Listen there instead of where the configuration says; port 0 is a free one
+    /// Listen on this address instead of those of the configuration; port 0 picks a free port
     #[arg(long, value_name = "HOST:PORT", value_parser = config::parse_tcp)]
     tcp: Vec<Address>,
-    /// Listen on this socket instead of where the configuration says
+    /// Listen on this socket instead of the addresses of the configuration
     #[arg(long, value_name = "PATH", value_parser = parse_unix)]
     unix: Vec<Address>,
-    /// Serve one client on stdin and stdout instead of listening where the configuration says
+    /// Serve one client on stdin and stdout instead of listening
     #[arg(long)]
     stdio: bool,
-    /// Open the web door there instead of where the configuration says, or nowhere
+    /// Open the web door at this URL instead of that of the configuration, or not at all
     #[arg(long, value_name = "URL|off", value_parser = parse_web)]
     web: Option<Web>,
-    /// How the log on stderr is written: for people, or as one JSON object per line
+    /// Format of the log on stderr: for people, or one JSON object per line
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
 }
@@ -98,6 +98,9 @@ pub(crate) fn run(args: Args) -> ExitCode {
         LogFormat::Text => kernel_shell::LogFormat::Text,
         LogFormat::Json => kernel_shell::LogFormat::Json,
     });
+    for warning in unexpanded::find(&fs::read_to_string(&path).unwrap_or_default()) {
+        log::warn!("{}: {warning}", path.display());
+    }
     let served = kernel_shell::serve(kernel_shell::Options {
         config,
         config_file,

@@ -9,9 +9,9 @@ use crate::output::{print, print_styled, report_fault};
 
 const EXAMPLES: &str = "\
 Examples:
-  stdio-bus sessions                         who has which session, where, and what is asked
+  stdio-bus sessions                         owners, folders and open questions
   stdio-bus sessions --json | jq '.[] | select(.questions > 0)'
-  stdio-bus sessions close s17               end one: its turn is cancelled, and its agent closes it
+  stdio-bus sessions close s17               cancel its turn, and have the agent close it
   stdio-bus run --attach s17                 watch one; --control to take part";
 
 const CLOSE_EXAMPLES: &str = "\
@@ -23,7 +23,7 @@ Examples:
 pub(crate) struct Args {
     #[command(subcommand)]
     action: Option<Action>,
-    /// Print the sessions as JSON: one list in one line
+    /// Print the sessions as one line of JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -32,7 +32,7 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Action {
-    /// Close a session, whoever owns it: its turn is cancelled, and its agent closes it
+    /// Close a session, whoever owns it: cancels its turn and has the agent close it
     #[command(after_help = CLOSE_EXAMPLES)]
     Close {
         /// The session as `sessions` calls it, such as s17

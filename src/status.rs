@@ -21,10 +21,10 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Print all that the bus says of itself, as one line of JSON
+    /// Print the whole status as one line of JSON
     #[arg(long)]
     json: bool,
-    /// Print it again every two seconds, or as many as are named, until Ctrl-C
+    /// Print it again every two seconds, or every SECONDS, until Ctrl-C
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "2",
         value_parser = parse_interval)]
     watch: Option<Duration>,

@@ -13,16 +13,16 @@ use crate::output::{report, report_fault, stdout_has_colour};
 
 const EXAMPLES: &str = "\
 Examples:
-  stdio-bus top                              the bus of ./bus.json, looked at every second
+  stdio-bus top                              the bus of ./bus.json, refreshed every second
   stdio-bus top --tcp 127.0.0.1:9000 --interval 0.2
 
 Keys: arrows (or j and k) select a pool, worker or session, Enter shows it in detail and Esc goes back, Tab \
-goes to the sessions, q or Ctrl-C leaves. A bus that goes away is waited for.";
+goes to the sessions, q or Ctrl-C leaves. If the bus goes away, top waits until it is back.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Look so often, in seconds
+    /// Refresh interval in seconds
     #[arg(long, value_name = "SEC", default_value = "1", value_parser = crate::call::parse_seconds)]
     interval: Duration,
     #[command(flatten)]

@@ -15,12 +15,12 @@ use crate::output::{report_fault, stdout_has_colour};
 
 const EXAMPLES: &str = "\
 Examples:
-  stdio-bus trace                            every message, one line each, without what it says
+  stdio-bus trace                            one line per message, without its content
   stdio-bus trace --pool claude | jq -c 'select(.latency_us > 1e6)'
   stdio-bus trace --payloads --out turn.jsons
   agent-client-protocol-trace-viewer turn.jsons
 
-A terminal gets lines for people, a pipe gets JSON, and so does a terminal with --json. Ctrl-C ends it. \
+Prints lines for people on a terminal, and JSON in a pipe or with --json, until Ctrl-C. \
 The keys of the JSON are in docs/GUIDE.md, \"Seeing the bus\".";
 
 #[derive(clap::Args)]

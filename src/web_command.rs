@@ -27,8 +27,8 @@ const EXAMPLES: &str = "\
 Examples:
   stdio-bus web url                          a link that opens the console of the running bus, once
   stdio-bus web url --scope approve --qr     one for a phone, which may answer questions and nothing more
-  stdio-bus web tokens                       who has come in by such links
-  stdio-bus web revoke 3f9a01cc              and shall not any more
+  stdio-bus web tokens                       tokens that such links have given out
+  stdio-bus web revoke 3f9a01cc              end one of them
   stdio-bus web                              open the door by hand, for a bus whose bus.json has no \"web\"
 
 `serve` opens the door by itself where bus.json has \"web\": {\"listen\": \"http://127.0.0.1:9001\"}. A link is good \
@@ -83,14 +83,14 @@ enum WebCommand {
     /// List the tokens that links have given out
     #[command(after_help = TOKENS_EXAMPLES)]
     Tokens(TokensArgs),
-    /// End a token, and every connection that lives by it
+    /// Revoke a token, and end its connections
     #[command(after_help = REVOKE_EXAMPLES)]
     Revoke(RevokeArgs),
 }
 
 #[derive(clap::Args)]
 struct UrlArgs {
-    /// What whoever opens it may do: observe, approve, control or admin
+    /// What the link allows: observe, approve, control or admin
     #[arg(long, value_name = "SCOPE", default_value = "admin")]
     scope: Scope,
     /// Also draw it as a QR code, on stderr
@@ -105,7 +105,7 @@ struct UrlArgs {
 
 #[derive(clap::Args)]
 struct TokensArgs {
-    /// Print them as JSON
+    /// Print the tokens as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]

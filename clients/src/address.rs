@@ -156,7 +156,7 @@ mod tests {
         let none = urls(r#"["stdio:"]"#).unwrap_err();
         assert!(none.to_string().ends_with("name one with --tcp or --unix"), "{none}");
         let bad = urls("[7]").unwrap_err();
-        assert!(bad.to_string().ends_with("bus.json: listen[0]: must be a string, not 7"), "{bad}");
+        assert!(bad.to_string().ends_with("bus.json:1:12: listen[0]: must be a string, not 7"), "{bad}");
         let absent = Target::resolve(TargetArgs::default(), || Err("no bus.json".to_owned())).unwrap_err();
         assert_eq!([none.exit_code(), bad.exit_code(), absent.exit_code()], [78, 78, 78]);
     }

@@ -151,3 +151,95 @@ fn ide_writes_settings_that_start_the_bus_and_says_what_has_changed() {
         assert!(code == Some(1) && said.contains(&format!("`stdio-bus ide {name}` prints")), "{said}");
     }
 }
+
+#[test]
+fn ide_needs_no_pool_where_there_is_a_default_one() {
+    let two = json!({ "pools": [puppets("a", 1), puppets("b", 1)], "default_pool": "b" }).to_string();
+    let out = run(folder_with(&two).path(), &["ide", "zed"], "");
+    assert!(out.status.success() && text(&out).contains("agent_servers"), "{}", text(&out));
+}
+
+#[test]
+fn no_example_overwrites_a_file_with_other_settings_in_it() {
+    let help = text(&run(Path::new("/"), &["ide", "--help"], ""));
+    assert!(help.contains("Examples:") && !help.contains(" > "), "{help}");
+}
+
+#[test]
+fn an_agent_that_is_not_installed_is_said_so_once() {
+    let folder = TempDir::with_prefix("ux").expect("a temporary folder");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stdio-bus"));
+    command.args(["run", "claude", "hi"]).current_dir(folder.path()).env("PATH", folder.path());
+    let said = text(&command.env("HOME", folder.path()).output().expect("it runs"));
+    assert_eq!(said.matches("npm").count(), 1, "{said}");
+    assert_eq!(said.matches("not installed").count(), 1, "{said}");
+}
+
+#[test]
+fn the_status_of_an_idle_bus_does_not_count_itself_and_has_no_raw_keys() {
+    let bus = Bus::start(one_pool(1));
+    let said = text(&run(bus.folder(), &["status", "--tcp", bus.tcp()], ""));
+    assert!(said.contains("0 clients") || said.contains("no clients"), "{said}");
+    assert!(!said.contains("1 client") && !said.contains("1 answers"), "{said}");
+    assert!(!said.contains("worker_deaths") && !said.contains("malformed_lines"), "{said}");
+}
+
+#[test]
+fn only_the_bus_is_installed() {
+    let manifest = include_str!("../../Cargo.toml");
+    let puppet =
+        manifest.split("[[bin]]").find(|bin| bin.contains("name = \"puppet\"")).expect("it is there");
+    assert!(puppet.contains("required-features = "), "cargo install would install the puppet of the tests");
+}
+
+#[test]
+fn every_mistake_has_its_line_and_a_program_its_guess() {
+    let folder = folder_with(
+        "{\n  \"pools\": [\n    { \"id\": \"a\", \"command\": \"claud\" },\n    { \"id\": \"b\", \"command\": \"x -y \
+         @a/b\" }\n  ]\n}\n",
+    );
+    let out = run(folder.path(), &["check"], "");
+    let (shown, said) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(
+        said.contains(
+            "bus.json:3:29: pools[0].command: \"claud\" is not found in PATH; did you mean \"claude\"?"
+        ),
+        "{said}"
+    );
+    assert!(
+        said.contains("bus.json:4:29: pools[1].command: ") && said.contains("belong into \"args\""),
+        "{said}"
+    );
+    assert!(!shown.contains("not found"), "it is said once\n{shown}");
+    let folder = folder_with("{\n  \"pools\": [\n    { \"id\": \"a\", \"comand\": \"x\" }\n  ]\n}\n");
+    for command in ["check", "serve"] {
+        let said = text(&run(folder.path(), &[command], ""));
+        assert!(
+            said.contains("bus.json:3:28: pools[0].comand: unknown key, did you mean \"command\"?"),
+            "{said}"
+        );
+        assert!(said.contains("bus.json:3:5: pools[0].command: missing"), "{said}");
+    }
+}
+
+#[test]
+fn what_only_a_shell_expands_is_warned_of_and_runs() {
+    let args = json!(["agent", "echo", "--delay-ms=0"]);
+    let echo = json!({ "id": "e", "command": "stdio-bus", "args": args, "env": { "DIR": "~/x" } });
+    let folder = folder_with(&json!({ "pools": [echo] }).to_string());
+    let out = run(folder.path(), &["check"], "");
+    assert_eq!(out.status.code(), Some(0));
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("warning: pools[0].env.DIR: ~ is not expanded here; write ${HOME}"), "{said}");
+    let bus = Bus::start(json!({ "pools": [echo] }));
+    bus.log_has("pools[0].env.DIR: ~ is not expanded here; write ${HOME}");
+}
+
+#[test]
+fn detect_says_how_to_install_an_agent_where_there_is_none() {
+    let folder = TempDir::with_prefix("ux").expect("a temporary folder");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stdio-bus"));
+    command.arg("detect").current_dir(folder.path()).env("PATH", folder.path()).env("HOME", folder.path());
+    let said = text(&command.env_remove("XDG_CONFIG_HOME").output().expect("it runs"));
+    assert!(said.contains("not here: claude") && said.contains("npm install -g "), "{said}");
+}

@@ -5,6 +5,8 @@ use std::fmt;
 
 use strsim::osa_distance;
 
+use super::place::place_of;
+
 /// One error of a bus.json.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
@@ -41,11 +43,27 @@ pub struct ConfigErrors {
     pub file: String,
     /// The errors in the order in which they were found.
     pub errors: Vec<ConfigError>,
+    /// The line and the column of each, where they are known.
+    places: Vec<Option<(usize, usize)>>,
 }
 
 impl ConfigErrors {
     pub(super) fn of_text(errors: Vec<ConfigError>) -> ConfigErrors {
-        ConfigErrors { file: "bus.json".to_owned(), errors }
+        ConfigErrors { file: "bus.json".to_owned(), errors, places: Vec::new() }
+    }
+
+    /// Errors of a file with this text, in which each is looked for.
+    pub fn in_file(file: String, text: &str, errors: Vec<ConfigError>) -> ConfigErrors {
+        let places = errors.iter().map(|error| place_of(text, &error.path)).collect();
+        ConfigErrors { file, errors, places }
+    }
+
+    /// Where an error is, as editors and terminals understand it: `bus.json:3:17`, or just the file.
+    pub fn place(&self, index: usize) -> String {
+        match self.places.get(index) {
+            Some(Some((line, column))) => format!("{}:{line}:{column}", self.file),
+            _ => self.file.clone(),
+        }
     }
 }
 
@@ -60,7 +78,7 @@ impl fmt::Display for ConfigErrors {
                     write!(out, "{newline}{file}:{line}:{column}: {message}")?;
                 }
                 ("$", None) => write!(out, "{newline}{file}: {}", error.message)?,
-                _ => write!(out, "{newline}{file}: {error}")?,
+                _ => write!(out, "{newline}{}: {error}", self.place(index))?,
             }
         }
         Ok(())
@@ -151,7 +169,8 @@ mod tests {
     #[test]
     fn every_error_is_a_line_with_the_file_and_the_path() {
         let error = |path: &str| ConfigError { path: path.to_owned(), message: "missing".to_owned() };
-        let errors = ConfigErrors { file: "my.json".to_owned(), errors: vec![error("pools"), error("$")] };
-        assert_eq!(errors.to_string(), "my.json: pools: missing\nmy.json: missing");
+        let errors = vec![error("pools"), error("$")];
+        let errors = ConfigErrors::in_file("my.json".to_owned(), "{\n\"pools\": 1}", errors);
+        assert_eq!(errors.to_string(), "my.json:2:10: pools: missing\nmy.json: missing");
     }
 }

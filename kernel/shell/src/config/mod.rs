@@ -12,6 +12,7 @@ mod json;
 mod jsonc;
 mod nodes;
 mod parse;
+mod place;
 mod resolve;
 mod schema;
 #[cfg(test)]
@@ -56,12 +57,12 @@ impl ClientConfig {
 type Parse<T> = fn(&str, Resolver<'_>) -> Result<T, Vec<ConfigError>>;
 
 fn load_with<T>(path: &Path, parse: Parse<T>) -> Result<T, ConfigErrors> {
-    let in_file = |errors| ConfigErrors { file: path.display().to_string(), errors };
-    let unreadable = |message: String| in_file(vec![ConfigError::of_file(message)]);
+    let in_file = |text: &str, errors| ConfigErrors::in_file(path.display().to_string(), text, errors);
+    let unreadable = |message: String| in_file("", vec![ConfigError::of_file(message)]);
     let text = file::read_config(path).map_err(unreadable)?;
     let absolute = path::absolute(path).map_err(|error| unreadable(format!("cannot be read: {error}")))?;
     let folder = absolute.parent().unwrap_or(&absolute);
-    parse_with(&text, folder, parse).map_err(|errors| in_file(errors.errors))
+    parse_with(&text, folder, parse).map_err(|errors| in_file(&text, errors.errors))
 }
 
 fn parse_with<T>(text: &str, folder: &Path, parse: Parse<T>) -> Result<T, ConfigErrors> {

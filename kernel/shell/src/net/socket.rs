@@ -66,8 +66,8 @@ impl fmt::Display for ListenError {
             ListenError::PeerUidUnknown(errno) => {
                 write!(
                     out,
-                    "this system does not tell whose a TCP connection is ({}): use a Unix socket, or make a token \
-                     with `stdio-bus token` and name its file in auth.token_file",
+                    "cannot identify the owner of TCP connections on this system ({}): use a Unix socket, or create a \
+                     token with `stdio-bus token` and name its file in auth.token_file",
                     errno.desc()
                 )
             }
