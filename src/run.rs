@@ -35,9 +35,9 @@ Examples:
   stdio-bus run --json --input json claude   for a program: prompts, cancels and permissions as JSON
 
 On a terminal PROMPT is said first, then each line that you type is a prompt; Ctrl-D ends. A piped stdin is one \
-prompt, or the rest of PROMPT. Ctrl-C cancels the turn; press it again to quit. On a terminal you are asked for \
-permissions; elsewhere they are refused, unless --allow. Piped, stdout is the agent's text alone. The agent \
-finds its keys and settings in your environment as always.
+prompt, or the rest of PROMPT. Tab completes. Ctrl-C cancels the turn; press it again to quit. On a terminal you \
+are asked for permissions; elsewhere they are refused, unless --allow. Piped, stdout is the agent's text alone. \
+The agent finds its keys and settings in your environment as always.
 
 A program writes to --input json, one object per line:
   {\"type\":\"prompt\",\"text\":\"..\"}           or \"content\":[..], content blocks of ACP
@@ -207,6 +207,7 @@ impl Args {
             policy: self.policy(),
             attended: self.is_attended(),
             view: self.view(),
+            history: history(),
             prompt: self.agent,
         })
     }
@@ -250,6 +251,7 @@ impl Args {
             attended,
             client_tools,
             view,
+            history: history(),
             show_stderr,
             init_timeout,
             timeout,
@@ -325,6 +327,11 @@ impl Args {
             }
         }
     }
+}
+
+/// The file with the prompts of earlier runs.
+fn history() -> Option<PathBuf> {
+    workers::folders::state().map(|folder| folder.join("run-history"))
 }
 
 fn read_mcp_servers(file: &Path) -> Result<Vec<serde_json::Value>, ArgsError> {

@@ -49,6 +49,7 @@ mod registry;
 mod reload;
 mod replay;
 mod run;
+mod run_editor;
 mod run_program;
 mod run_prompts;
 mod run_screen;

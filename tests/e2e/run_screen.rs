@@ -174,11 +174,19 @@ fn ctrl_c_cancels_the_turn_and_once_more_ends() {
 }
 
 #[test]
-fn ctrl_c_between_turns_ends() {
+fn ctrl_c_at_the_prompt_clears_the_line_and_ctrl_d_ends() {
     let mut talk = Program::plan(&["echo"]).at_terminal();
     talk.shows("> ");
+    talk.types("not this");
+    talk.shows("> not this");
     talk.types(CTRL_C);
-    assert_eq!(talk.ends(), 130);
+    talk.shows("> not this\n> ");
+    talk.types(CTRL_C);
+    talk.shows("(Ctrl-D ends)\n> ");
+    talk.types("but this\r");
+    talk.shows("> but this\nbut this\n> ");
+    talk.types(CTRL_D);
+    assert_eq!(talk.ends(), 0);
 }
 
 #[test]

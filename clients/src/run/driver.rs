@@ -14,14 +14,16 @@ use signal_hook::consts::SIGINT;
 
 use super::agent::Agent;
 use super::client_tools::{ClientTools, ToolKind};
+use super::completion::Commands;
 use super::envelope::{ForProgram, Status};
-use super::events::{Event, UserInput};
+use super::events::Event;
 use super::options::{Ended, Input, Options};
 use super::questions::Questions;
 use super::renderer::Renderer;
 use super::said::{Prompt, Said};
 use super::starting::Starting;
 use super::tool_call::{Titles, ToolCall, text_of};
+use super::user_input::UserInput;
 use crate::Fault;
 
 /// Updates that come within this time after the answer, or after each other, still belong to the turn.
@@ -29,6 +31,19 @@ const DRAIN_QUIET: Duration = Duration::from_millis(100);
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// How long an agent may take to end a turn that has timed out.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long nothing may be shown until the prompt comes back.
+const PROMPT_QUIET: Duration = Duration::from_secs(1);
+
+/// The updates of a session that a terminal shows.
+const SHOWN: [&str; 6] = [
+    "user_message_chunk",
+    "agent_message_chunk",
+    "agent_thought_chunk",
+    "tool_call",
+    "tool_call_update",
+    "plan",
+];
 
 /// How many prompts of a program may wait.
 const MAX_SAID: usize = 1000;
@@ -67,6 +82,12 @@ pub(super) struct Driver {
     /// Events that came while the user was asked.
     pub(super) deferred: VecDeque<Event>,
     pub(super) input: UserInput,
+    /// What the agent offers behind a slash.
+    commands: Commands,
+    /// A prompt is waited for.
+    at_prompt: bool,
+    /// When something was last shown while a prompt was waited for.
+    disturbed: Option<Instant>,
     /// What the user or the program has said before it was needed.
     pub(super) said: VecDeque<Said>,
     /// How many lines of stdin were read.
@@ -108,7 +129,7 @@ impl Driver {
         options: Options,
         agent: Agent,
         events: Receiver<Event>,
-        input: UserInput,
+        (input, commands): (UserInput, Commands),
         renderer: Box<dyn Renderer>,
         client_tools: Option<ClientTools>,
     ) -> Driver {
@@ -118,6 +139,9 @@ impl Driver {
             events,
             deferred: VecDeque::new(),
             input,
+            commands,
+            at_prompt: false,
+            disturbed: None,
             said: VecDeque::new(),
             lines_read: 0,
             invited: false,
@@ -142,6 +166,11 @@ impl Driver {
 
     pub(super) fn run(mut self) -> Result<Ended, Fault> {
         let stop = self.run_turns();
+        // The terminal is as it was when anything more is said.
+        if self.input.is_editing() {
+            self.input.withdraw();
+            let _ = self.renderer.ask("\n");
+        }
         let result = match stop {
             Ok(ended) | Err(Stop::Ended(ended)) => Ok(ended),
             Err(Stop::Fault(fault)) => Err(fault),
@@ -204,6 +233,13 @@ impl Driver {
             return Ok(None);
         }
         self.invited = false;
+        self.at_prompt = true;
+        let prompt = self.await_prompt();
+        self.at_prompt = false;
+        prompt
+    }
+
+    fn await_prompt(&mut self) -> Result<Option<Prompt>, Stop> {
         loop {
             match self.said.pop_front() {
                 Some(Said::Prompt(prompt)) => return Ok(Some(prompt)),
@@ -215,26 +251,39 @@ impl Driver {
                 }
                 None => {}
             }
-            if !std::mem::replace(&mut self.invited, true) && self.options.attended {
-                self.renderer.invite()?;
-            }
-            if !self.input.request_line() {
-                self.end_prompt_line()?;
+            // While somebody else's turn is shown, the sign of the prompt would stand in the middle of it.
+            let quiet_at = self.disturbed.map(|at| at + PROMPT_QUIET).filter(|_| self.input.has_editor());
+            let will_come = match quiet_at {
+                Some(_) => self.input.request_line(),
+                None => {
+                    if !std::mem::replace(&mut self.invited, true) && self.options.attended {
+                        self.renderer.invite()?;
+                    }
+                    self.input.request_prompt()
+                }
+            };
+            if !will_come {
                 return Ok(None);
             }
-            let event = self.next_event(None)?;
-            if let Err(stop) = self.on_event(event, None) {
-                self.end_prompt_line()?;
-                return Err(stop);
+            match self.next_event(quiet_at) {
+                Ok(event) => self.on_other_event(event)?,
+                Err(Stop::TimedOut) => self.disturbed = None,
+                Err(stop) => return Err(stop),
             }
         }
     }
 
-    /// Ends the line of the prompt sign, so that the next output begins on its own line.
-    fn end_prompt_line(&mut self) -> Result<(), Stop> {
-        if self.options.attended {
-            self.renderer.ask("\n")?;
+    /// Makes room for something that is shown while a prompt is waited for.
+    fn make_room(&mut self) -> Result<(), Stop> {
+        if !self.at_prompt {
+            return Ok(());
         }
+        if self.input.is_editing() {
+            self.input.withdraw();
+            self.renderer.take_back()?;
+        }
+        self.invited = false;
+        self.disturbed = Some(Instant::now());
         Ok(())
     }
 
@@ -416,21 +465,23 @@ impl Driver {
         if message.get("id").is_some() {
             self.on_request(&message)?;
         } else if method == "session/update" && message["params"]["sessionId"] == self.session.as_str() {
-            let update = &message["params"]["update"];
-            if self.skips_history {
+            let update = message["params"]["update"].take();
+            if self.skips_history && update["sessionUpdate"] != "available_commands_update" {
                 return Ok(Step::Continued);
             }
-            if ToolCall(update).id().is_some() {
-                self.titles.learn(&ToolCall(update));
+            if ToolCall(&update).id().is_some() {
+                self.titles.learn(&ToolCall(&update));
+            }
+            match update["sessionUpdate"].as_str() {
+                Some("available_commands_update") => self.commands.learn(&update["availableCommands"]),
+                Some(kind) if SHOWN.contains(&kind) => self.make_room()?,
+                _ => {}
             }
             // Some agents repeat the own prompt. Outside of a turn it is that of somebody who has joined the session.
             if update["sessionUpdate"] == "user_message_chunk" && !self.in_turn {
-                if self.invited {
-                    self.renderer.take_back()?;
-                }
                 self.renderer.prompt(None, text_of(&update["content"]))?;
             }
-            self.renderer.update(update)?;
+            self.renderer.update(&update)?;
         } else if method == "$/cancel_request" {
             self.withdraw_question(&message["params"]["requestId"])?;
         }

@@ -2,12 +2,11 @@
 //!
 //! Each thread only reads, writes or waits for one thing. The driver alone decides what an event means.
 
-use std::io::{self, BufRead, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use rpc::lines::LINE_BYTES_MAX;
 use rpc::{LineReader, Stream};
 use serde_json::Value;
 
@@ -100,57 +99,6 @@ pub(super) fn forward_signals(signals: Signals, events: Sender<Event>) {
             let _ = events.send(Event::Signal(signal));
         }
     });
-}
-
-/// Reads lines of the user on demand, so that unread ones stay in the terminal or the pipe.
-pub(super) struct UserInput {
-    requests_tx: Sender<()>,
-    /// A line was requested and has not come.
-    is_pending: bool,
-    /// The input has ended.
-    is_over: bool,
-}
-
-impl UserInput {
-    /// `whole`: everything until the end of stdin counts as one line.
-    pub(super) fn new(events: Sender<Event>, whole: bool) -> UserInput {
-        let (requests_tx, requests) = channel();
-        thread::spawn(move || {
-            for () in requests {
-                let mut line = Vec::new();
-                // A longer line is cut, and its rest is the next line.
-                let mut stdin = io::stdin().lock().take(LINE_BYTES_MAX as u64);
-                let read = match whole {
-                    true => stdin.read_to_end(&mut line),
-                    false => stdin.read_until(b'\n', &mut line),
-                };
-                let line = String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned();
-                let typed = matches!(read, Ok(1..)).then_some(line);
-                if events.send(Event::UserLine(typed)).is_err() {
-                    return;
-                }
-            }
-        });
-        UserInput { requests_tx, is_pending: false, is_over: false }
-    }
-
-    /// Requests a line. Returns false if none will come.
-    pub(super) fn request_line(&mut self) -> bool {
-        if !self.is_over && !self.is_pending {
-            self.is_pending = self.requests_tx.send(()).is_ok();
-        }
-        !self.is_over && self.is_pending
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        self.is_over
-    }
-
-    /// Notes that the requested line has come.
-    pub(super) fn on_line(&mut self, line: Option<&String>) {
-        self.is_pending = false;
-        self.is_over = line.is_none();
-    }
 }
 
 #[cfg(test)]

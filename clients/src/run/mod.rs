@@ -8,6 +8,7 @@ mod agent;
 mod asked_about;
 mod client_tools;
 mod command_request;
+mod completion;
 mod cuid;
 mod driver;
 mod envelope;
@@ -15,6 +16,7 @@ mod events;
 mod files;
 mod guest;
 mod input;
+mod line_editor;
 mod mapper;
 mod mcp_file;
 mod mentions;
@@ -33,8 +35,11 @@ mod starting;
 mod terminal;
 mod tool_call;
 mod usage;
+mod user_input;
 
 use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use crate::Fault;
@@ -49,13 +54,16 @@ pub use process::{AgentCommand, THIS_BINARY};
 
 use agent::Agent;
 use client_tools::ClientTools;
+use completion::{Commands, Completion};
 use cuid::Cuids;
 use driver::Driver;
-use events::{UserInput, forward_signals};
+use events::forward_signals;
+use line_editor::LineEditor;
 use mapper::Mapper;
 use process::Guard;
 use renderer::{Json, Plain, Renderer};
 use screen::Screen;
+use user_input::{Source, UserInput};
 
 /// Returns when there are no more prompts and no started process is left.
 pub fn run(options: Options, signals: Signals) -> Result<Ended, Fault> {
@@ -71,13 +79,26 @@ pub fn run(options: Options, signals: Signals) -> Result<Ended, Fault> {
         let tools = ClientTools::new(folders, events.clone(), guard.clone());
         client_tools = Some(tools.map_err(|error| failed("a folder", error))?);
     }
-    let input = UserInput::new(events.clone(), options.reads_stdin_whole());
+    let commands = Commands::default();
+    let source = match (options.view, options.attended) {
+        (View::Screen { colour }, true) => editor(colour, &options.history, &options.cwd, &commands),
+        _ if options.reads_stdin_whole() => Source::Whole,
+        _ => Source::Lines,
+    };
+    let input = UserInput::new(events.clone(), source);
     let agent = Agent::connect(&options, events, &guard);
-    let ended =
-        agent.and_then(|agent| Driver::new(options, agent, received, input, renderer, client_tools).run());
+    let ended = agent.and_then(|agent| {
+        Driver::new(options, agent, received, (input, commands), renderer, client_tools).run()
+    });
     guard.end();
     process::end_orphans();
     ended
+}
+
+/// The editor of a terminal, which completes commands and paths.
+fn editor(colour: bool, history: &Option<PathBuf>, cwd: &Path, commands: &Commands) -> Source {
+    let completion = Completion { commands: commands.clone(), cwd: cwd.to_owned() };
+    Source::Editor(Box::new(LineEditor::new(colour, history.clone(), completion, Arc::default())))
 }
 
 fn renderer(view: View) -> io::Result<Box<dyn Renderer>> {

@@ -34,6 +34,8 @@ pub struct Options {
     /// Offers files and commands to the agent.
     pub client_tools: bool,
     pub view: View,
+    /// The file that keeps what was typed at the prompt.
+    pub history: Option<PathBuf>,
     /// Passes the agent's stderr through.
     pub show_stderr: bool,
     /// The longest time for each of initialize and session/new.

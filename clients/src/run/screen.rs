@@ -257,13 +257,17 @@ impl<W: Write> Renderer for Screen<W> {
     }
 
     fn invite(&mut self) -> io::Result<()> {
-        let mark = self.coloured(CYAN, ">");
-        self.out.write_all(format!("{mark} ").as_bytes())?;
+        // The editor shows the sign.
+        self.freeze();
+        if self.unfinished.take().is_some() {
+            self.out.write_all(b"\n")?;
+        }
         self.out.flush()
     }
 
     fn take_back(&mut self) -> io::Result<()> {
-        self.out.write_all(b"\r\x1b[K")
+        self.out.write_all(b"\r\x1b[J")?;
+        self.out.flush()
     }
 }
 

@@ -134,7 +134,7 @@ fn without_colour_there_is_none() {
     screen.update(&chunk("agent_thought_chunk", "hm")).unwrap();
     screen.service("no").unwrap();
     screen.invite().unwrap();
-    assert_eq!(String::from_utf8(out).unwrap(), "hm\nno\n> ");
+    assert_eq!(String::from_utf8(out).unwrap(), "hm\nno\n");
 }
 
 #[test]

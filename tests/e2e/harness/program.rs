@@ -10,6 +10,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -42,7 +44,63 @@ pub(crate) struct Program {
 
 enum Io {
     Pipes(Connection),
-    Terminal { master: File, tty: PathBuf, parser: Box<vt100::Parser> },
+    Terminal { master: File, tty: PathBuf, terminal: Arc<Terminal> },
+}
+
+/// The terminal that a program writes to. A thread reads and answers all the time, as a real one does.
+struct Terminal {
+    parser: Mutex<vt100::Parser>,
+    /// The last process at the terminal has exited.
+    is_over: AtomicBool,
+    changed: Condvar,
+}
+
+/// Programs ask so where the cursor is.
+const WHERE_IS_THE_CURSOR: &[u8] = b"\x1b[6n";
+
+impl Terminal {
+    fn start(mut master: File) -> Arc<Terminal> {
+        let (rows, columns) = (NonZero::new(ROWS).expect("some"), NonZero::new(COLUMNS).expect("some"));
+        let terminal = Arc::new(Terminal {
+            parser: Mutex::new(vt100::Parser::new(rows, columns, 0)),
+            is_over: AtomicBool::new(false),
+            changed: Condvar::new(),
+        });
+        let this = terminal.clone();
+        thread::spawn(move || {
+            let mut unread = Vec::new();
+            let mut chunk = [0; 4096];
+            loop {
+                match master.read(&mut chunk) {
+                    Ok(count @ 1..) => unread.extend(&chunk[..count]),
+                    Err(fault) if fault.kind() == ErrorKind::Interrupted => continue,
+                    _ => break,
+                }
+                this.reads(&mut unread, &mut master);
+            }
+            this.is_over.store(true, Ordering::SeqCst);
+            let _parser = this.parser.lock();
+            this.changed.notify_all();
+        });
+        terminal
+    }
+
+    /// Shows what was written, and answers questions at the place where they stand.
+    fn reads(&self, unread: &mut Vec<u8>, master: &mut File) {
+        let mut parser = self.parser.lock().expect("no panic");
+        while let Some(at) = unread.windows(4).position(|bytes| bytes == WHERE_IS_THE_CURSOR) {
+            parser.process(&unread[..at]);
+            let (row, column) = parser.screen().cursor_position();
+            let _ = master.write_all(format!("\x1b[{};{}R", row + 1, column + 1).as_bytes());
+            unread.drain(..at + WHERE_IS_THE_CURSOR.len());
+        }
+        // The beginning of a question may be all that has come.
+        let kept = (1..4).rev().find(|kept| unread.ends_with(&WHERE_IS_THE_CURSOR[..*kept])).unwrap_or(0);
+        let whole = unread.len() - kept;
+        parser.process(&unread[..whole]);
+        unread.drain(..whole);
+        self.changed.notify_all();
+    }
 }
 
 /// How a program is started.
@@ -135,30 +193,26 @@ impl Program {
     /// Waits until the screen is like this, with its attributes.
     pub(crate) fn looks(&mut self, what: &str, is_so: impl Fn(&vt100::Screen) -> bool) {
         let deadline = Instant::now() + PATIENCE;
-        let Io::Terminal { master, parser, .. } = &mut self.io else { panic!("only at a terminal") };
-        loop {
-            if is_so(parser.screen()) {
-                return;
-            }
+        let terminal = self.terminal();
+        let mut parser = terminal.parser.lock().expect("no panic");
+        while !is_so(parser.screen()) {
             let screen = parser.screen().contents();
+            let is_over = terminal.is_over.load(Ordering::SeqCst);
+            assert!(!is_over, "waited for {what} on the screen, but it is over:\n{screen}");
             let left = deadline.saturating_duration_since(Instant::now());
-            let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
-            let ready = poll(&mut [PollFd::new(master.as_fd(), PollFlags::POLLIN)], left);
-            assert_eq!(ready, Ok(1), "waited for {what} on the screen, not\n{screen}");
-            let mut chunk = [0; 4096];
-            match master.read(&mut chunk) {
-                Ok(count @ 1..) => parser.process(&chunk[..count]),
-                Err(fault) if fault.kind() == ErrorKind::Interrupted => {}
-                // The last process at the terminal has exited.
-                _ => panic!("waited for {what} on the screen, but it is over:\n{screen}"),
-            }
+            assert!(!left.is_zero(), "waited for {what} on the screen, not\n{screen}");
+            parser = terminal.changed.wait_timeout(parser, left).expect("no panic").0;
         }
+    }
+
+    fn terminal(&self) -> &Terminal {
+        let Io::Terminal { terminal, .. } = &self.io else { panic!("only at a terminal") };
+        terminal
     }
 
     /// Forgets what the terminal has shown.
     pub(crate) fn clears(&mut self) {
-        let Io::Terminal { parser, .. } = &mut self.io else { panic!("only at a terminal") };
-        parser.process(b"\x1b[2J\x1b[H");
+        self.terminal().parser.lock().expect("no panic").process(b"\x1b[2J\x1b[H");
     }
 
     /// Its terminal as a program sees it, which keeps its state as long as this is open.
@@ -174,7 +228,7 @@ impl Program {
 
     /// Changes the size of the terminal.
     pub(crate) fn resizes(&mut self, rows: u16, columns: u16) {
-        let Io::Terminal { tty, parser, .. } = &mut self.io else { panic!("only at a terminal") };
+        let Io::Terminal { tty, .. } = &self.io else { panic!("only at a terminal") };
         let (rows_word, columns_word) = (rows.to_string(), columns.to_string());
         let resized = Command::new("stty")
             .arg("-F")
@@ -183,12 +237,12 @@ impl Program {
             .status();
         assert!(resized.expect("stty runs").success());
         let sides = (NonZero::new(rows).expect("some"), NonZero::new(columns).expect("some"));
-        parser.screen_mut().set_size(sides.0, sides.1);
+        self.terminal().parser.lock().expect("no panic").screen_mut().set_size(sides.0, sides.1);
     }
 
     /// Whether the cell at this place of the screen is dimmed.
     pub(crate) fn is_dim(&self, row: u16, column: u16) -> bool {
-        let Io::Terminal { parser, .. } = &self.io else { panic!("only at a terminal") };
+        let parser = self.terminal().parser.lock().expect("no panic");
         parser.screen().cell(row, column).is_some_and(vt100::Cell::dim)
     }
 
@@ -216,14 +270,6 @@ impl Program {
                 let lines: Vec<_> = left.iter().map(|pid| command_line(*pid)).collect();
                 assert!(left.is_empty(), "left behind: {lines:?}");
                 return status.code().unwrap_or(-1);
-            }
-            if let Io::Terminal { master, parser, .. } = &mut self.io {
-                // It could not finish writing otherwise.
-                let ready = poll(&mut [PollFd::new(master.as_fd(), PollFlags::POLLIN)], 0u8) == Ok(1);
-                let mut chunk = [0; 4096];
-                if ready && let Ok(count @ 1..) = master.read(&mut chunk) {
-                    parser.process(&chunk[..count]);
-                }
             }
             assert!(Instant::now() < deadline, "it does not end\n{}", self.log.text());
             thread::sleep(LOOK_AGAIN);
@@ -292,10 +338,10 @@ impl ProgramPlan {
         command.stdin(slave()).stdout(slave()).stderr(slave()).env("TERM", "xterm").env_remove("NO_COLOR");
         command.envs(self.envs.iter().cloned());
         let child = command.spawn().expect("setsid of util-linux is there");
-        let (rows, columns) = (NonZero::new(ROWS).expect("some"), NonZero::new(COLUMNS).expect("some"));
-        let parser = Box::new(vt100::Parser::new(rows, columns, 0));
         let tty = ttyname(&pty.slave).expect("a terminal has a name");
-        let io = Io::Terminal { master: File::from(pty.master), tty, parser };
+        let master = File::from(pty.master);
+        let terminal = Terminal::start(master.try_clone().expect("an fd more"));
+        let io = Io::Terminal { master, tty, terminal };
         Program { child, io, log: Log::default(), dir: self.dir, puppet_listener: self.puppet_listener }
     }
 
@@ -308,6 +354,7 @@ impl ProgramPlan {
         command
             .env_remove("STDIO_BUS_CONFIG")
             .env("XDG_CONFIG_HOME", NO_FOLDER)
+            .env("XDG_STATE_HOME", self.dir.path().join("state"))
             .envs(self.envs.iter().cloned());
         command
     }

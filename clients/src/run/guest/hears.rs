@@ -59,6 +59,10 @@ impl Guest {
             }
             return Ok(());
         }
+        if update["sessionUpdate"] == "available_commands_update" {
+            self.commands.learn(&update["availableCommands"]);
+            return Ok(());
+        }
         self.show_prompt()?;
         if ToolCall(update).id().is_some() {
             self.titles.learn(&ToolCall(update));

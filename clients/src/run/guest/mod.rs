@@ -8,6 +8,7 @@ mod questions;
 mod says;
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -16,13 +17,15 @@ use serde_json::{Value, json};
 use signal_hook::consts::SIGINT;
 
 use super::agent::Agent;
+use super::completion::Commands;
 use super::driver::{Stop, describe_error, rpc_error};
 use super::envelope::{ForProgram, Status};
-use super::events::{Event, UserInput, forward_signals};
+use super::events::{Event, forward_signals};
 use super::options::{Ended, Input, View};
 use super::permission::Policy;
 use super::renderer::Renderer;
 use super::tool_call::Titles;
+use super::user_input::{Source, UserInput};
 use crate::sessions;
 use crate::status::{list, word};
 use crate::{Fault, Signals, Target};
@@ -52,6 +55,8 @@ pub struct AttachOptions {
     /// A user sits at the terminal, who can be asked.
     pub attended: bool,
     pub view: View,
+    /// The file that keeps what was typed at the prompt.
+    pub history: Option<PathBuf>,
 }
 
 struct Guest {
@@ -59,6 +64,8 @@ struct Guest {
     agent: Agent,
     events: Receiver<Event>,
     input: UserInput,
+    /// What the agent offers behind a slash.
+    commands: Commands,
     renderer: Box<dyn Renderer>,
     /// What this client calls itself on the bus.
     name: String,
@@ -94,8 +101,16 @@ pub fn attach(options: AttachOptions, signals: Signals) -> Result<Ended, Fault> 
         .map_err(|error| Fault::Failed(format!("no random numbers: {error}")))?;
     let (events, received) = channel();
     forward_signals(signals, events.clone());
-    let whole = options.input == Input::Text && !options.attended;
-    let input = UserInput::new(events.clone(), whole);
+    let commands = Commands::default();
+    let source = match (options.view, options.attended, options.input) {
+        (View::Screen { colour }, true, _) => {
+            let cwd = std::env::current_dir().unwrap_or_default();
+            super::editor(colour, &options.history, &cwd, &commands)
+        }
+        (_, false, Input::Text) => Source::Whole,
+        _ => Source::Lines,
+    };
+    let input = UserInput::new(events.clone(), source);
     let name = format!("stdio-bus run {}", std::process::id());
     let agent = Agent::join(&options.target, &name, events)?;
     let guest = Guest {
@@ -103,6 +118,7 @@ pub fn attach(options: AttachOptions, signals: Signals) -> Result<Ended, Fault> 
         agent,
         events: received,
         input,
+        commands,
         renderer,
         name,
         session: String::new(),
@@ -239,7 +255,11 @@ impl Guest {
             }
             self.invite()?;
             if self.wants_line() {
-                self.input.request_line();
+                if self.may_edit() {
+                    self.input.request_prompt()
+                } else {
+                    self.input.request_line()
+                };
             }
             let event = match &self.withdrawn {
                 None => self.events.recv().map_err(|_| Stop::Closed)?,

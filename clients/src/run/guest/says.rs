@@ -98,7 +98,7 @@ impl Guest {
     pub(super) fn on_user_line(&mut self, line: Option<String>) -> Result<(), Stop> {
         let was_invited = std::mem::take(&mut self.invited);
         let Some(line) = line else {
-            if was_invited {
+            if was_invited && !self.input.has_editor() {
                 self.renderer.ask("\n")?;
             }
             return self.give_up_questions();
@@ -187,7 +187,7 @@ impl Guest {
         if !self.questions.is_empty() {
             self.ask_user()?;
             self.invited = true;
-        } else if !self.in_turn && self.own.is_none() {
+        } else if self.may_edit() {
             // Ends a line that is not finished.
             self.renderer.ask("")?;
             self.renderer.invite()?;
@@ -197,9 +197,18 @@ impl Guest {
     }
 
     pub(super) fn take_back_invitation(&mut self) -> Result<(), Stop> {
-        if std::mem::take(&mut self.invited) {
+        let is_editing = self.input.is_editing();
+        if is_editing {
+            self.input.withdraw();
+        }
+        if std::mem::take(&mut self.invited) || is_editing {
             self.renderer.take_back()?;
         }
         Ok(())
+    }
+
+    /// Whether the prompt has the terminal for itself: nothing runs, and nothing is asked.
+    pub(super) fn may_edit(&self) -> bool {
+        self.options.attended && self.questions.is_empty() && !self.in_turn && self.own.is_none()
     }
 }
