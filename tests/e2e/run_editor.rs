@@ -64,7 +64,7 @@ fn prompts_are_kept_for_the_next_run_and_for_the_user_alone() {
     talk.shows("> ");
     for line in ["first", "second", " not kept"] {
         talk.types(&format!("{line}\r"));
-        talk.shows(&format!("> {line}\n{line}\n> "));
+        talk.shows(&format!("> {line}\n{}\n> ", line.trim()));
     }
     // An answer to a question is no prompt.
     talk.types("/ask\r");

@@ -1,10 +1,11 @@
 //! `stdio-bus run` at a terminal: the screen, typed answers, Ctrl-C, and the end.
 
 use std::fs;
+use std::path::Path;
 
 use serde_json::json;
 
-use crate::harness::{Program, request};
+use crate::harness::{Program, request, run};
 
 const CTRL_C: &str = "\x03";
 const CTRL_D: &str = "\x04";
@@ -200,4 +201,34 @@ fn the_screen_works_without_colour() {
     talk.shows("✓ A tool call that does nothing\nThe tool has run.\n> ");
     talk.types(CTRL_D);
     assert_eq!(talk.ends(), 0);
+}
+
+#[test]
+fn markdown_is_rendered_at_a_terminal_and_nowhere_else() {
+    let said = "# Title\nSome **bold** words &#27;[2J\n\n```\nlet x;\n```\n- one\n";
+    let shown = "Title\nSome bold words [2J\n\n  let x;\n• one\n> ";
+    let mut talk = Program::plan(&["hi", "--", "@puppet"]).at_terminal();
+    let mut agent = talk.puppet();
+    let prompt = agent.is_prompted();
+    for piece in said.split_inclusive(' ') {
+        agent.speaks(piece);
+    }
+    agent.ends_turn(&prompt, "end_turn");
+    talk.shows(shown);
+    talk.looks("bold letters", |screen| {
+        let is_bold = |row, column| screen.cell(row, column).is_some_and(vt100::Cell::bold);
+        is_bold(0, 0) && is_bold(1, 5) && !is_bold(1, 0)
+    });
+    talk.types(CTRL_D);
+    assert_eq!(talk.ends(), 0);
+    let mut talk = Program::plan(&["hi", "--", "@puppet"]).env("NO_COLOR", "1").at_terminal();
+    let mut agent = talk.puppet();
+    let prompt = agent.is_prompted();
+    agent.speaks("# Title\nSome **bold** words");
+    agent.ends_turn(&prompt, "end_turn");
+    talk.shows("# Title\nSome **bold** words\n> ");
+    talk.types(CTRL_D);
+    assert_eq!(talk.ends(), 0);
+    let out = run(Path::new("/"), &["run", "echo"], said);
+    assert_eq!(String::from_utf8_lossy(&out.stdout), said);
 }

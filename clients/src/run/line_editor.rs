@@ -12,8 +12,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use reedline::{
-    ColumnarMenu, EditCommand, Emacs, FileBackedHistory, KeyCode, KeyModifiers, MenuBuilder, Prompt,
-    PromptEditMode, PromptHistorySearch, Reedline, ReedlineEvent, ReedlineMenu, Signal,
+    ColumnarMenu, EditCommand, Emacs, FileBackedHistory, Highlighter, KeyCode, KeyModifiers, MenuBuilder,
+    Prompt, PromptEditMode, PromptHistorySearch, Reedline, ReedlineEvent, ReedlineMenu, Signal, StyledText,
     default_emacs_keybindings,
 };
 
@@ -98,6 +98,7 @@ impl LineEditor {
         let mut engine = Reedline::create()
             .with_ansi_colors(self.colour)
             .with_edit_mode(Box::new(Emacs::new(keys)))
+            .with_highlighter(Box::new(Plain))
             .with_menu(ReedlineMenu::EngineCompleter(Box::new(menu)))
             .with_completer(Box::new(self.completion.clone()))
             .with_quick_completions(true)
@@ -141,6 +142,17 @@ fn shorten(path: &Path) -> io::Result<()> {
     file.take(HISTORY_BYTES_MAX).read_to_end(&mut kept)?;
     let begin = kept.iter().position(|byte| *byte == b'\n').map_or(kept.len(), |at| at + 1);
     fs::write(path, &kept[begin..])
+}
+
+/// Shows what is typed in the colour of the terminal: any other is hard to read on some background.
+struct Plain;
+
+impl Highlighter for Plain {
+    fn highlight(&self, line: &str, _: usize) -> StyledText {
+        let mut text = StyledText::new();
+        text.push((Default::default(), line.to_owned()));
+        text
+    }
 }
 
 /// The sign at the beginning of the line.

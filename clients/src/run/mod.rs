@@ -18,6 +18,7 @@ mod guest;
 mod input;
 mod line_editor;
 mod mapper;
+mod markdown;
 mod mcp_file;
 mod mentions;
 mod options;

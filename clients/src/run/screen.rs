@@ -2,7 +2,8 @@
 //! changes in place.
 //!
 //! Consecutive tool calls and the plan form the *live* part at the bottom, which is redrawn on changes. Any
-//! other output freezes it for good. Control characters of the agent never reach the terminal.
+//! other output freezes it for good. Markdown is rendered by blocks; the block that is not finished is redrawn as it
+//! grows. Control characters of the agent never reach the terminal.
 
 use std::io::{self, Write};
 
@@ -11,6 +12,7 @@ use serde_json::Value;
 use unicode_width::UnicodeWidthChar;
 
 use super::envelope::Status;
+use super::markdown::{Blocks, width_of};
 use super::renderer::{Renderer, printable_text};
 use super::tool_call::{State, Title, Titles, ToolCall, text_of};
 use super::usage::UsageMeter;
@@ -24,8 +26,12 @@ pub(super) struct Screen<W> {
     size: Size,
     /// The lines that can still change, from top to bottom.
     live: Vec<Item>,
-    /// How many rows of `live` are drawn above the cursor. The cursor then stands at the start of a row.
-    drawn: usize,
+    /// The lines of `live` that are drawn above the cursor. The cursor then stands at the start of a row.
+    drawn: Vec<String>,
+    /// The text of the agent's message that is not finished, and its lines on the screen. The cursor stands behind the
+    /// last of them.
+    blocks: Blocks,
+    painted: Vec<String>,
     titles: Titles,
     /// The kind of text on the last row, if that row is unfinished.
     unfinished: Option<TextKind>,
@@ -55,7 +61,9 @@ impl<W: Write> Screen<W> {
             colour,
             size,
             live: Vec::new(),
-            drawn: 0,
+            drawn: Vec::new(),
+            blocks: Blocks::default(),
+            painted: Vec::new(),
             titles: Titles::default(),
             unfinished: None,
             meter: UsageMeter::default(),
@@ -67,12 +75,77 @@ impl<W: Write> Screen<W> {
         let Some(last) = text.chars().last() else { return Ok(()) };
         self.freeze();
         if self.unfinished.is_some_and(|other| other != kind) {
-            self.out.write_all(b"\n")?;
+            self.end_text()?;
+        }
+        // Without styles, the text says more as the agent wrote it.
+        if kind == TextKind::Message && self.colour {
+            return self.write_markdown(&text);
         }
         let text = if kind == TextKind::Thought { self.coloured(DIM, &text) } else { text };
         self.out.write_all(text.as_bytes())?;
         self.unfinished = (last != '\n').then_some(kind);
         self.out.flush()
+    }
+
+    fn write_markdown(&mut self, text: &str) -> io::Result<()> {
+        let (_, columns) = (self.size)();
+        self.unfinished = Some(TextKind::Message);
+        let finished = self.blocks.push(text, columns);
+        if !finished.is_empty() {
+            self.paint(finished)?;
+            self.out.write_all(b"\n")?;
+            self.painted.clear();
+        }
+        self.paint(self.blocks.unfinished(columns))?;
+        self.out.flush()
+    }
+
+    /// Replaces the lines of the unfinished block. Those that have scrolled off the screen stay as they are.
+    fn paint(&mut self, lines: Vec<String>) -> io::Result<()> {
+        let (rows, columns) = (self.size)();
+        let old = std::mem::replace(&mut self.painted, lines);
+        let new = &self.painted;
+        let Some(cursor) = old.len().checked_sub(1) else {
+            return self.out.write_all(new.join("\n").as_bytes());
+        };
+        let same = old.iter().zip(new).take_while(|(old, new)| old == new).count();
+        if same == old.len() && same == new.len() {
+            return Ok(());
+        }
+        let mut from = same.min(cursor).min(new.len().saturating_sub(1));
+        while rows_of(&old[from..], columns) > rows.saturating_sub(1).max(1) && from < cursor {
+            from += 1;
+        }
+        let mut text = match new.get(from).and_then(|line| line.strip_prefix(old[from].as_str())) {
+            // The line has only grown.
+            Some(more) if from == cursor => more.to_owned(),
+            _ => {
+                let up = rows_of(&old[from..], columns) - 1;
+                let up = if up > 0 { format!("\x1b[{up}A") } else { String::new() };
+                format!("\r{up}\x1b[J{}", new.get(from).map_or("", String::as_str))
+            }
+        };
+        for line in new.iter().skip(from + 1) {
+            text.push('\n');
+            text.push_str(line);
+        }
+        self.out.write_all(text.as_bytes())
+    }
+
+    /// Ends the text of the agent, so that the next output begins on a line of its own.
+    fn end_text(&mut self) -> io::Result<()> {
+        let (_, columns) = (self.size)();
+        let last = self.blocks.finish(columns);
+        let is_markdown = self.unfinished == Some(TextKind::Message) && self.colour;
+        if is_markdown && !last.is_empty() {
+            self.paint(last)?;
+        }
+        let is_at_start = is_markdown && self.painted.is_empty();
+        self.painted.clear();
+        if self.unfinished.take().is_some() && !is_at_start {
+            self.out.write_all(b"\n")?;
+        }
+        Ok(())
     }
 
     fn tool_call(&mut self, tool_call: &ToolCall<'_>, first_state: State) -> io::Result<()> {
@@ -114,22 +187,22 @@ impl<W: Write> Screen<W> {
     /// Redraws the live part in place.
     fn draw(&mut self) -> io::Result<()> {
         let (rows, columns) = (self.size)();
+        self.end_text()?;
         let mut text = String::new();
-        if self.unfinished.take().is_some() {
-            text.push('\n');
-        }
-        if self.drawn > 0 {
-            text.push_str(&format!("\x1b[{}A\x1b[J", self.drawn));
+        // A terminal that has become narrower has broken the lines.
+        let above = rows_of(&self.drawn, columns);
+        if above > 0 {
+            text.push_str(&format!("\x1b[{above}A\x1b[J"));
         }
         let lines: Vec<_> = self.live.iter().flat_map(|item| self.lines(item, columns)).collect();
         for line in &lines {
             text.push_str(line);
             text.push('\n');
         }
-        self.drawn = lines.len();
+        self.drawn = lines;
         self.out.write_all(text.as_bytes())?;
         // Rows that have scrolled off the screen cannot be redrawn.
-        if self.drawn + 2 > rows {
+        if self.drawn.len() + 2 > rows {
             self.freeze();
         }
         self.out.flush()
@@ -163,14 +236,12 @@ impl<W: Write> Screen<W> {
     /// Makes the live part permanent.
     fn freeze(&mut self) {
         self.live.clear();
-        self.drawn = 0;
+        self.drawn.clear();
     }
 
     fn write_line(&mut self, style: Style, text: &str) -> io::Result<()> {
         self.freeze();
-        if self.unfinished.take().is_some() {
-            self.out.write_all(b"\n")?;
-        }
+        self.end_text()?;
         let text = self.coloured(style, &printable_text(text));
         self.out.write_all(format!("{text}\n").as_bytes())?;
         self.out.flush()
@@ -216,18 +287,14 @@ impl<W: Write> Renderer for Screen<W> {
 
     fn prompt(&mut self, by: Option<&str>, text: &str) -> io::Result<()> {
         self.freeze();
-        if self.unfinished.take().is_some() {
-            self.out.write_all(b"\n")?;
-        }
+        self.end_text()?;
         let mark = self.coloured(CYAN, &printable_text(&format!("{}>", by.unwrap_or_default())));
         self.out.write_all(format!("{mark} {}\n", printable_text(text)).as_bytes())?;
         self.out.flush()
     }
 
     fn turn_ended(&mut self, status: Status, usage: &Value) -> io::Result<()> {
-        if self.unfinished.take().is_some() {
-            self.out.write_all(b"\n")?;
-        }
+        self.end_text()?;
         self.freeze();
         if status == Status::Cancelled {
             self.write_line(DIM, "cancelled")?;
@@ -242,9 +309,7 @@ impl<W: Write> Renderer for Screen<W> {
 
     fn ask(&mut self, question: &str) -> io::Result<()> {
         self.freeze();
-        if self.unfinished.take().is_some() {
-            self.out.write_all(b"\n")?;
-        }
+        self.end_text()?;
         self.out.write_all(printable_text(question).as_bytes())?;
         self.out.flush()
     }
@@ -259,9 +324,7 @@ impl<W: Write> Renderer for Screen<W> {
     fn invite(&mut self) -> io::Result<()> {
         // The editor shows the sign.
         self.freeze();
-        if self.unfinished.take().is_some() {
-            self.out.write_all(b"\n")?;
-        }
+        self.end_text()?;
         self.out.flush()
     }
 
@@ -269,6 +332,11 @@ impl<W: Write> Renderer for Screen<W> {
         self.out.write_all(b"\r\x1b[J")?;
         self.out.flush()
     }
+}
+
+/// How many rows these lines take.
+fn rows_of(lines: &[String], columns: usize) -> usize {
+    lines.iter().map(|line| width_of(line).div_ceil(columns.max(1)).max(1)).sum()
 }
 
 /// Cuts the text to this width and marks the cut with an ellipsis.

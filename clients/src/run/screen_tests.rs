@@ -148,3 +148,58 @@ fn prompts_of_others_stand_behind_their_names_and_take_the_place_of_the_prompt_s
     screen.prompt(None, "more").unwrap();
     assert_eq!(terminal.shows(), "an> one\ntwo[2J\nWell\nben has joined\n> more");
 }
+
+#[test]
+fn markdown_is_rendered_as_it_comes() {
+    let (terminal, mut screen) = FakeTerminal::new();
+    let mut said = |text: &str| screen.update(&chunk("agent_message_chunk", text)).unwrap();
+    said("# Ti");
+    assert_eq!(terminal.shows(), "Ti");
+    said("tle\nSome **bo");
+    assert_eq!(terminal.shows(), "Title\nSome **bo");
+    said("ld** words that are too many for one line\n");
+    assert_eq!(terminal.shows(), "Title\nSome bold words that are too\nmany for one line");
+    said("\n```\nlet x = 1;\nlet");
+    assert_eq!(
+        terminal.shows(),
+        "Title\nSome bold words that are too\nmany for one line\n\n  let x = 1;\n  let"
+    );
+    said(" y;\n```\n- one\n- tw");
+    assert!(terminal.shows().ends_with("  let x = 1;\n  let y;\n• one\n• tw"), "{}", terminal.shows());
+    screen.update(&call("a", Some("ls"), "completed")).unwrap();
+    screen.turn_ended(Status::Completed, &Value::Null).unwrap();
+    screen.invite().unwrap();
+    assert!(terminal.shows().ends_with("• one\n• tw\n✓ ls"), "{}", terminal.shows());
+    let parser = terminal.0.borrow();
+    let cell = |row, column| parser.screen().cell(row, column).unwrap();
+    assert!(cell(0, 0).bold() && cell(1, 5).bold() && !cell(1, 0).bold());
+    assert_eq!(parser.screen().cursor_position(), (9, 0));
+}
+
+#[test]
+fn a_block_that_is_higher_than_the_screen_scrolls_and_nothing_comes_twice() {
+    let (terminal, mut screen) = FakeTerminal::new();
+    for number in 0..40 {
+        screen.update(&chunk("agent_message_chunk", &format!("line {number}\n"))).unwrap();
+        screen.update(&chunk("agent_message_chunk", "*")).unwrap();
+        screen.update(&chunk("agent_message_chunk", "*x** ")).unwrap();
+    }
+    screen.turn_ended(Status::Completed, &Value::Null).unwrap();
+    let expected: Vec<_> = (32..40).map(|number| format!("x line {number}")).collect();
+    let shown = terminal.shows();
+    assert!(shown.starts_with(&expected.join("\n")) && shown.trim_end().ends_with("\nx"), "{shown}");
+}
+
+#[test]
+fn a_narrower_terminal_leaves_no_old_lines_behind() {
+    let terminal = FakeTerminal(Rc::new(RefCell::new(vt100::Parser::new(ROWS, COLUMNS, 0))));
+    let columns = Rc::new(std::cell::Cell::new(30));
+    let its = columns.clone();
+    let mut screen = Screen::new(terminal.clone(), true, Box::new(move || (10, its.get())));
+    screen.update(&call("a", Some("twenty letters, about"), "pending")).unwrap();
+    // The terminal breaks the line in two, as those do that break lines again.
+    columns.set(15);
+    terminal.0.borrow_mut().process(b"\x1b[2J\x1b[H* twenty letter\r\ns, about\r\n");
+    screen.update(&call("a", None, "completed")).unwrap();
+    assert_eq!(terminal.shows(), "✓ twenty lett…");
+}
