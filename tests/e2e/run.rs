@@ -27,7 +27,7 @@ fn a_pipe_gets_only_the_text_of_the_agent() {
     let out = run(Path::new("/"), &["run", "--input", "lines", "echo", "first words"], "/tool\n\n/think\n");
     let text = "first words\nThe tool has run.\nI have thought about it.\n";
     assert_eq!((String::from_utf8_lossy(&out.stdout).as_ref(), out.status.code()), (text, Some(0)));
-    assert_eq!(stderr(&out), "- A tool call that does nothing\n");
+    assert_eq!(stderr(&out), "tool: A tool call that does nothing\n");
 }
 
 #[test]

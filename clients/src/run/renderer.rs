@@ -165,7 +165,7 @@ impl<W: Write, E: Write> Renderer for Plain<W, E> {
                 let Title { text, is_new } = self.titles.learn(&tool_call);
                 let failed = tool_call.state() == Some(State::Failed);
                 if is_new || failed {
-                    let text = format!("- {}{text}", if failed { "failed: " } else { "" });
+                    let text = format!("{}: {text}", if failed { "tool failed" } else { "tool" });
                     self.write_stderr(&text);
                 }
             }
@@ -229,7 +229,7 @@ mod tests {
             .unwrap();
         plain.turn_ended(Status::Completed, &Value::Null).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "two\nlines\n");
-        assert_eq!(String::from_utf8(err).unwrap(), "- l[2Js\n");
+        assert_eq!(String::from_utf8(err).unwrap(), "tool: l[2Js\n");
     }
 
     #[test]

@@ -192,7 +192,11 @@ impl Driver {
                 Event::UserLine(line) => {
                     self.input.on_line(line.as_ref());
                     let chosen = line.as_deref().and_then(|line| parse_choice(line, offered));
-                    if line.is_none() || chosen.is_some() {
+                    if line.is_none() {
+                        self.renderer.ask("\n")?;
+                        break None;
+                    }
+                    if chosen.is_some() {
                         break chosen.cloned();
                     }
                     self.renderer.ask(&format!("1-{}, y or n? ", offered.len()))?;

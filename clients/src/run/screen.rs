@@ -310,7 +310,16 @@ impl<W: Write> Renderer for Screen<W> {
     fn ask(&mut self, question: &str) -> io::Result<()> {
         self.freeze();
         self.end_text()?;
-        self.out.write_all(printable_text(question).as_bytes())?;
+        let question = printable_text(question);
+        for line in question.split_inclusive('\n') {
+            // The lines of a change, as `details` writes them.
+            let style = match line.get(..4) {
+                Some("  + ") => GREEN,
+                Some("  - ") => RED,
+                _ => Style::new(),
+            };
+            self.out.write_all(self.coloured(style, line).as_bytes())?;
+        }
         self.out.flush()
     }
 

@@ -150,6 +150,17 @@ fn prompts_of_others_stand_behind_their_names_and_take_the_place_of_the_prompt_s
 }
 
 #[test]
+fn a_change_that_is_asked_about_has_its_colours() {
+    let (terminal, mut screen) = FakeTerminal::new();
+    screen.ask("The agent asks: edit\n  changes /a\n  - old\n  + new\n  1) Yes\n1-1? ").unwrap();
+    assert_eq!(terminal.shows(), "The agent asks: edit\n  changes /a\n  - old\n  + new\n  1) Yes\n1-1? ");
+    let parser = terminal.0.borrow();
+    let colour = |row| parser.screen().cell(row, 4).unwrap().fgcolor();
+    assert_eq!((colour(2), colour(3)), (vt100::Color::Idx(1), vt100::Color::Idx(2)));
+    assert_eq!((colour(1), colour(4)), (vt100::Color::Default, vt100::Color::Default));
+}
+
+#[test]
 fn markdown_is_rendered_as_it_comes() {
     let (terminal, mut screen) = FakeTerminal::new();
     let mut said = |text: &str| screen.update(&chunk("agent_message_chunk", text)).unwrap();
