@@ -16,10 +16,10 @@ use crate::client::grant;
 use crate::ledger::Verdict;
 use crate::request::Shape;
 
-const UPDATE: &[u8] = br#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":""#;
-const CHUNK: &[u8] =
+pub(crate) const UPDATE: &[u8] = br#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":""#;
+pub(crate) const CHUNK: &[u8] =
     br#"","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":""#;
-const CHUNK_END: &[u8] = br#""}}}}"#;
+pub(crate) const CHUNK_END: &[u8] = br#""}}}}"#;
 /// The prompt that makes the echo agent ask for a permission, before it sends text of its own.
 const ASK: &str = "/ask";
 

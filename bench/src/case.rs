@@ -7,8 +7,6 @@ use crate::load::Load;
 
 /// Updates per turn, where they are counted.
 const UPDATES: u64 = 1000;
-/// This makes an update of about 200 bytes.
-const CHUNK_BYTES: &str = "64";
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Goal {
@@ -40,17 +38,18 @@ pub(crate) struct Case {
 }
 
 /// The loads with a goal, and two more sizes for the plot.
-pub(crate) const CASES: [Case; 10] = [
+pub(crate) const CASES: [Case; 11] = [
     plain(1, 1, 200, Goal::Time(1.10)),
     plain(1, 64, 200, Goal::Rate(0.80)),
     plain(16, 16, 200, Goal::Rate(0.80)),
     plain(256, 4, 200, Goal::Rate(1.00)),
     plain(1, 64, 1 << 10, Goal::None),
-    plain(1, 64, 4 << 10, Goal::Rate(0.80)),
+    plain(1, 64, 4 << 10, Goal::Rate(0.95)),
     plain(1, 64, 16 << 10, Goal::None),
-    plain(1, 64, 64 << 10, Goal::Rate(0.80)),
+    plain(1, 64, 64 << 10, Goal::Rate(0.90)),
+    plain(1, 8, 1 << 20, Goal::Rate(0.90)),
     turns(1, Stream::Flushed, Goal::Time(1.50)),
-    turns(16, Stream::Batched, Goal::Rate(0.80)),
+    turns(16, Stream::Batched, Goal::Rate(0.50)),
 ];
 
 const fn plain(connections: u32, window: usize, line_bytes: usize, goal: Goal) -> Case {
@@ -87,15 +86,19 @@ impl Case {
 
     fn size(&self) -> String {
         let bytes = self.line_bytes;
-        if bytes < 1024 { format!("{bytes} B") } else { format!("{} KB", bytes >> 10) }
+        match bytes {
+            0..1024 => format!("{bytes} B"),
+            1024..0x10_0000 => format!("{} KB", bytes >> 10),
+            _ => format!("{} MB", bytes >> 20),
+        }
     }
 
-    /// The arguments of the echo agent.
+    /// The arguments of the agent.
     pub(crate) fn agent(&self) -> &'static [&'static str] {
         match self.stream {
-            Stream::No => &[],
-            Stream::Batched => &["--chunks", "1000", "--chunk-bytes", CHUNK_BYTES],
-            Stream::Flushed => &["--chunks", "1000", "--chunk-bytes", CHUNK_BYTES, "--flush-each"],
+            Stream::No => &["agent"],
+            Stream::Batched => &["agent", "--updates", "1000"],
+            Stream::Flushed => &["agent", "--updates", "1000", "--flush-each"],
         }
     }
 

@@ -236,12 +236,16 @@ impl Driver {
     fn enter(&mut self, next: Phase, now: Instant) {
         let own_cpu = || procfs::cpu_time(process::id()).ok();
         let watched_cpu = || self.watched.and_then(|pid| procfs::cpu_time(pid).ok());
+        let watched_ticks = || self.watched.and_then(|pid| procfs::user_and_system(pid).ok());
         let outcome = &mut self.outcome;
         if self.phase == Phase::Measuring {
             let since = |before: Option<Duration>, after: Option<Duration>| after?.checked_sub(before?);
             outcome.elapsed = now - self.began;
             outcome.own_cpu = since(outcome.own_cpu, own_cpu());
             outcome.watched_cpu = since(outcome.watched_cpu, watched_cpu());
+            if let (Some(before), Some(after)) = (outcome.watched_ticks, watched_ticks()) {
+                outcome.watched_ticks = Some((after.0 - before.0, after.1 - before.1));
+            }
             outcome.watched_bytes = self.watched.and_then(|pid| procfs::resident_bytes(pid).ok());
             for due in self.clients.iter_mut().flat_map(|client| client.due.drain(..)) {
                 outcome.unsent += 1;
@@ -254,6 +258,7 @@ impl Driver {
         if next == Phase::Measuring {
             self.began = now;
             (outcome.own_cpu, outcome.watched_cpu) = (own_cpu(), watched_cpu());
+            outcome.watched_ticks = watched_ticks();
         }
         self.phase = next;
         self.until = now

@@ -5,6 +5,7 @@
 
 mod acp;
 mod address;
+mod agent;
 mod args;
 mod bounds;
 mod bus;
@@ -29,6 +30,7 @@ mod report;
 mod request;
 mod run;
 mod soak;
+mod start;
 mod table;
 mod ttft;
 mod web;
@@ -76,6 +78,11 @@ enum Command {
     Bounds(bounds::Args),
     /// Chaos for a long time: does the bus hold more and more?
     Soak(soak::Args),
+    /// The agent of `compare`, which does as little as an agent can
+    #[command(hide = true)]
+    Agent(agent::Args),
+    /// Measure what a user feels: the time until a session can be used, and memory, with and without a bus
+    Start(start::Args),
     /// Measure what the OpenAI agent adds to the time until the first token
     Ttft(ttft::Args),
     /// Measure the web door: round trips, idle WebSockets, streams to many pages
@@ -94,6 +101,8 @@ fn main() -> ExitCode {
         Command::Chaos(args) => chaos::run(&args),
         Command::Bounds(args) => bounds::run(&args),
         Command::Soak(args) => soak::run(&args),
+        Command::Agent(args) => agent::run(&args),
+        Command::Start(args) => start::run(&args),
         Command::Ttft(args) => ttft::run(&args),
         Command::Web(args) => web::run(&args),
         Command::Cluster(args) => cluster::run(&args),

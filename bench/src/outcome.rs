@@ -25,6 +25,8 @@ pub(crate) struct Outcome {
     pub(crate) own_cpu: Option<Duration>,
     /// The same of the process that is watched.
     pub(crate) watched_cpu: Option<Duration>,
+    /// User and system ticks of that process within the measured time.
+    pub(crate) watched_ticks: Option<(u64, u64)>,
     /// The memory of that process at the end.
     pub(crate) watched_bytes: Option<u64>,
 }
@@ -49,6 +51,7 @@ impl Outcome {
             faults: Faults::default(),
             own_cpu: None,
             watched_cpu: None,
+            watched_ticks: None,
             watched_bytes: None,
         }
     }
@@ -67,6 +70,13 @@ impl Outcome {
         Some(self.watched_cpu?.as_secs_f64() * 1e6 / self.answered.max(1) as f64)
     }
 
+    /// The part of it that is spent outside of the system.
+    pub(crate) fn watched_user_us_a_request(&self) -> Option<f64> {
+        let (user, system) = self.watched_ticks?;
+        let share = user as f64 / (user + system).max(1) as f64;
+        Some(self.watched_us_a_request()? * share)
+    }
+
     /// For a program.
     pub(crate) fn to_json(&self) -> Value {
         json!({
@@ -82,6 +92,7 @@ impl Outcome {
             "max_us": self.latency_us(1.0),
             "own_cpu_seconds": self.own_cpu.map(|cpu| cpu.as_secs_f64()),
             "peer_cpu_us_a_request": self.watched_us_a_request(),
+            "peer_user_us_a_request": self.watched_user_us_a_request(),
             "peer_resident_bytes": self.watched_bytes,
             "lost": self.faults.lost,
             "wrong": self.faults.wrong,

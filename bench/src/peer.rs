@@ -1,4 +1,4 @@
-//! What is measured side by side: the echo agent alone, behind socat, and behind a bus.
+//! What is measured side by side: the agent alone, behind socat, and behind a bus.
 //!
 //! Each peer is started for one measurement and killed when it ends.
 
@@ -13,15 +13,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rpc::Stream;
+use serde_json::json;
 
 use crate::address::{self, Address};
-use crate::bus::{Bus, config, echo};
+use crate::bus::{Bus, config};
 
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two looks at whether a peer listens, which it does not announce.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// With the usual backlog, many clients at once would wait a second each for their connection.
 const BACKLOG: u32 = 4096;
+/// What socat reads at once. By default it reads 8 KiB, and would lose by its calls of the system.
+const SOCAT_BYTES: &str = "65536";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
@@ -45,11 +48,12 @@ impl Peer {
         }
     }
 
-    /// Starts the peer with the echo agent behind it. `agent` are further arguments of the agent.
+    /// Starts the peer with an agent behind it, which is this program with these arguments.
     pub(crate) fn start(&self, stdio_bus: &Path, agent: &[&str]) -> io::Result<Running> {
-        let agent: Vec<_> = ["agent", "echo"].iter().chain(agent).map(|arg| (*arg).to_owned()).collect();
+        let agent = agent.iter().map(|arg| (*arg).to_owned()).collect();
+        let (program, stdio_bus) = (env::current_exe()?, stdio_bus.into());
         let processes = Started::default();
-        let running = Running { stdio_bus: stdio_bus.into(), agent, address: None, processes, bus: None };
+        let running = Running { program, stdio_bus, agent, address: None, processes, bus: None };
         match self {
             Peer::Direct => Ok(running),
             Peer::Socat => start_socat(running),
@@ -89,9 +93,10 @@ impl Started {
 
 /// A peer that runs, until it is dropped.
 pub(crate) struct Running {
-    stdio_bus: PathBuf,
-    /// The arguments of the agent.
+    /// The agent and its arguments.
+    program: PathBuf,
     agent: Vec<String>,
+    stdio_bus: PathBuf,
     /// None: each connection starts its own agent.
     address: Option<Address>,
     processes: Started,
@@ -103,11 +108,11 @@ impl Running {
         if let Some(address) = &self.address {
             return address::connect(address);
         }
-        self.processes.connect(Command::new(&self.stdio_bus).args(&self.agent))
+        self.processes.connect(Command::new(&self.program).args(&self.agent))
     }
 
     fn agent_command(&self) -> String {
-        format!("{} {}", self.stdio_bus.display(), self.agent.join(" "))
+        format!("{} {}", self.program.display(), self.agent.join(" "))
     }
 
     /// The process whose cost is measured, if it is only one.
@@ -136,7 +141,7 @@ fn start_socat(running: Running) -> io::Result<Running> {
     let port = free_port()?;
     let listen = format!("TCP-LISTEN:{port},bind=127.0.0.1,fork,reuseaddr,nodelay,backlog={BACKLOG}");
     let agent = format!("EXEC:\"{}\"", running.agent_command());
-    start_at(running, Command::new("socat").args([listen, agent]), port)
+    start_at(running, Command::new("socat").args(["-b", SOCAT_BYTES, &listen, &agent]), port)
 }
 
 fn start_other(running: Running, command: &str) -> io::Result<Running> {
@@ -163,8 +168,9 @@ fn start_at(mut running: Running, command: &mut Command, port: u16) -> io::Resul
 }
 
 fn start_bus(mut running: Running) -> io::Result<Running> {
-    let agent: Vec<_> = running.agent.iter().skip(2).map(String::as_str).collect();
-    let bus = Bus::start(&running.stdio_bus, &config(&[echo("echo", 1, &agent)]))?;
+    let pool = json!({ "id": "echo", "command": running.program, "args": running.agent, "instances": 1,
+        "max_instances": 1, "max_sessions": 100_000 });
+    let bus = Bus::start(&running.stdio_bus, &config(&[pool]))?;
     running.address = Some(bus.address().clone());
     running.bus = Some(bus);
     Ok(running)

@@ -19,7 +19,12 @@ pub(crate) fn cpu_time(pid: u32) -> io::Result<Duration> {
     cpu_in_stat(&fs::read_to_string(format!("/proc/{pid}/stat"))?).ok_or_else(unreadable)
 }
 
-/// The same of the main thread alone. The time of a thread that has ended is in none of these.
+/// How much of its time a process has spent in user mode and in the system, in ticks.
+pub(crate) fn user_and_system(pid: u32) -> io::Result<(u64, u64)> {
+    ticks_in_stat(&fs::read_to_string(format!("/proc/{pid}/stat"))?).ok_or_else(unreadable)
+}
+
+/// `cpu_time` of the main thread alone. The time of a thread that has ended is in none of these.
 pub(crate) fn main_thread_time(pid: u32) -> io::Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
     let nanos = stat.split_ascii_whitespace().next().and_then(|nanos| nanos.parse().ok());
@@ -62,6 +67,29 @@ pub(crate) fn marked(pair: &str) -> Vec<u32> {
     processes().filter(is_marked).filter(lives).collect()
 }
 
+/// A process and all that it has started, as far as they live, parents before their children.
+pub(crate) fn tree(root: u32) -> Vec<u32> {
+    let parents: Vec<(u32, String)> =
+        processes().filter_map(|pid| Some((pid, state_and_parent(pid)?.1))).collect();
+    let mut found = vec![root];
+    let mut next = 0;
+    while let Some(parent) = found.get(next).map(u32::to_string) {
+        found.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
+        next += 1;
+    }
+    found
+}
+
+/// The memory of a process and of all that it has started. What several processes share is divided among them (PSS).
+pub(crate) fn tree_bytes(root: u32) -> u64 {
+    let of = |pid: &u32| {
+        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+        let value = rollup.lines().find_map(|line| line.strip_prefix("Pss:")?.trim().strip_suffix(" kB"));
+        Some(value?.trim().parse::<u64>().ok()? * 1024)
+    };
+    tree(root).iter().filter_map(of).sum()
+}
+
 /// The program and its arguments, for a message.
 pub(crate) fn command_line(pid: u32) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -97,10 +125,14 @@ fn in_status(pid: u32, name: &str) -> io::Result<u64> {
 }
 
 fn cpu_in_stat(stat: &str) -> Option<Duration> {
+    let (user, system) = ticks_in_stat(stat)?;
+    Some(Duration::from_millis((user + system) * 1000 / TICKS_A_SECOND))
+}
+
+fn ticks_in_stat(stat: &str) -> Option<(u64, u64)> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut times = fields.split_ascii_whitespace().skip(11).map(|field| field.parse::<u64>().ok());
-    let ticks = times.next()?? + times.next()??;
-    Some(Duration::from_millis(ticks * 1000 / TICKS_A_SECOND))
+    Some((times.next()??, times.next()??))
 }
 
 /// A line of names, and below it one of numbers.
@@ -140,5 +172,7 @@ mod tests {
         assert!(open_fds(own).unwrap() >= 3);
         assert!(!command_line(own).is_empty());
         assert!(resident_bytes(0).is_err());
+        assert_eq!(tree(own)[0], own);
+        assert!(tree_bytes(own) > 0);
     }
 }

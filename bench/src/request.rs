@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
-const HEAD: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
-const ASKED: &[u8] = br#","method":"echo","params":"#;
+pub(crate) const HEAD: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
+pub(crate) const ASKED: &[u8] = br#","method":"echo","params":"#;
 const PARAMS: &[u8] = br#"{"asked":""#;
 const PAD: &[u8] = br#"","pad":""#;
 const PARAMS_END: &[u8] = br#""}"#;

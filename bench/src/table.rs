@@ -51,18 +51,21 @@ impl Table {
             let _ = write!(text, "{:>11}{:>10}", peer.name(), "p50");
         }
         let ratio = format!("bus/{}", self.peers[beside].name());
-        let _ =
-            writeln!(text, "{ratio:>11}{:>17}{:>10}{:>12}{:>10}", "goal", "bus p99", "bus CPU/rq", "bus RSS");
+        let _ = writeln!(
+            text,
+            "{ratio:>11}{:>17}{:>10}{:>12}{:>12}{:>10}",
+            "goal", "bus p99", "CPU/rq", "user/rq", "bus RSS"
+        );
         for row in &self.rows {
             let _ = write!(text, "{:<18}", row.case.name());
             for peer in 0..self.peers.len() {
                 let rate = thousands(row.median(peer, Outcome::rate));
                 let _ = write!(text, "{rate:>11}{:>10}", micros(row.median(peer, |one| one.latency_us(0.5))));
             }
-            let (cpu_us, resident) = cost(row, bus);
+            let Cost { cpu, user, resident } = cost(row, bus);
             let _ = writeln!(
                 text,
-                "{:>11.2}{:>17}{:>10}{cpu_us:>12}{resident:>10}",
+                "{:>11.2}{:>17}{:>10}{cpu:>12}{user:>12}{resident:>10}",
                 row.ratio(bus, beside),
                 self.goal(row),
                 micros(row.median(bus, |one| one.latency_us(0.99))),
@@ -78,23 +81,25 @@ impl Table {
         let (bus, beside) = self.compared();
         let other = self.peers[beside].name();
         let names = self.peers.iter().map(|peer| format!(" {} |", peer.name())).collect::<String>();
-        let mut text =
-            format!("| load |{names} bus / {other} | goal | p50 {other} | p50 bus | CPU a request |\n");
-        text += &format!("|---|{}---|---|---|---|---|\n", "---|".repeat(self.peers.len()));
+        let mut text = format!(
+            "| load |{names} bus / {other} | goal | p50 {other} | p50 bus | CPU a request | its own (user) |\n"
+        );
+        text += &format!("|---|{}---|---|---|---|---|---|\n", "---|".repeat(self.peers.len()));
         for row in &self.rows {
             let rates = (0..self.peers.len())
                 .map(|peer| format!(" {} |", thousands(row.median(peer, Outcome::rate))));
             let p50 = |peer| micros(row.median(peer, |one| one.latency_us(0.5)));
             let _ = writeln!(
                 text,
-                "| {} |{} {:.2} | {} | {} | {} | {} |",
+                "| {} |{} {:.2} | {} | {} | {} | {} | {} |",
                 row.case.describe(),
                 rates.collect::<String>(),
                 row.ratio(bus, beside),
                 self.goal(row),
                 p50(beside),
                 p50(bus),
-                cost(row, bus).0,
+                cost(row, bus).cpu,
+                cost(row, bus).user,
             );
         }
         text
@@ -189,12 +194,24 @@ impl Table {
     }
 }
 
-/// The CPU time per request and the memory of the bus.
-fn cost(row: &Row, bus: usize) -> (String, String) {
-    let known = |value: f64, text: String| if value.is_finite() { text } else { "-".to_owned() };
-    let cpu_us = row.median(bus, |one| one.watched_us_a_request().unwrap_or(f64::NAN));
-    let resident = row.median(bus, |one| one.watched_bytes.map_or(f64::NAN, |bytes| bytes as f64));
-    (known(cpu_us, format!("{cpu_us:.2} us")), known(resident, format!("{:.1} MB", resident / 1e6)))
+/// The CPU time of the bus for each request, the part of it outside of the system, and its memory.
+struct Cost {
+    cpu: String,
+    user: String,
+    resident: String,
+}
+
+fn cost(row: &Row, bus: usize) -> Cost {
+    let shown = |of: &dyn Fn(&Outcome) -> Option<f64>, text: &dyn Fn(f64) -> String| {
+        let value = row.median(bus, |one| of(one).unwrap_or(f64::NAN));
+        if value.is_finite() { text(value) } else { "-".to_owned() }
+    };
+    let micros = |us: f64| format!("{us:.2} us");
+    Cost {
+        cpu: shown(&Outcome::watched_us_a_request, &micros),
+        user: shown(&Outcome::watched_user_us_a_request, &micros),
+        resident: shown(&|one| Some(one.watched_bytes? as f64), &|bytes| format!("{:.1} MB", bytes / 1e6)),
+    }
 }
 
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
