@@ -78,6 +78,8 @@ pub fn line_patience(bytes: usize) -> Duration {
 /// How many steps of work that one event causes are done at once, such as a session that is ended or a call that is
 /// answered. The rest is done in further pieces, between which other peers are served.
 pub const WORK_PIECE: usize = 256;
+/// How many sessions of a worker that leaves are looked at at once. One with fewer looks at all of them each time.
+pub const HAND_OVER_PIECE: usize = 256;
 /// As many steps counts the input of a peer that is read again after a pause.
 pub const RESUME_STEPS: usize = 16;
 

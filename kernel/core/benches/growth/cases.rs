@@ -60,6 +60,8 @@ pub(crate) const CASES: &[Case] = &[
     case("death-sessions", 10_000, Growth::Linear, death_sessions),
     case("death-kept", 10_000, Growth::Linear, death_kept),
     case("death-calls", 100_000, Growth::Linear, death_calls),
+    case("drain-sessions", 10_000, Growth::None, drain_sessions),
+    case("drain-answer", 10_000, Growth::None, drain_answer),
     case("leave-workers", 1_000, Growth::None, leave_workers),
     case("more-workers", 1_000, Growth::Linear, more_workers),
     case("stop-sent", 10_000, Growth::None, stop_sent),
@@ -135,6 +137,31 @@ fn listed(world: &mut World, entries: usize) -> Vec<u8> {
     let id = world.last_request().expect("a request");
     let entries: Vec<_> = (0..entries).map(|nth| format!(r#"{{"sessionId":"unknown {nth}"}}"#)).collect();
     format!("{{\"id\":{id},\"result\":{{\"sessions\":[{}]}}}}\n", entries.join(",")).into_bytes()
+}
+
+const DRAIN: &[u8] = b"{\"id\":8,\"method\":\"_bus/drain\",\"params\":{\"pool\":\"agents\"}}\n";
+
+/// A worker with many sessions at rest is told to leave.
+fn drain_sessions(size: usize, measure: Measure<'_>) {
+    let mut world = World::new();
+    let client = world.acp_client();
+    world.opens(client, "s", size);
+    measure(&mut || world.receives(client, DRAIN));
+}
+
+/// An answer of a worker that leaves, all of whose sessions have something to wait for.
+fn drain_answer(size: usize, measure: Measure<'_>) {
+    let mut world = World::new();
+    let client = world.acp_client();
+    let worker = world.worker();
+    let sessions = world.opens(client, "s", size);
+    sessions.iter().for_each(|session| world.asks(client, Some(session), 2));
+    let requests = world.requests();
+    world.receives(client, DRAIN);
+    world.act();
+    world.settles();
+    let answer = format!("{{\"id\":{},\"result\":{{}}}}\n", requests[0]);
+    measure(&mut || world.receives(worker, answer.as_bytes()));
 }
 
 /// A list of a hundred sessions beside many that were lost and many that are open.

@@ -408,6 +408,7 @@ impl Bus {
             | Alarm::Handshake(id)
             | Alarm::Silence(id)
             | Alarm::Retire(id)
+            | Alarm::HandOver(id)
             | Alarm::Idle(id)
             | Alarm::Closings(id) => self.workers.get(id).is_some(),
             Alarm::Auth | Alarm::Stop | Alarm::Leftover => true,
@@ -424,6 +425,7 @@ impl Bus {
             Alarm::Handshake(worker) => self.handshake_overdue(worker),
             Alarm::Silence(worker) => self.silence_overdue(worker),
             Alarm::Retire(worker) => self.retirement_due(worker),
+            Alarm::HandOver(worker) => self.hand_over_due(worker),
             Alarm::Idle(worker) => self.idle_too_long(worker),
             Alarm::Closings(worker) => self.closings_overdue(worker),
             Alarm::Stall(link) => self.stalled(link),

@@ -6,6 +6,7 @@
 //! does, and takes one worker after the other.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -13,11 +14,17 @@ use serde_json::{Value, json};
 use super::Bus;
 use super::admin::params_of;
 use super::placement::is_idle;
+use crate::api::Moment;
 use crate::id::{SessionKey, WorkerId};
+use crate::limit::HAND_OVER_PIECE;
 use crate::mutants::{Check, enabled};
+use crate::state::timers::Alarm;
 use crate::state::workers::{Recycled, Worker};
 use crate::wire::error::{Death, RpcError};
 use crate::wire::message::Message;
+
+/// A worker that is on its way out with many sessions begins so often to look at all of them.
+const PASS_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Default, Deserialize)]
 struct Params {
@@ -122,21 +129,65 @@ impl Bus {
         false
     }
 
-    /// Lets the sessions of a worker that is on its way out go on elsewhere, if nothing goes on in them.
+    /// Lets the sessions of a worker that is on its way out go on elsewhere, if nothing goes on in them. Every answer of
+    /// the worker leads here, so one that has many sessions looks at some of them at a time, and not at all of them
+    /// again and again.
     fn hand_sessions_over(&mut self, id: WorkerId) {
-        let Some(worker) = self.workers.get(id) else { return };
-        let mut sessions: Vec<SessionKey> = worker.sessions.keys().collect();
-        let all = sessions.len();
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        let pass = worker.hand_over;
+        let is_small = worker.sessions.len() <= HAND_OVER_PIECE;
+        if pass.at.is_none() && !is_small && self.now < pass.next {
+            return self.hand_over_at(id, pass.next);
+        }
+        worker.hand_over.next = self.now + PASS_EVERY;
         let may_close = worker.ready_link().is_some() && worker.capabilities.close;
+        if !may_close && enabled(Check::MovesTogether) {
+            return self.hand_all_over(id);
+        }
+        let mut at = pass.at;
+        for _ in 0..HAND_OVER_PIECE {
+            at = self.workers.get(id).and_then(|worker| worker.sessions.after(at));
+            let Some(key) = at else { break };
+            if self.may_move(key) {
+                self.leave_process(key, id);
+            }
+        }
+        // The next piece comes when others have been served.
+        if let Some(worker) = self.workers.get_mut(id) {
+            worker.hand_over.at = at;
+        }
+        if at.is_some() {
+            self.hand_over_at(id, self.now);
+        }
+    }
+
+    /// No two processes have one session: an agent that cannot close one leaves together with all that it has.
+    fn hand_all_over(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get(id) else { return };
         let calls = self.calls.incoming(worker.endpoint) + self.calls.outgoing(worker.endpoint);
         let is_busy = calls > 0 || !worker.backlog.is_empty();
-        sessions.retain(|key| self.may_move(*key));
-        // No two processes have one session: an agent that cannot close one leaves together with all that it has.
-        if !may_close && (is_busy || sessions.len() < all) && enabled(Check::MovesTogether) {
+        if is_busy || !worker.sessions.keys().all(|key| self.may_move(key)) {
             return;
         }
+        let sessions: Vec<SessionKey> = worker.sessions.keys().collect();
         for key in sessions {
             self.leave_process(key, id);
+        }
+    }
+
+    /// Looks again at this moment. A worker has one such alarm at a time.
+    fn hand_over_at(&mut self, id: WorkerId, at: Moment) {
+        if let Some(worker) = self.workers.get_mut(id)
+            && !std::mem::replace(&mut worker.hand_over.alarm, true)
+        {
+            self.alarms.set(at, Alarm::HandOver(id));
+        }
+    }
+
+    pub(super) fn hand_over_due(&mut self, id: WorkerId) {
+        if let Some(worker) = self.workers.get_mut(id) {
+            worker.hand_over.alarm = false;
+            self.check_idle(id);
         }
     }
 

@@ -25,6 +25,8 @@ pub(crate) enum Alarm {
     Line(Link),
     /// The worker has not retired in time.
     Retire(WorkerId),
+    /// The worker is on its way out, and has sessions to look at.
+    HandOver(WorkerId),
     /// The worker may have been idle for too long.
     Idle(WorkerId),
     /// Closings that the bus has asked for are not answered.

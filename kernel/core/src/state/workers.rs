@@ -44,6 +44,7 @@ pub(crate) struct Worker {
     /// It retires because somebody asked for it. Its sessions go on in other processes, as soon as nothing goes on in
     /// them.
     pub(crate) hands_over: Option<Recycled>,
+    pub(crate) hand_over: HandOver,
     /// In a dedicated pool: the one client that it serves.
     pub(crate) dedicated_to: Option<Link>,
     /// When it must have answered `initialize`.
@@ -178,6 +179,17 @@ pub(crate) struct StickyNotification {
     pub(crate) line: Box<[u8]>,
 }
 
+/// How far a worker that is on its way out has looked for sessions that can go on elsewhere.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct HandOver {
+    /// The last session of the current pass. `None`: the next one begins anew.
+    pub(crate) at: Option<SessionKey>,
+    /// When the next pass may begin.
+    pub(crate) next: Moment,
+    /// Whether an alarm is set.
+    pub(crate) alarm: bool,
+}
+
 impl Worker {
     pub(crate) fn new(
         pool: PoolId,
@@ -200,6 +212,7 @@ impl Worker {
             retiring: false,
             retire_by: None,
             hands_over: None,
+            hand_over: HandOver::default(),
             dedicated_to: None,
             initialize_by: Moment::ZERO,
             silence_alarm: false,

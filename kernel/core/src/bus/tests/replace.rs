@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::limit::HAND_OVER_PIECE;
 
 const INIT: &str = concat!(
     r#"{"protocolVersion":1,"agentCapabilities":{"loadSession":true,"#,
@@ -188,4 +189,48 @@ fn what_is_not_there_cannot_be_replaced() {
     ] {
         assert_eq!(bus.replaces("_bus/restart", params)["error"]["data"]["reason"], reason);
     }
+}
+
+#[test]
+fn many_sessions_leave_in_pieces_and_those_that_rest_later_follow() {
+    let pool = PoolConfig { max_sessions: 10_000, max_instances: 4, ..pool("a", 1) };
+    let mut bus = TestBus::new(Config::with_pools([pool]));
+    let (client, worker) = (bus.acp_client(), bus.worker(0));
+    bus.initializes_with(worker, INIT);
+    bus.sees(client);
+    let sessions: Vec<_> =
+        (0..4 * HAND_OVER_PIECE).map(|nth| bus.opens(client, worker, &format!("s{nth}"))).collect();
+    bus.asks(client, 2, "session/prompt", &sessions[7]);
+    let (turn, _) = bus.sees_request(worker, "session/prompt");
+    bus.replaces("_bus/drain", json!({ "pool": "a", "worker": 0 }));
+    let closings = |bus: &mut TestBus| std::mem::take(bus.unseen.entry(worker).or_default()).len();
+    let first = closings(&mut bus);
+    assert!(0 < first && first < sessions.len() - HAND_OVER_PIECE, "the rest waits: {first}");
+    bus.advances(Duration::ZERO);
+    assert_eq!(first + closings(&mut bus), sessions.len() - 1, "all but the session that has a turn");
+    bus.sends(worker, &format!(r#"{{"id":{turn},"result":{{}}}}"#));
+    assert_eq!(closings(&mut bus), 1, "its turn has ended");
+}
+
+#[test]
+fn a_worker_that_leaves_with_many_busy_sessions_looks_at_them_now_and_then() {
+    let pool = PoolConfig { max_sessions: 10_000, max_instances: 4, ..pool("a", 1) };
+    let mut bus = TestBus::new(Config::with_pools([pool]));
+    let (client, worker) = (bus.acp_client(), bus.worker(0));
+    bus.initializes_with(worker, INIT);
+    bus.sees(client);
+    let mut turns = Vec::new();
+    for nth in 0..HAND_OVER_PIECE + 1 {
+        let session = bus.opens(client, worker, &format!("s{nth}"));
+        bus.asks(client, 2, "session/prompt", &session);
+        turns.push(bus.sees_request(worker, "session/prompt").0);
+    }
+    bus.replaces("_bus/drain", json!({ "pool": "a", "worker": 0 }));
+    bus.advances(Duration::ZERO);
+    for turn in &turns[..10] {
+        bus.sends(worker, &format!(r#"{{"id":{turn},"result":{{}}}}"#));
+    }
+    bus.sees_nothing(worker);
+    bus.advances(Duration::from_millis(100));
+    assert_eq!(bus.unseen[&worker].len(), 10, "they are asked to be closed together");
 }
