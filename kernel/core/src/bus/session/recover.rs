@@ -10,7 +10,7 @@ use log::info;
 
 use crate::bus::Bus;
 use crate::bus::placement::Need;
-use crate::id::{Link, SessionKey, WorkerId};
+use crate::id::{CallKey, Link, SessionKey, WorkerId};
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::{Backlog, Queued};
 use crate::state::calls::{Purpose, Written};
@@ -130,6 +130,11 @@ impl Bus {
         if self.sessions.get(key).is_some_and(|session| session.owner.is_none()) {
             self.drop_session(key);
         }
+    }
+
+    /// Whether this is the call that is to open the session again.
+    pub(in crate::bus) fn is_recovered_by(&self, key: SessionKey, call: CallKey) -> bool {
+        self.sessions.get(key).is_some_and(|session| session.recovery == Some(call))
     }
 
     /// Nobody wants the session any more. It is not opened, if its worker is not told to yet, and the calls that wait

@@ -157,3 +157,37 @@ fn an_agent_cannot_ask_its_owner_without_end() {
     bus.sends(worker, &ask(PENDING_REQUESTS + 1));
     bus.sees_request(client, "fs/read");
 }
+
+#[test]
+fn a_session_that_is_opened_elsewhere_is_not_lost_with_the_calls_of_its_last_process() {
+    const INIT: &str = concat!(
+        r#"{"protocolVersion":1,"agentCapabilities":{"sessionCapabilities":{"close":{},"resume":{}}}}"#
+    );
+    let mut bus = TestBus::with_workers(1);
+    let client = bus.acp_client();
+    let first = bus.worker(0);
+    bus.initializes_with(first, INIT);
+    bus.sees(client);
+    let session = bus.opens(client, first, "s1");
+    bus.crashes(0);
+    bus.advances(Duration::from_secs(1));
+    let second = bus.worker(1);
+    bus.initializes_with(second, INIT);
+    bus.asks_often(client, 2 * WORK_PIECE);
+    bus.asks(client, 9_001, "session/prompt", &session);
+    bus.unseen.remove(&second);
+    // It dies while it opens the session. Its calls fail in pieces, the one that opens the session last.
+    bus.crashes(1);
+    assert!(bus.is_work_left());
+    bus.asks(client, 9_002, "session/prompt", &session);
+    bus.advances(Duration::from_secs(5));
+    let answered = bus.unseen.remove(&client).unwrap_or_default();
+    assert!(answered.iter().any(|line| line.contains("9001")), "the prompt of the lost process fails");
+    let next = answered.iter().find(|line| line.contains("9002"));
+    assert_eq!(next, None, "it waits for the next process");
+    let third = bus.worker(2);
+    bus.initializes_with(third, INIT);
+    bus.answers(third, "session/resume", "{}");
+    bus.answers(third, "session/prompt", "{}");
+    assert_eq!(bus.sees_json(client)["id"], 9_002);
+}
