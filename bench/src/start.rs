@@ -211,7 +211,8 @@ fn medians(times: &[Times]) -> Times {
 
 fn table(rows: &[Row]) -> String {
     let mut text = format!(
-        "| agent | started by the editor | first through a bus | through a warm bus | memory of {EDITORS} editors | behind one bus |\n\
+        "| agent | started by the editor | first through a bus | through a warm bus \
+         | memory of {EDITORS} editors | behind one bus |\n\
          |---|---|---|---|---|---|\n"
     );
     for row in rows {

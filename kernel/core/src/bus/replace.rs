@@ -129,9 +129,9 @@ impl Bus {
         false
     }
 
-    /// Lets the sessions of a worker that is on its way out go on elsewhere, if nothing goes on in them. Every answer of
-    /// the worker leads here, so one that has many sessions looks at some of them at a time, and not at all of them
-    /// again and again.
+    /// Lets the sessions of a worker that is on its way out go on elsewhere, if nothing goes on in them. Every answer
+    /// of the worker leads here, so one that has many sessions looks at some of them at a time, and not at all of
+    /// them again and again.
     fn hand_sessions_over(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         let pass = worker.hand_over;

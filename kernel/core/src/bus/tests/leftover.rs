@@ -160,9 +160,8 @@ fn an_agent_cannot_ask_its_owner_without_end() {
 
 #[test]
 fn a_session_that_is_opened_elsewhere_is_not_lost_with_the_calls_of_its_last_process() {
-    const INIT: &str = concat!(
-        r#"{"protocolVersion":1,"agentCapabilities":{"sessionCapabilities":{"close":{},"resume":{}}}}"#
-    );
+    const INIT: &str =
+        r#"{"protocolVersion":1,"agentCapabilities":{"sessionCapabilities":{"close":{},"resume":{}}}}"#;
     let mut bus = TestBus::with_workers(1);
     let client = bus.acp_client();
     let first = bus.worker(0);
