@@ -29,10 +29,7 @@ impl Bus {
         match call.purpose {
             Purpose::Reopen { session, .. } => self.load_failed(session),
             Purpose::Open => self.opening_ended(call.callee),
-            // The calls of a lost process fail one after the other, and the session may be opened elsewhere by now.
-            Purpose::Recover(session) if self.is_recovered_by(session, key) => {
-                self.recovery_failed(session, error);
-            }
+            Purpose::Recover(session) => self.recovery_call_failed(session, key, error),
             Purpose::EndSession => {
                 if let Endpoint::Worker(id) = self.calls.endpoint(call.callee) {
                     self.closed_at_agent(id, key, &call);

@@ -184,6 +184,7 @@ impl Bus {
         }
     }
 
+    #[cold]
     pub(super) fn hand_over_due(&mut self, id: WorkerId) {
         if let Some(worker) = self.workers.get_mut(id) {
             worker.hand_over.alarm = false;

@@ -132,9 +132,13 @@ impl Bus {
         }
     }
 
-    /// Whether this is the call that is to open the session again.
-    pub(in crate::bus) fn is_recovered_by(&self, key: SessionKey, call: CallKey) -> bool {
-        self.sessions.get(key).is_some_and(|session| session.recovery == Some(call))
+    /// A call that was to open the session has failed. The calls of a lost process fail one after the other, and the
+    /// session may be opened elsewhere by now.
+    #[cold]
+    pub(in crate::bus) fn recovery_call_failed(&mut self, key: SessionKey, call: CallKey, error: &RpcError) {
+        if self.sessions.get(key).is_some_and(|session| session.recovery == Some(call)) {
+            self.recovery_failed(key, error);
+        }
     }
 
     /// Nobody wants the session any more. It is not opened, if its worker is not told to yet, and the calls that wait
