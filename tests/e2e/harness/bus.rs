@@ -238,7 +238,7 @@ impl Bus {
             let before = cpu_ticks(self.pid());
             thread::sleep(Duration::from_millis(200));
             // Twenty ticks have passed.
-            cpu_ticks(self.pid()) - before < 5
+            cpu_ticks(self.pid()) - before < 4
         });
     }
 
