@@ -173,9 +173,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let addresses = vec![Address::Tcp { host: "127.0.0.1".into(), port }];
-        let call = Call { timeout: Some(Duration::from_millis(20)), ..call("m", "{}") };
+        let call = Call { timeout: Some(Duration::from_millis(200)), ..call("m", "{}") };
         let fault = run(&call, &Target { addresses, token: None }).unwrap_err();
-        let expected = format!("no answer from tcp://127.0.0.1:{port} within 20ms");
+        let expected = format!("no answer from tcp://127.0.0.1:{port} within 200ms");
         assert_eq!((fault.to_string(), fault.exit_code()), (expected, 1));
     }
 

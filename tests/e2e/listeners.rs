@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Bus, PATIENCE, one_pool, puppets, request, run};
+use crate::harness::{Bus, one_pool, puppets, request, run};
 
 #[test]
 fn a_bus_on_stdio_serves_one_client_and_exits_with_it() {
@@ -92,7 +92,7 @@ fn a_socket_file_is_replaced_only_if_its_bus_is_dead() {
     assert!(printed.contains(&format!("a bus runs there already, as process {}", bus.pid())), "{printed}");
     bus.client().has_received_nothing();
     bus.signal(Signal::SIGKILL);
-    bus.leaves_nothing_within(PATIENCE);
+    bus.leaves_nothing();
     assert!(path.exists(), "a killed process cannot clean up");
     let next =
         Bus::start(json!({ "pools": [puppets("p", 1)], "listen": [format!("unix://{}", path.display())] }));

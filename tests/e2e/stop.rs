@@ -1,7 +1,5 @@
 //! How a bus stops, and how its workers start.
 
-use std::time::Duration;
-
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -33,7 +31,7 @@ fn sigterm_lets_a_turn_finish_and_refuses_new_requests() {
     client.gets(2);
     client.is_closed();
     assert_eq!(bus.exit_status().code(), Some(0));
-    bus.leaves_nothing_within(Duration::from_secs(2));
+    bus.leaves_nothing();
 }
 
 #[test]
@@ -80,7 +78,7 @@ fn a_second_signal_stops_at_once_whatever_the_workers_do() {
     client.sees_error(1, -32055, "stopping");
     assert_eq!(bus.exit_status().code(), Some(0));
     assert!(is_gone(puppet.pid) && is_gone(grandchild));
-    bus.leaves_nothing_within(Duration::from_secs(2));
+    bus.leaves_nothing();
 }
 
 #[test]
@@ -97,7 +95,7 @@ fn after_a_kill_of_the_bus_no_process_is_left_within_two_seconds() {
     bus.until("all are found", || pids.iter().all(|pid| bus.survivors().contains(pid)));
     assert!(bus.survivors().len() > pids.len(), "the orphan guard is one more");
     bus.signal(Signal::SIGKILL);
-    bus.leaves_nothing_within(Duration::from_secs(2));
+    bus.leaves_nothing();
     bus.exit_status();
 }
 
@@ -113,7 +111,7 @@ fn a_child_that_left_its_process_group_is_killed_with_the_bus() {
         });
         bus.signal(signal);
         bus.exit_status();
-        bus.leaves_nothing_within(Duration::from_secs(2));
+        bus.leaves_nothing();
     }
 }
 
@@ -128,7 +126,7 @@ fn an_orphan_guard_that_was_killed_is_replaced() {
     bus.until("there is another orphan guard", || guard().is_some_and(|pid| pid != first));
     bus.until("the first one is reaped", || zombies_of(bus.pid()).is_empty());
     bus.signal(Signal::SIGKILL);
-    bus.leaves_nothing_within(Duration::from_secs(2));
+    bus.leaves_nothing();
 }
 
 #[cfg(target_os = "linux")]
@@ -163,7 +161,7 @@ fn the_next_bus_ends_what_a_bus_left_that_was_killed_with_its_guard() {
     let marks = first.folder().join("stdio-bus/marks");
     let state = first.folder().to_str().expect("UTF-8");
     let mut living = Bus::plan(one_pool(1)).env("XDG_STATE_HOME", state).start();
-    first.leaves_nothing_within(Duration::from_secs(2));
+    first.leaves_nothing();
     // A third one leaves the second alone, because that lives.
     let mut bystander = living.puppet();
     let mut third = Bus::plan(one_pool(1)).env("XDG_STATE_HOME", state).start();

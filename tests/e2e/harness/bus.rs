@@ -253,8 +253,8 @@ impl Bus {
     }
 
     /// Waits until no process of it is left, and fails if that takes too long.
-    pub(crate) fn leaves_nothing_within(&self, patience: Duration) {
-        expect_none(|| self.survivors(), patience, &self.log);
+    pub(crate) fn leaves_nothing(&self) {
+        expect_none(|| self.survivors(), &self.log);
     }
 }
 
@@ -265,7 +265,7 @@ impl Drop for Bus {
             let _ = self.child.wait();
         }
         if !thread::panicking() {
-            self.leaves_nothing_within(PATIENCE);
+            self.leaves_nothing();
         }
     }
 }

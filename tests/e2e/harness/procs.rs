@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::log::Log;
-use super::waiting::LOOK_AGAIN;
+use super::waiting::{LOOK_AGAIN, PATIENCE};
 
 /// The fields of /proc/PID/stat after the name, which may hold anything. The first is the state.
 fn stat(pid: u32) -> Option<Vec<String>> {
@@ -68,14 +68,14 @@ pub(crate) fn command_line(pid: u32) -> String {
 }
 
 /// Waits until none of these processes is left, and fails with their command lines if that takes too long.
-pub(super) fn expect_none(find: impl Fn() -> Vec<u32>, patience: Duration, log: &Log) {
-    let deadline = Instant::now() + patience;
+pub(super) fn expect_none(find: impl Fn() -> Vec<u32>, log: &Log) {
+    let deadline = Instant::now() + PATIENCE;
     while let left = find()
         && !left.is_empty()
     {
         if Instant::now() >= deadline {
             let lines: Vec<_> = left.iter().map(|pid| format!("{pid}: {}", command_line(*pid))).collect();
-            panic!("left behind after {patience:?}: {lines:#?}\n--- log of the bus\n{}", log.text());
+            panic!("left behind after {PATIENCE:?}: {lines:#?}\n--- log of the bus\n{}", log.text());
         }
         thread::sleep(LOOK_AGAIN);
     }

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::libc::O_NOCTTY;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -277,8 +277,8 @@ impl Program {
     }
 
     /// Waits until no process that it started is left.
-    pub(crate) fn leaves_nothing_within(&self, patience: Duration) {
-        expect_none(|| marked(&self.mark()), patience, &self.log);
+    pub(crate) fn leaves_nothing(&self) {
+        expect_none(|| marked(&self.mark()), &self.log);
     }
 
     fn mark(&self) -> String {
@@ -291,7 +291,7 @@ impl Drop for Program {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if !thread::panicking() {
-            self.leaves_nothing_within(PATIENCE);
+            self.leaves_nothing();
         }
     }
 }

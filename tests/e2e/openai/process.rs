@@ -60,7 +60,7 @@ impl Running {
         let status = child.wait().expect("it is our child");
         drop(stdin);
         // The agent's own limit is half a second, but the machine may be busy.
-        assert!(began.elapsed() < PATIENCE.min(Duration::from_secs(10)), "it took {:?}", began.elapsed());
+        assert!(began.elapsed() < PATIENCE, "it took {:?}", began.elapsed());
         let last = rest.lines().last().map(|line| serde_json::from_str(line).expect("a message"));
         (last.unwrap_or_default(), errors, status.success())
     }

@@ -98,7 +98,7 @@ fn after_a_kill_of_the_bus_no_door_is_left() {
     bus.web_door();
     bus.signal(Signal::SIGKILL);
     bus.exit_status();
-    bus.leaves_nothing_within(crate::harness::PATIENCE);
+    bus.leaves_nothing();
 }
 
 #[test]

@@ -209,7 +209,9 @@ mod tests {
         agent.send(&prompt(&slow, "/slow 10000"));
         agent.send(&prompt(&long, "text"));
         let (rest, code) = agent.finish();
-        assert_eq!((rest.lines().count(), code), (20_001, 0));
+        // On a slow machine the other turn has time for a dot or two before stdin ends.
+        let of_long = rest.lines().filter(|line| !line.contains(&slow)).count();
+        assert_eq!((of_long, code), (20_001, 0));
         assert!(rest.ends_with("\"end_turn\"}}\n"));
     }
 
