@@ -76,12 +76,20 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Ok(listeners) => listeners,
         Err(message) => return report(format_args!("stdio-bus: {message}"), 2),
     };
+    // The log has a thread, so this comes before it.
+    let sockets = match kernel_shell::InheritedSockets::from_env() {
+        Ok(sockets) => sockets,
+        Err(error) => {
+            return report(format_args!("stdio-bus: cannot use the sockets of LISTEN_FDS: {error}"), 1);
+        }
+    };
+    let addresses = Addresses { listeners, inherited: sockets.addresses() };
     let path = match paths::config_path(args.config.as_deref()) {
         Ok(path) => path,
         Err(message) => return report(format_args!("stdio-bus: {message}"), BAD_CONFIGURATION),
     };
     let web = args.web;
-    let config = match load(&path, &listeners, web.as_ref()) {
+    let config = match load(&path, &addresses, web.as_ref()) {
         Ok(config) => config,
         Err(faults) => return report(faults, BAD_CONFIGURATION),
     };
@@ -103,8 +111,9 @@ pub(crate) fn run(args: Args) -> ExitCode {
     }
     let served = kernel_shell::serve(kernel_shell::Options {
         config,
+        sockets,
         config_file,
-        reload: Box::new(move || load(&path, &listeners, web.as_ref()).map_err(|faults| faults.to_string())),
+        reload: Box::new(move || load(&path, &addresses, web.as_ref()).map_err(|faults| faults.to_string())),
         this_binary,
         handshake_cache,
         guard_args: vec!["internal-guard".into()],
@@ -146,8 +155,16 @@ fn link_args() -> Vec<OsString> {
     Vec::new()
 }
 
-/// Loads the configuration. Addresses of the command line replace its `listen`.
-fn load(path: &Path, listeners: &[Listen], web: Option<&Web>) -> Result<Config, ConfigErrors> {
+/// Where the bus listens, beside what the configuration says.
+struct Addresses {
+    /// Those of the command line replace the `listen` of the configuration, unless there are none.
+    listeners: Vec<Listen>,
+    /// Those at which a service manager listens for the bus.
+    inherited: Vec<Address>,
+}
+
+/// Loads the configuration.
+fn load(path: &Path, addresses: &Addresses, web: Option<&Web>) -> Result<Config, ConfigErrors> {
     let mut config = config::load(path)?;
     match (web, &mut config.web) {
         (None, _) => {}
@@ -158,8 +175,13 @@ fn load(path: &Path, listeners: &[Listen], web: Option<&Web>) -> Result<Config, 
         }
         (Some(Web::At(at)), web) => *web = Some(at.clone()),
     }
-    if !listeners.is_empty() {
-        config.listen = listeners.to_vec();
+    if !addresses.listeners.is_empty() {
+        config.listen = addresses.listeners.clone();
+    }
+    for at in &addresses.inherited {
+        if !config.listen.iter().any(|listen| listen.at == *at) {
+            config.listen.push(Listen { at: at.clone(), pool: None });
+        }
     }
     for pool in &mut config.pools {
         if needs_config(pool) {

@@ -1,10 +1,16 @@
-//! Listeners other than TCP: a Unix socket, and the bus's own stdin and stdout.
+//! Listeners other than TCP of its own: a Unix socket, stdin and stdout, and sockets of a service manager.
 
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::process::{Command, Stdio};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -114,4 +120,85 @@ fn a_regular_file_at_the_path_of_the_socket_is_not_touched() {
     assert!(out.stdout.is_empty());
     assert!(String::from_utf8_lossy(&out.stderr).contains("precious"), "{out:?}");
     assert_eq!(fs::read_to_string(&path).expect("still there"), "data");
+}
+
+/// A bus in this folder to which a service manager passes this socket as descriptor 3.
+fn started_with_socket(folder: &Path, socket: impl Into<OwnedFd>) -> Child {
+    let script = r#"export LISTEN_PID=$$ LISTEN_FDS=1; exec "$0" serve 3<&0 0</dev/null"#;
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_stdio-bus")]).current_dir(folder).env("HOME", folder);
+    command.stdin(Stdio::from(socket.into())).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.spawn().expect("a shell")
+}
+
+/// Ends the bus as a service manager does, and returns what it has printed.
+fn ended(mut bus: Child) -> String {
+    let pid = Pid::from_raw(i32::try_from(bus.id()).expect("a process id"));
+    kill(pid, Signal::SIGTERM).expect("it runs");
+    let mut printed = String::new();
+    bus.stdout.take().expect("piped").read_to_string(&mut printed).expect("UTF-8");
+    assert_eq!(bus.wait().expect("it ends").code(), Some(0));
+    printed
+}
+
+/// Sends a request and returns the result.
+fn answer(mut socket: impl Read + Write) -> Value {
+    writeln!(socket, "{}", request(1, "hi", json!({}))).expect("it listens");
+    let mut line = String::new();
+    BufReader::new(socket).read_line(&mut line).expect("an answer");
+    line.parse::<Value>().expect("JSON")["result"]["method"].clone()
+}
+
+#[test]
+fn a_socket_of_a_service_manager_is_used_in_place_of_one_of_its_own_and_is_left_to_it() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let path = folder.path().join("bus.sock");
+    let config = json!({
+        "listen": [format!("unix://{}", path.display())],
+        "pools": [{ "id": "p", "command": "stdio-bus", "args": ["agent", "echo"] }],
+    });
+    fs::write(folder.path().join("bus.json"), config.to_string()).expect("a file");
+    let listener = UnixListener::bind(&path).expect("a socket");
+    // Somebody connects before there is a bus.
+    let early = UnixStream::connect(&path).expect("it listens");
+    let bus = started_with_socket(folder.path(), listener.try_clone().expect("a descriptor"));
+    assert_eq!(answer(early), "hi");
+    let printed = ended(bus);
+    assert_eq!(printed, format!("{}\n", json!({ "listening": format!("unix://{}", path.display()) })));
+    let late = UnixStream::connect(&path).expect("it is still there");
+    let bus = started_with_socket(folder.path(), listener);
+    assert_eq!(answer(late), "hi");
+    ended(bus);
+}
+
+#[test]
+fn a_tcp_socket_of_a_service_manager_is_used_beside_the_addresses_of_bus_json() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let path = folder.path().join("bus.sock");
+    let config = json!({
+        "listen": [format!("unix://{}", path.display())],
+        "pools": [{ "id": "p", "command": "stdio-bus", "args": ["agent", "echo"] }],
+    });
+    fs::write(folder.path().join("bus.json"), config.to_string()).expect("a file");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
+    let at = listener.local_addr().expect("it is bound");
+    let early = TcpStream::connect(at).expect("it listens");
+    let bus = started_with_socket(folder.path(), listener);
+    assert_eq!(answer(early), "hi");
+    assert_eq!(answer(UnixStream::connect(&path).expect("it listens there too")), "hi");
+    assert!(ended(bus).contains(&format!("tcp://{at}")));
+    assert!(TcpStream::connect(at).is_err() && !path.exists());
+}
+
+#[test]
+fn what_is_no_socket_of_a_service_manager_is_refused() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let config = r#"{"pools":[{"id":"p","command":"stdio-bus","args":["agent","echo"]}]}"#;
+    fs::write(folder.path().join("bus.json"), config).expect("a file");
+    let (connection, _other) = UnixStream::pair().expect("a pair");
+    let file = File::open("/dev/null").expect("a file");
+    for socket in [OwnedFd::from(connection), file.into()] {
+        let bus = started_with_socket(folder.path(), socket);
+        assert_eq!(bus.wait_with_output().expect("it ends").status.code(), Some(1));
+    }
 }

@@ -20,6 +20,7 @@ use crate::config::changes;
 use crate::handshake_cache::HandshakeCache;
 use crate::io::Io;
 use crate::net::accept::{self, Acceptor};
+use crate::net::inherited::InheritedSockets;
 use crate::peer::{Stream, Task, key_and_stream};
 use crate::process::companion::Companions;
 use crate::process::orphan_guard::GuardProgram;
@@ -40,6 +41,8 @@ type Reload = Box<dyn Fn() -> Result<Config, String>>;
 pub struct Options {
     /// The configuration to start with.
     pub config: Config,
+    /// Sockets that are open already. Those whose address is in `config.listen` are used for it.
+    pub sockets: InheritedSockets,
     /// The file that it was read from, for people.
     pub config_file: Option<PathBuf>,
     /// Reads the configuration again. The error has one line per error of the file.
@@ -91,7 +94,7 @@ struct Shell {
 
 impl Shell {
     fn open(options: Options) -> Result<Shell, ServeError> {
-        let Options { config, config_file, reload, this_binary, .. } = options;
+        let Options { config, mut sockets, config_file, reload, this_binary, .. } = options;
         let Options { handshake_cache, guard_args, mark_folder, web_args, link_args, .. } = options;
         let system = |what| move |error| ServeError::System { what, error };
         let limits = InheritedLimits::replace();
@@ -100,7 +103,7 @@ impl Shell {
         let signals = Signals::listen(poll.registry()).map_err(system("cannot listen to signals"))?;
         let seed = seed().map_err(system("cannot get random bytes"))?;
         // This comes before the guard: a second bus at the same address must fail without having started anything.
-        let bound = accept::bind(&config.listen, config.auth.is_some())?;
+        let bound = accept::bind(&config.listen, config.auth.is_some(), &mut sockets)?;
         let guard = GuardProgram { binary: this_binary, args: guard_args, mark_folder };
         let processes = Processes::new(guard, limits).map_err(ServeError::Guard)?;
         let handshakes = HandshakeCache::new(handshake_cache);

@@ -29,6 +29,7 @@ mod test_folder;
 
 pub use self::log::{LogFormat, flush_logs, start_logging};
 pub use event_loop::{Options, serve};
+pub use net::inherited::InheritedSockets;
 pub use net::listener::{LocalListener, listen_tcp};
 pub use net::peer_uid::{TcpPeer, tcp_peer, unix_peer_uid};
 pub use net::socket::ListenError;

@@ -18,6 +18,7 @@ use kernel_core::id::{Arena, Key};
 use kernel_core::{Event, Moment};
 
 use crate::io::Io;
+use crate::net::inherited::InheritedSockets;
 use crate::net::listener::{self, Bound, ListenSocket};
 use crate::net::socket::ListenError;
 use crate::net::unix_socket::SocketFile;
@@ -57,11 +58,21 @@ impl Listener {
     }
 }
 
-/// Binds all addresses except stdio. If one fails, none is bound.
-pub(crate) fn bind(listens: &[Listen], token: bool) -> Result<Vec<(Listen, Bound)>, ServeError> {
-    let open = |listen: &Listen| match listener::open(&listen.at, token) {
-        Ok(bound) => Ok((listen.clone(), bound)),
-        Err(error) => Err(ServeError::Listen { at: listen.at.clone(), error }),
+/// Binds all addresses except stdio, unless a socket is bound there already. If one fails, none is bound.
+pub(crate) fn bind(
+    listens: &[Listen],
+    token: bool,
+    sockets: &mut InheritedSockets,
+) -> Result<Vec<(Listen, Bound)>, ServeError> {
+    let open = |listen: &Listen| {
+        let opened = match sockets.take(&listen.at) {
+            Some(socket) => listener::adopt(&listen.at, socket, token),
+            None => listener::open(&listen.at, token),
+        };
+        match opened {
+            Ok(bound) => Ok((listen.clone(), bound)),
+            Err(error) => Err(ServeError::Listen { at: listen.at.clone(), error }),
+        }
     };
     listens.iter().filter(|listen| listen.at != Address::Stdio).map(open).collect()
 }
@@ -134,9 +145,10 @@ impl Acceptor {
         let is_lost = |listen: &&Listen| known(listen).is_some_and(|(_, listener)| listener.is_lost());
         let new = config.listen.iter().filter(is_new).cloned().collect::<Vec<_>>();
         let lost = config.listen.iter().filter(is_lost).cloned().collect::<Vec<_>>();
-        let mut bound = bind(&new, token)?;
+        let none = &mut InheritedSockets::default();
+        let mut bound = bind(&new, token, none)?;
         self.remove_lost(io);
-        bound.extend(bind(&lost, token).inspect_err(|_| io.bus.listens_at(self.addresses()))?);
+        bound.extend(bind(&lost, token, none).inspect_err(|_| io.bus.listens_at(self.addresses()))?);
         for (listen, bound) in bound {
             self.add(listen, bound, io)?;
         }

@@ -18,6 +18,7 @@ use crate::errno::errno_of;
 use crate::net::peer_uid::{TcpPeerUids, unix_peer_process, unix_peer_uid};
 use crate::net::socket::{ListenError, backlog, stream_socket};
 use crate::net::unix_socket::{self, SocketFile};
+use crate::peer::set_nonblocking;
 
 /// The kernel buffers this much for a client that does not read, in addition to the queue of the bus.
 const SEND_BUFFER_BYTES: usize = 256 << 10;
@@ -125,6 +126,23 @@ pub(crate) fn open(at: &Address, token: bool) -> Result<Bound, ListenError> {
     }
 }
 
+/// Listens with a socket that is bound to this address already. Its file is of whoever has bound it, and is left alone.
+pub(crate) fn adopt(at: &Address, socket: OwnedFd, token: bool) -> Result<Bound, ListenError> {
+    check_allowed(at, token)?;
+    set_nonblocking(&socket)?;
+    let socket = match at {
+        Address::Unix(path) => {
+            unix_socket::check_folder(path.parent().unwrap_or(path))?;
+            ListenSocket::Unix(UnixListener::from_std(socket.into()))
+        }
+        _ => {
+            set_connection_options(&socket)?;
+            with_peer_uids(TcpListener::from_std(socket.into()), token)?
+        }
+    };
+    Ok(Bound { at: at.clone(), sockets: vec![socket], file: None })
+}
+
 /// Whether the bus may listen at this address, or go on to after a reload. With a token it may anywhere.
 pub(crate) fn check_allowed(at: &Address, token: bool) -> Result<(), ListenError> {
     let uid_is_known = cfg!(target_os = "linux") || !matches!(at, Address::Tcp { .. });
@@ -145,17 +163,21 @@ fn open_tcp(host: &str, port: u16, token: bool) -> Result<Bound, ListenError> {
     let mut real_port = port;
     for socket in bind_all(&hosts, port)? {
         let listener = TcpListener::from(socket);
-        let here = listener.local_addr()?;
-        real_port = here.port();
-        // The socket table of this machine does not have the sockets of other machines.
-        let peer_uids = match here.ip().is_loopback().then(|| TcpPeerUids::open(here)) {
-            Some(Ok(peer_uids)) => Some(peer_uids),
-            Some(Err(errno)) if !token => return Err(ListenError::PeerUidUnknown(errno)),
-            _ => None,
-        };
-        sockets.push(ListenSocket::Tcp(listener, peer_uids));
+        real_port = listener.local_addr()?.port();
+        sockets.push(with_peer_uids(listener, token)?);
     }
     Ok(Bound { at: Address::Tcp { host: host.into(), port: real_port }, sockets, file: None })
+}
+
+fn with_peer_uids(listener: TcpListener, token: bool) -> Result<ListenSocket, ListenError> {
+    let here = listener.local_addr()?;
+    // The socket table of this machine does not have the sockets of other machines.
+    let peer_uids = match here.ip().is_loopback().then(|| TcpPeerUids::open(here)) {
+        Some(Ok(peer_uids)) => Some(peer_uids),
+        Some(Err(errno)) if !token => return Err(ListenError::PeerUidUnknown(errno)),
+        _ => None,
+    };
+    Ok(ListenSocket::Tcp(listener, peer_uids))
 }
 
 fn addresses(host: &str) -> Result<Vec<IpAddr>, ListenError> {

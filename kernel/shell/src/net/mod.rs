@@ -1,6 +1,7 @@
 //! Sockets: listening, accepting, and the user at the other end.
 
 pub(crate) mod accept;
+pub(crate) mod inherited;
 pub(crate) mod listener;
 pub(crate) mod peer_uid;
 pub(crate) mod socket;
