@@ -30,9 +30,9 @@ Examples:
   stdio-bus add goose --with binary --as goose-next
   stdio-bus add claude-acp --registry ./registry.json --yes
 
-`stdio-bus agents` lists what there is. A running bus takes the new pool with SIGHUP.
+`stdio-bus agents` lists what there is. `stdio-bus reload` makes a running bus use the new pool.
 
-Exit codes: 0 added, or there already, 1 it cannot be had, 2 bad usage, 5 you said no.";
+Exit codes: 0 added or already there, 1 not available, 2 bad usage, 5 you declined.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -48,7 +48,8 @@ pub(crate) struct Args {
     /// Do not ask
     #[arg(long)]
     yes: bool,
-    /// Also take what the registry warns of, what is not pinned or has no checksum, and variables that decide what runs
+    /// Also install what the registry warns of, what has no version or checksum, or what sets variables that decide
+    /// what runs
     #[arg(long)]
     force: bool,
     /// The configuration to add to [default: $STDIO_BUS_CONFIG, else ./bus.json, else ~/.config/stdio-bus/bus.json]
@@ -90,7 +91,7 @@ fn add(args: &Args) -> Result<String, Refusal> {
     if has_pool(&path, pool) {
         return Err(Refusal(
             0,
-            format!("{} has a pool {pool:?} already; --as gives another name", path.display()),
+            format!("{} has a pool {pool:?} already; --as chooses another name", path.display()),
         ));
     }
     let plan = choose(entry, args.with.as_deref())?;
@@ -139,10 +140,7 @@ fn check_quarantine(index: &Index, entry: &Entry, force: bool) -> Result<(), Ref
     match index.quarantined.get(&entry.id) {
         Some(why) if !force => {
             let why = replace_control(why, ' ');
-            Err(Refusal(
-                1,
-                format!("the registry warns of {}: {why}; --force takes it all the same", entry.id),
-            ))
+            Err(Refusal(1, format!("the registry warns of {}: {why}; --force installs it anyway", entry.id)))
         }
         _ => Ok(()),
     }
@@ -177,7 +175,7 @@ fn choose<'a>(entry: &'a Entry, wanted: Option<&str>) -> Result<Plan<'a>, Refusa
     if missing.is_empty() {
         let wanted =
             wanted.map_or("on this machine".to_owned(), |kind| format!("with {kind} on this machine"));
-        return Err(Refusal(1, format!("{} cannot be had {wanted}", entry.id)));
+        return Err(Refusal(1, format!("{} is not available {wanted}", entry.id)));
     }
     Err(Refusal(1, format!("{} needs {}, which is not in PATH", entry.id, missing.join(" or "))))
 }
@@ -188,13 +186,13 @@ fn check_launch(plan: Plan<'_>, launch: &Launch, force: bool) -> Result<(), Refu
         return Ok(());
     }
     if let Plan::Package(_, package) = plan {
-        package.check_pinned().map_err(|why| Refusal(1, format!("{why}; --force takes it all the same")))?;
+        package.check_pinned().map_err(|why| Refusal(1, format!("{why}; --force installs it anyway")))?;
     }
     let decides = |name: &&String| decides_what_runs(name) || name.starts_with("STDIO_BUS_");
     match launch.env.keys().find(decides) {
         Some(name) => Err(Refusal(
             1,
-            format!("the entry sets {name}, which decides what else runs; --force takes it all the same"),
+            format!("the entry sets {name}, which decides what else runs; --force installs it anyway"),
         )),
         None => Ok(()),
     }
@@ -240,7 +238,7 @@ fn ask(args: &Args, question: &str) -> Result<(), Refusal> {
         return Ok(());
     }
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        return Err(Refusal(USAGE, "nobody can be asked here: --yes says yes".to_owned()));
+        return Err(Refusal(USAGE, "there is no terminal to ask at; --yes answers yes".to_owned()));
     }
     let _ = write!(io::stderr(), "{question} [y/N] ");
     let mut answer = String::new();
@@ -259,7 +257,7 @@ fn confirm(args: &Args, checksum: &Checksum) -> Result<(), String> {
     let digest = &checksum.sha256;
     if args.yes {
         return Err(format!(
-            "nothing says that the archive is the right one (its SHA-256 is {digest}); --force"
+            "the registry publishes no checksum of the archive (its SHA-256 is {digest}); --force installs it anyway"
         ));
     }
     let question = format!("The archive has the SHA-256 {digest}. Is it the right one?");

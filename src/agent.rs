@@ -119,7 +119,7 @@ pub(crate) struct OpenAiArgs {
 
 #[derive(clap::Args)]
 pub(crate) struct CliArgs {
-    /// Which one: claude, codex, gemini, .. (`stdio-bus detect` says what there is)
+    /// Which one: claude, codex, gemini, ... (`stdio-bus detect` lists them)
     #[arg(long, value_name = "NAME")]
     runtime: String,
     /// The program, instead of the one in PATH

@@ -27,7 +27,7 @@ Examples:
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Print everything that the index says as JSON
+    /// Print the whole index as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -46,7 +46,7 @@ pub(crate) struct RegistryArgs {
     /// The index of the registry: an https address, or a file [default: $STDIO_BUS_REGISTRY, else the last one used]
     #[arg(long, value_name = "URL or FILE")]
     registry: Option<String>,
-    /// Ask for the index even if the kept one is less than an hour old
+    /// Download the index even if the kept copy is less than an hour old
     #[arg(long)]
     refresh: bool,
 }
@@ -67,7 +67,7 @@ impl RegistryArgs {
             Source::Url(_) => why,
         })?;
         if let Some(why) = stale {
-            report(format_args!("stdio-bus: the index may be old: {why}"), 0);
+            report(format_args!("stdio-bus: using an old copy of the index: {why}"), 0);
         }
         Ok(index)
     }

@@ -148,7 +148,7 @@ fn describe(path: &Path, config: &Config, faults: &mut Vec<ConfigError>) -> Stri
         let open = if listen.at.is_local() {
             ""
         } else {
-            " (not on loopback: what is said there can be read on the way)"
+            " (not on loopback and not encrypted: others may read all messages)"
         };
         let _ = writeln!(text, "listens at {listen}{open}");
     }
@@ -159,7 +159,7 @@ fn describe(path: &Path, config: &Config, faults: &mut Vec<ConfigError>) -> Stri
         let _ = writeln!(text, "opens the web door at {web}");
     }
     if config.trace_payloads {
-        let _ = writeln!(text, "shows what is said to whoever follows the traffic");
+        let _ = writeln!(text, "shows whole messages to clients that follow the traffic");
     }
     if let Some(pool) = &config.default_pool {
         let _ = writeln!(text, "default pool {pool}");
@@ -218,7 +218,7 @@ fn program(pool: &PoolConfig) -> Result<String, String> {
 
 /// The most likely mistake of all.
 fn argument_hint(command: &str) -> &'static str {
-    if command.contains(' ') { "; arguments belong into \"args\": [..]" } else { "" }
+    if command.contains(' ') { "; arguments go into \"args\": [...]" } else { "" }
 }
 
 /// The program of an agent that was probably meant.
@@ -250,7 +250,7 @@ fn folder_fault(path: &Path) -> Option<String> {
     match fs::metadata(path) {
         Err(error) => Some(format!("{shown}: {error}")),
         Ok(found) if !found.is_dir() => Some(format!("{shown} is not a folder")),
-        Ok(_) => access(path, AccessFlags::X_OK).err().map(|_| format!("{shown} may not be entered")),
+        Ok(_) => access(path, AccessFlags::X_OK).err().map(|_| format!("{shown} cannot be entered")),
     }
 }
 
@@ -315,15 +315,15 @@ pool b: dedicated, 2 to 4 instances, up to 64 sessions each
                 {"id":"d","command":"./"}, {"id":"e","command":"claud"}, {"id":"f","command":"npx -y @a/b"}]"#,
         );
         let expected = [
-            r#"pools[0].command: "no-such-agent -y" is not found in PATH; arguments belong into "args": [..]"#,
+            r#"pools[0].command: "no-such-agent -y" is not found in PATH; arguments go into "args": [...]"#,
             "pools[0].cwd: HERE/gone: No such file or directory (os error 2)",
             "pools[1].command: HERE/gone: No such file or directory (os error 2)",
             "pools[2].command: HERE/plain is not executable",
             "pools[2].cwd: HERE/plain is not a folder",
             "pools[3].command: HERE is not a file",
             r#"pools[4].command: "claud" is not found in PATH; did you mean "claude"?"#,
-            "pools[5].command: HERE/npx -y @a/b: No such file or directory (os error 2); arguments belong into \
-             \"args\": [..]",
+            "pools[5].command: HERE/npx -y @a/b: No such file or directory (os error 2); arguments go into \
+             \"args\": [...]",
         ];
         assert_eq!(faults, expected);
         assert!(text.starts_with("bus.json: would not run here\n"), "{text}");

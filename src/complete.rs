@@ -7,7 +7,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +17,7 @@ use clap_complete::Shell;
 use clap_complete::engine::{self, ArgValueCompleter, CompletionCandidate};
 use clients::Target;
 use clients::address::{self, TargetArgs};
+use clients::in_home;
 use clients::names::{self, Kind};
 use kernel_shell::config;
 use serde_json::Value;
@@ -229,11 +230,4 @@ fn flag<'a>(typed: &'a [String], name: &str) -> Option<&'a str> {
 /// Some shells hand words over as they were typed.
 fn unquoted(word: &str) -> String {
     word.replace(['"', '\'', '\\'], "")
-}
-
-fn in_home(path: &str) -> PathBuf {
-    match (path.strip_prefix("~/"), std::env::var_os("HOME")) {
-        (Some(rest), Some(home)) => Path::new(&home).join(rest),
-        _ => path.into(),
-    }
 }

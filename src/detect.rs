@@ -70,7 +70,10 @@ fn write(args: &Args, found: &[Found]) -> ExitCode {
     let path = config_path(args.config.as_deref()).unwrap_or_else(|_| "bus.json".into());
     match add_pools(&path, found.iter().filter_map(|agent| agent.pool.as_ref())) {
         Ok(added) if added.is_empty() => report(format_args!("{}: nothing to add", path.display()), 0),
-        Ok(added) => report(format_args!("{}: added {}", path.display(), added.join(", ")), 0),
+        Ok(added) => report(
+            format_args!("{}: added {}; `stdio-bus serve` runs the bus", path.display(), added.join(", ")),
+            0,
+        ),
         Err(why) => report(format_args!("stdio-bus: {}: {why}", path.display()), 1),
     }
 }

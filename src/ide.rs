@@ -2,12 +2,12 @@
 
 use std::env;
 use std::fs;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::builder::PossibleValuesParser;
 use clients::Fault;
 use clients::ide::{self, Change, Command, Ide};
+use clients::in_home;
 use kernel_shell::config;
 use serde_json::Value;
 
@@ -17,13 +17,13 @@ use crate::output::{print, report, report_fault};
 const EXAMPLES: &str = "\
 Examples:
   stdio-bus ide                              list the IDEs
-  stdio-bus ide zed --pool claude            print the settings, and the file they belong into
+  stdio-bus ide zed --pool claude            print the settings, and the file they belong in
   stdio-bus ide zed --pool claude --write    add them to the settings file of Zed
   stdio-bus ide vscode --write=~/.config/VSCodium/User/settings.json
   stdio-bus ide jetbrains --start            the IDE starts a bus if none runs
 
 --write keeps comments and other agents, leaves a copy of the old file beside it, and changes nothing if the settings \
-are there already. The settings of neovim and Emacs are programs: add what is printed by hand.";
+are already there. The settings of neovim and Emacs are code: add what is printed by hand.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     start: bool,
     /// Write the settings into the settings file of the IDE, or into this FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, requires = "name")]
-    write: Option<Option<PathBuf>>,
+    write: Option<Option<String>>,
     #[command(flatten)]
     bus: BusArgs,
 }
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     match command(args) {
         Ok(command) => {
             if let Some(file) = &args.write {
-                return match write(ide, file.clone(), &command) {
+                return match write(ide, file.as_deref(), &command) {
                     Ok(done) => print(&done),
                     Err(why) => report(format_args!("stdio-bus: {why}"), 1),
                 };
@@ -63,8 +63,9 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 /// Says what has changed.
-fn write(ide: &Ide, file: Option<PathBuf>, command: &Command) -> Result<String, String> {
-    let path = file.map_or_else(|| ide.settings_file(), Ok)?;
+fn write(ide: &Ide, file: Option<&str>, command: &Command) -> Result<String, String> {
+    // No shell expands what follows `--write=`.
+    let path = file.map_or_else(|| ide.settings_file(), |file| Ok(in_home(file)))?;
     let (snippet, file) = (ide.snippet(command), path.display());
     let change = ide::write(&path, &snippet).map_err(|why| format!("{file}: {why}; nothing was changed"))?;
     let (done, entry, backup) = match change {
@@ -90,7 +91,7 @@ fn check_pool(args: &Args) -> Result<(), Fault> {
     let (file, names) = (path.display(), pools.join(", "));
     match args.pool.as_deref() {
         Some(pool) if !pools.is_empty() && !pools.contains(&pool) => {
-            Err(Fault::Failed(format!("{file} has no pool {pool:?}; there are {names}")))
+            Err(Fault::Failed(format!("{file} has no pool {pool:?}; the pools are {names}")))
         }
         None if pools.len() > 1 && config["default_pool"].is_null() => Err(Fault::Failed(format!(
             "which pool? {file} has {names}: name one with --pool, or set \"default_pool\" there"

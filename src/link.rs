@@ -12,7 +12,7 @@ use crate::output::{report, report_fault};
 
 const EXAMPLES: &str = "\
 Examples:
-  stdio-bus link                             what \"cluster\" in bus.json says
+  stdio-bus link                             as \"cluster\" in bus.json says
   stdio-bus link nats://127.0.0.1:4222 --name n17 --offer claude
   stdio-bus link --map /home/me=/srv/me      folders of clients, and what they are called here
 

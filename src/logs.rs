@@ -7,7 +7,7 @@ use std::time::Duration;
 use clients::logs::{Logs, Whose, parse_whose};
 
 use crate::bus_args::BusArgs;
-use crate::output::{print, report_fault};
+use crate::output::{print, report, report_fault};
 
 /// How often who follows looks for more.
 const EVERY: Duration = Duration::from_millis(250);
@@ -44,6 +44,9 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     };
     loop {
         match logs.read(args.lines) {
+            Ok(text) if text.is_empty() && !args.follow => {
+                return report("stdio-bus: no worker has written to stderr", 0);
+            }
             Ok(text) => {
                 let printed = print(&text);
                 if !args.follow || printed != ExitCode::SUCCESS {

@@ -4,9 +4,9 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io;
+use std::io::{self, IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{self, ExitCode, Stdio};
 
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
@@ -30,7 +30,7 @@ pub(crate) const EXIT_CODES: [(&str, &str); 12] = [
     ("128 + N", "ended by signal N, so 130 after Ctrl-C"),
 ];
 
-pub(crate) const VARIABLES: [(&str, &str); 9] = [
+pub(crate) const VARIABLES: [(&str, &str); 10] = [
     (
         "STDIO_BUS_CONFIG",
         "the configuration, where --config names none [./bus.json, else ~/.config/stdio-bus/bus.json]",
@@ -42,13 +42,14 @@ pub(crate) const VARIABLES: [(&str, &str); 9] = [
     ("XDG_CONFIG_HOME", "where stdio-bus/ has bus.json, the token and runtimes.json [~/.config]"),
     ("XDG_STATE_HOME", "where stdio-bus/ keeps sessions, handshakes and marks of processes [~/.local/state]"),
     ("NOTIFY_SOCKET", "set by a service manager, which hears that the bus is up and alive"),
+    ("LISTEN_FDS", "set by a service manager that has opened sockets for the bus (with LISTEN_PID)"),
     ("OPENAI_...", "those of the OpenAI agent: `stdio-bus agent openai --help`"),
 ];
 
 const MAN_EXAMPLES: &str = "\
 Examples:
-  stdio-bus man | man -l -                   read the page of the program
-  stdio-bus man agent openai | man -l -      that of one command
+  stdio-bus man                              read the page of the program
+  stdio-bus man agent openai                 that of one command
   stdio-bus man --dir ~/.local/share/man/man1
                                              all of them, for `man stdio-bus-serve`";
 
@@ -75,11 +76,25 @@ pub(crate) fn man(args: &ManArgs) -> ExitCode {
         let Some(inner) = visible_subcommands(command).find(|inner| inner.get_name() == name) else {
             let known: Vec<_> = visible_subcommands(command).map(Command::get_name).collect();
             let known = if known.is_empty() { "no more".to_owned() } else { known.join(", ") };
-            return report(format_args!("stdio-bus: no command is called {name:?}; there are {known}"), 2);
+            return report(
+                format_args!("stdio-bus: no command is called {name:?}; the commands are {known}"),
+                2,
+            );
         };
         command = inner;
     }
-    print(&page(command))
+    let page = page(command);
+    if io::stdout().is_terminal() && is_shown_by_man(&page) { ExitCode::SUCCESS } else { print(&page) }
+}
+
+/// On a terminal `man` formats the page. False: there is none, or it cannot.
+fn is_shown_by_man(page: &str) -> bool {
+    let man =
+        process::Command::new("man").args(["-l", "-"]).stdin(Stdio::piped()).stderr(Stdio::null()).spawn();
+    let Ok(mut man) = man else { return false };
+    // A user may leave the pager before it has read everything.
+    let _ = man.stdin.take().map(|mut stdin| stdin.write_all(page.as_bytes()));
+    man.wait().is_ok_and(|status| status.success())
 }
 
 /// The end of `--help`: what concerns all commands.

@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         return report(
             format_args!(
                 "stdio-bus: NATS answers at {at}, and no node does: on a node, bus.json needs \"cluster\": \
-                 {{\"url\": .., \"offer\": [\"POOL\"]}}, with the same account here and there"
+                 {{\"url\": \"nats://HOST:4222\", \"offer\": [\"POOL\"]}}, with the same account here and there"
             ),
             69,
         );

@@ -115,7 +115,7 @@ pub(crate) fn reload(args: &ReloadArgs) -> ExitCode {
         Ok(Reloaded::Changed(changed)) => print(&(changed.join("\n") + "\n")),
         Ok(Reloaded::Refused(errors)) => {
             let errors = errors.join("\n");
-            report(format_args!("{errors}\nstdio-bus: the old configuration goes on"), BAD_CONFIGURATION)
+            report(format_args!("{errors}\nstdio-bus: the old configuration stays in use"), BAD_CONFIGURATION)
         }
         Err(fault) => report_fault(&fault.in_words()),
     }

@@ -23,7 +23,7 @@ pub(crate) fn config_path(named: Option<&Path>) -> Result<PathBuf, String> {
     let nor = of_user.map(|path| format!(", and no {}", path.display())).unwrap_or_default();
     Err(format!(
         "there is no bus.json in this folder{nor}: \
-         `stdio-bus detect --write` makes one, --config PATH or the variable STDIO_BUS_CONFIG names one"
+         create one with `stdio-bus detect --write`, or name one with --config PATH or $STDIO_BUS_CONFIG"
     ))
 }
 

@@ -17,16 +17,17 @@ pub(crate) fn add_pools<'a>(
 ) -> Result<Vec<String>, String> {
     let mut pools = pools.peekable();
     let text = match fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        Ok(text) if !text.trim().is_empty() => text,
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.to_string()),
+        // There is no such file, or an empty one.
+        _ => {
             let first = pools.peek().map_or(&Value::Null, |pool| &pool["id"]);
             format!("{{\n  \"default_pool\": {first},\n  \"pools\": [\n  ]\n}}\n")
         }
-        Err(error) => return Err(error.to_string()),
     };
     let (mark, text) = text.split_at(text.len() - config::without_mark(&text).len());
     let config: Value = serde_json::from_str(&config::plain_json(text)).map_err(|error| error.to_string())?;
-    let available = config["pools"].as_array().ok_or("there is no list of pools in it")?;
+    let available = config["pools"].as_array().ok_or("it has no list of pools")?;
     let is_free = |pool: &&Value| available.iter().all(|other| other["id"] != pool["id"]);
     let added: Vec<&Value> = pools.filter(is_free).collect();
     if added.is_empty() {
@@ -34,7 +35,7 @@ pub(crate) fn add_pools<'a>(
     }
     // Comments may hold anything, and stay where they are.
     let code = config::without_comments(text);
-    let end = end_of_pools(&code).ok_or("the list of pools was not found in it")?;
+    let end = end_of_pools(&code).ok_or("its list of pools was not found")?;
     let items = code[..end].trim_end();
     let has_last_comma = items.ends_with(',');
     let comma = if available.is_empty() || has_last_comma { "" } else { "," };
@@ -67,7 +68,7 @@ fn check_and_rename(new_path: &Path, mode: u32, path: &Path) -> Result<(), Strin
     if let Err(faults) = config::load(new_path) {
         let first = faults.errors.first();
         let first = first.map_or(String::new(), |fault| format!("{}: {}", fault.path, fault.message));
-        return Err(format!("with the new pools it would not be good: {first}"));
+        return Err(format!("with the new pools it would have an error: {first}"));
     }
     let renamed = fs::set_permissions(new_path, fs::Permissions::from_mode(mode))
         .and_then(|()| fs::rename(new_path, path));
@@ -147,6 +148,9 @@ mod tests {
             new.starts_with("{\n  \"default_pool\": \"one\",\n  \"pools\": [\n    {\"id\":\"one\""),
             "{new}"
         );
+        fs::write(&path, " \n").unwrap();
+        assert_eq!(add_pools(&path, pools.iter()).unwrap(), ["one", "two"]);
+        assert_eq!(fs::read_to_string(&path).unwrap(), new, "an empty file is as good as none");
     }
 
     #[test]

@@ -34,16 +34,16 @@ Examples:
   stdio-bus run --json --allow --once opencode \"fix the tests\" | jq .ev
   stdio-bus run --json --input json claude   for a program: prompts, cancels and permissions as JSON
 
-On a terminal PROMPT is said first, then each line that you type is a prompt; Ctrl-D ends. A piped stdin is one \
+On a terminal PROMPT goes first, then each line that you type is a prompt; Ctrl-D ends. A piped stdin is one \
 prompt, or the rest of PROMPT. Tab completes. Ctrl-C cancels the turn; press it again to quit. On a terminal you \
 are asked for permissions; elsewhere they are refused, unless --allow. Piped, stdout is the agent's text alone. \
-The agent finds its keys and settings in your environment as always.
+The agent finds its keys and settings in your environment as usual.
 
 A program writes to --input json, one object per line:
-  {\"type\":\"prompt\",\"text\":\"..\"}           or \"content\":[..], content blocks of ACP
+  {\"type\":\"prompt\",\"text\":\"...\"}          or \"content\":[...], content blocks of ACP
   {\"type\":\"cancel\"}
-  {\"type\":\"permission\",\"id\":\"..\",\"optionId\":\"..\"}
-  {\"type\":\"model\",\"model\":\"..\"}          and {\"type\":\"mode\",\"mode\":\"..\"}
+  {\"type\":\"permission\",\"id\":\"...\",\"optionId\":\"...\"}
+  {\"type\":\"model\",\"model\":\"...\"}         and {\"type\":\"mode\",\"mode\":\"...\"}
 
 Exit codes: 0 done, 1 the agent failed, 2 bad usage, 3 took too long, 5 a permission was refused without asking you, \
 69 no bus answers, 130 ended by Ctrl-C.";
@@ -67,9 +67,9 @@ const NOT_ATTACHED: [&str; 12] = [
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// An agent that is known by name (echo, openai, and all that `stdio-bus detect` lists), or a command
+    /// An agent by name (echo, openai, and all that `stdio-bus detect` lists), or a command
     agent: Option<String>,
-    /// What to say first
+    /// The first prompt
     prompt: Option<String>,
     /// The command of an agent, instead of a name; if the first begins with `-`: further arguments of the named agent
     #[arg(last = true, value_name = "CMD")]
@@ -105,13 +105,13 @@ pub(crate) struct Args {
     /// The model of the session
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// The mode of the session, as the agent calls it (ask, plan, ..)
+    /// The mode of the session, as the agent calls it (ask, plan, ...)
     #[arg(long, value_name = "NAME")]
     mode: Option<String>,
-    /// Give the agent the MCP servers of this file: `{"mcpServers": {..}}`, or a list as ACP spells it
+    /// Give the agent the MCP servers of this file: `{"mcpServers": {...}}`, or a list as ACP spells it
     #[arg(long, value_name = "FILE")]
     mcp: Option<PathBuf>,
-    /// A further folder that the agent may use (several times)
+    /// A further folder that the agent may use; repeatable
     #[arg(long, value_name = "DIR")]
     add_dir: Vec<PathBuf>,
     /// End after PROMPT, and do not read stdin
@@ -123,8 +123,8 @@ pub(crate) struct Args {
     /// Refuse everything that the agent asks for
     #[arg(long)]
     deny: bool,
-    /// Offer to read and write files below the working folder, and to run commands, each after permission
-    #[arg(long = "hands")]
+    /// Let the agent use files below the working folder and run commands here; asks you each time
+    #[arg(long = "hands", visible_alias = "tools")]
     client_tools: bool,
     /// The folder that the agent works in [default: this one]
     #[arg(long, value_name = "DIR")]
@@ -132,7 +132,7 @@ pub(crate) struct Args {
     /// Maximum seconds per turn [default: no limit]
     #[arg(long, value_name = "SEC", value_parser = crate::call::parse_seconds)]
     timeout: Option<Duration>,
-    /// How many seconds the agent may take to begin, and again to open the session
+    /// Maximum seconds for the agent to start, and again to open the session
     #[arg(long, value_name = "SEC", default_value = "60", value_parser = crate::call::parse_seconds)]
     init_timeout: Duration,
     /// Show what the agent writes to stderr
@@ -153,9 +153,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Plan::Attach(options) => run::attach(options, signals),
     });
     match ended {
-        Ok(Ended::NoPrompt) => {
-            report("stdio-bus: there is nothing to say: give a prompt, or write some to stdin", USAGE)
-        }
+        Ok(Ended::NoPrompt) => report("stdio-bus: no prompt: give one, or write it to stdin", USAGE),
         Ok(ended) => ExitCode::from(ended.exit_code()),
         Err(fault) => report_fault(&fault),
     }
@@ -191,7 +189,7 @@ impl Args {
 
     fn attach_options(self, session: String) -> Result<AttachOptions, ArgsError> {
         if self.prompt.is_some() {
-            return Err(ArgsError::Usage("with --attach there is only a PROMPT, and no agent"));
+            return Err(ArgsError::Usage("--attach takes only a PROMPT, not an AGENT"));
         }
         if !self.control && (self.agent.is_some() || self.input == "json") {
             return Err(ArgsError::Usage(

@@ -71,5 +71,5 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 fn parse_interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| "this is no number of seconds from 0.1 on".to_owned())
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "not a number of seconds, 0.1 or more".to_owned())
 }

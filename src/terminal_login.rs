@@ -70,7 +70,7 @@ fn login(args: &Args) -> Result<String, String> {
     if !ended.success() {
         return Err(format!("{}: the login ended with {ended}", args.pool));
     }
-    Ok(format!("{}: logged in. A running bus must start its processes anew", args.pool))
+    Ok(format!("{}: logged in. `stdio-bus restart {}` makes a running bus use it", args.pool, args.pool))
 }
 
 /// The method of this id, else the first that wants a terminal, else the first.
@@ -83,7 +83,7 @@ fn choose<'a>(methods: &'a Value, wanted: Option<&str>) -> Result<&'a Value, Str
     chosen.ok_or_else(|| {
         let ids: Vec<_> = methods.iter().filter_map(|method| method["id"].as_str()).collect();
         if ids.is_empty() {
-            "the agent offers no login over ACP: use its own command".to_owned()
+            "the agent offers no login over ACP: log in with its own command".to_owned()
         } else {
             format!("the agent offers {}", replace_control(&ids.join(", "), ' '))
         }

@@ -20,9 +20,9 @@ const CANNOT_CREATE: u8 = 73;
 
 const EXAMPLES: &str = "\
 Examples:
-  stdio-bus token                            makes ~/.config/stdio-bus/token
-  stdio-bus token --show                     prints it, and makes it first if there is none
-  stdio-bus token --force                    replaces it; a bus that runs asks for the new one after `stdio-bus reload`
+  stdio-bus token                            creates ~/.config/stdio-bus/token
+  stdio-bus token --show                     prints it, and creates it first if there is none
+  stdio-bus token --force                    replaces it; a running bus asks for the new one after `stdio-bus reload`
 
 Without --show the token itself is not printed.";
 
@@ -31,7 +31,7 @@ Without --show the token itself is not printed.";
 pub(crate) struct Args {
     /// Where to put it [default: $XDG_CONFIG_HOME/stdio-bus/token, else ~/.config/stdio-bus/token]
     path: Option<PathBuf>,
-    /// Replace a file that is there
+    /// Replace an existing file
     #[arg(long)]
     force: bool,
     /// Print the token, and nothing else
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Ok((_, path)) => print(&instructions(&path)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let path = path.display();
-            report(format_args!("stdio-bus: {path} is there already, --force replaces it"), CANNOT_CREATE)
+            report(format_args!("stdio-bus: {path} already exists; --force replaces it"), CANNOT_CREATE)
         }
         Err(error) => report(format_args!("stdio-bus: {}: {error}", path.display()), CANNOT_CREATE),
     }

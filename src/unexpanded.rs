@@ -35,7 +35,7 @@ pub(crate) fn find(text: &str) -> Vec<ConfigError> {
             // It may be a secret, so nothing of it is shown.
             if value.starts_with("~/") {
                 note(format!("env.{key}"), "~ is not expanded here; write ${HOME}".to_owned());
-            } else if is_path_of_variable(value) {
+            } else if is_variable(value) {
                 note(format!("env.{key}"), "$NAME is not expanded here; write ${NAME}".to_owned());
             }
         }
@@ -78,11 +78,12 @@ fn variable_in(text: &str) -> Option<&str> {
     })
 }
 
-/// `$HOME/x`: a dollar within a password is no path.
-fn is_path_of_variable(value: &str) -> bool {
+/// `$HOME/x`, or `$KEY` of a variable that is set: a dollar within a password is neither.
+fn is_variable(value: &str) -> bool {
     let plain = |c: char| c.is_ascii_uppercase() || c == '_';
-    let Some((name, _)) = value.strip_prefix('$').and_then(|rest| rest.split_once('/')) else { return false };
-    !name.is_empty() && name.chars().all(plain)
+    let Some(rest) = value.strip_prefix('$') else { return false };
+    let (name, is_path) = rest.split_once('/').map_or((rest, false), |(name, _)| (name, true));
+    !name.is_empty() && name.chars().all(plain) && (is_path || env::var_os(name).is_some())
 }
 
 #[cfg(test)]
@@ -97,7 +98,7 @@ mod tests {
     #[test]
     fn what_a_shell_would_expand_is_found_with_what_to_write_instead() {
         let pool = r#"{"id": "a", "command": "agent", "args": ["-v", "~/x", "${HOME}/y", "--dir=~/z", "$KEY"],
-            "env": {"A": "$HOME/x", "B": "~/x", "C": "${HOME}/x", "D": "pa$WORD"}}"#;
+            "env": {"A": "$HOME/x", "B": "~/x", "C": "${HOME}/x", "D": "pa$WORD", "E": "$HOME", "F": "$NO_SUCH"}}"#;
         let as_is = "is passed as it is, because no shell expands it; write";
         let expected = [
             format!(r#"pools[0].args[1]: "~/x" {as_is} "/me/x""#),
@@ -106,6 +107,7 @@ mod tests {
             format!(r#"pools[0].args[4]: "$KEY" {as_is} its value, or give it in env"#),
             "pools[0].env.A: $NAME is not expanded here; write ${NAME}".to_owned(),
             "pools[0].env.B: ~ is not expanded here; write ${HOME}".to_owned(),
+            "pools[0].env.E: $NAME is not expanded here; write ${NAME}".to_owned(),
         ];
         assert_eq!(found(pool), expected);
         assert_eq!(found(r#"{"id": "a", "command": "$HOME/agent"}"#).len(), 1);

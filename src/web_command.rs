@@ -34,8 +34,8 @@ Examples:
 `serve` opens the door by itself where bus.json has \"web\": {\"listen\": \"http://127.0.0.1:9001\"}. A link is good \
 once and for ten minutes; what it gives is a token, good for thirty days or until it is revoked.
 
-Scopes: observe looks on, approve also answers the questions of agents, control also opens sessions and prompts, \
-admin also commands pools and workers.";
+Scopes: observe can watch, approve can also answer the questions of agents, control can also open sessions and \
+prompt, admin can also manage pools and workers.";
 
 const URL_EXAMPLES: &str = "\
 Examples:
@@ -62,10 +62,10 @@ pub(crate) struct Args {
 
 #[derive(clap::Args)]
 struct OpenArgs {
-    /// Listen there [default: web.listen of bus.json, else http://127.0.0.1:9001]
+    /// Listen on this URL [default: web.listen of bus.json, else http://127.0.0.1:9001]
     #[arg(long, value_name = "URL", value_parser = config::parse_web)]
     listen: Option<WebConfig>,
-    /// Serve the console from this folder, for work on it
+    /// Serve the console from this folder, while you work on it
     #[arg(long, value_name = "DIR")]
     assets: Option<PathBuf>,
     /// A bus has started it, and tells it the rest on stdin
@@ -132,7 +132,7 @@ impl ConfigArg {
         let config = config_path(self.config.as_deref()).map_err(Fault::NoAddress)?;
         let Some(path) = web_state_path(&config) else {
             return Err(Fault::Failed(format!(
-                "{}: there is no place for tokens of this file",
+                "{}: there is no folder to keep its tokens in: set HOME or XDG_STATE_HOME",
                 config.display()
             )));
         };
@@ -204,6 +204,9 @@ fn tokens(args: &TokensArgs) -> Result<ExitCode, Fault> {
             .collect();
         return Ok(print(&format!("{}\n", json!(all))));
     }
+    if store.tokens().next().is_none() {
+        return Ok(print("no tokens\n"));
+    }
     let mut rows = vec![Vec::from(["ID", "SCOPE", "CREATED", "BY"].map(Cell::new))];
     for token in store.tokens() {
         let row = [token.id.clone(), token.scope.to_string(), shown(token.created), token.by.clone()];
@@ -220,7 +223,7 @@ fn revoke(args: &RevokeArgs) -> Result<ExitCode, Fault> {
 }
 
 fn cannot_keep(error: std::io::Error) -> Fault {
-    Fault::Failed(format!("the tokens cannot be kept: {error}"))
+    Fault::Failed(format!("cannot write the tokens: {error}"))
 }
 
 /// Runs the door until it is told to end.

@@ -73,7 +73,7 @@ pub fn parse_host(text: &str) -> Result<Address, String> {
     };
     let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     if inner.is_none() && host.contains(':') {
-        return Err(format!("an IPv6 address stands in brackets: [{host}]:{port}"));
+        return Err(format!("write an IPv6 address in brackets: [{host}]:{port}"));
     }
     let host = inner.unwrap_or(host);
     if host.is_empty() {
@@ -93,7 +93,7 @@ fn connectable(clients: ClientConfig, path: &Path) -> Result<Vec<Address>, Fault
     if addresses.is_empty() {
         let file = path.display();
         return Err(Fault::NoAddress(format!(
-            "{file}: listen: no address that a client can know, name one with --tcp or --unix"
+            "{file}: listen: no address that a client can use; name one with --tcp or --unix"
         )));
     }
     Ok(addresses)
@@ -167,7 +167,7 @@ mod tests {
             ("localhost:9000", Ok("tcp://localhost:9000")),
             ("[::1]:9000", Ok("tcp://[::1]:9000")),
             ("10.0.0.7:9000", Ok("tcp://10.0.0.7:9000")),
-            ("::1:9000", Err("an IPv6 address stands in brackets: [::1]:9000")),
+            ("::1:9000", Err("write an IPv6 address in brackets: [::1]:9000")),
             ("localhost", Err("HOST:PORT is needed")),
             (":9000", Err("the host is missing")),
             ("localhost:0", Err(r#"port "0" is not a number from 1 to 65535"#)),

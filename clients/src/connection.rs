@@ -66,7 +66,7 @@ impl Connection {
                 Fault::Unreachable(format!("{} closed the connection before it answered", self.at))
             }
             AskError::Broken(error) => broken(&self.at, &error),
-            AskError::NotJsonRpc => Fault::Unreachable(format!("what answers at {} is no bus", self.at)),
+            AskError::NotJsonRpc => Fault::Unreachable(format!("what answers at {} is not a bus", self.at)),
             AskError::Refused(error) if rpc::error::reason(&error) == "unauthorized" => {
                 Fault::unauthorized(&self.at, self.token_file.as_ref())
             }
@@ -102,7 +102,7 @@ pub(crate) fn dial(addresses: &[Address], timeout: Duration) -> Result<(Stream, 
                 peer_check::check_unix_user(&stream, address)?;
                 return Ok((stream, address));
             }
-            Err(error) => failures.push(format!("{address} ({error})")),
+            Err(error) => failures.push(format!("{address} ({})", in_words(&error))),
         }
     }
     Err(Fault::Unreachable(format!("no bus answers at {}", failures.join(", nor at "))))
@@ -117,6 +117,12 @@ pub(crate) fn hello_params(client: &str, pool: Option<&str>, token: Option<&str>
         params["token"] = token.into();
     }
     params
+}
+
+/// Without the number that the system has for it.
+fn in_words(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 /// A deadline too far away to compute is no deadline.

@@ -40,7 +40,8 @@ impl Fault {
         let Some(message) = told["message"].as_str() else { return self };
         let pools: Vec<&str> =
             told["data"]["pools"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let more = if pools.is_empty() { String::new() } else { format!("; there are {}", pools.join(", ")) };
+        let more =
+            if pools.is_empty() { String::new() } else { format!("; the pools are {}", pools.join(", ")) };
         Fault::Failed(format!("{message}{more}"))
     }
 

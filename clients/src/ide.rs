@@ -118,8 +118,7 @@ impl Ide {
     pub fn settings_file(&self) -> Result<PathBuf, String> {
         let Some(file) = self.file else {
             return Err(format!(
-                "the settings of {} are a program, which only you can change: `stdio-bus ide {}` prints what to add \
-                 to {}",
+                "the settings of {} are code and cannot be merged: `stdio-bus ide {}` prints what to add to {}",
                 self.title, self.name, self.location
             ));
         };

@@ -26,11 +26,13 @@ pub mod trace;
 mod connection;
 #[cfg(test)]
 mod fake_bus;
+mod home;
 mod peer_check;
 mod token;
 
 pub use address::Target;
 pub use connection::dial_for;
 pub use fault::Fault;
+pub use home::in_home;
 pub use signals::{Ended, Signals};
 pub use token::TokenFile;

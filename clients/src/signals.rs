@@ -95,7 +95,7 @@ impl Signals {
 }
 
 fn fault(error: io::Error) -> Fault {
-    Fault::Failed(format!("no signal can be heard: {error}"))
+    Fault::Failed(format!("cannot handle signals: {error}"))
 }
 
 impl AsFd for Signals {

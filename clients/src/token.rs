@@ -64,7 +64,7 @@ mod tests {
         let fault = missing.token_for(&Address::Unix("/run/bus.sock".into())).unwrap_err();
         assert_eq!(
             fault.to_string(),
-            "the token: there is no /no/such/token, make it with `stdio-bus token`"
+            "the token: there is no /no/such/token, create it with `stdio-bus token`"
         );
         assert_eq!(fault.exit_code(), 78);
     }

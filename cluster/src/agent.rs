@@ -217,7 +217,7 @@ impl Edge {
             return Ok(Err(format!("node {node}: {}", shown(why))));
         }
         let Some(to) = Address::parse(&reply.addr, "n") else {
-            return Ok(Err(format!("node {node} says something that is not understood")));
+            return Ok(Err(format!("node {node} sent a message that is not understood")));
         };
         self.bury(node, &reply).await?;
         Ok(Ok(Opened { number, reply, to, start }))
@@ -289,7 +289,7 @@ impl Edge {
         let mut notes = notes;
         let mut changes = carrier.changes;
         let stop =
-            |kind| signal(kind).map_err(|error| End::unavailable(format!("cannot hear signals: {error}")));
+            |kind| signal(kind).map_err(|error| End::unavailable(format!("cannot handle signals: {error}")));
         let (mut terminate, mut interrupt) = (stop(SignalKind::terminate())?, stop(SignalKind::interrupt())?);
         let mut probe = Probe::default();
         let over = loop {

@@ -78,6 +78,12 @@ fn bus_with_session() -> (Bus, Client, String) {
     (bus, client, label)
 }
 
+/// A bus that knows a node.
+fn bus_with_node() -> Bus {
+    let pool = json!({ "id": "far", "command": "cat", "env": { "AT": "{node}" }, "nodes": ["node-17"] });
+    Bus::start(json!({ "listen": ["unix://@dir/bus.sock"], "pools": [pool] }))
+}
+
 fn tab_is_pressed_in(shell: &Shell) {
     let Some(mut program) = start(shell) else { return };
     let (bus, _client, label) = bus_with_session();
@@ -92,6 +98,9 @@ fn tab_is_pressed_in(shell: &Shell) {
     completes(&mut program, &format!("stdio-bus trace --tcp={at} --pool=g"), "--pool=gemini-pro ");
     completes(&mut program, &format!("stdio-bus logs --tcp {at} gemini-pro/"), " gemini-pro/0 ");
     completes(&mut program, &format!("stdio-bus run --tcp {at} --attach "), &format!("--attach {label} "));
+    let edge = bus_with_node();
+    let config = edge.config_path().display().to_string();
+    completes(&mut program, &format!("stdio-bus nodes --config {config} --drain n"), "--drain node-17 ");
     // Without a bus, Tab does nothing, and the shell goes on.
     drop(bus);
     program.types(&format!("stdio-bus run --tcp {at} --attach {TAB}{CLEAR}echo no''thing\n"));

@@ -130,7 +130,10 @@ fn write_adds_the_missing_pools_and_keeps_the_rest() {
     let out = detect(folder.path(), &["--write"]);
     assert!(out.status.success());
     assert!(String::from_utf8_lossy(&out.stdout).contains("not here: "), "a table");
-    assert_eq!(String::from_utf8_lossy(&out.stderr), "bus.json: added codex, gemini, pool, qoder\n");
+    assert_eq!(
+        String::from_utf8_lossy(&out.stderr),
+        "bus.json: added codex, gemini, pool, qoder; `stdio-bus serve` runs the bus\n"
+    );
     let written = fs::read_to_string(folder.path().join("bus.json")).expect("a file");
     assert!(written.starts_with("{ \"pools\": [ {\"id\":\"claude\", \"command\":\"mine\"},"), "{written}");
     let again = detect(folder.path(), &["--write"]);

@@ -107,7 +107,7 @@ fn a_reload_that_fails_does_not_close_a_socket_whose_file_was_moved() {
     Client::new(Connection::socket("client", still_open, &bus.log)).is_served_by(&mut puppet);
     bus.rewrite(&json!({ "pools": [puppets("p", 1)], "listen": ["unix://@dir/one"] }));
     bus.signal(Signal::SIGHUP);
-    bus.log_has("the configuration was read again");
+    bus.log_has("the configuration was reloaded");
     bus.client().is_served_by(&mut puppet);
     assert!(UnixStream::connect(&moved).is_err(), "it was replaced");
 }
@@ -129,7 +129,7 @@ fn a_stop_wins_over_any_number_of_reloads() {
     puppet.answers(&asked, json!({}));
     client.gets(1);
     assert_eq!(bus.exit_status().code(), Some(0));
-    assert!(!bus.log.text().contains("the configuration was read again"));
+    assert!(!bus.log.text().contains("the configuration was reloaded"));
     assert!(!bus.has_another_puppet());
 }
 

@@ -33,7 +33,7 @@ fn connections_are_accepted_as_soon_as_the_system_allows_it_again() {
         bus.client().is_served_by(&mut puppet);
         first.is_served_by(&mut puppet);
         assert!(strace.failed() > 0, "{fault}");
-        assert_eq!(bus.log.text().contains("no connection can be taken for now"), is_logged, "{fault}");
+        assert_eq!(bus.log.text().contains("cannot accept connections for now"), is_logged, "{fault}");
     }
 }
 

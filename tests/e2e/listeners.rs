@@ -95,7 +95,7 @@ fn a_socket_file_is_replaced_only_if_its_bus_is_dead() {
     let second = run(bus.folder(), &["serve"], "");
     assert_eq!(second.status.code(), Some(75), "another bus runs there");
     let printed = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert!(printed.contains(&format!("a bus runs there already, as process {}", bus.pid())), "{printed}");
+    assert!(printed.contains(&format!("another bus already runs there (pid {})", bus.pid())), "{printed}");
     bus.client().has_received_nothing();
     bus.signal(Signal::SIGKILL);
     bus.leaves_nothing();

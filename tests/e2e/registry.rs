@@ -54,7 +54,7 @@ fn a_package_becomes_a_pool_that_runs_after_it_was_shown() {
     let (code, shown) = add(path, &["good"]);
     assert_eq!(code, Some(2), "{shown}");
     assert!(shown.contains("npx -y @scope/good@1.2.3 --acp\n  with MODE='a${b}'"), "{shown}");
-    assert!(shown.contains("nobody can be asked here"), "{shown}");
+    assert!(shown.contains("there is no terminal to ask at"), "{shown}");
     assert!(!path.join("bus.json").exists(), "nothing is done before the user has said yes");
     let (code, shown) = add(path, &["good", "--yes"]);
     assert_eq!(code, Some(0), "{shown}");
@@ -88,7 +88,7 @@ fn what_is_not_safe_needs_force_and_what_is_missing_is_named() {
         ("loose", "x@latest names no version"),
         ("risky", "sets LD_PRELOAD"),
         ("python", "python needs uvx (of uv), which is not in PATH"),
-        ("elsewhere", "elsewhere cannot be had on this machine"),
+        ("elsewhere", "elsewhere is not available on this machine"),
         ("warn", "no agent \"warn\"; did you mean warned?"),
         ("zzz", "`stdio-bus agents` lists what there is"),
     ];
@@ -175,7 +175,7 @@ fn an_index_of_the_web_is_kept_and_used_while_it_cannot_be_asked_for() {
     assert!(String::from_utf8_lossy(&kept.stdout).contains("web") && kept.stderr.is_empty(), "{kept:?}");
     let old = stdio_bus(path, &["agents", "--refresh"]);
     assert!(String::from_utf8_lossy(&old.stdout).contains("web"), "{old:?}");
-    assert!(String::from_utf8_lossy(&old.stderr).contains("the index may be old"), "{old:?}");
+    assert!(String::from_utf8_lossy(&old.stderr).contains("using an old copy of the index"), "{old:?}");
     let none = stdio_bus(path, &["agents", "--registry", "http://example.org/registry.json"]);
     assert!(String::from_utf8_lossy(&none.stderr).contains("only https is safe"), "{none:?}");
 }

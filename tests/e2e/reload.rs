@@ -15,7 +15,7 @@ fn answers_in(client: &mut Client, session: &str, puppet: &mut Puppet) {
 fn reloads(bus: &Bus, config: &Value) {
     bus.rewrite(config);
     bus.signal(Signal::SIGHUP);
-    bus.log_has("the configuration was read again");
+    bus.log_has("the configuration was reloaded");
 }
 
 #[test]

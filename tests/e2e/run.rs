@@ -71,7 +71,7 @@ fn stream_prints_every_chunk_of_text() {
 fn each_failure_has_its_exit_code() {
     let cases = [
         (&["run"][..], "", 2, "name an agent, a command after `--`, or a --pool"),
-        (&["run", "echo"], "", 2, "there is nothing to say"),
+        (&["run", "echo"], "", 2, "no prompt"),
         (&["run", "a", "b", "--", "c"], "", 2, "take only a PROMPT, not an AGENT"),
         (&["run", "no-such-agent", "x"], "", 1, "no-such-agent is not found"),
         (&["run", "claud", "x"], "", 1, "claud is not found; did you mean claude?"),
@@ -84,7 +84,7 @@ fn each_failure_has_its_exit_code() {
         (&["run", "--init-timeout", "0.2", "--", "sleep", "60"], "x", 3, "no answer from sleep within 200ms"),
         (&["run", "--timeout", "0.2", "echo", "/slow 60"], "", 3, "the turn took too long"),
         (&["run", "echo", "/die 7"], "", 1, "echo ended (exit status: 7)"),
-        (&["run", "echo", "/ask"], "", 5, "nobody can be asked, --allow would allow it"),
+        (&["run", "echo", "/ask"], "", 5, "there is no terminal to ask at; --allow would allow it"),
         (
             &["run", "--deny", "echo", "/ask"],
             "",
@@ -315,5 +315,5 @@ fn through_a_bus_it_is_a_client_that_sends_a_bye() {
     agent.is_asked("session/cancel");
     let none = run(bus.folder(), &["run", "--tcp", bus.tcp(), "--pool", "q", "hi"], "");
     assert_eq!(none.status.code(), Some(1));
-    assert_eq!(stderr(&none), "stdio-bus: there is no pool \"q\"; there are p\n");
+    assert_eq!(stderr(&none), "stdio-bus: there is no pool \"q\"; the pools are p\n");
 }

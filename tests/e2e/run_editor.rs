@@ -93,6 +93,9 @@ fn commands_of_the_agent_and_files_are_completed() {
     let cwd = folder.path().to_str().expect("UTF-8");
     let mut talk = Program::plan(&["--cwd", cwd, "echo"]).at_terminal();
     talk.shows("> ");
+    // The agent tells its commands after the session is open, and before it answers a prompt.
+    talk.types("hi\r");
+    talk.shows("> hi\nhi\n> ");
     talk.types(&format!("/thi{TAB}"));
     talk.shows("> /think ");
     talk.types("deeply\r");

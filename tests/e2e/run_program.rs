@@ -121,7 +121,7 @@ fn a_bad_line_is_told_and_ends_nothing() {
     it.run.types("hello\n\n");
     it.writes(json!({ "type": "permission", "id": "p9", "optionId": "yes" }));
     let first = it.event("error");
-    assert!(first["line"] == 1 && first["text"].as_str().unwrap().contains("no JSON"), "{first}");
+    assert!(first["line"] == 1 && first["text"].as_str().unwrap().contains("not JSON"), "{first}");
     let second = it.event("error");
     assert_eq!(second, json!({ "t": "error", "line": 3, "text": "no question \"p9\" is open" }));
     let prompt = it.prompts("hi");
@@ -270,7 +270,7 @@ fn the_model_changes_between_turns() {
     let set = it.agent.is_asked("session/set_mode");
     it.agent.refuses(&set, &json!({ "code": -32601, "message": "Method not found" }));
     let error = it.event("error");
-    assert!(error["text"].as_str().unwrap().contains("lets nobody choose a mode"), "{error}");
+    assert!(error["text"].as_str().unwrap().contains("does not let clients choose a mode"), "{error}");
     let prompt = it.prompts("hi");
     it.event("turn-start");
     it.agent.ends_turn(&prompt, "end_turn");

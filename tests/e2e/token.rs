@@ -91,7 +91,7 @@ fn a_reload_reads_a_new_token_and_connected_clients_stay() {
     let file = bus.folder().join("token");
     write_token(&file, OTHER);
     bus.signal(Signal::SIGHUP);
-    bus.log_has("the configuration was read again");
+    bus.log_has("the configuration was reloaded");
     old.is_served_by(&mut puppet);
     let mut late = bus.client();
     late.sends(&hello(1, TOKEN));
@@ -135,7 +135,7 @@ fn a_token_file_or_bus_json_that_others_could_read_or_change_is_refused() {
     refused(&mode("bus.json", 0o666), "bus.json: everybody may write to it");
     refused(
         &|folder| fs::remove_file(folder.join("token")).expect("ours"),
-        "token, make it with `stdio-bus token`",
+        "token, create it with `stdio-bus token`",
     );
     refused(&|folder| write_token(&folder.join("token"), "short"), "does not hold a token");
     if !geteuid().is_root() {
@@ -153,7 +153,7 @@ fn listeners_off_loopback_need_a_token() {
     for flag in ["0.0.0.0:0", "[::]:0"] {
         let out = run(folder.path(), &["serve", "--tcp", flag], "");
         assert_eq!(out.status.code(), Some(78), "{}", output(&out));
-        assert!(output(&out).contains("make one with `stdio-bus token`"), "{}", output(&out));
+        assert!(output(&out).contains("create one with `stdio-bus token`"), "{}", output(&out));
     }
     let open = json!({ "pools": [puppets("p", 1)], "listen": ["tcp://0.0.0.0:0"] });
     let folder = folder_with(r#","listen":["tcp://0.0.0.0:9000"]"#);
@@ -161,7 +161,7 @@ fn listeners_off_loopback_need_a_token() {
     assert_eq!(out.status.code(), Some(78));
     assert!(output(&out).contains("listen[0]: tcp://0.0.0.0:9000 is not on loopback"), "{}", output(&out));
     let bus = Bus::plan(open.clone()).token(TOKEN).start();
-    bus.log_has("can be read on the way");
+    bus.log_has("others may read the token");
     let mut puppet = bus.puppet();
     let mut client = bus.client();
     client.sends(&hello(1, TOKEN));

@@ -48,7 +48,7 @@ fn it_fits_any_size_and_shows_the_selected_row_in_detail() {
     let mut talk = Program::plan_top(&bus).at_terminal();
     talk.shows("stdio-bus 0.");
     talk.shows("2 of 2");
-    talk.shows("q leave");
+    talk.shows("q quit");
     talk.resizes(40, 120);
     talk.shows("not carried");
     talk.shows(&puppets[1].pid.to_string());

@@ -145,6 +145,8 @@ fn ide_writes_settings_that_start_the_bus_and_says_what_has_changed() {
         code == Some(0) && fs::read_to_string(&named).expect("it is there").contains("acp.agents"),
         "{said}"
     );
+    let (code, said) = ide(&["vscode", "--write=~/yours.json"]);
+    assert!(code == Some(0) && home.join("yours.json").exists(), "no shell expands it\n{said}");
     // A program cannot change a program.
     for name in ["codecompanion", "agent-shell"] {
         let (code, said) = ide(&[name, "--write"]);
@@ -207,7 +209,7 @@ fn every_mistake_has_its_line_and_a_program_its_guess() {
         "{said}"
     );
     assert!(
-        said.contains("bus.json:4:29: pools[1].command: ") && said.contains("belong into \"args\""),
+        said.contains("bus.json:4:29: pools[1].command: ") && said.contains("arguments go into \"args\""),
         "{said}"
     );
     assert!(!shown.contains("not found"), "it is said once\n{shown}");

@@ -56,7 +56,7 @@ async fn accept(listener: TcpListener, target: Arc<Target>) {
         match listener.accept().await {
             Ok((stream, _)) => drop(spawn_local(serve(stream, target.clone(), permit))),
             Err(error) => {
-                warn!("no connection can be taken for now: {error}");
+                warn!("cannot accept connections for now: {error}");
                 sleep(RETRY_AFTER).await;
             }
         }

@@ -109,7 +109,7 @@ async fn serve(options: Options, room: usize) -> Result<(), String> {
     let (listeners, port) = kernel_shell::listen_tcp(&web.host, web.port)
         .map_err(|error| format!("cannot listen at {web}: {error}"))?;
     let at = WebConfig { port, ..web.clone() }.to_string();
-    let in_store = |error: io::Error| format!("the tokens cannot be kept: {error}");
+    let in_store = |error: io::Error| format!("cannot write the tokens: {error}");
     let mut tokens = Store::open(state).map_err(in_store)?;
     let public = public_url(&web, port);
     tokens.set_listening(Some(public.clone())).map_err(in_store)?;

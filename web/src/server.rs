@@ -48,14 +48,14 @@ pub(crate) async fn accept(
             Ok(accepted) => accepted,
             Err(error) => {
                 if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) {
-                    warn!("no connection can be taken for now: {error}");
+                    warn!("cannot accept connections for now: {error}");
                     sleep(RETRY_AFTER).await;
                 }
                 continue;
             }
         };
         if !stream.local_addr().is_ok_and(|here| listener.admits(peer, here)) {
-            warn!("a connection from {peer} was turned away: it is not of our user");
+            warn!("a connection from {peer} was turned away: it belongs to another user");
             continue;
         }
         spawn_local(serve(stream, peer, tls.clone(), door.clone(), permit));

@@ -333,7 +333,7 @@ impl<'a> EventLoop<'a> {
                 Err(error) => match error.kind() {
                     ErrorKind::Interrupted => continue,
                     ErrorKind::WouldBlock => return Ok(()),
-                    ErrorKind::InvalidData => return self.on_lost("it is no bus".to_owned()),
+                    ErrorKind::InvalidData => return self.on_lost("it is not a bus".to_owned()),
                     _ => return self.on_lost(error.to_string()),
                 },
             }

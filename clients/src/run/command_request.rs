@@ -43,7 +43,7 @@ impl CommandRequest {
         let env: Vec<_> = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         // Such a name would set another variable than the one that is shown.
         if let Some((name, _)) = env.iter().find(|(name, _)| name.is_empty() || name.contains(['=', '\0'])) {
-            return Err(format!("{name:?} is no name of a variable"));
+            return Err(format!("{name:?} is not the name of a variable"));
         }
         Ok(CommandRequest { program, args, env, cwd, output_limit: params["outputByteLimit"].as_u64() })
     }

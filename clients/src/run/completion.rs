@@ -8,6 +8,8 @@ use reedline::{Completer, Span, Suggestion};
 use rpc::text::{steers_terminal, strip_control};
 use serde_json::Value;
 
+use crate::home::in_home;
+
 /// What an agent or a folder may offer.
 const MAX_OFFERS: usize = 500;
 const DESCRIPTION_CHARS: usize = 60;
@@ -89,11 +91,7 @@ fn word_start(typed: &str) -> Option<usize> {
 fn paths(typed: &str, cwd: &Path) -> Vec<(String, bool)> {
     let (folder, name) = typed.rfind('/').map_or(("", typed), |at| typed.split_at(at + 1));
     let (plain, name) = (unescaped(folder), unescaped(name));
-    let place = match (plain.strip_prefix("~/"), std::env::var_os("HOME")) {
-        (Some(rest), Some(home)) => Path::new(&home).join(rest),
-        _ => cwd.join(&plain),
-    };
-    let entries = fs::read_dir(place).into_iter().flatten().flatten();
+    let entries = fs::read_dir(cwd.join(in_home(&plain))).into_iter().flatten().flatten();
     let found = entries.filter_map(|entry| {
         let its = entry.file_name().into_string().ok()?;
         let is_meant = its.starts_with(&name) && (!its.starts_with('.') || name.starts_with('.'));

@@ -530,7 +530,7 @@ pub(super) fn meaning_of(stop_reason: &str) -> (Status, Option<&'static str>) {
 pub(super) fn rpc_error(error: &Value) -> RpcError {
     RpcError {
         code: error["code"].as_i64().and_then(|code| i32::try_from(code).ok()).unwrap_or_default(),
-        message: error["message"].as_str().unwrap_or("an error without words").to_owned(),
+        message: error["message"].as_str().unwrap_or("an error without a message").to_owned(),
         data: error.get("data").cloned(),
     }
 }

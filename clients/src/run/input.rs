@@ -45,8 +45,8 @@ pub(super) fn parse(line: &str) -> Result<Option<Command>, String> {
     }
     let object = match serde_json::from_str(line) {
         Ok(object @ Value::Object(_)) => object,
-        Ok(_) => return Err("this is no JSON object".to_owned()),
-        Err(error) => return Err(format!("this is no JSON: {error}")),
+        Ok(_) => return Err("not a JSON object".to_owned()),
+        Err(error) => return Err(format!("not JSON: {error}")),
     };
     let text = |key: &str| match &object[key] {
         Value::String(text) if !text.trim().is_empty() => Ok(text.clone()),
@@ -112,8 +112,8 @@ mod tests {
     #[test]
     fn a_bad_line_is_told_why() {
         let cases = [
-            ("hello", "no JSON"),
-            ("[]", "no JSON object"),
+            ("hello", "not JSON"),
+            ("[]", "not a JSON object"),
             ("{}", "`type` is missing"),
             (r#"{"type":"sing"}"#, "\"sing\" is unknown"),
             (r#"{"type":"prompt"}"#, "either `text` or `content`"),

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use crate::home::in_home;
+
 /// A larger file is linked, and the agent reads it itself.
 const EMBEDDED_BYTES_MAX: u64 = 256 << 10;
 /// What a prompt may attach. Further names stay text.
@@ -84,14 +86,11 @@ fn find(name: &str, cwd: &Path) -> Result<PathBuf, &'static str> {
     let shorter = name.trim_end_matches(['.', ',', ';', ':', '!', '?', ')', ']', '\'', '"']);
     let mut why = "there is no such file";
     for name in [name, shorter] {
-        let path = match (name.strip_prefix("~/"), std::env::var_os("HOME")) {
-            (Some(rest), Some(home)) => Path::new(&home).join(rest),
-            _ => cwd.join(name),
-        };
+        let path = cwd.join(in_home(name));
         match fs::metadata(&path).map(|meta| meta.is_file() || meta.is_dir()) {
             Ok(true) => return path.canonicalize().map_err(|_| "it cannot be read"),
             // Reading a pipe or a device may never end.
-            Ok(false) => why = "it is no plain file",
+            Ok(false) => why = "it is not a plain file",
             Err(_) => {}
         }
     }
@@ -184,6 +183,6 @@ mod tests {
     fn a_device_is_no_file_to_attach() {
         let Prompt { blocks, remarks } = prompt("@/dev/zero @/dev/null", Path::new("/"), true);
         assert_eq!(blocks.as_array().unwrap().len(), 1);
-        assert_eq!(remarks[0], "@/dev/zero is sent as text: it is no plain file");
+        assert_eq!(remarks[0], "@/dev/zero is sent as text: it is not a plain file");
     }
 }

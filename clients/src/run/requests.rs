@@ -159,7 +159,7 @@ impl Driver {
     pub(super) fn report_refusal(&mut self, title: &str) -> Result<(), Stop> {
         self.refused = true;
         let why = match self.options.policy {
-            Policy::Ask => "nobody can be asked, --allow would allow it",
+            Policy::Ask => "there is no terminal to ask at; --allow would allow it",
             Policy::Allow => "the agent offers no way to allow it",
             Policy::Deny => "by --deny",
         };

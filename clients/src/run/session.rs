@@ -55,7 +55,7 @@ impl Driver {
                 self.opened = self.ask_for_session("session/new", params)?;
                 let session = self.opened["sessionId"].as_str();
                 self.session =
-                    session.ok_or_else(|| self.failed("opens a session without a name"))?.to_owned();
+                    session.ok_or_else(|| self.failed("opened a session without an id"))?.to_owned();
             }
             Some(reopen) => self.reopen_session(reopen, params)?,
         }
@@ -103,7 +103,7 @@ impl Driver {
         }
         if !self.options.additional_folders.is_empty() {
             if !capabilities["sessionCapabilities"]["additionalDirectories"].is_object() {
-                return Err(self.failed("takes no further folders (--add-dir)"));
+                return Err(self.failed("takes no additional folders (--add-dir)"));
             }
             let folders = self.options.additional_folders.iter().map(|folder| folder.to_string_lossy());
             params["additionalDirectories"] = folders.collect();
@@ -142,7 +142,7 @@ impl Driver {
                 Ok(())
             }
             Err(error) if error.code == METHOD_NOT_FOUND => {
-                Err(format!("{name} lets nobody choose a {word}"))
+                Err(format!("{name} does not let clients choose a {word}"))
             }
             Err(error) => {
                 let list = offer.list();

@@ -63,12 +63,12 @@ fn pool_facts(pool: &Pool, theme: Theme) -> Vec<Line<'static>> {
         states.iter().filter(|(_, count)| *count > 0).map(|(state, count)| format!("{count} {state}"));
     facts.add("workers", states.collect::<Vec<_>>().join(", "));
     let sessions = pool.sum(|worker| worker.sessions);
-    let limit_note = pool.max_sessions.map(|max| format!(", at most {max} a worker")).unwrap_or_default();
+    let limit_note = pool.max_sessions.map(|max| format!(", at most {max} per worker")).unwrap_or_default();
     facts.add("sessions", format!("{sessions}{limit_note}"));
     facts.add("calls", pool.sum(|worker| worker.calls).to_string());
     facts.add(
         "requests",
-        pool.requests_rate.map_or("-".to_owned(), |rate| format!("{} a second", number(rate))),
+        pool.requests_rate.map_or("-".to_owned(), |rate| format!("{} per second", number(rate))),
     );
     facts.add("latency", pool.latency.map_or("-".to_owned(), latency_text));
     facts.add("restarts", pool.sum(|worker| worker.restarts).to_string());
@@ -95,7 +95,7 @@ fn worker_facts(model: &Model, pool: &Pool, worker: &Worker, theme: Theme) -> Ve
         [("lines from it", "in", worker.lines_in), ("lines to it", "out", worker.lines_out)]
     {
         let rate = model.worker_rate(&pool.id, worker.number, direction).map(number);
-        let rate = rate.map(|rate| format!(", {rate} a second")).unwrap_or_default();
+        let rate = rate.map(|rate| format!(", {rate} per second")).unwrap_or_default();
         facts.add(name, format!("{}{rate}", or_dash(lines)));
     }
     facts.add("last exit", or_dash(worker.last_exit.as_ref()));

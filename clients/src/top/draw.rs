@@ -43,15 +43,15 @@ const HELP: [(&str, &str); 12] = [
     ("↑ ↓ j k", "select a row; PgUp, PgDn, Home, End too"),
     ("Tab", "from pools to sessions and back"),
     ("Enter", "show the selected row in detail; Esc goes back"),
-    ("s", "sort this list by something else"),
-    ("/", "show only rows with a text; Esc shows all again"),
+    ("s", "sort this list by the next column"),
+    ("/", "filter rows by a text; Esc shows all again"),
     ("R", "restart the selected process, or all of the pool"),
     ("x", "close the selected session"),
     ("?", "this help; any key closes it"),
-    ("q", "leave; Ctrl-C too"),
+    ("q", "quit; Ctrl-C too"),
     ("", ""),
-    ("LOAD", "sessions of as many as there is room for"),
-    ("CPU", "100% is one processor, since the last look"),
+    ("LOAD", "open sessions, of as many as fit"),
+    ("CPU", "100% is one core, since the last refresh"),
 ];
 
 fn help(frame: &mut Frame, area: Rect, theme: Theme) {
@@ -137,7 +137,7 @@ fn traffic(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
 }
 
 fn traffic_rates(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
-    let block = block("traffic, each second", theme);
+    let block = block("traffic per second", theme);
     let inner = block.inner(area);
     frame.render_widget(block, area);
     let rows = [
@@ -346,7 +346,7 @@ fn keys(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
         _ => {}
     }
     let on_session = matches!(model.selected(), Some(Item::Session(_)));
-    let mut keys = vec![("?", "help"), ("q", "leave")];
+    let mut keys = vec![("?", "help"), ("q", "quit")];
     keys.push(if model.is_open { ("Esc", "back") } else { ("Enter", "detail") });
     if !model.is_open && !model.sessions().is_empty() {
         keys.push(("Tab", if on_session { "pools" } else { "sessions" }));

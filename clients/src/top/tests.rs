@@ -135,7 +135,7 @@ fn the_screen_shows_the_whole_status() {
         "▸ codex      1 of 1     ████████▊·   14     9  314M   6%    1.1   96 ms   1.1 s        0   1.8 MiB",
         "s12     claude/0     live      1    1      0s   2h 1m zed +2         Fix the build          /srv/shop",
         "s31     claude/0     kept",
-        "? help  q leave  Enter detail  Tab sessions  R restart  s sort  / filter",
+        "? help  q quit  Enter detail  Tab sessions  R restart  s sort  / filter",
         "every 1 s",
     ] {
         assert!(screen.contains(words), "{words}\n{screen}");
@@ -259,7 +259,7 @@ fn columns_fit_from_40_to_250_cells() {
     model.update(&status, Some(&sessions()), 9.0);
     let narrow = shown(&model, 40, 20);
     assert!(
-        narrow.contains(" ? help  q leave  Enter detail  every 1 s") || narrow.contains("? help  q leave"),
+        narrow.contains(" ? help  q quit  Enter detail  every 1 s") || narrow.contains("? help  q quit"),
         "{narrow}"
     );
     assert!(narrow.lines().all(|line| line.chars().count() <= 40), "{narrow}");

@@ -407,7 +407,7 @@ fn stops(ends_with_stdin: bool) -> Result<mpsc::UnboundedReceiver<()>, End> {
     let (stop, stops) = mpsc::unbounded_channel();
     for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
         let mut signal =
-            signal(kind).map_err(|error| End::unavailable(format!("cannot hear signals: {error}")))?;
+            signal(kind).map_err(|error| End::unavailable(format!("cannot handle signals: {error}")))?;
         let stop = stop.clone();
         spawn_local(async move {
             while signal.recv().await.is_some() {

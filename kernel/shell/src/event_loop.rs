@@ -252,7 +252,7 @@ impl Shell {
                 self.config = config;
                 let told =
                     if changed.is_empty() { "nothing has changed".to_owned() } else { changed.join("; ") };
-                info!("the configuration was read again: {told}");
+                info!("the configuration was reloaded: {told}");
                 Ok(changed)
             }
             Err(errors) => {

@@ -27,7 +27,7 @@ impl SdNotify {
         let text = |name| env::var(name).ok();
         let notify = SdNotify::new(env::var_os("NOTIFY_SOCKET"), text("WATCHDOG_USEC"), text("WATCHDOG_PID"));
         notify.unwrap_or_else(|error| {
-            warn!("nothing can be told to the service manager: {error}");
+            warn!("cannot notify the service manager: {error}");
             SdNotify::default()
         })
     }

@@ -117,7 +117,7 @@ fn another_user_is_turned_away() {
         println!("skipped: this needs root and setpriv");
         return;
     }
-    bus.log_has("was turned away: it is not of our user");
+    bus.log_has("was turned away: it belongs to another user");
 }
 
 #[test]

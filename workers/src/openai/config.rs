@@ -41,7 +41,7 @@ Environment (an empty variable is an unset one):
   OPENAI_CONTEXT_TOKENS       size of the context window, where GET /models does not say it
   OPENAI_TOOLS                on, off: offer the client's files and terminal, and MCP servers, to the model [on]
   OPENAI_MAX_STEPS            requests in one turn [50]
-  OPENAI_THINK_TAGS           on, off: take a leading <think>..</think> as thought [off]
+  OPENAI_THINK_TAGS           on, off: take a leading <think>...</think> as thought [off]
   HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY as usual";
 
 pub(super) struct Config {

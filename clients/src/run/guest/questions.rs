@@ -14,7 +14,7 @@ use super::super::tool_call::ToolCall;
 use super::Guest;
 
 /// Why a question is refused that nobody here can answer.
-const NOBODY: &str = "nobody can be asked, --allow would allow it";
+const NOBODY: &str = "there is no terminal to ask at; --allow would allow it";
 
 pub(super) struct Question {
     /// The name of it for a program.

@@ -33,7 +33,7 @@ pub fn parse_tcp(text: &str) -> Result<Address, String> {
     let ip = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
         Some(inner) => inner.parse().ok().map(IpAddr::V6),
         None if host.contains(':') => {
-            return Err(format!("an IPv6 address stands in brackets: [{host}]:{port}"));
+            return Err(format!("write an IPv6 address in brackets: [{host}]:{port}"));
         }
         None => host.parse().ok().map(IpAddr::V4),
     };
@@ -140,7 +140,7 @@ mod tests {
             ("tcp://:80", r#"host "" is neither an IP address nor localhost"#),
             ("tcp://example.org:80", r#"host "example.org" is neither an IP address nor localhost"#),
             ("tcp://[127.0.0.1]:80", r#"host "[127.0.0.1]" is neither an IP address nor localhost"#),
-            ("tcp://::1:80", "an IPv6 address stands in brackets: [::1]:80"),
+            ("tcp://::1:80", "write an IPv6 address in brackets: [::1]:80"),
             ("unix://", "must not be empty"),
             ("unix://a\0b", "must not hold a NUL character"),
             ("stdio:?", r#""?" is not ?pool=NAME"#),

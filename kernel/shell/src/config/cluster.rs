@@ -27,7 +27,7 @@ pub fn parse_server(text: &str) -> Result<String, String> {
     let rest = rest.strip_suffix('/').unwrap_or(rest);
     if rest.contains('@') {
         let what =
-            "a name or a password does not belong into a URL: name a file in cluster.creds or cluster.nkey";
+            "a name or a password does not belong in a URL: name a file in cluster.creds or cluster.nkey";
         return Err(what.to_owned());
     }
     let (host, port) = match rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
             self.path(&node)
         });
         if creds.is_some() && nkey.is_some() {
-            self.error(&join(&fields.path, "nkey"), "cluster.creds is there too: one of them is enough");
+            self.error(&join(&fields.path, "nkey"), "cluster.creds is set too: use one of them");
         }
         Some(ClusterConfig {
             url: self.servers(&url),

@@ -50,7 +50,7 @@ pub(super) fn read_config(path: &Path) -> Result<String, String> {
 pub fn read_token(path: &Path) -> Result<String, String> {
     let shown = path.display();
     let text = read_private(path, TOKEN_FILE_BYTES).map_err(|error| match error {
-        Unreadable::Missing => format!("there is no {shown}, make it with `stdio-bus token`"),
+        Unreadable::Missing => format!("there is no {shown}, create it with `stdio-bus token`"),
         Unreadable::Because(why) => why,
     })?;
     let token = text.trim();
@@ -58,7 +58,7 @@ pub fn read_token(path: &Path) -> Result<String, String> {
     if !fits || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(format!(
             "{shown} does not hold a token: {TOKEN_CHARS_MIN} to {TOKEN_CHARS_MAX} characters of ASCII \
-             without spaces, as `stdio-bus token` makes it"
+             without spaces, as `stdio-bus token` creates it"
         ));
     }
     Ok(token.to_owned())
@@ -188,7 +188,7 @@ mod tests {
     fn a_missing_token_file_or_a_pipe_is_refused_without_hanging() {
         let gone = Written::new(GOOD, 0o600);
         fs::remove_file(&gone.path).unwrap();
-        assert_eq!(gone.error(read_token), "there is no file, make it with `stdio-bus token`");
+        assert_eq!(gone.error(read_token), "there is no file, create it with `stdio-bus token`");
         mkfifo(&gone.path, nix::sys::stat::Mode::S_IRWXU).unwrap();
         assert_eq!(gone.error(read_token), "file is not a file");
     }

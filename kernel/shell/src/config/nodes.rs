@@ -38,18 +38,18 @@ impl<'a> Reader<'a> {
         for item in self.non_empty_list(&list) {
             let Some(name) = self.bus_name(&item) else { continue };
             if pool.nodes.iter().any(|known| **known == *name) {
-                self.error(&item.path, format!("{name:?} stands here already"));
+                self.error(&item.path, format!("{name:?} is listed twice"));
             }
             pool.nodes.push(name.into());
         }
         if places.is_empty() && !pool.nodes.is_empty() {
             let why = format!(
-                "{NODE} stands nowhere in command, args, cwd and env, so that all processes are alike"
+                "{NODE} does not occur in command, args, cwd or env: all processes would be the same"
             );
             self.error(&list.path, why);
         }
         if fields.has("instances") {
-            let why = "a pool with nodes has a process a node, so that it needs no instances";
+            let why = "a pool with nodes has one process per node: remove instances";
             self.error(&join(&fields.path, "instances"), why);
         }
         pool.instances = u32::try_from(pool.nodes.len()).unwrap_or(u32::MAX).max(1);
@@ -61,7 +61,7 @@ impl<'a> Reader<'a> {
             return;
         }
         for key in ["command", "args", "nodes"].into_iter().filter(|key| fields.has(key)) {
-            self.error(&join(&fields.path, key), "a pool from the cluster has none of its own");
+            self.error(&join(&fields.path, key), "remove it: a pool from the cluster has none");
         }
         pool.finds_nodes = true;
         pool.program = Program::ThisBinary;
@@ -144,17 +144,18 @@ mod tests {
             ),
             (
                 r#""command":"ssh","nodes":["n17"]"#.to_owned(),
-                "pools[0].nodes: {node} stands nowhere in command, args, cwd and env, so that all processes are alike",
+                "pools[0].nodes: {node} does not occur in command, args, cwd or env: all processes would be the \
+                 same",
             ),
             (format!(r#"{ssh},"nodes":[]"#), "pools[0].nodes: must not be empty"),
-            (format!(r#"{ssh},"nodes":["a","a"]"#), r#"pools[0].nodes[1]: "a" stands here already"#),
+            (format!(r#"{ssh},"nodes":["a","a"]"#), r#"pools[0].nodes[1]: "a" is listed twice"#),
             (
                 format!(r#"{ssh},"nodes":["me@a"]"#),
                 r#"pools[0].nodes[0]: "me@a" is not 1 to 32 letters, digits, underscores and dashes"#,
             ),
             (
                 format!(r#"{ssh},"nodes":["a"],"instances":2"#),
-                "pools[0].instances: a pool with nodes has a process a node, so that it needs no instances",
+                "pools[0].instances: a pool with nodes has one process per node: remove instances",
             ),
             (r#""from":"nats""#.to_owned(), r#"pools[0].from: must be "cluster", not "nats""#),
         ];
@@ -171,10 +172,7 @@ mod tests {
         assert_eq!(pool.program, kernel_core::config::Program::ThisBinary);
         let args = "agent nats --pool claude --url nats://127.0.0.1:4222 --zone eu --name e1";
         assert_eq!(pool.args.join(" "), args);
-        assert_eq!(
-            pool_errors(r#""from":"cluster""#),
-            [r#"pools[0].from: the file has no "cluster" that it could mean"#]
-        );
+        assert_eq!(pool_errors(r#""from":"cluster""#), [r#"pools[0].from: the file has no "cluster""#]);
         assert_eq!((pool.instances, pool.max_instances, pool.finds_nodes), (1, 64, true));
     }
 

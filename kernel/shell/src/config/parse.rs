@@ -68,7 +68,7 @@ pub(super) const LIMIT_KEYS: [&str; 15] = [
 ];
 
 /// What to do about an address that others can reach.
-pub(crate) const OFF_LOOPBACK: &str = "without a token whoever reaches it could run commands here; make one with \
+pub(crate) const OFF_LOOPBACK: &str = "without a token whoever reaches it could run commands here; create one with \
     `stdio-bus token` and name its file in auth.token_file";
 
 /// No number of seconds exceeds a year, so that a deadline never overflows.
@@ -133,7 +133,7 @@ fn read_json(text: &str) -> Result<Json, Vec<ConfigError>> {
         let message = error.to_string();
         let message = message.trim_end_matches(&format!(" at line {line} column {column}"));
         if text.trim().is_empty() {
-            return vec![ConfigError::of_file("the file is empty; `stdio-bus detect --write` makes one")];
+            return vec![ConfigError::of_file("the file is empty; `stdio-bus detect --write` fills it")];
         }
         let shown = shown_place(text, line, column);
         vec![ConfigError::of_file(format!("line {line}, column {column}: {message}{shown}"))]
@@ -219,8 +219,7 @@ impl<'a> Reader<'a> {
             match &cluster {
                 Some(cluster) => pool.args.extend(nodes::cluster_args(cluster, name.as_deref())),
                 None if top.has("cluster") => {}
-                None => self
-                    .error(&format!("pools[{index}].from"), "the file has no \"cluster\" that it could mean"),
+                None => self.error(&format!("pools[{index}].from"), "the file has no \"cluster\""),
             }
         }
         Some(Config {
@@ -586,7 +585,7 @@ impl<'a> Reader<'a> {
         let mut repeated = Vec::new();
         json.repeated_keys("", &mut repeated);
         for path in repeated {
-            self.error(&path, "this key stands here more than once");
+            self.error(&path, "this key occurs more than once");
         }
     }
 

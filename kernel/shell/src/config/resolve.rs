@@ -60,7 +60,7 @@ impl Resolver<'_> {
             };
             let name = &rest[at + 2..at + 2 + length];
             if !is_variable_name(name) {
-                return Err("what stands in \"${...}\" is no name of a variable".to_owned());
+                return Err("\"${...}\" must hold the name of a variable".to_owned());
             }
             expanded.push_str(&self.value_of(name)?);
             rest = &rest[at + 2 + length + 1..];
@@ -145,8 +145,8 @@ mod tests {
         let cases = [
             ("${GONE}", "the environment variable GONE is not set"),
             ("${LATIN}", "the environment variable LATIN is not UTF-8"),
-            ("${}", "what stands in \"${...}\" is no name of a variable"),
-            ("${s3cret with spaces}", "what stands in \"${...}\" is no name of a variable"),
+            ("${}", "\"${...}\" must hold the name of a variable"),
+            ("${s3cret with spaces}", "\"${...}\" must hold the name of a variable"),
             ("s3cret${KEY", "\"${\" without its \"}\" (a plain \"${\" is written \"$${\")"),
         ];
         for (text, message) in cases {

@@ -187,7 +187,7 @@ fn a_file_of_stdio_bus_2_0_3_is_accepted_unchanged() {
 
 #[test]
 fn text_that_is_no_json_object_is_refused_with_line_and_column() {
-    refuses("", &[("$", "the file is empty; `stdio-bus detect --write` makes one")]);
+    refuses("", &[("$", "the file is empty; `stdio-bus detect --write` fills it")]);
     let shown = "line 2, column 15: expected value\n    \"pools\": [1,,]\n                ^";
     refuses("{\n  \"pools\": [1,,]\n}", &[("$", shown)]);
     refuses("{} {}", &[("$", "line 1, column 4: trailing characters\n  {} {}\n     ^")]);
@@ -220,7 +220,7 @@ fn an_error_of_the_top_level_is_reported() {
         (r#","trace":{"payloads":1}"#, "trace.payloads", "must be true or false, not 1"),
         (r#","$schema":1"#, "$schema", "must be a string, not 1"),
         (r#","limits":[]"#, "limits", "must be an object, not a list"),
-        (r#","limits":{},"limits":{}"#, "limits", "this key stands here more than once"),
+        (r#","limits":{},"limits":{}"#, "limits", "this key occurs more than once"),
         (r#","default_pool":"c""#, "default_pool", r#"there is no pool "c", the pools are "a", "b""#),
         (r#","default_pool":"""#, "default_pool", "must not be empty"),
         (r#","default_pool":["a"]"#, "default_pool", "must be a string, not a list"),
@@ -238,7 +238,7 @@ fn an_error_of_the_top_level_is_reported() {
             r#","listen":["stdio:","tcp://0.0.0.0:9000"]"#,
             "listen[1]",
             "tcp://0.0.0.0:9000 is not on loopback: without a token whoever reaches it could run commands here; \
-             make one with `stdio-bus token` and name its file in auth.token_file",
+             create one with `stdio-bus token` and name its file in auth.token_file",
         ),
         (r#","listen":["unix://a\u0000b"]"#, "listen[0]", "must not hold a NUL character"),
     ];
@@ -271,7 +271,7 @@ fn an_error_of_a_pool_is_reported() {
         (r#","store":"""#, "pools[0].store", "must not be empty"),
         (r#","store":1"#, "pools[0].store", "must be a string, not 1"),
         (r#","a b":1"#, r#"pools[0]["a b"]"#, known),
-        (r#","args":[],"args":[]"#, "pools[0].args", "this key stands here more than once"),
+        (r#","args":[],"args":[]"#, "pools[0].args", "this key occurs more than once"),
         (r#","args":"-y""#, "pools[0].args", "must be a list, not a string"),
         (r#","args":["a",1]"#, "pools[0].args[1]", "must be a string, not 1"),
         (r#","args":["a\u0000"]"#, "pools[0].args[0]", "must not hold a NUL character"),
@@ -302,7 +302,7 @@ fn an_error_of_a_pool_is_reported() {
         (r#","env":{"":"x"}"#, r#"pools[0].env[""]"#, name),
         (r#","env":{"A=B":"x"}"#, r#"pools[0].env["A=B"]"#, name),
         (r#","env":{"A":"s3cret\u0000"}"#, "pools[0].env.A", "must not hold a NUL character"),
-        (r#","env":{"A":"1","A":"2"}"#, "pools[0].env.A", "this key stands here more than once"),
+        (r#","env":{"A":"1","A":"2"}"#, "pools[0].env.A", "this key occurs more than once"),
         (r#","env":{"A":"s3cret${GONE}"}"#, "pools[0].env.A", "the environment variable GONE is not set"),
         (
             r#","env":{"A":"s3cret${GONE"}"#,
@@ -394,7 +394,7 @@ fn all_errors_are_reported_at_once_one_per_line() {
     }"#;
     let errors = super::parse(text, Path::new("/srv/bus")).unwrap_err();
     let expected = r#"
-bus.json: pools[0].env.TOKEN: this key stands here more than once
+bus.json: pools[0].env.TOKEN: this key occurs more than once
 bus.json: lmits: unknown key, did you mean "limits"?
 bus.json: pools[0].instances: must be a whole number from 1 to 65536, not 0
 bus.json: pools[0].env.TOKEN: the environment variable GONE is not set

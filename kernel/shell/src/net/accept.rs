@@ -110,7 +110,7 @@ impl Acceptor {
         info!("listening at {}", bound.at);
         if !bound.at.is_local() {
             warn!(
-                "{} is not on loopback: the token and all that is said there can be read on the way",
+                "{} is not on loopback and not encrypted: others may read the token and all messages",
                 bound.at
             );
         }
@@ -238,7 +238,7 @@ impl Acceptor {
                         self.refused.add(io.now, reason);
                     }
                 }
-                Ok(None) => self.refused.add(io.now, "it is not of our user"),
+                Ok(None) => self.refused.add(io.now, "it belongs to another user"),
                 Err(error) => match Errno::from_raw(error.raw_os_error().unwrap_or(0)) {
                     Errno::EAGAIN => {
                         self.shortage_logged = false;
@@ -255,7 +255,7 @@ impl Acceptor {
 
     fn pause(&mut self, error: &io::Error, now: Moment) {
         if !mem::replace(&mut self.shortage_logged, true) {
-            warn!("no connection can be taken for now: {error}");
+            warn!("cannot accept connections for now: {error}");
         }
         self.retry_at = Some(now + RETRY_AFTER);
     }

@@ -72,7 +72,7 @@ impl fmt::Display for ListenError {
                 )
             }
             ListenError::NotAnAddress => out.write_str("the host is neither an IP address nor localhost"),
-            ListenError::NotASocket => out.write_str("there is something that is not a socket"),
+            ListenError::NotASocket => out.write_str("the path exists and is not a socket"),
             ListenError::NotALock(path) => {
                 write!(out, "{} is in the way: it is not the lock of a bus", path.display())
             }
@@ -86,11 +86,11 @@ impl fmt::Display for ListenError {
                     folder.display()
                 )
             }
-            ListenError::InUse => {
-                out.write_str("it is in use: another bus, or another program, listens there")
-            }
-            ListenError::Locked(None) => out.write_str("another bus starts there just now"),
-            ListenError::Locked(Some(pid)) => write!(out, "a bus runs there already, as process {pid}"),
+            ListenError::InUse => out.write_str(
+                "another bus or another program already listens there; choose another address, or stop it",
+            ),
+            ListenError::Locked(None) => out.write_str("another bus is starting there"),
+            ListenError::Locked(Some(pid)) => write!(out, "another bus already runs there (pid {pid})"),
             ListenError::StdioTooLate => out.write_str("stdin and stdout cannot be added while the bus runs"),
             ListenError::System(error) => error.fmt(out),
         }

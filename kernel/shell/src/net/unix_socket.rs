@@ -194,7 +194,7 @@ mod tests {
         // The lock holds even if the socket file is gone and nothing seems to listen.
         fs::remove_file(folder.socket()).unwrap();
         let error = open_error(&folder.socket());
-        let expected = format!("a bus runs there already, as process {}", process::id());
+        let expected = format!("another bus already runs there (pid {})", process::id());
         assert_eq!(error.to_string(), expected);
         drop(first);
         assert!(!folder.lock().exists());

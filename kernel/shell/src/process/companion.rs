@@ -331,7 +331,7 @@ impl Companion {
                     warn!("{} cannot open: {why}", self.kind.name);
                     self.last_words = Some(why);
                 }
-                Err(_) => warn!("{} says something that is not understood", self.kind.name),
+                Err(_) => warn!("{} sent a message that is not understood", self.kind.name),
             }
         }
         if running.line.len() > LINE_BYTES_MAX {

@@ -180,7 +180,7 @@ impl Guard {
         if matches!(running.process.try_wait(), Ok(None)) {
             return;
         }
-        warn!("the guard of the workers has ended, a new one takes its place");
+        warn!("the guard of the workers has ended and is replaced");
         self.running = None;
         self.retry_at = Some(now.max(self.started + START_INTERVAL));
         self.retry(now);
