@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Bus, one_pool, puppets, run};
+use crate::harness::{Bus, one_pool, puppets, request, run};
 
 fn text(out: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
@@ -46,6 +46,15 @@ fn ide_prints_no_settings_that_cannot_work() {
         assert!(out.stdout.is_empty(), "{}", text(&out));
     }
     assert!(run(folder.path(), &["ide", "zed", "--pool", "b"], "").status.success());
+}
+
+#[test]
+fn who_names_no_pool_of_several_is_told_how_to_name_one() {
+    let bus = Bus::start(json!({ "pools": [puppets("a", 1), puppets("b", 1)] }));
+    let line = format!("{}\n", request(1, "initialize", json!({ "protocolVersion": 1 })));
+    let out = run(bus.folder(), &["connect", "--tcp", bus.tcp()], &line);
+    let said = text(&out);
+    assert!(said.contains("name one with --pool") && said.contains("default_pool in bus.json"), "{said}");
 }
 
 #[test]

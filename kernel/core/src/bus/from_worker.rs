@@ -44,7 +44,7 @@ impl Bus {
             Ok(envelope) => return self.route_worker_message(id, Message::new(line, envelope)),
             Err(malformed) => *malformed,
         };
-        debug!("worker {worker} wrote no message: {}", malformed.fault);
+        debug!("worker {worker} wrote a line that is not a message: {}", malformed.fault);
         self.counters.stray_lines += 1;
         if malformed.answer {
             let error = RpcError::invalid(format!("the worker's answer: {}", malformed.fault));

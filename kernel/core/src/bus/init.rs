@@ -113,7 +113,7 @@ impl Bus {
     /// and are what they were before; it is replaced, because a process is initialized only once.
     fn initialize_refused(&mut self, id: WorkerId, handshake: &Arc<Handshake>, message: Message<'_>) {
         let Some(worker) = self.workers.get_mut(id) else { return };
-        info!("worker {worker} refuses an initialize");
+        info!("worker {worker} rejected an initialize");
         let mut error = RpcError::no_start(&worker.config, worker.index, "refuses to be initialized")
             .with_stderr(worker.stderr.last_lines());
         if let Some(outcome) = message.outcome() {

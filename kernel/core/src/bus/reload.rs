@@ -18,7 +18,7 @@ impl Bus {
     pub fn reload(&mut self, config: &Config, now: Moment) {
         self.set_time(now);
         if self.name != config.name {
-            warn!("`name` has changed in the configuration: a restart of the bus makes that its name");
+            warn!("`name` has changed in the configuration: restart the bus to use the new one");
         }
         self.limits = config.limits.clone();
         self.links.queue_limit = self.queue_limit();

@@ -100,7 +100,7 @@ impl Bus {
             return debug!("worker {worker} has told its node");
         }
         if !std::mem::replace(&mut worker.node_warned, true) {
-            warn!("worker {worker} tells another name of its node, which is ignored");
+            warn!("worker {worker} gives its node another name, which is ignored");
         }
     }
 

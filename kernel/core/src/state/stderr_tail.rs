@@ -39,13 +39,14 @@ impl StderrTail {
         lines.make_contiguous().join("\n")
     }
 
-    /// The last line that is not empty, for the log, which escapes it.
+    /// The last line that says something, for the log, which escapes it. The frames of a stack are indented, and what
+    /// went wrong stands above them.
     pub(crate) fn last_line(&self) -> String {
         let text = self.text();
-        let Some(line) = text.lines().rev().find(|line| !line.trim().is_empty()) else {
-            return String::new();
-        };
-        line.chars().take(200).collect()
+        let mut lines = text.lines().rev().filter(|line| !line.trim().is_empty());
+        let last = lines.clone().next().unwrap_or_default();
+        let line = lines.find(|line| !line.starts_with([' ', '\t'])).unwrap_or(last);
+        line.trim_start().chars().take(200).collect()
     }
 
     fn text(&self) -> String {
@@ -118,7 +119,11 @@ mod tests {
         }
         assert_eq!(tail.bytes.len(), STDERR_TAIL_BYTES);
         assert_eq!(tail.last_line(), "9999");
+        tail.push(b"Error: KEY not set\n    at x.js:1\n\tat y.js:2\n\n");
+        assert_eq!(tail.last_line(), "Error: KEY not set");
         tail.clear();
         assert_eq!(tail.last_line(), "");
+        tail.push(b"  indented\n  alone\n");
+        assert_eq!(tail.last_line(), "alone");
     }
 }

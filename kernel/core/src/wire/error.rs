@@ -151,7 +151,9 @@ impl RpcError {
     pub(crate) fn unknown_pool<'a>(named: Option<&str>, known: impl Iterator<Item = &'a str>) -> RpcError {
         let message = match named {
             Some(name) => format!("there is no pool {:?}", shortened(name, QUOTED_BYTES)),
-            None => "which pool? name one with _bus/hello".to_owned(),
+            None => {
+                "which pool? name one with --pool or _bus/hello, or set default_pool in bus.json".to_owned()
+            }
         };
         RpcError::new(-32052, "unknown_pool", message)
             .with("pools", known.map(Value::from).collect::<Vec<_>>())
