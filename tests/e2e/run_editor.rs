@@ -142,6 +142,16 @@ fn what_is_typed_during_a_turn_is_the_next_prompt() {
 }
 
 #[test]
+fn it_ends_with_its_terminal() {
+    let mut talk = Program::plan(&["--", "@puppet"]).at_terminal();
+    let _agent = opened(&mut talk);
+    talk.types("half");
+    talk.shows("> half");
+    talk.closes_terminal();
+    assert_eq!(talk.ends(), 129);
+}
+
+#[test]
 fn the_terminal_is_as_it_was_however_it_ends() {
     for (signal, code) in [(Some(Signal::SIGTERM), 143), (Some(Signal::SIGINT), 130), (None, 1)] {
         let mut talk = Program::plan(&["--", "@puppet"]).at_terminal();

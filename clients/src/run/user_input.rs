@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, poll};
 use rpc::lines::LINE_BYTES_MAX;
@@ -18,6 +19,9 @@ use super::line_editor::{Edited, LineEditor};
 
 /// How soon a withdrawal is noticed, in milliseconds.
 const POLL_MS: u16 = 50;
+
+/// The editor reads for ever from a terminal that is gone, and so is not waited for longer than this.
+const EDITOR_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +111,9 @@ impl UserInput {
         }
         self.withdraw.store(true, Ordering::SeqCst);
         self.is_finished = true;
-        let _ = self.finished.recv();
+        if self.finished.recv_timeout(EDITOR_PATIENCE).is_err() {
+            self.is_over = true;
+        }
         // The reader says with the flag whether it has heeded it.
         if !self.withdraw.load(Ordering::SeqCst) {
             self.pending = None;

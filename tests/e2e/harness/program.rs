@@ -44,7 +44,13 @@ pub(crate) struct Program {
 
 enum Io {
     Pipes(Connection),
-    Terminal { master: File, tty: PathBuf, terminal: Arc<Terminal> },
+    Terminal {
+        master: File,
+        tty: PathBuf,
+        terminal: Arc<Terminal>,
+    },
+    /// The terminal was closed.
+    Closed,
 }
 
 /// The terminal that a program writes to. A thread reads and answers all the time, as a real one does.
@@ -52,6 +58,8 @@ struct Terminal {
     parser: Mutex<vt100::Parser>,
     /// The last process at the terminal has exited.
     is_over: AtomicBool,
+    /// The window is closed.
+    closes: AtomicBool,
     changed: Condvar,
 }
 
@@ -64,13 +72,18 @@ impl Terminal {
         let terminal = Arc::new(Terminal {
             parser: Mutex::new(vt100::Parser::new(rows, columns, 0)),
             is_over: AtomicBool::new(false),
+            closes: AtomicBool::new(false),
             changed: Condvar::new(),
         });
         let this = terminal.clone();
         thread::spawn(move || {
             let mut unread = Vec::new();
             let mut chunk = [0; 4096];
-            loop {
+            let look_again = PollTimeout::try_from(LOOK_AGAIN).expect("it is short");
+            while !this.closes.load(Ordering::SeqCst) {
+                if poll(&mut [PollFd::new(master.as_fd(), PollFlags::POLLIN)], look_again) == Ok(0) {
+                    continue;
+                }
                 match master.read(&mut chunk) {
                     Ok(count @ 1..) => unread.extend(&chunk[..count]),
                     Err(fault) if fault.kind() == ErrorKind::Interrupted => continue,
@@ -78,6 +91,7 @@ impl Terminal {
                 }
                 this.reads(&mut unread, &mut master);
             }
+            drop(master);
             this.is_over.store(true, Ordering::SeqCst);
             let _parser = this.parser.lock();
             this.changed.notify_all();
@@ -178,6 +192,7 @@ impl Program {
             Io::Terminal { master, .. } => {
                 master.write_all(text.as_bytes()).expect("the terminal is there");
             }
+            Io::Closed => panic!("the terminal is closed"),
         }
     }
 
@@ -253,6 +268,12 @@ impl Program {
     /// Waits until it has written this to stderr.
     pub(crate) fn log_has(&self, text: &str) {
         self.log.has(text);
+    }
+
+    /// Closes the window that its terminal is in.
+    pub(crate) fn closes_terminal(&mut self) {
+        self.terminal().closes.store(true, Ordering::SeqCst);
+        self.io = Io::Closed;
     }
 
     /// Closes its stdin.
