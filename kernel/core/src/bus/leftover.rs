@@ -91,6 +91,10 @@ impl Bus {
             return self.leave_session(key, link, bye);
         }
         if let Some(key) = self.calls.oldest_incoming(endpoint) {
+            // Somebody who has joined the session in the meantime may have been asked too.
+            if let Some(session) = self.calls.get(key).and_then(|call| call.session) {
+                self.abstain(session, link);
+            }
             return self.fail_call(key, &RpcError::client_gone());
         }
         let workers = client.workers.clone();

@@ -204,6 +204,16 @@ impl Leftovers {
         lives.find_map(|(_, lost)| lost.sessions.remove(name, key).then(|| lost.error.clone()))
     }
 
+    /// Takes out a session that this client, which has left, has not let go yet. Returns whether it said goodbye.
+    pub(crate) fn take_departed(&mut self, link: Link, name: &[u8], key: SessionKey) -> Option<bool> {
+        self.queue.iter_mut().find_map(|work| match work {
+            Leftover::Departed(gone) if gone.link == link => {
+                gone.client.sessions.remove(name, key).then_some(gone.client.bye)
+            }
+            _ => None,
+        })
+    }
+
     /// Whether this session is still to be lost with its worker.
     pub(crate) fn has_session(&self, worker: WorkerId, name: &[u8], key: SessionKey) -> bool {
         self.lives.range(lives_of(worker)).any(|(_, lost)| lost.sessions.get(name) == Some(&key))

@@ -321,8 +321,18 @@ impl Bus {
         }
         let key = found.map(|key| self.sessions.root(key)).ok_or_else(RpcError::unknown_session)?;
         self.worker_of(key);
+        self.let_go_if_due(key);
         self.sessions.get(key).ok_or_else(RpcError::unknown_session)?;
         Ok(key)
+    }
+
+    /// An owner that has left, and whose sessions are let go in pieces, lets this one go before others join it.
+    fn let_go_if_due(&mut self, key: SessionKey) {
+        let Some(session) = self.sessions.get(key) else { return };
+        let Some(owner) = session.owner.filter(|owner| self.links.peer(*owner).is_none()) else { return };
+        if let Some(bye) = self.leftovers.take_departed(owner, session.bus_name(), key) {
+            self.leave_session(key, owner, bye);
+        }
     }
 
     /// `_bus/close`: a session ends, whoever owns it. Its turn is cancelled, and its questions are withdrawn.

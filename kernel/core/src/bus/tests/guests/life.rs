@@ -1,5 +1,7 @@
 //! Guests where the life of a process or of the bus ends, or begins anew.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use super::{INIT, shared, user};
@@ -7,6 +9,7 @@ use crate::api::Event;
 use crate::bus::tests::{TestBus, pool};
 use crate::config::{Config, PoolConfig};
 use crate::id::Link;
+use crate::limit::WORK_PIECE;
 
 #[test]
 fn a_session_that_nobody_owns_moves_to_a_process_for_whoever_takes_it() {
@@ -124,4 +127,26 @@ fn agents_of_the_second_version_tell_prompts_themselves_and_turns_end_when_they_
     bus.sees_nothing(worker);
     bus.sends(worker, &state("idle"));
     bus.answers(worker, "session/prompt", "{}");
+}
+
+#[test]
+fn a_question_of_an_owner_that_leaves_in_pieces_is_answered_once() {
+    let (mut bus, ann, ben, worker, session) = shared();
+    bus.permission(worker, 7);
+    bus.sees_request(ann, "session/request_permission");
+    for id in 0..3 * WORK_PIECE {
+        bus.sends(ann, &format!(r#"{{"id":{id},"method":"ask"}}"#));
+        bus.sees(worker);
+    }
+    bus.handles(Event::Broken(ann));
+    assert_eq!(bus.bus.next_alarm(), Some(bus.now), "it has not let everything go");
+    let joined = bus.attaches(ben, &json!({"session": session}));
+    assert!(joined["owner"].is_null(), "{joined}");
+    let (of_ben, _) = bus.sees_request(ben, "session/request_permission");
+    let choice = r#"{"outcome":{"outcome":"selected","optionId":"yes"}}"#;
+    bus.sends(ben, &format!(r#"{{"id":{of_ben},"result":{choice}}}"#));
+    let answer = bus.sees_json(worker);
+    assert_eq!((&answer["id"], &answer["result"]["outcome"]["optionId"]), (&json!(7), &json!("yes")));
+    bus.advances(Duration::ZERO);
+    bus.sees_nothing(worker);
 }
