@@ -455,7 +455,7 @@ fn read_all(bus: &mut Bus, link: Link, now: Moment) -> String {
 
 /// Moves bytes between a link of a bus and a pipe, as far as either takes them.
 fn moves_bytes(bus: &mut Bus, link: Link, pipe: &mut Pipe, now: Moment) -> (bool, usize) {
-    let written = pipe.write(bus.to_send(link));
+    let written = pipe.write(&bus.to_send(link));
     if written > 0 {
         bus.sent(link, written, now);
     }

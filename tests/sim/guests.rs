@@ -425,8 +425,15 @@ impl World {
 
     fn gives(&mut self, link: Link, line: &Value) {
         self.note(format_args!("{link:?} gives {line}"));
-        self.shell.bus.received(link, format!("{line}\n").as_bytes(), self.shell.now);
+        self.gives_bytes(link, format!("{line}\n").as_bytes());
         self.after();
+    }
+
+    /// What comes in two pieces may be a long line, whose buffer the queues of all clients of a session share.
+    fn gives_bytes(&mut self, link: Link, bytes: &[u8]) {
+        let (begin, end) = bytes.split_at(bytes.len() - 1);
+        self.shell.bus.received(link, begin, self.shell.now);
+        self.shell.bus.received(link, end, self.shell.now);
     }
 
     /// Carries out what the bus wants, and lets the peers read.
@@ -466,7 +473,7 @@ impl World {
             self.check_withdrawn();
             for (link, answer) in answers {
                 self.note(format_args!("{link:?} gives {answer}"));
-                self.shell.bus.received(link, format!("{answer}\n").as_bytes(), self.shell.now);
+                self.gives_bytes(link, format!("{answer}\n").as_bytes());
             }
         }
         if self.calls.is_multiple_of(4) {

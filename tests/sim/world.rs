@@ -221,7 +221,13 @@ impl World {
         }
         self.given_bytes = bytes.len();
         self.note(format_args!("{peer:?} gives"), &bytes);
-        self.bus.received(link, &bytes, self.now);
+        match self.bus.read_space(link).and_then(|space| space.get_mut(..bytes.len())) {
+            Some(space) if bytes.len() % 2 == 1 => {
+                space.copy_from_slice(&bytes);
+                self.bus.received_in_space(link, bytes.len(), self.now);
+            }
+            _ => self.bus.received(link, &bytes, self.now),
+        }
         self.after();
         if hostile && !self.pipe(peer).closed {
             broken!("first line", "{peer:?} is not closed");
@@ -250,7 +256,7 @@ impl World {
         let count = if eager { most } else { 1 + some % most };
         let taken = waiting[..count].to_vec();
         let all = count == waiting.len();
-        let begun = begun_lines(waiting, count, self.pipe_at_start(peer));
+        let begun = begun_lines(&waiting, count, self.pipe_at_start(peer));
         let pipe = self.pipe(peer);
         pipe.flush = !all;
         pipe.at_start = taken.last() == Some(&b'\n');
@@ -489,8 +495,9 @@ impl World {
         let events_max = queue.min(limits.max_held_bytes / TRACE_QUEUE_PART);
         let traces = |peer: &Peer| matches!(peer, Peer::Client(conn) if self.oracle.conns[*conn].traces);
         for (link, _) in self.by_link.iter().filter(|(_, peer)| traces(peer)) {
-            let waiting = self.bus.to_send(*link).split_inclusive(|byte| *byte == b'\n');
-            let events = waiting.filter(|line| line.starts_with(EVENT)).map(<[u8]>::len).sum::<usize>();
+            let waiting = self.bus.to_send(*link);
+            let lines = waiting.split_inclusive(|byte| *byte == b'\n');
+            let events = lines.filter(|line| line.starts_with(EVENT)).map(<[u8]>::len).sum::<usize>();
             if events > events_max {
                 broken!(
                     "(13) tracers hear of traffic",

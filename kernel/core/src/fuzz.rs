@@ -14,6 +14,7 @@ use crate::testkit::TestShell;
 use crate::token::TokenDigest;
 use crate::wire::json::DEPTH_MAX;
 use crate::wire::line_buffer::{LineBuffer, Piece};
+use crate::wire::long_line::LongBuffer;
 use crate::wire::oracle::{LineGenerator, Oracle};
 use crate::wire::partial_scan::PartialScan;
 use crate::wire::prefix_cache::PrefixCache;
@@ -52,16 +53,26 @@ pub fn framer(bytes: &[u8]) {
     let mut buffer = LineBuffer::default();
     let mut got = Vec::new();
     for (index, mut chunk) in stream.chunks(chunk).enumerate() {
-        // Now and then the link is paused, and the buffer holds the bytes.
+        // Now and then the link is paused, and the buffer holds the bytes, or they are read to the memory of a long line.
         if index % 5 == 4 {
             buffer.hold(chunk);
+            chunk = &[];
+        } else if index % 2 == 0
+            && let Some(space) = buffer.space()
+        {
+            space[..chunk.len()].copy_from_slice(chunk);
+            buffer.add(chunk.len());
             chunk = &[];
         }
         while let Some(piece) = buffer.next(&mut chunk, limit) {
             got.push(match piece {
                 Piece::Line(line) => format!("{line:?}"),
+                Piece::Long(long) => format!("{:?}", long.bytes()),
                 Piece::TooLong(partial) => too_long(&partial),
             });
+        }
+        if buffer.is_long() {
+            buffer.move_to(LongBuffer::default());
         }
     }
     assert_eq!(got, expected);

@@ -137,7 +137,7 @@ impl OneSession {
         self.shell.act(|bus, link| {
             let written = if link == self.client { &mut self.to_client } else { &mut self.to_worker };
             written.clear();
-            written.extend_from_slice(bus.to_send(link));
+            written.extend_from_slice(&bus.to_send(link));
             bus.sent(link, written.len(), Moment::ZERO);
         });
     }

@@ -3,12 +3,14 @@
 //! In one turn of the event loop each link is read at most once. Its queued bytes are written at the end of the turn,
 //! or earlier where there are many. Nothing here blocks, and nothing here decides about messages.
 
+use std::io::IoSlice;
 use std::mem;
 
 use memchr::memrchr;
 use mio::Poll;
 use mio::event::Event as Readiness;
 use nix::errno::Errno;
+use nix::sys::uio::writev;
 use nix::unistd::{read, write};
 
 use kernel_core::id::Link;
@@ -18,6 +20,9 @@ use crate::peer::{Peer, Peers, RunQueue, Stream, Task};
 
 /// Everything is read into one buffer of this size, so it is also the most that a link is read per turn.
 const SCRATCH_BYTES: usize = 64 << 10;
+
+/// At most this many pieces are written at once. Only long lines are pieces of their own.
+const PIECES_MAX: usize = 16;
 
 /// The core first gets this part of what was read, and at least `FIRST_BYTES`.
 const FIRST_PART: usize = 4;
@@ -100,15 +105,24 @@ impl Io {
             }
             return;
         }
-        match read(peer.input(), &mut self.scratch) {
+        // The rest of a long line is read to where it stays until it is written.
+        let space = self.bus.read_space(link);
+        let in_space = space.is_some();
+        let space = space.unwrap_or(&mut *self.scratch);
+        match read(peer.input(), space) {
             Ok(0) => self.report_eof(link),
             Ok(count) => {
-                let drained = count < self.scratch.len() && peer.short_means_blocked && !peer.hung_up;
+                let drained = count < space.len() && peer.short_means_blocked && !peer.hung_up;
                 peer.can_read = !drained;
                 if peer.can_read || peer.disconnected {
                     self.queue.push(Task::Read(link), &mut peer.queued);
                 }
-                self.early_flush(link, count);
+                if in_space {
+                    self.bus.received_in_space(link, count, self.now);
+                    self.flush_bulk();
+                } else {
+                    self.early_flush(link, count);
+                }
             }
             Err(Errno::EAGAIN) => {
                 peer.can_read = false;
@@ -130,11 +144,15 @@ impl Io {
     fn early_flush(&mut self, link: Link, count: usize) {
         let first = whole_lines(&self.scratch[..count], FIRST_BYTES.max(count / FIRST_PART));
         self.bus.received(link, &self.scratch[..first], self.now);
-        if let Some(full) = self.bus.take_bulk() {
-            self.flush(full);
-        }
+        self.flush_bulk();
         if first < count {
             self.bus.received(link, &self.scratch[first..count], self.now);
+        }
+    }
+
+    fn flush_bulk(&mut self) {
+        if let Some(full) = self.bus.take_bulk() {
+            self.flush(full);
         }
     }
 
@@ -159,24 +177,36 @@ impl Io {
         if !peer.can_write || peer.broken_reported {
             return;
         }
-        let bytes = self.bus.to_send(link);
         let Some(output) = peer.output() else { return };
-        if bytes.is_empty() {
-            return;
+        let mut waiting = self.bus.pieces_to_send(link);
+        let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
+        let (mut used, mut length) = (0, 0);
+        for (slot, piece) in pieces.iter_mut().zip(&mut waiting) {
+            *slot = IoSlice::new(piece);
+            used += 1;
+            length += piece.len();
         }
+        let are_all = used < PIECES_MAX || waiting.next().is_none();
+        drop(waiting);
         let outcome = loop {
-            match write(output, bytes) {
-                Err(Errno::EINTR) => {}
-                outcome => break outcome,
+            let outcome = match &pieces[..used] {
+                [] => return,
+                [only] => write(output, only),
+                several => writev(output, several),
+            };
+            if outcome != Err(Errno::EINTR) {
+                break outcome;
             }
         };
         match outcome {
             Ok(count) => {
-                if count < bytes.len() {
+                if count < length {
                     peer.can_write = !peer.short_means_blocked;
                     if peer.can_write {
                         self.writable.push(link);
                     }
+                } else if !are_all {
+                    self.writable.push(link);
                 }
                 self.bus.sent(link, count, self.now);
             }

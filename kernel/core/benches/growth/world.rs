@@ -119,11 +119,12 @@ impl World {
             let waiting = bus.to_send(link);
             if clients.contains(&link) {
                 to_client.clear();
-                to_client.extend_from_slice(waiting);
+                to_client.extend_from_slice(&waiting);
             } else {
-                to_worker.extend_from_slice(waiting);
+                to_worker.extend_from_slice(&waiting);
             }
-            bus.sent(link, waiting.len(), now);
+            let count = waiting.len();
+            bus.sent(link, count, now);
         });
     }
 

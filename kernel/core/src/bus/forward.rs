@@ -233,7 +233,7 @@ impl Bus {
     /// Whether the callee can have seen the call: part of its line is written. Peers could guess ids.
     pub(super) fn is_written(&self, callee: Link, key: CallKey) -> bool {
         match self.calls.get(key) {
-            Some(call) if enabled(Check::Written) => self.links.unwritten(callee, call.written).is_none(),
+            Some(call) if enabled(Check::Written) => !self.links.is_unwritten(callee, call.written),
             _ => true,
         }
     }

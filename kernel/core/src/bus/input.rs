@@ -1,12 +1,14 @@
 //! Reading: bytes become lines, and each line goes to the part that handles it.
 
 use super::{Bus, ReadMode};
-use crate::id::Link;
+use crate::id::{Link, WorkerId};
 use crate::limit::{AUTH_LINE_BYTES, UNFINISHED_LINE_TIMEOUT};
 use crate::mutants::{Check, enabled};
 use crate::state::clients::AuthState;
 use crate::state::timers::Alarm;
 use crate::wire::line_buffer::{LineBuffer, Piece};
+use crate::wire::long_line::LongLine;
+use crate::wire::prefix_cache::PrefixCache;
 
 /// What the bus does with the bytes of a client.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,6 +46,7 @@ impl Bus {
             match (piece, worker) {
                 (Piece::Line(line), Some(worker)) => self.worker_line(worker, line, &mut input.prefixes),
                 (Piece::Line(line), None) => self.client_line(link, line, &mut input.prefixes),
+                (Piece::Long(long), _) => self.long_line(link, worker, long, &mut input.prefixes),
                 (Piece::TooLong(partial), Some(worker)) => self.worker_too_long(worker, &partial),
                 (Piece::TooLong(partial), None) => self.client_too_long(link, &partial),
             }
@@ -86,6 +89,23 @@ impl Bus {
             }
             self.give_up_long_lines();
         }
+    }
+
+    /// Handles a line whose buffer the queues of its receivers can share.
+    #[cold]
+    fn long_line(
+        &mut self,
+        link: Link,
+        worker: Option<WorkerId>,
+        long: Box<LongLine>,
+        prefixes: &mut PrefixCache,
+    ) {
+        self.links.lend(&long);
+        match worker {
+            Some(worker) => self.worker_line(worker, long.bytes(), prefixes),
+            None => self.client_line(link, long.bytes(), prefixes),
+        }
+        self.links.take_back(*long);
     }
 
     /// The first byte of a client must open a JSON object. The request of a browser, a TLS handshake or anything else

@@ -45,6 +45,7 @@ mod worker_tells;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::api::{Action, CompanionStatus, Event, Moment};
@@ -252,6 +253,20 @@ impl Bus {
         self.settle();
     }
 
+    /// Where the next bytes of this link can be read to, if a long line of it is unfinished: a copy is saved. Call
+    /// `received_in_space` then.
+    pub fn read_space(&mut self, link: Link) -> Option<&mut [u8]> {
+        self.links.read_space(link)
+    }
+
+    /// Takes the first `count` bytes of `read_space`.
+    pub fn received_in_space(&mut self, link: Link, count: usize, now: Moment) {
+        self.set_time(now);
+        self.links.add_in_space(link, count);
+        self.read(link, &[], ReadMode::UnlessPaused);
+        self.settle();
+    }
+
     /// Takes bytes from the stderr of a worker.
     pub fn stderr_received(&mut self, worker: WorkerId, bytes: &[u8]) {
         if let Some(worker) = self.workers.get_mut(worker) {
@@ -273,8 +288,13 @@ impl Bus {
     }
 
     /// The bytes that wait for this peer, in order. Empty for an unknown link.
-    pub fn to_send(&self, link: Link) -> &[u8] {
+    pub fn to_send(&self, link: Link) -> Cow<'_, [u8]> {
         self.links.to_send(link)
+    }
+
+    /// The same in pieces, which are not copied. There is more than one if a long line is among them.
+    pub fn pieces_to_send(&self, link: Link) -> impl Iterator<Item = &[u8]> {
+        self.links.pieces_to_send(link)
     }
 
     /// The peer took the first `count` bytes of `to_send`.

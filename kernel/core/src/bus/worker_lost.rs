@@ -59,7 +59,7 @@ impl Bus {
     fn note_lost_turns(&mut self, lost: &LostLife) {
         for (_, call) in self.calls.incoming_calls(lost.endpoint) {
             let is_seen =
-                call.written != Written::NotYet && self.links.unwritten(lost.link, call.written).is_none();
+                call.written != Written::NotYet && !self.links.is_unwritten(lost.link, call.written);
             if matches!(call.purpose, Purpose::Ask | Purpose::Prompt)
                 && is_seen
                 && let Some(session) = call.session.and_then(|session| self.sessions.get_mut(session))

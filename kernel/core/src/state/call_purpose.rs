@@ -1,5 +1,7 @@
 //! What the answer of a call will mean, and where the line of the call is.
 
+use std::borrow::Cow;
+
 use crate::id::SessionKey;
 use crate::state::opening::SettingKind;
 use crate::wire::send_queue::SendQueue;
@@ -47,8 +49,13 @@ pub(crate) enum Written {
 
 impl Written {
     /// The line without its newline, if it is in this queue and none of it has been written.
-    pub(crate) fn in_queue(self, queue: &SendQueue) -> Option<&[u8]> {
+    pub(crate) fn in_queue(self, queue: &SendQueue) -> Option<Cow<'_, [u8]>> {
         let Written::At { position, length } = self else { return None };
         queue.unwritten_line(position, length)
+    }
+
+    /// Whether it is in this queue and none of it has been written.
+    pub(crate) fn is_in_queue(self, queue: &SendQueue) -> bool {
+        matches!(self, Written::At { position, length } if queue.is_unwritten(position, length as usize))
     }
 }

@@ -4,6 +4,7 @@
 //! queue, so "queued but never flushed" cannot be written. This file knows no JSON and no calls, and of
 //! sessions only which lines are for which log.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Deref;
 
@@ -18,9 +19,10 @@ use crate::state::session_log::Unlogged;
 use crate::wire::buffer_pool::BufferPool;
 use crate::wire::json::Span;
 use crate::wire::line_buffer::LineBuffer;
+use crate::wire::long_line::{LongBuffer, LongBuffers, LongLine};
 use crate::wire::prefix_cache::PrefixCache;
 use crate::wire::send_queue::SendQueue;
-use crate::wire::splice::{Edit, splice};
+use crate::wire::splice::{Edit, longest_unedited, splice, splice_from};
 
 /// So many bytes are kept for a log at most before they are copied there.
 const UNLOGGED_BYTES: u64 = 16 << 10;
@@ -69,6 +71,9 @@ pub(crate) struct Links {
     peers: Arena<Link, Peer>,
     actions: VecDeque<Action>,
     buffers: BufferPool,
+    long_buffers: LongBuffers,
+    /// The buffer of the long line that is handled now.
+    lent: Option<LongBuffer>,
     /// Bytes in the inputs and queues of all peers.
     held_bytes: usize,
     /// The clients whose unfinished input is longer than `LINE_BYTES_WHEN_FULL`, by its length.
@@ -95,6 +100,8 @@ impl Links {
             peers: Arena::default(),
             actions: VecDeque::new(),
             buffers: BufferPool::default(),
+            long_buffers: LongBuffers::default(),
+            lent: None,
             held_bytes: 0,
             long_inputs: BTreeSet::new(),
             lines_out: 0,
@@ -196,9 +203,11 @@ impl Links {
             peer.output.give_buffer(self.buffers.take());
         }
         let position = peer.output.end();
-        let buffer = peer.output.buffer();
-        splice(buffer, line, edits);
-        buffer.push(b'\n');
+        match &self.lent {
+            Some(long) => queue_lent(&mut peer.output, long, line, edits),
+            None => splice(peer.output.buffer(), line, edits),
+        }
+        peer.output.end_line();
         let length = (peer.output.end() - position) as usize;
         self.held_bytes += length;
         self.lines_out += 1;
@@ -248,8 +257,13 @@ impl Links {
         self.bulk.take()
     }
 
-    pub(crate) fn to_send(&self, link: Link) -> &[u8] {
-        self.peers.get(link).map_or(&[], |peer| peer.output.waiting())
+    #[inline]
+    pub(crate) fn to_send(&self, link: Link) -> Cow<'_, [u8]> {
+        self.peers.get(link).map_or(Cow::Borrowed(&[]), |peer| peer.output.waiting())
+    }
+
+    pub(crate) fn pieces_to_send(&self, link: Link) -> impl Iterator<Item = &[u8]> {
+        self.peers.get(link).into_iter().flat_map(|peer| peer.output.pieces())
     }
 
     pub(crate) fn queued_bytes(&self, link: Link) -> usize {
@@ -261,7 +275,7 @@ impl Links {
     pub(crate) fn sent(&mut self, link: Link, count: usize) -> bool {
         let Some(peer) = self.peers.get_mut(link) else { return false };
         let before = peer.output.held_bytes();
-        peer.output.sent(count);
+        peer.output.sent(count, &mut self.long_buffers);
         peer.last_progress = self.now;
         let left = peer.output.len();
         self.held_bytes -= before - peer.output.held_bytes();
@@ -313,7 +327,7 @@ impl Links {
     pub(crate) fn unlogged(&self, link: Link) -> Option<(Unlogged, &[u8])> {
         let peer = self.peers.get(link)?;
         let run = peer.unlogged?;
-        Some((run, peer.output.kept(run.end)))
+        Some((run, peer.output.kept(run.end - run.start)))
     }
 
     /// They are copied.
@@ -330,8 +344,18 @@ impl Links {
     // Queued calls.
 
     /// The line without its newline, if none of it has been written.
-    pub(crate) fn unwritten(&self, to: Link, written: Written) -> Option<&[u8]> {
+    pub(crate) fn unwritten(&self, to: Link, written: Written) -> Option<Cow<'_, [u8]>> {
         written.in_queue(&self.peers.get(to)?.output)
+    }
+
+    /// The line with its newline, which was just queued.
+    pub(crate) fn queued_line(&self, to: Link, position: u64, length: u32) -> Option<Cow<'_, [u8]>> {
+        self.peers.get(to)?.output.unwritten(position, length as usize)
+    }
+
+    /// Whether none of the line has been written.
+    pub(crate) fn is_unwritten(&self, to: Link, written: Written) -> bool {
+        self.peers.get(to).is_some_and(|peer| written.is_in_queue(&peer.output))
     }
 
     // Input.
@@ -349,7 +373,7 @@ impl Links {
         Some(input)
     }
 
-    pub(crate) fn put_back(&mut self, link: Link, input: Input) {
+    pub(crate) fn put_back(&mut self, link: Link, mut input: Input) {
         let Some(peer) = self.peers.get_mut(link) else {
             return self.buffers.give(input.lines.into_buffer());
         };
@@ -357,12 +381,43 @@ impl Links {
         if input.lines.is_empty() {
             self.buffers.give(input.lines.into_buffer());
         } else {
+            if input.lines.is_long() {
+                self.buffers.give(input.lines.move_to(self.long_buffers.take()));
+            }
             self.held_bytes += input.lines.len();
             if input.lines.len() > LINE_BYTES_WHEN_FULL && peer.worker.is_none() && peer.paused_by.is_none() {
                 self.long_inputs.insert((input.lines.len(), link));
             }
             peer.input.lines = input.lines;
         }
+    }
+
+    /// Where the next bytes of a long line can be read to.
+    pub(crate) fn read_space(&mut self, link: Link) -> Option<&mut [u8]> {
+        self.peers.get_mut(link)?.input.lines.space()
+    }
+
+    /// So many bytes were read to `read_space`.
+    pub(crate) fn add_in_space(&mut self, link: Link, count: usize) {
+        let Some(peer) = self.peers.get_mut(link) else { return };
+        let before = peer.input.lines.len();
+        peer.input.lines.add(count);
+        let after = peer.input.lines.len();
+        self.held_bytes += after - before;
+        if self.long_inputs.remove(&(before, link)) {
+            self.long_inputs.insert((after, link));
+        }
+    }
+
+    /// While a long line is handled, queues share its buffer.
+    pub(crate) fn lend(&mut self, line: &LongLine) {
+        self.lent = Some(line.buffer().clone());
+    }
+
+    /// The long line is handled.
+    pub(crate) fn take_back(&mut self, line: LongLine) {
+        self.lent = None;
+        self.long_buffers.give(line.into_buffer());
     }
 
     /// Whether nothing but white space has come since the last line.
@@ -499,4 +554,16 @@ impl Links {
             full.pausing.retain(|paused| *paused != link);
         }
     }
+}
+
+/// Queues a line while a long one is handled. If it is that one, its longest part without edits is not copied.
+#[cold]
+fn queue_lent(queue: &mut SendQueue, long: &LongBuffer, line: &[u8], edits: &[Edit<'_>]) {
+    if long.as_ptr() != line.as_ptr() {
+        return splice(queue.buffer(), line, edits);
+    }
+    let (part, before) = longest_unedited(line, edits);
+    splice(queue.buffer(), &line[..part.start], &edits[..before]);
+    queue.insert(long.clone(), part.clone());
+    splice_from(part.end, queue.buffer(), line, &edits[before..]);
 }

@@ -58,9 +58,11 @@ impl Counters {
     #[inline]
     pub(crate) fn count_in(&mut self, piece: &Piece<'_>) {
         self.lines_in += 1;
-        if let Piece::Line(line) = piece {
-            self.bytes_in += line.len() as u64 + 1;
-        }
+        self.bytes_in += match piece {
+            Piece::Line(line) => line.len() as u64 + 1,
+            Piece::Long(long) => long.bytes().len() as u64 + 1,
+            Piece::TooLong(_) => 0,
+        };
     }
 
     pub(crate) fn count_error(&mut self, error: &RpcError) {

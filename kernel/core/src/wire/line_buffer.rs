@@ -1,12 +1,15 @@
 //! Splits the byte stream of one link into lines, in any chunking.
 //!
-//! A line within one chunk is never copied. The buffer keeps only an unfinished line and bytes that must wait. Of a
-//! line over the limit it keeps nothing but a partial scan, which finds the id.
+//! A line within one chunk is never copied. The buffer keeps only an unfinished line and bytes that must wait. An
+//! unfinished line that is long gets memory of its own, to which the next bytes can be read directly. Of a line over the
+//! limit the buffer keeps nothing but a partial scan, which finds the id.
 
 use std::cell::Cell;
 
 use memchr::memchr;
 
+use crate::limit::LONG_LINE_BYTES;
+use crate::wire::long_line::{LongBuffer, LongLine};
 use crate::wire::partial_scan::PartialScan;
 
 /// The bytes of one link that have not been returned as lines.
@@ -17,17 +20,27 @@ pub(crate) struct LineBuffer {
     start: usize,
     /// There is no newline between `start` and this index, so no byte is searched twice.
     searched: usize,
-    /// The scan of the current line, if that is over the limit and its bytes are dropped. `bytes` is then empty or
-    /// begins with that line's end.
-    too_long: Option<Box<PartialScan>>,
+    /// The current line, if it is not in `bytes`.
+    large: Option<Large>,
     /// Between `start` and this index there is only white space, so no byte is looked at twice.
     blank: Cell<usize>,
+}
+
+/// A current line that is not in `bytes`.
+enum Large {
+    /// The scan of a line that is over the limit and whose bytes are dropped. `bytes` is empty or begins with that
+    /// line's end.
+    TooLong(Box<PartialScan>),
+    /// A line with memory of its own. `bytes` is empty, `start` is 0, and `searched` is an index in this line.
+    Long(Box<LongLine>),
 }
 
 /// What `next` returns for each line.
 pub(crate) enum Piece<'a> {
     /// A line without its line end.
     Line(&'a [u8]),
+    /// The same for a line with memory of its own.
+    Long(Box<LongLine>),
     /// What is known of a line over the limit.
     TooLong(Box<PartialScan>),
 }
@@ -42,22 +55,10 @@ impl LineBuffer {
     /// The next whole line, first of the kept bytes, then of `chunk`, which is advanced behind it. `None`: there is
     /// no further line, and the rest of `chunk` is kept.
     pub(crate) fn next<'a, 'b: 'a>(&'a mut self, chunk: &mut &'b [u8], limit: usize) -> Option<Piece<'a>> {
-        if let Some(mut partial) = self.too_long.take() {
-            if !self.bytes.is_empty() {
-                debug_assert_eq!(self.bytes[0], b'\n');
-                self.start = 1;
-                self.searched = 1;
-                return Some(Piece::TooLong(partial));
-            }
-            let Some(end) = memchr(b'\n', chunk) else {
-                partial.feed(chunk);
-                *chunk = &[];
-                self.too_long = Some(partial);
-                return None;
-            };
-            partial.feed(&chunk[..end]);
-            *chunk = &chunk[end + 1..];
-            return Some(Piece::TooLong(partial));
+        match self.large.take() {
+            None => {}
+            Some(Large::TooLong(partial)) => return self.next_too_long(partial, chunk),
+            Some(Large::Long(long)) => return self.next_long(long, chunk, limit),
         }
         if self.start == self.bytes.len() {
             self.clear();
@@ -84,56 +85,170 @@ impl LineBuffer {
         Some(piece(&self.bytes[line], limit))
     }
 
+    /// `next` where the first line is over the limit.
+    fn next_too_long<'a>(&mut self, mut partial: Box<PartialScan>, chunk: &mut &[u8]) -> Option<Piece<'a>> {
+        if !self.bytes.is_empty() {
+            debug_assert_eq!(self.bytes[0], b'\n');
+            self.start = 1;
+            self.searched = 1;
+            return Some(Piece::TooLong(partial));
+        }
+        let Some(end) = memchr(b'\n', chunk) else {
+            partial.feed(chunk);
+            *chunk = &[];
+            self.large = Some(Large::TooLong(partial));
+            return None;
+        };
+        partial.feed(&chunk[..end]);
+        *chunk = &chunk[end + 1..];
+        Some(Piece::TooLong(partial))
+    }
+
+    /// `next` where the first line has memory of its own.
+    fn next_long<'a>(
+        &mut self,
+        mut long: Box<LongLine>,
+        chunk: &mut &[u8],
+        limit: usize,
+    ) -> Option<Piece<'a>> {
+        let mut end = memchr(b'\n', &long.bytes()[self.searched..]).map(|end| self.searched + end);
+        if end.is_none() {
+            let (line, rest) = match memchr(b'\n', chunk) {
+                Some(end) => (&chunk[..end], Some(&chunk[end + 1..])),
+                None => (*chunk, None),
+            };
+            *chunk = rest.unwrap_or_default();
+            long.push(line);
+            end = rest.map(|_| long.bytes().len());
+        }
+        let kept = long.bytes();
+        let Some(end) = end else {
+            if kept.len() > limit + 1 {
+                self.drop_line(scanned(kept));
+            } else {
+                self.searched = kept.len();
+                self.large = Some(Large::Long(long));
+            }
+            return None;
+        };
+        // What follows the line in its memory is kept like any other bytes.
+        self.clear();
+        self.bytes.extend_from_slice(kept.get(end + 1..).unwrap_or_default());
+        let line = &kept[..end];
+        let length = line.strip_suffix(b"\r").unwrap_or(line).len();
+        if length > limit {
+            return Some(Piece::TooLong(scanned(line)));
+        }
+        long.truncate(length);
+        Some(Piece::Long(long))
+    }
+
+    /// Of the current line nothing is kept but this.
+    fn drop_line(&mut self, partial: Box<PartialScan>) {
+        *self = LineBuffer { large: Some(Large::TooLong(partial)), ..LineBuffer::default() };
+    }
+
     /// Keeps bytes that must wait. Whole lines may be among them.
     pub(crate) fn hold(&mut self, mut chunk: &[u8]) {
-        if self.bytes.is_empty()
-            && let Some(partial) = &mut self.too_long
-        {
-            let end = memchr(b'\n', chunk).unwrap_or(chunk.len());
-            partial.feed(&chunk[..end]);
-            chunk = &chunk[end..];
+        match &mut self.large {
+            Some(Large::Long(long)) => return long.push(chunk),
+            Some(Large::TooLong(partial)) if self.bytes.is_empty() => {
+                let end = memchr(b'\n', chunk).unwrap_or(chunk.len());
+                partial.feed(&chunk[..end]);
+                chunk = &chunk[end..];
+            }
+            _ => {}
         }
         self.bytes.extend_from_slice(chunk);
     }
 
     /// The bytes that are left without a line end, once `next` has returned `None`.
     pub(crate) fn rest(&self) -> &[u8] {
-        &self.bytes[self.start..]
+        match &self.large {
+            Some(Large::Long(long)) => long.bytes(),
+            _ => &self.bytes[self.start..],
+        }
     }
 
     /// How many bytes are kept.
     pub(crate) fn len(&self) -> usize {
-        self.bytes.len() - self.start
+        self.rest().len()
     }
 
     /// Whether nothing is kept, so that another link can use the memory.
     pub(crate) fn is_empty(&self) -> bool {
-        self.start == self.bytes.len() && self.too_long.is_none()
+        self.start == self.bytes.len() && self.large.is_none()
+    }
+
+    /// Whether the current line should get memory of its own. Whole lines may be left before a line of a paused link.
+    #[inline]
+    pub(crate) fn is_long(&self) -> bool {
+        self.bytes.len() - self.start >= LONG_LINE_BYTES
+            && self.searched == self.bytes.len()
+            && self.large.is_none()
+            && !self.is_blank()
+    }
+
+    /// Moves the current line to memory of its own. Returns the memory that it had.
+    pub(crate) fn move_to(&mut self, buffer: LongBuffer) -> Vec<u8> {
+        let long = LongLine::new(buffer, self.rest());
+        let bytes = std::mem::take(self).into_buffer();
+        self.searched = long.bytes().len();
+        self.large = Some(Large::Long(Box::new(long)));
+        bytes
+    }
+
+    /// Where the next bytes of a long line can be read to.
+    #[inline]
+    pub(crate) fn space(&mut self) -> Option<&mut [u8]> {
+        match &mut self.large {
+            Some(Large::Long(long)) => Some(long.space()),
+            _ => None,
+        }
+    }
+
+    /// So many bytes were read to `space`.
+    pub(crate) fn add(&mut self, count: usize) {
+        if let Some(Large::Long(long)) = &mut self.large {
+            long.add(count);
+        }
     }
 
     /// Whether the current line is over the limit and has not ended.
     pub(crate) fn is_too_long(&self) -> bool {
-        self.too_long.is_some()
+        matches!(self.large, Some(Large::TooLong(_)))
     }
 
     /// How many bytes of the current line have come.
     pub(crate) fn line_bytes(&self) -> usize {
-        self.too_long.as_ref().map_or(self.len(), |partial| partial.bytes_fed())
+        match &self.large {
+            Some(Large::TooLong(partial)) => partial.bytes_fed(),
+            _ => self.len(),
+        }
     }
 
     /// Gives up the current line as if it were too long. No whole line may be left before it.
     pub(crate) fn give_up(&mut self) {
-        let mut partial = self.too_long.take().unwrap_or_default();
-        partial.feed(self.rest());
-        *self = LineBuffer { too_long: Some(partial), ..LineBuffer::default() };
+        let partial = match self.large.take() {
+            Some(Large::TooLong(mut partial)) => {
+                partial.feed(self.rest());
+                partial
+            }
+            Some(Large::Long(long)) => scanned(long.bytes()),
+            None => scanned(self.rest()),
+        };
+        self.drop_line(partial);
     }
 
     /// Whether the current line holds nothing but white space so far.
     pub(crate) fn is_blank(&self) -> bool {
+        if self.large.is_some() {
+            return false;
+        }
         let from = self.blank.get().max(self.start);
         let more = self.bytes[from..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
         self.blank.set(from + more);
-        self.too_long.is_none() && from + more == self.bytes.len()
+        from + more == self.bytes.len()
     }
 
     /// The memory of this buffer, emptied.
@@ -153,11 +268,9 @@ impl LineBuffer {
     fn push_unfinished(&mut self, tail: &[u8], limit: usize) {
         // One byte more than the limit may come, since it may be the CR of a CRLF.
         if self.len() + tail.len() > limit + 1 {
-            let mut partial = Box::new(PartialScan::default());
-            partial.feed(&self.bytes[self.start..]);
+            let mut partial = scanned(&self.bytes[self.start..]);
             partial.feed(tail);
-            *self = LineBuffer { too_long: Some(partial), ..LineBuffer::default() };
-            return;
+            return self.drop_line(partial);
         }
         if self.start > 0 {
             self.bytes.drain(..self.start);
@@ -176,9 +289,13 @@ fn piece(line: &[u8], limit: usize) -> Piece<'_> {
         return Piece::Line(stripped);
     }
     // The scan includes the CR, as it does for a line that comes in several chunks.
+    Piece::TooLong(scanned(line))
+}
+
+fn scanned(line: &[u8]) -> Box<PartialScan> {
     let mut partial = Box::new(PartialScan::default());
     partial.feed(line);
-    Piece::TooLong(partial)
+    partial
 }
 
 #[cfg(test)]
@@ -189,11 +306,27 @@ mod tests {
     fn lines(stream: &[u8], size: usize, limit: usize) -> Vec<String> {
         let mut buffer = LineBuffer::default();
         let mut lines = Vec::new();
-        for chunk in stream.chunks(size) {
-            let mut chunk = chunk;
+        for (index, mut chunk) in stream.chunks(size).enumerate() {
+            if buffer.is_long() {
+                buffer.move_to(LongBuffer::default());
+            }
+            // Every way to add bytes gives the same lines.
+            match (index % 3, buffer.space()) {
+                (1, Some(space)) if space.len() >= chunk.len() => {
+                    space[..chunk.len()].copy_from_slice(chunk);
+                    buffer.add(chunk.len());
+                    chunk = &[];
+                }
+                (2, _) => {
+                    buffer.hold(chunk);
+                    chunk = &[];
+                }
+                _ => {}
+            }
             while let Some(piece) = buffer.next(&mut chunk, limit) {
                 lines.push(match piece {
                     Piece::Line(line) => String::from_utf8_lossy(line).into_owned(),
+                    Piece::Long(long) => String::from_utf8_lossy(long.bytes()).into_owned(),
                     Piece::TooLong(partial) => {
                         format!("#{}", String::from_utf8_lossy(partial.id().unwrap_or(b"?")))
                     }
@@ -225,6 +358,21 @@ mod tests {
                 ["12345", "12345", "#?", "#?", "1", "rest "]
             );
         }
+    }
+
+    #[test]
+    fn long_lines_come_whole_and_what_follows_them_too() {
+        let long = |byte: char, by: usize| byte.to_string().repeat(LONG_LINE_BYTES + by);
+        let expected =
+            [long('a', 0), "b".into(), long('c', 999), long('d', 50_000), String::new(), "e".into()];
+        let mut stream = expected.join("\n").into_bytes();
+        stream.extend_from_slice(b"\r\nf");
+        for size in [100, 4_000, 10_001, 60_000] {
+            let got = lines(&stream, size, LONG_LINE_BYTES + 50_000);
+            assert!(got[..6] == expected && got[6..] == ["rest f"], "chunks of {size}");
+        }
+        let got = lines(&stream, 1_000, LONG_LINE_BYTES + 49_999);
+        assert_eq!((got[3].as_str(), got[4].as_str(), got[5].as_str()), ("#?", "", "e"));
     }
 
     #[test]

@@ -2,8 +2,16 @@
 //!
 //! The queue knows the position of each byte in the peer's stream, so it can say whether any byte of a line has been
 //! written. It knows nothing of limits or time.
+//!
+//! A long line stands in a buffer that several queues share. The queue copies what was edited of it, and inserts the
+//! rest as it is.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::ops::Range;
 
 use crate::mutants::{Check, enabled};
+use crate::wire::long_line::{LongBuffer, LongBuffers};
 
 /// The queue is compacted once more than this many bytes, and more than half of it, are sent. So compacting moves
 /// fewer bytes than were sent since the last time.
@@ -12,35 +20,88 @@ const COMPACT_BYTES: usize = 64 << 10;
 /// The bytes that wait for one peer.
 #[derive(Default)]
 pub(crate) struct SendQueue {
+    /// The queue's own bytes, which are all but the inserted ones.
     bytes: Vec<u8>,
-    /// The bytes before this index are sent: `start <= bytes.len()`.
+    /// The own bytes before this index are sent: `start <= bytes.len()`.
     start: usize,
-    /// How many bytes were sent in all, which is the position of `bytes[start]` in the peer's stream.
+    /// How many bytes were sent in all, which is the position of the next byte in the peer's stream.
     sent: u64,
-    /// The bytes from this position on stay in the buffer after they are sent, until they are released.
+    /// How many of them were inserted ones, and how many inserted ones wait.
+    inserted_sent: u64,
+    inserted_waiting: usize,
+    /// What is inserted and not sent, in order.
+    inserts: VecDeque<Insert>,
+    /// The own bytes from this one on stay in the buffer after they are sent, until they are released. They are
+    /// counted from the first that was ever added.
     kept_from: Option<u64>,
 }
 
+/// A part of a long line.
+struct Insert {
+    buffer: LongBuffer,
+    /// The part that is not sent.
+    range: Range<usize>,
+    /// How many own bytes are before it, counted from the first that was ever added.
+    own_before: u64,
+    /// The position of its end in the peer's stream.
+    end: u64,
+}
+
 impl SendQueue {
+    #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.bytes.len() - self.start
+        self.bytes.len() - self.start + self.inserted_waiting
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes to write next.
-    pub(crate) fn waiting(&self) -> &[u8] {
-        &self.bytes[self.start..]
+    /// The bytes to write next, in pieces.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        let last = self.inserts.back().map_or(self.start, |last| self.index(last.own_before));
+        let mut from = self.start;
+        let inserts = self.inserts.iter().flat_map(move |insert| {
+            let own = from..self.index(insert.own_before);
+            from = own.end;
+            [&self.bytes[own], &insert.buffer[insert.range.clone()]]
+        });
+        inserts.chain([&self.bytes[last..]]).filter(|piece| !piece.is_empty())
+    }
+
+    /// The bytes to write next, in one piece.
+    #[inline]
+    pub(crate) fn waiting(&self) -> Cow<'_, [u8]> {
+        if self.inserts.is_empty() {
+            return Cow::Borrowed(&self.bytes[self.start..]);
+        }
+        Cow::Owned(self.concatenated())
+    }
+
+    #[cold]
+    fn concatenated(&self) -> Vec<u8> {
+        self.pieces().collect::<Vec<_>>().concat()
+    }
+
+    /// How many own bytes were sent in all.
+    fn own_sent(&self) -> u64 {
+        self.sent - self.inserted_sent
     }
 
     /// The position in the stream of the next byte that is added.
+    #[inline]
     pub(crate) fn end(&self) -> u64 {
         self.sent + self.len() as u64
     }
 
+    /// The index of an own byte, which is counted from the first that was ever added.
+    fn index(&self, own: u64) -> usize {
+        (self.start as u64 + own - self.own_sent()) as usize
+    }
+
     /// The buffer to which bytes are added. Give an empty queue a pooled buffer first, if there is one.
+    #[inline]
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         if self.start > COMPACT_BYTES && self.start > self.bytes.len() / 2 {
             self.compact();
@@ -48,27 +109,92 @@ impl SendQueue {
         &mut self.bytes
     }
 
-    /// Removes `count` bytes that the peer has taken.
-    pub(crate) fn sent(&mut self, count: usize) {
-        let count = count.min(self.len());
+    /// Adds a newline.
+    #[inline]
+    pub(crate) fn end_line(&mut self) {
+        self.bytes.push(b'\n');
+    }
+
+    /// Adds a part of a long line.
+    pub(crate) fn insert(&mut self, buffer: LongBuffer, range: Range<usize>) {
+        self.inserted_waiting += range.len();
+        let own_before = self.own_sent() + (self.bytes.len() - self.start) as u64;
+        self.inserts.push_back(Insert { buffer, range, own_before, end: self.end() });
+    }
+
+    /// Removes `count` bytes that the peer has taken. Buffers that it needs no more go to `buffers`.
+    #[inline]
+    pub(crate) fn sent(&mut self, count: usize, buffers: &mut LongBuffers) {
+        let mut count = count.min(self.len());
+        if !self.inserts.is_empty() {
+            count = self.sent_to_last_insert(count, buffers);
+        }
         self.start += count;
         self.sent += count as u64;
     }
 
+    /// Removes bytes up to the last insert, and returns how many are left to remove.
+    #[cold]
+    fn sent_to_last_insert(&mut self, mut count: usize, buffers: &mut LongBuffers) -> usize {
+        while let Some(first) = self.inserts.front_mut() {
+            let own = count.min((first.own_before + self.inserted_sent - self.sent) as usize);
+            let inserted = (count - own).min(first.range.len());
+            first.range.start += inserted;
+            self.start += own;
+            self.sent += (own + inserted) as u64;
+            self.inserted_sent += inserted as u64;
+            self.inserted_waiting -= inserted;
+            count -= own + inserted;
+            if !first.range.is_empty() {
+                break;
+            }
+            if let Some(first) = self.inserts.pop_front() {
+                buffers.give(first.buffer);
+            }
+        }
+        count
+    }
+
+    /// Whether this line waits and none of its bytes is sent.
+    #[inline]
+    pub(crate) fn is_unwritten(&self, position: u64, length: usize) -> bool {
+        position >= self.sent && position + length as u64 <= self.end()
+    }
+
     /// The line at this position of the stream, if none of its bytes is sent.
-    pub(crate) fn unwritten(&self, position: u64, length: usize) -> Option<&[u8]> {
+    pub(crate) fn unwritten(&self, position: u64, length: usize) -> Option<Cow<'_, [u8]>> {
         if !enabled(Check::Unwritten) {
             let from = (position + self.start as u64).checked_sub(self.sent)? as usize;
-            return self.bytes.get(from..from + length);
+            return self.bytes.get(from..from + length).map(Cow::Borrowed);
         }
-        let from = position.checked_sub(self.sent)? as usize;
-        self.waiting().get(from..from + length)
+        if !self.is_unwritten(position, length) {
+            return None;
+        }
+        let before = self.inserts.partition_point(|insert| insert.end <= position);
+        let own = match before.checked_sub(1).and_then(|last| self.inserts.get(last)) {
+            Some(last) => self.index(last.own_before + position - last.end),
+            None => self.start + (position - self.sent) as usize,
+        };
+        let insert = self.inserts.get(before);
+        let insert =
+            insert.filter(|insert| insert.end - (insert.range.len() as u64) < position + length as u64);
+        let Some(Insert { buffer, range, own_before, .. }) = insert else {
+            return self.bytes.get(own..own + length).map(Cow::Borrowed);
+        };
+        let at = self.index(*own_before);
+        let rest = at + length - (at - own) - range.len();
+        Some(Cow::Owned([&self.bytes[own..at], &buffer[range.clone()], &self.bytes[at..rest]].concat()))
     }
 
     /// The line at this position without its newline, if none of its bytes is sent.
-    pub(crate) fn unwritten_line(&self, position: u64, length: u32) -> Option<&[u8]> {
-        let line = self.unwritten(position, length as usize)?;
-        Some(&line[..line.len() - 1])
+    pub(crate) fn unwritten_line(&self, position: u64, length: u32) -> Option<Cow<'_, [u8]>> {
+        Some(match self.unwritten(position, length as usize)? {
+            Cow::Borrowed(line) => Cow::Borrowed(&line[..line.len() - 1]),
+            Cow::Owned(mut line) => {
+                line.pop();
+                Cow::Owned(line)
+            }
+        })
     }
 
     fn compact(&mut self) {
@@ -78,8 +204,9 @@ impl SendQueue {
     }
 
     /// How many bytes are kept though they are sent.
+    #[inline]
     pub(crate) fn kept_bytes(&self) -> usize {
-        self.kept_from.map_or(0, |from| self.sent.saturating_sub(from) as usize)
+        self.kept_from.map_or(0, |from| self.own_sent().saturating_sub(from) as usize)
     }
 
     /// All that the queue holds.
@@ -88,17 +215,17 @@ impl SendQueue {
         self.len() + self.kept_bytes()
     }
 
-    /// Keeps the bytes from this position on, none of which is sent.
+    /// Keeps the bytes from this position on, none of which is sent or inserted.
     pub(crate) fn keep_from(&mut self, position: u64) {
-        debug_assert!(position >= self.sent);
-        self.kept_from = Some(position);
+        let length = self.end() - position;
+        debug_assert!(length <= (self.bytes.len() - self.start) as u64);
+        self.kept_from = Some(self.own_sent() + (self.bytes.len() - self.start) as u64 - length);
     }
 
-    /// The kept bytes up to this position.
-    pub(crate) fn kept(&self, end: u64) -> &[u8] {
+    /// The first `length` kept bytes.
+    pub(crate) fn kept(&self, length: u64) -> &[u8] {
         let Some(from) = self.kept_from else { return &[] };
-        let index = |position: u64| (self.start as u64 + position - self.sent) as usize;
-        self.bytes.get(index(from)..index(end)).unwrap_or_default()
+        self.bytes.get(self.index(from)..self.index(from + length)).unwrap_or_default()
     }
 
     /// Nothing is kept any more.
@@ -141,6 +268,10 @@ impl SendQueue {
 mod tests {
     use super::*;
 
+    fn sent(queue: &mut SendQueue, count: usize) {
+        queue.sent(count, &mut LongBuffers::default());
+    }
+
     #[test]
     fn bytes_leave_in_order_in_pieces_of_any_size() {
         for piece in (1..=64).step_by(if cfg!(miri) { 21 } else { 1 }) {
@@ -150,9 +281,9 @@ mod tests {
                 queue.buffer().extend_from_slice(&[round; 7]);
                 let count = piece.min(queue.len());
                 received.extend_from_slice(&queue.waiting()[..count]);
-                queue.sent(count);
+                sent(&mut queue, count);
             }
-            received.extend_from_slice(queue.waiting());
+            received.extend_from_slice(&queue.waiting());
             let expected: Vec<u8> = (0..50u8).flat_map(|round| [round; 7]).collect();
             assert_eq!(received, expected);
         }
@@ -164,9 +295,9 @@ mod tests {
         queue.buffer().extend_from_slice(b"first\n");
         let position = queue.end();
         queue.buffer().extend_from_slice(b"second\n");
-        queue.sent(6);
-        assert_eq!(queue.unwritten(position, 7), Some(&b"second\n"[..]));
-        queue.sent(1);
+        sent(&mut queue, 6);
+        assert_eq!(queue.unwritten(position, 7), Some(b"second\n".into()));
+        sent(&mut queue, 1);
         assert_eq!(queue.unwritten(position, 7), None);
     }
 
@@ -174,22 +305,69 @@ mod tests {
     fn kept_bytes_stay_until_they_are_released() {
         let mut queue = SendQueue::default();
         queue.buffer().extend_from_slice(&[b'x'; 3 * COMPACT_BYTES]);
-        queue.sent(2 * COMPACT_BYTES);
+        sent(&mut queue, 2 * COMPACT_BYTES);
         let from = queue.end();
         queue.keep_from(from);
         queue.buffer().extend_from_slice(b"kept");
-        queue.sent(COMPACT_BYTES + 1);
-        assert_eq!((queue.waiting(), queue.kept_bytes()), (&b"ept"[..], 1));
+        sent(&mut queue, COMPACT_BYTES + 1);
+        assert_eq!((&*queue.waiting(), queue.kept_bytes()), (&b"ept"[..], 1));
         assert!(queue.buffer().len() < COMPACT_BYTES, "what is before them goes");
-        assert_eq!(queue.kept(from + 4), b"kept");
-        queue.sent(3);
+        assert_eq!(queue.kept(4), b"kept");
+        sent(&mut queue, 3);
         assert!(queue.is_empty());
         queue.buffer().extend_from_slice(b"more");
-        assert_eq!((queue.kept(from + 4), queue.waiting()), (&b"kept"[..], &b"more"[..]));
+        assert_eq!((queue.kept(4), &*queue.waiting()), (&b"kept"[..], &b"more"[..]));
         queue.release();
         assert_eq!(queue.buffer(), b"more");
-        queue.sent(4);
+        sent(&mut queue, 4);
         assert_eq!(queue.held_bytes(), 0);
+    }
+
+    /// Own and inserted lines in turns, sent in pieces of each size: the stream, what is unwritten and what is kept are
+    /// those of a queue that copies all of it.
+    #[test]
+    fn inserted_bytes_are_part_of_the_stream() {
+        let buffer = LongBuffer::new((0..200).map(|byte| byte % 251).collect());
+        for piece in (1..=97).step_by(if cfg!(miri) { 32 } else { 1 }) {
+            let (mut queue, mut copying) = (SendQueue::default(), SendQueue::default());
+            let mut lines = Vec::new();
+            for round in 0..40usize {
+                let (from, inserts) = (queue.end(), round % 3 != 0);
+                queue.buffer().extend_from_slice(&[round as u8; 5]);
+                copying.buffer().extend_from_slice(&[round as u8; 5]);
+                if inserts {
+                    queue.insert(buffer.clone(), round..2 * round + 1);
+                    copying.buffer().extend_from_slice(&buffer[round..2 * round + 1]);
+                }
+                queue.buffer().extend_from_slice(b"}\n");
+                copying.buffer().extend_from_slice(b"}\n");
+                if round % 9 == 3 {
+                    queue.keep_from(from);
+                    copying.keep_from(from);
+                }
+                lines.push((from, (queue.end() - from) as usize));
+                assert_eq!((queue.len(), queue.end()), (copying.len(), copying.end()));
+                assert_eq!(queue.waiting(), copying.waiting());
+                assert_eq!(queue.kept(if queue.kept_from.is_some() { 7 } else { 0 }), copying.kept(7));
+                for &(position, length) in &lines {
+                    assert_eq!(queue.unwritten(position, length), copying.unwritten(position, length));
+                    let line = copying.unwritten_line(position, length as u32);
+                    assert_eq!(queue.unwritten_line(position, length as u32), line);
+                    assert_eq!(queue.is_unwritten(position, length), line.is_some());
+                }
+                sent(&mut queue, piece);
+                sent(&mut copying, piece);
+                if round % 9 == 5 {
+                    queue.release();
+                    copying.release();
+                }
+            }
+            assert_eq!(queue.waiting(), copying.waiting());
+            let mut buffers = LongBuffers::default();
+            queue.sent(usize::MAX, &mut buffers);
+            assert!(queue.is_empty() && queue.inserts.is_empty());
+        }
+        assert_eq!(std::sync::Arc::strong_count(&buffer), 1, "no queue has it any more");
     }
 
     #[test]
@@ -197,7 +375,7 @@ mod tests {
         let mut queue = SendQueue::default();
         for _ in 0..if cfg!(miri) { 500 } else { 10_000 } {
             queue.buffer().extend_from_slice(&[0; 1000]);
-            queue.sent(999.min(queue.len()));
+            sent(&mut queue, 999);
         }
         assert!(queue.bytes.capacity() < 1 << 20);
     }

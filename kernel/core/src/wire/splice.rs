@@ -1,6 +1,6 @@
 //! Copies a line with a few spans replaced.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 
 use crate::wire::scan::Span;
 
@@ -58,8 +58,14 @@ impl<'a> Deref for Edits<'a> {
 }
 
 /// Appends `line` to `out` with these edits, which are in order and do not overlap.
+#[inline]
 pub(crate) fn splice(out: &mut Vec<u8>, line: &[u8], edits: &[Edit<'_>]) {
-    let mut from = 0;
+    splice_from(0, out, line, edits);
+}
+
+/// The same without the first `from` bytes of the line, behind which all edits are.
+#[inline]
+pub(crate) fn splice_from(mut from: usize, out: &mut Vec<u8>, line: &[u8], edits: &[Edit<'_>]) {
     for edit in edits {
         out.extend_from_slice(&line[from..edit.span.start as usize]);
         out.extend_from_slice(edit.with);
@@ -68,9 +74,36 @@ pub(crate) fn splice(out: &mut Vec<u8>, line: &[u8], edits: &[Edit<'_>]) {
     out.extend_from_slice(&line[from..]);
 }
 
+/// The longest part of a line that no edit touches, and how many edits are before it.
+pub(crate) fn longest_unedited(line: &[u8], edits: &[Edit<'_>]) -> (Range<usize>, usize) {
+    let starts = std::iter::once(0).chain(edits.iter().map(|edit| edit.span.end as usize));
+    let ends = edits.iter().map(|edit| edit.span.start as usize).chain([line.len()]);
+    let parts = starts.zip(ends).map(|(start, end)| start..end).zip(0..);
+    parts.max_by_key(|(part, _)| part.len()).unwrap_or((0..0, 0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_longest_unedited_part_is_between_any_two_edits() {
+        let line = b"aa1bbbb2c3ddddd";
+        let at = |start, end| Edit::new(Span::new(start, end), b"x");
+        assert_eq!(longest_unedited(line, &[]), (0..15, 0));
+        assert_eq!(longest_unedited(line, &[at(2, 3), at(7, 8), at(9, 10)]), (10..15, 3));
+        assert_eq!(longest_unedited(line, &[at(2, 3), at(7, 8), at(9, 15)]), (3..7, 1));
+        assert_eq!(longest_unedited(line, &[at(12, 15)]), (0..12, 0));
+        for edits in [vec![], vec![at(0, 1)], vec![at(2, 3), at(7, 8)], vec![at(14, 15)]] {
+            let (part, before) = longest_unedited(line, &edits);
+            let (mut whole, mut pieces) = (Vec::new(), Vec::new());
+            splice(&mut whole, line, &edits);
+            splice(&mut pieces, &line[..part.start], &edits[..before]);
+            pieces.extend_from_slice(&line[part.clone()]);
+            splice_from(part.end, &mut pieces, line, &edits[before..]);
+            assert_eq!(pieces, whole);
+        }
+    }
 
     #[test]
     fn edits_may_be_added_in_any_order() {

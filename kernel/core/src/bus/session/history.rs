@@ -2,6 +2,7 @@
 
 use crate::bus::Bus;
 use crate::id::{Link, SessionKey, WorkerId};
+use crate::limit::LONG_LINE_BYTES;
 use crate::mutants::{Check, enabled};
 use crate::state::calls::Written;
 use crate::state::session_id::Token;
@@ -44,6 +45,9 @@ impl Bus {
     pub(in crate::bus) fn log_written(&mut self, key: SessionKey, owner: Link, written: Option<Written>) {
         if let Some(Written::At { position, length }) = written {
             let end = position + u64::from(length);
+            if length as usize >= LONG_LINE_BYTES {
+                return self.log_long(key, owner, position, length);
+            }
             if !self.links.extend_unlogged(owner, key, position, end) {
                 self.begin_unlogged(key, owner, position, end);
             }
@@ -58,6 +62,19 @@ impl Bus {
         if self.limits.session_log_bytes > 0 {
             self.links.keep_unlogged(owner, Unlogged { session, start, end, log, kind });
             self.sessions.set_unlogged(log, Some(owner));
+        }
+    }
+
+    /// A long line may not stand in one piece in the queue, so it is not kept there for the log.
+    #[cold]
+    fn log_long(&mut self, session: SessionKey, owner: Link, position: u64, length: u32) {
+        let (log, kind) = self.sessions.log_place(session);
+        self.complete_log(log);
+        if self.limits.session_log_bytes > 0
+            && let Some(line) = self.links.queued_line(owner, position, length)
+        {
+            let limits = self.log_limits();
+            self.sessions.log(log, kind, &line, limits);
         }
     }
 

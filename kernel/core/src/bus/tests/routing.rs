@@ -10,7 +10,7 @@ fn a_request_that_was_not_written_cannot_be_answered() {
     let (client, worker) = (bus.client(), bus.worker(0));
     bus.stops_reading(worker);
     bus.sends(client, r#"{"id":1,"method":"m"}"#);
-    let waiting = String::from_utf8_lossy(bus.bus.to_send(worker)).into_owned();
+    let waiting = String::from_utf8_lossy(&bus.bus.to_send(worker)).into_owned();
     let id = serde_json::from_str::<serde_json::Value>(&waiting).expect("a request")["id"].clone();
     bus.sends(worker, &format!(r#"{{"id":{id},"result":"guessed"}}"#));
     bus.sees_nothing(client);
