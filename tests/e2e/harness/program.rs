@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::num::NonZero;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -15,11 +15,12 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Instant;
 
+use nix::fcntl::OFlag;
 use nix::libc::O_NOCTTY;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::pty::{Winsize, openpty};
+use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, ttyname};
+use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -244,13 +245,7 @@ impl Program {
     /// Changes the size of the terminal.
     pub(crate) fn resizes(&mut self, rows: u16, columns: u16) {
         let Io::Terminal { tty, .. } = &self.io else { panic!("only at a terminal") };
-        let (rows_word, columns_word) = (rows.to_string(), columns.to_string());
-        let resized = Command::new("stty")
-            .arg("-F")
-            .arg(tty)
-            .args(["rows", &rows_word, "cols", &columns_word])
-            .status();
-        assert!(resized.expect("stty runs").success());
+        set_size(tty, rows, columns);
         let sides = (NonZero::new(rows).expect("some"), NonZero::new(columns).expect("some"));
         self.terminal().parser.lock().expect("no panic").screen_mut().set_size(sides.0, sides.1);
     }
@@ -352,15 +347,14 @@ impl ProgramPlan {
 
     /// Starts it in a session of its own, at a terminal of its own.
     pub(crate) fn at_terminal(self) -> Program {
-        let size = Winsize { ws_row: ROWS, ws_col: COLUMNS, ws_xpixel: 0, ws_ypixel: 0 };
-        let pty = openpty(&size, None).expect("a pseudo-terminal");
-        let slave = || -> OwnedFd { pty.slave.try_clone().expect("an fd more") };
+        let (master, tty) = pseudo_terminal();
+        set_size(&tty, ROWS, COLUMNS);
+        let slave =
+            || File::options().read(true).write(true).custom_flags(O_NOCTTY).open(&tty).expect("a terminal");
         let mut command = self.command("setsid");
         command.stdin(slave()).stdout(slave()).stderr(slave()).env("TERM", "xterm").env_remove("NO_COLOR");
         command.envs(self.envs.iter().cloned());
         let child = command.spawn().expect("setsid of util-linux is there");
-        let tty = ttyname(&pty.slave).expect("a terminal has a name");
-        let master = File::from(pty.master);
         let terminal = Terminal::start(master.try_clone().expect("an fd more"));
         let io = Io::Terminal { master, tty, terminal };
         Program { child, io, log: Log::default(), dir: self.dir, puppet_listener: self.puppet_listener }
@@ -379,4 +373,21 @@ impl ProgramPlan {
             .envs(self.envs.iter().cloned());
         command
     }
+}
+
+/// A terminal as its window sees it, and its name. No process inherits the window's end, so that the terminal is gone
+/// once the test has closed it.
+fn pseudo_terminal() -> (File, PathBuf) {
+    let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    let master = posix_openpt(flags).expect("a pseudo-terminal");
+    grantpt(&master).and_then(|()| unlockpt(&master)).expect("it is ours");
+    let tty = ptsname_r(&master).expect("a terminal has a name");
+    let master = master.as_fd().try_clone_to_owned().expect("an fd more");
+    (File::from(master), PathBuf::from(tty))
+}
+
+fn set_size(tty: &Path, rows: u16, columns: u16) {
+    let (rows, columns) = (rows.to_string(), columns.to_string());
+    let set = Command::new("stty").arg("-F").arg(tty).args(["rows", &rows, "cols", &columns]).status();
+    assert!(set.expect("stty runs").success());
 }

@@ -59,11 +59,11 @@ fn a_port_that_is_taken_is_said_and_the_bus_runs() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let at = format!("http://{}", taken.local_addr().expect("an address"));
     let bus = Bus::start(echo_with(json!({ "listen": at })));
-    bus.log_has(&format!("the web door cannot open: cannot listen at {at}: it is in use"));
+    bus.log_has(&format!("the web door cannot open: cannot listen at {at}: another bus or"));
     let mut client = bus.client();
     bus.until("the door rests", || {
         let shown = status(&mut client);
-        shown["state"] == "resting" && shown["last_words"].as_str().is_some_and(|why| why.contains("in use"))
+        shown["state"] == "resting" && shown["last_words"].as_str().is_some_and(|why| why.contains("already listens there"))
     });
     let out = crate::harness::run(bus.folder(), &["status", "--tcp", bus.tcp()], "");
     assert!(String::from_utf8_lossy(&out.stdout).contains("\nweb "), "{out:?}");
