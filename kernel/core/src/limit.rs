@@ -182,7 +182,7 @@ pub const LONG_LINE_BYTES: usize = if cfg!(feature = "mutants") { 200 } else { 1
 pub const LONG_LINE_PIECE: usize = 64 << 10;
 /// The buffers for long lines that are kept for reuse: how many bytes each may have, and all of them together.
 pub const LONG_BUFFER_BYTES: usize = 2 << 20;
-pub const LONG_BUFFERS_BYTES: usize = 8 << 20;
+pub const LONG_BUFFERS_BYTES: usize = 2 << 20;
 
 /// How many buffers are kept for reuse, so that a busy link does not allocate and an idle link holds no memory.
 pub const POOLED_BUFFERS: usize = 64;

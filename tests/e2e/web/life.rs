@@ -63,7 +63,8 @@ fn a_port_that_is_taken_is_said_and_the_bus_runs() {
     let mut client = bus.client();
     bus.until("the door rests", || {
         let shown = status(&mut client);
-        shown["state"] == "resting" && shown["last_words"].as_str().is_some_and(|why| why.contains("already listens there"))
+        shown["state"] == "resting"
+            && shown["last_words"].as_str().is_some_and(|why| why.contains("already listens there"))
     });
     let out = crate::harness::run(bus.folder(), &["status", "--tcp", bus.tcp()], "");
     assert!(String::from_utf8_lossy(&out.stdout).contains("\nweb "), "{out:?}");

@@ -204,8 +204,11 @@ impl Links {
         }
         let position = peer.output.end();
         match &self.lent {
-            Some(long) => queue_lent(&mut peer.output, long, line, edits),
-            None => splice(peer.output.buffer(), line, edits),
+            // The memory of a line is somewhat larger than the line, so what waits for a slow peer is copied.
+            Some(long) if peer.output.len() < self.queue_limit => {
+                queue_lent(&mut peer.output, long, line, edits);
+            }
+            _ => splice(peer.output.buffer(), line, edits),
         }
         peer.output.end_line();
         let length = (peer.output.end() - position) as usize;

@@ -139,7 +139,7 @@ impl LineBuffer {
         if length > limit {
             return Some(Piece::TooLong(scanned(line)));
         }
-        long.truncate(length);
+        long.finish(length);
         Some(Piece::Long(long))
     }
 

@@ -47,9 +47,15 @@ impl LongLine {
         self.length = end;
     }
 
-    /// Drops what is behind `length`.
-    pub(crate) fn truncate(&mut self, length: usize) {
+    /// The line is complete and this long. Its memory is made to fit, also because the next long line may be as long,
+    /// and is then read without what follows it.
+    pub(crate) fn finish(&mut self, length: usize) {
         self.length = self.length.min(length);
+        let buffer = Arc::make_mut(&mut self.buffer);
+        buffer.truncate(self.length + 1);
+        if buffer.capacity() > self.length + self.length / 4 {
+            buffer.shrink_to_fit();
+        }
     }
 
     /// Where the next bytes can be read to. A new buffer never has more than twice the bytes that have come, because
@@ -115,10 +121,9 @@ mod tests {
             assert_eq!(line.bytes().len(), 5 + (round + 1) * 100_003);
         }
         assert!(line.bytes().starts_with(b"beginabcxxx") && line.bytes().ends_with(b"xxx"));
-        line.truncate(6);
+        line.finish(6);
         assert_eq!(line.bytes(), b"begina");
-        line.push(b"?");
-        assert_eq!(line.bytes(), b"begina?");
+        assert!(line.buffer().capacity() < 100, "what is not needed is given back");
     }
 
     #[test]
