@@ -181,7 +181,7 @@ pub(super) fn reloads(bus: &Bus, length: Duration, progress: Progress) -> io::Re
     Ok(Reloaded { counts, reloads, faults })
 }
 
-const TAKEN: &str = "the configuration was read again";
+const TAKEN: &str = "the configuration was reloaded";
 const REFUSED: &str = "reload refused";
 
 fn times_logged(bus: &Bus, text: &str) -> usize {
