@@ -39,7 +39,7 @@
 //!   `take_bulk` names between the two parts, so that its peer can begin. That changes when bytes are written, never
 //!   which bytes.
 //! - Two calls save a shell the copies of long lines, and change nothing else: [`read_space`](Bus::read_space) is where
-//!   the rest of a long line can be read to, and [`pieces_to_send`](Bus::pieces_to_send) is what a vectored write takes.
+//!   the rest of a long line can be read to, and [`pieces_to_send`](Bus::pieces_to_send) is for a vectored write.
 //! - The index of a link is reused after its [`Action::Close`], even while that action still waits to be drained. The
 //!   generation is not reused, so a whole [`Link`](id::Link) never means two peers. Calls with an unknown link do
 //!   nothing.

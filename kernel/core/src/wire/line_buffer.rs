@@ -1,8 +1,8 @@
 //! Splits the byte stream of one link into lines, in any chunking.
 //!
 //! A line within one chunk is never copied. The buffer keeps only an unfinished line and bytes that must wait. An
-//! unfinished line that is long gets memory of its own, to which the next bytes can be read directly. Of a line over the
-//! limit the buffer keeps nothing but a partial scan, which finds the id.
+//! unfinished line that is long gets memory of its own, to which the next bytes can be read directly. Of a line over
+//! the limit the buffer keeps nothing but a partial scan, which finds the id.
 
 use std::cell::Cell;
 
