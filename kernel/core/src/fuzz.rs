@@ -53,7 +53,7 @@ pub fn framer(bytes: &[u8]) {
     let mut buffer = LineBuffer::default();
     let mut got = Vec::new();
     for (index, mut chunk) in stream.chunks(chunk).enumerate() {
-        // Now and then the link is paused, and the buffer holds the bytes. Others are read to the memory of a long line.
+        // Now and then the link is paused, and the buffer holds the bytes. Others go to the memory of a long line.
         if index % 5 == 4 {
             buffer.hold(chunk);
             chunk = &[];
