@@ -208,7 +208,8 @@ impl Pipe {
             self.ping_due = enabled(Check::Ping);
             self.pinged = now;
         }
-        if self.silent_at().is_some_and(|at| at <= now) {
+        // After a long stop both may be due at once.
+        while self.is_alive() && self.silent_at().is_some_and(|at| at <= now) {
             match self.suspect.take() {
                 None => self.becomes_suspect(Reason::Silent),
                 Some(reason) => self.die(reason),
