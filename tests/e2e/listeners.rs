@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
@@ -131,6 +131,18 @@ fn started_with_socket(folder: &Path, socket: impl Into<OwnedFd>) -> Child {
     command.spawn().expect("a shell")
 }
 
+/// A folder with a bus.json that names a Unix socket in it, and the path of that socket.
+fn folder_with_config() -> (TempDir, PathBuf) {
+    let folder = TempDir::new().expect("a temporary folder");
+    let path = folder.path().join("bus.sock");
+    let config = json!({
+        "listen": [format!("unix://{}", path.display())],
+        "pools": [{ "id": "p", "command": "stdio-bus", "args": ["agent", "echo"] }],
+    });
+    fs::write(folder.path().join("bus.json"), config.to_string()).expect("a file");
+    (folder, path)
+}
+
 /// Ends the bus as a service manager does, and returns what it has printed.
 fn ended(mut bus: Child) -> String {
     let pid = Pid::from_raw(i32::try_from(bus.id()).expect("a process id"));
@@ -151,13 +163,7 @@ fn answer(mut socket: impl Read + Write) -> Value {
 
 #[test]
 fn a_socket_of_a_service_manager_is_used_in_place_of_one_of_its_own_and_is_left_to_it() {
-    let folder = TempDir::new().expect("a temporary folder");
-    let path = folder.path().join("bus.sock");
-    let config = json!({
-        "listen": [format!("unix://{}", path.display())],
-        "pools": [{ "id": "p", "command": "stdio-bus", "args": ["agent", "echo"] }],
-    });
-    fs::write(folder.path().join("bus.json"), config.to_string()).expect("a file");
+    let (folder, path) = folder_with_config();
     let listener = UnixListener::bind(&path).expect("a socket");
     // Somebody connects before there is a bus.
     let early = UnixStream::connect(&path).expect("it listens");
@@ -173,13 +179,7 @@ fn a_socket_of_a_service_manager_is_used_in_place_of_one_of_its_own_and_is_left_
 
 #[test]
 fn a_tcp_socket_of_a_service_manager_is_used_beside_the_addresses_of_bus_json() {
-    let folder = TempDir::new().expect("a temporary folder");
-    let path = folder.path().join("bus.sock");
-    let config = json!({
-        "listen": [format!("unix://{}", path.display())],
-        "pools": [{ "id": "p", "command": "stdio-bus", "args": ["agent", "echo"] }],
-    });
-    fs::write(folder.path().join("bus.json"), config.to_string()).expect("a file");
+    let (folder, path) = folder_with_config();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
     let at = listener.local_addr().expect("it is bound");
     let early = TcpStream::connect(at).expect("it listens");

@@ -175,9 +175,9 @@ pub const TRACE_QUEUE_PART: usize = 64;
 /// The longest line that is traced with its payload, in bytes.
 pub const TRACE_PAYLOAD_BYTES: usize = 256 << 10;
 
-/// An unfinished line of this many bytes gets a buffer of its own, which is read into and written from directly. The
-/// simulation has shorter lines.
-pub const LONG_LINE_BYTES: usize = if cfg!(feature = "mutants") { 200 } else { 16 << 10 };
+/// An unfinished line of this many bytes gets a buffer of its own, which is read into and written from directly. It is
+/// small in builds for the simulation, whose lines are short.
+pub const LONG_LINE_BYTES: usize = if cfg!(feature = "mutants") { 200 } else { 128 << 10 };
 /// A long line is read in pieces of this size. What follows it in the last piece is copied.
 pub const LONG_LINE_PIECE: usize = 64 << 10;
 /// The buffers for long lines that are kept for reuse: how many bytes each may have, and all of them together.

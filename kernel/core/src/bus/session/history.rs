@@ -45,7 +45,8 @@ impl Bus {
     pub(in crate::bus) fn log_written(&mut self, key: SessionKey, owner: Link, written: Option<Written>) {
         if let Some(Written::At { position, length }) = written {
             let end = position + u64::from(length);
-            if length as usize >= LONG_LINE_BYTES {
+            // The names in a line change its length somewhat.
+            if length as usize >= LONG_LINE_BYTES / 2 {
                 return self.log_long(key, owner, position, length);
             }
             if !self.links.extend_unlogged(owner, key, position, end) {
