@@ -341,8 +341,9 @@ impl Oracle {
         }
         // A pool that was removed and declared again is another one, for a client as for a session.
         let of_session = params["sessionId"].is_string();
-        let bound_to_removed = (self.conns[conn].bound || of_session) && self.causes.reloads > 0;
-        bound_to_removed || !self.conns[conn].bound && self.config.default_pool.is_none() && pools.len() != 1
+        let bound_to_removed = (self.conns[conn].bound.is_some() || of_session) && self.causes.reloads > 0;
+        let is_bound = self.conns[conn].bound.is_some();
+        bound_to_removed || !is_bound && self.config.default_pool.is_none() && pools.len() != 1
     }
 }
 

@@ -111,6 +111,11 @@ const KEPT_SEEDS: &[u64] = &[
     0x1100000037,
     0x11000000df,
     0x1100000d67,
+    0x10000184e,
+    0x100001aca,
+    0x100002078,
+    0x100002248,
+    0x1000024c4,
 ];
 const SEEDS: u64 = 256;
 /// A mutant must be caught within this many seeds.

@@ -151,6 +151,7 @@ impl Oracle {
             && self.lives[life].begun.contains(call_id)
         {
             self.lives[life].answered.push(*call_id);
+            self.closes_for_absent(life, serial);
         }
         self.usage.requests += usize::from(self.sent[serial].is_request());
         self.sent[serial].read_at = self.sent.len();

@@ -148,8 +148,8 @@ pub(crate) struct ClientRecord {
     pub(crate) bad_replies: BTreeSet<u64>,
     /// It has said goodbye.
     pub(crate) bye: bool,
-    /// It has chosen a pool.
-    pub(crate) bound: bool,
+    /// The pool that it has chosen.
+    pub(crate) bound: Option<String>,
     pub(crate) lines: usize,
     /// It traces the traffic.
     pub(crate) traces: bool,

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::excuse::Excuse;
 use crate::oracle::{Oracle, broken};
-use crate::parse::shown;
+use crate::parse::{parse, shown};
 use crate::record::*;
 
 impl Oracle {
@@ -100,6 +100,30 @@ impl Oracle {
         })
     }
 
+    /// A process has closed a session for a client that has left meanwhile, so nobody is told.
+    pub(crate) fn closes_for_absent(&mut self, life: Life, serial: Serial) {
+        let What::Answer { call_id: Some(call_id), good: true, .. } = self.sent[serial].what else { return };
+        let Some(ask) = self.lives[life].asked.get(&call_id).map(|ask| &self.sent[*ask]) else { return };
+        if let (Peer::Client(conn), What::Ask { kind: Kind::Close(name) | Kind::Delete(name), .. }) =
+            (ask.by, &ask.what)
+            && !self.conns[conn].open
+        {
+            let left = |s: &&mut Session| s.life == life && s.agent == behind_tag(name) && s.owner.is_none();
+            for session in self.sessions.iter_mut().filter(left) {
+                (session.open, session.closed_in) = (false, self.calls);
+            }
+        }
+    }
+
+    /// The bus has answered this client's goodbye. One that is not answered may have been read and dropped.
+    fn has_heard_bye(&self, conn: Conn) -> bool {
+        self.sent.iter().any(|sent| {
+            sent.by == Peer::Client(conn)
+                && sent.is_done()
+                && parse(&sent.line.bytes())["method"] == "_bus/bye"
+        })
+    }
+
     /// The bus opens a session again that was lost with another process, and repeats the settings of its owner.
     pub(crate) fn recovers(&mut self, life: Life, serial: Serial, value: &Value) -> bool {
         let What::Ask { kind, .. } = &self.sent[serial].what else { return false };
@@ -128,7 +152,7 @@ impl Oracle {
         let left = self.sessions.iter().rev().find(|s| s.agent == agent).and_then(|s| s.left);
         if let Some((conn, left_in)) = left.filter(|_| self.strict && lost.is_none())
             && left_in < self.calls
-            && (self.conns[conn].bye || self.limits.session_keep.is_zero())
+            && (self.has_heard_bye(conn) || self.limits.session_keep.is_zero())
         {
             broken!("(3) sessions", "{agent}, which nobody wants, is opened again in life {life}");
         }

@@ -44,9 +44,16 @@ impl Oracle {
 
     /// The client asks for a session without a tag in a pool whose store is not that of this process.
     pub(crate) fn asks_elsewhere(&self, ask: Serial, life: Life) -> bool {
-        let What::Ask { kind: Kind::Load(name), .. } = &self.sent[ask].what else { return false };
+        let Sent { by: Peer::Client(conn), what: What::Ask { kind: Kind::Load(name), .. }, .. } =
+            &self.sent[ask]
+        else {
+            return false;
+        };
         let request = parse(&self.sent[ask].line.bytes());
-        let Some(pool) = request["pool"].as_str().filter(|_| behind_tag(name) == name) else { return false };
+        let named = request["pool"].as_str().or(request["params"]["_meta"]["bus/pool"].as_str());
+        let own = || self.conns[*conn].bound.as_deref().or(self.config.default_pool.as_deref());
+        let asked = named.or_else(own).filter(|_| behind_tag(name) == name);
+        let Some(pool) = asked else { return false };
         let call = self.sent[ask].read_in;
         let (asked, has) = (self.store_of(pool, call), self.store_of(&self.lives[life].pool, call));
         pool != self.lives[life].pool && asked.is_some() && has.is_some() && asked != has

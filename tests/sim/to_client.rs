@@ -193,7 +193,11 @@ impl Oracle {
             return self.taken_over(conn, serial, &renamed.unwrap_or(name));
         }
         let request = parse(&self.sent[serial].line.bytes());
-        self.conns[conn].bound |= request["params"]["pool"].is_string();
+        if let (Some("_bus/hello"), Some(pool)) =
+            (request["method"].as_str(), request["params"]["pool"].as_str())
+        {
+            self.conns[conn].bound = Some(pool.to_owned());
+        }
     }
 
     /// A client that loads a session that it has open gets it from the agent, unless it knows what was said or

@@ -266,8 +266,11 @@ impl Oracle {
                 && s.agent == sent_name
                 && s.life == life
         });
-        // The client left while it was loading the session, and what it had sent before is still carried.
-        let left = !self.conns[conn].open && self.spent.contains(sent_name) && behind_tag(name) == sent_name;
+        // The client left the session, or while it was loading it. What it had sent before is still carried.
+        let is_left = |s: &Session| s.name == name && s.left.is_some_and(|(who, _)| who == conn);
+        let left = !self.conns[conn].open
+            && behind_tag(name) == sent_name
+            && (self.spent.contains(sent_name) || self.sessions.iter().any(is_left));
         // The session was lost with its process, and the bus has opened it in another.
         let reopened = own.is_some_and(|own| own.agent == sent_name && !self.lives[own.life].healthy);
         // Its load was passed on to this process and refused in this call, and the order of the two is not visible.

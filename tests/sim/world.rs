@@ -165,7 +165,7 @@ impl World {
             open: true,
             took: self.now,
             auth,
-            bound: pool.is_some(),
+            bound: pool.as_deref().map(str::to_owned),
             ..ClientRecord::default()
         });
         self.by_link.insert(link, Peer::Client(conn));

@@ -136,39 +136,48 @@ impl Bus {
         key: SessionKey,
         replays: bool,
     ) {
-        let caller = self.calls.calling_client(call.caller);
-        let Some(session) = self.sessions.get_mut(key) else { return self.answer(id, call, message) };
-        let is_refused = message.is_error();
-        if is_refused && session.if_refused != IfRefused::GoesOn {
+        let Some(session) = self.sessions.get(key) else { return self.answer(id, call, message) };
+        if message.is_error() {
+            if session.if_refused == IfRefused::GoesOn {
+                return self.goes_on_unloaded(key, call);
+            }
             self.answer(id, call, message);
             return self.load_failed(key);
         }
+        let caller = self.catch_up_loaded(key, call, replays);
+        let renamed = message.outcome().and_then(|result| self.with_name(key, result));
+        match (caller, renamed) {
+            (Some(link), Some(result)) => {
+                self.send_own(link, &spelled_result_line(call.id.as_bytes(), &result));
+            }
+            _ => self.answer(id, call, message),
+        }
+        self.save_opening(key, id, call, message);
+    }
+
+    /// The agent does not load a session that it has open. It goes on, and the bus answers for it.
+    fn goes_on_unloaded(&mut self, key: SessionKey, call: &Call) {
+        if let Some(link) = self.catch_up_loaded(key, call, false) {
+            self.answer_with_opening(link, key, call.id.as_bytes());
+        }
+    }
+
+    /// The session of this load is open. Its owner gets what it has missed and what is not in the replay. Returns the
+    /// client that asked.
+    fn catch_up_loaded(&mut self, key: SessionKey, call: &Call, is_replayed: bool) -> Option<Link> {
+        let caller = self.calls.calling_client(call.caller);
+        let session = self.sessions.get_mut(key)?;
         session.loads -= 1;
         (session.if_refused, session.is_known) = (IfRefused::GoesOn, false);
         session.is_retold &= session.loads > 0;
-        // What was missed is in the replay, but for what the agent asks, if somebody heard it.
         if caller.is_some() && session.owner == caller && self.is_owner_speaking(key) {
-            if let Some(session) = self.sessions.get_mut(key).filter(|_| replays && !is_refused) {
+            // What was missed is in the replay, but for what the agent asks, if somebody heard it.
+            if let Some(session) = self.sessions.get_mut(key).filter(|_| is_replayed) {
                 session.offline.take_where(|held| !held.message().is_request(), &mut self.held);
             }
             self.deliver_missed(key);
         }
-        match caller {
-            Some(link) if is_refused => {
-                self.answer_with_opening(link, key, call.id.as_bytes());
-            }
-            _ if is_refused => {}
-            _ => {
-                let renamed = message.outcome().and_then(|result| self.with_name(key, result));
-                match (caller, renamed) {
-                    (Some(link), Some(result)) => {
-                        self.send_own(link, &spelled_result_line(call.id.as_bytes(), &result));
-                    }
-                    _ => self.answer(id, call, message),
-                }
-                self.save_opening(key, id, call, message);
-            }
-        }
+        caller
     }
 
     /// A request to load or resume a session ends without an answer of the agent, or with a refusal.
@@ -188,11 +197,19 @@ impl Bus {
     /// The agent answered a call with something that cannot be passed on. A session that it may have opened is ended.
     pub(in crate::bus) fn fail_unusable(&mut self, id: WorkerId, key: CallKey, error: &RpcError) {
         let purpose = self.calls.get(key).map(|call| call.purpose);
-        if let Some(Purpose::Reopen { session, .. }) = purpose
-            && let Some(session) = self.sessions.get_mut(session)
-            && session.if_refused == IfRefused::IsForgotten
+        if let Some(Purpose::Reopen { session: opened, .. }) = purpose
+            && let Some(session) = self.sessions.get_mut(opened)
         {
-            session.if_refused = IfRefused::Ends;
+            match session.if_refused {
+                IfRefused::GoesOn => {
+                    if let Some(call) = self.calls.end(key) {
+                        self.goes_on_unloaded(opened, &call);
+                    }
+                    return;
+                }
+                IfRefused::IsForgotten => session.if_refused = IfRefused::Ends,
+                IfRefused::Ends => {}
+            }
         }
         let recovered = match purpose {
             Some(Purpose::Recover(session)) => {

@@ -126,7 +126,7 @@ impl Bus {
             worker.sessions.remove(session.agent_name(), key);
         }
         self.sessions.set_worker(key, None);
-        self.fail_calls(waiting.iter().filter_map(Queued::call).collect(), error);
+        self.fail_many(waiting.iter().filter_map(Queued::call).collect(), error);
         if self.sessions.get(key).is_some_and(|session| session.owner.is_none()) {
             self.drop_session(key);
         }
@@ -152,6 +152,6 @@ impl Bus {
         {
             self.calls.end(call);
         }
-        self.fail_calls(waiting.iter().filter_map(Queued::call).collect(), error);
+        self.fail_many(waiting.iter().filter_map(Queued::call).collect(), error);
     }
 }

@@ -190,3 +190,31 @@ fn a_session_that_is_opened_elsewhere_is_not_lost_with_the_calls_of_its_last_pro
     bus.answers(third, "session/prompt", "{}");
     assert_eq!(bus.sees_json(client)["id"], 9_002);
 }
+
+#[test]
+fn what_waits_for_a_session_that_cannot_be_opened_again_is_answered_in_pieces() {
+    const INIT: &str = r#"{"protocolVersion":1,"agentCapabilities":{"sessionCapabilities":{"resume":{}}}}"#;
+    let mut bus = TestBus::with_workers(1);
+    let client = bus.acp_client();
+    let first = bus.worker(0);
+    bus.initializes_with(first, INIT);
+    bus.sees(client);
+    let session = bus.opens(client, first, "s1");
+    bus.crashes(0);
+    bus.advances(Duration::from_secs(1));
+    let second = bus.worker(1);
+    bus.initializes_with(second, INIT);
+    let count = 3 * WORK_PIECE as u32;
+    for id in 0..count {
+        bus.asks(client, id, "session/set_mode", &session);
+    }
+    bus.sees_request(second, "session/resume");
+    bus.crashes(1);
+    assert!(bus.is_work_left());
+    bus.advances(Duration::ZERO);
+    for id in 0..count {
+        bus.sees_error(client, json!(id), "worker_lost");
+    }
+    bus.sees_nothing(client);
+    bus.is_idle();
+}

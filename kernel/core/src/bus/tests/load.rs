@@ -13,6 +13,9 @@ const LOADS_AND_CLOSES: &str =
     r#"{"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"resume":{},"close":{}}}}"#;
 const SECOND: &str = r#"{"protocolVersion":2,"info":{"name":"a"},"capabilities":{"session":{}}}"#;
 
+const REFUSAL: &str = r#""error":{"code":-32601,"message":"no"}"#;
+const UNUSABLE: &str = r#""result":{},"error":{"code":1,"message":""}"#;
+
 /// What `session/new` tells, in a spelling that no serializer would choose.
 const OPENED: &str = concat!(
     r#"{"z":1E5, "sessionId":"s1","modes":{"currentModeId" : "plain","availableModes":[]},"n":0.10,"#,
@@ -60,8 +63,13 @@ fn resumed(bus: &mut TestBus, client: Link, session: &str) -> String {
 }
 
 fn refuses(bus: &mut TestBus, worker: Link, method: &str) {
+    answers_with(bus, worker, method, REFUSAL);
+}
+
+/// The worker answers with these members.
+fn answers_with(bus: &mut TestBus, worker: Link, method: &str, members: &str) {
     let (wire, _) = bus.sees_request(worker, method);
-    bus.sends(worker, &format!(r#"{{"id":{wire},"error":{{"code":-32601,"message":"no"}}}}"#));
+    bus.sends(worker, &format!(r#"{{"id":{wire},{members}}}"#));
 }
 
 #[test]
@@ -88,14 +96,16 @@ fn an_open_session_is_loaded_by_its_agent() {
 
 #[test]
 fn the_bus_answers_for_a_session_whose_agent_does_not_load_it_while_it_is_open() {
-    let (mut bus, client, worker, session) = with_settings(LOADS);
-    bus.asks(client, 2, "session/load", &session);
-    refuses(&mut bus, worker, "session/load");
-    assert_eq!(bus.sees_json(client)["result"]["modes"]["currentModeId"], "plain");
-    bus.asks(client, 3, "session/prompt", &session);
-    bus.answers(worker, "session/prompt", "{}");
-    assert_eq!(bus.sees_json(client)["id"], 3, "it goes on");
-    bus.is_idle();
+    for answer in [REFUSAL, UNUSABLE] {
+        let (mut bus, client, worker, session) = with_settings(LOADS);
+        bus.asks(client, 2, "session/load", &session);
+        answers_with(&mut bus, worker, "session/load", answer);
+        assert_eq!(bus.sees_json(client)["result"]["modes"]["currentModeId"], "plain");
+        bus.asks(client, 3, "session/prompt", &session);
+        bus.answers(worker, "session/prompt", "{}");
+        assert_eq!(bus.sees_json(client)["id"], 3, "it goes on");
+        bus.is_idle();
+    }
     // An agent that does not offer it is not asked.
     let (mut bus, client, _, session) = with_settings("{}");
     bus.asks(client, 2, "session/load", &session);
@@ -228,15 +238,15 @@ fn settings_are_made_again_as_they_are_now() {
 
 #[test]
 fn a_kept_session_is_loaded_also_by_an_agent_that_cannot_close() {
-    for is_refused in [false, true] {
+    for bad_answer in [None, Some(REFUSAL), Some(UNUSABLE)] {
         let (mut bus, client, worker, session) = with_settings(LOADS);
         bus.handles(Event::Broken(client));
         bus.sends(worker, &update(r#"{"n":1}"#));
         let again = bus.acp_client();
         bus.sees(again);
         bus.asks(again, 2, "session/load", &session);
-        if is_refused {
-            refuses(&mut bus, worker, "session/load");
+        if let Some(answer) = bad_answer {
+            answers_with(&mut bus, worker, "session/load", answer);
             assert_eq!(bus.sees_json(again)["params"]["update"]["n"], 1, "what it missed was kept");
             assert_eq!(bus.sees_json(again)["result"]["modes"]["currentModeId"], "plain");
         } else {
