@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::time::SystemTime;
 
 use anstyle::{AnsiColor, Style};
@@ -13,6 +14,8 @@ use serde_json::value::RawValue;
 
 use super::{Format, MAX_OPEN_REQUESTS};
 use crate::status::byte_size;
+
+const WAY_WIDTHS: Range<usize> = 14..28;
 
 const DIM: Style = Style::new().dimmed();
 const GREEN: Style = AnsiColor::Green.on_default();
@@ -24,6 +27,9 @@ pub struct ReadableLines {
     /// The methods of requests that are not answered, by call.
     methods: HashMap<u64, String>,
     run: Option<Run>,
+    /// The width of the column that says who speaks to whom. It grows with the names, so that a line fits a narrow
+    /// terminal where they are short.
+    way_width: usize,
 }
 
 /// Updates of one session, of which the first was printed.
@@ -35,7 +41,7 @@ struct Run {
 
 impl ReadableLines {
     pub fn new(colour: bool) -> ReadableLines {
-        ReadableLines { colour, methods: HashMap::new(), run: None }
+        ReadableLines { colour, methods: HashMap::new(), run: None, way_width: WAY_WIDTHS.start }
     }
 
     fn styled(&self, style: Style, text: &str) -> String {
@@ -114,11 +120,13 @@ impl Format for ReadableLines {
         let (from, to) =
             event["direction"].as_str().and_then(|way| way.split_once("->")).unwrap_or(("?", "?"));
         let way = format!("{} > {}", side(from, &event), side(to, &event));
+        self.way_width = self.way_width.max(way.chars().count().min(WAY_WIDTHS.end));
+        let width = self.way_width;
         let what = self.what(&event);
         let bytes = byte_size(event["bytes"].as_u64().unwrap_or_default());
         let clock = rfc3339(at);
         let clock = self.styled(DIM, clock.get(11..23).unwrap_or_default());
-        let line = format!("{clock}  {way:<28}  {session:<5}  {what} {}", self.styled(DIM, &bytes));
+        let line = format!("{clock}  {way:<width$}  {session:<5}  {what} {}", self.styled(DIM, &bytes));
         writeln!(out, "{line}")?;
         match event["payload"] {
             Value::Null => Ok(()),
@@ -190,11 +198,11 @@ mod tests {
         ];
         let text = shown(&events.iter().map(String::as_str).collect::<Vec<_>>());
         let expected = [
-            "12:34:56.123  zed > claude/0                s1     session/prompt 100 B",
-            "12:34:56.123  claude/0 > zed                s1     session/update 100 B",
+            "12:34:56.123  zed > claude/0  s1     session/prompt 100 B",
+            "12:34:56.123  claude/0 > zed  s1     session/update 100 B",
             "              and 2 more updates, 200 B",
-            "12:34:56.123  claude/0 > zed                s1     session/prompt done in 1.2 s 100 B",
-            "12:34:56.123  bus > zed                     s1     an earlier request error busy in 90 us 100 B",
+            "12:34:56.123  claude/0 > zed  s1     session/prompt done in 1.2 s 100 B",
+            "12:34:56.123  bus > zed       s1     an earlier request error busy in 90 us 100 B",
         ];
         assert!(text.starts_with(&expected.join("\n")), "{text}");
         assert!(text.contains("session/request_permission \"rm ") && !text.contains('\u{1b}'), "{text:?}");

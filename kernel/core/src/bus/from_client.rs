@@ -162,7 +162,9 @@ impl Bus {
 
     /// A worker is initialized once. The client gets what the worker answered then.
     fn client_initializes(&mut self, link: Link, message: Message<'_>) -> Routed {
-        let Some(id) = message.id() else { return Err(RpcError::invalid("initialize is a request")) };
+        let Some(id) = message.id() else {
+            return Err(RpcError::invalid("initialize needs an id: it is a request"));
+        };
         // This comes first: larger params would take long to read, and the bus keeps them.
         let is_long = message.params().is_some_and(|params| params.len() > OPENING_BYTES);
         if is_long && enabled(Check::HandshakeBound) {
@@ -438,7 +440,7 @@ impl Bus {
             return Err(RpcError::invalid(format!("a sessionId is at most {NAME_BYTES} bytes long")));
         }
         if !message.is_request() {
-            return Err(RpcError::invalid("to load or resume a session is a request"));
+            return Err(RpcError::invalid("to load or resume a session needs an id: it is a request"));
         }
         let client = self.clients.find(link)?;
         let asked = self.pools.of(client.pool, message);

@@ -86,7 +86,9 @@ impl Bus {
 
     /// `_bus/reload`: the configuration is read again.
     pub(super) fn reload_request(&mut self, link: Link, message: Message<'_>) -> Routed {
-        let Some(id) = message.id() else { return Err(RpcError::invalid("_bus/reload is a request")) };
+        let Some(id) = message.id() else {
+            return Err(RpcError::invalid("_bus/reload needs an id: it is a request"));
+        };
         if self.stopping.is_some() {
             return Err(RpcError::stopping());
         }

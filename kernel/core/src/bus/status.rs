@@ -195,7 +195,10 @@ impl<'a> Report<'a> {
 
     /// A page of sessions, the oldest of them first, and the cursor of the next page if there is one.
     pub(super) fn sessions(&self, cursor: Option<&str>) -> Result<String, RpcError> {
-        let from = cursor.unwrap_or("0").parse().map_err(|_| RpcError::invalid("this is no cursor"))?;
+        let from = cursor
+            .unwrap_or("0")
+            .parse()
+            .map_err(|_| RpcError::invalid("the cursor is not one that the bus gave"))?;
         let (mut page, next) = self.bus.sessions.page(from, SESSIONS_PAGE);
         page.sort_by_key(|(key, _)| key.number());
         let page = SessionsPage {

@@ -61,7 +61,7 @@ impl RpcError {
 
     pub(crate) fn no_method(method: &[u8]) -> RpcError {
         let method = String::from_utf8_lossy(&method[..method.len().min(QUOTED_BYTES)]);
-        RpcError::new(-32601, "no_method", format!("nobody here knows the method {method}"))
+        RpcError::new(-32601, "no_method", format!("method not found: {method}"))
     }
 
     /// `node`: where it was, if that has a name.
