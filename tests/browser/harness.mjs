@@ -54,7 +54,7 @@ export class TestBus {
       default_pool: "echo",
       limits: { drain_timeout_sec: 1 },
       pools: [
-        { id: "echo", command: "stdio-bus", args: ["agent", "echo"], max_sessions: 4000 },
+        { id: "echo", command: "stdio-bus", args: ["agent", "echo"], max_sessions: 20000 },
         { id: "private", command: "stdio-bus", args: ["agent", "echo"], share: false, store: "private" },
         { id: "agent", command: process.execPath, args: agent, max_sessions: 500 },
       ],
