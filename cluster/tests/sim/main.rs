@@ -16,16 +16,14 @@ mod probes;
 #[path = "../../../tests/sim/rng.rs"]
 mod rng;
 mod run;
+#[path = "../../../tests/sim/seeds.rs"]
+mod seeds;
 mod world;
-
-use std::cell::Cell;
-use std::panic::{self, AssertUnwindSafe};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 
 use cluster::mutants::{Check, with_check_off};
 
 use self::run::{LIAR, Run};
+use self::seeds::{check_all, check_caught, number_in, on_all_cores};
 
 /// Seeds that have found a fault before.
 const KEPT_SEEDS: &[u64] = &[];
@@ -34,11 +32,6 @@ const SEEDS: u64 = 1000;
 const MUTANT_SEEDS: u64 = 2000;
 /// This many seeds are run twice.
 const TWICE_SEEDS: u64 = 50;
-
-thread_local! {
-    /// Panics of this thread are expected: the code that catches them reports them.
-    static QUIET: Cell<bool> = const { Cell::new(false) };
-}
 
 #[test]
 fn bytes_arrive_once_and_in_order_in_every_world() {
@@ -50,18 +43,8 @@ fn bytes_arrive_once_and_in_order_in_every_world() {
     let first = number_in("BUS_PIPE_FIRST").unwrap_or(0);
     let kept = outcomes(KEPT_SEEDS.len() as u64, |at| KEPT_SEEDS[at as usize]);
     let new = outcomes(count, |at| nth_seed(first, at));
-    let mut failed = 0;
-    for (seed, outcome) in kept.iter().chain(&new) {
-        let Err(why) = outcome else { continue };
-        failed += 1;
-        if failed <= 8 {
-            let replay = format!(
-                "BUS_PIPE_SEED={seed:#x} cargo test -p cluster --features mutants --test sim bytes -- --nocapture"
-            );
-            println!("seed {seed:#x}: {why}\n  replay: {replay}");
-        }
-    }
-    assert_eq!(failed, 0, "seeds failed, of {} kept and {count} from {first:#x}", kept.len());
+    let command = "cargo test -p cluster --features mutants --test sim bytes";
+    check_all(kept.iter().chain(&new), "BUS_PIPE_SEED", command);
     let good = || new.iter().filter_map(|(_, outcome)| outcome.as_ref().ok());
     let (steps, survived) =
         (good().map(|run| run.steps).sum::<usize>(), good().filter(|run| run.survived).count());
@@ -82,19 +65,7 @@ fn every_check_that_is_switched_off_is_missed() {
         let mut seeds = (0..MUTANT_SEEDS).map(|at| nth_seed(0, at));
         seeds.find_map(|seed| Some((seed, with_check_off(checks[at as usize], || outcome(seed)).err()?)))
     });
-    let mut survivors = Vec::new();
-    for (check, caught) in checks.iter().zip(caught) {
-        match caught {
-            Some((seed, why)) => {
-                println!("{check:?}: seed {seed:#x}: {}", why.chars().take(120).collect::<String>());
-            }
-            None => survivors.push(check),
-        }
-    }
-    assert!(
-        survivors.is_empty(),
-        "these were switched off, and {MUTANT_SEEDS} seeds did not show it: {survivors:?}"
-    );
+    check_caught(checks.iter().zip(caught), only.is_some());
 }
 
 #[test]
@@ -113,58 +84,7 @@ fn outcomes(count: u64, seed: impl Fn(u64) -> u64 + Sync) -> Vec<(u64, Result<Ru
     on_all_cores(count, |at| (seed(at), outcome(seed(at))))
 }
 
-/// Does the same for each number below `count`, on all cores, and returns the results in order.
-fn on_all_cores<T: Send>(count: u64, each: impl Fn(u64) -> T + Sync) -> Vec<T> {
-    let next = AtomicU64::new(0);
-    let take_turns = || {
-        let mut done = Vec::new();
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            if at >= count {
-                return done;
-            }
-            done.push((at, each(at)));
-        }
-    };
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let mut done: Vec<_> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(take_turns)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().expect("faults of a world are caught")).collect()
-    });
-    done.sort_by_key(|(at, _)| *at);
-    done.into_iter().map(|(_, result)| result).collect()
-}
-
 /// Runs one seed. The error is the message of its panic.
 fn outcome(seed: u64) -> Result<Run, String> {
-    quiet_panics();
-    QUIET.set(true);
-    let outcome = panic::catch_unwind(AssertUnwindSafe(|| run::run(seed, false)));
-    QUIET.set(false);
-    outcome.map_err(|fault| match (fault.downcast_ref::<String>(), fault.downcast_ref::<&str>()) {
-        (Some(text), _) => text.clone(),
-        (None, Some(text)) => (*text).to_owned(),
-        (None, None) => "a panic without a message".to_owned(),
-    })
-}
-
-fn quiet_panics() {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    ONCE.call_once(|| {
-        let usual = panic::take_hook();
-        panic::set_hook(Box::new(move |info| {
-            if !QUIET.get() {
-                usual(info);
-            }
-        }));
-    });
-}
-
-fn number_in(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    let number = match text.strip_prefix("0x") {
-        Some(hex) => u64::from_str_radix(hex, 16),
-        None => text.parse(),
-    };
-    Some(number.unwrap_or_else(|_| panic!("{variable} is not a number: {text}")))
+    seeds::outcome(|| run::run(seed, false))
 }
