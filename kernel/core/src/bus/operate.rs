@@ -123,6 +123,7 @@ impl Bus {
         for _ in 0..stops {
             self.links.act(Action::Stop);
         }
-        Ok(json!({ "pid": self.operation.pid, "calls": self.calls.len(), "sessions": self.sessions.len() }))
+        let (pid, calls) = (self.operation.pid, self.calls_of_clients());
+        Ok(json!({ "pid": pid, "calls": calls, "sessions": self.sessions.len() }))
     }
 }

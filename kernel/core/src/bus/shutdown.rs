@@ -18,7 +18,7 @@ impl Bus {
     pub(super) fn stop(&mut self) {
         match self.stopping {
             None => {
-                info!("stopping: {} calls in flight may finish", self.calls.len());
+                info!("stopping: {} calls in flight may finish", self.calls_of_clients());
                 let until = self.now + self.limits.drain_timeout;
                 self.stopping = Some(Stopping::Draining { until });
                 self.alarms.set(until, Alarm::Stop);
@@ -77,12 +77,16 @@ impl Bus {
         }
     }
 
-    /// Whether no client waits for an answer or follows a turn.
-    fn is_drained(&self) -> bool {
+    /// How many calls of clients wait for their answer. A stop waits for these alone.
+    pub(super) fn calls_of_clients(&self) -> usize {
         let of_workers: usize =
             self.workers.iter().map(|(_, worker)| self.calls.outgoing(worker.endpoint)).sum();
-        let of_clients = self.calls.in_flight() - of_workers - self.calls.outgoing(BUS);
-        of_clients == 0
+        self.calls.in_flight() - of_workers - self.calls.outgoing(BUS)
+    }
+
+    /// Whether no client waits for an answer or follows a turn.
+    fn is_drained(&self) -> bool {
+        self.calls_of_clients() == 0
             && !self.sessions.iter().any(|(key, session)| {
                 session.worker.is_some() && session.is_turn_running() && self.is_owned(key)
             })

@@ -104,6 +104,19 @@ fn a_stop_is_that_of_a_signal_and_a_second_one_does_not_wait() {
 }
 
 #[test]
+fn a_stop_tells_how_many_calls_it_waits_for() {
+    let mut bus = TestBus::with_workers(1);
+    let (client, worker) = (bus.acp_client(), bus.worker(0));
+    bus.initializes(worker);
+    bus.sees(client);
+    bus.opens(client, worker, "s1");
+    // It does not wait for what an agent has asked.
+    bus.sends(worker, r#"{"id":3,"method":"fs/read_text_file","params":{"sessionId":"s1"}}"#);
+    let operator = bus.client();
+    assert_eq!(bus.asks_for(operator, "_bus/stop", json!({}))["result"]["calls"], 0);
+}
+
+#[test]
 fn stderr_is_kept_for_people_also_of_a_process_that_has_ended() {
     let mut bus = TestBus::new(Config::with_pools([pool("a", 1), pool("b", 1)]));
     let client = bus.client();
