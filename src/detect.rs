@@ -18,6 +18,8 @@ const HEADERS: [&str; 5] = ["AGENT", "VERSION", "SPEAKS  ", "LOGIN    ", "WHERE"
 
 /// How many agents are named to somebody who has none.
 const EXAMPLES_OF_INSTALLS: usize = 4;
+/// How many of those that are not installed are named.
+const NAMED_MISSING: usize = 5;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -139,7 +141,13 @@ fn describe_absent(absent: &[&Found], name_width: usize) -> String {
         }
     }
     if !missing.is_empty() {
-        let _ = writeln!(text, "not here: {}", missing.join(", "));
+        let named = missing.len().min(NAMED_MISSING);
+        let more = match missing.len() - named {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let names = missing[..named].join(", ");
+        let _ = writeln!(text, "not here: {names}{more} (`stdio-bus run NAME` says how to install one)");
     }
     text
 }

@@ -2,27 +2,49 @@
 
 use clients::run::{AgentCommand, THIS_BINARY};
 use kernel_shell::config::nearest;
-use workers::cli::runtimes;
+use workers::cli::runtimes::{self, Runtime};
 
 /// Agents of this binary that need no CLI.
 const OWN: [&str; 2] = ["echo", "openai"];
 
+/// The agent with this name and further arguments. The error is for the user: it says how to install what is not there.
+pub(crate) fn find_installed(name: &str, args: Vec<String>) -> Result<AgentCommand, String> {
+    let (mut agent, row) = find(name)?;
+    let names_program = args.iter().any(|arg| arg.starts_with("--program"));
+    if let Some(row) = row.filter(|_| !names_program) {
+        check_installed(&row)?;
+    }
+    agent.args.extend(args);
+    Ok(agent)
+}
+
+fn check_installed(row: &Runtime) -> Result<(), String> {
+    match (row.installed_command(), row.program()) {
+        // An adapter starts without its CLI too, and would say so only at the first prompt.
+        (Ok(_), None) if row.acp.is_none() => Err(row.missing()),
+        (Ok(_), _) => Ok(()),
+        (Err(_), None) => Err(row.missing()),
+        (Err(why), Some(_)) => Err(format!("{}: {why}", row.name)),
+    }
+}
+
 /// An unknown name is itself a command. Fails if the user's own runtimes.json is invalid.
-pub(crate) fn find(name: &str) -> Result<AgentCommand, String> {
+fn find(name: &str) -> Result<(AgentCommand, Option<Runtime>), String> {
     if OWN.contains(&name) {
-        return Ok(named(name, (THIS_BINARY.to_owned(), vec!["agent".to_owned(), name.to_owned()])));
+        return Ok((named(name, (THIS_BINARY.to_owned(), vec!["agent".to_owned(), name.to_owned()])), None));
     }
     let rows = runtimes::all()?;
     let row = rows.iter().find(|row| row.id == name);
     let row = row.or_else(|| rows.iter().find(|row| row.binaries.iter().any(|binary| binary == name)));
-    Ok(match row {
+    let agent = match row {
         Some(row) => named(name, row.command()),
         None => {
             let known: Vec<_> = OWN.into_iter().chain(rows.iter().map(|row| row.id.as_str())).collect();
             let similar = nearest(name, &known).map(str::to_owned);
             AgentCommand { similar, ..AgentCommand::new(name.to_owned(), Vec::new()) }
         }
-    })
+    };
+    Ok((agent, row.cloned()))
 }
 
 /// All names, each with what it stands for.
@@ -41,7 +63,7 @@ mod tests {
     use super::*;
 
     fn line(name: &str) -> String {
-        let agent = find(name).unwrap();
+        let (agent, _) = find(name).unwrap();
         assert_eq!(agent.name, name);
         format!("{} {}", agent.program, agent.args.join(" "))
     }
@@ -59,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_typo_finds_the_agent_that_was_meant() {
-        let similar = |name: &str| find(name).unwrap().similar;
+        let similar = |name: &str| find(name).unwrap().0.similar;
         assert_eq!(similar("claud").as_deref(), Some("claude"));
         assert_eq!(similar("gemnii").as_deref(), Some("gemini"));
         assert_eq!(similar("ecoh").as_deref(), Some("echo"));

@@ -299,9 +299,7 @@ impl Args {
             let Some(agent) = self.agent else {
                 return Err(ArgsError::Usage("name the agent that these arguments are for"));
             };
-            let mut agent = known_agents::find(&agent).map_err(|why| ArgsError::Fault(Fault::Failed(why)))?;
-            agent.args.extend(self.command);
-            return Ok((AgentSource::Command(agent), self.prompt));
+            return Ok((known(&agent, self.command)?, self.prompt));
         }
         let mut command = self.command.into_iter();
         let source = match (command.next(), self.pool) {
@@ -314,8 +312,7 @@ impl Args {
                 let Some(agent) = &self.agent else {
                     return Err(ArgsError::Usage("name an agent, a command after `--`, or a --pool"));
                 };
-                let agent = known_agents::find(agent).map_err(|why| ArgsError::Fault(Fault::Failed(why)))?;
-                return Ok((AgentSource::Command(agent), self.prompt));
+                return Ok((known(agent, Vec::new())?, self.prompt));
             }
         };
         match (self.agent, self.prompt) {
@@ -325,6 +322,12 @@ impl Args {
             }
         }
     }
+}
+
+/// The agent with this name and further arguments.
+fn known(name: &str, args: Vec<String>) -> Result<AgentSource, ArgsError> {
+    let agent = known_agents::find_installed(name, args);
+    agent.map(AgentSource::Command).map_err(|why| ArgsError::Fault(Fault::Failed(why)))
 }
 
 /// The file with the prompts of earlier runs.

@@ -104,6 +104,9 @@ fn commands_of_the_agent_and_files_are_completed() {
     talk.shows("> see @notes.txt");
     talk.types("\r");
     talk.shows("some notes\n> ");
+    // Where there is nothing to complete, no menu opens that would say so and take the next Enter.
+    talk.types(&format!("/nothing{TAB}\r"));
+    talk.shows("> /nothing\n/nothing\n> ");
     talk.types(CTRL_D);
     assert_eq!(talk.ends(), 0);
 }

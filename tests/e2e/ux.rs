@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -179,11 +179,16 @@ fn no_example_overwrites_a_file_with_other_settings_in_it() {
 #[test]
 fn an_agent_that_is_not_installed_is_said_so_once() {
     let folder = TempDir::with_prefix("ux").expect("a temporary folder");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_stdio-bus"));
-    command.args(["run", "claude", "hi"]).current_dir(folder.path()).env("PATH", folder.path());
-    let said = text(&command.env("HOME", folder.path()).output().expect("it runs"));
-    assert_eq!(said.matches("npm").count(), 1, "{said}");
-    assert_eq!(said.matches("not installed").count(), 1, "{said}");
+    // One behind the adapter, one that speaks ACP itself; neither waits for a prompt.
+    for (args, names) in [(&["run", "claude", "hi"][..], "claude"), (&["run", "gemini"], "gemini")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stdio-bus"));
+        command.args(args).stdin(Stdio::null()).current_dir(folder.path()).env("PATH", folder.path());
+        let out = command.env("HOME", folder.path()).output().expect("it runs");
+        let said = text(&out);
+        assert_eq!(said.matches("npm").count(), 1, "{said}");
+        assert_eq!(said.matches(&format!("is not installed: no {names}")).count(), 1, "{said}");
+        assert!(!out.status.success(), "{said}");
+    }
 }
 
 #[test]

@@ -47,7 +47,19 @@ pub(super) struct Completion {
 }
 
 impl Completer for Completion {
+    /// Where there is nothing to offer it is one suggestion that changes nothing: the editor takes a sole one at once,
+    /// and would say NO RECORDS FOUND below the line if there were none.
     fn complete(&mut self, line: &str, pos: usize) -> Vec<Suggestion> {
+        let mut offers = self.offers(line, pos);
+        if offers.is_empty() {
+            offers.push(suggestion(String::new(), pos, pos));
+        }
+        offers
+    }
+}
+
+impl Completion {
+    fn offers(&self, line: &str, pos: usize) -> Vec<Suggestion> {
         let Some(typed) = line.get(..pos) else { return Vec::new() };
         if let Some(command) = typed.strip_prefix('/')
             && !command.contains(char::is_whitespace)
@@ -122,8 +134,8 @@ mod tests {
 
     use super::*;
 
-    fn values(completion: &mut Completion, line: &str) -> Vec<String> {
-        completion.complete(line, line.len()).into_iter().map(|offer| offer.value).collect()
+    fn values(completion: &Completion, line: &str) -> Vec<String> {
+        completion.offers(line, line.len()).into_iter().map(|offer| offer.value).collect()
     }
 
     #[test]
@@ -133,16 +145,16 @@ mod tests {
             { "name": "plan", "description": "makes\u{1b} a plan\nand more" },
             { "name": "/play" }, { "name": "two words" }, { "name": "x\u{1b}" }, 7,
         ]));
-        let mut completion = Completion { commands, cwd: "/".into() };
-        assert_eq!(values(&mut completion, "/pla"), ["/plan", "/play"]);
-        let first = &completion.complete("/plan", 5)[0];
+        let completion = Completion { commands, cwd: "/".into() };
+        assert_eq!(values(&completion, "/pla"), ["/plan", "/play"]);
+        let first = &completion.offers("/plan", 5)[0];
         assert_eq!(first.description.as_deref(), Some("makes a plan"));
         assert_eq!((first.span.start, first.span.end), (0, 5));
         for nothing in ["see /pla", "/plan ", "/q", "plan", ""] {
-            assert_eq!(values(&mut completion, nothing), [""; 0], "{nothing}");
+            assert_eq!(values(&completion, nothing), [""; 0], "{nothing}");
         }
         completion.commands.learn(&json!(null));
-        assert_eq!(values(&mut completion, "/pla"), [""; 0]);
+        assert_eq!(values(&completion, "/pla"), [""; 0]);
     }
 
     #[test]
@@ -152,15 +164,15 @@ mod tests {
         for name in ["README", "src/main.rs", "src/two words/it", ".hidden", "re\u{1b}[2J"] {
             fs::write(folder.path().join(name), "").unwrap();
         }
-        let mut completion = Completion { commands: Commands::default(), cwd: folder.path().into() };
-        assert_eq!(values(&mut completion, "see @"), ["@README", "@src/"]);
-        assert_eq!(values(&mut completion, "see @src/"), ["@src/main.rs", "@src/two\\ words/"]);
-        assert_eq!(values(&mut completion, "@src/two\\ words/"), ["@src/two\\ words/it"]);
-        assert_eq!(values(&mut completion, "@.h"), ["@.hidden"]);
-        assert_eq!(completion.complete("see @R", 6)[0].span, Span::new(4, 6));
+        let completion = Completion { commands: Commands::default(), cwd: folder.path().into() };
+        assert_eq!(values(&completion, "see @"), ["@README", "@src/"]);
+        assert_eq!(values(&completion, "see @src/"), ["@src/main.rs", "@src/two\\ words/"]);
+        assert_eq!(values(&completion, "@src/two\\ words/"), ["@src/two\\ words/it"]);
+        assert_eq!(values(&completion, "@.h"), ["@.hidden"]);
+        assert_eq!(completion.offers("see @R", 6)[0].span, Span::new(4, 6));
         for nothing in ["see @x", "a@R", "@R x", "@nowhere/"] {
-            assert_eq!(values(&mut completion, nothing), [""; 0], "{nothing}");
+            assert_eq!(values(&completion, nothing), [""; 0], "{nothing}");
         }
-        assert_eq!(completion.complete("é", 1).len(), 0, "not within a letter");
+        assert_eq!(completion.offers("é", 1).len(), 0, "not within a letter");
     }
 }
