@@ -147,7 +147,7 @@ fn describe_absent(absent: &[&Found], name_width: usize) -> String {
             more => format!(" and {more} more"),
         };
         let names = missing[..named].join(", ");
-        let _ = writeln!(text, "not here: {names}{more} (`stdio-bus run NAME` says how to install one)");
+        let _ = writeln!(text, "not here: {names}{more} (`stdio-bus run NAME` says what to install)");
     }
     text
 }

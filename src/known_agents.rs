@@ -7,7 +7,7 @@ use workers::cli::runtimes::{self, Runtime};
 /// Agents of this binary that need no CLI.
 const OWN: [&str; 2] = ["echo", "openai"];
 
-/// The agent with this name and further arguments. The error is for the user: it says how to install what is not there.
+/// The agent with this name and further arguments. The error is for the user: it says what to install.
 pub(crate) fn find_installed(name: &str, args: Vec<String>) -> Result<AgentCommand, String> {
     let (mut agent, row) = find(name)?;
     let names_program = args.iter().any(|arg| arg.starts_with("--program"));
