@@ -255,10 +255,25 @@ test("a process is restarted or drained after a question, its session goes on, a
   await page.locator(".pool-row", { hasText: "agent" }).locator(".fold-line").click();
   for (const [what, why] of [["restart", "restart"], ["drain", "drained"]]) {
     const { worker: index, pid } = await until("a process", worker);
-    await page.getByRole("button", { name: `${what} agent/${index}` }).click();
+    const button = page.getByRole("button", { name: `${what} agent/${index}` });
+    await button.click();
+    await page.locator("dialog[open]").waitFor();
     await page.keyboard.press("Escape");
+    await page.locator("dialog").waitFor({ state: "detached" });
     assert.equal((await worker()).pid, pid, "a question that is not answered does nothing");
-    await page.getByRole("button", { name: `${what} agent/${index}` }).click();
+    // Keys and clicks that come before the next frame count too.
+    await button.evaluate((one) => {
+      one.click();
+      one.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true }));
+    });
+    await page.evaluate(() => new Promise((shown) => requestAnimationFrame(() => requestAnimationFrame(shown))));
+    assert.equal(await page.locator("dialog").count(), 0, "an early Escape takes the question back");
+    await button.click();
+    await page.locator("dialog[open]").waitFor();
+    await button.evaluate((one) => {
+      document.querySelector("dialog").close();
+      one.click();
+    });
     await page.locator("dialog[open]").getByRole("button", { name: what }).click();
     const next = await until("another process", async () => {
       const now = await worker();

@@ -56,12 +56,19 @@ async function mainThread(page) {
 
 test("20,000 updates at once, then 2,000 a second: the page answers, follows, scrolls, and does not grow", async () => {
   const page = await visit(browser, bus);
+  const spent = await mainThread(page);
+  await begin(page, "agent", "hello");
+  await page.locator(".turn-line").waitFor();
+  const spentAtFirst = await spent();
+  await page.fill("sb-prompt textarea", "/flood 4000 2000");
+  await page.press("sb-prompt textarea", "Enter");
+  await until("a turn over", async () => (await page.locator(".turn-line").count()) === 2);
+  const costInShort = 2 * ((await spent()) - spentAtFirst);
   await begin(page, "agent", "/flood 20000");
   await page.locator(".turn-line").waitFor({ timeout: 60_000 });
   assert.ok((await items(page)) >= 10_000);
   assert.ok((await nodes(page)) < NODES_MAX);
   const before = await heap(page);
-  const spent = await mainThread(page);
   const spentBefore = await spent();
   await watchFrames(page);
   await page.fill("sb-prompt textarea", "/flood 8000 2000");
@@ -76,8 +83,9 @@ test("20,000 updates at once, then 2,000 a second: the page answers, follows, sc
   await page.locator(".stop").waitFor({ state: "detached", timeout: 60_000 });
   const seen = await frames(page);
   const cost = (await spent()) - spentBefore;
-  console.log(`2,000 updates a second for 4 s: ${cost.toFixed(1)} s of the page's thread, ${seen.rate.toFixed(0)} frames a second, longest ${seen.worst.toFixed(0)} ms, palette within ${answered} ms, heap ${((await heap(page)) / 1e6).toFixed(0)} MB`);
-  assert.ok(cost < 3, `the page is at work for ${cost} s of 4 s`);
+  console.log(`2,000 updates a second for 4 s: ${cost.toFixed(1)} s of the page's thread, ${costInShort.toFixed(1)} s in a short session, ${seen.rate.toFixed(0)} frames a second, longest ${seen.worst.toFixed(0)} ms, palette within ${answered} ms, heap ${((await heap(page)) / 1e6).toFixed(0)} MB`);
+  // How long it takes depends on the machine; that a long session costs no more than a short one does not.
+  assert.ok(cost < 2 * costInShort + 0.5, `${cost} s of the page's thread, ${costInShort} s in a short session`);
   const bottom = await page.evaluate(() => {
     const view = document.querySelector(".transcript .list-view");
     return view.scrollHeight - view.scrollTop - view.clientHeight;

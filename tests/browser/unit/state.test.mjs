@@ -10,6 +10,16 @@ const play = (...actions) => actions.reduce(reduce, initial());
 const opened = { type: "opened", session: "T.a", label: "s1" };
 const question = (rpc, session = "T.a", time = 5) => ({ key: `${session} ${rpc}`, rpc, session, method: "session/request_permission", params: { toolCall: { toolCallId: "c" }, options: [] }, at: time, state: "open" });
 
+test("a dialog that closes late does not close the next one", () => {
+  const dialog = { type: "dialog", dialog: { kind: "keys" } };
+  const first = play(dialog);
+  const typed = reduce(first, { type: "dialog", dialog: { ...first.dialog, text: "a" } });
+  assert.equal(typed.dialog.serial, first.dialog.serial);
+  const next = [{ type: "dialog", dialog: null }, dialog, { type: "dialogClosed", serial: first.dialog.serial }].reduce(reduce, typed);
+  assert.equal(next.dialog.kind, "keys");
+  assert.equal(reduce(next, { type: "dialogClosed", serial: next.dialog.serial }).dialog, null);
+});
+
 test("chunks of one speaker are one item, and nothing is changed in place", () => {
   const before = Object.freeze(newSession("x", { items: Object.freeze([]) }));
   const after = addUpdates(before, [at(chunk("a")), at(chunk("b")), at(chunk("t", "agent_thought_chunk"), 3), at(chunk("c"), 9)]);

@@ -29,6 +29,7 @@ export const initial = () => ({
   toasts: /** @type {{key: number, error?: any, text?: string, at: number}[]} */ ([]),
   nextToast: 0,
   dialog: /** @type {any} */ (null),
+  dialogs: 0,
   said: "",
   isBeginning: false,
   openPools: /** @type {Record<string, boolean>} */ ({}),
@@ -47,7 +48,9 @@ const HANDLERS = {
   link: (state, { type: _, ...link }) => ({ ...state, link: { ...state.link, ...link } }),
   route: (state, { route, at }) => ({ ...state, route, dialog: null, armedAt: at ?? state.armedAt }),
   filter: (state, { place, text }) => ({ ...state, filters: { ...state.filters, [place]: text } }),
-  dialog: (state, { dialog }) => ({ ...state, dialog }),
+  // Each dialog that opens has a number of its own, so that one that closes late does not take the next along.
+  dialog: (state, { dialog }) => ({ ...state, dialog: dialog && { serial: state.dialogs, ...dialog }, dialogs: state.dialogs + 1 }),
+  dialogClosed: (state, { serial }) => (state.dialog?.serial === serial ? { ...state, dialog: null } : state),
   beginning: (state, { on }) => ({ ...state, isBeginning: on }),
   say: (state, { text }) => ({ ...state, said: text }),
   pool: (state, { id }) => ({ ...state, openPools: { ...state.openPools, [id]: !state.openPools[id] } }),

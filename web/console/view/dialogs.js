@@ -18,7 +18,7 @@ function opened(el) {
 
 /** @param {{dialog: any, state: import("../state/reduce.js").State}} props */
 export function Dialog({ dialog, state }) {
-  const props = { key: dialog.kind, class: `dialog ${dialog.kind}`, ref: opened, onclose: close, onclick: (event) => event.target.tagName === "DIALOG" && close() };
+  const props = { key: dialog.serial, class: `dialog ${dialog.kind}`, ref: opened, onclose: () => dispatch({ type: "dialogClosed", serial: dialog.serial }), onclick: (event) => event.target.tagName === "DIALOG" && close() };
   if (dialog.kind === "palette") return h("dialog", { ...props, "aria-label": "go to" }, h(Palette, { dialog, state }));
   if (dialog.kind === "keys") return h("dialog", { ...props, "aria-label": "keys" }, keys());
   return h(

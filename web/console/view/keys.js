@@ -13,6 +13,8 @@ export function onKey(event) {
     dispatch({ type: "dialog", dialog: store.state.dialog ? null : { kind: "palette" } });
     return;
   }
+  // The browser closes a dialog that is shown; one that comes with the next frame is closed here.
+  if (event.key === "Escape" && store.state.dialog) return dispatch({ type: "dialog", dialog: null });
   if (event.ctrlKey || event.metaKey || event.altKey || store.state.dialog) return;
   const isTyping = /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName) && /** @type {any} */ (target).type !== "radio";
   if (event.key === "Escape") return escaped(target, isTyping);

@@ -24,7 +24,7 @@ export function shell(state) {
     h("div", { class: classes("body", `at-${route.place}`, route.id && "has-thing", isStale && "is-stale") }, h(Rail, { place: route.place, waiting: waitingCount(state), canBegin: bus.may("control") }), h("main", { id: "main", tabindex: "-1" }, place(state))),
     h("div", { class: "toasts", role: "status" }, toasts.map((toast) => h("div", { key: toast.key, class: "toast" }, toast.error ? h(ErrorBox, { error: toast.error }) : h("p", null, visible(toast.text ?? "")), h("button", { class: "close", type: "button", "aria-label": "close", onclick: () => dispatch({ type: "untoast", key: toast.key }) }, "✕")))),
     h("div", { class: "only-heard", role: "status", "aria-live": "polite" }, said),
-    dialog ? h(Dialog, { key: dialog.kind, dialog, state }) : null,
+    dialog ? h(Dialog, { key: dialog.serial, dialog, state }) : null,
   ];
 }
 
