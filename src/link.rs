@@ -65,19 +65,17 @@ pub(crate) fn run(args: Args) -> ExitCode {
 }
 
 fn options(args: Args) -> Result<Options, Fault> {
-    if args.supervised {
-        return Orders::read().and_then(|orders| orders.options(args.since)).map_err(Fault::Failed);
-    }
-    let (mut cluster, name) = args.who.resolve(&args.url, || args.bus.config_path())?;
-    if !args.offer.is_empty() {
-        cluster.offer = args.offer;
-    }
-    cluster.map.extend(args.map);
-    Ok(Options {
-        cluster,
-        name: name.unwrap_or_else(link::default_name),
-        target: args.bus.target()?,
-        since: args.since,
-        ends_with_stdin: false,
-    })
+    let (cluster, name, target) = if args.supervised {
+        let (Orders { cluster, name }, target) = clients::read_orders().map_err(Fault::Failed)?;
+        (cluster, name, target)
+    } else {
+        let (mut cluster, name) = args.who.resolve(&args.url, || args.bus.config_path())?;
+        if !args.offer.is_empty() {
+            cluster.offer = args.offer;
+        }
+        cluster.map.extend(args.map);
+        (cluster, name, args.bus.target()?)
+    };
+    let name = name.unwrap_or_else(link::default_name);
+    Ok(Options { cluster, name, target, since: args.since, ends_with_stdin: args.supervised })
 }

@@ -243,7 +243,7 @@ fn options(args: OpenArgs) -> Result<Options, Fault> {
     let path = bus.config_path();
     let state = path.as_deref().ok().and_then(web_state_path);
     if supervised {
-        let (web, target) = Orders::read().and_then(Orders::resolve).map_err(Fault::Failed)?;
+        let (Orders { web }, target) = clients::read_orders().map_err(Fault::Failed)?;
         return Ok(Options { web, target, state, assets, ends_with_stdin: true });
     }
     let web = match listen {

@@ -27,6 +27,7 @@ mod connection;
 #[cfg(test)]
 mod fake_bus;
 mod home;
+mod orders;
 mod peer_check;
 mod token;
 
@@ -34,5 +35,6 @@ pub use address::Target;
 pub use connection::dial_for;
 pub use fault::Fault;
 pub use home::in_home;
+pub use orders::read_orders;
 pub use signals::{Ended, Signals};
 pub use token::TokenFile;

@@ -7,9 +7,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use clients::{Target, TokenFile};
+use clients::Target;
 use kernel_core::config::WebConfig;
-use kernel_shell::config::parse_listen;
 use log::{info, warn};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::Deserialize;
@@ -52,31 +51,11 @@ pub struct Options {
     pub ends_with_stdin: bool,
 }
 
-/// What a bus tells the door that it starts, as one line of JSON.
+/// What a bus tells the door that it starts, beside where the bus is.
 #[derive(Deserialize)]
 pub struct Orders {
-    web: WebConfig,
-    bus: Vec<String>,
-    token_file: Option<PathBuf>,
-}
-
-impl Orders {
-    /// Reads them from stdin.
-    pub fn read() -> Result<Orders, String> {
-        let mut line = String::new();
-        io::stdin().read_line(&mut line).map_err(|error| format!("stdin: {error}"))?;
-        serde_json::from_str(&line).map_err(|error| format!("stdin: {error}"))
-    }
-
-    /// The configuration of the door, and the bus behind it.
-    pub fn resolve(self) -> Result<(WebConfig, Target), String> {
-        let here = std::env::current_dir().map_err(|error| error.to_string())?;
-        let addresses = self.bus.iter().map(|address| parse_listen(address, &here).map(|listen| listen.at));
-        let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
-        // The bus has named both, so the token goes where it says.
-        let token = self.token_file.map(|path| TokenFile { path, any_host: true });
-        Ok((self.web, Target { addresses, token }))
-    }
+    /// Where the door listens, and for whom.
+    pub web: WebConfig,
 }
 
 /// Runs the door. It says on stdout, as one line of JSON, where it listens or why it cannot, and on stderr which link

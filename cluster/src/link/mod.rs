@@ -8,16 +8,14 @@ mod service;
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use async_nats::{Client, Message, Subscriber};
-use clients::{Target, TokenFile};
+use clients::Target;
 use futures_util::StreamExt;
 use kernel_core::config::ClusterConfig;
-use kernel_shell::config::parse_listen;
 use log::{info, warn};
 use serde::Deserialize;
 use serde_json::json;
@@ -65,38 +63,13 @@ pub struct Options {
     pub ends_with_stdin: bool,
 }
 
-/// What a bus tells the link that it starts, as one line of JSON.
+/// What a bus tells the link that it starts, beside where the bus is.
 #[derive(Deserialize)]
 pub struct Orders {
-    cluster: ClusterConfig,
-    name: Option<String>,
-    bus: Vec<String>,
-    token_file: Option<PathBuf>,
-}
-
-impl Orders {
-    /// Reads them from stdin.
-    pub fn read() -> Result<Orders, String> {
-        let mut line = String::new();
-        io::stdin().read_line(&mut line).map_err(|error| format!("stdin: {error}"))?;
-        serde_json::from_str(&line).map_err(|error| format!("stdin: {error}"))
-    }
-
-    /// The options that they mean.
-    pub fn options(self, since: Option<u64>) -> Result<Options, String> {
-        let here = std::env::current_dir().map_err(|error| error.to_string())?;
-        let addresses = self.bus.iter().map(|address| parse_listen(address, &here).map(|listen| listen.at));
-        let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
-        // The bus has named both, so the token goes where it says.
-        let token = self.token_file.map(|path| TokenFile { path, any_host: true });
-        Ok(Options {
-            cluster: self.cluster,
-            name: self.name.unwrap_or_else(default_name),
-            target: Target { addresses, token },
-            since,
-            ends_with_stdin: true,
-        })
-    }
+    /// The cluster, and what is offered to it.
+    pub cluster: ClusterConfig,
+    /// The name of the node, if it has been given one.
+    pub name: Option<String>,
 }
 
 /// The name of a node that has been given none: that of the machine.

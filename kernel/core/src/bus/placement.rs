@@ -144,60 +144,41 @@ impl<'a> Placement<'a> {
         self.workers_of(pool).find(|(_, worker)| is_free(worker)).map(|(id, _)| id)
     }
 
-    /// A worker without work that has another handshake.
-    fn idle_of_other_handshake(
+    /// A worker of another handshake that can be given up for this one.
+    fn of_other_handshake(
         &self,
         pool: &'a Pool,
-        link: Link,
         handshake: &Handshake,
         node: Option<&str>,
+        fits: impl Fn(&Worker) -> bool,
     ) -> Option<WorkerId> {
         let mut workers = self.workers_at(pool, node);
-        let found = workers.find(|(_, worker)| {
-            is_replaceable(worker, handshake)
-                && worker.dedicated_to.is_none_or(|owner| owner == link)
-                && (is_idle(self.calls, worker) || self.is_warming_up(worker))
-        });
-        found.map(|(id, _)| id)
+        workers.find(|(_, worker)| is_replaceable(worker, handshake) && fits(worker)).map(|(id, _)| id)
     }
 
-    /// A worker of another handshake that only has sessions to close, as the bus has asked it to.
-    fn closing_of_other_handshake(
-        &self,
-        pool: &'a Pool,
-        handshake: &Handshake,
-        node: Option<&str>,
-    ) -> Option<WorkerId> {
-        let mut workers = self.workers_at(pool, node);
-        let found = workers.find(|(_, worker)| {
-            is_replaceable(worker, handshake)
-                && worker.dedicated_to.is_none()
-                && worker.sessions.is_empty()
-                && worker.backlog.is_empty()
-                && self.calls.incoming(worker.endpoint) == self.calls.closings(worker.endpoint)
-                && self.calls.outgoing(worker.endpoint) == 0
-                && enabled(Check::WaitForClosings)
-        });
-        found.map(|(id, _)| id)
+    /// Whether a worker has no work, and is not another's.
+    fn is_free_for(&self, link: Link, worker: &Worker) -> bool {
+        worker.dedicated_to.is_none_or(|owner| owner == link)
+            && (is_idle(self.calls, worker) || self.is_warming_up(worker))
     }
 
-    /// A worker of another handshake whose sessions all belong to clients that have left. A client that is here comes
-    /// before a client that may return.
-    fn kept_of_other_handshake(
-        &self,
-        pool: &'a Pool,
-        handshake: &Handshake,
-        node: Option<&str>,
-    ) -> Option<WorkerId> {
-        let mut workers = self.workers_at(pool, node);
-        let found = workers.find(|(_, worker)| {
-            is_replaceable(worker, handshake)
-                && worker.dedicated_to.is_none()
-                && worker.backlog.is_empty()
-                && self.calls.incoming(worker.endpoint) == 0
-                && self.left_sessions(worker).len() == worker.sessions.len()
-        });
-        found.map(|(id, _)| id)
+    /// Whether a worker only has sessions to close, as the bus has asked it to.
+    fn only_closes(&self, worker: &Worker) -> bool {
+        worker.dedicated_to.is_none()
+            && worker.sessions.is_empty()
+            && worker.backlog.is_empty()
+            && self.calls.incoming(worker.endpoint) == self.calls.closings(worker.endpoint)
+            && self.calls.outgoing(worker.endpoint) == 0
+            && enabled(Check::WaitForClosings)
+    }
+
+    /// Whether the sessions of a worker all belong to clients that have left. A client that is here comes before a
+    /// client that may return.
+    fn is_left(&self, worker: &Worker) -> bool {
+        worker.dedicated_to.is_none()
+            && worker.backlog.is_empty()
+            && self.calls.incoming(worker.endpoint) == 0
+            && self.left_sessions(worker).len() == worker.sessions.len()
     }
 
     /// The session that was left the longest ago, on a worker that suits the client. A child goes with its parent.
@@ -475,15 +456,18 @@ impl Bus {
             }
         }
         let pool = self.pools.get(pool_id)?;
-        if let Some(id) = self.placement().idle_of_other_handshake(pool, link, &handshake, node) {
+        let placement = self.placement();
+        let find =
+            |fits: &dyn Fn(&Worker) -> bool| placement.of_other_handshake(pool, &handshake, node, fits);
+        if let Some(id) = find(&|worker| placement.is_free_for(link, worker)) {
             self.replace(id, Recycled::Handshake);
             return Some(self.kept_at(id, node));
         }
-        if let Some(id) = self.placement().closing_of_other_handshake(pool, &handshake, node) {
+        if let Some(id) = find(&|worker| placement.only_closes(worker)) {
             self.replace_after_closings(id);
             return Some(self.kept_at(id, node));
         }
-        let id = self.placement().kept_of_other_handshake(pool, &handshake, node)?;
+        let id = find(&|worker| placement.is_left(worker))?;
         for key in self.placement().left_sessions(self.workers.get(id)?) {
             self.drop_session(key);
         }
