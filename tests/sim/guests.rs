@@ -6,6 +6,7 @@
 //! whether two clients have a turn at the same time, and whether each of its questions gets one answer.
 
 mod oracle;
+mod owners;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -83,6 +84,8 @@ struct Session {
 struct Question {
     life: usize,
     session: usize,
+    /// Only the owner is asked.
+    is_of_owner: bool,
     /// Somebody has chosen.
     chosen: bool,
     /// The agent has its answer.
@@ -239,9 +242,7 @@ impl World {
         for session in lost {
             self.sessions[session].running.clear();
             // Sessions that nobody owns are gone.
-            let owned =
-                self.clients.iter().any(|it| matches!(it.sessions.get(&session), Some((Part::Owner, _))));
-            if !owned {
+            if !self.has_owner(session) {
                 self.is_over(session);
             }
         }
@@ -284,7 +285,10 @@ impl World {
         if self.clients[at].asked.values().any(joins) || self.clients[at].sessions.contains_key(&session) {
             return;
         }
-        let owned = self.clients.iter().any(|it| matches!(it.sessions.get(&session), Some((Part::Owner, _))));
+        let owned = self.has_owner(session);
+        if !owned && self.rng.percent(40) {
+            return self.takes_up(at, session, &id);
+        }
         if self.rng.percent(50) && owned {
             let full = self.rng.percent(50);
             let method = if full { "session/load" } else { "session/resume" };
@@ -353,11 +357,7 @@ impl World {
         let open: Vec<_> = self.clients[at].questions.iter().map(|(id, question)| (*id, *question)).collect();
         let Some((id, question)) = self.rng.pick(&open).copied() else { return };
         self.clients[at].questions.remove(&id);
-        let mut answer = match self.rng.below(if self.is_ending { 1 } else { 4 }) {
-            0 | 1 => json!({ "result": { "outcome": { "outcome": "selected", "optionId": "yes" } } }),
-            2 => json!({ "result": { "outcome": { "outcome": "cancelled" } } }),
-            _ => json!({ "error": { "code": -32601, "message": "no" } }),
-        };
+        let mut answer = self.answer_to(question);
         let is_choice = answer["result"]["outcome"]["optionId"].is_string();
         self.questions[question].chosen |= is_choice;
         answer["id"] = json!(id);
@@ -388,18 +388,6 @@ impl World {
         let params = json!({ "sessionId": format!("a{session}"), "update": update });
         self.gives(link, &json!({ "method": "session/update", "params": params }));
         self.check_heard();
-    }
-
-    fn agent_asks(&mut self) {
-        let Some((session, _)) = self.some_session() else { return };
-        let Some(link) = self.agent_of(session) else { return };
-        let life = self.shell.processes.iter().position(|process| process.link == link).unwrap_or(0);
-        let question = self.questions.len();
-        self.questions.push(Question { life, session, chosen: false, answered: false });
-        let params = json!({ "sessionId": format!("a{session}"), "question": question, "options": [] });
-        let line =
-            json!({ "id": format!("q{question}"), "method": "session/request_permission", "params": params });
-        self.gives(link, &line);
     }
 
     fn agent_ends_turn(&mut self) {
@@ -495,10 +483,6 @@ impl World {
         self.hash = self.hash.rotate_left(5) ^ line.len() as u64;
     }
 
-    fn process_of(&self, link: Link) -> Option<usize> {
-        self.shell.processes.iter().position(|process| process.link == link)
-    }
-
     fn some_time(&mut self) {
         let time = Duration::from_millis(self.rng.below(12_000) as u64);
         self.passes(time);
@@ -560,12 +544,14 @@ impl World {
                 broken!("(2) exactly one answer", "{:?} waits for {left:?}", client.link);
             }
         }
+        self.check_all_asked();
         while let Some(client) = self.clients.pop() {
             self.shell.bus.handle(Event::Broken(client.link), self.shell.now);
             self.after();
         }
         self.passes(Duration::from_secs(60));
         self.shell.bus.check_invariants();
+        self.check_all_answered();
         let (held, calls) = (self.shell.bus.held_bytes(), self.shell.bus.calls_in_flight());
         if held + calls > 0 {
             broken!("(8) all gone, tables empty", "{held} bytes and {calls} calls are left");

@@ -53,6 +53,8 @@ pub enum Check {
     GuestBehind,
     /// A client of another version of the protocol cannot join.
     GuestVersion,
+    /// What an owner has missed is given to nobody else once more.
+    MissedOnce,
     /// A prompt waits for the end of another client's turn.
     OneTurn,
     /// Only so many prompts wait.
@@ -234,6 +236,7 @@ impl Check {
         Check::Observer,
         Check::GuestBehind,
         Check::GuestVersion,
+        Check::MissedOnce,
         Check::OneTurn,
         Check::PromptBound,
         Check::Abstention,

@@ -43,7 +43,9 @@ impl World {
             }
             Some("session/prompt") => {
                 let (session, by) = (&mut self.sessions[named?], line["params"]["by"].to_string());
-                if let Some(other) = session.running.values().find(|other| **other != by) {
+                let other = session.running.values().find(|other| **other != by);
+                // Without sharing, who takes up a session goes on in it at once.
+                if let Some(other) = other.filter(|_| self.shares) {
                     broken!("(17) one turn", "{by} begins a turn in that of {other}");
                 }
                 session.running.insert(line["id"].as_u64()?, by);
@@ -66,6 +68,9 @@ impl World {
         let question = &mut self.questions[at];
         if std::mem::replace(&mut question.answered, true) {
             broken!("(2) exactly one answer", "question {at} is answered again: {answer}");
+        }
+        if question.is_of_owner {
+            return;
         }
         let is_choice = answer["result"]["outcome"]["outcome"] == "selected";
         if is_choice != question.chosen {
@@ -100,7 +105,9 @@ impl World {
         let named = number(&line["params"]["sessionId"]).or_else(|| number(&line["params"]["session"]));
         match (line["method"].as_str(), named) {
             (Some("session/update"), Some(session)) => self.hears(at, session, &line),
-            (Some("session/request_permission"), Some(session)) => self.is_asked(at, session, &line),
+            (Some("session/request_permission" | "fs/read_text_file"), Some(session)) => {
+                self.is_asked(at, session, &line)
+            }
             (Some("$/cancel_request"), _) => {
                 line["params"]["requestId"].as_u64().and_then(|id| self.clients[at].questions.remove(&id));
             }
@@ -177,7 +184,10 @@ impl World {
             return;
         }
         let client = &mut self.clients[at];
-        let part = client.sessions.get(&session).map(|(part, _)| *part);
+        // Who takes up a session is asked before its request is answered.
+        let joins = |asked: &Asked| matches!(asked, Asked::Join { session: it, part: Part::Owner, .. } if *it == session);
+        let joins_as = client.asked.values().any(joins).then_some(Part::Owner);
+        let part = client.sessions.get(&session).map(|(part, _)| *part).or(joins_as);
         let (Some(id), Some(question)) = (line["id"].as_u64(), line["params"]["question"].as_u64()) else {
             return;
         };
@@ -244,7 +254,9 @@ impl World {
         let last = client.told.remove(&session);
         let is_other = client.is_other != it.is_other;
         match reason {
-            None if !self.shares => broken!("(3) no traffic of others", "session {session} is not shared"),
+            None if !self.shares && part != Part::Owner => {
+                broken!("(3) no traffic of others", "session {session} is not shared")
+            }
             None if is_other => broken!("(21) versions", "{:?} speaks another version", client.link),
             Some("busy") if !is_other => broken!("(9) reasons", "{:?} cannot join {session}", client.link),
             Some("unknown_session") if self.shares && !it.is_over && is_used => {

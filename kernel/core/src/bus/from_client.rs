@@ -1,10 +1,12 @@
 //! Lines of clients: each message finds its worker.
 
+use std::sync::Arc;
+
 use super::Bus;
 use super::forward::{Forward, SessionRef};
 use super::placement::Need;
 use super::session::knows_history;
-use crate::id::{CallKey, Link, SessionKey, WorkerId};
+use crate::id::{CallKey, Link, PoolId, SessionKey, WorkerId};
 use crate::limit::{NAME_BYTES, OPENING_BYTES};
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
@@ -23,6 +25,9 @@ use crate::wire::scan::{Envelope, Fault, Kind};
 use crate::wire::splice::{Edit, Edits};
 
 pub(super) type Routed = Result<(), RpcError>;
+
+/// The pool and the node of a session, as far as they are known.
+type Home = (Option<PoolId>, Option<Arc<str>>);
 
 impl Bus {
     pub(super) fn client_line(&mut self, link: Link, line: &[u8], prefixes: &mut PrefixCache) {
@@ -447,48 +452,31 @@ impl Bus {
         if let Some(key) = client.sessions.get(&name).copied()
             && self.is_meant(key, &name, asked.as_ref().ok().copied())
         {
+            self.check_controls(link, key)?;
             if self.sessions.get(key).is_some_and(|session| session.guests.get(link).is_some()) {
                 if self.is_owned(key) || !self.is_compatible_with(link, key) {
                     return self.join_by_load(link, key, message, &name);
                 }
                 return self.attach(link, key, message, &name);
             }
-            if let Some(to) = self.worker_of(key) {
+            let mut to = self.worker_of(key);
+            if to.is_none() && self.sessions.get(key).is_some_and(|session| !session.guests.is_empty()) {
+                // Its guests stay.
+                to = self.recover(link, key).ok();
+            }
+            if let Some(to) = to {
                 return self.load_own(link, key, to, message);
             }
             self.drop_session(key);
         }
-        let mut pool = asked?;
-        let mut home = None;
-        if let Some(key) = self.find_session(pool, &name) {
-            let session = self.sessions.get(key);
-            if session.is_some_and(|session| session.is_renamed && session.owner == Some(link))
-                && let Some(to) = self.worker_of(key)
-            {
-                return self.load_own(link, key, to, message);
-            }
-            let (is_shared, has_guests) = self
-                .sessions
-                .get(key)
-                .map_or((false, false), |session| (session.is_shared, !session.guests.is_empty()));
-            if self.is_owned(key) && !self.is_successor(key, &name) && enabled(Check::Owner) {
-                if is_shared || !enabled(Check::Share) {
-                    return self.join_by_load(link, key, message, &name);
-                }
-                return Err(RpcError::unknown_session());
-            }
-            if has_guests && !self.is_compatible_with(link, key) {
-                return self.join_by_load(link, key, message, &name);
-            }
-            if self.is_compatible_with(link, key) || !enabled(Check::AttachFits) {
-                return self.attach(link, key, message, &name);
-            }
-            // Its worker was initialized for another kind of client. It goes on elsewhere in the same pool.
-            let worker = self.sessions.worker_of(key).and_then(|id| self.workers.get(id));
-            pool = worker.map_or(pool, |worker| worker.pool);
-            home = worker.and_then(|worker| worker.node.clone());
-            self.end_session(key);
-        }
+        let pool = asked?;
+        let (pool, home) = match self.find_session(pool, &name) {
+            None => (pool, None),
+            Some(key) => match self.load_found(link, key, message, &name)? {
+                Some((of_worker, node)) => (of_worker.unwrap_or(pool), node),
+                None => return Ok(()),
+            },
+        };
         self.check_session_share(link, pool)?;
         let (agent, node) = self.agent_name(pool, &name);
         let to = self.choose_worker_at(link, pool, Need::Session, home.as_deref().or(node))?;
@@ -509,5 +497,42 @@ impl Bus {
             self.drop_session(key);
         }
         passed
+    }
+
+    /// Loads or resumes a session that the bus knows. `None`: that is dealt with. Else the session goes on in another
+    /// process.
+    fn load_found(
+        &mut self,
+        link: Link,
+        key: SessionKey,
+        message: Message<'_>,
+        name: &[u8],
+    ) -> Result<Option<Home>, RpcError> {
+        self.check_controls(link, key)?;
+        let session = self.sessions.get(key).ok_or_else(RpcError::unknown_session)?;
+        let (is_shared, has_guests) = (session.is_shared, !session.guests.is_empty());
+        if session.is_renamed
+            && session.owner == Some(link)
+            && let Some(to) = self.worker_of(key)
+        {
+            return self.load_own(link, key, to, message).map(|()| None);
+        }
+        if self.is_owned(key) && !self.is_successor(key, name) && enabled(Check::Owner) {
+            if is_shared || !enabled(Check::Share) {
+                return self.join_by_load(link, key, message, name).map(|()| None);
+            }
+            return Err(RpcError::unknown_session());
+        }
+        if has_guests && !self.is_compatible_with(link, key) {
+            return self.join_by_load(link, key, message, name).map(|()| None);
+        }
+        if self.is_compatible_with(link, key) || !enabled(Check::AttachFits) {
+            return self.attach(link, key, message, name).map(|()| None);
+        }
+        // Its worker was initialized for another kind of client. It goes on elsewhere in the same pool.
+        let worker = self.sessions.worker_of(key).and_then(|id| self.workers.get(id));
+        let home = (worker.map(|worker| worker.pool), worker.and_then(|worker| worker.node.clone()));
+        self.end_session(key);
+        Ok(Some(home))
     }
 }

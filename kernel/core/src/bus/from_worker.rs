@@ -213,7 +213,16 @@ impl Bus {
                 return self.hold_offline_requests(key);
             }
         }
-        self.deliver_to_owner(id, key, (owner, endpoint), message);
+        self.deliver_to_owner(id, key, (owner, endpoint), message, true);
+    }
+
+    /// Gives the owner of a session a notification that it has missed. The others have heard it, and it is logged.
+    pub(super) fn deliver_again(&mut self, id: WorkerId, key: SessionKey, message: Message<'_>) {
+        let owner = self.sessions.get(key).and_then(|session| session.owner);
+        let endpoint = owner.and_then(|owner| self.links.peer(owner)).map(|peer| peer.endpoint);
+        if let (Some(owner), Some(endpoint)) = (owner, endpoint) {
+            self.deliver_to_owner(id, key, (owner, endpoint), message, !enabled(Check::MissedOnce));
+        }
     }
 
     /// Whether the owner of the session must answer this request. If not, the bus has answered.
@@ -243,6 +252,7 @@ impl Bus {
         key: SessionKey,
         (owner, endpoint): (Link, EndpointId),
         message: Message<'_>,
+        is_new: bool,
     ) {
         let Message { line, envelope } = message;
         let child = if envelope.child.is_some() { self.adopt_child(id, key, message) } else { None };
@@ -270,7 +280,7 @@ impl Bus {
             edits.add(span, &child.bus_token);
         }
         let written = self.links.send_nested(owner, line, &edits, &nested);
-        if call.is_none() {
+        if call.is_none() && is_new {
             self.share(id, key, owner, written, message);
         }
         self.trace_line(Endpoint::Worker(id), Endpoint::Client(owner), Some(key), call, message);

@@ -91,11 +91,8 @@ impl Bus {
             return self.leave_session(key, link, bye);
         }
         if let Some(key) = self.calls.oldest_incoming(endpoint) {
-            // Somebody who has joined the session in the meantime may have been asked too.
-            if let Some(session) = self.calls.get(key).and_then(|call| call.session) {
-                self.abstain(session, link);
-            }
-            return self.fail_call(key, &RpcError::client_gone());
+            // Somebody may have joined the session in the meantime, or have taken it over.
+            return self.release_call(key, link);
         }
         let workers = client.workers.clone();
         client.forget_kept(&mut self.held);
@@ -168,7 +165,7 @@ impl Bus {
     fn end_step(&mut self, link: Link, last: Option<SessionKey>) {
         let Some(client) = self.clients.get(link) else { return self.leftovers.remove_done() };
         if let Some(call) = self.calls.oldest_incoming(client.endpoint) {
-            return self.release_call(call);
+            return self.release_call(call, link);
         }
         let next = if client.bye { client.sessions.after(last) } else { None };
         let Some(key) = next else { return self.leftovers.remove_done() };

@@ -138,9 +138,8 @@ impl<'a> Placement<'a> {
 
     /// A worker that is up and has no work.
     pub(super) fn idle_worker(&self, pool: &'a Pool) -> Option<WorkerId> {
-        let is_free = |worker: &Worker| {
-            worker.life.is_up() && !worker.retiring && !worker.drained && is_idle(self.calls, worker)
-        };
+        let is_free =
+            |worker: &Worker| worker.life.is_up() && !worker.retiring && is_idle(self.calls, worker);
         self.workers_of(pool).find(|(_, worker)| is_free(worker)).map(|(id, _)| id)
     }
 
@@ -532,13 +531,13 @@ impl Bus {
             (worker.closes_first, worker.ignored) = (false, true);
             return self.step_worker(id, Input::Replace);
         }
-        if (worker.drains || worker.hands_over.is_some()) && self.lets_go(id) {
+        if (worker.drains || worker.leaves_for.is_some()) && self.lets_go(id) {
             return;
         }
         let Some(worker) = self.workers.get_mut(id) else { return };
         if (worker.retiring || worker.config.idle.is_some()) && is_idle(&self.calls, worker) {
             if worker.retiring {
-                let why = worker.hands_over.unwrap_or(Recycled::Reload);
+                let why = worker.leaves_for.unwrap_or(Recycled::Reload);
                 return self.remove(id, why);
             }
             let may_go = self.placement().is_spare(id);
@@ -562,7 +561,7 @@ impl Bus {
     pub(super) fn idle_too_long(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         worker.idle_alarm = false;
-        let drains = worker.drains && worker.hands_over.is_none();
+        let drains = worker.drains && worker.leaves_for.is_none();
         if drains && is_idle(&self.calls, worker) && self.retire_drained(id) {
             return;
         }

@@ -132,7 +132,7 @@ impl Bus {
         if worker.life.is_up() {
             return self.check_idle(id);
         }
-        let why = worker.hands_over.unwrap_or(Recycled::Reload);
+        let why = worker.leaves_for.unwrap_or(Recycled::Reload);
         self.remove(id, why);
     }
 
@@ -141,7 +141,7 @@ impl Bus {
         if worker.retire_by.is_none_or(|by| by > self.now) {
             return;
         }
-        if worker.hands_over.is_some() {
+        if worker.leaves_for.is_some() {
             return self.restart_at_last(id);
         }
         self.fail_many(self.calls.incoming_keys(worker.endpoint).into(), &RpcError::stopping());

@@ -103,7 +103,7 @@ impl Bus {
         }
         let Some(worker) = self.workers.get_mut(id) else { return };
         let pool = worker.pool;
-        worker.hands_over = Some(why);
+        worker.leaves_for = Some(why);
         let has_limit = why == Recycled::Restart && enabled(Check::RestartDue);
         self.retire(id, has_limit.then(|| self.now + self.limits.drain_timeout));
         self.fill_pool(pool);
@@ -122,7 +122,7 @@ impl Bus {
     #[cold]
     pub(super) fn lets_go(&mut self, id: WorkerId) -> bool {
         let Some(worker) = self.workers.get(id) else { return true };
-        if worker.hands_over.is_none() {
+        if worker.leaves_for.is_none() {
             return is_idle(&self.calls, worker) && self.retire_drained(id);
         }
         self.hand_sessions_over(id);
@@ -134,12 +134,12 @@ impl Bus {
     /// them again and again.
     fn hand_sessions_over(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get_mut(id) else { return };
-        let pass = worker.hand_over;
+        let pass = worker.hand_over_pass;
         let is_small = worker.sessions.len() <= HAND_OVER_PIECE;
         if pass.at.is_none() && !is_small && self.now < pass.next {
             return self.hand_over_at(id, pass.next);
         }
-        worker.hand_over.next = self.now + PASS_EVERY;
+        worker.hand_over_pass.next = self.now + PASS_EVERY;
         let may_close = worker.ready_link().is_some() && worker.capabilities.close;
         if !may_close && enabled(Check::MovesTogether) {
             return self.hand_all_over(id);
@@ -154,7 +154,7 @@ impl Bus {
         }
         // The next piece comes when others have been served.
         if let Some(worker) = self.workers.get_mut(id) {
-            worker.hand_over.at = at;
+            worker.hand_over_pass.at = at;
         }
         if at.is_some() {
             self.hand_over_at(id, self.now);
@@ -178,7 +178,7 @@ impl Bus {
     /// Looks again at this moment. A worker has one such alarm at a time.
     fn hand_over_at(&mut self, id: WorkerId, at: Moment) {
         if let Some(worker) = self.workers.get_mut(id)
-            && !std::mem::replace(&mut worker.hand_over.alarm, true)
+            && !std::mem::replace(&mut worker.hand_over_pass.alarm, true)
         {
             self.alarms.set(at, Alarm::HandOver(id));
         }
@@ -187,7 +187,7 @@ impl Bus {
     #[cold]
     pub(super) fn hand_over_due(&mut self, id: WorkerId) {
         if let Some(worker) = self.workers.get_mut(id) {
-            worker.hand_over.alarm = false;
+            worker.hand_over_pass.alarm = false;
             self.check_idle(id);
         }
     }
@@ -203,7 +203,6 @@ impl Bus {
             && self.calls.about(key) == 0;
         (is_quiet || !enabled(Check::MovesAtRest))
             && (session.reopen.is_some() || !enabled(Check::MovesReopened))
-            && session.owner.is_some()
             && !session.is_label
             && self.sessions.parent_of(key).is_none()
             && self.sessions.descendants(key).is_empty()
@@ -221,6 +220,12 @@ impl Bus {
         let Some(worker) = self.workers.get(id) else { return };
         if worker.ready_link().is_some() && worker.capabilities.close {
             self.ask_to_close(id, &agent);
+        }
+        // Without an owner it goes on with a guest. Else whoever comes for it finds it at the agent.
+        if self.sessions.get(key).is_some_and(|session| session.owner.is_none())
+            && !self.hand_lost_to_guest(key)
+        {
+            self.drop_session(key);
         }
     }
 }

@@ -196,7 +196,7 @@ impl Bus {
         if pool.removed && pool.workers.is_empty() {
             self.pools.remove(worker.pool, &mut self.held);
         }
-        if worker.hands_over.is_some() {
+        if worker.leaves_for.is_some() {
             self.restart_next();
         }
     }

@@ -222,7 +222,12 @@ impl Bus {
             self.tell_withdrawn(link, call);
         }
         let Some(session) = self.sessions.get_mut(key) else { return };
+        let had_turn = session.prompts.is_running();
         session.clear_backlogs(&mut self.held);
+        if had_turn {
+            self.tell_event(key, "turn", r#","turn":"idle""#);
+        }
+        let Some(session) = self.sessions.get(key) else { return };
         if session.owner.is_none() && !self.hand_lost_to_guest(key) {
             self.drop_session(key);
         }

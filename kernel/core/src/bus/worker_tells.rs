@@ -2,7 +2,7 @@
 //!
 //! It is for the bus alone; no client hears it. Whatever a worker says here, it changes only what the bus gives to it.
 
-use log::{debug, info, warn};
+use log::{debug, warn};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -67,17 +67,6 @@ impl Bus {
         if let Some(drain) = told.drain.as_bool() {
             self.set_drains(id, drain);
         }
-    }
-
-    /// Whoever runs the bus wants a worker to take no new sessions, or to take them again. Those that it has go on.
-    /// Returns whether there is such a worker.
-    pub fn drain_worker(&mut self, id: WorkerId, drain: bool) -> bool {
-        let Some(worker) = self.workers.get_mut(id) else { return false };
-        if worker.drained != drain {
-            info!("worker {worker} {}", if drain { "is drained" } else { "takes new sessions again" });
-            worker.drained = drain;
-        }
-        true
     }
 
     fn set_drains(&mut self, id: WorkerId, drains: bool) {

@@ -103,6 +103,7 @@ impl Prompts {
     /// The agent is lost, and with it every turn. The calls that waited fail on their own.
     pub(crate) fn forget(&mut self, held: &mut HeldBytes) {
         self.running.clear();
+        self.unheard_since = None;
         self.waiting.take(held);
     }
 

@@ -36,15 +36,13 @@ pub(crate) struct Worker {
     pub(crate) is_for_node: bool,
     /// Its last process has not reached that node.
     pub(crate) is_away: bool,
-    /// Whoever runs the bus wants it to take no new sessions.
-    pub(crate) drained: bool,
     /// It takes no new work, and leaves when it is idle, at the latest at `retire_by`.
     pub(crate) retiring: bool,
     pub(crate) retire_by: Option<Moment>,
     /// It retires because somebody asked for it. Its sessions go on in other processes, as soon as nothing goes on in
     /// them.
-    pub(crate) hands_over: Option<Recycled>,
-    pub(crate) hand_over: HandOver,
+    pub(crate) leaves_for: Option<Recycled>,
+    pub(crate) hand_over_pass: HandOverPass,
     /// In a dedicated pool: the one client that it serves.
     pub(crate) dedicated_to: Option<Link>,
     /// When it must have answered `initialize`.
@@ -142,7 +140,7 @@ pub(crate) enum Recycled {
     Reload,
     /// It was dedicated to a client that has left.
     ClientLeft,
-    /// It has said that it takes no new sessions, or somebody wants it to take none, and it has none any more.
+    /// It has said that it takes no new sessions, or somebody has drained it, and it has none any more.
     Drained,
     /// Somebody asked for a restart.
     Restart,
@@ -181,7 +179,7 @@ pub(crate) struct StickyNotification {
 
 /// How far a worker that is on its way out has looked for sessions that can go on elsewhere.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct HandOver {
+pub(crate) struct HandOverPass {
     /// The last session of the current pass. `None`: the next one begins anew.
     pub(crate) at: Option<SessionKey>,
     /// When the next pass may begin.
@@ -208,11 +206,10 @@ impl Worker {
             is_for_node: node.is_some(),
             node,
             is_away: false,
-            drained: false,
             retiring: false,
             retire_by: None,
-            hands_over: None,
-            hand_over: HandOver::default(),
+            leaves_for: None,
+            hand_over_pass: HandOverPass::default(),
             dedicated_to: None,
             initialize_by: Moment::ZERO,
             silence_alarm: false,
@@ -370,7 +367,7 @@ impl Worker {
 
     /// Whether it takes no new sessions, while those that it has go on.
     pub(crate) fn is_draining(&self) -> bool {
-        (self.drains || self.drained) && enabled(Check::Drain)
+        self.drains && enabled(Check::Drain)
     }
 
     /// How many sessions of the agent are open, which is what `max_sessions` limits.

@@ -135,7 +135,7 @@ pub(crate) fn adopt(at: &Address, socket: OwnedFd, token: bool) -> Result<Bound,
             unix_socket::check_folder(path.parent().unwrap_or(path))?;
             ListenSocket::Unix(UnixListener::from_std(socket.into()))
         }
-        _ => {
+        Address::Tcp { .. } | Address::Stdio => {
             set_connection_options(&socket)?;
             with_peer_uids(TcpListener::from_std(socket.into()), token)?
         }
@@ -145,7 +145,10 @@ pub(crate) fn adopt(at: &Address, socket: OwnedFd, token: bool) -> Result<Bound,
 
 /// Whether the bus may listen at this address, or go on to after a reload. With a token it may anywhere.
 pub(crate) fn check_allowed(at: &Address, token: bool) -> Result<(), ListenError> {
-    let uid_is_known = cfg!(target_os = "linux") || !matches!(at, Address::Tcp { .. });
+    let uid_is_known = match at {
+        Address::Tcp { .. } => cfg!(target_os = "linux"),
+        Address::Unix(_) | Address::Stdio => true,
+    };
     if token {
         Ok(())
     } else if !at.is_local() {

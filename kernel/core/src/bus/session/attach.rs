@@ -16,6 +16,8 @@ use crate::wire::message::Message;
 enum CatchUp {
     /// The bus kept it.
     Kept,
+    /// The session went on with its guests, and all of it is in the log.
+    Logged,
     /// The agent tells the whole session, once it has answered that it is closed.
     CloseAndLoad,
     /// The agent is asked, and what was kept waits for its answer.
@@ -41,6 +43,7 @@ impl Bus {
             let agent = session.agent_token.clone();
             return self.pass_unknown_load(link, to, message, SessionRef::Token(agent));
         }
+        let was_guest = self.sessions.get(key).is_some_and(|session| session.guests.get(link).is_some());
         for joined in self.sessions.descendants(key).into_iter().chain([key]) {
             self.remove_guest(joined, link);
         }
@@ -49,7 +52,10 @@ impl Bus {
         let catch_up = self.catch_up(key, to, wants);
         self.detach(key);
         self.attach_children(key, link);
-        let missed = self.take_offline(key);
+        let mut missed = self.take_offline(key);
+        if was_guest || catch_up == CatchUp::Logged {
+            missed.retain(|held| held.message().is_request());
+        }
         self.serve(to, link);
         self.sessions.set_owner(key, Some(link));
         let Some(session) = self.sessions.get_mut(key) else { return Err(RpcError::unknown_session()) };
@@ -59,16 +65,24 @@ impl Bus {
         if let Some(client) = self.clients.get_mut(link) {
             client.sessions.insert(bus_token, key);
         }
-        if matches!(catch_up, CatchUp::Kept | CatchUp::Load) {
+        let has_guests = !session.guests.is_empty();
+        if matches!(catch_up, CatchUp::Kept | CatchUp::Logged | CatchUp::Load) {
             for held in missed {
                 session.offline.push(held, &mut self.held);
             }
         }
         match catch_up {
-            CatchUp::Kept => {
+            CatchUp::Kept | CatchUp::Logged => {
+                if catch_up == CatchUp::Logged {
+                    let token = session.bus_token.clone();
+                    self.send_history(link, key, &token);
+                }
                 self.deliver_missed(key);
                 self.trace_line(Endpoint::Client(link), Endpoint::Bus, Some(key), None, message);
                 self.answer_with_opening(link, key, message.id().unwrap_or_default());
+                if has_guests {
+                    self.tell_owner(key, link);
+                }
                 return Ok(());
             }
             CatchUp::Load => {}
@@ -81,8 +95,10 @@ impl Bus {
             }
         }
         let passed = self.pass_load(link, key, to, message);
-        if passed.is_err() {
-            self.release(key, catch_up);
+        match &passed {
+            Err(_) => self.release(key, catch_up),
+            Ok(()) if has_guests => self.tell_owner(key, link),
+            Ok(()) => {}
         }
         passed
     }
@@ -100,6 +116,7 @@ impl Bus {
             (true, _) if worker.capabilities.close => CatchUp::CloseAndLoad,
             (_, true) => CatchUp::Overflow,
             (true, false) => CatchUp::Load,
+            (false, false) if wants == Wants::Replay && !session.guests.is_empty() => CatchUp::Logged,
             (false, false) => CatchUp::Kept,
         }
     }
@@ -131,6 +148,6 @@ impl Bus {
             client.sessions.remove(session.bus_name(), key);
         }
         self.sessions.set_owner(key, None);
-        self.buffer_pending(key);
+        self.buffer_pending(key, owner);
     }
 }

@@ -122,6 +122,7 @@ impl Bus {
             self.fail_calls(waiting, &RpcError::unknown_session());
         }
         self.end_recovery(key, &RpcError::unknown_session());
+        self.withdraw_alone(key, false);
         let Some(session) = self.sessions.get_mut(key) else { return BTreeSet::new() };
         let pending: Vec<_> = session.pending.iter().map(|pending| pending.call).collect();
         let unheard = session.offline.take(&mut self.held);

@@ -134,7 +134,7 @@ impl Bus {
             self.answer_done(link, message);
             return Ok(());
         }
-        let id = session.worker.ok_or_else(RpcError::lost_session)?;
+        let Some(id) = session.worker else { return self.take_lost(link, key, message) };
         let handshake = self.clients.find(link)?.handshake.clone();
         if !self.workers.get(id).is_some_and(|worker| worker.is_compatible(&handshake)) {
             self.move_session(key, id, link)?;
@@ -147,6 +147,17 @@ impl Bus {
         }
         self.answer_done(link, message);
         self.hand_over(key, id, link);
+        Ok(())
+    }
+
+    /// A client becomes the owner of a session that has left its process. The next message opens it again.
+    fn take_lost(&mut self, link: Link, key: SessionKey, message: Message<'_>) -> Routed {
+        let session = self.sessions.get(key).filter(|session| session.reopen.is_some());
+        session.ok_or_else(RpcError::lost_session)?;
+        self.join(link, key, None, Role::Control, false)?;
+        self.answer_done(link, message);
+        self.make_owner(key, link);
+        self.tell_owner(key, link);
         Ok(())
     }
 
@@ -208,7 +219,7 @@ impl Bus {
         true
     }
 
-    fn tell_owner(&mut self, key: SessionKey, link: Link) {
+    pub(in crate::bus) fn tell_owner(&mut self, key: SessionKey, link: Link) {
         let by = self.quoted_name(link);
         self.tell_event(key, "owner", &format!(r#","owner":{by}"#));
     }
@@ -351,7 +362,7 @@ impl Bus {
         all.push(key);
         for key in all {
             self.end_turn(key, &RpcError::closed_session());
-            self.withdraw_from_owner(key);
+            self.withdraw_alone(key, true);
             self.end_session(key);
         }
         Ok(())
@@ -387,9 +398,10 @@ impl Bus {
                 "this session speaks version {version} of the protocol, and this client was initialized with {own}"
             )));
         }
-        let known = session.guests.get(link).map(|guest| guest.token.clone());
+        let known = session.guests.get(link).cloned();
+        let stops_to_control = role == Role::Observe && known.as_ref().is_some_and(|it| it.role != role);
         let token = match known {
-            Some(token) => token,
+            Some(guest) => guest.token,
             None => {
                 let (bus, agent) = (session.bus_name().to_owned(), session.agent_name().to_owned());
                 self.name_for(link, name.unwrap_or(&bus), &agent).0
@@ -400,6 +412,11 @@ impl Bus {
             if let Some(session) = self.sessions.get(child) {
                 let token = session.bus_token.clone();
                 self.add_guest(child, link, Guest { token, role, joined_by_load });
+            }
+        }
+        if stops_to_control {
+            for joined in self.sessions.descendants(key).into_iter().chain([key]) {
+                self.abstain(joined, link);
             }
         }
         Ok(token)
@@ -462,6 +479,17 @@ impl Bus {
         }
         self.abstain(key, link);
         true
+    }
+
+    /// Who only observes a session cannot load or resume it.
+    pub(in crate::bus) fn check_controls(&self, link: Link, key: SessionKey) -> Result<(), RpcError> {
+        let guest = self.sessions.get(key).and_then(|session| session.guests.get(link));
+        match guest {
+            Some(guest) if guest.role == Role::Observe && enabled(Check::Observer) => {
+                Err(RpcError::read_only())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether this client may send this message about a session that it does not own. True: it is dealt with.

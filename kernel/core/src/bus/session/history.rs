@@ -183,6 +183,8 @@ impl Bus {
             self.complete_log(key);
             let line = if self.says_prompts(key) { &b""[..] } else { message.line };
             self.sessions.log_prompt(key, line, limits);
+        } else {
+            self.sessions.log_is_partial(key);
         }
     }
 
@@ -198,9 +200,22 @@ impl Bus {
                     self.let_behind_go(link, key);
                 }
             }
+            if !self.is_owner_speaking(key) {
+                self.keep_prompt(key, message);
+            }
         }
         let by = self.quoted_name(from);
         self.tell_event(key, "turn", &format!(r#","turn":"running","by":{by}"#));
+    }
+
+    /// The next owner of a session hears the prompts of its guests together with what the agent said to them.
+    fn keep_prompt(&mut self, key: SessionKey, prompt: Message<'_>) {
+        let Some(agent) = self.sessions.get(key).map(|session| session.agent_token.clone()) else { return };
+        for line in told_prompt(&agent, prompt) {
+            if let Ok(envelope) = Envelope::scan(&line) {
+                self.buffer_offline(key, Message::new(&line, &envelope));
+            }
+        }
     }
 
     /// The clients of a session but one, and their names for it.
@@ -213,10 +228,8 @@ impl Bus {
 
     /// Tells a client a prompt of another one, as agents do it when they load a session.
     fn send_prompt(&mut self, link: Link, token: &[u8], prompt: Message<'_>) {
-        let start = br#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"#;
-        let update = br#","update":{"sessionUpdate":"user_message_chunk","content":"#;
-        for block in nested::elements(prompt.line, prompt.envelope.params, b"prompt") {
-            self.links.send(link, &[&start[..], token, update, block.of(prompt.line), b"}}}"].concat(), &[]);
+        for line in told_prompt(token, prompt) {
+            self.links.send(link, &line, &[]);
         }
     }
 
@@ -235,4 +248,12 @@ impl Bus {
         }
         is_whole
     }
+}
+
+/// A prompt as agents tell it when they load a session: an update for each of its parts.
+fn told_prompt(token: &[u8], prompt: Message<'_>) -> impl Iterator<Item = Vec<u8>> {
+    let start = br#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"#;
+    let update = br#","update":{"sessionUpdate":"user_message_chunk","content":"#;
+    let blocks = nested::elements(prompt.line, prompt.envelope.params, b"prompt").into_iter();
+    blocks.map(move |block| [&start[..], token, update, block.of(prompt.line), b"}}}"].concat())
 }

@@ -61,11 +61,19 @@ impl Bus {
         if session.owner != Some(link) {
             return self.detach_guest(key, link);
         }
+        let has_guests = !session.guests.is_empty();
+        if session.worker.is_none() && has_guests {
+            // It has left its process, and can be opened again for a guest.
+            self.sessions.set_owner(key, None);
+            if self.hand_lost_to_guest(key) {
+                return;
+            }
+        }
+        let Some(session) = self.sessions.get(key) else { return };
         if session.worker.is_none() || session.is_label {
             return self.drop_session(key);
         }
         self.leftovers.spend(session.pending.len());
-        let has_guests = !session.guests.is_empty();
         self.abstain(key, link);
         self.sessions.set_owner(key, None);
         if (bye || keep.is_zero()) && !has_guests || self.stopping.is_some() {
@@ -75,7 +83,7 @@ impl Bus {
             session.keep_until = self.now + keep;
         }
         self.alarms.set(self.now + keep, Alarm::Keep(key));
-        self.buffer_pending(key);
+        self.buffer_pending(key, link);
         if has_guests && !self.hand_to_guest(key) {
             self.ask_offline(key);
             self.tell_event(key, "owner", r#","owner":null"#);
@@ -102,18 +110,22 @@ impl Bus {
 
     /// The client that was asked will send nothing more. The request of the agent waits for the next owner of its
     /// session, or fails if there can be none.
-    pub(in crate::bus) fn release_call(&mut self, call: CallKey) {
+    pub(in crate::bus) fn release_call(&mut self, call: CallKey, link: Link) {
         let session = self.calls.get(call).and_then(|call| call.session);
-        let client = self.calls.get(call).and_then(|call| self.calls.calling_client(call.callee));
-        if let (Some(key), Some(client)) = (session, client) {
-            self.abstain(key, client);
+        if let Some(key) = session {
+            self.abstain(key, link);
         }
         if let Some(key) = session
             && self.calls.get(call).is_some()
             && self.sessions.get(key).is_some_and(|session| !session.is_label)
         {
-            self.buffer_pending(key);
-            self.hold_offline_requests(key);
+            self.buffer_pending(key, link);
+            let root = self.sessions.root(key);
+            if self.is_owner_speaking(root) {
+                self.deliver_missed(root);
+            } else {
+                self.hold_offline_requests(root);
+            }
         }
         self.fail_call(call, &RpcError::client_gone());
     }

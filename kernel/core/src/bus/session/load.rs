@@ -232,7 +232,13 @@ impl Bus {
         let Some(session) = self.sessions.get_mut(key) else { return };
         let Some(id) = session.worker else { return };
         for held in session.offline.take(&mut self.held) {
-            self.route_worker_message(id, held.message());
+            let message = held.message();
+            let name = message.session_name().or_else(|| message.label()).unwrap_or_default();
+            let about = self.workers.get(id).and_then(|worker| worker.sessions.get(&name).copied());
+            match about.filter(|_| message.is_notification()) {
+                Some(about) => self.deliver_again(id, about, message),
+                None => self.route_worker_message(id, message),
+            }
         }
     }
 

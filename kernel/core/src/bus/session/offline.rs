@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::bus::Bus;
-use crate::id::SessionKey;
+use crate::id::{Link, SessionKey};
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Backlog;
 use crate::state::leftovers::Leftover;
@@ -34,20 +34,21 @@ impl Bus {
         self.refuse_unheard(root, unheard);
     }
 
-    /// Requests of the agent that the owner did not answer wait for the next owner.
-    pub(in crate::bus) fn buffer_pending(&mut self, key: SessionKey) {
+    /// Requests of the agent that this client did not answer wait for the next owner.
+    pub(in crate::bus) fn buffer_pending(&mut self, key: SessionKey, link: Link) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         let pending = session.pending.take_all(&mut self.held);
         for (order, pending) in pending {
+            let asked = self.calls.get(pending.call).and_then(|call| self.calls.calling_client(call.callee));
+            let is_of_other = asked.is_some_and(|asked| asked != link);
             // Others are still asked.
             if let Some(session) = self.sessions.get_mut(key)
-                && !session.guests.legs(order).is_empty()
+                && (is_of_other || !session.guests.legs(order).is_empty())
             {
                 session.pending.push(order, pending, &mut self.held);
-            } else if let Some(call) = self.calls.end(pending.call) {
+            } else if self.calls.end(pending.call).is_some() {
                 self.buffer_offline(key, pending.held.message());
                 // An owner that only leaves the session need not answer any more.
-                let asked = self.calls.calling_client(call.callee);
                 if let Some(asked) = asked.filter(|asked| self.links.may_send(*asked)) {
                     self.tell_withdrawn(asked, pending.call);
                 }

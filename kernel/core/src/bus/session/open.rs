@@ -5,6 +5,7 @@ use crate::config::Mode;
 use crate::id::{Link, PoolId, SessionKey, WorkerId};
 use crate::mutants::{Check, enabled};
 use crate::state::calls::Call;
+use crate::state::handshake::ReopenBy;
 use crate::state::session_id::{Token, is_tagged};
 use crate::state::session_index::SessionIndex;
 use crate::state::sessions::Session;
@@ -111,7 +112,12 @@ impl Bus {
         let (Some(worker), Some(session)) = (self.workers.get(id), self.sessions.get_mut(key)) else {
             return;
         };
-        session.save_opening(answer, worker.capabilities.reopen_by, worker.pool, call.params.as_deref());
+        let mut by = worker.capabilities.reopen_by;
+        if by.is_none() && is_tagged(session.agent_name()) && !worker.capabilities.close {
+            // Another bus has it, and keeps it for a while whatever its agent can.
+            by = Some(ReopenBy::Resume);
+        }
+        session.save_opening(answer, by, worker.pool, call.params.as_deref());
         if let Some(reopen) = &mut session.reopen {
             reopen.node = worker.node.clone();
         }

@@ -230,14 +230,17 @@ impl Bus {
         }
     }
 
-    /// The session ends against the will of its owner, which is told that what only it was asked needs no answer.
-    pub(in crate::bus) fn withdraw_from_owner(&mut self, key: SessionKey) {
+    /// The session ends. Whoever was asked something alone is told that it needs no answer: the owner, if it does not
+    /// end the session itself, or an earlier owner.
+    pub(in crate::bus) fn withdraw_alone(&mut self, key: SessionKey, is_of_owner: bool) {
         let Some(session) = self.sessions.get(key) else { return };
-        let Some(owner) = session.owner else { return };
-        let is_alone = |call: &CallKey| session.guests.question(*call).is_none();
-        let asked: Vec<_> = session.pending.iter().map(|pending| pending.call).filter(is_alone).collect();
-        for call in asked {
-            self.tell_withdrawn(owner, call);
+        let alone = session.pending.iter().filter(|pending| session.guests.question(pending.call).is_none());
+        let asked = alone.filter_map(|pending| {
+            let link = self.calls.calling_client(self.calls.get(pending.call)?.callee)?;
+            Some((link, pending.call)).filter(|_| (session.owner == Some(link)) == is_of_owner)
+        });
+        for (link, call) in asked.collect::<Vec<_>>() {
+            self.tell_withdrawn(link, call);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Stories of sessions with guests: joining, history, prompts, questions, leaving and taking over.
 
 mod life;
+mod owner;
 
 use std::time::Duration;
 

@@ -270,3 +270,21 @@ fn a_session_whose_recovery_is_answered_unusably_is_ended_at_its_agent() {
     bus.answers(next, "session/prompt", "{}");
     assert_eq!(bus.sees_json(client)["id"], 8);
 }
+
+#[test]
+fn a_session_that_another_bus_keeps_is_resumed_whatever_its_agent_can() {
+    let mut bus = TestBus::with_workers(1);
+    let client = bus.acp_client();
+    let worker = bus.worker(0);
+    bus.initializes_with(worker, "{}");
+    bus.sees(client);
+    let session = bus.opens(client, worker, "ui5dg5svtn6ah.s1");
+    bus.crashes(0);
+    bus.advances(Duration::from_secs(1));
+    let next = bus.worker(1);
+    bus.asks(client, 7, "session/prompt", &session);
+    bus.initializes_with(next, "{}");
+    bus.answers(next, "session/resume", "{}");
+    bus.answers(next, "session/prompt", "{}");
+    assert_eq!(bus.sees_json(client)["id"], 7);
+}
