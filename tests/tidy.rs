@@ -272,7 +272,7 @@ fn every_link_in_the_docs_leads_somewhere() {
 fn every_fault_has_its_row_and_every_test_named_there_exists() {
     let table = fs::read_to_string(Path::new(ROOT).join("docs/FAULTS.md")).expect("the table of faults");
     let mut faults = Vec::new();
-    for (side, count) in [("C", 23), ("W", 33), ("O", 26), ("L", 18)] {
+    for (side, count) in [("C", 24), ("W", 33), ("O", 26), ("L", 18)] {
         for number in 1..=count {
             let row = format!("| {side}{number} | ");
             if table.lines().filter(|line| line.starts_with(&row)).count() != 1 {

@@ -163,7 +163,7 @@ fn check_excuses(excuses: &Excuses) {
 
 /// Switches off each check of the core in turn. Some world must show that it is missing.
 #[test]
-fn every_check_that_is_switched_off_is_missed() {
+fn every_check_that_is_switched_off_is_noticed() {
     let only = std::env::var("BUS_SIM_CHECK").ok();
     let is_wanted = |check: &Check| {
         only.as_ref().is_none_or(|only| only.split(',').any(|name| name == format!("{check:?}")))

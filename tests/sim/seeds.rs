@@ -80,8 +80,9 @@ pub(crate) fn check_all<'a, T: 'a>(
     assert_eq!(failed, 0, "seeds failed, of {count}");
 }
 
-/// Fails if a check that was switched off was not missed. `caught` are the checks with the seed that showed it and what
-/// that said, which is printed only where somebody asked for it: a log of many of them would look like one of faults.
+/// Fails if a check that was switched off was not noticed. `caught` are the checks with the seed that showed it and
+/// what that said, which is printed only where somebody asked for it: a log of many of them would look like one of
+/// faults.
 pub(crate) fn check_caught<C: std::fmt::Debug>(
     caught: impl IntoIterator<Item = (C, Option<(u64, String)>)>,
     is_asked_for: bool,

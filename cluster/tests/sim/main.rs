@@ -3,7 +3,7 @@
 //!
 //! The oracle: bytes come in order and once, in both directions, or both ends are dead within 30 s and say why; nobody
 //! is dead while frames come; memory stays within two windows; the latest control message arrives; every check that is
-//! switched off is missed.
+//! switched off is noticed.
 //!
 //! `BUS_PIPE_SEED=0x..` replays one seed with its trace. `BUS_PIPE_SEEDS=N` runs N seeds, from `BUS_PIPE_FIRST` or 0
 //! on. `BUS_PIPE_CHECK=Name` switches off only that check.
@@ -57,7 +57,7 @@ fn bytes_arrive_once_and_in_order_in_every_world() {
 
 /// Switches off each check of the pipe in turn. Some world must show that it is missing.
 #[test]
-fn every_check_that_is_switched_off_is_missed() {
+fn every_check_that_is_switched_off_is_noticed() {
     let only = std::env::var("BUS_PIPE_CHECK").ok();
     let is_wanted = |check: &Check| only.as_ref().is_none_or(|only| *only == format!("{check:?}"));
     let checks: Vec<_> = Check::ALL.iter().copied().filter(is_wanted).collect();

@@ -4,19 +4,23 @@
 //! every decision. A *shell* drives it: the shell owns the file descriptors, the processes and the clock, and decides
 //! nothing about messages. The crate `kernel-shell` is such a shell; tests, fuzzers and other programs can be one too.
 //!
-//! # Four kinds of methods
+//! # Kinds of methods
 //!
-//! - **Things that happened**, each with the time: [`connect`](Bus::connect), [`connect_owner`](Bus::connect_owner),
-//!   [`handle`](Bus::handle), [`received`](Bus::received), [`stderr_received`](Bus::stderr_received),
-//!   [`sent`](Bus::sent), [`reload`](Bus::reload).
+//! - **Things that happened**, all but `stderr_received` with the time: [`connect`](Bus::connect),
+//!   [`connect_from`](Bus::connect_from), [`connect_owner`](Bus::connect_owner), [`handle`](Bus::handle),
+//!   [`received`](Bus::received), [`received_in_space`](Bus::received_in_space),
+//!   [`stderr_received`](Bus::stderr_received), [`sent`](Bus::sent), [`reload`](Bus::reload),
+//!   [`reloaded`](Bus::reloaded), [`measured`](Bus::measured).
 //! - **Things to do**: [`next_action`](Bus::next_action), and [`take_bulk`](Bus::take_bulk) for an early write.
 //! - **Bytes out**: [`to_send`](Bus::to_send) shows what waits for a peer, and `sent` says how much of it was written.
 //! - **Questions**: [`wants_read`](Bus::wants_read), [`next_alarm`](Bus::next_alarm), [`command`](Bus::command),
-//!   [`awaits_token`](Bus::awaits_token), [`why_not`](Bus::why_not), [`no_room`](Bus::no_room),
-//!   [`held_bytes`](Bus::held_bytes), [`take_handshakes`](Bus::take_handshakes).
-//!
-//! Before the run loop, [`remember`](Bus::remember) gives back what `take_handshakes` returned in an earlier run, and
-//! [`listens_at`](Bus::listens_at) names the addresses that `_bus/status` shows.
+//!   [`node`](Bus::node), [`process_ids`](Bus::process_ids), [`awaits_token`](Bus::awaits_token),
+//!   [`why_not`](Bus::why_not), [`no_room`](Bus::no_room), [`held_bytes`](Bus::held_bytes),
+//!   [`take_handshakes`](Bus::take_handshakes).
+//! - **What the shell tells of itself**: before the run loop, [`remember`](Bus::remember) gives back what
+//!   `take_handshakes` returned in an earlier run. The others are for `_bus/status`:
+//!   [`listens_at`](Bus::listens_at) names the addresses, [`runs_as`](Bus::runs_as) the process and its configuration,
+//!   and [`web_is`](Bus::web_is) and [`link_is`](Bus::link_is) say how the web door and the link to the cluster are.
 //!
 //! # The order of calls
 //!
@@ -32,7 +36,10 @@
 //!   everything, write the rest when it can take more: no second `Flush` follows for the same bytes.
 //! - Give everything that a worker wrote to `received` and `stderr_received` before its [`Event::Exited`]: calls that
 //!   it has seen and not answered by then fail.
-//! - Answer each [`Action::Spawn`] with [`Event::Spawned`] or [`Event::SpawnFailed`].
+//! - Answer each [`Action::Spawn`] with [`Event::Spawned`] or [`Event::SpawnFailed`]. `command` says what to start,
+//!   and `node` for which node, if the process is for one.
+//! - Answer [`Action::Measure`] with `measured`, for the processes that `process_ids` names, and [`Action::Reload`]
+//!   with `reloaded`, after `reload` if the new configuration is used.
 //! - If a link that `connect` returned cannot be served, for example because its socket cannot be registered, report
 //!   [`Event::Broken`].
 //! - `received` takes bytes in any chunking. So a shell may split a long read behind a line and write to the link that
