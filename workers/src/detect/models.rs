@@ -4,8 +4,9 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
-use std::{env, fs, process};
+use std::{env, fs};
 
+use nix::unistd::mkdtemp;
 use rpc::error::AUTH_REQUIRED;
 use rpc::text::{steers_terminal, strip_control};
 use rpc::{Message, write};
@@ -52,7 +53,7 @@ pub(super) struct Listing {
 pub(super) fn of(row: &Runtime, program: &Path) -> Listing {
     let mut listing = match (&row.models, &row.acp) {
         (Some(_), _) => Listing { models: Some(listed(row, program)), logged_in: None },
-        (None, Some(acp)) if acp.command.is_none() => over_acp(acp, program, &row.id).unwrap_or_default(),
+        (None, Some(acp)) if acp.command.is_none() => over_acp(acp, program).unwrap_or_default(),
         _ => Listing::default(),
     };
     listing.models = listing.models.filter(|models| !models.is_empty()).or_else(|| known(row));
@@ -142,9 +143,9 @@ fn strings<'a>(list: &'a Value, field: impl Fn(&'a Value) -> &'a Value) -> Vec<S
 }
 
 /// Opens a session without a prompt in an empty folder, and reads the models from the response.
-fn over_acp(acp: &Acp, program: &Path, id: &str) -> Option<Listing> {
-    let folder = env::temp_dir().join(format!("stdio-bus-detect-{}-{id}", process::id()));
-    fs::create_dir_all(&folder).ok()?;
+fn over_acp(acp: &Acp, program: &Path) -> Option<Listing> {
+    // The CLI believes what it finds in its folder, so nobody else may have made the folder or write to it.
+    let folder = mkdtemp(&env::temp_dir().join("stdio-bus-detect-XXXXXX")).ok()?;
     let response =
         start(program, &acp.args, Some(&folder)).ok().and_then(|child| new_session(child, &folder));
     let _ = fs::remove_dir_all(&folder);
