@@ -11,7 +11,6 @@ use serde_json::json;
 
 use super::log::log;
 use super::mcp_servers;
-use super::runtimes::FormatName;
 use super::shared::Shared;
 
 /// A file that only the user can read, since it may contain secrets. It is removed with this value.
@@ -22,7 +21,7 @@ pub(super) struct McpConfig {
 impl McpConfig {
     /// Returns `None` if there are no servers, or if the CLI takes none from a file.
     pub(super) fn write(shared: &Shared, servers: &[acp::McpServer]) -> Option<McpConfig> {
-        if servers.is_empty() || shared.turn.format == FormatName::CodexAppServer {
+        if servers.is_empty() || shared.turn.opens_by_message() {
             return None;
         }
         let (true, Some(folder)) = (shared.turn.names("{mcp_config}"), &shared.folder) else {

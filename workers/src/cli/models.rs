@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::runtimes::FormatName;
+use super::runtimes::OwnProtocol;
 use super::shared::Shared;
 use super::{argv, codex_server, responses};
 use crate::detect::{self, Model};
@@ -35,8 +35,9 @@ pub(super) fn list(shared: &Arc<Shared>) {
 
 /// Asks a CLI that can say more than its models before a session is opened. Returns false if it cannot.
 pub(super) fn ask_server(shared: &Shared) -> bool {
-    if shared.turn.format != FormatName::CodexAppServer {
-        return false;
+    match shared.turn.own_protocol() {
+        Some(OwnProtocol::Codex) => {}
+        Some(OwnProtocol::Claude) | None => return false,
     }
     let Some(welcome) = shared.program().ok().and_then(|program| codex_server::welcome(&program)) else {
         return false;

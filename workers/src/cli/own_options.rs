@@ -5,7 +5,7 @@
 
 use agent_client_protocol_schema::v1 as acp;
 
-use super::runtimes::FormatName;
+use super::runtimes::OwnProtocol;
 use super::session::State;
 use super::shared::Shared;
 use crate::detect::{FAST, FAST_TIER, Model, ULTRACODE};
@@ -79,10 +79,10 @@ const CODEX: [OwnOption; 2] = [
 ];
 
 fn own_options(shared: &Shared) -> &'static [OwnOption] {
-    match shared.turn.format {
-        FormatName::ClaudeStream if shared.is_bridge() => &CLAUDE,
-        FormatName::CodexAppServer => &CODEX,
-        _ => &[],
+    match shared.turn.own_protocol() {
+        Some(OwnProtocol::Claude) => &CLAUDE,
+        Some(OwnProtocol::Codex) => &CODEX,
+        None => &[],
     }
 }
 

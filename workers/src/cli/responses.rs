@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::own_options;
 use super::record::Record;
-use super::runtimes::{FormatName, McpTransport, Mode};
+use super::runtimes::{McpTransport, Mode};
 use super::session::State;
 use super::settings::Settings;
 use super::shared::Shared;
@@ -123,7 +123,7 @@ pub(super) fn efforts_of(shared: &Shared, record: &Record) -> Vec<String> {
 
 /// Whether the CLI can fork a session.
 pub(super) fn can_fork(shared: &Shared) -> bool {
-    shared.turn.format == FormatName::CodexAppServer || shared.turn.names("{fork}")
+    shared.turn.opens_by_message() || shared.turn.names("{fork}")
 }
 
 pub(super) fn settings_of(shared: &Shared, record: &Record) -> Settings {

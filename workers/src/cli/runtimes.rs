@@ -159,6 +159,13 @@ pub enum FormatName {
     Plain,
 }
 
+/// What a bridge speaks with a CLI whose process stays open for a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum OwnProtocol {
+    Claude,
+    Codex,
+}
+
 /// An argument, or several that are left out together if their placeholder has no value.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(untagged)]
@@ -324,7 +331,36 @@ fn fault_of(row: &Runtime) -> Option<String> {
     }
 }
 
+impl FormatName {
+    /// The protocol of a conversation in this format, or `None` if none can be held.
+    pub(super) fn own_protocol(self) -> Option<OwnProtocol> {
+        match self {
+            FormatName::ClaudeStream => Some(OwnProtocol::Claude),
+            FormatName::CodexAppServer => Some(OwnProtocol::Codex),
+            FormatName::CodexExec
+            | FormatName::GeminiStream
+            | FormatName::Opencode
+            | FormatName::Kimi
+            | FormatName::Cursor
+            | FormatName::Plain => None,
+        }
+    }
+}
+
 impl Turn {
+    /// The protocol of the process that stays open for a session, or `None` if each prompt has a process.
+    pub(super) fn own_protocol(&self) -> Option<OwnProtocol> {
+        if self.prompt == Delivery::Conversation { self.format.own_protocol() } else { None }
+    }
+
+    /// Whether a message opens the session, with its fork, folders and MCP servers. Else the arguments name them.
+    pub(super) fn opens_by_message(&self) -> bool {
+        match self.own_protocol() {
+            Some(OwnProtocol::Codex) => true,
+            Some(OwnProtocol::Claude) | None => false,
+        }
+    }
+
     /// Whether this placeholder stands in the arguments.
     pub(super) fn names(&self, placeholder: &str) -> bool {
         self.args.iter().flat_map(Arg::words).any(|word| word.contains(placeholder))
@@ -336,15 +372,16 @@ impl Turn {
 
     /// Whether the CLI can work in folders beside that of the session.
     pub(super) fn takes_folders(&self) -> bool {
-        self.format == FormatName::CodexAppServer || self.names("{add_dir}")
+        self.opens_by_message() || self.names("{add_dir}")
     }
 
     /// Whether the row wants a conversation in a format without one, or the other way round.
     fn has_wrong_delivery(&self) -> bool {
-        match self.format {
-            FormatName::ClaudeStream => false,
-            FormatName::CodexAppServer => self.prompt != Delivery::Conversation,
-            _ => self.prompt == Delivery::Conversation,
+        match self.format.own_protocol() {
+            // Claude prints the same events in answer to a single prompt.
+            Some(OwnProtocol::Claude) => false,
+            Some(OwnProtocol::Codex) => self.prompt != Delivery::Conversation,
+            None => self.prompt == Delivery::Conversation,
         }
     }
 }

@@ -21,7 +21,7 @@ use agent_client_protocol_schema::v1 as acp;
 use serde_json::Value;
 
 use super::prompt::Prompt;
-use super::runtimes::FormatName;
+use super::runtimes::{FormatName, OwnProtocol};
 use super::session::Opened;
 use super::settings::{Reported, Settings};
 use super::turn_events::TurnEvents;
@@ -94,9 +94,8 @@ pub(super) struct Question {
 
 /// Returns `None` for a format that has no bridge.
 pub(super) fn new(name: FormatName) -> Option<Box<dyn Bridge>> {
-    match name {
-        FormatName::ClaudeStream => Some(Box::<claude::Claude>::default()),
-        FormatName::CodexAppServer => Some(Box::<codex::Codex>::default()),
-        _ => None,
-    }
+    Some(match name.own_protocol()? {
+        OwnProtocol::Claude => Box::<claude::Claude>::default(),
+        OwnProtocol::Codex => Box::<codex::Codex>::default(),
+    })
 }

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::argv;
 use super::record::{Entry, Record, merge_chunks};
-use super::runtimes::FormatName;
+use super::runtimes::OwnProtocol;
 use super::shared::{SESSION_ID_PREFIX, Shared};
 use super::turn_events::TurnEvents;
 use crate::acp::session_files::EventSourced;
@@ -37,14 +37,15 @@ struct Past {
 
 /// Whether the sessions of this CLI can be read.
 pub(super) fn is_known(shared: &Shared) -> bool {
-    shared.is_bridge() && matches!(shared.turn.format, FormatName::ClaudeStream | FormatName::CodexAppServer)
+    shared.turn.own_protocol().is_some()
 }
 
 /// The CLI's sessions, without those that the adapter has opened. Starts a process, or reads many files.
 pub(super) fn list(shared: &Shared) -> Vec<SessionSummary> {
-    let mut sessions = match shared.turn.format {
-        FormatName::ClaudeStream => claude::list(),
-        _ => shared.program().map(|program| codex::list(&program)).unwrap_or_default(),
+    let mut sessions = match shared.turn.own_protocol() {
+        Some(OwnProtocol::Claude) => claude::list(),
+        Some(OwnProtocol::Codex) => shared.program().map(|program| codex::list(&program)).unwrap_or_default(),
+        None => return Vec::new(),
     };
     let ours = shared.folder.as_deref().map(ids_of_ours).unwrap_or_default();
     sessions.retain(|session| argv::is_session(&session.session_id) && !ours.contains(&session.session_id));
@@ -53,12 +54,12 @@ pub(super) fn list(shared: &Shared) -> Vec<SessionSummary> {
 
 /// The record of a session that only the CLI knows.
 pub(super) fn read(shared: &Shared, id: &str) -> Option<Record> {
-    if !is_known(shared) || !argv::is_session(id) {
+    if !argv::is_session(id) {
         return None;
     }
-    let past = match shared.turn.format {
-        FormatName::ClaudeStream => claude::read(id)?,
-        _ => codex::read(&shared.program().ok()?, id)?,
+    let past = match shared.turn.own_protocol()? {
+        OwnProtocol::Claude => claude::read(id)?,
+        OwnProtocol::Codex => codex::read(&shared.program().ok()?, id)?,
     };
     let Past { cwd, title, mut events } = past;
     events.fail_open_calls();
@@ -80,13 +81,14 @@ pub(super) fn delete(shared: &Shared, id: &str) {
     if !argv::is_session(id) || id.starts_with(SESSION_ID_PREFIX) {
         return;
     }
-    match shared.turn.format {
-        FormatName::ClaudeStream => claude::delete(id),
-        _ => {
+    match shared.turn.own_protocol() {
+        Some(OwnProtocol::Claude) => claude::delete(id),
+        Some(OwnProtocol::Codex) => {
             if let Ok(program) = shared.program() {
                 codex::delete(&program, id);
             }
         }
+        None => {}
     }
 }
 
