@@ -64,6 +64,13 @@ enum Queued {
     Command(Command),
 }
 
+/// What starts a turn of the model.
+enum Turn {
+    Prompt(Value),
+    /// The method and the params, without the thread.
+    Command(&'static str, Value),
+}
+
 #[derive(PartialEq, Eq)]
 enum Request {
     Initialize,
@@ -207,7 +214,7 @@ impl Codex {
     fn start_turn(&mut self, events: &mut TurnEvents, effects: &mut Effects) {
         let Some(thread) = self.thread.clone() else { return };
         let Some(queued) = self.queued.take() else { return };
-        let queued = match queued {
+        let turn = match queued {
             Queued::Command(Command::Local(local)) => return self.start_local(local, &thread, effects),
             Queued::Command(Command::Plan) => {
                 let now = if self.is_planning() { NO_PLAN } else { PLAN };
@@ -215,8 +222,8 @@ impl Codex {
                 return answer(if now == PLAN { "Plan mode is on." } else { "Plan mode is off." }, events);
             }
             Queued::Command(Command::Incomplete(text)) => return answer(&text, events),
-            Queued::Command(Command::Turn(method, params)) => Err((method, params)),
-            Queued::Input(input) => Ok(input),
+            Queued::Command(Command::Turn(method, params)) => Turn::Command(method, params),
+            Queued::Input(input) => Turn::Prompt(input),
         };
         if self.is_logged_out {
             // Without an account it would try for minutes. A new process sees a new login.
@@ -224,13 +231,17 @@ impl Codex {
             effects.needs_restart = true;
             return;
         }
-        let input = match queued {
-            Ok(input) => input,
-            Err((method, mut params)) => {
+        let (method, params) = match turn {
+            Turn::Prompt(input) => ("turn/start", self.turn_params(&thread, &input, events)),
+            Turn::Command(method, mut params) => {
                 params["threadId"] = json!(thread);
-                return self.request(Request::Turn, method, params, effects);
+                (method, params)
             }
         };
+        self.request(Request::Turn, method, params, effects);
+    }
+
+    fn turn_params(&mut self, thread: &str, input: &Value, events: &mut TurnEvents) -> Value {
         let mut params = json!({ "threadId": thread, "input": input });
         // A thread keeps its settings, so the defaults must be sent to undo a choice.
         let (model, effort) = (self.model(), self.effort());
@@ -256,7 +267,7 @@ impl Codex {
                 self.settings.mode_params.get("approvalPolicy").cloned().unwrap_or_default();
             params["sandboxPolicy"] = sandbox_policy(self.settings.mode_params.get("sandbox"), &self.folders);
         }
-        self.request(Request::Turn, "turn/start", params, effects);
+        params
     }
 
     fn model(&self) -> Option<&str> {
@@ -356,22 +367,9 @@ impl Codex {
     fn on_response(&mut self, message: &Value, events: &mut TurnEvents, effects: &mut Effects) {
         let Some(request) = message["id"].as_u64().and_then(|id| self.pending.remove(&id)) else { return };
         let result = &message["result"];
-        if let Some(why) = message["error"]["message"].as_str() {
-            match request {
-                Request::Initialize | Request::Thread => {
-                    effects.session_unknown = why.contains("no rollout found");
-                    // This process cannot open another thread, but a new process can.
-                    effects.needs_restart = true;
-                    self.queued = None;
-                    fail_turn(&message["error"], events);
-                }
-                Request::Turn => fail_turn(&message["error"], events),
-                // The limits are told only of an account that has some.
-                Request::Local(Local::Status) => answer(&self.status(&Value::Null), events),
-                Request::Local(_) => fail_turn(&message["error"], events),
-                Request::Account | Request::Models | Request::Interrupt | Request::Skills => {}
-            }
-            return;
+        let error = &message["error"];
+        if error["message"].is_string() {
+            return self.on_refusal(&request, error, events, effects);
         }
         match request {
             Request::Initialize => {
@@ -413,6 +411,29 @@ impl Codex {
             }
             Request::Local(local) => self.finish_local(local, result, events, effects),
             Request::Turn | Request::Interrupt => {}
+        }
+    }
+
+    fn on_refusal(
+        &mut self,
+        request: &Request,
+        error: &Value,
+        events: &mut TurnEvents,
+        effects: &mut Effects,
+    ) {
+        match request {
+            Request::Initialize | Request::Thread => {
+                effects.session_unknown = string(error, "message").contains("no rollout found");
+                // This process cannot open another thread, but a new process can.
+                effects.needs_restart = true;
+                self.queued = None;
+                fail_turn(error, events);
+            }
+            Request::Turn => fail_turn(error, events),
+            // The limits are told only of an account that has some.
+            Request::Local(Local::Status) => answer(&self.status(&Value::Null), events),
+            Request::Local(_) => fail_turn(error, events),
+            Request::Account | Request::Models | Request::Interrupt | Request::Skills => {}
         }
     }
 
