@@ -148,7 +148,9 @@ impl ProcessThread<'_> {
     }
 
     fn run_prompt(&mut self, next: &QueuedPrompt) -> End {
-        for attempt in 1.. {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
             if next.cancellation.is_cancelled() {
                 return End::Stop(acp::StopReason::Cancelled);
             }
@@ -180,7 +182,6 @@ impl ProcessThread<'_> {
                 self.report.shared.store.append(name, &mut state.record, Entry::Cli(String::new()));
             }
         }
-        unreachable!("the last attempt returns")
     }
 
     /// Makes sure that a process with the current settings runs.
