@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::runtimes::OwnProtocol;
 use super::shared::Shared;
@@ -11,7 +11,6 @@ use crate::detect::{self, Model};
 
 /// How long the answer to a request for a session waits for the models that it is to list.
 const LIST_WAIT: Duration = Duration::from_secs(3);
-const POLL: Duration = Duration::from_millis(10);
 
 /// Lists the CLI's models on a thread of its own, the first time that it is called.
 pub(super) fn list(shared: &Arc<Shared>) {
@@ -49,10 +48,7 @@ pub(super) fn ask_server(shared: &Shared) -> bool {
 
 /// Waits until the CLI has listed its models, but not for long.
 pub(super) fn wait_for_list(shared: &Shared) {
-    let until = Instant::now() + LIST_WAIT;
-    while shared.is_listing_models() && Instant::now() < until {
-        thread::sleep(POLL);
-    }
+    shared.wait_for_models(LIST_WAIT);
 }
 
 /// Replaces the list of models. Clients of open sessions hear of a change.

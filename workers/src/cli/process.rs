@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -63,7 +63,13 @@ pub(super) struct Process {
     mark: String,
     /// `None` once stdin is closed.
     stdin: Option<Sender<String>>,
-    stderr: Arc<Mutex<Tail>>,
+    stderr: Arc<Stderr>,
+}
+
+#[derive(Default)]
+struct Stderr {
+    tail: Mutex<Tail>,
+    closed: Condvar,
 }
 
 #[derive(Default)]
@@ -92,13 +98,13 @@ impl Process {
         let input = child.stdin.take();
         let output = child.stdout.take();
         let errors = child.stderr.take();
-        let stderr = Arc::new(Mutex::new(Tail::default()));
-        let tail = stderr.clone();
+        let stderr = Arc::new(Stderr::default());
+        let read = stderr.clone();
         // Each pipe has a thread, because a CLI that does not read its stdin must not block the turn.
         let (stdin, messages) = mpsc::channel();
         thread::spawn(move || input.map(|input| write_stdin(&messages, input)));
         thread::spawn(move || output.map(|output| read_stdout(output, &inbox)));
-        thread::spawn(move || errors.map(|errors| read_stderr(errors, &tail)));
+        thread::spawn(move || errors.map(|errors| read_stderr(errors, &read)));
         Ok(Process { child, mark: format!("{MARK}={}", start.mark), stdin: Some(stdin), stderr })
     }
 
@@ -120,16 +126,15 @@ impl Process {
 
     /// When the process last printed to stderr.
     pub(super) fn last_stderr(&self) -> Option<Instant> {
-        lock(&self.stderr).last_read
+        self.stderr.lock().last_read
     }
 
     /// The end of stderr of a process that has exited. Waits a moment for what is still in the pipe.
     pub(super) fn stderr_tail(&self) -> String {
-        let until = Instant::now() + STDERR_TIMEOUT;
-        while !lock(&self.stderr).is_closed && Instant::now() < until {
-            thread::sleep(Duration::from_millis(2));
-        }
-        without_escapes(String::from_utf8_lossy(&lock(&self.stderr).bytes).trim())
+        let tail = self.stderr.lock();
+        let waited = self.stderr.closed.wait_timeout_while(tail, STDERR_TIMEOUT, |tail| !tail.is_closed);
+        let (tail, _) = waited.expect("no thread panics while it holds the lock");
+        without_escapes(String::from_utf8_lossy(&tail.bytes).trim())
     }
 
     /// Signals the CLI and its descendants in its own group, as a terminal would. The CLI itself ends the tools that
@@ -210,18 +215,21 @@ fn read_stdout(mut output: ChildStdout, inbox: &SyncSender<ProcessEvent>) {
     let _ = inbox.send(ProcessEvent::StdoutClosed);
 }
 
-fn read_stderr(mut errors: impl Read, tail: &Mutex<Tail>) {
+fn read_stderr(mut errors: impl Read, stderr: &Stderr) {
     let mut buffer = [0; 4096];
     while let Ok(count @ 1..) = errors.read(&mut buffer) {
-        let mut tail = lock(tail);
+        let mut tail = stderr.lock();
         tail.last_read = Some(Instant::now());
         tail.bytes.extend_from_slice(&buffer[..count]);
         let excess = tail.bytes.len().saturating_sub(TAIL_BYTES);
         tail.bytes.drain(..excess);
     }
-    lock(tail).is_closed = true;
+    stderr.lock().is_closed = true;
+    stderr.closed.notify_all();
 }
 
-fn lock(tail: &Mutex<Tail>) -> MutexGuard<'_, Tail> {
-    tail.lock().expect("no thread panics while it holds the lock")
+impl Stderr {
+    fn lock(&self) -> MutexGuard<'_, Tail> {
+        self.tail.lock().expect("no thread panics while it holds the lock")
+    }
 }

@@ -7,7 +7,8 @@ use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 use rpc::RpcError;
 use rpc::error::{AUTH_REQUIRED, CANCELLED, INTERNAL_ERROR};
@@ -44,9 +45,8 @@ pub(super) struct Shared {
     closing: Mutex<Vec<Arc<Session>>>,
     /// The sessions that wait for an answer of the client, by the ids of their requests.
     questions: Mutex<HashMap<u64, Arc<Session>>>,
-    /// `None` until the CLI's models are first listed.
-    models: Mutex<Option<Vec<Model>>>,
-    is_listing_models: AtomicBool,
+    models: Mutex<Models>,
+    listing_ended: Condvar,
     /// The CLI has said that it takes no prompt before the user logs in.
     is_logged_out: AtomicBool,
     /// The agent ends.
@@ -56,6 +56,14 @@ pub(super) struct Shared {
     /// Known once a process of the CLI has named it.
     default_model: Mutex<Option<String>>,
     last_number: AtomicU64,
+}
+
+/// What the CLI has said of its models.
+#[derive(Default)]
+struct Models {
+    /// `None` until they are first listed.
+    listed: Option<Vec<Model>>,
+    is_listing: bool,
 }
 
 impl Shared {
@@ -78,7 +86,7 @@ impl Shared {
             closing: Mutex::default(),
             questions: Mutex::default(),
             models: Mutex::default(),
-            is_listing_models: AtomicBool::new(false),
+            listing_ended: Condvar::new(),
             is_logged_out: AtomicBool::new(false),
             is_stopping: AtomicBool::new(false),
             logins: AtomicUsize::new(0),
@@ -118,7 +126,7 @@ impl Shared {
 
     /// The models that the CLI has listed, else those that the table knows.
     pub(super) fn models(&self) -> Vec<Model> {
-        let listed = lock(&self.models).clone().filter(|models| !models.is_empty());
+        let listed = lock(&self.models).listed.clone().filter(|models| !models.is_empty());
         listed.or_else(|| detect::known(&self.row)).unwrap_or_default()
     }
 
@@ -138,14 +146,20 @@ impl Shared {
     /// Returns whether the list has changed.
     pub(super) fn replace_models(&self, listed: Vec<Model>) -> bool {
         let mut models = lock(&self.models);
-        let has_changed = models.as_ref() != Some(&listed);
-        *models = Some(listed);
+        let has_changed = models.listed.as_ref() != Some(&listed);
+        models.listed = Some(listed);
         has_changed
     }
 
     /// Whether a process of the CLI is listing its models right now.
     pub(super) fn is_listing_models(&self) -> bool {
-        self.is_listing_models.load(Ordering::Acquire)
+        lock(&self.models).is_listing
+    }
+
+    /// Waits until no process of the CLI is listing its models.
+    pub(super) fn wait_for_models(&self, timeout: Duration) {
+        let models = lock(&self.models);
+        drop(self.listing_ended.wait_timeout_while(models, timeout, |models| models.is_listing));
     }
 
     /// Whether the CLI has said that it takes no prompt before the user logs in.
@@ -172,16 +186,16 @@ impl Shared {
     /// Returns false if the models were or are being listed already.
     pub(super) fn begin_listing(&self) -> bool {
         let mut models = lock(&self.models);
-        if models.is_some() {
+        if models.listed.is_some() {
             return false;
         }
-        *models = Some(Vec::new());
-        self.is_listing_models.store(true, Ordering::Release);
+        *models = Models { listed: Some(Vec::new()), is_listing: true };
         true
     }
 
     pub(super) fn end_listing(&self) {
-        self.is_listing_models.store(false, Ordering::Release);
+        lock(&self.models).is_listing = false;
+        self.listing_ended.notify_all();
     }
 
     /// Sends a request to the client. The answer reaches the session's process thread under the returned id.
