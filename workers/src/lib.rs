@@ -1,6 +1,7 @@
 //! Agents that run inside pools of stdio Bus.
 
 mod acp;
+mod lock;
 
 pub mod cli;
 pub mod detect;

@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use super::session_files::{EventSourced, SessionFiles};
 use super::session_id::SessionIds;
 use super::session_list::{SessionSummary, sort_newest_first};
+use crate::lock::lock;
 
 pub(crate) struct Store<R> {
     /// `None`: sessions live as long as the process.
@@ -30,7 +31,7 @@ impl<R: EventSourced> Store<R> {
     /// Stores a new session that consists of these entries, and returns its id.
     pub(crate) fn create(&self, entries: &[R::Entry]) -> io::Result<String> {
         loop {
-            let id = self.ids.lock().expect("no thread panics while it holds the lock").generate();
+            let id = lock(&self.ids).generate();
             match &self.files {
                 Some(files) if !files.create(&id, entries)? => {}
                 _ => return Ok(id),

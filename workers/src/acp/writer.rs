@@ -14,6 +14,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::serve::stdout;
+use crate::lock::lock;
 
 pub(crate) struct Writer {
     stdout: Mutex<File>,
@@ -49,7 +50,7 @@ impl Writer {
     }
 
     fn write(&self, line: &[u8]) {
-        let mut stdout = self.stdout.lock().expect("no thread panics while it holds the lock");
+        let mut stdout = lock(&self.stdout);
         if let Err(error) = fd_wait::write_all(&mut *stdout, line) {
             if error.kind() != ErrorKind::BrokenPipe {
                 eprintln!("[agent] stdout: {error}");

@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ use rpc::LineReader;
 use super::descendants::{self, ProcessInfo};
 use super::format::text::without_escapes;
 use super::stop_sequence::{StopSequence, StopStep};
+use crate::lock::lock;
 
 const MARK: &str = "STDIO_BUS_TURN";
 /// How much of stderr is kept for error messages.
@@ -126,12 +127,12 @@ impl Process {
 
     /// When the process last printed to stderr.
     pub(super) fn last_stderr(&self) -> Option<Instant> {
-        self.stderr.lock().last_read
+        lock(&self.stderr.tail).last_read
     }
 
     /// The end of stderr of a process that has exited. Waits a moment for what is still in the pipe.
     pub(super) fn stderr_tail(&self) -> String {
-        let tail = self.stderr.lock();
+        let tail = lock(&self.stderr.tail);
         let waited = self.stderr.closed.wait_timeout_while(tail, STDERR_TIMEOUT, |tail| !tail.is_closed);
         let (tail, _) = waited.expect("no thread panics while it holds the lock");
         without_escapes(String::from_utf8_lossy(&tail.bytes).trim())
@@ -218,18 +219,12 @@ fn read_stdout(mut output: ChildStdout, inbox: &SyncSender<ProcessEvent>) {
 fn read_stderr(mut errors: impl Read, stderr: &Stderr) {
     let mut buffer = [0; 4096];
     while let Ok(count @ 1..) = errors.read(&mut buffer) {
-        let mut tail = stderr.lock();
+        let mut tail = lock(&stderr.tail);
         tail.last_read = Some(Instant::now());
         tail.bytes.extend_from_slice(&buffer[..count]);
         let excess = tail.bytes.len().saturating_sub(TAIL_BYTES);
         tail.bytes.drain(..excess);
     }
-    stderr.lock().is_closed = true;
+    lock(&stderr.tail).is_closed = true;
     stderr.closed.notify_all();
-}
-
-impl Stderr {
-    fn lock(&self) -> MutexGuard<'_, Tail> {
-        self.tail.lock().expect("no thread panics while it holds the lock")
-    }
 }

@@ -12,6 +12,7 @@ use super::process::ProcessEvent;
 use super::prompt::Prompt;
 use super::record::Record;
 use super::settings::Reports;
+use crate::lock::lock;
 
 pub(super) struct Session {
     pub(super) id: String,
@@ -76,7 +77,7 @@ impl Session {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no thread panics while it holds the lock")
+        lock(&self.state)
     }
 }
 
@@ -99,7 +100,7 @@ impl RunningTurn {
     /// Returns at once. The turn's thread stops the CLI and then answers the prompt.
     pub(super) fn cancel(&self, is_urgent: bool, error: Option<RpcError>) {
         if let Some(error) = error {
-            *self.cancellation.error.lock().expect("no thread panics while it holds the lock") = Some(error);
+            *lock(&self.cancellation.error) = Some(error);
         }
         self.cancellation.is_urgent.fetch_or(is_urgent, Ordering::Relaxed);
         self.cancellation.is_cancelled.store(true, Ordering::Release);

@@ -28,6 +28,7 @@ use crate::acp::store::Store;
 use crate::acp::writer::Writer;
 use crate::detect::{self, Model};
 use crate::folders;
+use crate::lock::lock;
 
 pub(super) const SESSION_ID_PREFIX: &str = "cli-";
 
@@ -292,8 +293,4 @@ fn stop(session: &Session, reason: CloseReason) {
         turn.cancel(reason == CloseReason::AgentExits, None);
     }
     state.wake();
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no thread panics while it holds the lock")
 }

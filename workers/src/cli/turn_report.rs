@@ -16,6 +16,7 @@ use super::shared::Shared;
 use super::terminals::Terminals;
 use super::turn_events::{End, TurnEvents};
 use super::watch::{Observation, Watch};
+use crate::lock::lock;
 
 pub(super) struct TurnReport<'a> {
     pub(super) shared: &'a Shared,
@@ -101,7 +102,7 @@ impl<'a> TurnReport<'a> {
         // A process that is kept open names it only once.
         self.events.model = model.clone();
         let Some(turn) = state.turn.take() else { return };
-        let error = cancellation.error.lock().expect("no thread panics while it holds the lock").take();
+        let error = lock(&cancellation.error).take();
         let answer = match (error, end) {
             (Some(error), _) => Err(error),
             (None, End::Stop(reason)) => {

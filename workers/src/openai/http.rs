@@ -16,6 +16,7 @@ use super::api_error::{ApiError, message_of};
 use super::config::Config;
 use super::refusal::Refusal;
 use super::retry::RetryHint;
+use crate::lock::lock;
 
 /// Each idle agent has at most a connection or two.
 const IDLE_MAX: usize = 8;
@@ -118,7 +119,7 @@ impl Http {
     }
 
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Agent>> {
-        self.idle.lock().expect("no thread panics while it holds the lock")
+        lock(&self.idle)
     }
 }
 

@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 
 use super::mcp::{CallResult, Servers};
 use super::record::Record;
+use crate::lock::lock;
 
 pub(super) struct Session {
     pub(super) id: String,
@@ -71,7 +72,7 @@ impl Session {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no thread panics while it holds the lock")
+        lock(&self.state)
     }
 
     /// Locks the session if this turn is still the running one.

@@ -35,6 +35,7 @@ use crate::acp::session_files::EventSourced;
 use crate::acp::session_list::SessionSummary;
 use crate::acp::store::Store;
 use crate::acp::writer::Writer;
+use crate::lock::lock;
 
 const SESSION_ID_PREFIX: &str = "openai-";
 
@@ -252,8 +253,4 @@ pub(super) fn refresh_models(shared: &Arc<Shared>) {
     if thread::Builder::new().name("models".to_owned()).spawn(refresh).is_err() {
         shared.models().end_refresh(None, Instant::now());
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no thread panics while it holds the lock")
 }

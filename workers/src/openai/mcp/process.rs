@@ -20,6 +20,7 @@ use tokio::time::timeout;
 
 use super::http::MESSAGE_BYTES_MAX;
 use super::secrets::Secrets;
+use crate::lock::lock;
 use crate::openai::config::SECRET_VARIABLES;
 use crate::openai::log::log;
 
@@ -76,7 +77,7 @@ impl Process {
     pub(super) async fn last_line(&mut self) -> String {
         // It may come a little later than the end.
         let _ = timeout(LAST_LINE_TIMEOUT, &mut self.stderr).await;
-        self.last_line.lock().expect("no thread panics while it holds the lock").clone()
+        lock(&self.last_line).clone()
     }
 
     /// Waits for the end, after stdin was closed. What remains is killed when this is dropped.
@@ -121,7 +122,7 @@ async fn log_lines(
                 log(format_args!("MCP server {name}: {text}"));
             }
             lines += 1;
-            *last_line.lock().expect("no thread panics while it holds the lock") = text;
+            *lock(&last_line) = text;
         }
     }
 }

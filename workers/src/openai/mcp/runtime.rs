@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
 
+use crate::lock::lock;
+
 /// Each open HTTP answer has a thread, and a server over HTTP has at least one open. Further requests wait.
 const STREAMS_MAX: usize = 2048;
 
@@ -40,7 +42,7 @@ impl Runtime {
 
     /// Waits until all servers have ended.
     pub(in crate::openai) fn wait_until_ended(&self, timeout: Duration) {
-        let count = self.running.count.lock().expect("no thread panics while it holds the lock");
+        let count = lock(&self.running.count);
         drop(self.running.is_zero.wait_timeout_while(count, timeout, |count| *count > 0));
     }
 
@@ -60,14 +62,14 @@ impl Runtime {
 
 impl Counted {
     fn new(running: Arc<Running>) -> Counted {
-        *running.count.lock().expect("no thread panics while it holds the lock") += 1;
+        *lock(&running.count) += 1;
         Counted(running)
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        *self.0.count.lock().expect("no thread panics while it holds the lock") -= 1;
+        *lock(&self.0.count) -= 1;
         self.0.is_zero.notify_all();
     }
 }

@@ -20,6 +20,7 @@ use super::process::Process;
 use super::secrets::Secrets;
 use super::servers::Workspace;
 use super::sse_transport::SseTransport;
+use crate::lock::lock;
 
 /// A server may have to be downloaded first.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -68,7 +69,7 @@ impl Server {
     }
 
     pub(super) fn phase(&self) -> MutexGuard<'_, Phase> {
-        self.phase.lock().expect("no thread panics while it holds the lock")
+        lock(&self.phase)
     }
 
     /// Runs until `stop` or the end of the server. Calls `settled` when it is known whether the server works.

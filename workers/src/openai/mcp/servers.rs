@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use agent_client_protocol_schema::v1 as acp;
@@ -20,6 +20,7 @@ use super::runtime::Runtime;
 use super::secrets::Secrets;
 use super::server::{Phase, Server, with_causes};
 use super::tools::{McpTool, offered};
+use crate::lock::lock;
 use crate::openai::session::TurnEvent;
 
 /// More servers of one session are left out.
@@ -189,8 +190,4 @@ fn name_of(spec: &acp::McpServer) -> String {
         acp::McpServer::Sse(sse) => sse.name.clone(),
         _ => "of an unknown kind".to_owned(),
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no thread panics while it holds the lock")
 }
