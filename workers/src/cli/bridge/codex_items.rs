@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use agent_client_protocol_schema::v1 as acp;
 use serde_json::{Value, json};
 
+use crate::cli::format::codex_exec::sub_agent;
 use crate::cli::format::text::{inner_message, is_auth_error, text_content, without_shell};
 use crate::cli::json::{count, items, string, text};
 use crate::cli::tool::{Edit, Tool, add_diff_line, plan_entries};
@@ -239,12 +240,6 @@ fn web_search(item: &Value) -> Tool {
     let query = string(item, "query");
     let title = if query.is_empty() { "Searching the web" } else { query };
     Tool::titled("web_search", &json!({ "query": item["query"] }), title)
-}
-
-fn sub_agent(item: &Value) -> Tool {
-    let mut tool = Tool::named("agent").with_title(item["tool"].as_str().unwrap_or("agent"));
-    tool.input = Some(json!({ "prompt": item["prompt"] }));
-    tool
 }
 
 fn image_view(item: &Value) -> Tool {

@@ -187,7 +187,8 @@ fn web_search(item: &Value) -> Tool {
     Tool::titled("web_search", &json!({ "query": item["query"] }), title)
 }
 
-fn sub_agent(item: &Value) -> Tool {
+/// Both protocols of the CLI describe it in the same fields.
+pub(in crate::cli) fn sub_agent(item: &Value) -> Tool {
     let mut tool = Tool::named("agent").with_title(item["tool"].as_str().unwrap_or("agent"));
     tool.input = Some(json!({ "prompt": item["prompt"] }));
     tool

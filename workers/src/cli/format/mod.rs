@@ -5,7 +5,7 @@
 
 pub(super) mod claude;
 mod claude_result;
-mod codex_exec;
+pub(super) mod codex_exec;
 mod cursor;
 mod gemini;
 mod kimi;
