@@ -1,5 +1,7 @@
 //! Agents that run inside pools of stdio Bus.
 
+#![forbid(unsafe_code)]
+
 mod acp;
 mod lock;
 
