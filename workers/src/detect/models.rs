@@ -250,4 +250,17 @@ mod tests {
         assert_eq!(ids(&offered(&newer)), ["one", "two"]);
         assert_eq!(offered(&json!({})), []);
     }
+
+    #[test]
+    fn the_folder_of_the_question_is_the_users_alone_and_does_not_stay() {
+        // The model that this CLI lists is its folder, and is called what `ls` says of that.
+        let model = r#"{\"modelId\":\"$PWD\",\"name\":\"$(ls -ld .)\"}"#;
+        let result = format!(r#"{{\"models\":{{\"availableModels\":[{model}]}}}}"#);
+        let script = format!(r#"echo "{{\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{result}}}""#);
+        let acp = Acp { command: None, args: vec!["-c".to_owned(), script], fallback: None };
+        let models = over_acp(&acp, Path::new("/bin/sh")).unwrap().models.unwrap();
+        let Model { id, name, .. } = &models[0];
+        assert!(id.contains("stdio-bus-detect-") && !Path::new(id).exists(), "{id}");
+        assert!(name.starts_with("drwx------"), "{name}");
+    }
 }
