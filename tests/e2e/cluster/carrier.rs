@@ -9,7 +9,11 @@ use serde_json::{Value, json};
 use super::{
     NatsServer, answer_to, edge_config, link_of, node, node_config, signals, with_session, worker_of,
 };
-use crate::harness::{Bus, Client, prompt};
+use crate::harness::{Bus, Client, prompt, request};
+
+/// How much an agent says in a turn here.
+const CHUNKS: usize = 3000;
+const CHUNK_BYTES: usize = 2000;
 
 /// A node whose agent says so much in a turn that it takes a while.
 fn talkative(url: &str) -> (Bus, Bus) {
@@ -22,20 +26,38 @@ pub(super) fn talkative_node(url: &str) -> Bus {
 
 pub(super) fn talkative_config(url: &str) -> Value {
     let mut file = node_config(url, "n1", json!({}));
-    file["pools"][0]["args"] = json!(["agent", "echo", "--chunks", "3000", "--chunk-bytes", "2000"]);
+    file["pools"][0]["args"] = talkative_args();
     file
+}
+
+fn talkative_args() -> Value {
+    json!(["agent", "echo", "--chunks", CHUNKS.to_string(), "--chunk-bytes", CHUNK_BYTES.to_string()])
+}
+
+/// The agent repeats this until it has said enough. Its length has no divisor in common with that of a chunk and is
+/// more than the number of chunks, so no two chunks of a turn are alike.
+fn counted() -> String {
+    (0..1000).map(|number| format!("{number:04} ")).collect::<String>() + "."
 }
 
 /// All bytes of a turn arrive once and in order, whatever is done meanwhile.
 pub(super) fn loses_nothing(client: &mut Client, session: &str, id: u32, meanwhile: impl FnOnce()) {
-    client.sends(&prompt(id, session));
+    let text = counted();
+    let params = json!({ "sessionId": session, "prompt": [{ "type": "text", "text": text }] });
+    client.sends(&request(id, "session/prompt", params));
+    let mut expected = text.chars().cycle();
     // The first words are there, so the rest is on its way.
     let mut meanwhile = Some(meanwhile);
     let mut chunks = 0;
     let answer = loop {
         let message = client.receives();
-        match message["params"]["update"]["sessionUpdate"].as_str() {
-            Some("agent_message_chunk") => chunks += 1,
+        let update = &message["params"]["update"];
+        match update["sessionUpdate"].as_str() {
+            Some("agent_message_chunk") => {
+                let next: String = expected.by_ref().take(CHUNK_BYTES).collect();
+                assert_eq!(update["content"]["text"], next, "chunk {chunks}");
+                chunks += 1;
+            }
             Some(_) => {}
             None => break message,
         }
@@ -46,7 +68,7 @@ pub(super) fn loses_nothing(client: &mut Client, session: &str, id: u32, meanwhi
         }
     };
     assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
-    assert_eq!(chunks, 3000);
+    assert_eq!(chunks, CHUNKS);
 }
 
 #[test]
@@ -103,7 +125,7 @@ fn servers_that_are_replaced_one_after_the_other_cost_no_error() {
     let mut servers = [first, second, third];
     let urls = servers.iter().map(NatsServer::url).collect::<Vec<_>>();
     let mut file = node_config("", "n1", json!({ "url": urls }));
-    file["pools"][0]["args"] = json!(["agent", "echo", "--chunks", "3000", "--chunk-bytes", "2000"]);
+    file["pools"][0]["args"] = talkative_args();
     let mut edge = edge_config("", "e1");
     edge["cluster"]["url"] = json!(urls);
     let (_node, edge) = (node(file), Bus::start(edge));
