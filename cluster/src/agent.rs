@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::runtime;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 use crate::End;
 use crate::carrier::{Carrier, Change, max_frame_bytes};
 use crate::local::Local;
-use crate::pipe::{Config, DEFAULT_WINDOW, Pipe, Reason, Side, State};
+use crate::pipe::{Config, DEAD_AFTER, DEFAULT_WINDOW, Pipe, Reason, Side, State};
 use crate::pump::{Arrival, FRAMES_WAITING, Over, Pump};
 use crate::subjects::{self, Address, shown};
 use crate::talk::{Ask, Note, Offer, Open, Reply, Room, Wish, to_bytes};
@@ -77,6 +77,13 @@ struct Edge {
     addr: Address,
 }
 
+/// What a node makes of the request for a pipe.
+enum Tried {
+    Opened(Opened),
+    /// Why the node does not open one.
+    Refused(String),
+}
+
 /// A pipe that a node has opened.
 struct Opened {
     number: u64,
@@ -118,8 +125,8 @@ impl Edge {
                 return Err(End::misconfigured(format!("{node:?} cannot be the name of a node")));
             }
             return match self.open(node, None).await? {
-                Ok(opened) => Ok(opened),
-                Err(why) => Err(End::unavailable(why)),
+                Tried::Opened(opened) => Ok(opened),
+                Tried::Refused(why) => Err(End::unavailable(why)),
             };
         }
         let pool = &self.options.pool;
@@ -138,8 +145,8 @@ impl Edge {
                 choose(&mut offers, self.options.cluster.zone.as_deref(), |most| fastrand::usize(..most))
             {
                 match self.open(&best.node, Some(best.addr)).await? {
-                    Ok(opened) => return Ok(opened),
-                    Err(refused) => why = Some(refused),
+                    Tried::Opened(opened) => return Ok(opened),
+                    Tried::Refused(refused) => why = Some(refused),
                 }
             }
             if why.is_none() {
@@ -182,8 +189,8 @@ impl Edge {
         Ok(latest)
     }
 
-    /// Opens a pipe. `to` is the link that has made the offer. The inner error says why the node does not.
-    async fn open(&self, node: &str, to: Option<String>) -> Result<Result<Opened, String>, End> {
+    /// Opens a pipe. `to` is the link that has made the offer.
+    async fn open(&self, node: &str, to: Option<String>) -> Result<Tried, End> {
         let number = subjects::random_number();
         let max_frame = max_frame_bytes(&self.client);
         let wish = Wish::Open(Open {
@@ -211,22 +218,21 @@ impl Edge {
         }
         replies.sort_by_key(|reply| std::cmp::Reverse(reply.started));
         let Some(reply) = replies.into_iter().next() else {
-            return Ok(Err(format!("node {node} does not answer")));
+            return Ok(Tried::Refused(format!("node {node} does not answer")));
         };
         if let Some(why) = &reply.refused {
-            return Ok(Err(format!("node {node}: {}", shown(why))));
+            return Ok(Tried::Refused(format!("node {node}: {}", shown(why))));
         }
         let Some(to) = Address::parse(&reply.addr, "n") else {
-            return Ok(Err(format!("node {node} sent a message that is not understood")));
+            return Ok(Tried::Refused(format!("node {node} sent a message that is not understood")));
         };
         self.bury(node, &reply).await?;
-        Ok(Ok(Opened { number, reply, to, start }))
+        Ok(Tried::Opened(Opened { number, reply, to, start }))
     }
 
     /// Tells the node which of the processes that it still knows are gone. Until it knows, their sessions are theirs.
     async fn bury(&self, node: &str, reply: &Reply) -> Result<(), End> {
-        let is_gone = |pid: &u32| kill(Pid::from_raw(*pid as i32), None) == Err(Errno::ESRCH);
-        let pids: Vec<u32> = reply.siblings.iter().copied().filter(|pid| *pid > 1 && is_gone(pid)).collect();
+        let pids: Vec<u32> = reply.siblings.iter().copied().filter(|pid| is_gone(*pid)).collect();
         if !pids.is_empty() {
             let wish = Wish::Gone { edge: self.name.clone(), boot: self.boot.clone(), pids };
             self.replies(node, to_bytes(&wish), false).await?;
@@ -267,7 +273,7 @@ impl Edge {
         self,
         opened: Opened,
         frames: Subscriber,
-        notes: Subscriber,
+        mut notes: Subscriber,
         carrier: Carrier,
     ) -> Result<(), End> {
         let Opened { number, reply, to, start } = opened;
@@ -286,7 +292,6 @@ impl Edge {
 
         let (tell, mut arrivals) = mpsc::channel(FRAMES_WAITING);
         spawn_local(dispatch(frames, number, tell));
-        let mut notes = notes;
         let mut changes = carrier.changes;
         let stop =
             |kind| signal(kind).map_err(|error| End::unavailable(format!("cannot handle signals: {error}")));
@@ -319,8 +324,9 @@ impl Edge {
                         pump.pipe.kill(Reason::Replaced);
                     }
                 }
-                _ = terminate.recv() => pump.pipe.kill(Reason::Owner("the edge has ended it".to_owned())),
-                _ = interrupt.recv() => pump.pipe.kill(Reason::Owner("the edge has ended it".to_owned())),
+                () = either(&mut terminate, &mut interrupt) => {
+                    pump.pipe.kill(Reason::Owner("the edge has ended it".to_owned()));
+                }
                 answer = probe.next(&self, &node), if suspect => {
                     if answer.is_some_and(|addr| addr != to) {
                         pump.pipe.kill(Reason::Replaced);
@@ -338,12 +344,26 @@ impl Edge {
             Over::Finished | Over::Dead(Reason::Owner(_)) => Ok(()),
             Over::PeerEnded => Err(End::lost(format!("node {node} has ended the connection"))),
             Over::Dead(Reason::Silent | Reason::NoResponders) => {
-                Err(End::lost(format!("node {node} has not answered for 30 s")))
+                Err(End::lost(format!("node {node} has not answered for {} s", DEAD_AFTER.as_secs())))
             }
             Over::Dead(Reason::Replaced) => Err(End::lost(format!("node {node} was started again"))),
             Over::Dead(Reason::Reset(why)) => Err(End::lost(format!("node {node}: {}", shown(&why)))),
         }
     }
+}
+
+/// Waits for one of the signals.
+async fn either(one: &mut Signal, other: &mut Signal) {
+    tokio::select! {
+        _ = one.recv() => {}
+        _ = other.recv() => {}
+    }
+}
+
+/// Whether there is no process of this number. The number comes from a node, and one that the system takes for a group
+/// of processes, 0 or above `i32::MAX`, is nobody's to ask about.
+fn is_gone(pid: u32) -> bool {
+    i32::try_from(pid).is_ok_and(|pid| pid > 1 && kill(Pid::from_raw(pid), None) == Err(Errno::ESRCH))
 }
 
 /// Asks a node that is suspect who it is, again and again.
@@ -467,5 +487,16 @@ mod tests {
             assert_ne!(best.node, "a");
         }
         assert!(choose(&mut Vec::new(), None, |_| 0).is_none());
+    }
+
+    #[test]
+    fn only_the_number_of_a_process_that_has_ended_is_gone() {
+        let none = i32::MAX.unsigned_abs();
+        assert!(is_gone(none), "no system has so many processes");
+        assert!(!is_gone(std::process::id()));
+        // As signed numbers, the last two are a group that is not there, and everybody.
+        for nobody in [0, 1, none + 2, u32::MAX] {
+            assert!(!is_gone(nobody), "{nobody}");
+        }
     }
 }

@@ -93,7 +93,7 @@ const PING_AFTER: Duration = Duration::from_secs(2);
 /// A peer that has not been heard for this long is suspect.
 const SUSPECT_AFTER: Duration = Duration::from_secs(6);
 /// A peer that has not been heard for this long is dead.
-const DEAD_AFTER: Duration = Duration::from_secs(30);
+pub(crate) const DEAD_AFTER: Duration = Duration::from_secs(30);
 /// A finished pipe answers its peer for this long after the last frame.
 const LINGER: Duration = Duration::from_secs(6);
 /// An alarm that comes later than this says that this process was stopped.
