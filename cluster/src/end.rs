@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+const UNAVAILABLE: u8 = 69;
+
 /// Why a process ends that is not told to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
@@ -19,7 +21,12 @@ impl End {
 
     /// The node that was wanted, or NATS itself, does not answer (EX_UNAVAILABLE).
     pub(crate) fn unavailable(words: impl Into<String>) -> End {
-        End { words: words.into(), code: 69 }
+        End { words: words.into(), code: UNAVAILABLE }
+    }
+
+    /// Whether waiting may help.
+    pub(crate) fn is_unavailable(&self) -> bool {
+        self.code == UNAVAILABLE
     }
 
     /// Another link of the same name was started later (EX_CANTCREAT).

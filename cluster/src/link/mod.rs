@@ -208,7 +208,7 @@ async fn connect(cluster: &ClusterConfig, name: &str, what: &str) -> Result<Carr
     loop {
         match Carrier::connect(cluster, name, what).await {
             Ok(carrier) => return Ok(carrier),
-            Err(end) if end.code == End::unavailable("").code => {
+            Err(end) if end.is_unavailable() => {
                 if !std::mem::replace(&mut said, true) {
                     warn!("{end}");
                     say(&json!({ "failed": end.words }).to_string());
@@ -375,7 +375,7 @@ async fn each<F: Future<Output = ()> + 'static>(mut messages: Subscriber, handle
     }
 }
 
-/// Each message is a reason to end.
+/// Each message is a reason to end. The channel does not end, because those who wait for signals hold it.
 fn stops(ends_with_stdin: bool) -> Result<mpsc::UnboundedReceiver<()>, End> {
     let (stop, stops) = mpsc::unbounded_channel();
     for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
@@ -398,9 +398,6 @@ fn stops(ends_with_stdin: bool) -> Result<mpsc::UnboundedReceiver<()>, End> {
         };
         let started = thread::Builder::new().name("stdin".to_owned()).spawn(wait);
         started.map_err(|error| End::unavailable(format!("cannot start: {error}")))?;
-    } else {
-        // The channel must not end.
-        std::mem::forget(stop);
     }
     Ok(stops)
 }
