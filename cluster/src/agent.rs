@@ -24,7 +24,7 @@ use crate::local::Local;
 use crate::pipe::{Config, DEAD_AFTER, DEFAULT_WINDOW, Pipe, Reason, Side, State};
 use crate::pump::{Arrival, FRAMES_WAITING, Over, Pump};
 use crate::subjects::{self, Address, shown};
-use crate::talk::{Ask, Note, Offer, Open, Reply, Room, Wish, to_bytes};
+use crate::talk::{Ask, Note, Offer, Open, Reply, Request, Room, to_bytes};
 
 /// Offers that come within this are compared.
 const OFFER_WAIT: Duration = Duration::from_millis(30);
@@ -35,7 +35,7 @@ const FIRST_OFFER_WAIT: Duration = Duration::from_millis(1500);
 /// How long a node may take to open a pipe.
 const OPEN_WAIT: Duration = Duration::from_secs(3);
 /// If two nodes have one name, both answer; the second one is waited for this long.
-const TWIN_WAIT: Duration = Duration::from_millis(10);
+const SECOND_REPLY_WAIT: Duration = Duration::from_millis(10);
 /// A node whose link is just being started again is asked once more after this.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 const TRIES: usize = 3;
@@ -193,7 +193,7 @@ impl Edge {
     async fn open(&self, node: &str, to: Option<String>) -> Result<Tried, End> {
         let number = subjects::random_number();
         let max_frame = max_frame_bytes(&self.client);
-        let wish = Wish::Open(Open {
+        let request = Request::Open(Open {
             pool: self.options.pool.clone(),
             edge: self.name.clone(),
             boot: self.boot.clone(),
@@ -204,11 +204,11 @@ impl Edge {
             max_frame,
             to: to.clone(),
         });
-        let wish = to_bytes(&wish);
+        let request = to_bytes(&request);
         let start = Instant::now();
         let mut replies = Vec::new();
         for again in 0..TRIES {
-            replies = self.replies(node, wish.clone(), to.is_none()).await?;
+            replies = self.replies(node, request.clone(), to.is_none()).await?;
             if !replies.is_empty() || to.is_some() {
                 break;
             }
@@ -226,23 +226,23 @@ impl Edge {
         let Some(to) = Address::parse(&reply.addr, "n") else {
             return Ok(Tried::Refused(format!("node {node} sent a message that is not understood")));
         };
-        self.bury(node, &reply).await?;
+        self.report_gone_siblings(node, &reply).await?;
         Ok(Tried::Opened(Opened { number, reply, to, start }))
     }
 
     /// Tells the node which of the processes that it still knows are gone. Until it knows, their sessions are theirs.
-    async fn bury(&self, node: &str, reply: &Reply) -> Result<(), End> {
+    async fn report_gone_siblings(&self, node: &str, reply: &Reply) -> Result<(), End> {
         let pids: Vec<u32> = reply.siblings.iter().copied().filter(|pid| is_gone(*pid)).collect();
         if !pids.is_empty() {
-            let wish = Wish::Gone { edge: self.name.clone(), boot: self.boot.clone(), pids };
-            self.replies(node, to_bytes(&wish), false).await?;
+            let request = Request::Gone { edge: self.name.clone(), boot: self.boot.clone(), pids };
+            self.replies(node, to_bytes(&request), false).await?;
         }
         Ok(())
     }
 
-    /// What the node answers. `twins`: another one of the same name may answer as well.
-    async fn replies(&self, node: &str, wish: Bytes, twins: bool) -> Result<Vec<Reply>, End> {
-        let mut answers = self.request(subjects::open(node), wish).await?;
+    /// What the node answers. `expects_several`: another one of the same name may answer as well.
+    async fn replies(&self, node: &str, request: Bytes, expects_several: bool) -> Result<Vec<Reply>, End> {
+        let mut answers = self.request(subjects::open(node), request).await?;
         let (mut replies, mut wait) = (Vec::new(), OPEN_WAIT);
         while let Ok(Some(message)) = timeout(wait, answers.next()).await {
             if message.status == Some(StatusCode::NO_RESPONDERS) {
@@ -250,10 +250,10 @@ impl Edge {
             }
             let Ok(reply) = serde_json::from_slice::<Reply>(&message.payload) else { continue };
             replies.push(reply);
-            if !twins {
+            if !expects_several {
                 break;
             }
-            wait = TWIN_WAIT;
+            wait = SECOND_REPLY_WAIT;
         }
         Ok(replies)
     }
@@ -378,7 +378,7 @@ impl Probe {
         let at = *self.next.get_or_insert_with(Instant::now);
         tokio::time::sleep_until(at.into()).await;
         self.next = Some(Instant::now() + PROBE_EVERY);
-        let replies = edge.replies(node, to_bytes(&Wish::Probe), false).await.ok()?;
+        let replies = edge.replies(node, to_bytes(&Request::Probe), false).await.ok()?;
         Address::parse(&replies.first()?.addr, "n")
     }
 }

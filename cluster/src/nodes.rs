@@ -14,7 +14,7 @@ use crate::End;
 use crate::carrier::{Carrier, Change};
 use crate::link::wall_clock_ms;
 use crate::subjects::{self, shown};
-use crate::talk::{About, Wish, to_bytes};
+use crate::talk::{About, Request, to_bytes};
 
 /// Nodes answer at once; the last one is waited for this long after the one before it.
 const LAST_WAIT: Duration = Duration::from_millis(250);
@@ -93,12 +93,13 @@ pub fn drain(cluster: &ClusterConfig, name: Option<String>, node: &str, drain: b
         .enable_all()
         .build()
         .map_err(|error| End::unavailable(format!("cannot start: {error}")))?;
-    runtime.block_on(tell(cluster, name.unwrap_or_else(subjects::host_name), node, Wish::Drain { drain }))
+    runtime.block_on(tell(cluster, name.unwrap_or_else(subjects::host_name), node, Request::Drain { drain }))
 }
 
-async fn tell(cluster: &ClusterConfig, name: String, node: &str, wish: Wish) -> Result<(), End> {
+async fn tell(cluster: &ClusterConfig, name: String, node: &str, request: Request) -> Result<(), End> {
     let mut carrier = Carrier::connect(cluster, &name, &format!("stdio-bus {name}: nodes")).await?;
-    let answered = timeout(ANSWER_WAIT, carrier.client.request(subjects::open(node), to_bytes(&wish))).await;
+    let answered =
+        timeout(ANSWER_WAIT, carrier.client.request(subjects::open(node), to_bytes(&request))).await;
     if let Ok(Ok(_)) = answered {
         return Ok(());
     }

@@ -40,7 +40,7 @@ pub(crate) struct Offer {
 /// What an edge wants of the link of a node.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase")]
-pub(crate) enum Wish {
+pub(crate) enum Request {
     /// A pipe.
     Open(Open),
     /// Processes of this edge that are gone: their pipes are of no use to anybody.
@@ -69,7 +69,7 @@ pub(crate) struct Open {
     pub(crate) to: Option<String>,
 }
 
-/// What the link answers to a wish.
+/// What the link answers to a request.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Reply {

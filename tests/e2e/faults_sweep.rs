@@ -59,7 +59,7 @@ fn survives(calls: &str, error: &str, times: u32) -> bool {
     }
     is_served(&bus);
     bus.until("no fd is left over", || open_fds(bus.pid()) <= before);
-    bus.is_idle();
+    bus.becomes_idle();
     true
 }
 

@@ -117,7 +117,7 @@ fn waiting_costs_no_processor_time() {
         thread::sleep(Duration::from_millis(50));
         !goes_on && held > Some(128 << 10) && cpu_ticks(bus.pid()) == before
     });
-    bus.is_idle();
+    bus.becomes_idle();
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn clients_do_not_use_up_the_fds_that_workers_need() {
     let mut last = crowd.pop().expect("one of them");
     last.sees_error(Value::Null, -32054, "busy");
     last.is_closed();
-    bus.is_idle();
+    bus.becomes_idle();
     for _ in 0..3 {
         puppet.exits(0);
         puppet = bus.puppet();

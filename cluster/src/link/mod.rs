@@ -236,11 +236,11 @@ impl Node {
         let about = self.client.subscribe(subjects::ALL_NODES).await?;
         spawn_local(each(about, move |message| node.clone().asked_about(message)));
         let node = self.clone();
-        let wishes = self.client.subscribe(subjects::open(&self.name)).await?;
-        spawn_local(each(wishes, move |message| pipes::wished(node.clone(), message)));
+        let requests = self.client.subscribe(subjects::open(&self.name)).await?;
+        spawn_local(each(requests, move |message| pipes::on_request(node.clone(), message)));
         let notes = self.client.subscribe(subjects::note(&self.name)).await?;
         let (node, fail) = (self.clone(), fail.clone());
-        spawn_local(each(notes, move |message| node.clone().heard(message, fail.clone())));
+        spawn_local(each(notes, move |message| node.clone().on_note(message, fail.clone())));
         service::listen(self).await
     }
 
@@ -303,7 +303,7 @@ impl Node {
     }
 
     /// A note about the name of this node: of ourselves, or of another one that has it too.
-    async fn heard(self: Rc<Node>, message: Message, fail: mpsc::UnboundedSender<End>) {
+    async fn on_note(self: Rc<Node>, message: Message, fail: mpsc::UnboundedSender<End>) {
         let Ok(note) = serde_json::from_slice::<Note>(&message.payload) else { return };
         if note.event != Event::Up || note.addr == self.addr.as_str() {
             return;

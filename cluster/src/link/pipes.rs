@@ -20,7 +20,7 @@ use crate::folders::{FolderWatch, Settled};
 use crate::pipe::{self, Config, DEFAULT_WINDOW, MIN_WINDOW, Pipe, Reason, Side};
 use crate::pump::{Arrival, FRAMES_WAITING, Over, Pump};
 use crate::subjects::{self, Address, shown};
-use crate::talk::{Open, Reply, Room, Wish, to_bytes};
+use crate::talk::{Open, Reply, Request, Room, to_bytes};
 
 /// The windows of all pipes together stay below half of what a NATS server keeps for a connection.
 const ALL_WINDOWS: usize = 32 << 20;
@@ -77,7 +77,7 @@ impl Pipes {
     }
 
     /// Kills those that are meant, and waits until they have let go of their sessions.
-    async fn bury(&self, why: &str, is_meant: impl Fn(&Entry) -> bool) {
+    async fn kill_and_wait(&self, why: &str, is_meant: impl Fn(&Entry) -> bool) {
         self.kill(why, &is_meant);
         let all_gone = async {
             loop {
@@ -140,12 +140,12 @@ pub(crate) async fn dispatch(node: Rc<Node>, mut frames: Subscriber) {
 }
 
 /// An edge wants something of this node.
-pub(crate) async fn wished(node: Rc<Node>, message: Message) {
+pub(crate) async fn on_request(node: Rc<Node>, message: Message) {
     let Some(reply_to) = message.reply else { return };
-    let wish = match serde_json::from_slice(&message.payload) {
-        Ok(wish) => wish,
+    let request = match serde_json::from_slice(&message.payload) {
+        Ok(request) => request,
         Err(error) => {
-            debug!("a wish that is not understood: {error}");
+            debug!("a request that is not understood: {error}");
             return;
         }
     };
@@ -155,17 +155,17 @@ pub(crate) async fn wished(node: Rc<Node>, message: Message) {
         started: node.started,
         ..Reply::default()
     };
-    match wish {
-        Wish::Probe => {}
-        Wish::Drain { drain } => node.drains(drain).await,
-        Wish::Gone { edge, boot, pids } => {
+    match request {
+        Request::Probe => {}
+        Request::Drain { drain } => node.drains(drain).await,
+        Request::Gone { edge, boot, pids } => {
             let is_meant =
                 |entry: &Entry| entry.edge == edge && entry.boot == boot && pids.contains(&entry.pid);
-            node.pipes.bury("its process at the edge is gone", is_meant).await;
+            node.pipes.kill_and_wait("its process at the edge is gone", is_meant).await;
         }
         // Another link of the same name is meant.
-        Wish::Open(open) if open.to.as_ref().is_some_and(|to| *to != reply.addr) => return,
-        Wish::Open(open) => {
+        Request::Open(open) if open.to.as_ref().is_some_and(|to| *to != reply.addr) => return,
+        Request::Open(open) => {
             node.counts.borrow_mut().opens += 1;
             if let Err(why) = open_pipe(&node, open, &mut reply).await {
                 node.counts.borrow_mut().refused += 1;
@@ -192,7 +192,7 @@ async fn open_pipe(node: &Rc<Node>, open: Open, reply: &mut Reply) -> Result<(),
     // The edge was started again: what its last life had open is nobody's.
     let is_old = |entry: &Entry| entry.edge == open.edge && entry.boot != open.boot;
     if node.pipes.entries.borrow().values().any(is_old) {
-        node.pipes.bury("the edge was started again", is_old).await;
+        node.pipes.kill_and_wait("the edge was started again", is_old).await;
     }
     let client = format!("edge {}", open.edge);
     let local = bus::connect(&node.target, &client, Some(&open.pool)).await?;

@@ -53,7 +53,7 @@ impl Pipe {
             _ => None,
         };
 
-        self.is_heard(now);
+        self.note_heard(now);
         if self.send.confirmed(header.ack, header.window) {
             self.resends = 0;
             self.resend_at = self.send.waits_for_peer().then(|| now + self.resend_after());
@@ -98,7 +98,7 @@ impl Pipe {
     }
 
     /// The peer is alive. What it may have missed it asks for: every frame tells how far this end is.
-    fn is_heard(&mut self, now: Moment) {
+    fn note_heard(&mut self, now: Moment) {
         self.heard = now;
         self.grace = None;
         if self.state == State::Finished {

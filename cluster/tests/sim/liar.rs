@@ -113,7 +113,7 @@ impl Liar {
         }
         let mut short = 0;
         while let Some(frame) = self.pipe.next_frame(self.now) {
-            short += self.is_sent(frame.bytes);
+            short += self.note_sent(frame.bytes);
         }
         assert!(short <= 8, "{short} frames without bytes for one");
         let held = self.pipe.held_bytes();
@@ -190,10 +190,10 @@ impl Liar {
             }
             assert_eq!(taken.is_ok(), can_be, "{header:?} +{length}: {taken:?}");
             if can_be && matches!(before, State::Open | State::Suspect) && kind != Kind::Rst {
-                self.is_taken(&header, &payload);
+                self.note_taken(&header, &payload);
             }
             while let Some(frame) = self.pipe.next_frame(self.now) {
-                self.is_sent(frame.bytes);
+                self.note_sent(frame.bytes);
             }
         }
     }
@@ -236,7 +236,7 @@ impl Liar {
         end <= self.next || is_new
     }
 
-    fn is_taken(&mut self, header: &Header, payload: &[u8]) {
+    fn note_taken(&mut self, header: &Header, payload: &[u8]) {
         if header.ack > self.acked {
             self.acked = header.ack;
             self.sent = self.sent.split_off(&self.acked);
@@ -253,7 +253,7 @@ impl Liar {
     }
 
     /// What the pipe sends. Returns 1 for a frame without bytes of the stream.
-    fn is_sent(&mut self, bytes: Bytes) -> usize {
+    fn note_sent(&mut self, bytes: Bytes) -> usize {
         let header = frame::read(&bytes).expect("a pipe sends frames");
         self.hash.write(&bytes[..HEADER_BYTES]);
         // What is sent again tells what was true the first time.

@@ -77,7 +77,7 @@ fn a_server_that_is_killed_and_started_again_loses_nothing() {
     let (_node, edge) = talkative(&nats.url());
     let (mut client, session) = with_session(&edge);
     for id in 10..14 {
-        loses_nothing(&mut client, &session, id, || nats.is_killed_and_started_again());
+        loses_nothing(&mut client, &session, id, || nats.restart());
     }
 }
 
@@ -114,7 +114,7 @@ fn servers_that_are_replaced_one_after_the_other_cost_no_error() {
     let Some(mut first) = NatsServer::start_with(CLUSTER) else { return };
     let route = first.cluster_port();
     // The others find it again where it was.
-    first.is_told(CLUSTER.replace("127.0.0.1:-1", &format!("127.0.0.1:{route}")));
+    first.set_settings(CLUSTER.replace("127.0.0.1:-1", &format!("127.0.0.1:{route}")));
     let joined = format!(
         "cluster {{ name: c, listen: \"127.0.0.1:-1\", routes: [\"nats://127.0.0.1:{route}\"] }}\n{LAME}"
     );

@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 use super::{
-    NatsServer, answer_to, edge_config, is_linked, link_of, node, node_config, recovers, signals,
+    NatsServer, answer_to, becomes_linked, edge_config, link_of, node, node_config, recovers, signals,
     with_session, worker_of, world,
 };
 use crate::harness::{Bus, prompt};
@@ -72,7 +72,7 @@ fn a_node_whose_bus_is_killed_says_so_at_once_and_is_good_again_when_it_is_back(
     let answer = answer_to(&mut client, 5);
     assert!(answer["error"].is_object(), "{answer}");
     let node = Bus::start(file);
-    is_linked(&node);
+    becomes_linked(&node);
     recovers(&mut client, &session, 10);
 }
 

@@ -52,19 +52,19 @@ fn frames_that_are_repeated_changed_or_made_up_change_nothing() {
 }
 
 #[test]
-fn an_address_or_a_wish_that_is_made_up_is_harmless() {
+fn an_address_or_a_request_that_is_made_up_is_harmless() {
     let Some((nats, _node, edge)) = world() else { return };
     let mut raw = RawNats::connect(&nats);
     let open = |pool: &str, addr: &str| {
         let who = json!({ "do": "open", "pool": pool, "edge": "e1", "boot": "x", "pid": 1, "addr": addr });
-        let mut wish = who;
-        (wish["pipe"], wish["window"], wish["max_frame"]) = (json!("1"), json!(1), json!(1));
-        wish.to_string()
+        let mut request = who;
+        (request["pipe"], request["window"], request["max_frame"]) = (json!("1"), json!(1), json!(1));
+        request.to_string()
     };
     let gone = json!({ "do": "gone", "edge": "e1", "boot": "x", "pids": [1] }).to_string();
     let other = open("other", "e.e1.AAAAAAAAAAAAAAAAAAAAAA");
-    for wish in ["", "x", "[]", r#"{"do":"open"}"#, &gone, &open("echo", "e.e1.>"), &other] {
-        raw.publishes("bus.v1.open.n1", wish.as_bytes());
+    for request in ["", "x", "[]", r#"{"do":"open"}"#, &gone, &open("echo", "e.e1.>"), &other] {
+        raw.publishes("bus.v1.open.n1", request.as_bytes());
     }
     let answer = raw.asks("bus.v1.open.n1", open("echo", "e.>.*").as_bytes());
     let answer: serde_json::Value = serde_json::from_slice(&answer).expect("JSON");

@@ -63,11 +63,11 @@ fn merge(into: &mut Value, more: Value) {
 /// A node whose link is up.
 fn node(config: Value) -> Bus {
     let node = Bus::start(config);
-    is_linked(&node);
+    becomes_linked(&node);
     node
 }
 
-fn is_linked(node: &Bus) {
+fn becomes_linked(node: &Bus) {
     let mut client = node.client();
     node.until("the link is up", || client.status()["link"]["state"] == "up");
 }

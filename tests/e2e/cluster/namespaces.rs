@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 use super::accounts::{file, tls};
 use super::carrier::{loses_nothing, talkative_config};
 use super::server::Place;
-use super::{NatsServer, answer_to, edge_config, is_linked, node_config, plays_all, recovers, with_session};
+use super::{
+    NatsServer, answer_to, becomes_linked, edge_config, node_config, plays_all, recovers, with_session,
+};
 use crate::harness::{Bus, LOOK_AGAIN, prompt, run};
 
 /// The address of the server, which its certificate has.
@@ -52,7 +54,7 @@ impl Cable {
         Some(cable)
     }
 
-    fn is_cut(&self, is_cut: bool) {
+    fn cut(&self, is_cut: bool) {
         ip(&["-n", &self.site, "link", "set", "cable", if is_cut { "down" } else { "up" }]).expect("ours");
     }
 
@@ -90,7 +92,7 @@ fn machines(cable: &Cable, mut node_file: Value) -> Option<(NatsServer, Bus, Bus
         config["cluster"]["ca"] = json!(file("ca.pem"));
     }
     let node = inside(&cable.site, node_file);
-    is_linked(&node);
+    becomes_linked(&node);
     Some((nats, node, inside(&cable.hub, edge_file)))
 }
 
@@ -100,9 +102,9 @@ fn a_cable_that_is_cut_for_a_while_loses_nothing() {
     let Some((_nats, _node, edge)) = machines(&cable, talkative_config("")) else { return };
     let (mut client, session) = with_session(&edge);
     loses_nothing(&mut client, &session, 10, || {
-        cable.is_cut(true);
+        cable.cut(true);
         thread::sleep(Duration::from_secs(7));
-        cable.is_cut(false);
+        cable.cut(false);
     });
 }
 
@@ -119,7 +121,7 @@ fn a_cable_that_stays_cut_is_an_error_within_35_s_and_the_session_goes_on_when_i
     let (mut client, session) = with_session(&edge);
     client.sends(&prompt(10, &session));
     client.is_asked("session/update");
-    cable.is_cut(true);
+    cable.cut(true);
     let cut = Instant::now();
     let mut watcher = edge.client();
     while watcher.status()["counters"]["worker_deaths"] == 0 {
@@ -134,7 +136,7 @@ fn a_cable_that_stays_cut_is_an_error_within_35_s_and_the_session_goes_on_when_i
     client.sends(&prompt(11, &session));
     let answer = answer_to(&mut client, 11);
     assert_eq!(answer["error"]["data"]["reason"], "node_lost", "{answer}");
-    cable.is_cut(false);
+    cable.cut(false);
     recovers(&mut client, &session, 20);
 }
 
@@ -146,7 +148,7 @@ fn a_site_that_only_dials_out_is_reached_over_its_leaf_node() {
     let remote = format!("leafnodes {{ remotes: [{{ url: \"nats-leaf://{HUB}:7422\" }}], reconnect: 1 }}");
     let Some(leaf) = NatsServer::start_at(&remote, cable.at("127.0.0.1", &cable.site)) else { return };
     let node = inside(&cable.site, talkative_config(&leaf.url()));
-    is_linked(&node);
+    becomes_linked(&node);
     let edge = inside(&cable.hub, edge_config(&hub.url(), "e1"));
     let sees_it = || {
         let url = hub.url();

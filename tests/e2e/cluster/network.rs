@@ -21,10 +21,10 @@ fn a_slow_line_that_hangs_for_a_while_loses_nothing() {
     let (mut client, session) = with_session(&edge);
     loses_nothing(&mut client, &session, 10, || {});
     loses_nothing(&mut client, &session, 11, || {
-        proxy.is_cut(true);
+        proxy.cut(true);
         // Longer than the other end waits before it is suspect.
         thread::sleep(Duration::from_secs(8));
-        proxy.is_cut(false);
+        proxy.cut(false);
     });
 }
 
@@ -46,6 +46,6 @@ fn a_site_behind_a_leaf_node_is_used_like_any_other() {
     });
     let (mut client, session) = with_session(&edge);
     loses_nothing(&mut client, &session, 10, || {});
-    loses_nothing(&mut client, &session, 11, || leaf.is_killed_and_started_again());
+    loses_nothing(&mut client, &session, 11, || leaf.restart());
     assert_eq!(node.client().status()["pools"][0]["sessions"], json!(1));
 }

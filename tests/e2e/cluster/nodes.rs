@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use serde_json::{Value, json};
 
 use super::raw::RawNats;
-use super::{NatsServer, answer_to, edge_config, is_linked, node, node_config, with_session, world};
+use super::{NatsServer, answer_to, becomes_linked, edge_config, node, node_config, with_session, world};
 use crate::harness::{Bus, request, run, write_token};
 
 #[test]
@@ -63,7 +63,7 @@ fn of_two_nodes_with_one_name_the_later_one_stays() {
     let printed = run(first.folder(), &["nodes", "--url", &nats.url(), "--json"], "");
     let all: Value = serde_json::from_slice(&printed.stdout).expect("JSON");
     assert_eq!((all.as_array().map(Vec::len), &all[0]["zone"]), (Some(1), &json!("second")));
-    is_linked(&second);
+    becomes_linked(&second);
 }
 
 #[test]

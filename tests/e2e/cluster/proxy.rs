@@ -47,7 +47,7 @@ impl Proxy {
         format!("nats://127.0.0.1:{}", self.port)
     }
 
-    pub(super) fn is_cut(&self, is_cut: bool) {
+    pub(super) fn cut(&self, is_cut: bool) {
         self.is_cut.store(is_cut, Ordering::Relaxed);
     }
 }

@@ -96,7 +96,7 @@ impl NatsServer {
     }
 
     /// From its next start on it is told this.
-    pub(super) fn is_told(&mut self, settings: String) {
+    pub(super) fn set_settings(&mut self, settings: String) {
         self.settings = settings;
     }
 
@@ -118,7 +118,7 @@ impl NatsServer {
     }
 
     /// Kills it and starts it again at the same port.
-    pub(super) fn is_killed_and_started_again(&mut self) {
+    pub(super) fn restart(&mut self) {
         self.dies();
         self.comes_back();
     }

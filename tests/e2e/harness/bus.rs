@@ -233,7 +233,7 @@ impl Bus {
     }
 
     /// Waits until it uses hardly any processor time. A bus that spins never gets there.
-    pub(crate) fn is_idle(&self) {
+    pub(crate) fn becomes_idle(&self) {
         self.until("the bus is idle", || {
             let before = cpu_ticks(self.pid());
             thread::sleep(Duration::from_millis(200));
