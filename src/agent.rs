@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clients::exit;
 use workers::cli::{self, runtimes};
 use workers::with_env;
 use workers::{echo, openai};
@@ -201,7 +202,7 @@ fn nats(args: NatsArgs) -> ExitCode {
 /// An unknown name is bad usage; rows that cannot be read are a bad configuration.
 fn unknown(runtime: &str) -> Option<ExitCode> {
     let why = runtimes::named(runtime).err()?;
-    let code = if runtimes::all().is_ok() { 2 } else { 78 };
+    let code = if runtimes::all().is_ok() { 2 } else { exit::BAD_CONFIGURATION };
     Some(report(format_args!("stdio-bus: {why}"), code))
 }
 

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clients::exit;
 use clients::table::{self, Cell};
 use workers::cli::runtimes;
 use workers::detect::{Found, detect};
@@ -48,7 +49,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> ExitCode {
     let rows: Vec<_> = match runtimes::all() {
         Ok(rows) => rows.into_iter().filter(|row| row.detect).collect(),
-        Err(why) => return report(format_args!("stdio-bus: {why}"), 78),
+        Err(why) => return report(format_args!("stdio-bus: {why}"), exit::BAD_CONFIGURATION),
     };
     let shows_progress = io::stderr().is_terminal();
     let progress = |done| {

@@ -11,6 +11,7 @@ use std::process::{self, ExitCode, Stdio};
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
+use clients::exit;
 
 use crate::Cli;
 use crate::output::{print, report};
@@ -68,7 +69,9 @@ pub(crate) fn man(args: &ManArgs) -> ExitCode {
     if let Some(folder) = &args.dir {
         return match write_pages(&program, folder) {
             Ok(count) => report(format_args!("{}: {count} pages written", folder.display()), 0),
-            Err(error) => report(format_args!("stdio-bus: {}: {error}", folder.display()), 73),
+            Err(error) => {
+                report(format_args!("stdio-bus: {}: {error}", folder.display()), exit::CANNOT_CREATE)
+            }
         };
     }
     let mut command = &program;

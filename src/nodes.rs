@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clients::exit;
 use clients::table::{self, Cell};
 use serde_json::json;
 
@@ -67,7 +68,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
                 "stdio-bus: NATS answers at {at}, and no node does: on a node, bus.json needs \"cluster\": \
                  {{\"url\": \"nats://HOST:4222\", \"offer\": [\"POOL\"]}}, with the same account here and there"
             ),
-            69,
+            exit::UNAVAILABLE,
         );
     }
     let headers = ["NODE", "ZONE", "POOLS", "ROOM", "SESSIONS", "LOAD", "ROUND TRIP", "VERSION", "SINCE"];

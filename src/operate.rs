@@ -6,13 +6,10 @@ use std::time::Duration;
 
 use clients::logs::{Whose, parse_whose};
 use clients::operate::{self, Leaving, Reloaded};
-use clients::{Fault, Target};
+use clients::{Fault, Target, exit};
 
 use crate::bus_args::BusArgs;
 use crate::output::{print, report, report_fault};
-
-/// EX_CONFIG of sysexits.h.
-const BAD_CONFIGURATION: u8 = 78;
 
 const STOP_EXAMPLES: &str = "\
 Examples:
@@ -115,7 +112,10 @@ pub(crate) fn reload(args: &ReloadArgs) -> ExitCode {
         Ok(Reloaded::Changed(changed)) => print(&(changed.join("\n") + "\n")),
         Ok(Reloaded::Refused(errors)) => {
             let errors = errors.join("\n");
-            report(format_args!("{errors}\nstdio-bus: the old configuration stays in use"), BAD_CONFIGURATION)
+            report(
+                format_args!("{errors}\nstdio-bus: the old configuration stays in use"),
+                exit::BAD_CONFIGURATION,
+            )
         }
         Err(fault) => report_fault(&fault.in_words()),
     }

@@ -7,19 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use clients::exit;
 use kernel_core::config::{Address, Config, Listen, PoolConfig, Program, WebConfig};
 use kernel_shell::ServeError;
 use kernel_shell::config::{self, ConfigErrors};
 
 use crate::output::report;
 use crate::{paths, unexpanded};
-
-/// EX_CONFIG of sysexits.h: starting again will not help.
-const BAD_CONFIGURATION: u8 = 78;
-/// EX_SOFTWARE of sysexits.h: a supervisor may start it again.
-const BROKEN_LOOP: u8 = 70;
-/// EX_TEMPFAIL of sysexits.h: another bus holds the socket.
-const RUNS_ALREADY: u8 = 75;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -86,12 +80,12 @@ pub(crate) fn run(args: Args) -> ExitCode {
     let addresses = Addresses { listeners, inherited: sockets.addresses() };
     let path = match paths::config_path(args.config.as_deref()) {
         Ok(path) => path,
-        Err(message) => return report(format_args!("stdio-bus: {message}"), BAD_CONFIGURATION),
+        Err(message) => return report(format_args!("stdio-bus: {message}"), exit::BAD_CONFIGURATION),
     };
     let web = args.web;
     let config = match load(&path, &addresses, web.as_ref()) {
         Ok(config) => config,
-        Err(faults) => return report(faults, BAD_CONFIGURATION),
+        Err(faults) => return report(faults, exit::BAD_CONFIGURATION),
     };
     let this_binary = match env::current_exe() {
         Ok(path) => path,
@@ -125,10 +119,10 @@ pub(crate) fn run(args: Args) -> ExitCode {
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is_misconfigured() => {
-            report(format_args!("stdio-bus: {error}"), BAD_CONFIGURATION)
+            report(format_args!("stdio-bus: {error}"), exit::BAD_CONFIGURATION)
         }
-        Err(error) if error.is_locked() => report(format_args!("stdio-bus: {error}"), RUNS_ALREADY),
-        Err(error @ ServeError::Poll(_)) => report(format_args!("stdio-bus: {error}"), BROKEN_LOOP),
+        Err(error) if error.is_locked() => report(format_args!("stdio-bus: {error}"), exit::TRY_LATER),
+        Err(error @ ServeError::Poll(_)) => report(format_args!("stdio-bus: {error}"), exit::INTERNAL),
         Err(error) => report(format_args!("stdio-bus: {error}"), 1),
     }
 }
@@ -146,7 +140,7 @@ fn web_args(config: &Path) -> Vec<OsString> {
 #[cfg(feature = "cluster")]
 fn link_args() -> Vec<OsString> {
     // Of two nodes with one name the one whose bus was started later stays, however often their links are started.
-    let now = cluster::link::wall_clock_ms().to_string();
+    let now = rpc::text::unix_ms().to_string();
     vec!["link".into(), "--supervised".into(), "--since".into(), now.into()]
 }
 

@@ -8,6 +8,7 @@ use std::path::{self, Path, PathBuf};
 use std::process::{self, ExitCode};
 
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine};
+use clients::exit;
 use nix::libc::O_NOFOLLOW;
 use workers::folders;
 
@@ -15,8 +16,6 @@ use crate::output::{print, report};
 
 /// 256 bits cannot be guessed.
 const TOKEN_BYTES: usize = 32;
-/// EX_CANTCREAT of sysexits.h.
-const CANNOT_CREATE: u8 = 73;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -55,9 +54,9 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Ok((_, path)) => print(&instructions(&path)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let path = path.display();
-            report(format_args!("stdio-bus: {path} already exists; --force replaces it"), CANNOT_CREATE)
+            report(format_args!("stdio-bus: {path} already exists; --force replaces it"), exit::CANNOT_CREATE)
         }
-        Err(error) => report(format_args!("stdio-bus: {}: {error}", path.display()), CANNOT_CREATE),
+        Err(error) => report(format_args!("stdio-bus: {}: {error}", path.display()), exit::CANNOT_CREATE),
     }
 }
 

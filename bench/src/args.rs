@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use kernel_shell::raise_open_files;
 
 use crate::bus::beside_us;
 use crate::print::complain;
@@ -29,16 +29,10 @@ impl Measured {
     /// The same, for a command that opens many files: raises the limit of this process first.
     pub(crate) fn stdio_bus_with_many_files(&self) -> Result<PathBuf, ExitCode> {
         match raise_open_files() {
-            Ok(()) => Ok(self.stdio_bus()),
+            Ok(_) => Ok(self.stdio_bus()),
             Err(error) => Err(complain(format_args!("cannot open as many files as are needed: {error}"), 1)),
         }
     }
-}
-
-fn raise_open_files() -> nix::Result<()> {
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    let limit = if cfg!(target_os = "macos") { hard.min(10_240) } else { hard };
-    setrlimit(Resource::RLIMIT_NOFILE, limit, hard)
 }
 
 /// Arguments of commands that measure in turns, round after round.

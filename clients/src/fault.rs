@@ -8,6 +8,7 @@ use kernel_shell::config::ConfigErrors;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::exit;
 use crate::token::TokenFile;
 
 #[derive(Debug)]
@@ -45,12 +46,11 @@ impl Fault {
         Fault::Failed(format!("{message}{more}"))
     }
 
-    /// Codes of sysexits.h: EX_UNAVAILABLE, EX_NOPERM and EX_CONFIG.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Fault::Unreachable(_) => 69,
-            Fault::Unauthorized(_) | Fault::NotOurs(_) => 77,
-            Fault::Config(_) | Fault::NoAddress(_) | Fault::Token(_) => 78,
+            Fault::Unreachable(_) => exit::UNAVAILABLE,
+            Fault::Unauthorized(_) | Fault::NotOurs(_) => exit::NOT_ALLOWED,
+            Fault::Config(_) | Fault::NoAddress(_) | Fault::Token(_) => exit::BAD_CONFIGURATION,
             Fault::TimedOut { .. } | Fault::Refused(_) | Fault::Failed(_) => 1,
         }
     }

@@ -9,6 +9,7 @@
 pub mod address;
 pub mod call;
 pub mod connect;
+pub mod exit;
 pub mod fault;
 pub mod ide;
 pub mod logs;
@@ -35,6 +36,6 @@ pub use address::Target;
 pub use connection::dial_for;
 pub use fault::Fault;
 pub use home::in_home;
-pub use orders::read_orders;
+pub use orders::{read_orders, say};
 pub use signals::{Ended, Signals};
 pub use token::TokenFile;

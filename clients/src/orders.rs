@@ -1,11 +1,13 @@
-//! What a bus tells a companion that it starts, the web door or the link to a cluster: one line of JSON on its stdin.
+//! What a bus and a companion that it starts, the web door or the link to a cluster, tell each other: one line of JSON
+//! on its stdin, and lines of JSON on its stdout.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use kernel_shell::config::parse_listen;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::{Target, TokenFile};
 
@@ -28,4 +30,10 @@ pub fn read_orders<Own: DeserializeOwned>() -> Result<(Own, Target), String> {
     // The bus has named both, so the token goes where it says.
     let token = orders.token_file.map(|path| TokenFile { path, any_host: true });
     Ok((orders.own, Target { addresses, token }))
+}
+
+/// Tells the bus, or whoever reads stdout. If nobody does, there is nobody to tell.
+pub fn say(what: &Value) {
+    let mut stdout = io::stdout();
+    let _ = writeln!(stdout, "{what}").and_then(|()| stdout.flush());
 }

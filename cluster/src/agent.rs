@@ -10,6 +10,7 @@ use kernel_core::config::ClusterConfig;
 use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
+use rpc::text::hex;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::runtime;
@@ -440,7 +441,7 @@ fn explained(mut end: End, carrier: &mut Carrier) -> End {
 }
 
 fn digest(text: &str) -> String {
-    Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(text)[..8])
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-const UNAVAILABLE: u8 = 69;
+use clients::exit;
 
 /// Why a process ends that is not told to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,34 +19,34 @@ impl End {
         End { words: words.into(), code: 1 }
     }
 
-    /// The node that was wanted, or NATS itself, does not answer (EX_UNAVAILABLE).
+    /// The node that was wanted, or NATS itself, does not answer.
     pub(crate) fn unavailable(words: impl Into<String>) -> End {
-        End { words: words.into(), code: UNAVAILABLE }
+        End { words: words.into(), code: exit::UNAVAILABLE }
     }
 
     /// Whether waiting may help.
     pub(crate) fn is_unavailable(&self) -> bool {
-        self.code == UNAVAILABLE
+        self.code == exit::UNAVAILABLE
     }
 
-    /// Another link of the same name was started later (EX_CANTCREAT).
+    /// Another link of the same name was started later.
     pub(crate) fn replaced(words: impl Into<String>) -> End {
-        End { words: words.into(), code: 73 }
+        End { words: words.into(), code: exit::CANNOT_CREATE }
     }
 
-    /// No node has room now (EX_TEMPFAIL).
+    /// No node has room now.
     pub(crate) fn no_room(words: impl Into<String>) -> End {
-        End { words: words.into(), code: 75 }
+        End { words: words.into(), code: exit::TRY_LATER }
     }
 
-    /// NATS does not let us (EX_NOPERM).
+    /// NATS does not let us.
     pub(crate) fn refused(words: impl Into<String>) -> End {
-        End { words: words.into(), code: 77 }
+        End { words: words.into(), code: exit::NOT_ALLOWED }
     }
 
-    /// Starting again will not help (EX_CONFIG).
+    /// Starting again will not help.
     pub(crate) fn misconfigured(words: impl Into<String>) -> End {
-        End { words: words.into(), code: 78 }
+        End { words: words.into(), code: exit::BAD_CONFIGURATION }
     }
 }
 

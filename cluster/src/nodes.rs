@@ -5,14 +5,13 @@ use std::time::{Duration, Instant};
 use async_nats::{StatusCode, Subject};
 use futures_util::StreamExt;
 use kernel_core::config::ClusterConfig;
-use rpc::text::rfc3339_of_millis;
+use rpc::text::{rfc3339_of_millis, unix_ms};
 use serde_json::{Value, json};
 use tokio::runtime;
 use tokio::time::timeout;
 
 use crate::End;
 use crate::carrier::{Carrier, Change};
-use crate::link::wall_clock_ms;
 use crate::subjects::{self, shown};
 use crate::talk::{About, Request, to_bytes};
 
@@ -43,7 +42,7 @@ impl NodeRow {
             format!("{:.2}", about.load),
             format!("{:.1} ms", self.round_trip.as_secs_f64() * 1000.0),
             shown(&about.version),
-            age(wall_clock_ms().saturating_sub(about.started) / 1000),
+            age(unix_ms().saturating_sub(about.started) / 1000),
         ]
     }
 

@@ -9,7 +9,7 @@
 //! - [`socket`]: [`Stream`] is a connection over TCP, a Unix socket or a pair of pipes.
 //! - [`client`]: [`Client::ask`] sends a request over a stream and waits for its response until a deadline.
 //! - [`fd_wait`]: waits for a file descriptor, also one that is non-blocking.
-//! - [`text`]: text for people: without characters that steer a terminal, and points in time.
+//! - [`text`]: text for people: without characters that steer a terminal, points in time, and hexadecimal digits.
 //!
 //! Ids, params and results are [`RawValue`](serde_json::value::RawValue)s: slices of the line, passed on byte for byte.
 //! The crate knows no method of ACP or of the bus. The kernel does not use it to route: it has a scanner of its own.

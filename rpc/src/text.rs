@@ -1,4 +1,5 @@
 //! Text for people: what other programs say must not steer the terminal, and points in time are written as RFC 3339.
+//! Also the clock on the wall, and bytes as text.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -51,6 +52,17 @@ pub fn quoted(word: &str) -> String {
     }
     let shown = |c: char| if steers_terminal(c) { c.escape_default().to_string() } else { c.to_string() };
     format!("'{}'", word.replace('\'', r"'\''").chars().map(shown).collect::<String>())
+}
+
+/// Two hexadecimal digits for each byte.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Milliseconds since 1970. A clock before that is taken for 1970.
+pub fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A point in time in UTC, to the millisecond: `2026-01-31T23:59:59.123Z`.
@@ -107,6 +119,11 @@ mod tests {
         let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
         assert_eq!(read(&escaped), read(&line));
         assert!(matches!(escape_control("plain é\tand\nmore"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn each_byte_has_two_digits() {
+        assert_eq!(hex(&[0, 10, 255]), "000aff");
     }
 
     #[test]

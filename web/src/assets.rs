@@ -11,6 +11,7 @@ use hyper::header::{
     HeaderValue, IF_NONE_MATCH, VARY,
 };
 use hyper::{Response, StatusCode};
+use rpc::text::hex;
 use sha2::{Digest, Sha256};
 
 use crate::reply::{Reply, full};
@@ -103,10 +104,6 @@ fn content_type(name: &str) -> &'static str {
         "txt" | "md" => "text/plain; charset=utf-8",
         _ => "application/octet-stream",
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use hyper::header::{
 };
 use hyper::{Method, Request, StatusCode};
 use log::{debug, error, info};
+use rpc::text::hex;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, watch};
@@ -279,7 +280,7 @@ pub(crate) fn connection_id() -> String {
     getrandom::fill(&mut bytes).expect("the system has random bytes");
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = hex(&bytes);
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clients::{Target, metrics};
+use clients::{Target, metrics, say};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Method, Request, StatusCode};
@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::bus_link::BusLink;
 use crate::reply::{self, Reply};
-use crate::run::{say, until_told};
+use crate::run::until_told;
 use crate::server;
 
 /// Each asks the bus on a connection of its own.
@@ -40,7 +40,7 @@ pub fn export(host: &str, port: u16, target: Target) -> Result<(), String> {
             .await
             .map_err(|error| format!("cannot listen at {host}:{port}: {error}"))?;
         let here = listener.local_addr().map_err(|error| error.to_string())?;
-        say(&json!({ "listening": format!("http://{here}/metrics") }).to_string());
+        say(&json!({ "listening": format!("http://{here}/metrics") }));
         tokio::select! {
             () = accept(listener, Arc::new(target)) => {}
             () = until_told(false) => {}

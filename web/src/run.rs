@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use clients::Target;
+use clients::{Target, say};
 use kernel_core::config::WebConfig;
 use log::{info, warn};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::runtime;
@@ -63,7 +62,7 @@ pub struct Orders {
 pub fn run(options: Options) -> Result<(), String> {
     let outcome = open(options);
     if let Err(why) = &outcome {
-        say(&json!({ "failed": why }).to_string());
+        say(&json!({ "failed": why }));
     }
     outcome
 }
@@ -115,7 +114,7 @@ async fn serve(options: Options, room: usize) -> Result<(), String> {
         }));
     }
     show_link(link(&public, &code));
-    say(&json!({ "listening": at }).to_string());
+    say(&json!({ "listening": at }));
     until_told(ends_with_stdin).await;
     info!("the door closes");
     endless.iter().for_each(JoinHandle::abort);
@@ -162,18 +161,9 @@ fn show_link(link: String) {
     let _ = thread::Builder::new().name("link".to_owned()).spawn(write);
 }
 
-pub(crate) fn say(line: &str) {
-    let mut stdout = io::stdout();
-    let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
-}
-
 /// Raises the limit of open files as far as it goes, and says for how many connections it is enough.
 fn room_for_connections() -> usize {
-    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return CONNECTIONS_MAX };
-    // macOS says "unlimited" and then refuses more than OPEN_MAX.
-    let most = if cfg!(target_os = "macos") { hard.min(10_240) } else { hard };
-    let files =
-        if soft < most && setrlimit(Resource::RLIMIT_NOFILE, most, hard).is_ok() { most } else { soft };
-    let files = usize::try_from(files).unwrap_or(usize::MAX);
-    (files.saturating_sub(OTHER_FILES) / 2).clamp(1, CONNECTIONS_MAX)
+    // With the old limit there is room for fewer of them, but for some.
+    let _ = kernel_shell::raise_open_files();
+    (kernel_shell::max_fds().saturating_sub(OTHER_FILES) / 2).clamp(1, CONNECTIONS_MAX)
 }

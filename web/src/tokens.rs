@@ -8,11 +8,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use nix::fcntl::{Flock, FlockArg};
+use rpc::text::{hex, unix_ms};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -240,7 +241,7 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
 }
 
 fn unix_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    unix_ms() / 1000
 }
 
 fn secret<const BYTES: usize>() -> io::Result<String> {
@@ -252,7 +253,7 @@ fn secret<const BYTES: usize>() -> io::Result<String> {
 fn token_id() -> io::Result<String> {
     let mut bytes = [0; 4];
     getrandom::fill(&mut bytes)?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(&bytes))
 }
 
 fn digest(secret: &str) -> String {

@@ -11,8 +11,9 @@ mod trick;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
+use rpc::text::unix_ms;
 use serde_json::{Value, json};
 
 use self::checking_client::{CHUNKS, Counts};
@@ -55,8 +56,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> ExitCode {
     let stdio_bus = args.measured.stdio_bus();
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seed = args.seed.unwrap_or(since_1970.as_secs());
+    let seed = args.seed.unwrap_or_else(|| unix_ms() / 1000);
     let mut report = Report::default();
     report.note("seed", seed);
     match play(&stdio_bus, args.seconds, seed, &mut report) {

@@ -10,10 +10,11 @@ mod witness;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use std::{env, io};
 
 use clap::ValueEnum;
+use rpc::text::unix_ms;
 
 use crate::args::Measured;
 use crate::report::Report;
@@ -81,8 +82,7 @@ fn measure(
         What::Placement => placement::measure(stdio_bus, nats_server, report),
         What::Pipes => pipes::measure(stdio_bus, nats_server, report),
         What::Chaos => {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let seed = args.seed.unwrap_or(now.as_secs());
+            let seed = args.seed.unwrap_or_else(|| unix_ms() / 1000);
             report.note("chaos: seed", seed);
             chaos::play(
                 stdio_bus,

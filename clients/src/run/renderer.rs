@@ -2,9 +2,8 @@
 
 use std::borrow::Cow;
 use std::io::{self, Write};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use rpc::text::{escape_control, steers_terminal};
+use rpc::text::{escape_control, steers_terminal, unix_ms};
 use serde_json::Value;
 
 use super::envelope::{Envelope, ForProgram, Status};
@@ -66,32 +65,32 @@ pub(super) struct Json<W, E> {
 
 impl<W: Write, E: Write> Renderer for Json<W, E> {
     fn turn_started(&mut self) -> io::Result<()> {
-        let envelopes = self.mapper.start_turn(now_ms());
+        let envelopes = self.mapper.start_turn(unix_ms());
         self.print(envelopes)
     }
 
     fn update(&mut self, update: &Value) -> io::Result<()> {
-        let envelopes = self.mapper.update(update, now_ms());
+        let envelopes = self.mapper.update(update, unix_ms());
         self.print(envelopes)
     }
 
     fn permission(&mut self, tool_call: &Value) -> io::Result<()> {
-        let envelopes = self.mapper.permission(tool_call, now_ms());
+        let envelopes = self.mapper.permission(tool_call, unix_ms());
         self.print(envelopes)
     }
 
     fn service(&mut self, text: &str) -> io::Result<()> {
-        let envelopes = self.mapper.service(text, now_ms());
+        let envelopes = self.mapper.service(text, unix_ms());
         self.print(envelopes)
     }
 
     fn prompt(&mut self, _: Option<&str>, text: &str) -> io::Result<()> {
-        let envelopes = self.mapper.prompt(text, now_ms());
+        let envelopes = self.mapper.prompt(text, unix_ms());
         self.print(envelopes)
     }
 
     fn turn_ended(&mut self, status: Status, usage: &Value) -> io::Result<()> {
-        let envelopes = self.mapper.end_turn(status, usage, now_ms());
+        let envelopes = self.mapper.end_turn(status, usage, unix_ms());
         self.print(envelopes)
     }
 
@@ -101,7 +100,7 @@ impl<W: Write, E: Write> Renderer for Json<W, E> {
     }
 
     fn for_program(&mut self, event: ForProgram) -> io::Result<()> {
-        let envelopes = self.mapper.for_program(event, now_ms());
+        let envelopes = self.mapper.for_program(event, unix_ms());
         self.print(envelopes)
     }
 
@@ -200,11 +199,6 @@ impl<W: Write, E: Write> Renderer for Plain<W, E> {
 /// Removes characters that would steer the terminal, except newlines and tabs.
 pub(super) fn printable_text(text: &str) -> String {
     text.chars().filter(|letter| !steers_terminal(*letter) || matches!(letter, '\n' | '\t')).collect()
-}
-
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

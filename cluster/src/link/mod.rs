@@ -7,16 +7,17 @@ mod room;
 mod service;
 
 use std::cell::{Cell, RefCell};
-use std::io::{self, Write};
+use std::io;
 use std::rc::Rc;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use async_nats::{Client, Message, Subscriber};
-use clients::Target;
+use clients::{Target, say};
 use futures_util::StreamExt;
 use kernel_core::config::ClusterConfig;
 use log::{info, warn};
+use rpc::text::unix_ms;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::runtime;
@@ -91,7 +92,7 @@ pub fn run(options: Options) -> Result<(), End> {
         outcome
     });
     if let Err(end) = &outcome {
-        say(&json!({ "failed": end.words }).to_string());
+        say(&json!({ "failed": end.words }));
     }
     outcome
 }
@@ -154,7 +155,7 @@ async fn serve(options: Options) -> Result<(), End> {
         looker: Looker::new(target.clone(), cluster.offer.clone()).into(),
         is_drained: Cell::new(false),
         counts: RefCell::default(),
-        started: since.unwrap_or_else(wall_clock_ms),
+        started: since.unwrap_or_else(unix_ms),
         client,
         cluster,
         name,
@@ -168,7 +169,7 @@ async fn serve(options: Options) -> Result<(), End> {
     node.tell(Event::Up).await;
     let server = node.client.server_info();
     info!("node {} offers {} over {}", node.name, node.cluster.offer.join(", "), server.server_name);
-    say(&json!({ "listening": node.cluster.url.join(", ") }).to_string());
+    say(&json!({ "listening": node.cluster.url.join(", ") }));
     let mut renewal = tokio::time::interval(NOTE_EVERY);
     let outcome = loop {
         tokio::select! {
@@ -211,7 +212,7 @@ async fn connect(cluster: &ClusterConfig, name: &str, what: &str) -> Result<Carr
             Err(end) if end.is_unavailable() => {
                 if !std::mem::replace(&mut said, true) {
                     warn!("{end}");
-                    say(&json!({ "failed": end.words }).to_string());
+                    say(&json!({ "failed": end.words }));
                 }
                 sleep(Duration::from_millis(fastrand::u64(CONNECT_PAUSE_MS))).await;
             }
@@ -400,15 +401,4 @@ fn stops(ends_with_stdin: bool) -> Result<mpsc::UnboundedReceiver<()>, End> {
         started.map_err(|error| End::unavailable(format!("cannot start: {error}")))?;
     }
     Ok(stops)
-}
-
-/// Milliseconds since 1970.
-pub fn wall_clock_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn say(line: &str) {
-    let mut stdout = io::stdout();
-    let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
 }

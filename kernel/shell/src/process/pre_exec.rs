@@ -36,7 +36,7 @@ pub(crate) struct InheritedLimits {
 impl InheritedLimits {
     /// Sets the limits of the bus itself.
     pub(crate) fn replace() -> InheritedLimits {
-        InheritedLimits { open_files: raise_open_files(), core_bytes: forbid_core_dumps() }
+        InheritedLimits { open_files: raise_open_files().ok().flatten(), core_bytes: forbid_core_dumps() }
     }
 
     fn restore(self) -> nix::Result<()> {
@@ -64,23 +64,23 @@ fn forbid_core_dumps() -> Option<(rlim_t, rlim_t)> {
     Some((soft, hard))
 }
 
-/// How many fds the bus may have now.
-pub(crate) fn max_fds() -> usize {
+/// How many fds this process may have now.
+pub fn max_fds() -> usize {
     getrlimit(Resource::RLIMIT_NOFILE)
         .map_or(usize::MAX, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX))
 }
 
-/// Raises the soft limit to the hard one. Workers get the old limit, because programs that still use select(2) fail
-/// with fds above 1023.
-fn raise_open_files() -> Option<(rlim_t, rlim_t)> {
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
+/// Raises the soft limit of open files to the hard one. Returns what both were, unless it was there already. Programs
+/// that this process starts need the old limit, because those that still use select(2) fail with fds above 1023.
+pub fn raise_open_files() -> nix::Result<Option<(rlim_t, rlim_t)>> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     // macOS says "unlimited" and then refuses more than OPEN_MAX.
     let most = if cfg!(target_os = "macos") { hard.min(10_240) } else { hard };
     if soft >= most {
-        return None;
+        return Ok(None);
     }
-    setrlimit(Resource::RLIMIT_NOFILE, most, hard).ok()?;
-    Some((soft, hard))
+    setrlimit(Resource::RLIMIT_NOFILE, most, hard)?;
+    Ok(Some((soft, hard)))
 }
 
 #[allow(unsafe_code)]
