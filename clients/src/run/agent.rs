@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use rpc::LineReader;
 use rpc::lines::LINE_BYTES_MAX;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::driver::Stop;
 use super::events::{AgentWriter, Event, read_messages};
-use super::options::{AgentSource, Options};
+use super::options::{AgentSource, Ended, Options};
 use super::process::{AgentCommand, AgentProcess, Guard};
 use crate::connection::Connection;
 use crate::{Fault, Target};
@@ -27,6 +28,8 @@ pub(super) struct Agent {
     process: Option<AgentProcess>,
     /// The name in messages for the user.
     pub(super) name: String,
+    /// The id of the last request.
+    last_id: u64,
 }
 
 impl Agent {
@@ -43,7 +46,7 @@ impl Agent {
                 let (process, stdin, stdout) = started.map_err(|error| cannot_start(command, &error))?;
                 read_messages(stdout, LineReader::with_limit(LINE_BYTES_MAX), events);
                 let writer = AgentWriter::to_pipe(stdin);
-                Ok(Agent { writer, process: Some(process), name: command.name.clone() })
+                Ok(Agent { writer, process: Some(process), name: command.name.clone(), last_id: 0 })
             }
             AgentSource::Pool { target, pool } => {
                 let mut connection = Connection::connect(target, None)?;
@@ -65,15 +68,33 @@ impl Agent {
         let (stream, lines) = connection.into_parts()?;
         let writer = stream.try_clone().map_err(|error| Fault::Failed(format!("a socket fails: {error}")))?;
         read_messages(stream, lines, events);
-        Ok(Agent { writer: AgentWriter::to_bus(writer), process: None, name })
+        Ok(Agent { writer: AgentWriter::to_bus(writer), process: None, name, last_id: 0 })
     }
 
     pub(super) fn is_behind_bus(&self) -> bool {
         self.process.is_none()
     }
 
-    pub(super) fn send(&self, message: &serde_json::Value) {
+    pub(super) fn send(&self, message: &Value) {
         self.writer.send(message);
+    }
+
+    /// Returns the id that the answer will have.
+    pub(super) fn request(&mut self, method: &str, params: Value) -> u64 {
+        self.last_id += 1;
+        let id = self.last_id;
+        self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+        id
+    }
+
+    /// What becomes of the command when no more turns are run.
+    pub(super) fn outcome(&mut self, stop: Result<Ended, Stop>) -> Result<Ended, Fault> {
+        match stop {
+            Ok(ended) | Err(Stop::Ended(ended)) => Ok(ended),
+            Err(Stop::Fault(fault)) => Err(fault),
+            Err(Stop::Closed) => Err(Fault::Failed(self.why_closed())),
+            Err(Stop::TimedOut) => Ok(Ended::TimedOut),
+        }
     }
 
     /// Explains the end of the agent's output.

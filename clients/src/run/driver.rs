@@ -100,7 +100,6 @@ pub(super) struct Driver {
     pub(super) allowed: BTreeSet<ToolKind>,
     /// The questions that the program has not answered.
     pub(super) questions: Questions,
-    last_id: u64,
     /// What the agent has said about itself in initialize.
     pub(super) agent_about: Value,
     /// The result of session/new.
@@ -149,7 +148,6 @@ impl Driver {
             client_tools,
             allowed: BTreeSet::new(),
             questions: Questions::default(),
-            last_id: 0,
             agent_about: Value::Null,
             opened: Value::Null,
             session: String::new(),
@@ -171,12 +169,7 @@ impl Driver {
             self.input.withdraw();
             let _ = self.renderer.ask("\n");
         }
-        let result = match stop {
-            Ok(ended) | Err(Stop::Ended(ended)) => Ok(ended),
-            Err(Stop::Fault(fault)) => Err(fault),
-            Err(Stop::Closed) => Err(Fault::Failed(self.agent.why_closed())),
-            Err(Stop::TimedOut) => Ok(Ended::TimedOut),
-        };
+        let result = self.agent.outcome(stop);
         if let Some(client_tools) = &mut self.client_tools {
             client_tools.release_all();
         }
@@ -296,8 +289,9 @@ impl Driver {
         self.in_turn = true;
         self.cancelled = false;
         self.user_wait = Duration::ZERO;
-        let id =
-            self.request("session/prompt", json!({ "sessionId": self.session, "prompt": prompt.blocks }));
+        let id = self
+            .agent
+            .request("session/prompt", json!({ "sessionId": self.session, "prompt": prompt.blocks }));
         let until = self.options.timeout.map(|timeout| Instant::now() + timeout);
         let answer = self.await_answer(id, until);
         if answer.is_ok() {
@@ -505,13 +499,6 @@ impl Driver {
     /// Whether a request of the agent comes too late to bother the user with it.
     pub(super) fn is_turn_over(&self) -> bool {
         self.cancelled || !self.in_turn
-    }
-
-    pub(super) fn request(&mut self, method: &str, params: Value) -> u64 {
-        self.last_id += 1;
-        let id = self.last_id;
-        self.agent.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
-        id
     }
 }
 

@@ -27,7 +27,7 @@ impl Driver {
         let until = Instant::now() + self.options.init_timeout;
         let mut backoff = INITIALIZE_BACKOFF.into_iter();
         loop {
-            let id = self.request("initialize", params.clone());
+            let id = self.agent.request("initialize", params.clone());
             let answer = self.await_answer(id, Some(until)).map_err(|stop| self.too_late(stop))?;
             let error = match answer {
                 Ok(result) if result["protocolVersion"] == 1 => {
@@ -75,7 +75,7 @@ impl Driver {
 
     /// The result of a request that opens or finds a session.
     pub(super) fn ask_for_session(&mut self, method: &str, params: Value) -> Result<Value, Stop> {
-        let id = self.request(method, params);
+        let id = self.agent.request(method, params);
         let until = Instant::now() + self.options.init_timeout;
         let answer = self.await_answer(id, Some(until)).map_err(|stop| self.too_late(stop))?;
         answer.map_err(|error| {
@@ -132,7 +132,7 @@ impl Driver {
     ) -> Result<Result<(), String>, Stop> {
         let offer = Offer::read(&self.opened, setting);
         let (method, params) = offer.request(setting, wanted, &self.session);
-        let id = self.request(method, params);
+        let id = self.agent.request(method, params);
         let until = Instant::now() + self.options.init_timeout;
         let answer = self.await_answer(id, Some(until)).map_err(|stop| self.too_late(stop))?;
         let (name, word) = (&self.agent.name, setting.word());

@@ -71,7 +71,6 @@ struct Guest {
     name: String,
     /// The id of the session. Empty until something was heard of it.
     session: String,
-    last_id: u64,
     /// Prompts that wait for the end of the own turn.
     said: VecDeque<Value>,
     /// How many prompts were sent.
@@ -122,7 +121,6 @@ pub fn attach(options: AttachOptions, signals: Signals) -> Result<Ended, Fault> 
         renderer,
         name,
         session: String::new(),
-        last_id: 0,
         said: VecDeque::new(),
         prompts: 0,
         own: None,
@@ -144,12 +142,8 @@ pub fn attach(options: AttachOptions, signals: Signals) -> Result<Ended, Fault> 
 
 impl Guest {
     fn run(mut self) -> Result<Ended, Fault> {
-        let result = match self.join().and_then(|()| self.take_part()) {
-            Ok(ended) | Err(Stop::Ended(ended)) => Ok(ended),
-            Err(Stop::Fault(fault)) => Err(fault),
-            Err(Stop::Closed) => Err(Fault::Failed(self.agent.why_closed())),
-            Err(Stop::TimedOut) => Ok(Ended::TimedOut),
-        };
+        let stop = self.join().and_then(|()| self.take_part());
+        let result = self.agent.outcome(stop);
         // The turn goes on without this client, but who reads envelopes expects its end.
         if self.in_turn {
             let is_json = matches!(self.options.view, View::Json { .. });
@@ -158,7 +152,7 @@ impl Guest {
         }
         let _ = self.take_back_invitation();
         if !self.session.is_empty() {
-            self.request("_bus/detach", json!({ "session": self.session }));
+            self.agent.request("_bus/detach", json!({ "session": self.session }));
         }
         self.agent.close(true);
         result
@@ -167,7 +161,7 @@ impl Guest {
     /// What was said before comes first, then the answer.
     fn join(&mut self) -> Result<(), Stop> {
         let role = if self.options.control { "control" } else { "observe" };
-        let id = self.request("_bus/attach", json!({ "session": self.options.session, "role": role }));
+        let id = self.agent.request("_bus/attach", json!({ "session": self.options.session, "role": role }));
         let until = Instant::now() + JOIN_TIMEOUT;
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -307,13 +301,6 @@ impl Guest {
             Event::Signal(signal) => Err(Stop::Ended(Ended::Signalled(signal))),
             Event::CommandExited => Ok(()),
         }
-    }
-
-    fn request(&mut self, method: &str, params: Value) -> u64 {
-        self.last_id += 1;
-        let id = self.last_id;
-        self.agent.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
-        id
     }
 
     fn notify(&self, method: &str, params: Value) {

@@ -53,7 +53,7 @@ impl Guest {
         let Some(prompt) = self.said.pop_front() else { return Ok(()) };
         self.prompts += 1;
         let params = json!({ "sessionId": self.session, "prompt": prompt });
-        let id = self.request("session/prompt", params);
+        let id = self.agent.request("session/prompt", params);
         self.own = Some(OwnPrompt { id, has_begun: false, is_cancelled: false });
         Ok(())
     }
