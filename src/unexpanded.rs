@@ -13,20 +13,26 @@ const SHELLS: [&str; 8] = ["sh", "bash", "dash", "zsh", "ksh", "fish", "busybox"
 
 /// What to write instead, each with its place. `text` is that of a bus.json that is good.
 pub(crate) fn find(text: &str) -> Vec<ConfigError> {
+    let home = env::var("HOME").ok().filter(|home| home.starts_with('/'));
+    find_for(text, home.as_deref())
+}
+
+/// The same for the user with this home.
+fn find_for(text: &str, home: Option<&str>) -> Vec<ConfigError> {
     let config: Value = config::plain_json(config::without_mark(text)).parse().unwrap_or_default();
     let mut found = Vec::new();
     for (index, pool) in config["pools"].as_array().into_iter().flatten().enumerate() {
         let mut note =
             |key: String, message| found.push(ConfigError { path: format!("pools[{index}].{key}"), message });
         let command = pool["command"].as_str().unwrap_or_default();
-        if let Some(message) = variable_in(command).and_then(|name| argument(command, name)) {
+        if let Some(message) = variable_in(command).and_then(|name| argument(command, name, home)) {
             note("command".to_owned(), message);
         }
         let name = Path::new(command).file_name().unwrap_or_default();
         let args = pool["args"].as_array().filter(|_| !SHELLS.iter().any(|shell| name == *shell));
         for (at, arg) in args.into_iter().flatten().enumerate() {
             let arg = arg.as_str().unwrap_or_default();
-            if let Some(message) = argument(arg, variable_in(arg).unwrap_or_default()) {
+            if let Some(message) = argument(arg, variable_in(arg).unwrap_or_default(), home) {
                 note(format!("args[{at}]"), message);
             }
         }
@@ -44,16 +50,15 @@ pub(crate) fn find(text: &str) -> Vec<ConfigError> {
 }
 
 /// The message for an argument that has this variable in it, or begins with `~/`.
-fn argument(arg: &str, variable: &str) -> Option<String> {
+fn argument(arg: &str, variable: &str, home: Option<&str>) -> Option<String> {
     // `--dir=~/x` is not expanded by every shell, but meant.
     let in_home = arg.starts_with("~/") || arg.contains("=~/");
     if variable.is_empty() && !in_home {
         return None;
     }
-    let home = env::var("HOME").ok().filter(|home| home.starts_with('/'));
     let written = home.filter(|_| in_home || variable == "HOME").map(|home| {
         let written =
-            arg.replace("${HOME}", &home).replace("$HOME", &home).replace("=~/", &format!("={home}/"));
+            arg.replace("${HOME}", home).replace("$HOME", home).replace("=~/", &format!("={home}/"));
         written.strip_prefix("~/").map_or(written.clone(), |rest| format!("{home}/{rest}"))
     });
     let instead = match written.filter(|written| variable_in(written).is_none()) {
@@ -92,13 +97,13 @@ mod tests {
 
     fn found(pool: &str) -> Vec<String> {
         let text = format!("{{\"pools\": [{pool}]}} // good");
-        find(&text).iter().map(|error| error.to_string().replace(&env::var("HOME").unwrap(), "/me")).collect()
+        find_for(&text, Some("/me")).iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn what_a_shell_would_expand_is_found_with_what_to_write_instead() {
         let pool = r#"{"id": "a", "command": "agent", "args": ["-v", "~/x", "${HOME}/y", "--dir=~/z", "$KEY"],
-            "env": {"A": "$HOME/x", "B": "~/x", "C": "${HOME}/x", "D": "pa$WORD", "E": "$HOME", "F": "$NO_SUCH"}}"#;
+            "env": {"A": "$HOME/x", "B": "~/x", "C": "${HOME}/x", "D": "pa$WORD", "E": "$PATH", "F": "$NO_SUCH"}}"#;
         let as_is = "is passed as it is, because no shell expands it; write";
         let expected = [
             format!(r#"pools[0].args[1]: "~/x" {as_is} "/me/x""#),
