@@ -23,6 +23,7 @@
 //! assert_eq!(write::result(reply_to, "pong"), b"{\"jsonrpc\":\"2.0\",\"id\":1.0,\"result\":\"pong\"}\n");
 //! ```
 
+#![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod client;

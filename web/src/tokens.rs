@@ -21,9 +21,9 @@ use subtle::ConstantTimeEq;
 use crate::scope::Scope;
 
 /// How long a code is good.
-pub const CODE_LIFE: Duration = Duration::from_secs(10 * 60);
+const CODE_LIFE: Duration = Duration::from_secs(10 * 60);
 /// How long a token is good. A page asks for another link then.
-pub const TOKEN_LIFE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+const TOKEN_LIFE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 const CODES_MAX: usize = 64;
 const TOKENS_MAX: usize = 256;
