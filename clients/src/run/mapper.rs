@@ -43,6 +43,8 @@ struct Call {
     envelope_id: String,
     subagent: Option<String>,
     phase: Phase,
+    /// What the last message said that mentioned a status.
+    is_pending: bool,
     name: String,
     title: Option<String>,
     args: Map<String, Value>,
@@ -192,7 +194,7 @@ impl Mapper {
         self.note_output(now_ms);
         let at = self.record(tool_call, id, now_ms);
         // Many agents announce a call while its input is still being generated, and send the input later.
-        if !tool_call.is_pending() || ToolCall::has_input(&self.calls[at].args) {
+        if !self.calls[at].is_pending || ToolCall::has_input(&self.calls[at].args) {
             self.start_call(at, now_ms);
         }
         if matches!(tool_call.state(), Some(State::Completed | State::Failed)) {
@@ -241,6 +243,7 @@ impl Mapper {
                     envelope_id: self.ids.next(),
                     subagent,
                     phase: Phase::Held,
+                    is_pending: false,
                     name: tool_call.name().to_owned(),
                     title: None,
                     args: Map::new(),
@@ -248,6 +251,9 @@ impl Mapper {
                 self.calls.len() - 1
             }
         };
+        if let Some(is_pending) = tool_call.is_pending() {
+            self.calls[at].is_pending = is_pending;
+        }
         if let Some(title) = tool_call.title() {
             self.calls[at].title = Some(title.to_owned());
         }

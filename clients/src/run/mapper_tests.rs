@@ -516,3 +516,24 @@ fn a_pending_call_of_which_only_the_folder_is_known_waits_for_its_command() {
     let start = &story.envelopes_out[1]["ev"];
     assert_eq!((&start["title"], &start["args"]["command"]), (&json!("ls -l"), &json!("ls -l")));
 }
+
+#[test]
+fn a_pending_call_that_only_gets_a_title_still_waits_for_its_input() {
+    let mut story = Story::new();
+    let update = |more: Value| {
+        let mut update = json!({ "sessionUpdate": "tool_call_update", "toolCallId": "a" });
+        update.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        update
+    };
+    story.running().update(update(json!({ "title": "Bash", "status": "pending", "rawInput": {} })));
+    story.update(update(json!({ "title": "ls -l" })));
+    assert_eq!(story.kinds(), ["turn-start"]);
+    story.update(update(json!({ "rawInput": { "command": "ls -l" } })));
+    let start = &story.envelopes_out[1]["ev"];
+    assert_eq!((&start["title"], &start["args"]["command"]), (&json!("ls -l"), &json!("ls -l")));
+    // A status that says more releases it, with or without an input.
+    story.update(json!({ "sessionUpdate": "tool_call", "toolCallId": "b", "status": "pending" }));
+    assert_eq!(story.kinds().len(), 2);
+    story.update(json!({ "sessionUpdate": "tool_call_update", "toolCallId": "b", "status": "in_progress" }));
+    assert_eq!(story.kinds()[2..], ["tool-call-start"]);
+}

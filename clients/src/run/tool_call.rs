@@ -26,8 +26,9 @@ impl<'a> ToolCall<'a> {
         })
     }
 
-    pub(super) fn is_pending(&self) -> bool {
-        self.0["status"] == "pending"
+    /// Whether its input may still be generated. Returns `None` if this message does not mention it.
+    pub(super) fn is_pending(&self) -> Option<bool> {
+        Some(self.0["status"].as_str()? == "pending")
     }
 
     /// The name of the tool. Agents put it in different places.
