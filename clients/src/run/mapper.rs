@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::cuid::Cuids;
 use super::envelope::{Envelope, Ev, ForProgram, Status};
+use super::saying::Saying;
 use super::tool_call::{State, ToolCall, text_of};
 use super::usage::UsageMeter;
 
@@ -23,6 +24,7 @@ pub(super) struct Mapper {
     ttft_ms: Option<u64>,
     /// Held-back text. Never empty.
     text: Option<HeldText>,
+    saying: Saying,
     /// The tool calls of this turn.
     calls: Vec<Call>,
     /// The subagents of this turn.
@@ -75,6 +77,7 @@ impl Mapper {
             turn_began_ms: 0,
             ttft_ms: None,
             text: None,
+            saying: Saying::default(),
             calls: Vec::new(),
             subagents: Vec::new(),
             meter: UsageMeter::default(),
@@ -181,7 +184,8 @@ impl Mapper {
         if self.stream {
             return self.push(Ev::Text { text: text.to_owned(), thinking }, subagent, now_ms);
         }
-        let is_other = |held: &HeldText| held.thinking != thinking || held.subagent != subagent;
+        let moves_on = self.saying.moves_on(update);
+        let is_other = |held: &HeldText| moves_on || held.thinking != thinking || held.subagent != subagent;
         if self.text.as_ref().is_some_and(is_other) {
             self.flush(now_ms);
         }

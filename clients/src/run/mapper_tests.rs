@@ -537,3 +537,16 @@ fn a_pending_call_that_only_gets_a_title_still_waits_for_its_input() {
     story.update(json!({ "sessionUpdate": "tool_call_update", "toolCallId": "b", "status": "in_progress" }));
     assert_eq!(story.kinds()[2..], ["tool-call-start"]);
 }
+
+#[test]
+fn each_message_is_a_text_of_its_own() {
+    let chunk = |id: Value, text: &str| {
+        let content = json!({ "type": "text", "text": text });
+        json!({ "sessionUpdate": "agent_message_chunk", "messageId": id, "content": content })
+    };
+    let mut story = Story::new();
+    story.running().update(chunk(json!("m1"), "The first ")).update(chunk(json!(null), "is cut"));
+    story.update(chunk(json!("m2"), "The ")).update(chunk(json!("m2"), "second")).idle();
+    let texts: Vec<_> = story.envelopes_out.iter().filter_map(|one| one["ev"]["text"].as_str()).collect();
+    assert_eq!(texts, ["The first is cut", "The second"]);
+}

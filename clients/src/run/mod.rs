@@ -29,6 +29,7 @@ mod renderer;
 mod reopen;
 mod requests;
 mod said;
+mod saying;
 mod screen;
 mod session;
 mod settings;

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::envelope::{Envelope, ForProgram, Status};
 use super::mapper::Mapper;
+use super::saying::Saying;
 use super::tool_call::{State, Title, Titles, ToolCall, text_of};
 
 /// An error means that the output is closed.
@@ -126,14 +127,38 @@ pub(super) struct Plain<W, E> {
     err: E,
     /// `out` is a terminal, which must not obey what the agent says.
     to_terminal: bool,
-    /// The last line is not finished.
-    mid_line: bool,
+    /// How many newlines the text of this turn ends with, or two if there is none.
+    newlines: usize,
+    saying: Saying,
     titles: Titles,
 }
 
 impl<W: Write, E: Write> Plain<W, E> {
     pub(super) fn new(out: W, err: E, to_terminal: bool) -> Plain<W, E> {
-        Plain { out, err, to_terminal, mid_line: false, titles: Titles::default() }
+        Plain { out, err, to_terminal, newlines: 2, saying: Saying::default(), titles: Titles::default() }
+    }
+
+    fn write_text(&mut self, chunk: &Value) -> io::Result<()> {
+        let text = text_of(&chunk["content"]);
+        if text.is_empty() {
+            return Ok(());
+        }
+        if self.saying.moves_on(chunk) {
+            self.end_with_newlines(2)?;
+        }
+        let body = text.trim_end_matches('\n');
+        let newlines = text.len() - body.len();
+        self.newlines = if body.is_empty() { self.newlines + newlines } else { newlines };
+        let text = if self.to_terminal { printable_text(text).into() } else { Cow::from(text) };
+        self.out.write_all(text.as_bytes())?;
+        self.out.flush()
+    }
+
+    /// The text of the turn gets at least this many newlines at its end, if there is any.
+    fn end_with_newlines(&mut self, count: usize) -> io::Result<()> {
+        let missing = count.saturating_sub(self.newlines);
+        self.newlines += missing;
+        self.out.write_all("\n".repeat(missing).as_bytes())
     }
 
     /// A closed stderr is ignored.
@@ -150,15 +175,7 @@ impl<W: Write, E: Write> Renderer for Plain<W, E> {
 
     fn update(&mut self, update: &Value) -> io::Result<()> {
         match update["sessionUpdate"].as_str() {
-            Some("agent_message_chunk") => {
-                let text = text_of(&update["content"]);
-                if let Some(last) = text.chars().last() {
-                    self.mid_line = last != '\n';
-                    let text = if self.to_terminal { printable_text(text).into() } else { Cow::from(text) };
-                    self.out.write_all(text.as_bytes())?;
-                    self.out.flush()?;
-                }
-            }
+            Some("agent_message_chunk") => self.write_text(update)?,
             Some("tool_call" | "tool_call_update") => {
                 let tool_call = ToolCall(update);
                 let Title { text, is_new } = self.titles.learn(&tool_call);
@@ -184,9 +201,10 @@ impl<W: Write, E: Write> Renderer for Plain<W, E> {
     }
 
     fn turn_ended(&mut self, _: Status, _: &Value) -> io::Result<()> {
-        if std::mem::take(&mut self.mid_line) {
-            self.out.write_all(b"\n")?;
-        }
+        self.end_with_newlines(1)?;
+        // The next turn begins without an empty line.
+        self.newlines = 2;
+        self.saying.pause();
         self.out.flush()
     }
 
@@ -224,6 +242,31 @@ mod tests {
         plain.turn_ended(Status::Completed, &Value::Null).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "two\nlines\n");
         assert_eq!(String::from_utf8(err).unwrap(), "tool: l[2Js\n");
+    }
+
+    #[test]
+    fn an_empty_line_stands_between_two_messages() {
+        let mut out = Vec::new();
+        let mut plain = Plain::new(&mut out, Vec::new(), false);
+        let chunks = [
+            (json!("a"), "The first "),
+            (json!(null), "is cut"),
+            (json!("b"), "The second\n"),
+            (json!("b"), ""),
+            (json!("c"), "The third\n\n"),
+            (json!("d"), "The last"),
+        ];
+        for (id, text) in chunks {
+            let content = json!({ "type": "text", "text": text });
+            let chunk = json!({ "sessionUpdate": "agent_message_chunk", "messageId": id, "content": content });
+            plain.update(&chunk).unwrap();
+        }
+        plain.turn_ended(Status::Completed, &Value::Null).unwrap();
+        let next = json!({ "sessionUpdate": "agent_message_chunk", "messageId": "e",
+            "content": { "type": "text", "text": "Next." } });
+        plain.update(&next).unwrap();
+        let expected = "The first is cut\n\nThe second\n\nThe third\n\nThe last\nNext.";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use unicode_width::UnicodeWidthChar;
 use super::envelope::Status;
 use super::markdown::{Blocks, width_of};
 use super::renderer::{Renderer, printable_text};
+use super::saying::Saying;
 use super::tool_call::{State, Title, Titles, ToolCall, text_of};
 use super::usage::UsageMeter;
 
@@ -35,6 +36,8 @@ pub(super) struct Screen<W> {
     titles: Titles,
     /// The kind of text on the last row, if that row is unfinished.
     unfinished: Option<TextKind>,
+    /// The message whose text is the last on the screen.
+    saying: Saying,
     meter: UsageMeter,
 }
 
@@ -66,16 +69,23 @@ impl<W: Write> Screen<W> {
             painted: Vec::new(),
             titles: Titles::default(),
             unfinished: None,
+            saying: Saying::default(),
             meter: UsageMeter::default(),
         }
     }
 
-    fn write_text(&mut self, kind: TextKind, text: &str) -> io::Result<()> {
-        let text = printable_text(text);
+    fn write_text(&mut self, kind: TextKind, chunk: &Value) -> io::Result<()> {
+        let text = printable_text(text_of(&chunk["content"]));
         let Some(last) = text.chars().last() else { return Ok(()) };
         self.freeze();
         if self.unfinished.is_some_and(|other| other != kind) {
             self.end_text()?;
+        }
+        if self.saying.moves_on(chunk) {
+            self.end_text()?;
+            self.out.write_all(b"\n")?;
+            // The end of the text has forgotten it.
+            self.saying.moves_on(chunk);
         }
         // Without styles, the text says more as the agent wrote it.
         if kind == TextKind::Message && self.colour {
@@ -134,6 +144,7 @@ impl<W: Write> Screen<W> {
 
     /// Ends the text of the agent, so that the next output begins on a line of its own.
     fn end_text(&mut self) -> io::Result<()> {
+        self.saying.pause();
         let (_, columns) = (self.size)();
         let last = self.blocks.finish(columns);
         let is_markdown = self.unfinished == Some(TextKind::Message) && self.colour;
@@ -261,8 +272,8 @@ impl<W: Write> Renderer for Screen<W> {
 
     fn update(&mut self, update: &Value) -> io::Result<()> {
         match update["sessionUpdate"].as_str() {
-            Some("agent_message_chunk") => self.write_text(TextKind::Message, text_of(&update["content"])),
-            Some("agent_thought_chunk") => self.write_text(TextKind::Thought, text_of(&update["content"])),
+            Some("agent_message_chunk") => self.write_text(TextKind::Message, update),
+            Some("agent_thought_chunk") => self.write_text(TextKind::Thought, update),
             Some("tool_call" | "tool_call_update") => self.tool_call(&ToolCall(update), State::Open),
             Some("plan") => self.plan(&update["entries"]),
             Some("usage_update") => {

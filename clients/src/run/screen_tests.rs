@@ -214,3 +214,29 @@ fn a_narrower_terminal_leaves_no_old_lines_behind() {
     screen.update(&call("a", None, "completed")).unwrap();
     assert_eq!(terminal.shows(), "✓ twenty lett…");
 }
+
+#[test]
+fn an_empty_line_stands_between_two_messages() {
+    for colour in [true, false] {
+        let (terminal, mut screen) = FakeTerminal::new();
+        screen.colour = colour;
+        let mut say = |kind: &str, id: &str, text: &str| {
+            let mut chunk = chunk(kind, text);
+            chunk["messageId"] = id.into();
+            screen.update(&chunk).unwrap();
+        };
+        say("agent_thought_chunk", "a", "hm\n");
+        say("agent_message_chunk", "b", "One is ");
+        say("agent_message_chunk", "b", "cut");
+        say("agent_message_chunk", "c", "Two");
+        say("agent_message_chunk", "c", "!");
+        say("agent_message_chunk", "d", "Three");
+        assert_eq!(terminal.shows(), "hm\nOne is cut\n\nTwo!\n\nThree", "colour: {colour}");
+        // What stands between them separates them already.
+        screen.update(&call("x", Some("ls"), "completed")).unwrap();
+        let mut last = chunk("agent_message_chunk", "Four");
+        last["messageId"] = "e".into();
+        screen.update(&last).unwrap();
+        assert!(terminal.shows().ends_with("Three\n✓ ls\nFour"), "{}", terminal.shows());
+    }
+}
