@@ -37,7 +37,7 @@ fn find(name: &str) -> Result<(AgentCommand, Option<Runtime>), String> {
     let row = rows.iter().find(|row| row.id == name);
     let row = row.or_else(|| rows.iter().find(|row| row.binaries.iter().any(|binary| binary == name)));
     let agent = match row {
-        Some(row) => named(name, row.command()),
+        Some(row) => AgentCommand { log_in: row.log_in.clone(), ..named(name, row.command()) },
         None => {
             let known: Vec<_> = OWN.into_iter().chain(rows.iter().map(|row| row.id.as_str())).collect();
             let similar = nearest(name, &known).map(str::to_owned);
@@ -55,7 +55,7 @@ pub(crate) fn names() -> Vec<(String, String)> {
 }
 
 fn named(name: &str, (program, args): (String, Vec<String>)) -> AgentCommand {
-    AgentCommand { name: name.to_owned(), program, args, similar: None }
+    AgentCommand { name: name.to_owned(), program, args, similar: None, log_in: None }
 }
 
 #[cfg(test)]
@@ -86,5 +86,12 @@ mod tests {
         assert_eq!(similar("gemnii").as_deref(), Some("gemini"));
         assert_eq!(similar("ecoh").as_deref(), Some("echo"));
         assert_eq!((similar("my-own-agent"), similar("claude")), (None, None));
+    }
+
+    #[test]
+    fn how_to_log_in_is_known_of_agents_in_the_table() {
+        let log_in = |name: &str| find(name).unwrap().0.log_in;
+        assert_eq!(log_in("claude").as_deref(), Some("claude auth login"));
+        assert_eq!((log_in("echo"), log_in("my-own-agent")), (None, None));
     }
 }

@@ -1,6 +1,7 @@
 //! `stdio-bus run` with pipes: its output, its exit codes, and that no process is left behind.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use nix::sys::signal::Signal;
@@ -76,10 +77,10 @@ fn each_failure_has_its_exit_code() {
         (&["run", "no-such-agent", "x"], "", 1, "no-such-agent is not found"),
         (&["run", "claud", "x"], "", 1, "claud is not found; did you mean claude?"),
         (
-            &["run", "--", "sh", "-c", "echo I am broken >&2; exit 9"],
+            &["run", "--", "sh", "-c", "echo I am broken >&2; echo '  at main' >&2; exit 9"],
             "x",
             1,
-            "exit status: 9), saying: I am broken",
+            "exit status: 9)\n| I am broken\n|   at main\n",
         ),
         (&["run", "--init-timeout", "0.2", "--", "sleep", "60"], "x", 3, "no answer from sleep within 200ms"),
         (&["run", "--timeout", "0.2", "echo", "/slow 60"], "", 3, "the turn took too long"),
@@ -167,6 +168,24 @@ fn a_required_login_is_reported_and_requests_meanwhile_are_answered() {
     agent.refuses(&new, &error);
     assert_eq!(talk.ends(), 1);
     talk.log_has("wants you to log in first, with its own command: Authentication required");
+}
+
+#[test]
+fn an_agent_known_by_name_is_logged_in_with_a_command_that_is_named() {
+    let plan = Program::plan(&["--once", "gemini", "hi"]);
+    let folder = plan.folder().to_owned();
+    let script = format!("#!/bin/sh\nexec {} {}/puppets\n", env!("CARGO_BIN_EXE_puppet"), folder.display());
+    fs::write(folder.join("gemini"), script).unwrap();
+    fs::set_permissions(folder.join("gemini"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    let mut talk = plan.env("PATH", &path).with_pipes();
+    let mut agent = talk.puppet();
+    let initialize = agent.is_asked("initialize");
+    agent.answers(&initialize, json!({ "protocolVersion": 1 }));
+    let new = agent.is_asked("session/new");
+    agent.refuses(&new, &json!({ "code": -32000, "message": "Authentication required" }));
+    assert_eq!(talk.ends(), 1);
+    talk.log_has("with its own command (to log in: gemini, or set GEMINI_API_KEY): Authentication required");
 }
 
 #[test]

@@ -97,16 +97,16 @@ impl Agent {
         }
     }
 
-    /// Explains the end of the agent's output.
+    /// Explains the end of the agent's output. Below it stand the last lines of its stderr.
     pub(super) fn why_closed(&mut self) -> String {
         let Some(process) = &mut self.process else {
             return "the bus closed the connection".to_owned();
         };
         let exit = process.exit_within(FLUSH_TIMEOUT);
         let exit = exit.map_or("closed its output".to_owned(), |exit| format!("ended ({exit})"));
-        let last_line = process.last_stderr_line(FLUSH_TIMEOUT);
-        let last_line = if last_line.is_empty() { last_line } else { format!(", saying: {last_line}") };
-        format!("{} {exit}{last_line}", self.name)
+        let lines = process.last_stderr_lines(FLUSH_TIMEOUT);
+        let lines: String = lines.iter().map(|line| format!("\n| {line}")).collect();
+        format!("{} {exit}{lines}", self.name)
     }
 
     pub(super) fn close(self, at_once: bool) {

@@ -314,8 +314,10 @@ impl Driver {
                 self.end_turn(Status::Failed, None, &Value::Null)
             }
             Err(Stop::Closed) => {
-                let why = self.agent.why_closed();
-                self.fail_turn(&why)?;
+                for line in self.agent.why_closed().lines() {
+                    self.renderer.service(line)?;
+                }
+                self.end_turn(Status::Failed, None, &Value::Null)?;
                 // The renderer has already shown the reason.
                 Err(Stop::Ended(Ended::Failed))
             }

@@ -22,6 +22,8 @@ use rpc::text::strip_control;
 
 /// How much of the end of stderr is kept.
 const STDERR_TAIL_BYTES: usize = 4 << 10;
+/// How many lines of it are told.
+const STDERR_TAIL_LINES: usize = 20;
 /// The interval for polling what the system does not report.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -71,12 +73,14 @@ pub struct AgentCommand {
     pub args: Vec<String>,
     /// The known agent that was probably meant, if there is no such program.
     pub similar: Option<String>,
+    /// How a user logs in, if that is known.
+    pub log_in: Option<String>,
 }
 
 impl AgentCommand {
     /// An agent without a name of its own.
     pub fn new(program: String, args: Vec<String>) -> AgentCommand {
-        AgentCommand { name: program.clone(), program, args, similar: None }
+        AgentCommand { name: program.clone(), program, args, similar: None, log_in: None }
     }
 }
 
@@ -126,13 +130,11 @@ impl AgentProcess {
         Ok((process, stdin, stdout))
     }
 
-    /// The last line on stderr, without control characters. Waits for the end of stderr, but at most this long.
-    pub(super) fn last_stderr_line(&self, timeout: Duration) -> String {
+    /// The last lines on stderr, without control characters. Waits for the end of stderr, but at most this long.
+    pub(super) fn last_stderr_lines(&self, timeout: Duration) -> Vec<String> {
         let _ = self.stderr_closed.recv_timeout(timeout);
         let mut tail = self.stderr_tail.lock().unwrap_or_else(PoisonError::into_inner);
-        let text = String::from_utf8_lossy(tail.make_contiguous());
-        let line = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
-        strip_control(line)
+        last_lines(tail.make_contiguous())
     }
 
     /// The exit status, if the agent exits within this time.
@@ -171,6 +173,19 @@ fn resolve_program(program: &OsStr, cwd: &Path) -> io::Result<PathBuf> {
         return Ok(path.to_owned());
     }
     std::path::absolute(path)
+}
+
+/// The last lines of a tail that say something.
+fn last_lines(tail: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(tail);
+    // Only the end is left of the line where a full tail begins. If it is the only one, it is better than nothing.
+    let text = match text.trim_end().split_once('\n') {
+        Some((_, rest)) if tail.len() >= STDERR_TAIL_BYTES => rest,
+        _ => &text,
+    };
+    let lines = text.lines().map(|line| strip_control(&line.replace('\t', "    ")));
+    let lines: Vec<_> = lines.filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(STDERR_TAIL_LINES)..].to_vec()
 }
 
 fn keep_tail(stderr: &mut impl Read, tail: &Mutex<VecDeque<u8>>) {
@@ -226,4 +241,23 @@ fn children_of(parent: Pid) -> Vec<Pid> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter(is_child).map(Pid::from_raw).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_lines_are_few_whole_and_free_of_controls() {
+        assert!(last_lines(b"").is_empty() && last_lines(b"\n \n").is_empty());
+        assert_eq!(last_lines(b"Error:\x1b[2J no key\n\n\tat main\n"), ["Error:[2J no key", "    at main"]);
+        let many: String = (1..=30).map(|line| format!("line {line}\n")).collect();
+        let lines = last_lines(many.as_bytes());
+        assert_eq!((lines.len(), &*lines[0], &*lines[19]), (20, "line 11", "line 30"));
+        // A full tail begins within a line.
+        let cut = format!("{}\nlast\n", "x".repeat(STDERR_TAIL_BYTES - 6));
+        assert_eq!(last_lines(cut.as_bytes()), ["last"]);
+        let long = "x".repeat(STDERR_TAIL_BYTES);
+        assert_eq!(last_lines(long.as_bytes()), [long]);
+    }
 }

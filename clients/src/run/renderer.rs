@@ -258,7 +258,8 @@ mod tests {
         ];
         for (id, text) in chunks {
             let content = json!({ "type": "text", "text": text });
-            let chunk = json!({ "sessionUpdate": "agent_message_chunk", "messageId": id, "content": content });
+            let chunk =
+                json!({ "sessionUpdate": "agent_message_chunk", "messageId": id, "content": content });
             plain.update(&chunk).unwrap();
         }
         plain.turn_ended(Status::Completed, &Value::Null).unwrap();

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::driver::{Driver, Stop, describe_error, describe_with_words};
 use super::envelope::ForProgram;
 use super::input::Setting;
-use super::options::Input;
+use super::options::{AgentSource, Input};
 use super::settings::Offer;
 use crate::Fault;
 
@@ -79,14 +79,25 @@ impl Driver {
         let until = Instant::now() + self.options.init_timeout;
         let answer = self.await_answer(id, Some(until)).map_err(|stop| self.too_late(stop))?;
         answer.map_err(|error| {
+            let words = describe_with_words(&error);
             let why = match (error.code, method) {
-                (AUTH_REQUIRED, _) => "wants you to log in first, with its own command",
-                (_, "session/list") => "does not list its sessions",
-                (_, "session/new") => "opens no session",
-                _ => "does not open the session again",
+                (AUTH_REQUIRED, _) => self.how_to_log_in(&words),
+                (_, "session/list") => "does not list its sessions".to_owned(),
+                (_, "session/new") => "opens no session".to_owned(),
+                _ => "does not open the session again".to_owned(),
             };
-            self.failed(&format!("{why}: {}", describe_with_words(&error)))
+            self.failed(&format!("{why}: {words}"))
         })
+    }
+
+    /// Names the command of an agent that is known by name, unless the agent has named it.
+    fn how_to_log_in(&self, words: &str) -> String {
+        let how = match &self.options.agent {
+            AgentSource::Command(command) => command.log_in.as_ref().filter(|how| !words.contains(*how)),
+            AgentSource::Pool { .. } => None,
+        };
+        let how = how.map_or(String::new(), |how| format!(" (to log in: {how})"));
+        format!("wants you to log in first, with its own command{how}")
     }
 
     /// What the agent cannot take is refused here: it would ignore it in silence.
