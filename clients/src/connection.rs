@@ -50,6 +50,13 @@ impl Connection {
         self.request("_bus/hello", params).map(|_| ())
     }
 
+    /// The same, for a client that also wants to hear what becomes of its sessions.
+    pub(crate) fn introduce_listener(&mut self, client: &str, pool: Option<&str>) -> Result<(), Fault> {
+        let mut params = hello_params(client, pool, self.token.as_deref());
+        params["events"] = true.into();
+        self.request("_bus/hello", params).map(|_| ())
+    }
+
     /// Restarts the timeout, as if the connection had just been made.
     pub(crate) fn restart_timeout(&mut self) {
         self.client.set_deadline(deadline(self.timeout));

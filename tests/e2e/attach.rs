@@ -141,6 +141,8 @@ fn who_takes_part_prompts_answers_and_hears_who_was_faster() {
     // And now she is not.
     asks(&mut puppet, 8, "rm y");
     talk.shows("The agent asks: rm y\n  1) yes\n  2) no\n1-2?");
+    talk.types("perhaps\n");
+    talk.shows("1-2? perhaps\n1-2, y or n?");
     talk.types("1\n");
     assert_eq!(puppet.gets(8)["result"], chosen("yes"));
     until_asked(&mut ann, "$/cancel_request");
@@ -183,6 +185,37 @@ fn who_runs_the_session_sees_the_prompts_of_those_who_have_joined() {
     until(&mut ben, 2);
     owner.types("mine\n");
     assert_eq!(puppet.is_asked("session/prompt")["params"]["prompt"][0]["text"], "mine");
+    owner.types(CTRL_C);
+    puppet.is_asked("session/cancel");
+    owner.types(CTRL_C);
+    assert_eq!(owner.ends(), 130);
+}
+
+#[test]
+fn who_runs_the_session_is_no_longer_asked_what_somebody_else_has_answered() {
+    let bus = Bus::start(one_pool(1));
+    let mut puppet = bus.puppet();
+    let mut owner = Program::plan(&["--tcp", bus.tcp(), "--pool", "p", "hi"]).at_terminal();
+    let turn = puppet.is_prompted();
+    let mut ben = bus.client();
+    ben.asks(1, "_bus/hello", json!({ "client": "ben" }));
+    let label = label(&mut ben);
+    ben.asks(2, "_bus/attach", json!({ "session": label, "history": "none" }));
+    asks(&mut puppet, 7, "rm x");
+    owner.shows("The agent asks: rm x\n  1) yes\n  2) no\n1-2?");
+    // What is half typed goes away with the question.
+    owner.types("1");
+    owner.shows("1-2? 1");
+    let asked = until_asked(&mut ben, "session/request_permission");
+    ben.answers(&asked, chosen("no"));
+    assert_eq!(puppet.gets(7)["result"], chosen("no"));
+    owner.shows("  2) no\nben has answered: rm x");
+    puppet.speaks("Done.");
+    owner.shows("ben has answered: rm x\nDone.");
+    puppet.ends_turn(&turn, "end_turn");
+    owner.shows("Done.\n> ");
+    owner.types("more\n");
+    assert_eq!(puppet.is_asked("session/prompt")["params"]["prompt"][0]["text"], "more");
     owner.types(CTRL_C);
     puppet.is_asked("session/cancel");
     owner.types(CTRL_C);

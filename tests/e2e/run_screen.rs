@@ -83,6 +83,39 @@ fn a_permission_is_asked_with_the_options_of_the_agent() {
 }
 
 #[test]
+fn a_question_that_the_agent_withdraws_goes_away() {
+    let mut talk = Program::plan(&["--hands", "hi", "--", "@puppet"]).at_terminal();
+    let mut agent = talk.puppet();
+    let prompt = agent.is_prompted();
+    let option = json!({ "optionId": "x", "name": "Do it", "kind": "allow_once" });
+    let call = json!({ "toolCallId": "a", "title": "rm x" });
+    let permission = json!({ "sessionId": "s", "toolCall": call, "options": [option] });
+    let file = talk.folder().join("f");
+    let write = json!({ "sessionId": "s", "path": file, "content": "x" });
+    let cases = [
+        ("session/request_permission", permission, "1) Do it\nthe agent no longer asks: rm x"),
+        ("fs/write_text_file", write, "3) No\nthe agent no longer asks: write "),
+    ];
+    for (id, (method, params, words)) in (1..).zip(cases) {
+        agent.sends(&request(id, method, params));
+        talk.shows_so("a question", |screen| screen.trim_end().ends_with('?'));
+        // That of another question changes nothing.
+        for withdrawn in [90, id] {
+            let params = json!({ "requestId": withdrawn });
+            let cancel = json!({ "jsonrpc": "2.0", "method": "$/cancel_request", "params": params });
+            agent.sends(&cancel.to_string());
+        }
+        assert_eq!(agent.gets(id)["error"]["code"], -32800);
+        talk.shows(words);
+    }
+    assert!(!file.exists());
+    agent.ends_turn(&prompt, "end_turn");
+    talk.shows("\n> ");
+    talk.types(CTRL_D);
+    assert_eq!(talk.ends(), 0);
+}
+
+#[test]
 fn client_tools_ask_first_and_may_be_allowed_for_good() {
     let mut talk = Program::plan(&["--hands", "hi", "--", "@puppet"]).at_terminal();
     let mut agent = talk.puppet();

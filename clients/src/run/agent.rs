@@ -50,7 +50,9 @@ impl Agent {
             }
             AgentSource::Pool { target, pool } => {
                 let mut connection = Connection::connect(target, None)?;
-                connection.hello("stdio-bus run", pool.as_deref()).map_err(Fault::in_words)?;
+                // The bus then tells who has answered a question.
+                let introduced = connection.introduce_listener("stdio-bus run", pool.as_deref());
+                introduced.map_err(Fault::in_words)?;
                 let name = pool.as_ref().map_or("the bus".to_owned(), |pool| format!("pool {pool}"));
                 Agent::behind(connection, name, events)
             }

@@ -6,6 +6,7 @@
 
 mod agent;
 mod asked_about;
+mod asking;
 mod client_tools;
 mod command_request;
 mod completion;

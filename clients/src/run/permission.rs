@@ -69,6 +69,17 @@ pub(super) fn parse_choice<'a>(typed: &str, choices: &'a [Choice]) -> Option<&'a
     }
 }
 
+/// The options below a question, one on each line.
+pub(super) fn list_of(choices: &[Choice]) -> String {
+    let line = |(at, choice): (usize, &Choice)| format!("  {}) {}\n", at + 1, choice.name);
+    choices.iter().enumerate().map(line).collect()
+}
+
+/// What stands before the cursor where a choice is typed. `again`: what was typed is none.
+pub(super) fn asks_for_choice(choices: &[Choice], again: bool) -> String {
+    format!("1-{}{}? ", choices.len(), if again { ", y or n" } else { "" })
+}
+
 /// The `result` for the request. `None` cancels it.
 pub(super) fn outcome(chosen: Option<&Choice>) -> Value {
     match chosen {

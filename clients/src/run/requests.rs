@@ -1,22 +1,20 @@
 //! Answers the requests of the agent: permissions, files and commands. Each gets exactly one answer.
 
-use std::io;
-use std::time::Instant;
-
-use nix::sys::termios::{FlushArg, tcflush};
 use rpc::RpcError;
 use rpc::error::INTERNAL_ERROR;
 use serde_json::{Value, json};
-use signal_hook::consts::SIGINT;
 
 use super::asked_about::details;
+use super::asking::Question;
 use super::client_tools::{Permission, Reply, Request, ToolKind, not_offered};
 use super::driver::{Driver, Stop};
-use super::events::Event;
 use super::options::Input;
-use super::permission::{Choice, Policy, choices, least_permissive, outcome, parse_choice};
+use super::permission::{Choice, Policy, choices, least_permissive, outcome};
 use super::questions::Tool;
 use super::tool_call::ToolCall;
+
+/// Whether a client tool may run. The error answers a request that is withdrawn.
+type Allowed = Result<bool, RpcError>;
 
 impl Driver {
     pub(super) fn on_request(&mut self, message: &Value) -> Result<(), Stop> {
@@ -55,8 +53,12 @@ impl Driver {
             if self.asks_program() && !self.is_turn_over() {
                 return self.ask_program_about_tool(request, permission, id);
             }
-            if !self.is_allowed(&permission)? {
-                return Ok(Some(Err(RpcError::new(INTERNAL_ERROR, "the user does not allow it"))));
+            match self.is_allowed(&permission, id)? {
+                Ok(true) => {}
+                Ok(false) => {
+                    return Ok(Some(Err(RpcError::new(INTERNAL_ERROR, "the user does not allow it"))));
+                }
+                Err(withdrawn) => return Ok(Some(Err(withdrawn))),
             }
         }
         Ok(self.client_tools.as_mut().and_then(|tools| tools.run(request, id)))
@@ -105,7 +107,11 @@ impl Driver {
             Policy::Deny => least_permissive(&offered, false).cloned(),
             Policy::Ask => {
                 let about = details(&params["toolCall"], &title);
-                self.ask_user(&format!("The agent asks: {title}{about}"), &offered)?
+                let text = format!("The agent asks: {title}{about}");
+                match self.ask_user(&Question { title: &title, text, offered: &offered, request_id: id })? {
+                    Ok(chosen) => chosen,
+                    Err(withdrawn) => return Ok(Some(Err(withdrawn))),
+                }
             }
         };
         if self.policy() != Policy::Ask && chosen.as_ref().is_none_or(|choice| !choice.allows) {
@@ -115,32 +121,45 @@ impl Driver {
     }
 
     /// Decides whether a client tool may run, and asks the user if necessary.
-    fn is_allowed(&mut self, permission: &Permission) -> Result<bool, Stop> {
+    fn is_allowed(&mut self, permission: &Permission, id: &Value) -> Result<Allowed, Stop> {
         match self.policy() {
-            Policy::Allow => return Ok(true),
+            Policy::Allow => return Ok(Ok(true)),
             Policy::Deny => {
                 self.report_refusal(&permission.what)?;
-                return Ok(false);
+                return Ok(Ok(false));
             }
             Policy::Ask => {}
         }
         let is_known = self.allowed.contains(&permission.kind);
         if is_known && permission.second_question.is_none() {
-            return Ok(true);
+            return Ok(Ok(true));
         }
-        if self.is_turn_over() || (!is_known && !self.ask_first_question(permission)?) {
-            return Ok(false);
+        if self.is_turn_over() {
+            return Ok(Ok(false));
         }
-        let Some(question) = &permission.second_question else { return Ok(true) };
-        Ok(self.ask_user(question, &yes_or_no())?.is_some_and(|choice| choice.allows))
+        if !is_known {
+            let first = self.ask_first_question(permission, id)?;
+            if first != Ok(true) {
+                return Ok(first);
+            }
+        }
+        let Some(text) = permission.second_question.clone() else { return Ok(Ok(true)) };
+        let question = Question { title: &permission.what, text, offered: &yes_or_no(), request_id: id };
+        let chosen = self.ask_user(&question)?;
+        Ok(chosen.map(|chosen| chosen.is_some_and(|choice| choice.allows)))
     }
 
-    fn ask_first_question(&mut self, permission: &Permission) -> Result<bool, Stop> {
-        let chosen = self.ask_user(&first_question(permission), &tool_choices(permission.kind))?;
-        if chosen.as_ref().is_some_and(|choice| choice.allows && choice.always) {
+    fn ask_first_question(&mut self, permission: &Permission, id: &Value) -> Result<Allowed, Stop> {
+        let (text, offered) = (first_question(permission), tool_choices(permission.kind));
+        let question = Question { title: &permission.what, text, offered: &offered, request_id: id };
+        let chosen = match self.ask_user(&question)? {
+            Ok(chosen) => chosen.filter(|choice| choice.allows),
+            Err(withdrawn) => return Ok(Err(withdrawn)),
+        };
+        if chosen.as_ref().is_some_and(|choice| choice.always) {
             self.allowed.insert(permission.kind);
         }
-        Ok(chosen.is_some_and(|choice| choice.allows))
+        Ok(Ok(chosen.is_some()))
     }
 
     /// The policy in force: without a user there is nobody to ask.
@@ -164,59 +183,6 @@ impl Driver {
             Policy::Deny => "by --deny",
         };
         Ok(self.renderer.service(&format!("refused: {title} ({why})"))?)
-    }
-
-    /// Asks the user. Events of the agent wait meanwhile. `None`: the question is withdrawn.
-    fn ask_user(&mut self, question: &str, offered: &[Choice]) -> Result<Option<Choice>, Stop> {
-        let began = Instant::now();
-        let chosen = self.ask_until_answered(question, offered);
-        self.user_wait += began.elapsed();
-        chosen
-    }
-
-    fn ask_until_answered(&mut self, question: &str, offered: &[Choice]) -> Result<Option<Choice>, Stop> {
-        let mut list = String::new();
-        for (at, choice) in offered.iter().enumerate() {
-            list += &format!("  {}) {}\n", at + 1, choice.name);
-        }
-        let ask = format!("1-{}? ", offered.len());
-        // What was typed before the question appeared cannot be its answer.
-        let _ = tcflush(io::stdin(), FlushArg::TCIFLUSH);
-        self.renderer.ask(&format!("{question}\n{list}{ask}"))?;
-        let mut deferred = Vec::new();
-        let chosen = loop {
-            if !self.input.request_line() {
-                break None;
-            }
-            match self.next_event(None)? {
-                Event::UserLine(line) => {
-                    self.input.on_line(line.as_ref());
-                    let chosen = line.as_deref().and_then(|line| parse_choice(line, offered));
-                    if line.is_none() {
-                        self.renderer.ask("\n")?;
-                        break None;
-                    }
-                    if chosen.is_some() {
-                        break chosen.cloned();
-                    }
-                    self.renderer.ask(&format!("1-{}, y or n? ", offered.len()))?;
-                }
-                Event::Signal(SIGINT) => {
-                    self.interrupt()?;
-                    break None;
-                }
-                event @ (Event::Closed | Event::Signal(_)) => {
-                    deferred.push(event);
-                    break None;
-                }
-                event => deferred.push(event),
-            }
-        };
-        // They go before events that were deferred earlier, in their order.
-        for event in deferred.into_iter().rev() {
-            self.deferred.push_front(event);
-        }
-        Ok(chosen)
     }
 }
 

@@ -125,6 +125,11 @@ impl UserInput {
         self.pending == Some(Ask::Prompt) && !self.is_finished
     }
 
+    /// A line was read before it could be withdrawn, and is among the events.
+    pub(super) fn is_line_due(&self) -> bool {
+        self.has_editor && self.pending.is_some() && self.is_finished && !self.is_over
+    }
+
     pub(super) fn is_over(&self) -> bool {
         self.is_over
     }

@@ -36,7 +36,7 @@ use says::OwnPrompt;
 /// How long the bus may take to let us in.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Who has answered a question is told right after the question is withdrawn.
-const DECIDED_TIMEOUT: Duration = Duration::from_millis(100);
+pub(super) const DECIDED_TIMEOUT: Duration = Duration::from_millis(100);
 /// How many prompts of the user may wait here.
 const MAX_SAID: usize = 1000;
 

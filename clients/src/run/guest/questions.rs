@@ -9,7 +9,9 @@ use super::super::asked_about::details;
 use super::super::driver::Stop;
 use super::super::envelope::ForProgram;
 use super::super::options::Input;
-use super::super::permission::{Choice, Policy, choices, least_permissive, outcome, parse_choice};
+use super::super::permission::{
+    Choice, Policy, asks_for_choice, choices, least_permissive, list_of, outcome, parse_choice,
+};
 use super::super::tool_call::ToolCall;
 use super::Guest;
 
@@ -27,6 +29,8 @@ pub(super) struct Question {
     request_id: Value,
     /// The user has seen its options.
     is_shown: bool,
+    /// What the user has typed is no choice.
+    is_misread: bool,
 }
 
 impl Guest {
@@ -86,6 +90,7 @@ impl Guest {
             options,
             request_id,
             is_shown: false,
+            is_misread: false,
         });
         Ok(())
     }
@@ -96,22 +101,23 @@ impl Guest {
         let mut text = String::new();
         if !std::mem::replace(&mut question.is_shown, true) {
             text = format!("The agent asks: {}{}\n", question.title, question.about);
-            for (at, choice) in question.options.iter().enumerate() {
-                text += &format!("  {}) {}\n", at + 1, choice.name);
-            }
+            text += &list_of(&question.options);
             // What was typed before the question appeared cannot be its answer.
             let _ = tcflush(io::stdin(), FlushArg::TCIFLUSH);
         }
-        text += &format!("1-{}? ", question.options.len());
+        text += &asks_for_choice(&question.options, std::mem::take(&mut question.is_misread));
         Ok(self.renderer.ask(&text)?)
     }
 
     /// The user has typed this at a question.
     pub(super) fn on_choice(&mut self, typed: &str) -> Result<(), Stop> {
-        let Some(question) = self.questions.front().filter(|question| question.is_shown) else {
+        let Some(question) = self.questions.front_mut().filter(|question| question.is_shown) else {
             return Ok(());
         };
-        let Some(chosen) = parse_choice(typed, &question.options).cloned() else { return Ok(()) };
+        let Some(chosen) = parse_choice(typed, &question.options).cloned() else {
+            question.is_misread = true;
+            return Ok(());
+        };
         if let Some(question) = self.questions.pop_front() {
             self.end_question(&question, Some(&chosen))?;
         }
