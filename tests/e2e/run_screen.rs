@@ -125,7 +125,7 @@ fn client_tools_ask_first_and_may_be_allowed_for_good() {
         agent.sends(&request(1, "fs/write_text_file", params));
         if let Some(typed) = typed {
             talk.shows_so("a question", |screen| {
-                let asks = screen.replace('\n', "").contains(&format!("/{name}  1) Yes"));
+                let asks = screen.replace('\n', "").contains(&format!("/{name}  + x  1) Yes"));
                 asks && screen.trim_end().ends_with("1-3?")
             });
             talk.types(typed);

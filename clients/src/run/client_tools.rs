@@ -11,6 +11,7 @@ use rpc::error::{INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, NOT_FOUND};
 use rpc::text::quoted;
 use serde_json::{Value, json};
 
+use super::asked_about::change;
 use super::command_request::CommandRequest;
 use super::events::Event;
 use super::files::Folders;
@@ -46,8 +47,6 @@ pub(super) struct Permission {
     pub(super) kind: ToolKind,
     /// What the agent wants to do, on one line.
     pub(super) what: String,
-    /// More lines of the question.
-    pub(super) details: String,
     /// A question of its own, which no earlier answer covers.
     pub(super) second_question: Option<String>,
 }
@@ -65,12 +64,20 @@ impl Request {
             Request::CreateTerminal(command) => (ToolKind::Run, format!("run {}", command.line())),
             _ => return None,
         };
-        let (mut details, mut second_question) = (String::new(), None);
-        if let Request::CreateTerminal(command) = self {
-            details = command.surroundings();
-            second_question = command.second_question();
+        let second_question = match self {
+            Request::CreateTerminal(command) => command.second_question(),
+            _ => None,
+        };
+        Some(Permission { kind, what, second_question })
+    }
+
+    /// More lines of the question, for whoever is asked.
+    pub(super) fn details(&self) -> String {
+        match self {
+            Request::CreateTerminal(command) => command.surroundings(),
+            Request::WriteFile { path, content } => what_changes(path, content),
+            _ => String::new(),
         }
-        Some(Permission { kind, what, details, second_question })
     }
 }
 
@@ -147,6 +154,15 @@ impl ClientTools {
 
     pub(super) fn release_all(&mut self) {
         self.terminals.release_all();
+    }
+}
+
+/// What writing this file changes. Only the user sees what is in it.
+fn what_changes(path: &Path, content: &str) -> String {
+    match Folders::read(path, None, None) {
+        Ok(old) => change(Some(&old), content),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => change(None, content),
+        Err(error) => format!("\n  over what cannot be shown ({error}){}", change(None, content)),
     }
 }
 

@@ -53,7 +53,7 @@ impl Driver {
             if self.asks_program() && !self.is_turn_over() {
                 return self.ask_program_about_tool(request, permission, id);
             }
-            match self.is_allowed(&permission, id)? {
+            match self.is_allowed(&request, &permission, id)? {
                 Ok(true) => {}
                 Ok(false) => {
                     return Ok(Some(Err(RpcError::new(INTERNAL_ERROR, "the user does not allow it"))));
@@ -85,7 +85,7 @@ impl Driver {
                 return Ok(self.client_tools.as_mut().and_then(|tools| tools.run(request, id)));
             }
             (true, Some(question)) => (question.clone(), yes_or_no(), None),
-            (false, _) => (first_question(&permission), tool_choices(kind), Some(permission)),
+            (false, _) => (first_question(&request, &permission), tool_choices(kind), Some(permission)),
         };
         let about = json!({ "title": title });
         self.ask_program(&title, offered, &about, id, Some(Tool { request, kind, next }))
@@ -121,7 +121,12 @@ impl Driver {
     }
 
     /// Decides whether a client tool may run, and asks the user if necessary.
-    fn is_allowed(&mut self, permission: &Permission, id: &Value) -> Result<Allowed, Stop> {
+    fn is_allowed(
+        &mut self,
+        request: &Request,
+        permission: &Permission,
+        id: &Value,
+    ) -> Result<Allowed, Stop> {
         match self.policy() {
             Policy::Allow => return Ok(Ok(true)),
             Policy::Deny => {
@@ -138,7 +143,7 @@ impl Driver {
             return Ok(Ok(false));
         }
         if !is_known {
-            let first = self.ask_first_question(permission, id)?;
+            let first = self.ask_first_question(first_question(request, permission), permission, id)?;
             if first != Ok(true) {
                 return Ok(first);
             }
@@ -149,8 +154,13 @@ impl Driver {
         Ok(chosen.map(|chosen| chosen.is_some_and(|choice| choice.allows)))
     }
 
-    fn ask_first_question(&mut self, permission: &Permission, id: &Value) -> Result<Allowed, Stop> {
-        let (text, offered) = (first_question(permission), tool_choices(permission.kind));
+    fn ask_first_question(
+        &mut self,
+        text: String,
+        permission: &Permission,
+        id: &Value,
+    ) -> Result<Allowed, Stop> {
+        let offered = tool_choices(permission.kind);
         let question = Question { title: &permission.what, text, offered: &offered, request_id: id };
         let chosen = match self.ask_user(&question)? {
             Ok(chosen) => chosen.filter(|choice| choice.allows),
@@ -186,8 +196,8 @@ impl Driver {
     }
 }
 
-fn first_question(Permission { what, details, .. }: &Permission) -> String {
-    format!("The agent wants to {what}{details}")
+fn first_question(request: &Request, permission: &Permission) -> String {
+    format!("The agent wants to {}{}", permission.what, request.details())
 }
 
 fn tool_choices(kind: ToolKind) -> Vec<Choice> {
