@@ -1,13 +1,12 @@
 //! `logs`: prints what the workers of a running bus wrote to their stderr.
 
 use std::process::ExitCode;
-use std::thread;
 use std::time::Duration;
 
 use clients::logs::{Logs, Whose, parse_whose};
 
 use crate::bus_args::BusArgs;
-use crate::output::{print, report, report_fault};
+use crate::output::{Printed, pause, print, print_more, report, report_fault};
 
 /// How often who follows looks for more.
 const EVERY: Duration = Duration::from_millis(250);
@@ -47,14 +46,16 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             Ok(text) if text.is_empty() && !args.follow => {
                 return report("stdio-bus: no worker has written to stderr", 0);
             }
+            Ok(text) if !args.follow => return print(&text),
             Ok(text) => {
-                let printed = print(&text);
-                if !args.follow || printed != ExitCode::SUCCESS {
-                    return printed;
+                if let Printed::Break(code) = print_more(&text) {
+                    return code;
                 }
             }
             Err(fault) => return report_fault(&fault.in_words()),
         }
-        thread::sleep(EVERY);
+        if let Printed::Break(code) = pause(EVERY) {
+            return code;
+        }
     }
 }

@@ -1,15 +1,20 @@
 //! Output for the user: results on stdout, messages on stderr.
 //!
 //! A reader that closes stdout early (`stdio-bus schema | head -1`) is no failure, and a closed stderr causes
-//! no panic.
+//! no panic. A command that prints again and again ends with its reader.
 
 use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::ops::ControlFlow;
+use std::os::fd::AsFd;
 use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use clients::Fault;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rpc::text::escape_control;
 use serde_json::Value;
 
@@ -22,28 +27,67 @@ pub(crate) fn stdout_has_colour() -> bool {
     AutoStream::choice(&io::stdout()) != ColorChoice::Never
 }
 
+/// Whether a command can print more, or ends with this exit code: its reader is gone, or printing failed.
+pub(crate) type Printed = ControlFlow<ExitCode>;
+
 /// Prints to stdout and returns the exit code of doing so. A terminal does not obey what the text contains; anybody
 /// else gets it byte for byte.
 pub(crate) fn print(text: &str) -> ExitCode {
+    exit_code(print_more(text))
+}
+
+/// The same for text with styles, which only a terminal gets.
+pub(crate) fn print_styled(text: &str) -> ExitCode {
+    exit_code(print_more_styled(text))
+}
+
+/// The same as `print`, for a command that prints until its reader is gone.
+pub(crate) fn print_more(text: &str) -> Printed {
     let stdout = io::stdout().lock();
     let text = if stdout.is_terminal() { escape_control(text) } else { text.into() };
     write_all(stdout, &text)
 }
 
-/// The same for text with styles, which only a terminal gets.
-pub(crate) fn print_styled(text: &str) -> ExitCode {
+/// The same as `print_styled`, for a command that prints until its reader is gone.
+pub(crate) fn print_more_styled(text: &str) -> Printed {
     write_all(AutoStream::auto(io::stdout().lock()), text)
+}
+
+/// Waits this long before a command prints more. A reader that goes meanwhile ends the command, which may have nothing
+/// more to print and would not hear of it.
+pub(crate) fn pause(time: Duration) -> Printed {
+    let until = Instant::now() + time;
+    let stdout = io::stdout();
+    // poll reports a closed reader without being asked.
+    let mut fds = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+    let _ = poll(&mut fds, PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX));
+    let is_gone = |seen: PollFlags| seen.intersects(PollFlags::POLLERR | PollFlags::POLLHUP);
+    if fds[0].revents().is_some_and(is_gone) {
+        return Printed::Break(ExitCode::SUCCESS);
+    }
+    // A signal ends a poll early, and not every system can poll what stdout is.
+    thread::sleep(until.saturating_duration_since(Instant::now()));
+    Printed::Continue(())
 }
 
 pub(crate) fn styled(style: Style, text: impl fmt::Display) -> String {
     format!("{style}{text}{style:#}")
 }
 
-fn write_all(mut out: impl Write, text: &str) -> ExitCode {
+fn write_all(mut out: impl Write, text: &str) -> Printed {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => report(format_args!("stdio-bus: cannot write to stdout: {error}"), 1),
+        Ok(()) => Printed::Continue(()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Printed::Break(ExitCode::SUCCESS),
+        Err(error) => {
+            Printed::Break(report(format_args!("stdio-bus: cannot write to stdout: {error}"), 1))
+        }
+    }
+}
+
+fn exit_code(printed: Printed) -> ExitCode {
+    match printed {
+        Printed::Continue(()) => ExitCode::SUCCESS,
+        Printed::Break(code) => code,
     }
 }
 

@@ -2,14 +2,13 @@
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
-use std::thread;
 use std::time::Duration;
 
-use clients::status;
+use clients::{Target, status};
 use serde_json::value::RawValue;
 
 use crate::bus_args::BusArgs;
-use crate::output::{print, print_styled, report_fault};
+use crate::output::{Printed, pause, print, print_more, print_more_styled, print_styled, report_fault};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,16 +36,20 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Ok(target) => target,
         Err(fault) => return report_fault(&fault),
     };
-    let show = |status: &RawValue| match args.json {
-        true => print(&format!("{status}\n")),
-        false => print_styled(&status::describe(status)),
-    };
     let first = match status::fetch(&target) {
         Ok(status) => status,
         Err(fault) => return report_fault(&fault),
     };
-    let Some(every) = args.watch else { return show(&first) };
-    let is_screen = !args.json && io::stdout().is_terminal();
+    match args.watch {
+        Some(every) => watch(&target, first, args.json, every),
+        None if args.json => print(&format!("{first}\n")),
+        None => print_styled(&status::describe(&first)),
+    }
+}
+
+/// Prints a status again and again, until its reader is gone.
+fn watch(target: &Target, first: Box<RawValue>, json: bool, every: Duration) -> ExitCode {
+    let is_screen = !json && io::stdout().is_terminal();
     let mut latest = Ok(first);
     loop {
         if is_screen {
@@ -54,18 +57,20 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             print_styled("\x1b[H\x1b[2J");
         }
         let printed = match &latest {
-            Ok(status) => show(status),
-            Err(fault) if is_screen => print(&format!("{fault}\n")),
+            Ok(status) if json => print_more(&format!("{status}\n")),
+            // An empty line tells the tables apart where none is cleared.
+            Ok(status) if is_screen => print_more_styled(&status::describe(status)),
+            Ok(status) => print_more_styled(&(status::describe(status) + "\n")),
+            Err(fault) if is_screen => print_more(&format!("{fault}\n")),
             Err(fault) => return report_fault(fault),
         };
-        if printed != ExitCode::SUCCESS {
-            return printed;
+        if let Printed::Break(code) = printed {
+            return code;
         }
-        if !is_screen && !args.json {
-            print("\n");
+        if let Printed::Break(code) = pause(every) {
+            return code;
         }
-        thread::sleep(every);
-        latest = status::fetch(&target);
+        latest = status::fetch(target);
     }
 }
 

@@ -1,11 +1,12 @@
 //! The daily commands: `sessions close`, `logs`, `reload`, `restart`, `drain` and `stop`, and what `status` tells of
 //! processes.
 
-use std::process::Output;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Bus, Program, bus_puppet_client, one_pool, puppets, run};
+use crate::harness::{BUS, Bus, Program, bus_puppet_client, one_pool, puppets, run};
 
 fn command(bus: &Bus, args: &[&str]) -> Output {
     run(bus.folder(), &[args, &["--tcp", bus.tcp()]].concat(), "")
@@ -86,6 +87,27 @@ fn logs_print_the_stderr_of_workers_also_of_those_that_have_ended() {
     follow.shows("red");
     next.writes_stderr("later\n");
     follow.shows("p/0: later");
+}
+
+#[test]
+fn what_prints_again_and_again_ends_with_its_reader() {
+    let (bus, mut puppet, _client) = bus_puppet_client();
+    puppet.writes_stderr("a line\n");
+    bus.until("it is told", || stdout(&command(&bus, &["logs"])).contains("a line"));
+    // Nothing more is printed within the first minute, or ever.
+    for args in [&["status", "--watch=0.1"][..], &["status", "--watch=600", "--json"], &["logs", "-f"]] {
+        let mut command = Command::new(BUS);
+        command.args(args).args(["--tcp", bus.tcp()]).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the binary starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+        let mut ended = None;
+        bus.until("it ends", || {
+            ended = child.try_wait().expect("it is our child");
+            ended.is_some()
+        });
+        assert_eq!(ended.and_then(|status| status.code()), Some(0), "{args:?}");
+    }
 }
 
 #[test]
