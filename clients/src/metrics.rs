@@ -61,7 +61,7 @@ fn of_pools(text: &mut Text, pools: &[Value]) {
     for (name, kind, help, key) in [
         ("stdio_bus_sessions", "gauge", "Open sessions.", "sessions"),
         ("stdio_bus_calls_in_flight", "gauge", "Requests that wait for their answers.", "calls"),
-        ("stdio_bus_worker_restarts_total", "counter", "Restarts of workers.", "restarts"),
+        ("stdio_bus_worker_restarts_total", "counter", "Restarts of workers since the start.", "restarts_total"),
     ] {
         text.family(name, kind, help);
         for pool in pools {
@@ -129,7 +129,7 @@ mod tests {
             "version": "0.1.0", "uptime_sec": 7, "clients": 2, "held_bytes": 5_000_000_000_u64,
             "limits": {"clients": 10_000}, "refused": {"busy": 3}, "skipped": {},
             "counters": {"requests": 9, "answers": 8, "errors": 1, "bytes_in": 10, "bytes_out": 20},
-            "pools": [{"id": "a\"b", "sessions": 4, "calls": 1, "restarts": 2,
+            "pools": [{"id": "a\"b", "sessions": 4, "calls": 1, "restarts": 2, "restarts_total": 9,
                 "workers": [{"state": "resting"}, {"state": "resting"}]}],
         }));
         for line in [
@@ -140,7 +140,7 @@ mod tests {
             r#"stdio_bus_sessions{pool="a\"b"} 4"#,
             r#"stdio_bus_workers{pool="a\"b",state="resting"} 2"#,
             r#"stdio_bus_workers{pool="a\"b",state="up"} 0"#,
-            r#"stdio_bus_worker_restarts_total{pool="a\"b"} 2"#,
+            r#"stdio_bus_worker_restarts_total{pool="a\"b"} 9"#,
             r#"stdio_bus_answers_total{outcome="result"} 7"#,
             r#"stdio_bus_refused_total{reason="busy"} 3"#,
             r#"stdio_bus_bytes_total{direction="out"} 20"#,

@@ -152,6 +152,8 @@ impl<'a> Report<'a> {
             "sessions": workers.iter().map(|worker| worker.open_sessions()).sum::<usize>(),
             "calls": workers.iter().map(|worker| calls.incoming(worker.endpoint)).sum::<usize>(),
             "restarts": workers.iter().map(|worker| worker.life.restarts()).sum::<usize>(),
+            "restarts_total": pool.metrics.past_restarts
+                + workers.iter().map(|worker| worker.life.all_restarts()).sum::<u64>(),
             "recycled": pool.recycled.0,
             "last_recycled": pool.recycled.1.map(Recycled::reason),
             "up": in_state(|state| state == State::Up),

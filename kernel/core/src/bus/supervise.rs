@@ -193,6 +193,7 @@ impl Bus {
         let Some(pool) = self.pools.get_mut(worker.pool) else { return };
         pool.workers.retain(|other| *other != id);
         pool.metrics.past_requests += worker.requests;
+        pool.metrics.past_restarts += worker.life.all_restarts();
         if pool.removed && pool.workers.is_empty() {
             self.pools.remove(worker.pool, &mut self.held);
         }

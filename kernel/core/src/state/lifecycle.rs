@@ -28,6 +28,8 @@ pub(crate) struct Life {
     backoff: Duration,
     /// The restarts within the last `restart_window`.
     restarts: VecDeque<Moment>,
+    /// All restarts there ever were.
+    all_restarts: u64,
     /// The worker was started before, so the next start is a restart.
     was_started: bool,
     /// When the process started.
@@ -111,6 +113,7 @@ impl Life {
             calls_failed: true,
             backoff: BACKOFF_FIRST,
             restarts: VecDeque::new(),
+            all_restarts: 0,
             was_started: false,
             since: now,
             ended: now,
@@ -152,6 +155,10 @@ impl Life {
         self.restarts.len()
     }
 
+    pub(crate) fn all_restarts(&self) -> u64 {
+        self.all_restarts
+    }
+
     /// When `Input::Alarm` is due.
     pub(crate) fn deadline(&self) -> Option<Moment> {
         match self.state {
@@ -180,6 +187,7 @@ impl Life {
             (State::Backoff { until, .. } | State::Exhausted { until }, Input::Alarm) if until <= now => {
                 if self.was_started {
                     self.restarts.push_back(now);
+                    self.all_restarts += 1;
                 }
                 self.was_started = true;
                 effects.push(Effect::Spawn);

@@ -105,8 +105,9 @@ pub(crate) struct PoolMetrics {
     pub(crate) latency: Latency,
     /// From a prompt to the first update that follows it.
     pub(crate) first_words: Latency,
-    /// Requests of workers that are gone.
+    /// Requests and restarts of workers that are gone.
     pub(crate) past_requests: u64,
+    pub(crate) past_restarts: u64,
 }
 
 /// The growth of some totals in each of the last seconds.

@@ -159,6 +159,35 @@ fn a_pool_is_shown_with_the_lives_of_its_workers() {
 }
 
 #[test]
+fn the_restarts_of_a_pool_are_counted_beyond_their_window_and_beyond_a_worker() {
+    let mut bus = TestBus::with_workers(2);
+    let client = bus.client();
+    let counted = |bus: &mut TestBus| {
+        let pool = bus.status(client)["pools"][0].clone();
+        (pool["restarts"].clone(), pool["restarts_total"].clone())
+    };
+    bus.crashes(0);
+    bus.advances(Duration::from_secs(1));
+    assert_eq!(counted(&mut bus), (json!(1), json!(1)));
+    // A restart after the window forgets those before it.
+    bus.advances(Limits::default().restart_window);
+    let last = bus.processes.len() - 1;
+    bus.crashes(last);
+    bus.advances(Duration::from_secs(1));
+    assert_eq!(counted(&mut bus), (json!(1), json!(2)));
+    bus.crashes(1);
+    bus.advances(Duration::from_secs(1));
+    assert_eq!(counted(&mut bus), (json!(2), json!(3)));
+    bus.reloads(&Config::with_pools([pool("agents", 1)]));
+    for nth in 0..bus.processes.len() {
+        let worker = bus.processes[nth].worker;
+        bus.handles(Event::Exited { worker, exit: Exit::Code(0) });
+    }
+    assert_eq!(bus.status(client)["pools"][0]["workers"].as_array().map(Vec::len), Some(1));
+    assert_eq!(counted(&mut bus).1, json!(3), "a worker is gone, and what it counted is not");
+}
+
+#[test]
 fn sessions_are_shown_without_the_ids_that_open_them() {
     let mut bus = TestBus::with_workers(1);
     let (ann, worker) = (bus.acp_client(), bus.worker(0));
