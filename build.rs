@@ -12,7 +12,10 @@ fn main() {
     let commit = git_folder(&root).and_then(|git| head(&git)).or_else(|| packaged(&root));
     let version = env!("CARGO_PKG_VERSION");
     match commit.as_deref().and_then(|commit| commit.get(..9)) {
-        Some(commit) => println!("cargo::rustc-env=BUS_VERSION={version} ({commit})"),
+        Some(commit) => {
+            println!("cargo::rustc-env=BUS_VERSION={version} ({commit})");
+            println!("cargo::rustc-env=BUS_COMMIT={commit}");
+        }
         None => println!("cargo::rustc-env=BUS_VERSION={version}"),
     }
 }

@@ -78,9 +78,7 @@ fn write_all(mut out: impl Write, text: &str) -> Printed {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Printed::Continue(()),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Printed::Break(ExitCode::SUCCESS),
-        Err(error) => {
-            Printed::Break(report(format_args!("stdio-bus: cannot write to stdout: {error}"), 1))
-        }
+        Err(error) => Printed::Break(report(format_args!("stdio-bus: cannot write to stdout: {error}"), 1)),
     }
 }
 

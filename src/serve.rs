@@ -107,6 +107,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         config,
         sockets,
         config_file,
+        commit: option_env!("BUS_COMMIT"),
         reload: Box::new(move || load(&path, &addresses, web.as_ref()).map_err(|faults| faults.to_string())),
         this_binary,
         handshake_cache,

@@ -14,9 +14,9 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// All figures of what `_bus/status` answers. A figure that is not there is left out.
 pub fn describe(status: &Value) -> String {
     let mut text = Text::default();
-    let version = status["version"].as_str().unwrap_or_default();
+    let [version, commit] = ["version", "commit"].map(|key| status[key].as_str().unwrap_or_default());
     text.family("stdio_bus_build_info", "gauge", "The version of the bus.");
-    text.sample("stdio_bus_build_info", &[("version", version)], Some(1.0));
+    text.sample("stdio_bus_build_info", &[("version", version), ("commit", commit)], Some(1.0));
     text.one("stdio_bus_up_seconds", "gauge", "How long the bus has been up.", &status["uptime_sec"]);
     text.one("stdio_bus_clients", "gauge", "Connected clients.", &status["clients"]);
     text.one("stdio_bus_tracers", "gauge", "Clients that follow the traffic.", &status["tracers"]);
@@ -27,14 +27,11 @@ pub fn describe(status: &Value) -> String {
         &status["held_bytes"],
     );
     text.map("stdio_bus_limit", "gauge", "Configured limits.", "of", &status["limits"]);
-    of_pools(&mut text, list(&status["pools"]));
-    let counters = &status["counters"];
-    text.one("stdio_bus_requests_total", "counter", "Requests in either direction.", &counters["requests"]);
-    let errors = counters["errors"].as_f64();
-    let results = counters["answers"].as_f64().zip(errors).map(|(answers, errors)| answers - errors);
-    text.family("stdio_bus_answers_total", "counter", "Answers of workers and clients.");
-    text.sample("stdio_bus_answers_total", &[("outcome", "result")], results);
-    text.sample("stdio_bus_answers_total", &[("outcome", "error")], errors);
+    let pools = list(&status["pools"]);
+    sessions(&mut text, pools, &status["lost"]);
+    of_pools(&mut text, pools);
+    workers(&mut text, pools);
+    durations(&mut text, pools);
     text.map("stdio_bus_refused_total", "counter", "Errors of the bus itself.", "reason", &status["refused"]);
     text.map(
         "stdio_bus_lines_skipped_total",
@@ -43,31 +40,59 @@ pub fn describe(status: &Value) -> String {
         "reason",
         &status["skipped"],
     );
-    for (name, help, key) in [
-        ("stdio_bus_bytes_total", "Bytes read and written.", "bytes"),
-        ("stdio_bus_lines_total", "Lines read and written.", "lines"),
-    ] {
-        text.family(name, "counter", help);
-        for direction in ["in", "out"] {
-            let count = counters[format!("{key}_{direction}")].as_f64();
-            text.sample(name, &[("direction", direction)], count);
-        }
-    }
+    traffic(&mut text, &status["sides"]);
+    link(&mut text, &status["link"]);
     text.0
 }
 
+fn id(pool: &Value) -> &str {
+    pool["id"].as_str().unwrap_or_default()
+}
+
+/// A session that no process has open is of no pool before it is opened again.
+fn sessions(text: &mut Text, pools: &[Value], lost: &Value) {
+    text.family(
+        "stdio_bus_sessions",
+        "gauge",
+        "Sessions: live, kept without an owner, or without a process.",
+    );
+    for pool in pools {
+        let kept = pool["kept"].as_f64();
+        let live = pool["sessions"].as_f64().map(|open| open - kept.unwrap_or_default());
+        for (state, count) in [("live", live), ("kept", kept)] {
+            text.sample("stdio_bus_sessions", &[("pool", id(pool)), ("state", state)], count);
+        }
+    }
+    text.sample("stdio_bus_sessions", &[("state", "lost")], lost.as_f64());
+}
+
 fn of_pools(text: &mut Text, pools: &[Value]) {
-    let id = |pool: &Value| pool["id"].as_str().unwrap_or_default().to_owned();
     for (name, kind, help, key) in [
-        ("stdio_bus_sessions", "gauge", "Open sessions.", "sessions"),
         ("stdio_bus_calls_in_flight", "gauge", "Requests that wait for their answers.", "calls"),
-        ("stdio_bus_worker_restarts_total", "counter", "Restarts of workers since the start.", "restarts_total"),
+        (
+            "stdio_bus_worker_restarts_total",
+            "counter",
+            "Restarts of workers since the start.",
+            "restarts_total",
+        ),
+        ("stdio_bus_requests_total", "counter", "Requests of clients that a pool was given.", "requests"),
     ] {
         text.family(name, kind, help);
         for pool in pools {
-            text.sample(name, &[("pool", &id(pool))], pool[key].as_f64());
+            text.sample(name, &[("pool", id(pool))], pool[key].as_f64());
         }
     }
+    text.family("stdio_bus_answers_total", "counter", "Answers of agents to clients.");
+    for pool in pools {
+        let errors = pool["errors"].as_f64();
+        let results = pool["answer_us"]["count"].as_f64().zip(errors).map(|(all, errors)| all - errors);
+        for (outcome, count) in [("result", results), ("error", errors)] {
+            text.sample("stdio_bus_answers_total", &[("pool", id(pool)), ("outcome", outcome)], count);
+        }
+    }
+}
+
+fn workers(text: &mut Text, pools: &[Value]) {
     text.family("stdio_bus_workers", "gauge", "Workers by their state.");
     for pool in pools {
         let workers = list(&pool["workers"]);
@@ -78,9 +103,50 @@ fn of_pools(text: &mut Text, pools: &[Value]) {
         states.dedup();
         for state in states {
             let count = workers.iter().filter(|worker| worker["state"] == state).count();
-            text.sample("stdio_bus_workers", &[("pool", &id(pool)), ("state", state)], Some(count as f64));
+            text.sample("stdio_bus_workers", &[("pool", id(pool)), ("state", state)], Some(count as f64));
         }
     }
+}
+
+/// How long agents took to answer clients, as a histogram.
+fn durations(text: &mut Text, pools: &[Value]) {
+    let name = "stdio_bus_request_duration_seconds";
+    text.family(name, "histogram", "How long agents took to answer requests of clients.");
+    for pool in pools {
+        let (pool, took) = (("pool", id(pool)), &pool["answer_us"]);
+        let bucket = format!("{name}_bucket");
+        for pair in list(&took["buckets"]) {
+            let Some(le) = pair[0].as_f64() else { continue };
+            text.sample(&bucket, &[pool, ("le", &(le / 1e6).to_string())], pair[1].as_f64());
+        }
+        text.sample(&bucket, &[pool, ("le", "+Inf")], took["count"].as_f64());
+        text.sample(&format!("{name}_sum"), &[pool], took["sum"].as_f64().map(|us| us / 1e6));
+        text.sample(&format!("{name}_count"), &[pool], took["count"].as_f64());
+    }
+}
+
+fn traffic(text: &mut Text, sides: &Value) {
+    for (name, help, key) in [
+        ("stdio_bus_bytes_total", "Bytes read and written.", "bytes"),
+        ("stdio_bus_lines_total", "Lines read and written.", "lines"),
+    ] {
+        text.family(name, "counter", help);
+        for side in ["client", "worker"] {
+            for direction in ["in", "out"] {
+                let count = sides[side][format!("{key}_{direction}")].as_f64();
+                text.sample(name, &[("side", side), ("direction", direction)], count);
+            }
+        }
+    }
+}
+
+/// What a bus with a link to a cluster knows of it. The pipes are known only to the link itself, and not told.
+fn link(text: &mut Text, link: &Value) {
+    let Some(state) = link["state"].as_str() else { return };
+    text.family("stdio_bus_link_up", "gauge", "Whether the link to the cluster is up.");
+    text.sample("stdio_bus_link_up", &[], Some(f64::from(u8::from(state == "up"))));
+    let help = "Restarts of the link to the cluster.";
+    text.one("stdio_bus_link_restarts_total", "counter", help, &link["restarts"]);
 }
 
 #[derive(Default)]
@@ -126,26 +192,51 @@ mod tests {
     #[test]
     fn the_status_becomes_families_of_samples() {
         let text = describe(&json!({
-            "version": "0.1.0", "uptime_sec": 7, "clients": 2, "held_bytes": 5_000_000_000_u64,
-            "limits": {"clients": 10_000}, "refused": {"busy": 3}, "skipped": {},
-            "counters": {"requests": 9, "answers": 8, "errors": 1, "bytes_in": 10, "bytes_out": 20},
-            "pools": [{"id": "a\"b", "sessions": 4, "calls": 1, "restarts": 2, "restarts_total": 9,
+            "version": "0.1.0", "commit": "abc", "uptime_sec": 7, "clients": 2, "held_bytes": 5_000_000_000_u64,
+            "limits": {"clients": 10_000}, "refused": {"busy": 3}, "skipped": {}, "lost": 6,
+            "sides": {"client": {"bytes_in": 10, "lines_out": 4}, "worker": {"bytes_out": 20}},
+            "pools": [{"id": "a\"b", "sessions": 4, "kept": 3, "calls": 1, "restarts": 2, "restarts_total": 9,
+                "requests": 12, "errors": 1,
+                "answer_us": {"count": 8, "sum": 2_500_000, "buckets": [[1024, 5], [4_194_304, 7]]},
                 "workers": [{"state": "resting"}, {"state": "resting"}]}],
         }));
         for line in [
-            r#"stdio_bus_build_info{version="0.1.0"} 1"#,
+            r#"stdio_bus_build_info{version="0.1.0",commit="abc"} 1"#,
             "stdio_bus_up_seconds 7",
             "stdio_bus_held_bytes 5000000000",
             r#"stdio_bus_limit{of="clients"} 10000"#,
-            r#"stdio_bus_sessions{pool="a\"b"} 4"#,
+            r#"stdio_bus_sessions{pool="a\"b",state="live"} 1"#,
+            r#"stdio_bus_sessions{pool="a\"b",state="kept"} 3"#,
+            r#"stdio_bus_sessions{state="lost"} 6"#,
             r#"stdio_bus_workers{pool="a\"b",state="resting"} 2"#,
             r#"stdio_bus_workers{pool="a\"b",state="up"} 0"#,
             r#"stdio_bus_worker_restarts_total{pool="a\"b"} 9"#,
-            r#"stdio_bus_answers_total{outcome="result"} 7"#,
+            r#"stdio_bus_requests_total{pool="a\"b"} 12"#,
+            r#"stdio_bus_answers_total{pool="a\"b",outcome="result"} 7"#,
+            r#"stdio_bus_answers_total{pool="a\"b",outcome="error"} 1"#,
+            "# TYPE stdio_bus_request_duration_seconds histogram",
+            r#"stdio_bus_request_duration_seconds_bucket{pool="a\"b",le="0.001024"} 5"#,
+            r#"stdio_bus_request_duration_seconds_bucket{pool="a\"b",le="4.194304"} 7"#,
+            r#"stdio_bus_request_duration_seconds_bucket{pool="a\"b",le="+Inf"} 8"#,
+            r#"stdio_bus_request_duration_seconds_sum{pool="a\"b"} 2.5"#,
+            r#"stdio_bus_request_duration_seconds_count{pool="a\"b"} 8"#,
             r#"stdio_bus_refused_total{reason="busy"} 3"#,
-            r#"stdio_bus_bytes_total{direction="out"} 20"#,
+            r#"stdio_bus_bytes_total{side="client",direction="in"} 10"#,
+            r#"stdio_bus_bytes_total{side="worker",direction="out"} 20"#,
+            r#"stdio_bus_lines_total{side="client",direction="out"} 4"#,
         ] {
             assert!(text.lines().any(|one| one == line), "{line}\n{text}");
+        }
+        assert!(!text.contains("stdio_bus_link"), "it has no link");
+    }
+
+    #[test]
+    fn a_link_to_a_cluster_is_told_of() {
+        for (state, up) in [("up", 1), ("resting", 0)] {
+            let text = describe(&json!({ "link": { "state": state, "restarts": 3 } }));
+            for line in [format!("stdio_bus_link_up {up}"), "stdio_bus_link_restarts_total 3".to_owned()] {
+                assert!(text.lines().any(|one| one == line), "{line}\n{text}");
+            }
         }
     }
 

@@ -45,6 +45,8 @@ pub struct Options {
     pub sockets: InheritedSockets,
     /// The file that it was read from, for people.
     pub config_file: Option<PathBuf>,
+    /// The commit that this program was built from, if it is known.
+    pub commit: Option<&'static str>,
     /// Reads the configuration again. The error has one line per error of the file.
     pub reload: Reload,
     /// An absolute path. Pools that name `stdio-bus` run it, and so does the guard.
@@ -94,7 +96,7 @@ struct Shell {
 
 impl Shell {
     fn open(options: Options) -> Result<Shell, ServeError> {
-        let Options { config, mut sockets, config_file, reload, this_binary, .. } = options;
+        let Options { config, mut sockets, config_file, commit, reload, this_binary, .. } = options;
         let Options { handshake_cache, guard_args, mark_folder, web_args, link_args, .. } = options;
         let system = |what| move |error| ServeError::System { what, error };
         let limits = InheritedLimits::replace();
@@ -109,7 +111,8 @@ impl Shell {
         let handshakes = HandshakeCache::new(handshake_cache);
         let mut io = Io::new(Bus::new(&config, seed, Moment::ZERO), poll);
         handshakes.load(&mut io.bus);
-        io.bus.runs_as(std::process::id(), config_file.map(|file| file.to_string_lossy().into_owned()));
+        let config_file = config_file.map(|file| file.to_string_lossy().into_owned());
+        io.bus.runs_as(std::process::id(), config_file, commit);
         let acceptor = Acceptor::new(bound, max_fds(), &mut io)?;
         let mut stdio = None;
         if let Some(listen) = config.listen.iter().find(|listen| listen.at == Address::Stdio) {

@@ -33,6 +33,7 @@ impl Bus {
         if !call.caller.is_bus() {
             if let Some(pool) = self.pools.get_mut(pool) {
                 pool.metrics.latency.add(call.age_us(self.now));
+                pool.metrics.errors += u64::from(failed);
             }
             self.sessions.touch(call.session, self.now);
         }

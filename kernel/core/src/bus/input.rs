@@ -5,6 +5,7 @@ use crate::id::{Link, WorkerId};
 use crate::limit::{AUTH_LINE_BYTES, UNFINISHED_LINE_TIMEOUT};
 use crate::mutants::{Check, enabled};
 use crate::state::clients::AuthState;
+use crate::state::metrics::Side;
 use crate::state::timers::Alarm;
 use crate::wire::line_buffer::{LineBuffer, Piece};
 use crate::wire::long_line::LongLine;
@@ -40,7 +41,7 @@ impl Bus {
         while mode != ReadMode::UnlessPaused || !self.links.is_paused(link) {
             let limit = if awaits_token { limit.min(AUTH_LINE_BYTES) } else { limit };
             let Some(piece) = input.lines.next(&mut chunk, limit) else { break };
-            self.counters.count_in(&piece);
+            self.counters.count_in(Side::of(worker), &piece);
             line_is_new = true;
             self.links.take_over_limit();
             match (piece, worker) {

@@ -21,9 +21,10 @@ use crate::wire::message::Message;
 
 /// The calls that the shell makes.
 impl Bus {
-    /// The process that this bus is, and the file of its configuration, for `_bus/status`.
-    pub fn runs_as(&mut self, pid: u32, config: Option<String>) {
+    /// The process that this bus is, the file of its configuration, and the commit of its program, for `_bus/status`.
+    pub fn runs_as(&mut self, pid: u32, config: Option<String>, commit: Option<&'static str>) {
         (self.operation.pid, self.operation.config) = (Some(pid), config);
+        self.operation.commit = commit;
     }
 
     /// The processes of all workers.

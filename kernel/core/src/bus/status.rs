@@ -16,7 +16,7 @@ use crate::limit::SESSIONS_PAGE;
 use crate::state::clients::Client;
 use crate::state::guests::Guest;
 use crate::state::lifecycle::State;
-use crate::state::metrics::{FLOW, Latency, PoolMetrics};
+use crate::state::metrics::{BySide, FLOW, Latency, PoolMetrics, Side};
 use crate::state::pools::Pool;
 use crate::state::sessions::Session;
 use crate::state::workers::{Recycled, Worker};
@@ -76,10 +76,11 @@ impl<'a> Report<'a> {
         let bus = self.bus;
         let pools: Vec<Value> = bus.pools.iter().map(|(id, pool)| self.pool(id, pool)).collect();
         let counters = &bus.counters;
-        let (lines_out, bytes_out) = bus.links.written();
+        let (read, sent) = (&counters.read, bus.links.written());
         json!({
             "bus": "stdio-bus",
             "version": env!("CARGO_PKG_VERSION"),
+            "commit": bus.operation.commit,
             "name": bus.name,
             "pid": bus.operation.pid,
             "config": bus.operation.config,
@@ -92,6 +93,7 @@ impl<'a> Report<'a> {
             "tracers": bus.tracers.len(),
             "calls": bus.calls.len(),
             "sessions": bus.sessions.len(),
+            "lost": self.lost_sessions(),
             "held_bytes": bus.held_bytes(),
             "limits": {
                 "clients": bus.limits.max_clients,
@@ -104,14 +106,18 @@ impl<'a> Report<'a> {
             "refused": counters.refused,
             "skipped": counters.skipped(),
             "pools": pools,
+            "sides": {
+                "client": BySide::describe(Side::Client, read, sent),
+                "worker": BySide::describe(Side::Worker, read, sent),
+            },
             "counters": {
                 "requests": counters.requests,
                 "answers": counters.answers,
                 "errors": counters.errors,
-                "lines_in": counters.lines_in,
-                "lines_out": lines_out,
-                "bytes_in": counters.bytes_in,
-                "bytes_out": bytes_out,
+                "lines_in": read.lines(),
+                "lines_out": sent.lines(),
+                "bytes_in": read.bytes(),
+                "bytes_out": sent.bytes(),
                 "worker_deaths": counters.worker_deaths,
                 "recycled": counters.recycled,
                 "stray_lines": counters.stray_lines,
@@ -150,6 +156,7 @@ impl<'a> Report<'a> {
             "max_sessions": pool.config.max_sessions,
             "removed": pool.removed,
             "sessions": workers.iter().map(|worker| worker.open_sessions()).sum::<usize>(),
+            "kept": pool.workers.iter().map(|id| self.bus.sessions.left_at(*id)).sum::<usize>(),
             "calls": workers.iter().map(|worker| calls.incoming(worker.endpoint)).sum::<usize>(),
             "restarts": workers.iter().map(|worker| worker.life.restarts()).sum::<usize>(),
             "restarts_total": pool.metrics.past_restarts
@@ -159,6 +166,9 @@ impl<'a> Report<'a> {
             "up": in_state(|state| state == State::Up),
             "resting": in_state(|state| matches!(state, State::Backoff { .. })),
             "broken": in_state(|state| matches!(state, State::Exhausted { .. })),
+            "requests": self.requests_of(id),
+            "errors": pool.metrics.errors,
+            "answer_us": pool.metrics.latency.since_start(),
             "latency_us": self.latency(Some(id), |metrics| &metrics.latency),
             "ttft_us": self.latency(Some(id), |metrics| &metrics.first_words),
             "rates": self.pool_rates(id, pool),
@@ -284,8 +294,14 @@ impl<'a> Report<'a> {
     /// The totals that `FLOW` names.
     pub(super) fn flow_totals(&self) -> [u64; FLOW.len()] {
         let counters = &self.bus.counters;
-        let (lines_out, bytes_out) = self.bus.links.written();
-        [counters.lines_in, lines_out, counters.bytes_in, bytes_out, counters.requests]
+        let (read, sent) = (&counters.read, self.bus.links.written());
+        [read.lines(), sent.lines(), read.bytes(), sent.bytes(), counters.requests]
+    }
+
+    /// How many sessions no process has open. They are counted without a look at each of them.
+    fn lost_sessions(&self) -> usize {
+        let open: usize = self.bus.workers.iter().map(|(_, worker)| worker.sessions.len()).sum();
+        self.bus.sessions.len().saturating_sub(open)
     }
 
     /// All requests that the workers of a pool were ever sent.

@@ -15,6 +15,7 @@ use crate::limit::{
 };
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{EndpointId, Written};
+use crate::state::metrics::{BySide, Side};
 use crate::state::session_log::Unlogged;
 use crate::wire::buffer_pool::BufferPool;
 use crate::wire::json::Span;
@@ -78,9 +79,8 @@ pub(crate) struct Links {
     held_bytes: usize,
     /// The clients whose unfinished input is longer than `LINE_BYTES_WHEN_FULL`, by its length.
     long_inputs: BTreeSet<(usize, Link)>,
-    /// Lines and bytes sent since the start.
-    lines_out: u64,
-    bytes_out: u64,
+    /// What was sent since the start.
+    sent: BySide,
     /// Links that may be read again.
     resumed: VecDeque<Link>,
     /// The last peer whose queue `send` found over the limit.
@@ -104,8 +104,7 @@ impl Links {
             lent: None,
             held_bytes: 0,
             long_inputs: BTreeSet::new(),
-            lines_out: 0,
-            bytes_out: 0,
+            sent: BySide::default(),
             resumed: VecDeque::new(),
             over_limit: None,
             newly_full: Vec::new(),
@@ -213,8 +212,7 @@ impl Links {
         peer.output.end_line();
         let length = (peer.output.end() - position) as usize;
         self.held_bytes += length;
-        self.lines_out += 1;
-        self.bytes_out += length as u64;
+        self.sent.add(Side::of(peer.worker), length as u64);
         peer.lines_out += 1;
         if !peer.flushing {
             peer.flushing = true;
@@ -251,9 +249,9 @@ impl Links {
         self.send(to, line, &all)
     }
 
-    /// How many lines and bytes `send` has queued.
-    pub(crate) fn written(&self) -> (u64, u64) {
-        (self.lines_out, self.bytes_out)
+    /// What `send` has queued.
+    pub(crate) fn written(&self) -> &BySide {
+        &self.sent
     }
 
     pub(crate) fn take_bulk(&mut self) -> Option<Link> {

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::api::Moment;
+use crate::id::WorkerId;
 use crate::wire::error::RpcError;
 use crate::wire::line_buffer::Piece;
 
@@ -22,6 +23,56 @@ const PARTS: usize = 1 << PART_BITS;
 const OCTAVES: u32 = 37;
 const BUCKETS: usize = (OCTAVES - PART_BITS) as usize * PARTS + PARTS;
 
+/// The bounds of `Latency::since_start`: `BOUNDS` powers of four of microseconds, from a millisecond to some minutes.
+const FIRST_BOUND: u32 = 10;
+const BOUNDS: usize = 10;
+
+/// Who is at the other end of a link.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Side {
+    Client,
+    Worker,
+}
+
+impl Side {
+    #[inline]
+    pub(crate) fn of(worker: Option<WorkerId>) -> Side {
+        if worker.is_some() { Side::Worker } else { Side::Client }
+    }
+}
+
+/// Lines and their bytes, newlines included, by `Side`.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct BySide {
+    lines: [u64; 2],
+    bytes: [u64; 2],
+}
+
+impl BySide {
+    #[inline]
+    pub(crate) fn add(&mut self, side: Side, bytes: u64) {
+        self.lines[side as usize] += 1;
+        self.bytes[side as usize] += bytes;
+    }
+
+    pub(crate) fn lines(&self) -> u64 {
+        self.lines.iter().sum()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.iter().sum()
+    }
+
+    /// What came from one side, and what went to it.
+    pub(crate) fn describe(side: Side, read: &BySide, sent: &BySide) -> Value {
+        let at = side as usize;
+        json!({
+            "lines_in": read.lines[at], "lines_out": sent.lines[at],
+            "bytes_in": read.bytes[at], "bytes_out": sent.bytes[at],
+        })
+    }
+}
+
 /// Totals since the start.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Counters {
@@ -29,9 +80,8 @@ pub(crate) struct Counters {
     /// Answers of workers and clients, and how many of them were errors.
     pub(crate) answers: u64,
     pub(crate) errors: u64,
-    /// Lines and bytes read, newlines included. Lines over `max_input_buffer` count without their bytes.
-    pub(crate) lines_in: u64,
-    pub(crate) bytes_in: u64,
+    /// What was read. Lines over `max_input_buffer` count without their bytes.
+    pub(crate) read: BySide,
     pub(crate) worker_deaths: u64,
     /// Processes that the bus ended on purpose.
     pub(crate) recycled: u64,
@@ -56,13 +106,13 @@ pub(crate) struct Counters {
 impl Counters {
     /// Counts a line before it is handled, so that a `_bus/status` counts itself.
     #[inline]
-    pub(crate) fn count_in(&mut self, piece: &Piece<'_>) {
-        self.lines_in += 1;
-        self.bytes_in += match piece {
+    pub(crate) fn count_in(&mut self, side: Side, piece: &Piece<'_>) {
+        let bytes = match piece {
             Piece::Line(line) => line.len() as u64 + 1,
             Piece::Long(long) => long.bytes().len() as u64 + 1,
             Piece::TooLong(_) => 0,
         };
+        self.read.add(side, bytes);
     }
 
     pub(crate) fn count_error(&mut self, error: &RpcError) {
@@ -103,6 +153,8 @@ pub(crate) struct Metrics {
 pub(crate) struct PoolMetrics {
     pub(crate) requests: RateWindow<1>,
     pub(crate) latency: Latency,
+    /// How many of the answers that `latency` counts were errors.
+    pub(crate) errors: u64,
     /// From a prompt to the first update that follows it.
     pub(crate) first_words: Latency,
     /// Requests and restarts of workers that are gone.
@@ -148,11 +200,15 @@ impl<const N: usize> RateWindow<N> {
     }
 }
 
-/// A histogram of durations over the last minute.
+/// A histogram of durations over the last minute, and a coarse one since the start.
 pub(crate) struct Latency {
     /// The windows by their number, modulo `TENS`.
     tens: Box<[TenSeconds; TENS]>,
     now: usize,
+    /// What the windows counted that are over, by the bounds; the last count is of what exceeds them all.
+    past: [u64; BOUNDS + 1],
+    /// All durations since the start.
+    sum_us: u64,
 }
 
 #[derive(Clone)]
@@ -161,11 +217,19 @@ struct TenSeconds {
     max_us: u64,
 }
 
+impl TenSeconds {
+    fn add_to(&self, coarse: &mut [u64; BOUNDS + 1]) {
+        for (at, count) in self.counts.iter().enumerate() {
+            coarse[bound(at)] += u64::from(*count);
+        }
+    }
+}
+
 const NO_TEN_SECONDS: TenSeconds = TenSeconds { counts: [0; BUCKETS], max_us: 0 };
 
 impl Default for Latency {
     fn default() -> Self {
-        Latency { tens: Box::new([NO_TEN_SECONDS; TENS]), now: 0 }
+        Latency { tens: Box::new([NO_TEN_SECONDS; TENS]), now: 0, past: [0; BOUNDS + 1], sum_us: 0 }
     }
 }
 
@@ -175,15 +239,31 @@ impl Latency {
         let ten = &mut self.tens[self.now];
         ten.counts[bucket(took_us)] += 1;
         ten.max_us = ten.max_us.max(took_us);
+        self.sum_us += took_us;
     }
 
     /// Second `from` is over and `to` is the current one.
     pub(crate) fn begin(&mut self, from: u64, to: u64) {
         let (from, to) = (from / 10, to / 10);
         for ten in from + 1..=to.min(from + TENS as u64) {
-            self.tens[ten as usize % TENS] = NO_TEN_SECONDS;
+            let over = &mut self.tens[ten as usize % TENS];
+            over.add_to(&mut self.past);
+            *over = NO_TEN_SECONDS;
         }
         self.now = to as usize % TENS;
+    }
+
+    /// How many durations there were since the start, their sum, and how many were below each bound.
+    pub(crate) fn since_start(&self) -> Value {
+        let mut counts = self.past;
+        self.tens.iter().for_each(|ten| ten.add_to(&mut counts));
+        let mut below = 0;
+        let buckets = counts.iter().zip((FIRST_BOUND..).step_by(2)).take(BOUNDS).map(|(count, power)| {
+            below += count;
+            json!([1_u64 << power, below])
+        });
+        let buckets: Vec<Value> = buckets.collect();
+        json!({ "count": counts.iter().sum::<u64>(), "sum": self.sum_us, "buckets": buckets })
     }
 
     /// The percentiles. Null: there was no answer.
@@ -221,6 +301,13 @@ fn bucket(us: u64) -> usize {
     let octave = us.ilog2();
     let part = (us >> (octave - PART_BITS)) as usize - PARTS;
     (octave - PART_BITS + 1) as usize * PARTS + part
+}
+
+/// The first bound that is above all durations of this bucket.
+fn bound(bucket: usize) -> usize {
+    let octave = most_of(bucket).max(1).ilog2();
+    let above = (octave + 1).saturating_sub(FIRST_BOUND).div_ceil(2);
+    BOUNDS.min(above as usize)
 }
 
 /// The longest duration in this bucket.
@@ -272,6 +359,25 @@ mod tests {
             assert!(most_of(at) as f64 <= us as f64 * (1.0 + 1.0 / PARTS as f64), "{us} in {at}");
         }
         assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn durations_since_the_start_are_counted_below_their_bounds() {
+        let mut latency = Latency::default();
+        let durations = [0, 1023, 1024, 4095, 4096, 1_000_000, (1 << 28) - 1, 1 << 28, 1 << 40];
+        for (second, took) in (0..).step_by(7).zip(durations) {
+            latency.begin(second, second + 7);
+            latency.add(took);
+        }
+        let told = latency.since_start();
+        assert_eq!((&told["count"], &told["sum"]), (&json!(9), &json!(durations.iter().sum::<u64>())));
+        for pair in told["buckets"].as_array().unwrap() {
+            let le = pair[0].as_u64().unwrap();
+            let below = durations.iter().filter(|took| **took < le).count();
+            assert_eq!(pair[1], below, "{le}");
+        }
+        latency.begin(100, 10_000);
+        assert_eq!(latency.since_start(), told, "nothing is forgotten");
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub(crate) struct Operation {
     pub(crate) pid: Option<u32>,
     /// The file of the configuration.
     pub(crate) config: Option<String>,
+    /// The commit that the program was built from.
+    pub(crate) commit: Option<&'static str>,
     /// What the processes of workers use, by their ids.
     usage: BTreeMap<u32, Usage>,
     measured_at: Option<Moment>,

@@ -296,8 +296,13 @@ impl Sessions {
         key
     }
 
+    /// How many sessions of a worker have no owner.
+    pub(crate) fn left_at(&self, worker: WorkerId) -> usize {
+        self.at_workers.get(&worker).map_or(0, |at| at.left)
+    }
+
     pub(crate) fn has_left(&self, worker: WorkerId) -> bool {
-        self.at_workers.get(&worker).is_some_and(|at| at.left > 0)
+        self.left_at(worker) > 0
     }
 
     pub(crate) fn has_turn(&self, worker: WorkerId) -> bool {

@@ -16,9 +16,10 @@ impl TestBus {
 fn a_status_tells_what_processes_use() {
     let mut bus = TestBus::with_workers(1);
     let client = bus.client();
-    bus.shell.bus.runs_as(4711, Some("/srv/bus.json".to_owned()));
+    bus.shell.bus.runs_as(4711, Some("/srv/bus.json".to_owned()), Some("abc"));
     let status = bus.asks_for(client, "_bus/status", json!({}))["result"].clone();
     assert_eq!((&status["pid"], &status["config"]), (&json!(4711), &json!("/srv/bus.json")));
+    assert_eq!(status["commit"], "abc");
     let worker = &status["pools"][0]["workers"][0];
     assert_eq!((&worker["rss_bytes"], &worker["cpu_percent"]), (&json!(1 << 20), &json!(12.5)));
 }

@@ -44,8 +44,19 @@ fn a_status_counts_what_was_read_and_written() {
     let asked = r#"{"id":"look","method":"_bus/status"}"#.len() as u64 + 1;
     assert_eq!(again["counters"]["bytes_in"], read + asked, "only the second status request is added");
     assert!(again["counters"]["bytes_out"].as_u64() > before);
-    let worker = &again["pools"][0]["workers"][0];
-    assert_eq!((&worker["lines_in"], &worker["lines_out"]), (&json!(2), &json!(2)));
+    let pool = &again["pools"][0];
+    assert_eq!((&pool["workers"][0]["lines_in"], &pool["workers"][0]["lines_out"]), (&json!(2), &json!(2)));
+    let told = ["requests", "errors"].map(|name| &pool[name]);
+    assert_eq!((told, &pool["answer_us"]["count"]), ([&json!(2), &json!(1)], &json!(2)));
+    let sides = &again["sides"];
+    let lines = |side: &str| ["lines_in", "lines_out"].map(|name| sides[side][name].clone());
+    assert_eq!((lines("client"), lines("worker")), ([json!(4), json!(3)], [json!(2), json!(2)]));
+    for (total, name) in
+        [(&again["counters"]["bytes_in"], "bytes_in"), (&again["counters"]["bytes_out"], "bytes_out")]
+    {
+        let both = ["client", "worker"].map(|side| sides[side][name].as_u64().expect("a number"));
+        assert_eq!(*total, both.iter().sum::<u64>(), "{name}");
+    }
     bus.is_idle();
 }
 
@@ -200,6 +211,10 @@ fn sessions_are_shown_without_the_ids_that_open_them() {
     bus.asks(ann, 1, "session/prompt", &id);
     bus.advances(Duration::from_secs(2));
     let ben = bus.client();
+    let counts = |bus: &mut TestBus, client: Link| {
+        let status = bus.status(client);
+        [&status["pools"][0]["sessions"], &status["pools"][0]["kept"], &status["lost"]].map(Value::clone)
+    };
     let sessions = bus.asks_bus(ben, "_bus/sessions");
     let session = sessions["sessions"][0].clone();
     let expected = json!({
@@ -216,7 +231,9 @@ fn sessions_are_shown_without_the_ids_that_open_them() {
     }
     bus.answers(worker, "session/prompt", "{}");
     bus.sees(ann);
+    assert_eq!(counts(&mut bus, ben), [json!(1), json!(0), json!(0)]);
     bus.handles(Event::Broken(ann));
+    assert_eq!(counts(&mut bus, ben), [json!(1), json!(1), json!(0)], "kept");
     let kept = bus.asks_bus(ben, "_bus/sessions")["sessions"][0].clone();
     assert_eq!(
         (&kept["state"], &kept["client"], &kept["idle_sec"]),
