@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clients::logs::{Whose, parse_whose};
 use clients::operate::{self, Leaving, Reloaded};
-use clients::{Fault, Target, exit};
+use clients::{Ended, Fault, Signals, Target, exit};
 
 use crate::bus_args::BusArgs;
 use crate::output::{print, report, report_fault};
@@ -87,17 +87,20 @@ pub(crate) fn stop(args: &StopArgs) -> ExitCode {
         Err(fault) => return report_fault(&fault.in_words()),
     };
     let pid = stopping.pid().map(|pid| format!(" (pid {pid})")).unwrap_or_default();
-    if stopping.calls() > 0 && !args.now {
-        report(
-            format_args!(
-                "stdio-bus: waiting for {} in flight; --now does not wait",
-                plural(stopping.calls())
-            ),
-            0,
-        );
+    let waits = stopping.calls() > 0 && !args.now;
+    // A bus that stops takes no new connections, so this one must be able to say that it shall not wait.
+    let signals = if waits { Signals::install() } else { Signals::none() };
+    let signals = match signals {
+        Ok(signals) => signals,
+        Err(fault) => return report_fault(&fault),
+    };
+    if waits {
+        let calls = plural(stopping.calls());
+        report(format_args!("stdio-bus: waiting for {calls} in flight; Ctrl-C stops the bus at once"), 0);
     }
-    match stopping.wait() {
-        Ok(()) => print(&format!("the bus{pid} has stopped\n")),
+    match stopping.wait(&signals) {
+        Ok(Ended::Done) => print(&format!("the bus{pid} has stopped\n")),
+        Ok(Ended::Signalled(signal)) => ExitCode::from(128 + signal as u8),
         Err(fault) => report_fault(&fault.in_words()),
     }
 }

@@ -1,22 +1,30 @@
 //! `stop` and `reload`: what SIGTERM and SIGHUP do, for a bus that is found by its address; `restart` and `drain`.
 
+use std::io::Write;
+use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
+use rpc::Stream;
 use serde_json::{Value, json};
+use signal_hook::consts::SIGINT;
 
 use crate::connection::Connection;
 use crate::logs::Whose;
 use crate::status::list;
-use crate::{Fault, Target};
+use crate::{Ended, Fault, Signals, Target};
 
 /// A running bus answers at once.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// A bus that has closed its last connection is gone in a moment.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 const EXIT_POLL: Duration = Duration::from_millis(10);
+/// For a bus that stops already, and takes no new connections.
+const STOP_NOW: &[u8] =
+    b"{\"jsonrpc\":\"2.0\",\"id\":\"now\",\"method\":\"_bus/stop\",\"params\":{\"now\":true}}\n";
 
 /// What a bus that stops has told.
 pub struct Stopping {
@@ -44,11 +52,27 @@ impl Stopping {
         self.answer["calls"].as_u64().unwrap_or_default()
     }
 
-    /// Waits until the bus is gone.
-    pub fn wait(self) -> Result<(), Fault> {
+    /// Waits until the bus is gone. The first interrupt has it stop at once, any other signal ends the wait.
+    pub fn wait(self, signals: &Signals) -> Result<Ended, Fault> {
         let pid = self.pid();
         let (mut stream, mut lines) = self.connection.into_parts()?;
-        while lines.fill(&mut stream).is_ok_and(|count| count > 0) {
+        let mut is_told = false;
+        loop {
+            match signals.take() {
+                Some(SIGINT) if !is_told => {
+                    is_told = true;
+                    // If the bus does not take it, it is about to be gone.
+                    let _ = stream.write_all(STOP_NOW);
+                }
+                Some(signal) => return Ok(Ended::Signalled(signal)),
+                None => {}
+            }
+            if !has_more(&stream, signals) {
+                continue;
+            }
+            if !lines.fill(&mut stream).is_ok_and(|count| count > 0) {
+                break;
+            }
             while lines.next_line().is_some() {}
         }
         // Its process ends a moment after its connections. One of another machine or container is not seen.
@@ -56,8 +80,16 @@ impl Stopping {
         while pid.is_some_and(|pid| kill(Pid::from_raw(pid), None).is_ok()) && Instant::now() < until {
             thread::sleep(EXIT_POLL);
         }
-        Ok(())
+        Ok(Ended::Done)
     }
+}
+
+/// Waits for the bus. False: a signal came first.
+fn has_more(bus: &Stream, signals: &Signals) -> bool {
+    let wanted = |fd| PollFd::new(fd, PollFlags::POLLIN);
+    let mut fds = [wanted(bus.as_fd()), wanted(signals.as_fd())];
+    let is_seen = |fd: &PollFd<'_>| fd.revents().is_some_and(|seen| !seen.is_empty());
+    poll(&mut fds, PollTimeout::NONE).is_ok() && is_seen(&fds[0])
 }
 
 /// What came of a reload.

@@ -49,7 +49,7 @@ impl Signals {
     fn install_with(
         register_default: impl Fn(i32, Arc<AtomicBool>) -> io::Result<SigId>,
     ) -> io::Result<Signals> {
-        let signals = Signals::none()?;
+        let signals = Signals::unheard()?;
         for signal in [SIGTERM, SIGINT, SIGHUP] {
             // The handlers run in this order.
             register_default(signal, signals.defaults_active.clone())?;
@@ -60,7 +60,11 @@ impl Signals {
     }
 
     /// Records no signal.
-    pub fn none() -> io::Result<Signals> {
+    pub fn none() -> Result<Signals, Fault> {
+        Signals::unheard().map_err(fault)
+    }
+
+    fn unheard() -> io::Result<Signals> {
         let (signal_rx, signal_tx) = UnixStream::pair()?;
         signal_rx.set_nonblocking(true)?;
         Ok(Signals { signal_rx, last: Arc::default(), defaults_active: Arc::default(), signal_tx })

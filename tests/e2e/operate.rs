@@ -147,6 +147,21 @@ fn stop_waits_until_the_bus_is_gone() {
 }
 
 #[test]
+fn an_interrupt_of_a_stop_that_waits_stops_the_bus_at_once() {
+    let (mut bus, mut puppet, mut client) = bus_puppet_client();
+    let session = client.opens(&mut puppet, "s1");
+    client.prompts(5, &session);
+    puppet.is_asked("session/prompt");
+    let mut stop = Program::plan(&["--tcp", bus.tcp()]).command_is("stop").at_terminal();
+    stop.shows("Ctrl-C stops the bus at");
+    stop.types("\x03");
+    client.sees_error(5, -32055, "stopping");
+    stop.shows("has stopped");
+    assert_eq!(stop.ends(), 0);
+    assert!(bus.exit_status().success());
+}
+
+#[test]
 fn stop_now_does_not_wait_for_calls() {
     let (mut bus, mut puppet, mut client) = bus_puppet_client();
     let session = client.opens(&mut puppet, "s1");
