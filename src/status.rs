@@ -8,7 +8,9 @@ use clients::{Target, status};
 use serde_json::value::RawValue;
 
 use crate::bus_args::BusArgs;
-use crate::output::{Printed, pause, print, print_more, print_more_styled, print_styled, report_fault};
+use crate::output::{
+    Printed, pause, print, print_more, print_more_styled, print_styled, report_fault, stdout_has_colour,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -50,16 +52,18 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 /// Prints a status again and again, until its reader is gone.
 fn watch(target: &Target, first: Box<RawValue>, json: bool, every: Duration) -> ExitCode {
     let is_screen = !json && io::stdout().is_terminal();
+    // A terminal that gets no styles is not cleared either.
+    let is_cleared = is_screen && stdout_has_colour();
     let mut latest = Ok(first);
     loop {
-        if is_screen {
+        if is_cleared {
             // To the upper left corner, and everything below is cleared.
             print_styled("\x1b[H\x1b[2J");
         }
         let printed = match &latest {
             Ok(status) if json => print_more(&format!("{status}\n")),
             // An empty line tells the tables apart where none is cleared.
-            Ok(status) if is_screen => print_more_styled(&status::describe(status)),
+            Ok(status) if is_cleared => print_more_styled(&status::describe(status)),
             Ok(status) => print_more_styled(&(status::describe(status) + "\n")),
             Err(fault) if is_screen => print_more(&format!("{fault}\n")),
             Err(fault) => return report_fault(fault),
