@@ -43,7 +43,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     };
     loop {
         match logs.read(args.lines) {
-            Ok(text) if text.is_empty() && !args.follow => {
+            // Who wants no lines is not told that there are none.
+            Ok(text) if text.is_empty() && !args.follow && args.lines > 0 => {
                 return report("stdio-bus: no worker has written to stderr", 0);
             }
             Ok(text) if !args.follow => return print(&text),

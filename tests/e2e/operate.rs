@@ -84,6 +84,8 @@ fn logs_print_the_stderr_of_workers_also_of_those_that_have_ended() {
     let told = stdout(&command(&bus, &["logs"]));
     assert!(told.contains("p/0: Error: KEY is not set\n") && told.contains("p/0:     at x.js:1\n"), "{told}");
     assert_eq!(stdout(&command(&bus, &["logs", "p", "-n", "1"])).lines().count(), 1);
+    let none = command(&bus, &["logs", "p", "-n", "0"]);
+    assert!(none.status.success() && none.stdout.is_empty() && none.stderr.is_empty(), "{none:?}");
     for (args, why) in [(["logs", "q"], "no pool"), (["logs", "p/7"], "no worker 7")] {
         let out = command(&bus, &args);
         assert!(!out.status.success() && stderr(&out).contains(why), "{}", stderr(&out));
