@@ -82,7 +82,7 @@ impl Table {
         let other = self.peers[beside].name();
         let names = self.peers.iter().map(|peer| format!(" {} |", peer.name())).collect::<String>();
         let mut text = format!(
-            "| load |{names} bus / {other} | goal | p50 {other} | p50 bus | CPU a request | its own (user) |\n"
+            "| load |{names} bus / {other} | goal | p50 {other} | p50 bus | CPU per request | its own (user) |\n"
         );
         text += &format!("|---|{}---|---|---|---|---|---|\n", "---|".repeat(self.peers.len()));
         for row in &self.rows {

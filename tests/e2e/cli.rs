@@ -80,7 +80,8 @@ fn every_command_finds_the_configuration_of_the_user_in_any_folder() {
     let runs = |args: &[&str]| {
         let mut command = std::process::Command::new(BUS);
         command.args(args).current_dir(elsewhere.path()).env_remove("STDIO_BUS_CONFIG");
-        command.env("XDG_CONFIG_HOME", home.path()).stdin(std::process::Stdio::null());
+        command.env("XDG_CONFIG_HOME", home.path()).env("XDG_STATE_HOME", home.path());
+        command.stdin(std::process::Stdio::null());
         command.output().expect("it runs")
     };
     let out = runs(&["check"]);
@@ -186,7 +187,8 @@ fn rows_of_agent_clis_that_cannot_be_read_are_a_bad_configuration() {
     let folder = folder_with("{}");
     for args in [&["detect"][..], &["agent", "cli", "--runtime", "claude"]] {
         let mut command = std::process::Command::new(crate::harness::BUS);
-        let out = command.args(args).env("STDIO_BUS_RUNTIMES", folder.path().join("none.json")).output();
+        command.args(args).env("XDG_STATE_HOME", folder.path());
+        let out = command.env("STDIO_BUS_RUNTIMES", folder.path().join("none.json")).output();
         let out = out.expect("the binary starts");
         assert_eq!(out.status.code(), Some(78), "{args:?}: {}", stderr(&out));
         assert!(stderr(&out).contains("none.json"), "{}", stderr(&out));

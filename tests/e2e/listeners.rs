@@ -42,7 +42,8 @@ fn stdin_and_stdout_may_be_files() {
     let lines = format!("{}\n{}", request(1, "one", json!({})), request(2, "two", json!({})));
     fs::write(folder.path().join("in"), lines).expect("a file");
     let mut command = Command::new(env!("CARGO_BIN_EXE_stdio-bus"));
-    command.args(["serve", "--stdio"]).current_dir(&folder).stderr(Stdio::null());
+    command.args(["serve", "--stdio"]).current_dir(&folder).env("XDG_STATE_HOME", folder.path());
+    command.stderr(Stdio::null());
     command.stdin(File::open(folder.path().join("in")).expect("a file"));
     command.stdout(File::create(folder.path().join("out")).expect("a file"));
     assert_eq!(command.status().expect("it runs").code(), Some(0));

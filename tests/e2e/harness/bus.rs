@@ -400,6 +400,7 @@ impl Plan {
 pub(crate) fn run(folder: &Path, args: &[&str], stdin: &str) -> Output {
     let mut command = Command::new(BUS);
     command.args(args).current_dir(folder).env_remove("STDIO_BUS_CONFIG").env("XDG_CONFIG_HOME", NO_FOLDER);
+    command.env("XDG_STATE_HOME", folder.join("state")).env("XDG_DATA_HOME", folder.join("data"));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the binary starts");
     // A program that does not read its stdin may have exited already.
