@@ -1,8 +1,8 @@
 //! Every system call of the event loop fails once, with every error that it may have: the bus keeps serving and does
 //! not spin.
 //!
-//! strace makes the calls fail; without it the test is skipped, and says so with --nocapture. `BUS_FAULTS=20` fails each of the first
-//! twenty calls instead of only the first, which takes minutes.
+//! strace makes the calls fail; without it the test is skipped, and says so with --nocapture. `BUS_FAULTS=20` fails
+//! each of the first twenty calls instead of only the first, which takes minutes.
 
 use std::env;
 use std::time::Instant;
