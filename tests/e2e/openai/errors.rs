@@ -109,6 +109,36 @@ fn a_refused_prompt_is_taken_back_also_after_a_restart() {
 }
 
 #[test]
+fn prompts_that_failed_before_go_with_the_one_that_is_refused() {
+    let mut setup = Setup::with(json!({ "OPENAI_MAX_RETRIES": "0" }), &[]);
+    let session = setup.session();
+    setup.says(&session, "one", "ONE");
+    for (text, status) in [("poison", 503), ("hello", 400)] {
+        let id = setup.prompts(&session, text);
+        setup.server.is_asked().refuses(status, "", "");
+        setup.until_response(id);
+    }
+    setup.prompts(&session, "again");
+    assert_eq!(setup.server.says("yes"), [user("one"), assistant("ONE"), user("again")]);
+}
+
+#[test]
+fn a_large_prompt_on_which_the_server_hangs_up_is_taken_back() {
+    let mut setup = Setup::with(json!({ "OPENAI_MAX_RETRIES": "0" }), &[]);
+    let session = setup.session();
+    let mut fails = |text: &str| {
+        let id = setup.prompts(&session, text);
+        setup.server.is_asked().breaks();
+        assert!(setup.until_response(id).said().starts_with("Network error connecting to "));
+    };
+    fails("small");
+    fails(&"x".repeat(2 << 20));
+    fails("smaller");
+    setup.prompts(&session, "hello");
+    assert_eq!(setup.server.says("yes"), [user("smaller\n\nhello")]);
+}
+
+#[test]
 fn a_server_that_is_not_there_is_named() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let base = format!("http://{free}/v1/");

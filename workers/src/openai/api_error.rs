@@ -20,6 +20,8 @@ pub(super) enum ApiError {
     Status { status: u16, message: String },
     /// There was no answer.
     Network { message: String },
+    /// The connection broke while a very large request was on its way. Servers that do not take it often just hang up.
+    CutOff { message: String },
     /// The answer was a success without a body.
     NoBody,
     /// The body ended, or could not be read, before the reply was complete.
@@ -34,7 +36,9 @@ impl ApiError {
     pub(super) fn text(&self, url: &str) -> String {
         match self {
             ApiError::Status { status, message } => with_message(sentence(*status, url), message),
-            ApiError::Network { message } => format!("Network error connecting to {url}: {message}"),
+            ApiError::Network { message } | ApiError::CutOff { message } => {
+                format!("Network error connecting to {url}: {message}")
+            }
             ApiError::NoBody => format!("No response body from {url}."),
             ApiError::Broken { message } => format!("The stream from {url} broke off: {message}."),
             ApiError::TooLong => {
@@ -66,7 +70,7 @@ impl ApiError {
                 (INVALID_PARAMS, "request", Some(*status))
             }
             ApiError::Status { status, .. } => (INTERNAL_ERROR, "server", Some(*status)),
-            ApiError::Network { .. } => (INTERNAL_ERROR, "network", None),
+            ApiError::Network { .. } | ApiError::CutOff { .. } => (INTERNAL_ERROR, "network", None),
             ApiError::NoBody | ApiError::Broken { .. } | ApiError::TooLong => {
                 (INTERNAL_ERROR, "stream", None)
             }

@@ -25,6 +25,16 @@ pub(super) fn first_in_window(history: &[Message], before: usize, limit_tokens: 
     before.max(first_selected(history, limit_tokens / 4 * 3))
 }
 
+/// The length of the history up to the model's last answer, without prompts and results of tools that it has never
+/// answered. A call goes with its results: no server takes one without the other.
+pub(super) fn answered_length(history: &[Message]) -> usize {
+    let last = history.iter().enumerate().rev().find_map(|(at, message)| match message {
+        Message::Assistant { tool_calls, .. } => Some(if tool_calls.is_empty() { at + 1 } else { at }),
+        _ => None,
+    });
+    last.unwrap_or(0)
+}
+
 /// Leaves tool results out, the oldest first, until the messages fit the limit. Those that the model has not seen yet
 /// are only cut. Returns whether there was anything to do.
 pub(super) fn shorten_results(messages: &mut [Message], limit_tokens: u64) -> bool {
@@ -183,6 +193,14 @@ mod tests {
         let history = [user("a"), call("1"), result("1"), user("b")];
         let sent = messages_to_send(None, &history, None);
         assert_eq!(sent, [&history[..3], &[assistant(STOPPED)], &history[3..]].concat());
+    }
+
+    #[test]
+    fn what_has_no_answer_is_told_from_what_has_one() {
+        let history = [user("a"), assistant("A"), user("b"), call("1"), result("1"), user("c"), user("d")];
+        for (length, answered) in [(0, 0), (1, 0), (2, 2), (3, 2), (5, 3), (7, 3)] {
+            assert_eq!(answered_length(&history[..length]), answered, "{length}");
+        }
     }
 
     #[test]

@@ -22,6 +22,8 @@ use crate::lock::lock;
 const IDLE_MAX: usize = 8;
 /// The rest of a failure's body is not read.
 const FAILURE_BYTES_MAX: u64 = 64 << 10;
+/// A server that hangs up on a larger body may do so because of its size.
+const SMALL_BODY_BYTES: usize = 1 << 20;
 /// The time for a whole `GET`, which runs in the background.
 const GET_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -85,7 +87,7 @@ impl Http {
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
-        let response = request.send(body).map_err(|error| no_answer(&error))?;
+        let response = request.send(body).map_err(|error| no_answer_to(body, &error))?;
         let status = response.status().as_u16();
         if !(200..300).contains(&status) {
             let headers = response.headers().clone();
@@ -140,6 +142,24 @@ fn no_answer(error: &ureq::Error) -> Failure {
     };
     let hint = RetryHint { should_retry, after: None };
     Failure { error: ApiError::Network { message }, hint, refusal: Refusal::default() }
+}
+
+/// Tells apart a server that may have hung up because of the size of the body.
+fn no_answer_to(body: &[u8], error: &ureq::Error) -> Failure {
+    let failure = no_answer(error);
+    match (failure.error, error) {
+        (ApiError::Network { message }, ureq::Error::Io(error))
+            if body.len() > SMALL_BODY_BYTES && is_hang_up(error.kind()) =>
+        {
+            Failure { error: ApiError::CutOff { message }, ..failure }
+        }
+        (error, _) => Failure { error, ..failure },
+    }
+}
+
+fn is_hang_up(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(kind, ConnectionReset | ConnectionAborted | BrokenPipe | UnexpectedEof)
 }
 
 /// Why the body could not be read.

@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 
 use super::api_error::{ApiError, TURN_MIB_MAX, is_refusal};
 use super::convert::{agent_text, agent_thought};
+use super::history::answered_length;
 use super::http::{Answer, Watchdog};
 use super::log::log;
 use super::options::Errors;
@@ -44,7 +45,8 @@ pub(super) struct Turn {
     http: ureq::Agent,
     /// The length of the history before the prompt.
     history_before: usize,
-    /// The length of the history that the server has taken: what follows may be refused.
+    /// The length of the history that the server is known to take: what follows may be refused, also prompts of earlier
+    /// turns that failed.
     history_accepted: usize,
     usage: Option<Usage>,
     has_sent_text: bool,
@@ -113,7 +115,7 @@ pub(super) fn begin(
         event_tx,
         http: shared.http.take(),
         history_before,
-        history_accepted: history_before,
+        history_accepted: answered_length(&state.record.history),
         usage: None,
         has_sent_text: false,
         limit_tokens: None,
@@ -181,15 +183,17 @@ impl Turn {
         Ok(if finish == Finish::Length { acp::StopReason::MaxTokens } else { acp::StopReason::EndTurn })
     }
 
-    /// Takes back what the server refuses, the prompt or the last step: it would refuse every later request too. Images
-    /// are refused with other statuses as well.
+    /// Takes back what the server refuses, the last step, or the prompt and those before it that have no answer: it
+    /// would refuse every later request too. Images are refused with other statuses as well, and a body that is too
+    /// large by a server that just hangs up.
     fn take_back_refused(&self, error: &ApiError) -> Result<(), TurnEnded> {
         let status = error.status().unwrap_or_default();
         let has_image = {
             let state = self.session.lock_for(self.number)?;
             state.record.history[self.history_accepted..].iter().any(Message::has_image)
         };
-        if is_refusal(status) || (status >= 500 && has_image) {
+        let is_cut_off = matches!(error, ApiError::CutOff { .. });
+        if is_refusal(status) || (status >= 500 && has_image) || is_cut_off {
             self.rewind(self.history_accepted)?;
         }
         Ok(())
