@@ -238,6 +238,26 @@ fn a_login_runs_the_agent_with_what_its_method_adds() {
 }
 
 #[test]
+fn a_login_behind_agent_env_has_the_terminal() {
+    let login = Program::plan(&["login", "a", "--config", "@dir/bus.json"]).command_is("agents");
+    let script = r#"case "$1" in --login) test -t 0 && echo "at a terminal"; read key; exit 0;; esac
+    method='{"id":"t","name":"T","type":"terminal","args":["--login"]}'
+    while read line; do
+        echo '{"id":1,"result":{"protocolVersion":1,"authMethods":['"$method"']}}'
+    done"#;
+    write_script(login.folder(), "agent", script);
+    let agent = login.folder().join("agent");
+    let args = json!(["agent", "env", "--allow", "A_*", "--", agent]);
+    let pool = json!({ "id": "a", "command": "stdio-bus", "args": args });
+    fs::write(login.folder().join("bus.json"), json!({ "pools": [pool] }).to_string()).unwrap();
+    let mut login = login.at_terminal();
+    login.shows("at a terminal");
+    login.types("k\n");
+    login.shows("logged in");
+    assert_eq!(login.ends(), 0);
+}
+
+#[test]
 fn our_own_entry_installs_our_own_binary() {
     let folder = folder(&[]);
     let path = folder.path();

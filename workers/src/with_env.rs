@@ -3,11 +3,13 @@
 //! A worker's process is older than its client. So this process waits for `initialize`, starts the agent then, with
 //! the variables that stand in its `_meta` and that are allowed, and passes stdin on. The agent has this process's
 //! stdout and stderr. Only clients that want the same variables share a process: they are part of the handshake.
+//!
+//! At a terminal there is no client but a user, who logs in: the agent takes this process's place, terminal and all.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::thread;
@@ -43,6 +45,10 @@ pub fn run(options: &Options) -> ExitCode {
 }
 
 fn serve(options: &Options) -> io::Result<ExitCode> {
+    let Some(mut command) = command(options) else { return Ok(ExitCode::SUCCESS) };
+    if io::stdin().is_terminal() {
+        return Err(command.exec());
+    }
     // Signals reach the whole process group. The agent decides what they mean, and this process waits for it.
     for signal in [SIGTERM, SIGINT, SIGHUP] {
         flag::register(signal, Arc::default())?;
@@ -50,19 +56,14 @@ fn serve(options: &Options) -> io::Result<ExitCode> {
     let mut stdin = BufReader::new(io::stdin());
     let mut first = Vec::new();
     stdin.by_ref().take(FIRST_LINE_BYTES).read_until(b'\n', &mut first)?;
-    let Some((program, args)) = options.command.split_first().filter(|_| !first.is_empty()) else {
+    if first.is_empty() {
         return Ok(ExitCode::SUCCESS);
-    };
+    }
     let Wanted { allowed, refused } = wanted(&first, &options.allow);
     if !refused.is_empty() {
         eprintln!("stdio-bus: the client wants variables that --allow does not name: {}", refused.join(", "));
     }
-    let this_binary = env::current_exe();
-    let program = match this_binary {
-        Ok(path) if program == OsStr::new(THIS_BINARY) => path.into_os_string(),
-        _ => program.clone(),
-    };
-    let mut child = Command::new(program).args(args).envs(allowed).stdin(Stdio::piped()).spawn()?;
+    let mut child = command.envs(allowed).stdin(Stdio::piped()).spawn()?;
     let mut to_agent = child.stdin.take().expect("piped");
     thread::spawn(move || {
         // An agent that does not read any more is about to exit.
@@ -71,6 +72,18 @@ fn serve(options: &Options) -> io::Result<ExitCode> {
     let status = child.wait()?;
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     Ok(ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+}
+
+/// The agent's command without the variables.
+fn command(options: &Options) -> Option<Command> {
+    let (program, args) = options.command.split_first()?;
+    let program = match env::current_exe() {
+        Ok(path) if program == OsStr::new(THIS_BINARY) => path.into_os_string(),
+        _ => program.clone(),
+    };
+    let mut command = Command::new(program);
+    command.args(args);
+    Some(command)
 }
 
 #[derive(Debug, Default, PartialEq)]
