@@ -114,13 +114,14 @@ fn add(args: &Args) -> Result<String, Refusal> {
     }
     let added = add_pools(&path, [pool_of(pool, &launch)].iter())
         .map_err(|why| format!("{}: {why}", path.display()))?;
-    if added.is_empty() {
+    if added.ids.is_empty() {
         return Err(Refusal(1, format!("{} has a pool {pool:?} already", path.display())));
     }
     Ok(format!(
-        "{}: added {pool}. `stdio-bus check --probe` tries it, `stdio-bus agents login {pool}` logs in if it asks \
-         for that.",
-        path.display()
+        "{}: added {pool}{}. `stdio-bus check --probe` tries it, `stdio-bus agents login {pool}` logs in if it \
+         asks for that.",
+        path.display(),
+        added.about_default()
     ))
 }
 

@@ -72,9 +72,14 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 fn write(args: &Args, found: &[Found]) -> ExitCode {
     let path = config_path(args.config.as_deref()).unwrap_or_else(|_| "bus.json".into());
     match add_pools(&path, found.iter().filter_map(|agent| agent.pool.as_ref())) {
-        Ok(added) if added.is_empty() => report(format_args!("{}: nothing to add", path.display()), 0),
+        Ok(added) if added.ids.is_empty() => report(format_args!("{}: nothing to add", path.display()), 0),
         Ok(added) => report(
-            format_args!("{}: added {}; `stdio-bus serve` runs the bus", path.display(), added.join(", ")),
+            format_args!(
+                "{}: added {}{}; `stdio-bus serve` runs the bus",
+                path.display(),
+                added.ids.join(", "),
+                added.about_default()
+            ),
             0,
         ),
         Err(why) => report(format_args!("stdio-bus: {}: {why}", path.display()), 1),

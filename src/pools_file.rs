@@ -9,12 +9,28 @@ use std::path::Path;
 use kernel_shell::config;
 use serde_json::Value;
 
-/// Adds the pools whose ids are free, and returns those ids. The rest of the file stays byte for byte. In a new file
-/// the first pool is the default one, so that clients need not name it.
-pub(crate) fn add_pools<'a>(
-    path: &Path,
-    pools: impl Iterator<Item = &'a Value>,
-) -> Result<Vec<String>, String> {
+/// What was added to the file.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Added {
+    /// The ids of the new pools.
+    pub(crate) ids: Vec<String>,
+    /// The pool that a file without a default now names.
+    pub(crate) default_pool: Option<String>,
+}
+
+impl Added {
+    /// What follows the names of the new pools, if there is a default to tell of.
+    pub(crate) fn about_default(&self) -> String {
+        match &self.default_pool {
+            Some(pool) => format!("; clients that name no pool get {pool} (\"default_pool\", which is new)"),
+            None => String::new(),
+        }
+    }
+}
+
+/// Adds the pools whose ids are free. The rest of the file stays byte for byte. Where there were no pools, the first is
+/// the default one, and where there was one, that one stays it: clients need not name it.
+pub(crate) fn add_pools<'a>(path: &Path, pools: impl Iterator<Item = &'a Value>) -> Result<Added, String> {
     let mut pools = pools.peekable();
     let text = match fs::read_to_string(path) {
         Ok(text) if !text.trim().is_empty() => text,
@@ -31,7 +47,7 @@ pub(crate) fn add_pools<'a>(
     let is_free = |pool: &&Value| available.iter().all(|other| other["id"] != pool["id"]);
     let added: Vec<&Value> = pools.filter(is_free).collect();
     if added.is_empty() {
-        return Ok(Vec::new());
+        return Ok(Added::default());
     }
     // Comments may hold anything, and stay where they are.
     let code = config::without_comments(text);
@@ -44,10 +60,22 @@ pub(crate) fn add_pools<'a>(
         let comma = if at + 1 < added.len() || has_last_comma { "," } else { "" };
         let _ = write!(new_text, "\n    {pool}{comma}");
     }
-    new_text += "\n  ";
-    new_text += &text[end..];
+    let default_pool = missing_default(&config, available, &added);
+    let default_member = default_pool.map(|pool| format!(",\n  \"default_pool\": {}", Value::from(pool)));
+    let (list_end, rest) = text[end..].split_at(1);
+    let _ = write!(new_text, "\n  {list_end}{}{rest}", default_member.unwrap_or_default());
     replace(path, &new_text)?;
-    Ok(added.iter().filter_map(|pool| pool["id"].as_str().map(ToOwned::to_owned)).collect())
+    let ids = added.iter().filter_map(|pool| pool["id"].as_str().map(ToOwned::to_owned)).collect();
+    Ok(Added { ids, default_pool: default_pool.map(ToOwned::to_owned) })
+}
+
+/// The pool that clients who name none have had so far, or would get in a new file, if the file must name it now.
+fn missing_default<'a>(config: &Value, available: &'a [Value], added: &[&'a Value]) -> Option<&'a str> {
+    let becomes_several = available.len() <= 1 && available.len() + added.len() > 1;
+    if config.get("default_pool").is_some() || !becomes_several {
+        return None;
+    }
+    available.iter().chain(added.iter().copied()).next()?["id"].as_str()
 }
 
 /// Writes a new file, and renames it over the old one only if a bus would accept it.
@@ -134,23 +162,46 @@ mod tests {
         fs::write(&path, old).unwrap();
         let pools =
             [json!({ "id": "one", "command": "x" }), json!({ "id": "two", "command": "two", "args": [] })];
-        assert_eq!(add_pools(&path, pools.iter()).unwrap(), ["two"]);
-        let expected = old.replace("\n  ]", ",\n    {\"id\":\"two\",\"command\":\"two\",\"args\":[]}\n  ]");
+        let added = add_pools(&path, pools.iter()).unwrap();
+        assert_eq!((added.ids, added.default_pool.as_deref()), (vec!["two".to_owned()], Some("one")));
+        let new =
+            ",\n    {\"id\":\"two\",\"command\":\"two\",\"args\":[]}\n  ],\n  \"default_pool\": \"one\"";
+        let expected = old.replace("\n  ]", new);
         assert_eq!(fs::read_to_string(&path).unwrap(), expected);
-        assert_eq!(add_pools(&path, pools.iter()).unwrap(), [""; 0]);
+        assert_eq!(add_pools(&path, pools.iter()).unwrap(), Added::default());
         fs::write(&path, "{ \"pools\": [], \"nonsense\": 1 }").unwrap();
         assert!(add_pools(&path, pools.iter()).unwrap_err().contains("nonsense"));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         fs::remove_file(&path).unwrap();
-        assert_eq!(add_pools(&path, pools.iter()).unwrap(), ["one", "two"]);
+        assert_eq!(add_pools(&path, pools.iter()).unwrap().ids, ["one", "two"]);
         let new = fs::read_to_string(&path).unwrap();
         assert!(
             new.starts_with("{\n  \"default_pool\": \"one\",\n  \"pools\": [\n    {\"id\":\"one\""),
             "{new}"
         );
         fs::write(&path, " \n").unwrap();
-        assert_eq!(add_pools(&path, pools.iter()).unwrap(), ["one", "two"]);
+        assert_eq!(add_pools(&path, pools.iter()).unwrap().ids, ["one", "two"]);
         assert_eq!(fs::read_to_string(&path).unwrap(), new, "an empty file is as good as none");
+    }
+
+    #[test]
+    fn only_a_file_that_needs_a_default_gets_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bus.json");
+        let pools = ["a", "b", "c"].map(|id| json!({ "id": id, "command": "x" }));
+        let [a, b, c] = &pools;
+        for (old, more, expected) in [
+            (json!({ "pools": [] }), vec![a], None),
+            (json!({ "pools": [] }), vec![b, c], Some("b")),
+            (json!({ "pools": [a] }), vec![b, c], Some("a")),
+            (json!({ "pools": [a], "default_pool": "a" }), vec![b], None),
+            // Nobody got along without a name before.
+            (json!({ "pools": [a, b] }), vec![c], None),
+        ] {
+            fs::write(&path, old.to_string()).unwrap();
+            let added = add_pools(&path, more.into_iter()).unwrap();
+            assert_eq!(added.default_pool.as_deref(), expected, "{old}");
+        }
     }
 
     #[test]
@@ -163,15 +214,16 @@ mod tests {
             (
                 "\u{feff}{ // \"pools\": [ ]\n  \"pools\": [\n    {\"id\":\"a\",\"command\":\"a\"} // a ]\n  ]}",
                 "\u{feff}{ // \"pools\": [ ]\n  \"pools\": [\n    {\"id\":\"a\",\"command\":\"a\"}, // a ]\n    @\n  \
-                 ]}",
+                 ],\n  \"default_pool\": \"a\"}",
             ),
             (
                 "{\"pools\": [\n    {\"id\":\"a\",\"command\":\"a\"}, /* , */\n  ],}",
-                "{\"pools\": [\n    {\"id\":\"a\",\"command\":\"a\"}, /* , */\n    @,\n  ],}",
+                "{\"pools\": [\n    {\"id\":\"a\",\"command\":\"a\"}, /* , */\n    @,\n  ],\n  \
+                 \"default_pool\": \"a\",}",
             ),
         ] {
             fs::write(&path, old).unwrap();
-            assert_eq!(add_pools(&path, two.iter()).unwrap(), ["two"]);
+            assert_eq!(add_pools(&path, two.iter()).unwrap().ids, ["two"]);
             assert_eq!(fs::read_to_string(&path).unwrap(), expected.replace('@', new));
             assert!(config::load(&path).is_ok());
         }

@@ -132,10 +132,12 @@ fn write_adds_the_missing_pools_and_keeps_the_rest() {
     assert!(String::from_utf8_lossy(&out.stdout).contains("not here: "), "a table");
     assert_eq!(
         String::from_utf8_lossy(&out.stderr),
-        "bus.json: added codex, gemini, pool, qoder; `stdio-bus serve` runs the bus\n"
+        "bus.json: added codex, gemini, pool, qoder; clients that name no pool get claude (\"default_pool\", which is \
+         new); `stdio-bus serve` runs the bus\n"
     );
     let written = fs::read_to_string(folder.path().join("bus.json")).expect("a file");
     assert!(written.starts_with("{ \"pools\": [ {\"id\":\"claude\", \"command\":\"mine\"},"), "{written}");
+    assert!(written.ends_with("  ],\n  \"default_pool\": \"claude\" }"), "{written}");
     let again = detect(folder.path(), &["--write"]);
     assert_eq!(String::from_utf8_lossy(&again.stderr), "bus.json: nothing to add\n");
 }
