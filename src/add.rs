@@ -186,8 +186,8 @@ fn check_launch(plan: Plan<'_>, launch: &Launch, force: bool) -> Result<(), Refu
     if force {
         return Ok(());
     }
-    if let Plan::Package(_, package) = plan {
-        package.check_pinned().map_err(|why| Refusal(1, format!("{why}; --force installs it anyway")))?;
+    if let Plan::Package(kind, package) = plan {
+        package.check_pinned(kind).map_err(|why| Refusal(1, format!("{why}; --force installs it anyway")))?;
     }
     let decides = |name: &&String| decides_what_runs(name) || name.starts_with("STDIO_BUS_");
     match launch.env.keys().find(decides) {

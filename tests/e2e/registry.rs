@@ -78,6 +78,8 @@ fn what_is_not_safe_needs_force_and_what_is_missing_is_named() {
     let folder = folder(&[
         entry("warned", &npx("x@1.0.0")),
         entry("loose", &npx("x@latest")),
+        entry("range", &npx("x@1")),
+        entry("option", &json!({ "npx": { "package": "x@1.0.0", "cmd": "--call=sh" } })),
         entry("risky", &risky),
         entry("python", &json!({ "uvx": { "package": "x==1" } })),
         entry("elsewhere", &elsewhere),
@@ -85,7 +87,9 @@ fn what_is_not_safe_needs_force_and_what_is_missing_is_named() {
     let path = folder.path();
     let cases = [
         ("warned", "the registry warns of warned: it has a postinstall script"),
-        ("loose", "x@latest names no version"),
+        ("loose", "x@latest names no exact version"),
+        ("range", "x@1 names no exact version"),
+        ("option", "\"--call=sh\" is no name of a program"),
         ("risky", "sets LD_PRELOAD"),
         ("python", "python needs uvx (of uv), which is not in PATH"),
         ("elsewhere", "elsewhere is not available on this machine"),
@@ -108,7 +112,7 @@ fn what_is_not_safe_needs_force_and_what_is_missing_is_named() {
     let listed = stdio_bus(path, &["agents", "--json"]);
     let listed: Value = serde_json::from_slice(&listed.stdout).expect("JSON");
     assert_eq!(
-        (&listed[0]["quarantined"], &listed[3]["kinds"]),
+        (&listed[0]["quarantined"], &listed[5]["kinds"]),
         (&json!("it has a postinstall script"), &json!(["uvx"]))
     );
 }

@@ -180,18 +180,27 @@ impl Entry {
 }
 
 impl Package {
-    /// Fails with the reason if the package could be another one tomorrow, or is an option of the installer.
-    pub fn check_pinned(&self) -> Result<(), String> {
+    /// Fails with the reason if the package could be another one tomorrow, or if it or its program is an option of the
+    /// installer.
+    pub fn check_pinned(&self, kind: Kind) -> Result<(), String> {
         let name = self.package.as_str();
         if name.starts_with('-') || name.contains(char::is_whitespace) {
             return Err(format!("{name:?} is no name of a package"));
         }
-        // A scope begins with `@` as well.
-        let version = name.get(1..).and_then(|rest| rest.split_once("==").or_else(|| rest.rsplit_once('@')));
-        match version {
-            Some((_, version)) if version.starts_with(|first: char| first.is_ascii_digit()) => Ok(()),
-            _ => Err(format!("{name} names no version, so it can be another program tomorrow")),
+        if let Some(cmd) = self.cmd.as_deref().filter(|cmd| cmd.is_empty() || cmd.starts_with('-')) {
+            return Err(format!("{cmd:?} is no name of a program"));
         }
+        // A scope begins with `@` as well.
+        let rest = name.get(1..).unwrap_or_default();
+        let at = rest.rsplit_once('@');
+        let is_pinned = match kind {
+            Kind::Uvx => rest.split_once("==").or(at).is_some_and(|(_, version)| is_python_version(version)),
+            Kind::Npx | Kind::Binary => at.is_some_and(|(_, version)| is_npm_version(version)),
+        };
+        if !is_pinned {
+            return Err(format!("{name} names no exact version, so it can be another program tomorrow"));
+        }
+        Ok(())
     }
 
     pub fn npx(&self) -> Launch {
@@ -218,6 +227,33 @@ impl Binary {
     pub fn launch(&self, program: String) -> Launch {
         Launch { program, args: self.args.clone(), env: self.env.clone() }
     }
+}
+
+/// Whether it is one version, as in `1.2.3-beta.1+5`. With fewer numbers, or an `x`, it would be a range.
+fn is_npm_version(version: &str) -> bool {
+    let (numbers, more) = version.split_at(version.find(['-', '+']).unwrap_or(version.len()));
+    let is_more = |letter: char| letter.is_ascii_alphanumeric() || ".-+".contains(letter);
+    numbers.split('.').count() == 3
+        && numbers.split('.').all(is_number)
+        && more.chars().all(is_more)
+        && more.len() != 1
+}
+
+/// Whether it is one version, as in `0.4`, `2.1.0rc1` or `1.0.post2+local`. `1.*` would be a range.
+fn is_python_version(version: &str) -> bool {
+    const WORDS: [&str; 12] =
+        ["a", "b", "c", "rc", "alpha", "beta", "pre", "preview", "post", "rev", "r", "dev"];
+    let (public, local) = version.split_once('+').unwrap_or((version, "0"));
+    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "._-!".contains(letter);
+    let mut words =
+        public.split(|letter: char| !letter.is_ascii_alphabetic()).filter(|word| !word.is_empty());
+    public.starts_with(|first: char| first.is_ascii_digit())
+        && [public, local].iter().all(|part| !part.is_empty() && part.chars().all(is_letter))
+        && words.all(|word| WORDS.contains(&word.to_ascii_lowercase().as_str()))
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// As the registry spells it: `linux-x86_64`.
@@ -270,15 +306,38 @@ mod tests {
 
     #[test]
     fn only_a_package_with_a_version_is_pinned() {
-        let check = |package: &str| {
+        let check = |package: &str, kind| {
             let entry = one(&json!({ "distribution": { "npx": { "package": package } } }));
-            entry.npx().unwrap().check_pinned()
+            entry.npx().unwrap().check_pinned(kind)
         };
-        for package in ["a@1.0", "@s/a@1.2.3-beta", "a==0.1", "a[acp]==2"] {
-            assert_eq!(check(package), Ok(()), "{package}");
+        for package in ["a@1.0.0", "@s/a@1.2.3-beta", "a@2026.8.31", "a@1.2.3-rc.1+5", "a@1.2.3+b"] {
+            assert_eq!(check(package, Kind::Npx), Ok(()), "{package}");
         }
-        for package in ["a", "@s/a", "a@latest", "-a@1", "a @1", "", "a@^1"] {
-            assert!(check(package).is_err(), "{package}");
+        for package in
+            ["a", "@s/a", "a@latest", "-a@1.0.0", "a @1.0.0", "", "a@^1.0.0", "a@1", "a@1.x", "a@1.2.x"]
+        {
+            assert!(check(package, Kind::Npx).is_err(), "{package}");
+        }
+        for package in ["a@1||2", "a@1.0.0||2", "a@1.2", "a@1.2.3-", "a@1.2.3.4", "a@1..3", "a==1.0.0"] {
+            assert!(check(package, Kind::Npx).is_err(), "{package}");
+        }
+        for package in
+            ["a==0.1", "a[acp]==2", "a@0.5.10", "a==2.1.0rc1", "a==1!2.0.post1.dev3", "a==1.0+cpu.2"]
+        {
+            assert_eq!(check(package, Kind::Uvx), Ok(()), "{package}");
+        }
+        for package in
+            ["a", "a@latest", "a==1.*", "a==1.x", "a>=1.0", "a==1.0,<2", "a===1", "a==1.0+", "a@", "-a==1"]
+        {
+            assert!(check(package, Kind::Uvx).is_err(), "{package}");
+        }
+    }
+
+    #[test]
+    fn no_program_is_an_option_of_the_installer() {
+        for (cmd, is_fine) in [("a-acp", true), ("--call=sh", false), ("-c", false), ("", false)] {
+            let entry = one(&json!({ "distribution": { "npx": { "package": "a@1.0.0", "cmd": cmd } } }));
+            assert_eq!(entry.npx().unwrap().check_pinned(Kind::Npx).is_ok(), is_fine, "{cmd}");
         }
     }
 
