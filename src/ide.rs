@@ -74,7 +74,7 @@ fn write(ide: &Ide, file: Option<&str>, command: &Command) -> Result<String, Str
         Change::Replaced { entry, backup } => ("replaced", entry, backup),
     };
     let before = match backup {
-        Some(backup) => format!("the old file is {}", backup.display()),
+        Some(backup) => format!("the file as it was before stdio Bus is {}", backup.display()),
         None => "the file is new".to_owned(),
     };
     Ok(format!("{file}: {done} {entry}; {before}\n"))
@@ -121,5 +121,5 @@ fn command(args: &Args) -> Result<Command, Fault> {
     if args.start {
         connect.push("--start".to_owned());
     }
-    Ok(Command { program, args: connect, title })
+    Ok(Command { program, args: connect, title, pool: args.pool.clone() })
 }

@@ -30,6 +30,20 @@ pub struct Command {
     pub args: Vec<String>,
     /// The name that the user sees in the IDE.
     pub title: String,
+    /// The settings are called after it, so that those of several pools stand side by side.
+    pub pool: Option<String>,
+}
+
+impl Command {
+    /// What the settings are called where a name is no title: `BASE`, with the pool behind it.
+    fn name(&self, base: &str, separator: char) -> String {
+        // In Lisp the name is a word without quotes.
+        let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { separator };
+        match &self.pool {
+            Some(pool) => format!("{base}{separator}{}", pool.chars().map(plain).collect::<String>()),
+            None => base.to_owned(),
+        }
+    }
 }
 
 pub const IDES: [Ide; 8] = [
@@ -168,20 +182,21 @@ fn vscode(command: &Command) -> String {
 }
 
 fn codecompanion(command: &Command) -> String {
+    let name = quoted(&command.name("stdio_bus", '_'));
     format!(
         r#"require("codecompanion").setup({{
   adapters = {{
     acp = {{
-      stdio_bus = function()
+      [{name}] = function()
         return require("codecompanion.adapters").extend("goose", {{
-          name = "stdio_bus",
+          name = {name},
           formatted_name = {},
           commands = {{ default = {{ {}, {} }} }},
         }})
       end,
     }},
   }},
-  interactions = {{ chat = {{ adapter = "stdio_bus" }} }},
+  interactions = {{ chat = {{ adapter = {name} }} }},
 }})
 "#,
         quoted(&command.title),
@@ -191,11 +206,12 @@ fn codecompanion(command: &Command) -> String {
 }
 
 fn lua_provider(command: &Command) -> String {
+    let name = quoted(&command.name("stdio-bus", '-'));
     format!(
         r#"{{
-  provider = "stdio-bus",
+  provider = {name},
   acp_providers = {{
-    ["stdio-bus"] = {{
+    [{name}] = {{
       name = {},
       command = {},
       args = {{ {} }},
@@ -211,13 +227,14 @@ fn lua_provider(command: &Command) -> String {
 }
 
 fn agent_shell(command: &Command) -> String {
+    let name = command.name("stdio-bus", '-');
     let title = quoted(&command.title);
     let prompt = quoted(&format!("{}> ", command.title));
     format!(
         r#"(with-eval-after-load 'agent-shell
   (add-to-list 'agent-shell-agent-configs
                (agent-shell-make-agent-config
-                :identifier 'stdio-bus
+                :identifier '{name}
                 :mode-line-name {title}
                 :buffer-name {title}
                 :shell-prompt {prompt}
@@ -236,7 +253,9 @@ fn agent_shell(command: &Command) -> String {
 fn acpx(command: &Command) -> String {
     let line = std::iter::once(&command.program).chain(&command.args).map(|word| shell_quoted(word));
     let line = line.collect::<Vec<_>>().join(" ");
-    format!("{{\n  \"agents\": {{\n    \"bus\": {{ \"command\": {} }}\n  }}\n}}\n", quoted(&line))
+    // acpx makes small letters of the name that it is told.
+    let name = quoted(&command.name("bus", '-').to_lowercase());
+    format!("{{\n  \"agents\": {{\n    {name}: {{ \"command\": {} }}\n  }}\n}}\n", quoted(&line))
 }
 
 /// The arguments, each in quotes.
@@ -265,6 +284,7 @@ mod tests {
             program: "/opt/stdio bus".to_owned(),
             args: args.map(str::to_owned).to_vec(),
             title: "stdio Bus (claude)".to_owned(),
+            pool: Some("claude".to_owned()),
         }
     }
 
@@ -286,7 +306,7 @@ mod tests {
         }
         let settings: Value = by_name("acpx").unwrap().snippet(&command()).parse().unwrap();
         let line = r#""/opt/stdio bus" connect --config "/home/me/my \"bus\".json" --pool claude"#;
-        assert_eq!(settings["agents"]["bus"]["command"], line);
+        assert_eq!(settings["agents"]["bus-claude"]["command"], line);
     }
 
     #[test]
@@ -301,6 +321,23 @@ mod tests {
                 let [open, close] = count(pair);
                 assert_eq!(open, close, "{name}: {text}");
             }
+        }
+    }
+
+    #[test]
+    fn each_pool_has_settings_of_its_own_name() {
+        for (ide, of_pool, of_none) in [
+            ("codecompanion", "[\"stdio_bus_claude\"] = ", "[\"stdio_bus\"] = "),
+            ("avante", "[\"stdio-bus-claude\"] = ", "[\"stdio-bus\"] = "),
+            ("agentic", "provider = \"stdio-bus-claude\"", "provider = \"stdio-bus\""),
+            ("agent-shell", ":identifier 'stdio-bus-claude\n", ":identifier 'stdio-bus\n"),
+            ("acpx", "\"bus-claude\": ", "\"bus\": "),
+        ] {
+            let ide = by_name(ide).unwrap();
+            assert!(ide.snippet(&command()).contains(of_pool), "{}", ide.name);
+            assert!(ide.snippet(&Command { pool: None, ..command() }).contains(of_none), "{}", ide.name);
+            let odd = Command { pool: Some("a) (b".to_owned()), ..command() };
+            assert!(!ide.snippet(&odd).contains("a) (b"), "{}", ide.name);
         }
     }
 

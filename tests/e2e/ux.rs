@@ -115,7 +115,7 @@ fn ide_writes_settings_that_start_the_bus_and_says_what_has_changed() {
         (
             Some(0),
             &*format!(
-                "{}: added \"stdio Bus (a)\" in \"agent_servers\"; the old file is {}",
+                "{}: added \"stdio Bus (a)\" in \"agent_servers\"; the file as it was before stdio Bus is {}",
                 zed.display(),
                 backup.display()
             )
@@ -148,6 +148,9 @@ fn ide_writes_settings_that_start_the_bus_and_says_what_has_changed() {
         let (code, said) = ide(&[name, "--write"]);
         assert!(code == Some(0) && said.contains("the file is new") && home.join(file).exists(), "{said}");
     }
+    let (code, said) = ide(&["acpx", "--pool", "a", "--write"]);
+    let acpx = fs::read_to_string(home.join(".acpx/config.json")).expect("it is there");
+    assert!(code == Some(0) && acpx.contains("\"bus\"") && acpx.contains("\"bus-a\""), "{said}{acpx}");
     let named = home.join("my.json");
     let (code, said) = ide(&["vscode", &format!("--write={}", named.display())]);
     assert!(

@@ -22,7 +22,8 @@ const EDITORS_JSON: ParseOptions = ParseOptions {
     allow_extended_string_escapes: false,
 };
 
-/// What has become of the file. `entry` is what the settings are called in it, `backup` a copy of the old file.
+/// What has become of the file. `entry` is what the settings are called in it, `backup` a copy of it from
+/// before the first change.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Change {
     /// They were in it already.
@@ -132,7 +133,8 @@ fn input(node: &CstNode) -> Option<CstInputValue> {
     }
 }
 
-/// Writes a new file and renames it over the old one, of which a copy is kept.
+/// Writes a new file and renames it over the old one. A copy of the file as the user had it is kept: a later one would
+/// only have our own settings in it.
 fn replace(path: &Path, is_there: bool, text: &str) -> io::Result<Option<PathBuf>> {
     let beside = |more: &str| {
         let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -152,7 +154,7 @@ fn replace(path: &Path, is_there: bool, text: &str) -> io::Result<Option<PathBuf
             .and_then(|old| {
                 fs::set_permissions(&new_path, fs::Permissions::from_mode(old.permissions().mode()))
             })
-            .and_then(|()| fs::copy(path, backup).map(|_| ()));
+            .and_then(|()| if backup.exists() { Ok(()) } else { fs::copy(path, backup).map(|_| ()) });
     }
     done = done.and_then(|()| fs::rename(&new_path, path));
     if done.is_err() {
@@ -240,6 +242,8 @@ mod tests {
         assert_eq!(fs::metadata(&real).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(matches!(write(&link, SNIPPET), Ok(Change::None { .. })));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+        assert!(matches!(write(&link, &SNIPPET.replace("bus", "two")), Ok(Change::Added { .. })));
+        assert_eq!(fs::read_to_string(&kept).unwrap(), "{ \"a\": 1 }", "the first copy stays");
         let new = folder.path().join("new/settings.json");
         assert!(matches!(write(&new, SNIPPET), Ok(Change::Added { backup: None, .. })));
         assert_eq!(fs::read_to_string(new).unwrap(), SNIPPET);
