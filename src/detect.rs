@@ -162,9 +162,9 @@ fn describe_absent(absent: &[&Found], name_width: usize) -> String {
 fn how_to_install() -> String {
     let mut text = "\nInstall one, for example:\n".to_owned();
     let rows = runtimes::all().unwrap_or_default();
-    for (row, how) in
-        rows.iter().filter_map(|row| Some((row, row.install.as_ref()?))).take(EXAMPLES_OF_INSTALLS)
-    {
+    // Two rows can be two ways to run one CLI, of which only one is listed.
+    let listed = rows.iter().filter(|row| row.detect);
+    for (row, how) in listed.filter_map(|row| Some((row, row.install.as_ref()?))).take(EXAMPLES_OF_INSTALLS) {
         let _ = writeln!(text, "  {how}   # {}", row.id);
     }
     text

@@ -143,6 +143,20 @@ fn write_adds_the_missing_pools_and_keeps_the_rest() {
 }
 
 #[test]
+fn who_has_no_cli_is_told_of_several_and_of_none_twice() {
+    let folder = TempDir::new().expect("a folder");
+    let out = detect(folder.path(), &[]);
+    let told = String::from_utf8_lossy(&out.stdout).into_owned();
+    let (_, examples) = told.split_once("Install one, for example:\n").expect("examples");
+    let mut commands: Vec<_> =
+        examples.lines().filter_map(|line| line.split_once('#')).map(|it| it.0).collect();
+    assert_eq!(commands.len(), 4, "{told}");
+    commands.sort_unstable();
+    commands.dedup();
+    assert_eq!(commands.len(), 4, "{told}");
+}
+
+#[test]
 fn a_row_of_the_user_is_found_and_an_invalid_one_is_refused() {
     let folder = folder_with_clis();
     logging_script(folder.path(), "mine", "echo 1.2.3");
