@@ -68,6 +68,22 @@ struct SessionBox {
     waits_until: Moment,
 }
 
+impl SessionBox {
+    /// Whether its messages go to its own stream, which is open or still waited for.
+    fn keeps(&self, now: Moment) -> bool {
+        self.outbox.is_open || self.waits_until > now
+    }
+
+    /// Hands over what has waited too long for its stream. True: something has moved.
+    fn give_up(&mut self, connection: &mut Outbox, now: Moment) -> bool {
+        let moves = !self.keeps(now) && !self.outbox.queue.is_empty();
+        if moves {
+            connection.queue.append(&mut self.outbox.queue);
+        }
+        moves
+    }
+}
+
 /// Why a stream cannot be opened.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NoStream {
@@ -92,7 +108,7 @@ impl Outboxes {
             Some(_) => message.session().map(|session| session.as_ref().into()),
             None => self.of_answer(&message, now),
         });
-        let name = name.filter(|name| self.has_room_at(name, now));
+        let name = name.filter(|name| self.keeps_for(name, now));
         self.bytes += line.len();
         match &name {
             Some(session) => {
@@ -134,19 +150,19 @@ impl Outboxes {
         }
     }
 
-    /// Whether the messages of a session go to its own stream.
-    fn has_room_at(&self, session: &str, now: Moment) -> bool {
-        self.sessions.get(session).is_some_and(|session| session.outbox.is_open || session.waits_until > now)
+    /// Whether the next message of a session goes to its own stream. If not, those that still wait there go to the
+    /// connection's first, because they are older.
+    fn keeps_for(&mut self, session: &str, now: Moment) -> bool {
+        let Some(session) = self.sessions.get_mut(session) else { return false };
+        session.give_up(&mut self.connection, now);
+        session.keeps(now)
     }
 
     /// Gives what has waited too long for a stream to the stream of the connection. True: something has moved.
     pub(crate) fn release(&mut self, now: Moment) -> bool {
         let mut has_moved = false;
         for session in self.sessions.values_mut() {
-            if !session.outbox.is_open && session.waits_until <= now && !session.outbox.queue.is_empty() {
-                self.connection.queue.append(&mut session.outbox.queue);
-                has_moved = true;
-            }
+            has_moved |= session.give_up(&mut self.connection, now);
         }
         has_moved
     }
@@ -266,6 +282,32 @@ mod tests {
         assert_eq!(push(&mut outboxes, r#"{"id":"l","result":null}"#, START), None);
         let lines: Vec<_> = std::iter::from_fn(|| outboxes.pop(&None)).collect();
         assert_eq!((lines.len(), outboxes.bytes()), (5, 0));
+    }
+
+    #[test]
+    fn what_has_waited_for_a_stream_comes_before_what_need_not_wait() {
+        let mut outboxes = opened();
+        outboxes.pop(&None);
+        let line = |number| update("s").replacen('{', &format!(r#"{{"number":{number},"#), 1);
+        assert_eq!(push(&mut outboxes, &line(0), START), name("s"));
+        assert_eq!(push(&mut outboxes, &line(1), START), name("s"));
+        // The time is over, and `release` was not called yet.
+        assert_eq!(push(&mut outboxes, &line(2), GRACE), None);
+        for number in 0..3 {
+            assert_eq!(outboxes.pop(&None).unwrap(), line(number));
+        }
+        // It is the same after a stream that broke, and with the answer that ends a turn.
+        outboxes.open(&name("s")).unwrap();
+        outboxes.close(&name("s"), GRACE);
+        assert_eq!(push(&mut outboxes, &line(3), GRACE), name("s"));
+        outboxes.note_call("2", Some("s"));
+        let answer = r#"{"id":2,"result":{}}"#;
+        assert_eq!(push(&mut outboxes, answer, 2 * GRACE), None);
+        assert_eq!(
+            (outboxes.pop(&None).unwrap(), outboxes.pop(&None).unwrap()),
+            (line(3).into(), answer.into())
+        );
+        assert_eq!(outboxes.bytes(), 0);
     }
 
     #[test]
