@@ -78,12 +78,17 @@ impl BusLink {
         let (stream, token) = dialled
             .map_err(|error| NoLink::Unreachable(error.to_string()))?
             .map_err(|fault: Fault| NoLink::Unreachable(fault.to_string()))?;
-        let link = BusLink { socket: socket(stream).map_err(unreachable)? };
+        let link = BusLink::over(stream).map_err(unreachable)?;
         if token.is_some() || pool.is_some() {
             let greeted = timeout(HELLO_TIMEOUT, link.hello(token.as_deref(), pool)).await;
             greeted.map_err(|_| NoLink::Unreachable("the bus does not answer".to_owned()))??;
         }
         Ok(link)
+    }
+
+    /// A connection over this stream, on which nothing was said yet.
+    pub(crate) fn over(stream: Stream) -> io::Result<BusLink> {
+        Ok(BusLink { socket: socket(stream)? })
     }
 
     async fn hello(&self, token: Option<&str>, pool: Option<&str>) -> Result<(), NoLink> {

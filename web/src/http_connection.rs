@@ -114,11 +114,14 @@ impl HttpConnection {
     fn is_first_answer(&self, text: &str) -> bool {
         let mut first = self.first_answer.borrow_mut();
         let Some((id, _)) = &*first else { return false };
-        let is_it = Message::parse(text).is_some_and(|message| {
-            message.method.is_none() && message.id.is_some_and(|own| *own.get() == **id)
+        let is_it = Message::parse(text).is_some_and(|message| match message.id {
+            Some(own) => message.method.is_none() && *own.get() == **id,
+            // An error without an id: nothing but `initialize` was sent, so it is about that.
+            None => message.is_response(),
         });
         if is_it && let Some((_, waiting)) = first.take() {
             let _ = waiting.send(text.to_owned());
+            self.note_use();
         }
         is_it
     }
@@ -132,10 +135,17 @@ impl HttpConnection {
             if outboxes.has_waiting() && outboxes.release(now) {
                 self.filled.notify_waiters();
             }
-            if !outboxes.has_open() && now.saturating_sub(self.last_used.get()) > IDLE {
+            if !outboxes.has_open() && self.is_idle(now) {
                 return;
             }
         }
+    }
+
+    /// Nobody has said anything for too long. Whoever waits for the answer to `initialize` cannot: the agent may just
+    /// be starting.
+    fn is_idle(&self, now: Moment) -> bool {
+        let is_asked = self.first_answer.borrow().as_ref().is_some_and(|(_, waiting)| !waiting.is_closed());
+        !is_asked && now.saturating_sub(self.last_used.get()) > IDLE
     }
 
     fn now(&self) -> Moment {
@@ -217,4 +227,54 @@ impl HttpConnection {
 fn event(line: &[u8]) -> Bytes {
     let text = String::from_utf8_lossy(line);
     Bytes::from(format!("data: {text}\n\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use rpc::Stream;
+
+    use super::*;
+    use crate::audit::Who;
+    use crate::leases::Leases;
+    use crate::scope::Scope;
+
+    fn connection() -> (Rc<HttpConnection>, impl Future<Output = ()>) {
+        let (ours, _) = UnixStream::pair().unwrap();
+        let link = BusLink::over(Stream::Unix(ours)).unwrap();
+        let who = Who { token: "t".to_owned(), scope: Scope::Admin, from: String::new() };
+        let lease = Rc::new(Leases::default()).take("t").unwrap();
+        HttpConnection::new(link, "t".to_owned(), Filter::new(who), lease)
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_for_the_first_answer_is_not_idle() {
+        let (connection, _life) = connection();
+        let late = 2 * IDLE;
+        assert!(connection.is_idle(late) && !connection.is_idle(IDLE));
+        let (waiting, answer) = oneshot::channel();
+        *connection.first_answer.borrow_mut() = Some(("1".into(), waiting));
+        assert!(!connection.is_idle(late));
+        connection.last_used.set(Moment::ZERO);
+        assert!(connection.is_first_answer(r#"{"id":1,"result":{}}"#));
+        assert!(connection.last_used.get() > Moment::ZERO, "it may be used from now on");
+        assert!(answer.await.is_ok() && connection.is_idle(2 * late));
+        // Nor does a client that has left keep it.
+        *connection.first_answer.borrow_mut() = Some(("1".into(), oneshot::channel().0));
+        assert!(connection.is_idle(2 * late));
+    }
+
+    #[tokio::test]
+    async fn an_error_without_an_id_answers_the_first_request() {
+        let (connection, _life) = connection();
+        let (waiting, answer) = oneshot::channel();
+        *connection.first_answer.borrow_mut() = Some(("1".into(), waiting));
+        for other in [r#"{"method":"x"}"#, r#"{"id":1,"method":"x"}"#, r#"{"id":2,"result":{}}"#] {
+            assert!(!connection.is_first_answer(other), "{other}");
+        }
+        let refusal = r#"{"id":null,"error":{"code":-32600,"message":"no"}}"#;
+        assert!(connection.is_first_answer(refusal));
+        assert_eq!(answer.await.unwrap(), refusal);
+    }
 }
