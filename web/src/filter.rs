@@ -20,8 +20,11 @@ pub(crate) enum Verdict {
     Pass,
     /// Nobody hears of it.
     Swallow,
-    /// It is more than the token allows: the line that answers it, and the reason.
-    Refuse(String, String),
+    /// It is more than the token allows: the line that answers it.
+    Refuse(String),
+    /// The same of a notification or an answer. Over HTTP the line goes with the status; on a WebSocket nobody waits
+    /// for one, and it is dropped.
+    RefuseSilent(String),
 }
 
 impl Filter {
@@ -37,7 +40,7 @@ impl Filter {
                 return Verdict::Pass;
             }
             let why = "this is not one JSON-RPC message".to_owned();
-            return Verdict::Refuse(error_line(None, -32_600, "invalid", &why), why);
+            return Verdict::Refuse(error_line(None, -32_600, "invalid", &why));
         };
         // Some clients keep the connection alive with this; no agent knows it.
         if message.method.as_deref() == Some("$/ping") && message.id.is_none() {
@@ -45,11 +48,11 @@ impl Filter {
         }
         let scope = needed(&message);
         if scope > self.who.scope {
-            if !message.is_request() {
-                return Verdict::Swallow;
-            }
             let why = format!("this token has the scope {}, and this needs {scope}", self.who.scope);
-            return Verdict::Refuse(error_line(message.id, READ_ONLY, "read_only", &why), why);
+            // The id of an answer names a question of the agent, so it is not repeated.
+            let id = message.id.filter(|_| message.is_request());
+            let line = error_line(id, READ_ONLY, "read_only", &why);
+            return if id.is_some() { Verdict::Refuse(line) } else { Verdict::RefuseSilent(line) };
         }
         if message.is_response() {
             self.questions.borrow_mut().log_answer(&message, &self.who);
@@ -72,16 +75,18 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_scope_is_refused_and_what_cannot_be_answered_is_swallowed() {
+    fn more_than_the_scope_is_refused_whether_or_not_it_wants_an_answer() {
         let prompt = r#"{"jsonrpc":"2.0","id":5,"method":"session/prompt","params":{}}"#;
-        let Verdict::Refuse(line, why) = filter(Scope::Approve).judge(prompt) else { panic!("refused") };
+        let Verdict::Refuse(line) = filter(Scope::Approve).judge(prompt) else { panic!("refused") };
         assert!(line.starts_with(r#"{"jsonrpc":"2.0","id":5,"error":{"code":-32061,"#), "{line}");
-        assert!(line.contains(r#""reason":"read_only""#) && why.contains("needs control"), "{line}");
+        assert!(line.contains(r#""reason":"read_only""#) && line.contains("needs control"), "{line}");
         assert_eq!(filter(Scope::Control).judge(prompt), Verdict::Pass);
-        let cancel = r#"{"method":"session/cancel","params":{}}"#;
-        assert_eq!(filter(Scope::Approve).judge(cancel), Verdict::Swallow);
-        let answer = r#"{"id":1,"result":{}}"#;
-        assert_eq!(filter(Scope::Observe).judge(answer), Verdict::Swallow);
+        let (cancel, answer) = (r#"{"method":"session/cancel","params":{}}"#, r#"{"id":1,"result":{}}"#);
+        let reload = r#"{"method":"_bus/reload"}"#;
+        for (scope, line) in [(Scope::Approve, cancel), (Scope::Control, reload), (Scope::Observe, answer)] {
+            let Verdict::RefuseSilent(line) = filter(scope).judge(line) else { panic!("refused: {line}") };
+            assert!(line.starts_with(r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32061,"#), "{line}");
+        }
         assert_eq!(filter(Scope::Approve).judge(answer), Verdict::Pass);
         assert_eq!(filter(Scope::Admin).judge(r#"{"method":"$/ping"}"#), Verdict::Swallow);
     }

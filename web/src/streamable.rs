@@ -83,7 +83,9 @@ impl Door {
         match connection.filter.judge(line) {
             Verdict::Pass => {}
             Verdict::Swallow => return Ok(reply::empty(StatusCode::ACCEPTED)),
-            Verdict::Refuse(answer, _) => return Ok(reply::json(StatusCode::FORBIDDEN, answer)),
+            Verdict::Refuse(answer) | Verdict::RefuseSilent(answer) => {
+                return Ok(reply::json(StatusCode::FORBIDDEN, answer));
+            }
         }
         if let Some(id) = message.id.filter(|_| message.is_request())
             && !connection.note_call(id.get(), session.as_deref())

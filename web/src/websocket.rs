@@ -113,8 +113,8 @@ async fn from_client(
                         return Some(BUS_GONE);
                     }
                 }
-                Verdict::Swallow => {}
-                Verdict::Refuse(answer, _) => {
+                Verdict::Swallow | Verdict::RefuseSilent(_) => {}
+                Verdict::Refuse(answer) => {
                     if sink.lock().await.send(Message::text(answer)).await.is_err() {
                         return None;
                     }

@@ -146,7 +146,16 @@ fn scopes_hold_over_http_too() {
     let refused = client.posts(&request(2, "session/new", json!({})), None);
     let body: Value = serde_json::from_str(&refused.body).expect("JSON");
     assert_eq!((refused.status, &body["error"]["code"], &body["id"]), (403, &json!(-32_061), &json!(2)));
-    assert_eq!(client.posts(&notification("session/cancel", json!({ "sessionId": "s" })), None).status, 202);
+    let cancel = notification("session/cancel", json!({ "sessionId": "s" }));
+    for silent in [cancel, notification("_bus/reload", json!({})), result(1, json!({}))] {
+        let refused = client.posts(&silent, None);
+        let body: Value = serde_json::from_str(&refused.body).expect("JSON");
+        assert_eq!(
+            (refused.status, &body["error"]["code"], &body["id"]),
+            (403, &json!(-32_061), &Value::Null)
+        );
+    }
+    assert_eq!(client.posts(&notification("$/ping", json!({})), None).status, 202);
     let mut connection = client.stream(None);
     assert_eq!(client.posts(&request(3, "_bus/status", json!({})), None).status, 202);
     assert_eq!(connection.receives().expect("an answer")["result"]["bus"], "stdio-bus");
