@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use crate::audit::{Questions, Who};
-use crate::message::{Message, error_line};
+use crate::message::{Message, error_line, is_json, malformed_line};
 use crate::scope::{Scope, needed};
 
 /// -32061 of the bus: whoever may only look on has said something.
@@ -35,12 +35,12 @@ impl Filter {
     /// Looks at a line on its way to the bus.
     pub(crate) fn judge(&self, line: &str) -> Verdict {
         let Some(message) = Message::parse(line) else {
-            // Only who may do everything anyway can send what the door does not understand.
-            if self.who.scope == Scope::Admin {
+            // An object that the door does not understand is for the bus to judge, from those who may do everything
+            // anyway. The rest never is: the bus closes a connection that begins with it.
+            if self.who.scope == Scope::Admin && line.starts_with('{') && is_json(line) {
                 return Verdict::Pass;
             }
-            let why = "this is not one JSON-RPC message".to_owned();
-            return Verdict::Refuse(error_line(None, -32_600, "invalid", &why));
+            return Verdict::Refuse(malformed_line(line));
         };
         // Some clients keep the connection alive with this; no agent knows it.
         if message.method.as_deref() == Some("$/ping") && message.id.is_none() {
@@ -92,10 +92,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_passes_for_admins_alone() {
-        for odd in ["[]", "{", r#"{"method":"_bus/status","method":"session/prompt","id":1}"#] {
-            assert_eq!(filter(Scope::Admin).judge(odd), Verdict::Pass);
-            assert!(matches!(filter(Scope::Control).judge(odd), Verdict::Refuse(..)), "{odd}");
+    fn what_is_no_object_passes_for_nobody_and_odd_objects_for_admins_alone() {
+        let cases = [("{", -32_700), ("oops", -32_700), ("[1,", -32_700), ("[]", -32_600), ("5", -32_600)];
+        for (odd, code) in cases {
+            for scope in [Scope::Control, Scope::Admin] {
+                let Verdict::Refuse(line) = filter(scope).judge(odd) else { panic!("{scope} {odd}") };
+                assert!(line.contains(&format!(r#""id":null,"error":{{"code":{code},"#)), "{odd}: {line}");
+            }
         }
+        let twice = r#"{"method":"_bus/status","method":"session/prompt","id":1}"#;
+        assert_eq!(filter(Scope::Admin).judge(twice), Verdict::Pass);
+        let Verdict::Refuse(line) = filter(Scope::Control).judge(twice) else { panic!("refused") };
+        assert!(line.contains(r#""code":-32600,"#), "{line}");
     }
 }

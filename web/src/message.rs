@@ -60,6 +60,22 @@ pub(crate) fn error_line(id: Option<&RawValue>, code: i32, reason: &str, message
     format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#)
 }
 
+/// A whole line that says why a text is no message, with the codes of the bus.
+pub(crate) fn malformed_line(text: &str) -> String {
+    let (code, reason, why) = if !is_json(text) {
+        (-32_700, "parse", "this is not JSON")
+    } else if text.starts_with('[') {
+        (-32_600, "invalid", "batches are not taken")
+    } else {
+        (-32_600, "invalid", "this is not one JSON-RPC message")
+    };
+    error_line(None, code, reason, why)
+}
+
+pub(crate) fn is_json(text: &str) -> bool {
+    serde_json::from_str::<IgnoredAny>(text).is_ok()
+}
+
 /// The lines of one frame or body. A line break between the tokens of one message is white space; some clients also
 /// put several messages into one frame.
 pub(crate) fn lines_of(text: &str) -> Vec<Cow<'_, str>> {
@@ -67,7 +83,7 @@ pub(crate) fn lines_of(text: &str) -> Vec<Cow<'_, str>> {
     if !text.contains(['\n', '\r']) {
         return if text.is_empty() { Vec::new() } else { vec![text.into()] };
     }
-    if serde_json::from_str::<IgnoredAny>(text).is_ok() {
+    if is_json(text) {
         return vec![text.replace(['\n', '\r'], " ").into()];
     }
     let lines = text.split(['\n', '\r']).map(str::trim);

@@ -18,7 +18,7 @@ use crate::audit::Who;
 use crate::door::{CONNECTION_ID, Door, Origin, json_body, refuse, too_many};
 use crate::filter::{Filter, Verdict};
 use crate::http_connection::HttpConnection;
-use crate::message::{Message, error_line, lines_of};
+use crate::message::{Message, error_line, lines_of, malformed_line};
 use crate::outboxes::{NoStream, StreamName, is_of_session};
 use crate::reply::{self, Reply};
 use crate::tokens::Token;
@@ -62,16 +62,13 @@ impl Door {
         let headers = request.headers().clone();
         let query = request.uri().query().map(str::to_owned);
         let body = json_body(request, BODY_BYTES).await?;
-        let text = str::from_utf8(&body).map_err(|_| invalid(-32_700, "parse", "the body is not UTF-8"))?;
+        let text = str::from_utf8(&body).map_err(|_| no_json("the body is not UTF-8"))?;
         let lines = lines_of(text);
         let [line] = &lines[..] else {
-            return Err(invalid(-32_700, "parse", "one JSON-RPC message is needed"));
+            return Err(no_json("one JSON-RPC message is needed"));
         };
-        if line.starts_with('[') {
-            return Err(invalid(-32_600, "invalid", "batches are not taken"));
-        }
-        let message =
-            Message::parse(line).ok_or_else(|| invalid(-32_700, "parse", "this is no JSON-RPC message"))?;
+        let message = Message::parse(line)
+            .ok_or_else(|| Box::new(reply::json(StatusCode::BAD_REQUEST, malformed_line(line))))?;
         let line_bytes = Bytes::copy_from_slice(line.as_bytes());
         if message.method.as_deref() == Some("initialize") && message.is_request() {
             let id = message.id.map_or("null", |id| id.get());
@@ -209,8 +206,8 @@ fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a st
     text.map(Some).ok_or_else(|| refuse(StatusCode::BAD_REQUEST, format!("{name} is not good")))
 }
 
-fn invalid(code: i32, reason: &str, why: &str) -> Box<Reply> {
-    Box::new(reply::json(StatusCode::BAD_REQUEST, error_line(None, code, reason, why)))
+fn no_json(why: &str) -> Box<Reply> {
+    Box::new(reply::json(StatusCode::BAD_REQUEST, error_line(None, -32_700, "parse", why)))
 }
 
 /// The body of a stream of events.

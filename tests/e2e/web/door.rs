@@ -87,6 +87,21 @@ fn frames_may_hold_white_space_or_several_messages_and_pings_are_kept_from_agent
 }
 
 #[test]
+fn a_connection_that_begins_with_no_message_is_told_so_and_goes_on() {
+    let bus = bus_with_door();
+    let web = Web::of(&bus);
+    for scope in ["observe", "admin"] {
+        let token = web.token(scope);
+        for (frame, code) in [("{oops", -32_700), ("[]", -32_600), ("5", -32_600)] {
+            let mut socket = web.socket(&token);
+            socket.sends(frame);
+            assert_eq!(socket.receives()["error"]["code"], code, "{scope} {frame}");
+            assert_eq!(socket.asks(1, "_bus/status", json!({}))["result"]["bus"], "stdio-bus");
+        }
+    }
+}
+
+#[test]
 fn a_long_message_passes_whole_in_both_directions() {
     let bus = bus_with_door();
     let web = Web::of(&bus);

@@ -59,15 +59,19 @@ fn requests_that_are_not_as_the_protocol_wants_are_refused() {
     };
     assert_eq!(post(&["Content-Type: text/plain"], "{}").status, 415);
     assert_eq!(post(&[], "{}").status, 415);
-    for batch in ["[]", r#"[{"jsonrpc":"2.0","id":1,"method":"initialize"}]"#] {
-        let refused = post(&[json_type], batch);
-        let body: Value = serde_json::from_str(&refused.body).expect("JSON");
+    let batch = r#"[{"jsonrpc":"2.0","id":1,"method":"initialize"}]"#;
+    let twice = r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"initialize"}"#;
+    for (body, code) in
+        [("[]", -32_600), (batch, -32_600), ("5", -32_600), (twice, -32_600), ("{", -32_700), (" ", -32_700)]
+    {
+        let refused = post(&[json_type], body);
+        let answer: Value = serde_json::from_str(&refused.body).expect("JSON");
         assert_eq!(
-            (refused.status, &body["error"]["code"], &body["id"]),
-            (400, &json!(-32_600), &Value::Null)
+            (refused.status, &answer["error"]["code"], &answer["id"]),
+            (400, &json!(code), &Value::Null),
+            "{body}"
         );
     }
-    assert_eq!(post(&[json_type], "{").status, 400);
     assert_eq!(post(&[json_type], &request(1, "session/new", json!({}))).status, 400);
     let unknown = "Acp-Connection-Id: 0b8d5f5e-0000-4000-8000-000000000000";
     assert_eq!(post(&[json_type, unknown], &request(1, "session/new", json!({}))).status, 404);
