@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
 use serde_json::json;
 use serde_json::value::RawValue;
 
@@ -48,9 +48,34 @@ impl<'a> Message<'a> {
         serde_json::from_str::<Params<'a>>(params).ok()?.session_id
     }
 
+    /// The line that this was parsed from, with a session in its params. All other bytes stay as they are. `None`: the
+    /// params are no object, or say something about a session already.
+    pub(crate) fn with_session(&self, line: &str, session: &str) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Params {
+            #[serde(default, rename = "sessionId", deserialize_with = "is_there")]
+            has_session: bool,
+        }
+
+        let params = self.params.map(RawValue::get).filter(|params| params.starts_with('{'))?;
+        if serde_json::from_str::<Params>(params).ok()?.has_session {
+            return None;
+        }
+        // The params are a part of the line.
+        let at = params.as_ptr().addr().checked_sub(line.as_ptr().addr())? + 1;
+        let (before, after) = line.split_at_checked(at)?;
+        let comma = if after.trim_start().starts_with('}') { "" } else { "," };
+        Some(format!(r#"{before}"sessionId":{}{comma}{after}"#, json!(session)))
+    }
+
     pub(crate) fn is_response(&self) -> bool {
         self.method.is_none() && (self.result.is_some() || self.error.is_some())
     }
+}
+
+/// Reads any value, also null: the key is there.
+fn is_there<'de, D: Deserializer<'de>>(value: D) -> Result<bool, D::Error> {
+    IgnoredAny::deserialize(value).map(|_| true)
 }
 
 /// A whole line that answers the request `id` with an error of the door.
@@ -112,6 +137,22 @@ mod tests {
         assert_eq!((message.method.as_deref(), message.session().as_deref()), (Some("a/b"), Some("s")));
         assert!(message.is_request() && !message.is_response());
         assert!(Message::parse(r#"{"id":1,"result":null}"#).is_some());
+    }
+
+    #[test]
+    fn a_session_is_put_into_the_params_and_the_rest_stays_as_it_is() {
+        let filled = |line: &str| Message::parse(line).unwrap().with_session(line, r#"s"1"#);
+        let line = r#"{"x":{ },"method":"a", "params":{ },"id":1.0}"#;
+        let expected = r#"{"x":{ },"method":"a", "params":{"sessionId":"s\"1" },"id":1.0}"#;
+        assert_eq!(filled(line).as_deref(), Some(expected));
+        let line = r#"{"params" : { "é" : [1e2], "prompt":[{"sessionId":1}]} ,"method":"a"}"#;
+        let expected =
+            r#"{"params" : {"sessionId":"s\"1", "é" : [1e2], "prompt":[{"sessionId":1}]} ,"method":"a"}"#;
+        assert_eq!(filled(line).as_deref(), Some(expected));
+        for params in [r#"{"sessionId":null}"#, r#"{"session\u0049d":5}"#, "null", "[]", "7"] {
+            assert_eq!(filled(&format!(r#"{{"method":"a","params":{params}}}"#)), None, "{params}");
+        }
+        assert_eq!(filled(r#"{"method":"a"}"#), None);
     }
 
     #[test]

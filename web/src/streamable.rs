@@ -69,10 +69,10 @@ impl Door {
         };
         let message = Message::parse(line)
             .ok_or_else(|| Box::new(reply::json(StatusCode::BAD_REQUEST, malformed_line(line))))?;
-        let line_bytes = Bytes::copy_from_slice(line.as_bytes());
         if message.method.as_deref() == Some("initialize") && message.is_request() {
             let id = message.id.map_or("null", |id| id.get());
-            return self.initialize(id, line_bytes, query.as_deref(), from, token).await;
+            let line = Bytes::copy_from_slice(line.as_bytes());
+            return self.initialize(id, line, query.as_deref(), from, token).await;
         }
         let connection = self.connection(&headers, &token)?;
         connection.note_use();
@@ -84,12 +84,13 @@ impl Door {
                 return Ok(reply::json(StatusCode::FORBIDDEN, answer));
             }
         }
+        let line = filled(line, &message, session.as_deref())?;
         if let Some(id) = message.id.filter(|_| message.is_request())
             && !connection.note_call(id.get(), session.as_deref())
         {
             return Err(too_many().into());
         }
-        if connection.send(line_bytes).await {
+        if connection.send(line).await {
             Ok(reply::empty(StatusCode::ACCEPTED))
         } else {
             Err(refuse(StatusCode::SERVICE_UNAVAILABLE, "the bus does not take it"))
@@ -198,6 +199,17 @@ fn session_of(message: &Message<'_>, headers: &HeaderMap) -> Result<Option<Strin
         }
         (own, named) => Ok(own.map(|own| own.into_owned()).or_else(|| named.map(str::to_owned))),
     }
+}
+
+/// The line as the bus gets it: where only the header names the session, the params name it now.
+fn filled(line: &str, message: &Message<'_>, session: Option<&str>) -> Result<Bytes, Box<Reply>> {
+    let is_of_session = message.method.as_deref().is_some_and(is_of_session);
+    let missing = session.filter(|_| is_of_session && message.session().is_none());
+    let Some(session) = missing else { return Ok(Bytes::copy_from_slice(line.as_bytes())) };
+    let filled = message.with_session(line, session);
+    filled.map(Bytes::from).ok_or_else(|| {
+        refuse(StatusCode::BAD_REQUEST, "the params must be an object, and sessionId in it a string")
+    })
 }
 
 fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Box<Reply>> {

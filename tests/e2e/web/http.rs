@@ -15,6 +15,10 @@ fn a_turn_with_a_question_goes_through_posts_and_streams() {
     let mut events = client.stream(Some(&session));
     client.prompts(2, &session, "Hello.");
     assert_eq!(events.turn(2), ("Hello.".to_owned(), Vec::new()));
+    // The session may be named in the header alone.
+    let prompt = json!({ "prompt": [{ "type": "text", "text": "Again." }] });
+    assert_eq!(client.posts(&request(4, "session/prompt", prompt), Some(&session)).status, 202);
+    assert_eq!(events.turn(4), ("Again.".to_owned(), Vec::new()));
     client.prompts(3, &session, "/ask");
     let (_, questions) = events.turn(3);
     let option = &questions[0]["params"]["options"][0]["optionId"];
@@ -79,6 +83,9 @@ fn requests_that_are_not_as_the_protocol_wants_are_refused() {
     let prompt = |params: Value| request(2, "session/prompt", params);
     assert_eq!(client.posts(&prompt(json!({})), None).status, 400, "no session at all");
     assert_eq!(client.posts(&prompt(json!({ "sessionId": "a" })), Some("b")).status, 400, "two sessions");
+    for odd in [json!([]), json!({ "sessionId": null })] {
+        assert_eq!(client.posts(&prompt(odd), Some("a")).status, 400, "no place for the session");
+    }
     // Another token does not find the connection.
     let mut other = HttpClient::new(&web, &web.token("control"));
     other.id.clone_from(&client.id);
