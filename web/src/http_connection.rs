@@ -223,10 +223,13 @@ impl HttpConnection {
     }
 }
 
-/// A line is one event: it has no line break.
+/// A line is one event. It has no line break, but may have a carriage return, which ends a line in an event and is only
+/// white space between tokens in JSON.
 fn event(line: &[u8]) -> Bytes {
     let text = String::from_utf8_lossy(line);
-    Bytes::from(format!("data: {text}\n\n"))
+    let mut event = format!("data: {text}\n\n").into_bytes();
+    event.iter_mut().filter(|byte| **byte == b'\r').for_each(|byte| *byte = b' ');
+    Bytes::from(event)
 }
 
 #[cfg(test)]
@@ -246,6 +249,11 @@ mod tests {
         let who = Who { token: "t".to_owned(), scope: Scope::Admin, from: String::new() };
         let lease = Rc::new(Leases::default()).take("t").unwrap();
         HttpConnection::new(link, "t".to_owned(), Filter::new(who), lease)
+    }
+
+    #[test]
+    fn an_event_has_one_line() {
+        assert_eq!(event(b"{\r\"a\":\r1,\"b\":\"\\r\"}"), "data: { \"a\": 1,\"b\":\"\\r\"}\n\n");
     }
 
     #[tokio::test]
