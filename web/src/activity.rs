@@ -3,7 +3,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -17,11 +17,18 @@ pub(crate) struct Activity {
     begin: Instant,
     read: AtomicU64,
     written: AtomicU64,
+    /// Nobody reads for now.
+    is_paused: AtomicBool,
 }
 
 impl Activity {
     pub(crate) fn new() -> Arc<Activity> {
-        Arc::new(Activity { begin: Instant::now(), read: AtomicU64::new(0), written: AtomicU64::new(0) })
+        Arc::new(Activity::since_begin(Instant::now()))
+    }
+
+    fn since_begin(begin: Instant) -> Activity {
+        let (read, written) = (AtomicU64::new(0), AtomicU64::new(0));
+        Activity { begin, read, written, is_paused: AtomicBool::new(false) }
     }
 
     fn note(&self, what: &AtomicU64) {
@@ -32,9 +39,18 @@ impl Activity {
         self.begin.elapsed().saturating_sub(Duration::from_millis(what.load(Ordering::Relaxed)))
     }
 
-    /// How long nothing has come.
+    /// How long nothing has come, although somebody reads.
     pub(crate) fn unread(&self) -> Duration {
-        self.since(&self.read)
+        if self.is_paused.load(Ordering::Relaxed) { Duration::ZERO } else { self.since(&self.read) }
+    }
+
+    /// Waits for something while nobody reads: that is not the silence of the peer, whose bytes wait meanwhile.
+    pub(crate) async fn paused<T>(&self, waiting: impl Future<Output = T>) -> T {
+        self.is_paused.store(true, Ordering::Relaxed);
+        let outcome = waiting.await;
+        self.note(&self.read);
+        self.is_paused.store(false, Ordering::Relaxed);
+        outcome
     }
 
     /// How long nothing could be written.
@@ -106,5 +122,19 @@ impl AsyncWrite for Watched {
             Transport::Plain(stream) => Pin::new(stream).poll_shutdown(context),
             Transport::Tls(stream) => Pin::new(stream).poll_shutdown(context),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn while_nobody_reads_a_peer_is_not_silent() {
+        let minute = Duration::from_secs(60);
+        let activity = Activity::since_begin(Instant::now().checked_sub(minute).unwrap());
+        assert!(activity.unread() >= minute);
+        assert_eq!(activity.paused(async { activity.unread() }).await, Duration::ZERO);
+        assert!(activity.unread() < minute, "what it has sent meanwhile is not read yet");
     }
 }

@@ -68,7 +68,7 @@ pub(crate) async fn relay(
     let (sink, mut stream) = socket.split();
     let sink = Mutex::new(sink);
     let end = tokio::select! {
-        end = from_client(&mut stream, &sink, &link, &filter) => end,
+        end = from_client(&mut stream, &sink, &link, &filter, &activity) => end,
         end = from_bus(&sink, &link, &filter) => end,
         end = watch(&sink, &activity) => Some(end),
         () = lease.ended() => Some(REVOKED),
@@ -95,6 +95,7 @@ async fn from_client(
     sink: &Sink,
     link: &BusLink,
     filter: &Filter,
+    activity: &Activity,
 ) -> Option<End> {
     loop {
         let text = match stream.next().await {
@@ -109,13 +110,14 @@ async fn from_client(
         for line in lines_of(&text) {
             match filter.judge(&line) {
                 Verdict::Pass => {
-                    if link.send(line.as_bytes()).await.is_err() {
+                    if activity.paused(link.send(line.as_bytes())).await.is_err() {
                         return Some(BUS_GONE);
                     }
                 }
                 Verdict::Swallow | Verdict::RefuseSilent(_) => {}
                 Verdict::Refuse(answer) => {
-                    if sink.lock().await.send(Message::text(answer)).await.is_err() {
+                    let sent = async { sink.lock().await.send(Message::text(answer)).await };
+                    if activity.paused(sent).await.is_err() {
                         return None;
                     }
                 }
