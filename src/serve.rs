@@ -10,7 +10,7 @@ use std::sync::Arc;
 use clients::exit;
 use kernel_core::config::{Address, Config, Listen, PoolConfig, Program, WebConfig};
 use kernel_shell::ServeError;
-use kernel_shell::config::{self, ConfigErrors};
+use kernel_shell::config::{self, ConfigError, ConfigErrors};
 
 use crate::output::report;
 use crate::{paths, unexpanded};
@@ -161,14 +161,11 @@ struct Addresses {
 /// Loads the configuration.
 fn load(path: &Path, addresses: &Addresses, web: Option<&Web>) -> Result<Config, ConfigErrors> {
     let mut config = config::load(path)?;
-    match (web, &mut config.web) {
-        (None, _) => {}
-        (Some(Web::Off), web) => *web = None,
-        // The certificate and the names stay those of the file.
-        (Some(Web::At(at)), Some(web)) => {
-            (web.https, web.host, web.port) = (at.https, at.host.clone(), at.port);
-        }
-        (Some(Web::At(at)), web) => *web = Some(at.clone()),
+    if let Some(web) = web {
+        config.web = door_at(web, config.web.take()).map_err(|message| {
+            let error = ConfigError { path: "web".to_owned(), message };
+            ConfigErrors::in_file(path.display().to_string(), "", vec![error])
+        })?;
     }
     if !addresses.listeners.is_empty() {
         config.listen = addresses.listeners.clone();
@@ -186,6 +183,22 @@ fn load(path: &Path, addresses: &Addresses, web: Option<&Web>) -> Result<Config,
         }
     }
     Ok(config)
+}
+
+/// The door where the command line wants it. The names and the certificate stay those of the file, but a door that
+/// speaks http has no use for a certificate.
+fn door_at(web: &Web, configured: Option<WebConfig>) -> Result<Option<WebConfig>, String> {
+    let Web::At(at) = web else { return Ok(None) };
+    let mut door = at.clone();
+    if let Some(WebConfig { tls, hosts, origins, .. }) = configured {
+        (door.tls, door.hosts, door.origins) = (tls.filter(|_| at.https), hosts, origins);
+    }
+    if door.https && door.tls.is_none() {
+        return Err(format!(
+            "--web {at} needs a certificate: name its files in web.tls.cert and web.tls.key"
+        ));
+    }
+    Ok(Some(door))
 }
 
 /// Whether the workers of the pool are in the cluster of this file, and their arguments do not say where that is.
@@ -220,6 +233,8 @@ fn parse_unix(path: &str) -> Result<Address, String> {
 
 #[cfg(test)]
 mod tests {
+    use kernel_core::config::WebTls;
+
     use super::*;
 
     fn args(tcp: &[&str], unix: &[&str], stdio: bool) -> Args {
@@ -238,6 +253,27 @@ mod tests {
             urls,
             ["tcp://[::1]:1", "tcp://localhost:0", "tcp://localhost:0", "unix:///run/bus.sock", "stdio:"]
         );
+    }
+
+    #[test]
+    fn a_door_of_the_command_line_has_the_certificate_of_the_file_if_it_speaks_https() {
+        let at = |url: &str| parse_web(url).unwrap();
+        let tls = Some(WebTls { cert: "c.pem".into(), key: "k.pem".into() });
+        let hosts = vec!["bus.example".to_owned()];
+        let own = config::parse_web("https://0.0.0.0:9443").unwrap();
+        let own = || Some(WebConfig { tls: tls.clone(), hosts: hosts.clone(), ..own.clone() });
+        let moved = |url: &str| door_at(&at(url), own()).unwrap().unwrap();
+        let plain = moved("http://127.0.0.1:1");
+        assert_eq!(
+            (plain.to_string().as_str(), plain.tls, &plain.hosts),
+            ("http://127.0.0.1:1", None, &hosts)
+        );
+        let secure = moved("https://127.0.0.1:2");
+        assert_eq!((secure.to_string().as_str(), &secure.tls), ("https://127.0.0.1:2", &tls));
+        assert_eq!(door_at(&at("off"), own()), Ok(None));
+        assert!(door_at(&at("http://127.0.0.1:1"), None).unwrap().is_some());
+        let refused = door_at(&at("https://127.0.0.1:1"), None).unwrap_err();
+        assert!(refused.starts_with("--web https://127.0.0.1:1 needs a certificate"), "{refused}");
     }
 
     #[test]

@@ -80,7 +80,7 @@ fn open(options: Options) -> Result<(), String> {
 
 async fn serve(options: Options, room: usize) -> Result<(), String> {
     let Options { web, target, state, assets, ends_with_stdin } = options;
-    let tls = web.tls.as_ref().map(tls::acceptor).transpose()?;
+    let tls = web.tls.as_ref().filter(|_| web.https).map(tls::acceptor).transpose()?;
     if web.https && tls.is_none() {
         return Err("https needs a certificate: name its files in web.tls.cert and web.tls.key".to_owned());
     }

@@ -94,3 +94,16 @@ fn a_certificate_that_cannot_be_read_is_said_and_the_bus_runs() {
     assert_eq!(bus.client().asks(1, "any/method", json!({}))["method"], "any/method");
     assert!(Path::new(&certificate("cert.pem")).exists());
 }
+
+#[test]
+fn a_door_that_the_command_line_wants_without_a_certificate_is_refused_at_the_start() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("bus.json");
+    let mut config = echo_with(json!({ "listen": "http://127.0.0.1:0" }));
+    config["listen"] = json!(["tcp://127.0.0.1:0"]);
+    std::fs::write(&file, config.to_string()).expect("the folder is ours");
+    let out = crate::harness::run(folder.path(), &["serve", "--web", "https://127.0.0.1:0"], "");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("--web https://127.0.0.1:0 needs a certificate"), "{said}");
+    assert_eq!(out.status.code(), Some(78));
+}
