@@ -13,7 +13,7 @@ use kernel_shell::config::{self, ClientConfig};
 use rpc::text::rfc3339_of_millis;
 use serde_json::json;
 use web::scope::Scope;
-use web::tokens::Store;
+use web::tokens::{DoorPlace, Store};
 use web::{Options, Orders};
 
 use crate::bus_args::BusArgs;
@@ -152,8 +152,8 @@ pub(crate) fn run(args: Args) -> ExitCode {
 
 fn url(args: &UrlArgs) -> Result<ExitCode, Fault> {
     let mut store = args.config.store()?;
-    let at = store.listening().map(str::to_owned);
-    let Some(at) = at.filter(|at| answers(at)) else {
+    let at = store.doors().find(|door| answers(door)).map(|door| door.public.clone());
+    let Some(at) = at else {
         return Err(Fault::Unreachable("no web door of this bus is open".to_owned()));
     };
     let code = store.add_code(args.scope).map_err(cannot_keep)?;
@@ -174,10 +174,11 @@ fn url(args: &UrlArgs) -> Result<ExitCode, Fault> {
     Ok(print(&format!("{link}\n")))
 }
 
-/// Whether the door at this URL is open. Without TLS it is asked; with it, it is enough that something listens.
-fn answers(at: &str) -> bool {
-    let Some((scheme, host)) = at.split_once("://") else { return false };
-    let Ok(mut socket) = TcpStream::connect(host) else { return false };
+/// Whether this door is open. Without TLS it is asked; with it, it is enough that something listens. Its name may be
+/// one that is known elsewhere alone, so it is reached by its address.
+fn answers(door: &DoorPlace) -> bool {
+    let Some((scheme, host)) = door.public.split_once("://") else { return false };
+    let Ok(mut socket) = TcpStream::connect_timeout(&door.local, ANSWER_TIMEOUT) else { return false };
     let mut answer = [0; "HTTP/1.1 200".len()];
     let asked = format!("GET /healthz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     let _ = socket.set_read_timeout(Some(ANSWER_TIMEOUT));

@@ -1,6 +1,6 @@
 //! Links that open the console.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use kernel_core::config::WebConfig;
 use qrcode::QrCode;
@@ -21,6 +21,16 @@ pub(crate) fn public_url(web: &WebConfig, port: u16) -> String {
         Some(host) => format!("{}://{host}:{port}", web.scheme()),
         None => WebConfig { port, ..web.clone() }.to_string(),
     }
+}
+
+/// An address by which this machine reaches who listens at `address`. "Any address" is none to connect to.
+pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
 }
 
 /// The link as a QR code for a terminal with a dark background. `None`: it is too long.
@@ -47,6 +57,14 @@ mod tests {
         assert_eq!(url("https://0.0.0.0:0", &["bus.example"]), "https://bus.example:9443");
         assert_eq!(url("https://[::]:0", &["bus.example:443"]), "https://bus.example:443");
         assert_eq!(url("https://0.0.0.0:0", &[]), "https://0.0.0.0:9443");
+    }
+
+    #[test]
+    fn a_door_at_any_address_is_reached_on_loopback() {
+        let from = |address: &str| reachable(address.parse().unwrap()).to_string();
+        assert_eq!(from("0.0.0.0:9443"), "127.0.0.1:9443");
+        assert_eq!(from("[::]:9443"), "[::1]:9443");
+        assert_eq!(from("10.0.0.7:9443"), "10.0.0.7:9443");
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Opens the door and keeps it open until its time is over.
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread;
@@ -9,6 +11,7 @@ use std::time::Duration;
 
 use clients::{Target, say};
 use kernel_core::config::WebConfig;
+use kernel_shell::LocalListener;
 use log::{info, warn};
 use serde::Deserialize;
 use serde_json::json;
@@ -22,9 +25,9 @@ use crate::assets::Assets;
 use crate::door::Door;
 use crate::gate::Gate;
 use crate::leases::Leases;
-use crate::link::{link, public_url};
+use crate::link::{link, public_url, reachable};
 use crate::scope::Scope;
-use crate::tokens::Store;
+use crate::tokens::{DoorPlace, Store};
 use crate::{server, tls};
 
 /// Connections at the same time, as far as there are files for them: each has one to its client and one to the bus.
@@ -90,7 +93,8 @@ async fn serve(options: Options, room: usize) -> Result<(), String> {
     let in_store = |error: io::Error| format!("cannot write the tokens: {error}");
     let mut tokens = Store::open(state).map_err(in_store)?;
     let public = public_url(&web, port);
-    tokens.set_listening(Some(public.clone())).map_err(in_store)?;
+    let place = DoorPlace { public: public.clone(), local: local_address(&listeners)?, pid: process::id() };
+    tokens.add_door(place.clone()).map_err(in_store)?;
     let code = tokens.add_code(Scope::Admin).map_err(in_store)?;
     let (stop, stopping) = watch::channel(false);
     let door = Rc::new(Door {
@@ -126,8 +130,15 @@ async fn serve(options: Options, room: usize) -> Result<(), String> {
         }
     };
     let _ = timeout(CLOSE_TIMEOUT, all_closed).await;
-    let _ = door.tokens.borrow_mut().set_listening(None);
+    let _ = door.tokens.borrow_mut().remove_door(&place);
     Ok(())
+}
+
+/// The address by which this machine reaches the door, whatever its names are elsewhere.
+fn local_address(listeners: &[LocalListener]) -> Result<SocketAddr, String> {
+    let address = listeners.first().map(|listener| listener.listener.local_addr());
+    let address = address.ok_or("it listens nowhere")?.map_err(|error| format!("cannot listen: {error}"))?;
+    Ok(reachable(address))
 }
 
 pub(crate) async fn until_told(ends_with_stdin: bool) {

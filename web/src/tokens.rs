@@ -6,6 +6,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,6 +26,7 @@ const CODE_LIFE: Duration = Duration::from_secs(10 * 60);
 /// How long a token is good. A page asks for another link then.
 const TOKEN_LIFE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
+const DOORS_MAX: usize = 16;
 const CODES_MAX: usize = 64;
 const TOKENS_MAX: usize = 256;
 const CODE_BYTES: usize = 24;
@@ -33,10 +35,21 @@ const TOKEN_BYTES: usize = 32;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct State {
-    /// Where the door listens, for `web url`.
-    pub(crate) listening: Option<String>,
+    /// Where doors listen, for `web url`. The newest is the last.
+    doors: Vec<DoorPlace>,
     codes: Vec<Code>,
     pub(crate) tokens: Vec<Token>,
+}
+
+/// Where a door listens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DoorPlace {
+    /// The URL by which people reach it.
+    pub public: String,
+    /// The address by which it is reached from here.
+    pub local: SocketAddr,
+    /// Its process: another one may open a door at the same address before this one has said that it is gone.
+    pub(crate) pid: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -66,6 +79,14 @@ impl State {
     fn forget_expired(&mut self, now: u64) {
         self.codes.retain(|code| code.expires > now);
         self.tokens.retain(|token| token.expires > now);
+    }
+
+    /// Of the doors that never said that they are gone, the oldest give way if there are too many.
+    fn add_door(&mut self, place: DoorPlace) {
+        self.doors.retain(|door| door.local != place.local);
+        self.doors.push(place);
+        let surplus = self.doors.len().saturating_sub(DOORS_MAX);
+        self.doors.drain(..surplus);
     }
 
     /// Makes a code. The oldest ones give way if there are too many.
@@ -137,9 +158,9 @@ impl Store {
         })
     }
 
-    /// Where the door listens, if it does.
-    pub fn listening(&self) -> Option<&str> {
-        self.state.listening.as_deref()
+    /// Where doors listen, the newest first. One that was killed may be among them.
+    pub fn doors(&self) -> impl Iterator<Item = &DoorPlace> {
+        self.state.doors.iter().rev()
     }
 
     /// All tokens that are good.
@@ -148,8 +169,13 @@ impl Store {
         self.state.tokens.iter().filter(move |token| token.expires > now)
     }
 
-    pub(crate) fn set_listening(&mut self, at: Option<String>) -> io::Result<()> {
-        self.update(|state, _| state.listening = at)
+    pub(crate) fn add_door(&mut self, place: DoorPlace) -> io::Result<()> {
+        self.update(|state, _| state.add_door(place))
+    }
+
+    /// A door is gone. Others of the same bus may still be open.
+    pub(crate) fn remove_door(&mut self, place: &DoorPlace) -> io::Result<()> {
+        self.update(|state, _| state.doors.retain(|door| door != place))
     }
 
     pub(crate) fn exchange(&mut self, code: &str, by: &str) -> io::Result<Option<(String, Token)>> {
@@ -295,6 +321,32 @@ mod tests {
             state.add_code(Scope::Admin, 0).unwrap();
         }
         assert_eq!((state.codes.len(), state.tokens.len()), (CODES_MAX, TOKENS_MAX));
+    }
+
+    #[test]
+    fn a_door_that_closes_takes_only_itself_away() {
+        let place = |port: u16, pid| {
+            let (public, local) = (format!("https://bus.example:{port}"), ([127, 0, 0, 1], port).into());
+            DoorPlace { public, local, pid }
+        };
+        let ports = |store: &Store| store.doors().map(|door| door.local.port()).collect::<Vec<_>>();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("web");
+        let mut own = Store::open(Some(path.clone())).unwrap();
+        let mut other = Store::open(Some(path)).unwrap();
+        own.add_door(place(1, 10)).unwrap();
+        other.add_door(place(2, 20)).unwrap();
+        assert_eq!(ports(&other), [2, 1]);
+        other.remove_door(&place(2, 20)).unwrap();
+        assert_eq!(ports(&other), [1]);
+        // Another door has its address already.
+        other.add_door(place(1, 30)).unwrap();
+        own.remove_door(&place(1, 10)).unwrap();
+        assert_eq!(own.doors().collect::<Vec<_>>(), [&place(1, 30)]);
+        for port in 0..100 {
+            own.add_door(place(port, 40)).unwrap();
+        }
+        assert_eq!((own.doors().count(), ports(&own)[0]), (DOORS_MAX, 99));
     }
 
     #[test]

@@ -1,13 +1,15 @@
 //! The life of the door: it starts and ends with the bus, and is started again when it dies.
 
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::process::{Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::{bus_with_door, echo_with};
-use crate::harness::{Bus, Client, Web, is_gone};
+use crate::harness::{BUS, Bus, Client, Web, is_gone};
 
 fn status(client: &mut Client) -> Value {
     client.asks(1, "_bus/status", json!({}))["web"].clone()
@@ -108,4 +110,25 @@ fn a_bus_on_stdio_or_told_so_has_no_door() {
     let mut client = bus.stdio();
     assert_eq!(status(&mut client), Value::Null);
     bus.log_has("the web door is not opened");
+}
+
+#[test]
+fn a_second_door_that_closes_leaves_the_first_one_to_be_found() {
+    let bus = bus_with_door();
+    let web = Web::of(&bus);
+    let link = || {
+        let link = String::from_utf8(web.command(&["url"]).stdout).expect("text");
+        link.split_once("/#c=").expect("a link").0.to_owned()
+    };
+    let mut command = Command::new(BUS);
+    command.args(["web", "--listen", "http://127.0.0.1:0", "--tcp", bus.tcp(), "--config"]);
+    command.arg(bus.config_path()).env("XDG_STATE_HOME", bus.folder());
+    let mut second = command.stdout(Stdio::piped()).spawn().expect("the binary starts");
+    let mut line = String::new();
+    BufReader::new(second.stdout.take().expect("piped")).read_line(&mut line).expect("it opens");
+    let at: Value = serde_json::from_str(&line).expect("JSON");
+    assert_eq!(at["listening"], json!(link()), "the newest is named");
+    kill(Pid::from_raw(second.id() as i32), Signal::SIGTERM).expect("it runs");
+    assert!(second.wait().expect("our child").success());
+    assert_eq!(link(), web.url);
 }

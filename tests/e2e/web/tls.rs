@@ -87,6 +87,21 @@ fn the_console_and_websockets_are_there_over_tls_and_plain_http_is_not() {
 }
 
 #[test]
+fn a_link_is_made_for_a_name_that_is_not_known_here() {
+    let bus = Bus::start(echo_with(json!({
+        "listen": "https://0.0.0.0:0",
+        "hosts": ["bus.invalid"],
+        "tls": { "cert": certificate("cert.pem"), "key": certificate("key.pem") },
+    })));
+    let port = bus.web_door().rsplit_once(':').expect("a port").1.to_owned();
+    let mut command = std::process::Command::new(BUS);
+    let link =
+        command.args(["web", "url", "--config"]).arg(bus.config_path()).env("XDG_STATE_HOME", bus.folder());
+    let link = String::from_utf8(link.output().expect("it runs").stdout).expect("text");
+    assert!(link.starts_with(&format!("https://bus.invalid:{port}/#c=")), "{link}");
+}
+
+#[test]
 fn a_certificate_that_cannot_be_read_is_said_and_the_bus_runs() {
     let tls = json!({ "cert": "/nonexistent/cert.pem", "key": certificate("key.pem") });
     let bus = Bus::start(echo_with(json!({ "listen": "https://127.0.0.1:0", "tls": tls })));
