@@ -133,18 +133,13 @@ impl Door {
     }
 
     async fn login(&self, request: Request<Incoming>, from: &Origin) -> Reply {
-        #[derive(Deserialize)]
-        struct Login {
-            code: String,
-        }
-
         let agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or("");
         let by = format!("{} {agent}", from.peer.ip());
         let body = match json_body(request, LOGIN_BYTES).await {
             Ok(body) => body,
             Err(reply) => return *reply,
         };
-        let Ok(Login { code }) = serde_json::from_slice(&body) else {
+        let Some(code) = code_of(&body) else {
             return reply::text(StatusCode::BAD_REQUEST, "{\"code\": CODE} is needed");
         };
         match self.tokens.borrow_mut().exchange(&code, by.trim()) {
@@ -312,6 +307,18 @@ fn is_stopping(status: &str) -> bool {
     serde_json::from_str::<serde_json::Value>(status).is_ok_and(|status| status["stopping"] == true)
 }
 
+/// The code of a login.
+fn code_of(body: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Login {
+        code: String,
+    }
+
+    // A list would be taken for the fields in their order.
+    let body = body.trim_ascii_start().starts_with(b"{").then_some(body)?;
+    serde_json::from_slice(body).ok().map(|Login { code }| code)
+}
+
 fn bearer(authorization: &str) -> Option<&str> {
     let (scheme, secret) = authorization.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
@@ -361,6 +368,14 @@ mod tests {
         assert_eq!(bearer("bearer  abc "), Some("abc"));
         assert_eq!(bearer("Basic abc"), None);
         assert_eq!(bearer("Bearer"), None);
+    }
+
+    #[test]
+    fn a_login_is_an_object_with_a_code() {
+        assert_eq!(code_of(b" {\"code\": \"abc\", \"by\": 1}").as_deref(), Some("abc"));
+        for odd in [&b"[\"abc\"]"[..], b"\"abc\"", b"{}", b"{\"code\":1}", b"{", b""] {
+            assert_eq!(code_of(odd), None, "{odd:?}");
+        }
     }
 
     #[test]
