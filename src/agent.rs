@@ -72,6 +72,9 @@ pub(crate) struct NatsArgs {
     /// The pool, which has the same name at the nodes
     #[arg(long, value_name = "POOL")]
     pool: String,
+    /// What tells the bus that has started it from others of its name
+    #[arg(long, hide = true, value_name = "TEXT")]
+    place: Option<String>,
     #[command(flatten)]
     cluster: crate::cluster_args::ClusterArgs,
 }
@@ -193,7 +196,8 @@ fn nats(args: NatsArgs) -> ExitCode {
         Err(fault) => return crate::output::report_fault(&fault),
     };
     let node = std::env::var("STDIO_BUS_NODE").ok().filter(|node| !node.is_empty());
-    match cluster::agent::run(cluster::agent::Options { cluster, pool: args.pool, name, node }) {
+    let options = cluster::agent::Options { cluster, pool: args.pool, name, node, place: args.place };
+    match cluster::agent::run(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(end) => report(format_args!("stdio-bus: {end}"), end.code),
     }

@@ -175,11 +175,15 @@ fn load(path: &Path, addresses: &Addresses, web: Option<&Web>) -> Result<Config,
             config.listen.push(Listen { at: at.clone(), pool: None });
         }
     }
-    for pool in &mut config.pools {
-        if needs_config(pool) {
-            let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-            let path = path.to_string_lossy().into_owned();
-            Arc::make_mut(pool).args.extend(["--config".to_owned(), path]);
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).to_string_lossy().into_owned();
+    let place = place(&path, &addresses.listeners, &config.listen);
+    for pool in config.pools.iter_mut().filter(|pool| is_in_cluster(pool)) {
+        let args = &mut Arc::make_mut(pool).args;
+        if needs_config(args) {
+            args.extend(["--config".to_owned(), path.clone()]);
+        }
+        if let Some(place) = &place {
+            args.extend(["--place".to_owned(), place.clone()]);
         }
     }
     Ok(config)
@@ -201,15 +205,26 @@ fn door_at(web: &Web, configured: Option<WebConfig>) -> Result<Option<WebConfig>
     Ok(Some(door))
 }
 
-/// Whether the workers of the pool are in the cluster of this file, and their arguments do not say where that is.
-fn needs_config(pool: &PoolConfig) -> bool {
+/// What is the same in each life of this bus, and no other bus has that runs meanwhile: its file, and the addresses
+/// that the command line puts in place of those of the file. `None`: another bus could listen just so beside it.
+fn place(config: &str, flags: &[Listen], listen: &[Listen]) -> Option<String> {
+    let is_taken = |listen: &Listen| listen.at != Address::Stdio && listen.at.is_exclusive();
+    let addresses: String = flags.iter().map(|listen| format!(" {listen}")).collect();
+    listen.iter().any(is_taken).then(|| format!("{config}{addresses}"))
+}
+
+/// Whether the workers of the pool carry one of the cluster.
+fn is_in_cluster(pool: &PoolConfig) -> bool {
+    pool.program == Program::ThisBinary && pool.args.starts_with(&["agent".into(), "nats".into()])
+}
+
+/// Whether the cluster of such a pool is that of this file, because its arguments do not say where it is.
+fn needs_config(args: &[String]) -> bool {
     let says = |flag: &str| {
         let with_value = format!("{flag}=");
-        pool.args.iter().any(|arg| arg == flag || arg.starts_with(&with_value))
+        args.iter().any(|arg| arg == flag || arg.starts_with(&with_value))
     };
-    let is_nats =
-        pool.program == Program::ThisBinary && pool.args.starts_with(&["agent".into(), "nats".into()]);
-    is_nats && !says("--url") && !says("--config")
+    !says("--url") && !says("--config")
 }
 
 impl Args {
@@ -278,15 +293,26 @@ mod tests {
 
     #[test]
     fn workers_in_the_cluster_are_told_which_file_has_it() {
-        let pool = |args: &[&str]| {
-            let mut pool = PoolConfig::new("a", Program::ThisBinary);
-            pool.args = args.iter().map(|arg| (*arg).to_owned()).collect();
-            pool
-        };
-        assert!(needs_config(&pool(&["agent", "nats", "--pool", "a"])));
-        assert!(!needs_config(&pool(&["agent", "nats", "--pool", "a", "--url=nats://hub"])));
-        assert!(!needs_config(&pool(&["agent", "nats", "--config", "x"])));
-        assert!(!needs_config(&pool(&["agent", "echo"])));
+        let asks = |args: &[&str]| needs_config(&args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>());
+        assert!(asks(&["agent", "nats", "--pool", "a"]));
+        assert!(!asks(&["agent", "nats", "--pool", "a", "--url=nats://hub"]));
+        assert!(!asks(&["agent", "nats", "--config", "x"]));
+        let mut pool = PoolConfig::new("a", Program::ThisBinary);
+        pool.args = ["agent", "nats"].map(str::to_owned).to_vec();
+        assert!(is_in_cluster(&pool));
+        pool.args[1] = "echo".to_owned();
+        assert!(!is_in_cluster(&pool));
+    }
+
+    #[test]
+    fn a_bus_has_a_place_if_only_one_can_be_there() {
+        let listeners = |tcp: &[&str], stdio| args(tcp, &[], stdio).listeners().unwrap();
+        let (fixed, free, stdio) =
+            (listeners(&["[::1]:1"], false), listeners(&["[::1]:0"], false), listeners(&[], true));
+        assert_eq!(place("/a/bus.json", &[], &fixed).as_deref(), Some("/a/bus.json"));
+        // The same file, with other addresses.
+        assert_eq!(place("/a/bus.json", &fixed, &fixed).as_deref(), Some("/a/bus.json tcp://[::1]:1"));
+        assert_eq!([place("/a/bus.json", &[], &free), place("/a/bus.json", &stdio, &stdio)], [None, None]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use kernel_core::config::ClusterConfig;
 use nix::errno::Errno;
 use nix::sys::signal::kill;
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getuid};
 use rpc::text::hex;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -57,6 +57,9 @@ pub struct Options {
     pub name: Option<String>,
     /// The only node that will do.
     pub node: Option<String>,
+    /// What is the same in each life of the bus that has started this, and no other bus of this machine and user has.
+    /// `None`: nothing is known to be.
+    pub place: Option<String>,
 }
 
 /// Runs until its time is over.
@@ -75,6 +78,8 @@ struct Edge {
     name: String,
     /// The life of the bus that has started it.
     boot: String,
+    /// The bus that has started it, in all of its lives.
+    id: String,
     addr: Address,
 }
 
@@ -107,7 +112,8 @@ impl Edge {
             Ok(mark) => digest(&mark),
             Err(_) => subjects::random_token(),
         };
-        let edge = Edge { client: carrier.client.clone(), options, name, boot, addr };
+        let id = options.place.as_deref().map_or_else(|| boot.clone(), id_at);
+        let edge = Edge { client: carrier.client.clone(), options, name, boot, id, addr };
         let broken = |error: async_nats::SubscribeError| End::unavailable(format!("NATS: {error}"));
         let frames = edge.client.subscribe(edge.addr.all_pipes()).await.map_err(broken)?;
         let placed = edge.place().await;
@@ -198,6 +204,7 @@ impl Edge {
             pool: self.options.pool.clone(),
             edge: self.name.clone(),
             boot: self.boot.clone(),
+            id: Some(self.id.clone()),
             pid: std::process::id(),
             addr: self.addr.as_str().to_owned(),
             pipe: format!("{number:016x}"),
@@ -438,6 +445,12 @@ fn explained(mut end: End, carrier: &mut Carrier) -> End {
         }
     }
     end
+}
+
+/// What tells the bus at this place of this machine from all others, of which some may have its name.
+fn id_at(place: &str) -> String {
+    let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    digest(&format!("{} {} {} {place}", subjects::host_name(), machine.trim(), getuid()))
 }
 
 fn digest(text: &str) -> String {

@@ -57,6 +57,9 @@ pub(crate) struct Open {
     /// The bus at the edge, and its life: a new life of it has no use for the pipes of the last one.
     pub(crate) edge: String,
     pub(crate) boot: String,
+    /// Tells edges of one name apart, and is the same in each life of one. Older edges send none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<String>,
     /// The process at the edge.
     pub(crate) pid: u32,
     pub(crate) addr: String,

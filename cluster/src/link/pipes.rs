@@ -44,7 +44,15 @@ struct Entry {
     orders: mpsc::UnboundedSender<Order>,
     edge: String,
     boot: String,
+    id: Option<String>,
     pid: u32,
+}
+
+impl Entry {
+    /// Whether the edge that opens this one had it open in an earlier life. Another edge may have the same name.
+    fn is_of_earlier_life(&self, open: &Open) -> bool {
+        (&self.edge, &self.id) == (&open.edge, &open.id) && self.boot != open.boot
+    }
 }
 
 /// All pipes by their numbers.
@@ -183,6 +191,9 @@ async fn open_pipe(node: &Rc<Node>, open: Open, reply: &mut Reply) -> Result<(),
     if !subjects::is_name(&open.edge) {
         return Err("this is no name of an edge".to_owned());
     }
+    if !open.id.iter().chain([&open.boot]).all(|token| subjects::is_name(token)) {
+        return Err("this is no id of an edge".to_owned());
+    }
     if !node.cluster.offer.contains(&open.pool) {
         return Err(format!("the pool {:?} is not offered", shown(&open.pool)));
     }
@@ -190,7 +201,7 @@ async fn open_pipe(node: &Rc<Node>, open: Open, reply: &mut Reply) -> Result<(),
         return Err(format!("it has {PIPES_MAX} pipes already"));
     }
     // The edge was started again: what its last life had open is nobody's.
-    let is_old = |entry: &Entry| entry.edge == open.edge && entry.boot != open.boot;
+    let is_old = |entry: &Entry| entry.is_of_earlier_life(&open);
     if node.pipes.entries.borrow().values().any(is_old) {
         node.pipes.kill_and_wait("the edge was started again", is_old).await;
     }
@@ -211,8 +222,8 @@ async fn open_pipe(node: &Rc<Node>, open: Open, reply: &mut Reply) -> Result<(),
             .filter(|entry| entry.edge == open.edge && entry.boot == open.boot && entry.pid != open.pid)
             .map(|entry| entry.pid)
             .collect();
-        let (edge, boot, pid) = (open.edge.clone(), open.boot.clone(), open.pid);
-        entries.insert(number, Entry { arrivals, orders, edge, boot, pid });
+        let (edge, boot, id, pid) = (open.edge.clone(), open.boot.clone(), open.id.clone(), open.pid);
+        entries.insert(number, Entry { arrivals, orders, edge, boot, id, pid });
     }
     reply.window = window;
     reply.max_frame = max_frame_bytes(&node.client).min(open.max_frame);
@@ -328,6 +339,35 @@ impl Carried {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_earlier_life_is_one_of_the_same_edge_and_not_only_of_its_name() {
+        let open = |who: serde_json::Value| -> Open {
+            let mut open = serde_json::json!({"pool": "a", "pid": 1, "addr": "", "pipe": "", "window": 1});
+            open["max_frame"] = serde_json::json!(1);
+            open.as_object_mut().unwrap().extend(who.as_object().unwrap().clone());
+            serde_json::from_value(open).unwrap()
+        };
+        let entry = |id: Option<&str>| Entry {
+            arrivals: mpsc::channel(1).0,
+            orders: mpsc::unbounded_channel().0,
+            edge: "e1".to_owned(),
+            boot: "b1".to_owned(),
+            id: id.map(str::to_owned),
+            pid: 1,
+        };
+        for (id, who, is_old) in [
+            (Some("x"), serde_json::json!({"edge": "e1", "boot": "b2", "id": "x"}), true),
+            (Some("x"), serde_json::json!({"edge": "e1", "boot": "b1", "id": "x"}), false),
+            (Some("x"), serde_json::json!({"edge": "e1", "boot": "b2", "id": "y"}), false),
+            (Some("x"), serde_json::json!({"edge": "e2", "boot": "b2", "id": "x"}), false),
+            // Edges that send no id are told apart by their names alone.
+            (None, serde_json::json!({"edge": "e1", "boot": "b2"}), true),
+            (Some("x"), serde_json::json!({"edge": "e1", "boot": "b2"}), false),
+        ] {
+            assert_eq!(entry(id).is_of_earlier_life(&open(who.clone())), is_old, "{id:?} {who}");
+        }
+    }
 
     #[test]
     fn windows_shrink_before_they_are_too_much_together() {

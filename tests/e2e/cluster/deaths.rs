@@ -78,12 +78,19 @@ fn a_node_whose_bus_is_killed_says_so_at_once_and_is_good_again_when_it_is_back(
 
 #[test]
 fn an_edge_that_is_started_again_finds_its_sessions_free() {
-    let Some((nats, node, edge)) = world() else { return };
-    let (mut client, session) = with_session(&edge);
+    let Some(nats) = NatsServer::start() else { return };
+    let node = node(node_config(&nats.url(), "n1", json!({})));
+    // It is the same edge, because it has the same file and listens where no other can.
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut file = edge_config(&nats.url(), "e1");
+    file["listen"] = json!([format!("unix://{}/sock", folder.path().display())]);
+    let edge = || Bus::plan(file.clone()).at(&folder.path().join("bus.json")).start();
+    let first = edge();
+    let (mut client, session) = with_session(&first);
     client.takes_turn(3, &session, "before");
-    edge.signal(Signal::SIGKILL);
-    drop((client, edge));
-    let edge = Bus::start(edge_config(&nats.url(), "e1"));
+    first.signal(Signal::SIGKILL);
+    drop((client, first));
+    let edge = edge();
     let mut client = edge.client();
     client.asks(1, "initialize", json!({ "protocolVersion": 1, "clientCapabilities": {} }));
     let load = json!({ "sessionId": session, "cwd": "/", "mcpServers": [] });
@@ -92,6 +99,27 @@ fn an_edge_that_is_started_again_finds_its_sessions_free() {
     assert!(answer.get("result").is_some(), "{answer}");
     let mut local = node.client();
     node.until("the old pipe is gone", || local.status()["clients"] == 3);
+}
+
+#[test]
+fn edges_of_one_name_leave_each_other_alone() {
+    let Some(nats) = NatsServer::start() else { return };
+    let _node = node(slow(&nats.url()));
+    // Without a name both are called after this machine.
+    let mut unnamed = edge_config(&nats.url(), "");
+    unnamed.as_object_mut().expect("an object").remove("name");
+    for file in [unnamed, edge_config(&nats.url(), "e1")] {
+        let edges = [Bus::start(file.clone()), Bus::start(file)];
+        let (mut ann, at_first) = with_session(&edges[0]);
+        ann.sends(&prompt(3, &at_first));
+        ann.is_asked("session/update");
+        let (mut ben, at_second) = with_session(&edges[1]);
+        ben.sends(&prompt(3, &at_second));
+        for client in [&mut ann, &mut ben] {
+            let answer = answer_to(client, 3);
+            assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+        }
+    }
 }
 
 #[test]
