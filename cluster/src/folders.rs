@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 use std::process::Stdio;
@@ -19,7 +20,8 @@ use memchr::memmem::Finder;
 use memchr::{memchr, memrchr};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use serde::Deserialize;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -330,12 +332,38 @@ struct Request<'a> {
     params: Option<&'a RawValue>,
 }
 
-#[derive(Deserialize)]
-struct Params<'a> {
-    #[serde(borrow)]
-    cwd: Option<&'a RawValue>,
-    #[serde(borrow, rename = "additionalDirectories")]
-    more: Option<Vec<&'a RawValue>>,
+/// Every folder that params name, also where a key is there twice or other things in them are not what they should be:
+/// which of it an agent takes cannot be known.
+struct Named<'a>(Vec<&'a RawValue>);
+
+impl<'de> Deserialize<'de> for Named<'de> {
+    fn deserialize<D: Deserializer<'de>>(params: D) -> Result<Named<'de>, D::Error> {
+        params.deserialize_map(NamedVisitor)
+    }
+}
+
+struct NamedVisitor;
+
+impl<'de> Visitor<'de> for NamedVisitor {
+    type Value = Named<'de>;
+
+    fn expecting(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut params: A) -> Result<Named<'de>, A::Error> {
+        let mut named = Vec::new();
+        while let Some((key, value)) = params.next_entry::<String, &RawValue>()? {
+            match key.as_str() {
+                "cwd" => named.push(value),
+                "additionalDirectories" => {
+                    named.extend(serde_json::from_str::<Vec<&RawValue>>(value.get()).unwrap_or_default());
+                }
+                _ => {}
+            }
+        }
+        Ok(Named(named))
+    }
 }
 
 impl Opening {
@@ -347,10 +375,10 @@ impl Opening {
         if !is_opening && method != LISTING {
             return None;
         }
-        let params: Params<'_> = serde_json::from_str(request.params?.get()).ok()?;
+        let Named(named) = serde_json::from_str(request.params?.get()).ok()?;
         let id = request.id?.get().to_owned();
         let mut opening = Opening { id, paths: Vec::new(), edits: Vec::new() };
-        for raw in params.cwd.into_iter().chain(params.more.into_iter().flatten()) {
+        for raw in named {
             let Ok(asked) = serde_json::from_str::<String>(raw.get()) else { continue };
             let mapped = folders.mapped(&asked);
             if let Some(here) = &mapped {
@@ -511,6 +539,34 @@ mod tests {
         assert_eq!(answers[0]["id"], "a/b");
         let list = "{\"id\":1,\"method\":\"session/list\",\"params\":{\"cwd\":\"/home/me/none\"}}\n";
         assert_eq!(play(&folders, list, 10).0, list.replace("/home/me", here));
+    }
+
+    #[test]
+    fn a_folder_is_looked_for_whatever_else_the_line_has() {
+        let here = tempfile::tempdir().unwrap();
+        let here = here.path().to_str().unwrap();
+        let folders = folders(&[("/home/me", here)], &[]);
+        let line = |params: &str| format!(r#"{{"id":1,"method":"session/new","params":{{{params}}}}}"#) + "\n";
+        for odd in [
+            r#""additionalDirectories":"x""#,
+            r#""additionalDirectories":{"x":1}"#,
+            r#""additionalDirectories":[7,null]"#,
+            r#""additionalDirectories":null"#,
+            r#""cwd":7"#,
+            r#""cwd":"/""#,
+            r#""x":1e999"#,
+        ] {
+            for missing in [
+                line(&format!(r#"{odd},"cwd":"/home/me/none""#)),
+                line(&format!(r#""cwd":"/home/me/none",{odd}"#)),
+            ] {
+                let (reached, answers) = play(&folders, &missing, 50);
+                assert_eq!((&*reached, answers.len()), ("", 1), "{missing}");
+                assert_eq!(answers[0]["error"]["data"]["path"], "/home/me/none", "{missing}");
+            }
+            let there = line(&format!(r#"{odd},"cwd":"/home/me""#));
+            assert_eq!(play(&folders, &there, 50).0, there.replace("/home/me", here));
+        }
     }
 
     #[test]

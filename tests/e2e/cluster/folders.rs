@@ -42,4 +42,8 @@ fn without_a_hook_a_missing_folder_is_an_error_that_says_what_to_do() {
     assert_eq!(message["error"]["code"], -32060, "{message}");
     let text = message["error"]["message"].as_str().expect("a message");
     assert!(text.contains("n1") && text.contains("/no/such/folder") && text.contains("prepare"), "{text}");
+    // Nor does it help to send something that no agent would take.
+    let odd = json!({ "cwd": "/no/such/folder", "mcpServers": [], "additionalDirectories": "x" });
+    client.sends(&request(3, "session/new", odd));
+    assert_eq!(answer_to(&mut client, 3)["error"]["code"], -32060);
 }
