@@ -82,6 +82,7 @@ fn relay(args: Args) -> Result<Ended, Fault> {
         target,
         start: if args.start { Some(plan_start(&args.bus)?) } else { None },
         attach: args.attach,
+        node: env::var("STDIO_BUS_NODE").ok().filter(|node| !node.is_empty()),
         env: args.env.iter().filter_map(|name| variable(name)).collect(),
     };
     let own = |what: &str, fd: io::Result<_>| {

@@ -1,5 +1,7 @@
 //! Several buses: pools whose workers are at other buses, reached by `connect` as ssh would run it.
 
+use std::time::{Duration, Instant};
+
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -18,7 +20,8 @@ impl Machines {
         let shelf = tempfile::tempdir().expect("a folder");
         let folder = shelf.path().display();
         let script = format!(
-            "[ -e {folder}/$1.up ] || {{ echo \"ssh: connect to host $1: No route to host\" >&2; exit 255; }}\n\
+            "unset STDIO_BUS_NODE\n\
+             [ -e {folder}/$1.up ] || {{ echo \"ssh: connect to host $1: No route to host\" >&2; exit 255; }}\n\
              socket={folder}/$1.sock; shift 2; exec {BUS} \"$@\" --unix $socket\n"
         );
         write_script(shelf.path(), "ssh", &script);
@@ -236,6 +239,43 @@ fn a_node_that_is_away_is_named_and_others_serve_meanwhile() {
         answer_to(&mut client, 9).get("result").is_some()
     });
     assert_eq!(says(&mut client, 10, &session, "two"), "two");
+}
+
+#[test]
+fn a_node_whose_bus_is_gone_is_not_waited_for_and_good_again_when_it_is_back() {
+    let machines = Machines::new();
+    let node = || {
+        let state = machines.path("k1.state");
+        let args = json!(["agent", "echo", "--state", state, "--chunks", "10", "--delay-ms", "100"]);
+        machines.bus("k1", json!({ "id": "echo", "command": "stdio-bus", "args": args }))
+    };
+    let mut far = node();
+    let args = json!(["connect", "--unix", machines.path("{node}.sock"), "--pool", "echo"]);
+    let edge =
+        machines.bus("e1", json!({ "id": "echo", "command": "stdio-bus", "args": args, "nodes": ["k1"] }));
+    let mut client = initialized(&edge);
+    let session = opens(&mut client, 1);
+    says(&mut client, 2, &session, "one");
+    client.prompts(3, &session);
+    client.is_asked("session/update");
+    let start = Instant::now();
+    kill_bus(&mut far);
+    let error = answer_to(&mut client, 3)["error"].clone();
+    assert_eq!((&error["code"], &error["data"]["node"]), (&json!(-32050), &json!("k1")), "{error}");
+    for id in 4..7 {
+        client.prompts(id, &session);
+        let error = answer_to(&mut client, id)["error"].clone();
+        assert_eq!((&error["code"], &error["data"]["node"]), (&json!(-32059), &json!("k1")), "{error}");
+    }
+    // A client whose bus is lost waits half a minute for it.
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+    let _far = node();
+    edge.until("the node is back", || {
+        client.prompts(8, &session);
+        answer_to(&mut client, 8).get("result").is_some()
+    });
+    let text = "and it goes on";
+    assert_eq!(says(&mut client, 9, &session, text), text);
 }
 
 #[test]

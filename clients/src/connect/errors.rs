@@ -13,6 +13,16 @@ pub(super) fn client_gone(id: &str) -> Vec<u8> {
     error(id, -32057, "client_gone", "the client of this session has left")
 }
 
+/// The answer to a request that was sent over a connection that is lost.
+pub(super) fn lost_call(id: &str, node: Option<&str>) -> Vec<u8> {
+    let mut data = json!({ "reason": "worker_lost" });
+    if let Some(node) = node {
+        data["node"] = json!(node);
+    }
+    let message = "the connection to the bus was lost, the request may have been executed".to_owned();
+    write::error(raw(id).into(), RpcError { code: -32050, message, data: Some(data) })
+}
+
 /// The answer to a request about a session that could not be reopened on a new connection.
 pub(super) fn lost_session(id: &str) -> Vec<u8> {
     let data = Some(json!({ "reason": "unknown_session", "lost": true }));

@@ -360,13 +360,19 @@ impl<'a> EventLoop<'a> {
         Ok(())
     }
 
-    /// Drops the connection and schedules the next attempt.
+    /// Drops the connection and schedules the next attempt, if there is to be one.
     fn on_lost(&mut self, why: String) -> Result<(), Fault> {
         let Some(bus) = self.bus.take() else { return Ok(()) };
-        self.relay.on_disconnected();
+        self.relay.on_disconnected(self.options.node.as_deref());
         let why = format!("{}: {why}", bus.at);
         if !self.relay.was_admitted() {
             return Err(Fault::Unreachable(format!("no bus answers at {why}")));
+        }
+        if let Some(node) = &self.options.node
+            && !self.ide_is_done()
+        {
+            self.flush_last_output();
+            return Err(Fault::Unreachable(format!("the bus of node {node} is lost: {why}")));
         }
         let now = Instant::now();
         match &mut self.outage {
@@ -443,6 +449,12 @@ impl<'a> EventLoop<'a> {
         while let Some(line) = self.ide_lines.next_line() {
             self.relay.refuse_line(line, &why);
         }
+        self.flush_last_output();
+        Fault::Unreachable(why)
+    }
+
+    /// Gives the IDE a while to take what is left for it.
+    fn flush_last_output(&mut self) {
         let until = Instant::now() + CLOSE_TIMEOUT;
         while !self.flush_output() && !self.relay.to_ide.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
@@ -451,7 +463,6 @@ impl<'a> EventLoop<'a> {
             }
             poll_one(&self.output, PollFlags::POLLOUT, left);
         }
-        Fault::Unreachable(why)
     }
 
     /// Sends the bye without waiting for answers, so that the bus does not keep the sessions.

@@ -19,6 +19,9 @@ pub struct Options {
     pub env: BTreeMap<String, String>,
     /// How to start a bus if none answers. `None`: a missing bus is a fault.
     pub start: Option<StartPlan>,
+    /// The node that the bus is at, if another bus has started this to reach it. That one answers best for a node that
+    /// is away, and starts this again, so a lost bus is not waited for.
+    pub node: Option<String>,
 }
 
 impl Options {

@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::attach::{Joined, Joining};
-use super::errors::{client_gone, describe_error, error, lost_session, malformed, raw};
+use super::errors::{client_gone, describe_error, error, lost_call, lost_session, malformed, raw};
 use super::session::{Opening, Session, is_about_open_session, session_id_in};
 
 pub(super) struct Relay {
@@ -152,13 +152,12 @@ impl Relay {
     }
 
     /// Fails all pending requests: it is unknown whether the bus has executed them.
-    pub(super) fn on_disconnected(&mut self) {
+    pub(super) fn on_disconnected(&mut self, node: Option<&str>) {
         self.to_bus.clear();
         self.errors_without_id = 0;
         self.joining = None;
-        let message = "the connection to the bus was lost, the request may have been executed";
         for (id, _) in std::mem::take(&mut self.pending) {
-            self.to_ide.push(&error(&id, -32050, "worker_lost", message));
+            self.to_ide.push(&lost_call(&id, node));
         }
         for request in self.agent_requests.values_mut() {
             request.bus_id = None;

@@ -42,7 +42,8 @@ impl Stage {
         let port = listener.local_addr().unwrap().port();
         let addresses = vec![Address::Tcp { host: "127.0.0.1".into(), port }];
         let target = Target { addresses, token: None };
-        let mut options = Options { target, pool: None, attach: None, env: BTreeMap::new(), start: None };
+        let env = BTreeMap::new();
+        let mut options = Options { target, pool: None, attach: None, env, start: None, node: None };
         change(&mut options);
         let (ide_out, input) = UnixStream::pair().unwrap();
         let (ide_in, output) = UnixStream::pair().unwrap();
@@ -514,6 +515,20 @@ fn a_session_that_is_not_opened_again_is_told_as_lost() {
     stage.hears();
     stage.says(r#"{"id":5,"method":"session/prompt","params":{"sessionId":"t.s"}}"#);
     bus.is_asked("session/prompt");
+}
+
+#[test]
+fn a_bus_at_a_node_is_not_waited_for() {
+    let mut stage = Stage::with(|options| options.node = Some("k1".to_owned()));
+    let mut bus = stage.admits();
+    stage.says(r#"{"id":1,"method":"m"}"#);
+    bus.is_asked("m");
+    drop(bus);
+    let heard: Value = stage.hears().parse().unwrap();
+    assert_eq!(heard["error"]["data"], json!({ "reason": "worker_lost", "node": "k1" }), "{heard}");
+    // Whoever has started it answers what comes now.
+    let fault = stage.end().unwrap_err();
+    assert!(fault.exit_code() == 69 && fault.to_string().contains("k1"), "{fault}");
 }
 
 #[test]
