@@ -293,7 +293,8 @@ mod tests {
 
     #[test]
     fn workers_in_the_cluster_are_told_which_file_has_it() {
-        let asks = |args: &[&str]| needs_config(&args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>());
+        let asks =
+            |args: &[&str]| needs_config(&args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>());
         assert!(asks(&["agent", "nats", "--pool", "a"]));
         assert!(!asks(&["agent", "nats", "--pool", "a", "--url=nats://hub"]));
         assert!(!asks(&["agent", "nats", "--config", "x"]));

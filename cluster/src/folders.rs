@@ -546,7 +546,8 @@ mod tests {
         let here = tempfile::tempdir().unwrap();
         let here = here.path().to_str().unwrap();
         let folders = folders(&[("/home/me", here)], &[]);
-        let line = |params: &str| format!(r#"{{"id":1,"method":"session/new","params":{{{params}}}}}"#) + "\n";
+        let line =
+            |params: &str| format!(r#"{{"id":1,"method":"session/new","params":{{{params}}}}}"#) + "\n";
         for odd in [
             r#""additionalDirectories":"x""#,
             r#""additionalDirectories":{"x":1}"#,
