@@ -106,7 +106,7 @@ impl World {
         match (line["method"].as_str(), named) {
             (Some("session/update"), Some(session)) => self.hears(at, session, &line),
             (Some("session/request_permission" | "fs/read_text_file"), Some(session)) => {
-                self.is_asked(at, session, &line)
+                self.is_asked(at, session, &line);
             }
             (Some("$/cancel_request"), _) => {
                 line["params"]["requestId"].as_u64().and_then(|id| self.clients[at].questions.remove(&id));
