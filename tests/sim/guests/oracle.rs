@@ -185,7 +185,10 @@ impl World {
         }
         let client = &mut self.clients[at];
         // Who takes up a session is asked before its request is answered.
-        let joins = |asked: &Asked| matches!(asked, Asked::Join { session: joined, part: Part::Owner, .. } if *joined == session);
+        let joins = |asked: &Asked| match asked {
+            Asked::Join { session: joined, part: Part::Owner, .. } => *joined == session,
+            _ => false,
+        };
         let joins_as = client.asked.values().any(joins).then_some(Part::Owner);
         let part = client.sessions.get(&session).map(|(part, _)| *part).or(joins_as);
         let (Some(id), Some(question)) = (line["id"].as_u64(), line["params"]["question"].as_u64()) else {
