@@ -15,7 +15,7 @@ use crate::state::clients::AuthState;
 use crate::state::handshake::Handshake;
 use crate::state::opening::SettingKind;
 use crate::state::session_id::token;
-use crate::state::sessions::IfRefused;
+use crate::state::sessions::{IfRefused, Session};
 use crate::state::workers::Init;
 use crate::wire::error::{RpcError, spelled_result_line};
 use crate::wire::message::Message;
@@ -460,9 +460,10 @@ impl Bus {
                 return self.attach(link, key, message, &name);
             }
             let mut to = self.worker_of(key);
-            if to.is_none() && self.sessions.get(key).is_some_and(|session| !session.guests.is_empty()) {
-                // Its guests stay.
-                to = self.recover(link, key).ok();
+            let has_guests = |session: &Session| session.reopen.is_some() && !session.guests.is_empty();
+            if to.is_none() && self.sessions.get(key).is_some_and(has_guests) {
+                // Its guests stay, also where it cannot be opened now.
+                to = Some(self.recover(link, key)?);
             }
             if let Some(to) = to {
                 return self.load_own(link, key, to, message);

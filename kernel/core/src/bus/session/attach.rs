@@ -16,7 +16,7 @@ use crate::wire::message::Message;
 enum CatchUp {
     /// The bus kept it.
     Kept,
-    /// The session went on with its guests, and all of it is in the log.
+    /// The session went on with its guests, and its log has what was said.
     Logged,
     /// The agent tells the whole session, once it has answered that it is closed.
     CloseAndLoad,
@@ -112,11 +112,13 @@ impl Bus {
             return CatchUp::Load;
         }
         let replays = wants == Wants::Replay && self.can_replay(key);
+        let has_log = self.limits.session_log_bytes > 0 && !session.guests.is_empty();
+        let is_logged = wants == Wants::Replay && has_log;
         match (replays, session.offline_overflow) {
             (true, _) if worker.capabilities.close => CatchUp::CloseAndLoad,
             (_, true) => CatchUp::Overflow,
             (true, false) => CatchUp::Load,
-            (false, false) if wants == Wants::Replay && !session.guests.is_empty() => CatchUp::Logged,
+            (false, false) if is_logged => CatchUp::Logged,
             (false, false) => CatchUp::Kept,
         }
     }

@@ -399,7 +399,7 @@ impl Bus {
             )));
         }
         let known = session.guests.get(link).cloned();
-        let stops_to_control = role == Role::Observe && known.as_ref().is_some_and(|it| it.role != role);
+        let gives_up_control = role == Role::Observe && known.as_ref().is_some_and(|it| it.role != role);
         let token = match known {
             Some(guest) => guest.token,
             None => {
@@ -414,7 +414,7 @@ impl Bus {
                 self.add_guest(child, link, Guest { token, role, joined_by_load });
             }
         }
-        if stops_to_control {
+        if gives_up_control {
             for joined in self.sessions.descendants(key).into_iter().chain([key]) {
                 self.abstain(joined, link);
             }

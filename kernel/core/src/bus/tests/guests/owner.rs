@@ -123,6 +123,19 @@ fn who_loads_a_session_that_went_on_with_its_guests_hears_it_all() {
 }
 
 #[test]
+fn without_a_log_who_loads_such_a_session_hears_what_was_missed() {
+    let (mut bus, ann, ben, worker, session) =
+        shared_with(Limits { session_log_bytes: 0, ..Limits::default() });
+    bus.attaches(ben, &json!({"session": session}));
+    bus.handles(Event::Broken(ann));
+    bus.prompts(ben, 1, &session, "two");
+    bus.says(worker, "b");
+    let back = bus.comes();
+    bus.asks(back, 1, "session/load", &session);
+    assert_eq!(bus.texts(back), ["two", "b"]);
+}
+
+#[test]
 fn an_owner_that_returns_is_told_to_the_guests() {
     let (mut bus, ann, ben, _, session) = shared();
     bus.attaches(ben, &json!({"session": session}));
@@ -192,6 +205,18 @@ fn an_owner_that_loads_a_session_without_a_process_keeps_its_guests() {
     assert_eq!(bus.sees_all(ann)[0]["id"], 1);
     bus.says(fresh, "here");
     assert_eq!(bus.texts(ben), ["here"]);
+}
+
+#[test]
+fn a_load_that_no_process_can_take_now_loses_no_guest() {
+    let (mut bus, ann, ben, _, session) = shared_with(Limits { max_restarts: 0, ..Limits::default() });
+    bus.attaches(ben, &json!({"session": session}));
+    bus.crashes(0);
+    bus.sees_all(ann);
+    bus.sees_all(ben);
+    bus.asks(ann, 1, "session/load", &session);
+    bus.sees_error(ann, json!(1), "pool_down");
+    bus.sees_nothing(ben);
 }
 
 #[test]
