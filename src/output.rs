@@ -3,6 +3,7 @@
 //! A reader that closes stdout early (`stdio-bus schema | head -1`) is no failure, and a closed stderr causes
 //! no panic. A command that prints again and again ends with its reader.
 
+use std::env;
 use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::ops::ControlFlow;
@@ -24,7 +25,9 @@ pub(crate) const RED: Style = AnsiColor::Red.on_default();
 
 /// Whether stdout is a terminal that shows colours, and the user wants them.
 pub(crate) fn stdout_has_colour() -> bool {
-    AutoStream::choice(&io::stdout()) != ColorChoice::Never
+    // In CI the library would take a dumb terminal for the log of a CI system, which shows colours.
+    let is_dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
+    !is_dumb && AutoStream::choice(&io::stdout()) != ColorChoice::Never
 }
 
 /// Whether a command can print more, or ends with this exit code: its reader is gone, or printing failed.
@@ -50,7 +53,8 @@ pub(crate) fn print_more(text: &str) -> Printed {
 
 /// The same as `print_styled`, for a command that prints until its reader is gone.
 pub(crate) fn print_more_styled(text: &str) -> Printed {
-    write_all(AutoStream::auto(io::stdout().lock()), text)
+    let colours = if stdout_has_colour() { ColorChoice::Always } else { ColorChoice::Never };
+    write_all(AutoStream::new(io::stdout().lock(), colours), text)
 }
 
 /// Waits this long before a command prints more. A reader that goes meanwhile ends the command, which may have nothing

@@ -47,7 +47,9 @@ pub fn start_logging(format: LogFormat) {
     }
     let wanted = env_logger::Env::default().default_filter_or("info");
     let filter = env_logger::Builder::from_env(wanted).build();
-    let colour = io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let no_colour = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+        || env::var_os("TERM").is_some_and(|term| term == "dumb");
+    let colour = io::stderr().is_terminal() && !no_colour;
     log::set_max_level(filter.filter());
     // This fails if the process has a logger already, which then stays.
     let _ = log::set_boxed_logger(Box::new(Logger { filter, format, colour, lines }));

@@ -352,7 +352,10 @@ impl ProgramPlan {
         let slave =
             || File::options().read(true).write(true).custom_flags(O_NOCTTY).open(&tty).expect("a terminal");
         let mut command = self.command("setsid");
-        command.stdin(slave()).stdout(slave()).stderr(slave()).env("TERM", "xterm").env_remove("NO_COLOR");
+        command.stdin(slave()).stdout(slave()).stderr(slave()).env("TERM", "xterm");
+        for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI"] {
+            command.env_remove(name);
+        }
         command.envs(self.envs.iter().cloned());
         let child = command.spawn().expect("setsid of util-linux is there");
         let terminal = Terminal::start(master.try_clone().expect("an fd more"));
