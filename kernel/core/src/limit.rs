@@ -85,6 +85,8 @@ pub const RESUME_STEPS: usize = 16;
 
 /// A process that is started for a node exits with this code if the node does not answer (`EX_UNAVAILABLE`).
 pub const EXIT_NODE_AWAY: i32 = 69;
+/// A process that finds its node by itself exits with this code if no node has room for it (`EX_TEMPFAIL`).
+pub const EXIT_NO_NODE: i32 = 75;
 /// With these it says that it will not find one next time either (`EX_NOPERM`, `EX_CONFIG`).
 pub const EXITS_FOR_GOOD: [i32; 2] = [77, 78];
 /// How many names in front of each other are looked at in a session id, to find a node.

@@ -461,8 +461,9 @@ impl Bus {
             }
             let mut to = self.worker_of(key);
             let has_guests = |session: &Session| session.reopen.is_some() && !session.guests.is_empty();
-            if to.is_none() && self.sessions.get(key).is_some_and(has_guests) {
-                // Its guests stay, also where it cannot be opened now.
+            let has_guests = self.sessions.get(key).is_some_and(has_guests);
+            if to.is_none() && (has_guests || self.node_of_lost(key).is_some()) {
+                // Its guests stay, and so does it until its node is back, also where it cannot be opened now.
                 to = Some(self.recover(link, key)?);
             }
             if let Some(to) = to {

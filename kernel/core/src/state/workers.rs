@@ -8,7 +8,7 @@ use crate::api::{Exit, Moment};
 use crate::config::{Mode, PoolConfig};
 use crate::id::{CallKey, Link, PoolId, SessionKey};
 use crate::limit::{
-    ELICITATIONS, EXITS_FOR_GOOD, NAME_BYTES, RESTART_AT_ONCE_AFTER, STICKY_NOTIFICATION_BYTES,
+    ELICITATIONS, EXIT_NO_NODE, EXITS_FOR_GOOD, NAME_BYTES, RESTART_AT_ONCE_AFTER, STICKY_NOTIFICATION_BYTES,
     STICKY_NOTIFICATIONS_MAX,
 };
 use crate::mutants::{Check, enabled};
@@ -291,6 +291,9 @@ impl Worker {
             Some(node) if self.is_away => {
                 RpcError::node_lost(&self.config, node, &format!("its process {}", self.death))
             }
+            _ if self.has_found_no_node() && self.lines_in == 0 => {
+                RpcError::pool_down(&self.config, &self.death.to_string())
+            }
             node => RpcError::worker_lost(&self.config, self.index, node.as_deref().or(bus), &self.death),
         };
         error.with_stderr(self.stderr.last_lines())
@@ -345,6 +348,13 @@ impl Worker {
         self.config.finds_nodes && !is_useless
     }
 
+    /// Whether its last process was to find a node and has found none, and the next one is not started yet.
+    pub(crate) fn has_found_no_node(&self) -> bool {
+        let has_process = matches!(self.life.state(), State::Starting | State::Up);
+        let no_node = Some(Exit::Code(EXIT_NO_NODE));
+        self.config.finds_nodes && !self.is_for_node && !has_process && self.last_exit == no_node
+    }
+
     /// Whether it is not known yet if its process reaches a node that the last one did not.
     pub(crate) fn is_doubtful(&self, now: Moment) -> bool {
         let is_young = |since| now < since + RESTART_AT_ONCE_AFTER;
@@ -353,7 +363,7 @@ impl Worker {
 
     /// Whether it is not up but will be soon, so that requests wait for it.
     pub(crate) fn is_coming(&self) -> bool {
-        self.life.is_coming() && !self.has_lost_node()
+        self.life.is_coming() && !self.has_lost_node() && !self.has_found_no_node()
     }
 
     /// Whether it has no process and nobody waits for one, so that its next one can be started for any node.

@@ -23,13 +23,8 @@ impl Bus {
     /// Begins to open a session in another process. Returns the worker that it now belongs to.
     pub(in crate::bus) fn recover(&mut self, link: Link, key: SessionKey) -> Result<WorkerId, RpcError> {
         let reopen = self.sessions.get(key).and_then(|session| session.reopen.as_ref());
-        let reopen = reopen.ok_or_else(RpcError::lost_session)?;
-        let (pool, mut node) = (reopen.pool, reopen.node.clone());
-        if node.is_none()
-            && let Some(session) = self.sessions.get(key)
-        {
-            node = self.node_of_agent_name(pool, session.agent_name()).map(Arc::from);
-        }
+        let pool = reopen.ok_or_else(RpcError::lost_session)?.pool;
+        let node = self.node_of_lost(key);
         let id = self.choose_worker_at(link, pool, Need::Session, node.as_deref())?;
         let (Some(worker), Some(session)) = (self.workers.get_mut(id), self.sessions.get_mut(key)) else {
             return Err(RpcError::lost_session());
@@ -45,6 +40,14 @@ impl Bus {
         self.sessions.set_worker(key, Some(id));
         self.reopen_session(key, id);
         Ok(id)
+    }
+
+    /// The node that has this session, which was lost with its process.
+    pub(in crate::bus) fn node_of_lost(&self, key: SessionKey) -> Option<Arc<str>> {
+        let session = self.sessions.get(key)?;
+        let reopen = session.reopen.as_ref()?;
+        let in_name = || self.node_of_agent_name(reopen.pool, session.agent_name()).map(Arc::from);
+        reopen.node.clone().or_else(in_name)
     }
 
     fn reopen_session(&mut self, key: SessionKey, id: WorkerId) {

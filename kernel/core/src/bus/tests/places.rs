@@ -160,6 +160,10 @@ fn a_session_whose_node_is_away_says_so_and_is_good_again_when_it_is_back() {
     let error = bus.sees_error(client, json!(1), "node_lost");
     assert_eq!((&error["code"], &error["data"]["node"]), (&json!(-32059), &json!("n18")), "{error}");
     assert!(error["message"].as_str().unwrap().contains(said), "{error}");
+    for method in ["session/load", "session/resume"] {
+        bus.asks(client, 1, method, &session);
+        bus.sees_error(client, json!(1), "node_lost");
+    }
     // New sessions go elsewhere.
     for nth in 0..3 {
         bus.sends(client, r#"{"id":2,"method":"session/new","params":{"cwd":"/"}}"#);
@@ -329,6 +333,35 @@ fn a_pool_that_finds_no_node_looks_for_one_again_and_again() {
     let client = bus.client();
     bus.sends(client, r#"{"id":1,"method":"hi"}"#);
     bus.sees_error(client, json!(1), "pool_down");
+}
+
+#[test]
+fn who_wants_a_pool_that_has_found_no_node_hears_so_at_once_until_it_looks_again() {
+    let finds = PoolConfig { finds_nodes: true, max_instances: 3, ..pool("claude", 1) };
+    let mut bus = TestBus::new(Config::with_pools([finds]));
+    let client = bus.client();
+    bus.sends(client, r#"{"id":1,"method":"initialize"}"#);
+    bus.sends(client, r#"{"id":2,"method":"session/new"}"#);
+    bus.exits(0, 75);
+    let error = bus.sees_error(client, json!(1), "pool_down");
+    assert_eq!(error["data"]["cause"], "exited with code 75");
+    bus.sees_error(client, json!(2), "pool_down");
+    bus.sends(client, r#"{"id":3,"method":"session/new"}"#);
+    bus.sees_error(client, json!(3), "pool_down");
+    assert_eq!(bus.processes.len(), 1, "no other process would find one");
+    bus.advances(Duration::from_secs(10));
+    bus.sends(client, r#"{"id":4,"method":"session/new"}"#);
+    bus.sends(bus.worker(1), r#"{"method":"_bus/worker","params":{"node":"n17","room":1}}"#);
+    bus.answers(bus.worker(1), "initialize", "{}");
+    bus.answers(bus.worker(1), "session/new", r#"{"sessionId":"s"}"#);
+    bus.sees(client);
+    // The only node is full.
+    bus.sends(client, r#"{"id":5,"method":"session/new"}"#);
+    bus.exits(2, 75);
+    bus.sees_error(client, json!(5), "pool_down");
+    bus.sends(client, r#"{"id":6,"method":"session/new"}"#);
+    bus.sees_error(client, json!(6), "busy");
+    assert_eq!(bus.processes.len(), 3);
 }
 
 #[test]
