@@ -530,6 +530,13 @@ impl Oracle {
             let takes = || self.loading(other, agent).is_some() || inherits(other);
             other != conn && self.conns[other].open && takes()
         };
+        // A load that was refused in this call had not been before.
+        let was_loaded = |sent: &Sent| match &sent.what {
+            What::Ask { kind: Kind::Load(name), done: true, .. } => {
+                sent.done_in == self.calls && sent.by != Peer::Client(conn) && behind_tag(name) == agent
+            }
+            _ => false,
+        };
         let mut known = self.sessions.iter().filter(|s| s.agent == agent).peekable();
         // The owner of a new session may be told of it in this call.
         let may_be_owned = |s: &Session| {
@@ -540,6 +547,7 @@ impl Oracle {
         known.peek().is_none()
             || known.any(|s| self.owned_by_other(conn, s) || may_be_owned(s) || s.closed_in == self.calls)
             || (0..self.conns.len()).any(loads)
+            || self.sent.iter().any(was_loaded)
     }
 
     pub(crate) fn check_order_to_client(&mut self, conn: Conn, life: Life, serial: Serial) {

@@ -36,10 +36,14 @@ impl Bus {
         if agent.is_some() {
             pool.agent = agent;
         }
-        if pool.store() == before.as_deref() {
+        let Some(store) = pool.store().filter(|store| before.as_deref() != Some(*store)).map(str::to_owned)
+        else {
             return;
-        }
-        for id in pool.workers.clone() {
+        };
+        // Also what waits in the other pools of the store may name a session of this one.
+        let of_store = self.pools.iter().filter(|(_, pool)| pool.store() == Some(&*store));
+        let workers: Vec<_> = of_store.flat_map(|(_, pool)| pool.workers.iter().copied()).collect();
+        for id in workers {
             self.route_again(id);
         }
     }

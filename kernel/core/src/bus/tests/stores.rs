@@ -227,6 +227,22 @@ fn what_waits_for_the_first_process_of_a_pool_is_routed_again_when_its_store_is_
 }
 
 #[test]
+fn what_waits_in_one_pool_is_routed_again_when_another_turns_out_to_have_its_store() {
+    let stored = PoolConfig { store: Some(Arc::from("agent")), warm: false, ..pool("two", 1) };
+    let config = Config { default_pool: Some("one".into()), ..Config::with_pools([pool("one", 2), stored]) };
+    let mut bus = TestBus::new(config);
+    let ann = bus.client();
+    bus.opens(ann, bus.worker(0), "s1");
+    let ben = bus.acp_client();
+    bus.sends(ben, &through("two", 1, "session/load", "s1"));
+    bus.initializes_with(bus.worker(1), &init_result("agent"));
+    bus.sees_error(ben, json!(1), "unknown_session");
+    assert_eq!(bus.sees_json(ben)["id"], 0);
+    bus.initializes_with(bus.worker(2), &init_result("agent"));
+    bus.is_idle();
+}
+
+#[test]
 fn an_agent_cannot_open_a_session_under_an_id_that_its_store_has() {
     let (mut bus, ann, ben) = two_pools(["agent", "agent"]);
     let (one, two) = (bus.worker(0), bus.worker(1));
