@@ -35,7 +35,9 @@ impl Oracle {
     /// What is sent to a session that is being opened again waits for that, and nothing else waits for it.
     pub(crate) fn waited_for_recovery(&mut self, life: Life, conn: Conn, name: &str) -> bool {
         let calls = self.calls;
-        let own = |s: &&mut Session| s.life == life && s.owner == Some(conn) && s.name == name && s.open;
+        // Who sent it may have left since then.
+        let is_of = |s: &Session| s.owner == Some(conn) || s.left.is_some_and(|(owner, _)| owner == conn);
+        let own = |s: &&mut Session| s.life == life && is_of(s) && s.name == name && s.open;
         let Some(session) = self.sessions.iter_mut().rev().find(own) else { return false };
         let is_first = std::mem::take(&mut session.recovering);
         if is_first {
