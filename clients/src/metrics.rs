@@ -140,13 +140,27 @@ fn traffic(text: &mut Text, sides: &Value) {
     }
 }
 
-/// What a bus with a link to a cluster knows of it. The pipes are known only to the link itself, and not told.
+/// What a bus with a link to a cluster knows of it. The link tells it every few seconds what its pipes have counted.
 fn link(text: &mut Text, link: &Value) {
     let Some(state) = link["state"].as_str() else { return };
     text.family("stdio_bus_link_up", "gauge", "Whether the link to the cluster is up.");
     text.sample("stdio_bus_link_up", &[], Some(f64::from(u8::from(state == "up"))));
     let help = "Restarts of the link to the cluster.";
     text.one("stdio_bus_link_restarts_total", "counter", help, &link["restarts"]);
+    let counted = &link["counted"];
+    let rtt = counted["rtt_us"].as_f64().map(|us| us / 1e6);
+    let count = |name: &str| counted[name].as_f64();
+    for (name, kind, help, value) in [
+        ("pipes", "gauge", "Open pipes of edges.", count("pipes")),
+        ("frames_total", "counter", "Frames of pipes, in both directions.", count("frames")),
+        ("resent_frames_total", "counter", "Frames that were sent again.", count("resent_frames")),
+        ("stalls_total", "counter", "How often a pipe heard nothing of its edge for long.", count("stalls")),
+        ("rtt_seconds", "gauge", "The longest round trip of an open pipe.", rtt),
+    ] {
+        let name = format!("stdio_bus_link_{name}");
+        text.family(&name, kind, help);
+        text.sample(&name, &[("node", counted["node"].as_str().unwrap_or_default())], value);
+    }
 }
 
 #[derive(Default)]
@@ -233,8 +247,19 @@ mod tests {
     #[test]
     fn a_link_to_a_cluster_is_told_of() {
         for (state, up) in [("up", 1), ("resting", 0)] {
-            let text = describe(&json!({ "link": { "state": state, "restarts": 3 } }));
-            for line in [format!("stdio_bus_link_up {up}"), "stdio_bus_link_restarts_total 3".to_owned()] {
+            let counted = json!({
+                "node": "n17", "pipes": 2, "frames": 9, "resent_frames": 1, "stalls": 0, "rtt_us": 1500,
+            });
+            let text = describe(&json!({ "link": { "state": state, "restarts": 3, "counted": counted } }));
+            for line in [
+                &*format!("stdio_bus_link_up {up}"),
+                "stdio_bus_link_restarts_total 3",
+                r#"stdio_bus_link_pipes{node="n17"} 2"#,
+                r#"stdio_bus_link_frames_total{node="n17"} 9"#,
+                r#"stdio_bus_link_resent_frames_total{node="n17"} 1"#,
+                r#"stdio_bus_link_stalls_total{node="n17"} 0"#,
+                r#"stdio_bus_link_rtt_seconds{node="n17"} 0.0015"#,
+            ] {
                 assert!(text.lines().any(|one| one == line), "{line}\n{text}");
             }
         }

@@ -129,7 +129,12 @@ fn plural(count: &Value) -> &'static str {
 fn companion(name: &str, it: &Value) -> String {
     match (&it["state"], &it["listening"]) {
         (Value::Null, _) => String::new(),
-        (_, Value::String(at)) => format!("{name} at {}\n", replace_control(at, '?')),
+        (_, Value::String(at)) => {
+            let pipes = &it["counted"]["pipes"];
+            let pipes =
+                pipes.as_u64().map_or_else(String::new, |count| format!(", {count} pipe{}", plural(pipes)));
+            format!("{name} at {}{pipes}\n", replace_control(at, '?'))
+        }
         (state, _) => {
             let why = if it["last_words"].is_null() { &it["last_exit"] } else { &it["last_words"] };
             format!("{name} {}, {} restarts: {}\n", word(state), word(&it["restarts"]), word(why))

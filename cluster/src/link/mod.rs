@@ -43,6 +43,8 @@ const DELAY_JITTER_US: u64 = 2000;
 const DELAY_OF_FULL: Duration = Duration::from_millis(24);
 /// How often everybody is told who has the name of this node.
 const NOTE_EVERY: Duration = Duration::from_secs(15);
+/// How often the bus is told what the pipes have counted.
+const COUNTED_EVERY: Duration = Duration::from_secs(5);
 /// The pause between two tries to reach NATS at the start.
 const CONNECT_PAUSE_MS: std::ops::Range<u64> = 500..2000;
 /// How long pipes may take to tell their peers that they end.
@@ -170,6 +172,9 @@ async fn serve(options: Options) -> Result<(), End> {
     let server = node.client.server_info();
     info!("node {} offers {} over {}", node.name, node.cluster.offer.join(", "), server.server_name);
     say(&json!({ "listening": node.cluster.url.join(", ") }));
+    if ends_with_stdin {
+        spawn_local(node.clone().tell_counted());
+    }
     let mut renewal = tokio::time::interval(NOTE_EVERY);
     let outcome = loop {
         tokio::select! {
@@ -222,6 +227,21 @@ async fn connect(cluster: &ClusterConfig, name: &str, what: &str) -> Result<Carr
 }
 
 impl Node {
+    /// Tells the bus what the pipes have counted, where that has changed.
+    async fn tell_counted(self: Rc<Node>) {
+        let mut told = None;
+        loop {
+            let counted = self.pipes.counted();
+            if told != Some(counted) {
+                let mut words = json!(counted);
+                words["node"] = (*self.name).into();
+                say(&json!({ "counted": words }));
+                told = Some(counted);
+            }
+            sleep(COUNTED_EVERY).await;
+        }
+    }
+
     async fn listen(
         self: &Rc<Node>,
         fail: &mpsc::UnboundedSender<End>,

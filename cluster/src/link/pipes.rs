@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use async_nats::{Message, Subscriber};
 use futures_util::StreamExt;
 use log::{debug, info};
+use serde::Serialize;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::{Notify, watch};
 use tokio::task::spawn_local;
@@ -17,7 +18,7 @@ use super::room::Figures;
 use super::{Node, bus};
 use crate::carrier::max_frame_bytes;
 use crate::folders::{FolderWatch, Settled};
-use crate::pipe::{self, Config, DEFAULT_WINDOW, MIN_WINDOW, Pipe, Reason, Side};
+use crate::pipe::{self, Config, DEFAULT_WINDOW, MIN_WINDOW, Pipe, Reason, Side, Statistics};
 use crate::pump::{Arrival, FRAMES_WAITING, Over, Pump};
 use crate::subjects::{self, Address, shown};
 use crate::talk::{Open, Reply, Request, Room, to_bytes};
@@ -46,6 +47,7 @@ struct Entry {
     boot: String,
     id: Option<String>,
     pid: u32,
+    statistics: Rc<Cell<Statistics>>,
 }
 
 impl Entry {
@@ -60,12 +62,47 @@ impl Entry {
 pub(crate) struct Pipes {
     entries: RefCell<HashMap<u64, Entry>>,
     windows: Cell<usize>,
+    /// What those that have ended have counted.
+    of_ended: Cell<Counted>,
     gone: Notify,
+}
+
+/// What all pipes of a link have counted, as its bus hears it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Counted {
+    /// Those that are open.
+    pipes: usize,
+    /// In both directions.
+    frames: u64,
+    resent_frames: u64,
+    stalls: u64,
+    /// Of the slowest that is open.
+    rtt_us: Option<u64>,
+}
+
+impl Counted {
+    fn add(&mut self, pipe: &Statistics) {
+        self.frames += pipe.frames_sent + pipe.frames_received;
+        self.resent_frames += pipe.resent;
+        self.stalls += pipe.stalls;
+    }
 }
 
 impl Pipes {
     pub(crate) fn count(&self) -> usize {
         self.entries.borrow().len()
+    }
+
+    pub(crate) fn counted(&self) -> Counted {
+        let mut counted = self.of_ended.get();
+        for entry in self.entries.borrow().values() {
+            let pipe = entry.statistics.get();
+            counted.pipes += 1;
+            counted.add(&pipe);
+            let rtt_us = pipe.round_trip.map(|time| time.as_micros() as u64);
+            counted.rtt_us = counted.rtt_us.max(rtt_us);
+        }
+        counted
     }
 
     pub(crate) fn carrier_connected(&self) {
@@ -212,6 +249,7 @@ async fn open_pipe(node: &Rc<Node>, open: Open, reply: &mut Reply) -> Result<(),
     let window = node.pipes.take_window();
     let (arrivals, arriving) = mpsc::channel(FRAMES_WAITING);
     let (orders, ordered) = mpsc::unbounded_channel();
+    let statistics: Rc<Cell<Statistics>> = Rc::default();
     {
         let mut entries = node.pipes.entries.borrow_mut();
         if entries.contains_key(&number) {
@@ -223,7 +261,8 @@ async fn open_pipe(node: &Rc<Node>, open: Open, reply: &mut Reply) -> Result<(),
             .map(|entry| entry.pid)
             .collect();
         let (edge, boot, id, pid) = (open.edge.clone(), open.boot.clone(), open.id.clone(), open.pid);
-        entries.insert(number, Entry { arrivals, orders, edge, boot, id, pid });
+        let statistics = statistics.clone();
+        entries.insert(number, Entry { arrivals, orders, edge, boot, id, pid, statistics });
     }
     reply.window = window;
     reply.max_frame = max_frame_bytes(&node.client).min(open.max_frame);
@@ -235,7 +274,7 @@ async fn open_pipe(node: &Rc<Node>, open: Open, reply: &mut Reply) -> Result<(),
     let pipe = Pipe::new(number, config, Duration::ZERO);
     let subjects = (node.addr.pipe(number), to.pipe(number));
     let pump = Pump::new(pipe, start, node.client.clone(), subjects, local);
-    let carried = Carried { node: node.clone(), pump, pool: open.pool, edge: open.edge, window };
+    let carried = Carried { node: node.clone(), pump, pool: open.pool, edge: open.edge, window, statistics };
     spawn_local(carried.carry(arriving, ordered, Room { room: reply.room, drain: reply.drain }));
     Ok(())
 }
@@ -247,6 +286,7 @@ struct Carried {
     pool: String,
     edge: String,
     window: usize,
+    statistics: Rc<Cell<Statistics>>,
 }
 
 impl Carried {
@@ -265,6 +305,9 @@ impl Carried {
         info!("the pipe of edge {} to the pool {} has ended: {over}", self.edge, self.pool);
         let Carried { node, mut pump, window, .. } = self;
         let _ = timeout(GOODBYE, pump.last_frames()).await;
+        let mut of_ended = node.pipes.of_ended.get();
+        of_ended.add(&pump.pipe.statistics());
+        node.pipes.of_ended.set(of_ended);
         // Its connection to the bus ends first, so that whoever opens a pipe next finds its sessions free.
         drop(pump);
         node.pipes.entries.borrow_mut().remove(&number);
@@ -284,7 +327,9 @@ impl Carried {
         let pump = &mut self.pump;
         let mut close_at = None;
         loop {
-            match pump.step().await {
+            let step = pump.step().await;
+            self.statistics.set(pump.pipe.statistics());
+            match step {
                 None => {}
                 Some(Over::Finished) => return "both sides are done".to_owned(),
                 Some(Over::Dead(reason)) => return reason.to_string(),
@@ -355,6 +400,7 @@ mod tests {
             boot: "b1".to_owned(),
             id: id.map(str::to_owned),
             pid: 1,
+            statistics: Rc::default(),
         };
         for (id, who, is_old) in [
             (Some("x"), serde_json::json!({"edge": "e1", "boot": "b2", "id": "x"}), true),

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::id::{Link, WorkerId};
 
 /// The time since the bus started. The core has no clock: the shell passes the time to each call.
@@ -126,6 +128,8 @@ pub struct CompanionStatus {
     pub state: &'static str,
     /// Its address, while it is up.
     pub listening: Option<String>,
+    /// What it has counted, in its own words.
+    pub counted: Value,
     /// Its process, while there is one.
     pub pid: Option<u32>,
     /// Since when it is up.

@@ -18,6 +18,12 @@ fn a_pool_of_another_machine_is_used_like_any_other() {
     let status = local.status();
     assert_eq!(status["link"]["state"], "up");
     assert_eq!(status["pools"][0]["sessions"], 1);
+    // The link tells its bus every five seconds.
+    node.until("the link has told of its pipe", || {
+        let counted = &local.status()["link"]["counted"];
+        (&counted["node"], &counted["pipes"]) == (&json!("n1"), &json!(1))
+            && counted["frames"].as_u64() > Some(3)
+    });
 }
 
 #[test]

@@ -133,6 +133,7 @@ impl<'a> Report<'a> {
         json!({
             "state": companion.state,
             "listening": companion.listening,
+            "counted": companion.counted,
             "pid": companion.pid,
             "up_sec": companion.since.map(|since| self.bus.now.saturating_sub(since).as_secs()),
             "restarts": companion.restarts,

@@ -2,7 +2,8 @@
 //!
 //! HTTP, WebSockets, NATS and TLS are never spoken in the process of the bus. A companion is told what it needs in one
 //! line of JSON on its stdin, and the end of its stdin ends it. It says on its stdout, in lines of JSON, where it
-//! listens (`{"listening": URL}`) or why it cannot (`{"failed": TEXT}`). Its log goes to the stderr of the bus.
+//! listens (`{"listening": URL}`) or why it cannot (`{"failed": TEXT}`), and what it has counted (`{"counted": {...}}`).
+//! Its log goes to the stderr of the bus.
 
 use std::env;
 use std::ffi::OsString;
@@ -151,6 +152,8 @@ struct Running {
     line: Vec<u8>,
     since: Moment,
     listening: Option<String>,
+    /// What it has counted, as it has told it.
+    counted: Value,
     /// When it is killed, if it is to end.
     kill_at: Option<Moment>,
 }
@@ -173,6 +176,8 @@ impl Running {
 enum Said {
     Listening(String),
     Failed(String),
+    /// For the status.
+    Counted(Value),
 }
 
 impl Companion {
@@ -291,6 +296,7 @@ impl Companion {
             line: Vec::new(),
             since: io.now,
             listening: None,
+            counted: Value::Null,
             kill_at: None,
         })
     }
@@ -331,6 +337,7 @@ impl Companion {
                     warn!("{} cannot open: {why}", self.kind.name);
                     self.last_words = Some(why);
                 }
+                Ok(Said::Counted(counted)) => running.counted = counted,
                 Err(_) => warn!("{} sent a message that is not understood", self.kind.name),
             }
         }
@@ -386,6 +393,7 @@ impl Companion {
                     Some(_) => "starting",
                 },
                 listening: running.and_then(|running| running.listening.clone()),
+                counted: running.map(|running| running.counted.clone()).unwrap_or_default(),
                 pid: running.map(|running| running.child.id()),
                 since: running.filter(|_| is_up).map(|running| running.since),
                 restarts: self.restarts,
