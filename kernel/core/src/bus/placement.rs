@@ -244,15 +244,15 @@ impl<'a> Placement<'a> {
         self.workers_of(pool).filter(|(_, worker)| !worker.retiring).count()
     }
 
-    /// Whether the pool may have one more worker. If none of those that it has can be started, or one has just found no
-    /// node, neither could that one; but those whose node is away say nothing about others.
+    /// Whether the pool may have one more worker. If none of those that it has can be started, or one finds no node,
+    /// neither could that one; but those whose node is away say nothing about others.
     pub(super) fn may_grow(&self, pool: &'a Pool) -> bool {
         let in_service = || self.workers_of(pool).filter(|(_, worker)| !worker.retiring);
         let has_room =
             in_service().count() < pool.config.max_instances as usize || !enabled(Check::MaxInstances);
         let mut telling = in_service().filter(|(_, worker)| !worker.has_lost_node()).peekable();
         let works = |(_, worker): (WorkerId, &Worker)| worker.life.is_up() || worker.life.is_coming();
-        let is_hopeless = in_service().any(|(_, worker)| worker.has_found_no_node());
+        let is_hopeless = in_service().any(|(_, worker)| worker.finds_no_node());
         has_room
             && !is_hopeless
             && (telling.peek().is_none() || telling.any(works) || !enabled(Check::GrowAlive))

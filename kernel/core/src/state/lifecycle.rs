@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::api::Moment;
 use crate::config::Limits;
 use crate::limit::{
-    BACKOFF_FIRST, EXIT_AFTER_EOF, RESTART_AT_ONCE_AFTER, STOP_AT_ONCE, STOP_BY_EOF, STOP_BY_KILL,
+    BACKOFF_FIRST, EXIT_AFTER_EOF, LONG_REST, RESTART_AT_ONCE_AFTER, STOP_AT_ONCE, STOP_BY_EOF, STOP_BY_KILL,
     STOP_BY_TERM,
 };
 use crate::mutants::{Check, enabled};
@@ -149,6 +149,12 @@ impl Life {
             }
             _ => false,
         }
+    }
+
+    /// Whether it waits for more than a second until its next process is started.
+    pub(crate) fn rests_long(&self) -> bool {
+        // The next backoff is twice this one.
+        matches!(self.state, State::Backoff { .. }) && self.backoff > 2 * LONG_REST
     }
 
     pub(crate) fn restarts(&self) -> usize {

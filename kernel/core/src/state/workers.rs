@@ -188,6 +188,9 @@ pub(crate) struct HandOverPass {
     pub(crate) alarm: bool,
 }
 
+/// How a process ends that finds no node.
+const NO_NODE: Death = Death::Exited(Exit::Code(EXIT_NO_NODE));
+
 impl Worker {
     pub(crate) fn new(
         pool: PoolId,
@@ -291,7 +294,7 @@ impl Worker {
             Some(node) if self.is_away => {
                 RpcError::node_lost(&self.config, node, &format!("its process {}", self.death))
             }
-            _ if self.has_found_no_node() && self.lines_in == 0 => {
+            _ if self.config.finds_nodes && self.death == NO_NODE && self.lines_in == 0 => {
                 RpcError::pool_down(&self.config, &self.death.to_string())
             }
             node => RpcError::worker_lost(&self.config, self.index, node.as_deref().or(bus), &self.death),
@@ -348,11 +351,10 @@ impl Worker {
         self.config.finds_nodes && !is_useless
     }
 
-    /// Whether its last process was to find a node and has found none, and the next one is not started yet.
-    pub(crate) fn has_found_no_node(&self) -> bool {
-        let has_process = matches!(self.life.state(), State::Starting | State::Up);
+    /// Whether its processes are to find a node and have found none for a while, so that nobody waits for the next one.
+    pub(crate) fn finds_no_node(&self) -> bool {
         let no_node = Some(Exit::Code(EXIT_NO_NODE));
-        self.config.finds_nodes && !self.is_for_node && !has_process && self.last_exit == no_node
+        self.config.finds_nodes && !self.is_for_node && self.life.rests_long() && self.last_exit == no_node
     }
 
     /// Whether it is not known yet if its process reaches a node that the last one did not.
@@ -363,7 +365,7 @@ impl Worker {
 
     /// Whether it is not up but will be soon, so that requests wait for it.
     pub(crate) fn is_coming(&self) -> bool {
-        self.life.is_coming() && !self.has_lost_node() && !self.has_found_no_node()
+        self.life.is_coming() && !self.has_lost_node() && !self.finds_no_node()
     }
 
     /// Whether it has no process and nobody waits for one, so that its next one can be started for any node.

@@ -345,23 +345,47 @@ fn who_wants_a_pool_that_has_found_no_node_hears_so_at_once_until_it_looks_again
     bus.exits(0, 75);
     let error = bus.sees_error(client, json!(1), "pool_down");
     assert_eq!(error["data"]["cause"], "exited with code 75");
+    // It waits for some more tries, which follow soon.
+    for nth in 1..4 {
+        bus.advances(Duration::from_secs(1));
+        bus.exits(nth, 75);
+    }
     bus.sees_error(client, json!(2), "pool_down");
+    bus.advances(Duration::from_secs(1));
+    bus.exits(4, 75);
     bus.sends(client, r#"{"id":3,"method":"session/new"}"#);
     bus.sees_error(client, json!(3), "pool_down");
-    assert_eq!(bus.processes.len(), 1, "no other process would find one");
-    bus.advances(Duration::from_secs(10));
+    assert_eq!(bus.processes.len(), 5, "no other process would find one");
+    bus.advances(Duration::from_secs(2));
     bus.sends(client, r#"{"id":4,"method":"session/new"}"#);
-    bus.sends(bus.worker(1), r#"{"method":"_bus/worker","params":{"node":"n17","room":1}}"#);
-    bus.answers(bus.worker(1), "initialize", "{}");
-    bus.answers(bus.worker(1), "session/new", r#"{"sessionId":"s"}"#);
+    let worker = bus.worker(5);
+    bus.sends(worker, r#"{"method":"_bus/worker","params":{"node":"n17","room":1}}"#);
+    bus.answers(worker, "initialize", "{}");
+    bus.answers(worker, "session/new", r#"{"sessionId":"s"}"#);
     bus.sees(client);
-    // The only node is full.
-    bus.sends(client, r#"{"id":5,"method":"session/new"}"#);
-    bus.exits(2, 75);
-    bus.sees_error(client, json!(5), "pool_down");
-    bus.sends(client, r#"{"id":6,"method":"session/new"}"#);
-    bus.sees_error(client, json!(6), "busy");
-    assert_eq!(bus.processes.len(), 3);
+    bus.unseen.clear();
+    bus.is_idle();
+}
+
+#[test]
+fn a_pool_whose_only_node_is_full_grows_no_further_when_it_has_found_no_other() {
+    let finds = PoolConfig { finds_nodes: true, max_instances: 3, ..pool("claude", 1) };
+    let mut bus = TestBus::new(Config::with_pools([finds]));
+    let client = bus.client();
+    let worker = bus.worker(0);
+    bus.sends(worker, r#"{"method":"_bus/worker","params":{"node":"n17","room":1}}"#);
+    bus.sends(client, r#"{"id":1,"method":"session/new"}"#);
+    bus.answers(worker, "session/new", r#"{"sessionId":"s"}"#);
+    bus.sees(client);
+    bus.sends(client, r#"{"id":2,"method":"session/new"}"#);
+    for nth in 1..6 {
+        bus.exits(nth, 75);
+        bus.advances(Duration::from_secs(1));
+    }
+    bus.sees_error(client, json!(2), "pool_down");
+    bus.sends(client, r#"{"id":3,"method":"session/new"}"#);
+    bus.sees_error(client, json!(3), "busy");
+    assert_eq!(bus.processes.len(), 6);
 }
 
 #[test]

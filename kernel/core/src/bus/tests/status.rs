@@ -350,7 +350,7 @@ fn the_web_door_and_the_link_are_shown_as_the_shell_says() {
     assert_eq!(
         web,
         json!({"state": "up", "listening": null, "pid": 7, "up_sec": 3, "restarts": 1, "last_exit": null,
-            "last_words": null})
+            "last_words": null, "counted": null})
     );
     bus.shell.bus.link_is(Some(up));
     assert_eq!(bus.status(client)["link"], web);
