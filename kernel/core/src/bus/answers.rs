@@ -136,7 +136,7 @@ impl Bus {
                 worker.sessions.get(&name).copied().or_else(|| self.index().in_store(worker.pool, &name))
             });
             let session = key.and_then(|key| self.sessions.get(key));
-            let is_hidden = |session: &Session| session.owner != Some(to) && !session.is_shared;
+            let is_hidden = |session: &Session| session.owner != Some(to) && !self.may_join(to, session);
             let is_foreign = key.is_some_and(|key| self.is_owned(key)) && session.is_some_and(is_hidden);
             titled.extend(
                 key.and_then(|key| Some((key, nested::member(line, Some(entry.element), b"title")?))),

@@ -512,7 +512,7 @@ impl Bus {
     ) -> Result<Option<Home>, RpcError> {
         self.check_controls(link, key)?;
         let session = self.sessions.get(key).ok_or_else(RpcError::unknown_session)?;
-        let (is_shared, has_guests) = (session.is_shared, !session.guests.is_empty());
+        let (may_join, has_guests) = (self.may_join(link, session), !session.guests.is_empty());
         if session.is_renamed
             && session.owner == Some(link)
             && let Some(to) = self.worker_of(key)
@@ -520,7 +520,7 @@ impl Bus {
             return self.load_own(link, key, to, message).map(|()| None);
         }
         if self.is_owned(key) && !self.is_successor(key, name) && enabled(Check::Owner) {
-            if is_shared || !enabled(Check::Share) {
+            if may_join || !enabled(Check::Share) {
                 return self.join_by_load(link, key, message, name).map(|()| None);
             }
             return Err(RpcError::unknown_session());

@@ -50,7 +50,7 @@ impl<'a> SessionIndex<'a> {
     }
 
     /// The pool of a session, and the store that its worker has.
-    fn home(self, session: &Session) -> Option<(PoolId, Option<&'a str>)> {
+    pub(crate) fn home(self, session: &Session) -> Option<(PoolId, Option<&'a str>)> {
         let worker = session.worker.and_then(|id| self.workers.get(id));
         let pool = match worker {
             Some(worker) => worker.pool,

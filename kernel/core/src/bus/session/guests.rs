@@ -16,6 +16,7 @@ use crate::mutants::{Check, enabled};
 use crate::state::calls::Endpoint;
 use crate::state::guests::{Guest, Role};
 use crate::state::session_id::{Token, agent_name};
+use crate::state::sessions::Session;
 use crate::state::timers::Alarm;
 use crate::wire::error::{RpcError, spelled_result_line};
 use crate::wire::message::Message;
@@ -304,11 +305,19 @@ impl Bus {
         self.send_own(link, &answer);
     }
 
+    /// Whether a client may join a session of another, or has: its pool shared it when it was opened, and does still.
+    pub(in crate::bus) fn may_join(&self, link: Link, session: &Session) -> bool {
+        let home = self.index().home(session).and_then(|(pool, _)| self.pools.get(pool));
+        let is_still = home.is_none_or(|pool| pool.config.share) || session.guests.get(link).is_some();
+        session.is_shared && is_still
+    }
+
     /// The session that a client means by a label such as `s12`, or by an id, if it may join it.
     fn find_shared(&mut self, link: Link, name: &[u8], message: Message<'_>) -> Result<SessionKey, RpcError> {
         let key = self.find_meant(link, name, message)?;
         let session = self.sessions.get(key).ok_or_else(RpcError::unknown_session)?;
-        if session.is_label || session.owner != Some(link) && !session.is_shared && enabled(Check::Share) {
+        let is_others = session.owner != Some(link) && !self.may_join(link, session);
+        if session.is_label || is_others && enabled(Check::Share) {
             return Err(RpcError::unknown_session());
         }
         Ok(key)
@@ -321,9 +330,7 @@ impl Bus {
         let number = std::str::from_utf8(name).ok().and_then(|name| name.strip_prefix('s')?.parse().ok());
         let mut found = own.or_else(|| number.and_then(|number| self.sessions.numbered(number)));
         if found.is_none() {
-            let tagged = |(key, session): (SessionKey, &crate::state::sessions::Session)| {
-                (session.bus_name() == name).then_some(key)
-            };
+            let tagged = |(key, session): (SessionKey, &Session)| (session.bus_name() == name).then_some(key);
             found = self.sessions.named_by_agent(agent_name(name)).find_map(tagged);
         }
         if found.is_none() {

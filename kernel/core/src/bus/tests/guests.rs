@@ -172,6 +172,23 @@ fn a_pool_that_does_not_share_hides_its_sessions() {
 }
 
 #[test]
+fn a_pool_that_shares_no_longer_keeps_its_guests_and_gets_no_more() {
+    let (mut bus, ann, ben, worker, session) = shared();
+    bus.attaches(ben, &json!({"session": session, "role": "control"}));
+    let carl = bus.acp_client();
+    bus.sees(carl);
+    bus.reloads(&Config::with_pools([pool("agents", 1)]));
+    bus.sends(carl, &json!({"id": 1, "method": "_bus/attach", "params": {"session": session}}).to_string());
+    bus.sees_error(carl, json!(1), "unknown_session");
+    bus.asks(carl, 2, "session/load", &session);
+    bus.sees_error(carl, json!(2), "unknown_session");
+    bus.prompts(ben, 3, &session, "hi");
+    bus.answers(worker, "session/prompt", r#"{"stopReason":"end_turn"}"#);
+    bus.attaches(ben, &json!({"session": session}));
+    bus.unseen.remove(&ann);
+}
+
+#[test]
 fn a_prompt_of_one_is_told_to_the_others_and_waits_for_the_turn_of_another() {
     let (mut bus, ann, ben, worker, session) = shared();
     bus.attaches(ben, &json!({"session": session}));
