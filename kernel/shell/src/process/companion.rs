@@ -2,8 +2,8 @@
 //!
 //! HTTP, WebSockets, NATS and TLS are never spoken in the process of the bus. A companion is told what it needs in one
 //! line of JSON on its stdin, and the end of its stdin ends it. It says on its stdout, in lines of JSON, where it
-//! listens (`{"listening": URL}`) or why it cannot (`{"failed": TEXT}`), and what it has counted (`{"counted": {...}}`).
-//! Its log goes to the stderr of the bus.
+//! listens (`{"listening": URL}`) or why it cannot (`{"failed": TEXT}`), and what it counts (`{"counted": {...}}`). Its
+//! log goes to the stderr of the bus.
 
 use std::env;
 use std::ffi::OsString;
