@@ -84,7 +84,10 @@ impl Bus {
         if let Some(id) = message.id() {
             self.links.send(link, &spelled_result_line(id, result.as_bytes()), &[]);
         }
-        if history != History::Nothing {
+        if history == History::Nothing {
+            // What others are asked is theirs to answer. What nobody was asked would wait for ever.
+            self.ask_offline(key);
+        } else {
             self.ask_pending(key, link);
         }
         self.tell_attached(key, link, role);
@@ -290,6 +293,8 @@ impl Bus {
         self.answer_guest(link, root, message.id().unwrap_or_default(), renamed);
         if wants == Wants::Replay {
             self.ask_pending(root, link);
+        } else {
+            self.ask_offline(root);
         }
         self.tell_attached(root, link, Role::Control);
         Ok(())

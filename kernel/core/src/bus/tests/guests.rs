@@ -189,6 +189,20 @@ fn a_pool_that_shares_no_longer_keeps_its_guests_and_gets_no_more() {
 }
 
 #[test]
+fn a_question_that_nobody_was_asked_is_asked_of_who_joins_without_the_history_too() {
+    let (mut bus, ann, ben, worker, session) = shared();
+    bus.handles(Event::Broken(ann));
+    bus.permission(worker, 5);
+    bus.attaches(ben, &json!({"session": session, "history": "none"}));
+    let (id, _) = bus.sees_request(ben, "session/request_permission");
+    bus.sends(
+        ben,
+        &format!(r#"{{"id":{id},"result":{{"outcome":{{"outcome":"selected","optionId":"yes"}}}}}}"#),
+    );
+    assert_eq!(bus.sees_json(worker)["id"], 5);
+}
+
+#[test]
 fn a_prompt_of_one_is_told_to_the_others_and_waits_for_the_turn_of_another() {
     let (mut bus, ann, ben, worker, session) = shared();
     bus.attaches(ben, &json!({"session": session}));
