@@ -6,7 +6,7 @@ use std::time::Duration;
 pub const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 /// A worker that was up this long is started again at once. If it then crashes soon, it pauses for `BACKOFF_FIRST`.
 pub const RESTART_AT_ONCE_AFTER: Duration = Duration::from_secs(5);
-/// Nobody waits for longer than this for a worker to look for a node once more.
+/// A request waits for the next process of a worker that has found no node only if it comes this soon.
 pub const LONG_REST: Duration = Duration::from_secs(1);
 
 /// How long the bus waits for the exit of a worker that has closed its stdout. A crash closes stdout a moment before

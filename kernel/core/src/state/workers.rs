@@ -189,7 +189,7 @@ pub(crate) struct HandOverPass {
 }
 
 /// How a process ends that finds no node.
-const NO_NODE: Death = Death::Exited(Exit::Code(EXIT_NO_NODE));
+const NO_NODE: Exit = Exit::Code(EXIT_NO_NODE);
 
 impl Worker {
     pub(crate) fn new(
@@ -294,7 +294,7 @@ impl Worker {
             Some(node) if self.is_away => {
                 RpcError::node_lost(&self.config, node, &format!("its process {}", self.death))
             }
-            _ if self.config.finds_nodes && self.death == NO_NODE && self.lines_in == 0 => {
+            _ if self.config.finds_nodes && self.death == Death::Exited(NO_NODE) && self.lines_in == 0 => {
                 RpcError::pool_down(&self.config, &self.death.to_string())
             }
             node => RpcError::worker_lost(&self.config, self.index, node.as_deref().or(bus), &self.death),
@@ -353,8 +353,8 @@ impl Worker {
 
     /// Whether its processes are to find a node and have found none for a while, so that nobody waits for the next one.
     pub(crate) fn finds_no_node(&self) -> bool {
-        let no_node = Some(Exit::Code(EXIT_NO_NODE));
-        self.config.finds_nodes && !self.is_for_node && self.life.rests_long() && self.last_exit == no_node
+        let has_found_none = self.last_exit == Some(NO_NODE);
+        self.config.finds_nodes && !self.is_for_node && self.life.rests_long() && has_found_none
     }
 
     /// Whether it is not known yet if its process reaches a node that the last one did not.
