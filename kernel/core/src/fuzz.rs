@@ -71,7 +71,7 @@ pub fn framer(bytes: &[u8]) {
                 Piece::TooLong(partial) => too_long(&partial),
             });
         }
-        if buffer.is_long() {
+        if buffer.is_long(true) {
             buffer.move_to(LongBuffer::default());
         }
     }

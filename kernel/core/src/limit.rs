@@ -183,10 +183,18 @@ pub const TRACE_PAYLOAD_BYTES: usize = 256 << 10;
 /// small in builds for the simulation, whose lines are short.
 pub const LONG_LINE_BYTES: usize = if cfg!(feature = "mutants") { 200 } else { 128 << 10 };
 /// A long line is read in pieces of this size. What follows it in the last piece is copied.
-pub const LONG_LINE_PIECE: usize = 64 << 10;
-/// The buffers for long lines that are kept for reuse: how many bytes each may have, and all of them together.
+pub const LONG_LINE_PIECE: usize = 256 << 10;
+/// So many bytes of what follows a long line are read with it, if the next line is as long. Then that one is known to
+/// have begun, and its rest is read to where it stays.
+pub const LONG_LINE_NEXT: usize = 4 << 10;
+/// A queue with this many bytes goes on in another buffer. glibc gives buffers of this size back to the system when
+/// they are freed, and may keep smaller ones. It is small in builds for the simulation, too.
+pub const SEGMENT_BYTES: usize = if cfg!(feature = "mutants") { 300 } else { 128 << 10 };
+/// The buffers for long lines that are kept for reuse: how many bytes each may have, all of them together, and all of
+/// them while nothing waits anywhere.
 pub const LONG_BUFFER_BYTES: usize = 2 << 20;
-pub const LONG_BUFFERS_BYTES: usize = 2 << 20;
+pub const LONG_BUFFERS_BYTES: usize = 16 << 20;
+pub const LONG_BUFFERS_IDLE_BYTES: usize = 4 << 20;
 
 /// How many buffers are kept for reuse, so that a busy link does not allocate and an idle link holds no memory.
 pub const POOLED_BUFFERS: usize = 64;

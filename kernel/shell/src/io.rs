@@ -6,7 +6,7 @@
 use std::io::IoSlice;
 use std::mem;
 
-use memchr::memrchr;
+use memchr::{memchr, memrchr};
 use mio::Poll;
 use mio::event::Event as Readiness;
 use nix::errno::Errno;
@@ -19,13 +19,18 @@ use kernel_core::{Bus, Event, Moment};
 use crate::peer::{Peer, Peers, RunQueue, Stream, Task};
 
 /// Everything is read into one buffer of this size, so it is also the most that a link is read per turn.
-const SCRATCH_BYTES: usize = 64 << 10;
+const SCRATCH_BYTES: usize = 256 << 10;
 
-/// At most this many pieces are written at once. Only long lines are pieces of their own.
+/// A link with short lines is read no more than this per turn, because the time that a turn takes grows with the lines.
+const SHORT_LINES_BYTES: usize = 64 << 10;
+/// A longer line is not short: the copies of its bytes take longer than the rest of its way.
+const SHORT_LINE_BYTES: usize = 2 << 10;
+
+/// At most this many pieces are written at once. Only long lines and the parts of long queues are pieces of their own.
 const PIECES_MAX: usize = 16;
 
 /// The core first gets this part of what was read, and at least `FIRST_BYTES`.
-const FIRST_PART: usize = 4;
+const FIRST_PART: usize = 2;
 const FIRST_BYTES: usize = 4 << 10;
 
 pub(crate) struct Io {
@@ -108,7 +113,8 @@ impl Io {
         // The rest of a long line is read to where it stays until it is written.
         let space = self.bus.read_space(link);
         let in_space = space.is_some();
-        let space = space.unwrap_or(&mut *self.scratch);
+        let most = if peer.has_long_lines { SCRATCH_BYTES } else { SHORT_LINES_BYTES };
+        let space = space.unwrap_or(&mut self.scratch[..most]);
         match read(peer.input(), space) {
             Ok(0) => self.report_eof(link),
             Ok(count) => {
@@ -116,6 +122,10 @@ impl Io {
                 peer.can_read = !drained;
                 if peer.can_read || peer.disconnected {
                     self.queue.push(Task::Read(link), &mut peer.queued);
+                }
+                // Short lines pass faster through a pipe that fits into the cache.
+                if in_space || peer.has_long_lines {
+                    peer.widen_input(count);
                 }
                 if in_space {
                     self.bus.received_in_space(link, count, self.now);
@@ -143,6 +153,11 @@ impl Io {
     /// The cut is behind a line, because the core cannot forward half a line. `take_bulk` names the link to write to.
     fn early_flush(&mut self, link: Link, count: usize) {
         let first = whole_lines(&self.scratch[..count], FIRST_BYTES.max(count / FIRST_PART));
+        if count >= SHORT_LINES_BYTES
+            && let Some(peer) = self.peers.get_mut(link)
+        {
+            peer.has_long_lines = begins_long_line(&self.scratch[first..count]);
+        }
         self.bus.received(link, &self.scratch[..first], self.now);
         self.flush_bulk();
         if first < count {
@@ -201,7 +216,8 @@ impl Io {
         match outcome {
             Ok(count) => {
                 if count < length {
-                    peer.can_write = !peer.short_means_blocked;
+                    // There may be no edge for the room that the bus makes itself.
+                    peer.can_write = !peer.short_means_blocked || peer.widen_output(length);
                     if peer.can_write {
                         self.writable.push(link);
                     }
@@ -277,6 +293,11 @@ fn whole_lines(bytes: &[u8], limit: usize) -> usize {
     end.map_or(bytes.len(), |end| end + 1)
 }
 
+/// Whether these bytes, which follow a whole line, begin one that is not short. No bytes are the middle of a long one.
+fn begins_long_line(bytes: &[u8]) -> bool {
+    memchr(b'\n', &bytes[..bytes.len().min(SHORT_LINE_BYTES)]).is_none()
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Read;
@@ -304,6 +325,17 @@ mod tests {
         // The core closes the old link later, and that must not concern the new one.
         io.close(link(1));
         assert!(io.peers.get_mut(link(2)).is_some());
+    }
+
+    #[test]
+    fn long_lines_are_told_from_short_ones() {
+        let read = |line: usize| [vec![b'x'; line - 1], vec![b'\n']].concat().repeat((64 << 10) / line + 1);
+        for (line, is_long) in [(200, false), (2000, false), (2100, true), (4096, true), (200_000, true)] {
+            let bytes = read(line);
+            let bytes = &bytes[..64 << 10];
+            let first = whole_lines(bytes, bytes.len() / FIRST_PART);
+            assert_eq!(begins_long_line(&bytes[first..]), is_long, "{line}");
+        }
     }
 
     #[test]

@@ -43,6 +43,12 @@ pub(crate) fn key_and_stream(token: Token) -> (Key, Stream) {
     (Key { index: (token.0 as u32) >> 2, generation: (token.0 >> 32) as u32 }, stream)
 }
 
+/// The size of a pipe on Linux, and the size of one that carries much. Only such pipes are made larger, because Linux
+/// bounds the memory that the pipes of a user can take (`pipe-user-pages-soft`).
+const USUAL_PIPE_BYTES: usize = 64 << 10;
+#[cfg(target_os = "linux")]
+const WIDE_PIPE_BYTES: i32 = 256 << 10;
+
 enum Fds {
     Socket(OwnedFd),
     Pipes { input: OwnedFd, output: Option<OwnedFd> },
@@ -63,6 +69,11 @@ pub(crate) struct Peer {
     pub(crate) broken_reported: bool,
     /// The link is in the run queue.
     pub(crate) queued: bool,
+    /// Its lines were long when it was last read in bulk.
+    pub(crate) has_long_lines: bool,
+    /// Its pipes were made larger, or could not be.
+    is_input_wide: bool,
+    is_output_wide: bool,
     /// A short read or write means that the kernel's buffer is empty or full, and that an edge will follow. This is
     /// false for stdio: a terminal returns one line per read, and a file has no edges.
     pub(crate) short_means_blocked: bool,
@@ -101,6 +112,9 @@ impl Peer {
             eof_reported: false,
             broken_reported: false,
             queued: false,
+            has_long_lines: false,
+            is_input_wide: false,
+            is_output_wide: false,
             short_means_blocked: true,
         }
     }
@@ -122,6 +136,25 @@ impl Peer {
             Fds::Socket(socket) => Some(socket.as_fd()),
             Fds::Pipes { output, .. } => output.as_ref().map(AsFd::as_fd),
         }
+    }
+
+    /// Makes the pipe from a worker larger if it was found full: fewer and larger reads are cheaper.
+    pub(crate) fn widen_input(&mut self, count: usize) {
+        if count >= USUAL_PIPE_BYTES
+            && self.short_means_blocked
+            && !mem::replace(&mut self.is_input_wide, true)
+            && let Fds::Pipes { input, .. } = &self.fds
+        {
+            widen(input);
+        }
+    }
+
+    /// The same for the pipe to a worker, if so many bytes did not fit. True: it is larger now.
+    pub(crate) fn widen_output(&mut self, waiting: usize) -> bool {
+        waiting >= USUAL_PIPE_BYTES
+            && self.short_means_blocked
+            && !mem::replace(&mut self.is_output_wide, true)
+            && matches!(&self.fds, Fds::Pipes { output: Some(output), .. } if widen(output))
     }
 
     pub(crate) fn register(&self, registry: &Registry) -> io::Result<()> {
@@ -248,6 +281,17 @@ pub(crate) fn unwatch(registry: &Registry, fd: impl AsFd) {
     let _ = registry.deregister(&mut SourceFd(&fd.as_fd().as_raw_fd()));
 }
 
+/// A pipe that cannot be made larger stays as it is.
+#[cfg(target_os = "linux")]
+fn widen(pipe: impl AsFd) -> bool {
+    fcntl(pipe, FcntlArg::F_SETPIPE_SZ(WIDE_PIPE_BYTES)).is_ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn widen(_: impl AsFd) -> bool {
+    false
+}
+
 /// Returns the flags from before.
 pub(crate) fn set_nonblocking(fd: impl AsFd) -> nix::Result<OFlag> {
     let flags = OFlag::from_bits_retain(fcntl(fd.as_fd(), FcntlArg::F_GETFL)?);
@@ -274,6 +318,25 @@ mod tests {
                 assert_eq!(key_and_stream(token(key, stream)), (key, stream));
             }
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_pipe_is_made_larger_once_it_was_full() {
+        let size = |pipe: BorrowedFd<'_>| fcntl(pipe, FcntlArg::F_GETPIPE_SZ).unwrap();
+        let (input, _theirs) = io::pipe().unwrap();
+        let (_theirs, output) = io::pipe().unwrap();
+        let usual = size(input.as_fd());
+        // A user whose pipes take too much memory already gets no larger ones.
+        let wide = if widen(&io::pipe().unwrap().0) { WIDE_PIPE_BYTES } else { usual };
+        let mut peer = Peer::pipes(link(1, 1), input.into(), output.into());
+        peer.widen_input(USUAL_PIPE_BYTES - 1);
+        assert!(!peer.widen_output(USUAL_PIPE_BYTES - 1));
+        assert_eq!((size(peer.input()), peer.output().map(size)), (usual, Some(usual)));
+        peer.widen_input(USUAL_PIPE_BYTES);
+        assert_eq!(peer.widen_output(USUAL_PIPE_BYTES), wide > usual);
+        assert_eq!((size(peer.input()), peer.output().map(size)), (wide, Some(wide)));
+        assert!(!peer.widen_output(USUAL_PIPE_BYTES), "only once");
     }
 
     #[test]

@@ -127,6 +127,8 @@ impl Bus {
         let (Some(to), Some(span)) = (self.calls.calling_client(call.caller), envelope.id) else { return };
         let listed =
             envelope.outcome.map(|outcome| nested::listed_sessions(line, outcome)).unwrap_or_default();
+        let pool = self.workers.get(id).map(|worker| worker.pool);
+        let hides_unknown = pool.is_some_and(|pool| self.index().has_unknown_children(pool));
         let mut shown = Vec::new();
         let mut titled = Vec::new();
         for entry in &listed {
@@ -141,7 +143,8 @@ impl Bus {
             titled.extend(
                 key.and_then(|key| Some((key, nested::member(line, Some(entry.element), b"title")?))),
             );
-            if is_foreign && enabled(Check::ListOwner) {
+            let may_be_foreign = is_foreign || key.is_none() && hides_unknown;
+            if may_be_foreign && enabled(Check::ListOwner) {
                 continue;
             }
             if !shown.is_empty() {

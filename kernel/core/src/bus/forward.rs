@@ -214,10 +214,21 @@ impl Bus {
 
     /// Writes the line of a call to a worker, or queues it until the worker is ready.
     pub(super) fn send_or_queue(&mut self, id: WorkerId, call: CallKey, line: Box<[u8]>) {
+        match self.workers.get(id).map(|worker| worker.ready_link()) {
+            Some(Some(link)) => self.send_call(link, call, &line),
+            Some(None) => self.queue_for_caller(id, Queued::Line(Some(call), line)),
+            None => {}
+        }
+    }
+
+    /// Queues this until the worker is ready. It counts for the client that asks, if one does.
+    pub(super) fn queue_for_caller(&mut self, id: WorkerId, queued: Queued) {
+        let call = queued.call().and_then(|call| self.calls.get(call));
+        let client = call.and_then(|call| self.calls.calling_client(call.caller));
         let Some(worker) = self.workers.get_mut(id) else { return };
-        match worker.ready_link() {
-            Some(link) => self.send_call(link, call, &line),
-            None => worker.backlog.push(Queued::Line(Some(call), line), &mut self.held),
+        match client {
+            Some(client) => worker.queue_for(client, queued, &mut self.held),
+            None => worker.backlog.push(queued, &mut self.held),
         }
     }
 

@@ -189,12 +189,12 @@ impl Bus {
         let Ok(to) = self.choose_worker(client, pool, Need::Request) else {
             return self.fail_call(key, error);
         };
-        let Some(worker) = self.workers.get_mut(to) else { return self.fail_call(key, error) };
+        let Some(worker) = self.workers.get(to) else { return self.fail_call(key, error) };
         self.calls.reassign(key, worker.endpoint);
         if let Some(call) = self.calls.get_mut(key) {
             call.moves += 1;
         }
-        worker.backlog.push(Queued::Initialize(key), &mut self.held);
+        self.queue_for_caller(to, Queued::Initialize(key));
         self.flush_backlog(to);
     }
 

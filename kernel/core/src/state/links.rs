@@ -144,6 +144,9 @@ impl Links {
     pub(crate) fn close(&mut self, link: Link) -> Option<SendQueue> {
         let mut peer = self.peers.remove(link)?;
         self.held_bytes -= peer.input.lines.len() + peer.output.held_bytes();
+        if self.held_bytes == 0 {
+            self.long_buffers.trim();
+        }
         self.long_inputs.remove(&(peer.input.lines.len(), link));
         for paused in std::mem::take(&mut peer.pausing) {
             self.resume(paused);
@@ -197,6 +200,9 @@ impl Links {
         let peer = self.peers.get_mut(to)?;
         if peer.output.is_empty() {
             peer.last_progress = self.now;
+        }
+        if peer.output.is_segment_full() {
+            peer.output.begin_segment(&mut self.long_buffers);
         }
         if !peer.output.has_buffer() {
             peer.output.give_buffer(self.buffers.take());
@@ -280,6 +286,9 @@ impl Links {
         peer.last_progress = self.now;
         let left = peer.output.len();
         self.held_bytes -= before - peer.output.held_bytes();
+        if self.held_bytes == 0 {
+            self.long_buffers.trim();
+        }
         let mut is_large = false;
         if left == 0 {
             if peer.unlogged.is_some() {
@@ -382,7 +391,7 @@ impl Links {
         if input.lines.is_empty() {
             self.buffers.give(input.lines.into_buffer());
         } else {
-            if input.lines.is_long() {
+            if input.lines.is_long(self.long_buffers.has_any()) {
                 self.buffers.give(input.lines.move_to(self.long_buffers.take()));
             }
             self.held_bytes += input.lines.len();
@@ -567,4 +576,25 @@ fn queue_lent(queue: &mut SendQueue, long: &LongBuffer, line: &[u8], edits: &[Ed
     splice(queue.buffer(), &line[..part.start], &edits[..before]);
     queue.insert(long.clone(), part.clone());
     splice_from(part.end, queue.buffer(), line, &edits[before..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{LONG_BUFFER_BYTES, LONG_BUFFERS_IDLE_BYTES};
+    use crate::state::calls::BUS;
+
+    #[test]
+    fn few_buffers_are_kept_when_the_last_peer_goes() {
+        let mut links = Links::new(1000);
+        let link = links.open(None, BUS);
+        links.send(link, b"{}", &[]);
+        for _ in 0..8 {
+            links.long_buffers.give(LongBuffer::new(vec![0; LONG_BUFFER_BYTES]));
+        }
+        links.close(link);
+        let buffers = &mut links.long_buffers;
+        let kept = std::iter::from_fn(|| buffers.has_any().then(|| buffers.take())).count();
+        assert_eq!(kept, LONG_BUFFERS_IDLE_BYTES / LONG_BUFFER_BYTES);
+    }
 }

@@ -38,6 +38,15 @@ impl<'a> SessionIndex<'a> {
         self.first(agent, |session| session.worker != Some(not) && self.has_store_of(session, pool))
     }
 
+    /// Whether agents of the store of this pool may have sessions of clients that the bus does not know.
+    pub(crate) fn has_unknown_children(self, pool: PoolId) -> bool {
+        let store = self.pools.get(pool).and_then(|pool| pool.store());
+        self.workers.iter().filter(|(_, worker)| worker.has_unknown_children).any(|(_, worker)| {
+            let other = self.pools.get(worker.pool).and_then(|pool| pool.store());
+            worker.pool == pool || store.is_some() && other == store
+        })
+    }
+
     /// Whether a session is in the store of this pool.
     pub(crate) fn is_in_store(self, key: SessionKey, pool: PoolId) -> bool {
         self.sessions.get(key).is_some_and(|session| self.has_store_of(session, pool))

@@ -97,6 +97,8 @@ pub(crate) struct Worker {
     pub(crate) last_session: Option<SessionKey>,
     /// What the bus has asked it to close and it has not answered, by its names.
     pub(crate) closings: HashMap<Token, CallKey>,
+    /// It has told of sessions of subagents that are not in `sessions`: they were too many, or have too long a name.
+    pub(crate) has_unknown_children: bool,
     /// How many of `sessions` are labels, which the agent does not know.
     pub(crate) labels: usize,
     /// Clients that it serves or has served.
@@ -238,6 +240,7 @@ impl Worker {
             agent: None,
             backlog: Backlog::default(),
             waiting_of: BTreeMap::new(),
+            has_unknown_children: false,
             closings: HashMap::new(),
             sessions: SessionNames::default(),
             last_session: None,
@@ -264,6 +267,7 @@ impl Worker {
         }
         self.capabilities = AgentCapabilities::default();
         (self.capacity, self.drains, self.node_warned) = (None, false, false);
+        self.has_unknown_children = false;
         // In a pool that names its nodes, a slot stays with its node. Elsewhere it does while somebody wants the node.
         let is_kept = !self.config.nodes.is_empty() || matches!(self.init, Init::Reserved(_)) || self.is_away;
         if !(self.is_for_node && is_kept) {

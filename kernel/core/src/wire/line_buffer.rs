@@ -24,6 +24,8 @@ pub(crate) struct LineBuffer {
     large: Option<Large>,
     /// Between `start` and this index there is only white space, so no byte is looked at twice.
     blank: Cell<usize>,
+    /// A line before had memory of its own, so the current one may be long, too.
+    follows_long: bool,
 }
 
 /// A current line that is not in `bytes`.
@@ -133,6 +135,7 @@ impl LineBuffer {
         };
         // What follows the line in its memory is kept like any other bytes.
         self.clear();
+        self.follows_long = true;
         self.bytes.extend_from_slice(kept.get(end + 1..).unwrap_or_default());
         let line = &kept[..end];
         let length = line.strip_suffix(b"\r").unwrap_or(line).len();
@@ -180,10 +183,11 @@ impl LineBuffer {
         self.start == self.bytes.len() && self.large.is_none()
     }
 
-    /// Whether the current line should get memory of its own. Whole lines may be left before a line of a paused link.
+    /// Whether the current line should get memory of its own, which costs less if some is `spare`. Whole lines may be
+    /// left before a line of a paused link.
     #[inline]
-    pub(crate) fn is_long(&self) -> bool {
-        self.bytes.len() - self.start >= LONG_LINE_BYTES
+    pub(crate) fn is_long(&self, spare: bool) -> bool {
+        (self.bytes.len() - self.start >= LONG_LINE_BYTES || (spare && self.follows_long))
             && self.searched == self.bytes.len()
             && self.large.is_none()
             && !self.is_blank()
@@ -262,6 +266,7 @@ impl LineBuffer {
         self.start = 0;
         self.searched = 0;
         self.blank.set(0);
+        self.follows_long = false;
     }
 
     /// Appends bytes without a newline to the current line, or drops the line if it is now over the limit.
@@ -307,7 +312,7 @@ mod tests {
         let mut buffer = LineBuffer::default();
         let mut lines = Vec::new();
         for (index, mut chunk) in stream.chunks(size).enumerate() {
-            if buffer.is_long() {
+            if buffer.is_long(index % 2 == 0) {
                 buffer.move_to(LongBuffer::default());
             }
             // Every way to add bytes gives the same lines.

@@ -4,7 +4,9 @@
 
 use std::sync::Arc;
 
-use crate::limit::{LONG_BUFFER_BYTES, LONG_BUFFERS_BYTES, LONG_LINE_PIECE};
+use crate::limit::{
+    LONG_BUFFER_BYTES, LONG_BUFFERS_BYTES, LONG_BUFFERS_IDLE_BYTES, LONG_LINE_NEXT, LONG_LINE_PIECE,
+};
 
 /// The memory of a long line. All its bytes are initialised, and those behind the line mean nothing.
 pub(crate) type LongBuffer = Arc<Vec<u8>>;
@@ -48,22 +50,23 @@ impl LongLine {
     }
 
     /// The line is complete and this long. Its memory is made to fit, also because the next long line may be as long,
-    /// and is then read without what follows it.
+    /// and is then read with little of what follows it.
     pub(crate) fn finish(&mut self, length: usize) {
         self.length = self.length.min(length);
         let buffer = Arc::make_mut(&mut self.buffer);
-        buffer.truncate(self.length + 1);
+        buffer.truncate(self.length + LONG_LINE_NEXT);
         if buffer.capacity() > self.length + self.length / 4 {
             buffer.shrink_to_fit();
         }
     }
 
-    /// Where the next bytes can be read to. A new buffer never has more than twice the bytes that have come, because
-    /// only those count for the limits.
+    /// Where the next bytes can be read to: what is left of a buffer that was used before, then more. A new buffer
+    /// never has more than twice the bytes that have come, because only those count for the limits.
     pub(crate) fn space(&mut self) -> &mut [u8] {
         let buffer = Arc::make_mut(&mut self.buffer);
         let free = buffer.len() - self.length;
-        let end = self.length + LONG_LINE_PIECE.min(free.max(self.length));
+        let more = if free > 0 { free } else { self.length };
+        let end = self.length + LONG_LINE_PIECE.min(more);
         if buffer.len() < end {
             buffer.resize(end, 0);
         }
@@ -79,27 +82,67 @@ impl LongLine {
 /// Buffers that no line uses now.
 #[derive(Default)]
 pub(crate) struct LongBuffers {
-    buffers: Vec<LongBuffer>,
+    /// Those of long lines.
+    lines: Vec<LongBuffer>,
+    /// Those of queues. They are of another size, so either would have to be moved to serve as the other.
+    segments: Vec<LongBuffer>,
     /// The sum of their capacities, at most `LONG_BUFFERS_BYTES`.
     bytes: usize,
 }
 
 impl LongBuffers {
+    /// Whether there is a buffer for a long line.
+    pub(crate) fn has_any(&self) -> bool {
+        !self.lines.is_empty()
+    }
+
     pub(crate) fn take(&mut self) -> LongBuffer {
-        let buffer = self.buffers.pop().unwrap_or_default();
+        let buffer = self.lines.pop().unwrap_or_default();
         self.bytes -= buffer.capacity();
         buffer
     }
 
-    /// Keeps a buffer that nobody else uses, unless there are enough.
+    /// Makes the bytes of a queue a shared buffer, and gives the queue an empty one.
+    pub(crate) fn exchange(&mut self, bytes: &mut Vec<u8>) -> LongBuffer {
+        let mut buffer = self.segments.pop().unwrap_or_default();
+        self.bytes -= buffer.capacity();
+        let shared = Arc::make_mut(&mut buffer);
+        shared.clear();
+        std::mem::swap(shared, bytes);
+        buffer
+    }
+
+    /// Keeps the buffer of a line, if nobody else uses it, unless there are enough.
     pub(crate) fn give(&mut self, mut buffer: LongBuffer) {
+        if self.has_room_for(&mut buffer) {
+            self.lines.push(buffer);
+        }
+    }
+
+    /// The same for a buffer of a queue.
+    pub(crate) fn give_segment(&mut self, mut buffer: LongBuffer) {
+        if self.has_room_for(&mut buffer) {
+            self.segments.push(buffer);
+        }
+    }
+
+    fn has_room_for(&mut self, buffer: &mut LongBuffer) -> bool {
         let bytes = buffer.capacity();
-        if bytes <= LONG_BUFFER_BYTES
+        let has_room = bytes <= LONG_BUFFER_BYTES
             && self.bytes + bytes <= LONG_BUFFERS_BYTES
-            && Arc::get_mut(&mut buffer).is_some()
-        {
+            && Arc::get_mut(buffer).is_some();
+        if has_room {
             self.bytes += bytes;
-            self.buffers.push(buffer);
+        }
+        has_room
+    }
+
+    /// Nothing waits, so fewer buffers will do.
+    #[inline]
+    pub(crate) fn trim(&mut self) {
+        while self.bytes > LONG_BUFFERS_IDLE_BYTES {
+            let last = self.segments.pop().or_else(|| self.lines.pop());
+            self.bytes -= last.map_or(self.bytes, |buffer| buffer.capacity());
         }
     }
 }
@@ -114,7 +157,7 @@ mod tests {
         for round in 0..5 {
             let length = line.bytes().len();
             let space = line.space();
-            assert_eq!(space.len(), length.min(LONG_LINE_PIECE));
+            assert!((3..=length.min(LONG_LINE_PIECE)).contains(&space.len()));
             space[..3].copy_from_slice(b"abc");
             line.add(3);
             line.push(&[b'x'; 100_000]);
@@ -123,7 +166,7 @@ mod tests {
         assert!(line.bytes().starts_with(b"beginabcxxx") && line.bytes().ends_with(b"xxx"));
         line.finish(6);
         assert_eq!(line.bytes(), b"begina");
-        assert!(line.buffer().capacity() < 100, "what is not needed is given back");
+        assert!(line.buffer().capacity() < LONG_LINE_NEXT + 100, "what is not needed is given back");
     }
 
     #[test]
@@ -140,5 +183,18 @@ mod tests {
             buffers.give(LongBuffer::new(vec![0; LONG_BUFFER_BYTES]));
         }
         assert_eq!(buffers.bytes, LONG_BUFFERS_BYTES);
+        buffers.trim();
+        assert_eq!(buffers.bytes, LONG_BUFFERS_IDLE_BYTES);
+    }
+
+    #[test]
+    fn lines_and_queues_do_not_get_buffers_of_each_other() {
+        let mut buffers = LongBuffers::default();
+        buffers.give(LongBuffer::new(vec![0; 3000]));
+        buffers.give_segment(LongBuffer::new(vec![0; 1000]));
+        let mut bytes = b"own".to_vec();
+        assert_eq!(buffers.exchange(&mut bytes).as_slice(), b"own");
+        assert_eq!((bytes.len(), bytes.capacity(), buffers.bytes), (0, 1000, 3000));
+        assert_eq!((buffers.take().len(), buffers.has_any(), buffers.bytes), (3000, false, 0));
     }
 }

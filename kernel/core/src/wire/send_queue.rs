@@ -4,18 +4,16 @@
 //! written. It knows nothing of limits or time.
 //!
 //! A long line stands in a buffer that several queues share. The queue copies what was edited of it, and inserts the
-//! rest as it is.
+//! rest as it is. Its own bytes become an insert, too, when they are many, so that bytes that wait are not moved,
+//! unless some of them are kept for a log.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use crate::limit::SEGMENT_BYTES;
 use crate::mutants::{Check, enabled};
 use crate::wire::long_line::{LongBuffer, LongBuffers};
-
-/// The queue is compacted once more than this many bytes, and more than half of it, are sent. So compacting moves
-/// fewer bytes than were sent since the last time.
-const COMPACT_BYTES: usize = 64 << 10;
 
 /// The bytes that wait for one peer.
 #[derive(Default)]
@@ -36,7 +34,7 @@ pub(crate) struct SendQueue {
     kept_from: Option<u64>,
 }
 
-/// A part of a long line.
+/// A part of a long line, or own bytes of before.
 struct Insert {
     buffer: LongBuffer,
     /// The part that is not sent.
@@ -45,6 +43,8 @@ struct Insert {
     own_before: u64,
     /// The position of its end in the peer's stream.
     end: u64,
+    /// The buffer is one of a queue, and not one of a long line.
+    is_segment: bool,
 }
 
 impl SendQueue {
@@ -103,10 +103,42 @@ impl SendQueue {
     /// The buffer to which bytes are added. Give an empty queue a pooled buffer first, if there is one.
     #[inline]
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
-        if self.start > COMPACT_BYTES && self.start > self.bytes.len() / 2 {
-            self.compact();
-        }
         &mut self.bytes
+    }
+
+    /// Whether the own bytes are so many that the next line should go to another buffer.
+    #[inline]
+    pub(crate) fn is_segment_full(&self) -> bool {
+        self.bytes.len() >= SEGMENT_BYTES
+    }
+
+    /// Makes all own bytes that wait inserts, so that the next line begins in an empty buffer.
+    #[cold]
+    pub(crate) fn begin_segment(&mut self, buffers: &mut LongBuffers) {
+        if self.kept_from.is_some() {
+            // What is kept for a log stays an own part. The log takes it soon.
+            if self.start > self.bytes.len() / 2 {
+                self.compact();
+            }
+            return;
+        }
+        let own_sent = self.own_sent();
+        let end = self.end();
+        let segment = buffers.exchange(&mut self.bytes);
+        let first = std::mem::take(&mut self.start);
+        let mut from = first;
+        // Each insert moves behind the own bytes that are before it.
+        for _ in 0..self.inserts.len() {
+            let Some(mut insert) = self.inserts.pop_front() else { break };
+            let to = first + (insert.own_before - own_sent) as usize;
+            let before = insert.end - insert.range.len() as u64;
+            self.push_segment(&segment, from..to, own_sent, before);
+            insert.own_before = own_sent;
+            self.inserts.push_back(insert);
+            from = to;
+        }
+        self.push_segment(&segment, from..segment.len(), own_sent, end);
+        self.inserted_waiting += segment.len() - first;
     }
 
     /// Adds a newline.
@@ -119,7 +151,15 @@ impl SendQueue {
     pub(crate) fn insert(&mut self, buffer: LongBuffer, range: Range<usize>) {
         self.inserted_waiting += range.len();
         let own_before = self.own_sent() + (self.bytes.len() - self.start) as u64;
-        self.inserts.push_back(Insert { buffer, range, own_before, end: self.end() });
+        let end = self.end();
+        self.inserts.push_back(Insert { buffer, range, own_before, end, is_segment: false });
+    }
+
+    fn push_segment(&mut self, buffer: &LongBuffer, range: Range<usize>, own_before: u64, end: u64) {
+        if !range.is_empty() {
+            let buffer = buffer.clone();
+            self.inserts.push_back(Insert { buffer, range, own_before, end, is_segment: true });
+        }
     }
 
     /// Removes `count` bytes that the peer has taken. Buffers that it needs no more go to `buffers`.
@@ -148,8 +188,10 @@ impl SendQueue {
             if !first.range.is_empty() {
                 break;
             }
-            if let Some(first) = self.inserts.pop_front() {
-                buffers.give(first.buffer);
+            match self.inserts.pop_front() {
+                Some(first) if first.is_segment => buffers.give_segment(first.buffer),
+                Some(first) => buffers.give(first.buffer),
+                None => {}
             }
         }
         count
@@ -170,20 +212,27 @@ impl SendQueue {
         if !self.is_unwritten(position, length) {
             return None;
         }
-        let before = self.inserts.partition_point(|insert| insert.end <= position);
-        let own = match before.checked_sub(1).and_then(|last| self.inserts.get(last)) {
-            Some(last) => self.index(last.own_before + position - last.end),
-            None => self.start + (position - self.sent) as usize,
+        let first = self.inserts.partition_point(|insert| insert.end <= position);
+        let (mut at, mut own) = match first.checked_sub(1).and_then(|last| self.inserts.get(last)) {
+            Some(last) => (last.end, self.index(last.own_before)),
+            None => (self.sent, self.start),
         };
-        let insert = self.inserts.get(before);
-        let insert =
-            insert.filter(|insert| insert.end - (insert.range.len() as u64) < position + length as u64);
-        let Some(Insert { buffer, range, own_before, .. }) = insert else {
-            return self.bytes.get(own..own + length).map(Cow::Borrowed);
+        let mut line = Cow::Borrowed(&[][..]);
+        let mut add = |piece| {
+            append_part(&mut line, piece, position.saturating_sub(at) as usize, length);
+            at += piece.len() as u64;
         };
-        let at = self.index(*own_before);
-        let rest = at + length - (at - own) - range.len();
-        Some(Cow::Owned([&self.bytes[own..at], &buffer[range.clone()], &self.bytes[at..rest]].concat()))
+        for insert in self.inserts.range(first..) {
+            let next = self.index(insert.own_before);
+            add(&self.bytes[own..next]);
+            add(&insert.buffer[insert.range.clone()]);
+            own = next;
+            if insert.end >= position + length as u64 {
+                return Some(line);
+            }
+        }
+        add(&self.bytes[own..]);
+        Some(line)
     }
 
     /// The line at this position without its newline, if none of its bytes is sent.
@@ -264,6 +313,17 @@ impl SendQueue {
     }
 }
 
+/// Appends what is behind the first `from` bytes of a piece, until the line has this length.
+fn append_part<'a>(line: &mut Cow<'a, [u8]>, piece: &'a [u8], from: usize, length: usize) {
+    let piece = piece.get(from..).unwrap_or_default();
+    let piece = &piece[..piece.len().min(length - line.len())];
+    if line.is_empty() {
+        *line = Cow::Borrowed(piece);
+    } else if !piece.is_empty() {
+        line.to_mut().extend_from_slice(piece);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -304,14 +364,15 @@ mod tests {
     #[test]
     fn kept_bytes_stay_until_they_are_released() {
         let mut queue = SendQueue::default();
-        queue.buffer().extend_from_slice(&[b'x'; 3 * COMPACT_BYTES]);
-        sent(&mut queue, 2 * COMPACT_BYTES);
+        queue.buffer().extend_from_slice(&[b'x'; 3 * SEGMENT_BYTES]);
+        sent(&mut queue, 2 * SEGMENT_BYTES);
         let from = queue.end();
         queue.keep_from(from);
         queue.buffer().extend_from_slice(b"kept");
-        sent(&mut queue, COMPACT_BYTES + 1);
+        sent(&mut queue, SEGMENT_BYTES + 1);
         assert_eq!((&*queue.waiting(), queue.kept_bytes()), (&b"ept"[..], 1));
-        assert!(queue.buffer().len() < COMPACT_BYTES, "what is before them goes");
+        queue.begin_segment(&mut LongBuffers::default());
+        assert!(queue.buffer().len() < SEGMENT_BYTES, "what is before them goes");
         assert_eq!(queue.kept(4), b"kept");
         sent(&mut queue, 3);
         assert!(queue.is_empty());
@@ -333,6 +394,9 @@ mod tests {
             let mut lines = Vec::new();
             for round in 0..40usize {
                 let (from, inserts) = (queue.end(), round % 3 != 0);
+                if round % 4 == 1 {
+                    queue.begin_segment(&mut LongBuffers::default());
+                }
                 queue.buffer().extend_from_slice(&[round as u8; 5]);
                 copying.buffer().extend_from_slice(&[round as u8; 5]);
                 if inserts {
@@ -373,10 +437,15 @@ mod tests {
     #[test]
     fn a_long_lived_queue_does_not_grow() {
         let mut queue = SendQueue::default();
+        let mut buffers = LongBuffers::default();
         for _ in 0..if cfg!(miri) { 500 } else { 10_000 } {
+            if queue.is_segment_full() {
+                queue.begin_segment(&mut buffers);
+            }
             queue.buffer().extend_from_slice(&[0; 1000]);
-            sent(&mut queue, 999);
+            queue.sent(999, &mut buffers);
         }
-        assert!(queue.bytes.capacity() < 1 << 20);
+        assert!(queue.bytes.capacity() <= 2 * SEGMENT_BYTES.max(1000));
+        assert!(queue.inserts.len() <= queue.len() / SEGMENT_BYTES + 1);
     }
 }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use crate::bus::Bus;
 use crate::id::{Link, SessionKey, WorkerId};
-use crate::limit::CHILDREN_TIMES;
+use crate::limit::{CHILDREN_TIMES, NAME_BYTES};
 use crate::state::session_id::token;
 use crate::state::session_index::SessionIndex;
 use crate::wire::message::{Held, Message};
@@ -28,7 +28,11 @@ impl Bus {
         if let Some(known) = worker.sessions.get(&name).copied() {
             return self.adopt_orphan(id, known, parent);
         }
-        if worker.sessions.len() >= max_children || self.is_taken(id, &name) {
+        if worker.sessions.len() >= max_children || name.len() > NAME_BYTES {
+            self.workers.get_mut(id)?.has_unknown_children = true;
+            return None;
+        }
+        if self.is_taken(id, &name) {
             return None;
         }
         let bus_token = self.tags.token(&name);

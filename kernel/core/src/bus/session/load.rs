@@ -170,9 +170,11 @@ impl Bus {
         session.loads -= 1;
         (session.if_refused, session.is_known) = (IfRefused::GoesOn, false);
         session.is_retold &= session.loads > 0;
-        if caller.is_some() && session.owner == caller && self.is_owner_speaking(key) {
+        let is_of_owner = caller.is_some() && session.owner == caller;
+        // The owner may have taken the session up after who asked had left, and then nothing else tells it.
+        if (is_of_owner || session.loads == 0) && self.is_owner_speaking(key) {
             // What was missed is in the replay, but for what the agent asks, if somebody heard it.
-            if let Some(session) = self.sessions.get_mut(key).filter(|_| is_replayed) {
+            if let Some(session) = self.sessions.get_mut(key).filter(|_| is_of_owner && is_replayed) {
                 session.offline.take_where(|held| !held.message().is_request(), &mut self.held);
             }
             self.deliver_missed(key);

@@ -71,11 +71,7 @@ impl Bus {
         }
         for waiting in waiting {
             match waiting {
-                Waiting::Stays(queued) => {
-                    if let Some(worker) = self.workers.get_mut(id) {
-                        worker.backlog.push(queued, &mut self.held);
-                    }
-                }
+                Waiting::Stays(queued) => self.queue_for_caller(id, queued),
                 Waiting::Routed(link, line) => {
                     if let Ok(envelope) = Envelope::scan(&line) {
                         let message = Message::new(&line, &envelope);

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Event, TestBus};
+use super::{Config, Event, PoolConfig, TestBus, pool};
 use crate::id::Link;
+use crate::limit::{CHILDREN_TIMES, NAME_BYTES};
 
 const INITIALIZE: &str = concat!(
     r#"{"jsonrpc":"2.0","id":0,"method":"initialize","#,
@@ -56,6 +57,47 @@ fn a_child_session_belongs_to_the_owner_of_its_parent() {
     bus.sends(worker, r#"{"method":"session/update","params":{"sessionId":"c"}}"#);
     assert_eq!(bus.sees_json(ann)["params"]["sessionId"], child);
     bus.sees_nothing(ben);
+}
+
+#[test]
+fn where_there_are_more_child_sessions_than_are_known_a_list_shows_only_what_is_known() {
+    let few = PoolConfig { max_sessions: 2, ..pool("agents", 1) };
+    let mut bus = TestBus::new(Config::with_pools([few]));
+    let (ann, ben, worker) = (bus.client(), bus.client(), bus.worker(0));
+    bus.opens(ann, worker, "p");
+    let own = bus.opens(ben, worker, "q");
+    let lists = |bus: &mut TestBus| {
+        bus.sends(ben, r#"{"id":1,"method":"session/list"}"#);
+        let entries = ["q", "c0", "last", "old"].map(|id| format!(r#"{{"sessionId":"{id}"}}"#)).join(",");
+        bus.answers(worker, "session/list", &format!(r#"{{"sessions":[{entries}]}}"#));
+        let shown = bus.sees_json(ben)["result"]["sessions"].take();
+        shown.as_array().into_iter().flatten().map(|entry| entry["sessionId"].to_string()).collect::<Vec<_>>()
+    };
+    let quoted = |id: &str| format!("{id:?}");
+    // Those that nobody has opened are for all.
+    assert_eq!(lists(&mut bus), [quoted(&own), quoted("c0"), quoted("last"), quoted("old")]);
+    for nth in 0..2 * CHILDREN_TIMES - 2 {
+        bus.sends(worker, &announces("p", &format!("c{nth}")));
+        bus.sees(ann);
+    }
+    assert_eq!(lists(&mut bus), [quoted(&own), quoted("last"), quoted("old")]);
+    // This one is not known any more, so it cannot be told from the old ones.
+    bus.sends(worker, &announces("p", "last"));
+    bus.sees(ann);
+    assert_eq!(lists(&mut bus), [quoted(&own)]);
+}
+
+#[test]
+fn a_child_whose_name_is_too_long_to_be_kept_is_not_listed_for_others() {
+    let mut bus = TestBus::with_workers(1);
+    let (ann, ben, worker) = (bus.client(), bus.client(), bus.worker(0));
+    bus.opens(ann, worker, "p");
+    let long = "c".repeat(NAME_BYTES + 1);
+    bus.sends(worker, &announces("p", &long));
+    bus.sees(ann);
+    bus.sends(ben, r#"{"id":1,"method":"session/list"}"#);
+    bus.answers(worker, "session/list", &format!(r#"{{"sessions":[{{"sessionId":"{long}"}}]}}"#));
+    assert_eq!(bus.sees_json(ben)["result"]["sessions"], json!([]));
 }
 
 #[test]

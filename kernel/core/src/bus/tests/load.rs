@@ -534,3 +534,26 @@ fn a_client_that_knows_a_session_does_not_hear_it_again() {
     assert_eq!(bus.sees_json(again)["id"], 3);
     bus.is_idle();
 }
+
+const ASKS_IN_OLD: &str = r#"{"id":5,"method":"session/request_permission","params":{"sessionId":"old"}}"#;
+
+#[test]
+fn who_takes_a_session_up_is_asked_what_waited_when_a_load_of_its_former_owner_is_answered() {
+    let (mut bus, ann, worker, _) = with_settings(LOADS);
+    bus.asks(ann, 2, "session/load", "old");
+    let (first, _) = bus.sees_request(worker, "session/load");
+    bus.handles(Event::Broken(ann));
+    bus.sends(worker, ASKS_IN_OLD);
+    let ben = bus.acp_client();
+    bus.sees(ben);
+    bus.asks(ben, 3, "session/load", "old");
+    let (second, _) = bus.sees_request(worker, "session/load");
+    bus.sends(worker, &format!(r#"{{"id":{second},{REFUSAL}}}"#));
+    assert_eq!(bus.sees_json(ben)["error"]["code"], -32601);
+    // What Ann asked for may still open it.
+    bus.sends(worker, &format!(r#"{{"id":{first},"result":{{}}}}"#));
+    let (wire, _) = bus.sees_request(ben, "session/request_permission");
+    bus.sends(ben, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
+    assert_eq!(bus.sees_json(worker)["id"], 5);
+    bus.is_idle();
+}

@@ -243,6 +243,30 @@ fn what_waits_in_one_pool_is_routed_again_when_another_turns_out_to_have_its_sto
 }
 
 #[test]
+fn what_waits_counts_for_its_client_also_after_it_was_looked_at_again() {
+    let stored = PoolConfig { store: Some(Arc::from("agent")), warm: false, ..pool("two", 1) };
+    let limits = Limits { max_output_queue: 1000, ..Limits::default() };
+    let config =
+        Config { default_pool: Some("one".into()), limits, ..Config::with_pools([pool("one", 1), stored]) };
+    let mut bus = TestBus::new(config);
+    let (ann, ben) = (bus.acp_client(), bus.acp_client());
+    let pad = "p".repeat(800);
+    bus.sends(ben, &through("two", 1, "session/load", &pad));
+    bus.initializes_with(bus.worker(0), &init_result("agent"));
+    bus.sees(ann);
+    bus.sees(ben);
+    bus.sends(ben, &through("two", 2, "session/load", "s2"));
+    bus.sees_error(ben, json!(2), "busy");
+    bus.sends(ann, &through("two", 3, "session/load", "s3"));
+    bus.initializes_with(bus.worker(1), &init_result("agent"));
+    for client in [ben, ann] {
+        bus.answers(bus.worker(1), "session/load", "{}");
+        bus.sees(client);
+    }
+    bus.is_idle();
+}
+
+#[test]
 fn an_agent_cannot_open_a_session_under_an_id_that_its_store_has() {
     let (mut bus, ann, ben) = two_pools(["agent", "agent"]);
     let (one, two) = (bus.worker(0), bus.worker(1));
