@@ -24,6 +24,7 @@ mod load;
 mod outcome;
 mod peer;
 mod plot;
+mod port;
 mod print;
 mod procfs;
 mod report;

@@ -4,7 +4,6 @@
 
 use std::env;
 use std::io;
-use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -17,6 +16,7 @@ use serde_json::json;
 
 use crate::address::{self, Address};
 use crate::bus::{Bus, config};
+use crate::port::free_port;
 
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two looks at whether a peer listens, which it does not announce.
@@ -130,11 +130,6 @@ impl Drop for Started {
             let _ = process.wait();
         }
     }
-}
-
-/// A port that is free now. If another process takes it before the peer does, the peer fails.
-fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 fn start_socat(running: Running) -> io::Result<Running> {

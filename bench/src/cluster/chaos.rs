@@ -304,7 +304,8 @@ impl World {
                 let zero = |key: &str| status[key] == 0;
                 status["clients"] == 2 && zero("calls") && zero("sessions") && zero("held_bytes")
             };
-            bus.until(PATIENCE, |_| watcher.status().is_ok_and(|status| is_quiet(&status)));
+            // A link that was killed again and again is started again after half a minute at most.
+            bus.until(2 * PATIENCE, |_| watcher.status().is_ok_and(|status| is_quiet(&status)));
             let status = watcher.status()?;
             if !is_quiet(&status) {
                 let shown = ["clients", "calls", "sessions", "held_bytes"]

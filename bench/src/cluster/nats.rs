@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -14,6 +14,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::bus::PATIENCE;
+use crate::port::free_port;
 
 pub(super) struct Nats {
     program: PathBuf,
@@ -26,11 +27,11 @@ pub(super) struct Nats {
 impl Nats {
     /// With these settings in its configuration file.
     pub(super) fn start(program: &Path, settings: &str) -> io::Result<Nats> {
-        let folder = TempDir::with_prefix("bus-bench-")?;
-        let child = spawn(program, folder.path(), -1, settings)?;
+        let (folder, port) = (TempDir::with_prefix("bus-bench-")?, free_port()?);
+        let child = spawn(program, folder.path(), port, settings)?;
         let settings = settings.to_owned();
-        let mut nats = Nats { program: program.to_owned(), child, folder, settings, port: 0 };
-        nats.port = port_in(&nats.ports()?["nats"])?;
+        let mut nats = Nats { program: program.to_owned(), child, folder, settings, port };
+        nats.ports()?;
         Ok(nats)
     }
 
@@ -71,12 +72,12 @@ impl Nats {
 
     /// At the same port.
     pub(super) fn comes_back(&mut self) -> io::Result<()> {
-        self.child = spawn(&self.program, self.folder.path(), i32::from(self.port), &self.settings)?;
+        self.child = spawn(&self.program, self.folder.path(), self.port, &self.settings)?;
         self.ports().map(drop)
     }
 
     /// How many connections it has cut because they did not read.
-    pub(super) fn slow_consumers(&self) -> io::Result<u64> {
+    pub(super) fn slow_consumers(&mut self) -> io::Result<u64> {
         let mut socket = TcpStream::connect(("127.0.0.1", port_in(&self.ports()?["monitoring"])?))?;
         socket.write_all(b"GET /varz HTTP/1.0\r\n\r\n")?;
         let mut answer = String::new();
@@ -87,7 +88,7 @@ impl Nats {
     }
 
     /// The ports that it has taken, which it writes into a file.
-    fn ports(&self) -> io::Result<Value> {
+    fn ports(&mut self) -> io::Result<Value> {
         let file = self.folder.path().join(format!("nats-server_{}.ports", self.child.id()));
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -95,8 +96,10 @@ impl Nats {
             if let Some(said) = said {
                 return Ok(said);
             }
-            if Instant::now() > deadline {
-                return Err(io::Error::other("nats-server does not start"));
+            if self.has_ended() || Instant::now() > deadline {
+                let log = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+                let last = log.lines().last().unwrap_or("it has logged nothing");
+                return Err(io::Error::other(format!("nats-server does not start: {last}")));
             }
             thread::sleep(Duration::from_millis(5));
         }
@@ -114,11 +117,7 @@ fn port_in(urls: &Value) -> io::Result<u16> {
     port.ok_or_else(|| io::Error::other(format!("no port in {urls}")))
 }
 
-fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
-}
-
-fn spawn(program: &Path, folder: &Path, port: i32, settings: &str) -> io::Result<Child> {
+fn spawn(program: &Path, folder: &Path, port: u16, settings: &str) -> io::Result<Child> {
     let (shown, file) = (folder.display(), folder.join("server.conf"));
     let text =
         format!("listen: \"127.0.0.1:{port}\"\nports_file_dir: \"{shown}\"\nlogfile: \"{shown}/log\"\n");

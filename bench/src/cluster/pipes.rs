@@ -48,7 +48,7 @@ impl Pipe {
 }
 
 pub(super) fn measure(stdio_bus: &Path, nats_server: &Path, report: &mut Report) -> io::Result<()> {
-    let nats = Nats::start(nats_server, "http: \"127.0.0.1:-1\"")?;
+    let mut nats = Nats::start(nats_server, "http: \"127.0.0.1:-1\"")?;
     let mut file = bus::config(&[echo("echo", 1, &[])]);
     file["name"] = json!("bench-node");
     file["limits"] = json!({ "max_clients": PIPES + 20, "max_held_bytes": 4_u64 << 30 });

@@ -7,7 +7,8 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::{
-    NatsServer, answer_to, edge_config, link_of, node, node_config, signals, with_session, worker_of,
+    NatsServer, answer_to, edge_config, free_port, link_of, node, node_config, signals, with_session,
+    worker_of,
 };
 use crate::harness::{Bus, Client, prompt, request};
 
@@ -110,18 +111,15 @@ fn a_link_or_a_worker_that_hangs_for_a_while_loses_nothing() {
 
 #[test]
 fn servers_that_are_replaced_one_after_the_other_cost_no_error() {
-    // Three servers of one cluster, each of which names the next as its route.
-    let Some(mut first) = NatsServer::start_with(CLUSTER) else { return };
-    let route = first.cluster_port();
-    // The others find it again where it was.
-    first.set_settings(CLUSTER.replace("127.0.0.1:-1", &format!("127.0.0.1:{route}")));
-    let joined = format!(
-        "cluster {{ name: c, listen: \"127.0.0.1:-1\", routes: [\"nats://127.0.0.1:{route}\"] }}\n{LAME}"
-    );
-    let (Some(second), Some(third)) = (NatsServer::start_with(&joined), NatsServer::start_with(&joined))
-    else {
-        return;
-    };
+    let ports = [(); 3].map(|()| free_port());
+    let routes = ports.map(|port| format!("\"nats://127.0.0.1:{port}\"")).join(", ");
+    let started = ports.map(|port| {
+        NatsServer::start_with(&format!(
+            "cluster {{ name: c, listen: \"127.0.0.1:{port}\", routes: [{routes}] }}\n\
+             lame_duck_duration: \"30s\"\nlame_duck_grace_period: \"1s\""
+        ))
+    });
+    let [Some(first), Some(second), Some(third)] = started else { return };
     let mut servers = [first, second, third];
     let urls = servers.iter().map(NatsServer::url).collect::<Vec<_>>();
     let mut file = node_config("", "n1", json!({ "url": urls }));
@@ -142,8 +140,3 @@ fn servers_that_are_replaced_one_after_the_other_cost_no_error() {
     client.sends(&prompt(20, &session));
     assert_eq!(answer_to(&mut client, 20)["result"]["stopReason"], "end_turn");
 }
-
-const CLUSTER: &str = "cluster { name: c, listen: \"127.0.0.1:-1\" }
-lame_duck_duration: \"30s\"
-lame_duck_grace_period: \"1s\"";
-const LAME: &str = "lame_duck_duration: \"30s\"\nlame_duck_grace_period: \"1s\"";

@@ -22,7 +22,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::harness::{Bus, Client, PATIENCE, session_of};
-use server::NatsServer;
+use server::{NatsServer, free_port};
 
 /// The configuration of a node that offers the pool `echo`, with more of these keys in `cluster`.
 fn node_config(url: &str, name: &str, more: Value) -> Value {

@@ -1,6 +1,5 @@
 //! Lines between machines: slow ones, ones that hang, and a leaf node that dials out for a whole site.
 
-use std::net::TcpListener;
 use std::thread;
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use serde_json::json;
 
 use super::carrier::{loses_nothing, talkative_node};
 use super::proxy::{Line, Proxy};
-use super::{NatsServer, edge_config, with_session};
+use super::{NatsServer, edge_config, free_port, with_session};
 use crate::harness::{Bus, run};
 
 #[test]
@@ -30,8 +29,7 @@ fn a_slow_line_that_hangs_for_a_while_loses_nothing() {
 
 #[test]
 fn a_site_behind_a_leaf_node_is_used_like_any_other() {
-    // The port of leaf nodes is in no file of the older servers, so a free one is taken.
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+    let port = free_port();
     let Some(hub) = NatsServer::start_with(&format!("leafnodes {{ listen: \"127.0.0.1:{port}\" }}")) else {
         return;
     };

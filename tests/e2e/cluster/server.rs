@@ -1,6 +1,7 @@
 //! A real nats-server for one test.
 
 use std::fs;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -8,7 +9,6 @@ use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::harness::PATIENCE;
@@ -58,9 +58,10 @@ impl NatsServer {
         };
         let dir = TempDir::with_prefix("nats").expect("a temporary folder");
         let program = PathBuf::from(program);
-        let child = spawn(&program, dir.path(), -1, settings, &place);
-        let mut server = NatsServer { program, child, dir, settings: settings.to_owned(), place, port: 0 };
-        server.port = server.bound_port();
+        let port = free_port();
+        let child = spawn(&program, dir.path(), port, settings, &place);
+        let mut server = NatsServer { program, child, dir, settings: settings.to_owned(), place, port };
+        server.has_started();
         Some(server)
     }
 
@@ -72,32 +73,15 @@ impl NatsServer {
         self.dir.path()
     }
 
-    /// The port that it has taken, which it writes into a file.
-    fn bound_port(&mut self) -> u16 {
+    /// Waits until it has written the file that names its ports, which it does when it listens.
+    fn has_started(&mut self) {
         let deadline = Instant::now() + PATIENCE;
         let file = self.dir.path().join(format!("nats-server_{}.ports", self.child.id()));
-        loop {
-            let said = fs::read(&file).ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok());
-            if let Some(url) = said.as_ref().and_then(|said| said["nats"][0].as_str()) {
-                let (_, port) = url.rsplit_once(':').expect("a port");
-                return port.parse().expect("a number");
-            }
-            assert!(Instant::now() < deadline, "nats-server does not start: {}", self.log());
+        while !file.exists() {
+            let has_ended = self.child.try_wait().expect("it is our child").is_some();
+            assert!(!has_ended && Instant::now() < deadline, "nats-server does not start: {}", self.log());
             thread::sleep(crate::harness::LOOK_AGAIN);
         }
-    }
-
-    /// The port at which other servers join it.
-    pub(super) fn cluster_port(&self) -> u16 {
-        let file = self.dir.path().join(format!("nats-server_{}.ports", self.child.id()));
-        let said: Value = serde_json::from_slice(&fs::read(file).expect("it runs")).expect("JSON");
-        let url = said["cluster"][0].as_str().expect("a cluster");
-        url.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).expect("a port")
-    }
-
-    /// From its next start on it is told this.
-    pub(super) fn set_settings(&mut self, settings: String) {
-        self.settings = settings;
     }
 
     /// Waits until it has ended by itself.
@@ -129,8 +113,8 @@ impl NatsServer {
     }
 
     pub(super) fn comes_back(&mut self) {
-        self.child = spawn(&self.program, self.dir.path(), i32::from(self.port), &self.settings, &self.place);
-        assert_eq!(self.bound_port(), self.port);
+        self.child = spawn(&self.program, self.dir.path(), self.port, &self.settings, &self.place);
+        self.has_started();
     }
 }
 
@@ -140,7 +124,17 @@ impl Drop for NatsServer {
     }
 }
 
-fn spawn(program: &Path, dir: &Path, port: i32, settings: &str, place: &Place) -> Child {
+/// A port that is free now, and while a server that had it is away: outgoing connections get ports from above.
+pub(super) fn free_port() -> u16 {
+    loop {
+        let port = fastrand::u16(10_000..32_768);
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+fn spawn(program: &Path, dir: &Path, port: u16, settings: &str, place: &Place) -> Child {
     let (shown, host) = (dir.display(), place.host);
     let file = format!(
         "listen: \"{host}:{port}\"\nports_file_dir: \"{shown}\"\nlogfile: \"{shown}/log\"\n{settings}\n"
