@@ -85,7 +85,11 @@ impl Oracle {
             _ if message.starts_with("the worker ") && message.ends_with(") open") => {
                 matches!(kind, Kind::Fork(_)) && self.some_worker_may_be_full()
             }
-            _ if message.starts_with("the last ") => self.conns.iter().filter(|conn| conn.open).count() > 1,
+            _ if message.starts_with("the last ") => {
+                // The bus may have let others go later in this call.
+                let was_there = |other: &&ClientRecord| other.open || other.left_in == self.calls;
+                self.conns.iter().filter(was_there).count() > 1
+            }
             _ if message.ends_with(" does not read") => {
                 self.lives.iter().any(|process| !process.healthy && process.untaken > 0)
             }
@@ -223,7 +227,7 @@ impl Oracle {
     }
 
     /// Sessions of subagents that this process has announced.
-    fn announced(&self, life: Life) -> usize {
+    pub(crate) fn announced(&self, life: Life) -> usize {
         let announces = |sent: &&Sent| {
             sent.by == Peer::Worker(life) && matches!(sent.what, What::AgentTell { child: Some(_), .. })
         };
@@ -314,7 +318,7 @@ impl Oracle {
         let Some(name) = kind.session() else {
             return matches!(kind, Kind::Label(_)) && self.causes.deaths > 0;
         };
-        let is_meant = |own: &&Session| !self.asks_elsewhere(serial, own.life);
+        let is_meant = |own: &&Session| !self.may_ask_elsewhere(serial, own.life);
         let Some(own) = self.own_session(conn, name).filter(is_meant) else { return true };
         let closing = self.conns[conn].unanswered.iter().any(|serial| match &self.sent[*serial].what {
             What::Ask { kind: Kind::Close(other) | Kind::Delete(other), .. } => other == name,
@@ -341,8 +345,8 @@ impl Oracle {
         }
         // A pool that was removed and declared again is another one, for a client as for a session.
         let of_session = params["sessionId"].is_string();
-        let bound_to_removed = (self.conns[conn].bound.is_some() || of_session) && self.causes.reloads > 0;
-        let is_bound = self.conns[conn].bound.is_some();
+        let is_bound = !self.conns[conn].bound.is_empty();
+        let bound_to_removed = (is_bound || of_session) && self.causes.reloads > 0;
         bound_to_removed || !is_bound && self.config.default_pool.is_none() && pools.len() != 1
     }
 }

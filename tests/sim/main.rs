@@ -20,6 +20,7 @@ mod excuse;
 mod greedy;
 mod guests;
 mod line;
+mod list;
 mod nodes;
 mod oracle;
 mod parse;

@@ -3,6 +3,7 @@
 //! A broken rule is a panic whose message begins with the rule.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use kernel_core::Moment;
 use kernel_core::config::{Config, Limits};
@@ -27,7 +28,7 @@ pub(crate) struct Oracle {
     pub(crate) lives: Vec<ProcessRecord>,
     pub(crate) sessions: Vec<Session>,
     /// Sessions that clients have closed, with the call of the bus in which that was.
-    pub(crate) closed: Vec<(Conn, String, usize)>,
+    pub(crate) closed: Vec<(Conn, Life, String, usize)>,
     /// Loads, closes and deletes in flight, with the agent's name of the session.
     pub(crate) under_way: Vec<(String, Serial)>,
     /// Sessions for which several of these were in flight at a time, or whose client left meanwhile. Only the bus and
@@ -49,6 +50,8 @@ pub(crate) struct Oracle {
     pub(crate) stopped_in: Option<usize>,
     /// Since which call of the bus it can know that the processes of a pool have this store.
     pub(crate) stores: BTreeMap<String, (String, usize)>,
+    /// Processes whose pool was removed, and where its configuration said that they keep their sessions.
+    pub(crate) removed: BTreeMap<Life, Option<Arc<str>>>,
     /// Bytes that the bus has delivered in this call although it was given them in an earlier one: messages about a
     /// session of a process, and requests to a process.
     pub(crate) late_messages: BTreeMap<(Life, String), usize>,
@@ -85,6 +88,7 @@ impl Oracle {
             usage: Usage::default(),
             stopped_in: None,
             stores: BTreeMap::new(),
+            removed: BTreeMap::new(),
             late_messages: BTreeMap::new(),
             late_requests: BTreeMap::new(),
             now: Moment::ZERO,
@@ -286,7 +290,7 @@ impl Oracle {
     pub(crate) fn gone(&mut self, conn: Conn) {
         self.causes.leavers += 1;
         let book = &mut self.conns[conn];
-        book.open = false;
+        (book.open, book.left_in) = (false, self.calls);
         for serial in std::mem::take(&mut book.unanswered) {
             let left = self.under_way.iter().find(|(_, ask)| *ask == serial);
             if let Some((agent, _)) = left.cloned() {
@@ -333,7 +337,7 @@ impl Oracle {
     }
 
     /// The process has refused to open the session again, which is lost by that.
-    fn was_refused(&self, session: &Session) -> bool {
+    pub(crate) fn was_refused(&self, session: &Session) -> bool {
         let Some(asked) = session.reopened_by.filter(|_| session.recovering) else { return false };
         let refuses = |sent: &Sent| {
             let What::Answer { call_id, good: false, .. } = sent.what else { return false };
@@ -395,6 +399,7 @@ impl Oracle {
                 (known.moved, known.since, known.newest) = (true, since, None);
             }
             (known.owner, known.name) = (Some(conn), name.to_owned());
+            known.recovering = false;
             return;
         }
         // Two processes use the same name, and only the bus knows which session is meant.

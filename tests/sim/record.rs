@@ -148,8 +148,8 @@ pub(crate) struct ClientRecord {
     pub(crate) bad_replies: BTreeSet<u64>,
     /// It has said goodbye.
     pub(crate) bye: bool,
-    /// The pool that it has chosen.
-    pub(crate) bound: Option<String>,
+    /// The pools that it has chosen, and with which line.
+    pub(crate) bound: Vec<(Serial, String)>,
     pub(crate) lines: usize,
     /// It traces the traffic.
     pub(crate) traces: bool,
@@ -166,6 +166,9 @@ pub(crate) struct ClientRecord {
     pub(crate) refusals: Vec<(Serial, usize)>,
     /// The newest line of each process that was delivered to it directly.
     pub(crate) newest_of: BTreeMap<Life, usize>,
+    pub(crate) came: Moment,
+    /// The call in which it left.
+    pub(crate) left_in: usize,
     /// When it last took a byte, or when its empty queue was last filled.
     pub(crate) took: Moment,
     /// Bytes that are queued for it.
@@ -198,6 +201,10 @@ pub(crate) struct ProcessRecord {
     pub(crate) closings: BTreeSet<u64>,
     /// The sessions that the bus itself closes, by these ids, and when it asked for that.
     pub(crate) closing: BTreeMap<u64, (String, Moment)>,
+    /// The sessions that the bus has asked it to open again.
+    pub(crate) reopens: BTreeSet<String>,
+    /// How many lines had been written when these sessions were ended.
+    pub(crate) ended_at: BTreeMap<String, usize>,
     /// Ids of requests to load or resume a session that it has answered by telling that a turn runs in it.
     pub(crate) far_turns: BTreeSet<u64>,
     /// Ids under which it has written an answer that is broken or too long, and how many lines it had written by then.

@@ -1,5 +1,7 @@
 //! Checks how the bus closes sessions at their processes and opens them again.
 
+use std::collections::BTreeSet;
+
 use kernel_core::limit::CLOSE_TIMEOUT;
 use serde_json::Value;
 
@@ -35,17 +37,40 @@ impl Oracle {
     /// What is sent to a session that is being opened again waits for that, and nothing else waits for it.
     pub(crate) fn waited_for_recovery(&mut self, life: Life, conn: Conn, name: &str) -> bool {
         let calls = self.calls;
-        // Who sent it may have left since then.
+        // Who sent it may have left since then, or takes the session up with it.
         let is_of = |s: &Session| s.owner == Some(conn) || s.left.is_some_and(|(owner, _)| owner == conn);
-        let own = |s: &&mut Session| s.life == life && is_of(s) && s.name == name && s.open;
-        let Some(session) = self.sessions.iter_mut().rev().find(own) else { return false };
+        let agent = behind_tag(name);
+        let is_taken =
+            |s: &Session| s.owner.is_none() && s.agent == agent && self.loading(conn, agent).is_some();
+        let own = |s: &Session| s.life == life && s.open && (is_of(s) && s.name == name || is_taken(s));
+        // After a refusal the session is lost, and this is a load of its former owner.
+        let Some(at) = self.sessions.iter().rposition(own) else {
+            // It is opened again for a client that has left meanwhile.
+            return self.lives[life].reopens.contains(agent) && !self.conns[conn].open;
+        };
+        let reopened_by = self.sessions[at].reopened_by;
+        let is_open = self.sent.iter().any(|sent| {
+            let opens =
+                matches!(sent.what, What::Answer { call_id, good: true, .. } if call_id == reopened_by);
+            opens && sent.by == Peer::Worker(life)
+        });
+        if self.was_refused(&self.sessions[at]) && !is_open {
+            return false;
+        }
+        let session = &mut self.sessions[at];
         let is_first = std::mem::take(&mut session.recovering);
         if is_first {
             session.recovered_in = calls;
         }
         let (waited, agent, by) = (session.recovered_in == calls, session.agent.clone(), session.reopened_by);
         let is_lost = is_first && self.lost_turns.remove(&agent);
-        if is_lost && self.strict && by.is_some_and(|by| self.lives[life].far_turns.contains(&by)) {
+        // Another process may have had a session of the same name, whose turn it was.
+        let is_of_it = (0..self.sent.len()).any(|serial| {
+            let What::Ask { kind, .. } = &self.sent[serial].what else { return false };
+            kind.session() == Some(name) && self.is_lost_prompt(serial)
+        });
+        let is_told = by.is_some_and(|by| self.lives[life].far_turns.contains(&by));
+        if is_lost && self.strict && is_told && is_of_it {
             broken!("(15) a lost turn is cancelled", "{name} of conn {conn} goes on in life {life}");
         }
         waited
@@ -77,7 +102,10 @@ impl Oracle {
         let owner = self.session_of(life, &agent).and_then(|session| session.owner);
         let owner = owner.filter(|owner| self.conns[*owner].open && !self.conns[*owner].ended);
         let is_reopened = self.session_of(life, &agent).is_some_and(|session| session.recovering);
-        if let Some(owner) = owner.filter(|owner| may_cancel && is_reopened && !self.conns[*owner].bye) {
+        let owners: BTreeSet<_> =
+            self.sessions.iter().filter(|s| s.agent == agent).map(|s| s.owner).collect();
+        let is_lost = may_cancel && is_reopened && (self.strict || owners.len() == 1);
+        if let Some(owner) = owner.filter(|owner| is_lost && !self.conns[*owner].bye) {
             broken!("(15) a lost turn is cancelled", "life {life} has no turn in {agent} of conn {owner}");
         }
         // A session whose recovery was answered with a broken line is ended where it may be open.
@@ -90,16 +118,17 @@ impl Oracle {
         if let Some(session) = self.session_of(life, &agent) {
             session.open = false;
         }
+        self.lives[life].ended_at.insert(agent, self.sent.len());
     }
 
     /// A prompt was sent to a process that has ended, and its turn may go on elsewhere.
     fn may_have_lost_turn(&self, agent: &str) -> bool {
+        (0..self.sent.len()).any(|serial| self.is_about(serial, agent) && self.is_lost_prompt(serial))
+    }
+
+    fn is_lost_prompt(&self, serial: Serial) -> bool {
         let unhealthy = |peer: &Peer| matches!(peer, Peer::Worker(life) if !self.lives[*life].healthy);
-        (0..self.sent.len()).any(|serial| {
-            self.is_about(serial, agent)
-                && self.is_prompt(serial)
-                && self.sent[serial].sent_to.iter().any(unhealthy)
-        })
+        self.is_prompt(serial) && self.sent[serial].sent_to.iter().any(unhealthy)
     }
 
     /// A process has closed a session for a client that has left meanwhile, so nobody is told.
@@ -158,6 +187,7 @@ impl Oracle {
         {
             broken!("(3) sessions", "{agent}, which nobody wants, is opened again in life {life}");
         }
+        self.lives[life].reopens.insert(agent.clone());
         for session in self.sessions.iter_mut().filter(|s| s.agent == agent) {
             session.moved = true;
             if session.life == life && session.open {

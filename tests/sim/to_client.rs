@@ -196,7 +196,7 @@ impl Oracle {
         if let (Some("_bus/hello"), Some(pool)) =
             (request["method"].as_str(), request["params"]["pool"].as_str())
         {
-            self.conns[conn].bound = Some(pool.to_owned());
+            self.conns[conn].bound.push((serial, pool.to_owned()));
         }
     }
 
@@ -243,8 +243,13 @@ impl Oracle {
         let named = |s: &&Session| s.open && (s.name == name || s.agent == agent) && is_meant(s);
         let all: Vec<Session> = self.sessions.iter().filter(named).cloned().collect();
         let free = all.iter().filter(|s| !self.held_by_other(conn, s) || self.is_successor(s, name));
-        // A session with the whole name comes first.
-        let known = free.clone().find(|s| s.name == name).or(free.clone().next());
+        // Its own session comes first, then one of the pool that it has asked, then one with the whole name.
+        let pool = self.named_pool(load);
+        let rank = |s: &&Session| {
+            let of_pool = pool.as_deref() == Some(&*self.lives[s.life].pool);
+            (s.name != name || s.owner != Some(conn), !of_pool, s.name != name)
+        };
+        let known = free.clone().min_by_key(rank);
         let several = free.clone().count() > 1 && !free.clone().any(|s| s.name == name);
         if several && !self.strict {
             // Several processes have a session of this name, and any of them may be meant.
@@ -430,6 +435,11 @@ impl Oracle {
         match kind {
             Kind::Load(name) if good => {
                 let agent = behind_tag(name).to_owned();
+                // The client had said that it sends nothing more, and the bus has ended the session meanwhile.
+                let ended_at = self.lives[life].ended_at.get(&agent).copied().unwrap_or(0);
+                if ended_at > self.sent[ask].sent_at && self.conns[conn].ended {
+                    return;
+                }
                 let is_alike = |s: &&Session| s.open && s.agent == agent && s.life != life;
                 // A process that is not initialized may have got the request before the bus knew its store.
                 let knew = if self.lives[life].handshake.is_some() { self.sent[ask].sent_in } else { 0 };
@@ -437,14 +447,19 @@ impl Oracle {
                     .sessions
                     .iter()
                     .filter(is_alike)
-                    .find(|s| self.lives[s.life].healthy && self.shares_store(life, s.life, knew));
+                    .filter(|s| self.lives[s.life].healthy && !self.was_refused(s))
+                    .find(|s| self.shares_store(life, s.life, knew));
                 let excused = !self.unique_names || self.ambiguous.contains(&agent);
                 if self.is_fault(Excuse::SessionOpenTwice, other.is_some(), excused) {
                     broken!("(3) sessions", "{agent} is open twice: in life {life} and {other:?}");
                 }
                 let seq = self.sent[serial].seq;
                 let sent_in = self.sent[ask].sent_in;
-                let closings = self.closed.iter().filter(|(whose, of, _)| (*whose, of) == (conn, name));
+                let is_of_it = |of: &str, at: Life| at == life && behind_tag(of) == agent;
+                let closings = self
+                    .closed
+                    .iter()
+                    .filter(|(whose, at, of, _)| (*whose, of) == (conn, name) || is_of_it(of, *at));
                 match closings.map(|(.., closed_in)| *closed_in).max() {
                     // It may have been closed before the load was answered.
                     Some(closed_in) if closed_in > sent_in => {}
@@ -453,9 +468,19 @@ impl Oracle {
                     _ => self.owns(conn, life, &agent, name, seq),
                 }
             }
-            Kind::Close(name) | Kind::Delete(name) if good => {
-                self.closed.push((conn, name.clone(), self.calls));
+            // A session that was left and cannot be taken up is lost, unless another client asks for it as well.
+            Kind::Load(name) => {
                 let agent = behind_tag(name).to_owned();
+                let is_asked = (0..self.conns.len()).any(|other| self.loading(other, &agent).is_some());
+                let is_left = |s: &&mut Session| s.life == life && s.agent == agent && s.owner.is_none();
+                for session in self.sessions.iter_mut().filter(is_left) {
+                    (session.open, session.closed_in) = (session.open && is_asked, self.calls);
+                }
+            }
+            Kind::Close(name) | Kind::Delete(name) if good => {
+                self.closed.push((conn, life, name.clone(), self.calls));
+                let agent = behind_tag(name).to_owned();
+                self.lives[life].ended_at.insert(agent.clone(), self.sent.len());
                 for session in self.sessions.iter_mut().filter(|s| s.life == life) {
                     if session.name == *name && (session.owner == Some(conn) || session.owner.is_none())
                         || session.agent == agent && session.owner.is_none()
@@ -489,65 +514,6 @@ impl Oracle {
         self.is_used(life);
         self.sent[ask].sent_to.push(Peer::Client(conn));
         self.lives[life].serves.insert(conn);
-    }
-
-    /// A list shows no session of another client, and the client's own sessions under the names that it knows.
-    fn listed(&mut self, conn: Conn, serial: Serial, value: &Value, line: &[u8]) {
-        let original = parse(&self.sent[serial].line.bytes());
-        let Some(before) = original["result"]["sessions"].as_array() else { return };
-        let after = value["result"]["sessions"].as_array().cloned().unwrap_or_default();
-        let Peer::Worker(life) = self.sent[serial].by else { return };
-        let shown_names: Vec<&str> = after.iter().filter_map(|entry| entry["sessionId"].as_str()).collect();
-        for name in &shown_names {
-            let of_others = self.sessions.iter().any(|s| {
-                let of_store = self.shares_store(life, s.life, self.calls) && (s.life == life || self.strict);
-                let of_it = s.name == *name && s.name != s.agent || of_store && s.agent == *name;
-                // The other client may have got it within this call.
-                of_it && s.since < self.sent[serial].read_at && self.held_by_other(conn, s)
-            });
-            if self.is_fault(Excuse::ListedForeign, of_others, self.ambiguous.contains(behind_tag(name))) {
-                broken!("(3) no traffic of others", "conn {conn} is shown {name}: {}", shown(line));
-            }
-        }
-        for name in before.iter().filter_map(|entry| entry["sessionId"].as_str()) {
-            let is_shown = shown_names.iter().any(|shown| *shown == name || behind_tag(shown) == name);
-            let wrong = !is_shown && !self.may_be_hidden(conn, name);
-            let excused = !self.unique_names || self.ambiguous.contains(name);
-            if self.is_fault(Excuse::ListedHidden, wrong, excused) {
-                broken!(
-                    "(4) identical bytes",
-                    "conn {conn} is not shown {name} of {original}: {}",
-                    shown(line)
-                );
-            }
-        }
-    }
-
-    /// Another client owns the session, or is about to.
-    fn may_be_hidden(&self, conn: Conn, agent: &str) -> bool {
-        let inherits = |other: Conn| (0..self.lives.len()).any(|life| self.inherits(other, life, agent));
-        let loads = |other: Conn| {
-            let takes = || self.loading(other, agent).is_some() || inherits(other);
-            other != conn && self.conns[other].open && takes()
-        };
-        // A load that was refused in this call had not been before.
-        let was_loaded = |sent: &Sent| match &sent.what {
-            What::Ask { kind: Kind::Load(name), done: true, .. } => {
-                sent.done_in == self.calls && sent.by != Peer::Client(conn) && behind_tag(name) == agent
-            }
-            _ => false,
-        };
-        let mut known = self.sessions.iter().filter(|s| s.agent == agent).peekable();
-        // The owner of a new session may be told of it in this call.
-        let may_be_owned = |s: &Session| {
-            let owner =
-                s.owner.or(s.left.filter(|(_, left_in)| *left_in == self.calls).map(|(owner, _)| owner));
-            owner.is_some_and(|owner| owner != conn && self.may_be_there(owner))
-        };
-        known.peek().is_none()
-            || known.any(|s| self.owned_by_other(conn, s) || may_be_owned(s) || s.closed_in == self.calls)
-            || (0..self.conns.len()).any(loads)
-            || self.sent.iter().any(was_loaded)
     }
 
     pub(crate) fn check_order_to_client(&mut self, conn: Conn, life: Life, serial: Serial) {

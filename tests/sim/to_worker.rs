@@ -91,13 +91,19 @@ impl Oracle {
             what => broken!("(3) no traffic of others", "life {life} is told {what:?}"),
         }
         self.check_sent_once(life, serial);
-        self.check_dedicated(life, conn);
+        // It may cancel what it has asked for before the process belonged to another client.
+        let is_own = |ask: &Serial| self.sent[*ask].by == Peer::Client(conn) && !self.sent[*ask].is_done();
+        let is_tell = matches!(self.sent[serial].what, What::Tell { .. });
+        if !is_tell || !self.lives[life].asked.values().any(is_own) {
+            self.check_dedicated(life, conn);
+        }
     }
 
-    /// Only so much waits for a process that is not ready. What moves from one process to another is not refused.
+    /// Only so much waits for a process that is not ready. What moves from one process to another is not refused, and
+    /// what was read of a client and not handled yet is handled when it leaves.
     fn check_backlog(&mut self, life: Life, conn: Conn, serial: Serial, line: &[u8]) {
-        if self.sent[serial].read_in == self.calls || self.conns[conn].paused || self.causes.disruptions() > 0
-        {
+        let is_handled_late = self.conns[conn].paused || !self.conns[conn].open;
+        if self.sent[serial].read_in == self.calls || is_handled_late || self.causes.disruptions() > 0 {
             return;
         }
         let at_most = self.limits.max_output_queue;
@@ -203,8 +209,10 @@ impl Oracle {
             let calls = process.owed.iter().filter(|call_id| !process.answered.contains(call_id));
             let others =
                 calls.filter_map(|call_id| process.asked.get(call_id)).filter(|other| **other < serial);
-            // What the bus itself has answered, because it stops, does not run for it.
-            let others = others.filter(|other| !self.sent[**other].is_done());
+            // What the bus itself has answered, because it stops, does not run for it, and a turn of a session that it
+            // has ended is over.
+            let ended_at = process.ended_at.get(&own.agent).copied().unwrap_or(0);
+            let others = others.filter(move |other| !self.sent[**other].is_done() && **other >= ended_at);
             others.filter(|other| self.is_about(**other, &own.agent)).map(|other| &self.sent[*other])
         };
         let loads = |sent: &Sent| matches!(&sent.what, What::Ask { kind: Kind::Load(_), .. });
@@ -289,13 +297,16 @@ impl Oracle {
         }
     }
 
-    /// The connection's load of a session that its owner had left was lost with the process that had it open.
+    /// The connection's load of a session that its owner had left was lost with the process that had it open, or with
+    /// one that was to open it and did not start.
     pub(crate) fn lost_load(&self, conn: Conn, name: &str, agent: &str) -> bool {
         let is_lost = |life: Life| !self.lives[life].healthy;
         let loads = |sent: &Sent| {
             let of_it = matches!(&sent.what, What::Ask { kind: Kind::Load(own), .. } if own == name);
             let passed_on = |peer: &Peer| matches!(peer, Peer::Worker(life) if is_lost(*life));
-            of_it && sent.by == Peer::Client(conn) && sent.sent_to.iter().any(passed_on)
+            let is_passed_on =
+                sent.sent_to.iter().any(passed_on) || sent.sent_to.is_empty() && sent.is_done();
+            of_it && sent.by == Peer::Client(conn) && is_passed_on
         };
         let left = |s: &Session| s.agent == agent && s.name == name && s.owner.is_none() && is_lost(s.life);
         self.sessions.iter().any(left) && self.sent.iter().any(loads)
@@ -350,6 +361,8 @@ impl Oracle {
         let mut may = self.handshakes_at(conn, sent.seq, sent.read_at);
         if moved {
             may.extend(self.handshakes_at(conn, usize::MAX, usize::MAX));
+            // It may have moved while the client had a handshake that was refused later.
+            may.extend(self.conns[conn].handshakes.iter().map(|(_, handshake)| Some(*handshake)));
         }
         let has = self.lives[life].handshake;
         if !may.contains(&has) {
@@ -362,10 +375,11 @@ impl Oracle {
         let waited = kind.session().is_some_and(|name| {
             self.waited_for_recovery(life, conn, name) || self.waited_for_close(life, behind_tag(name))
         });
+        let is_routed_again = self.was_routed_again(serial, life);
         let movable = matches!(kind, Kind::Plain | Kind::New | Kind::List | Kind::Fork(_) | Kind::Delete(_));
         if let Some(name) = kind.session().filter(|name| !name.is_empty()) {
             let newest = self.lives[life].newest_about.entry((conn, name.to_owned())).or_insert(0);
-            if *newest > seq && !movable {
+            if *newest > seq && !movable && !is_routed_again {
                 broken!(
                     "(3) order",
                     "life {life} is told #{serial}# of conn {conn} after a later line about {name}"
@@ -376,7 +390,7 @@ impl Oracle {
         let moved = movable
             && self.sent[serial].read.is_some_and(|disruptions| disruptions < self.causes.disruptions());
         let newest = self.lives[life].newest_of.entry(conn).or_insert(0);
-        let late = *newest > seq && !moved;
+        let late = *newest > seq && !moved && !is_routed_again;
         *newest = seq.max(*newest);
         let ambiguous = kind.session().is_some_and(|name| self.ambiguous.contains(behind_tag(name)));
         if self.is_fault(Excuse::OrderToWorker, late && !waited, ambiguous) {

@@ -163,9 +163,10 @@ impl World {
         let auth = if guarded { AuthState::Awaited { came: self.now } } else { AuthState::Accepted };
         self.oracle.conns.push(ClientRecord {
             open: true,
+            came: self.now,
             took: self.now,
             auth,
-            bound: pool.as_deref().map(str::to_owned),
+            bound: pool.iter().map(|pool| (0, (**pool).to_owned())).collect(),
             ..ClientRecord::default()
         });
         self.by_link.insert(link, Peer::Client(conn));
@@ -300,9 +301,11 @@ impl World {
                 broken!("(6) bounded memory", "conn {conn} takes nothing and is not closed: {record:?}");
             }
             let must_finish = record.has_begun_line && !record.paused && !record.ended;
-            let is_late = |since| self.now >= since + 2 * UNFINISHED_LINE_TIMEOUT;
             // As long as it was the only client it was given more time.
-            if must_finish && record.unfinished.is_some_and(is_late) && open.len() > 1 {
+            let others = open.iter().filter(|other| *other != conn);
+            let with_others = others.map(|other| self.oracle.conns[*other].came).min();
+            let since = record.unfinished.zip(with_others).map(|(began, alone_until)| began.max(alone_until));
+            if must_finish && since.is_some_and(|since| self.now >= since + 2 * UNFINISHED_LINE_TIMEOUT) {
                 broken!("(6) bounded memory", "conn {conn} does not finish its line: {record:?}");
             }
         }
@@ -343,11 +346,8 @@ impl World {
     pub(crate) fn reload(&mut self) {
         self.config = plan::edited(&mut self.rng, &self.config);
         self.change_token();
-        self.oracle.causes.reloads += 1;
         let config = self.config.clone();
-        self.oracle.config = config.clone();
-        // A pool whose program has changed does not know its store until a new process has told it.
-        self.oracle.stores.clear();
+        self.oracle.reloads(&config);
         self.note(format_args!("reload {config:?}"), b"");
         self.bus.reload(&config, self.now);
         self.after();
