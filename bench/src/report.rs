@@ -101,20 +101,35 @@ impl Report {
         json!({ "met": self.is_met(), "figures": figures.collect::<Vec<_>>() })
     }
 
+    /// A figure that has more than one line, such as an error with a log, is told whole below the table.
     fn table(&self) -> String {
         let width = |of: fn(&Figure) -> &str| {
             self.figures.iter().map(|figure| of(figure).chars().count()).max().unwrap_or(0)
         };
-        let (what, got, goal) = (width(|one| &one.what), width(|one| &one.got), width(|one| &one.goal));
+        let (what, got, goal) = (width(|one| &one.what), width(Figure::first_line), width(|one| &one.goal));
         let mut text = String::new();
         for figure in &self.figures {
             let word = figure.result.word();
             let word = if figure.result == Outcome::Missed { red(word) } else { word.to_owned() };
-            let line = format!("{:what$}  {:>got$}  {:goal$}  {word}", figure.what, figure.got, figure.goal);
+            let line = format!(
+                "{:what$}  {:>got$}  {:goal$}  {word}",
+                figure.what,
+                figure.first_line(),
+                figure.goal
+            );
             text += line.trim_end();
             text.push('\n');
         }
+        for figure in self.figures.iter().filter(|figure| figure.got.trim_end().contains('\n')) {
+            text += &format!("\n{}: {}\n", figure.what, figure.got.trim_end());
+        }
         text
+    }
+}
+
+impl Figure {
+    fn first_line(&self) -> &str {
+        self.got.lines().next().unwrap_or_default()
     }
 }
 
@@ -178,5 +193,9 @@ mod tests {
         report.at_most("lost", 0, 0);
         report.note("kills", 1200);
         assert_eq!(report.table(), "lost      0  0  ok\nkills  1200\n");
+        report.check("up", "not in 30 s\na log\nof two lines\n", "yes", false);
+        let table = "lost             0  0    ok\nkills         1200\nup     not in 30 s  yes";
+        let below = "up: not in 30 s\na log\nof two lines\n";
+        assert_eq!(report.table(), format!("{table}  {}\n\n{below}", red("MISSED")));
     }
 }
