@@ -430,24 +430,36 @@ impl Oracle {
     /// Whether this is a child of a session that the connection owns or is loading, and no other client owns it. It
     /// goes with its parent from an owner that may be gone.
     pub(crate) fn inherits(&self, conn: Conn, life: Life, agent: &str) -> bool {
+        self.inherits_from(conn, life, agent, &mut Vec::new())
+    }
+
+    /// Agents announce one child in several sessions, and in a circle: `seen` are the children that were looked at.
+    fn inherits_from<'a>(&'a self, conn: Conn, life: Life, agent: &'a str, seen: &mut Vec<&'a str>) -> bool {
         let of_it = |s: &&Session| s.life == life && s.agent == *agent && s.open;
         let known = self.sessions.iter().rev().find(of_it);
         let may_be_gone = |s: &Session| s.owner.is_some_and(|owner| self.conns[owner].ended);
-        if known.is_some_and(|s| s.owner == Some(conn) || self.owned_by_other(conn, s) && !may_be_gone(s)) {
+        let is_of_other =
+            known.is_some_and(|s| s.owner == Some(conn) || self.owned_by_other(conn, s) && !may_be_gone(s));
+        if is_of_other || seen.contains(&agent) {
             return false;
         }
-        let announcer = self.sent.iter().find_map(|sent| match &sent.what {
+        seen.push(agent);
+        let parents = self.sent.iter().filter_map(|sent| match &sent.what {
             What::AgentTell { about: About::Session(parent), child: Some(child), .. } => {
                 (child == agent && sent.by == Peer::Worker(life)).then_some(parent)
             }
             _ => None,
         });
-        announcer.is_some_and(|parent| {
+        for parent in parents {
             let owned = |s: &Session| s.life == life && s.agent == *parent && s.owner == Some(conn) && s.open;
-            self.sessions.iter().any(owned)
+            if self.sessions.iter().any(owned)
                 || self.has_loaded(conn, parent)
-                || self.inherits(conn, life, parent)
-        })
+                || self.inherits_from(conn, life, parent, seen)
+            {
+                return true;
+            }
+        }
+        false
     }
 
     /// A call of the bus is over. What it has left in flight is what the next one begins with.

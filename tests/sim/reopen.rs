@@ -131,7 +131,8 @@ impl Oracle {
         self.is_prompt(serial) && self.sent[serial].sent_to.iter().any(unhealthy)
     }
 
-    /// A process has closed a session for a client that has left meanwhile, so nobody is told.
+    /// A process has closed a session for a client that has left meanwhile, so nobody is told, not even a client that
+    /// has taken the session up.
     pub(crate) fn closes_for_absent(&mut self, life: Life, serial: Serial) {
         let What::Answer { call_id: Some(call_id), good: true, .. } = self.sent[serial].what else { return };
         let Some(ask) = self.lives[life].asked.get(&call_id).map(|ask| &self.sent[*ask]) else { return };
@@ -139,8 +140,8 @@ impl Oracle {
             (ask.by, &ask.what)
             && !self.conns[conn].open
         {
-            let left = |s: &&mut Session| s.life == life && s.agent == behind_tag(name) && s.owner.is_none();
-            for session in self.sessions.iter_mut().filter(left) {
+            let of_it = |s: &&mut Session| s.life == life && s.agent == behind_tag(name);
+            for session in self.sessions.iter_mut().filter(of_it) {
                 (session.open, session.closed_in) = (false, self.calls);
             }
         }

@@ -157,9 +157,9 @@ impl Oracle {
         if self.is_fault(Excuse::RequestId, fits.is_none(), fits.is_none() && explains_other()) {
             broken!("(9) reasons", "conn {conn} has no reason for {value} to {:?}", self.sent[serial]);
         }
-        if reason == "worker_lost" {
+        // What has just come is answered at once, also from a client that was not read for a while.
+        if reason == "worker_lost" && !self.conns[conn].paused {
             self.usage.lost += 1;
-            // What has just come is answered at once.
             let most = self.limits.work_piece + self.usage.requests;
             if self.strict && self.usage.lost > most {
                 broken!("(22) work in pieces", "more than {most} requests are answered {reason} at once");
@@ -275,9 +275,12 @@ impl Oracle {
                 return;
             }
             // Its load may not have been answered when the client that asked for it left, or it was lost with its
-            // process, and its owner left while it was being opened again.
-            let lost = self.sessions.iter().any(of_it);
-            if self.is_fault(Excuse::SessionTakenOver, true, lost || self.ambiguous.contains(&agent)) {
+            // process, and its owner left while it was being opened again. Or it was announced while nobody was there.
+            let is_announced = self.sent.iter().any(
+                |sent| matches!(&sent.what, What::AgentTell { child: Some(child), .. } if *child == agent),
+            );
+            let may_be = is_announced || self.sessions.iter().any(of_it) || self.ambiguous.contains(&agent);
+            if self.is_fault(Excuse::SessionTakenOver, true, may_be) {
                 broken!("(3) sessions", "conn {conn} took over {name}, of {all:?}");
             }
             return self.becomes_ambiguous(&agent);

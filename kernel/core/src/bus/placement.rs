@@ -386,8 +386,12 @@ impl Bus {
         let (Some(worker), Some(client)) = (self.workers.get(id), self.clients.get(link)) else {
             return Ok(id);
         };
-        if matches!(worker.init, Init::NotSent) {
-            let handshake = client.handshake.clone();
+        let handshake = matches!(worker.init, Init::NotSent).then(|| client.handshake.clone());
+        if !worker.life.is_up() && !worker.is_for_node {
+            // The process that is replaced has the node, and the next one would look for a node by itself.
+            self.kept_at(id, node);
+        }
+        if let Some(handshake) = handshake {
             self.reserve(id, &handshake);
         }
         Ok(id)

@@ -32,7 +32,8 @@ impl Bus {
             self.workers.get_mut(id)?.has_unknown_children = true;
             return None;
         }
-        if self.is_taken(id, &name) {
+        // What the agent still says of a session that it is told to close is for nobody else.
+        if worker.is_closing(&name) || self.is_taken(id, &name) {
             return None;
         }
         let bus_token = self.tags.token(&name);

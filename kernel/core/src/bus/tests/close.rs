@@ -50,6 +50,23 @@ fn a_session_is_closed_by_its_label_whoever_owns_it() {
 }
 
 #[test]
+fn what_an_agent_still_says_of_a_session_that_it_closes_is_for_nobody_else() {
+    let (mut bus, _ann, watcher, worker, session) = owned();
+    let ben = bus.acp_client();
+    bus.sees(ben);
+    bus.opens(ben, worker, "b1");
+    bus.sends(watcher, &close(&session));
+    bus.sends(
+        worker,
+        r#"{"method":"session/update","params":{"sessionId":"b1","update":{"sessionId":"a1"}}}"#,
+    );
+    bus.sees(ben);
+    bus.sends(worker, r#"{"method":"session/update","params":{"sessionId":"a1","update":{}}}"#);
+    bus.sees_nothing(ben);
+    bus.is_told_to_close(worker);
+}
+
+#[test]
 fn its_turn_is_cancelled_and_its_questions_are_withdrawn() {
     let (mut bus, ann, ben, worker, session) = owned();
     bus.asks(ann, 2, "session/prompt", &session);

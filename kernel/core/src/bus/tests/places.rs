@@ -318,6 +318,23 @@ fn a_pool_that_finds_its_nodes_starts_a_process_for_the_one_that_is_wanted() {
 }
 
 #[test]
+fn a_session_of_a_node_whose_process_is_replaced_waits_for_one_at_the_same_node() {
+    let finds = PoolConfig { finds_nodes: true, ..pool("claude", 1) };
+    let mut bus = TestBus::new(Config::with_pools([finds]));
+    let client = bus.client();
+    bus.sends(bus.worker(0), r#"{"method":"_bus/worker","params":{"node":"n17","drain":true}}"#);
+    bus.advances(Duration::from_secs(6));
+    assert!(!bus.processes[0].stdin_open);
+    bus.asks(client, 1, "session/load", &format!("n17~{TAG}.s"));
+    bus.crashes(0);
+    assert_eq!(bus.nth_at("n17"), 1);
+    bus.answers(bus.at("n17"), "session/load", "{}");
+    assert_eq!(bus.sees_json(client)["id"], 1);
+    bus.unseen.clear();
+    bus.is_idle();
+}
+
+#[test]
 fn a_pool_that_finds_no_node_looks_for_one_again_and_again() {
     let finds = PoolConfig { finds_nodes: true, max_instances: 3, ..pool("claude", 1) };
     let mut bus = TestBus::new(Config::with_pools([finds]));
