@@ -43,6 +43,8 @@ class Agent:
     """Programs that cannot talk to this agent even without a bus, with the reason."""
     differs: dict = field(default_factory=dict)
     """Steps of the comparison in which a process that lives on differs from one that was started anew, with the reason."""
+    stutters: frozenset = frozenset()
+    """Steps of the comparison in which it tells every piece of a message twice, so that no two runs put the same pieces together."""
     hands: bool = False
     """Whether its tools are the client's hands, so that it has none where the client offers none."""
     second: bool = False
@@ -51,6 +53,8 @@ class Agent:
     """Whether two clients play with it instead of four, since each of its prompts is a process that starts slowly."""
     first: Callable[[], list] | None = None
     """A command to be run once before: a first start that several at once do not survive."""
+    leaves: str | None = None
+    """How the command line of a daemon begins that it starts, and ends only if it is not killed itself."""
     whole: bool = False
     """Whether it tells a message only when it is whole, so that what begins a turn is seen at the model server."""
     runtime: str | None = None
@@ -452,9 +456,11 @@ AGENTS = [
         env=lambda place: {"FAKE_KEY": "fake"},
         files=vibe_config,
         differs={"a prompt after a return": "Once it has loaded a session that it had open, vibe tells each message twice, until it is started anew."},
+        stutters=frozenset({"a prompt after that"}),
     ),
     Agent(
         name="fast-agent",
+        not_with=FOLDER,
         tier=2,
         pin=install.PINS["pip"]["fast-agent"],
         **native("fast-agent", lambda: install.pip("fast-agent") / "fast-agent", "--model", "generic.fake-model"),
@@ -474,13 +480,15 @@ AGENTS = [
         # Its commands run in a tmux server, which would be that of every other openhands of the user.
         env=lambda place: {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENHANDS_SUPPRESS_BANNER": "1", "TMUX_TMPDIR": str(place.home)},
         files=openhands_settings,
+        leaves="tmux -Lopenhands ",
         cannot={"cancel": INSTANT},
     ),
     Agent(
         name="elizacp",
         tier=2,
         pin=install.PINS["cargo"]["elizacp"],
-        command=lambda place: [str(install.cargo("elizacp")), "acp"],
+        # Else it picks its answers at random.
+        command=lambda place: [str(install.cargo("elizacp")), "--deterministic", "acp"],
         plain="I feel {tag}",
         long="I feel {tag}",
         recall=None,

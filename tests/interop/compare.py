@@ -2,146 +2,38 @@
 
 One client plays the same scenario three times: with the agent itself, through `stdio-bus connect`, and over a socket to the bus. What
 it hears must be the same, line by line (transcript.py says what no two runs can have in common). A difference that the bus makes on
-purpose stands in `BY_DESIGN` with its reason; every other one is a failure, unless the agent also differs from itself.
+purpose stands in by_design.py with its reason; every other one is a failure, unless the agent also differs from itself.
 """
 
 import concurrent.futures
 import dataclasses
 import difflib
 import json
-from typing import Callable
 
 from agents import Place
+from by_design import (
+    BY_DESIGN,
+    ENDED,
+    IDS,
+    LATE,
+    NO_ANSWERS,
+    NO_MESSAGES,
+    NOT_PLAYED,
+    ODD_IDS,
+    ODD_MESSAGES,
+    ODD_REQUESTS,
+    READABLE,
+    STEPS_BY_DESIGN,
+    Design,
+    is_loose,
+)
 from scenario import tag_of
 from stage import Bus, Failed, environment
-from transcript import ANSWERED_SEC, CHUNKS, PATIENCE_SEC, UNANSWERED_SEC, Names, Peer, kind_of
+from transcript import ANSWERED_SEC, PATIENCE_SEC, UNANSWERED_SEC, Names, Peer, kind_of
 
 CAPABILITIES = {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": False}
 HELLO = {"protocolVersion": 1, "clientCapabilities": CAPABILITIES, "clientInfo": {"name": "interop-compare", "version": "1"}}
-UNKNOWN_SESSION = -32051
 WAYS = ["connect", "tcp"]
-# What agents tell whenever it suits them: it must be heard, and at whatever time.
-LOOSE = {"available_commands_update", "session_info_update", "usage_update", "config_option_update"}
-# The same for notifications about no session: who is logged in, some agents find out after they have answered the first requests.
-LOOSE_METHODS = {"_auth/status_update"}
-# A title is thought up by a model, and may come when the client has left.
-LATE = "session_info_update"
-IDS = ['"text"', '""', "0", "-1", "9007199254740993", "1.5"]
-ODD_IDS = ["null", "true", "[1]", '{"a":1}']
-NO_MESSAGES = [
-    "this is no JSON",
-    "[]",
-    '[{"jsonrpc":"2.0","id":71,"method":"nonsense/method","params":{}}]',
-    '{"jsonrpc":"2.0","id":72,"method":5}',
-    '{"jsonrpc":"2.0","id":73}',
-]
-NO_ANSWERS = ['{"jsonrpc":"2.0","id":74,"result":{}}']
-ODD_MESSAGES = [
-    '{"id":75,"method":"nonsense/method","params":{}}',
-    '{"jsonrpc":"2.0","id":76,"method":"session/prompt"}',
-    '{"jsonrpc":"2.0","id":77,"method":"session/prompt","params":[1]}',
-    '{"jsonrpc":"2.0","method":"nonsense/notice","params":{}}',
-]
-
-
-def is_error(message, *codes):
-    return isinstance(message, dict) and (message.get("error") or {}).get("code") in codes
-
-
-@dataclasses.dataclass
-class Design:
-    """A difference that is wanted: `holds` is given the step, and what was heard directly and through the bus (None: nothing)."""
-
-    what: str
-    why: str
-    holds: Callable
-
-
-NO_SESSION = {"a prompt in a closed session", "a prompt in no session", "a mode in no session", "session/load of no session"}
-REFUSED = {f"the id {text}" for text in ODD_IDS} | {f"the line {text}" for text in NO_MESSAGES}
-DROPPED = {f"the line {text}" for text in NO_ANSWERS}
-READABLE = {f"the id {text}" for text in IDS}
-ENDED = "the agent ended"
-NOT_PLAYED = "played only through the bus"
-
-
-def has_no_id(message):
-    """Whether it is an error that answers no request."""
-    return isinstance(message, dict) and "error" in message and message.get("id") is None
-
-
-def has_id(message, id_=None):
-    """Whether it is an answer, where `id_` is given the one to this request."""
-    return isinstance(message, dict) and "id" in message and id_ in (None, message["id"])
-
-
-def is_loose(message):
-    return kind_of(message) in LOOSE or (isinstance(message, dict) and message.get("method") in LOOSE_METHODS)
-
-
-def without_session(message):
-    """An answer without the session's id in its result."""
-    result = message.get("result") if isinstance(message, dict) else None
-    return {**message, "result": {key: value for key, value in result.items() if key != "sessionId"}} if isinstance(result, dict) else message
-
-
-def is_told_again(alone, through):
-    """Whether an agent replays what the bus does not let through."""
-    return through is None and kind_of(alone) in CHUNKS | {"tool_call", "tool_call_update", "plan"}
-
-
-BY_DESIGN = [
-    Design(
-        "a session that is not there, or not this client's, is `-32051` with `data.reason`, not the agent's own error",
-        "The bus knows whose a session is, and asks no agent about others.",
-        lambda step, alone, through: step in NO_SESSION and (is_error(through, UNKNOWN_SESSION) or through is None),
-    ),
-    Design(
-        "a line that is no message, or whose id is neither text nor a number, is answered `-32700` or `-32600` by the bus",
-        "Agents answer such lines in many ways or not at all, and some end, with everybody's sessions.",
-        lambda step, alone, through: step in REFUSED and (is_error(through, -32700, -32600) or (alone == ENDED and through is None)),
-    ),
-    Design(
-        "an answer to nothing that was asked is dropped",
-        "It would be an answer to somebody else's question.",
-        lambda step, alone, through: step in DROPPED and through is None,
-    ),
-    Design(
-        "an error that an agent says without an id is dropped",
-        "It answers no request, so that nobody knows whose it is.",
-        lambda step, alone, through: through is None and has_no_id(alone),
-    ),
-    Design(
-        "an id that the agent cannot read, or rounds, comes back as it was",
-        "The agent sees only the bus's own ids.",
-        lambda step, alone, through: step in READABLE and (has_no_id(alone) or has_id(alone, 9007199254740992)) and has_id(through),
-    ),
-    Design(
-        "`session/resume` of a session that the bus has open is answered by the bus, with the mode and options of now and nothing replayed",
-        "So ACP wants it, and some agents do otherwise; also where an agent offers it and does not know it.",
-        lambda step, alone, through: step.startswith("session/resume") and (is_told_again(alone, through) or is_error(alone, -32601)),
-    ),
-    Design(
-        "the bus's answer to `session/resume` names no session",
-        "The client has named it, and ACP has no `sessionId` in this answer; some agents tell it nevertheless.",
-        lambda step, alone, through: step.startswith("session/resume") and has_id(alone) and without_session(alone) == through,
-    ),
-    Design(
-        "an agent that ends after an `initialize` that it refuses does not end for its client, which may try again",
-        "The bus replaces the process, and others may use it.",
-        lambda step, alone, through: (step.startswith("initialize of") and alone == ENDED and through is None) or through == NOT_PLAYED,
-    ),
-    Design(
-        "what an agent tells of a session that is not there is not heard",
-        "No agent is asked about it.",
-        lambda step, alone, through: through is None and kind_of(alone) in LOOSE and alone["params"]["sessionId"] == "no-such-session",
-    ),
-    Design(
-        "after the death of a process the options that the next one begins with are heard, before the bus has set those of the client again",
-        "Directly the session would be gone. What is told of the options after that is true again.",
-        lambda step, alone, through: step == "at any time" and alone is None and kind_of(through) == "config_option_update",
-    ),
-]
 
 
 class Direct:
@@ -400,7 +292,7 @@ class Scenario:
                 self.peer = self.way.connect()
                 self.peer.ask("initialize", HELLO)
                 self.peer.quiet()
-            seconds = ANSWERED_SEC if name in READABLE else UNANSWERED_SEC
+            seconds = ANSWERED_SEC if name in READABLE or name in ODD_REQUESTS else UNANSWERED_SEC
             self.step(name, lambda line=line, seconds=seconds: self.peer.exchange(line, seconds))
 
 
@@ -419,7 +311,7 @@ def run_all(agent, binary, run, model, outcome):
         if any(not one.design for differences in found.values() for one in differences):
             # An agent that differs from itself is not the bus's affair.
             again = play("direct-again")
-            found = {way: [one for one in differences if one.design or not one.is_own(again)] for way, differences in found.items()}
+            found = {way: [one for one in differences if one.design or not one.is_own(again, agent)] for way, differences in found.items()}
         for way, differences in found.items():
             faults = [one for one in differences if not one.design]
             (folder / way / "differences").write_text("".join(f"{one}\n" for one in differences))
@@ -456,10 +348,16 @@ class Difference:
 
     __repr__ = __str__
 
-    def is_own(self, other):
+    def is_own(self, other, agent):
         """Whether the agent alone says this in one run and not in another."""
         second = dict(other.steps).get(self.step, other.loose)
-        return (self.alone is not None and self.alone not in second) or self.through in second
+        is_stutter = self.step in agent.stutters and without_words(self.alone) == without_words(self.through)
+        return is_stutter or (self.alone is not None and self.alone not in second) or self.through in second
+
+
+def without_words(line):
+    """A line without the words of an answer, which stand in it as one or as several pieces; the tag stays, as often as it was told."""
+    return line and "".join(line.replace("<words>", "").split())
 
 
 def compare(alone, through, agent):
@@ -470,7 +368,10 @@ def compare(alone, through, agent):
     for step in others:
         found += differ(step, [], [json.dumps(NOT_PLAYED)])
     found += differ("at any time", sorted(alone.loose), sorted(through.loose))
+    heard = [{step: [json.loads(line) for line in lines] for step, lines in one.steps} for one in (alone, through)]
     for one in found:
+        if not one.design and all(one.step in steps for steps in heard):
+            one.design = next((design for design in STEPS_BY_DESIGN if design.holds(one.step, *heard)), None)
         if one.step in agent.differs:
             one.design = Design(f"{agent.name}, {one.step}: another answer", agent.differs[one.step], None)
     return found

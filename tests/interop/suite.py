@@ -2,6 +2,7 @@
 
 import argparse
 import concurrent.futures
+import contextlib
 import os
 import pathlib
 import signal
@@ -77,6 +78,7 @@ def main(arguments):
             servers.run_all(binary, run, schema, outcome, options.all)
     finally:
         model.stop()
+    end_daemons(run, chosen)
     end = time.monotonic() + 5
     while (left := left_behind(run)) and time.monotonic() < end:
         time.sleep(0.1)
@@ -115,6 +117,16 @@ def fetch_all(chosen, programs, outcome):
     install.npm("mcp-everything")
     install.pip("mcp-time")
     return there
+
+
+def end_daemons(run, agents):
+    """Ends what agents of this run that were killed could not end, and nobody else can: a daemon is in no group of theirs."""
+    begins = tuple(agent.leaves for agent in agents if agent.leaves)
+    for pid, line in left_behind(run):
+        program, _, rest = line.partition(" ")
+        if f"{pathlib.Path(program).name} {rest}".startswith(begins):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
 
 
 def parse(arguments):
