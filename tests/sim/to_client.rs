@@ -312,7 +312,7 @@ impl Oracle {
         let load = self.waiting(conn, id, Some(&loads))?;
         let What::Ask { kind: Kind::Load(asked), .. } = &self.sent[load].what else { return None };
         let told = value["result"]["sessionId"].as_str()?;
-        (behind_tag(told) == asked && told != asked).then(|| told.to_owned())
+        (behind_tag(told) == behind_tag(asked) && told != asked).then(|| told.to_owned())
     }
 
     #[allow(clippy::too_many_arguments)]
