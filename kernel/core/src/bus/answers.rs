@@ -75,6 +75,22 @@ impl Bus {
         self.check_idle(id);
     }
 
+    /// A call has ended with an error of the bus instead of an answer.
+    pub(super) fn call_failed(&mut self, key: CallKey, call: &Call, error: &RpcError) {
+        match call.purpose {
+            Purpose::Reopen { session, .. } => self.load_failed(session),
+            Purpose::Open => self.opening_ended(call.callee),
+            Purpose::Recover(session) => self.recovery_call_failed(session, key, error),
+            Purpose::EndSession => {
+                if let Endpoint::Worker(id) = self.calls.endpoint(call.callee) {
+                    self.closed_at_agent(id, key, call);
+                }
+            }
+            Purpose::Prompt => self.prompt_ended(call.session, key, None),
+            _ => {}
+        }
+    }
+
     /// Whether the worker is the callee of this call and can have seen it.
     pub(super) fn is_callee(&self, id: WorkerId, key: CallKey) -> bool {
         let (Some(worker), Some(call)) = (self.workers.get(id), self.calls.get(key)) else { return false };

@@ -1,8 +1,12 @@
 //! Errors of the bus itself: sent to a peer, or as the answer of a call that cannot be answered otherwise.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
 use super::Bus;
 use crate::id::{CallKey, Link};
-use crate::state::calls::{Endpoint, Purpose};
+use crate::state::calls::Endpoint;
+use crate::state::leftovers::Leftover;
 use crate::wire::error::RpcError;
 
 impl Bus {
@@ -26,24 +30,20 @@ impl Bus {
             self.trace_own(link, &line, Some((key, call.age_us(self.now))));
             self.links.send(link, &line, &[]);
         }
-        match call.purpose {
-            Purpose::Reopen { session, .. } => self.load_failed(session),
-            Purpose::Open => self.opening_ended(call.callee),
-            Purpose::Recover(session) => self.recovery_call_failed(session, key, error),
-            Purpose::EndSession => {
-                if let Endpoint::Worker(id) = self.calls.endpoint(call.callee) {
-                    self.closed_at_agent(id, key, &call);
-                }
-            }
-            Purpose::Prompt => self.prompt_ended(call.session, key, None),
-            _ => {}
-        }
+        self.call_failed(key, &call, error);
     }
 
     /// Fails every one of these calls.
     pub(super) fn fail_calls(&mut self, calls: Vec<CallKey>, error: &RpcError) {
         for call in calls {
             self.fail_call(call, error);
+        }
+    }
+
+    /// Fails these calls, which may be many.
+    pub(super) fn fail_many(&mut self, calls: VecDeque<CallKey>, error: &RpcError) {
+        if !calls.is_empty() {
+            self.begin_work(Leftover::Failed(calls, Arc::new(error.clone())));
         }
     }
 

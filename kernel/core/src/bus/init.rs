@@ -9,7 +9,7 @@ use crate::id::{CallKey, Link, PoolId, WorkerId};
 use crate::limit::INIT_RESULT_BYTES;
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
-use crate::state::calls::{BUS, EndpointId, Id, Purpose};
+use crate::state::calls::{BUS, Id, Purpose};
 use crate::state::handshake::{AgentCapabilities, Handshake, name_in_agent_info};
 use crate::state::timers::Alarm;
 use crate::state::workers::{Init, InitResult, Recycled};
@@ -28,28 +28,6 @@ impl Bus {
         if worker.life.is_up() && !worker.closes_first {
             self.send_initialize(id);
         }
-    }
-
-    /// A client has left. A worker that was reserved and has nothing to do for anybody else suits any client again.
-    pub(super) fn release_reserved(&mut self, id: WorkerId, left: EndpointId) {
-        let Some(worker) = self.workers.get_mut(id) else { return };
-        let is_reserved = matches!(worker.init, Init::Reserved(_));
-        if !is_reserved || !worker.clients.is_empty() || !worker.sessions.is_empty() {
-            return;
-        }
-        let is_of_other = |queued: &Queued| match queued {
-            Queued::Line(Some(key), _) | Queued::Initialize(key) => {
-                self.calls.get(*key).is_some_and(|call| call.caller != left)
-            }
-            Queued::Line(None, _) => false,
-        };
-        if worker.backlog.iter().any(is_of_other) {
-            return;
-        }
-        let dropped = worker.take_backlog(&mut self.held);
-        let notifications = dropped.iter().filter(|queued| matches!(queued, Queued::Line(None, _)));
-        self.counters.dropped_notifications += notifications.count() as u64;
-        worker.init = Init::NotSent;
     }
 
     /// Sends a worker that is up the handshake that it is reserved for.

@@ -22,6 +22,7 @@ mod flow_control;
 mod forward;
 mod from_client;
 mod from_worker;
+mod idle;
 mod init;
 mod input;
 mod invariants;

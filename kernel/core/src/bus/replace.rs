@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::Bus;
 use super::admin::params_of;
-use super::placement::is_idle;
+use super::idle::is_idle;
 use crate::api::Moment;
 use crate::id::{SessionKey, WorkerId};
 use crate::limit::HAND_OVER_PIECE;

@@ -1,16 +1,20 @@
 //! Supervision: starts, losses and restarts of workers, and what they mean for their callers.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use log::{info, warn};
 
 use super::Bus;
 use crate::api::{Action, Exit, Signal, SpawnFault};
 use crate::config::Limits;
-use crate::id::WorkerId;
+use crate::id::{PoolId, WorkerId};
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
+use crate::state::calls::Endpoint;
 use crate::state::lifecycle::{Effect, Input, State};
 use crate::state::timers::Alarm;
-use crate::state::workers::{Init, Recycled};
+use crate::state::workers::{Init, Recycled, Worker};
 use crate::wire::error::{Death, RpcError};
 
 impl Bus {
@@ -130,6 +134,25 @@ impl Bus {
         // What a client that has left still had to say is not for the next clients of this worker.
         self.fail_backlog(id, &RpcError::busy("the worker is being replaced"));
         self.step_worker(id, Input::Replace);
+    }
+
+    /// Adds a worker, whose processes are started for this node if there is one.
+    pub(super) fn add_worker(&mut self, pool_id: PoolId, node: Option<Arc<str>>) -> Option<WorkerId> {
+        let pool = self.pools.get_mut(pool_id)?;
+        let taken: BTreeSet<u32> =
+            pool.workers.iter().filter_map(|id| Some(self.workers.get(*id)?.index)).collect();
+        let index = (0..).find(|index| !taken.contains(index))?;
+        let id = self.workers.next_id();
+        let endpoint = self.calls.add_endpoint(Endpoint::Worker(id));
+        self.workers.insert(Worker::new(pool_id, pool.config.clone(), index, node, endpoint, self.now));
+        let others = pool.workers.clone();
+        pool.workers.push(id);
+        self.step_worker(id, Input::Alarm);
+        // The pool has one more than before, so that another one that is idle may have to go.
+        for other in others {
+            self.check_idle(other);
+        }
+        Some(id)
     }
 
     /// Ends a worker that has no fault, and removes its slot.

@@ -9,6 +9,7 @@ use super::{Bus, ReadMode};
 use crate::api::Exit;
 use crate::id::{CallKey, Link, PoolId, SessionKey, WorkerId};
 use crate::limit::{EXIT_NODE_AWAY, MOVES};
+use crate::mutants::{Check, enabled};
 use crate::state::backlog::{Backlog, Queued};
 use crate::state::calls::{BUS, Endpoint, Purpose, Written};
 use crate::state::leftovers::LostLife;
@@ -17,9 +18,10 @@ use crate::state::session_names::SessionNames;
 use crate::state::sessions::Session;
 use crate::state::workers::Init;
 use crate::wire::error::{Death, RpcError};
+use crate::wire::send_queue::SendQueue;
 
 /// What becomes of a call that its worker cannot have seen.
-pub(super) enum Unseen {
+enum Unseen {
     /// Another worker of this pool gets it, if there is one.
     Move(PoolId),
     Fail(Arc<RpcError>),
@@ -125,8 +127,59 @@ impl Bus {
         })
     }
 
+    /// One step of a lost life: first its sessions are lost, then its own calls are forgotten, then the calls to it are
+    /// answered or moved.
+    pub(super) fn lose_step(&mut self) {
+        let Some(lost) = self.leftovers.first_life_mut() else { return };
+        let (endpoint, pool, error) = (lost.endpoint, lost.pool, lost.error.clone());
+        let (worker, is_away) = (lost.worker, lost.is_away);
+        if let Some(key) = lost.sessions.first() {
+            let session = self.sessions.get(key).filter(|session| session.worker == Some(lost.worker));
+            lost.sessions.remove_first(session.map(|session| session.agent_name()));
+            if session.is_some() {
+                self.lose_session(key, &error);
+            }
+            return;
+        }
+        if let Some(key) = self.calls.oldest_outgoing(endpoint) {
+            self.calls.end(key);
+            return;
+        }
+        let unseen = match &lost.unseen_error {
+            Some(error) => Unseen::Fail(error.clone()),
+            None => Unseen::Move(pool),
+        };
+        if let Some(queued) = lost.backlog.pop(&mut self.held) {
+            match queued {
+                Queued::Initialize(key) if is_away => self.move_initialize(key, worker, &error),
+                Queued::Initialize(key) => self.fail_call(key, &error),
+                Queued::Line(Some(key), line) => self.answer_unseen(key, line, unseen, &error),
+                Queued::Line(None, _) => self.counters.dropped_notifications += 1,
+            }
+            return;
+        }
+        let Some(key) = self.calls.oldest_incoming(endpoint) else {
+            self.held.give_back(lost.output.as_ref().map_or(0, SendQueue::len));
+            self.leftovers.remove_done();
+            return self.calls.remove_endpoint(endpoint);
+        };
+        let written = self.calls.get(key).map_or(Written::NotYet, |call| call.written);
+        let line = match &lost.output {
+            Some(output) => written.in_queue(output),
+            None => self.links.unwritten(lost.link, written),
+        };
+        match line.map(Box::from) {
+            _ if !enabled(Check::FailCalls) => drop(self.calls.end(key)),
+            Some(line) => self.answer_unseen(key, line, unseen, &error),
+            None if !is_away && self.goes_on_elsewhere(key) => {
+                self.fail_call(key, &RpcError::clone(&error).with_running_turn());
+            }
+            None => self.fail_call(key, &error),
+        }
+    }
+
     /// The worker of this call is lost, and cannot have seen it.
-    pub(super) fn answer_unseen(&mut self, key: CallKey, line: Box<[u8]>, unseen: Unseen, error: &RpcError) {
+    fn answer_unseen(&mut self, key: CallKey, line: Box<[u8]>, unseen: Unseen, error: &RpcError) {
         match unseen {
             Unseen::Move(pool) => self.move_call(key, line, pool, error),
             Unseen::Fail(error) => self.fail_call(key, &error),
@@ -181,7 +234,7 @@ impl Bus {
     }
 
     /// Gives a client's `initialize` to another worker. Each move is a process that could not be used.
-    pub(super) fn move_initialize(&mut self, key: CallKey, from: WorkerId, error: &RpcError) {
+    fn move_initialize(&mut self, key: CallKey, from: WorkerId, error: &RpcError) {
         let movable = self.calls.get(key).filter(|call| call.moves < MOVES);
         let client = movable.and_then(|call| self.calls.calling_client(call.caller));
         let pool = self.workers.get(from).map(|worker| worker.pool);

@@ -1,12 +1,14 @@
 //! A client leaves: its calls lose their caller, and its sessions are kept for a while or ended.
 
 use crate::bus::Bus;
-use crate::id::{CallKey, Link, SessionKey};
+use crate::id::{CallKey, Link, SessionKey, WorkerId};
 use crate::limit::ABANDONED_PART;
 use crate::mutants::{Check, enabled};
-use crate::state::calls::{Purpose, Written};
+use crate::state::backlog::Queued;
+use crate::state::calls::{EndpointId, Purpose, Written};
 use crate::state::leftovers::{Departed, Leftover};
 use crate::state::timers::Alarm;
+use crate::state::workers::{Init, Recycled};
 use crate::wire::error::RpcError;
 
 impl Bus {
@@ -27,8 +29,92 @@ impl Bus {
         self.begin_work(Leftover::Departed(Box::new(Departed { link, client })));
     }
 
+    /// A client has left. A worker that was reserved and has nothing to do for anybody else suits any client again.
+    fn release_reserved(&mut self, id: WorkerId, left: EndpointId) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        let is_reserved = matches!(worker.init, Init::Reserved(_));
+        if !is_reserved || !worker.clients.is_empty() || !worker.sessions.is_empty() {
+            return;
+        }
+        let is_of_other = |queued: &Queued| match queued {
+            Queued::Line(Some(key), _) | Queued::Initialize(key) => {
+                self.calls.get(*key).is_some_and(|call| call.caller != left)
+            }
+            Queued::Line(None, _) => false,
+        };
+        if worker.backlog.iter().any(is_of_other) {
+            return;
+        }
+        let dropped = worker.take_backlog(&mut self.held);
+        let notifications = dropped.iter().filter(|queued| matches!(queued, Queued::Line(None, _)));
+        self.counters.dropped_notifications += notifications.count() as u64;
+        worker.init = Init::NotSent;
+    }
+
+    /// One step of a client that has left.
+    pub(in crate::bus) fn leave_step(&mut self) {
+        let Some(Leftover::Departed(gone)) = self.leftovers.first_mut() else { return };
+        let Departed { link, client } = &mut **gone;
+        let (link, endpoint, bye) = (*link, client.endpoint, client.bye);
+        if let Some(key) = self.calls.oldest_outgoing(endpoint) {
+            return self.abandon_call(key);
+        }
+        let names = if client.sessions.first().is_some() { &mut client.sessions } else { &mut client.labels };
+        if let Some(key) = names.first() {
+            names.remove_first(self.sessions.get(key).map(|session| session.bus_name()));
+            return self.leave_session(key, link, bye);
+        }
+        if let Some(key) = self.calls.oldest_incoming(endpoint) {
+            // Somebody may have joined the session in the meantime, or have taken it over.
+            return self.release_call(key, link);
+        }
+        let workers = client.workers.clone();
+        client.forget_kept(&mut self.held);
+        self.leftovers.remove_done();
+        self.calls.remove_endpoint(endpoint);
+        for id in workers {
+            // A dedicated worker has served its one client.
+            if let Some(worker) = self.workers.get(id)
+                && worker.dedicated_to == Some(link)
+                && worker.open_sessions() == 0
+            {
+                self.replace(id, Recycled::ClientLeft);
+            }
+        }
+    }
+
+    /// One step for a client that will send nothing more: requests of agents that it has not answered wait for the next
+    /// owner of their session, and after a goodbye its sessions end.
+    pub(in crate::bus) fn end_step(&mut self, link: Link, last: Option<SessionKey>) {
+        let Some(client) = self.clients.get(link) else { return self.leftovers.remove_done() };
+        if let Some(call) = self.calls.oldest_incoming(client.endpoint) {
+            return self.release_call(call, link);
+        }
+        let next = if client.bye { client.sessions.after(last) } else { None };
+        let Some(key) = next else { return self.leftovers.remove_done() };
+        if let Some(Leftover::Ended(_, last)) = self.leftovers.first_mut() {
+            *last = Some(key);
+        }
+        let session = self.sessions.get(key);
+        let name = session.and_then(|session| session.token_of(link)).cloned();
+        if session.is_some_and(|session| session.owner != Some(link) || !session.guests.is_empty()) {
+            // It goes on for the others.
+            self.leave_session(key, link, false);
+            if let (Some(client), Some(name)) = (self.clients.get_mut(link), name) {
+                client.sessions.remove(name.name(), key);
+            }
+            return;
+        }
+        // A session whose worker is not ready is ended when the client leaves, because only then can its agent be told.
+        let worker = self.worker_of(key).and_then(|id| self.workers.get(id));
+        let is_ready = worker.is_some_and(|worker| worker.ready_link().is_some());
+        if is_ready && !self.sessions.get(key).is_some_and(|session| session.is_recovering()) {
+            self.end_session(key);
+        }
+    }
+
     /// Nobody waits for this call any more. If it was sent, its answer must still be handled.
-    pub(in crate::bus) fn abandon_call(&mut self, key: CallKey) {
+    fn abandon_call(&mut self, key: CallKey) {
         let Some(call) = self.calls.get(key) else { return };
         if call.written != Written::NotYet {
             self.calls.adopt(key);
@@ -110,7 +196,7 @@ impl Bus {
 
     /// The client that was asked will send nothing more. The request of the agent waits for the next owner of its
     /// session, or fails if there can be none.
-    pub(in crate::bus) fn release_call(&mut self, call: CallKey, link: Link) {
+    fn release_call(&mut self, call: CallKey, link: Link) {
         let session = self.calls.get(call).and_then(|call| call.session);
         if let Some(key) = session {
             self.abstain(key, link);

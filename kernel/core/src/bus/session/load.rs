@@ -225,25 +225,6 @@ impl Bus {
         }
     }
 
-    /// Gives the owner, if it is there, what was said of its session while it had none.
-    pub(in crate::bus) fn deliver_missed(&mut self, key: SessionKey) {
-        // For an owner that says nothing more, what it has heard is kept as well.
-        if !self.is_owner_speaking(key) {
-            return;
-        }
-        let Some(session) = self.sessions.get_mut(key) else { return };
-        let Some(id) = session.worker else { return };
-        for held in session.offline.take(&mut self.held) {
-            let message = held.message();
-            let name = message.session_name().or_else(|| message.label()).unwrap_or_default();
-            let about = self.workers.get(id).and_then(|worker| worker.sessions.get(&name).copied());
-            match about.filter(|_| message.is_notification()) {
-                Some(about) => self.deliver_again(id, about, message),
-                None => self.route_worker_message(id, message),
-            }
-        }
-    }
-
     /// The session is open, so the bus itself answers for it, as it was opened and is now.
     pub(in crate::bus) fn answer_with_opening(&mut self, link: Link, key: SessionKey, id: &[u8]) {
         let Some(session) = self.sessions.get(key) else { return };

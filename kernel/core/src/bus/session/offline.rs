@@ -87,4 +87,23 @@ impl Bus {
         let requests = session.offline.take_where(|held| held.message().is_request(), &mut self.held);
         self.refuse_unheard(root, requests);
     }
+
+    /// Gives the owner, if it is there, what was said of its session while it had none.
+    pub(in crate::bus) fn deliver_missed(&mut self, key: SessionKey) {
+        // For an owner that says nothing more, what it has heard is kept as well.
+        if !self.is_owner_speaking(key) {
+            return;
+        }
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let Some(id) = session.worker else { return };
+        for held in session.offline.take(&mut self.held) {
+            let message = held.message();
+            let name = message.session_name().or_else(|| message.label()).unwrap_or_default();
+            let about = self.workers.get(id).and_then(|worker| worker.sessions.get(&name).copied());
+            match about.filter(|_| message.is_notification()) {
+                Some(about) => self.deliver_again(id, about, message),
+                None => self.route_worker_message(id, message),
+            }
+        }
+    }
 }
