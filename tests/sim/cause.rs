@@ -162,7 +162,10 @@ impl Oracle {
         }
         // Whatever names a session may have to open it again first.
         let needs_session = *kind == Kind::New || kind.session().is_some();
-        let others_wait = self.others_wait(conn);
+        // What the client has sent before a handshake of its own may wait for a worker with another one.
+        let has_others = matches!(kind, Kind::Initialize(_)) || !self.conns[conn].handshakes.is_empty();
+        let others_wait =
+            (0..self.conns.len()).any(|of| (of != conn || has_others) && self.waits(of, serial));
         slots.iter().all(|slot| {
             let newest = of_pool().rfind(|(_, process)| process.slot == Some(*slot));
             newest.is_none_or(|(life, process)| {
@@ -205,10 +208,10 @@ impl Oracle {
         asked || process.serves.iter().any(|other| *other != conn)
     }
 
-    /// A worker may be reserved for another client, whose requests wait for it.
-    fn others_wait(&self, conn: Conn) -> bool {
-        let waits = |serial: &Serial| self.sent[*serial].sent_to.is_empty();
-        self.conns.iter().enumerate().any(|(other, book)| other != conn && book.unanswered.iter().any(waits))
+    /// A worker may be reserved for this client, which has another request that waits for it.
+    fn waits(&self, conn: Conn, serial: Serial) -> bool {
+        let waits = |other: &Serial| *other != serial && self.sent[*other].sent_to.is_empty();
+        self.conns[conn].unanswered.iter().any(waits)
     }
 
     /// Sessions that this process may have: known to be open, announced, or asked for.

@@ -40,8 +40,8 @@ impl Oracle {
         // Who sent it may have left since then, or takes the session up with it.
         let is_of = |s: &Session| s.owner == Some(conn) || s.left.is_some_and(|(owner, _)| owner == conn);
         let agent = behind_tag(name);
-        let is_taken =
-            |s: &Session| s.owner.is_none() && s.agent == agent && self.loading(conn, agent).is_some();
+        let is_free = |s: &Session| s.owner.is_none() || self.is_successor(s, name);
+        let is_taken = |s: &Session| is_free(s) && s.agent == agent && self.loading(conn, agent).is_some();
         let own = |s: &Session| s.life == life && s.open && (is_of(s) && s.name == name || is_taken(s));
         // After a refusal the session is lost, and this is a load of its former owner.
         let Some(at) = self.sessions.iter().rposition(own) else {

@@ -140,7 +140,8 @@ impl Oracle {
         let is_there = |owner: Conn| self.conns[owner].open && !self.conns[owner].ended;
         self.sessions.iter().any(|s| {
             let elsewhere = s.life != life && s.agent == agent && s.open && self.lives[s.life].healthy;
-            elsewhere && s.owner.is_some_and(is_there) && self.shares_store(life, s.life, self.calls)
+            let is_owned = elsewhere && s.owner.is_some_and(is_there) && !self.was_refused(s);
+            is_owned && self.shares_store(life, s.life, self.calls)
         })
     }
 
