@@ -178,7 +178,7 @@ pub(super) fn in_pool(bus: &Bus, pool: &str) -> io::Result<Client> {
 }
 
 pub(super) fn long_lines_pass() -> Value {
-    // The agent reads what it is sent and says nothing. It keeps its stdout open, because the bus stops one that closes it.
+    // The agent reads what it is sent and says nothing. It keeps its stdout open: the bus stops one that closes it.
     let reads = "exec 3>&1; exec cat > /dev/null";
     config(&[json!({ "id": "reads", "command": "sh", "args": ["-c", reads], "max_instances": 1 })])
 }
