@@ -66,10 +66,10 @@ impl Bus {
             client.sessions.insert(bus_token, key);
         }
         let has_guests = !session.guests.is_empty();
-        if matches!(catch_up, CatchUp::Kept | CatchUp::Logged | CatchUp::Load) {
-            for held in missed {
-                session.offline.push(held, &mut self.held);
-            }
+        let is_told_again = matches!(catch_up, CatchUp::CloseAndLoad | CatchUp::Overflow);
+        // Requests of the agent are not told again, and must be answered.
+        for held in missed.into_iter().filter(|held| !is_told_again || held.message().is_request()) {
+            session.offline.push(held, &mut self.held);
         }
         match catch_up {
             CatchUp::Kept | CatchUp::Logged => {

@@ -485,6 +485,32 @@ fn a_session_whose_load_is_answered_unusably_is_ended_at_its_agent() {
 }
 
 #[test]
+fn a_question_is_asked_also_where_more_was_missed_than_is_kept() {
+    let limits = Limits { max_output_queue: 1000, ..Limits::default() };
+    let (mut bus, client, worker, session) = with_settings_of(TestBus::new(limited(limits)), LOADS);
+    bus.handles(Event::Broken(client));
+    bus.sends(worker, &update(&format!(r#"{{"pad":"{}"}}"#, "p".repeat(1000))));
+    let again = bus.acp_client();
+    bus.sees(again);
+    bus.asks(again, 2, "session/resume", &session);
+    let (wire, _) = bus.sees_request(worker, "session/resume");
+    bus.sends(worker, r#"{"id":7,"method":"session/request_permission","params":{"sessionId":"s1"}}"#);
+    bus.sees_request(again, "session/request_permission");
+    bus.handles(Event::Broken(again));
+    bus.sends(worker, &update(r#"{"n":1}"#));
+    bus.sends(worker, &format!(r#"{{"id":{wire},"result":{{}}}}"#));
+    let third = bus.acp_client();
+    bus.sees(third);
+    bus.asks(third, 3, "session/resume", &session);
+    bus.answers(worker, "session/resume", "{}");
+    let (question, _) = bus.sees_request(third, "session/request_permission");
+    assert_eq!(bus.sees_json(third)["id"], 3);
+    bus.sends(third, &format!(r#"{{"id":{question},"result":{{}}}}"#));
+    assert_eq!(bus.sees_json(worker)["id"], 7);
+    bus.is_idle();
+}
+
+#[test]
 fn a_refused_request_does_not_take_a_session_up() {
     let limits = Limits { max_output_queue: 1000, ..Limits::default() };
     let (mut bus, client, worker, session) = with_settings_of(TestBus::new(limited(limits)), LOADS);
