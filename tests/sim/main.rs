@@ -114,6 +114,9 @@ const KEPT_SEEDS: &[u64] = &[
     0x100002078,
     0x100002248,
     0x1000024c4,
+    0x2d9aa,
+    0x1000073fe,
+    0x900003bab,
 ];
 const SEEDS: u64 = 256;
 /// A mutant must be caught within this many seeds.

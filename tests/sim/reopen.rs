@@ -67,7 +67,7 @@ impl Oracle {
         // Another process may have had a session of the same name, whose turn it was.
         let is_of_it = (0..self.sent.len()).any(|serial| {
             let What::Ask { kind, .. } = &self.sent[serial].what else { return false };
-            kind.session() == Some(name) && self.is_lost_prompt(serial)
+            kind.session() == Some(name) && self.is_lost_prompt(serial) && !self.was_answered(serial)
         });
         let is_told = by.is_some_and(|by| self.lives[life].far_turns.contains(&by));
         if is_lost && self.strict && is_told && is_of_it {
@@ -129,6 +129,17 @@ impl Oracle {
     fn is_lost_prompt(&self, serial: Serial) -> bool {
         let unhealthy = |peer: &Peer| matches!(peer, Peer::Worker(life) if !self.lives[*life].healthy);
         self.is_prompt(serial) && self.sent[serial].sent_to.iter().any(unhealthy)
+    }
+
+    /// A process has answered this request of a client, which has heard the answer.
+    fn was_answered(&self, serial: Serial) -> bool {
+        self.sent.iter().any(|sent| {
+            let (Peer::Worker(life), What::Answer { call_id: Some(call_id), .. }) = (sent.by, &sent.what)
+            else {
+                return false;
+            };
+            !sent.sent_to.is_empty() && self.lives[life].asked.get(call_id) == Some(&serial)
+        })
     }
 
     /// A process has closed a session for a client that has left meanwhile, so nobody is told, not even a client that
