@@ -438,9 +438,9 @@ impl Oracle {
         let of_it = |s: &&Session| s.life == life && s.agent == *agent && s.open;
         let known = self.sessions.iter().rev().find(of_it);
         let may_be_gone = |s: &Session| s.owner.is_some_and(|owner| self.conns[owner].ended);
-        let is_of_other =
+        let is_owned =
             known.is_some_and(|s| s.owner == Some(conn) || self.owned_by_other(conn, s) && !may_be_gone(s));
-        if is_of_other || seen.contains(&agent) {
+        if is_owned || seen.contains(&agent) {
             return false;
         }
         seen.push(agent);

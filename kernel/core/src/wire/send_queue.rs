@@ -34,7 +34,7 @@ pub(crate) struct SendQueue {
     kept_from: Option<u64>,
 }
 
-/// A part of a long line, or own bytes of before.
+/// A part of a long line, or of a buffer that the queue has filled.
 struct Insert {
     buffer: LongBuffer,
     /// The part that is not sent.

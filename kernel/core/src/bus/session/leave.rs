@@ -120,13 +120,8 @@ impl Bus {
             self.calls.adopt(key);
             return self.forget_abandoned();
         }
-        let (purpose, callee, about) = (call.purpose, call.callee, call.session);
-        self.calls.end(key);
-        match purpose {
-            Purpose::Prompt => self.prompt_ended(about, key, None),
-            Purpose::Open => self.opening_ended(callee),
-            Purpose::Reopen { session, .. } => self.load_failed(session),
-            _ => {}
+        if let Some(call) = self.calls.end(key) {
+            self.call_failed(key, &call, &RpcError::client_gone());
         }
     }
 
