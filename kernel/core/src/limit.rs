@@ -38,6 +38,11 @@ pub const QUEUE_LOW_PART: usize = 2;
 pub const QUEUE_HARD_TIMES: usize = 4;
 /// How long a slow client may then take nothing before it is closed.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(1);
+/// A client for which the limit of its queue divided by this waits is watched as well: it is closed if it takes nothing
+/// for `backpressure_timeout_sec`, or for `STALL_TIMEOUT` while half of `max_held_bytes` are held.
+pub const QUEUE_WATCHED_PART: usize = 16;
+/// Less than this may wait for any client as long as it is connected. It is small in builds for the simulation.
+pub const QUEUE_WATCHED_LEAST: usize = if cfg!(feature = "mutants") { 200 } else { 64 << 10 };
 
 /// A client that has begun a line and adds nothing to it for this long is closed if there are other clients: the
 /// bytes that it holds count for everybody's `max_held_bytes`.
@@ -84,6 +89,15 @@ pub const WORK_PIECE: usize = 256;
 pub const HAND_OVER_PIECE: usize = 256;
 /// As many steps counts the input of a peer that is read again after a pause.
 pub const RESUME_STEPS: usize = 16;
+
+/// A line that is sent counts as a part of a step, and so does each piece of it of this size.
+pub const SENDS_IN_STEP: usize = 8;
+pub const SEND_PIECE_BYTES: usize = 4 << 10;
+/// A request to the bus itself counts as this many steps, and one more for each piece of its answer of this size.
+pub const ADMIN_STEPS: usize = 4;
+pub const ADMIN_STEP_BYTES: usize = 512;
+/// The longest params of a request to the bus itself, in bytes.
+pub const ADMIN_PARAMS_BYTES: usize = 64 << 10;
 
 /// A process that is started for a node exits with this code if the node does not answer (`EX_UNAVAILABLE`).
 pub const EXIT_NODE_AWAY: i32 = 69;
@@ -132,6 +146,14 @@ pub const ELICITATIONS: usize = 256;
 pub const PENDING_REQUESTS: usize = 512;
 /// How many prompts of one session may wait for the end of another client's turn.
 pub const WAITING_PROMPTS: usize = 16;
+/// How many blocks of a prompt the others in its session are told, each in a line of its own.
+pub const PROMPT_BLOCKS: usize = 1024;
+/// All of them together are at most so many lines, but always so many for each.
+pub const PROMPT_SENDS: usize = 32 << 10;
+pub const PROMPT_BLOCKS_LEAST: usize = 16;
+/// What the lines of one of them hold beside the blocks is at most this many times the prompt, and these bytes.
+pub const PROMPT_ADDED_TIMES: usize = 7;
+pub const PROMPT_ADDED_BYTES: usize = 1 << 10;
 /// How many labels one client may use, which are session ids of its own choice.
 pub const LABELS: usize = 1 << 16;
 /// Sessions of subagents do not count for `max_sessions`, but a worker has at most this many times as many in all.
@@ -160,8 +182,9 @@ pub const UNCOUNTED_BYTES: usize = 4096;
 /// gone are forgotten.
 pub const ALARMS_KEPT: usize = 4096;
 
-/// How many sessions a page of `_bus/sessions` shows.
+/// How many sessions a page of `_bus/sessions` shows, and with how many bytes it ends earlier.
 pub const SESSIONS_PAGE: usize = 500;
+pub const SESSIONS_PAGE_BYTES: usize = 256 << 10;
 
 /// What processes use is measured at most this often, whoever asks.
 pub const USAGE_EVERY: Duration = Duration::from_secs(1);
@@ -182,6 +205,9 @@ pub const TRACE_PAYLOAD_BYTES: usize = 256 << 10;
 /// An unfinished line of this many bytes gets a buffer of its own, which is read into and written from directly. It is
 /// small in builds for the simulation, whose lines are short.
 pub const LONG_LINE_BYTES: usize = if cfg!(feature = "mutants") { 200 } else { 128 << 10 };
+/// A line of this many bytes stands once in memory, also where it waits for several peers. It is small in builds for
+/// the simulation, too.
+pub const SHARED_LINE_BYTES: usize = if cfg!(feature = "mutants") { 100 } else { 4 << 10 };
 /// A long line is read in pieces of this size. What follows it in the last piece is copied.
 pub const LONG_LINE_PIECE: usize = 256 << 10;
 /// So many bytes of what follows a long line are read with it, if the next line is as long. Then that one is known to

@@ -51,6 +51,18 @@ pub enum Check {
     Observer,
     /// A guest that does not keep up is let go.
     GuestBehind,
+    /// No more processes leave at once than a pool may have.
+    DrainBound,
+    /// The rest of a chunk waits its turn once the lines before it have caused much work.
+    ReadPiece,
+    /// A client that takes nothing is closed before its queue is full, if much waits for it.
+    IdleQueue,
+    /// Of a prompt with very many blocks only a part is told to others.
+    PromptTold,
+    /// A line is logged in the session that it is about.
+    LoggedSession,
+    /// Of a line in a shared buffer, what follows its edits is queued behind it.
+    SharedLine,
     /// A client of another version of the protocol cannot join.
     GuestVersion,
     /// What an owner has missed is given to nobody else once more.
@@ -235,6 +247,12 @@ impl Check {
         Check::Share,
         Check::Observer,
         Check::GuestBehind,
+        Check::DrainBound,
+        Check::ReadPiece,
+        Check::IdleQueue,
+        Check::PromptTold,
+        Check::LoggedSession,
+        Check::SharedLine,
         Check::GuestVersion,
         Check::MissedOnce,
         Check::OneTurn,

@@ -8,6 +8,7 @@ use super::Bus;
 use super::from_client::Routed;
 use super::status::Report;
 use crate::id::Link;
+use crate::limit::{ADMIN_PARAMS_BYTES, ADMIN_STEP_BYTES, ADMIN_STEPS};
 use crate::state::workers::Recycled;
 use crate::wire::error::{RpcError, spelled_result_line};
 use crate::wire::message::Message;
@@ -21,6 +22,7 @@ struct Page {
 impl Bus {
     pub(super) fn admin_request(&mut self, link: Link, message: Message<'_>) -> Routed {
         let method = message.method();
+        self.leftovers.spend(ADMIN_STEPS);
         let result = match method {
             b"_bus/hello" => self.hello(link, message)?.to_string(),
             b"_bus/status" => return self.status_request(link, message),
@@ -52,6 +54,7 @@ impl Bus {
             }
             _ => return Err(RpcError::no_method(method)),
         };
+        self.leftovers.spend(result.len() / ADMIN_STEP_BYTES);
         if let Some(id) = message.id() {
             self.links.send(link, &spelled_result_line(id, result.as_bytes()), &[]);
         }
@@ -93,6 +96,9 @@ impl Bus {
 pub(super) fn params_of<T: Default + DeserializeOwned>(message: Message<'_>) -> Result<T, RpcError> {
     match message.params() {
         None => Ok(T::default()),
+        Some(params) if params.len() > ADMIN_PARAMS_BYTES => {
+            Err(RpcError::invalid(format!("params to the bus are at most {ADMIN_PARAMS_BYTES} bytes long")))
+        }
         Some(params) => serde_json::from_slice(params).map_err(|fault| RpcError::invalid(fault.to_string())),
     }
 }

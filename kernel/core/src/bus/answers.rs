@@ -14,7 +14,7 @@ use crate::wire::error::RpcError;
 use crate::wire::json::Span;
 use crate::wire::message::Message;
 use crate::wire::nested;
-use crate::wire::splice::{Edit, Edits, splice};
+use crate::wire::splice::{Edit, Edits, splice, with_nested};
 
 impl Bus {
     pub(super) fn worker_answers(&mut self, id: WorkerId, message: Message<'_>) {
@@ -134,7 +134,7 @@ impl Bus {
         } else {
             Vec::new()
         };
-        self.links.send_nested(to, line, &edits, &nested);
+        self.links.send(to, line, &with_nested(&edits, &nested));
     }
 
     /// Gives a list of sessions to its caller, without the sessions that other connected clients own.

@@ -11,7 +11,6 @@ use crate::limit::{
 };
 use crate::mutants::{Check, enabled};
 use crate::state::calls::EndpointId;
-use crate::state::sessions::Session;
 use crate::wire::error::RpcError;
 
 impl Bus {
@@ -158,10 +157,8 @@ impl Bus {
         if of_all_pools < share {
             return Ok(());
         }
-        let is_here = |id| self.workers.get(id).is_some_and(|worker| worker.pool == pool_id);
-        let is_its = |session: &Session| session.owner == Some(link) && session.worker.is_some_and(is_here);
-        let elsewhere = client.sessions.keys().filter(|key| !self.sessions.get(*key).is_some_and(is_its));
-        let own = of_all_pools - elsewhere.count();
+        let here = pool.workers.iter().map(|id| self.sessions.owned_at(link, *id)).sum::<usize>();
+        let own = here + self.calls.opens(client.endpoint);
         // Where all places are its own, the pool is full for it like for everybody.
         if own < share || own >= places {
             return Ok(());

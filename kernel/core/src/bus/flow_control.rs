@@ -45,7 +45,8 @@ impl Bus {
         while let Some(link) = self.links.next_full() {
             let Some(peer) = self.links.peer_mut(link) else { continue };
             if !std::mem::replace(&mut peer.stall_alarm, true) {
-                self.alarms.set(self.now + self.limits.backpressure_timeout, Alarm::Stall(link));
+                let wait = self.limits.backpressure_timeout.min(STALL_TIMEOUT);
+                self.alarms.set(self.now + wait, Alarm::Stall(link));
             }
         }
     }
@@ -53,12 +54,21 @@ impl Bus {
     pub(super) fn stalled(&mut self, link: Link) {
         let Some(peer) = self.links.peer_mut(link) else { return };
         peer.stall_alarm = false;
-        let (Some(since), last_progress) = (peer.full_since, peer.last_progress) else { return };
-        let delays_others = self.links.pausing(link).iter().any(|from| self.feeds_others(*from, link));
-        let until = if delays_others {
-            last_progress + STALL_TIMEOUT
-        } else {
-            since + self.limits.backpressure_timeout
+        let (full_since, last_progress, is_client) =
+            (peer.full_since, peer.last_progress, peer.worker.is_none());
+        let timeout = self.limits.backpressure_timeout;
+        let until = match full_since {
+            Some(_) if self.links.pausing(link).iter().any(|from| self.feeds_others(*from, link)) => {
+                last_progress + STALL_TIMEOUT
+            }
+            Some(since) => since + timeout,
+            // Guests are let go before their queues are full. What waits for one that takes nothing is in the way of
+            // others, the more so the more the bus holds.
+            None if is_client && self.links.is_watched(link) && enabled(Check::IdleQueue) => {
+                let is_short = self.held_bytes() > self.limits.max_held_bytes / 2;
+                last_progress + if is_short { timeout.min(STALL_TIMEOUT) } else { timeout }
+            }
+            None => return,
         };
         if self.now >= until {
             if enabled(Check::StallTimeout) {
@@ -69,7 +79,9 @@ impl Bus {
         if let Some(peer) = self.links.peer_mut(link) {
             peer.stall_alarm = true;
         }
-        self.alarms.set(until, Alarm::Stall(link));
+        // Until then the bus may come to hold more.
+        let look = self.now + timeout.min(STALL_TIMEOUT);
+        self.alarms.set(if full_since.is_some() { until } else { until.min(look) }, Alarm::Stall(link));
     }
 
     /// A client has begun a line some time ago.

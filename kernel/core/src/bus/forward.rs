@@ -182,6 +182,16 @@ impl Bus {
         self.links.send(link, line, &[]);
     }
 
+    /// Like `send_own`, for a line that differs for each client in one place.
+    pub(super) fn send_own_to(&mut self, link: Link, line: &[u8], edit: Edit<'_>) {
+        if !self.tracers.is_empty() {
+            let mut edited = Vec::new();
+            splice(&mut edited, line, &[edit]);
+            self.trace_own(link, &edited, None);
+        }
+        self.links.send(link, line, &[edit]);
+    }
+
     /// Writes the line of a call. The line has its wire id already.
     pub(super) fn send_call(&mut self, link: Link, call: CallKey, line: &[u8]) {
         // The calls of others were traced when they were made.

@@ -21,7 +21,7 @@ use crate::wire::nested;
 use crate::wire::partial_scan::PartialScan;
 use crate::wire::prefix_cache::PrefixCache;
 use crate::wire::scan::Kind;
-use crate::wire::splice::{Edit, Edits};
+use crate::wire::splice::{Edit, Edits, with_nested};
 
 impl Bus {
     pub(super) fn worker_line(&mut self, id: WorkerId, line: &[u8], prefixes: &mut PrefixCache) {
@@ -104,11 +104,11 @@ impl Bus {
                     // Most of what an agent says goes this way.
                     session.touched = self.now;
                     session.note_update(message, &mut self.held);
-                    let is_logged = session.is_logged();
-                    let written =
-                        self.links.send(owner, message.line, &[Edit::new(span, &session.bus_token)]);
+                    let (token, is_logged) = (session.bus_token.clone(), session.is_logged());
+                    let edits = [Edit::new(span, &token)];
+                    self.links.send(owner, message.line, &edits);
                     if is_logged {
-                        self.log_written(key, owner, written);
+                        self.sessions.log(key, message.line, &edits, self.log_limits());
                     }
                     return;
                 }
@@ -266,22 +266,24 @@ impl Bus {
             Vec::new()
         };
         let Some(session) = self.sessions.get(key) else { return };
+        let token = session.bus_token.clone();
+        let named = envelope.child.and_then(|span| {
+            let child = self.sessions.get(*worker.sessions.get(&message.name(span))?)?;
+            Some((span, child.bus_token.clone())).filter(|_| child.owner == Some(owner))
+        });
         let mut edits = Edits::none();
         let mut digits = itoa::Buffer::new();
         if let (Some(call), Some(span)) = (call, envelope.id) {
             edits.add(span, call.spelled(&mut digits));
         }
-        edits.add_at(envelope.session.or(envelope.top_session), &session.bus_token);
-        if let Some(span) = envelope.child
-            && let Some(child) = worker.sessions.get(&message.name(span))
-            && let Some(child) = self.sessions.get(*child)
-            && child.owner == Some(owner)
-        {
-            edits.add(span, &child.bus_token);
+        edits.add_at(envelope.session.or(envelope.top_session), &token);
+        if let Some((span, child)) = &named {
+            edits.add(*span, child);
         }
-        let written = self.links.send_nested(owner, line, &edits, &nested);
+        let edits = with_nested(&edits, &nested);
+        let written = self.links.send(owner, line, &edits);
         if call.is_none() && is_new {
-            self.share(id, key, owner, written, message);
+            self.share(id, key, message, &edits);
         }
         self.trace_line(Endpoint::Worker(id), Endpoint::Client(owner), Some(key), call, message);
         if let (Some(call), Some(written)) = (call, written) {
@@ -289,7 +291,7 @@ impl Bus {
                 call.written = written;
             }
             if let Some(session) = self.sessions.get_mut(key).filter(|session| !session.is_label) {
-                let pending = Pending { call, held: Held::new(message) };
+                let pending = Pending { call, held: Held::new(message), is_withdrawn: false };
                 session.pending.push(call.order(), pending, &mut self.held);
             }
         }
@@ -310,10 +312,18 @@ impl Bus {
         let call = request.and_then(|span| self.calls.find(worker.endpoint, span.of(message.line)));
         let callee = call.and_then(|key| self.calls.get(key)).map(|call| self.calls.endpoint(call.callee));
         let (Some(span), Some(key), Some(Endpoint::Client(to))) = (request, call, callee) else {
-            self.counters.dropped_notifications += 1;
+            let withdrawn = request.is_some_and(|span| self.withdraw_unasked(id, span.of(message.line)));
+            self.counters.dropped_notifications += u64::from(!withdrawn);
             return;
         };
         let question = self.calls.get(key).and_then(|call| self.question_of(call, key));
+        let about = self.calls.get(key).and_then(|call| call.session);
+        let order = question.map_or(key.order(), |(_, order)| order);
+        if let Some(session) = about.and_then(|about| self.sessions.get_mut(about))
+            && let Some(pending) = session.pending.get_mut(&order)
+        {
+            pending.is_withdrawn = true;
+        }
         let session = question.and_then(|(session, order)| Some((self.sessions.get(session)?, order)));
         let legs = session.map_or(vec![(to, key)], |(session, order)| session.guests.legs(order).to_vec());
         for (to, key) in legs {

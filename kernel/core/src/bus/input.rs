@@ -1,4 +1,7 @@
 //! Reading: bytes become lines, and each line goes to the part that handles it.
+//!
+//! One line may be for hundreds of guests, and one chunk has hundreds of lines. So what the lines of a chunk cause
+//! counts, and once it is much, the rest of the chunk waits until others were served.
 
 use super::{Bus, ReadMode};
 use crate::id::{Link, WorkerId};
@@ -38,6 +41,7 @@ impl Bus {
         let mut chunk = bytes;
         let mut line_is_new = input.lines.is_empty();
         let limit = self.line_limit(worker.is_none());
+        self.links.take_work();
         while mode != ReadMode::UnlessPaused || !self.links.is_paused(link) {
             let limit = if awaits_token { limit.min(AUTH_LINE_BYTES) } else { limit };
             let Some(piece) = input.lines.next(&mut chunk, limit) else { break };
@@ -65,6 +69,16 @@ impl Bus {
             }
             if let Some(full) = self.links.take_over_limit() {
                 self.over_limit(link, full);
+            }
+            self.leftovers.spend_parts(self.links.take_work());
+            if self.leftovers.is_spent() && mode != ReadMode::Last && enabled(Check::ReadPiece) {
+                if mode == ReadMode::EvenIfPaused {
+                    // Its sender is gone. What it still wanted is as good as not sent.
+                    (chunk, input.lines) = (&[], emptied(input.lines));
+                } else if !chunk.is_empty() || !input.lines.is_empty() {
+                    self.links.wait_turn(link);
+                }
+                break;
             }
         }
         input.lines.hold(chunk);

@@ -301,9 +301,7 @@ impl Bus {
     /// The peer took the first `count` bytes of `to_send`.
     pub fn sent(&mut self, link: Link, count: usize, now: Moment) {
         self.set_time(now);
-        if self.links.sent(link, count) {
-            self.log_kept(link);
-        }
+        self.links.sent(link, count);
         self.finish(link);
         self.stop_client(link);
         self.settle();
@@ -333,7 +331,9 @@ impl Bus {
     /// All bytes of peers that the bus holds now: lines, long ids, names, handshakes and the like. What is usual for an
     /// idle peer does not count.
     pub fn held_bytes(&self) -> usize {
-        self.links.held_bytes() + self.held.get() + self.calls.heap_bytes() + self.sessions.log_bytes()
+        let counts =
+            [self.links.held_bytes(), self.held.get(), self.calls.heap_bytes(), self.sessions.log_bytes()];
+        counts.into_iter().fold(0, usize::saturating_add)
     }
 
     /// The `initialize` params of the newest client of each pool, if they have changed: pool and params. Give them to

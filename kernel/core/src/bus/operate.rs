@@ -13,7 +13,7 @@ use super::from_client::Routed;
 use super::status::Report;
 use crate::api::{Action, Moment, Usage};
 use crate::id::Link;
-use crate::limit::{NAME_BYTES, RELOADS_WAITING, STATUS_WAITING};
+use crate::limit::{ADMIN_STEP_BYTES, NAME_BYTES, RELOADS_WAITING, STATUS_WAITING};
 use crate::state::calls::Id;
 use crate::state::operation::Request;
 use crate::wire::error::{RpcError, spelled_result_line};
@@ -82,6 +82,7 @@ impl Bus {
 
     fn send_status(&mut self, link: Link, id: &[u8]) {
         let status = Report::new(self).status().to_string();
+        self.leftovers.spend(status.len() / ADMIN_STEP_BYTES);
         self.links.send(link, &spelled_result_line(id, status.as_bytes()), &[]);
     }
 

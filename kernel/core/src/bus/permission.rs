@@ -3,27 +3,13 @@
 //! To allow, the bus picks `allow_once`, else `allow_always`. To deny, it picks `reject_once`, else `reject_always`,
 //! and never `cancelled`, which would end the turn. If the agent offers no such option, the client is asked.
 
-use serde::Deserialize;
-use serde_json::{Value, json};
-
 use super::Bus;
 use crate::config::Permission;
 use crate::id::WorkerId;
 use crate::state::calls::Endpoint;
-use crate::wire::error::result_line;
+use crate::wire::error::spelled_result_line;
 use crate::wire::message::Message;
-
-#[derive(Deserialize)]
-struct Params {
-    options: Vec<Choice>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Choice {
-    option_id: Value,
-    kind: String,
-}
+use crate::wire::nested::{for_each_element, member, text};
 
 impl Bus {
     /// Answers a permission request of an agent. False: the client must be asked.
@@ -34,14 +20,23 @@ impl Bus {
             Permission::Allow => ["allow_once", "allow_always"],
             Permission::Deny => ["reject_once", "reject_always"],
         };
-        let (Some(link), Some(call_id), Some(params)) = (worker.link, message.id(), message.params()) else {
-            return false;
-        };
-        let Ok(Params { options }) = serde_json::from_slice(params) else { return false };
-        let chosen = kinds.iter().find_map(|kind| options.iter().find(|option| option.kind == *kind));
-        let Some(chosen) = chosen else { return false };
-        let result = json!({ "outcome": { "outcome": "selected", "optionId": chosen.option_id } });
-        let answer = result_line(call_id, &result);
+        let (Some(link), Some(call_id)) = (worker.link, message.id()) else { return false };
+        // The agent chooses how many options there are, so they are not made a tree.
+        let mut chosen = [None; 2];
+        let line = message.line;
+        for_each_element(line, message.envelope.params, b"options", |option| {
+            let kind = text(line, Some(option), b"kind").map(|kind| message.name(kind));
+            let place = kinds.iter().position(|wanted| kind.as_deref() == Some(wanted.as_bytes()));
+            if let Some(place) = place.filter(|place| chosen[*place].is_none()) {
+                chosen[place] = member(line, Some(option), b"optionId");
+            }
+            // Nothing is better than the first kind.
+            chosen[0].is_none().then_some(())
+        });
+        let Some(chosen) = chosen[0].or(chosen[1]) else { return false };
+        let start = br#"{"outcome":{"outcome":"selected","optionId":"#;
+        let result = [&start[..], chosen.of(line), b"}}"].concat();
+        let answer = spelled_result_line(call_id, &result);
         self.trace_line(Endpoint::Worker(id), Endpoint::Bus, None, None, message);
         self.send_own(link, &answer);
         true

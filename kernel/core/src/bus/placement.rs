@@ -240,6 +240,12 @@ impl<'a> Placement<'a> {
         self.workers_of(pool).filter(|(_, worker)| !worker.retiring).count()
     }
 
+    /// How many workers of a pool are on their way out.
+    pub(super) fn leaving(&self, pool: PoolId) -> usize {
+        let Some(pool) = self.pools.get(pool) else { return 0 };
+        self.workers_of(pool).filter(|(_, worker)| worker.retiring).count()
+    }
+
     /// Whether the pool may have one more worker. If none of those that it has can be started, or one finds no node,
     /// neither could that one; but those whose node is away say nothing about others.
     pub(super) fn may_grow(&self, pool: &'a Pool) -> bool {

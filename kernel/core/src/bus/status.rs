@@ -8,11 +8,10 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::Bus;
-use super::session::asked_title;
 use crate::api::CompanionStatus;
 use crate::config::Mode;
-use crate::id::{Link, PoolId, SessionKey};
-use crate::limit::SESSIONS_PAGE;
+use crate::id::{Link, PoolId, SessionKey, TypedKey};
+use crate::limit::{SESSIONS_PAGE, SESSIONS_PAGE_BYTES};
 use crate::state::clients::Client;
 use crate::state::guests::Guest;
 use crate::state::lifecycle::State;
@@ -21,15 +20,7 @@ use crate::state::pools::Pool;
 use crate::state::sessions::Session;
 use crate::state::workers::{Recycled, Worker};
 use crate::wire::error::RpcError;
-
-/// What `_bus/sessions` answers. It is not made of `Value`s, because it may be long.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct SessionsPage<'a> {
-    sessions: Vec<SessionView<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
-}
+use crate::wire::message::Held;
 
 #[derive(Serialize)]
 struct SessionView<'a> {
@@ -212,13 +203,22 @@ impl<'a> Report<'a> {
             .unwrap_or("0")
             .parse()
             .map_err(|_| RpcError::invalid("the cursor is not one that the bus gave"))?;
-        let (mut page, next) = self.bus.sessions.page(from, SESSIONS_PAGE);
-        page.sort_by_key(|(key, _)| key.number());
-        let page = SessionsPage {
-            sessions: page.into_iter().map(|(key, session)| self.session(key, session)).collect(),
-            next_cursor: next.map(|next| next.to_string()),
-        };
-        serde_json::to_string(&page).map_err(|fault| RpcError::invalid(fault.to_string()))
+        let (page, mut next) = self.bus.sessions.page(from, SESSIONS_PAGE);
+        let (mut shown, mut bytes) = (Vec::new(), 0);
+        for (key, session) in page {
+            if bytes > SESSIONS_PAGE_BYTES {
+                next = Some(key.key().index);
+                break;
+            }
+            let view = serde_json::to_string(&self.session(key, session))
+                .map_err(|fault| RpcError::invalid(fault.to_string()))?;
+            bytes += view.len();
+            shown.push((key.number(), view));
+        }
+        shown.sort_by_key(|(number, _)| *number);
+        let shown: Vec<String> = shown.into_iter().map(|(_, view)| view).collect();
+        let next = next.map_or(String::new(), |next| format!(r#","nextCursor":"{next}""#));
+        Ok(format!(r#"{{"sessions":[{}]{next}}}"#, shown.join(",")))
     }
 
     fn session(&self, key: SessionKey, session: &'a Session) -> SessionView<'a> {
@@ -238,7 +238,7 @@ impl<'a> Report<'a> {
             title: session.shown.title().filter(|_| session.is_shared),
             guests: self.guests(session),
             questions: session.open_questions(),
-            asked: session.first_question().filter(|_| session.is_shared).and_then(asked_title),
+            asked: session.first_question().filter(|_| session.is_shared).and_then(Held::title),
             age_sec: since(session.opened),
             idle_sec: since(session.touched),
             calls: bus.calls.about(key),

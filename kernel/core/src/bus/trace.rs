@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 use super::Bus;
 use super::admin::params_of;
-use super::session::asked_title;
 use super::status::{Report, session_label};
 use crate::api::{Moment, micros};
 use crate::id::{CallKey, Link, SessionKey};
@@ -139,7 +138,7 @@ impl Bus {
         }
         let mut fields = event.fields(&subject, self.now);
         let is_shared = event.session.and_then(|key| self.sessions.get(key)).is_some_and(|it| it.is_shared);
-        if let Some(title) = asked_title(event.message).filter(|_| is_shared) {
+        if let Some(title) = event.message.asked_title().filter(|_| is_shared) {
             let _ = write!(fields, r#","title":{}"#, Value::from(title));
         }
         // All tracers together hold little of what the bus may hold, and no sender ever waits for one.

@@ -12,6 +12,7 @@ use crate::api::{Moment, micros};
 use crate::id::{Arena, CallKey, Key, Link, SecondaryMap, SessionKey, TypedKey, WorkerId};
 use crate::limit::CALLS_SEARCHED;
 use crate::mutants::{Check, enabled};
+use crate::state::backlog::HeldBytes;
 pub(crate) use crate::state::call_id::Id;
 pub(crate) use crate::state::call_purpose::{Purpose, Written};
 
@@ -122,7 +123,7 @@ struct EndpointEntry {
     /// generation, and their index. All others are among the `CALLS_SEARCHED` oldest.
     by_id: BTreeMap<(u64, u32), u32>,
     /// What the calls that it made take on the heap.
-    heap_bytes: usize,
+    heap_bytes: HeldBytes,
     /// How many of its incoming calls are no work for a client.
     chores: u32,
     /// How many of its incoming calls are work for nobody who is there. Those that were forgotten stay in this count.
@@ -152,7 +153,7 @@ pub(crate) struct Calls {
     entries: Arena<CallKey, Call>,
     endpoints: slab::Slab<EndpointEntry>,
     /// What all calls take on the heap.
-    heap_bytes: usize,
+    heap_bytes: HeldBytes,
     /// How many calls about a session its worker has not answered, and how many of them mean nothing to the bus.
     of_sessions: SecondaryMap<SessionKey, (u32, u32)>,
     hasher: RandomState,
@@ -164,7 +165,7 @@ impl Default for Calls {
         let mut calls = Calls {
             entries: Arena::default(),
             endpoints: slab::Slab::new(),
-            heap_bytes: 0,
+            heap_bytes: HeldBytes::default(),
             of_sessions: SecondaryMap::default(),
             hasher: RandomState::new(),
             now: Moment::ZERO,
@@ -185,7 +186,7 @@ impl Calls {
             opens: 0,
             closings: 0,
             by_id: BTreeMap::new(),
-            heap_bytes: 0,
+            heap_bytes: HeldBytes::default(),
             chores: 0,
             adopted: 0,
         }) as u32)
@@ -234,14 +235,14 @@ impl Calls {
         let Some(call) = self.entries.get_mut(key) else { return };
         call.params = Some(params.into());
         let caller = call.caller;
-        self.endpoints[caller.0 as usize].heap_bytes += params.len();
-        self.heap_bytes += params.len();
+        self.endpoints[caller.0 as usize].heap_bytes.add(params.len());
+        self.heap_bytes.add(params.len());
     }
 
     /// What all calls take on the heap.
     #[inline]
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.heap_bytes
+        self.heap_bytes.get()
     }
 
     /// The same, counted afresh.
@@ -251,7 +252,7 @@ impl Calls {
 
     /// What the calls that this endpoint made take on the heap.
     pub(crate) fn heap_bytes_of(&self, endpoint: EndpointId) -> usize {
-        self.endpoints[endpoint.0 as usize].heap_bytes
+        self.endpoints[endpoint.0 as usize].heap_bytes.get()
     }
 
     /// Ends the call with an answer from `by`. `None`: the call has ended, `by` is not its callee, or its line is not
@@ -485,8 +486,8 @@ impl Calls {
         if matches!(side, Side::Caller)
             && let heap_bytes @ 1.. = call.heap_bytes()
         {
-            self.endpoints[endpoint.0 as usize].heap_bytes += heap_bytes;
-            self.heap_bytes += heap_bytes;
+            self.endpoints[endpoint.0 as usize].heap_bytes.add(heap_bytes);
+            self.heap_bytes.add(heap_bytes);
         }
         let chain = self.chain(endpoint, side);
         let older = chain.newest;
@@ -528,8 +529,8 @@ impl Calls {
         if matches!(side, Side::Caller)
             && let heap_bytes @ 1.. = call.heap_bytes()
         {
-            self.endpoints[endpoint.0 as usize].heap_bytes -= heap_bytes;
-            self.heap_bytes -= heap_bytes;
+            self.endpoints[endpoint.0 as usize].heap_bytes.give_back(heap_bytes);
+            self.heap_bytes.give_back(heap_bytes);
         }
         if near.older != NONE {
             self.neighbours_at(near.older, side).newer = near.newer;

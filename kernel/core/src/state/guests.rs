@@ -41,6 +41,14 @@ pub(crate) struct Guests {
     questions: BTreeMap<u64, u64>,
     /// The calls of each such request.
     legs: BTreeMap<u64, Vec<(Link, CallKey)>>,
+    /// What the guests make the bus keep.
+    bytes: usize,
+}
+
+impl Guest {
+    fn bytes(&self) -> usize {
+        size_of::<(Link, Guest)>() + self.token.len()
+    }
 }
 
 impl Guests {
@@ -49,16 +57,24 @@ impl Guests {
         self.guests.is_empty()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.guests.len()
+    }
+
     pub(crate) fn get(&self, link: Link) -> Option<&Guest> {
         self.guests.get(&link)
     }
 
     pub(crate) fn insert(&mut self, link: Link, guest: Guest) {
+        self.remove(link);
+        self.bytes += guest.bytes();
         self.guests.insert(link, guest);
     }
 
     pub(crate) fn remove(&mut self, link: Link) -> Option<Guest> {
-        self.guests.remove(&link)
+        let guest = self.guests.remove(&link)?;
+        self.bytes -= guest.bytes();
+        Some(guest)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Link, &Guest)> {
@@ -131,7 +147,6 @@ impl Guests {
 
     /// What the guests make the bus keep.
     pub(crate) fn bytes(&self) -> usize {
-        let of_guest = |guest: &Guest| size_of::<(Link, Guest)>() + guest.token.len();
-        self.guests.values().map(of_guest).sum()
+        self.bytes
     }
 }

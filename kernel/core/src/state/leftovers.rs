@@ -10,6 +10,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::id::{CallKey, Link, PoolId, SessionKey, WorkerId};
+use crate::limit::SENDS_IN_STEP;
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::{Backlog, HeldBytes, Queued};
 use crate::state::calls::EndpointId;
@@ -74,6 +75,8 @@ pub(crate) struct Leftovers {
     ended: BTreeSet<Link>,
     /// How much of such work this call of the bus may still do.
     budget: usize,
+    /// What was done and does not make a step yet.
+    parts: usize,
     alarm_is_set: bool,
 }
 
@@ -86,6 +89,16 @@ impl Leftovers {
 
     pub(crate) fn spend(&mut self, steps: usize) {
         self.budget = self.budget.saturating_sub(steps);
+    }
+
+    /// Like `spend`, for parts of steps. Those that make no whole step are kept for the next time.
+    #[inline]
+    pub(crate) fn spend_parts(&mut self, parts: usize) {
+        self.parts += parts;
+        if self.parts >= SENDS_IN_STEP {
+            self.spend(self.parts / SENDS_IN_STEP);
+            self.parts %= SENDS_IN_STEP;
+        }
     }
 
     /// Whether this call has done enough.

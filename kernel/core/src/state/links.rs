@@ -1,34 +1,36 @@
 //! Links: the unfinished input and the waiting output of every peer. All bytes leave through `send`.
 //!
 //! `send` appends, counts, marks the link for flushing and notes a queue over its limit. Nothing else adds bytes to a
-//! queue, so "queued but never flushed" cannot be written. This file knows no JSON and no calls, and of
-//! sessions only which lines are for which log.
+//! queue, so "queued but never flushed" cannot be written. This file knows no JSON, no calls and no sessions.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
-use std::ops::Deref;
 
 use crate::api::{Action, Moment};
-use crate::id::{Arena, Link, SessionKey, WorkerId};
+use crate::id::{Arena, Link, WorkerId};
 use crate::limit::{
-    BULK_BYTES, LINE_BYTES_WHEN_FULL, NAME_BYTES, QUEUE_LOW_PART, UNFINISHED_LINE_TIMEOUT, line_patience,
+    BULK_BYTES, LINE_BYTES_WHEN_FULL, NAME_BYTES, QUEUE_LOW_PART, QUEUE_WATCHED_LEAST, QUEUE_WATCHED_PART,
+    SEND_PIECE_BYTES, SHARED_LINE_BYTES, UNFINISHED_LINE_TIMEOUT, line_patience,
 };
 use crate::mutants::{Check, enabled};
+use crate::state::backlog::HeldBytes;
 use crate::state::calls::{EndpointId, Written};
 use crate::state::metrics::{BySide, Side};
-use crate::state::session_log::Unlogged;
 use crate::wire::buffer_pool::BufferPool;
-use crate::wire::json::Span;
 use crate::wire::line_buffer::LineBuffer;
 use crate::wire::long_line::{LongBuffer, LongBuffers, LongLine};
 use crate::wire::prefix_cache::PrefixCache;
 use crate::wire::send_queue::SendQueue;
 use crate::wire::splice::{Edit, longest_unedited, splice, splice_from};
 
-/// So many bytes are kept for a log at most before they are copied there.
-const UNLOGGED_BYTES: u64 = 16 << 10;
-/// A larger buffer is not kept for them.
-const UNLOGGED_CAPACITY: usize = 64 << 10;
+/// Why a peer is not read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pause {
+    /// The queue of this peer is full.
+    Full(Link),
+    /// It has lines left whose turn comes after others were served.
+    Turn,
+}
 
 pub(crate) struct Peer {
     /// None: a client.
@@ -40,12 +42,10 @@ pub(crate) struct Peer {
     pub(crate) lines_out: u64,
     input: Input,
     output: SendQueue,
-    /// Lines at the end of the stream that belong into a log.
-    unlogged: Option<Unlogged>,
     /// `Action::Flush` is on its way to the shell.
     flushing: bool,
-    /// The peer that this one is paused by: it is not read until the queue of that peer has room.
-    paused_by: Option<Link>,
+    /// Why it is not read now, if it is not.
+    paused: Option<Pause>,
     /// The peers that this one pauses.
     pausing: Vec<Link>,
     /// When it last took bytes, or when its queue was last empty.
@@ -76,16 +76,18 @@ pub(crate) struct Links {
     /// The buffer of the long line that is handled now.
     lent: Option<LongBuffer>,
     /// Bytes in the inputs and queues of all peers.
-    held_bytes: usize,
+    held_bytes: HeldBytes,
     /// The clients whose unfinished input is longer than `LINE_BYTES_WHEN_FULL`, by its length.
     long_inputs: BTreeSet<(usize, Link)>,
     /// What was sent since the start.
     sent: BySide,
+    /// How much work that was, in parts of a step.
+    work: usize,
     /// Links that may be read again.
     resumed: VecDeque<Link>,
     /// The last peer whose queue `send` found over the limit.
     over_limit: Option<Link>,
-    /// Peers whose queue has become full, and which need a stall alarm.
+    /// Peers for which so much waits that they need a stall alarm.
     newly_full: Vec<Link>,
     /// The last peer whose queue `send` found at `BULK_BYTES`.
     bulk: Option<Link>,
@@ -102,9 +104,10 @@ impl Links {
             buffers: BufferPool::default(),
             long_buffers: LongBuffers::default(),
             lent: None,
-            held_bytes: 0,
+            held_bytes: HeldBytes::default(),
             long_inputs: BTreeSet::new(),
             sent: BySide::default(),
+            work: 0,
             resumed: VecDeque::new(),
             over_limit: None,
             newly_full: Vec::new(),
@@ -127,9 +130,8 @@ impl Links {
             lines_out: 0,
             input: Input::default(),
             output: SendQueue::default(),
-            unlogged: None,
             flushing: false,
-            paused_by: None,
+            paused: None,
             pausing: Vec::new(),
             last_progress: self.now,
             full_since: None,
@@ -143,15 +145,15 @@ impl Links {
     /// Forgets the link, and returns what was not written to it. The peers that it paused are read again.
     pub(crate) fn close(&mut self, link: Link) -> Option<SendQueue> {
         let mut peer = self.peers.remove(link)?;
-        self.held_bytes -= peer.input.lines.len() + peer.output.held_bytes();
-        if self.held_bytes == 0 {
+        self.held_bytes.give_back(peer.input.lines.len() + peer.output.len());
+        if self.held_bytes.get() == 0 {
             self.long_buffers.trim();
         }
         self.long_inputs.remove(&(peer.input.lines.len(), link));
         for paused in std::mem::take(&mut peer.pausing) {
             self.resume(paused);
         }
-        self.forget_paused(link, peer.paused_by);
+        self.forget_paused(link, peer.paused);
         self.actions.push_back(Action::Close(link));
         Some(peer.output)
     }
@@ -217,9 +219,10 @@ impl Links {
         }
         peer.output.end_line();
         let length = (peer.output.end() - position) as usize;
-        self.held_bytes += length;
+        self.held_bytes.add(length);
         self.sent.add(Side::of(peer.worker), length as u64);
         peer.lines_out += 1;
+        self.work += 1 + length / SEND_PIECE_BYTES;
         if !peer.flushing {
             peer.flushing = true;
             self.actions.push_back(Action::Flush(to));
@@ -227,32 +230,22 @@ impl Links {
         if peer.output.len() >= BULK_BYTES {
             self.bulk = Some(to);
         }
-        if peer.output.len() > self.queue_limit {
-            self.over_limit = Some(to);
-            if peer.full_since.is_none() {
-                peer.full_since = Some(self.now);
+        if peer.output.len() > watched(self.queue_limit) {
+            if peer.output.len() > self.queue_limit {
+                self.over_limit = Some(to);
+                peer.full_since.get_or_insert(self.now);
+            }
+            if !peer.stall_alarm {
                 self.newly_full.push(to);
             }
         }
         Some(Written::At { position, length: length as u32 })
     }
 
-    /// The same with further edits in any order.
+    /// The parts of a step that `send` has taken since the last call.
     #[inline]
-    pub(crate) fn send_nested(
-        &mut self,
-        to: Link,
-        line: &[u8],
-        edits: &[Edit<'_>],
-        nested: &[(Span, impl Deref<Target = [u8]>)],
-    ) -> Option<Written> {
-        if nested.is_empty() {
-            return self.send(to, line, edits);
-        }
-        let nested = nested.iter().map(|(span, with)| Edit::new(*span, with));
-        let mut all: Vec<_> = edits.iter().copied().chain(nested).collect();
-        all.sort_by_key(|edit| edit.span.start);
-        self.send(to, line, &all)
+    pub(crate) fn take_work(&mut self) -> usize {
+        std::mem::take(&mut self.work)
     }
 
     /// What `send` has queued.
@@ -273,81 +266,36 @@ impl Links {
         self.peers.get(link).into_iter().flat_map(|peer| peer.output.pieces())
     }
 
+    /// Whether so much waits for this peer that it is watched.
+    pub(crate) fn is_watched(&self, link: Link) -> bool {
+        self.queued_bytes(link) > watched(self.queue_limit)
+    }
+
     pub(crate) fn queued_bytes(&self, link: Link) -> usize {
         self.peers.get(link).map_or(0, |peer| peer.output.len())
     }
 
-    /// The peer took some bytes. Once its queue has room, the peers that it paused are read again. True: what it keeps
-    /// for a log stands in a large buffer, which others could use.
-    pub(crate) fn sent(&mut self, link: Link, count: usize) -> bool {
-        let Some(peer) = self.peers.get_mut(link) else { return false };
-        let before = peer.output.held_bytes();
+    /// The peer took some bytes. Once its queue has room, the peers that it paused are read again.
+    pub(crate) fn sent(&mut self, link: Link, count: usize) {
+        let Some(peer) = self.peers.get_mut(link) else { return };
+        let before = peer.output.len();
         peer.output.sent(count, &mut self.long_buffers);
         peer.last_progress = self.now;
         let left = peer.output.len();
-        self.held_bytes -= before - peer.output.held_bytes();
-        if self.held_bytes == 0 {
+        self.held_bytes.give_back(before - left);
+        if self.held_bytes.get() == 0 {
             self.long_buffers.trim();
         }
-        let mut is_large = false;
         if left == 0 {
-            if peer.unlogged.is_some() {
-                is_large = peer.output.capacity() > UNLOGGED_CAPACITY;
-            } else {
-                self.buffers.give(peer.output.take_buffer());
-            }
+            self.buffers.give(peer.output.take_buffer());
         }
         if left > self.queue_limit / QUEUE_LOW_PART {
             peer.full_since = peer.full_since.map(|_| self.now);
-            return false;
+            return;
         }
         peer.full_since = None;
         if !peer.pausing.is_empty() {
             self.resume_all(link);
-        }
-        is_large
-    }
-
-    // Lines for logs.
-
-    /// The lines up to `end` are for the log of this session. False: they do not go on where the last ones ended, or
-    /// are too many.
-    #[inline]
-    pub(crate) fn extend_unlogged(&mut self, to: Link, session: SessionKey, position: u64, end: u64) -> bool {
-        match self.peers.get_mut(to).and_then(|peer| peer.unlogged.as_mut()) {
-            Some(run)
-                if run.session == session && run.end == position && end - run.start <= UNLOGGED_BYTES =>
-            {
-                run.end = end;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Keeps these lines, none of which is written, until they are taken for a log.
-    pub(crate) fn keep_unlogged(&mut self, to: Link, run: Unlogged) {
-        if let Some(peer) = self.peers.get_mut(to) {
-            peer.output.keep_from(run.start);
-            peer.unlogged = Some(run);
-        }
-    }
-
-    /// The lines of this peer that are for a log.
-    pub(crate) fn unlogged(&self, link: Link) -> Option<(Unlogged, &[u8])> {
-        let peer = self.peers.get(link)?;
-        let run = peer.unlogged?;
-        Some((run, peer.output.kept(run.end - run.start)))
-    }
-
-    /// They are copied.
-    pub(crate) fn release_unlogged(&mut self, link: Link) {
-        let Some(peer) = self.peers.get_mut(link) else { return };
-        peer.unlogged = None;
-        self.held_bytes -= peer.output.kept_bytes();
-        peer.output.release();
-        if peer.output.is_empty() && peer.output.has_buffer() {
-            self.buffers.give(peer.output.take_buffer());
         }
     }
 
@@ -356,11 +304,6 @@ impl Links {
     /// The line without its newline, if none of it has been written.
     pub(crate) fn unwritten(&self, to: Link, written: Written) -> Option<Cow<'_, [u8]>> {
         written.in_queue(&self.peers.get(to)?.output)
-    }
-
-    /// The line with its newline, which was just queued.
-    pub(crate) fn queued_line(&self, to: Link, position: u64, length: u32) -> Option<Cow<'_, [u8]>> {
-        self.peers.get(to)?.output.unwritten(position, length as usize)
     }
 
     /// Whether none of the line has been written.
@@ -377,7 +320,7 @@ impl Links {
         if input.lines.is_empty() {
             input.lines = LineBuffer::reusing(self.buffers.take());
         } else {
-            self.held_bytes -= input.lines.len();
+            self.held_bytes.give_back(input.lines.len());
             self.long_inputs.remove(&(input.lines.len(), link));
         }
         Some(input)
@@ -394,8 +337,8 @@ impl Links {
             if input.lines.is_long(self.long_buffers.has_any()) {
                 self.buffers.give(input.lines.move_to(self.long_buffers.take()));
             }
-            self.held_bytes += input.lines.len();
-            if input.lines.len() > LINE_BYTES_WHEN_FULL && peer.worker.is_none() && peer.paused_by.is_none() {
+            self.held_bytes.add(input.lines.len());
+            if input.lines.len() > LINE_BYTES_WHEN_FULL && peer.worker.is_none() && peer.paused.is_none() {
                 self.long_inputs.insert((input.lines.len(), link));
             }
             peer.input.lines = input.lines;
@@ -413,7 +356,7 @@ impl Links {
         let before = peer.input.lines.len();
         peer.input.lines.add(count);
         let after = peer.input.lines.len();
-        self.held_bytes += after - before;
+        self.held_bytes.add(after - before);
         if self.long_inputs.remove(&(before, link)) {
             self.long_inputs.insert((after, link));
         }
@@ -422,6 +365,17 @@ impl Links {
     /// While a long line is handled, queues share its buffer.
     pub(crate) fn lend(&mut self, line: &LongLine) {
         self.lent = Some(line.buffer().clone());
+    }
+
+    /// While a line is handled that stands in this buffer, queues share it. `None`: no queue shares a buffer. Returns
+    /// the buffer that was shared before.
+    pub(crate) fn lend_instead(&mut self, buffer: Option<LongBuffer>) -> Option<LongBuffer> {
+        std::mem::replace(&mut self.lent, buffer)
+    }
+
+    /// Whether queues share the buffer of this line.
+    pub(crate) fn is_lent(&self, line: &[u8]) -> bool {
+        self.lent.as_ref().is_some_and(|lent| lent.as_ptr() == line.as_ptr())
     }
 
     /// The long line is handled.
@@ -455,7 +409,7 @@ impl Links {
         // A few spaces are not a line.
         let begun = !peer.input.lines.is_blank() || peer.input.lines.len() > NAME_BYTES;
         peer.line_alarm = begun && !peer.ended;
-        if peer.paused_by.is_some() {
+        if peer.paused.is_some() {
             // The bus does not read this peer, so the delay is its own.
             peer.line_began = self.now;
             peer.line_since = self.now;
@@ -476,9 +430,9 @@ impl Links {
             self.long_inputs.pop_first()
         };
         let Some((length, link)) = given_up else { return false };
-        if let Some(peer) = self.peers.get_mut(link).filter(|peer| peer.paused_by.is_none()) {
+        if let Some(peer) = self.peers.get_mut(link).filter(|peer| peer.paused.is_none()) {
             peer.input.lines.give_up();
-            self.held_bytes -= length;
+            self.held_bytes.give_back(length);
         }
         true
     }
@@ -486,11 +440,11 @@ impl Links {
     // Pausing.
 
     pub(crate) fn wants_read(&self, link: Link) -> bool {
-        self.peers.get(link).is_some_and(|peer| peer.paused_by.is_none())
+        self.peers.get(link).is_some_and(|peer| peer.paused.is_none())
     }
 
     pub(crate) fn is_paused(&self, link: Link) -> bool {
-        self.peers.get(link).is_some_and(|peer| peer.paused_by.is_some())
+        self.peers.get(link).is_some_and(|peer| peer.paused.is_some())
     }
 
     /// The peer whose queue went over the limit since the last call.
@@ -505,10 +459,10 @@ impl Links {
     /// Stops reading `link` until the queue of `on` has room.
     pub(crate) fn pause(&mut self, link: Link, on: Link) {
         let Some(peer) = self.peers.get_mut(link) else { return };
-        if peer.paused_by.is_some() || !enabled(Check::Pause) {
+        if peer.paused.is_some() || !enabled(Check::Pause) {
             return;
         }
-        peer.paused_by = Some(on);
+        peer.paused = Some(Pause::Full(on));
         match self.peers.get_mut(on) {
             Some(full) => full.pausing.push(link),
             None => self.resume(link),
@@ -527,9 +481,25 @@ impl Links {
         }
     }
 
+    /// Stops reading `link` until others were served: the lines of it that are left wait their turn.
+    pub(crate) fn wait_turn(&mut self, link: Link) {
+        if let Some(peer) = self.peers.get_mut(link)
+            && peer.paused.is_none()
+        {
+            peer.paused = Some(Pause::Turn);
+            self.resumed.push_back(link);
+        }
+    }
+
     /// A link that is no longer paused. What it sent meanwhile is still to be handled.
     pub(crate) fn next_resumed(&mut self) -> Option<Link> {
-        self.resumed.pop_front()
+        let link = self.resumed.pop_front()?;
+        if let Some(peer) = self.peers.get_mut(link)
+            && peer.paused == Some(Pause::Turn)
+        {
+            peer.paused = None;
+        }
+        Some(link)
     }
 
     /// Whether no link is to be read again and no queue has become full.
@@ -543,37 +513,49 @@ impl Links {
     }
 
     pub(crate) fn held_bytes(&self) -> usize {
-        self.held_bytes
+        self.held_bytes.get()
     }
 
     /// `held_bytes`, counted afresh.
     pub(crate) fn count_held_bytes(&self) -> usize {
-        self.peers.iter().map(|(_, peer)| peer.input.lines.len() + peer.output.held_bytes()).sum()
+        self.peers.iter().map(|(_, peer)| peer.input.lines.len() + peer.output.len()).sum()
     }
 
     fn resume(&mut self, link: Link) {
         if let Some(peer) = self.peers.get_mut(link)
-            && peer.paused_by.take().is_some()
+            && matches!(peer.paused, Some(Pause::Full(_)))
         {
+            peer.paused = None;
             self.resumed.push_back(link);
         }
     }
 
-    fn forget_paused(&mut self, link: Link, on: Option<Link>) {
-        if let Some(full) = on.and_then(|on| self.peers.get_mut(on)) {
+    fn forget_paused(&mut self, link: Link, pause: Option<Pause>) {
+        let Some(Pause::Full(on)) = pause else { return };
+        if let Some(full) = self.peers.get_mut(on) {
             full.pausing.retain(|paused| *paused != link);
         }
     }
 }
 
-/// Queues a line while a long one is handled. If it is that one, its longest part without edits is not copied.
+/// With how many waiting bytes a peer is watched.
+fn watched(queue_limit: usize) -> usize {
+    (queue_limit / QUEUE_WATCHED_PART).max(QUEUE_WATCHED_LEAST).min(queue_limit)
+}
+
+/// Queues a line while a long one is handled. If it is that one, its longest part without edits is not copied. A short
+/// line is copied also where it stands in a long buffer, as one that was read behind a long line does.
 #[cold]
 fn queue_lent(queue: &mut SendQueue, long: &LongBuffer, line: &[u8], edits: &[Edit<'_>]) {
-    if long.as_ptr() != line.as_ptr() {
+    if long.as_ptr() != line.as_ptr() || line.len() < SHARED_LINE_BYTES {
         return splice(queue.buffer(), line, edits);
     }
     let (part, before) = longest_unedited(line, edits);
     splice(queue.buffer(), &line[..part.start], &edits[..before]);
+    if !enabled(Check::SharedLine) {
+        splice_from(part.end, queue.buffer(), line, &edits[before..]);
+        return queue.insert(long.clone(), part);
+    }
     queue.insert(long.clone(), part.clone());
     splice_from(part.end, queue.buffer(), line, &edits[before..]);
 }

@@ -11,6 +11,7 @@ pub(crate) mod leftovers;
 pub(crate) mod lifecycle;
 pub(crate) mod links;
 pub(crate) mod metrics;
+pub(crate) mod offline;
 pub(crate) mod opening;
 pub(crate) mod operation;
 pub(crate) mod pending_auth;

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::id::SessionKey;
+use crate::wire::splice::{Edit, pieces};
 
 /// Of a turn that is too long by itself, this part is dropped at once, so that a long turn is not shortened for every
 /// line.
@@ -24,19 +24,6 @@ pub(crate) enum Logged {
     SaidOfChild,
     /// A client said it to the agent. A turn begins with it.
     Prompt,
-}
-
-/// Lines in the queue of an owner that belong into a log and are not copied there yet. So a run of updates is copied as
-/// a whole.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Unlogged {
-    pub(crate) session: SessionKey,
-    /// Where they stand in the stream of the owner.
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    /// The session that has the log.
-    pub(crate) log: SessionKey,
-    pub(crate) kind: Logged,
 }
 
 /// Where lines of one kind begin, counted from the first byte that was ever logged.
@@ -59,30 +46,28 @@ pub(crate) struct SessionLog {
 }
 
 impl SessionLog {
-    /// Adds lines, each with its newline. Returns by how much the log has grown.
+    /// Adds a line with these edits. Returns by how much the log has grown.
+    ///
+    /// The line is copied here from the message itself. Nothing in the log refers to bytes that wait for a client,
+    /// which may stand in a buffer that lines of other sessions share.
     #[inline]
-    pub(crate) fn push(&mut self, kind: Logged, lines: &[u8]) -> usize {
-        let mut grown = lines.len();
-        if self.runs.back().is_none_or(|run| run.kind != kind) {
+    pub(crate) fn push(&mut self, kind: Logged, line: &[u8], edits: &[Edit<'_>]) -> usize {
+        let mut grown = 0;
+        // A turn begins with each prompt.
+        if kind == Logged::Prompt || self.runs.back().is_none_or(|run| run.kind != kind) {
             self.runs.push_back(Run { at: self.end(), kind });
             grown += size_of::<Run>();
         }
-        self.reserve(lines.len());
-        // Copies of this size do not depend on how the processor does long ones.
-        for piece in lines.chunks(COPIED_BYTES) {
-            self.bytes.extend(piece);
-        }
-        grown
-    }
-
-    /// Adds a prompt, which has no newline. Returns by how much the log has grown.
-    #[inline]
-    pub(crate) fn push_prompt(&mut self, line: &[u8]) -> usize {
-        self.runs.push_back(Run { at: self.end(), kind: Logged::Prompt });
+        let before = self.bytes.len();
         self.reserve(line.len() + 1);
-        self.bytes.extend(line);
+        for piece in pieces(line, edits) {
+            // Copies of this size do not depend on how the processor does long ones.
+            for part in piece.chunks(COPIED_BYTES) {
+                self.bytes.extend(part);
+            }
+        }
         self.bytes.push_back(b'\n');
-        size_of::<Run>() + line.len() + 1
+        grown + self.bytes.len() - before
     }
 
     /// Makes room by a quarter at a time, so that the ring is hardly longer than what counts for it.
@@ -166,6 +151,7 @@ impl SessionLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::json::Span;
 
     fn texts(log: &mut SessionLog, at_most: usize) -> (String, bool) {
         let (entries, is_whole) = log.newest(at_most);
@@ -176,11 +162,9 @@ mod tests {
     #[test]
     fn whole_turns_are_dropped_from_the_front() {
         let mut log = SessionLog::default();
-        for line in ["before\n", "p1\n", "a\nb\n", "p2\n", "c\n", "d\n"] {
-            match line.strip_suffix('\n').filter(|line| line.starts_with('p')) {
-                Some(prompt) => log.push_prompt(prompt.as_bytes()),
-                None => log.push(Logged::Said, line.as_bytes()),
-            };
+        for line in ["before", "p1", "a", "b", "p2", "c", "d"] {
+            let kind = if line.starts_with('p') { Logged::Prompt } else { Logged::Said };
+            log.push(kind, line.as_bytes(), &[]);
         }
         let bytes = log.bytes.len();
         assert_eq!(texts(&mut log, 100), ("before p1 a b p2 c d".into(), true));
@@ -194,8 +178,19 @@ mod tests {
         }
         assert_eq!(left, ["p1 a b p2 c d", "p2 c d", "c d", "d", ""]);
         assert!(log.is_truncated());
-        log.push(Logged::SaidOfChild, b"e\n");
+        log.push(Logged::SaidOfChild, b"e", &[]);
         assert_eq!(log.newest(100), (vec![(Logged::SaidOfChild, &b"e"[..])], false));
+    }
+
+    #[test]
+    fn a_line_is_logged_with_its_edits() {
+        let mut log = SessionLog::default();
+        let edits = [Edit::new(Span::new(0, 1), b"long"), Edit::new(Span::new(2, 2), b"!")];
+        assert_eq!(log.push(Logged::Said, b"abc", &edits), size_of::<Run>() + 8);
+        assert_eq!(log.push(Logged::Said, &[b'x'; 3 * COPIED_BYTES], &edits[..1]), 3 * COPIED_BYTES + 4);
+        let (entries, _) = log.newest(usize::MAX);
+        assert_eq!(entries[0].1, b"longb!c");
+        assert_eq!(entries[1].1, [&b"long"[..], &[b'x'; 3 * COPIED_BYTES - 1]].concat());
     }
 
     #[test]
@@ -203,8 +198,8 @@ mod tests {
         let mut log = SessionLog::default();
         for turn in 0..1000 {
             let before = log.len();
-            let grown =
-                log.push_prompt(turn.to_string().as_bytes()) + log.push(Logged::Said, b"0123456789\n");
+            let grown = log.push(Logged::Prompt, turn.to_string().as_bytes(), &[])
+                + log.push(Logged::Said, b"0123456789", &[]);
             assert_eq!(log.len(), before + grown);
             while log.len() > 200 {
                 log.drop_oldest();
@@ -217,10 +212,10 @@ mod tests {
     #[test]
     fn a_long_turn_loses_its_beginning_in_whole_lines() {
         let mut log = SessionLog::default();
-        log.push_prompt(b"p");
+        log.push(Logged::Prompt, b"p", &[]);
         for line in 0..1000 {
             let kind = if line % 7 == 0 { Logged::SaidOfChild } else { Logged::Said };
-            log.push(kind, format!("{line}\n").as_bytes());
+            log.push(kind, line.to_string().as_bytes(), &[]);
             while log.len() > 300 {
                 log.drop_oldest();
             }

@@ -3,8 +3,9 @@
 mod logs;
 mod shown;
 mod turn_state;
+mod unasked;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
 use crate::api::Moment;
@@ -13,11 +14,12 @@ use crate::limit::CHILD_DEPTH;
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::{Backlog, HeldBytes, Kept, PendingRequests, Queued};
 use crate::state::guests::Guests;
+use crate::state::offline::Offline;
 use crate::state::opening::{Opening, Reopen};
 use crate::state::prompts::Prompts;
 use crate::state::session_id::Token;
 use crate::state::session_log::SessionLog;
-use crate::wire::message::{Held, Message};
+use crate::wire::message::Held;
 
 use shown::Shown;
 
@@ -71,7 +73,7 @@ pub(crate) struct Session {
     /// Requests of the agent that the owner has not answered. The next owner is asked again.
     pub(crate) pending: PendingRequests,
     /// What the worker said while the owner was away.
-    pub(crate) offline: Backlog<Held>,
+    pub(crate) offline: Offline,
     /// More was said than is kept.
     pub(crate) offline_overflow: bool,
     /// The clients that joined it.
@@ -79,8 +81,6 @@ pub(crate) struct Session {
     pub(crate) prompts: Prompts,
     /// What was said in it and in those of its subagents. Only `logs` changes it.
     log: SessionLog,
-    /// The peer that was sent lines which the log lacks.
-    unlogged: Option<Link>,
     /// Others may join it, and what is said in it is logged for them.
     pub(crate) is_shared: bool,
     /// Its agent tells again what is in the log, for the client that asked for that.
@@ -131,12 +131,11 @@ impl Session {
             recovery: None,
             lost_turn: false,
             pending: PendingRequests::default(),
-            offline: Backlog::default(),
+            offline: Offline::default(),
             offline_overflow: false,
             guests: Guests::default(),
             prompts: Prompts::default(),
             log: SessionLog::default(),
-            unlogged: None,
             is_shared: false,
             is_retold: false,
         }
@@ -169,13 +168,12 @@ impl Session {
 
     /// How many requests of its agent nobody has answered.
     pub(crate) fn open_questions(&self) -> usize {
-        self.pending.len() + self.offline.iter().filter(|held| held.message().is_request()).count()
+        self.pending.len() + self.offline.asked_count()
     }
 
     /// The first of them.
-    pub(crate) fn first_question(&self) -> Option<Message<'_>> {
-        let pending = self.pending.iter().map(|pending| pending.held.message());
-        pending.chain(self.offline.iter().map(Held::message)).find(|message| message.is_request())
+    pub(crate) fn first_question(&self) -> Option<&Held> {
+        self.pending.iter().map(|pending| &pending.held).chain(self.offline.asked()).next()
     }
 
     /// This client's name for it, if it is the owner or a guest.
@@ -264,11 +262,20 @@ pub(crate) struct Sessions {
     sessions: Arena<SessionKey, Session>,
     /// Every session but labels, by the hash of its agent name.
     by_agent: BTreeSet<(u64, SessionKey)>,
+    /// Every session by the number that people call it.
+    by_number: HashMap<u32, SessionKey>,
+    /// How many sessions each client owns at each worker, labels not among them.
+    owned: HashMap<(Link, WorkerId), usize>,
+    /// The sessions in which agents wait for an answer while nobody is asked, by the worker and the hash of the
+    /// request's id. Some of them do not wait any more.
+    unasked: BTreeMap<(WorkerId, u64), SessionKey>,
+    /// With how many of them those that do not wait are forgotten.
+    unasked_most: usize,
     hasher: RandomState,
     /// What may go on in workers for clients that are not there, or between two calls.
     at_workers: HashMap<WorkerId, AtWorker>,
     /// The bytes of all logs.
-    log_bytes: usize,
+    log_bytes: HeldBytes,
     /// Where the next log is shortened when there is too much in all of them: the index of a session.
     log_hand: u32,
 }
@@ -291,6 +298,7 @@ impl Sessions {
     pub(crate) fn insert(&mut self, session: Session) -> SessionKey {
         let hash = (!session.is_label).then(|| self.hasher.hash_one(session.agent_name()));
         let key = self.sessions.insert(session);
+        self.by_number.insert(key.number(), key);
         self.by_agent.extend(hash.map(|hash| (hash, key)));
         self.count(key, 1);
         key
@@ -307,6 +315,11 @@ impl Sessions {
 
     pub(crate) fn has_turn(&self, worker: WorkerId) -> bool {
         self.at_workers.get(&worker).is_some_and(|at| at.running > 0)
+    }
+
+    /// How many sessions a client owns at a worker.
+    pub(crate) fn owned_at(&self, client: Link, worker: WorkerId) -> usize {
+        self.owned.get(&(client, worker)).copied().unwrap_or_default()
     }
 
     pub(crate) fn set_owner(&mut self, key: SessionKey, owner: Option<Link>) {
@@ -334,6 +347,13 @@ impl Sessions {
         let Some(session) = self.sessions.get(key) else { return };
         let Some(worker) = session.worker else { return };
         let (left, running) = (session.owner.is_none(), session.is_turn_running());
+        if let Some(owner) = session.owner.filter(|_| !session.is_label) {
+            let owned = self.owned.entry((owner, worker)).or_default();
+            *owned = owned.wrapping_add_signed(by);
+            if *owned == 0 {
+                self.owned.remove(&(owner, worker));
+            }
+        }
         if left || running {
             let at = self.at_workers.entry(worker).or_default();
             at.left = at.left.wrapping_add_signed(isize::from(left) * by);
@@ -347,7 +367,12 @@ impl Sessions {
     /// Panics if something was changed past `change`. For tests.
     pub(crate) fn check_counts(&self) {
         let mut at_workers: HashMap<WorkerId, AtWorker> = HashMap::new();
-        for (_, session) in self.iter() {
+        let mut owned: HashMap<(Link, WorkerId), usize> = HashMap::new();
+        for (key, session) in self.iter() {
+            assert_eq!(self.numbered(key.number()), Some(key), "a session is found by its number");
+            if let (Some(owner), Some(worker), false) = (session.owner, session.worker, session.is_label) {
+                *owned.entry((owner, worker)).or_default() += 1;
+            }
             let (left, running) = (session.owner.is_none(), session.is_turn_running());
             if let Some(worker) = session.worker.filter(|_| left || running) {
                 let at = at_workers.entry(worker).or_default();
@@ -355,6 +380,8 @@ impl Sessions {
                 at.running += usize::from(running);
             }
         }
+        assert_eq!(self.by_number.len(), self.len(), "only sessions that exist have a number");
+        assert_eq!(self.owned, owned, "the sessions of clients are counted");
         assert_eq!(self.at_workers, at_workers, "sessions without an owner and turns are counted");
     }
 
@@ -371,7 +398,8 @@ impl Sessions {
     pub(crate) fn remove(&mut self, key: SessionKey) -> Option<Session> {
         self.count(key, -1);
         let session = self.sessions.remove(key)?;
-        self.log_bytes -= session.log.len();
+        self.by_number.remove(&key.number());
+        self.log_bytes.give_back(session.log.len());
         if !session.is_label {
             self.by_agent.remove(&(self.hasher.hash_one(session.agent_name()), key));
         }
@@ -383,7 +411,7 @@ impl Sessions {
 
     /// The session that people call by this number.
     pub(crate) fn numbered(&self, number: u32) -> Option<SessionKey> {
-        self.iter().map(|(key, _)| key).find(|key| key.number() == number)
+        self.by_number.get(&number).copied()
     }
 
     /// The sessions that agents know by this name, in the order of their keys. Labels are not among them.

@@ -106,6 +106,8 @@ pub(crate) struct Worker {
     pub(crate) early: Early,
     /// The last session-less notification of each method, for clients that come later.
     pub(crate) sticky_notifications: Vec<StickyNotification>,
+    /// The sessions that were not open when they were last looked at. Those that are open by now are among them.
+    opening: BTreeSet<SessionKey>,
     /// The client that each elicitation went to.
     elicitations: VecDeque<(Box<[u8]>, Link)>,
     kept: Kept,
@@ -248,6 +250,7 @@ impl Worker {
             clients: BTreeSet::new(),
             early: Early::default(),
             sticky_notifications: Vec::new(),
+            opening: BTreeSet::new(),
             elicitations: VecDeque::new(),
             kept: Kept::default(),
             last_output: now,
@@ -389,6 +392,17 @@ impl Worker {
     /// How many sessions of the agent are open, which is what `max_sessions` limits.
     pub(crate) fn open_sessions(&self) -> usize {
         self.sessions.len() - self.labels
+    }
+
+    /// This session is being opened at it, or opened again.
+    pub(crate) fn begins_to_open(&mut self, key: SessionKey) {
+        self.opening.insert(key);
+    }
+
+    /// How many of its sessions are still being opened. `is_opening` tells whether one of them is.
+    pub(crate) fn count_opening(&mut self, is_opening: impl Fn(SessionKey) -> bool) -> usize {
+        self.opening.retain(|key| is_opening(*key));
+        self.opening.len()
     }
 
     /// Its link, if lines can be written to it now.

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::api::Exit;
 use crate::config::PoolConfig;
+use crate::limit::OPENING_BYTES;
 use crate::wire::scan::{Fault, Malformed};
 
 /// How much of a method or a name an error repeats, in bytes.
@@ -89,7 +90,7 @@ impl RpcError {
 
     /// An error that another bus has answered, if it can be a different one the next time.
     pub(crate) fn passing(error: &[u8]) -> Option<RpcError> {
-        let error: Value = serde_json::from_slice(error).ok()?;
+        let error: Value = small_tree(error)?;
         let reason = match error["code"].as_i64()? {
             -32050 => "worker_lost",
             -32053 => "pool_down",
@@ -209,6 +210,11 @@ impl RpcError {
         RpcError::new(-32056, "unauthorized", message)
     }
 
+    /// The answer to a request that its sender has withdrawn by `$/cancel_request`.
+    pub(crate) fn withdrawn() -> RpcError {
+        RpcError::new(-32800, "cancelled", "the request was withdrawn before anybody was asked")
+    }
+
     pub(crate) fn client_gone() -> RpcError {
         RpcError::new(-32057, "client_gone", "the client of this session has left")
     }
@@ -221,7 +227,7 @@ impl RpcError {
 
     /// Adds the agent's own error, which says more.
     pub(crate) fn with_error(self, error: &[u8]) -> RpcError {
-        self.with("error", serde_json::from_slice::<Value>(error).unwrap_or_default())
+        self.with("error", small_tree(error).unwrap_or_default())
     }
 
     pub(crate) fn is_busy(&self) -> bool {
@@ -257,6 +263,11 @@ impl RpcError {
     }
 }
 
+/// This value, unless it is so long that its tree would take much time and memory.
+fn small_tree(value: &[u8]) -> Option<Value> {
+    if value.len() > OPENING_BYTES { None } else { serde_json::from_slice(value).ok() }
+}
+
 /// The beginning of a text, cut at a character.
 pub(crate) fn shortened(text: &str, at_most: usize) -> &str {
     let mut end = text.len().min(at_most);
@@ -264,11 +275,6 @@ pub(crate) fn shortened(text: &str, at_most: usize) -> &str {
         end -= 1;
     }
     &text[..end]
-}
-
-/// The answer with this result, without a line end.
-pub(crate) fn result_line(id: &[u8], result: &Value) -> Vec<u8> {
-    answer(Some(id), "result", &result.to_string())
 }
 
 /// The same with a result as it was once spelled.

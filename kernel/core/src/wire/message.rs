@@ -1,9 +1,15 @@
 //! A scanned line: its bytes, and where its routing fields stand.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 
 use super::json::Span;
+use super::nested::{beginning, member, text};
 use super::scan::{Envelope, Kind, canonical};
+use crate::limit::SESSION_TITLE_BYTES;
+
+/// The title of a longer question is kept beside it.
+const TITLE_KEPT_BYTES: usize = 16 << 10;
 
 /// A line with its envelope. The two always travel together.
 #[derive(Clone, Copy)]
@@ -75,6 +81,17 @@ impl<'a> Message<'a> {
         self.envelope.top_session.map(|span| self.name(span))
     }
 
+    /// What an agent wants to do, in its own words, if this is a question that says so. It is only shown, and cut.
+    pub(crate) fn asked_title(self) -> Option<String> {
+        let (line, params) = (self.line, self.envelope.params);
+        let title = match self.method() {
+            b"session/request_permission" => text(line, member(line, params, b"toolCall"), b"title")?,
+            b"elicitation/create" => text(line, params, b"message")?,
+            _ => return None,
+        };
+        beginning(title.of(line), SESSION_TITLE_BYTES)
+    }
+
     fn text(self, span: Option<Span>) -> Option<&'a [u8]> {
         span.map(|span| span.of(self.line))
     }
@@ -85,17 +102,28 @@ impl<'a> Message<'a> {
 pub(crate) struct Held {
     line: Box<[u8]>,
     envelope: Envelope,
+    /// What a long question asks, once somebody wanted to know.
+    title: OnceCell<Option<Box<str>>>,
 }
 
 impl Held {
     #[inline]
     pub(crate) fn new(message: Message<'_>) -> Held {
-        Held { line: message.line.into(), envelope: *message.envelope }
+        Held { line: message.line.into(), envelope: *message.envelope, title: OnceCell::new() }
     }
 
     #[inline]
     pub(crate) fn message(&self) -> Message<'_> {
         Message::new(&self.line, &self.envelope)
+    }
+
+    /// `asked_title`, which is looked for only once in a long line.
+    pub(crate) fn title(&self) -> Option<String> {
+        if self.len() < TITLE_KEPT_BYTES {
+            return self.message().asked_title();
+        }
+        let title = self.title.get_or_init(|| self.message().asked_title().map(Into::into));
+        title.as_deref().map(str::to_owned)
     }
 
     /// The bytes of its line.

@@ -5,6 +5,7 @@
 
 use memchr::memmem;
 
+use crate::wire::error::shortened;
 use crate::wire::json::{Reader, Span};
 use crate::wire::scan::{Envelope, Kind, canonical};
 use crate::wire::splice::{Edit, splice};
@@ -74,15 +75,44 @@ fn in_background(line: &[u8], object: Option<Span>) -> Vec<Span> {
 /// The elements of the list under `key` in this object.
 pub(crate) fn elements(line: &[u8], object: Option<Span>, key: &[u8]) -> Vec<Span> {
     let mut elements = Vec::new();
-    if let Some(list) = member(line, object, key) {
-        for_each_in(line, list, b'[', |_, element| elements.push(element));
-    }
+    for_each_element(line, object, key, |element| {
+        elements.push(element);
+        Some(())
+    });
     elements
+}
+
+/// Calls `each` with the elements of the list under `key` in this object, until it returns `None`.
+pub(crate) fn for_each_element(
+    line: &[u8],
+    object: Option<Span>,
+    key: &[u8],
+    mut each: impl FnMut(Span) -> Option<()>,
+) {
+    if let Some(list) = member(line, object, key) {
+        walk(&mut reader_of(line, list), b'[', &mut |reader, _| each(read_value(reader)?));
+    }
 }
 
 /// The string under `key` in this object, with its quotes.
 pub(crate) fn text(line: &[u8], object: Option<Span>, key: &[u8]) -> Option<Span> {
     member(line, object, key).filter(|value| value.of(line).starts_with(b"\""))
+}
+
+/// The text of this string, which stands with its quotes, up to about so many bytes. It may be megabytes long, and only
+/// its beginning is read.
+pub(crate) fn beginning(token: &[u8], at_most: usize) -> Option<String> {
+    /// The bytes of a character when it is escaped, if it is one beyond the basic plane.
+    const LONGEST_CHAR: usize = 12;
+    let read = |token: &[u8]| serde_json::from_slice::<String>(token).ok();
+    let text = if token.len() <= LONGEST_CHAR * (at_most + 1) {
+        read(token)
+    } else {
+        // Where a character is cut in two, a little less is read.
+        let cut = LONGEST_CHAR * at_most;
+        (cut - LONGEST_CHAR..=cut).rev().find_map(|end| read(&[&token[..end], b"\""].concat()))
+    };
+    text.map(|text| shortened(&text, at_most).to_owned())
 }
 
 /// The value under `key` in this object. Of several, the last one counts, as for most decoders.

@@ -4,8 +4,7 @@
 //! written. It knows nothing of limits or time.
 //!
 //! A long line stands in a buffer that several queues share. The queue copies what was edited of it, and inserts the
-//! rest as it is. Its own bytes become an insert, too, when they are many, so that bytes that wait are not moved,
-//! unless some of them are kept for a log.
+//! rest as it is. Its own bytes become an insert, too, when they are many, so that bytes that wait are not moved.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -29,9 +28,6 @@ pub(crate) struct SendQueue {
     inserted_waiting: usize,
     /// What is inserted and not sent, in order.
     inserts: VecDeque<Insert>,
-    /// The own bytes from this one on stay in the buffer after they are sent, until they are released. They are
-    /// counted from the first that was ever added.
-    kept_from: Option<u64>,
 }
 
 /// A part of a long line, or of a buffer that the queue has filled.
@@ -115,13 +111,6 @@ impl SendQueue {
     /// Makes all own bytes that wait inserts, so that the next line begins in an empty buffer.
     #[cold]
     pub(crate) fn begin_segment(&mut self, buffers: &mut LongBuffers) {
-        if self.kept_from.is_some() {
-            // What is kept for a log stays an own part. The log takes it soon.
-            if self.start > self.bytes.len() / 2 {
-                self.compact();
-            }
-            return;
-        }
         let own_sent = self.own_sent();
         let end = self.end();
         let segment = buffers.exchange(&mut self.bytes);
@@ -246,54 +235,9 @@ impl SendQueue {
         })
     }
 
-    fn compact(&mut self) {
-        let kept = self.kept_bytes();
-        self.bytes.drain(..self.start - kept);
-        self.start = kept;
-    }
-
-    /// How many bytes are kept though they are sent.
-    #[inline]
-    pub(crate) fn kept_bytes(&self) -> usize {
-        self.kept_from.map_or(0, |from| self.own_sent().saturating_sub(from) as usize)
-    }
-
-    /// All that the queue holds.
-    #[inline]
-    pub(crate) fn held_bytes(&self) -> usize {
-        self.len() + self.kept_bytes()
-    }
-
-    /// Keeps the bytes from this position on, none of which is sent or inserted.
-    pub(crate) fn keep_from(&mut self, position: u64) {
-        let length = self.end() - position;
-        debug_assert!(length <= (self.bytes.len() - self.start) as u64);
-        self.kept_from = Some(self.own_sent() + (self.bytes.len() - self.start) as u64 - length);
-    }
-
-    /// The first `length` kept bytes.
-    pub(crate) fn kept(&self, length: u64) -> &[u8] {
-        let Some(from) = self.kept_from else { return &[] };
-        self.bytes.get(self.index(from)..self.index(from + length)).unwrap_or_default()
-    }
-
-    /// Nothing is kept any more.
-    pub(crate) fn release(&mut self) {
-        self.kept_from = None;
-        if self.start >= self.bytes.len() / 2 {
-            self.compact();
-        }
-    }
-
-    /// The size of the buffer.
-    pub(crate) fn capacity(&self) -> usize {
-        self.bytes.capacity()
-    }
-
     /// Takes the buffer of an empty queue, so that another queue can use it.
     pub(crate) fn take_buffer(&mut self) -> Vec<u8> {
         debug_assert!(self.is_empty());
-        debug_assert!(self.kept_from.is_none());
         self.start = 0;
         let mut bytes = std::mem::take(&mut self.bytes);
         bytes.clear();
@@ -361,31 +305,8 @@ mod tests {
         assert_eq!(queue.unwritten(position, 7), None);
     }
 
-    #[test]
-    fn kept_bytes_stay_until_they_are_released() {
-        let mut queue = SendQueue::default();
-        queue.buffer().extend_from_slice(&[b'x'; 3 * SEGMENT_BYTES]);
-        sent(&mut queue, 2 * SEGMENT_BYTES);
-        let from = queue.end();
-        queue.keep_from(from);
-        queue.buffer().extend_from_slice(b"kept");
-        sent(&mut queue, SEGMENT_BYTES + 1);
-        assert_eq!((&*queue.waiting(), queue.kept_bytes()), (&b"ept"[..], 1));
-        queue.begin_segment(&mut LongBuffers::default());
-        assert!(queue.buffer().len() < SEGMENT_BYTES, "what is before them goes");
-        assert_eq!(queue.kept(4), b"kept");
-        sent(&mut queue, 3);
-        assert!(queue.is_empty());
-        queue.buffer().extend_from_slice(b"more");
-        assert_eq!((queue.kept(4), &*queue.waiting()), (&b"kept"[..], &b"more"[..]));
-        queue.release();
-        assert_eq!(queue.buffer(), b"more");
-        sent(&mut queue, 4);
-        assert_eq!(queue.held_bytes(), 0);
-    }
-
-    /// Own and inserted lines in turns, sent in pieces of each size: the stream, what is unwritten and what is kept are
-    /// those of a queue that copies all of it.
+    /// Own and inserted lines in turns, sent in pieces of each size: the stream and what is unwritten are those of a
+    /// queue that copies all of it.
     #[test]
     fn inserted_bytes_are_part_of_the_stream() {
         let buffer = LongBuffer::new((0..200).map(|byte| byte % 251).collect());
@@ -405,14 +326,9 @@ mod tests {
                 }
                 queue.buffer().extend_from_slice(b"}\n");
                 copying.buffer().extend_from_slice(b"}\n");
-                if round % 9 == 3 {
-                    queue.keep_from(from);
-                    copying.keep_from(from);
-                }
                 lines.push((from, (queue.end() - from) as usize));
                 assert_eq!((queue.len(), queue.end()), (copying.len(), copying.end()));
                 assert_eq!(queue.waiting(), copying.waiting());
-                assert_eq!(queue.kept(if queue.kept_from.is_some() { 7 } else { 0 }), copying.kept(7));
                 for &(position, length) in &lines {
                     assert_eq!(queue.unwritten(position, length), copying.unwritten(position, length));
                     let line = copying.unwritten_line(position, length as u32);
@@ -421,10 +337,6 @@ mod tests {
                 }
                 sent(&mut queue, piece);
                 sent(&mut copying, piece);
-                if round % 9 == 5 {
-                    queue.release();
-                    copying.release();
-                }
             }
             assert_eq!(queue.waiting(), copying.waiting());
             let mut buffers = LongBuffers::default();

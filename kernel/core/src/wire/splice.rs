@@ -1,5 +1,6 @@
 //! Copies a line with a few spans replaced.
 
+use std::borrow::Cow;
 use std::ops::{Deref, Range};
 
 use crate::wire::scan::Span;
@@ -57,6 +58,21 @@ impl<'a> Deref for Edits<'a> {
     }
 }
 
+/// These edits, and further ones in any order.
+#[inline]
+pub(crate) fn with_nested<'a>(
+    edits: &'a [Edit<'a>],
+    nested: &'a [(Span, impl Deref<Target = [u8]>)],
+) -> Cow<'a, [Edit<'a>]> {
+    if nested.is_empty() {
+        return Cow::Borrowed(edits);
+    }
+    let nested = nested.iter().map(|(span, with)| Edit::new(*span, with));
+    let mut all: Vec<_> = edits.iter().copied().chain(nested).collect();
+    all.sort_by_key(|edit| edit.span.start);
+    Cow::Owned(all)
+}
+
 /// Appends `line` to `out` with these edits, which are in order and do not overlap.
 #[inline]
 pub(crate) fn splice(out: &mut Vec<u8>, line: &[u8], edits: &[Edit<'_>]) {
@@ -72,6 +88,19 @@ pub(crate) fn splice_from(mut from: usize, out: &mut Vec<u8>, line: &[u8], edits
         from = edit.span.end as usize;
     }
     out.extend_from_slice(&line[from..]);
+}
+
+/// The pieces of a line with these edits, in order. Together they are what `splice` appends.
+#[inline]
+pub(crate) fn pieces<'a>(line: &'a [u8], edits: &'a [Edit<'a>]) -> impl Iterator<Item = &'a [u8]> {
+    let mut from = 0;
+    let last = edits.last().map_or(0, |edit| edit.span.end as usize);
+    let edited = edits.iter().flat_map(move |edit| {
+        let before = &line[from..edit.span.start as usize];
+        from = edit.span.end as usize;
+        [before, edit.with]
+    });
+    edited.chain([&line[last..]])
 }
 
 /// The longest part of a line that no edit touches, and how many edits are before it.
@@ -102,6 +131,7 @@ mod tests {
             pieces.extend_from_slice(&line[part.clone()]);
             splice_from(part.end, &mut pieces, line, &edits[before..]);
             assert_eq!(pieces, whole);
+            assert_eq!(super::pieces(line, &edits).collect::<Vec<_>>().concat(), whole);
         }
     }
 

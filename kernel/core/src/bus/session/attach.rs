@@ -69,8 +69,9 @@ impl Bus {
         let is_told_again = matches!(catch_up, CatchUp::CloseAndLoad | CatchUp::Overflow);
         // Requests of the agent are not told again, and must be answered.
         for held in missed.into_iter().filter(|held| !is_told_again || held.message().is_request()) {
-            session.offline.push(held, &mut self.held);
+            self.sessions.keep_unheard(key, held, &mut self.held);
         }
+        let Some(session) = self.sessions.get_mut(key) else { return Err(RpcError::unknown_session()) };
         match catch_up {
             CatchUp::Kept | CatchUp::Logged => {
                 if catch_up == CatchUp::Logged {
@@ -94,6 +95,7 @@ impl Bus {
                 self.ask_to_close(to, &agent);
             }
         }
+        self.begins_to_open(key);
         let passed = self.pass_load(link, key, to, message);
         match &passed {
             Err(_) => self.release(key, catch_up),

@@ -19,8 +19,10 @@ use crate::state::session_id::{Token, agent_name};
 use crate::state::sessions::Session;
 use crate::state::timers::Alarm;
 use crate::wire::error::{RpcError, spelled_result_line};
+use crate::wire::json::Span;
 use crate::wire::message::Message;
 use crate::wire::nested::{member, whole, with_member};
+use crate::wire::splice::Edit;
 
 /// The params of `_bus/attach`, and of `session/attach` as it is proposed for ACP.
 #[derive(Default, Deserialize)]
@@ -258,7 +260,7 @@ impl Bus {
         let old = session.owner;
         session.is_renamed = false;
         // The guest has heard what was kept for the next owner, but for what the agent asks.
-        session.offline.take_where(|held| !held.message().is_request(), &mut self.held);
+        session.offline.drop_said(&mut self.held);
         session.offline_overflow = false;
         if let Some(old) = old.filter(|old| self.clients.get(*old).is_some()) {
             let guest = Guest { token: before, role: Role::Control, joined_by_load: true };
@@ -268,9 +270,7 @@ impl Bus {
         if let Some(session) = self.sessions.get_mut(key) {
             session.count(&mut self.held);
         }
-        if old.is_none() {
-            self.deliver_missed(key);
-        }
+        self.deliver_missed(key);
     }
 
     /// `session/load` or `session/resume` of a session that another client has open.
@@ -420,7 +420,9 @@ impl Bus {
             }
         };
         self.add_guest(key, link, Guest { token: token.clone(), role, joined_by_load });
-        for child in self.sessions.descendants(key) {
+        let children = self.sessions.descendants(key);
+        self.leftovers.spend(children.len());
+        for child in children {
             if let Some(session) = self.sessions.get(child) {
                 let token = session.bus_token.clone();
                 self.add_guest(child, link, Guest { token, role, joined_by_load });
@@ -462,7 +464,9 @@ impl Bus {
     /// A guest leaves a session and those of its subagents. What nobody else has is kept for a while.
     pub(in crate::bus) fn detach_guest(&mut self, key: SessionKey, link: Link) {
         self.cancel_waiting_prompts(link, key);
-        for child in self.sessions.descendants(key) {
+        let children = self.sessions.descendants(key);
+        self.leftovers.spend(children.len());
+        for child in children {
             self.remove_guest(child, link);
         }
         if !self.remove_guest(key, link) {
@@ -539,23 +543,29 @@ impl Bus {
         let guests = session.guests.iter().map(|(link, guest)| (link, guest.token.clone()));
         let all = owner.into_iter().chain(guests);
         let hearers: Vec<(Link, Token)> = all.filter(|(link, _)| self.clients.hears_events(*link)).collect();
+        let (line, span) = event_line(event, more);
         for (link, token) in hearers {
             // An event is not worth a pause of anybody.
             if self.keeps_up(link, 0) {
-                self.send_event(link, &token, event, more);
+                self.send_own_to(link, &line, Edit::new(span, &token));
             }
         }
     }
 
     pub(in crate::bus) fn send_event(&mut self, link: Link, token: &[u8], event: &str, more: &str) {
-        let token = String::from_utf8_lossy(token);
-        let params = format!(r#"{{"session":{token},"event":"{event}"{more}}}"#);
-        let line = format!(r#"{{"jsonrpc":"2.0","method":"_bus/session","params":{params}}}"#);
-        self.send_own(link, line.as_bytes());
+        let (line, span) = event_line(event, more);
+        self.send_own_to(link, &line, Edit::new(span, token));
     }
 
     /// The name of a client as a JSON string.
     pub(in crate::bus) fn quoted_name(&self, link: Link) -> String {
         serde_json::Value::from(&*Report::new(self).client_label(link)).to_string()
     }
+}
+
+/// A `_bus/session` event, and where the name of the session goes, which each client has its own of.
+fn event_line(event: &str, more: &str) -> (Vec<u8>, Span) {
+    let start = r#"{"jsonrpc":"2.0","method":"_bus/session","params":{"session":"#;
+    let line = format!(r#"{start},"event":"{event}"{more}}}}}"#);
+    (line.into_bytes(), Span::new(start.len(), start.len()))
 }

@@ -2,121 +2,75 @@
 
 use crate::bus::Bus;
 use crate::id::{Link, SessionKey, WorkerId};
-use crate::limit::LONG_LINE_BYTES;
+use crate::limit::{
+    PROMPT_ADDED_BYTES, PROMPT_ADDED_TIMES, PROMPT_BLOCKS, PROMPT_BLOCKS_LEAST, PROMPT_SENDS,
+    SHARED_LINE_BYTES,
+};
 use crate::mutants::{Check, enabled};
-use crate::state::calls::Written;
 use crate::state::session_id::Token;
-use crate::state::session_log::{Logged, Unlogged};
+use crate::state::session_log::Logged;
 use crate::state::sessions::LogLimits;
+use crate::wire::json::Span;
+use crate::wire::long_line::LongBuffer;
 use crate::wire::message::Message;
 use crate::wire::nested;
 use crate::wire::scan::Envelope;
-use crate::wire::splice::{Edit, Edits, splice};
+use crate::wire::splice::{Edit, Edits, splice, with_nested};
+
+/// A prompt as it is told, around the token of the session and its block.
+const TOLD_START: &[u8] = br#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"#;
+const TOLD_UPDATE: &[u8] = br#","update":{"sessionUpdate":"user_message_chunk","content":"#;
+/// Where the token goes.
+const TOLD_TOKEN: Span = Span { start: TOLD_START.len() as u32, end: TOLD_START.len() as u32 };
+/// Stands for the blocks of a prompt that are not told.
+const MORE_BLOCKS: &[u8] = br#"{"type":"text","text":"[more of this prompt is not shown]"}"#;
+
+/// A line that several queues share, and what they shared before.
+struct Lent {
+    line: LongBuffer,
+    before: Option<LongBuffer>,
+}
 
 /// How much of `max_output_queue` may wait for a guest, as a part: it is let go before the agent has to wait for it.
 const GUEST_QUEUE_PART: usize = 2;
 
 impl Bus {
     #[inline]
-    fn log_limits(&self) -> LogLimits {
+    pub(in crate::bus) fn log_limits(&self) -> LogLimits {
         let of_all = self.limits.max_log_bytes.min(self.limits.max_held_bytes / 4);
         LogLimits { of_one: self.limits.session_log_bytes, of_all }
     }
 
-    /// A notification was given to the owner of its session: it is logged, and the guests hear it.
+    /// A notification was given to the owner of its session with these edits: it is logged, and the guests hear it.
     pub(in crate::bus) fn share(
         &mut self,
         id: WorkerId,
         key: SessionKey,
-        owner: Link,
-        written: Option<Written>,
         message: Message<'_>,
+        edits: &[Edit<'_>],
     ) {
         let Some(session) = self.sessions.get(key).filter(|session| session.is_logged()) else { return };
         let has_guests = !session.guests.is_empty();
-        self.log_written(key, owner, written);
+        self.sessions.log(key, message.line, edits, self.log_limits());
         if has_guests {
             self.tell_guests(id, key, message);
         }
     }
 
-    /// A line that was just given to the owner of a session belongs into its log.
-    #[inline]
-    pub(in crate::bus) fn log_written(&mut self, key: SessionKey, owner: Link, written: Option<Written>) {
-        if let Some(Written::At { position, length }) = written {
-            let end = position + u64::from(length);
-            // The names in a line change its length somewhat.
-            if length as usize >= LONG_LINE_BYTES / 2 {
-                return self.log_long(key, owner, position, length);
-            }
-            if !self.links.extend_unlogged(owner, key, position, end) {
-                self.begin_unlogged(key, owner, position, end);
-            }
-        }
-    }
-
-    #[inline(never)]
-    fn begin_unlogged(&mut self, session: SessionKey, owner: Link, start: u64, end: u64) {
-        self.log_kept(owner);
-        let (log, kind) = self.sessions.log_place(session);
-        self.complete_log(log);
-        if self.limits.session_log_bytes > 0 {
-            self.links.keep_unlogged(owner, Unlogged { session, start, end, log, kind });
-            self.sessions.set_unlogged(log, Some(owner));
-        }
-    }
-
-    /// A long line may not stand in one piece in the queue, so it is not kept there for the log.
-    #[cold]
-    fn log_long(&mut self, session: SessionKey, owner: Link, position: u64, length: u32) {
-        let (log, kind) = self.sessions.log_place(session);
-        self.complete_log(log);
-        if self.limits.session_log_bytes > 0
-            && let Some(line) = self.links.queued_line(owner, position, length)
-        {
-            let limits = self.log_limits();
-            self.sessions.log(log, kind, &line, limits);
-        }
-    }
-
-    /// Copies into its log what this peer was sent last.
-    #[inline]
-    pub(in crate::bus) fn log_kept(&mut self, link: Link) {
-        let limits = self.log_limits();
-        let Some((run, lines)) = self.links.unlogged(link) else { return };
-        self.sessions.log(run.log, run.kind, lines, limits);
-        self.sessions.set_unlogged(run.log, None);
-        self.links.release_unlogged(link);
-    }
-
-    /// Copies into the log of a session what it lacks.
-    pub(in crate::bus) fn complete_log(&mut self, key: SessionKey) {
-        if let Some(link) = self.sessions.unlogged(key) {
-            self.log_kept(link);
-        }
-    }
-
-    /// The same for a session whose owner is away.
+    /// Like `share`, for a session whose owner is away.
     pub(in crate::bus) fn share_unowned(&mut self, id: WorkerId, key: SessionKey, message: Message<'_>) {
-        let Some(session) = self.sessions.get(key).filter(|session| session.is_logged()) else { return };
-        if self.limits.session_log_bytes > 0 {
-            let mut line = Vec::new();
-            let mut edits = Edits::none();
-            edits.add_at(message.envelope.session.or(message.envelope.top_session), &session.bus_token);
-            if let Some(span) = message.envelope.child
-                && let Some(child) = self.index().at(id, message, span)
-            {
-                edits.add(span, &child.bus_token);
-            }
-            splice(&mut line, message.line, &edits);
-            line.push(b'\n');
-            let (log, kind) = self.sessions.log_place(key);
-            self.complete_log(log);
-            self.sessions.log(log, kind, &line, self.log_limits());
+        let Some(session) = self.sessions.get(key) else { return };
+        let token = session.bus_token.clone();
+        let child = message.envelope.child.and_then(|span| {
+            let child = self.index().at(id, message, span)?;
+            Some((span, child.bus_token.clone()))
+        });
+        let mut edits = Edits::none();
+        edits.add_at(message.envelope.session.or(message.envelope.top_session), &token);
+        if let Some((span, child)) = &child {
+            edits.add(*span, child);
         }
-        if !self.sessions.get(key).is_some_and(|session| session.guests.is_empty()) {
-            self.tell_guests(id, key, message);
-        }
+        self.share(id, key, message, &edits);
     }
 
     /// Gives a notification of the agent to the guests of its session.
@@ -129,6 +83,8 @@ impl Bus {
         let spans = if nests { nested::in_update(line, envelope) } else { Vec::new() };
         let child = envelope.child.and_then(|span| self.index().at(id, message, span));
         let child = child.map(|child| child.bus_token.clone());
+        let lent = self.lend_to(guests.len(), line);
+        let line = lent.as_ref().map_or(line, |lent| &lent.line);
         let mut behind = Vec::new();
         for (link, guest) in guests.iter() {
             if !self.keeps_up(link, line.len()) {
@@ -141,13 +97,31 @@ impl Bus {
                 edits.add(span, child);
             }
             let nested = self.index().names_for(link, id, message, &spans);
-            self.links.send_nested(link, line, &edits, &nested);
+            self.links.send(link, line, &with_nested(&edits, &nested));
         }
+        self.take_back(lent);
         if let Some(session) = self.sessions.get_mut(key) {
             session.guests = guests;
         }
         for link in behind {
             self.let_behind_go(link, key);
+        }
+    }
+
+    /// Makes a copy of a line that the queues of so many peers share, if that is less than a copy for each of them.
+    /// `take_back` follows.
+    fn lend_to(&mut self, peers: usize, line: &[u8]) -> Option<Lent> {
+        if peers < 2 || line.len() < SHARED_LINE_BYTES || self.links.is_lent(line) {
+            return None;
+        }
+        let line = LongBuffer::new(line.to_vec());
+        let before = self.links.lend_instead(Some(line.clone()));
+        Some(Lent { line, before })
+    }
+
+    fn take_back(&mut self, lent: Option<Lent>) {
+        if let Some(lent) = lent {
+            self.links.lend_instead(lent.before);
         }
     }
 
@@ -180,7 +154,6 @@ impl Bus {
     pub(in crate::bus) fn log_prompt(&mut self, key: SessionKey, message: Message<'_>) {
         let limits = self.log_limits();
         if limits.of_one > 0 {
-            self.complete_log(key);
             let line = if self.says_prompts(key) { &b""[..] } else { message.line };
             self.sessions.log_prompt(key, line, limits);
         } else {
@@ -193,15 +166,28 @@ impl Bus {
     pub(in crate::bus) fn tell_prompt(&mut self, from: Link, key: SessionKey, message: Message<'_>) {
         if !self.says_prompts(key) {
             let owner = self.sessions.get(key).and_then(|session| session.owner);
-            for (link, token) in self.others(key, from) {
-                if owner == Some(link) || self.keeps_up(link, message.line.len()) {
-                    self.send_prompt(link, &token, message);
+            let others = self.others(key, from);
+            let longest = others.iter().map(|(_, token)| token.len()).max().unwrap_or_default();
+            let told = told_prompt(message, longest, others.len());
+            let bytes = told.iter().map(|line| line.len() + longest).sum();
+            let mut hearers = Vec::new();
+            for (link, token) in others {
+                if owner == Some(link) || self.keeps_up(link, bytes) {
+                    hearers.push((link, token));
                 } else {
                     self.let_behind_go(link, key);
                 }
             }
+            for line in &told {
+                let lent = self.lend_to(hearers.len(), line);
+                let line = lent.as_ref().map_or(&line[..], |lent| &lent.line);
+                for (link, token) in &hearers {
+                    self.links.send(*link, line, &[Edit::new(TOLD_TOKEN, token)]);
+                }
+                self.take_back(lent);
+            }
             if !self.is_owner_speaking(key) {
-                self.keep_prompt(key, message);
+                self.keep_prompt(key, &told);
             }
         }
         let by = self.quoted_name(from);
@@ -209,11 +195,13 @@ impl Bus {
     }
 
     /// The next owner of a session hears the prompts of its guests together with what the agent said to them.
-    fn keep_prompt(&mut self, key: SessionKey, prompt: Message<'_>) {
+    fn keep_prompt(&mut self, key: SessionKey, told: &[Vec<u8>]) {
         let Some(agent) = self.sessions.get(key).map(|session| session.agent_token.clone()) else { return };
-        for line in told_prompt(&agent, prompt) {
-            if let Ok(envelope) = Envelope::scan(&line) {
-                self.buffer_offline(key, Message::new(&line, &envelope));
+        for line in told {
+            let mut named = Vec::with_capacity(line.len() + agent.len());
+            splice(&mut named, line, &[Edit::new(TOLD_TOKEN, &agent)]);
+            if let Ok(envelope) = Envelope::scan(&named) {
+                self.buffer_offline(key, Message::new(&named, &envelope));
             }
         }
     }
@@ -226,22 +214,18 @@ impl Bus {
         owner.into_iter().chain(guests).filter(|(link, _)| *link != but).collect()
     }
 
-    /// Tells a client a prompt of another one, as agents do it when they load a session.
-    fn send_prompt(&mut self, link: Link, token: &[u8], prompt: Message<'_>) {
-        for line in told_prompt(token, prompt) {
-            self.links.send(link, &line, &[]);
-        }
-    }
-
     /// Tells a client what was said in a session. Returns whether that is all.
     pub(in crate::bus) fn send_history(&mut self, link: Link, key: SessionKey, token: &Token) -> bool {
-        self.complete_log(key);
         let room = (self.links.queue_limit / GUEST_QUEUE_PART).saturating_sub(self.links.queued_bytes(link));
         let (entries, is_whole) = self.sessions.newest_turns(key, room);
         for (kind, line) in entries {
             let Ok(envelope) = Envelope::scan(&line) else { continue };
             match (kind, envelope.session.or(envelope.top_session)) {
-                (Logged::Prompt, _) => self.send_prompt(link, token, Message::new(&line, &envelope)),
+                (Logged::Prompt, _) => {
+                    for told in told_prompt(Message::new(&line, &envelope), token.len(), 1) {
+                        self.links.send(link, &told, &[Edit::new(TOLD_TOKEN, token)]);
+                    }
+                }
                 (Logged::Said, Some(span)) => _ = self.links.send(link, &line, &[Edit::new(span, token)]),
                 (Logged::Said, None) | (Logged::SaidOfChild, _) => _ = self.links.send(link, &line, &[]),
             }
@@ -250,10 +234,61 @@ impl Bus {
     }
 }
 
-/// A prompt as agents tell it when they load a session: an update for each of its parts.
-fn told_prompt(token: &[u8], prompt: Message<'_>) -> impl Iterator<Item = Vec<u8>> {
-    let start = br#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"#;
-    let update = br#","update":{"sessionUpdate":"user_message_chunk","content":"#;
-    let blocks = nested::elements(prompt.line, prompt.envelope.params, b"prompt").into_iter();
-    blocks.map(move |block| [&start[..], token, update, block.of(prompt.line), b"}}}"].concat())
+/// A prompt as agents tell it when they load a session: an update for each of its blocks, with no session id at
+/// `TOLD_TOKEN`.
+///
+/// A client chooses how many blocks a prompt has, and one takes two bytes. So only as many are told as the limits allow
+/// for so many hearers, whose name for the session has at most `token_bytes`; a last update says that there are more.
+fn told_prompt(prompt: Message<'_>, token_bytes: usize, hearers: usize) -> Vec<Vec<u8>> {
+    let told = |block: &[u8]| [TOLD_START, TOLD_UPDATE, block, b"}}}"].concat();
+    let most = (PROMPT_SENDS / hearers.max(1)).clamp(PROMPT_BLOCKS_LEAST, PROMPT_BLOCKS);
+    let mut room = PROMPT_ADDED_TIMES * prompt.line.len() + PROMPT_ADDED_BYTES;
+    let added = TOLD_START.len() + TOLD_UPDATE.len() + token_bytes + b"}}}\n".len();
+    let mut lines = Vec::new();
+    nested::for_each_element(prompt.line, prompt.envelope.params, b"prompt", |block| {
+        let fits = lines.len() < most && room >= added || !enabled(Check::PromptTold);
+        lines.push(told(if fits { block.of(prompt.line) } else { MORE_BLOCKS }));
+        room = room.saturating_sub(added);
+        fits.then_some(())
+    });
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(prompt: &str, hearers: usize) -> Vec<String> {
+        let line =
+            format!(r#"{{"id":1,"method":"session/prompt","params":{{"sessionId":"s","prompt":{prompt}}}}}"#);
+        let envelope = Envelope::scan(line.as_bytes()).unwrap();
+        let lines = told_prompt(Message::new(line.as_bytes(), &envelope), 20, hearers);
+        let bytes: usize = lines.iter().map(|line| line.len() + 21).sum();
+        assert!(bytes <= 8 * line.len() + 2 * PROMPT_ADDED_BYTES, "{bytes} of {}", line.len());
+        lines.into_iter().map(|line| String::from_utf8(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn every_block_of_a_prompt_is_told_in_its_order() {
+        let block = |text: &str| format!(r#"{{"type":"text","text":"{text}"}}"#);
+        let blocks: Vec<String> = (0..1000).map(|number| block(&number.to_string())).collect();
+        let lines = told(&format!("[{}]", blocks.join(" , ")), 20);
+        assert_eq!(lines.len(), 1000);
+        for (line, block) in lines.iter().zip(blocks) {
+            let (start, rest) = line.split_at(TOLD_TOKEN.start as usize);
+            let whole: serde_json::Value = serde_json::from_str(&format!("{start}\"s\"{rest}")).unwrap();
+            let block: serde_json::Value = serde_json::from_str(&block).unwrap();
+            assert_eq!(whole["params"]["update"]["content"], block);
+        }
+        assert!(told("[]", 1).is_empty() && told("7", 1).is_empty());
+    }
+
+    #[test]
+    fn a_prompt_of_very_many_blocks_is_told_in_part() {
+        for (blocks, hearers) in [(100, 1), (1_000_000, 1), (1_000_000, 400)] {
+            let lines = told(&format!("[{}1]", "1,".repeat(blocks)), hearers);
+            assert!(lines.len() <= PROMPT_BLOCKS + 1 && lines.len() * hearers <= PROMPT_SENDS + hearers);
+            assert!(lines.last().unwrap().contains("more of this prompt is not shown"));
+        }
+    }
 }

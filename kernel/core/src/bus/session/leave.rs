@@ -17,7 +17,6 @@ impl Bus {
         let Some(client) = self.clients.remove(link) else { return };
         self.pending_auth.remove(link);
         self.tracers.remove(link);
-        self.log_kept(link);
         self.links.close(link);
         for id in &client.workers {
             if let Some(worker) = self.workers.get_mut(*id) {

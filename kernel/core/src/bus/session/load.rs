@@ -98,9 +98,9 @@ impl Bus {
         {
             // Some agents refuse to load what they are still closing.
             (session.recovering, session.recovery) = (Some(Backlog::default()), None);
+            self.begins_to_open(key);
         }
         let root = self.sessions.root(key);
-        self.complete_log(root);
         let has_log = self.sessions.has_log(root);
         if let Some(session) = self.sessions.get_mut(root) {
             session.is_retold = session.is_retold || replays && has_log;
@@ -175,7 +175,7 @@ impl Bus {
         if (is_of_owner || session.loads == 0) && self.is_owner_speaking(key) {
             // What was missed is in the replay, but for what the agent asks, if somebody heard it.
             if let Some(session) = self.sessions.get_mut(key).filter(|_| is_of_owner && is_replayed) {
-                session.offline.take_where(|held| !held.message().is_request(), &mut self.held);
+                session.offline.drop_said(&mut self.held);
             }
             self.deliver_missed(key);
         }
@@ -247,7 +247,7 @@ impl Bus {
         }
         let has_turn = self.calls.asks_about(key) > 0;
         let root = self.sessions.get(self.sessions.root(key));
-        let is_asking = root.is_some_and(|root| root.offline.iter().any(|held| held.message().is_request()));
+        let is_asking = root.is_some_and(|root| root.offline.asked_count() > 0);
         let is_busy = has_turn || is_asking || !session.pending.is_empty() || session.is_turn_running();
         !is_busy || !enabled(Check::LoadAtRest)
     }

@@ -17,4 +17,4 @@ mod turn_state;
 
 pub(super) use load::knows_history;
 pub(super) use prompts::prompt_waits;
-pub(super) use questions::{asked_title, is_question};
+pub(super) use questions::is_question;

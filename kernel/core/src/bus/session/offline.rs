@@ -3,12 +3,14 @@
 use std::collections::VecDeque;
 
 use crate::bus::Bus;
-use crate::id::{Link, SessionKey};
+use crate::id::{Link, SessionKey, WorkerId};
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Backlog;
+use crate::state::calls::Endpoint;
 use crate::state::leftovers::Leftover;
 use crate::state::sessions::IfRefused;
 use crate::state::timers::Alarm;
+use crate::wire::error::RpcError;
 use crate::wire::message::{Held, Message};
 
 impl Bus {
@@ -23,7 +25,7 @@ impl Bus {
         }
         let fits = session.offline.bytes() + message.line.len() <= limit || !enabled(Check::OfflineBound);
         if !session.offline_overflow && fits {
-            return session.offline.push(Held::new(message), &mut self.held);
+            return self.sessions.keep_unheard(root, Held::new(message), &mut self.held);
         }
         // The agent can tell its history again, but its requests must still be answered.
         session.offline_overflow = true;
@@ -46,8 +48,13 @@ impl Bus {
                 && (is_of_other || !session.guests.legs(order).is_empty())
             {
                 session.pending.push(order, pending, &mut self.held);
-            } else if self.calls.end(pending.call).is_some() {
-                self.buffer_offline(key, pending.held.message());
+            } else if let Some(call) = self.calls.end(pending.call) {
+                match self.calls.endpoint(call.caller) {
+                    Endpoint::Worker(id) if pending.is_withdrawn => {
+                        self.reject_unroutable(id, pending.held.message(), &RpcError::withdrawn());
+                    }
+                    _ => self.buffer_offline(key, pending.held.message()),
+                }
                 // An owner that only leaves the session need not answer any more.
                 if let Some(asked) = asked.filter(|asked| self.links.may_send(*asked)) {
                     self.tell_withdrawn(asked, pending.call);
@@ -64,6 +71,14 @@ impl Bus {
             let unheard = Backlog::of(unheard, &mut self.held);
             self.begin_work(Leftover::Unheard(unheard, link));
         }
+    }
+
+    /// An agent withdraws a request that nobody is asked. It is not asked later, and answered as withdrawn. False: there
+    /// is no such request.
+    pub(in crate::bus) fn withdraw_unasked(&mut self, id: WorkerId, request: &[u8]) -> bool {
+        let Some((_, held)) = self.sessions.take_unasked(id, request, &mut self.held) else { return false };
+        self.reject_unroutable(id, held.message(), &RpcError::withdrawn());
+        true
     }
 
     /// The owner listens but says nothing more. The requests that wait for the next owner do not wait for ever.
@@ -84,7 +99,7 @@ impl Bus {
     pub(in crate::bus) fn refuse_offline_requests(&mut self, key: SessionKey) {
         let root = self.sessions.root(key);
         let Some(session) = self.sessions.get_mut(root) else { return };
-        let requests = session.offline.take_where(|held| held.message().is_request(), &mut self.held);
+        let requests = session.offline.take_asked(|_| true, &mut self.held);
         self.refuse_unheard(root, requests);
     }
 

@@ -8,13 +8,12 @@ use serde_json::Value;
 
 use crate::bus::Bus;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
-use crate::limit::SESSION_TITLE_BYTES;
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Pending;
 use crate::state::calls::{Call, Endpoint, Id, Purpose};
 use crate::state::guests::Role;
 use crate::state::session_id::Token;
-use crate::wire::error::shortened;
+use crate::wire::error::RpcError;
 use crate::wire::message::{Held, Message};
 use crate::wire::nested::{member, text};
 use crate::wire::splice::Edits;
@@ -22,18 +21,6 @@ use crate::wire::splice::Edits;
 /// Whether a request of an agent is a question that any controlling client can answer.
 pub(in crate::bus) fn is_question(message: Message<'_>) -> bool {
     matches!(message.method(), b"session/request_permission" | b"elicitation/create")
-}
-
-/// What an agent wants to do, in its own words, if this is a question that says so. It is only shown, and cut.
-pub(in crate::bus) fn asked_title(message: Message<'_>) -> Option<String> {
-    let (line, params) = (message.line, message.envelope.params);
-    let text = match message.method() {
-        b"session/request_permission" => text(line, member(line, params, b"toolCall"), b"title")?,
-        b"elicitation/create" => text(line, params, b"message")?,
-        _ => return None,
-    };
-    let text: String = serde_json::from_slice(text.of(line)).ok()?;
-    Some(shortened(&text, SESSION_TITLE_BYTES).to_owned())
 }
 
 impl Bus {
@@ -51,7 +38,8 @@ impl Bus {
         }
         let (Some(order), Some(session)) = (order, self.sessions.get_mut(key)) else { return false };
         if let Some((_, call)) = session.guests.legs(order).first().copied() {
-            session.pending.push(order, Pending { call, held: Held::new(message) }, &mut self.held);
+            let pending = Pending { call, held: Held::new(message), is_withdrawn: false };
+            session.pending.push(order, pending, &mut self.held);
         }
         if let Some(span) = message.envelope.elicitation
             && let Some((first, _)) = session.guests.legs(order).first().copied()
@@ -59,7 +47,7 @@ impl Bus {
         {
             worker.add_elicitation(&message.name(span), first, &mut self.held);
         }
-        let title = asked_title(message).map(|title| format!(r#","title":{}"#, Value::from(title)));
+        let title = message.asked_title().map(|title| format!(r#","title":{}"#, Value::from(title)));
         self.tell_event(key, "asked", &format!(r#","request":"{order}"{}"#, title.unwrap_or_default()));
         true
     }
@@ -68,16 +56,24 @@ impl Bus {
     fn may_answer(&self, key: SessionKey, message: Message<'_>) -> Vec<(Link, Token)> {
         let Some(session) = self.sessions.get(key) else { return Vec::new() };
         let owner = session.owner.map(|owner| (owner, session.bus_token.clone()));
+        let guests = session.guests.iter().map(|(link, guest)| (link, guest.token.clone()));
+        let all = owner.into_iter().chain(guests);
+        all.filter(|(link, _)| self.may_be_asked(key, *link, message)).collect()
+    }
+
+    /// Whether this client is one of them.
+    fn may_be_asked(&self, key: SessionKey, link: Link, message: Message<'_>) -> bool {
+        let Some(session) = self.sessions.get(key) else { return false };
+        if session.owner == Some(link) {
+            return self.links.may_send(link);
+        }
         let controls = |role| role == Role::Control || !enabled(Check::Observer);
-        let guests = session.guests.iter().filter(|(_, guest)| controls(guest.role));
-        let guests = guests.map(|(link, guest)| (link, guest.token.clone()));
-        let can = |link: Link| {
-            let offers = self.clients.get(link).is_some_and(|client| {
-                message.method() != b"elicitation/create" || client.handshake.offers_elicitation()
-            });
-            self.links.may_send(link) && (offers || session.owner == Some(link))
-        };
-        owner.into_iter().chain(guests).filter(|(link, _)| can(*link)).collect()
+        let offers = self.clients.get(link).is_some_and(|client| {
+            message.method() != b"elicitation/create" || client.handshake.offers_elicitation()
+        });
+        session.guests.get(link).is_some_and(|guest| controls(guest.role))
+            && offers
+            && self.links.may_send(link)
     }
 
     /// Asks one client. Returns the order under which the question is pending.
@@ -116,6 +112,7 @@ impl Bus {
         for (order, pending) in pending {
             if let Some(session) = self.sessions.get_mut(key)
                 && is_question(pending.held.message())
+                && !pending.is_withdrawn
             {
                 // Whoever owned the session then was asked alone.
                 if session.guests.legs(order).is_empty()
@@ -125,9 +122,7 @@ impl Bus {
                     session.guests.add_leg(order, asked, pending.call);
                 }
                 let is_asked = session.guests.legs(order).iter().any(|(asked, _)| *asked == link);
-                let may =
-                    |bus: &Bus| bus.may_answer(key, pending.held.message()).iter().any(|(it, _)| *it == link);
-                if !is_asked && may(self) {
+                if !is_asked && self.may_be_asked(key, link, pending.held.message()) {
                     self.ask_one(id, key, (link, &token), pending.held.message(), Some(order));
                 }
             }
@@ -147,16 +142,14 @@ impl Bus {
         if session.guests.is_empty() || session.offline.is_empty() {
             return;
         }
-        let asked = session.offline.take_where(|held| is_question(held.message()), &mut self.held);
+        let asked = session.offline.take_asked(|held| is_question(held.message()), &mut self.held);
         for held in asked {
             let about = held
                 .message()
                 .session_name()
                 .and_then(|name| self.workers.get(id).and_then(|worker| worker.sessions.get(&name).copied()));
-            if !self.ask_all(id, about.unwrap_or(root), held.message())
-                && let Some(session) = self.sessions.get_mut(root)
-            {
-                session.offline.push(held, &mut self.held);
+            if !self.ask_all(id, about.unwrap_or(root), held.message()) {
+                self.sessions.keep_unheard(root, held, &mut self.held);
             }
         }
     }
@@ -264,7 +257,9 @@ impl Bus {
         let Some(id) = self.sessions.worker_of(key) else { return };
         for pending in unheard {
             let message = pending.held.message();
-            if !self.ask_all(id, key, message) {
+            if pending.is_withdrawn {
+                self.reject_unroutable(id, message, &RpcError::withdrawn());
+            } else if !self.ask_all(id, key, message) {
                 self.buffer_offline(key, message);
                 self.hold_offline_requests(key);
             }
@@ -284,9 +279,13 @@ impl Verdict {
         if answer.is_error() {
             return Verdict::Error;
         }
-        let result: Value =
-            answer.outcome().and_then(|it| serde_json::from_slice(it).ok()).unwrap_or_default();
-        let is_cancelled = result["outcome"]["outcome"] == "cancelled" || result["action"] == "cancel";
+        // The answer may be long, so it is not made a tree.
+        let (line, result) = (answer.line, answer.envelope.outcome);
+        let is = |object, key: &[u8], word: &[u8]| {
+            text(line, object, key).is_some_and(|value| *answer.name(value) == *word)
+        };
+        let is_cancelled = is(member(line, result, b"outcome"), b"outcome", b"cancelled")
+            || is(result, b"action", b"cancel");
         if is_cancelled { Verdict::Cancelled } else { Verdict::Choice }
     }
 }

@@ -1,8 +1,10 @@
 //! The logs of all sessions, which have a limit together.
 
 use super::Sessions;
-use crate::id::{Link, SessionKey, TypedKey};
+use crate::id::{SessionKey, TypedKey};
+use crate::mutants::{Check, enabled};
 use crate::state::session_log::{Logged, SessionLog};
+use crate::wire::splice::Edit;
 
 /// How many sessions are looked at for a log to shorten.
 const LOG_STEPS: usize = 8;
@@ -18,27 +20,33 @@ pub(crate) struct LogLimits {
 }
 
 impl Sessions {
-    /// The log that the lines of this session stand in, and what they are there.
-    pub(crate) fn log_place(&self, key: SessionKey) -> (SessionKey, Logged) {
-        let root = self.root(key);
+    /// Adds a line with these edits, as the owner of this session was sent it, to the log that the session has part in.
+    #[inline]
+    pub(crate) fn log(&mut self, key: SessionKey, line: &[u8], edits: &[Edit<'_>], limits: LogLimits) {
+        let root = if enabled(Check::LoggedSession) { self.root(key) } else { self.first() };
         // Where the parent is gone, the child is at the top, and its own name is not the same for everybody.
-        (root, if root == key { Logged::Said } else { Logged::SaidOfChild })
+        let kind = if root == key { Logged::Said } else { Logged::SaidOfChild };
+        self.push(root, kind, line, edits, limits);
     }
 
-    /// Adds lines, each with its newline, to the log of this session.
-    pub(crate) fn log(&mut self, key: SessionKey, kind: Logged, lines: &[u8], limits: LogLimits) {
-        if let Some(session) = self.sessions.get_mut(key) {
-            let grown = session.log.push(kind, lines);
-            let own = session.log.len();
-            self.log_grew(key, grown, own, limits);
-        }
-    }
-
-    /// Adds a prompt, which has no newline, to the log of this session.
+    /// Adds a prompt to the log of this session.
     #[inline]
     pub(crate) fn log_prompt(&mut self, key: SessionKey, line: &[u8], limits: LogLimits) {
+        self.push(key, Logged::Prompt, line, &[], limits);
+    }
+
+    /// The first session of the table, for a mutant.
+    fn first(&self) -> SessionKey {
+        self.iter().next().map_or(SessionKey::FIRST, |(key, _)| key)
+    }
+
+    #[inline]
+    fn push(&mut self, key: SessionKey, kind: Logged, line: &[u8], edits: &[Edit<'_>], limits: LogLimits) {
+        if limits.of_one == 0 {
+            return;
+        }
         if let Some(session) = self.sessions.get_mut(key) {
-            let grown = session.log.push_prompt(line);
+            let grown = session.log.push(kind, line, edits);
             let own = session.log.len();
             self.log_grew(key, grown, own, limits);
         }
@@ -47,21 +55,9 @@ impl Sessions {
     /// The log of this session has so many bytes more, and `own` in all.
     #[inline]
     fn log_grew(&mut self, key: SessionKey, by: usize, own: usize, limits: LogLimits) {
-        self.log_bytes += by;
-        if own > limits.of_one || self.log_bytes > limits.of_all {
+        self.log_bytes.add(by);
+        if own > limits.of_one || self.log_bytes.get() > limits.of_all {
             self.shorten_logs(key, limits);
-        }
-    }
-
-    /// The peer that was sent lines which the log of this session lacks.
-    #[inline]
-    pub(crate) fn unlogged(&self, key: SessionKey) -> Option<Link> {
-        self.sessions.get(key)?.unlogged
-    }
-
-    pub(crate) fn set_unlogged(&mut self, key: SessionKey, peer: Option<Link>) {
-        if let Some(session) = self.sessions.get_mut(key) {
-            session.unlogged = peer;
         }
     }
 
@@ -73,7 +69,7 @@ impl Sessions {
             self.drop_oldest(key);
         }
         let mut steps = LOG_STEPS;
-        while self.log_bytes > limits.of_all {
+        while self.log_bytes.get() > limits.of_all {
             let next = self.sessions.iter_from(self.log_hand).next().map(|(key, _)| key);
             self.log_hand = next.map_or(0, |next| next.key().index + 1);
             steps -= 1;
@@ -96,7 +92,7 @@ impl Sessions {
         };
         let before = session.log.len();
         session.log.drop_oldest();
-        self.log_bytes -= before - session.log.len();
+        self.log_bytes.give_back(before - session.log.len());
         true
     }
 
@@ -121,7 +117,7 @@ impl Sessions {
     /// The bytes of all logs.
     #[inline]
     pub(crate) fn log_bytes(&self) -> usize {
-        self.log_bytes
+        self.log_bytes.get()
     }
 
     /// The same, counted afresh.

@@ -3,7 +3,7 @@
 
 use crate::limit::{SESSION_FOLDER_BYTES, SESSION_TITLE_BYTES};
 use crate::mutants::{Check, enabled};
-use crate::wire::error::shortened;
+use crate::wire::nested::beginning;
 
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
@@ -36,9 +36,9 @@ impl Shown {
 }
 
 fn text(value: &[u8], at_most: usize) -> Option<Box<str>> {
-    let text: String = serde_json::from_slice(value).ok()?;
-    let at_most = if enabled(Check::NameBound) { at_most } else { usize::MAX };
-    Some(shortened(text.trim(), at_most)).filter(|text| !text.is_empty()).map(Into::into)
+    let at_most = if enabled(Check::NameBound) { at_most } else { value.len() };
+    let text = beginning(value, at_most)?;
+    Some(text.trim()).filter(|text| !text.is_empty()).map(Into::into)
 }
 
 #[cfg(test)]
