@@ -207,7 +207,9 @@ impl Shell {
         self.companions.on_timer(&mut self.processes, &mut self.io);
         self.acceptor.on_timer(&mut self.io);
         // Tasks that are queued during this turn wait for the next one.
-        for _ in 0..self.io.queue.len() {
+        let tasks = self.io.queue.len();
+        self.io.begin_turn(tasks);
+        for _ in 0..tasks {
             match self.io.queue.pop() {
                 Some(Task::Read(link)) => self.io.read(link),
                 Some(Task::ReadStderr(link)) => stderr::read_queued(link, &mut self.io),

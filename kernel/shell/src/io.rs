@@ -23,6 +23,10 @@ const SCRATCH_BYTES: usize = 256 << 10;
 
 /// A link with short lines is read no more than this per turn, because the time that a turn takes grows with the lines.
 const SHORT_LINES_BYTES: usize = 64 << 10;
+/// All links that are ready are together read no more than this per turn, but each at least `LEAST_BYTES`: whoever
+/// becomes ready meanwhile waits for the whole turn.
+const TURN_BYTES: usize = 512 << 10;
+const LEAST_BYTES: usize = 4 << 10;
 /// A longer line is not short: the copies of its bytes take longer than the rest of its way.
 const SHORT_LINE_BYTES: usize = 2 << 10;
 
@@ -43,6 +47,8 @@ pub(crate) struct Io {
     pub(crate) queue: RunQueue,
     /// Links with queued bytes that can be written to again.
     writable: Vec<Link>,
+    /// The most that one link is read in this turn.
+    most_bytes: usize,
 }
 
 impl Io {
@@ -55,12 +61,18 @@ impl Io {
             peers: Peers::default(),
             queue: RunQueue::default(),
             writable: Vec::new(),
+            most_bytes: SCRATCH_BYTES,
         }
     }
 
     /// Whether there is work that needs no new event.
     pub(crate) fn has_work(&self) -> bool {
         !self.queue.is_empty() || !self.writable.is_empty()
+    }
+
+    /// So many links are to be read in the turn that begins.
+    pub(crate) fn begin_turn(&mut self, ready: usize) {
+        self.most_bytes = (TURN_BYTES / ready.max(1)).clamp(LEAST_BYTES, SCRATCH_BYTES);
     }
 
     /// Remembers what an event says about a link. Events of closed fds carry an old key and find nothing.
@@ -114,7 +126,14 @@ impl Io {
         let space = self.bus.read_space(link);
         let in_space = space.is_some();
         let most = if peer.has_long_lines { SCRATCH_BYTES } else { SHORT_LINES_BYTES };
-        let space = space.unwrap_or(&mut self.scratch[..most]);
+        let most = most.min(self.most_bytes);
+        let space = match space {
+            Some(space) => {
+                let most = space.len().min(self.most_bytes);
+                &mut space[..most]
+            }
+            None => &mut self.scratch[..most],
+        };
         match read(peer.input(), space) {
             Ok(0) => self.report_eof(link),
             Ok(count) => {

@@ -24,12 +24,19 @@ impl Bus {
             self.work_step();
         }
         self.leftovers.rotate();
+        // Only here, and not in other calls: a chunk whose lines go to hundreds of peers makes the shell call the bus
+        // for each of them, and all of that is one turn.
+        while !self.leftovers.is_spent()
+            && let Some(link) = self.links.next_turn()
+        {
+            self.read_on(link);
+        }
         self.go_on_soon();
     }
 
     /// Sets an alarm that is due at once, if something is left to do.
     pub(super) fn go_on_soon(&mut self) {
-        if (!self.leftovers.is_empty() || self.links.has_resumed()) && self.leftovers.needs_alarm() {
+        if (!self.leftovers.is_empty() || self.links.has_unread()) && self.leftovers.needs_alarm() {
             self.alarms.set(self.now, Alarm::Leftover);
         }
     }

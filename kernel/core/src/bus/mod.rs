@@ -403,11 +403,7 @@ impl Bus {
             && let Some(link) = self.links.next_resumed()
         {
             self.leftovers.spend(RESUME_STEPS);
-            self.read(link, &[], ReadMode::UnlessPaused);
-            if self.links.wants_read(link) {
-                self.links.act(Action::Resume(link));
-            }
-            self.finish(link);
+            self.read_on(link);
         }
         self.go_on_soon();
         self.watch_full();
@@ -417,6 +413,15 @@ impl Bus {
         if self.stopping.is_some() {
             self.stop_further();
         }
+    }
+
+    /// Handles what is left of a link that was not read for a while. If that is all, the shell reads on.
+    fn read_on(&mut self, link: Link) {
+        self.read(link, &[], ReadMode::UnlessPaused);
+        if self.links.wants_read(link) {
+            self.links.act(Action::Resume(link));
+        }
+        self.finish(link);
     }
 
     /// Forgets the alarms of what is gone.

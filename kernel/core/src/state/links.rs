@@ -24,7 +24,7 @@ use crate::wire::send_queue::SendQueue;
 use crate::wire::splice::{Edit, longest_unedited, splice, splice_from};
 
 /// Why a peer is not read.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Pause {
     /// The queue of this peer is full.
     Full(Link),
@@ -85,6 +85,8 @@ pub(crate) struct Links {
     work: usize,
     /// Links that may be read again.
     resumed: VecDeque<Link>,
+    /// Links with lines left that wait their turn, each once.
+    turns: VecDeque<Link>,
     /// The last peer whose queue `send` found over the limit.
     over_limit: Option<Link>,
     /// Peers for which so much waits that they need a stall alarm.
@@ -109,6 +111,7 @@ impl Links {
             sent: BySide::default(),
             work: 0,
             resumed: VecDeque::new(),
+            turns: VecDeque::new(),
             over_limit: None,
             newly_full: Vec::new(),
             bulk: None,
@@ -487,29 +490,34 @@ impl Links {
             && peer.paused.is_none()
         {
             peer.paused = Some(Pause::Turn);
-            self.resumed.push_back(link);
+            self.turns.push_back(link);
         }
     }
 
-    /// A link that is no longer paused. What it sent meanwhile is still to be handled.
-    pub(crate) fn next_resumed(&mut self) -> Option<Link> {
-        let link = self.resumed.pop_front()?;
-        if let Some(peer) = self.peers.get_mut(link)
-            && peer.paused == Some(Pause::Turn)
-        {
+    /// The link whose turn it is, with lines of it that are still to be handled.
+    pub(crate) fn next_turn(&mut self) -> Option<Link> {
+        let link = self.turns.pop_front()?;
+        if let Some(peer) = self.peers.get_mut(link) {
             peer.paused = None;
         }
         Some(link)
     }
 
+    /// A link that is no longer paused. What it sent meanwhile is still to be handled.
+    pub(crate) fn next_resumed(&mut self) -> Option<Link> {
+        self.resumed.pop_front()
+    }
+
     /// Whether no link is to be read again and no queue has become full.
     #[inline]
     pub(crate) fn is_settled(&self) -> bool {
-        self.resumed.is_empty() && self.newly_full.is_empty()
+        !self.has_unread() && self.newly_full.is_empty()
     }
 
-    pub(crate) fn has_resumed(&self) -> bool {
-        !self.resumed.is_empty()
+    /// Whether a link is to be read again.
+    #[inline]
+    pub(crate) fn has_unread(&self) -> bool {
+        !self.resumed.is_empty() || !self.turns.is_empty()
     }
 
     pub(crate) fn held_bytes(&self) -> usize {

@@ -1,5 +1,6 @@
 //! Stories of sessions with guests: joining, history, prompts, questions, leaving and taking over.
 
+mod asked;
 mod life;
 mod owner;
 

@@ -3,6 +3,7 @@
 mod acp;
 mod acp_v2;
 mod auth;
+mod bounds;
 mod close;
 mod defaults;
 mod fairness;

@@ -43,7 +43,7 @@ impl Sessions {
     #[inline]
     fn push(&mut self, key: SessionKey, kind: Logged, line: &[u8], edits: &[Edit<'_>], limits: LogLimits) {
         if limits.of_one == 0 {
-            return;
+            return self.log_is_partial(key);
         }
         if let Some(session) = self.sessions.get_mut(key) {
             let grown = session.log.push(kind, line, edits);

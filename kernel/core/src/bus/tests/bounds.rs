@@ -1,0 +1,300 @@
+//! What one line, and one chunk of lines, can make the bus do and hold.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Config, Event, Limits, Link, TestBus, pool};
+use crate::bus::Bus;
+use crate::config::{Permission, PoolConfig};
+use crate::limit::{LONG_LINE_BYTES, SESSIONS_PAGE_BYTES};
+
+const INIT: &str = concat!(
+    r#"{"protocolVersion":1,"agentInfo":{"name":"agent"},"agentCapabilities":{"loadSession":true,"#,
+    r#""sessionCapabilities":{"close":{},"resume":{}}}}"#
+);
+
+impl TestBus {
+    /// A bus whose pool shares, with a worker that is ready.
+    fn sharing(limits: Limits) -> (TestBus, Link) {
+        let pool = PoolConfig { share: true, max_sessions: 10_000, ..pool("agents", 1) };
+        let mut bus = TestBus::new(Config { limits, ..Config::with_pools([pool]) });
+        let (first, worker) = (bus.acp_client(), bus.worker(0));
+        bus.initializes_with(worker, INIT);
+        bus.sees(first);
+        (bus, worker)
+    }
+
+    /// A client that was initialized like the first one.
+    fn ready_client(&mut self) -> Link {
+        let client = self.acp_client();
+        self.sees(client);
+        client
+    }
+
+    /// The bytes come in these pieces, read to where the bus wants them if it does, as from a socket.
+    fn sends_in_pieces(&mut self, from: Link, bytes: &[u8], piece: usize) {
+        let now = self.now;
+        for mut chunk in bytes.chunks(piece) {
+            while let Some(space) = self.shell.bus.read_space(from) {
+                let count = space.len().min(chunk.len());
+                space[..count].copy_from_slice(&chunk[..count]);
+                self.shell.bus.received_in_space(from, count, now);
+                chunk = &chunk[count..];
+                if chunk.is_empty() {
+                    break;
+                }
+            }
+            self.shell.bus.received(from, chunk, now);
+            self.act();
+        }
+    }
+
+    /// Everything that the client has not looked at.
+    fn takes_unseen(&mut self, client: Link) -> Vec<Value> {
+        let lines = self.unseen.remove(&client).unwrap_or_default();
+        lines.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    }
+}
+
+fn update(session: &str, text: &str) -> String {
+    let update = json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}});
+    json!({"method": "session/update", "params": {"sessionId": session, "update": update}}).to_string()
+}
+
+#[test]
+fn a_short_update_behind_a_long_one_is_logged_for_its_own_session() {
+    for piece in [500, 4096, 70_000, 1 << 20] {
+        let (mut bus, worker) = TestBus::sharing(Limits::default());
+        let (ann, ben) = (bus.ready_client(), bus.ready_client());
+        let first = bus.opens(ann, worker, "one");
+        let second = bus.opens(ann, worker, "two");
+        // The owner reads slowly, so that its queue holds lines of both sessions.
+        bus.stops_reading(ann);
+        let mut said = Vec::new();
+        for round in 0..6 {
+            let texts =
+                [format!("long {round} {}", "x".repeat(LONG_LINE_BYTES + 1000)), format!("short {round}")];
+            let lines =
+                [update("one", &texts[0]), update("two", &texts[1]), update("two", "more")].join("\n");
+            bus.sends_in_pieces(worker, format!("{lines}\n").as_bytes(), piece);
+            said.extend([texts[1].clone(), "more".to_owned()]);
+            bus.reads(ann, 1000 * round);
+        }
+        bus.sends(ben, &json!({"id": 1, "method": "_bus/attach", "params": {"session": second}}).to_string());
+        let heard = bus.takes_unseen(ben);
+        let texts: Vec<&str> = heard
+            .iter()
+            .filter(|line| line["method"] == "session/update")
+            .map(|line| line["params"]["update"]["content"]["text"].as_str().expect("a text"))
+            .collect();
+        assert_eq!(texts, said, "in pieces of {piece}");
+        assert!(heard.iter().all(|line| !line.to_string().contains(&first)));
+        bus.reads_again(ann);
+        bus.bus.check_invariants();
+    }
+}
+
+#[test]
+fn a_prompt_of_very_many_blocks_is_told_to_others_in_a_small_multiple_of_its_bytes() {
+    let (mut bus, worker) = TestBus::sharing(Limits::default());
+    let (ann, ben) = (bus.ready_client(), bus.ready_client());
+    let session = bus.opens(ann, worker, "one");
+    bus.sends(ben, &json!({"id": 1, "method": "_bus/attach", "params": {"session": session}}).to_string());
+    bus.stops_reading(ann);
+    bus.stops_reading(ben);
+    let prompt = format!("[{}1]", "1,".repeat(500_000));
+    let params = format!(r#"{{"sessionId":"{session}","prompt":{prompt}}}"#);
+    for from in [ann, ben] {
+        let before = bus.bus.held_bytes();
+        bus.sends(from, &format!(r#"{{"id":2,"method":"session/prompt","params":{params}}}"#));
+        let grown = bus.bus.held_bytes() - before;
+        assert!(grown < 4 * prompt.len(), "{grown} bytes for {}", prompt.len());
+    }
+}
+
+#[test]
+fn the_rest_of_a_chunk_waits_its_turn_while_others_are_served() {
+    let (mut bus, worker) = TestBus::sharing(Limits { max_clients: 2000, ..Limits::default() });
+    let ann = bus.ready_client();
+    let session = bus.opens(ann, worker, "one");
+    let attach = |id| format!(r#"{{"id":{id},"method":"_bus/attach","params":{{"session":"{session}"}}}}"#);
+    let detach = |id| format!(r#"{{"id":{id},"method":"_bus/detach","params":{{"session":"{session}"}}}}"#);
+    for _ in 0..200 {
+        let guest = bus.client();
+        bus.sends(guest, &attach(0));
+    }
+    let (busy, other) = (bus.client(), bus.client());
+    let lines: Vec<String> = (0..200).flat_map(|id| [attach(2 * id), detach(2 * id + 1)]).collect();
+    // One call of the bus, without what follows from it.
+    let now = bus.now;
+    bus.shell.bus.received(busy, format!("{}\n", lines.join("\n")).as_bytes(), now);
+    assert!(!bus.bus.wants_read(busy), "nothing more is read of it");
+    bus.shell.bus.received(other, b"{\"id\":1,\"method\":\"_bus/hello\"}\n", now);
+    bus.act();
+    assert_eq!(bus.sees_json(other)["id"], 1);
+    let answers =
+        |lines: Vec<Value>| -> Vec<i64> { lines.iter().filter_map(|line| line["id"].as_i64()).collect() };
+    let at_once = answers(bus.takes_unseen(busy));
+    assert!((1..100).contains(&at_once.len()), "{} of 400 at once", at_once.len());
+    bus.advances(Duration::ZERO);
+    let later = answers(bus.takes_unseen(busy));
+    assert_eq!([at_once, later].concat(), (0..400).collect::<Vec<_>>(), "all are answered, in their order");
+    assert!(bus.bus.wants_read(busy));
+}
+
+#[test]
+fn what_a_vanished_client_still_wanted_is_not_done_all_at_once() {
+    let (mut bus, worker) = TestBus::sharing(Limits { max_clients: 2000, ..Limits::default() });
+    let ann = bus.ready_client();
+    let session = bus.opens(ann, worker, "one");
+    let attach = format!(r#"{{"id":0,"method":"_bus/attach","params":{{"session":"{session}"}}}}"#);
+    for _ in 0..200 {
+        let guest = bus.client();
+        bus.sends(guest, &attach);
+    }
+    let busy = bus.client();
+    let detach = format!(r#"{{"id":0,"method":"_bus/detach","params":{{"session":"{session}"}}}}"#);
+    let lines = format!("{attach}\n{detach}\n").repeat(200);
+    let (now, before) = (bus.now, bus.bus.counters.requests);
+    bus.shell.bus.received(busy, lines.as_bytes(), now);
+    bus.handles(Event::Broken(busy));
+    bus.advances(Duration::ZERO);
+    assert!(bus.bus.counters.requests - before < 200);
+    assert!(bus.is_closed(busy));
+}
+
+#[test]
+fn a_list_of_sessions_with_many_guests_comes_in_pages() {
+    let (mut bus, worker) = TestBus::sharing(Limits { max_clients: 2000, ..Limits::default() });
+    let ann = bus.ready_client();
+    let sessions: Vec<String> = (0..60).map(|at| bus.opens(ann, worker, &format!("a{at}"))).collect();
+    for number in 0..60 {
+        let guest = bus.client();
+        let name = format!("{number} {}", "n".repeat(200));
+        bus.sends(guest, &json!({"id": 0, "method": "_bus/hello", "params": {"client": name}}).to_string());
+        for session in &sessions {
+            let params = json!({"session": session});
+            bus.sends(guest, &json!({"id": 1, "method": "_bus/attach", "params": params}).to_string());
+            bus.advances(Duration::ZERO);
+        }
+    }
+    bus.takes_unseen(ann);
+    let (mut cursor, mut shown, mut pages) = (None::<String>, Vec::new(), 0);
+    loop {
+        let params = json!({"cursor": cursor});
+        bus.sends(ann, &json!({"id": 5, "method": "_bus/sessions", "params": params}).to_string());
+        let line = bus.sees(ann);
+        assert!(line.len() < 2 * SESSIONS_PAGE_BYTES, "{}", line.len());
+        let page: Value = serde_json::from_str(&line).expect("JSON");
+        let views = page["result"]["sessions"].as_array().expect("a list").clone();
+        shown.extend(views.iter().map(|view| view["session"].as_str().expect("a label").to_owned()));
+        pages += 1;
+        match page["result"]["nextCursor"].as_str() {
+            Some(next) => cursor = Some(next.to_owned()),
+            None => break,
+        }
+    }
+    shown.sort();
+    shown.dedup();
+    assert_eq!((shown.len(), pages > 2), (60, true));
+}
+
+#[test]
+fn drains_start_no_more_processes_than_a_pool_may_have_twice() {
+    let pool = PoolConfig { share: true, ..pool("agents", 3) };
+    let mut bus = TestBus::new(Config::with_pools([pool]));
+    let (ann, worker) = (bus.acp_client(), bus.worker(0));
+    bus.initializes_with(worker, r#"{"protocolVersion":1,"agentCapabilities":{}}"#);
+    bus.sees(ann);
+    bus.opens(ann, worker, "one");
+    for id in 0..50 {
+        bus.sends(ann, &json!({"id": id, "method": "_bus/drain", "params": {"pool": "agents"}}).to_string());
+        bus.sees(ann);
+        // Each of the new ones has a session, too, which cannot go on elsewhere.
+        let link = bus.worker(bus.processes.len() - 1);
+        bus.takes_unseen(link);
+    }
+    assert!(bus.bus.process_ids().len() <= 6, "{} processes", bus.bus.process_ids().len());
+}
+
+#[test]
+fn guests_that_take_nothing_are_closed_before_they_fill_the_bus() {
+    let limits = Limits { max_held_bytes: 64 << 20, max_clients: 500, ..Limits::default() };
+    let (mut bus, worker) = TestBus::sharing(limits);
+    let ann = bus.ready_client();
+    let session = bus.opens(ann, worker, "one");
+    let guests: Vec<Link> = (0..60).map(|_| bus.client()).collect();
+    for guest in &guests {
+        bus.stops_reading(*guest);
+        bus.sends(
+            *guest,
+            &json!({"id": 0, "method": "_bus/attach", "params": {"session": session}}).to_string(),
+        );
+    }
+    let text = "x".repeat(60_000);
+    for _ in 0..200 {
+        bus.sends(worker, &update("one", &text));
+    }
+    assert!(bus.bus.held_bytes() > 32 << 20, "{}", bus.bus.held_bytes());
+    bus.advances(Duration::from_secs(3));
+    assert!(bus.bus.held_bytes() <= 34 << 20, "{}", bus.bus.held_bytes());
+    bus.advances(Duration::from_secs(120));
+    assert!(guests.iter().all(|guest| bus.is_closed(*guest)) && !bus.is_closed(ann));
+    assert!(bus.bus.held_bytes() < 2 << 20, "{}", bus.bus.held_bytes());
+}
+
+#[test]
+fn long_params_to_the_bus_are_refused() {
+    let (mut bus, _) = TestBus::sharing(Limits::default());
+    let ann = bus.ready_client();
+    let params = json!({"session": "x".repeat(100_000)});
+    for method in ["_bus/attach", "_bus/hello", "_bus/close", "_bus/drain", "_bus/sessions", "_bus/trace"] {
+        bus.sends(ann, &json!({"id": 1, "method": method, "params": params}).to_string());
+        assert_eq!(bus.sees_json(ann)["error"]["code"], -32600, "{method}");
+    }
+}
+
+#[test]
+fn a_permission_with_very_many_options_is_answered_by_the_first_that_fits() {
+    let pool = PoolConfig { permission: Permission::Allow, ..pool("agents", 1) };
+    let mut bus = TestBus::new(Config::with_pools([pool]));
+    let (ann, worker) = (bus.acp_client(), bus.worker(0));
+    bus.initializes_with(worker, INIT);
+    bus.sees(ann);
+    bus.opens(ann, worker, "one");
+    let asks = |options: &[Value]| {
+        let params = json!({"sessionId": "one", "options": options});
+        json!({"id": 7, "method": "session/request_permission", "params": params}).to_string()
+    };
+    let option = |id: &str, kind: &str| json!({"optionId": id, "name": "n", "kind": kind});
+    let many: Vec<Value> = (0..10_000).map(|at| option(&format!("o{at}"), "reject_once")).collect();
+    for (options, chosen) in [
+        ([&many[..], &[option("b", "allow_always"), option("a", "allow_once")]].concat(), "a"),
+        ([&many[..], &[option("b", "allow_always")]].concat(), "b"),
+        (vec![option("first", "allow_once"), option("second", "allow_once")], "first"),
+    ] {
+        bus.sends(worker, &asks(&options));
+        let answer = bus.sees_json(worker);
+        assert_eq!(answer["result"]["outcome"], json!({"outcome": "selected", "optionId": chosen}));
+    }
+    bus.sends(worker, &asks(&many));
+    bus.sees_request(ann, "session/request_permission");
+}
+
+#[test]
+fn a_worker_that_tells_its_room_is_counted_without_a_look_at_all_sessions() {
+    let (mut bus, worker) = TestBus::sharing(Limits::default());
+    let ann = bus.ready_client();
+    for at in 0..5 {
+        bus.opens(ann, worker, &format!("a{at}"));
+    }
+    // One more is being loaded, and does not count.
+    bus.asks(ann, 9, "session/load", "old");
+    bus.sends(worker, r#"{"method":"_bus/worker","params":{"room":3}}"#);
+    let room = |bus: &Bus| bus.workers.iter().next().map(|(_, worker)| worker.capacity);
+    assert_eq!(room(&bus.bus), Some(Some(8)));
+    bus.answers(worker, "session/load", "{}");
+    bus.sends(worker, r#"{"method":"_bus/worker","params":{"room":3}}"#);
+    assert_eq!(room(&bus.bus), Some(Some(9)));
+}
