@@ -132,6 +132,10 @@ pub const BUSY_WARNING_EVERY: Duration = Duration::from_secs(60);
 pub const STICKY_NOTIFICATIONS_MAX: usize = 16;
 /// The longest sticky notification and the longest broadcast that is kept, in bytes.
 pub const STICKY_NOTIFICATION_BYTES: usize = 64 << 10;
+/// How many MCP servers of one session are looked at, which its client offers over its own connection.
+pub const MCP_SERVERS: usize = 64;
+/// How many of one client a worker knows.
+pub const MCP_SERVERS_KEPT: usize = 256;
 /// How many process-wide requests are kept, to be repeated to workers that start later.
 pub const BROADCASTS_MAX: usize = 64;
 /// The longest answer of a worker to `initialize`, in bytes. A worker that says more does not start.

@@ -51,6 +51,8 @@ pub enum Check {
     Observer,
     /// A guest that does not keep up is let go.
     GuestBehind,
+    /// What an agent says to an MCP server goes to the client that has named it.
+    McpServer,
     /// No more processes leave at once than a pool may have.
     DrainBound,
     /// The rest of a chunk waits its turn once the lines before it have caused much work.
@@ -247,6 +249,7 @@ impl Check {
         Check::Share,
         Check::Observer,
         Check::GuestBehind,
+        Check::McpServer,
         Check::DrainBound,
         Check::ReadPiece,
         Check::IdleQueue,

@@ -53,6 +53,9 @@ impl Bus {
             }
             waits = purpose == Purpose::Prompt && prompt_waits(from, session)?;
         }
+        if let (Purpose::Open | Purpose::Reopen { .. }, Some(params)) = (purpose, message.params()) {
+            self.note_mcp_servers(from, to, params);
+        }
         let Some(worker) = self.workers.get_mut(to) else { return Err(RpcError::unknown_session()) };
         let call = message.id().map(|id| {
             worker.requests += 1;

@@ -343,7 +343,10 @@ impl Bus {
         let pool = self.pools.of(self.clients.find(link)?.pool, message)?;
         let to = match self.label_worker(link, message)? {
             Some(worker) => worker,
-            None => self.worker_for_request(link, pool)?,
+            None => match self.mcp_worker(link, message) {
+                Some(worker) => worker,
+                None => self.worker_for_request(link, pool)?,
+            },
         };
         let purpose = match message.method() {
             b"session/list" => Purpose::List,

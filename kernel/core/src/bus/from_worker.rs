@@ -5,6 +5,7 @@
 use log::{debug, warn};
 
 use super::Bus;
+use super::mcp::is_mcp;
 use super::session::is_question;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
 use crate::limit::{NAME_BYTES, PENDING_REQUESTS, QUEUE_HARD_TIMES};
@@ -127,6 +128,7 @@ impl Bus {
         match message.method() {
             b"$/cancel_request" => self.worker_cancels(id, message),
             b"elicitation/complete" => self.elicitation_complete(id, message),
+            method if is_mcp(method) => self.route_mcp(id, message),
             _ if envelope.request.is_some() => self.elicit(id, message),
             _ => self.route_sessionless(id, message),
         }

@@ -4,7 +4,7 @@
 //! motion:
 //!
 //! - `input` reads lines, `auth` checks the token, `from_client` and `from_worker` route messages;
-//! - `forward`, `answers`, `broadcast`, `elicitation` and `permission` pass them on under other ids;
+//! - `forward`, `answers`, `broadcast`, `elicitation`, `mcp` and `permission` pass them on under other ids;
 //! - `placement` picks workers and `nodes` the machine of a session, `init` initializes workers, `supervise` and
 //!   `worker_lost` restart them, `worker_tells` hears what they say of themselves;
 //! - `session` keeps sessions, `flow_control` and `capacity` bound what the bus holds;
@@ -28,6 +28,7 @@ mod input;
 mod invariants;
 mod leftover;
 mod logs;
+mod mcp;
 mod metrics;
 mod nodes;
 mod operate;

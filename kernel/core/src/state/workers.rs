@@ -8,8 +8,8 @@ use crate::api::{Exit, Moment};
 use crate::config::{Mode, PoolConfig};
 use crate::id::{CallKey, Link, PoolId, SessionKey};
 use crate::limit::{
-    ELICITATIONS, EXIT_NO_NODE, EXITS_FOR_GOOD, NAME_BYTES, RESTART_AT_ONCE_AFTER, STICKY_NOTIFICATION_BYTES,
-    STICKY_NOTIFICATIONS_MAX,
+    ELICITATIONS, EXIT_NO_NODE, EXITS_FOR_GOOD, MCP_SERVERS_KEPT, NAME_BYTES, RESTART_AT_ONCE_AFTER,
+    STICKY_NOTIFICATION_BYTES, STICKY_NOTIFICATIONS_MAX,
 };
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::{Backlog, Early, HeldBytes, Kept, Queued, Waiting};
@@ -106,6 +106,8 @@ pub(crate) struct Worker {
     pub(crate) early: Early,
     /// The last session-less notification of each method, for clients that come later.
     pub(crate) sticky_notifications: Vec<StickyNotification>,
+    /// The MCP servers that clients offer over their own connections.
+    mcp_servers: BTreeSet<(Box<[u8]>, Link)>,
     /// The sessions that were not open when they were last looked at. Those that are open by now are among them.
     opening: BTreeSet<SessionKey>,
     /// The client that each elicitation went to.
@@ -250,6 +252,7 @@ impl Worker {
             clients: BTreeSet::new(),
             early: Early::default(),
             sticky_notifications: Vec::new(),
+            mcp_servers: BTreeSet::new(),
             opening: BTreeSet::new(),
             elicitations: VecDeque::new(),
             kept: Kept::default(),
@@ -279,6 +282,7 @@ impl Worker {
         self.agent = None;
         drop(self.early.take(held));
         self.sticky_notifications = Vec::new();
+        self.mcp_servers = BTreeSet::new();
         self.elicitations = VecDeque::new();
         self.count(held);
         self.last_session = None;
@@ -468,6 +472,28 @@ impl Worker {
         self.count(held);
     }
 
+    /// A client offers an MCP server of this name over its own connection.
+    pub(crate) fn add_mcp_server(&mut self, name: &[u8], client: Link, held: &mut HeldBytes) {
+        let of_client = self.mcp_servers.iter().filter(|(_, link)| *link == client).count();
+        if of_client < MCP_SERVERS_KEPT {
+            self.mcp_servers.insert((name.into(), client));
+            self.count(held);
+        }
+    }
+
+    /// The clients that offer an MCP server of this name.
+    pub(crate) fn mcp_clients(&self, name: &[u8]) -> Vec<Link> {
+        let named = self.mcp_servers.range((Box::from(name), Link::FIRST)..=(Box::from(name), Link::LAST));
+        named.map(|(_, link)| *link).collect()
+    }
+
+    /// A client has left.
+    pub(crate) fn forget_client(&mut self, client: Link, held: &mut HeldBytes) {
+        self.clients.remove(&client);
+        self.mcp_servers.retain(|(_, link)| *link != client);
+        self.count(held);
+    }
+
     /// Remembers the client that an elicitation went to.
     pub(crate) fn add_elicitation(&mut self, name: &[u8], client: Link, held: &mut HeldBytes) {
         if name.len() > NAME_BYTES {
@@ -492,7 +518,8 @@ impl Worker {
     fn kept_bytes(&self) -> usize {
         let notifications = self.sticky_notifications.iter().map(|kept| kept.method.len() + kept.line.len());
         let elicitations = self.elicitations.iter().map(|(name, _)| name.len());
-        notifications.chain(elicitations).sum()
+        let servers = self.mcp_servers.iter().map(|(name, _)| size_of::<(Box<[u8]>, Link)>() + name.len());
+        notifications.chain(elicitations).chain(servers).sum()
     }
 
     /// The bytes of it that count as held.

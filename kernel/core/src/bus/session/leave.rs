@@ -20,7 +20,7 @@ impl Bus {
         self.links.close(link);
         for id in &client.workers {
             if let Some(worker) = self.workers.get_mut(*id) {
-                worker.clients.remove(&link);
+                worker.forget_client(link, &mut self.held);
             }
             self.release_reserved(*id, client.endpoint);
         }

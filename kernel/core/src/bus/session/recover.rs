@@ -58,6 +58,9 @@ impl Bus {
             ReopenBy::Load => b"session/load",
         };
         let params = reopen.params.clone();
+        if let Some(owner) = self.sessions.get(key).and_then(|session| session.owner) {
+            self.note_mcp_servers(owner, id, &params);
+        }
         let call = self.call_worker(id, Purpose::Recover(key), method, &params);
         if let Some(session) = self.sessions.get_mut(key) {
             session.recovery = call;

@@ -114,6 +114,20 @@ fn a_prompt_of_very_many_blocks_is_told_to_others_in_a_small_multiple_of_its_byt
 }
 
 #[test]
+fn a_line_that_is_longer_than_a_log_is_not_copied_into_it() {
+    let (mut bus, worker) = TestBus::sharing(Limits { session_log_bytes: 10_000, ..Limits::default() });
+    let (ann, ben) = (bus.ready_client(), bus.ready_client());
+    let session = bus.opens(ann, worker, "one");
+    bus.sends(worker, &update("one", "before"));
+    bus.sends(worker, &update("one", &"x".repeat(20_000)));
+    bus.sends(worker, &update("one", "after"));
+    bus.sends(ben, &json!({"id": 1, "method": "_bus/attach", "params": {"session": session}}).to_string());
+    let heard = bus.takes_unseen(ben);
+    assert_eq!(heard[0]["params"]["update"]["content"]["text"], "after");
+    assert_eq!(heard[1]["result"]["truncated"], true);
+}
+
+#[test]
 fn the_rest_of_a_chunk_waits_its_turn_while_others_are_served() {
     let (mut bus, worker) = TestBus::sharing(Limits { max_clients: 2000, ..Limits::default() });
     let ann = bus.ready_client();

@@ -164,3 +164,51 @@ fn who_knows_the_id_of_a_session_takes_it_up_from_a_connection_that_may_be_close
     bus.asks(ben, 2, "session/resume", &session);
     assert_eq!(bus.sees_json(ben)["id"], 2);
 }
+
+#[test]
+fn what_an_agent_says_to_an_mcp_server_goes_to_the_client_that_has_named_it() {
+    let mut bus = TestBus::with_workers(1);
+    let (ann, ben) = (bus.acp_client(), bus.acp_client());
+    let worker = bus.worker(0);
+    bus.initializes(worker);
+    let servers = |names: &[&str]| {
+        let servers: Vec<Value> =
+            names.iter().map(|name| json!({"type": "acp", "name": "n", "serverId": name})).collect();
+        json!({"id": 1, "method": "session/new", "params": {"cwd": "/", "mcpServers": servers}}).to_string()
+    };
+    for (client, names, agent) in [(ann, ["of-ann", "both"], "a"), (ben, ["of-ben", "both"], "b")] {
+        bus.sees(client);
+        bus.sends(client, &servers(&names));
+        bus.answers(worker, "session/new", &json!({"sessionId": agent}).to_string());
+        bus.sees(client);
+    }
+    let message = |server: &str, id: &str| {
+        let params = json!({"serverId": server, "requestId": "r1", "method": "tools/list"});
+        format!(r#"{{{id}"method":"mcp/message","params":{params}}}"#)
+    };
+    bus.sends(worker, &message("of-ann", r#""id":5,"#));
+    let (id, request) = bus.sees_request(ann, "mcp/message");
+    assert_eq!(request["params"]["requestId"], "r1");
+    bus.sends(ann, &format!(r#"{{"id":{id},"result":{{}}}}"#));
+    assert_eq!(bus.sees_json(worker)["id"], 5);
+    bus.sends(worker, &message("of-ben", ""));
+    assert_eq!(bus.sees_json(ben)["params"]["serverId"], "of-ben");
+    // Which of two is meant cannot be told, so neither hears it.
+    bus.sends(worker, &message("both", r#""id":6,"#));
+    assert_eq!(bus.sees_json(worker)["error"]["code"], -32600);
+    // What a client says of its server goes to the process that knows the server.
+    bus.sends(ben, &message("of-ben", ""));
+    assert_eq!(bus.sees_json(worker)["params"]["serverId"], "of-ben");
+    // Nobody who comes later is told.
+    let late = bus.acp_client();
+    bus.sees(late);
+    for client in [ann, ben, late] {
+        bus.sees_nothing(client);
+    }
+    bus.handles(Event::Broken(ann));
+    while bus.unseen.get(&worker).is_some_and(|lines| !lines.is_empty()) {
+        bus.sees(worker);
+    }
+    bus.sends(worker, &message("both", ""));
+    assert_eq!(bus.sees_json(ben)["params"]["serverId"], "both");
+}

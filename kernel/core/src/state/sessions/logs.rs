@@ -45,6 +45,11 @@ impl Sessions {
         if limits.of_one == 0 {
             return self.log_is_partial(key);
         }
+        if line.len() > limits.of_one {
+            // It would be dropped at once, and all that is before it with it.
+            while self.drop_oldest(key) {}
+            return self.log_is_partial(key);
+        }
         if let Some(session) = self.sessions.get_mut(key) {
             let grown = session.log.push(kind, line, edits);
             let own = session.log.len();
