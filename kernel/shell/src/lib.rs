@@ -35,7 +35,7 @@ pub use net::peer_uid::{TcpPeer, tcp_peer, unix_peer_uid};
 pub use net::socket::ListenError;
 pub use net::unix_socket::check_folder as check_socket_folder;
 pub use process::command::{at_node, find_program};
-pub use process::orphan_guard::{GUARD_NAME, guard};
+pub use process::orphan_guard::{GUARD_NAME, guard, guard_environment};
 pub use process::pre_exec::{keep_memory_private, max_fds, raise_open_files};
 pub use process::spawn_worker;
 pub use serve_error::ServeError;

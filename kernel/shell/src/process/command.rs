@@ -100,10 +100,42 @@ fn environment(inherited: impl Iterator<Item = (OsString, OsString)>, pool: &Poo
 }
 
 /// Whether a variable is for the bus only: a setting of its own, or a message of the service manager.
-pub(super) fn is_private(name: &OsStr) -> bool {
+fn is_private(name: &OsStr) -> bool {
     let name = name.as_bytes();
     name == b"NOTIFY_SOCKET"
         || [&b"STDIO_BUS_"[..], b"LISTEN_", b"WATCHDOG_"].iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// The environment of a companion of the bus. It has only what it reads, because other processes of this user may see
+/// it, and the environment of the bus has the keys of all agents.
+pub(super) fn companion_environment() -> impl Iterator<Item = (OsString, OsString)> {
+    env::vars_os().filter(|(name, _)| is_for_companions(name))
+}
+
+fn is_for_companions(name: &OsStr) -> bool {
+    // The last ones are for the command that prepares a folder on a node.
+    const NAMES: [&str; 17] = [
+        "HOME",
+        "HOSTNAME",
+        "LANG",
+        "LANGUAGE",
+        "LOGNAME",
+        "NO_COLOR",
+        "PATH",
+        "RUST_BACKTRACE",
+        "RUST_LOG",
+        "SSL_CERT_DIR",
+        "SSL_CERT_FILE",
+        "TERM",
+        "TMPDIR",
+        "TZ",
+        "USER",
+        "SHELL",
+        "SSH_AUTH_SOCK",
+    ];
+    let name = name.as_bytes();
+    NAMES.iter().any(|known| known.as_bytes() == name)
+        || [&b"LC_"[..], b"XDG_"].iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Finds the first executable file of this name. Relative folders of PATH are skipped: they would make the program
@@ -177,6 +209,15 @@ mod tests {
         assert_eq!(given(&ours, &pool(listed, &[])), ["HOME=ours", "LISTEN=ours"]);
         let own = pool(InheritEnv::Nothing, &[("LISTEN_FDS", "theirs")]);
         assert_eq!(given(&ours, &own), ["LISTEN_FDS=theirs"]);
+    }
+
+    #[test]
+    fn a_companion_has_no_key_of_an_agent() {
+        let names = ["PATH", "HOME", "XDG_STATE_HOME", "LC_ALL", "SSL_CERT_FILE", "RUST_LOG"];
+        assert!(names.iter().all(|name| is_for_companions(OsStr::new(name))));
+        let keys =
+            ["OPENAI_API_KEY", "STDIO_BUS_CONFIG", "NOTIFY_SOCKET", "LISTEN_FDS", "PATHS", "XPATH", ""];
+        assert!(!keys.iter().any(|name| is_for_companions(OsStr::new(name))));
     }
 
     #[test]

@@ -5,7 +5,6 @@
 //! listens (`{"listening": URL}`) or why it cannot (`{"failed": TEXT}`), and what it counts (`{"counted": {...}}`). Its
 //! log goes to the stderr of the bus.
 
-use std::env;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::mem;
@@ -28,7 +27,8 @@ use kernel_core::{Bus, CompanionStatus, Moment};
 
 use crate::io::Io;
 use crate::peer::{Stream, set_nonblocking, token, unwatch, watch};
-use crate::process::command::is_private;
+use crate::process::command::companion_environment;
+use crate::process::env_mark::own_marks;
 use crate::process::pre_exec::{self, Role};
 use crate::process::spawn::{Processes, exit_of, has_exited};
 use crate::stdio::announce;
@@ -259,7 +259,7 @@ impl Companion {
 
     fn spawn(&self, told: String, processes: &mut Processes, io: &Io) -> io::Result<Running> {
         let mut command = Command::new(processes.binary());
-        command.args(&self.args).env_clear().envs(env::vars_os().filter(|(name, _)| !is_private(name)));
+        command.args(&self.args).env_clear().envs(companion_environment()).envs(own_marks());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let (guard, limits) = processes.guard_and_limits();
         if !self.kind.says_goodbye {

@@ -36,6 +36,12 @@ const EXIT_WAIT: Duration = Duration::from_secs(1);
 /// that contains it, must not kill the guard too.
 pub const GUARD_NAME: &str = "sbus-guard";
 
+/// The environment of the guard. Every process of this user may read it, so it has nothing of that of the bus but the
+/// marks of the family that the bus itself belongs to, none of which may be killed.
+pub fn guard_environment() -> Option<(&'static str, OsString)> {
+    env_mark::own_marks()
+}
+
 /// Runs the guard process. It returns when the bus has gone and its groups are killed.
 ///
 /// It reads `=MARK`, `?FOLDER`, `+GROUP` and `-GROUP` lines. Only the end of stdin or SIGKILL ends it.
@@ -230,6 +236,7 @@ impl Guard {
     fn launch(&self) -> io::Result<Running> {
         let mut command = Command::new(&self.program.binary);
         command.arg0(GUARD_NAME).args(&self.program.args).current_dir("/");
+        command.env_clear().envs(guard_environment());
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         pre_exec::prepare(&mut command, Role::Guard, self.limits);
         let mut process = command.spawn()?;
