@@ -25,7 +25,7 @@ use crate::peer::{Stream, Task, key_and_stream};
 use crate::process::companion::Companions;
 use crate::process::orphan_guard::GuardProgram;
 use crate::process::pre_exec::{InheritedLimits, max_fds};
-use crate::process::spawn::Processes;
+use crate::process::spawn::{Processes, STARTS};
 use crate::process::stderr;
 use crate::process::usage::UsageMeter;
 use crate::sd_notify::SdNotify;
@@ -193,6 +193,8 @@ impl Shell {
             self.io.note(Link(key), stream, event);
         } else if key == SIGNALS {
             self.signalled = true;
+        } else if key == STARTS {
+            self.processes.check_starts(&mut self.io);
         } else if !self.companions.read(key, &mut self.io) {
             self.acceptor.note(key, &mut self.io);
         }
