@@ -5,8 +5,8 @@
 //!
 //! A program that runs a bus calls [`config::load`], then [`start_logging`], then [`serve`] on its main thread, and
 //! [`flush_logs`] before it exits. It must also call [`guard`] when it is started with [`Options::guard_args`]: that
-//! process ends the workers if the bus is killed. When its first argument is [`STARTER`], it must call [`start_program`]
-//! with the others before anything else: that process becomes a worker.
+//! process ends the workers if the bus is killed. When its first argument is [`STARTER`], it must before anything else
+//! call [`start_program`] with the others: that process becomes a worker.
 
 #![warn(missing_docs)]
 
