@@ -155,6 +155,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // A worker waits for this, so it comes before everything else.
+    let mut args = std::env::args_os().skip(1);
+    if args.next().is_some_and(|first| first == kernel_shell::STARTER) {
+        return kernel_shell::start_program(args);
+    }
     let cli = Cli::parse();
     match cli.command.unwrap_or(Command::Serve(cli.serve)) {
         Command::Serve(args) => serve::run(args),

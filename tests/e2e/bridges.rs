@@ -449,6 +449,29 @@ fn the_client_decides_about_a_codex_approval() {
 }
 
 #[test]
+fn the_client_decides_about_a_tool_of_an_mcp_server_of_codex() {
+    let (folder, mut agent, session) = start("codex", CODEX);
+    for (option, action, persist, status) in [
+        ("allow", "accept", Value::Null, "completed"),
+        ("allow_session", "accept", json!({ "persist": "session" }), "completed"),
+        ("allow_always", "accept", json!({ "persist": "always" }), "completed"),
+        ("reject", "decline", Value::Null, "failed"),
+        ("", "cancel", Value::Null, "failed"),
+    ] {
+        let id = agent.send_prompt(&session, "TOOL");
+        let question = next_question(&mut agent);
+        assert_eq!(question["params"]["toolCall"]["title"], "probe.delete", "{question}");
+        assert_eq!(question["params"]["toolCall"]["rawInput"], json!({ "all": true }), "{question}");
+        answer_question(&mut agent, &question, option);
+        let (updates, answer) = agent.read_response(id);
+        assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+        assert!(updates.iter().any(|update| update["status"] == status), "{updates:?}");
+        let heard = received(folder.path()).pop().expect("an answer");
+        assert_eq!((&heard["result"]["action"], &heard["result"]["_meta"]), (&json!(action), &persist));
+    }
+}
+
+#[test]
 fn codex_is_interrupted_by_a_message_and_killed_if_it_ignores_it() {
     let (folder, mut agent, session) = start("codex", CODEX);
     for word in ["WAIT", "ASK", "DEAF"] {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::harness::{
-    BUS, Client, Connection, Log, PATIENCE, initialize, marked, request, run, session_of, started_with,
+    BUS, Client, Connection, Log, MARK, PATIENCE, initialize, marked, request, run, session_of, started_with,
     write_token,
 };
 
@@ -46,10 +46,7 @@ impl BusFolder {
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(BUS);
         command.args(args).current_dir(self.path()).env_remove("STDIO_BUS_CONFIG");
-        command
-            .env("XDG_CONFIG_HOME", self.path())
-            .env("XDG_STATE_HOME", self.path())
-            .env("E2E_MARK", self.path());
+        command.env("XDG_CONFIG_HOME", self.path()).env("XDG_STATE_HOME", self.path()).env(MARK, self.path());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -88,7 +85,7 @@ impl Drop for BusFolder {
             let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
         }
         let deadline = Instant::now() + PATIENCE;
-        let left = || marked(&format!("E2E_MARK={}", self.path().display()));
+        let left = || marked(self.path());
         while !thread::panicking() && !left().is_empty() {
             assert!(Instant::now() < deadline, "left behind: {:?}", left());
             thread::sleep(Duration::from_millis(5));

@@ -11,7 +11,7 @@ use std::{fs, net};
 use nix::unistd::geteuid;
 use serde_json::{Value, json};
 
-use crate::harness::{BUS, Bus, one_pool, puppets, request, run, write_token};
+use crate::harness::{BUS, Bus, children_of, command_line, one_pool, puppets, request, run, write_token};
 
 const TOKEN: &str = "kq3VbN8-hY2_fJ5tR7wXz0";
 const NOBODY: u32 = 65_534;
@@ -272,6 +272,32 @@ fn another_process_of_the_same_user_cannot_read_the_memory_of_the_bus() {
     ]);
     let out = command.arg(BUS).arg(&config).current_dir("/").output().expect("setpriv runs");
     assert_eq!(String::from_utf8_lossy(&out.stdout), "looked\n", "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_processes_beside_the_bus_have_nothing_of_its_secrets_in_their_environment() {
+    // Nobody listens there, so the link is started again and again.
+    let free = net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
+    let config = json!({
+        "name": "n", "pools": [puppets("p", 1)], "web": { "listen": "http://127.0.0.1:0" },
+        "cluster": { "url": format!("nats://{free}"), "offer": ["p"] },
+    });
+    let bus = Bus::plan(config).env("AGENT_KEY", "canary-77aa").start();
+    for arguments in ["internal-guard", "web --supervised", "link --supervised"] {
+        let mut environ = Vec::new();
+        bus.until(arguments, || {
+            let found = children_of(bus.pid()).into_iter().find(|pid| command_line(*pid).contains(arguments));
+            match found.map(|pid| fs::read(format!("/proc/{pid}/environ"))) {
+                Some(Ok(read)) => environ = read,
+                // Only root may read it.
+                Some(Err(error)) => return error.kind() == std::io::ErrorKind::PermissionDenied,
+                None => {}
+            }
+            !environ.is_empty()
+        });
+        assert!(!String::from_utf8_lossy(&environ).contains("canary-77aa"), "{arguments}");
+    }
 }
 
 #[test]

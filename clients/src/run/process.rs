@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kernel_shell::GUARD_NAME;
+use kernel_shell::{GUARD_NAME, guard_environment};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use rpc::text::strip_control;
@@ -36,6 +36,7 @@ impl Guard {
     pub(super) fn start(this_binary: &Path) -> io::Result<Guard> {
         let mut command = Command::new(this_binary);
         command.arg0(GUARD_NAME).arg("internal-guard").process_group(0);
+        command.env_clear().envs(guard_environment());
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Guard(Arc::new(Mutex::new(command.spawn()?))))
     }

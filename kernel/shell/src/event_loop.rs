@@ -25,7 +25,7 @@ use crate::peer::{Stream, Task, key_and_stream};
 use crate::process::companion::Companions;
 use crate::process::orphan_guard::GuardProgram;
 use crate::process::pre_exec::{InheritedLimits, max_fds};
-use crate::process::spawn::Processes;
+use crate::process::spawn::{Processes, STARTS};
 use crate::process::stderr;
 use crate::process::usage::UsageMeter;
 use crate::sd_notify::SdNotify;
@@ -172,7 +172,8 @@ impl Shell {
 
     /// How long the poll may wait. `None`: until an event comes.
     fn timeout(&self) -> Option<Duration> {
-        if self.io.has_work() || self.processes.has_queued_spawn() || self.signalled {
+        let has_own_work = self.processes.has_queued_spawn() || self.usage.is_running();
+        if self.io.has_work() || has_own_work || self.signalled {
             return Some(Duration::ZERO);
         }
         let timers = [
@@ -193,6 +194,8 @@ impl Shell {
             self.io.note(Link(key), stream, event);
         } else if key == SIGNALS {
             self.signalled = true;
+        } else if key == STARTS {
+            self.processes.check_starts(&mut self.io);
         } else if !self.companions.read(key, &mut self.io) {
             self.acceptor.note(key, &mut self.io);
         }
@@ -223,6 +226,9 @@ impl Shell {
             self.io.bus.handle(Event::Alarm, self.io.now);
         }
         self.processes.spawn_next(&mut self.io);
+        if let Some(usage) = self.usage.turn(self.io.now) {
+            self.io.bus.measured(usage, self.io.now);
+        }
         self.act();
         self.handshakes.save_if_changed(&mut self.io.bus);
     }
@@ -289,10 +295,7 @@ impl Shell {
                 Action::Close(link) => self.close(link),
                 Action::Spawn(worker, link) => self.processes.queue_spawn(worker, link),
                 Action::Signal(worker, signal) => self.processes.signal(worker, signal, &mut self.io),
-                Action::Measure => {
-                    let usage = self.usage.measure(&self.io.bus.process_ids(), self.io.now);
-                    self.io.bus.measured(usage, self.io.now);
-                }
+                Action::Measure => self.usage.start(self.io.bus.process_ids()),
                 Action::Reload => {
                     let outcome = self.reload();
                     let outcome = outcome.as_deref().map_err(String::as_str);

@@ -5,7 +5,8 @@
 //!
 //! A program that runs a bus calls [`config::load`], then [`start_logging`], then [`serve`] on its main thread, and
 //! [`flush_logs`] before it exits. It must also call [`guard`] when it is started with [`Options::guard_args`]: that
-//! process ends the workers if the bus is killed.
+//! process ends the workers if the bus is killed. When its first argument is [`STARTER`], it must before anything else
+//! call [`start_program`] with the others: that process becomes a worker.
 
 #![warn(missing_docs)]
 
@@ -35,7 +36,7 @@ pub use net::peer_uid::{TcpPeer, tcp_peer, unix_peer_uid};
 pub use net::socket::ListenError;
 pub use net::unix_socket::check_folder as check_socket_folder;
 pub use process::command::{at_node, find_program};
-pub use process::orphan_guard::{GUARD_NAME, guard};
-pub use process::pre_exec::{keep_memory_private, max_fds, raise_open_files};
+pub use process::orphan_guard::{GUARD_NAME, guard, guard_environment};
+pub use process::pre_exec::{STARTER, keep_memory_private, max_fds, raise_open_files, start_program};
 pub use process::spawn_worker;
 pub use serve_error::ServeError;

@@ -22,13 +22,11 @@ use tempfile::TempDir;
 use super::client::Client;
 use super::connection::Connection;
 use super::log::Log;
-use super::procs::{cpu_ticks, expect_none, is_gone, marked};
+use super::procs::{MARK, cpu_ticks, expect_none, is_gone, marked};
 use super::puppet::Puppet;
 use super::waiting::{LOOK_AGAIN, PATIENCE};
 
 pub(crate) const BUS: &str = env!("CARGO_BIN_EXE_stdio-bus");
-/// Every process that a test starts carries this in its environment, with the folder of the test.
-pub(super) const MARK: &str = "E2E_MARK";
 
 /// Where a program under test finds no configuration of the user who runs the tests.
 pub(crate) const NO_FOLDER: &str = "/nonexistent";
@@ -244,7 +242,7 @@ impl Bus {
 
     /// The bus and all processes that it started, as far as they live.
     pub(crate) fn survivors(&self) -> Vec<u32> {
-        let mut found = marked(&mark(self.folder()));
+        let mut found = marked(self.folder());
         // Only root may read the environment of the bus, so its mark may not be found.
         if self.exited.is_none() && !is_gone(self.pid()) && !found.contains(&self.pid()) {
             found.push(self.pid());
@@ -428,8 +426,4 @@ fn fill_in(config: &Value, dir: &Path) -> String {
     let text = serde_json::to_string_pretty(config).expect("JSON");
     let sock = dir.join("puppets");
     text.replace("@sock", sock.to_str().expect("UTF-8")).replace("@dir", dir.to_str().expect("UTF-8"))
-}
-
-fn mark(dir: &Path) -> String {
-    format!("{MARK}={}", dir.display())
 }

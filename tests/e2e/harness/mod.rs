@@ -27,7 +27,8 @@ pub(crate) use connection::Connection;
 pub(crate) use log::Log;
 pub(crate) use messages::{initialize, notification, prompt, request, result, session_of, update, update_of};
 pub(crate) use procs::{
-    cpu_ticks, is_gone, is_stopped, marked, open_fds, peak_kib, started_with, zombies_of,
+    MARK, children_of, command_line, cpu_ticks, is_gone, is_stopped, marked, open_fds, peak_kib,
+    started_with, zombies_of,
 };
 pub(crate) use program::{Program, ProgramPlan};
 pub(crate) use puppet::{Puppet, first_asked};

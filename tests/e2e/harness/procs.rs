@@ -1,11 +1,17 @@
 //! What /proc says about processes.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::thread;
 use std::time::Instant;
 
 use super::log::Log;
 use super::waiting::{LOOK_AGAIN, PATIENCE};
+
+/// Every process that a test starts carries this in its environment, with the folder of the test. It is the mark of a
+/// family of processes, which the bus hands on also to those that get nothing else of its environment.
+pub(crate) const MARK: &str = "BUS_FAMILY";
 
 /// The fields of /proc/PID/stat after the name, which may hold anything. The first is the state.
 fn stat(pid: u32) -> Option<Vec<String>> {
@@ -47,13 +53,22 @@ pub(crate) fn open_fds(pid: u32) -> Option<usize> {
     fs::read_dir(format!("/proc/{pid}/fd")).ok().map(Iterator::count)
 }
 
-/// Living processes that were started with this in their environment.
-pub(crate) fn marked(mark: &str) -> Vec<u32> {
+/// Living processes that were started for the test of this folder.
+pub(crate) fn marked(folder: &Path) -> Vec<u32> {
+    let folder = folder.as_os_str().as_bytes();
     let is_marked = |pid: &u32| {
         let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environ.split(|byte| *byte == 0).any(|pair| pair == mark.as_bytes())
+        let pairs = environ.split(|byte| *byte == 0);
+        let mut marks = pairs.filter_map(|pair| pair.strip_prefix(MARK.as_bytes())?.strip_prefix(b"="));
+        marks.any(|marks| marks.split(|byte| *byte == b':').any(|mark| mark == folder))
     };
     all().filter(is_marked).filter(|pid| !is_gone(*pid)).collect()
+}
+
+/// Processes that this one has started.
+pub(crate) fn children_of(parent: u32) -> Vec<u32> {
+    let parent = parent.to_string();
+    all().filter(|pid| stat(*pid).is_some_and(|fields| fields[1] == parent)).collect()
 }
 
 /// Living processes whose command line contains this.

@@ -24,10 +24,10 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::bus::{BUS, Bus, MARK, NO_FOLDER};
+use super::bus::{BUS, Bus, NO_FOLDER};
 use super::connection::Connection;
 use super::log::Log;
-use super::procs::{command_line, expect_none, marked};
+use super::procs::{MARK, command_line, expect_none, marked};
 use super::puppet::Puppet;
 use super::waiting::{LOOK_AGAIN, PATIENCE};
 
@@ -282,7 +282,7 @@ impl Program {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.child.try_wait().expect("it is our child") {
-                let left = marked(&self.mark());
+                let left = marked(self.dir.path());
                 let lines: Vec<_> = left.iter().map(|pid| command_line(*pid)).collect();
                 assert!(left.is_empty(), "left behind: {lines:?}");
                 return status.code().unwrap_or(-1);
@@ -294,11 +294,7 @@ impl Program {
 
     /// Waits until no process that it started is left.
     pub(crate) fn leaves_nothing(&self) {
-        expect_none(|| marked(&self.mark()), &self.log);
-    }
-
-    fn mark(&self) -> String {
-        format!("{MARK}={}", self.dir.path().display())
+        expect_none(|| marked(self.dir.path()), &self.log);
     }
 }
 

@@ -56,6 +56,16 @@ while read_line; do
             *'"decline"'*) end_call declined null; text decided; end_turn completed null ;;
             *) end_call completed 0; text decided; end_turn completed null ;;
           esac ;;
+        *TOOL*)
+          call="\"type\":\"mcpToolCall\",\"id\":\"c$n\",\"server\":\"probe\",\"tool\":\"delete\",\"arguments\":{\"all\":true}"
+          notify item/started "\"item\":{$call,\"status\":\"inProgress\"}"
+          send "{\"method\":\"mcpServer/elicitation/request\",\"id\":$n,\"params\":{\"threadId\":\"$t\",\"turnId\":\"u$n\",\"serverName\":\"probe\",\"mode\":\"form\",\"_meta\":{\"codex_approval_kind\":\"mcp_tool_call\",\"persist\":[\"session\",\"always\"],\"tool_params\":{\"all\":true}},\"message\":\"Allow the probe MCP server to run tool \\\"delete\\\"?\",\"requestedSchema\":{\"type\":\"object\",\"properties\":{}}}}"
+          read_line
+          case "$line" in
+            *'"accept"'*) notify item/completed "\"item\":{$call,\"status\":\"completed\"}" ;;
+            *) notify item/completed "\"item\":{$call,\"status\":\"failed\",\"error\":{\"message\":\"user rejected MCP tool call\"}}" ;;
+          esac
+          text decided; end_turn completed null ;;
         *WAIT*) start_call; read_line; send "{\"id\":$(id),\"result\":{}}"; end_turn interrupted null ;;
         *DEAF*)
           trap '' INT TERM

@@ -1,4 +1,4 @@
-//! Builds the command that starts a worker of a pool.
+//! Finds out what is to be started as a worker of a pool.
 //!
 //! No shell is involved. PATH is searched here, so that the program is known before it is started.
 
@@ -7,9 +7,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
@@ -18,6 +16,7 @@ use kernel_core::SpawnFault;
 use kernel_core::config::{InheritEnv, PoolConfig, Program};
 
 use crate::errno::errno_of;
+use crate::process::starter::Launch;
 
 type Env = BTreeMap<OsString, OsString>;
 
@@ -25,15 +24,16 @@ type Env = BTreeMap<OsString, OsString>;
 const NODE_VARIABLE: &str = "STDIO_BUS_NODE";
 
 /// `node`: the node that the process is started for.
-pub(crate) fn command(
+pub(crate) fn launch(
     pool: &PoolConfig,
     node: Option<&str>,
     this_binary: &Path,
-) -> Result<Command, SpawnFault> {
-    let Some(node) = node else { return command_of(pool, this_binary) };
-    let mut command = command_of(&at_node(pool, node), this_binary)?;
-    command.env(NODE_VARIABLE, node);
-    Ok(command)
+) -> Result<Launch, SpawnFault> {
+    let Some(node) = node else { return launch_of(pool, this_binary) };
+    let mut launch = launch_of(&at_node(pool, node), this_binary)?;
+    launch.env.retain(|(name, _)| name != NODE_VARIABLE);
+    launch.env.push((NODE_VARIABLE.into(), node.into()));
+    Ok(launch)
 }
 
 /// The pool with the name of this node where `{node}` stands in its command.
@@ -52,30 +52,24 @@ pub fn at_node(pool: &PoolConfig, node: &str) -> PoolConfig {
     pool
 }
 
-fn command_of(pool: &PoolConfig, this_binary: &Path) -> Result<Command, SpawnFault> {
+fn launch_of(pool: &PoolConfig, this_binary: &Path) -> Result<Launch, SpawnFault> {
     if let Some(cwd) = &pool.cwd {
         // The folder is checked first, because exec gives ENOENT for a missing folder and for a missing program.
         check_folder(cwd).map_err(|errno| SpawnFault { errno: errno as i32, cwd: true })?;
     }
     let env = environment(env::vars_os(), pool);
-    let mut command = match &pool.program {
-        Program::ThisBinary => Command::new(this_binary),
-        Program::At(path) => Command::new(path),
+    let (file, name) = match &pool.program {
+        Program::ThisBinary => (this_binary.to_owned(), this_binary.into()),
+        Program::At(path) => (path.clone(), path.into()),
         Program::InPath(name) => {
             let path = env.get(OsStr::new("PATH")).cloned().or_else(|| env::var_os("PATH"));
             let found = find_program(name, path.as_deref().unwrap_or_default())
                 .map_err(|errno| SpawnFault { errno: errno as i32, cwd: false })?;
-            let mut command = Command::new(found);
-            command.arg0(name);
-            command
+            (found, name.into())
         }
     };
-    if let Some(cwd) = &pool.cwd {
-        command.current_dir(cwd);
-    }
-    command.args(&pool.args).env_clear().envs(env);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    Ok(command)
+    let args = pool.args.iter().map(Into::into).collect();
+    Ok(Launch { file, name, args, env: env.into_iter().collect(), cwd: pool.cwd.clone() })
 }
 
 fn check_folder(folder: &Path) -> Result<(), Errno> {
@@ -100,10 +94,42 @@ fn environment(inherited: impl Iterator<Item = (OsString, OsString)>, pool: &Poo
 }
 
 /// Whether a variable is for the bus only: a setting of its own, or a message of the service manager.
-pub(super) fn is_private(name: &OsStr) -> bool {
+fn is_private(name: &OsStr) -> bool {
     let name = name.as_bytes();
     name == b"NOTIFY_SOCKET"
         || [&b"STDIO_BUS_"[..], b"LISTEN_", b"WATCHDOG_"].iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// The environment of a companion of the bus. It has only what it reads, because other processes of this user may see
+/// it, and the environment of the bus has the keys of all agents.
+pub(super) fn companion_environment() -> impl Iterator<Item = (OsString, OsString)> {
+    env::vars_os().filter(|(name, _)| is_for_companions(name))
+}
+
+fn is_for_companions(name: &OsStr) -> bool {
+    // The last ones are for the command that prepares a folder on a node.
+    const NAMES: [&str; 17] = [
+        "HOME",
+        "HOSTNAME",
+        "LANG",
+        "LANGUAGE",
+        "LOGNAME",
+        "NO_COLOR",
+        "PATH",
+        "RUST_BACKTRACE",
+        "RUST_LOG",
+        "SSL_CERT_DIR",
+        "SSL_CERT_FILE",
+        "TERM",
+        "TMPDIR",
+        "TZ",
+        "USER",
+        "SHELL",
+        "SSH_AUTH_SOCK",
+    ];
+    let name = name.as_bytes();
+    NAMES.iter().any(|known| known.as_bytes() == name)
+        || [&b"LC_"[..], b"XDG_"].iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Finds the first executable file of this name. Relative folders of PATH are skipped: they would make the program
@@ -149,15 +175,11 @@ mod tests {
         let mut pool = pool(InheritEnv::Nothing, &[("AT", "/{node}/{node}"), ("SAME", "node")]);
         pool.program = Program::At("/bin/{node}".into());
         pool.args = vec!["{node}".to_owned(), "x{node}y".to_owned(), "{nodes}".to_owned()];
-        let command = command(&pool, Some("n17"), Path::new("/bus")).unwrap();
-        assert_eq!(command.get_program(), "/bin/n17");
-        assert_eq!(command.get_args().collect::<Vec<_>>(), ["n17", "xn17y", "{nodes}"]);
-        let env: Vec<_> = command.get_envs().map(|(name, value)| (name, value.unwrap())).collect();
-        assert_eq!(
-            env,
-            [("AT", "/n17/n17"), ("SAME", "node"), ("STDIO_BUS_NODE", "n17")]
-                .map(|(name, value)| (OsStr::new(name), OsStr::new(value)))
-        );
+        let launch = launch(&pool, Some("n17"), Path::new("/bus")).unwrap();
+        assert_eq!(launch.file, Path::new("/bin/n17"));
+        assert_eq!(launch.args, ["n17", "xn17y", "{nodes}"]);
+        let env = [("AT", "/n17/n17"), ("SAME", "node"), ("STDIO_BUS_NODE", "n17")];
+        assert_eq!(launch.env, env.map(|(name, value)| (name.into(), value.into())));
     }
 
     #[test]
@@ -177,6 +199,15 @@ mod tests {
         assert_eq!(given(&ours, &pool(listed, &[])), ["HOME=ours", "LISTEN=ours"]);
         let own = pool(InheritEnv::Nothing, &[("LISTEN_FDS", "theirs")]);
         assert_eq!(given(&ours, &own), ["LISTEN_FDS=theirs"]);
+    }
+
+    #[test]
+    fn a_companion_has_no_key_of_an_agent() {
+        let names = ["PATH", "HOME", "XDG_STATE_HOME", "LC_ALL", "SSL_CERT_FILE", "RUST_LOG"];
+        assert!(names.iter().all(|name| is_for_companions(OsStr::new(name))));
+        let keys =
+            ["OPENAI_API_KEY", "STDIO_BUS_CONFIG", "NOTIFY_SOCKET", "LISTEN_FDS", "PATHS", "XPATH", ""];
+        assert!(!keys.iter().any(|name| is_for_companions(OsStr::new(name))));
     }
 
     #[test]
@@ -210,13 +241,13 @@ mod tests {
     #[test]
     fn a_bad_folder_is_reported_differently_from_a_bad_program() {
         let absent = PoolConfig { cwd: Some("/no/such/folder".into()), ..pool(InheritEnv::All, &[]) };
-        let fault = command(&absent, None, Path::new("/bin/true")).err();
+        let fault = launch(&absent, None, Path::new("/bin/true")).err();
         assert_eq!(fault, Some(SpawnFault { errno: Errno::ENOENT as i32, cwd: true }));
         let file = PoolConfig { cwd: Some("/dev/null".into()), ..pool(InheritEnv::All, &[]) };
-        let fault = command(&file, None, Path::new("/bin/true")).err();
+        let fault = launch(&file, None, Path::new("/bin/true")).err();
         assert_eq!(fault, Some(SpawnFault { errno: Errno::ENOTDIR as i32, cwd: true }));
         let nowhere = pool(InheritEnv::All, &[("PATH", "/no/such/folder")]);
-        let fault = command(&nowhere, None, Path::new("/bin/true")).err();
+        let fault = launch(&nowhere, None, Path::new("/bin/true")).err();
         assert_eq!(fault, Some(SpawnFault { errno: Errno::ENOENT as i32, cwd: false }));
     }
 }

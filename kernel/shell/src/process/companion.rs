@@ -5,12 +5,11 @@
 //! listens (`{"listening": URL}`) or why it cannot (`{"failed": TEXT}`), and what it counts (`{"counted": {...}}`). Its
 //! log goes to the stderr of the bus.
 
-use std::env;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::mem;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,9 +27,11 @@ use kernel_core::{Bus, CompanionStatus, Moment};
 
 use crate::io::Io;
 use crate::peer::{Stream, set_nonblocking, token, unwatch, watch};
-use crate::process::command::is_private;
-use crate::process::pre_exec::{self, Role};
+use crate::process::command::companion_environment;
+use crate::process::env_mark::own_marks;
+use crate::process::pre_exec::Role;
 use crate::process::spawn::{Processes, exit_of, has_exited};
+use crate::process::starter::Launch;
 use crate::stdio::announce;
 
 /// Neither a listener nor the signals have these keys.
@@ -258,19 +259,21 @@ impl Companion {
     }
 
     fn spawn(&self, told: String, processes: &mut Processes, io: &Io) -> io::Result<Running> {
-        let mut command = Command::new(processes.binary());
-        command.args(&self.args).env_clear().envs(env::vars_os().filter(|(name, _)| !is_private(name)));
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        let (guard, limits) = processes.guard_and_limits();
-        if !self.kind.says_goodbye {
-            let (name, value) = guard.mark();
-            command.env(name, value);
-        }
+        let file = processes.binary().to_owned();
+        let mut env: Vec<_> = companion_environment().collect();
+        let mark = if self.kind.says_goodbye {
+            own_marks()
+        } else {
+            Some(processes.guard().mark()).map(|(name, value)| (name, value.into()))
+        };
+        env.extend(mark.map(|(name, value)| (name.into(), value)));
+        let launch = Launch { name: file.clone().into(), file, args: self.args.clone(), env, cwd: None };
         let role = if self.kind.says_goodbye { Role::Companion } else { Role::Worker };
-        pre_exec::prepare(&mut command, role, limits);
+        let mut command = processes.starter().command(&launch, role);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn()?;
         if !self.kind.says_goodbye {
-            guard.watch(Pid::from_raw(child.id() as i32));
+            processes.guard().watch(Pid::from_raw(child.id() as i32));
         }
         let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             unreachable!("both are piped")
@@ -354,7 +357,7 @@ impl Companion {
         self.read(io);
         let Some(mut running) = self.running.take() else { return };
         let _ = killpg(running.group(), Signal::SIGKILL);
-        processes.guard_and_limits().0.forget(running.group());
+        processes.guard().forget(running.group());
         unwatch(io.poll.registry(), &running.stdout);
         let exit = exit_of(&mut running.child);
         self.last_exit = Some(exit.to_string());
@@ -412,7 +415,7 @@ impl Companion {
             thread::sleep(Duration::from_millis(1));
         }
         let _ = killpg(running.group(), Signal::SIGKILL);
-        processes.guard_and_limits().0.forget(running.group());
+        processes.guard().forget(running.group());
         let _ = running.child.wait();
     }
 }

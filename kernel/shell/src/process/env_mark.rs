@@ -4,6 +4,7 @@
 //! user's processes in /proc. On other systems, or if a process has cleared its environment, nothing is found.
 
 use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -38,6 +39,12 @@ impl ProcessMark {
         let outer = env::var(VARIABLE).map(|outer| outer + ":").unwrap_or_default();
         (VARIABLE, outer + &self.0)
     }
+}
+
+/// The marks that this process has itself, if it runs under a worker of another bus. What is started without the
+/// environment of the bus keeps them: it belongs to that family too.
+pub(crate) fn own_marks() -> Option<(&'static str, OsString)> {
+    Some((VARIABLE, env::var_os(VARIABLE)?))
 }
 
 /// Whether this could be the name of a mark: a process id and a random number.

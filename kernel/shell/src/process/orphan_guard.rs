@@ -25,7 +25,8 @@ use kernel_core::Moment;
 use crate::peer::set_nonblocking;
 use crate::process::env_mark::{self, ProcessMark};
 use crate::process::mark_file::{self, MarkFile};
-use crate::process::pre_exec::{self, InheritedLimits, Role};
+use crate::process::pre_exec;
+use crate::process::starter::running_file;
 
 /// A guard that ends at once is not started again at once.
 const START_INTERVAL: Duration = Duration::from_secs(1);
@@ -36,6 +37,12 @@ const EXIT_WAIT: Duration = Duration::from_secs(1);
 /// that contains it, must not kill the guard too.
 pub const GUARD_NAME: &str = "sbus-guard";
 
+/// The environment of the guard. Every process of this user may read it, so it has nothing of that of the bus but the
+/// marks of the family that the bus itself belongs to, none of which may be killed.
+pub fn guard_environment() -> Option<(&'static str, OsString)> {
+    env_mark::own_marks()
+}
+
 /// Runs the guard process. It returns when the bus has gone and its groups are killed.
 ///
 /// It reads `=MARK`, `?FOLDER`, `+GROUP` and `-GROUP` lines. Only the end of stdin or SIGKILL ends it.
@@ -43,6 +50,7 @@ pub fn guard() -> ExitCode {
     // Other systems take the name from the file of the program.
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_name(&std::ffi::CString::new(GUARD_NAME).expect("it has no zero"));
+    pre_exec::detach();
     // Signals are blocked, not ignored: that needs no unsafe code, and has the same effect in a single thread.
     let _ = SigSet::all().thread_block();
     let duty = read_orders(io::stdin().lock(), mark_file::end_dead);
@@ -107,7 +115,6 @@ impl Duty {
 /// The bus's end of the pipe: the running guard, and what it has to know.
 pub(crate) struct Guard {
     program: GuardProgram,
-    limits: InheritedLimits,
     running: Option<Running>,
     groups: BTreeSet<i32>,
     mark: ProcessMark,
@@ -135,7 +142,7 @@ struct Running {
 }
 
 impl Guard {
-    pub(crate) fn start(program: GuardProgram, limits: InheritedLimits, now: Moment) -> io::Result<Guard> {
+    pub(crate) fn start(program: GuardProgram, now: Moment) -> io::Result<Guard> {
         let mark = ProcessMark::new()?;
         let mark_file = program.mark_folder.as_ref().and_then(|folder| {
             let created = MarkFile::create(folder, mark.name());
@@ -143,7 +150,6 @@ impl Guard {
         });
         let mut guard = Guard {
             program,
-            limits,
             running: None,
             groups: BTreeSet::new(),
             mark,
@@ -228,10 +234,10 @@ impl Guard {
     }
 
     fn launch(&self) -> io::Result<Running> {
-        let mut command = Command::new(&self.program.binary);
+        let mut command = Command::new(running_file(&self.program.binary));
         command.arg0(GUARD_NAME).args(&self.program.args).current_dir("/");
+        command.env_clear().envs(guard_environment());
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        pre_exec::prepare(&mut command, Role::Guard, self.limits);
         let mut process = command.spawn()?;
         let orders = OwnedFd::from(process.stdin.take().expect("stdin is piped"));
         set_nonblocking(&orders)?;

@@ -1,19 +1,32 @@
-//! Runs in a child between fork and exec, so that it inherits nothing from the bus but its three pipes.
+//! What a new process does before it becomes a worker, so that it inherits nothing from the bus but its three pipes.
 //!
-//! The parent of the bus may have given it a signal mask, ignored signals and open fds, and the bus has signal handlers
-//! and a raised limit of open files; std passes most of these on. The only unsafe code of the crate is here.
+//! The parent of the bus may have given it a signal mask, ignored signals and open fds, and the bus has a raised limit
+//! of open files; std passes most of these on. A copy of the bus could do this between fork and exec, but to copy the
+//! bus takes the longer, the more memory it has. So the bus starts this program again, which takes the same time
+//! always, and that becomes the worker. The only unsafe code of the crate is here.
 
+use std::ffi::OsString;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
+use nix::errno::Errno;
 use nix::libc;
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 #[cfg(target_os = "linux")]
 use nix::sys::signal::Signal;
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
-use nix::unistd::setsid;
 #[cfg(target_os = "linux")]
-use nix::unistd::{Pid, getpid, getppid};
+use nix::unistd::{Pid, getppid};
+use nix::unistd::{setsid, write};
+
+use crate::errno::errno_of;
+
+/// The argument with which this program does nothing but call [`start_program`].
+pub const STARTER: &str = "internal-start";
+
+/// How a process exits that could not become the program.
+const CANNOT_RUN: u8 = 127;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -22,15 +35,16 @@ pub(crate) enum Role {
     /// A companion of the bus leads a process group of its own, and is asked to end when the bus dies, because it has
     /// to tell others.
     Companion,
-    /// The guard leads a session of its own and outlives the bus.
-    Guard,
 }
 
-/// The limits, soft and hard, that the bus inherited and has changed for itself. Workers get them back.
-#[derive(Clone, Copy, Debug, Default)]
+/// Soft and hard.
+type Limit = Option<(rlim_t, rlim_t)>;
+
+/// The limits that the bus inherited and has changed for itself. Workers get them back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InheritedLimits {
-    open_files: Option<(rlim_t, rlim_t)>,
-    core_bytes: Option<(rlim_t, rlim_t)>,
+    open_files: Limit,
+    core_bytes: Limit,
 }
 
 impl InheritedLimits {
@@ -83,31 +97,99 @@ pub fn raise_open_files() -> nix::Result<Option<(rlim_t, rlim_t)>> {
     Ok(Some((soft, hard)))
 }
 
-#[allow(unsafe_code)]
-pub(crate) fn prepare(command: &mut Command, role: Role, limits: InheritedLimits) {
-    #[cfg(target_os = "linux")]
-    let parent = getpid();
-    if role != Role::Guard {
-        command.process_group(0);
+/// What a program is told that is to become another one. It travels as one argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Orders {
+    pub(crate) role: Role,
+    pub(crate) limits: InheritedLimits,
+    /// The process that starts it.
+    pub(crate) parent: i32,
+    /// The fd that takes the number of the error if the program cannot be run.
+    pub(crate) report: Option<RawFd>,
+}
+
+impl Orders {
+    pub(crate) fn to_arg(self) -> String {
+        let limit = |limit: Limit| limit.map_or("-".to_owned(), |(soft, hard)| format!("{soft}:{hard}"));
+        let role = match self.role {
+            Role::Worker => "worker",
+            Role::Companion => "companion",
+        };
+        let report = self.report.map_or("-".to_owned(), |fd| fd.to_string());
+        let InheritedLimits { open_files, core_bytes } = self.limits;
+        format!("{role},{},{report},{},{}", self.parent, limit(open_files), limit(core_bytes))
     }
-    let in_child = move || {
+
+    fn from_arg(arg: &str) -> Option<Orders> {
+        let [role, parent, report, open_files, core_bytes] =
+            arg.split(',').collect::<Vec<_>>().try_into().ok()?;
+        let limit = |text: &str| -> Option<Limit> {
+            if text == "-" {
+                return Some(None);
+            }
+            let (soft, hard) = text.split_once(':')?;
+            Some(Some((soft.parse().ok()?, hard.parse().ok()?)))
+        };
+        Some(Orders {
+            role: match role {
+                "worker" => Role::Worker,
+                "companion" => Role::Companion,
+                _ => return None,
+            },
+            parent: parent.parse().ok()?,
+            report: if report == "-" { None } else { Some(report.parse().ok()?) },
+            limits: InheritedLimits { open_files: limit(open_files)?, core_bytes: limit(core_bytes)? },
+        })
+    }
+}
+
+/// Makes this process the program that it is told, and returns only if that fails. The arguments are what
+/// [`STARTER`] was followed by: the orders, the name of the program, its file, and its own arguments.
+pub fn start_program(mut args: impl Iterator<Item = OsString>) -> ExitCode {
+    let orders = args.next().and_then(|orders| Orders::from_arg(orders.to_str()?));
+    let (Some(orders), Some(name), Some(file)) = (orders, args.next(), args.next()) else {
+        return ExitCode::from(CANNOT_RUN);
+    };
+    let error = match orders.obey() {
+        Ok(()) => errno_of(Command::new(file).arg0(name).args(args).exec()),
+        Err(errno) => errno,
+    };
+    if let Some(fd) = orders.report {
+        report(fd, error);
+    }
+    ExitCode::from(CANNOT_RUN)
+}
+
+impl Orders {
+    fn obey(self) -> nix::Result<()> {
         reset_signals();
-        limits.restore()?;
-        if role == Role::Guard {
-            setsid()?;
-        }
+        self.limits.restore()?;
         #[cfg(target_os = "linux")]
-        match role {
-            Role::Worker => signalled_with(parent, Signal::SIGKILL)?,
-            Role::Companion => signalled_with(parent, Signal::SIGTERM)?,
-            Role::Guard => {}
-        }
+        signalled_with(
+            Pid::from_raw(self.parent),
+            match self.role {
+                Role::Worker => Signal::SIGKILL,
+                Role::Companion => Signal::SIGTERM,
+            },
+        )?;
         close_inherited_on_exec();
         Ok(())
-    };
-    // SAFETY: the closure runs in the forked child, where only async-signal-safe calls are allowed. It makes
-    // system calls on values it has copied; it allocates nothing and takes no lock.
-    unsafe { command.pre_exec(in_child) };
+    }
+}
+
+/// Tells whoever has started this process why it has not become the program.
+#[allow(unsafe_code)]
+fn report(fd: RawFd, errno: Errno) {
+    // SAFETY: the fd was opened for this process and is used for nothing else. If it is not open, the write fails.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    let _ = write(fd, &(errno as i32).to_ne_bytes());
+}
+
+/// Makes the guard independent of the bus: it outlives the bus and its session, and holds no file of its parent.
+pub(super) fn detach() {
+    // It is refused to a process that leads a group, which then is independent enough.
+    let _ = setsid();
+    close_inherited();
 }
 
 /// The handlers are reset before the mask, so that a pending signal does not run a handler of the bus in the child.
@@ -144,30 +226,71 @@ fn signalled_with(parent: Pid, signal: Signal) -> nix::Result<()> {
 }
 
 #[cfg(target_os = "linux")]
-#[allow(unsafe_code)]
 fn close_inherited_on_exec() {
-    // The system call is made by its number, because an old libc has no function for it.
-    // SAFETY: a system call on integers. It closes nothing now, so the pipe by which std learns of a failed exec
-    // goes on working.
-    let refused =
-        unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
-    if refused != 0 {
-        close_each_on_exec();
+    if !close_range(libc::CLOSE_RANGE_CLOEXEC) {
+        each_inherited(set_close_on_exec);
     }
 }
 
 #[cfg(not(target_os = "linux"))]
 fn close_inherited_on_exec() {
-    close_each_on_exec();
+    each_inherited(set_close_on_exec);
+}
+
+#[cfg(target_os = "linux")]
+fn close_inherited() {
+    if !close_range(0) {
+        each_inherited(close);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn close_inherited() {
+    each_inherited(close);
+}
+
+/// False: the system does not know this.
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
+fn close_range(flags: libc::c_uint) -> bool {
+    // The system call is made by its number, because an old libc has no function for it.
+    // SAFETY: a system call on integers. Nothing of this process has an fd from 3 on yet, but the one that it reports
+    // to, which is only closed on exec.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, flags) == 0 }
 }
 
 /// The fds of the bus are close-on-exec anyway; those that it inherited have low numbers.
-#[allow(unsafe_code)]
-fn close_each_on_exec() {
+fn each_inherited(act: impl Fn(RawFd)) {
     const MAX_FDS: rlim_t = 4096;
     let fds = getrlimit(Resource::RLIMIT_NOFILE).map_or(MAX_FDS, |(soft, _)| soft.min(MAX_FDS));
-    for fd in 3..fds as libc::c_int {
-        // SAFETY: sets a flag of an fd number; EBADF where it is not open.
-        unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+    (3..fds as RawFd).for_each(act);
+}
+
+fn close(fd: RawFd) {
+    let _ = nix::unistd::close(fd);
+}
+
+#[allow(unsafe_code)]
+fn set_close_on_exec(fd: RawFd) {
+    // SAFETY: sets a flag of an fd number; EBADF where it is not open.
+    unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_arrive_as_they_were_given() {
+        let limits = InheritedLimits { open_files: Some((1024, 4096)), core_bytes: Some((0, rlim_t::MAX)) };
+        for orders in [
+            Orders { role: Role::Worker, limits, parent: 7, report: Some(9) },
+            Orders { role: Role::Companion, limits: InheritedLimits::default(), parent: 1, report: None },
+        ] {
+            assert_eq!(Orders::from_arg(&orders.to_arg()), Some(orders));
+        }
+        for arg in ["", "worker", "guard,1,-,-,-", "worker,x,-,-,-", "worker,1,-,1,-", "worker,1,-,-,-,-"] {
+            assert_eq!(Orders::from_arg(arg), None, "{arg}");
+        }
     }
 }

@@ -1,32 +1,39 @@
 //! The processes of workers: spawned, signalled and reaped.
 //!
 //! A process is in the list from its start until it is reaped, and only in that time is its group signalled: later the
-//! number may belong to another process. A process may outlive its link, if the core has closed that. A link may
-//! outlive its process, if another process still holds the stdout.
+//! number may belong to another process. The core hears of it when it has become its program, a few milliseconds after
+//! its start. A process may outlive its link, if the core has closed that. A link may outlive its process, if another
+//! process still holds the stdout.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use log::{debug, warn};
+use mio::{Interest, Registry};
 use nix::errno::Errno;
 use nix::sys::signal::{self, killpg};
 use nix::unistd::{Pid, read};
 
-use kernel_core::id::{Link, WorkerId};
+use kernel_core::id::{Key, Link, WorkerId};
 use kernel_core::{Event, Exit, Moment, Signal, SpawnFault};
 
 use crate::errno::errno_of;
 use crate::io::Io;
-use crate::peer::{Peer, Stderr, set_nonblocking};
-use crate::process::command::command;
+use crate::peer::{self, Peer, Stderr, set_nonblocking, token, unwatch, watch};
+use crate::process::command::launch;
 use crate::process::orphan_guard::{Guard, GuardProgram};
-use crate::process::pre_exec::{self, InheritedLimits, Role};
+use crate::process::pre_exec::{InheritedLimits, Role};
+use crate::process::starter::{Starter, Starting};
 use crate::process::stderr;
+
+/// Neither a listener, nor the signals, nor a companion has this key. Its event says that some process has, or has not,
+/// become its program.
+pub(crate) const STARTS: Key = Key { index: (1 << 30) - 4, generation: 0 };
 
 /// The most that an exited process can have left in a pipe: Linux lets a process make its pipe this large.
 const PIPE_BYTES_MAX: usize = 1 << 20;
@@ -38,7 +45,7 @@ pub(crate) struct Processes {
     /// Starting a process can take milliseconds, so at most one is started per turn.
     spawns: VecDeque<(WorkerId, Link)>,
     guard: Guard,
-    limits: InheritedLimits,
+    starter: Starter,
     binary: PathBuf,
 }
 
@@ -51,12 +58,14 @@ struct Process {
     link_state: LinkState,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LinkState {
+    /// The process has not become its program yet, and the core waits for that.
+    Starting(Starting),
     Open,
     /// The core has closed the link before the process exited.
     Closed,
-    /// The process could not be connected to the event loop, so the core believes that it was never started.
+    /// The process could not become its program or be connected to the event loop, or the core did not want it any
+    /// more, and so it believes that it was never started.
     NeverOpened,
 }
 
@@ -106,13 +115,18 @@ impl Processes {
     /// Starts the guard, which is this program too.
     pub(crate) fn new(guard: GuardProgram, limits: InheritedLimits) -> io::Result<Processes> {
         let binary = guard.binary.clone();
-        let guard = Guard::start(guard, limits, Moment::ZERO)?;
-        Ok(Processes { list: Vec::new(), spawns: VecDeque::new(), guard, limits, binary })
+        let guard = Guard::start(guard, Moment::ZERO)?;
+        let starter = Starter::new(&binary, limits);
+        Ok(Processes { list: Vec::new(), spawns: VecDeque::new(), guard, starter, binary })
     }
 
-    /// What the web door needs of this: its process is guarded like those of workers.
-    pub(super) fn guard_and_limits(&mut self) -> (&mut Guard, InheritedLimits) {
-        (&mut self.guard, self.limits)
+    /// The web door is guarded like the processes of workers.
+    pub(super) fn guard(&mut self) -> &mut Guard {
+        &mut self.guard
+    }
+
+    pub(super) fn starter(&self) -> &Starter {
+        &self.starter
     }
 
     pub(super) fn binary(&self) -> &Path {
@@ -129,35 +143,60 @@ impl Processes {
 
     pub(crate) fn spawn_next(&mut self, io: &mut Io) {
         let Some((worker, link)) = self.spawns.pop_front() else { return };
-        let event = match self.spawn(worker, link, io) {
-            Ok(pid) => Event::Spawned { worker, pid },
-            Err(fault) => Event::SpawnFailed { worker, fault },
-        };
-        io.bus.handle(event, io.now);
+        if let Err(fault) = self.spawn(worker, link, io) {
+            io.bus.handle(Event::SpawnFailed { worker, fault }, io.now);
+        }
     }
 
-    fn spawn(&mut self, worker: WorkerId, link: Link, io: &mut Io) -> Result<u32, SpawnFault> {
-        let fault = |errno: Errno| SpawnFault { errno: errno as i32, cwd: false };
+    fn spawn(&mut self, worker: WorkerId, link: Link, io: &mut Io) -> Result<(), SpawnFault> {
         let pool = io.bus.command(worker).ok_or(fault(Errno::ESRCH))?;
-        let mut command = command(pool, io.bus.node(worker), &self.binary)?;
+        let mut launch = launch(pool, io.bus.node(worker), &self.binary)?;
         let (name, value) = self.guard.mark();
-        command.env(name, value);
-        pre_exec::prepare(&mut command, Role::Worker, self.limits);
-        let mut child = command.spawn().map_err(|error| fault(errno_of(error)))?;
+        launch.env.retain(|(known, _)| known != name);
+        launch.env.push((name.into(), value.into()));
+        let started = self.starter.start(&launch, Role::Worker, |command| {
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        });
+        let (child, starting) = started.map_err(|error| fault(errno_of(error)))?;
         let pid = child.id();
         let group = Pid::from_raw(pid as i32);
         debug!("pool {}: process {pid} started", pool.id);
         self.guard.watch(group);
         prefer_for_oom_kill(pid);
-        let (link_state, outcome) = match attach(worker, link, &mut child, io) {
-            Ok(()) => (LinkState::Open, Ok(pid)),
-            Err(errno) => {
-                let _ = killpg(group, signal::Signal::SIGKILL);
-                (LinkState::NeverOpened, Err(fault(errno)))
-            }
-        };
+        let watched = watch_start(&starting, io.poll.registry());
+        let link_state = if watched.is_ok() { LinkState::Starting(starting) } else { LinkState::NeverOpened };
         self.list.push(Process { worker, link, child, group, link_state });
-        outcome
+        watched.map_err(|errno| {
+            let _ = killpg(group, signal::Signal::SIGKILL);
+            fault(errno)
+        })
+    }
+
+    /// Some processes have become their programs, or could not.
+    pub(crate) fn check_starts(&mut self, io: &mut Io) {
+        for at in 0..self.list.len() {
+            self.check_start(at, io);
+        }
+    }
+
+    fn check_start(&mut self, at: usize, io: &mut Io) {
+        let process = &mut self.list[at];
+        let LinkState::Starting(starting) = &process.link_state else { return };
+        // A process that has exited has decided it: the pipe was its own alone.
+        let Some(outcome) = starting.outcome() else { return };
+        unwatch(io.poll.registry(), starting.fd());
+        let (worker, pid) = (process.worker, process.child.id());
+        match outcome.and_then(|()| attach(worker, process.link, &mut process.child, io)) {
+            Ok(()) => {
+                process.link_state = LinkState::Open;
+                io.bus.handle(Event::Spawned { worker, pid }, io.now);
+            }
+            Err(errno) => {
+                process.link_state = LinkState::NeverOpened;
+                let _ = killpg(process.group, signal::Signal::SIGKILL);
+                io.bus.handle(Event::SpawnFailed { worker, fault: fault(errno) }, io.now);
+            }
+        }
     }
 
     /// Signals the whole group, if the process has not been reaped yet.
@@ -185,7 +224,7 @@ impl Processes {
     pub(crate) fn close_link(&mut self, link: Link, io: &mut Io) {
         self.cancel_spawns(|_, queued| queued == link, io);
         for process in &mut self.list {
-            if process.link == link && process.link_state == LinkState::Open {
+            if process.link == link && matches!(process.link_state, LinkState::Open) {
                 process.link_state = LinkState::Closed;
             }
         }
@@ -199,7 +238,7 @@ impl Processes {
 
     /// The core expects an answer to every `Action::Spawn`, also to one that it no longer wants.
     fn cancel_spawns(&mut self, is_unwanted: impl Fn(WorkerId, Link) -> bool, io: &mut Io) {
-        let fault = SpawnFault { errno: Errno::ECANCELED as i32, cwd: false };
+        let fault = fault(Errno::ECANCELED);
         self.spawns.retain(|(worker, link)| {
             let unwanted = is_unwanted(*worker, *link);
             if unwanted {
@@ -207,6 +246,16 @@ impl Processes {
             }
             !unwanted
         });
+        for process in &mut self.list {
+            if let LinkState::Starting(starting) = &process.link_state
+                && is_unwanted(process.worker, process.link)
+            {
+                unwatch(io.poll.registry(), starting.fd());
+                process.link_state = LinkState::NeverOpened;
+                let _ = killpg(process.group, signal::Signal::SIGKILL);
+                io.bus.handle(Event::SpawnFailed { worker: process.worker, fault }, io.now);
+            }
+        }
     }
 
     /// A child has exited: a worker, the guard or several of them.
@@ -229,17 +278,24 @@ impl Processes {
 
     /// Reads what the process has left, kills the rest of its group, and only then collects its exit.
     fn reap(&mut self, at: usize, io: &mut Io) {
-        let Process { worker, link, group, link_state, .. } = self.list[at];
-        if link_state == LinkState::Open {
+        self.check_start(at, io);
+        let Process { worker, link, group, .. } = self.list[at];
+        if matches!(self.list[at].link_state, LinkState::Open) {
             drain(link, io);
         }
         let _ = killpg(group, signal::Signal::SIGKILL);
         self.guard.forget(group);
-        let exit = self.list.remove(at).exit();
+        let mut process = self.list.remove(at);
+        let exit = process.exit();
         // The exit of a process whose link was closed says nothing about the process that has replaced it.
         let is_replaced = self.list.iter().any(|process| process.worker == worker)
             || self.spawns.iter().any(|(queued, _)| *queued == worker);
-        if link_state == LinkState::Open || (link_state == LinkState::Closed && !is_replaced) {
+        let is_told = match process.link_state {
+            LinkState::Open => true,
+            LinkState::Closed => !is_replaced,
+            LinkState::Starting(_) | LinkState::NeverOpened => false,
+        };
+        if is_told {
             io.bus.handle(Event::Exited { worker, exit }, io.now);
         }
     }
@@ -266,6 +322,16 @@ impl Processes {
         }
         self.guard.dismiss();
     }
+}
+
+fn fault(errno: Errno) -> SpawnFault {
+    SpawnFault { errno: errno as i32, cwd: false }
+}
+
+fn watch_start(starting: &Starting, registry: &Registry) -> nix::Result<()> {
+    starting.set_nonblocking()?;
+    watch(registry, starting.fd(), token(STARTS, peer::Stream::Internal), Interest::READABLE)
+        .map_err(errno_of)
 }
 
 /// Makes the pipes of a new process a link.

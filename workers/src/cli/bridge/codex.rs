@@ -11,6 +11,9 @@ use rpc::error::METHOD_NOT_FOUND;
 use serde_json::{Map, Value, json};
 
 use super::codex_answers::{self, Status};
+use super::codex_approval::{
+    self, ALLOW, ALLOW_HOST, ALWAYS, Approval, REJECT, REJECT_HOST, SESSION, option,
+};
 use super::codex_commands::{self, Command, Local};
 use super::codex_items::{Items, fail_turn};
 use super::codex_params::{self, mcp_config, models, sandbox_policy};
@@ -21,13 +24,6 @@ use crate::cli::prompt::{Part, Prompt};
 use crate::cli::settings::{Reported, Settings};
 use crate::cli::turn_events::{End, TurnEvents};
 use crate::detect::FAST_TIER;
-
-const ALLOW: &str = "allow";
-const SESSION: &str = "allow_session";
-const ALWAYS: &str = "allow_always";
-const REJECT: &str = "reject";
-const ALLOW_HOST: &str = "allow_host";
-const REJECT_HOST: &str = "reject_host";
 
 #[derive(Default)]
 pub(super) struct Codex {
@@ -83,16 +79,6 @@ enum Request {
     Skills,
     /// A command that needs no model.
     Local(Local),
-}
-
-/// A request of the CLI for approval, with its response to each decision.
-struct Approval {
-    id: Value,
-    /// The id of the call that waits for it.
-    call: String,
-    decisions: Vec<(&'static str, Value)>,
-    refusal: Value,
-    cancel: Value,
 }
 
 impl Bridge for Codex {
@@ -199,6 +185,9 @@ impl Bridge for Codex {
             None if outcome["outcome"] == "cancelled" => &approval.cancel,
             None => &approval.refusal,
         };
+        if approval.stands_alone {
+            events.call_finished(&approval.call, decision["action"] == "accept", "", None);
+        }
         effects.messages.push(json!({ "id": approval.id, "result": decision }));
     }
 }
@@ -511,6 +500,9 @@ impl Codex {
             "item/tool/requestUserInput" => {
                 return effects.messages.push(json!({ "id": id, "result": { "answers": {} } }));
             }
+            "mcpServer/elicitation/request" if codex_approval::is_about_tool(params) => {
+                return self.ask_about_tool(id, params, events, effects);
+            }
             "mcpServer/elicitation/request" => {
                 return effects.messages.push(json!({ "id": id, "result": { "action": "decline" } }));
             }
@@ -537,9 +529,21 @@ impl Codex {
         let call = self.items.call_in_question(params, events);
         let call_id = string(params, "itemId").to_owned();
         events.call_waiting(&call_id);
-        let approval = Approval { id: id.clone(), call: call_id, decisions, refusal, cancel };
+        let approval =
+            Approval { id: id.clone(), call: call_id, stands_alone: false, decisions, refusal, cancel };
         self.questions.insert(key.clone(), approval);
         effects.questions.push(Question { key, call, options });
+    }
+
+    /// Asks whether a tool of an MCP server may be called. A call of a sub-agent is not among the items of this thread,
+    /// so a call of its own stands for it.
+    fn ask_about_tool(&mut self, id: &Value, params: &Value, events: &mut TurnEvents, effects: &mut Effects) {
+        let is_asked = |call: &str| self.questions.values().any(|approval| approval.call == call);
+        let is_ours = params["threadId"].as_str() == self.thread.as_deref();
+        let known = if is_ours { self.items.tool_call_in_question(params, is_asked) } else { None };
+        let (approval, question) = codex_approval::about_tool(id, params, known, events);
+        self.questions.insert(question.key.clone(), approval);
+        effects.questions.push(question);
     }
 }
 
@@ -547,31 +551,4 @@ impl Codex {
 fn answer(text: &str, events: &mut TurnEvents) {
     events.text(text);
     events.stop(acp::StopReason::EndTurn);
-}
-
-/// An option whose name says what the CLI would no longer ask about.
-fn option(id: &'static str, decision: &Value, method: &str) -> acp::PermissionOption {
-    use acp::PermissionOptionKind::{AllowAlways, AllowOnce, RejectAlways, RejectOnce};
-    let host = &decision["decision"]["applyNetworkPolicyAmendment"]["network_policy_amendment"]["host"];
-    let host = host.as_str().unwrap_or("this host");
-    let (name, kind) = match id {
-        ALLOW_HOST => (format!("Always allow connections to {host}"), AllowAlways),
-        REJECT_HOST => (format!("Never allow connections to {host}"), RejectAlways),
-        ALLOW => ("Allow".to_owned(), AllowOnce),
-        SESSION => {
-            let what = match method {
-                "item/fileChange/requestApproval" => "edits of these files",
-                "item/permissions/requestApproval" => "these permissions",
-                _ => "this command",
-            };
-            (format!("Always allow {what} in this session"), AllowAlways)
-        }
-        ALWAYS => {
-            let rule = &decision["decision"]["acceptWithExecpolicyAmendment"]["execpolicy_amendment"];
-            let words: Vec<&str> = items(rule).iter().filter_map(Value::as_str).collect();
-            (format!("Always allow commands that begin with `{}`", words.join(" ")), AllowAlways)
-        }
-        _ => ("Reject".to_owned(), RejectOnce),
-    };
-    acp::PermissionOption::new(id, name, kind)
 }

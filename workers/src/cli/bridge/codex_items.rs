@@ -91,6 +91,30 @@ impl Items {
         tool.in_question(id, &events.cwd)
     }
 
+    /// The call of an MCP server's tool that the CLI asks about, which it does not name: it is the one of that server
+    /// with the same arguments. If that could be several tools, it is the one that the question quotes.
+    pub(super) fn tool_call_in_question(
+        &self,
+        params: &Value,
+        is_asked: impl Fn(&str) -> bool,
+    ) -> Option<(String, Tool)> {
+        let server = format!("{}.", string(params, "serverName"));
+        let message = string(params, "message");
+        let arguments = filled(Some(&params["_meta"]["tool_params"]));
+        let mut calls: Vec<(&String, &Tool)> = self.open.iter().collect();
+        calls.retain(|(id, tool)| {
+            tool.name.starts_with(&server) && filled(tool.input.as_ref()) == arguments && !is_asked(id)
+        });
+        calls.sort_by_key(|(id, _)| *id);
+        let is_one_tool =
+            |calls: &[(&String, &Tool)]| calls.windows(2).all(|two| two[0].1.name == two[1].1.name);
+        if !is_one_tool(&calls) {
+            calls.retain(|(_, tool)| message.contains(&format!("\"{}\"", &tool.name[server.len()..])));
+        }
+        let (id, tool) = calls.first().filter(|_| is_one_tool(&calls))?;
+        Some(((*id).clone(), (*tool).clone()))
+    }
+
     fn thought_delta(&mut self, id: &str, delta: &str, events: &mut TurnEvents) {
         *self.streamed_bytes.entry(id.to_owned()).or_default() += delta.len();
         events.message_thought(id, delta);
@@ -225,6 +249,11 @@ fn remote_tool(item: &Value) -> Tool {
     };
     tool.input = if item["arguments"].is_null() { None } else { Some(item["arguments"].clone()) };
     tool
+}
+
+/// Arguments of a tool. The CLI writes none in several ways.
+fn filled(arguments: Option<&Value>) -> Option<&Value> {
+    arguments.filter(|value| !value.is_null() && value.as_object().is_none_or(|fields| !fields.is_empty()))
 }
 
 fn remote_result(item: &Value, is_good: bool) -> CallResult {

@@ -8,6 +8,7 @@ mod claude_options;
 mod claude_permission;
 mod codex;
 mod codex_answers;
+mod codex_approval;
 mod codex_commands;
 pub(super) mod codex_items;
 pub(super) mod codex_params;

@@ -14,7 +14,7 @@ use super::*;
 use crate::cli::prompt::Part;
 use crate::cli::turn_events::{End, Tokens};
 
-const CASES: [(&str, FormatName); 9] = [
+const CASES: [(&str, FormatName); 10] = [
     ("bridge-claude/conversation", FormatName::ClaudeStream),
     ("bridge-claude/tasks", FormatName::ClaudeStream),
     ("bridge-claude/edit", FormatName::ClaudeStream),
@@ -24,6 +24,7 @@ const CASES: [(&str, FormatName); 9] = [
     ("bridge-codex/failures", FormatName::CodexAppServer),
     ("bridge-codex/plan", FormatName::CodexAppServer),
     ("bridge-codex/commands", FormatName::CodexAppServer),
+    ("bridge-codex/mcp", FormatName::CodexAppServer),
 ];
 
 struct Replayed {
