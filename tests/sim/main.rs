@@ -8,7 +8,8 @@
 //! in one of sixteen processes are restarted and drained (see `replace`).
 //!
 //! `BUS_SIM_SEED=0x..` replays one seed with its trace. `BUS_SIM_SEEDS=N` runs N seeds, half of each kind, from
-//! `BUS_SIM_FIRST` or 0 on. `BUS_SIM_CHECK=Name,..` switches off only these checks. Seeds run on every core; since each
+//! `BUS_SIM_FIRST` or 0 on; with `BUS_SIM_KIND=0x..`, the bits of a kind of world, all are of that kind.
+//! `BUS_SIM_CHECK=Name,..` switches off only these checks. Seeds run on every core; since each
 //! is a world of its own, that changes only the time.
 
 mod agent;
@@ -45,7 +46,7 @@ use kernel_core::mutants::{Check, with_check_off};
 
 use self::excuse::{Count, Excuse, Excuses};
 use self::greedy::GREEDY;
-use self::guests::GUESTS;
+use self::guests::{GUESTS, LONG};
 use self::nodes::NODES;
 use self::plan::{PLAIN, is_plain};
 use self::replace::REPLACE;
@@ -193,9 +194,13 @@ fn every_check_that_is_switched_off_is_noticed() {
 /// The seed of the nth world of a run: an ambiguous world and a plain one in turn. Each fourth plain one is greedy, and
 /// each fourth has guests. One of sixteen worlds has nodes, and in one of sixteen processes are replaced.
 fn nth_seed(first: u64, at: u64) -> u64 {
+    if let Some(kind) = number_in("BUS_SIM_KIND") {
+        return (first + at) | kind;
+    }
     let kind = match at % 8 {
         7 => PLAIN | GREEDY,
         3 => PLAIN | GUESTS,
+        5 if at % 16 == 13 => PLAIN | GUESTS | LONG,
         6 if at % 16 == 6 => PLAIN | NODES,
         6 => PLAIN | REPLACE,
         odd if odd % 2 == 1 => PLAIN,
