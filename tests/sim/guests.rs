@@ -17,6 +17,7 @@ mod talk;
 mod wires;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Duration;
 
 use kernel_core::config::{Config, Limits, PoolConfig, Program};
@@ -103,8 +104,10 @@ struct Session {
     lines: Vec<Box<[u8]>>,
     /// The prompts that the agent has got.
     prompts: Vec<usize>,
-    /// The agent's ids of prompts that it works on, who sent each, and which it is.
-    running: BTreeMap<u64, (String, Option<usize>)>,
+    /// What others than the owner may not have heard, because the agent was asked to tell everything again.
+    retold: Vec<Range<usize>>,
+    /// The agent's ids of prompts that it works on.
+    running: BTreeMap<u64, Running>,
     /// The process that has it.
     home: usize,
     /// It was opened by a client that speaks another version.
@@ -112,6 +115,13 @@ struct Session {
     /// Others may join it.
     shares: bool,
     is_over: bool,
+}
+
+/// A prompt that an agent works on.
+struct Running {
+    by: String,
+    prompt: Option<usize>,
+    home: usize,
 }
 
 /// A question of the agent.
@@ -144,6 +154,8 @@ struct World {
     prompts: Vec<Prompt>,
     /// What peers have written and the bus has not read, in worlds with long lines.
     wires: BTreeMap<Link, Pipe<Mark>>,
+    /// What is among the lines of an agent that the bus has, but does not handle yet.
+    unhandled: Vec<(Link, Mark)>,
     /// How many bytes the bodies of lines may still have.
     bodies_left: usize,
     next_id: usize,
@@ -208,6 +220,7 @@ impl World {
             questions: Vec::new(),
             prompts: Vec::new(),
             wires: BTreeMap::new(),
+            unhandled: Vec::new(),
             bodies_left: BODIES_BYTES,
             next_id: 0,
             calls: 0,

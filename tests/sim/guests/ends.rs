@@ -16,6 +16,9 @@ impl World {
         self.after();
         for _ in 0..self.rng.below(20) {
             let at = self.rng.below(self.clients.len());
+            if at == self.clients.len() {
+                break;
+            }
             self.agent_ends_turn();
             // The bus closes connections when it has answered everything.
             if self.shell.bus.wants_read(self.clients[at].link) {

@@ -38,9 +38,13 @@ impl World {
     /// The agent asks somebody who may answer, or the owner alone.
     pub(super) fn agent_asks(&mut self) {
         let Some((session, _)) = self.some_session() else { return };
+        let is_of_owner = self.rng.percent(40);
+        self.agent_asks_in(session, is_of_owner);
+    }
+
+    fn agent_asks_in(&mut self, session: usize, is_of_owner: bool) {
         let Some(link) = self.agent_of(session) else { return };
         let life = self.process_of(link).unwrap_or(0);
-        let is_of_owner = self.rng.percent(40);
         let at = self.questions.len();
         let method = if is_of_owner { "fs/read_text_file" } else { "session/request_permission" };
         let params = json!({ "sessionId": format!("a{session}"), "question": at, "options": [] });
@@ -75,7 +79,14 @@ impl World {
 
     /// A client sends nothing more, and still reads.
     pub(super) fn half_closes(&mut self) {
-        let at = self.rng.below(self.clients.len());
+        // One that owns a session and waits for an answer stays for a while.
+        let stays = |client: &super::Client| {
+            let waits = client.asked.values().any(|asked| matches!(asked, Asked::Prompt { .. }));
+            waits && client.sessions.values().any(|(part, _)| *part == Part::Owner)
+        };
+        let staying: Vec<usize> = (0..self.clients.len()).filter(|at| stays(&self.clients[*at])).collect();
+        let any = self.rng.below(self.clients.len());
+        let at = if self.rng.percent(70) { self.rng.pick(&staying).copied().unwrap_or(any) } else { any };
         let client = &self.clients[at];
         if client.ended || !client.reads {
             return;
@@ -93,22 +104,41 @@ impl World {
         }
     }
 
+    /// In a session whose owner sends nothing more, the agent asks for what only an owner can answer, or somebody
+    /// takes over.
+    pub(super) fn goes_on_without_owner(&mut self) {
+        let is_left = |at: &usize| !self.sessions[*at].is_over && self.has_silent_owner(*at);
+        let left: Vec<usize> = (0..self.sessions.len()).filter(is_left).collect();
+        let Some(session) = self.rng.pick(&left).copied() else { return };
+        if self.rng.percent(50) {
+            return self.agent_asks_in(session, true);
+        }
+        let may_take = |at: &usize| {
+            let client = &self.clients[*at];
+            client.reads && !client.ended && client.sessions.contains_key(&session)
+        };
+        let others: Vec<usize> = (0..self.clients.len()).filter(may_take).collect();
+        let Some(at) = self.rng.pick(&others).copied() else { return };
+        let id = self.sessions[session].id.clone();
+        self.asks(at, "_bus/take", json!({ "session": id }), Asked::Take(session));
+    }
+
     /// The owner of this session sends nothing more.
     pub(super) fn has_silent_owner(&self, session: usize) -> bool {
         let owns = |it: &super::Client| matches!(it.sessions.get(&session), Some((Part::Owner, _)));
         self.clients.iter().any(|client| client.ended && owns(client))
     }
 
-    /// The bus closes only clients that send nothing more, once everything is answered.
+    /// The bus closes only clients that send nothing more, once everything is answered, and those that do not read.
     pub(super) fn sees_closed(&mut self) {
-        if !self.is_long || self.is_stopping {
+        if self.is_stopping {
             return;
         }
         for link in std::mem::take(&mut self.shell.closed) {
             let Some(at) = self.clients.iter().position(|client| client.link == link) else { continue };
             let client = self.clients.remove(at);
             self.wires.remove(&link);
-            if !client.ended || !client.asked.is_empty() {
+            if client.reads && (!client.ended || !client.asked.is_empty()) {
                 broken!("(2) exactly one answer", "{link:?} is closed and has asked {:?}", client.asked);
             }
         }

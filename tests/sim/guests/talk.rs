@@ -8,7 +8,7 @@ use kernel_core::limit::{BULK_BYTES, LONG_BUFFER_BYTES, LONG_LINE_BYTES, LONG_LI
 use serde_json::{Value, json};
 
 use super::wires::{Mark, TOLD_TIMES};
-use super::{Asked, Part, World};
+use super::{Asked, Part, Running, World};
 use crate::oracle::broken;
 
 /// Updates are copied into a log in runs of at most so many bytes.
@@ -16,7 +16,7 @@ const UNLOGGED_BYTES: usize = 16 << 10;
 /// All bodies of a world have at most so many bytes, so that a world does not take long.
 pub(super) const BODIES_BYTES: usize = 6 << 20;
 /// What a prompt that is told takes beside its blocks.
-const TOLD_BYTES: usize = 2 << 10;
+const TOLD_BYTES: usize = 4 << 10;
 /// The block that stands for those of a long prompt that are not told.
 const NOT_SHOWN: &[u8] = br#"{"type":"text","text":"[more of this prompt is not shown]"}"#;
 /// How a block begins that names its prompt.
@@ -162,8 +162,12 @@ impl World {
             .flat_map(|(at, session)| session.running.keys().map(move |id| (at, *id)))
             .collect();
         let Some((session, id)) = self.rng.pick(&running).copied() else { return };
-        let Some(link) = self.agent_of(session) else { return };
-        let Some((_, prompt)) = self.sessions[session].running.remove(&id) else { return };
+        let home = self.sessions[session].running[&id].home;
+        let Some(process) = self.shell.processes.get(home).filter(|process| process.stdin_open) else {
+            return;
+        };
+        let link = process.link;
+        let Some(Running { prompt, .. }) = self.sessions[session].running.remove(&id) else { return };
         let mut answer = r#","result":{"stopReason":"end_turn"}}"#.to_owned();
         if let Some(prompt) = prompt {
             let body = World::body(&format!("answer {prompt}"), self.some_length());

@@ -1,6 +1,6 @@
 //! How bytes move in worlds with guests. Usually a line is given at once, and whoever reads takes everything at once.
-//! In worlds with long lines, both come in pieces, and the rest of a long line is read to where the bus keeps it, as the
-//! shell does it.
+//! In worlds with long lines, both come in pieces, and the rest of a long line is read to where the bus keeps it, as
+//! the shell does it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -86,6 +86,8 @@ impl World {
                 let question = &mut self.questions[question];
                 (question.chosen, question.may_be_chosen) = (question.chosen || is_certain, true);
             }
+            // It may be among the lines of an agent that must wait.
+            Mark::Withdrawal(_) if !self.shell.bus.wants_read(link) => self.unhandled.push((link, mark)),
             Mark::Withdrawal(question) => {
                 let ends = self.clients.iter().map(|client| (client.link, self.stream_end(client.link)));
                 self.questions[question].withdrawn = Some(ends.collect());
@@ -115,6 +117,10 @@ impl World {
 
     /// Somebody's bytes go on a little.
     pub(super) fn moves(&mut self) {
+        // Those that send nothing more are closed in the end.
+        if self.clients.len() < 2 {
+            return self.comes();
+        }
         match self.rng.below(200) {
             0..80 => {
                 let waiting: Vec<Link> = self
@@ -137,8 +143,9 @@ impl World {
                     self.takes_bytes(at, count);
                 }
             }
-            140 if self.clients.len() > 2 => self.half_closes(),
+            140 if self.clients.iter().filter(|client| !client.ended).count() > 2 => self.half_closes(),
             141..143 => self.agent_withdraws(),
+            143..149 => self.goes_on_without_owner(),
             _ => self.acts(),
         }
     }
@@ -150,6 +157,8 @@ impl World {
             return false;
         }
         let is_agent = self.process_of(link).is_some();
+        // Of a peer that must wait the bus may have lines, which come on top when it need not any more.
+        let has_waiting = self.wires.keys().any(|link| !self.shell.bus.wants_read(*link));
         let Some(wire) = self.wires.get_mut(&link).filter(|wire| !wire.up.is_empty()) else { return false };
         let (before, finished) = (self.shell.bus.held_bytes(), wire.finished());
         let mut count = most.max(1).min(wire.up.len());
@@ -172,7 +181,9 @@ impl World {
             self.is_given(link, *mark);
         }
         let joins = marks.iter().any(|mark| matches!(mark, Mark::Join));
-        self.check_growth(before, count + lines, joins);
+        if !has_waiting {
+            self.check_growth(before, count + lines, joins);
+        }
         self.after();
         true
     }
@@ -318,6 +329,9 @@ impl World {
             if self.is_handled(session) {
                 self.sessions[session].given_before = self.sessions[session].given;
             }
+        }
+        for (link, mark) in std::mem::take(&mut self.unhandled) {
+            self.is_given(link, mark);
         }
         self.sees_closed();
         if self.is_long || self.calls.is_multiple_of(4) {
