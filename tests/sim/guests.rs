@@ -4,11 +4,20 @@
 //! These worlds have an oracle of their own. The agent numbers what it says in a session, so a client in a session must
 //! hear numbers without a gap or a repetition, and a client that is in none must hear nothing. The agent also sees
 //! whether two clients have a turn at the same time, and whether each of its questions gets one answer.
+//!
+//! In worlds with long lines, bytes come and go in pieces of any size, and nobody takes them at once. Lines have up to
+//! some megabytes, a prompt up to thousands of blocks, a second pool does not share, clients stop sending before they
+//! leave, and agents withdraw questions. What clients hear is compared byte for byte, all that the bus holds is counted
+//! again at every step, and no line may make it hold much more than its own length for each client.
 
+mod ends;
 mod oracle;
 mod owners;
+mod talk;
+mod wires;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Duration;
 
 use kernel_core::config::{Config, Limits, PoolConfig, Program};
@@ -19,13 +28,20 @@ use serde_json::{Value, json};
 
 use crate::excuse::Excuses;
 use crate::oracle::broken;
+use crate::pipe::Pipe;
 use crate::rng::Rng;
 use crate::run::Run;
 
+use self::talk::{BODIES_BYTES, Follows, Prompt};
+use self::wires::Mark;
+
 /// A seed with this bit gives a world with guests.
 pub(crate) const GUESTS: u64 = 1 << 34;
+/// With this one, too, it has long lines.
+pub(crate) const LONG: u64 = 1 << 37;
 
 const STEPS: usize = 600;
+const LONG_STEPS: usize = 1_500;
 const QUEUE: usize = 8 << 10;
 const KEEP: Duration = Duration::from_secs(10);
 
@@ -50,8 +66,19 @@ struct Client {
     asked: BTreeMap<usize, Asked>,
     /// Questions that it has not answered: the id, and which one it is.
     questions: BTreeMap<u64, usize>,
-    /// Sessions that it is being told, and the last number.
-    told: BTreeMap<usize, usize>,
+    /// Questions that were withdrawn when it had answered them, by their id.
+    late: BTreeSet<u64>,
+    /// Sessions that it is being told, with the first and the last number.
+    told: BTreeMap<usize, (usize, usize)>,
+    /// Where it is among the prompts of its sessions.
+    follows: BTreeMap<usize, Follows>,
+    /// It takes at most so many bytes at once.
+    takes_at_most: usize,
+    /// How many bytes it has taken, and how many of them are whole lines that it has read.
+    taken: u64,
+    heard: u64,
+    /// It sends nothing more.
+    ended: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,7 +88,7 @@ enum Asked {
     Take(usize),
     Leave(usize),
     Close(usize),
-    Prompt(usize, Part),
+    Prompt { session: usize, part: Part, prompt: Option<usize> },
     Other,
 }
 
@@ -69,15 +96,32 @@ enum Asked {
 struct Session {
     /// The id that its first owner was told.
     id: String,
-    /// How many updates the agent has sent.
+    /// How many updates the agent has sent, and how many of them the bus has, now and before it was last given bytes.
     said: usize,
-    /// The agent's ids of prompts that it works on, and who sent each.
-    running: BTreeMap<u64, String>,
+    given: usize,
+    given_before: usize,
+    /// The updates.
+    lines: Vec<Box<[u8]>>,
+    /// The prompts that the agent has got.
+    prompts: Vec<usize>,
+    /// What others than the owner may not have heard, because the agent was asked to tell everything again.
+    retold: Vec<Range<usize>>,
+    /// The agent's ids of prompts that it works on.
+    running: BTreeMap<u64, Running>,
     /// The process that has it.
     home: usize,
     /// It was opened by a client that speaks another version.
     is_other: bool,
+    /// Others may join it.
+    shares: bool,
     is_over: bool,
+}
+
+/// A prompt that an agent works on.
+struct Running {
+    by: String,
+    prompt: Option<usize>,
+    home: usize,
 }
 
 /// A question of the agent.
@@ -86,61 +130,104 @@ struct Question {
     session: usize,
     /// Only the owner is asked.
     is_of_owner: bool,
-    /// Somebody has chosen.
+    line_bytes: usize,
+    /// Somebody has chosen, or may have before it knew that it was too late.
     chosen: bool,
+    may_be_chosen: bool,
     /// The agent has its answer.
     answered: bool,
+    /// The agent has said that it needs none.
+    is_withdrawing: bool,
+    /// The bus knows that since these positions in the streams of clients.
+    withdrawn: Option<BTreeMap<Link, u64>>,
 }
 
 struct World {
     shell: TestShell,
     rng: Rng,
-    shares: bool,
+    is_long: bool,
+    log_bytes: usize,
+    queue_bytes: usize,
     clients: Vec<Client>,
     sessions: Vec<Session>,
     questions: Vec<Question>,
+    prompts: Vec<Prompt>,
+    /// What peers have written and the bus has not read, in worlds with long lines.
+    wires: BTreeMap<Link, Pipe<Mark>>,
+    /// What is among the lines of an agent that the bus has, but does not handle yet.
+    unhandled: Vec<(Link, Mark)>,
+    /// How many bytes the bodies of lines may still have.
+    bodies_left: usize,
     next_id: usize,
     calls: usize,
     hash: u64,
     print: bool,
     /// No client does anything of its own any more.
     is_ending: bool,
+    is_stopping: bool,
 }
 
 pub(crate) fn run(seed: u64, print: bool) -> Run {
     let mut world = World::new(seed, print);
-    for _ in 0..STEPS {
+    for _ in 0..if world.is_long { LONG_STEPS } else { STEPS } {
         world.step();
     }
     world.ends();
     Run { hash: world.hash, calls: world.calls, excuses: Excuses::default() }
 }
 
+impl Client {
+    /// It is not in this session any more.
+    fn forgets(&mut self, session: usize) {
+        self.sessions.remove(&session);
+        self.told.remove(&session);
+        self.follows.remove(&session);
+    }
+}
+
 impl World {
     fn new(seed: u64, print: bool) -> World {
         let mut rng = Rng::new(seed);
+        let is_long = seed & LONG != 0;
         let shares = rng.percent(90);
         let mut pool = PoolConfig::new("p", Program::InPath("agent".into()));
         (pool.max_instances, pool.share) = (2, shares);
+        let mut pools = vec![pool];
+        let log_bytes = rng.one(&[0, 1 << 10, 1 << 20]);
+        let mut queue_bytes = QUEUE;
+        if is_long {
+            let mut closed = PoolConfig::new("closed", Program::InPath("agent".into()));
+            (closed.max_instances, closed.share) = (2, false);
+            pools.push(closed);
+            queue_bytes = rng.one(&[QUEUE, 200 << 10, Limits::default().max_output_queue]);
+        }
         let limits = Limits {
-            max_output_queue: QUEUE,
+            max_output_queue: queue_bytes,
             session_keep: KEEP,
-            session_log_bytes: rng.one(&[0, 1 << 10, 1 << 20]),
+            session_log_bytes: log_bytes,
             ..Limits::default()
         };
-        let shell = TestShell::new(&Config { limits, ..Config::with_pools([pool]) });
+        let default_pool = Some("p".into());
+        let shell = TestShell::new(&Config { limits, default_pool, ..Config::with_pools(pools) });
         let mut world = World {
             shell,
             rng,
-            shares,
+            is_long,
+            log_bytes,
+            queue_bytes,
             clients: Vec::new(),
             sessions: Vec::new(),
             questions: Vec::new(),
+            prompts: Vec::new(),
+            wires: BTreeMap::new(),
+            unhandled: Vec::new(),
+            bodies_left: BODIES_BYTES,
             next_id: 0,
             calls: 0,
             hash: seed,
             print,
             is_ending: false,
+            is_stopping: false,
         };
         world.after();
         for _ in 0..3 {
@@ -150,6 +237,11 @@ impl World {
     }
 
     fn step(&mut self) {
+        if self.is_long {
+            self.moves();
+            self.check_heard();
+            return self.check_withdrawn();
+        }
         self.acts();
         let is_paused = |link| !self.shell.bus.wants_read(link);
         let mut processes = self.shell.processes.iter();
@@ -160,7 +252,7 @@ impl World {
 
     fn acts(&mut self) {
         let at = self.rng.below(self.clients.len());
-        if !self.clients[at].reads && self.rng.percent(95) {
+        if self.clients[at].ended || !self.clients[at].reads && self.rng.percent(95) {
             return self.agent_says();
         }
         if !self.clients[at].reads {
@@ -169,10 +261,10 @@ impl World {
         match self.rng.below(40) {
             0 if self.clients.len() < 8 => self.comes(),
             1 if self.clients.len() > 2 => self.leaves(at),
-            2 if self.rng.percent(30) => self.crashes(),
+            2 if self.rng.percent(30) && !self.is_long => self.crashes(),
             3 => self.some_time(),
             4 if self.sessions.iter().filter(|session| !session.is_over).count() < 3 => {
-                self.asks(at, "session/new", json!({ "cwd": "/" }), Asked::Open);
+                self.opens(at);
             }
             5..9 => self.joins(at),
             9 => self.takes(at),
@@ -189,6 +281,14 @@ impl World {
         }
     }
 
+    fn opens(&mut self, at: usize) {
+        let mut params = json!({ "cwd": "/" });
+        if self.is_long {
+            params["_meta"] = json!({ "bus/pool": self.rng.one(&["p", "p", "closed"]) });
+        }
+        self.asks(at, "session/new", params, Asked::Open);
+    }
+
     fn comes(&mut self) {
         let Some(link) = self.shell.bus.connect(None, self.shell.now) else { return };
         let is_other = self.rng.percent(15);
@@ -200,17 +300,25 @@ impl World {
             sessions: BTreeMap::new(),
             asked: BTreeMap::new(),
             questions: BTreeMap::new(),
+            late: BTreeSet::new(),
             told: BTreeMap::new(),
+            follows: BTreeMap::new(),
+            takes_at_most: if self.is_long { self.rng.one(&[30, 500, 20_000, 1 << 20]) } else { 0 },
+            taken: 0,
+            heard: 0,
+            ended: false,
         });
         let at = self.clients.len() - 1;
         let name = format!("c{}", self.next_id);
         self.asks(at, "_bus/hello", json!({ "client": name, "events": true }), Asked::Other);
         let version = if is_other { 2 } else { 1 };
         self.asks(at, "initialize", json!({ "protocolVersion": version }), Asked::Other);
+        self.flushes(link);
     }
 
     fn leaves(&mut self, at: usize) {
         let client = self.clients.remove(at);
+        self.wires.remove(&client.link);
         // What is lost with its process and has no owner is gone.
         for (session, (part, _)) in &client.sessions {
             if *part == Part::Owner && self.agent_of(*session).is_none() {
@@ -255,7 +363,7 @@ impl World {
     fn is_over(&mut self, session: usize) {
         self.sessions[session].is_over = true;
         for client in &mut self.clients {
-            client.sessions.remove(&session);
+            client.forgets(session);
         }
     }
 
@@ -267,7 +375,8 @@ impl World {
         self.next_id += 1;
         self.clients[at].asked.insert(self.next_id, asked);
         let line = json!({ "id": self.next_id, "method": method, "params": params });
-        self.gives(self.clients[at].link, &line);
+        let mark = if matches!(asked, Asked::Join { .. }) { Mark::Join } else { Mark::Line };
+        self.gives(self.clients[at].link, &line, mark);
     }
 
     /// A session that is open, by a name that anybody may have.
@@ -281,6 +390,8 @@ impl World {
 
     fn joins(&mut self, at: usize) {
         let Some((session, id)) = self.some_session() else { return };
+        // Whether it has an owner must not change until the request comes.
+        let Some(at) = self.is_heard_at_once(at) else { return };
         let joins = |asked: &Asked| matches!(asked, Asked::Join { session: other, .. } if *other == session);
         if self.clients[at].asked.values().any(joins) || self.clients[at].sessions.contains_key(&session) {
             return;
@@ -289,11 +400,14 @@ impl World {
         if !owned && self.rng.percent(40) {
             return self.takes_up(at, session, &id);
         }
-        if self.rng.percent(50) && owned {
+        // Whoever loads what nobody speaks for becomes the owner.
+        if self.rng.percent(50) && owned && !self.has_silent_owner(session) {
             let full = self.rng.percent(50);
             let method = if full { "session/load" } else { "session/resume" };
             let asked = Asked::Join { session, part: Part::Control, full };
-            return self.asks(at, method, json!({ "sessionId": id, "cwd": "/" }), asked);
+            let link = self.clients[at].link;
+            self.asks(at, method, json!({ "sessionId": id, "cwd": "/" }), asked);
+            return self.flushes(link);
         }
         let part = self.rng.one(&[Part::Control, Part::Observe]);
         let full = self.rng.percent(70);
@@ -331,37 +445,29 @@ impl World {
         self.asks(at, "_bus/close", json!({ "session": id }), Asked::Close(session));
     }
 
-    fn prompts(&mut self, at: usize) {
-        let Some((session, part, id)) = self.some_own(at) else { return };
-        for _ in 0..self.rng.one(&[1, 1, 1, 3, 20]) {
-            let prompt = json!([{ "type": "text", "text": format!("p{at}") }]);
-            let link = self.clients[at].link;
-            let params = json!({ "sessionId": id, "prompt": prompt, "by": format!("{link:?}") });
-            self.asks(at, "session/prompt", params, Asked::Prompt(session, part));
-        }
-    }
-
     fn cancels(&mut self, at: usize) {
         let prompts: Vec<usize> = self.clients[at]
             .asked
             .iter()
-            .filter(|(_, asked)| matches!(asked, Asked::Prompt(..)))
+            .filter(|(_, asked)| matches!(asked, Asked::Prompt { .. }))
             .map(|(id, _)| *id)
             .collect();
         let Some(id) = self.rng.pick(&prompts).copied() else { return };
         let line = json!({ "method": "$/cancel_request", "params": { "requestId": id } });
-        self.gives(self.clients[at].link, &line);
+        self.gives(self.clients[at].link, &line, Mark::Line);
     }
 
     fn answers(&mut self, at: usize) {
         let open: Vec<_> = self.clients[at].questions.iter().map(|(id, question)| (*id, *question)).collect();
-        let Some((id, question)) = self.rng.pick(&open).copied() else { return };
+        let Some((id, question)) = self.rng.pick(&open).copied().filter(|_| !self.clients[at].ended) else {
+            return;
+        };
         self.clients[at].questions.remove(&id);
         let mut answer = self.answer_to(question);
         let is_choice = answer["result"]["outcome"]["optionId"].is_string();
-        self.questions[question].chosen |= is_choice;
         answer["id"] = json!(id);
-        self.gives(self.clients[at].link, &answer);
+        let mark = if is_choice { Mark::Choice { question, id } } else { Mark::Line };
+        self.gives(self.clients[at].link, &answer, mark);
     }
 
     fn reads_again(&mut self, at: usize) {
@@ -377,190 +483,6 @@ impl World {
         let process = self.shell.processes.get(self.sessions[session].home)?;
         process.stdin_open.then_some(process.link)
     }
-
-    fn agent_says(&mut self) {
-        let Some((session, _)) = self.some_session() else { return };
-        let Some(link) = self.agent_of(session) else { return };
-        let said = self.sessions[session].said;
-        self.sessions[session].said += 1;
-        let pad = "x".repeat(self.rng.one(&[0, 100, 1000, 1000]));
-        let update = json!({ "sessionUpdate": "agent_message_chunk", "said": said, "pad": pad });
-        let params = json!({ "sessionId": format!("a{session}"), "update": update });
-        self.gives(link, &json!({ "method": "session/update", "params": params }));
-        self.check_heard();
-    }
-
-    fn agent_ends_turn(&mut self) {
-        let running: Vec<(usize, u64)> = self
-            .sessions
-            .iter()
-            .enumerate()
-            .flat_map(|(at, session)| session.running.keys().map(move |id| (at, *id)))
-            .collect();
-        let Some((session, id)) = self.rng.pick(&running).copied() else { return };
-        let Some(link) = self.agent_of(session) else { return };
-        self.sessions[session].running.remove(&id);
-        self.gives(link, &json!({ "id": id, "result": { "stopReason": "end_turn" } }));
-    }
-
-    // What is read.
-
-    fn note(&self, what: std::fmt::Arguments<'_>) {
-        if self.print {
-            println!("{:?} {what}", self.shell.now);
-        }
-    }
-
-    fn gives(&mut self, link: Link, line: &Value) {
-        self.note(format_args!("{link:?} gives {line}"));
-        self.gives_bytes(link, format!("{line}\n").as_bytes());
-        self.after();
-    }
-
-    /// What comes in two pieces may be a long line, whose buffer the queues of all clients of a session share.
-    fn gives_bytes(&mut self, link: Link, bytes: &[u8]) {
-        let (begin, end) = bytes.split_at(bytes.len() - 1);
-        self.shell.bus.received(link, begin, self.shell.now);
-        self.shell.bus.received(link, end, self.shell.now);
-    }
-
-    /// Carries out what the bus wants, and lets the peers read.
-    fn after(&mut self) {
-        loop {
-            let mut read: BTreeMap<Link, Vec<u8>> = BTreeMap::new();
-            let now = self.shell.now;
-            let clients = &self.clients;
-            self.shell.act(|bus, link| {
-                if clients.iter().any(|client| client.link == link && !client.reads) {
-                    return;
-                }
-                let bytes = bus.to_send(link).to_vec();
-                bus.sent(link, bytes.len(), now);
-                read.entry(link).or_default().extend(bytes);
-            });
-            self.calls += 1;
-            if read.is_empty() {
-                break;
-            }
-            // What an agent is told comes first: it says which questions are answered.
-            let (of_agents, of_clients): (Vec<_>, Vec<_>) =
-                read.into_iter().partition(|(link, _)| self.process_of(*link).is_some());
-            let mut answers = Vec::new();
-            for (link, bytes) in of_agents {
-                for line in lines(&bytes) {
-                    self.hashes(&line);
-                    answers.extend(self.agent_reads(link, &line).map(|answer| (link, answer)));
-                }
-            }
-            for (link, bytes) in of_clients {
-                for line in lines(&bytes) {
-                    self.hashes(&line);
-                    self.client_reads(link, &line);
-                }
-            }
-            self.check_withdrawn();
-            for (link, answer) in answers {
-                self.note(format_args!("{link:?} gives {answer}"));
-                self.gives_bytes(link, format!("{answer}\n").as_bytes());
-            }
-        }
-        if self.calls.is_multiple_of(4) {
-            self.shell.bus.check_invariants();
-        }
-    }
-
-    fn reads_all(&mut self, link: Link) {
-        let bytes = self.shell.bus.to_send(link).to_vec();
-        self.shell.bus.sent(link, bytes.len(), self.shell.now);
-        for line in lines(&bytes) {
-            self.hashes(&line);
-            self.client_reads(link, &line);
-        }
-    }
-
-    fn hashes(&mut self, line: &str) {
-        self.note(format_args!("  {line}"));
-        self.hash = self.hash.rotate_left(5) ^ line.len() as u64;
-    }
-
-    fn some_time(&mut self) {
-        let time = Duration::from_millis(self.rng.below(12_000) as u64);
-        self.passes(time);
-    }
-
-    fn passes(&mut self, time: Duration) {
-        let until = self.shell.now + time;
-        while let Some(at) = self.shell.bus.next_alarm().filter(|at| *at <= until) {
-            self.shell.now = at.max(self.shell.now);
-            self.shell.bus.handle(Event::Alarm, self.shell.now);
-            self.after();
-        }
-        self.shell.now = until;
-    }
-
-    /// The bus stops: turns may end meanwhile, and whatever is left is answered in time.
-    fn stops(&mut self) {
-        self.shell.bus.handle(Event::Stop, self.shell.now);
-        self.after();
-        for _ in 0..self.rng.below(20) {
-            let at = self.rng.below(self.clients.len());
-            self.agent_ends_turn();
-            // The bus closes connections when it has answered everything.
-            if self.shell.bus.wants_read(self.clients[at].link) {
-                self.answers(at);
-                self.prompts(at);
-            }
-            self.passes(Duration::from_secs(1));
-        }
-        self.passes(Limits::default().drain_timeout);
-        if let Some(client) = self.clients.iter().find(|client| !client.asked.is_empty()) {
-            broken!("(2) exactly one answer", "{:?} waits for {:?}", client.link, client.asked);
-        }
-        self.shell.bus.check_invariants();
-    }
-
-    /// Everything is answered, then all leave, and nothing is left of them.
-    fn ends(&mut self) {
-        self.is_ending = true;
-        for at in 0..self.clients.len() {
-            self.reads_again(at);
-        }
-        if self.rng.percent(25) {
-            return self.stops();
-        }
-        for _ in 0..1_000 {
-            if self.clients.iter().all(|it| it.asked.is_empty() && it.questions.is_empty()) {
-                break;
-            }
-            self.passes(Duration::from_millis(100));
-            for at in 0..self.clients.len() {
-                self.answers(at);
-            }
-            self.agent_ends_turn();
-        }
-        for client in &self.clients {
-            let left = client.asked.values().find(|asked| matches!(asked, Asked::Prompt(..)));
-            if let Some(left) = left {
-                broken!("(2) exactly one answer", "{:?} waits for {left:?}", client.link);
-            }
-        }
-        self.check_all_asked();
-        while let Some(client) = self.clients.pop() {
-            self.shell.bus.handle(Event::Broken(client.link), self.shell.now);
-            self.after();
-        }
-        self.passes(Duration::from_secs(60));
-        self.shell.bus.check_invariants();
-        self.check_all_answered();
-        let (held, calls) = (self.shell.bus.held_bytes(), self.shell.bus.calls_in_flight());
-        if held + calls > 0 {
-            broken!("(8) all gone, tables empty", "{held} bytes and {calls} calls are left");
-        }
-    }
-}
-
-fn lines(bytes: &[u8]) -> Vec<String> {
-    String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect()
 }
 
 /// The number of a session in the name that an agent or a client has for it.

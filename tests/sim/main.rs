@@ -4,11 +4,12 @@
 //! A world is plain or ambiguous. In a plain one every name and id is unique, and the oracle checks every rule. In an
 //! ambiguous one agents and clients reuse names and ids, and the oracle may suspend a check by an excuse (see
 //! `excuse`), which is counted and bounded. Half of the seeds of a run are plain. Of these, one in four is a greedy
-//! world (see `greedy`), and one in four has guests (see `guests`). One world in sixteen has nodes (see `nodes`), and
-//! in one of sixteen processes are restarted and drained (see `replace`).
+//! world (see `greedy`), one in four has guests (see `guests`), and one in four has guests and long lines. One world in
+//! sixteen has nodes (see `nodes`), and in one of sixteen processes are restarted and drained (see `replace`).
 //!
 //! `BUS_SIM_SEED=0x..` replays one seed with its trace. `BUS_SIM_SEEDS=N` runs N seeds, half of each kind, from
-//! `BUS_SIM_FIRST` or 0 on. `BUS_SIM_CHECK=Name,..` switches off only these checks. Seeds run on every core; since each
+//! `BUS_SIM_FIRST` or 0 on; with `BUS_SIM_KIND=0x..`, the bits of a kind of world, all are of that kind.
+//! `BUS_SIM_CHECK=Name,..` switches off only these checks. Seeds run on every core; since each
 //! is a world of its own, that changes only the time.
 
 mod agent;
@@ -45,7 +46,7 @@ use kernel_core::mutants::{Check, with_check_off};
 
 use self::excuse::{Count, Excuse, Excuses};
 use self::greedy::GREEDY;
-use self::guests::GUESTS;
+use self::guests::{GUESTS, LONG};
 use self::nodes::NODES;
 use self::plan::{PLAIN, is_plain};
 use self::replace::REPLACE;
@@ -117,6 +118,12 @@ const KEPT_SEEDS: &[u64] = &[
     0x2d9aa,
     0x1000073fe,
     0x900003bab,
+    0x250000002c,
+    0x2500000041,
+    0x2500000001,
+    0x2500000027,
+    0x2500000003,
+    0x2500000089,
 ];
 const SEEDS: u64 = 256;
 /// A mutant must be caught within this many seeds.
@@ -190,12 +197,17 @@ fn every_check_that_is_switched_off_is_noticed() {
     check_caught(checks.iter().zip(caught), only.is_some());
 }
 
-/// The seed of the nth world of a run: an ambiguous world and a plain one in turn. Each fourth plain one is greedy, and
-/// each fourth has guests. One of sixteen worlds has nodes, and in one of sixteen processes are replaced.
+/// The seed of the nth world of a run: an ambiguous world and a plain one in turn. Each fourth plain one is greedy,
+/// each fourth has guests, and each fourth has guests and long lines. One of sixteen worlds has nodes, and in one of
+/// sixteen processes are replaced.
 fn nth_seed(first: u64, at: u64) -> u64 {
+    if let Some(kind) = number_in("BUS_SIM_KIND") {
+        return (first + at) | kind;
+    }
     let kind = match at % 8 {
         7 => PLAIN | GREEDY,
         3 => PLAIN | GUESTS,
+        5 => PLAIN | GUESTS | LONG,
         6 if at % 16 == 6 => PLAIN | NODES,
         6 => PLAIN | REPLACE,
         odd if odd % 2 == 1 => PLAIN,

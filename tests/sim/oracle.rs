@@ -22,6 +22,9 @@ macro_rules! broken {
 }
 pub(crate) use broken;
 
+/// The bus may close a client that takes nothing if so much of its queue waits, as a part.
+const WATCHED_PART: usize = 16;
+
 pub(crate) struct Oracle {
     pub(crate) sent: Vec<Sent>,
     pub(crate) conns: Vec<ClientRecord>,
@@ -268,7 +271,10 @@ impl Oracle {
             // Where `max_held_bytes` is small, hardly anything may wait for one peer.
             let small = self.limits.max_held_bytes < 1 << 20;
             let waits = if small { 0 } else { self.limits.max_output_queue / 2 };
-            book.untaken > waits && now >= book.took + patience
+            // For one whose queue is not full, less may wait for longer.
+            let is_idle = book.untaken > self.limits.max_output_queue / WATCHED_PART
+                && now >= book.took + self.limits.backpressure_timeout;
+            book.untaken > waits && now >= book.took + patience || is_idle
         };
         let book = &self.conns[conn];
         let unfinished = book.line_began.is_some_and(|since| now >= since + UNFINISHED_LINE_TIMEOUT);

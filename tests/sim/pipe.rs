@@ -6,7 +6,7 @@ use kernel_core::id::Link;
 
 use crate::record::Serial;
 
-pub(crate) struct Pipe {
+pub(crate) struct Pipe<M = Mark> {
     pub(crate) link: Link,
     /// Bytes that the peer has written and the bus was not given yet.
     pub(crate) up: Vec<u8>,
@@ -15,7 +15,7 @@ pub(crate) struct Pipe {
     /// The position at which the last marked line ended.
     finished: u64,
     /// The positions in the peer's stream at which lines end, with what they are.
-    ends: VecDeque<(u64, Mark)>,
+    ends: VecDeque<(u64, M)>,
     /// Bytes that were taken from the bus and that the peer has not read yet.
     pub(crate) down: Vec<u8>,
     pub(crate) down_bytes_max: usize,
@@ -49,8 +49,8 @@ pub(crate) enum Mark {
     Hostile,
 }
 
-impl Pipe {
-    pub(crate) fn new(link: Link, down_bytes_max: usize) -> Pipe {
+impl<M> Pipe<M> {
+    pub(crate) fn new(link: Link, down_bytes_max: usize) -> Pipe<M> {
         Pipe {
             link,
             up: Vec::new(),
@@ -72,7 +72,7 @@ impl Pipe {
     }
 
     /// The peer writes. `mark` is what is complete with the last of these bytes.
-    pub(crate) fn write(&mut self, bytes: &[u8], mark: Option<Mark>) {
+    pub(crate) fn write(&mut self, bytes: &[u8], mark: Option<M>) {
         self.up.extend_from_slice(bytes);
         if let Some(mark) = mark {
             self.ends.push_back((self.given + self.up.len() as u64, mark));
@@ -80,7 +80,7 @@ impl Pipe {
     }
 
     /// The bytes that the bus is given next, and what is complete with them.
-    pub(crate) fn give(&mut self, count: usize) -> (Vec<u8>, Vec<Mark>) {
+    pub(crate) fn give(&mut self, count: usize) -> (Vec<u8>, Vec<M>) {
         let bytes = take_front(&mut self.up, count);
         self.given += bytes.len() as u64;
         let mut marks = Vec::new();
@@ -90,6 +90,16 @@ impl Pipe {
             marks.push(mark);
         }
         (bytes, marks)
+    }
+
+    /// How many of the bytes that the bus is given next have no more than one end of a line among them.
+    pub(crate) fn one_line(&self) -> usize {
+        self.ends.get(1).map_or(self.up.len(), |(end, _)| (end - self.given) as usize - 1)
+    }
+
+    /// How many bytes the bus was given up to the end of the last marked line.
+    pub(crate) fn finished(&self) -> u64 {
+        self.finished
     }
 
     /// How much was given since the last marked line, at least what the bus holds of an unfinished one.

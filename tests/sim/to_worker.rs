@@ -442,6 +442,7 @@ impl Oracle {
                 is_scoped || self.is_replied_badly(serial) || is_own()
             }
             "too_large" => self.may_be_too_large(serial),
+            "cancelled" => self.is_withdrawn(life, &id),
             _ => false,
         };
         if !explained {
@@ -452,6 +453,13 @@ impl Oracle {
                 self.sent[serial]
             );
         }
+    }
+
+    /// The worker has said that it needs no answer to its request.
+    fn is_withdrawn(&self, life: Life, id: &[u8]) -> bool {
+        let is_it =
+            |what: &What| matches!(what, What::AgentTell { about: About::Request(of), .. } if of == id);
+        self.sent.iter().any(|sent| sent.by == Peer::Worker(life) && is_it(&sent.what))
     }
 
     /// A worker's request about a session of its own is not refused while the owner is connected.
