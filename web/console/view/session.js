@@ -26,7 +26,7 @@ export function SessionView({ name, state }) {
     { class: "session", "aria-label": `session ${session.label}` },
     h(Head, { session, view, me: state.link.me }),
     session.items.length === 0 && !session.loading ? h(Empty, { title: "Nothing was said yet", text: canPrompt ? "Write below what the agent should do." : "What the agent says appears here." }) : h("sb-list", { key: session.id, class: "transcript", data: listData(session, view, canAnswer) }),
-    canPrompt ? h("sb-prompt", { session, onsent: () => toEnd() }) : h("p", { class: "muted pad" }, why(session)),
+    canPrompt ? h("sb-prompt", { data: { session, out: state.outbox.filter((one) => one.session === session.id), isLive: state.link.status === "live" }, onsent: () => toEnd() }) : h("p", { class: "muted pad" }, why(session)),
   );
 }
 
@@ -60,7 +60,7 @@ function memo(of) {
 
 const toEnd = () => /** @type {any} */ (document.querySelector(".transcript"))?.toEnd();
 
-const back = () => h("a", { class: "back", href: "#/sessions", "aria-label": "back to sessions" }, "‹ Sessions");
+const back = () => h("a", { class: "back", href: "#/sessions", "aria-label": "back to sessions" }, "‹", h("span", { class: "back-name" }, " Sessions"));
 
 /** @param {{session: any, view: any, me: string}} props */
 function Head({ session, view, me }) {
@@ -68,13 +68,15 @@ function Head({ session, view, me }) {
   const mood = isAsking ? "waiting" : session.turn === "running" ? "running" : (view?.mood ?? "idle");
   const where = folder(view?.folder || session.cwd);
   const title = nameOf(session) || view?.title || session.label;
+  const settings = [...pickers(session), ...roles(session)];
   return h(
     "header",
     { class: "session-head" },
     back(),
     h("div", { class: "session-title" }, glyph(mood), h("h2", { class: "ellipsis" }, visible(title)), title === session.label ? null : h("span", { class: "mono muted" }, session.label)),
     h("div", { class: "session-facts muted" }, h("span", null, visible(view ? place(view) : (session.pool ?? ""))), where ? h("span", { class: "mono" }, visible(where)) : null, h(Presence, { session, me }), usage(session.usage)),
-    h("div", { class: "session-tools" }, pickers(session), roles(session), menu(session)),
+    h("div", { class: "session-tools" }, menu(session)),
+    settings.length ? h("div", { class: "session-settings" }, settings) : null,
     session.truncated ? h("p", { class: "muted" }, "What was said first is no longer kept.") : null,
   );
 }
@@ -102,7 +104,7 @@ function usage(used) {
 
 /** @param {any} session */
 function pickers(session) {
-  if (!bus.may("control") || session.role === "observe") return null;
+  if (!bus.may("control") || session.role === "observe") return [];
   const out = [];
   const flat = (options) => options.flatMap((one) => one.options ?? [one]);
   if (session.modes?.availableModes?.length) out.push(picker("mode", session.modes.availableModes.map((mode) => [mode.id, mode.name]), session.modes.currentModeId, (value) => bus.talk.choose(session.id, "mode", value)));
@@ -119,13 +121,13 @@ const picker = (label, values, current, change) =>
   h(
     "label",
     { class: "picker", key: label },
-    h("span", { class: "muted" }, visible(label.toLowerCase())),
+    h("span", { class: "muted" }, visible(String(label).toLowerCase())),
     h("select", { value: current, onchange: (event) => attempt(() => change(event.target.value)) }, values.map(([value, name]) => h("option", { key: value, value, selected: value === current }, plain(name ?? value)))),
   );
 
 /** @param {any} session */
 function roles(session) {
-  if (session.role === "owner" || !bus.may("control")) return null;
+  if (session.role === "owner" || !bus.may("control")) return [];
   const turn = (role) => attempt(() => bus.sessions.join(session.id, { role, history: role === "control" ? "pending" : "none" }));
   return [
     session.role === "observe"
