@@ -1,6 +1,8 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { mock, test } from "node:test";
 import { initial, reduce } from "../../../web/console/state/reduce.js";
+import { Bus } from "../../../web/console/net/bus.js";
+import { Store } from "../../../web/console/state/store.js";
 import { Sessions } from "../../../web/console/net/sessions.js";
 import { Talk } from "../../../web/console/net/talk.js";
 
@@ -124,4 +126,37 @@ test("who joins is asked what is as old as the session is idle", () => {
   assert.ok(Date.now() - bus.sessions.askedAt("T.a", view) < 1000, "it was there when the agent asked");
   bus.sessions.settled("T.a", { label: "s1", turn: "running" });
   assert.ok(Date.now() - bus.sessions.askedAt("T.a", view) >= 90_000);
+});
+
+test("somebody who says nothing is asked, and is not answering after some seconds, and is tried anew after half a minute", async () => {
+  globalThis.sessionStorage ??= { getItem: () => null, setItem: () => undefined };
+  globalThis.WebSocket ??= { CONNECTING: 0 };
+  mock.timers.enable({ apis: ["Date"], now: 1_000_000 });
+  const store = new Store(() => undefined);
+  const bus = new Bus(store);
+  const asked = [];
+  let closed = 0;
+  const answers = [];
+  bus.peer = { isOpen: true, heardAt: Date.now(), socket: { readyState: 1 }, close: () => (closed += 1), ask: (method) => (asked.push(method), Object.assign(new Promise((done) => answers.push(done)), { rpc: asked.length })) };
+  store.dispatch({ type: "link", status: "live", me: "me" });
+  const pass = (ms) => {
+    mock.timers.tick(ms);
+    bus.look();
+    return store.state.link.status;
+  };
+  for (let second = 0; second < 60; second++) {
+    bus.peer.heardAt = Date.now();
+    pass(1000);
+  }
+  assert.deepEqual(asked, [], "a page that hears something asks nothing");
+  pass(1000);
+  assert.deepEqual(asked, ["_bus/hello"]);
+  assert.deepEqual([pass(2000), pass(1500)], ["live", "silent"]);
+  assert.ok(!bus.isAnswering);
+  bus.heard({ id: 1, result: {} });
+  assert.deepEqual([store.state.link.status, bus.isAnswering], ["live", true]);
+  pass(2000);
+  for (let second = 0; second < 40; second++) pass(1000);
+  assert.ok(closed > 0 && asked.length <= 3, `${closed} ${asked.length}`);
+  mock.timers.reset();
 });

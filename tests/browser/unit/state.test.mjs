@@ -114,6 +114,17 @@ test("the choice of another client is shown as far as it is told, and one's own 
   assert.equal(state.verdicts["T.a c"].verdict, "denied");
 });
 
+test("an answer that came after another's is not taken for the one that counted", () => {
+  const asked = { ...question(1), params: { toolCall: { toolCallId: "c" }, options: [{ optionId: "y", kind: "allow_once", name: "Yes" }] } };
+  let state = play({ type: "link", me: "me" }, opened, { type: "asked", question: asked }, { type: "decided", key: "T.a 1", by: "me", choice: "No", verdict: "denied", end: 8 });
+  assert.equal(state.verdicts["T.a c"].isMine, true);
+  state = reduce(state, { type: "withdrawn", rpc: 1, at: 9 });
+  assert.deepEqual([state.answered[0].state, state.verdicts["T.a c"]], ["withdrawn", undefined]);
+  state = reduce(state, { type: "decidedBy", session: "T.a", event: { by: "zed", optionId: "y" } });
+  const { question: shown } = state.sessions["T.a"].items.find((item) => item.kind === "question");
+  assert.deepEqual([shown.by, shown.choice, shown.verdict], ["zed", "Yes", "allowed"]);
+});
+
 test("names that every object inherits are names like any other", () => {
   for (const name of ["__proto__", "constructor", "toString", "hasOwnProperty"]) {
     let state = play({ type: "updates", session: name, updates: [at(chunk("x"))] });

@@ -182,6 +182,8 @@ export class Bus {
     const began = performance.now();
     try {
       const status = this.ask("_bus/status");
+      // If the connection is lost, the other one says so.
+      status.catch(() => undefined);
       const list = [];
       let cursor;
       do {

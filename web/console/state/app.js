@@ -19,7 +19,11 @@ export function keep() {
   store.subscribe((state) => {
     if (state.verdicts === verdicts && state.outbox === outbox) return;
     ({ verdicts, outbox } = state);
-    sessionStorage.setItem(KEPT, JSON.stringify({ verdicts, outbox }));
+    try {
+      sessionStorage.setItem(KEPT, JSON.stringify({ verdicts, outbox }));
+    } catch {
+      // What is longer than a browser keeps for a tab is there until the tab is loaded anew.
+    }
   });
 }
 

@@ -69,7 +69,8 @@ export function blocksOf(call, folder) {
   const places = call.locations.map((place) => `${place.path}${place.line ? `:${place.line}` : ""}`);
   const out = [];
   if (line) out.push(block("command", line));
-  if (call.title && call.title !== line) out.push(block("title", call.title));
+  // Some agents put the command into the title too, as Markdown writes code.
+  if (call.title && call.title.replace(/^`+|`+$/g, "") !== line) out.push(block("title", call.title));
   if (where) out.push(block("where", where));
   const isShown = shownElsewhere(call, parts);
   for (const [name, value] of fieldsOf(input)) {

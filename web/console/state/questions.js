@@ -69,6 +69,18 @@ export function decide(state, which, how) {
   };
 }
 
+/** The bus no longer wants an answer. If this page has given one, another's was earlier. @param {State} state @param {any} rpc @param {number} at @returns {State} */
+export function withdraw(state, rpc, at) {
+  const late = state.answered.findLast((question) => question.rpc === rpc && question.state === "answered");
+  if (!late) return decide(state, (question) => question.rpc === rpc, { state: "withdrawn", end: at });
+  const over = { ...late, state: /** @type {const} */ ("withdrawn"), by: undefined, choice: undefined, verdict: undefined };
+  const call = late.params?.toolCall?.toolCallId;
+  const verdicts = call === undefined ? state.verdicts : without(state.verdicts, verdictKey(late.session, call));
+  // It is the last one, so that who is told next to have decided is taken for who decided this.
+  const answered = [...state.answered.filter((question) => question !== late), over];
+  return touched({ ...change(state, late.session, (known) => shownAs(known, over)), answered, verdicts }, late.session, call);
+}
+
 /**
  * Another client's answer counted; the question was withdrawn from this page a moment ago.
  * @param {State} state
@@ -92,7 +104,12 @@ function withVerdict(state, { session, params, verdict, choice, by }) {
   const name = verdictKey(session, call);
   let verdicts = put(without(state.verdicts, name), name, { verdict, choice, by, isMine: by === state.link.me });
   for (const old of Object.keys(verdicts).slice(0, -VERDICTS)) verdicts = without(verdicts, old);
-  return change({ ...state, verdicts }, session, (known) => {
+  return touched({ ...state, verdicts }, session, call);
+}
+
+/** The tool call is drawn anew. @param {State} state @param {string} session @param {unknown} call @returns {State} */
+function touched(state, session, call) {
+  return change(state, session, (known) => {
     const where = findCall(known, String(call), 2000);
     return where < 0 ? known : changeItem(known, known.items[where].key, {});
   });

@@ -2,7 +2,7 @@
 
 import { mapped, put, table, without } from "../lib/table.js";
 import { restored, stranded } from "./outbox.js";
-import { ask, change, decide, decidedBy, unask, unfold } from "./questions.js";
+import { ask, change, decide, decidedBy, unask, unfold, withdraw } from "./questions.js";
 import { addEvents, newWire } from "./wire.js";
 import { addItem, addUpdates, beginTurn, changeItem, endTurn, newSession } from "./transcript.js";
 
@@ -89,15 +89,16 @@ const HANDLERS = table({
   turn: (state, { session, at, turn, by, reason, usage }) =>
     change(state, session, (known) => (turn === "running" ? beginTurn(known, at, by ?? null) : endTurn(known, at, reason, usage))),
   out: (state, { entry }) => ({ ...state, outbox: [...state.outbox, entry] }),
-  outChanged: (state, { key, type: _, ...more }) => ({ ...state, outbox: state.outbox.map((one) => (one.key === key ? { ...one, ...more } : one)) }),
+  outChanged: (state, { key, type: _, ...more }) =>
+    state.outbox.some((one) => one.key === key) ? { ...state, outbox: state.outbox.map((one) => (one.key === key ? { ...one, ...more } : one)) } : state,
   outGone: (state, { key }) => ({ ...state, outbox: state.outbox.filter((one) => one.key !== key) }),
   // What this tab kept before it was loaded anew.
   kept: (state, { verdicts, outbox }) => ({ ...state, verdicts: table(verdicts), outbox: restored(outbox) }),
-  event: (state, { session, event, at }) => change(state, session, (known) => heard(known, event, at)),
+  event: (state, { session, event, at }) => change(state, session, (known) => heard(known, event, at, state.link.me)),
 
   asked: (state, { question, at }) => listed(ask(state, question, at ?? question.at), state.list),
   decided: (state, { key, ...how }) => listed(decide(state, (question) => question.key === key, how), state.list),
-  withdrawn: (state, { rpc, at }) => listed(decide(state, (question) => question.rpc === rpc, { state: "withdrawn", end: at }), state.list),
+  withdrawn: (state, { rpc, at }) => listed(withdraw(state, rpc, at), state.list),
   decidedBy: (state, { session, event }) => decidedBy(state, session, event),
   unfold: (state, { key, at }) => unfold(state, key, at),
   lost: (state) => ({ ...unask(state, null), outbox: state.outbox.map(stranded) }),
@@ -154,8 +155,8 @@ function trends(before, status) {
   return next;
 }
 
-/** What `_bus/session` tells. @param {Session} session @param {any} event @param {number} at @returns {Session} */
-function heard(session, event, at) {
+/** What `_bus/session` tells. @param {Session} session @param {any} event @param {number} at @param {string} me @returns {Session} */
+function heard(session, event, at, me) {
   const others = session.guests.filter((guest) => guest.client !== event.client);
   switch (event.event) {
     case "attached":
@@ -165,7 +166,7 @@ function heard(session, event, at) {
     case "owner": {
       const old = session.owner && session.owner !== event.owner ? [{ client: session.owner, role: "control" }] : [];
       const guests = session.guests.filter((guest) => guest.client !== event.owner);
-      return addItem({ ...session, owner: event.owner, guests: [...guests, ...old] }, { kind: "note", at, text: `${event.owner ?? "nobody"} has taken over` });
+      return addItem({ ...session, owner: event.owner, guests: [...guests, ...old] }, { kind: "note", at, text: event.owner === me ? "You have taken over." : event.owner ? `${event.owner} has taken over.` : "The owner has left." });
     }
     // Who only looks on is not asked, but hears that somebody is.
     case "asked":

@@ -12,7 +12,8 @@ const draftOf = (id) => sessionStorage.getItem(DRAFTS + id) ?? "";
 
 /** @param {string} id @param {string} text */
 function keepDraft(id, text) {
-  if (text) sessionStorage.setItem(DRAFTS + id, text);
+  // Longer ones than a browser keeps for a tab are not kept.
+  if (text && text.length < 1e6) sessionStorage.setItem(DRAFTS + id, text);
   else sessionStorage.removeItem(DRAFTS + id);
 }
 

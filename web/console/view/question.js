@@ -54,15 +54,27 @@ function knownCall(question, session) {
   return item?.calls.find((one) => one.id === id);
 }
 
+/** What each question was found to ask for: it may be long, and cards are drawn often. @type {WeakMap<any, {known: any, folder: any, call: any, blocks: any[]}>} */
+const read = new WeakMap();
+
+/** @param {any} question @param {any} known @param {string | undefined} folder */
+function readOf({ params }, known, folder) {
+  const before = read.get(params);
+  if (before && before.known === known && before.folder === folder) return before;
+  const call = changedCall(known ?? BLANK, params.toolCall ?? {}, 0);
+  const found = { known, folder, call, blocks: blocksOf(call, folder) };
+  read.set(params, found);
+  return found;
+}
+
 /** @param {{question: any, session: any, view: any, canAnswer: boolean, isInline?: boolean}} props */
 export function Question({ question, session, view, canAnswer, isInline }) {
   if (question.state !== "open") return h(Decided, { question, session });
   const isForm = question.method === "elicitation/create";
   const known = isForm ? null : knownCall(question, session);
-  const call = isForm ? null : changedCall(known ?? BLANK, question.params.toolCall ?? {}, 0);
   const who = view?.pool ?? session?.pool ?? "The agent";
   const folder = view?.folder || session?.cwd;
-  const blocks = call ? blocksOf(call, folder) : [];
+  const { call, blocks } = isForm ? { call: null, blocks: [] } : readOf(question, known, folder);
   const wants = call ? `wants to ${verbOf(call, blocks)}` : "asks you";
   const name = isInline || !session?.label ? "" : nameOf(session) || view?.title || session.label;
   const isOpen = !!question.isWhole;
@@ -138,10 +150,10 @@ const SIGNS = table({ allowed: "✓", denied: "⊘", answered: "·" });
 /** Who answered what. @param {{question: any, session: any}} props */
 export function Decided({ question, session }) {
   const { state, by, choice, verdict } = question;
-  const isOver = state === "withdrawn";
+  const isOver = state === "withdrawn" || state === "unasked";
   const call = question.method === "elicitation/create" ? null : changedCall(knownCall(question, session) ?? BLANK, question.params.toolCall ?? {}, 0);
   const what = call ? call.title || commandOf(call) : question.params.message;
   const who = by ? ` · by ${by === store.state.link.me ? "you, from this page" : by}` : "";
-  const words = isOver ? "no longer asked" : `${choice ?? "answered"}${who}`;
+  const words = isOver ? (state === "unasked" ? "not asked of this page at the moment" : "no longer asked") : `${choice ?? "answered"}${who}`;
   return h("div", { class: classes("decided", verdict === "denied" && "is-denied") }, h("span", { class: "mark", role: "img", "aria-label": isOver ? "no longer asked" : (verdict ?? "answered") }, isOver ? "–" : (look(SIGNS, verdict) ?? "·")), h("span", { class: "mono ellipsis" }, visible(String(what ?? "question"))), h("span", { class: "muted how" }, visible(words)));
 }

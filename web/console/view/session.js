@@ -3,7 +3,7 @@
 import { h } from "../lib/dom.js";
 import { count, folder, place, plain, visible } from "../lib/text.js";
 import { attempt, bus, dispatch, go, note, store } from "../state/app.js";
-import { nameOf, toMarkdown } from "../state/transcript.js";
+import { nameOf, objects, toMarkdown } from "../state/transcript.js";
 import { copy, Empty, glyph } from "./parts.js";
 import { Item } from "./items.js";
 import { titleOf } from "./tool.js";
@@ -89,7 +89,7 @@ function Presence({ session, me }) {
     "span",
     { class: "presence" },
     h("span", { class: "chip", title: "owns the session: its files, its terminal" }, session.owner ? `${name(session.owner)} own${session.owner === me ? "" : "s"} it` : "nobody owns it"),
-    others.slice(0, 4).map((guest) => h("span", { key: guest.client, class: "chip" }, `${name(guest.client)} ${guest.role === "observe" ? "watches" : "controls"}`)),
+    others.slice(0, 4).map((guest) => h("span", { key: guest.client, class: "chip" }, guest.client === me ? `you ${guest.role === "observe" ? "watch" : "take part"}` : `${plain(guest.client)} ${guest.role === "observe" ? "watches" : "controls"}`)),
     others.length > 4 ? h("span", { class: "chip" }, `${others.length - 4} more`) : null,
   );
 }
@@ -106,12 +106,13 @@ function usage(used) {
 function pickers(session) {
   if (!bus.may("control") || session.role === "observe") return [];
   const out = [];
-  const flat = (options) => options.flatMap((one) => one.options ?? [one]);
-  if (session.modes?.availableModes?.length) out.push(picker("mode", session.modes.availableModes.map((mode) => [mode.id, mode.name]), session.modes.currentModeId, (value) => bus.talk.choose(session.id, "mode", value)));
-  if (session.models?.availableModels?.length) out.push(picker("model", session.models.availableModels.map((model) => [model.modelId, model.name]), session.models.currentModelId, (value) => bus.talk.choose(session.id, "model", value)));
-  for (const option of session.options) {
+  const flat = (options) => objects(options).flatMap((one) => (one.options ? objects(one.options) : [one]));
+  const [modes, models] = [objects(session.modes?.availableModes), objects(session.models?.availableModels)];
+  if (modes.length) out.push(picker("mode", modes.map((mode) => [mode.id, mode.name]), session.modes.currentModeId, (value) => bus.talk.choose(session.id, "mode", value)));
+  if (models.length) out.push(picker("model", models.map((model) => [model.modelId, model.name]), session.models.currentModelId, (value) => bus.talk.choose(session.id, "model", value)));
+  for (const option of objects(session.options)) {
     if (option.type !== "select" || (option.category === "mode" && session.modes)) continue;
-    out.push(picker(option.name ?? option.id, flat(option.options ?? []).map((one) => [one.value, one.name]), option.currentValue, (value) => bus.talk.choose(session.id, "option", value, option.id)));
+    out.push(picker(option.name ?? option.id, flat(option.options).map((one) => [one.value, one.name]), option.currentValue, (value) => bus.talk.choose(session.id, "option", value, option.id)));
   }
   return out;
 }
