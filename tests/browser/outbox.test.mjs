@@ -50,6 +50,22 @@ test("what is typed while the bus is away is kept, shown as not sent, and sent w
   await isClean(page);
 });
 
+test("what was typed for a session that is gone for good is still there", async () => {
+  const page = await visit(browser, bus);
+  await begin(page, "forgetful", "before");
+  await page.locator(".turn-line").waitFor();
+  await bus.kill();
+  await page.locator(".link.is-lost").waitFor();
+  await say(page, "too good to lose");
+  await queue(page).filter({ hasText: "not sent yet" }).waitFor();
+  await bus.run();
+  await page.waitForSelector(".link.is-live", { timeout: 20_000 });
+  await page.locator(".left-over", { hasText: "not sent: too good to lose" }).waitFor();
+  await page.getByText("discard").click();
+  await page.locator(".chip.unsent").waitFor({ state: "detached" });
+  await isClean(page);
+});
+
 test("what was not sent outlives a reload of the page, and a draft outlives a visit elsewhere", async () => {
   const page = await visit(browser, bus);
   const label = await begin(page, "agent", "before");

@@ -15,8 +15,8 @@ import { addItem, changeItem, findCall, objects } from "./transcript.js";
 const ANSWERED = 30;
 const VERDICTS = 200;
 
-/** Under which name it is kept what became of a tool call. @param {string} session @param {unknown} call */
-export const verdictKey = (session, call) => `${session} ${String(call)}`;
+/** Under which name it is kept what became of a tool call. @param {string} session @param {string} call */
+export const verdictKey = (session, call) => `${session} ${call}`;
 
 /** @param {State} state @param {string} id @param {(session: Session) => Session} by @returns {State} */
 export function change(state, id, by) {
@@ -75,7 +75,7 @@ export function withdraw(state, rpc, at) {
   if (!late) return decide(state, (question) => question.rpc === rpc, { state: "withdrawn", end: at });
   const over = { ...late, state: /** @type {const} */ ("withdrawn"), by: undefined, choice: undefined, verdict: undefined };
   const call = late.params?.toolCall?.toolCallId;
-  const verdicts = call === undefined ? state.verdicts : without(state.verdicts, verdictKey(late.session, call));
+  const verdicts = typeof call !== "string" ? state.verdicts : without(state.verdicts, verdictKey(late.session, call));
   // It is the last one, so that who is told next to have decided is taken for who decided this.
   const answered = [...state.answered.filter((question) => question !== late), over];
   return touched({ ...change(state, late.session, (known) => shownAs(known, over)), answered, verdicts }, late.session, call);
@@ -100,7 +100,7 @@ export function decidedBy(state, session, { by, optionId }) {
 /** What became of the tool call is kept: the agent may call it done although it was refused. @param {State} state @param {Question} question @returns {State} */
 function withVerdict(state, { session, params, verdict, choice, by }) {
   const call = params?.toolCall?.toolCallId;
-  if (!verdict || call === undefined) return state;
+  if (!verdict || typeof call !== "string") return state;
   const name = verdictKey(session, call);
   let verdicts = put(without(state.verdicts, name), name, { verdict, choice, by, isMine: by === state.link.me });
   for (const old of Object.keys(verdicts).slice(0, -VERDICTS)) verdicts = without(verdicts, old);
@@ -110,7 +110,7 @@ function withVerdict(state, { session, params, verdict, choice, by }) {
 /** The tool call is drawn anew. @param {State} state @param {string} session @param {unknown} call @returns {State} */
 function touched(state, session, call) {
   return change(state, session, (known) => {
-    const where = findCall(known, String(call), 2000);
+    const where = typeof call === "string" ? findCall(known, call, 2000) : -1;
     return where < 0 ? known : changeItem(known, known.items[where].key, {});
   });
 }

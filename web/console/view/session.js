@@ -3,6 +3,7 @@
 import { h } from "../lib/dom.js";
 import { count, folder, place, plain, visible } from "../lib/text.js";
 import { attempt, bus, dispatch, go, note, store } from "../state/app.js";
+import { stuck } from "../state/outbox.js";
 import { nameOf, objects, toMarkdown } from "../state/transcript.js";
 import { copy, Empty, glyph } from "./parts.js";
 import { Item } from "./items.js";
@@ -16,7 +17,7 @@ export function SessionView({ name, state }) {
   const view = state.list.find((one) => one.session === (session?.label ?? name));
   const refused = state.unshared[name];
   if (!session) {
-    if (refused) return h("section", { class: "session" }, back(), h(Empty, { title: "This session cannot be joined", text: `${plain(refused)}. Its pool may not share its sessions, or it has ended.` }));
+    if (refused) return h("section", { class: "session" }, back(), h(Empty, { title: "This session cannot be joined", text: `${plain(refused)}. Its pool may not share its sessions, or it has ended.` }), leftOver(state, name));
     return h("section", { class: "session" }, back(), h("p", { class: "muted pad" }, "joining …"));
   }
   const canAnswer = bus.may("approve") && session.role !== "observe";
@@ -26,8 +27,15 @@ export function SessionView({ name, state }) {
     { class: "session", "aria-label": `session ${session.label}` },
     h(Head, { session, view, me: state.link.me }),
     session.items.length === 0 && !session.loading ? h(Empty, { title: "Nothing was said yet", text: canPrompt ? "Write below what the agent should do." : "What the agent says appears here." }) : h("sb-list", { key: session.id, class: "transcript", data: listData(session, view, canAnswer) }),
-    canPrompt ? h("sb-prompt", { data: { session, out: state.outbox.filter((one) => one.session === session.id), isLive: state.link.status === "live" }, onsent: () => toEnd() }) : h("p", { class: "muted pad" }, why(session)),
+    canPrompt ? h("sb-prompt", { data: { session, out: state.outbox.filter((one) => one.session === session.id), isLive: state.link.status === "live" }, onsent: () => toEnd() }) : [leftOver(state, session.id), h("p", { class: "muted pad" }, why(session))],
   );
+}
+
+/** What was written for a session in which nothing can be said any more is still the person's. @param {any} state @param {string} id */
+function leftOver(state, id) {
+  const entries = stuck(state).filter((one) => one.session === id);
+  if (entries.length === 0) return null;
+  return h("ol", { class: "queue left-over", "aria-label": "not sent" }, entries.map((one) => h("li", { key: one.key }, h("span", { class: "what" }, "not sent: "), h("span", null, visible(one.text)), h("button", { class: "link", type: "button", onclick: () => copy(one.text, (text) => note(`It ${text}.`)) }, "copy"), h("button", { class: "link", type: "button", onclick: () => bus.talk.takeBack(one) }, "discard"))));
 }
 
 /** Why there is no box to write in. @param {any} session */
