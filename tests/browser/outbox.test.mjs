@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import fs from "node:fs";
-import { after, before, test } from "node:test";
+import { after, afterEach, before, test } from "node:test";
 import { AS_CONSOLE, begin, isClean, launch, say, TestBus, until, visit } from "./harness.mjs";
 
 let bus;
@@ -16,6 +16,21 @@ after(async () => {
   await browser?.close();
   await bus?.stop();
 });
+
+/** A process that was stopped, and must not stay so. */
+let halted = 0;
+
+afterEach(() => goOn());
+
+function halt() {
+  halted = doorPid();
+  process.kill(halted, "SIGSTOP");
+}
+
+function goOn() {
+  if (halted) process.kill(halted, "SIGCONT");
+  halted = 0;
+}
 
 const transcript = (page) => page.locator(".transcript");
 const queue = (page) => page.locator(".queue li");
@@ -75,13 +90,13 @@ test("what was not sent outlives a reload of the page, and a draft outlives a vi
   await page.locator(".pool-row").first().waitFor();
   await page.open(`sessions/${label}`);
   await until("the draft", async () => (await page.inputValue("sb-prompt textarea")) === "half a thought");
-  process.kill(doorPid(), "SIGSTOP");
+  halt();
   await page.locator(".link", { hasText: "not answering" }).waitFor();
   await say(page, "kept over a reload");
   await queue(page).filter({ hasText: "kept over a reload" }).waitFor();
   const kept = await page.evaluate(() => sessionStorage.getItem("stdio-bus.kept"));
   assert.match(kept, /kept over a reload/);
-  process.kill(doorPid(), "SIGCONT");
+  goOn();
   await transcript(page).locator(".agent", { hasText: "kept over a reload" }).waitFor();
   await isClean(page);
 });
@@ -90,8 +105,7 @@ test("a door that hangs is noticed within seconds, and what is said meanwhile is
   const page = await visit(browser, bus);
   await begin(page, "agent", "before");
   await page.locator(".turn-line").waitFor();
-  const door = doorPid();
-  process.kill(door, "SIGSTOP");
+  halt();
   // At once, before anybody can know: it is on its way, and not drawn as said.
   await say(page, "into the void");
   await queue(page).filter({ hasText: "on its way: into the void" }).waitFor();
@@ -99,7 +113,7 @@ test("a door that hangs is noticed within seconds, and what is said meanwhile is
   await page.locator(".link.is-lost", { hasText: "not answering" }).waitFor();
   await say(page, "and this waits");
   await queue(page).filter({ hasText: "not sent yet: and this waits" }).waitFor();
-  process.kill(door, "SIGCONT");
+  goOn();
   await page.waitForSelector(".link.is-live");
   for (const text of ["into the void", "and this waits"]) {
     await transcript(page).locator(".agent", { hasText: text }).waitFor();
@@ -114,12 +128,12 @@ test("a question is not answered into a door that hangs", async () => {
   await begin(page, "agent", "/ask");
   const card = page.locator(".question");
   await card.waitFor();
-  process.kill(doorPid(), "SIGSTOP");
+  halt();
   await page.locator(".link", { hasText: "not answering" }).waitFor();
   await card.locator('[data-kind="allow_once"]').click();
   await page.locator(".toast", { hasText: "nothing was sent" }).waitFor();
   assert.equal(await card.count(), 1);
-  process.kill(doorPid(), "SIGCONT");
+  goOn();
   await page.waitForSelector(".link.is-live");
   await card.locator('[data-kind="allow_once"]').click();
   await transcript(page).locator(".agent", { hasText: "You chose allow_once" }).waitFor();
