@@ -23,19 +23,27 @@ function ask(method, params) {
   return new Promise((done) => waiting.set(id, done));
 }
 
-const MODES = [{ id: "ask", name: "Ask first" }, { id: "edit", name: "Accept edits" }, { id: "plan", name: "Plan only" }];
-const MODELS = [{ value: "swift", name: "Swift 2" }, { value: "deep", name: "Deep 4" }];
+// As many settings and commands as the agents that people use have: a page that looks well with two of each may not with these.
+const MODES = ["Always ask before it does something", "Accept edits", "Plan only", "Do not ask for what is allowed", "Bypass permissions"].map((name, at) => ({ id: ["ask", "edit", "plan", "allowed", "bypass"][at], name, description: `${name}.` }));
+const MODELS = ["Default (recommended)", "Deep 4.8 (1M context)", "Swift 5", "Swift 5 mini, for small and quick things"].map((name, at) => ({ modelId: `model-${at}`, name, description: `${name} · a model` }));
+const choice = (id, name, category, values) => ({ id, name, category, type: "select", options: values.map((value) => ({ value, name: value })) });
+const OPTIONS = [choice("effort", "Reasoning effort", "thought_level", ["low", "medium", "high", "maximal"]), choice("style", "Output style", "other", ["default", "explanatory", "learning"])];
+const COMMANDS = ["review", "review-pr", "compact", "init", "context", "cost", "security-review", "release-notes", ...Array.from({ length: 40 }, (_, at) => `team:deploy-${at}`)].map((name) => ({ name, description: `Does ${name} for the folder that the session is in, and tells what it did`, input: name === "review-pr" ? { hint: "number of the pull request" } : undefined }));
 
 function settings(session) {
   return {
     modes: { currentModeId: session.mode, availableModes: MODES },
-    configOptions: [{ id: "model", name: "Model", category: "model", type: "select", currentValue: session.model, options: MODELS }],
+    models: { currentModelId: session.model, availableModels: MODELS },
+    configOptions: [...OPTIONS.map((one) => ({ ...one, currentValue: session.options[one.id] ?? one.options[0].value })), { id: "web", name: "Web search", type: "boolean", currentValue: true }],
   };
 }
 
+/** Agents tell their commands as soon as the session is there. */
+const tellCommands = (session) => setTimeout(() => session.update({ sessionUpdate: "available_commands_update", availableCommands: COMMANDS }));
+
 class Session {
   constructor(id, cwd) {
-    Object.assign(this, { id, cwd, mode: "ask", model: "swift", told: [], cancelled: false });
+    Object.assign(this, { id, cwd, mode: "ask", model: "model-0", options: {}, told: [], cancelled: false });
   }
 
   get file() {
@@ -68,6 +76,10 @@ class Session {
 
   permission(toolCall, names = ["Allow once", "Always allow", "Deny"]) {
     const options = ["allow_once", "allow_always", "reject_once"].map((kind, at) => [kind, names[at]]).map(([kind, name]) => ({ optionId: kind, kind, name }));
+    return this.request(toolCall, options);
+  }
+
+  request(toolCall, options) {
     return ask("session/request_permission", { sessionId: this.id, toolCall, options });
   }
 
@@ -95,6 +107,7 @@ const methods = {
     const id = `play-${process.pid}-${next++}`;
     sessions.set(id, new Session(id, cwd));
     sessions.get(id).save();
+    tellCommands(sessions.get(id));
     return { sessionId: id, ...settings(sessions.get(id)) };
   },
   "session/load": ({ sessionId, cwd }) => {
@@ -118,8 +131,12 @@ const methods = {
     sessions.get(sessionId).mode = modeId;
     return {};
   },
-  "session/set_config_option": ({ sessionId, value }) => {
-    sessions.get(sessionId).model = value;
+  "session/set_model": ({ sessionId, modelId }) => {
+    sessions.get(sessionId).model = modelId;
+    return {};
+  },
+  "session/set_config_option": ({ sessionId, configId, value }) => {
+    sessions.get(sessionId).options[configId] = value;
     return { configOptions: settings(sessions.get(sessionId)).configOptions };
   },
   "session/close": ({ sessionId }) => (sessions.delete(sessionId), {}),
@@ -140,7 +157,7 @@ readline.createInterface({ input: process.stdin }).on("line", async (line) => {
       if (!methods[method]) write({ id, error: { code: -32601, message: `no ${method}` } });
       else write({ id, result: await methods[method](params ?? {}) });
     } catch (fault) {
-      write({ id, error: { code: -32603, message: String(fault) } });
+      write({ id, error: fault.error ?? { code: -32603, message: String(fault) } });
     }
   }
 }).on("close", () => process.exit(0));

@@ -40,7 +40,7 @@ export function freePort() {
 }
 
 export class TestBus {
-  /** Starts a bus with an echo pool and the scripted agent as `agent`. */
+  /** Starts a bus with an echo pool and the scripted agent as `agent`, and as `forgetful`, which keeps nothing. */
   static async start(more = {}) {
     const bus = new TestBus();
     bus.folder = fs.mkdtempSync(path.join(os.tmpdir(), "console-"));
@@ -57,6 +57,7 @@ export class TestBus {
         { id: "echo", command: "stdio-bus", args: ["agent", "echo"], max_sessions: 20000 },
         { id: "private", command: "stdio-bus", args: ["agent", "echo"], share: false, store: "private" },
         { id: "agent", command: process.execPath, args: agent, max_sessions: 500 },
+        { id: "forgetful", command: process.execPath, args: agent.slice(0, 1) },
       ],
       ...more,
     };

@@ -36,6 +36,18 @@ async function faults(page) {
   return violations.filter((one) => ["serious", "critical"].includes(one.impact)).map((one) => `${one.id}: ${one.nodes.slice(0, 3).map((node) => `${node.html} ${node.any[0]?.message ?? ""}`).join(" | ")}`);
 }
 
+/** The head of a session has room for its title, its parts lie beside each other, and three quarters of the screen are left for what was said. */
+const headFaults = (page) =>
+  page.evaluate(() => {
+    const rect = (selector) => document.querySelector(selector).getBoundingClientRect();
+    const found = [];
+    if (rect(".session-title h2").width < 60) found.push("no room for the title");
+    if (rect(".session-head").height > innerHeight * 0.25) found.push(`the head is ${rect(".session-head").height} px high`);
+    const parts = [".session-title", ".session-facts", ".session-tools", ".session-settings"].map((one) => [one, rect(one)]);
+    for (const [name, a] of parts) for (const [other, b] of parts) if (name < other && Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1) found.push(`${name} lies over ${other}`);
+    return found;
+  });
+
 /** Something to see on the wire. */
 async function traffic(page) {
   await page.getByText("Pause").waitFor();
@@ -61,6 +73,7 @@ for (const scheme of ["light", "dark"]) {
         await page.locator(sign).first().waitFor();
         await page.waitForTimeout(250);
         if (width !== 1024) assert.deepEqual(await faults(page), [], place);
+        if (place === "session") assert.deepEqual(await headFaults(page), []);
         const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
         assert.ok(wide <= 0, `${place} is ${wide} px too wide`);
         if (process.env.PICTURES) await page.screenshot({ path: path.join(process.env.PICTURES, `${place}-${width}-${scheme}.png`) });

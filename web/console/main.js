@@ -2,7 +2,7 @@
 
 import { render } from "./lib/dom.js";
 import { login } from "./net/login.js";
-import { bus, dispatch, routeOf, store } from "./state/app.js";
+import { bus, dispatch, keep, routeOf, store } from "./state/app.js";
 import { shell, waitingCount } from "./view/shell.js";
 import { onKey } from "./view/keys.js";
 
@@ -29,6 +29,7 @@ async function start() {
   });
   if (why === "unreachable" || !token) return dispatch({ type: "link", status: "signed-out", why });
   dispatch({ type: "route", route: routeOf(hash) });
+  keep();
   bus.start(token, scope);
   addEventListener("hashchange", arrived);
   addEventListener("keydown", onKey);

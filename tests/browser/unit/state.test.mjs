@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { arrived } from "../../../web/console/state/outbox.js";
 import { initial, reduce } from "../../../web/console/state/reduce.js";
 import { addUpdates, MAX_ITEMS, newSession, toMarkdown } from "../../../web/console/state/transcript.js";
 import { addEvents, filterRows, MAX_ROWS, newWire, turnBars } from "../../../web/console/state/wire.js";
@@ -81,17 +82,74 @@ test("a question is open until this page, another client or the bus ends it", ()
   assert.equal(state.armedAt, 900, "the cards have moved");
   state = reduce(state, { type: "withdrawn", rpc: 2, at: 950 });
   assert.equal(state.questions.length, 0);
-  state = reduce(state, { type: "decidedBy", session: "T.a", by: "zed" });
+  state = reduce(state, { type: "decidedBy", session: "T.a", event: { by: "zed" } });
   assert.deepEqual(state.answered.map((one) => [one.rpc, one.state, one.by]), [[1, "answered", "me"], [2, "answered", "zed"]]);
   const shown = state.sessions["T.a"].items.filter((item) => item.kind === "question").map((item) => item.question.by);
   assert.deepEqual(shown, ["me", "zed"]);
 });
 
-test("a question that is asked once more takes the place of the first", () => {
-  const state = play(opened, { type: "asked", question: question(1) }, { type: "asked", question: question(2, "T.a", 700) });
-  assert.deepEqual(state.questions.map((one) => [one.rpc, one.at]), [[2, 5]]);
-  assert.equal(state.sessions["T.a"].items.filter((item) => item.kind === "question").length, 1);
+test("two questions that are alike are two, each with its answer", () => {
+  let state = play(opened, { type: "asked", question: question(1) }, { type: "asked", question: question(2, "T.a", 700) });
+  assert.deepEqual(state.questions.map((one) => [one.rpc, one.at]), [[1, 5], [2, 700]]);
   assert.equal(state.armedAt, 700);
+  state = reduce(state, { type: "decided", key: "T.a 2", by: "me", choice: "Deny", verdict: "denied", end: 800 });
+  assert.deepEqual(state.questions.map((one) => one.rpc), [1]);
+  const shown = state.sessions["T.a"].items.filter((item) => item.kind === "question").map((item) => item.question.state);
+  assert.deepEqual(shown, ["open", "answered"]);
+});
+
+test("what this page let go of takes its old place when it is asked once more", () => {
+  const state = play(opened, { type: "asked", question: question(1) }, { type: "unasked", session: "T.a" }, { type: "asked", question: question(2, "T.a", 700) });
+  assert.deepEqual(state.questions.map((one) => [one.rpc, one.at]), [[2, 5]]);
+  const shown = state.sessions["T.a"].items.filter((item) => item.kind === "question").map((item) => [item.question.rpc, item.question.state]);
+  assert.deepEqual(shown, [[2, "open"]]);
+});
+
+test("the choice of another client is shown as far as it is told, and one's own answer is not taken for it", () => {
+  const asked = { ...question(1), params: { toolCall: { toolCallId: "c" }, options: [{ optionId: "n", kind: "reject_once", name: "No" }] } };
+  let state = play({ type: "link", me: "me" }, opened, { type: "asked", question: asked }, { type: "withdrawn", rpc: 1, at: 9 });
+  assert.equal(reduce(state, { type: "decidedBy", session: "T.a", event: { by: "me" } }), state);
+  state = reduce(state, { type: "decidedBy", session: "T.a", event: { by: "zed", optionId: "n" } });
+  assert.deepEqual([state.answered[0].by, state.answered[0].choice, state.answered[0].verdict], ["zed", "No", "denied"]);
+  assert.equal(state.verdicts["T.a c"].verdict, "denied");
+});
+
+test("an answer that came after another's is not taken for the one that counted", () => {
+  const asked = { ...question(1), params: { toolCall: { toolCallId: "c" }, options: [{ optionId: "y", kind: "allow_once", name: "Yes" }] } };
+  let state = play({ type: "link", me: "me" }, opened, { type: "asked", question: asked }, { type: "decided", key: "T.a 1", by: "me", choice: "No", verdict: "denied", end: 8 });
+  assert.equal(state.verdicts["T.a c"].isMine, true);
+  state = reduce(state, { type: "withdrawn", rpc: 1, at: 9 });
+  assert.deepEqual([state.answered[0].state, state.verdicts["T.a c"]], ["withdrawn", undefined]);
+  state = reduce(state, { type: "decidedBy", session: "T.a", event: { by: "zed", optionId: "y" } });
+  const { question: shown } = state.sessions["T.a"].items.find((item) => item.kind === "question");
+  assert.deepEqual([shown.by, shown.choice, shown.verdict], ["zed", "Yes", "allowed"]);
+});
+
+test("names that every object inherits are names like any other", () => {
+  for (const name of ["__proto__", "constructor", "toString", "hasOwnProperty"]) {
+    let state = play({ type: "updates", session: name, updates: [at(chunk("x"))] });
+    assert.equal(Object.keys(state.sessions).length, 0, "an unknown session");
+    state = play({ type: "opened", session: name, label: name }, { type: "updates", session: name, updates: [at({ sessionUpdate: name, status: name })] }, { type: "unshared", label: name, why: name }, { type: "pool", id: name });
+    assert.deepEqual([Object.keys(state.sessions), state.unshared[name], state.openPools[name]], [[name], name, true]);
+    assert.equal(reduce(state, { type: name }), state);
+    assert.equal(Object.keys(reduce(state, { type: "dropped", session: name }).sessions).length, 0);
+  }
+});
+
+test("an update that makes no sense is kept as it is, and the others are shown", () => {
+  const odd = { toString: 1, valueOf: 1 };
+  const session = addUpdates(newSession("x"), [at(chunk("a")), at({ sessionUpdate: "tool_call", toolCallId: odd }), at(chunk("b"))]);
+  assert.deepEqual(session.items.map((item) => item.kind), ["agent", "unshown", "agent"]);
+});
+
+test("what was on its way when the connection was lost is not taken for said, unless it is told again", () => {
+  const entry = (key, state, more) => ({ type: "out", entry: { key, session: "T.a", text: `do ${key}`, state, said: 0, ...more } });
+  let state = play(opened, entry("1", "unsent"), entry("2", "sent", { rpc: 4 }), entry("3", "waits", { rpc: 5 }), { type: "lost" });
+  assert.deepEqual(state.outbox.map((one) => one.state), ["unsent", "unsure", "unsure"]);
+  state = reduce(state, { type: "updates", session: "T.a", updates: [at(chunk("do 2", "user_message_chunk"))] });
+  assert.deepEqual(arrived(state, "T.a").map((one) => one.key), ["2"]);
+  const loaded = play({ type: "kept", outbox: [{ key: "1", session: "s", text: "x", state: "sent" }, { key: 7 }, null], verdicts: undefined });
+  assert.deepEqual(loaded.outbox.map((one) => [one.key, one.state]), [["1", "unsure"]]);
 });
 
 test("sessions that wait for a person come first, then the lost, the busy, the idle", () => {

@@ -1,8 +1,20 @@
 // The renderer: trees of plain objects become DOM nodes. Text is always a text node; nothing here parses markup.
 
 /** @typedef {string | number | boolean | null | undefined | VNode} Child */
-/** @typedef {Child | Child[] | Child[][]} Children */
-/** @typedef {{tag: any, props: Record<string, any>, key: any, children: VNode[], el?: any, out?: VNode}} VNode */
+/** @typedef {Child | Children[]} Children */
+
+/** A node of the tree. Being one cannot be claimed by what an agent sends: that is plain data, and is shown as text. */
+export class VNode {
+  /** @param {any} tag @param {Record<string, any>} props @param {any} key @param {VNode[]} children */
+  constructor(tag, props, key, children) {
+    this.tag = tag;
+    this.props = props;
+    this.key = key;
+    this.children = children;
+    /** @type {any} */ this.el = undefined;
+    /** @type {VNode | undefined} */ this.out = undefined;
+  }
+}
 
 const SVG = "http://www.w3.org/2000/svg";
 const AS_PROPERTY = new Set(["value", "checked", "disabled", "hidden", "selected", "open", "indeterminate"]);
@@ -20,16 +32,19 @@ export function h(tag, props, ...children) {
   const own = props ?? NOTHING;
   const flat = /** @type {VNode[]} */ ([]);
   flatten(children, flat);
-  return { tag, props: own, key: own.key, children: flat };
+  return new VNode(tag, own, own.key, flat);
 }
+
+/** @param {string} words */
+const textNode = (words) => new VNode("#text", { text: words }, undefined, []);
 
 /** @param {any[]} children @param {VNode[]} into */
 function flatten(children, into) {
   for (const child of children) {
     if (Array.isArray(child)) flatten(child, into);
     else if (child === null || child === undefined || typeof child === "boolean") continue;
-    else if (typeof child === "object") into.push(child);
-    else into.push({ tag: "#text", props: { text: String(child) }, key: undefined, children: [] });
+    else if (child instanceof VNode) into.push(child);
+    else into.push(textNode(typeof child === "object" ? asJson(child, 200) : String(child)));
   }
 }
 
@@ -48,9 +63,7 @@ export function render(parent, ...children) {
 /** @param {VNode} node @param {boolean} svg @returns {any} */
 function create(node, svg) {
   if (typeof node.tag === "function") {
-    node.out = called(node);
-    node.el = create(node.out, svg);
-    return node.el;
+    return (node.el = created(node, svg));
   }
   if (node.tag === "#text") return (node.el = document.createTextNode(node.props.text));
   const inSvg = svg || node.tag === "svg";
@@ -62,14 +75,38 @@ function create(node, svg) {
   return el;
 }
 
-/** What a function makes of its props. What an agent sends may be of any shape; it must not take the rest of the page along. @param {VNode} node @returns {VNode} */
-function called(node) {
+/**
+ * What a function makes of its props, drawn. What an agent sends may be of any shape, so each function is a boundary: if it, or
+ * what it returns, cannot be drawn, that is said in its place, and all the rest of the page is drawn as usual.
+ * @param {VNode} node @param {boolean} svg
+ */
+function created(node, svg) {
   try {
-    return node.tag(node.props, node.children);
+    node.out = node.tag(node.props, node.children);
+    return create(/** @type {VNode} */ (node.out), svg);
   } catch (fault) {
-    console.warn(fault);
-    return h("span", { class: "muted" }, "this could not be shown");
+    node.out = unshown(node.props, fault);
+    return create(node.out, svg);
   }
+}
+
+/** A folded line in place of what could not be drawn. @param {Record<string, any>} props @param {unknown} fault */
+function unshown(props, fault) {
+  console.warn(fault);
+  const { item, question, call } = props;
+  const what = item ?? question?.params ?? call ?? null;
+  return h("details", { class: "unshown muted" }, h("summary", null, "this could not be shown"), h("pre", { class: "code", tabindex: "0" }, what ? asJson(what, 20_000) : String(fault)));
+}
+
+/** Data as JSON; what is too long is cut, and says so. @param {unknown} data @param {number} longest */
+export function asJson(data, longest) {
+  let text;
+  try {
+    text = JSON.stringify(data, null, 2) ?? String(data);
+  } catch {
+    return "(too deep to be written down)";
+  }
+  return text.length > longest ? `${text.slice(0, longest)}\n⋯ ${text.length - longest} more characters` : text;
 }
 
 /** @param {VNode} before @param {VNode} after @param {boolean} svg */
@@ -81,11 +118,7 @@ function patch(before, after, svg) {
       after.el = before.el;
       return;
     }
-    after.out = called(after);
-    const [one, other] = /** @type {VNode[]} */ ([before.out, after.out]);
-    if (one.tag === other.tag && one.key === other.key) patch(one, other, svg);
-    else before.el.replaceWith(create(other, svg));
-    after.el = other.el;
+    patchCalled(before, after, svg);
     return;
   }
   const el = (after.el = before.el);
@@ -102,42 +135,67 @@ function patch(before, after, svg) {
   if (before.children !== after.children) patchChildren(el, before.children, after.children, svg || after.tag === "svg");
 }
 
+/** @param {VNode} before @param {VNode} after @param {boolean} svg */
+function patchCalled(before, after, svg) {
+  const was = before.el;
+  try {
+    after.out = after.tag(after.props, after.children);
+    const [one, other] = /** @type {VNode[]} */ ([before.out, after.out]);
+    if (one.tag === other.tag && one.key === other.key) patch(one, other, svg);
+    else one.el.replaceWith(create(other, svg));
+    after.el = other.el;
+  } catch (fault) {
+    // It may be half changed by now, so nothing of it is kept.
+    after.out = unshown(after.props, fault);
+    was.replaceWith(create(after.out, svg));
+    after.el = after.out.el;
+  }
+}
+
 /** @param {any} parent @param {VNode[]} before @param {VNode[]} after @param {boolean} svg */
 function patchChildren(parent, before, after, svg) {
+  const olds = paired(before, after);
+  const kept = new Set(olds);
+  let place = null;
+  // What is gone goes first: an element that stays where it is keeps its focus, one that is moved does not.
+  for (let at = before.length - 1; at >= 0; at--) {
+    if (kept.has(before[at])) place = before[at].el;
+    else before[at].el.remove();
+  }
+  for (const [at, node] of after.entries()) {
+    const old = olds[at];
+    if (!old) {
+      parent.insertBefore(create(node, svg), place);
+      continue;
+    }
+    const was = old.el;
+    patch(old, node, svg);
+    if (was === place) place = node.el.nextSibling;
+    else if (node.el.nextSibling !== place || node.el.parentNode !== parent) parent.insertBefore(node.el, place);
+  }
+}
+
+/** Which node each one was before: by its key, else the next one of its kind. @param {VNode[]} before @param {VNode[]} after */
+function paired(before, after) {
   const keyed = new Map();
   const unkeyed = /** @type {VNode[]} */ ([]);
   for (const node of before) {
-    if (node.key !== undefined) keyed.set(node.key, node);
-    else unkeyed.push(node);
+    if (node.key === undefined) unkeyed.push(node);
+    // What agents name may have one name twice.
+    else if (!keyed.has(node.key)) keyed.set(node.key, node);
   }
-  let at = 0;
-  let place = before.length > 0 ? before[0].el : null;
-  for (const node of after) {
-    let old;
+  let next = 0;
+  return after.map((node, at) => {
     if (node.key !== undefined) {
-      old = keyed.get(node.key);
-      if (old && old.tag === node.tag) keyed.delete(node.key);
-      else old = undefined;
-    } else if (unkeyed[at]?.tag === node.tag) {
-      old = unkeyed[at++];
+      const old = keyed.get(node.key);
+      keyed.delete(node.key);
+      return old?.tag === node.tag ? old : undefined;
     }
-    if (old) {
-      const was = old.el;
-      patch(old, node, svg);
-      if (was === place) place = node.el.nextSibling;
-      else if (node.el.nextSibling !== place || node.el.parentNode !== parent) parent.insertBefore(node.el, place);
-    } else {
-      const el = create(node, svg);
-      parent.insertBefore(el, place);
-    }
-  }
-  for (const node of keyed.values()) remove(node);
-  for (; at < unkeyed.length; at++) remove(unkeyed[at]);
-}
-
-/** @param {VNode} node */
-function remove(node) {
-  node.el.remove();
+    // One of a kind that does not come any more is gone; those behind it stay the elements that they are, with what was typed.
+    const isGone = ({ tag }) => tag !== node.tag && !after.some((later, where) => where > at && later.key === undefined && later.tag === tag);
+    while (next < unkeyed.length && isGone(unkeyed[next])) next++;
+    return unkeyed[next]?.tag === node.tag ? unkeyed[next++] : undefined;
+  });
 }
 
 /** @param {any} el @param {string} name @param {any} before @param {any} value */

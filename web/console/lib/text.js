@@ -2,14 +2,14 @@
 
 import { h } from "./dom.js";
 
-const NAMES = /** @type {Record<number, string>} */ ({
+const NAMES = new Map(Object.entries({
   0x00ad: "soft hyphen", 0x061c: "arabic letter mark", 0x200b: "zero width space", 0x200c: "zero width non-joiner",
   0x200d: "zero width joiner", 0x200e: "left-to-right mark", 0x200f: "right-to-left mark", 0x2028: "line separator",
   0x2029: "paragraph separator", 0x202a: "left-to-right embedding", 0x202b: "right-to-left embedding",
   0x202c: "pop directional formatting", 0x202d: "left-to-right override", 0x202e: "right-to-left override",
   0x2060: "word joiner", 0x2066: "left-to-right isolate", 0x2067: "right-to-left isolate", 0x2068: "first strong isolate",
   0x2069: "pop directional isolate", 0xfeff: "byte order mark", 0x00a0: "no-break space", 0x3164: "hangul filler",
-});
+}).map(([code, name]) => [Number(code), name]));
 // Control and format characters, odd spaces, private use and lone surrogates; tab and newline are left alone.
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u00a0\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb]|[\ue000-\uf8ff]|\p{Cs}|[\u{e0000}-\u{e0fff}]/gu;
 
@@ -25,7 +25,7 @@ export function visible(text) {
     if (found.index > from) parts.push(text.slice(from, found.index));
     const code = found[0].codePointAt(0) ?? 0;
     const number = "U+" + code.toString(16).toUpperCase().padStart(4, "0");
-    parts.push(h("span", { class: "hidden-char", title: NAMES[code] ?? "character that cannot be seen" }, number));
+    parts.push(h("span", { class: "hidden-char", title: NAMES.get(code) ?? "character that cannot be seen" }, number));
     from = found.index + found[0].length;
   }
   if (from < text.length) parts.push(text.slice(from));
@@ -38,6 +38,23 @@ export const hides = (text) => text.search(HIDDEN) >= 0;
 /** The same as plain text, for titles and names. @param {unknown} text */
 export const plain = (text) =>
   String(text ?? "").replace(HIDDEN, (found) => "\\u" + (found.codePointAt(0) ?? 0).toString(16).padStart(4, "0"));
+
+const CUT = { lines: 16, characters: 1600, headLines: 10, head: 1000, tailLines: 5, tail: 500 };
+
+/**
+ * The beginning and the end of a long text, and how much is between them. `null`: it is short enough to be shown whole.
+ * @param {string} text
+ * @returns {{head: string, tail: string, lines: number, characters: number} | null}
+ */
+export function cut(text) {
+  const breaks = text.split("\n", CUT.lines + 1).length;
+  if (breaks <= CUT.lines && text.length <= CUT.characters) return null;
+  const head = text.split("\n", CUT.headLines).join("\n").slice(0, CUT.head);
+  const rest = text.slice(head.length);
+  const tail = rest.slice(-CUT.tail).split("\n").slice(-CUT.tailLines).join("\n");
+  const middle = rest.slice(0, rest.length - tail.length);
+  return { head, tail, lines: middle.split("\n").length, characters: middle.length };
+}
 
 /** A duration in seconds, short. @param {number} seconds */
 export function ago(seconds) {

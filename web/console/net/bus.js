@@ -9,6 +9,15 @@ import { nextFrame } from "../state/store.js";
 
 const POLL_MS = 1000;
 const RETRY_MS = 5000;
+/** The page looks this often whether it still hears something. */
+const LOOK_MS = 1000;
+/** After a silence of this length it asks, which costs the bus next to nothing; a page that hears something never does. */
+const QUIET_MS = 1500;
+/** Without an answer for this long, nobody is answering. */
+const SILENT_MS = 3000;
+/** And after this long another connection is tried. */
+const DEAD_MS = 30_000;
+const CONNECT_MS = 10_000;
 const CAPABILITIES = { elicitation: { form: {} } };
 
 export class Bus {
@@ -28,6 +37,14 @@ export class Bus {
     /** @type {Peer | null} */ this.tracer = null;
     /** @type {any[]} */ this.traced = [];
     this.polling = 0;
+    /** Since when an answer of the bus itself is waited for. */
+    this.beating = 0;
+    this.began = 0;
+  }
+
+  /** Whether there is somebody who takes what is said. */
+  get isAnswering() {
+    return this.state.link.status === "live" && !!this.peer?.isOpen;
   }
 
   get state() {
@@ -50,15 +67,51 @@ export class Bus {
     const me = `console-${Math.random().toString(36).slice(2, 6)}`;
     this.dispatch({ type: "link", scope, me, status: "connecting", since: Date.now() });
     this.connect();
+    setInterval(() => this.look(), LOOK_MS);
   }
 
   connect() {
     clearTimeout(this.retry);
+    this.beating = 0;
+    this.began = Date.now();
     this.peer = new Peer(this.token, {
       opened: () => this.opened(),
       heard: (message) => this.heard(message),
       closed: (wasOpen) => this.closed(wasOpen),
     });
+  }
+
+  /**
+   * A word of the bus itself is asked for. It reads what it is sent in the order in which it was sent, so its answer also tells that
+   * it has all that went before.
+   */
+  beat() {
+    const { peer } = this;
+    if (!peer?.isOpen) return;
+    this.beating ||= Date.now();
+    const call = peer.ask("_bus/hello", { client: this.state.link.me, events: true });
+    call.then(() => this.talk.readUpTo(call.rpc)).catch(() => undefined);
+  }
+
+  /** Whether anybody still answers: a door that hangs, or a network that is gone, closes no connection. */
+  look() {
+    const { peer, state } = this;
+    const now = Date.now();
+    if (!peer || state.link.status === "signed-out") return;
+    const isConnecting = peer.socket.readyState === WebSocket.CONNECTING;
+    if (isConnecting && now - this.began > CONNECT_MS) return peer.close();
+    if (!peer.isOpen) return;
+    if (this.beating && now - this.beating > DEAD_MS) return peer.close();
+    if (this.beating && now - this.beating > SILENT_MS && state.link.status === "live") this.dispatch({ type: "link", status: "silent", since: now });
+    else if (!this.beating && now - peer.heardAt > QUIET_MS) this.beat();
+  }
+
+  /** Something was heard, so somebody is there. */
+  isHeard() {
+    this.beating = 0;
+    if (this.state.link.status !== "silent") return;
+    this.dispatch({ type: "link", status: "live", since: Date.now() });
+    this.talk.sendAll();
   }
 
   async opened() {
@@ -69,6 +122,7 @@ export class Bus {
       this.dispatch({ type: "link", status: "live", since: Date.now(), why: "", version: hello.version, pools: hello.pools ?? [] });
       await this.poll();
       await this.own.rejoin();
+      this.talk.sendAll();
       if (this.state.wireOn) this.trace(true);
     } catch (fault) {
       this.failed(fault);
@@ -79,6 +133,8 @@ export class Bus {
   async closed(wasOpen) {
     clearTimeout(this.polling);
     this.flush();
+    this.sessions.here.clear();
+    this.talk.lost();
     if (wasOpen) {
       this.dispatch({ type: "lost" });
       this.dispatch({ type: "link", status: "lost", since: Date.now() });
@@ -126,6 +182,8 @@ export class Bus {
     const began = performance.now();
     try {
       const status = this.ask("_bus/status");
+      // If the connection is lost, the other one says so.
+      status.catch(() => undefined);
       const list = [];
       let cursor;
       do {
@@ -147,6 +205,7 @@ export class Bus {
 
   /** @param {any} message */
   heard(message) {
+    this.isHeard();
     if (message.method === "session/update") {
       const session = message.params?.sessionId;
       const last = this.heap.at(-1);

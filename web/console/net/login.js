@@ -48,7 +48,7 @@ export function logout() {
 /** Whether the door still takes the token: a WebSocket that is refused does not say why. @param {string} token */
 export async function isRefused(token) {
   try {
-    const answer = await fetch("/metrics", { headers: { Authorization: `Bearer ${token}` } });
+    const answer = await fetch("/metrics", { headers: { Authorization: `Bearer ${token}` }, signal: AbortSignal.timeout(5000) });
     return answer.status === 401;
   } catch {
     return false;

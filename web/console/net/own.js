@@ -47,6 +47,8 @@ export class OwnSessions {
     const label = this.bus.state.list.find((view) => view.client === me && !this.bus.sessions.find(view.session))?.session ?? session;
     this.bus.dispatch({ type: "session", session, label, role: "owner", owner: me, loading: false });
     this.bus.sessions.told.delete(session);
+    this.bus.sessions.here.add(session);
+    this.bus.talk.back(session);
     return label;
   }
 

@@ -24,9 +24,12 @@ export class Peer {
     this.next = 1;
     /** @type {Map<number, {done: (value: any) => void, failed: (fault: Fault) => void}>} */ this.waiting = new Map();
     this.isOpen = false;
+    /** When something was last heard. */
+    this.heardAt = Date.now();
     this.socket = new WebSocket(`${scheme}://${location.host}/acp`, ["acp.v1", `bearer.${token}`]);
     this.socket.onopen = () => {
       this.isOpen = true;
+      this.heardAt = Date.now();
       events.opened();
     };
     this.socket.onmessage = ({ data }) => this.take(data);
@@ -35,6 +38,7 @@ export class Peer {
 
   /** @param {string} text */
   take(text) {
+    this.heardAt = Date.now();
     let message;
     try {
       message = JSON.parse(text);

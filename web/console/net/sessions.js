@@ -10,9 +10,11 @@ export class Sessions {
     /** Sessions that were looked at, the last one last. @type {string[]} */ this.recent = [];
     /** Sessions whose past is being told. @type {Set<string>} */ this.told = new Set();
     /** Sessions that are being left, to be joined anew. @type {Set<string>} */ this.leaving = new Set();
+    /** Sessions that this connection is in, so that one can speak in them. @type {Set<string>} */ this.here = new Set();
     /** How many are being joined; until it is answered, what is heard may be of a session that is not known yet. */
     this.joining = 0;
     /** @type {Map<string, Promise<string>>} */ this.joins = new Map();
+    /** @type {Map<string, number>} */ this.joinedAt = new Map();
     /** @type {Map<string, number>} */ this.quietSince = new Map();
   }
 
@@ -88,6 +90,7 @@ export class Sessions {
 
   /** Leaves a session in order to join it again: to be told it from its start, or with another role. @param {string} id @param {boolean} isWhole */
   async letGo(id, isWhole) {
+    this.here.delete(id);
     this.bus.dispatch({ type: isWhole ? "dropped" : "unasked", session: id });
     const left = this.bus.ask("_bus/detach", { session: id }).catch(() => undefined);
     // With another role it goes on without a word in between. What is told again from its start must not begin with its end.
@@ -104,6 +107,9 @@ export class Sessions {
     if (view) this.bus.dispatch({ type: "session", session: id, guests: view.guests });
     this.bus.dispatch({ type: "attached", session: id, result, mine: result.owner === this.bus.state.link.me });
     if (result.turn === "running") this.bus.dispatch({ type: "turn", session: id, turn: "running", at: Date.now() });
+    this.here.add(id);
+    this.joinedAt.set(id, Date.now());
+    this.bus.talk.back(id);
   }
 
   /** A person looks at this session. @param {string} name */
@@ -133,6 +139,8 @@ export class Sessions {
 
   /** @param {string} id */
   leave(id) {
+    this.here.delete(id);
+    this.joinedAt.delete(id);
     this.recent = this.recent.filter((one) => one !== id);
     this.bus.dispatch({ type: "dropped", session: id });
     this.bus.ask("_bus/detach", { session: id }).catch(() => undefined);
@@ -142,7 +150,8 @@ export class Sessions {
   attend() {
     const { list, unshared, route } = this.bus.state;
     if (!this.bus.may("approve")) return;
-    const waiting = list.filter((view) => view.questions > 0).slice(0, ATTENDED);
+    // Those that have waited longest first. The others are joined as these are answered.
+    const waiting = list.filter((view) => view.questions > 0).sort((one, other) => (other.idle_sec ?? 0) - (one.idle_sec ?? 0)).slice(0, ATTENDED);
     for (const view of waiting) {
       const found = this.find(view.session);
       if (unshared[view.session]) continue;
@@ -179,6 +188,17 @@ export class Sessions {
     }
   }
 
+  /**
+   * Since when a question has been open. Who joins a session is asked what was open before; the agent has said nothing since then, so
+   * it is as old as the session is idle.
+   * @param {string} session @param {any} view
+   */
+  askedAt(session, view) {
+    const now = Date.now();
+    const hasJustJoined = now - (this.joinedAt.get(session) ?? 0) < 1000;
+    return hasJustJoined && view?.questions > 0 ? now - 1000 * (view.idle_sec ?? 0) : now;
+  }
+
   /** An agent asks something. @param {any} message */
   asked(message) {
     const { id: rpc, method, params } = message;
@@ -190,14 +210,26 @@ export class Sessions {
       return;
     }
     if (!this.known[session]) this.bus.dispatch({ type: "opened", session, loading: true });
-    const question = { key: `${session} ${rpc}`, rpc, session, method, params, at: Date.now(), state: "open" };
-    this.bus.dispatch({ type: "asked", question });
-    const pool = this.bus.state.list.find((view) => view.session === this.known[session]?.label)?.pool ?? "An agent";
+    const view = this.bus.state.list.find((one) => one.session === this.known[session]?.label);
+    const question = { key: `${session} ${rpc}`, rpc, session, method, params, at: this.askedAt(session, view), state: "open" };
+    this.bus.dispatch({ type: "asked", question, at: Date.now() });
+    const pool = view?.pool ?? "An agent";
     this.bus.dispatch({ type: "say", text: `${pool} waits for you` });
     // Who only joined for the question has not heard what it is about, if the question itself does not say.
     if (method === "session/request_permission" && !params.toolCall?.title && this.known[session].history === "pending") {
       this.join(session, { history: "full" }).catch(() => undefined);
     }
+  }
+
+  /** A turn begins or ends. @param {string} session @param {any} event @param {number} at */
+  turned(session, { turn, by, stopReason, error }, at) {
+    const known = this.known[session];
+    if (turn === "running" && by === this.bus.state.link.me) this.bus.talk.begins(session);
+    // The answers to prompts of this page tell more of their turns than this does, and come with it.
+    if (turn === "idle" && this.bus.talk.working.has(session)) return;
+    if (error) this.bus.dispatch({ type: "item", session, item: { kind: "error", at, error } });
+    this.bus.dispatch({ type: "turn", session, at, turn, by, reason: error ? "error" : stopReason });
+    if (turn === "idle" && known?.turn === "running") this.bus.dispatch({ type: "say", text: `${known.label}: the turn is over` });
   }
 
   /** `_bus/session` @param {any} event */
@@ -207,13 +239,11 @@ export class Sessions {
     this.bus.dispatch({ type: "event", session, event, at });
     const known = this.known[session];
     if (what === "turn") {
-      const isMine = event.by === this.bus.state.link.me;
-      const first = known?.queue[0];
-      if (event.turn === "running" && isMine && first) this.bus.talk.begun(session, first);
-      this.bus.dispatch({ type: "turn", session, at, turn: event.turn, by: event.by, reason: event.stopReason });
-      if (event.turn === "idle" && known?.turn === "running") this.bus.dispatch({ type: "say", text: `${known.label}: the turn is over` });
+      this.turned(session, event, at);
+    } else if (what === "queued") {
+      if (event.by === this.bus.state.link.me) this.bus.talk.waits(session);
     } else if (what === "decided") {
-      this.bus.dispatch({ type: "decidedBy", session, by: event.by });
+      this.bus.dispatch({ type: "decidedBy", session, event });
     } else if (what === "owner") {
       this.bus.dispatch({ type: "session", session, role: event.owner === this.bus.state.link.me ? "owner" : known?.role === "owner" ? "control" : known?.role });
     } else if (what === "behind") {

@@ -1,46 +1,116 @@
 // What a person says in a session: prompts, answers, settings, taking over.
 
+import { arrived, timesSaid } from "../state/outbox.js";
+
+/** A prompt that is on its way for longer than this is shown as such. */
+const SLOW_MS = 600;
+
 export class Talk {
   /** @param {import("./bus.js").Bus} bus */
   constructor(bus) {
     this.bus = bus;
+    /** Prompts of this page that the agent works on, in their order, by session. @type {Map<string, string[]>} */
+    this.working = new Map();
   }
 
-  /** @param {any} question @param {any} result @param {string} choice */
-  answer(question, result, choice) {
+  /** Whether it was sent. @param {any} question @param {any} result @param {{choice: string, verdict?: string}} how */
+  answer(question, result, how) {
+    if (!this.bus.isAnswering) return false;
     this.bus.peer?.send({ id: question.rpc, result });
-    this.bus.dispatch({ type: "decided", key: question.key, by: this.bus.state.link.me, choice, end: Date.now() });
-  }
-
-  /** A prompt that waited is now the agent's. @param {string} session @param {{rpc: any, text: string}} waiting */
-  begun(session, { rpc, text }) {
-    this.bus.dispatch({ type: "unqueue", session, rpc });
-    this.bus.dispatch({ type: "item", session, item: { kind: "user", text, at: Date.now(), mine: true } });
+    this.bus.dispatch({ type: "decided", key: question.key, by: this.bus.state.link.me, ...how, end: Date.now() });
+    return true;
   }
 
   /** @param {string} session @param {string} text */
-  async prompt(session, text) {
-    const known = this.bus.state.sessions[session];
-    const isQueued = known?.turn === "running" && known.turnBy !== this.bus.state.link.me;
-    const call = this.bus.ask("session/prompt", { sessionId: session, prompt: [{ type: "text", text }] });
-    if (isQueued) {
-      this.bus.dispatch({ type: "queue", session, rpc: call.rpc, text });
-    } else {
-      this.bus.dispatch({ type: "item", session, item: { kind: "user", text, at: Date.now(), mine: true } });
-      this.bus.dispatch({ type: "turn", session, turn: "running", at: Date.now(), by: this.bus.state.link.me });
+  prompt(session, text) {
+    const key = `${Date.now()} ${Math.random()}`;
+    this.bus.dispatch({ type: "out", entry: { key, session, text, state: "unsent" } });
+    this.sendAll();
+  }
+
+  /** Sends what waits for the connection, or for the session to be joined again. */
+  sendAll() {
+    if (!this.bus.isAnswering) return;
+    for (const entry of this.bus.state.outbox) {
+      if (entry.state === "unsent" && this.bus.sessions.here.has(entry.session)) this.send(entry);
     }
+  }
+
+  /** @param {import("../state/outbox.js").Entry} entry */
+  async send({ key, session, text }) {
+    const call = this.bus.ask("session/prompt", { sessionId: session, prompt: [{ type: "text", text }] });
+    this.bus.dispatch({ type: "outChanged", key, state: "sent", rpc: call.rpc, said: timesSaid(this.bus.state, session, text), isSlow: false });
+    setTimeout(() => this.bus.dispatch({ type: "outChanged", key, isSlow: true }), SLOW_MS);
+    this.bus.beat();
     try {
       const { stopReason, usage } = (await call) ?? {};
-      // One that was taken back before its turn came has no turn to end.
-      if (this.bus.state.sessions[session]?.queue.some((one) => one.rpc === call.rpc)) return;
-      this.bus.dispatch({ type: "turn", session, turn: "idle", at: Date.now(), reason: stopReason, usage });
+      this.ended(key, session, { reason: stopReason, usage });
     } catch (fault) {
       if (fault.reason === "disconnected") return;
-      this.bus.dispatch({ type: "item", session, item: { kind: "error", at: Date.now(), error: { message: fault.message, code: fault.code, data: fault.data } } });
-      this.bus.dispatch({ type: "turn", session, turn: "idle", at: Date.now(), reason: "error" });
-    } finally {
-      this.bus.dispatch({ type: "unqueue", session, rpc: call.rpc });
+      const error = { message: fault.message, code: fault.code, data: fault.data };
+      // What the bus refuses at once has not become a turn, and is still the person's.
+      if (this.find(key)) this.bus.dispatch({ type: "outChanged", key, state: "refused" });
+      this.bus.dispatch({ type: "item", session, item: { kind: "error", at: Date.now(), error } });
+      this.ended(key, session, { reason: "error" });
     }
+  }
+
+  /** @param {string} key */
+  find(key) {
+    return this.bus.state.outbox.find((one) => one.key === key);
+  }
+
+  /** The bus has read all that was sent before this request. @param {number} rpc */
+  readUpTo(rpc) {
+    for (const entry of this.bus.state.outbox) if (entry.state === "sent" && entry.rpc < rpc) this.begun(entry);
+  }
+
+  /** A turn of this page has begun in a session: the first of its prompts that has none yet is the agent's. @param {string} session */
+  begins(session) {
+    const entry = this.bus.state.outbox.find((one) => one.session === session && (one.state === "waits" || one.state === "sent"));
+    if (entry) this.begun(entry);
+  }
+
+  /** A prompt of this page waits for the end of another's turn. @param {string} session */
+  waits(session) {
+    const entry = this.bus.state.outbox.find((one) => one.session === session && one.state === "sent");
+    if (entry) this.bus.dispatch({ type: "outChanged", key: entry.key, state: "waits" });
+  }
+
+  /** The agent has the prompt, so it was said. @param {import("../state/outbox.js").Entry} entry */
+  begun({ key, session, text }) {
+    this.bus.dispatch({ type: "outGone", key });
+    this.bus.dispatch({ type: "item", session, item: { kind: "user", text, at: Date.now(), mine: true } });
+    this.bus.dispatch({ type: "turn", session, turn: "running", at: Date.now(), by: this.bus.state.link.me });
+    this.working.set(session, [...(this.working.get(session) ?? []), key]);
+  }
+
+  /** A prompt was answered. The turn is over when the last one is. @param {string} key @param {string} session @param {{reason?: string, usage?: any}} how */
+  ended(key, session, { reason, usage }) {
+    const entry = this.find(key);
+    // One that was taken back before its turn came has no turn to end; one that was answered at once has had its turn.
+    if (entry?.state === "waits" && reason === "cancelled") return this.bus.dispatch({ type: "outGone", key });
+    if (entry?.state === "refused") return;
+    if (entry) this.begun(entry);
+    const working = this.working.get(session) ?? [];
+    const rest = working.filter((one) => one !== key);
+    if (rest.length) this.working.set(session, rest);
+    else this.working.delete(session);
+    const at = Date.now();
+    if (rest.length && working[0] !== key) return;
+    this.bus.dispatch({ type: "turn", session, turn: "idle", at, reason, usage });
+    if (rest.length) this.bus.dispatch({ type: "turn", session, turn: "running", at, by: this.bus.state.link.me });
+  }
+
+  /** The connection is lost, and with it the answers. */
+  lost() {
+    this.working.clear();
+  }
+
+  /** A session was joined again and told from its start: what has come after all is in it, and what was kept here can go. @param {string} session */
+  back(session) {
+    for (const { key } of arrived(this.bus.state, session)) this.bus.dispatch({ type: "outGone", key });
+    this.sendAll();
   }
 
   /** @param {string} session */
@@ -48,9 +118,16 @@ export class Talk {
     this.bus.tell("session/cancel", { sessionId: session });
   }
 
-  /** Takes a prompt back that waits. @param {any} rpc */
-  unqueue(rpc) {
-    this.bus.tell("$/cancel_request", { requestId: rpc });
+  /** Takes a prompt back. The bus answers one that waits there, which ends it. @param {import("../state/outbox.js").Entry} entry */
+  takeBack(entry) {
+    if (entry.state === "waits") this.bus.tell("$/cancel_request", { requestId: entry.rpc });
+    else this.bus.dispatch({ type: "outGone", key: entry.key });
+  }
+
+  /** @param {import("../state/outbox.js").Entry} entry */
+  sendAgain(entry) {
+    this.bus.dispatch({ type: "outChanged", key: entry.key, state: "unsent" });
+    this.sendAll();
   }
 
   /** @param {string} session */

@@ -6,6 +6,27 @@ import { Store } from "./store.js";
 export const store = new Store();
 export const bus = new Bus(store);
 
+const KEPT = "stdio-bus.kept";
+
+/** What was answered, and what was not sent yet, outlives a reload of this tab. */
+export function keep() {
+  try {
+    dispatch({ type: "kept", ...JSON.parse(sessionStorage.getItem(KEPT) ?? "{}") });
+  } catch {
+    sessionStorage.removeItem(KEPT);
+  }
+  let { verdicts, outbox } = store.state;
+  store.subscribe((state) => {
+    if (state.verdicts === verdicts && state.outbox === outbox) return;
+    ({ verdicts, outbox } = state);
+    try {
+      sessionStorage.setItem(KEPT, JSON.stringify({ verdicts, outbox }));
+    } catch {
+      // What is longer than a browser keeps for a tab is there until the tab is loaded anew.
+    }
+  });
+}
+
 /** @param {any} action */
 export const dispatch = (action) => store.dispatch(action);
 
@@ -14,7 +35,8 @@ export async function attempt(what) {
   try {
     return await what();
   } catch (fault) {
-    bus.failed(fault);
+    if (fault?.reason === "disconnected") note("There is no connection to the bus, so nothing was done.");
+    else bus.failed(fault);
     return undefined;
   }
 }
@@ -28,10 +50,19 @@ export function note(text) {
 
 const PLACES = ["waiting", "sessions", "pools", "wire", "new"];
 
+/** A part of the address as it is meant; one that means nothing stays as it is written, and is not found. @param {string} part */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
 /** The place that the address names. */
 export function routeOf(hash = location.hash) {
   const [, place = "", id = ""] = hash.split("/");
-  return { place: PLACES.includes(place) ? place : "waiting", id: id ? decodeURIComponent(id) : null };
+  return { place: PLACES.includes(place) ? place : "waiting", id: id ? decoded(id) : null };
 }
 
 /** @param {string} place @param {string | null} [id] */

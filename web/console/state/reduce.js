@@ -1,28 +1,32 @@
 // The one place where the state of the page changes. Pure: (state, action) gives the next state.
 
+import { mapped, put, table, without } from "../lib/table.js";
+import { restored, stranded } from "./outbox.js";
+import { ask, change, decide, decidedBy, unask, unfold, withdraw } from "./questions.js";
 import { addEvents, newWire } from "./wire.js";
 import { addItem, addUpdates, beginTurn, changeItem, endTurn, newSession } from "./transcript.js";
 
 /** @typedef {import("./transcript.js").Session} Session */
-/** @typedef {{key: string, rpc: any, session: string, method: string, params: any, at: number, state: "open" | "answered" | "withdrawn", by?: string, choice?: string, end?: number}} Question */
+/** @typedef {import("./questions.js").Question} Question */
 
 const HISTORY = 60;
-const ANSWERED = 30;
 const TOASTS = 4;
 
 export const initial = () => ({
   link: { status: "connecting", lastWord: 0, since: 0, scope: "", me: "", why: "", version: "", pools: /** @type {string[]} */ ([]) },
   route: { place: "waiting", id: /** @type {string | null} */ (null) },
   status: /** @type {any} */ (null),
-  trends: /** @type {Record<string, {p50: number, p99: number, rate: number}[]>} */ ({}),
+  trends: /** @type {Record<string, {p50: number, p99: number, rate: number}[]>} */ (table()),
   list: /** @type {any[]} */ ([]),
   listed: false,
   filters: /** @type {Record<string, string>} */ ({ sessions: "", wire: "", pools: "" }),
-  sessions: /** @type {Record<string, Session>} */ ({}),
+  sessions: /** @type {Record<string, Session>} */ (table()),
   questions: /** @type {Question[]} */ ([]),
   answered: /** @type {Question[]} */ ([]),
+  verdicts: /** @type {Record<string, import("./questions.js").Verdict>} */ (table()),
+  outbox: /** @type {import("./outbox.js").Entry[]} */ ([]),
   armedAt: 0,
-  unshared: /** @type {Record<string, string>} */ ({}),
+  unshared: /** @type {Record<string, string>} */ (table()),
   wire: newWire(),
   wireOn: false,
   wireRow: /** @type {number | null} */ (null),
@@ -32,7 +36,7 @@ export const initial = () => ({
   dialogs: 0,
   said: "",
   isBeginning: false,
-  openPools: /** @type {Record<string, boolean>} */ ({}),
+  openPools: /** @type {Record<string, boolean>} */ (table()),
 });
 
 /** @typedef {ReturnType<typeof initial>} State */
@@ -44,7 +48,7 @@ export function reduce(state, action) {
 }
 
 /** @type {Record<string, (state: State, action: any) => State>} */
-const HANDLERS = {
+const HANDLERS = table({
   link: (state, { type: _, ...link }) => ({ ...state, link: { ...state.link, ...link } }),
   route: (state, { route, at }) => ({ ...state, route, dialog: null, armedAt: at ?? state.armedAt }),
   filter: (state, { place, text }) => ({ ...state, filters: { ...state.filters, [place]: text } }),
@@ -53,7 +57,7 @@ const HANDLERS = {
   dialogClosed: (state, { serial }) => (state.dialog?.serial === serial ? { ...state, dialog: null } : state),
   beginning: (state, { on }) => ({ ...state, isBeginning: on }),
   say: (state, { text }) => ({ ...state, said: text }),
-  pool: (state, { id }) => ({ ...state, openPools: { ...state.openPools, [id]: !state.openPools[id] } }),
+  pool: (state, { id }) => ({ ...state, openPools: put(state.openPools, id, !state.openPools[id]) }),
   toast: (state, { error, text, at }) => ({
     ...state,
     toasts: [...state.toasts, { key: state.nextToast, error, text, at }].slice(-TOASTS),
@@ -62,7 +66,7 @@ const HANDLERS = {
   untoast: (state, { key }) => ({ ...state, toasts: state.toasts.filter((toast) => toast.key !== key) }),
   status: (state, { status }) => ({ ...state, status, trends: trends(state.trends, status) }),
   list: (state, { list }) => ({ ...withPeople(listed(state, list)), listed: true }),
-  unshared: (state, { label, why }) => ({ ...state, unshared: { ...state.unshared, [label]: why } }),
+  unshared: (state, { label, why }) => ({ ...state, unshared: put(state.unshared, label, why) }),
   wire: (state, { events }) => ({ ...state, wire: addEvents(state.wire, events) }),
   wireDropped: (state, { count }) => ({ ...state, wire: { ...state.wire, dropped: state.wire.dropped + count } }),
   wireOn: (state, { on, base }) => ({ ...state, wireOn: on, wire: on ? { ...newWire(), base } : state.wire }),
@@ -75,39 +79,30 @@ const HANDLERS = {
       truncated: !!result.truncated, turn: result.turn ?? known.turn, loading: false, title: result.title ?? known.title,
       modes: result.modes ?? known.modes, models: result.models ?? known.models, options: result.configOptions ?? known.options,
     })),
-  opened: (state, { session, ...more }) => ({ ...state, sessions: { ...state.sessions, [session]: newSession(session, more) } }),
+  opened: (state, { session, ...more }) => ({ ...state, sessions: put(state.sessions, session, newSession(session, more)) }),
   session: (state, { session, type: _, ...more }) => change(state, session, (known) => ({ ...known, ...more })),
-  dropped: (state, { session }) => {
-    const { [session]: _, ...sessions } = state.sessions;
-    return { ...state, sessions, questions: state.questions.filter((question) => question.session !== session) };
-  },
-  unasked: (state, { session }) => ({ ...state, questions: state.questions.filter((question) => question.session !== session) }),
+  dropped: (state, { session }) => ({ ...state, sessions: without(state.sessions, session), questions: state.questions.filter((question) => question.session !== session) }),
+  unasked: (state, { session }) => unask(state, session),
   updates: (state, { session, updates }) => change(state, session, (known) => addUpdates(known, updates)),
   item: (state, { session, item }) => change(state, session, (known) => addItem(known, item)),
   toggle: (state, { session, key, open }) => change(state, session, (known) => changeItem(known, key, { open })),
   turn: (state, { session, at, turn, by, reason, usage }) =>
     change(state, session, (known) => (turn === "running" ? beginTurn(known, at, by ?? null) : endTurn(known, at, reason, usage))),
-  queue: (state, { session, rpc, text }) =>
-    change(state, session, (known) => ({ ...known, queue: [...known.queue, { rpc, text, place: known.queue.length + 1 }] })),
-  unqueue: (state, { session, rpc }) =>
-    change(state, session, (known) => ({ ...known, queue: known.queue.filter((waiting) => waiting.rpc !== rpc) })),
-  event: (state, { session, event, at }) => change(state, session, (known) => heard(known, event, at)),
+  out: (state, { entry }) => ({ ...state, outbox: [...state.outbox, entry] }),
+  outChanged: (state, { key, type: _, ...more }) =>
+    state.outbox.some((one) => one.key === key) ? { ...state, outbox: state.outbox.map((one) => (one.key === key ? { ...one, ...more } : one)) } : state,
+  outGone: (state, { key }) => ({ ...state, outbox: state.outbox.filter((one) => one.key !== key) }),
+  // What this tab kept before it was loaded anew.
+  kept: (state, { verdicts, outbox }) => ({ ...state, verdicts: table(verdicts), outbox: restored(outbox) }),
+  event: (state, { session, event, at }) => change(state, session, (known) => heard(known, event, at, state.link.me)),
 
-  asked: (state, { question }) => listed(ask(state, question), state.list),
+  asked: (state, { question, at }) => listed(ask(state, question, at ?? question.at), state.list),
   decided: (state, { key, ...how }) => listed(decide(state, (question) => question.key === key, how), state.list),
-  withdrawn: (state, { rpc, at }) => listed(decide(state, (question) => question.rpc === rpc, { state: "withdrawn", end: at }), state.list),
-  decidedBy: (state, { session, by }) => decidedBy(state, session, by),
-  lost: (state) => ({ ...state, questions: [], sessions: mapped(state.sessions, (known) => ({ ...known, queue: [] })) }),
-};
-
-/** @param {State} state @param {string} id @param {(session: Session) => Session} by @returns {State} */
-function change(state, id, by) {
-  const known = state.sessions[id];
-  return known ? { ...state, sessions: { ...state.sessions, [id]: by(known) } } : state;
-}
-
-/** @template T @param {Record<string, T>} all @param {(one: T) => T} by */
-const mapped = (all, by) => Object.fromEntries(Object.entries(all).map(([key, one]) => [key, by(one)]));
+  withdrawn: (state, { rpc, at }) => listed(withdraw(state, rpc, at), state.list),
+  decidedBy: (state, { session, event }) => decidedBy(state, session, event),
+  unfold: (state, { key, at }) => unfold(state, key, at),
+  lost: (state) => ({ ...unask(state, null), outbox: state.outbox.map(stranded) }),
+});
 
 /** How many questions this page is asked, by session. @param {State} state @returns {Map<string, number>} */
 function askedHere(state) {
@@ -152,7 +147,7 @@ function withPeople(state) {
 
 /** @param {State["trends"]} before @param {any} status */
 function trends(before, status) {
-  const next = /** @type {State["trends"]} */ ({});
+  const next = /** @type {State["trends"]} */ (table());
   for (const pool of status?.pools ?? []) {
     const { p50 = 0, p99 = 0 } = pool.latency_us ?? {};
     next[pool.id] = [...(before[pool.id] ?? []), { p50, p99, rate: pool.rates?.requests ?? 0 }].slice(-HISTORY);
@@ -160,8 +155,8 @@ function trends(before, status) {
   return next;
 }
 
-/** What `_bus/session` tells. @param {Session} session @param {any} event @param {number} at @returns {Session} */
-function heard(session, event, at) {
+/** What `_bus/session` tells. @param {Session} session @param {any} event @param {number} at @param {string} me @returns {Session} */
+function heard(session, event, at, me) {
   const others = session.guests.filter((guest) => guest.client !== event.client);
   switch (event.event) {
     case "attached":
@@ -171,10 +166,13 @@ function heard(session, event, at) {
     case "owner": {
       const old = session.owner && session.owner !== event.owner ? [{ client: session.owner, role: "control" }] : [];
       const guests = session.guests.filter((guest) => guest.client !== event.owner);
-      return addItem({ ...session, owner: event.owner, guests: [...guests, ...old] }, { kind: "note", at, text: `${event.owner ?? "nobody"} has taken over` });
+      return addItem({ ...session, owner: event.owner, guests: [...guests, ...old] }, { kind: "note", at, text: event.owner === me ? "You have taken over." : event.owner ? `${event.owner} has taken over.` : "The owner has left." });
     }
-    case "queued":
-      return session;
+    // Who only looks on is not asked, but hears that somebody is.
+    case "asked":
+      return session.role === "observe" && event.title ? addItem(session, { kind: "note", at, text: `The agent asks: ${event.title}` }) : session;
+    case "decided":
+      return session.role === "observe" ? addItem(session, { kind: "note", at, text: `${event.by ?? "Somebody"} has answered.` }) : session;
     case "behind":
       return addItem(session, { kind: "note", at, text: "This page did not keep up and was let go; it joins again." });
     case "ended":
@@ -182,44 +180,4 @@ function heard(session, event, at) {
     default:
       return session;
   }
-}
-
-/** @param {State} state @param {Question} question @returns {State} */
-function ask(state, question) {
-  // Who takes a session over is asked once more what it was asked as a guest.
-  const same = state.questions.find((known) => known.session === question.session && JSON.stringify(known.params) === JSON.stringify(question.params));
-  const questions = [...state.questions.filter((known) => known !== same), { ...question, at: same?.at ?? question.at }];
-  const next = { ...state, questions, armedAt: question.at };
-  if (same) return change(next, question.session, (known) => shownAs(known, questions[questions.length - 1], same.key));
-  return change(next, question.session, (known) => addItem(known, { kind: "question", at: question.at, question }));
-}
-
-/** @param {State} state @param {(question: Question) => boolean} which @param {Partial<Question>} how @returns {State} */
-function decide(state, which, how) {
-  const found = state.questions.find(which);
-  if (!found) return state;
-  const done = { ...found, state: /** @type {const} */ ("answered"), ...how };
-  const next = change(state, found.session, (known) => shownAs(known, done));
-  return {
-    ...next,
-    questions: state.questions.filter((question) => question !== found),
-    answered: [...state.answered, done].slice(-ANSWERED),
-    // The cards below move up: a click that was meant for this one must not hit the next.
-    armedAt: how.end ?? state.armedAt,
-  };
-}
-
-/** Another client's answer counted; the question was withdrawn from this page a moment ago. @param {State} state @param {string} session @param {string} by */
-function decidedBy(state, session, by) {
-  const at = state.answered.findLastIndex((question) => question.session === session && !question.by);
-  if (at < 0) return state;
-  const answered = state.answered.slice();
-  answered[at] = { ...answered[at], by, state: "answered" };
-  return { ...change(state, session, (known) => shownAs(known, answered[at])), answered };
-}
-
-/** The question as it stands among what was said. @param {Session} session @param {Question} question @param {string} [key] */
-function shownAs(session, question, key = question.key) {
-  const item = session.items.findLast((one) => one.question?.key === key);
-  return item ? changeItem(session, item.key, { question }) : session;
 }

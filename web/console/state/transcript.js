@@ -1,8 +1,10 @@
 // One session as this page knows it: who is there, what was said, what waits. Pure: every function returns a new session.
 
+import { look, table } from "../lib/table.js";
+
 /** @typedef {{id: string, title: string, kind: string, status: string, content: any[], locations: any[], input: any, output: any, terminal: string, at: number, end: number}} ToolCall */
 /** @typedef {{key: number, kind: string, at: number, end?: number, text?: string, calls?: ToolCall[], open?: boolean, [more: string]: any}} Item */
-/** @typedef {{id: string, label: string, role: string, owner: string | null, guests: {client: string, role: string}[], turn: string, turnBy: string | null, turnAt: number, truncated: boolean, loading: boolean, items: Item[], next: number, plan: any[], modes: any, models: any, options: any[], commands: any[], title: string, usage: any, queue: {rpc: any, text: string, place: number}[], history?: string, triedForm?: boolean, cwd?: string, pool?: string}} Session */
+/** @typedef {{id: string, label: string, role: string, owner: string | null, guests: {client: string, role: string}[], turn: string, turnBy: string | null, turnAt: number, truncated: boolean, loading: boolean, items: Item[], next: number, plan: any[], modes: any, models: any, options: any[], commands: any[], title: string, usage: any, history?: string, triedForm?: boolean, cwd?: string, pool?: string}} Session */
 
 export const MAX_ITEMS = 20_000;
 export const MAX_TEXT = 12_000;
@@ -13,7 +15,7 @@ const RUNS = new Set(["read", "search", "fetch"]);
 /** @param {string} id @param {Partial<Session>} [more] @returns {Session} */
 export const newSession = (id, more) => ({
   id, label: "", role: "control", owner: null, guests: [], turn: "idle", turnBy: null, turnAt: 0, truncated: false, loading: false,
-  items: [], next: 0, plan: [], modes: null, models: null, options: [], commands: [], title: "", usage: null, queue: [], ...more,
+  items: [], next: 0, plan: [], modes: null, models: null, options: [], commands: [], title: "", usage: null, ...more,
 });
 
 /**
@@ -23,7 +25,14 @@ export const newSession = (id, more) => ({
  */
 export function addUpdates(session, updates) {
   const draft = { ...session, items: session.items.slice() };
-  for (const { update, at } of updates) addUpdate(draft, update ?? {}, at);
+  for (const { update, at } of updates) {
+    try {
+      addUpdate(draft, update ?? {}, at);
+    } catch (fault) {
+      // One that makes no sense is kept as it is; those before and after it are shown.
+      push(draft, { kind: "unshown", at, update, why: String(fault) });
+    }
+  }
   return trimmed(draft);
 }
 
@@ -71,12 +80,13 @@ function trimmed(draft) {
   return draft;
 }
 
-const SPEAKERS = /** @type {Record<string, string>} */ ({ user_message_chunk: "user", agent_message_chunk: "agent", agent_thought_chunk: "thought" });
+const SPEAKERS = table({ user_message_chunk: "user", agent_message_chunk: "agent", agent_thought_chunk: "thought" });
 
 /** @param {Session} draft @param {any} update @param {number} at */
 function addUpdate(draft, update, at) {
   const kind = update.sessionUpdate;
-  if (SPEAKERS[kind]) return addChunk(draft, SPEAKERS[kind], update, at);
+  const speaker = look(SPEAKERS, kind);
+  if (speaker) return addChunk(draft, speaker, update, at);
   if (kind === "tool_call" || kind === "tool_call_update") return addCall(draft, update, at);
   if (kind === "plan") return addPlan(draft, update, at);
   if (kind === "available_commands_update") draft.commands = objects(update.availableCommands).filter((command) => typeof command.name === "string");

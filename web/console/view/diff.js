@@ -1,37 +1,50 @@
 // A diff: unified, changed words marked, long ones folded.
 
-import { h } from "../lib/dom.js";
-import { diff } from "../lib/diff.js";
-import { count, visible } from "../lib/text.js";
+import { asJson, h } from "../lib/dom.js";
+import { count, plural, visible } from "../lib/text.js";
+import { diffOf } from "../state/asked.js";
 
 const SHOWN = 400;
+/** In a question: so many lines at the beginning and at the end while it is folded, and so many as nodes when it is not. */
+const [HEAD, TAIL, NODES] = [40, 10, 2000];
+const SIGNS = { same: " ", add: "+", del: "−", gap: " " };
 
-/** @param {{path: string, before: string | null | undefined, after: string | null | undefined}} props */
-export function Diff({ path, before, after }) {
-  const { lines, added, removed } = diff(before, after);
-  const shown = lines.slice(0, SHOWN);
+/** @param {{part: any, isOpen?: boolean, isWhole?: boolean}} props `isWhole`: all of it can be seen, once it is open */
+export function Diff({ part, isOpen, isWhole }) {
+  const { path, oldText, newText } = part;
+  if (typeof newText !== "string") return h("pre", { class: "code" }, asJson(part, 2000));
+  const { lines, added, removed } = diffOf(part);
+  const name = String(path ?? "");
   return h(
     "figure",
     { class: "diff" },
     h(
       "figcaption",
       null,
-      h("span", { class: "mono path" }, visible(path)),
-      before === null || before === undefined ? h("span", { class: "muted" }, "new file") : null,
+      h("span", { class: "mono path" }, visible(name)),
+      oldText === null || oldText === undefined ? h("span", { class: "muted" }, "new file") : null,
       h("span", { class: "num added" }, `+${count(added)}`),
       h("span", { class: "num removed" }, `−${count(removed)}`),
     ),
-    h("div", { class: "diff-lines", tabindex: "0", role: "group", "aria-label": `changes of ${path}` }, shown.map(line)),
-    lines.length > SHOWN ? h("p", { class: "muted diff-more" }, `${lines.length - SHOWN} more lines`) : null,
+    h("div", { class: "diff-lines", tabindex: "0", role: "group", "aria-label": `changes of ${name}` }, isWhole ? wholeLines(lines, !!isOpen) : lines.slice(0, SHOWN).map(line)),
+    !isWhole && lines.length > SHOWN ? h("p", { class: "muted diff-more" }, `${lines.length - SHOWN} more lines`) : null,
   );
+}
+
+/** @param {import("../lib/diff.js").Line[]} lines @param {boolean} isOpen */
+function wholeLines(lines, isOpen) {
+  if (!isOpen && lines.length > HEAD + TAIL + 10) {
+    return [lines.slice(0, HEAD).map(line), h("div", { class: "dl gap" }, h("span", { class: "cut" }, `⋯ ${plural(lines.length - HEAD - TAIL, "line")} folded ⋯`)), lines.slice(-TAIL).map(line)];
+  }
+  const rest = lines.slice(NODES);
+  return [lines.slice(0, NODES).map(line), rest.length ? h("pre", { class: "code" }, visible(rest.map((one) => `${SIGNS[one.kind]} ${one.kind === "gap" ? `⋯ ${one.count} lines as before` : one.text}`).join("\n"))) : null];
 }
 
 /** @param {import("../lib/diff.js").Line} one */
 function line(one) {
   if (one.kind === "gap") return h("div", { class: "dl gap" }, h("span", { class: "muted" }, `⋯ ${one.count} lines as before`));
-  const sign = { same: " ", add: "+", del: "−" }[one.kind];
   const text = one.parts ? one.parts.map((part) => h(part.changed ? "mark" : "span", null, part.changed ? spaced(part.text) : visible(part.text))) : one.kind === "same" ? visible(one.text) : trailing(one.text);
-  return h("div", { class: `dl ${one.kind}` }, h("span", { class: "dn num", "aria-hidden": "true" }, one.new ?? one.old), h("span", { class: "ds" }, sign), h("span", { class: "dt" }, text));
+  return h("div", { class: `dl ${one.kind}` }, h("span", { class: "dn num", "aria-hidden": "true" }, one.new ?? one.old), h("span", { class: "ds" }, SIGNS[one.kind]), h("span", { class: "dt" }, text));
 }
 
 /** In a changed part that is only space, the space is shown. @param {string} text */
@@ -48,7 +61,7 @@ export function changes(content) {
   let [added, removed] = [0, 0];
   for (const part of content) {
     if (part?.type !== "diff") continue;
-    const found = diff(part.oldText, part.newText);
+    const found = diffOf(part);
     added += found.added;
     removed += found.removed;
   }

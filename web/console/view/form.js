@@ -1,21 +1,22 @@
 // A form that an agent asks for: fields of a flat JSON Schema.
 
 import { h } from "../lib/dom.js";
+import { table } from "../lib/table.js";
 import { visible } from "../lib/text.js";
 import { begins } from "./parts.js";
 
-/** @param {{question: any, canAnswer: boolean, onanswer: (result: any, choice: string) => void}} props */
+/** @param {{question: any, canAnswer: boolean, onanswer: (result: any, how: {choice: string, verdict?: string}, event: Event) => void}} props */
 export function Form({ question, canAnswer, onanswer }) {
   const { message, requestedSchema, mode, url } = question.params;
-  const fields = Object.entries(requestedSchema?.properties ?? {});
-  const required = new Set(requestedSchema?.required ?? []);
+  const fields = Object.entries(requestedSchema?.properties ?? {}).filter(([, schema]) => schema !== null && typeof schema === "object");
+  const required = new Set(Array.isArray(requestedSchema?.required) ? requestedSchema.required : []);
   const submit = (event) => {
     event.preventDefault();
     const content = read(/** @type {HTMLFormElement} */ (event.target), fields);
-    onanswer({ action: "accept", content }, "Submitted");
+    onanswer({ action: "accept", content }, { choice: "Submitted", verdict: "allowed" }, event);
   };
   if (mode === "url") {
-    return h("div", null, h("p", null, visible(String(message ?? ""))), h("p", { class: "mono" }, visible(String(url ?? ""))), buttons(canAnswer, onanswer, () => onanswer({ action: "accept" }, "Opened"), "I have opened it"));
+    return h("div", null, h("p", null, visible(String(message ?? ""))), h("p", { class: "mono" }, visible(String(url ?? ""))), buttons(canAnswer, onanswer, (event) => onanswer({ action: "accept" }, { choice: "Opened", verdict: "allowed" }, event), "I have opened it"));
   }
   return h(
     "form",
@@ -33,14 +34,14 @@ function buttons(canAnswer, onanswer, onclick, label) {
     "div",
     { class: "choices" },
     h("button", { class: "button primary", type: onclick ? "button" : "submit", onclick }, label),
-    h("button", { class: "button", type: "button", onclick: () => onanswer({ action: "decline" }, "Declined") }, "Decline"),
+    h("button", { class: "button", type: "button", onclick: (event) => onanswer({ action: "decline" }, { choice: "Declined", verdict: "denied" }, event) }, "Decline"),
   );
 }
 
 /** @param {string} name @param {any} schema @param {boolean} isRequired */
 function field(name, schema, isRequired) {
-  const label = h("span", null, visible(schema.title ?? name), isRequired ? "" : h("span", { class: "muted" }, " optional"));
-  const about = schema.description ? h("span", { class: "muted" }, visible(schema.description)) : null;
+  const label = h("span", null, visible(String(schema.title ?? name)), isRequired ? "" : h("span", { class: "muted" }, " optional"));
+  const about = schema.description ? h("span", { class: "muted" }, visible(String(schema.description))) : null;
   const values = schema.enum ?? schema.oneOf?.map((one) => one.const);
   const names = schema.enumNames ?? schema.oneOf?.map((one) => one.title ?? one.const) ?? values;
   let input;
@@ -53,7 +54,7 @@ function field(name, schema, isRequired) {
 
 /** @param {HTMLFormElement} form @param {[string, any][]} fields */
 function read(form, fields) {
-  const content = /** @type {Record<string, any>} */ ({});
+  const content = table();
   for (const [name, schema] of fields) {
     const input = /** @type {any} */ (form.elements.namedItem(name));
     if (!input) continue;

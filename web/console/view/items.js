@@ -1,8 +1,9 @@
 // What was said in a session, item by item.
 
-import { classes, classWord, h } from "../lib/dom.js";
+import { asJson, classes, classWord, h } from "../lib/dom.js";
 import { duration, hides, visible } from "../lib/text.js";
 import { markdown } from "../lib/markdown.js";
+import { look, table } from "../lib/table.js";
 import { stopWords } from "../lib/explain.js";
 import { dispatch, store } from "../state/app.js";
 import { ErrorBox } from "./parts.js";
@@ -27,6 +28,8 @@ export function Item({ session, item, view, canAnswer }) {
       return h("div", { class: "item" }, h(Question, { question: item.question, session, view, canAnswer, isInline: true }));
     case "turn":
       return h(Turn, { session, item });
+    case "unshown":
+      return h("details", { class: "item unshown muted" }, h("summary", null, "this could not be shown"), h("pre", { class: "code", tabindex: "0" }, visible(asJson(item.update, 20_000))));
     case "error":
       return h("div", { class: "item" }, h(ErrorBox, { error: item.error }));
     default:
@@ -46,7 +49,7 @@ function Thought({ session, item }) {
   );
 }
 
-const BOXES = /** @type {Record<string, string>} */ ({ completed: "☑", in_progress: "◐", pending: "☐" });
+const BOXES = table({ completed: "☑", in_progress: "◐", pending: "☐" });
 
 /** @param {{entries: any[]}} props */
 export function Plan({ entries }) {
@@ -55,7 +58,7 @@ export function Plan({ entries }) {
     "section",
     { class: "plan", "aria-label": "plan" },
     h("div", { class: "plan-head muted" }, "plan ", h("span", { class: "num" }, `${done}/${entries.length}`)),
-    h("ul", null, entries.map((entry, key) => h("li", { key, class: `is-${classWord(entry.status)}` }, h("span", { class: "box", role: "img", "aria-label": String(entry.status).replace("_", " ") }, BOXES[entry.status] ?? "☐"), visible(String(entry.content ?? ""))))),
+    h("ul", null, entries.map((entry, key) => h("li", { key, class: `is-${classWord(entry.status)}` }, h("span", { class: "box", role: "img", "aria-label": String(entry.status).replace("_", " ") }, look(BOXES, entry.status) ?? "☐"), visible(String(entry.content ?? ""))))),
   );
 }
 

@@ -1,8 +1,9 @@
 // Keys that hold everywhere on the page, except while something is typed.
 
+import { table } from "../lib/table.js";
 import { dispatch, go, store } from "../state/app.js";
 
-const PLACES = /** @type {Record<string, string>} */ ({ w: "waiting", s: "sessions", p: "pools", l: "wire" });
+const PLACES = table({ w: "waiting", s: "sessions", p: "pools", l: "wire" });
 let isGoing = false;
 
 /** @param {KeyboardEvent} event */
@@ -41,6 +42,8 @@ function act(event, what) {
 /** @param {HTMLElement} target @param {boolean} isTyping */
 function escaped(target, isTyping) {
   if (isTyping) return target.blur();
+  const menu = /** @type {any} */ (document.querySelector("details.menu[open]"));
+  if (menu) return void (menu.open = false);
   const { place, id } = store.state.route;
   if (store.state.wireRow !== null && place === "wire") dispatch({ type: "wireRow", key: store.state.wireRow });
   else if (id) go(place);

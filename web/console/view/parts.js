@@ -1,8 +1,9 @@
 // Small parts that many views use.
 
-import { h } from "../lib/dom.js";
+import { classWord, h } from "../lib/dom.js";
 import { ago, visible } from "../lib/text.js";
 import { explain } from "../lib/explain.js";
+import { look, table } from "../lib/table.js";
 
 /** <sb-ago>: how long ago, kept up to date. */
 export class Ago extends HTMLElement {
@@ -34,15 +35,15 @@ setInterval(() => clocks.forEach((one) => one.show()), 1000);
 /** @param {number} at */
 export const since = (at) => h("sb-ago", { class: "num muted", at: String(at) });
 
-const GLYPHS = /** @type {Record<string, [string, string]>} */ ({
+const GLYPHS = table(/** @type {Record<string, [string, string]>} */ ({
   waiting: ["◆", "waits for you"], running: ["●", "at work"], idle: ["○", "idle"], kept: ["◌", "kept for a client that left"], lost: ["✕", "lost with its process"],
   up: ["●", "up"], starting: ["◐", "starting"], initializing: ["◐", "being initialized"], resting: ["◌", "resting before a restart"], retiring: ["◌", "to be replaced"], stopping: ["◌", "stopping"], broken: ["✕", "broken"],
-});
+}));
 
 /** A state as a glyph with a name. @param {string} state */
 export function glyph(state) {
-  const [sign, name] = GLYPHS[state] ?? ["○", state];
-  return h("span", { class: `glyph is-${state}`, role: "img", "aria-label": name, title: name }, sign);
+  const [sign, name] = look(GLYPHS, state) ?? ["○", String(state)];
+  return h("span", { class: `glyph is-${classWord(state)}`, role: "img", "aria-label": name, title: name }, sign);
 }
 
 /** @param {{title: string, text: any, command?: string}} props */

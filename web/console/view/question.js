@@ -1,132 +1,143 @@
 // A question of an agent: what it wants to do, in full, and the answers that it offers.
 
 import { classes, h } from "../lib/dom.js";
-import { folder, hides, plain, visible } from "../lib/text.js";
+import { bytes, plain, visible } from "../lib/text.js";
+import { look, table } from "../lib/table.js";
 import { changedCall, nameOf, objects } from "../state/transcript.js";
-import { bus, go, note, store } from "../state/app.js";
+import { blocksOf, commandOf, misleads, refuses, SHOWN_MAX, sizeOf, verbOf, verdictOf } from "../state/asked.js";
+import { bus, dispatch, go, note, store } from "../state/app.js";
+import { isArmed, noteDrawn } from "./guard.js";
 import { since } from "./parts.js";
-import { commandOf, ToolBody } from "./tool.js";
 import { Form } from "./form.js";
+import { Subject } from "./subject.js";
 
-/** A click that comes sooner than this after the cards have moved was meant for something else. */
-const ARM_MS = 300;
-
-/** When each question was first drawn, which on a busy machine is long after it has come. @type {WeakMap<any, number>} */
-const drawnAt = new WeakMap();
-
-const VERBS = /** @type {Record<string, string>} */ ({
-  execute: "run a command", edit: "change a file", delete: "delete a file", move: "move a file", read: "read", search: "search", fetch: "fetch from the network", switch_mode: "switch its mode", think: "think",
-});
-
-const KEYS = /** @type {Record<string, string>} */ ({ allow_once: "a", allow_always: "A", reject_once: "d", reject_always: "D" });
+const KEYS = table({ allow_once: "a", allow_always: "A", reject_once: "d", reject_always: "D" });
+const BLANK = { id: "", title: "", kind: "other", status: "pending", content: [], locations: [], input: undefined, output: undefined, terminal: "", at: 0, end: 0 };
 
 /** The answers, each with its key; a kind that comes twice has a key only once. @param {any[]} options */
 export function choices(options) {
   const used = new Set();
   return options.map((option) => {
-    const key = used.has(option.kind) ? undefined : KEYS[option.kind];
+    const key = used.has(option.kind) ? undefined : look(KEYS, option.kind);
     used.add(option.kind);
     return { ...option, key };
   });
 }
 
-/** @param {any} question @param {any} result @param {string} choice */
-function answer(question, result, choice) {
-  const moved = Math.max(store.state.armedAt, drawnAt.get(question) ?? 0);
-  if (Date.now() - moved >= ARM_MS && question.state === "open") bus.talk.answer(question, result, choice);
+/** Answers, unless the card has only just become what it is. @param {any} question @param {any} result @param {{choice: string, verdict?: string}} how @param {Event} event */
+function answer(question, result, how, event) {
+  const card = /** @type {Element | null} */ (/** @type {any} */ (event.target)?.closest?.(".question"));
+  const row = event.type === "keydown" ? null : (card?.querySelector(".choices") ?? null);
+  if (question.state !== "open") return;
+  if (!isArmed(question.key, row)) return tooSoon(card);
+  if (!bus.talk.answer(question, result, how)) note("The bus does not answer at the moment, so nothing was sent.");
 }
 
-/** @param {any} question @param {any} option */
-const choose = (question, option) => answer(question, { outcome: { outcome: "selected", optionId: option.optionId } }, String(option.name ?? option.kind));
+/** @param {Element | null} card */
+function tooSoon(card) {
+  dispatch({ type: "say", text: "The card has only just changed: look at it again, then answer." });
+  card?.animate([{ opacity: 0.5 }, { opacity: 1 }], 300);
+}
 
-/** An answer whose name says the opposite of what it does. @param {any} option */
-const misleads = (option) => option.kind in KEYS && option.kind.startsWith("allow") === /\b(deny|reject|refuse|no|not|never|cancel|don't)\b/i.test(String(option.name));
+/** @param {any} question @param {any} option @param {boolean} isFolded @param {Event} event */
+function choose(question, option, isFolded, event) {
+  // Who allows has seen all of it.
+  if (isFolded && !refuses(option)) return dispatch({ type: "unfold", key: question.key, at: Date.now() });
+  const result = { outcome: { outcome: "selected", optionId: option.optionId } };
+  return answer(question, result, { choice: String(option.name ?? option.kind), verdict: verdictOf(option) }, event);
+}
 
-/** The tool call that a permission is about, with what the agent has said of it before. @param {any} question @param {any} session */
-function callOf(question, session) {
-  const asked = question.params.toolCall ?? {};
-  const known = session?.items.findLast((item) => item.calls?.some((call) => call.id === asked.toolCallId));
-  const call = known?.calls.find((one) => one.id === asked.toolCallId);
-  const blank = { id: "", title: "", kind: "other", status: "pending", content: [], locations: [], input: undefined, output: undefined, terminal: "", at: 0, end: 0 };
-  return changedCall(call ?? blank, asked, 0);
+/** What the agent has said of the call before it asked. @param {any} question @param {any} session */
+function knownCall(question, session) {
+  const id = question.params.toolCall?.toolCallId;
+  const item = session?.items.findLast((one) => one.calls?.some((call) => call.id === id));
+  return item?.calls.find((one) => one.id === id);
+}
+
+/** What each question was found to ask for: it may be long, and cards are drawn often. @type {WeakMap<any, {known: any, folder: any, call: any, blocks: any[]}>} */
+const read = new WeakMap();
+
+/** @param {any} question @param {any} known @param {string | undefined} folder */
+function readOf({ params }, known, folder) {
+  const before = read.get(params);
+  if (before && before.known === known && before.folder === folder) return before;
+  const call = changedCall(known ?? BLANK, params.toolCall ?? {}, 0);
+  const found = { known, folder, call, blocks: blocksOf(call, folder) };
+  read.set(params, found);
+  return found;
 }
 
 /** @param {{question: any, session: any, view: any, canAnswer: boolean, isInline?: boolean}} props */
 export function Question({ question, session, view, canAnswer, isInline }) {
   if (question.state !== "open") return h(Decided, { question, session });
-  if (!drawnAt.has(question)) drawnAt.set(question, Date.now());
   const isForm = question.method === "elicitation/create";
-  const call = isForm ? null : callOf(question, session);
+  const known = isForm ? null : knownCall(question, session);
   const who = view?.pool ?? session?.pool ?? "The agent";
-  const wants = isForm ? "asks you" : `wants to ${VERBS[call?.kind ?? ""] ?? "do this"}`;
-  const options = isForm ? [] : choices(objects(question.params.options));
+  const folder = view?.folder || session?.cwd;
+  const { call, blocks } = isForm ? { call: null, blocks: [] } : readOf(question, known, folder);
+  const wants = call ? `wants to ${verbOf(call, blocks)}` : "asks you";
+  const name = isInline || !session?.label ? "" : nameOf(session) || view?.title || session.label;
+  const isOpen = !!question.isWhole;
+  const card = { isFolded: !isOpen && blocks.some((one) => one.isLong), size: sizeOf(blocks) };
+  const options = isForm ? [] : choices(objects(question.params.options)).filter((option) => card.size <= SHOWN_MAX || refuses(option));
+  noteDrawn(question.key, [question.params, isOpen, known, who, folder, name]);
   return h(
     "article",
     {
-      key: question.key, class: "question", tabindex: "0", "data-question": question.key, "aria-label": `${who} ${wants}`,
-      onkeydown: (event) => pressed(event, question, options, canAnswer),
+      key: question.key, class: "question", tabindex: "0", "data-question": question.key, "aria-label": plain(`${who} ${wants}`),
+      onkeydown: (event) => pressed(event, question, options, card.isFolded, canAnswer),
     },
     h(
       "header",
       null,
       h("span", { class: "glyph is-waiting", role: "img", "aria-label": "waits for you" }, "◆"),
-      h("h3", null, h("strong", null, visible(who)), ` ${wants}`),
-      isInline || !session?.label ? null : h("a", { class: "mono label", href: `#/sessions/${session.label}` }, visible(nameOf(session) || view?.title || session.label)),
+      h("h3", null, h("strong", null, visible(who)), " ", visible(wants)),
+      name ? h("a", { class: "mono label", href: `#/sessions/${encodeURIComponent(session.label)}` }, visible(name)) : null,
       h("span", { class: "spacer" }),
       since(question.at),
     ),
-    isForm ? h(Form, { question, canAnswer, onanswer: (result, choice) => answer(question, result, choice) }) : [subject(call, view, session), choiceRow(question, options, canAnswer)],
+    isForm
+      ? h(Form, { question, canAnswer, onanswer: (result, how, event) => answer(question, result, how, event) })
+      : [card.size > SHOWN_MAX ? tooLong(card.size) : h(Subject, { call, blocks, isOpen, asked: question.params.toolCall }), choiceRow(question, options, card, canAnswer)],
   );
 }
 
-/** What is to be allowed, and where. @param {any} call @param {any} view @param {any} session */
-function subject(call, view, session) {
-  const command = commandOf(call);
-  const where = call.input?.cwd ?? call.input?.workdir ?? (view?.folder || session?.cwd);
-  const env = call.input?.env && typeof call.input.env === "object" ? Object.entries(call.input.env) : [];
-  const isOdd = hides(command || call.title);
-  return h(
-    "div",
-    { class: "subject" },
-    command ? h("pre", { class: "code command-line", tabindex: "0" }, h("span", { class: "muted" }, "$ "), visible(command)) : h("p", { class: "mono what" }, visible(call.title || call.locations[0]?.path || "the agent does not say what")),
-    isOdd ? h("p", { class: "warn" }, "There are characters in it that cannot be seen. They are shown by number.") : null,
-    command && call.title && call.title !== command ? h("p", { class: "muted" }, visible(call.title)) : null,
-    where ? h("p", { class: "mono muted" }, "in ", visible(folder(where))) : null,
-    env.length ? h("p", { class: "mono muted" }, env.map(([name, value]) => h("span", null, visible(`${name}=${value} `)))) : null,
-    h(ToolBody, { call: { ...call, input: command ? undefined : call.input, title: command } }),
-  );
-}
+/** @param {number} size */
+const tooLong = (size) => h("p", { class: "warn" }, `This is ${bytes(size)} long, which is more than this page shows. It can be refused here; allow it in its own client.`);
 
-/** @param {any} question @param {any[]} options @param {boolean} canAnswer */
-function choiceRow(question, options, canAnswer) {
+/** @param {any} question @param {any[]} options @param {{isFolded: boolean}} card @param {boolean} canAnswer */
+function choiceRow(question, options, { isFolded }, canAnswer) {
   if (!canAnswer) return h("p", { class: "muted" }, "This link may look, but not answer.");
-  return h(
-    "div",
-    { class: "choices" },
-    options.map((option) =>
-      h(
-        "button",
-        {
-          class: classes("button", String(option.kind).startsWith("allow") ? (option.kind === "allow_once" ? "primary" : "") : "deny"),
-          type: "button", title: `${plain(option.name)} (${option.kind})`, "data-kind": option.kind, onclick: () => choose(question, option),
-        },
-        visible(String(option.name ?? option.kind)),
-        misleads(option) ? h("span", { class: "warn" }, plain(String(option.kind).replace("_", " "))) : null,
-        option.key ? h("kbd", null, option.key) : null,
+  return [
+    isFolded ? h("p", { class: "folded" }, "Parts of it are folded. ", h("button", { class: "link show-all", type: "button", onclick: () => dispatch({ type: "unfold", key: question.key, at: Date.now() }) }, "Show all of it"), " before you allow it.") : null,
+    h(
+      "div",
+      { class: "choices" },
+      options.map((option, key) =>
+        h(
+          "button",
+          {
+            key, class: classes("button", refuses(option) ? "deny" : option.kind === "allow_once" && !isFolded && "primary", isFolded && !refuses(option) && "is-held"),
+            type: "button", title: isFolded && !refuses(option) ? "shows all of it first" : plain(`${option.name} (${option.kind})`), "data-kind": String(option.kind), onclick: (event) => choose(question, option, isFolded, event),
+          },
+          h("span", { class: "option-name" }, visible(String(option.name ?? option.kind))),
+          misleads(option) ? h("span", { class: "warn" }, plain(String(option.kind).replace("_", " "))) : null,
+          option.key ? h("kbd", null, option.key) : null,
+        ),
       ),
     ),
-  );
+  ];
 }
 
-/** @param {KeyboardEvent} event @param {any} question @param {any[]} options @param {boolean} canAnswer */
-function pressed(event, question, options, canAnswer) {
+/** @param {KeyboardEvent} event @param {any} question @param {any[]} options @param {boolean} isFolded @param {boolean} canAnswer */
+function pressed(event, question, options, isFolded, canAnswer) {
   const target = /** @type {HTMLElement} */ (event.target);
-  if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)) return;
   const option = options.find((one) => one.key === event.key);
   if (option && canAnswer) {
     event.preventDefault();
     event.stopPropagation();
-    choose(question, option);
+    choose(question, option, isFolded, event);
   } else if (event.key === "Enter" && target === event.currentTarget) {
     const session = store.state.sessions[question.session];
     if (session?.label) go("sessions", session.label);
@@ -134,11 +145,15 @@ function pressed(event, question, options, canAnswer) {
   }
 }
 
+const SIGNS = table({ allowed: "✓", denied: "⊘", answered: "·" });
+
 /** Who answered what. @param {{question: any, session: any}} props */
 export function Decided({ question, session }) {
-  const { state, by, choice } = question;
-  const isAllowed = /allow|yes|accept|submit/i.test(choice ?? "");
-  const what = question.method === "elicitation/create" ? question.params.message : callOf(question, session).title || commandOf(callOf(question, session));
-  const words = state === "withdrawn" ? "no longer asked" : `${choice ?? "answered"}${by ? ` · by ${by === store.state.link.me ? "you, from this page" : by}` : ""}`;
-  return h("div", { class: "decided" }, h("span", { class: "mark", "aria-hidden": "true" }, state === "withdrawn" ? "–" : isAllowed ? "✓" : "·"), h("span", { class: "mono ellipsis" }, visible(String(what ?? "question"))), h("span", { class: "muted" }, visible(words)));
+  const { state, by, choice, verdict } = question;
+  const isOver = state === "withdrawn" || state === "unasked";
+  const call = question.method === "elicitation/create" ? null : changedCall(knownCall(question, session) ?? BLANK, question.params.toolCall ?? {}, 0);
+  const what = call ? call.title || commandOf(call) : question.params.message;
+  const who = by ? ` · by ${by === store.state.link.me ? "you, from this page" : by}` : "";
+  const words = isOver ? (state === "unasked" ? "not asked of this page at the moment" : "no longer asked") : `${choice ?? "answered"}${who}`;
+  return h("div", { class: classes("decided", verdict === "denied" && "is-denied") }, h("span", { class: "mark", role: "img", "aria-label": isOver ? "no longer asked" : (verdict ?? "answered") }, isOver ? "–" : (look(SIGNS, verdict) ?? "·")), h("span", { class: "mono ellipsis" }, visible(String(what ?? "question"))), h("span", { class: "muted how" }, visible(words)));
 }

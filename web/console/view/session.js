@@ -3,7 +3,8 @@
 import { h } from "../lib/dom.js";
 import { count, folder, place, plain, visible } from "../lib/text.js";
 import { attempt, bus, dispatch, go, note, store } from "../state/app.js";
-import { nameOf, toMarkdown } from "../state/transcript.js";
+import { stuck } from "../state/outbox.js";
+import { nameOf, objects, toMarkdown } from "../state/transcript.js";
 import { copy, Empty, glyph } from "./parts.js";
 import { Item } from "./items.js";
 import { titleOf } from "./tool.js";
@@ -16,7 +17,7 @@ export function SessionView({ name, state }) {
   const view = state.list.find((one) => one.session === (session?.label ?? name));
   const refused = state.unshared[name];
   if (!session) {
-    if (refused) return h("section", { class: "session" }, back(), h(Empty, { title: "This session cannot be joined", text: `${plain(refused)}. Its pool may not share its sessions, or it has ended.` }));
+    if (refused) return h("section", { class: "session" }, back(), h(Empty, { title: "This session cannot be joined", text: `${plain(refused)}. Its pool may not share its sessions, or it has ended.` }), leftOver(state, name));
     return h("section", { class: "session" }, back(), h("p", { class: "muted pad" }, "joining …"));
   }
   const canAnswer = bus.may("approve") && session.role !== "observe";
@@ -26,8 +27,15 @@ export function SessionView({ name, state }) {
     { class: "session", "aria-label": `session ${session.label}` },
     h(Head, { session, view, me: state.link.me }),
     session.items.length === 0 && !session.loading ? h(Empty, { title: "Nothing was said yet", text: canPrompt ? "Write below what the agent should do." : "What the agent says appears here." }) : h("sb-list", { key: session.id, class: "transcript", data: listData(session, view, canAnswer) }),
-    canPrompt ? h("sb-prompt", { session, onsent: () => toEnd() }) : h("p", { class: "muted pad" }, why(session)),
+    canPrompt ? h("sb-prompt", { data: { session, out: state.outbox.filter((one) => one.session === session.id), isLive: state.link.status === "live" }, onsent: () => toEnd() }) : [leftOver(state, session.id), h("p", { class: "muted pad" }, why(session))],
   );
+}
+
+/** What was written for a session in which nothing can be said any more is still the person's. @param {any} state @param {string} id */
+function leftOver(state, id) {
+  const entries = stuck(state).filter((one) => one.session === id);
+  if (entries.length === 0) return null;
+  return h("ol", { class: "queue left-over", "aria-label": "not sent" }, entries.map((one) => h("li", { key: one.key }, h("span", { class: "what" }, "not sent: "), h("span", null, visible(one.text)), h("button", { class: "link", type: "button", onclick: () => copy(one.text, (text) => note(`It ${text}.`)) }, "copy"), h("button", { class: "link", type: "button", onclick: () => bus.talk.takeBack(one) }, "discard"))));
 }
 
 /** Why there is no box to write in. @param {any} session */
@@ -60,7 +68,7 @@ function memo(of) {
 
 const toEnd = () => /** @type {any} */ (document.querySelector(".transcript"))?.toEnd();
 
-const back = () => h("a", { class: "back", href: "#/sessions", "aria-label": "back to sessions" }, "‹ Sessions");
+const back = () => h("a", { class: "back", href: "#/sessions", "aria-label": "back to sessions" }, "‹", h("span", { class: "back-name" }, " Sessions"));
 
 /** @param {{session: any, view: any, me: string}} props */
 function Head({ session, view, me }) {
@@ -68,13 +76,15 @@ function Head({ session, view, me }) {
   const mood = isAsking ? "waiting" : session.turn === "running" ? "running" : (view?.mood ?? "idle");
   const where = folder(view?.folder || session.cwd);
   const title = nameOf(session) || view?.title || session.label;
+  const settings = [...pickers(session), ...roles(session)];
   return h(
     "header",
     { class: "session-head" },
     back(),
     h("div", { class: "session-title" }, glyph(mood), h("h2", { class: "ellipsis" }, visible(title)), title === session.label ? null : h("span", { class: "mono muted" }, session.label)),
     h("div", { class: "session-facts muted" }, h("span", null, visible(view ? place(view) : (session.pool ?? ""))), where ? h("span", { class: "mono" }, visible(where)) : null, h(Presence, { session, me }), usage(session.usage)),
-    h("div", { class: "session-tools" }, pickers(session), roles(session), menu(session)),
+    h("div", { class: "session-tools" }, menu(session)),
+    settings.length ? h("div", { class: "session-settings" }, settings) : null,
     session.truncated ? h("p", { class: "muted" }, "What was said first is no longer kept.") : null,
   );
 }
@@ -87,7 +97,7 @@ function Presence({ session, me }) {
     "span",
     { class: "presence" },
     h("span", { class: "chip", title: "owns the session: its files, its terminal" }, session.owner ? `${name(session.owner)} own${session.owner === me ? "" : "s"} it` : "nobody owns it"),
-    others.slice(0, 4).map((guest) => h("span", { key: guest.client, class: "chip" }, `${name(guest.client)} ${guest.role === "observe" ? "watches" : "controls"}`)),
+    others.slice(0, 4).map((guest) => h("span", { key: guest.client, class: "chip" }, guest.client === me ? `you ${guest.role === "observe" ? "watch" : "take part"}` : `${plain(guest.client)} ${guest.role === "observe" ? "watches" : "controls"}`)),
     others.length > 4 ? h("span", { class: "chip" }, `${others.length - 4} more`) : null,
   );
 }
@@ -102,14 +112,15 @@ function usage(used) {
 
 /** @param {any} session */
 function pickers(session) {
-  if (!bus.may("control") || session.role === "observe") return null;
+  if (!bus.may("control") || session.role === "observe") return [];
   const out = [];
-  const flat = (options) => options.flatMap((one) => one.options ?? [one]);
-  if (session.modes?.availableModes?.length) out.push(picker("mode", session.modes.availableModes.map((mode) => [mode.id, mode.name]), session.modes.currentModeId, (value) => bus.talk.choose(session.id, "mode", value)));
-  if (session.models?.availableModels?.length) out.push(picker("model", session.models.availableModels.map((model) => [model.modelId, model.name]), session.models.currentModelId, (value) => bus.talk.choose(session.id, "model", value)));
-  for (const option of session.options) {
+  const flat = (options) => objects(options).flatMap((one) => (one.options ? objects(one.options) : [one]));
+  const [modes, models] = [objects(session.modes?.availableModes), objects(session.models?.availableModels)];
+  if (modes.length) out.push(picker("mode", modes.map((mode) => [mode.id, mode.name]), session.modes.currentModeId, (value) => bus.talk.choose(session.id, "mode", value)));
+  if (models.length) out.push(picker("model", models.map((model) => [model.modelId, model.name]), session.models.currentModelId, (value) => bus.talk.choose(session.id, "model", value)));
+  for (const option of objects(session.options)) {
     if (option.type !== "select" || (option.category === "mode" && session.modes)) continue;
-    out.push(picker(option.name ?? option.id, flat(option.options ?? []).map((one) => [one.value, one.name]), option.currentValue, (value) => bus.talk.choose(session.id, "option", value, option.id)));
+    out.push(picker(option.name ?? option.id, flat(option.options).map((one) => [one.value, one.name]), option.currentValue, (value) => bus.talk.choose(session.id, "option", value, option.id)));
   }
   return out;
 }
@@ -119,13 +130,13 @@ const picker = (label, values, current, change) =>
   h(
     "label",
     { class: "picker", key: label },
-    h("span", { class: "muted" }, visible(label.toLowerCase())),
+    h("span", { class: "muted" }, visible(String(label).toLowerCase())),
     h("select", { value: current, onchange: (event) => attempt(() => change(event.target.value)) }, values.map(([value, name]) => h("option", { key: value, value, selected: value === current }, plain(name ?? value)))),
   );
 
 /** @param {any} session */
 function roles(session) {
-  if (session.role === "owner" || !bus.may("control")) return null;
+  if (session.role === "owner" || !bus.may("control")) return [];
   const turn = (role) => attempt(() => bus.sessions.join(session.id, { role, history: role === "control" ? "pending" : "none" }));
   return [
     session.role === "observe"

@@ -1,8 +1,10 @@
 // The frame: head, rail, the place that is open, and what floats above it.
 
 import { classes, h } from "../lib/dom.js";
+import { look, table } from "../lib/table.js";
 import { visible } from "../lib/text.js";
 import { bus, dispatch } from "../state/app.js";
+import { stuck } from "../state/outbox.js";
 import { Dialog } from "./dialogs.js";
 import { NewSession } from "./new.js";
 import { Empty, ErrorBox, since } from "./parts.js";
@@ -20,7 +22,7 @@ export function shell(state) {
   if (link.status === "signed-out") return [h(SignedOut, { why: link.why })];
   const isStale = link.status !== "live";
   return [
-    h(Top, { link, name: state.status?.name ?? "", hasDialog: !!dialog }),
+    h(Top, { link, name: state.status?.name ?? "", unsent: h(Unsent, { state }) }),
     h("div", { class: classes("body", `at-${route.place}`, route.id && "has-thing", isStale && "is-stale") }, h(Rail, { place: route.place, waiting: waitingCount(state), canBegin: bus.may("control") }), h("main", { id: "main", tabindex: "-1" }, place(state))),
     h("div", { class: "toasts", role: "status" }, toasts.map((toast) => h("div", { key: toast.key, class: "toast" }, toast.error ? h(ErrorBox, { error: toast.error }) : h("p", null, visible(toast.text ?? "")), h("button", { class: "close", type: "button", "aria-label": "close", onclick: () => dispatch({ type: "untoast", key: toast.key }) }, "✕")))),
     h("div", { class: "only-heard", role: "status", "aria-live": "polite" }, said),
@@ -44,24 +46,35 @@ function place(state) {
   return h(Waiting, { key: "waiting", state });
 }
 
-/** @param {{link: State["link"], name: string, hasDialog: boolean}} props */
-function Top({ link, name }) {
+/** Prompts that nobody has yet, wherever they were written. @param {{state: State}} props */
+function Unsent({ state }) {
+  const waiting = stuck(state);
+  if (waiting.length === 0) return h("span", { hidden: true });
+  const [{ session }] = waiting;
+  return h("a", { class: "chip unsent", href: `#/sessions/${encodeURIComponent(state.sessions[session]?.label || session)}` }, `${waiting.length} not sent`);
+}
+
+/** @param {{link: State["link"], name: string, unsent: any}} props */
+function Top({ link, name, unsent }) {
   return h(
     "header",
     { class: "top" },
     h("a", { class: "skip", href: "#main", onclick: (event) => (event.preventDefault(), document.getElementById("main")?.focus()) }, "to the content"),
     h("a", { class: "brand", href: "#/waiting" }, h("img", { class: "brand-sign", src: "icon.svg", alt: "" }), "stdio bus", name ? h("span", { class: "muted" }, " · ", visible(name)) : null),
     h("span", { class: "spacer" }),
+    unsent,
     link.scope && link.scope !== "admin" ? h("span", { class: "chip", title: "what this link may do" }, link.scope) : null,
     h(Link, { status: link.status, lastWord: link.lastWord }),
     h("button", { class: "button small", type: "button", title: "go to anything", onclick: () => dispatch({ type: "dialog", dialog: { kind: "palette" } }) }, h("span", null, "Go to"), h("kbd", null, /Mac|iPhone/.test(navigator.platform) ? "⌘K" : "Ctrl K")),
   );
 }
 
+const LINKS = table({ connecting: " connecting", silent: " not answering" });
+
 /** @param {{status: string, lastWord: number}} props */
 function Link({ status, lastWord }) {
   if (status === "live") return h("span", { class: "link is-live" }, h("span", { class: "glyph is-running", "aria-hidden": "true" }, "●"), " live");
-  return h("span", { class: "link is-lost", role: "status" }, h("span", { class: "glyph is-kept", "aria-hidden": "true" }, "◌"), status === "connecting" ? " connecting" : " reconnecting", lastWord ? [" · last word ", since(lastWord), " ago"] : null);
+  return h("span", { class: "link is-lost", role: "status" }, h("span", { class: "glyph is-kept", "aria-hidden": "true" }, "◌"), look(LINKS, status) ?? " reconnecting", lastWord ? [" · last word ", since(lastWord), " ago"] : null);
 }
 
 const ICONS = /** @type {Record<string, string>} */ ({
@@ -87,15 +100,15 @@ function Rail({ place: here, waiting, canBegin }) {
   );
 }
 
-const REASONS = /** @type {Record<string, [string, string]>} */ ({
+const REASONS = table(/** @type {Record<string, [string, string]>} */ ({
   none: ["This page needs a link", "It is opened by a link that is good once. This prints one:"],
   refused: ["This link is used up", "A link is good once, and for ten minutes. This prints another:"],
   revoked: ["This page may no longer come in", "Its token was revoked or is not known any more. This prints a new link:"],
   unreachable: ["Nobody answers", "The web door of the bus is not running. Start the bus, then:"],
-});
+}));
 
 /** @param {{why: string}} props */
 function SignedOut({ why }) {
-  const [title, text] = REASONS[why] ?? REASONS.none;
+  const [title, text] = look(REASONS, why) ?? REASONS.none;
   return h("main", { class: "signed-out" }, h(Empty, { title, text, command: "stdio-bus web url" }));
 }

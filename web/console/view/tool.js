@@ -1,25 +1,21 @@
 // A tool call: one line, and what is in it.
 
-import { classes, classWord, h } from "../lib/dom.js";
+import { asJson, classes, classWord, h } from "../lib/dom.js";
 import { ansi } from "../lib/ansi.js";
 import { duration, folder, plural, visible } from "../lib/text.js";
 import { markdown } from "../lib/markdown.js";
+import { look, table } from "../lib/table.js";
 import { contentText } from "../state/transcript.js";
+import { commandOf } from "../state/asked.js";
 import { changes, Diff } from "./diff.js";
-import { dispatch } from "../state/app.js";
+import { dispatch, store } from "../state/app.js";
+import { verdictKey } from "../state/questions.js";
 
 /** @typedef {import("../state/transcript.js").ToolCall} ToolCall */
 
-const MARKS = /** @type {Record<string, [string, string]>} */ ({ completed: ["✓", "done"], failed: ["✕", "failed"], cancelled: ["–", "cancelled"], in_progress: ["⋯", "at work"], pending: ["⋯", "waits"] });
+const MARKS = table(/** @type {Record<string, [string, string]>} */ ({ completed: ["✓", "done"], failed: ["✕", "failed"], cancelled: ["–", "cancelled"], in_progress: ["⋯", "at work"], pending: ["⋯", "waits"] }));
+const RUNS = table({ read: "Read", search: "Searched", fetch: "Fetched" });
 const TERMINAL_LINES = 400;
-
-/** The command of a call, as far as it tells it. @param {ToolCall} call @returns {string} */
-export function commandOf(call) {
-  const input = call.input ?? {};
-  const command = input.command ?? input.cmd ?? input.script;
-  if (Array.isArray(command)) return command.map((part) => (/^[\w@%+=:,./-]+$/.test(part) ? part : `'${String(part).replaceAll("'", "'\\''")}'`)).join(" ");
-  return typeof command === "string" ? command : "";
-}
 
 /** What a call is called in a line. @param {ToolCall} call */
 export const titleOf = (call) => call.title || commandOf(call) || call.locations?.[0]?.path || call.kind;
@@ -29,15 +25,15 @@ export function Tools({ session, item }) {
   const calls = /** @type {ToolCall[]} */ (item.calls);
   if (calls.length === 1) return h(Tool, { session, itemKey: item.key, call: calls[0], isOpen: item.open });
   const isOpen = !!item.open;
-  const words = { read: "Read", search: "Searched", fetch: "Fetched" }[calls[0].kind] ?? calls[0].kind;
-  const isOver = calls.every((call) => call.status === "completed");
+  const words = look(RUNS, calls[0].kind) ?? calls[0].kind;
+  const isOver = calls.every((call) => call.status === "completed" && verdictOn(session, call)?.verdict !== "denied");
   const status = isOver ? "completed" : calls.some((call) => call.status === "failed") ? "failed" : "in_progress";
   const [first, last] = [calls[0].at, Math.max(...calls.map((call) => call.end))];
   return h(
     "div",
     { class: "tool" },
     head({ session, itemKey: item.key, isOpen, title: `${words} ${plural(calls.length, calls[0].kind === "read" ? "file" : "time")}`, status, took: first && last ? last - first : 0 }),
-    isOpen ? h("div", { class: "tool-body" }, calls.map((call) => h("div", { key: call.id, class: "tool-inner" }, mark(call.status), h("span", { class: "mono" }, visible(titleOf(call)))))) : null,
+    isOpen ? h("div", { class: "tool-body" }, calls.map((call) => h("div", { key: call.id, class: "tool-inner" }, mark(call.status, verdictOn(session, call)), h("span", { class: "mono" }, visible(titleOf(call)))))) : null,
   );
 }
 
@@ -47,11 +43,11 @@ function Tool({ session, itemKey, call, isOpen }) {
   const isShown = isOpen ?? (added + removed > 0 && added + removed <= 40);
   const took = call.at && call.end ? call.end - call.at : 0;
   const more = added + removed ? [h("span", { class: "num added" }, `+${added}`), h("span", { class: "num removed" }, `−${removed}`)] : null;
-  return h("div", { class: classes("tool", call.status === "failed" && "is-failed") }, head({ session, itemKey, isOpen: isShown, title: titleOf(call), status: call.status, took, more }), isShown ? h(ToolBody, { call }) : null);
+  return h("div", { class: classes("tool", call.status === "failed" && "is-failed") }, head({ session, itemKey, isOpen: isShown, title: titleOf(call), status: call.status, verdict: verdictOn(session, call), took, more }), isShown ? h(ToolBody, { call }) : null);
 }
 
 /** @param {any} props */
-function head({ session, itemKey, isOpen, title, status, took, more }) {
+function head({ session, itemKey, isOpen, title, status, verdict, took, more }) {
   return h(
     "button",
     { class: "tool-head", type: "button", "aria-expanded": String(isOpen), onclick: () => dispatch({ type: "toggle", session, key: itemKey, open: !isOpen }) },
@@ -59,13 +55,18 @@ function head({ session, itemKey, isOpen, title, status, took, more }) {
     h("span", { class: "tool-title mono" }, visible(title)),
     more,
     h("span", { class: "num muted took" }, took ? duration(took) : ""),
-    mark(status),
+    verdict ? h("span", { class: "muted verdict" }, visible(`${verdict.verdict}${verdict.by ? ` by ${verdict.isMine ? "you" : verdict.by}` : ""}`)) : null,
+    mark(status, verdict),
   );
 }
 
-/** @param {string} status */
-function mark(status) {
-  const [sign, name] = MARKS[status] ?? ["⋯", status];
+/** What a person made of a call. @param {string} session @param {ToolCall} call */
+const verdictOn = (session, call) => look(store.state.verdicts, verdictKey(session, call.id));
+
+/** What was refused is not done, whatever the agent calls it. @param {string} status @param {any} [verdict] */
+function mark(status, verdict) {
+  if (verdict?.verdict === "denied") return h("span", { class: "mark is-denied", role: "img", "aria-label": "denied", title: "denied" }, "⊘");
+  const [sign, name] = look(MARKS, status) ?? ["⋯", status];
   return h("span", { class: `mark is-${classWord(status)}`, role: "img", "aria-label": name, title: name }, sign);
 }
 
@@ -86,11 +87,11 @@ export function ToolBody({ call }) {
 
 /** @param {ToolCall} call @param {any} part @param {number} at */
 function contentPart(call, part, at) {
-  if (part?.type === "diff") return h(Diff, { key: at, path: String(part.path ?? ""), before: part.oldText, after: part.newText });
+  if (part?.type === "diff") return h(Diff, { key: at, part });
   if (part?.type === "terminal") return call.terminal ? null : h("p", { key: at, class: "muted" }, "in a terminal of its client");
   const text = contentText(part?.content ?? part);
   const isOutput = call.kind === "execute" || /\u001b\[/.test(text);
-  return isOutput ? h(Terminal, { key: at, text: text.replace(/^```\w*\n|\n```\s*$/g, "") }) : h("div", { key: at, class: "prose" }, markdown(text.slice(0, 20_000)));
+  return isOutput ? h(Terminal, { key: at, text: text.replace(/^```\w*\n|\n```\s*$/g, "") }) : h("div", { key: at, class: "prose" }, markdown(text.length > 20_000 ? `${text.slice(0, 20_000)}\n\n⋯ ${text.length - 20_000} more characters` : text));
 }
 
 /** @param {{text: string}} props */
@@ -104,5 +105,5 @@ export function Terminal({ text }) {
 function Raw({ call }) {
   const shown = { kind: call.kind, id: call.id, input: call.input, output: call.output };
   if (call.input === undefined && call.output === undefined) return h("span", { hidden: true });
-  return h("details", { class: "raw" }, h("summary", null, "raw"), h("pre", { class: "code", tabindex: "0" }, visible(JSON.stringify(shown, null, 2).slice(0, 20_000))));
+  return h("details", { class: "raw" }, h("summary", null, "raw"), h("pre", { class: "code", tabindex: "0" }, visible(asJson(shown, 20_000))));
 }

@@ -17,7 +17,7 @@ export function Waiting({ state }) {
     h("h1", null, questions.length ? `${plural(questions.length, "question")} for you` : "Waiting for you"),
     questions.length === 0 && elsewhere.length === 0 ? h(Calm, { state }) : null,
     h("div", { class: "cards" }, questions.map((question) => card(question, state))),
-    elsewhere.length ? h("div", { class: "elsewhere" }, h("h2", null, "Asked elsewhere"), elsewhere.slice(0, 20).map((view) => other(view, state))) : null,
+    elsewhere.length ? h("div", { class: "elsewhere" }, h("h2", null, "Asked elsewhere"), elsewhere.slice(0, 20).map((view) => other(view, state)), elsewhere.length > 20 ? h("p", { class: "muted" }, `and ${elsewhere.length - 20} more`) : null) : null,
     answered.length ? h("div", { class: "answered" }, h("h2", null, "Answered"), answered.map((question) => h(Decided, { key: question.key, question, session: state.sessions[question.session] }))) : null,
   );
 }
@@ -32,7 +32,7 @@ function card(question, state) {
 /** A question that this page is not asked. @param {any} view @param {any} state */
 function other(view, state) {
   const why = state.unshared[view.session];
-  return h("p", { key: view.session, class: "decided" }, glyph("waiting"), h("a", { href: `#/sessions/${view.session}` }, visible(view.asked || view.title || view.session)), h("span", { class: "muted" }, `${view.asked ? `${view.title || view.session} · ` : ""}${view.pool ?? ""} · ${why ? "not shared: answer it in its own client" : bus.may("approve") ? "joining" : "this link may not answer"}`));
+  return h("p", { key: view.session, class: "decided" }, glyph("waiting"), h("a", { href: `#/sessions/${view.session}` }, visible(view.asked || view.title || view.session)), h("span", { class: "muted" }, `${view.asked ? `${view.title || view.session} · ` : ""}${view.pool ?? ""} · ${why ? "not shared: answer it in its own client" : bus.may("approve") ? "comes next" : "this link may not answer"}`));
 }
 
 /** @param {{state: any}} props */
