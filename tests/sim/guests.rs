@@ -392,7 +392,10 @@ impl World {
         let Some((session, id)) = self.some_session() else { return };
         // Whether it has an owner must not change until the request comes.
         let Some(at) = self.is_heard_at_once(at) else { return };
-        let joins = |asked: &Asked| matches!(asked, Asked::Join { session: other, .. } if *other == session);
+        let joins = |asked: &Asked| match asked {
+            Asked::Join { session: other, .. } | Asked::Take(other) => *other == session,
+            _ => false,
+        };
         if self.clients[at].asked.values().any(joins) || self.clients[at].sessions.contains_key(&session) {
             return;
         }

@@ -15,8 +15,8 @@ use crate::pipe::Pipe;
 
 /// What a client and an agent have to do with the bus beside the lines themselves: envelopes, events, tables.
 const SMALL_BYTES: usize = 8 << 10;
-/// A prompt that is told takes at most so many times its length.
-pub(super) const TOLD_TIMES: usize = 8;
+/// A prompt that is told takes at most so many times its length, and what is kept of it may get longer names.
+pub(super) const TOLD_TIMES: usize = 9;
 
 /// What a line is, for the oracle, once the bus has it.
 #[derive(Clone, Copy, Debug)]
