@@ -54,6 +54,8 @@ fn what_clients_make_the_bus_keep_is_bounded_and_counted() {
         let greedy = |_| {
             let mut client = bus.client();
             client.sends(&request(1, "_bus/hello", json!({ "client": long(8 * MIB) })));
+            client.sees_error(1, -32600, "invalid");
+            client.sends(&request(1, "_bus/hello", json!({ "client": long(60_000) })));
             client.gets(1);
             client
         };

@@ -56,6 +56,8 @@ impl Bus {
         peer.stall_alarm = false;
         let (full_since, last_progress, is_client) =
             (peer.full_since, peer.last_progress, peer.worker.is_none());
+        // What waits for a tracer has a limit of its own.
+        let is_watched = is_client && self.links.is_watched(link) && !self.tracers.has(link);
         let timeout = self.limits.backpressure_timeout;
         let until = match full_since {
             Some(_) if self.links.pausing(link).iter().any(|from| self.feeds_others(*from, link)) => {
@@ -64,7 +66,7 @@ impl Bus {
             Some(since) => since + timeout,
             // Guests are let go before their queues are full. What waits for one that takes nothing is in the way of
             // others, the more so the more the bus holds.
-            None if is_client && self.links.is_watched(link) && enabled(Check::IdleQueue) => {
+            None if is_watched && enabled(Check::IdleQueue) => {
                 let is_short = self.held_bytes() > self.limits.max_held_bytes / 2;
                 last_progress + if is_short { timeout.min(STALL_TIMEOUT) } else { timeout }
             }

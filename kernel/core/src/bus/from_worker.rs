@@ -215,6 +215,12 @@ impl Bus {
                 return self.hold_offline_requests(key);
             }
         }
+        let root = self.sessions.get(self.sessions.root(key));
+        if message.is_request() && root.is_some_and(|root| root.loads > 0 && root.offline.asked_count() > 0) {
+            // What the owner missed is asked once it has loaded the session, and this after it.
+            self.trace_line(Endpoint::Worker(id), Endpoint::Bus, Some(key), None, message);
+            return self.buffer_offline(key, message);
+        }
         self.deliver_to_owner(id, key, (owner, endpoint), message, true);
     }
 

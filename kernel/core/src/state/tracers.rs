@@ -56,6 +56,10 @@ impl Tracers {
         self.list.len()
     }
 
+    pub(crate) fn has(&self, link: Link) -> bool {
+        self.list.iter().any(|tracer| tracer.link == link)
+    }
+
     /// Adds a tracer, or changes what it sees.
     pub(crate) fn add(&mut self, link: Link, filter: Filter) -> Result<(), RpcError> {
         if filter.payloads && !self.payloads && enabled(Check::TracePayloads) {

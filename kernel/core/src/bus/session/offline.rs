@@ -73,8 +73,8 @@ impl Bus {
         }
     }
 
-    /// An agent withdraws a request that nobody is asked. It is not asked later, and answered as withdrawn. False: there
-    /// is no such request.
+    /// An agent withdraws a request that nobody is asked. It is not asked later, and is answered as withdrawn. False:
+    /// there is no such request.
     pub(in crate::bus) fn withdraw_unasked(&mut self, id: WorkerId, request: &[u8]) -> bool {
         let Some((_, held)) = self.sessions.take_unasked(id, request, &mut self.held) else { return false };
         self.reject_unroutable(id, held.message(), &RpcError::withdrawn());
