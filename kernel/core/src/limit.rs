@@ -148,6 +148,8 @@ pub const ROOM_MAX: usize = 1 << 20;
 pub const ELICITATIONS: usize = 256;
 /// How many requests of an agent in one session may wait for an answer of its owner.
 pub const PENDING_REQUESTS: usize = 512;
+/// The longest error of a turn that others are told as it is, in bytes. Of a longer one they are told the beginning.
+pub const TURN_ERROR_BYTES: usize = 2048;
 /// How many prompts of one session may wait for the end of another client's turn.
 pub const WAITING_PROMPTS: usize = 16;
 /// How many blocks of a prompt the others in its session are told, each in a line of its own.

@@ -74,6 +74,9 @@ export class Sessions {
       if (!this.known[id]) this.bus.dispatch({ type: "opened", session: id });
       this.bus.dispatch({ type: "session", session: id, history: before && history !== "full" ? before.history : history });
       this.settled(id, result);
+      // Nobody who was not here has heard how the last turn failed.
+      const error = history === "full" ? result.lastTurn?.error : undefined;
+      if (error) this.bus.dispatch({ type: "item", session: id, item: { kind: "error", at: Date.now(), error } });
       return id;
     } finally {
       this.joining -= 1;

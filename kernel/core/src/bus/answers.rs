@@ -4,6 +4,7 @@
 //! from the payload.
 
 use super::Bus;
+use super::session::TurnEnd;
 use crate::id::{CallKey, WorkerId};
 use crate::mutants::{Check, enabled};
 use crate::state::calls::{Call, Endpoint, EndpointId, Purpose, Written};
@@ -46,7 +47,7 @@ impl Bus {
             Purpose::Ask => self.answer(id, call, message),
             Purpose::Prompt => {
                 self.answer(id, call, message);
-                self.prompt_ended(call.session, key, Some(message));
+                self.prompt_ended(call.session, key, TurnEnd::Answered(message));
             }
             Purpose::Broadcast => {
                 if let Some(pool) = self.pools.get_mut(pool) {
@@ -86,7 +87,7 @@ impl Bus {
                     self.closed_at_agent(id, key, call);
                 }
             }
-            Purpose::Prompt => self.prompt_ended(call.session, key, None),
+            Purpose::Prompt => self.prompt_ended(call.session, key, TurnEnd::Failed(error)),
             _ => {}
         }
     }

@@ -278,7 +278,7 @@ impl Bus {
         let had_turn = session.prompts.is_running();
         session.clear_backlogs(&mut self.held);
         if had_turn {
-            self.tell_event(key, "turn", r#","turn":"idle""#);
+            self.turn_lost(key, error);
         }
         let Some(session) = self.sessions.get(key) else { return };
         if session.owner.is_none() && !self.hand_lost_to_guest(key) {

@@ -13,6 +13,8 @@ pub(crate) struct Prompts {
     /// When the last of them came, until the agent says something.
     unheard_since: Option<Moment>,
     waiting: Backlog<WaitingPrompt>,
+    /// The error that the last turn ended with, as JSON, for clients that join later.
+    pub(crate) failed: Option<Box<str>>,
 }
 
 /// A prompt that waits for the end of another client's turn.

@@ -218,7 +218,8 @@ impl Session {
             return 0;
         }
         let opening = self.opening.as_ref().map_or(0, |opening| opening.result().len());
-        let beside = self.guests.bytes() + self.shown.bytes();
+        let failed = self.prompts.failed.as_ref().map_or(0, |error| error.len());
+        let beside = self.guests.bytes() + self.shown.bytes() + failed;
         self.table_bytes() + opening + self.reopen.as_ref().map_or(0, Reopen::bytes) + beside
     }
 

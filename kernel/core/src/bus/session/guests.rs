@@ -97,13 +97,16 @@ impl Bus {
     }
 
     /// What a client that joins cannot know of the session otherwise, as further members of the answer: its pool, its
-    /// folder and title, and the modes, models and options as they are now.
+    /// folder and title, how the last turn failed if it did, and the modes, models and options as they are now.
     fn told_of(&self, key: SessionKey) -> String {
         let Some(session) = self.sessions.get(key) else { return String::new() };
         let quoted = |text: Option<&str>| serde_json::Value::from(text).to_string();
         let (folder, title) = (quoted(session.shown.folder()), quoted(session.shown.title()));
         let pool = quoted(Report::new(self).pool_of(session));
         let mut told = format!(r#","pool":{pool},"folder":{folder},"title":{title}"#);
+        if let Some(error) = session.prompts.failed.as_deref().filter(|_| !session.has_turn()) {
+            told += &format!(r#","lastTurn":{{"stopReason":"error","error":{error}}}"#);
+        }
         let opening = session.opening.as_ref().map_or(&b"{}"[..], |opening| opening.result());
         for name in ["modes", "models", "configOptions"] {
             if let Some(value) = member(opening, whole(opening), name.as_bytes()) {

@@ -1,6 +1,7 @@
 //! A client leaves: its calls lose their caller, and its sessions are kept for a while or ended.
 
 use crate::bus::Bus;
+use crate::bus::session::TurnEnd;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
 use crate::limit::ABANDONED_PART;
 use crate::mutants::{Check, enabled};
@@ -129,7 +130,7 @@ impl Bus {
         let at_most = self.limits.max_calls / ABANDONED_PART;
         while let Some((key, call)) = self.calls.forget_abandoned(at_most) {
             if call.purpose == Purpose::Prompt {
-                self.prompt_ended(call.session, key, None);
+                self.prompt_ended(call.session, key, TurnEnd::Forgotten);
             }
         }
     }

@@ -16,5 +16,5 @@ mod store;
 mod turn_state;
 
 pub(super) use load::knows_history;
-pub(super) use prompts::prompt_waits;
+pub(super) use prompts::{TurnEnd, prompt_waits};
 pub(super) use questions::is_question;

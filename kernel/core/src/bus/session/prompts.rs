@@ -2,9 +2,11 @@
 //!
 //! Each is told to the others when the agent gets it, so that everybody sees what the agent answers.
 
+use serde_json::json;
+
 use crate::bus::{Bus, Stopping};
 use crate::id::{CallKey, Link, SessionKey};
-use crate::limit::WAITING_PROMPTS;
+use crate::limit::{TURN_ERROR_BYTES, WAITING_PROMPTS};
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Queued;
 use crate::state::calls::Written;
@@ -36,6 +38,45 @@ pub(in crate::bus) fn prompt_waits(from: Link, session: &Session) -> Result<bool
     Ok(true)
 }
 
+/// How a turn ends.
+#[derive(Clone, Copy)]
+pub(in crate::bus) enum TurnEnd<'a> {
+    /// The agent has answered the prompt.
+    Answered(Message<'a>),
+    /// The bus has answered in its place.
+    Failed(&'a RpcError),
+    /// Nobody waits for the answer any more.
+    Forgotten,
+}
+
+impl TurnEnd<'_> {
+    /// The error with which it ends, as far as it is short enough to be told to others.
+    #[inline]
+    fn error(self) -> Option<Box<str>> {
+        match self {
+            TurnEnd::Answered(answer) if answer.is_error() => {
+                Some(told_error(answer.outcome().unwrap_or(b"{}")))
+            }
+            TurnEnd::Failed(error) => Some(told_error(error.error().as_bytes())),
+            TurnEnd::Answered(_) | TurnEnd::Forgotten => None,
+        }
+    }
+}
+
+/// An error as the others in a session are told it: the whole of it, or what is most important in a long one.
+#[cold]
+fn told_error(error: &[u8]) -> Box<str> {
+    if error.len() <= TURN_ERROR_BYTES {
+        return String::from_utf8_lossy(error).into();
+    }
+    let whole = nested::whole(error);
+    let code = nested::member(error, whole, b"code").map(|code| code.of(error));
+    let code = code.and_then(|code| std::str::from_utf8(code).ok()?.parse::<i64>().ok());
+    let message = nested::text(error, whole, b"message");
+    let message = message.and_then(|text| nested::beginning(text.of(error), TURN_ERROR_BYTES / 4));
+    json!({ "code": code.unwrap_or(-32603), "message": message.unwrap_or_default() }).to_string().into()
+}
+
 impl Bus {
     /// The prompt waits for the end of another client's turn.
     pub(in crate::bus) fn hold_prompt(
@@ -62,6 +103,9 @@ impl Bus {
     ) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         session.prompts.begin(from, call, self.now);
+        if session.prompts.failed.take().is_some() {
+            session.count(&mut self.held);
+        }
         if session.is_shared {
             let is_alone = session.guests.is_empty() && session.owner == Some(from);
             if session.has_own_log() {
@@ -75,33 +119,54 @@ impl Bus {
 
     /// The agent has answered a prompt, or never will.
     #[inline]
-    pub(in crate::bus) fn prompt_ended(
-        &mut self,
-        key: Option<SessionKey>,
-        call: CallKey,
-        answer: Option<Message<'_>>,
-    ) {
+    pub(in crate::bus) fn prompt_ended(&mut self, key: Option<SessionKey>, call: CallKey, end: TurnEnd<'_>) {
         let Some((key, session)) = key.and_then(|key| Some((key, self.sessions.get_mut(key)?))) else {
             return;
         };
         if !session.prompts.end(call) {
             session.prompts.withdraw(call, &mut self.held);
-        } else if !session.has_turn() {
+            return;
+        }
+        if let Some(error) = end.error() {
+            session.prompts.failed = Some(error);
+            session.count(&mut self.held);
+        }
+        if !session.has_turn() {
             let has_others = !session.guests.is_empty() || session.prompts.waiting() > 0;
             if has_others || session.owner.is_some_and(|owner| self.clients.hears_events(owner)) {
-                self.turn_ended(key, answer);
+                self.turn_ended(key, end);
             }
         }
     }
 
+    /// The process of a session is lost, and a turn with it.
+    pub(in crate::bus) fn turn_lost(&mut self, key: SessionKey, error: &RpcError) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.prompts.failed = TurnEnd::Failed(error).error();
+            session.count(&mut self.held);
+        }
+        self.tell_turn_end(key, "");
+    }
+
+    /// Tells everybody in a session that its turn is over, with the error that it failed with, or else for this reason.
+    fn tell_turn_end(&mut self, key: SessionKey, reason: &str) {
+        let failed = self.sessions.get(key).and_then(|session| session.prompts.failed.as_deref());
+        let failed = failed.map(|error| format!(r#","stopReason":"error","error":{error}"#));
+        let reason = failed.as_deref().unwrap_or(reason);
+        self.tell_event(key, "turn", &format!(r#","turn":"idle"{reason}"#));
+    }
+
     #[cold]
-    fn turn_ended(&mut self, key: SessionKey, answer: Option<Message<'_>>) {
-        let reason = answer.filter(|answer| !answer.is_error()).and_then(|answer| {
-            let result = answer.outcome()?;
-            let found = nested::text(result, nested::whole(result), b"stopReason")?;
-            Some(format!(r#","stopReason":{}"#, String::from_utf8_lossy(found.of(result))))
-        });
-        self.tell_event(key, "turn", &format!(r#","turn":"idle"{}"#, reason.unwrap_or_default()));
+    fn turn_ended(&mut self, key: SessionKey, end: TurnEnd<'_>) {
+        let reason = match end {
+            TurnEnd::Answered(answer) if !answer.is_error() => {
+                nested::text(answer.line, answer.envelope.outcome, b"stopReason")
+                    .map(|span| span.of(answer.line))
+            }
+            _ => None,
+        };
+        let reason = reason.map(|reason| format!(r#","stopReason":{}"#, String::from_utf8_lossy(reason)));
+        self.tell_turn_end(key, &reason.unwrap_or_default());
         self.next_prompt(key);
     }
 

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::bus::Bus;
 use crate::id::{CallKey, Link, SessionKey, WorkerId};
+use crate::limit::CLIENT_NAME_BYTES;
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Pending;
 use crate::state::calls::{Call, Endpoint, Id, Purpose};
@@ -179,7 +180,8 @@ impl Bus {
             session.pending.take_key(&order, &mut self.held);
         }
         let by = self.quoted_name(link);
-        self.tell_event(key, "decided", &format!(r#","request":"{order}","by":{by}"#));
+        let chosen = answer.and_then(chosen).unwrap_or_default();
+        self.tell_event(key, "decided", &format!(r#","request":"{order}","by":{by}{chosen}"#));
         true
     }
 
@@ -265,6 +267,15 @@ impl Bus {
             }
         }
     }
+}
+
+/// What a client has chosen, as a further member of an event: the option of a permission, or the action of a form.
+fn chosen(answer: Message<'_>) -> Option<String> {
+    let (line, result) = (answer.line, answer.envelope.outcome);
+    let option = text(line, member(line, result, b"outcome"), b"optionId").map(|value| ("optionId", value));
+    let (name, value) = option.or_else(|| Some(("action", text(line, result, b"action")?)))?;
+    let value = value.of(line);
+    (value.len() <= CLIENT_NAME_BYTES).then(|| format!(r#","{name}":{}"#, String::from_utf8_lossy(value)))
 }
 
 /// What a client has answered.
