@@ -58,8 +58,12 @@ impl Bus {
     }
 
     /// The worker to which a client has named the server that this message of it is from.
+    #[inline]
     pub(super) fn mcp_worker(&self, link: Link, message: Message<'_>) -> Option<WorkerId> {
-        let name = server_of(message).filter(|_| is_mcp(message.method()))?;
+        if !is_mcp(message.method()) {
+            return None;
+        }
+        let name = server_of(message)?;
         let has_it = |id: &WorkerId| {
             self.workers.get(*id).is_some_and(|worker| worker.mcp_clients(&name).contains(&link))
         };

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::wire::splice::{Edit, pieces};
+use crate::wire::splice::Edit;
 
 /// Of a turn that is too long by itself, this part is dropped at once, so that a long turn is not shortened for every
 /// line.
@@ -60,14 +60,26 @@ impl SessionLog {
         }
         let before = self.bytes.len();
         self.reserve(line.len() + 1);
-        for piece in pieces(line, edits) {
-            // Copies of this size do not depend on how the processor does long ones.
-            for part in piece.chunks(COPIED_BYTES) {
-                self.bytes.extend(part);
-            }
+        let mut from = 0;
+        for edit in edits {
+            self.copy(&line[from..edit.span.start as usize]);
+            self.bytes.extend(edit.with);
+            from = edit.span.end as usize;
         }
+        self.copy(&line[from..]);
         self.bytes.push_back(b'\n');
         grown + self.bytes.len() - before
+    }
+
+    #[inline]
+    fn copy(&mut self, bytes: &[u8]) {
+        if bytes.len() <= COPIED_BYTES {
+            return self.bytes.extend(bytes);
+        }
+        // Copies of this size do not depend on how the processor does long ones.
+        for part in bytes.chunks(COPIED_BYTES) {
+            self.bytes.extend(part);
+        }
     }
 
     /// Makes room by a quarter at a time, so that the ring is hardly longer than what counts for it.

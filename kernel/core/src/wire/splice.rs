@@ -90,19 +90,6 @@ pub(crate) fn splice_from(mut from: usize, out: &mut Vec<u8>, line: &[u8], edits
     out.extend_from_slice(&line[from..]);
 }
 
-/// The pieces of a line with these edits, in order. Together they are what `splice` appends.
-#[inline]
-pub(crate) fn pieces<'a>(line: &'a [u8], edits: &'a [Edit<'a>]) -> impl Iterator<Item = &'a [u8]> {
-    let mut from = 0;
-    let last = edits.last().map_or(0, |edit| edit.span.end as usize);
-    let edited = edits.iter().flat_map(move |edit| {
-        let before = &line[from..edit.span.start as usize];
-        from = edit.span.end as usize;
-        [before, edit.with]
-    });
-    edited.chain([&line[last..]])
-}
-
 /// The longest part of a line that no edit touches, and how many edits are before it.
 pub(crate) fn longest_unedited(line: &[u8], edits: &[Edit<'_>]) -> (Range<usize>, usize) {
     let starts = std::iter::once(0).chain(edits.iter().map(|edit| edit.span.end as usize));
@@ -131,7 +118,6 @@ mod tests {
             pieces.extend_from_slice(&line[part.clone()]);
             splice_from(part.end, &mut pieces, line, &edits[before..]);
             assert_eq!(pieces, whole);
-            assert_eq!(super::pieces(line, &edits).collect::<Vec<_>>().concat(), whole);
         }
     }
 
