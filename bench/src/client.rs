@@ -38,6 +38,11 @@ impl Client {
         Client::over(Stream::pipes(stdout.expect("it is piped"), stdin.expect("it is piped")))
     }
 
+    /// The connection, without what was read of it and not taken.
+    pub(crate) fn into_stream(self) -> io::Result<Stream> {
+        Ok(self.peer.into_parts()?.0)
+    }
+
     pub(crate) fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }

@@ -27,9 +27,11 @@ mod plot;
 mod port;
 mod print;
 mod procfs;
+mod puppet;
 mod report;
 mod request;
 mod run;
+mod sealed;
 mod soak;
 mod start;
 mod table;
@@ -48,6 +50,7 @@ Examples:
   bus-bench run --acp --updates 100 -- stdio-bus agent echo --chunks 100
   bus-bench compare --rounds 5 --seconds 2 --peer 'mine=my-proxy --listen 127.0.0.1:{port} -- {agent}'
   bus-bench chaos --seconds 120 --seed 1
+  bus-bench chaos --hostile --seconds 1200
   bus-bench bounds silent restarts
   bus-bench soak --seconds 3600
 
@@ -82,6 +85,9 @@ enum Command {
     /// The agent of `compare`, which does as little as an agent can
     #[command(hide = true)]
     Agent(agent::Args),
+    /// An agent that does what its clients tell it, for `bounds` and `chaos`
+    #[command(hide = true)]
+    Puppet(puppet::Args),
     /// Measure what a user feels: the time until a session can be used, and memory, with and without a bus
     Start(start::Args),
     /// Measure what the OpenAI agent adds to the time until the first token
@@ -103,6 +109,7 @@ fn main() -> ExitCode {
         Command::Bounds(args) => bounds::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Agent(args) => agent::run(&args),
+        Command::Puppet(args) => puppet::run(&args),
         Command::Start(args) => start::run(&args),
         Command::Ttft(args) => ttft::run(&args),
         Command::Web(args) => web::run(&args),

@@ -65,6 +65,13 @@ impl Report {
         self.push(what, time(got), format!("<= {}", time(most)), result);
     }
 
+    /// The same, with a time of its own beyond which it is a failure.
+    pub(crate) fn time_within(&mut self, what: &str, got: Duration, most: Duration, gross: Duration) {
+        let gross = gross.as_secs_f64() / most.as_secs_f64();
+        let result = Outcome::of(got.as_secs_f64(), most.as_secs_f64(), gross);
+        self.push(what, time(got), format!("<= {}", time(most)), result);
+    }
+
     /// A time beside one of the same run, so that a noisy machine slows both.
     pub(crate) fn times_at_most(&mut self, what: &str, got: Duration, base: Duration, most: f64) {
         let times = got.as_secs_f64() / base.max(SHORTEST).as_secs_f64();
@@ -135,9 +142,13 @@ impl Figure {
 
 impl Outcome {
     fn of_time(got: f64, most: f64) -> Outcome {
+        Outcome::of(got, most, GROSS)
+    }
+
+    fn of(got: f64, most: f64, gross: f64) -> Outcome {
         if got <= most {
             Outcome::Met
-        } else if got <= most * GROSS {
+        } else if got <= most * gross {
             Outcome::Late
         } else {
             Outcome::Missed
@@ -177,14 +188,16 @@ mod tests {
         report.at_most("wrong", 0, 0);
         report.time_at_most("error after a death", ms(400), ms(50));
         report.times_at_most("p99", ms(19), ms(1), 2.0);
+        report.time_within("wait", ms(14), ms(5), ms(15));
         report.note("kills", 7);
         assert!(report.is_met());
         report.time_at_most("error after a death", ms(501), ms(50));
+        report.time_within("wait", ms(16), ms(5), ms(15));
         report.at_most("wrong", 1, 0);
         report.bytes_at_most("memory", 2, 1);
         assert!(!report.is_met());
         use Outcome::{Late, Met, Missed, Noted};
-        assert_eq!(results(&report), [Met, Late, Late, Noted, Missed, Missed, Missed]);
+        assert_eq!(results(&report), [Met, Late, Late, Late, Noted, Missed, Missed, Missed, Missed]);
     }
 
     #[test]

@@ -1,10 +1,15 @@
 //! `bounds`: what the bus may cost at most, whatever its peers do. Each bound starts a bus of its own.
 
+mod attack;
+mod attacks;
 mod clients;
 mod greedy;
 mod limits;
 mod memory;
+mod owners;
 mod processes;
+mod scene;
+mod script;
 mod tables;
 mod waits;
 
@@ -16,6 +21,7 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use serde_json::Value;
 
+use self::attacks::ATTACKS;
 use crate::args::Measured;
 use crate::bus::{Bus, PATIENCE, config, echo};
 use crate::load::{Load, drive};
@@ -34,7 +40,7 @@ struct Bound {
     measure: fn(&mut Trial<'_>) -> io::Result<()>,
 }
 
-const BOUNDS: [Bound; 21] = [
+const BOUNDS: [Bound; 28] = [
     bound("silent", true, |_| memory::flood(1, memory::CHUNKS), 2, memory::one_never_reads),
     bound("silents", false, |_| memory::flood(4, memory::MANY_CHUNKS), 5, memory::many_never_read),
     bound("idle", true, |_| crate::idle::config(), 0, memory::idle_connections),
@@ -56,7 +62,28 @@ const BOUNDS: [Bound; 21] = [
     bound("stops", false, |_| waits::stubborn(), 1, waits::of_a_stop),
     bound("tokens", false, |_| config(&[echo("echo", 1, &[])]), 0, waits::of_strangers),
     bound("probes", true, |_| clients::not_shared(), 2, clients::guessed_session_ids),
+    bound("owners", true, |_| attack::with_puppets(), 1, owners::questions_reach_the_next_one),
+    attacks("blocks"),
+    attacks("questions"),
+    attacks("names"),
+    attacks("reads"),
+    attacks("guests"),
+    attacks("floods"),
 ];
+
+/// The attacks of this name, each with a bus of its own.
+const fn attacks(name: &'static str) -> Bound {
+    bound(
+        name,
+        true,
+        |_| attack::with_puppets(),
+        1,
+        |trial| {
+            let named = ATTACKS.iter().filter(|(name, _)| *name == trial.bound.name);
+            named.flat_map(|(_, attacks)| *attacks).try_for_each(|attack| attack::play(trial, attack))
+        },
+    )
+}
 
 const fn bound(
     name: &'static str,

@@ -5,6 +5,7 @@
 //! again and again. In the end the bus must hold no more than in the beginning.
 
 mod checking_client;
+mod hostile;
 mod phase;
 mod trick;
 
@@ -47,6 +48,12 @@ pub(crate) struct Args {
     /// How long all of it takes, more or less: half of it workers are killed, a quarter each is for the rest
     #[arg(long, value_name = "SEC", default_value = "60", value_parser = parse_seconds)]
     seconds: Duration,
+    /// Clients that do anything, with lines of up to 2 MiB, until so many requests were asked or the time is over
+    #[arg(long, value_name = "REQUESTS", num_args = 0..=1, default_missing_value = "200000")]
+    hostile: Option<u64>,
+    /// The longest text that they send or are sent
+    #[arg(long, value_name = "BYTES", default_value_t = 2 << 20, requires = "hostile")]
+    longest: usize,
     /// What is killed and which trick is played follows from this [default: the time]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -59,7 +66,14 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let seed = args.seed.unwrap_or_else(|| unix_ms() / 1000);
     let mut report = Report::default();
     report.note("seed", seed);
-    match play(&stdio_bus, args.seconds, seed, &mut report) {
+    let played = match args.hostile {
+        Some(requests) => {
+            let length = hostile::Length { requests, time: args.seconds, longest: args.longest };
+            hostile::play(&stdio_bus, length, seed, &mut report)
+        }
+        None => play(&stdio_bus, args.seconds, seed, &mut report),
+    };
+    match played {
         Ok(()) => report.finish(args.measured.json),
         Err(error) => complain(format_args!("chaos with seed {seed}: {error}"), 1),
     }
