@@ -35,7 +35,7 @@ impl Actor {
             let names = self.parts.keys().chain(&self.left).chain(&self.past);
             let session = names.filter(|name| excerpt.contains(agents(name))).max_by_key(|name| name.len());
             let trail = session.map(|session| self.trail_of(agents(session))).unwrap_or_default();
-            world.faults.add(fault, || format!("client {}: {why}: {excerpt}\n{trail}", self.number));
+            world.faults.add(fault, || format!("client {}: {why}\n{excerpt}\n{trail}", self.number));
         }
     }
 

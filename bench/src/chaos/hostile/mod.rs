@@ -366,9 +366,10 @@ impl Run<'_> {
         report.note(
             "hostile",
             format!(
-                "{} requests in {:.0} s, {} MB read: {} updates, {} questions, {} joins, {} take-overs, {} leaves; \
+                "{} faults\n{} requests in {:.0} s, {} MB read: {} updates, {} questions, {} joins, {} take-overs, {} leaves; \
                  {kills} killed, {stops} stopped, {reloads} reloads; \
                  {} lost, {} doubled, {} foreign, {} leaked, {held} held",
+                faults.sum(),
                 of(counts.asked),
                 took.as_secs_f64(),
                 of(counts.bytes / 1_000_000),
