@@ -207,7 +207,11 @@ impl Puppet {
                 of.session_id.strip_prefix(&self.name)?.strip_prefix('-')?;
                 json!({})
             }
-            "session/close" | "session/delete" => json!({}),
+            "session/close" | "session/delete" => {
+                let of: OfSession = serde_json::from_str(params).ok()?;
+                self.cancel(&of.session_id);
+                json!({})
+            }
             _ => {
                 let told: Told = serde_json::from_str(params).unwrap_or_default();
                 if !told.say.is_empty() {
@@ -436,6 +440,16 @@ mod tests {
         let rest = said(&mut puppet, &[answered]);
         assert_eq!(place(&text(&rest[1])), Place::Update { nth: 2, of: 3 });
         assert_eq!(rest[2]["result"]["_meta"]["fault"], "an answer to another question");
+    }
+
+    #[test]
+    fn a_session_that_is_closed_ends_its_turns() {
+        let script = json!({ "wait": 1 }).to_string();
+        let prompt = json!({ "sessionId": "s", "prompt": [{ "type": "text", "text": script }] });
+        let asked = json!({ "id": 1, "method": "session/prompt", "params": prompt });
+        let closed = json!({ "id": 2, "method": "session/close", "params": { "sessionId": "s" } });
+        let cancelled = answer(1, &json!({ "stopReason": "cancelled" }));
+        assert_eq!(said(&mut puppet(), &[asked, closed]), [cancelled, answer(2, &json!({}))]);
     }
 
     #[test]
