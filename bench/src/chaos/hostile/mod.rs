@@ -366,8 +366,8 @@ impl Run<'_> {
         report.note(
             "hostile",
             format!(
-                "{} faults\n{} requests in {:.0} s, {} MB read: {} updates, {} questions, {} joins, {} take-overs, {} leaves; \
-                 {kills} killed, {stops} stopped, {reloads} reloads; \
+                "{} faults\n{} requests in {:.0} s, {} MB read: {} updates, {} questions, \
+                 {} joins, {} take-overs, {} leaves; {kills} killed, {stops} stopped, {reloads} reloads; \
                  {} lost, {} doubled, {} foreign, {} leaked, {held} held",
                 faults.sum(),
                 of(counts.asked),
