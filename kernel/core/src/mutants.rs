@@ -51,14 +51,6 @@ pub enum Check {
     Observer,
     /// A guest that does not keep up is let go.
     GuestBehind,
-    /// What an agent says to an MCP server goes to the client that has named it.
-    McpServer,
-    /// No more processes leave at once than a pool may have.
-    DrainBound,
-    /// The rest of a chunk waits its turn once the lines before it have caused much work.
-    ReadPiece,
-    /// A client that takes nothing is closed before its queue is full, if much waits for it.
-    IdleQueue,
     /// Of a prompt with very many blocks only a part is told to others.
     PromptTold,
     /// A line is logged in the session that it is about.
@@ -249,10 +241,6 @@ impl Check {
         Check::Share,
         Check::Observer,
         Check::GuestBehind,
-        Check::McpServer,
-        Check::DrainBound,
-        Check::ReadPiece,
-        Check::IdleQueue,
         Check::PromptTold,
         Check::LoggedSession,
         Check::SharedLine,

@@ -66,7 +66,7 @@ impl Bus {
             Some(since) => since + timeout,
             // Guests are let go before their queues are full. What waits for one that takes nothing is in the way of
             // others, the more so the more the bus holds.
-            None if is_watched && enabled(Check::IdleQueue) => {
+            None if is_watched => {
                 let is_short = self.held_bytes() > self.limits.max_held_bytes / 2;
                 last_progress + if is_short { timeout.min(STALL_TIMEOUT) } else { timeout }
             }

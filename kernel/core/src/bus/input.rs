@@ -71,7 +71,7 @@ impl Bus {
                 self.over_limit(link, full);
             }
             self.leftovers.spend_parts(self.links.take_work());
-            if self.leftovers.is_spent() && mode != ReadMode::Last && enabled(Check::ReadPiece) {
+            if self.leftovers.is_spent() && mode != ReadMode::Last {
                 if mode == ReadMode::EvenIfPaused {
                     // Its sender is gone. What it still wanted is as good as not sent.
                     (chunk, input.lines) = (&[], emptied(input.lines));

@@ -8,7 +8,6 @@ use std::borrow::Cow;
 use super::Bus;
 use crate::id::{Link, WorkerId};
 use crate::limit::{MCP_SERVERS, NAME_BYTES};
-use crate::mutants::{Check, enabled};
 use crate::wire::error::RpcError;
 use crate::wire::message::Message;
 use crate::wire::nested::{for_each_element, text, whole};
@@ -43,7 +42,6 @@ impl Bus {
         });
         let to = match named.as_deref() {
             Some([one]) => Some(*one),
-            Some([first, ..]) if !enabled(Check::McpServer) => Some(*first),
             // Which of several is meant cannot be told.
             Some(_) => None,
             None => self.only_client(id),

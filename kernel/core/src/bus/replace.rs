@@ -51,7 +51,7 @@ impl Bus {
         // Each of them gets a successor at once, and those that leave may take long.
         let leaving = self.placement().leaving(pool);
         let most = self.pools.get(pool).map_or(0, |pool| pool.config.max_instances as usize);
-        if why == Recycled::Drained && leaving >= most && !chosen.is_empty() && enabled(Check::DrainBound) {
+        if why == Recycled::Drained && leaving >= most && !chosen.is_empty() {
             return Err(RpcError::busy(format!(
                 "{leaving} processes of this pool are on their way out, as many as max_instances; \
                  try again when some of them have left"
