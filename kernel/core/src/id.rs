@@ -80,10 +80,6 @@ ids! {
 }
 
 impl Link {
-    /// The bounds of all links, for ranges.
-    pub(crate) const FIRST: Link = Link(Key { index: 0, generation: 0 });
-    pub(crate) const LAST: Link = Link(Key { index: u32::MAX, generation: u32::MAX });
-
     /// A number that no other link of this bus ever has.
     pub(crate) fn number(self) -> u32 {
         self.0.generation

@@ -494,7 +494,6 @@ impl Bus {
             (session.if_refused, session.is_renamed) = (IfRefused::IsForgotten, is_renamed);
             session.is_known = knows_history(message);
         }
-        self.begins_to_open(key);
         if message.method() != b"session/load" || knows_history(message) {
             self.sessions.log_is_partial(key);
         }

@@ -320,8 +320,13 @@ impl Bus {
         let call = request.and_then(|span| self.calls.find(worker.endpoint, span.of(message.line)));
         let callee = call.and_then(|key| self.calls.get(key)).map(|call| self.calls.endpoint(call.callee));
         let (Some(span), Some(key), Some(Endpoint::Client(to))) = (request, call, callee) else {
-            let withdrawn = request.is_some_and(|span| self.withdraw_unasked(id, span.of(message.line)));
-            self.counters.dropped_notifications += u64::from(!withdrawn);
+            // Perhaps nobody is asked yet. Then nobody will be.
+            let taken = request
+                .and_then(|span| self.sessions.take_unasked(id, span.of(message.line), &mut self.held));
+            match taken {
+                Some(held) => self.reject_unroutable(id, held.message(), &RpcError::withdrawn()),
+                None => self.counters.dropped_notifications += 1,
+            }
             return;
         };
         let question = self.calls.get(key).and_then(|call| self.question_of(call, key));

@@ -27,23 +27,21 @@ impl Bus {
             let word = |key: &[u8]| text(params, Some(server), key).map(|value| canonical(value.of(params)));
             let is_acp = word(b"type").is_some_and(|kind| *kind == *b"acp");
             if let Some(name) = word(b"serverId").filter(|name| is_acp && name.len() <= NAME_BYTES) {
-                worker.add_mcp_server(&name, link, &mut self.held);
+                worker.mcp_servers.add(&name, link);
             }
             left -= 1;
             (left > 0).then_some(())
         });
+        worker.count(&mut self.held);
     }
 
     /// An agent speaks to an MCP server of a client.
     pub(super) fn route_mcp(&mut self, id: WorkerId, message: Message<'_>) {
-        let named = server_of(message).and_then(|name| {
-            let clients = self.workers.get(id)?.mcp_clients(&name);
-            (!clients.is_empty()).then_some(clients)
-        });
-        let to = match named.as_deref() {
-            Some([one]) => Some(*one),
+        let worker = self.workers.get(id);
+        let named = server_of(message).and_then(|name| worker?.mcp_servers.clients(&name));
+        let to = match named {
             // Which of several is meant cannot be told.
-            Some(_) => None,
+            Some(clients) => clients.first().copied().filter(|_| clients.len() == 1),
             None => self.only_client(id),
         };
         match to {
@@ -63,7 +61,8 @@ impl Bus {
         }
         let name = server_of(message)?;
         let has_it = |id: &WorkerId| {
-            self.workers.get(*id).is_some_and(|worker| worker.mcp_clients(&name).contains(&link))
+            let clients = self.workers.get(*id).and_then(|worker| worker.mcp_servers.clients(&name));
+            clients.is_some_and(|clients| clients.contains(&link))
         };
         self.clients.get(link)?.workers.iter().copied().find(has_it)
     }

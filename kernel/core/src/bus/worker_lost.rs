@@ -5,6 +5,7 @@ use std::sync::Arc;
 use log::{info, warn};
 
 use super::placement::Need;
+use super::session::TurnEnd;
 use super::{Bus, ReadMode};
 use crate::api::Exit;
 use crate::id::{CallKey, Link, PoolId, SessionKey, WorkerId};
@@ -278,7 +279,9 @@ impl Bus {
         let had_turn = session.prompts.is_running();
         session.clear_backlogs(&mut self.held);
         if had_turn {
-            self.turn_lost(key, error);
+            let end = TurnEnd::Failed(error);
+            session.note_turn_end(end.error(), &mut self.held);
+            self.turn_ended(key, end);
         }
         let Some(session) = self.sessions.get(key) else { return };
         if session.owner.is_none() && !self.hand_lost_to_guest(key) {

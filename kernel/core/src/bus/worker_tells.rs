@@ -57,9 +57,7 @@ impl Bus {
             // What it is opening now may be among those that it has counted, or may not. It is not given too many.
             Some((_, Some(room))) => {
                 let room = usize::try_from(room).unwrap_or(usize::MAX).min(ROOM_MAX);
-                let opening = worker.count_opening(|key| {
-                    self.sessions.get(key).is_some_and(|it| it.worker == Some(id) && !it.is_open())
-                });
+                let opening = self.calls.reopens(worker.endpoint);
                 worker.capacity = Some(worker.open_sessions().saturating_sub(opening) + room);
                 debug!("worker {worker} has room for {room} further sessions");
             }

@@ -124,6 +124,8 @@ struct EndpointEntry {
     by_id: BTreeMap<(u64, u32), u32>,
     /// What the calls that it made take on the heap.
     heap_bytes: HeldBytes,
+    /// How many of its incoming calls open a session again.
+    reopens: u32,
     /// How many of its incoming calls are no work for a client.
     chores: u32,
     /// How many of its incoming calls are work for nobody who is there. Those that were forgotten stay in this count.
@@ -141,6 +143,9 @@ impl EndpointEntry {
         };
         if let Some(counter) = counter {
             *counter = counter.wrapping_add_signed(by);
+        }
+        if matches!(call.purpose, Purpose::Reopen { .. } | Purpose::Recover(_)) {
+            self.reopens = self.reopens.wrapping_add_signed(by);
         }
         if matches!(call.caller, BUS | NOBODY) && !call.is_chore() {
             self.adopted = self.adopted.wrapping_add_signed(by);
@@ -187,6 +192,7 @@ impl Calls {
             closings: 0,
             by_id: BTreeMap::new(),
             heap_bytes: HeldBytes::default(),
+            reopens: 0,
             chores: 0,
             adopted: 0,
         }) as u32)
@@ -410,6 +416,11 @@ impl Calls {
     /// How many of its calls open a session: incoming ones of a worker, outgoing ones of a client.
     pub(crate) fn opens(&self, endpoint: EndpointId) -> usize {
         self.endpoints[endpoint.0 as usize].opens as usize
+    }
+
+    /// How many of its incoming calls open a session again.
+    pub(crate) fn reopens(&self, endpoint: EndpointId) -> usize {
+        self.endpoints[endpoint.0 as usize].reopens as usize
     }
 
     /// How many calls about this session its worker has not answered.

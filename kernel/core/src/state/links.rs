@@ -48,7 +48,8 @@ pub(crate) struct Peer {
     paused: Option<Pause>,
     /// The peers that this one pauses.
     pausing: Vec<Link>,
-    /// When it last took bytes, or when its queue was last empty.
+    /// When it last took bytes, or a line was queued while it was not watched yet: a peer has its whole time to take what
+    /// it is closed for.
     pub(crate) last_progress: Moment,
     /// Since when its queue has been over the limit without progress.
     pub(crate) full_since: Option<Moment>,
@@ -66,6 +67,19 @@ pub(crate) struct Peer {
 pub(crate) struct Input {
     pub(crate) lines: LineBuffer,
     pub(crate) prefixes: PrefixCache,
+}
+
+/// A line for several queues, and the buffer that they shared before.
+pub(crate) struct Shared {
+    copy: Option<LongBuffer>,
+    before: Option<LongBuffer>,
+}
+
+impl Shared {
+    /// The line itself, or the copy of it that the queues share.
+    pub(crate) fn line<'a>(&'a self, line: &'a [u8]) -> &'a [u8] {
+        self.copy.as_ref().map_or(line, |copy| copy.as_slice())
+    }
 }
 
 pub(crate) struct Links {
@@ -203,7 +217,7 @@ impl Links {
     /// Queues a line with these edits for a peer and adds the newline. `None`: the peer is gone.
     pub(crate) fn send(&mut self, to: Link, line: &[u8], edits: &[Edit<'_>]) -> Option<Written> {
         let peer = self.peers.get_mut(to)?;
-        if peer.output.is_empty() {
+        if peer.output.len() <= watched(self.queue_limit) {
             peer.last_progress = self.now;
         }
         if peer.output.is_segment_full() {
@@ -370,15 +384,23 @@ impl Links {
         self.lent = Some(line.buffer().clone());
     }
 
-    /// While a line is handled that stands in this buffer, queues share it. `None`: no queue shares a buffer. Returns
-    /// the buffer that was shared before.
-    pub(crate) fn lend_instead(&mut self, buffer: Option<LongBuffer>) -> Option<LongBuffer> {
-        std::mem::replace(&mut self.lent, buffer)
+    /// Makes a copy of a line that the queues of so many peers share, if that is less than a copy for each of them.
+    /// Send `Shared::line` to them, and call `end_share`.
+    pub(crate) fn share(&mut self, peers: usize, line: &[u8]) -> Shared {
+        let is_lent = self.lent.as_ref().is_some_and(|lent| lent.as_ptr() == line.as_ptr());
+        if peers < 2 || line.len() < SHARED_LINE_BYTES || is_lent {
+            return Shared { copy: None, before: None };
+        }
+        let copy = LongBuffer::new(line.to_vec());
+        let before = self.lent.replace(copy.clone());
+        Shared { copy: Some(copy), before }
     }
 
-    /// Whether queues share the buffer of this line.
-    pub(crate) fn is_lent(&self, line: &[u8]) -> bool {
-        self.lent.as_ref().is_some_and(|lent| lent.as_ptr() == line.as_ptr())
+    /// The shared line is queued for everybody.
+    pub(crate) fn end_share(&mut self, shared: Shared) {
+        if shared.copy.is_some() {
+            self.lent = shared.before;
+        }
     }
 
     /// The long line is handled.

@@ -10,6 +10,7 @@ pub(crate) mod handshake;
 pub(crate) mod leftovers;
 pub(crate) mod lifecycle;
 pub(crate) mod links;
+pub(crate) mod mcp_servers;
 pub(crate) mod metrics;
 pub(crate) mod offline;
 pub(crate) mod opening;

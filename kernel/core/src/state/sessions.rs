@@ -151,11 +151,6 @@ impl Session {
         self.agent_token.name()
     }
 
-    /// Whether its agent has it open: nobody is still opening it. The agent knows nothing of labels.
-    pub(crate) fn is_open(&self) -> bool {
-        !self.is_label && !self.is_recovering() && self.if_refused == IfRefused::GoesOn
-    }
-
     /// Whether its agent has reported a turn.
     pub(crate) fn is_turn_running(&self) -> bool {
         self.turn_state.is_some_and(|state| state != TurnState::Idle)
@@ -221,6 +216,15 @@ impl Session {
         let failed = self.prompts.failed.as_ref().map_or(0, |error| error.len());
         let beside = self.guests.bytes() + self.shown.bytes() + failed;
         self.table_bytes() + opening + self.reopen.as_ref().map_or(0, Reopen::bytes) + beside
+    }
+
+    /// A turn has ended, with this error if it has failed.
+    #[inline]
+    pub(crate) fn note_turn_end(&mut self, error: Option<Box<str>>, held: &mut HeldBytes) {
+        if error.is_some() {
+            self.prompts.failed = error;
+            self.count(held);
+        }
     }
 
     /// What is kept of it has changed.

@@ -8,14 +8,15 @@ use crate::api::{Exit, Moment};
 use crate::config::{Mode, PoolConfig};
 use crate::id::{CallKey, Link, PoolId, SessionKey};
 use crate::limit::{
-    ELICITATIONS, EXIT_NO_NODE, EXITS_FOR_GOOD, MCP_SERVERS_KEPT, NAME_BYTES, RESTART_AT_ONCE_AFTER,
-    STICKY_NOTIFICATION_BYTES, STICKY_NOTIFICATIONS_MAX,
+    ELICITATIONS, EXIT_NO_NODE, EXITS_FOR_GOOD, NAME_BYTES, RESTART_AT_ONCE_AFTER, STICKY_NOTIFICATION_BYTES,
+    STICKY_NOTIFICATIONS_MAX,
 };
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::{Backlog, Early, HeldBytes, Kept, Queued, Waiting};
 use crate::state::calls::EndpointId;
 use crate::state::handshake::{AgentCapabilities, Handshake};
 use crate::state::lifecycle::{Life, State};
+use crate::state::mcp_servers::McpServers;
 use crate::state::session_id::Token;
 use crate::state::session_names::SessionNames;
 use crate::state::stderr_tail::StderrTail;
@@ -107,9 +108,7 @@ pub(crate) struct Worker {
     /// The last session-less notification of each method, for clients that come later.
     pub(crate) sticky_notifications: Vec<StickyNotification>,
     /// The MCP servers that clients offer over their own connections.
-    mcp_servers: BTreeSet<(Box<[u8]>, Link)>,
-    /// The sessions that were not open when they were last looked at. Those that are open by now are among them.
-    opening: BTreeSet<SessionKey>,
+    pub(crate) mcp_servers: McpServers,
     /// The client that each elicitation went to.
     elicitations: VecDeque<(Box<[u8]>, Link)>,
     kept: Kept,
@@ -252,8 +251,7 @@ impl Worker {
             clients: BTreeSet::new(),
             early: Early::default(),
             sticky_notifications: Vec::new(),
-            mcp_servers: BTreeSet::new(),
-            opening: BTreeSet::new(),
+            mcp_servers: McpServers::default(),
             elicitations: VecDeque::new(),
             kept: Kept::default(),
             last_output: now,
@@ -282,7 +280,7 @@ impl Worker {
         self.agent = None;
         drop(self.early.take(held));
         self.sticky_notifications = Vec::new();
-        self.mcp_servers = BTreeSet::new();
+        self.mcp_servers = McpServers::default();
         self.elicitations = VecDeque::new();
         self.count(held);
         self.last_session = None;
@@ -398,17 +396,6 @@ impl Worker {
         self.sessions.len() - self.labels
     }
 
-    /// This session is being opened at it, or opened again.
-    pub(crate) fn begins_to_open(&mut self, key: SessionKey) {
-        self.opening.insert(key);
-    }
-
-    /// How many of its sessions are still being opened. `is_opening` tells whether one of them is.
-    pub(crate) fn count_opening(&mut self, is_opening: impl Fn(SessionKey) -> bool) -> usize {
-        self.opening.retain(|key| is_opening(*key));
-        self.opening.len()
-    }
-
     /// Its link, if lines can be written to it now.
     pub(crate) fn ready_link(&self) -> Option<Link> {
         match self.init {
@@ -472,25 +459,10 @@ impl Worker {
         self.count(held);
     }
 
-    /// A client offers an MCP server of this name over its own connection.
-    pub(crate) fn add_mcp_server(&mut self, name: &[u8], client: Link, held: &mut HeldBytes) {
-        let of_client = self.mcp_servers.iter().filter(|(_, link)| *link == client).count();
-        if of_client < MCP_SERVERS_KEPT {
-            self.mcp_servers.insert((name.into(), client));
-            self.count(held);
-        }
-    }
-
-    /// The clients that offer an MCP server of this name.
-    pub(crate) fn mcp_clients(&self, name: &[u8]) -> Vec<Link> {
-        let named = self.mcp_servers.range((Box::from(name), Link::FIRST)..=(Box::from(name), Link::LAST));
-        named.map(|(_, link)| *link).collect()
-    }
-
     /// A client has left.
     pub(crate) fn forget_client(&mut self, client: Link, held: &mut HeldBytes) {
         self.clients.remove(&client);
-        self.mcp_servers.retain(|(_, link)| *link != client);
+        self.mcp_servers.remove_client(client);
         self.count(held);
     }
 
@@ -518,8 +490,7 @@ impl Worker {
     fn kept_bytes(&self) -> usize {
         let notifications = self.sticky_notifications.iter().map(|kept| kept.method.len() + kept.line.len());
         let elicitations = self.elicitations.iter().map(|(name, _)| name.len());
-        let servers = self.mcp_servers.iter().map(|(name, _)| size_of::<(Box<[u8]>, Link)>() + name.len());
-        notifications.chain(elicitations).chain(servers).sum()
+        notifications.chain(elicitations).sum::<usize>() + self.mcp_servers.bytes()
     }
 
     /// The bytes of it that count as held.
@@ -527,7 +498,7 @@ impl Worker {
         self.kept.check(self.kept_bytes())
     }
 
-    fn count(&mut self, held: &mut HeldBytes) {
+    pub(crate) fn count(&mut self, held: &mut HeldBytes) {
         self.kept.set(self.kept_bytes(), held);
     }
 

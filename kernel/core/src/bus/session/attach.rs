@@ -95,7 +95,6 @@ impl Bus {
                 self.ask_to_close(to, &agent);
             }
         }
-        self.begins_to_open(key);
         let passed = self.pass_load(link, key, to, message);
         match &passed {
             Err(_) => self.release(key, catch_up),

@@ -4,14 +4,12 @@ use crate::bus::Bus;
 use crate::id::{Link, SessionKey, WorkerId};
 use crate::limit::{
     PROMPT_ADDED_BYTES, PROMPT_ADDED_TIMES, PROMPT_BLOCKS, PROMPT_BLOCKS_LEAST, PROMPT_SENDS,
-    SHARED_LINE_BYTES,
 };
 use crate::mutants::{Check, enabled};
 use crate::state::session_id::Token;
 use crate::state::session_log::Logged;
 use crate::state::sessions::LogLimits;
 use crate::wire::json::Span;
-use crate::wire::long_line::LongBuffer;
 use crate::wire::message::Message;
 use crate::wire::nested;
 use crate::wire::scan::Envelope;
@@ -24,12 +22,6 @@ const TOLD_UPDATE: &[u8] = br#","update":{"sessionUpdate":"user_message_chunk","
 const TOLD_TOKEN: Span = Span { start: TOLD_START.len() as u32, end: TOLD_START.len() as u32 };
 /// Stands for the blocks of a prompt that are not told.
 const MORE_BLOCKS: &[u8] = br#"{"type":"text","text":"[more of this prompt is not shown]"}"#;
-
-/// A line that several queues share, and what they shared before.
-struct Lent {
-    line: LongBuffer,
-    before: Option<LongBuffer>,
-}
 
 /// How much of `max_output_queue` may wait for a guest, as a part: it is let go before the agent has to wait for it.
 const GUEST_QUEUE_PART: usize = 2;
@@ -83,8 +75,8 @@ impl Bus {
         let spans = if nests { nested::in_update(line, envelope) } else { Vec::new() };
         let child = envelope.child.and_then(|span| self.index().at(id, message, span));
         let child = child.map(|child| child.bus_token.clone());
-        let lent = self.lend_to(guests.len(), line);
-        let line = lent.as_ref().map_or(line, |lent| &lent.line);
+        let shared = self.links.share(guests.len(), line);
+        let line = shared.line(line);
         let mut behind = Vec::new();
         for (link, guest) in guests.iter() {
             if !self.keeps_up(link, line.len()) {
@@ -99,29 +91,12 @@ impl Bus {
             let nested = self.index().names_for(link, id, message, &spans);
             self.links.send(link, line, &with_nested(&edits, &nested));
         }
-        self.take_back(lent);
+        self.links.end_share(shared);
         if let Some(session) = self.sessions.get_mut(key) {
             session.guests = guests;
         }
         for link in behind {
             self.let_behind_go(link, key);
-        }
-    }
-
-    /// Makes a copy of a line that the queues of so many peers share, if that is less than a copy for each of them.
-    /// `take_back` follows.
-    fn lend_to(&mut self, peers: usize, line: &[u8]) -> Option<Lent> {
-        if peers < 2 || line.len() < SHARED_LINE_BYTES || self.links.is_lent(line) {
-            return None;
-        }
-        let line = LongBuffer::new(line.to_vec());
-        let before = self.links.lend_instead(Some(line.clone()));
-        Some(Lent { line, before })
-    }
-
-    fn take_back(&mut self, lent: Option<Lent>) {
-        if let Some(lent) = lent {
-            self.links.lend_instead(lent.before);
         }
     }
 
@@ -179,12 +154,12 @@ impl Bus {
                 }
             }
             for line in &told {
-                let lent = self.lend_to(hearers.len(), line);
-                let line = lent.as_ref().map_or(&line[..], |lent| &lent.line);
+                let shared = self.links.share(hearers.len(), line);
+                let line = shared.line(line);
                 for (link, token) in &hearers {
                     self.links.send(*link, line, &[Edit::new(TOLD_TOKEN, token)]);
                 }
-                self.take_back(lent);
+                self.links.end_share(shared);
             }
             if !self.is_owner_speaking(key) {
                 self.keep_prompt(key, &told);

@@ -98,7 +98,6 @@ impl Bus {
         {
             // Some agents refuse to load what they are still closing.
             (session.recovering, session.recovery) = (Some(Backlog::default()), None);
-            self.begins_to_open(key);
         }
         let root = self.sessions.root(key);
         let has_log = self.sessions.has_log(root);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::bus::Bus;
-use crate::id::{Link, SessionKey, WorkerId};
+use crate::id::{Link, SessionKey};
 use crate::mutants::{Check, enabled};
 use crate::state::backlog::Backlog;
 use crate::state::calls::Endpoint;
@@ -71,14 +71,6 @@ impl Bus {
             let unheard = Backlog::of(unheard, &mut self.held);
             self.begin_work(Leftover::Unheard(unheard, link));
         }
-    }
-
-    /// An agent withdraws a request that nobody is asked. It is not asked later, and is answered as withdrawn. False:
-    /// there is no such request.
-    pub(in crate::bus) fn withdraw_unasked(&mut self, id: WorkerId, request: &[u8]) -> bool {
-        let Some((_, held)) = self.sessions.take_unasked(id, request, &mut self.held) else { return false };
-        self.reject_unroutable(id, held.message(), &RpcError::withdrawn());
-        true
     }
 
     /// The owner listens but says nothing more. The requests that wait for the next owner do not wait for ever.

@@ -77,13 +77,6 @@ impl Bus {
         is_told && is_tagged(name) && !self.is_owner_speaking(key)
     }
 
-    /// The agent of a session has yet to open it.
-    pub(in crate::bus) fn begins_to_open(&mut self, key: SessionKey) {
-        if let Some(worker) = self.sessions.worker_of(key).and_then(|id| self.workers.get_mut(id)) {
-            worker.begins_to_open(key);
-        }
-    }
-
     /// Whether the owner is connected and may still send.
     pub(in crate::bus) fn is_owner_speaking(&self, key: SessionKey) -> bool {
         let owner = self.sessions.get(key).and_then(|session| session.owner);

@@ -52,7 +52,7 @@ pub(in crate::bus) enum TurnEnd<'a> {
 impl TurnEnd<'_> {
     /// The error with which it ends, as far as it is short enough to be told to others.
     #[inline]
-    fn error(self) -> Option<Box<str>> {
+    pub(in crate::bus) fn error(self) -> Option<Box<str>> {
         match self {
             TurnEnd::Answered(answer) if answer.is_error() => {
                 Some(told_error(answer.outcome().unwrap_or(b"{}")))
@@ -127,10 +127,7 @@ impl Bus {
             session.prompts.withdraw(call, &mut self.held);
             return;
         }
-        if let Some(error) = end.error() {
-            session.prompts.failed = Some(error);
-            session.count(&mut self.held);
-        }
+        session.note_turn_end(end.error(), &mut self.held);
         if !session.has_turn() {
             let has_others = !session.guests.is_empty() || session.prompts.waiting() > 0;
             if has_others || session.owner.is_some_and(|owner| self.clients.hears_events(owner)) {
@@ -139,25 +136,9 @@ impl Bus {
         }
     }
 
-    /// The process of a session is lost, and a turn with it.
-    pub(in crate::bus) fn turn_lost(&mut self, key: SessionKey, error: &RpcError) {
-        if let Some(session) = self.sessions.get_mut(key) {
-            session.prompts.failed = TurnEnd::Failed(error).error();
-            session.count(&mut self.held);
-        }
-        self.tell_turn_end(key, "");
-    }
-
-    /// Tells everybody in a session that its turn is over, with the error that it failed with, or else for this reason.
-    fn tell_turn_end(&mut self, key: SessionKey, reason: &str) {
-        let failed = self.sessions.get(key).and_then(|session| session.prompts.failed.as_deref());
-        let failed = failed.map(|error| format!(r#","stopReason":"error","error":{error}"#));
-        let reason = failed.as_deref().unwrap_or(reason);
-        self.tell_event(key, "turn", &format!(r#","turn":"idle"{reason}"#));
-    }
-
+    /// Tells everybody in a session that its turn is over, and how it failed if it did. The next prompt can begin.
     #[cold]
-    fn turn_ended(&mut self, key: SessionKey, end: TurnEnd<'_>) {
+    pub(in crate::bus) fn turn_ended(&mut self, key: SessionKey, end: TurnEnd<'_>) {
         let reason = match end {
             TurnEnd::Answered(answer) if !answer.is_error() => {
                 nested::text(answer.line, answer.envelope.outcome, b"stopReason")
@@ -166,7 +147,10 @@ impl Bus {
             _ => None,
         };
         let reason = reason.map(|reason| format!(r#","stopReason":{}"#, String::from_utf8_lossy(reason)));
-        self.tell_turn_end(key, &reason.unwrap_or_default());
+        let failed = self.sessions.get(key).and_then(|session| session.prompts.failed.as_deref());
+        let failed = failed.map(|error| format!(r#","stopReason":"error","error":{error}"#));
+        let reason = failed.or(reason).unwrap_or_default();
+        self.tell_event(key, "turn", &format!(r#","turn":"idle"{reason}"#));
         self.next_prompt(key);
     }
 

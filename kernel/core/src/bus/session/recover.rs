@@ -37,7 +37,6 @@ impl Bus {
         session.is_moved = false;
         session.recovering = Some(Backlog::default());
         worker.sessions.insert(session.agent_token.clone(), key);
-        worker.begins_to_open(key);
         self.sessions.set_worker(key, Some(id));
         self.reopen_session(key, id);
         Ok(id)

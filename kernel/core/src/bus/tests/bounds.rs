@@ -49,12 +49,6 @@ impl TestBus {
             self.act();
         }
     }
-
-    /// Everything that the client has not looked at.
-    fn takes_unseen(&mut self, client: Link) -> Vec<Value> {
-        let lines = self.unseen.remove(&client).unwrap_or_default();
-        lines.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect()
-    }
 }
 
 fn update(session: &str, text: &str) -> String {
@@ -82,7 +76,7 @@ fn a_short_update_behind_a_long_one_is_logged_for_its_own_session() {
             bus.reads(ann, 1000 * round);
         }
         bus.sends(ben, &json!({"id": 1, "method": "_bus/attach", "params": {"session": second}}).to_string());
-        let heard = bus.takes_unseen(ben);
+        let heard = bus.all_unseen(ben);
         let texts: Vec<&str> = heard
             .iter()
             .filter(|line| line["method"] == "session/update")
@@ -122,7 +116,7 @@ fn a_line_that_is_longer_than_a_log_is_not_copied_into_it() {
     bus.sends(worker, &update("one", &"x".repeat(20_000)));
     bus.sends(worker, &update("one", "after"));
     bus.sends(ben, &json!({"id": 1, "method": "_bus/attach", "params": {"session": session}}).to_string());
-    let heard = bus.takes_unseen(ben);
+    let heard = bus.all_unseen(ben);
     assert_eq!(heard[0]["params"]["update"]["content"]["text"], "after");
     assert_eq!(heard[1]["result"]["truncated"], true);
 }
@@ -149,10 +143,10 @@ fn the_rest_of_a_chunk_waits_its_turn_while_others_are_served() {
     assert_eq!(bus.sees_json(other)["id"], 1);
     let answers =
         |lines: Vec<Value>| -> Vec<i64> { lines.iter().filter_map(|line| line["id"].as_i64()).collect() };
-    let at_once = answers(bus.takes_unseen(busy));
+    let at_once = answers(bus.all_unseen(busy));
     assert!((1..100).contains(&at_once.len()), "{} of 400 at once", at_once.len());
     bus.advances(Duration::ZERO);
-    let later = answers(bus.takes_unseen(busy));
+    let later = answers(bus.all_unseen(busy));
     assert_eq!([at_once, later].concat(), (0..400).collect::<Vec<_>>(), "all are answered, in their order");
     assert!(bus.bus.wants_read(busy));
 }
@@ -193,7 +187,7 @@ fn a_list_of_sessions_with_many_guests_comes_in_pages() {
             bus.advances(Duration::ZERO);
         }
     }
-    bus.takes_unseen(ann);
+    bus.all_unseen(ann);
     let (mut cursor, mut shown, mut pages) = (None::<String>, Vec::new(), 0);
     loop {
         let params = json!({"cursor": cursor});
@@ -227,7 +221,7 @@ fn drains_start_no_more_processes_than_a_pool_may_have_twice() {
         bus.sees(ann);
         // Each of the new ones has a session, too, which cannot go on elsewhere.
         let link = bus.worker(bus.processes.len() - 1);
-        bus.takes_unseen(link);
+        bus.all_unseen(link);
     }
     assert!(bus.bus.process_ids().len() <= 6, "{} processes", bus.bus.process_ids().len());
 }

@@ -162,6 +162,12 @@ impl TestBus {
         line.unwrap_or_else(|| panic!("{link:?} was sent nothing"))
     }
 
+    /// Everything that this peer was sent and the test has not looked at.
+    fn all_unseen(&mut self, link: Link) -> Vec<Value> {
+        let lines = self.unseen.remove(&link).unwrap_or_default();
+        lines.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    }
+
     fn sees_json(&mut self, link: Link) -> Value {
         serde_json::from_str(&self.sees(link)).expect("JSON")
     }

@@ -34,10 +34,10 @@ impl Sessions {
         worker: WorkerId,
         id: &[u8],
         bytes: &mut HeldBytes,
-    ) -> Option<(SessionKey, Held)> {
+    ) -> Option<Held> {
         let key = self.unasked.remove(&(worker, self.hasher.hash_one(id)))?;
         let session = self.sessions.get_mut(key).filter(|session| session.worker == Some(worker))?;
         let mut taken = session.offline.take_asked(|held| held.message().id() == Some(id), bytes);
-        Some((key, taken.pop_front()?))
+        taken.pop_front()
     }
 }

@@ -5,12 +5,6 @@ use super::*;
 const CANCEL: &str = r#"{"method":"$/cancel_request","params":{"requestId":7}}"#;
 
 impl TestBus {
-    /// Everything that the client has not looked at.
-    fn all_unseen(&mut self, client: Link) -> Vec<Value> {
-        let lines = self.unseen.remove(&client).unwrap_or_default();
-        lines.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect()
-    }
-
     fn has_heard(&mut self, client: Link, method: &str) -> bool {
         self.all_unseen(client).iter().any(|line| line["method"] == method)
     }
