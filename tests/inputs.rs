@@ -1,5 +1,5 @@
 //! Properties that must hold for any bytes, without a fuzzer: for the inputs of `fuzz/corpus`, for mutations of them,
-//! and for generated lines. The inputs are the same in every run.
+//! and for generated lines. The inputs are the same in every run; `BUS_INPUTS=N` tries N times as many.
 
 use std::fs;
 use std::panic::{self, AssertUnwindSafe};
@@ -7,9 +7,13 @@ use std::path::Path;
 
 use kernel_core::fuzz::{self, TARGETS};
 
-/// How many mutations of each input are tried.
-const MUTATIONS: u64 = if cfg!(debug_assertions) { 40 } else { 400 };
-const LINES: usize = if cfg!(debug_assertions) { 20_000 } else { 500_000 };
+/// How many mutations of each input are tried, and how many generated lines on each of two threads.
+const MUTATIONS: usize = 40;
+const LINES: usize = 20_000;
+
+fn times() -> usize {
+    std::env::var("BUS_INPUTS").map_or(1, |times| times.parse().expect("BUS_INPUTS is a number"))
+}
 
 #[test]
 fn inputs_of_the_corpus_and_mutations_of_them_break_nothing() {
@@ -29,20 +33,20 @@ fn inputs_of_the_corpus_and_mutations_of_them_break_nothing() {
         for path in kept {
             let input = fs::read(&path).expect("a file");
             holds(name, target, &input);
-            for seed in 0..MUTATIONS {
+            for seed in 0..(MUTATIONS * times()) as u64 {
                 holds(name, target, &mutated(&input, seed));
             }
         }
     }
 }
 
-/// Compares the scanner with serde_json, for a million lines in a release build.
+/// Compares the scanner with serde_json.
 #[test]
 fn generated_lines_are_read_as_serde_json_reads_them() {
     std::thread::scope(|scope| {
         for seed in [0x1234_5678_9abc, 0xdef0_1234_5678] {
             scope.spawn(move || {
-                for line in fuzz::generated_lines(seed).take(LINES) {
+                for line in fuzz::generated_lines(seed).take(LINES * times()) {
                     holds("scanner", fuzz::scanner, &line);
                     holds("splicer", fuzz::splicer, &line);
                 }

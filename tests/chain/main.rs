@@ -11,9 +11,9 @@
 mod faults;
 mod peers;
 #[allow(dead_code, reason = "it is the one of the simulation of the core")]
-#[path = "../sim/rng.rs"]
+#[path = "../../kernel/core/tests/sim/rng.rs"]
 mod rng;
-#[path = "../sim/seeds.rs"]
+#[path = "../../kernel/core/tests/sim/seeds.rs"]
 mod seeds;
 mod wire;
 mod world;

@@ -13,10 +13,10 @@ mod end;
 mod liar;
 mod probes;
 #[allow(dead_code, reason = "it is the one of the simulation of the core")]
-#[path = "../../../tests/sim/rng.rs"]
+#[path = "../../../kernel/core/tests/sim/rng.rs"]
 mod rng;
 mod run;
-#[path = "../../../tests/sim/seeds.rs"]
+#[path = "../../../kernel/core/tests/sim/seeds.rs"]
 mod seeds;
 mod world;
 

@@ -111,7 +111,7 @@ fn a_link_or_a_worker_that_hangs_for_a_while_loses_nothing() {
 
 #[test]
 fn servers_that_are_replaced_one_after_the_other_cost_no_error() {
-    let ports = [(); 3].map(|()| free_port());
+    let ports = [(); 3].map(|()| free_port().expect("a free port"));
     let routes = ports.map(|port| format!("\"nats://127.0.0.1:{port}\"")).join(", ");
     let started = ports.map(|port| {
         NatsServer::start_with(&format!(

@@ -10,6 +10,8 @@ mod forged;
 mod namespaces;
 mod network;
 mod nodes;
+#[path = "../../../bench/src/port.rs"]
+mod port;
 mod proxy;
 mod raw;
 mod server;
@@ -22,7 +24,8 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::harness::{Bus, Client, PATIENCE, session_of};
-use server::{NatsServer, free_port};
+use port::free_port;
+use server::NatsServer;
 
 /// The configuration of a node that offers the pool `echo`, with more of these keys in `cluster`.
 fn node_config(url: &str, name: &str, more: Value) -> Value {

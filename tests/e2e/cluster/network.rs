@@ -29,7 +29,7 @@ fn a_slow_line_that_hangs_for_a_while_loses_nothing() {
 
 #[test]
 fn a_site_behind_a_leaf_node_is_used_like_any_other() {
-    let port = free_port();
+    let port = free_port().expect("a free port");
     let Some(hub) = NatsServer::start_with(&format!("leafnodes {{ listen: \"127.0.0.1:{port}\" }}")) else {
         return;
     };

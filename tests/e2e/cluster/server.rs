@@ -1,7 +1,6 @@
 //! A real nats-server for one test.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -11,6 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
+use super::free_port;
 use crate::harness::PATIENCE;
 
 /// The program, which tests/cluster/run installs.
@@ -58,7 +58,7 @@ impl NatsServer {
         };
         let dir = TempDir::with_prefix("nats").expect("a temporary folder");
         let program = PathBuf::from(program);
-        let port = free_port();
+        let port = free_port().expect("a free port");
         let child = spawn(&program, dir.path(), port, settings, &place);
         let mut server = NatsServer { program, child, dir, settings: settings.to_owned(), place, port };
         server.has_started();
@@ -121,16 +121,6 @@ impl NatsServer {
 impl Drop for NatsServer {
     fn drop(&mut self) {
         self.dies();
-    }
-}
-
-/// A port that is free now, and while a server that had it is away: outgoing connections get ports from above.
-pub(super) fn free_port() -> u16 {
-    loop {
-        let port = fastrand::u16(10_000..32_768);
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
     }
 }
 

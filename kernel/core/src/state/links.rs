@@ -21,7 +21,7 @@ use crate::wire::line_buffer::LineBuffer;
 use crate::wire::long_line::{LongBuffer, LongBuffers, LongLine};
 use crate::wire::prefix_cache::PrefixCache;
 use crate::wire::send_queue::SendQueue;
-use crate::wire::splice::{Edit, longest_unedited, splice, splice_from};
+use crate::wire::splice::{Edit, splice};
 
 /// Why a peer is not read.
 #[derive(Clone, Copy)]
@@ -48,8 +48,8 @@ pub(crate) struct Peer {
     paused: Option<Pause>,
     /// The peers that this one pauses.
     pausing: Vec<Link>,
-    /// When it last took bytes, or a line was queued while it was not watched yet: a peer has its whole time to take what
-    /// it is closed for.
+    /// When it last took bytes, or a line was queued while it was not watched yet. So it has its whole time to take
+    /// what it is closed for.
     pub(crate) last_progress: Moment,
     /// Since when its queue has been over the limit without progress.
     pub(crate) full_since: Option<Moment>,
@@ -230,7 +230,7 @@ impl Links {
         match &self.lent {
             // The memory of a line is somewhat larger than the line, so what waits for a slow peer is copied.
             Some(long) if peer.output.len() < self.queue_limit => {
-                queue_lent(&mut peer.output, long, line, edits);
+                peer.output.splice_shared(long, line, edits);
             }
             _ => splice(peer.output.buffer(), line, edits),
         }
@@ -571,23 +571,6 @@ impl Links {
 /// With how many waiting bytes a peer is watched.
 fn watched(queue_limit: usize) -> usize {
     (queue_limit / QUEUE_WATCHED_PART).max(QUEUE_WATCHED_LEAST).min(queue_limit)
-}
-
-/// Queues a line while a long one is handled. If it is that one, its longest part without edits is not copied. A short
-/// line is copied also where it stands in a long buffer, as one that was read behind a long line does.
-#[cold]
-fn queue_lent(queue: &mut SendQueue, long: &LongBuffer, line: &[u8], edits: &[Edit<'_>]) {
-    if long.as_ptr() != line.as_ptr() || line.len() < SHARED_LINE_BYTES {
-        return splice(queue.buffer(), line, edits);
-    }
-    let (part, before) = longest_unedited(line, edits);
-    splice(queue.buffer(), &line[..part.start], &edits[..before]);
-    if !enabled(Check::SharedLine) {
-        splice_from(part.end, queue.buffer(), line, &edits[before..]);
-        return queue.insert(long.clone(), part);
-    }
-    queue.insert(long.clone(), part.clone());
-    splice_from(part.end, queue.buffer(), line, &edits[before..]);
 }
 
 #[cfg(test)]

@@ -10,9 +10,10 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::limit::SEGMENT_BYTES;
+use crate::limit::{SEGMENT_BYTES, SHARED_LINE_BYTES};
 use crate::mutants::{Check, enabled};
 use crate::wire::long_line::{LongBuffer, LongBuffers};
+use crate::wire::splice::{Edit, longest_unedited, splice, splice_from};
 
 /// The bytes that wait for one peer.
 #[derive(Default)]
@@ -136,8 +137,26 @@ impl SendQueue {
         self.bytes.push(b'\n');
     }
 
+    /// Adds a line with these edits while a long one is handled. If it is that one, its longest part without edits is
+    /// not copied. A short line is copied also where it stands in a long buffer, as one that was read behind a long
+    /// line does.
+    #[cold]
+    pub(crate) fn splice_shared(&mut self, long: &LongBuffer, line: &[u8], edits: &[Edit<'_>]) {
+        if long.as_ptr() != line.as_ptr() || line.len() < SHARED_LINE_BYTES {
+            return splice(self.buffer(), line, edits);
+        }
+        let (part, before) = longest_unedited(line, edits);
+        splice(self.buffer(), &line[..part.start], &edits[..before]);
+        if !enabled(Check::SharedLine) {
+            splice_from(part.end, self.buffer(), line, &edits[before..]);
+            return self.insert(long.clone(), part);
+        }
+        self.insert(long.clone(), part.clone());
+        splice_from(part.end, self.buffer(), line, &edits[before..]);
+    }
+
     /// Adds a part of a long line.
-    pub(crate) fn insert(&mut self, buffer: LongBuffer, range: Range<usize>) {
+    fn insert(&mut self, buffer: LongBuffer, range: Range<usize>) {
         self.inserted_waiting += range.len();
         let own_before = self.own_sent() + (self.bytes.len() - self.start) as u64;
         let end = self.end();

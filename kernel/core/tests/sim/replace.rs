@@ -16,6 +16,7 @@ use kernel_core::{Event, Exit, Moment};
 use serde_json::{Value, json};
 
 use crate::excuse::Excuses;
+use crate::heard::heard;
 use crate::oracle::broken;
 use crate::rng::Rng;
 use crate::run::Run;
@@ -370,25 +371,11 @@ impl World {
     /// Carries out the actions of the bus, and shows the oracle every line.
     fn after(&mut self) {
         self.calls += 1;
-        let now = self.shell.now;
-        let mut lines: Vec<(Link, String)> = Vec::new();
-        self.shell.act(|bus, link| {
-            let bytes = bus.to_send(link).to_vec();
-            bus.sent(link, bytes.len(), now);
-            let text = String::from_utf8(bytes).expect("UTF-8");
-            lines.extend(text.lines().map(|line| (link, line.to_owned())));
-        });
+        let heard = heard(&mut self.shell, &mut self.hash, self.print);
         while self.lives.len() < self.shell.processes.len() {
             self.is_started();
         }
-        for (link, line) in lines {
-            for byte in line.bytes() {
-                self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-            }
-            if self.print {
-                println!("{:>6} {link:?} hears {line}", now.as_millis());
-            }
-            let value: Value = serde_json::from_str(&line).expect("JSON");
+        for (link, value) in heard {
             match self.shell.processes.iter().position(|process| process.link == link) {
                 Some(life) => self.process_hears(life, value),
                 None => self.client_hears(link, &value),

@@ -2,6 +2,7 @@
 //! from the environment.
 
 use std::cell::Cell;
+use std::fmt::Debug;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -82,16 +83,16 @@ pub(crate) fn check_all<'a, T: 'a>(
 
 /// Fails if a check that was switched off was not noticed. `caught` are the checks with the seed that showed it and
 /// what that said, which is printed only where somebody asked for it: a log of many of them would look like one of
-/// faults.
-pub(crate) fn check_caught<C: std::fmt::Debug>(
+/// faults. The other lines are those of the file of kept seeds.
+pub(crate) fn check_caught<C: Debug>(
     caught: impl IntoIterator<Item = (C, Option<(u64, String)>)>,
     is_asked_for: bool,
 ) {
     let mut survivors = Vec::new();
     for (check, caught) in caught {
         match caught {
-            Some((seed, why)) if is_asked_for => println!("{check:?}: seed {seed:#x}: {why}"),
-            Some((seed, _)) => println!("{check:?}: seed {seed:#x}"),
+            Some((seed, why)) if is_asked_for => println!("{check:?} {seed:#x}: {why}"),
+            Some((seed, _)) => println!("{check:?} {seed:#x}"),
             None => survivors.push(check),
         }
     }
