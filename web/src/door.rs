@@ -1,50 +1,41 @@
 //! What all requests share, and which path leads where.
 
 use std::cell::{Cell, RefCell};
-use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use clients::Target;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::header::{
-    ALLOW, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT,
-    SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE, USER_AGENT, WWW_AUTHENTICATE,
+    ALLOW, AUTHORIZATION, CONNECTION, HeaderMap, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
+    SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE, USER_AGENT, WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, StatusCode};
 use log::{debug, error, info};
-use rpc::text::hex;
 use serde::Deserialize;
 use serde_json::json;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::task::spawn_local;
-use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
-use crate::activity::Activity;
 use crate::assets::Assets;
 use crate::audit::Who;
 use crate::bus_link::{BusLink, NoLink};
-use crate::exporter::figures;
+use crate::figures::figures;
 use crate::filter::Filter;
 use crate::gate::{Gate, Refused};
+use crate::http_connection::Connections;
 use crate::leases::Leases;
 use crate::reply::{self, Reply};
-use crate::streamable::Connections;
+use crate::request::{CONNECTION_ID, Origin, connection_id, has_word, json_body, refuse, too_many, words};
 use crate::tokens::{Store, Token};
 use crate::websocket;
 
 /// The subprotocol that a browser asks for beside its token, and that it must be given back.
 const SUBPROTOCOL: &str = "acp.v1";
 const BEARER_SUBPROTOCOL: &str = "bearer.";
-pub(crate) const CONNECTION_ID: HeaderName = HeaderName::from_static("acp-connection-id");
 /// A login is a short object.
 const LOGIN_BYTES: usize = 4 << 10;
-/// How long a body may take.
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long it is taken for granted that the bus is ready, or not.
 const READY_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the tokens are looked at while there are connections.
@@ -61,15 +52,6 @@ pub(crate) struct Door {
     pub(crate) stopping: watch::Receiver<bool>,
     /// When the bus was last asked whether it is ready, and why it was not.
     pub(crate) readiness: Cell<Option<(Instant, Option<&'static str>)>>,
-}
-
-/// Where a request comes from.
-#[derive(Clone)]
-pub(crate) struct Origin {
-    pub(crate) peer: SocketAddr,
-    pub(crate) activity: Arc<Activity>,
-    /// Its place among all connections.
-    pub(crate) permit: Rc<OwnedSemaphorePermit>,
 }
 
 impl Door {
@@ -268,41 +250,6 @@ fn switching(accepted: &str, wants_subprotocol: bool) -> Reply {
     reply
 }
 
-/// A random id in the form of a UUID.
-pub(crate) fn connection_id() -> String {
-    let mut bytes = [0; 16];
-    // Without randomness ids would repeat, and they name connections; nothing else of this program would work either.
-    getrandom::fill(&mut bytes).expect("the system has random bytes");
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    let hex = hex(&bytes);
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
-}
-
-/// The body of a request that must be JSON and not too long.
-pub(crate) async fn json_body(request: Request<Incoming>, limit: usize) -> Result<Bytes, Box<Reply>> {
-    let is_json =
-        request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(|value| {
-            value.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
-        });
-    if !is_json {
-        return Err(refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, "the Content-Type must be application/json"));
-    }
-    match timeout(BODY_TIMEOUT, Limited::new(request.into_body(), limit).collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(fault)) if fault.downcast_ref::<LengthLimitError>().is_some() => {
-            Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, format!("a body may have {limit} bytes")))
-        }
-        Ok(Err(_)) => Err(refuse(StatusCode::BAD_REQUEST, "the body was not sent whole")),
-        Err(_) => Err(refuse(StatusCode::REQUEST_TIMEOUT, "the body took too long")),
-    }
-}
-
-/// A refusal, boxed because it is large.
-pub(crate) fn refuse(status: StatusCode, why: impl Into<String>) -> Box<Reply> {
-    Box::new(reply::text(status, why))
-}
-
 fn is_stopping(status: &str) -> bool {
     serde_json::from_str::<serde_json::Value>(status).is_ok_and(|status| status["stopping"] == true)
 }
@@ -326,19 +273,6 @@ fn bearer(authorization: &str) -> Option<&str> {
 
 fn subprotocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     words(headers, &SEC_WEBSOCKET_PROTOCOL)
-}
-
-fn words<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
-    let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).map(str::trim)
-}
-
-pub(crate) fn has_word(headers: &HeaderMap, name: &HeaderName, word: &str) -> bool {
-    words(headers, name).any(|one| one.eq_ignore_ascii_case(word))
-}
-
-pub(crate) fn too_many() -> Reply {
-    reply::text(StatusCode::TOO_MANY_REQUESTS, "this token has too many connections")
 }
 
 fn not_allowed(methods: &'static str) -> Reply {
@@ -385,12 +319,5 @@ mod tests {
         headers.append(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static("other"));
         assert_eq!(subprotocols(&headers).collect::<Vec<_>>(), ["acp.v1", "bearer.abc", "other"]);
         assert!(has_word(&headers, &SEC_WEBSOCKET_PROTOCOL, "OTHER"));
-    }
-
-    #[test]
-    fn an_id_of_a_connection_looks_like_a_uuid() {
-        let id = connection_id();
-        assert_eq!((id.len(), id.as_bytes()[14], id.matches('-').count()), (36, b'4', 4));
-        assert_ne!(id, connection_id());
     }
 }

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clients::{Target, metrics, say};
+use clients::{Target, say};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Method, Request, StatusCode};
@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
-use crate::bus_link::BusLink;
+use crate::figures::figures;
 use crate::reply::{self, Reply};
 use crate::run::until_told;
 use crate::server;
@@ -82,16 +82,5 @@ async fn answer(request: &Request<Incoming>, target: &Target) -> Reply {
     match request.uri().path() {
         "/metrics" => figures(target).await,
         _ => reply::text(StatusCode::NOT_FOUND, "the figures are at /metrics"),
-    }
-}
-
-/// The figures of the bus, asked for now.
-pub(crate) async fn figures(target: &Target) -> Reply {
-    match BusLink::ask(target, "_bus/status").await {
-        Ok(status) => {
-            let status = serde_json::from_str(&status).unwrap_or_default();
-            reply::with_type(StatusCode::OK, metrics::CONTENT_TYPE, metrics::describe(&status))
-        }
-        Err(_) => reply::text(StatusCode::SERVICE_UNAVAILABLE, "the bus does not answer"),
     }
 }

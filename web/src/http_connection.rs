@@ -1,6 +1,7 @@
 //! A connection over HTTP: one connection of the bus, and the streams on which its messages go to the client.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -10,11 +11,14 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::bus_link::{BusLink, LineBuffer};
-use crate::door::connection_id;
 use crate::filter::Filter;
 use crate::leases::Lease;
 use crate::message::Message;
 use crate::outboxes::{Moment, NoStream, Outboxes, StreamName};
+use crate::request::connection_id;
+
+/// The connections over HTTP, by their id.
+pub(crate) type Connections = HashMap<String, Rc<HttpConnection>>;
 
 /// More than this waits for no client: the bus is not read any further.
 const WAITING_BYTES: usize = 4 << 20;

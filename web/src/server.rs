@@ -22,7 +22,8 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::activity::{Activity, Transport, Watched};
-use crate::door::{Door, Origin};
+use crate::door::Door;
+use crate::request::Origin;
 
 /// How long a peer may take for TLS, and then for its first whole request, and for the head of every later one.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,6 +1,5 @@
 //! ACP over HTTP: messages come as POSTs, and go out on streams of server-sent events.
 
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -15,15 +14,14 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 
 use crate::audit::Who;
-use crate::door::{CONNECTION_ID, Door, Origin, json_body, refuse, too_many};
+use crate::door::Door;
 use crate::filter::{Filter, Verdict};
 use crate::http_connection::HttpConnection;
 use crate::message::{Message, error_line, lines_of, malformed_line};
 use crate::outboxes::{NoStream, StreamName, is_of_session};
 use crate::reply::{self, Reply};
+use crate::request::{CONNECTION_ID, Origin, json_body, refuse, too_many};
 use crate::tokens::Token;
-
-pub(crate) type Connections = HashMap<String, Rc<HttpConnection>>;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("acp-session-id");
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");

@@ -8,10 +8,10 @@ use rpc::LineReader;
 use rpc::lines::LINE_BYTES_MAX;
 use serde_json::{Value, json};
 
-use super::driver::Stop;
 use super::events::{AgentWriter, Event, read_messages};
 use super::options::{AgentSource, Ended, Options};
 use super::process::{AgentCommand, AgentProcess, Guard};
+use super::stop::Stop;
 use crate::connection::Connection;
 use crate::{Fault, Target};
 

@@ -9,10 +9,11 @@ use rpc::error::CANCELLED;
 use serde_json::Value;
 use signal_hook::consts::SIGINT;
 
-use super::driver::{Driver, Stop};
+use super::driver::Driver;
 use super::events::Event;
 use super::guest::DECIDED_TIMEOUT;
 use super::permission::{Choice, asks_for_choice, list_of, parse_choice};
+use super::stop::Stop;
 use crate::status::word;
 
 /// What the user has chosen, if anything. The error answers a question that is withdrawn.

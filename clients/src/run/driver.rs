@@ -4,7 +4,6 @@
 //! makes it panic, and every request of the agent is answered.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -17,13 +16,14 @@ use super::client_tools::{ClientTools, ToolKind};
 use super::completion::Commands;
 use super::envelope::{ForProgram, Status};
 use super::events::Event;
+use super::open_questions::Questions;
 use super::options::{Ended, Input, Options};
-use super::questions::Questions;
 use super::renderer::Renderer;
-use super::said::{Prompt, Said};
 use super::starting::Starting;
+use super::stop::{Stop, describe_error, last_words, meaning_of, rpc_error};
 use super::tool_call::{Titles, ToolCall, text_of};
 use super::user_input::UserInput;
+use super::waiting::{Prompt, Said};
 use crate::Fault;
 
 /// Updates that come within this time after the answer, or after each other, still belong to the turn.
@@ -47,26 +47,6 @@ const SHOWN: [&str; 6] = [
 
 /// How many prompts of a program may wait.
 const MAX_SAID: usize = 1000;
-
-/// Why no more turns are run.
-pub(super) enum Stop {
-    Ended(Ended),
-    Fault(Fault),
-    /// The agent has closed its output.
-    Closed,
-    TimedOut,
-}
-
-/// Writing for the user failed.
-impl From<io::Error> for Stop {
-    fn from(error: io::Error) -> Stop {
-        match error.kind() {
-            // A reader that closes its end is no failure.
-            io::ErrorKind::BrokenPipe => Stop::Ended(Ended::Done),
-            _ => Stop::Fault(Fault::Failed(format!("cannot write to stdout: {error}"))),
-        }
-    }
-}
 
 /// What became of one event.
 enum Step {
@@ -502,43 +482,4 @@ impl Driver {
     pub(super) fn is_turn_over(&self) -> bool {
         self.cancelled || !self.in_turn
     }
-}
-
-/// The status that a stop reason stands for, and a remark for the user.
-pub(super) fn meaning_of(stop_reason: &str) -> (Status, Option<&'static str>) {
-    match stop_reason {
-        "cancelled" => (Status::Cancelled, None),
-        "refusal" => (Status::Completed, Some("the agent refuses to go on")),
-        "max_tokens" => (Status::Completed, Some("the answer has reached the limit of tokens")),
-        "max_turn_requests" => (Status::Completed, Some("the turn has reached the limit of requests")),
-        _ => (Status::Completed, None),
-    }
-}
-
-/// Agents leave members of an error out.
-pub(super) fn rpc_error(error: &Value) -> RpcError {
-    RpcError {
-        code: error["code"].as_i64().and_then(|code| i32::try_from(code).ok()).unwrap_or_default(),
-        message: error["message"].as_str().unwrap_or("an error without a message").to_owned(),
-        data: error.get("data").cloned(),
-    }
-}
-
-pub(super) fn describe_error(RpcError { message, data, .. }: &RpcError) -> String {
-    let data = data.as_ref().unwrap_or(&Value::Null);
-    match data["details"].as_str().or(data["message"].as_str()).or(data.as_str()) {
-        Some(details) if !message.contains(details) => format!("{message} ({details})"),
-        _ => message.clone(),
-    }
-}
-
-/// The same, and below it what the process of the agent wrote to its stderr before it ended.
-pub(super) fn describe_with_words(error: &RpcError) -> String {
-    let lines = last_words(error).map(|line| format!("\n| {line}"));
-    describe_error(error) + &lines.collect::<String>()
-}
-
-/// The last lines of the agent's stderr, if the bus says that its process has ended.
-fn last_words(error: &RpcError) -> impl Iterator<Item = &str> {
-    error.data.iter().filter_map(|data| data["stderr"].as_str()).flat_map(str::lines)
 }

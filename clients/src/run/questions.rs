@@ -3,67 +3,19 @@
 //! Several may be open at once. Each ends with an answer to the agent: the program's choice, or none when the turn
 //! is over, the agent has withdrawn it, or the program has closed stdin.
 
-use std::time::{Duration, Instant};
-
 use rpc::RpcError;
 use rpc::error::{CANCELLED, INTERNAL_ERROR};
 use serde_json::{Value, json};
 
-use super::client_tools::{Permission, Reply, Request, ToolKind};
-use super::driver::{Driver, Stop};
+use super::client_tools::Reply;
+use super::driver::Driver;
 use super::envelope::ForProgram;
+use super::open_questions::{Question, Tool};
 use super::permission::{Choice, least_permissive, outcome};
+use super::stop::Stop;
 
 /// Bounds what an agent can leave open.
 const MAX_OPEN: usize = 1000;
-
-#[derive(Default)]
-pub(super) struct Questions {
-    open: Vec<Question>,
-    last_id: u64,
-    /// Since when at least one is open.
-    since: Option<Instant>,
-}
-
-struct Question {
-    id: String,
-    title: String,
-    options: Vec<Choice>,
-    /// The id of the agent's request.
-    request_id: Value,
-    /// `None`: the agent asks for permission itself.
-    tool: Option<Tool>,
-}
-
-/// What the agent wants `run` to do for it.
-pub(super) struct Tool {
-    pub(super) request: Request,
-    pub(super) kind: ToolKind,
-    /// Asked when this question is answered with yes.
-    pub(super) next: Option<Permission>,
-}
-
-impl Questions {
-    pub(super) fn is_empty(&self) -> bool {
-        self.open.is_empty()
-    }
-
-    fn open(&mut self, title: String, options: Vec<Choice>, request_id: Value, tool: Option<Tool>) -> String {
-        self.last_id += 1;
-        let id = format!("p{}", self.last_id);
-        self.since.get_or_insert_with(Instant::now);
-        self.open.push(Question { id: id.clone(), title, options, request_id, tool });
-        id
-    }
-
-    /// Removes a question. If it was the last one, also returns how long the agent has waited.
-    fn close(&mut self, is_it: impl Fn(&Question) -> bool) -> Option<(Question, Duration)> {
-        let at = self.open.iter().position(is_it)?;
-        let question = self.open.remove(at);
-        let since = if self.open.is_empty() { self.since.take() } else { None };
-        Some((question, since.map_or(Duration::ZERO, |since| since.elapsed())))
-    }
-}
 
 impl Driver {
     /// Asks the program. The answer to the agent comes later, unless too much is open.

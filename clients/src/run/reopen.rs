@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::driver::{Driver, Stop};
+use super::driver::Driver;
 use super::envelope::Status;
 use super::options::{Reopen, View};
+use super::stop::Stop;
 
 /// Agents list sessions in pages. Those behind this many are too old to be the newest.
 const MAX_PAGES: usize = 20;

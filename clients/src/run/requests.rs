@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 use super::asked_about::details;
 use super::asking::Question;
 use super::client_tools::{Permission, Reply, Request, ToolKind, not_offered};
-use super::driver::{Driver, Stop};
+use super::driver::Driver;
+use super::open_questions::Tool;
 use super::options::Input;
 use super::permission::{Choice, Policy, choices, least_permissive, outcome};
-use super::questions::Tool;
+use super::stop::Stop;
 use super::tool_call::ToolCall;
 
 /// Whether a client tool may run. The error answers a request that is withdrawn.

@@ -2,40 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-
-use super::driver::{Driver, Stop};
+use super::driver::Driver;
 use super::envelope::ForProgram;
-use super::input::{self, Command, Setting, text_prompt};
+use super::input::{self, Command, text_prompt};
 use super::mentions;
 use super::options::Input;
+use super::stop::Stop;
+use super::waiting::{Prompt, Said};
 
 /// When a user is told why nothing happens: somebody keeps stdin open.
 const STDIN_HINT: Duration = Duration::from_secs(3);
-
-/// What was said on stdin and has its turn later.
-pub(super) enum Said {
-    Prompt(Prompt),
-    /// `line` is where it was said.
-    Change {
-        setting: Setting,
-        wanted: String,
-        line: u64,
-    },
-}
-
-pub(super) struct Prompt {
-    /// Content blocks of ACP.
-    pub(super) blocks: Value,
-    /// It was cancelled before the agent has seen it.
-    pub(super) cancelled: bool,
-}
-
-impl Prompt {
-    pub(super) fn new(blocks: Value) -> Prompt {
-        Prompt { blocks, cancelled: false }
-    }
-}
 
 impl Driver {
     /// A prompt that a user has typed, with the files that it names.

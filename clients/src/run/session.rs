@@ -6,11 +6,12 @@ use rpc::RpcError;
 use rpc::error::{AUTH_REQUIRED, INTERNAL_ERROR, METHOD_NOT_FOUND};
 use serde_json::{Value, json};
 
-use super::driver::{Driver, Stop, describe_error, describe_with_words};
+use super::driver::Driver;
 use super::envelope::ForProgram;
 use super::input::Setting;
 use super::options::{AgentSource, Input};
 use super::settings::Offer;
+use super::stop::{Stop, describe_error, describe_with_words};
 use crate::Fault;
 
 /// Pauses before initialize is tried again: some errors of a starting agent are transient.

@@ -210,10 +210,10 @@ impl Shell {
         self.companions.on_timer(&mut self.processes, &mut self.io);
         self.acceptor.on_timer(&mut self.io);
         // Tasks that are queued during this turn wait for the next one.
-        let tasks = self.io.queue.len();
-        self.io.begin_turn(tasks);
-        for _ in 0..tasks {
-            match self.io.queue.pop() {
+        let (tasks, more) = self.io.queue.lens();
+        self.io.begin_turn(tasks + more);
+        for at in 0..tasks + more {
+            match if at < tasks { self.io.queue.pop() } else { self.io.next_more() } {
                 Some(Task::Read(link)) => self.io.read(link),
                 Some(Task::ReadStderr(link)) => stderr::read_queued(link, &mut self.io),
                 Some(Task::Accept(listener)) => self.acceptor.accept(listener, &mut self.io),

@@ -27,6 +27,12 @@ const SHORT_LINES_BYTES: usize = 64 << 10;
 /// becomes ready meanwhile waits for the whole turn.
 const TURN_BYTES: usize = 512 << 10;
 const LEAST_BYTES: usize = 4 << 10;
+/// Once so many bytes of short lines were read in a turn, or `LONG_LINES_TIMES` as many of long ones, links that were
+/// read before and have more wait for the next turn, so that whoever says little does not wait for all that say much.
+const SHARE_BYTES: usize = 32 << 10;
+const LONG_LINES_TIMES: usize = 8;
+/// If the bus has stood still for so long, all links are read before timers: none of them blames a peer for that.
+const STOOD_STILL: Moment = Moment::from_secs(1);
 /// A longer line is not short: the copies of its bytes take longer than the rest of its way.
 const SHORT_LINE_BYTES: usize = 2 << 10;
 
@@ -49,6 +55,10 @@ pub(crate) struct Io {
     writable: Vec<Link>,
     /// The most that one link is read in this turn.
     most_bytes: usize,
+    /// What was read in this turn, in bytes of short lines, and what may be.
+    spent_bytes: usize,
+    share_bytes: usize,
+    last_turn: Moment,
 }
 
 impl Io {
@@ -62,6 +72,9 @@ impl Io {
             queue: RunQueue::default(),
             writable: Vec::new(),
             most_bytes: SCRATCH_BYTES,
+            spent_bytes: 0,
+            share_bytes: SHARE_BYTES,
+            last_turn: Moment::ZERO,
         }
     }
 
@@ -73,6 +86,14 @@ impl Io {
     /// So many links are to be read in the turn that begins.
     pub(crate) fn begin_turn(&mut self, ready: usize) {
         self.most_bytes = (TURN_BYTES / ready.max(1)).clamp(LEAST_BYTES, SCRATCH_BYTES);
+        let stood_still = self.now >= self.last_turn + STOOD_STILL;
+        self.share_bytes = if stood_still { usize::MAX } else { SHARE_BYTES };
+        (self.spent_bytes, self.last_turn) = (0, self.now);
+    }
+
+    /// The next link that was read before and has more, if this turn still reads one.
+    pub(crate) fn next_more(&mut self) -> Option<Task> {
+        if self.spent_bytes < self.share_bytes { self.queue.pop_more() } else { None }
     }
 
     /// Remembers what an event says about a link. Events of closed fds carry an old key and find nothing.
@@ -140,8 +161,10 @@ impl Io {
                 let drained = count < space.len() && peer.short_means_blocked && !peer.hung_up;
                 peer.can_read = !drained;
                 if peer.can_read || peer.disconnected {
-                    self.queue.push(Task::Read(link), &mut peer.queued);
+                    self.queue.push_more(Task::Read(link), &mut peer.queued);
                 }
+                let is_long = in_space || peer.has_long_lines;
+                self.spent_bytes += if is_long { count / LONG_LINES_TIMES } else { count };
                 // Short lines pass faster through a pipe that fits into the cache.
                 if in_space || peer.has_long_lines {
                     peer.widen_input(count);

@@ -248,6 +248,8 @@ pub(crate) enum Task {
 #[derive(Default)]
 pub(crate) struct RunQueue {
     tasks: VecDeque<Task>,
+    /// Peers that were read and may have more. They wait behind those that have just become ready.
+    more: VecDeque<Task>,
 }
 
 impl RunQueue {
@@ -258,16 +260,28 @@ impl RunQueue {
         }
     }
 
+    /// The same for a peer that was just read and may have more.
+    pub(crate) fn push_more(&mut self, task: Task, queued: &mut bool) {
+        if !mem::replace(queued, true) {
+            self.more.push_back(task);
+        }
+    }
+
     pub(crate) fn pop(&mut self) -> Option<Task> {
         self.tasks.pop_front()
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.tasks.len()
+    pub(crate) fn pop_more(&mut self) -> Option<Task> {
+        self.more.pop_front()
+    }
+
+    /// How many tasks there are, and how many of peers that may have more.
+    pub(crate) fn lens(&self) -> (usize, usize) {
+        (self.tasks.len(), self.more.len())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.tasks.is_empty()
+        self.tasks.is_empty() && self.more.is_empty()
     }
 }
 
@@ -347,10 +361,11 @@ mod tests {
         queue.push(ann, &mut ann_queued);
         queue.push(ben, &mut ben_queued);
         queue.push(ann, &mut ann_queued);
-        assert_eq!((queue.pop(), queue.len()), (Some(ann), 1));
+        assert_eq!((queue.pop(), queue.lens()), (Some(ann), (1, 0)));
         ann_queued = false;
+        queue.push_more(ann, &mut ann_queued);
         queue.push(ann, &mut ann_queued);
-        assert_eq!((queue.pop(), queue.pop(), queue.pop()), (Some(ben), Some(ann), None));
+        assert_eq!((queue.pop(), queue.pop(), queue.pop_more()), (Some(ben), None, Some(ann)));
         assert!(queue.is_empty());
     }
 

@@ -4,9 +4,9 @@ use rpc::RpcError;
 use serde_json::{Value, json};
 
 use super::super::client_tools::not_offered;
-use super::super::driver::{Stop, meaning_of, rpc_error};
 use super::super::envelope::Status;
 use super::super::options::Ended;
+use super::super::stop::{Stop, meaning_of, rpc_error};
 use super::super::tool_call::{ToolCall, text_of};
 use super::Guest;
 use crate::Fault;

@@ -18,12 +18,12 @@ use signal_hook::consts::SIGINT;
 
 use super::agent::Agent;
 use super::completion::Commands;
-use super::driver::{Stop, describe_error, rpc_error};
 use super::envelope::{ForProgram, Status};
 use super::events::{Event, forward_signals};
 use super::options::{Ended, Input, View};
 use super::permission::Policy;
 use super::renderer::Renderer;
+use super::stop::{Stop, describe_error, rpc_error};
 use super::tool_call::Titles;
 use super::user_input::{Source, UserInput};
 use crate::sessions;

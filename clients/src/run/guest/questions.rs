@@ -6,12 +6,12 @@ use nix::sys::termios::{FlushArg, tcflush};
 use serde_json::{Value, json};
 
 use super::super::asked_about::details;
-use super::super::driver::Stop;
 use super::super::envelope::ForProgram;
 use super::super::options::Input;
 use super::super::permission::{
     Choice, Policy, asks_for_choice, choices, least_permissive, list_of, outcome, parse_choice,
 };
+use super::super::stop::Stop;
 use super::super::tool_call::ToolCall;
 use super::Guest;
 

@@ -5,11 +5,11 @@ use std::env;
 use rpc::RpcError;
 use serde_json::{Value, json};
 
-use super::super::driver::{Stop, describe_with_words, meaning_of};
 use super::super::envelope::{ForProgram, Status};
 use super::super::input::{self, Command, text_prompt};
 use super::super::mentions;
 use super::super::options::{Ended, Input};
+use super::super::stop::{Stop, describe_with_words, meaning_of};
 use super::{Guest, MAX_SAID};
 
 /// A prompt that was sent and is not answered.

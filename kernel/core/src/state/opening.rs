@@ -10,9 +10,7 @@ use memchr::memmem::{self, Finder};
 
 use crate::id::PoolId;
 use crate::limit::{OPENING_BYTES, SETTINGS, TITLE_LINE_BYTES};
-use crate::state::backlog::HeldBytes;
 use crate::state::handshake::ReopenBy;
-use crate::state::sessions::Session;
 use crate::wire::message::Message;
 use crate::wire::nested::{elements, member, text, whole, with_member, without_member};
 use crate::wire::scan::Span;
@@ -85,7 +83,7 @@ impl Opening {
     }
 
     /// A request with these params has set something. `result`: the agent's answer, which may tell all options.
-    fn set(&mut self, kind: SettingKind, params: &[u8], result: Option<&[u8]>) {
+    pub(crate) fn set(&mut self, kind: SettingKind, params: &[u8], result: Option<&[u8]>) {
         if kind == SettingKind::Option
             && let Some(result) = result
             && let Some(options) = member(result, whole(result), b"configOptions")
@@ -104,15 +102,15 @@ impl Opening {
         self.replace(at, value.of(params));
     }
 
-    fn member(&self, key: &[u8]) -> Option<Span> {
+    pub(crate) fn member(&self, key: &[u8]) -> Option<Span> {
         member(&self.result, whole(&self.result), key)
     }
 
-    fn nested(&self, key: &[u8], inner: &[u8]) -> Option<Span> {
+    pub(crate) fn nested(&self, key: &[u8], inner: &[u8]) -> Option<Span> {
         member(&self.result, self.member(key), inner)
     }
 
-    fn replace(&mut self, at: Option<Span>, with: &[u8]) {
+    pub(crate) fn replace(&mut self, at: Option<Span>, with: &[u8]) {
         let Some(at) = at else { return };
         let mut result = Vec::with_capacity(self.result.len() + with.len());
         splice(&mut result, &self.result, &[Edit::new(at, with)]);
@@ -170,7 +168,7 @@ impl Reopen {
         self.params.len() + self.settings.iter().map(|setting| setting.params.len()).sum::<usize>()
     }
 
-    fn add(&mut self, setting: Setting) {
+    pub(crate) fn add(&mut self, setting: Setting) {
         self.settings.retain(|old| !setting.replaces(old));
         if self.settings.len() < SETTINGS {
             self.settings.push(setting);
@@ -188,7 +186,7 @@ impl Reopen {
     }
 
     /// The agent has changed the mode by itself. That is the mode to set again, where one was set.
-    fn mode_changed(&mut self, mode: &[u8]) {
+    pub(crate) fn mode_changed(&mut self, mode: &[u8]) {
         for setting in self.settings.iter_mut().filter(|setting| setting.kind == SettingKind::Mode) {
             if let Some(params) = with_member(&setting.params, b"modeId", mode) {
                 setting.params = params.into();
@@ -198,7 +196,7 @@ impl Reopen {
     }
 
     /// The agent tells all options. Those that were set keep the value that they have now.
-    fn options_changed(&mut self, line: &[u8], update: Option<Span>) {
+    pub(crate) fn options_changed(&mut self, line: &[u8], update: Option<Span>) {
         let all = elements(line, update, b"configOptions");
         for setting in self.settings.iter_mut().filter(|setting| setting.kind == SettingKind::Option) {
             let value = current_value(line, &all, option_id(&setting.params));
@@ -207,96 +205,6 @@ impl Reopen {
             }
         }
         self.keep_settings_short();
-    }
-}
-
-/// What is kept of a session to answer for it and to open it again.
-impl Session {
-    /// Keeps the result that opened it and, if its agent can open it in another process, what that takes.
-    pub(crate) fn save_opening(
-        &mut self,
-        answer: Message<'_>,
-        by: Option<ReopenBy>,
-        pool: PoolId,
-        params: Option<&[u8]>,
-    ) {
-        self.opening = answer.outcome().and_then(Opening::of);
-        let folder = params.and_then(|params| Some(text(params, whole(params), b"cwd")?.of(params)));
-        if let Some(folder) = folder {
-            self.shown.set_folder(folder);
-        }
-        self.reopen = Reopen::of(by, pool, params, &self.agent_token);
-    }
-
-    /// The agent has set what its owner asked for in a request with these params.
-    pub(crate) fn save_setting(&mut self, kind: SettingKind, params: &[u8], result: Option<&[u8]>) {
-        if let Some(opening) = &mut self.opening {
-            opening.set(kind, params, result);
-        }
-        if let Some(reopen) = &mut self.reopen
-            && let Some(params) = with_member(params, b"sessionId", &self.agent_token)
-        {
-            reopen.add(Setting { kind, params: params.into() });
-        }
-    }
-
-    /// Another process has opened the session with this result, and is told the settings.
-    pub(crate) fn save_reopened(&mut self, result: Option<&[u8]>) {
-        // Many agents tell nothing here. Then what the session was like before is the best that is known.
-        let Some(mut opening) = result.and_then(Opening::of).filter(Opening::tells_settings) else { return };
-        for setting in self.reopen.iter().flat_map(|reopen| &reopen.settings) {
-            opening.set(setting.kind, &setting.params, None);
-        }
-        self.opening = Some(opening);
-    }
-
-    /// Follows an update that tells another mode, other options or another title. What most agents say most of the time
-    /// is known to tell none.
-    #[inline]
-    pub(crate) fn note_update(&mut self, message: Message<'_>, held: &mut HeldBytes) {
-        if !message.envelope.is_piece.0 {
-            self.note_other_update(message, held);
-        }
-    }
-
-    fn note_other_update(&mut self, message: Message<'_>, held: &mut HeldBytes) {
-        let has_settings = self.opening.as_ref().is_some_and(Opening::tells_settings);
-        if may_change(message, has_settings) {
-            self.follow_update(message);
-            self.count(held);
-        }
-    }
-
-    #[cold]
-    fn follow_update(&mut self, message: Message<'_>) {
-        let line = message.line;
-        let update = member(line, message.envelope.params, b"update");
-        let Some(kind) = text(line, update, b"sessionUpdate") else { return };
-        match kind.of(line) {
-            br#""current_mode_update""# => {
-                let Some(mode) = text(line, update, b"currentModeId") else { return };
-                if let Some(opening) = &mut self.opening {
-                    opening.replace(opening.nested(b"modes", b"currentModeId"), mode.of(line));
-                }
-                if let Some(reopen) = &mut self.reopen {
-                    reopen.mode_changed(mode.of(line));
-                }
-            }
-            br#""config_option_update""# => {
-                let Some(options) = member(line, update, b"configOptions") else { return };
-                if let Some(opening) = &mut self.opening {
-                    opening.replace(opening.member(b"configOptions"), options.of(line));
-                }
-                if let Some(reopen) = &mut self.reopen {
-                    reopen.options_changed(line, update);
-                }
-            }
-            br#""session_info_update""# => {
-                let Some(title) = member(line, update, b"title") else { return };
-                self.shown.set_title(title.of(line));
-            }
-            _ => {}
-        }
     }
 }
 
@@ -323,7 +231,7 @@ fn without_turn(result: &[u8]) -> Option<Vec<u8>> {
 
 /// Whether this update can tell another title or, in a session that has any, another mode or other options. Nearly all
 /// agents begin their updates with the kind, so that most cost one look.
-fn may_change(message: Message<'_>, has_settings: bool) -> bool {
+pub(crate) fn may_change(message: Message<'_>, has_settings: bool) -> bool {
     const USUAL: &[u8] = br#","update":{"sessionUpdate":""#;
     static TITLE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(br#""session_info_update""#));
     static MODE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(br#""current_mode_update""#));

@@ -1,6 +1,7 @@
 //! Sessions: the bus's name for each, the agent's, its owner, and what is kept for it.
 
 mod logs;
+mod saved;
 mod shown;
 mod turn_state;
 mod unasked;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::address::is_pool_id;
 use super::json::{Json, join};
-use super::parse::{Fields, Node, Reader};
+use super::reader::{Fields, Node, Reader};
 use kernel_core::config::{ClusterConfig, PoolConfig};
 
 pub(super) const CLUSTER_KEYS: [&str; 8] = ["url", "creds", "nkey", "ca", "zone", "offer", "map", "prepare"];

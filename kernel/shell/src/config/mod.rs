@@ -13,6 +13,7 @@ mod jsonc;
 mod nodes;
 mod parse;
 mod place;
+mod reader;
 mod resolve;
 mod schema;
 #[cfg(test)]

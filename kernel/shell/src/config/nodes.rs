@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::json::join;
-use super::parse::{Fields, Node, Reader};
+use super::reader::{Fields, Node, Reader};
 use kernel_core::config::{BUS_NAME_CHARS, ClusterConfig, PoolConfig, Program, is_bus_name};
 
 /// What stands for the name of a node.

@@ -2,7 +2,7 @@
 
 use super::address::parse_tcp;
 use super::json::join;
-use super::parse::{Fields, Reader};
+use super::reader::{Fields, Reader};
 use kernel_core::config::{Address, WebConfig, WebTls};
 
 pub(super) const WEB_KEYS: [&str; 4] = ["listen", "tls", "hosts", "origins"];

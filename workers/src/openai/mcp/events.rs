@@ -9,14 +9,25 @@ use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::spawn_blocking;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
-use ureq::BodyReader;
+use ureq::{Agent, BodyReader};
 
-use super::http::{InUse, Item};
 use crate::openai::sse::{Event, Parser};
 
 const READ_BYTES: usize = 16 << 10;
 /// Events that wait to be taken.
 const WAITING_MAX: usize = 16;
+
+/// Items of a stream of events, as the SDK wants them.
+pub(super) type Item = Result<Sse, SseError>;
+
+/// The agent of a request. Its shutdown, when this is dropped, wakes the thread that waits in it.
+pub(super) struct InUse(pub(super) Agent);
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.0.clone().shutdown();
+    }
+}
 
 pub(super) type Events = Pin<Box<dyn Stream<Item = Item> + Send>>;
 

@@ -11,14 +11,13 @@ use std::sync::Arc;
 
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_client::{
-    SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
+    StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
 };
-use sse_stream::Sse;
 use tokio::task::spawn_blocking;
 use ureq::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use ureq::{Agent, Body};
 
-use super::events::{Events, events};
+use super::events::{Events, InUse, events};
 use crate::openai::history::beginning;
 
 /// The largest message of a server.
@@ -64,9 +63,6 @@ pub(super) struct Answer {
     pub(super) events: Option<Events>,
 }
 
-/// The agent of a request. Its shutdown, when this is dropped, wakes the thread that waits in it.
-pub(super) struct InUse(Agent);
-
 impl HttpClient {
     pub(super) fn new(settings: ureq::config::Config) -> HttpClient {
         HttpClient { settings }
@@ -95,12 +91,6 @@ impl HttpClient {
         answer.body = read.map_err(|error| HttpError(error.to_string()))??;
         drop(in_use);
         Ok(answer)
-    }
-}
-
-impl Drop for InUse {
-    fn drop(&mut self) {
-        self.0.clone().shutdown();
     }
 }
 
@@ -196,9 +186,6 @@ impl StreamableHttpClient for HttpClient {
         }
     }
 }
-
-/// Items of a stream of events, as the SDK wants them.
-pub(super) type Item = Result<Sse, SseError>;
 
 fn add(headers: &mut Headers, name: HeaderName, value: Option<&str>) {
     if let Some(value) = value.and_then(|value| HeaderValue::from_str(value).ok()) {

@@ -17,5 +17,6 @@ mod tools;
 
 pub(super) use result::CallResult;
 pub(super) use runtime::Runtime;
-pub(super) use servers::{Servers, Workspace};
+pub(super) use server::Workspace;
+pub(super) use servers::Servers;
 pub(super) use tools::McpTool;

@@ -1,6 +1,7 @@
 //! The life of one MCP server: connect, list the tools, serve calls, end.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -18,9 +19,16 @@ use ureq::http::{HeaderName, HeaderValue};
 use super::http::{Headers, HttpClient};
 use super::process::Process;
 use super::secrets::Secrets;
-use super::servers::Workspace;
 use super::sse_transport::SseTransport;
 use crate::lock::lock;
+
+/// Where the servers of a session work.
+#[derive(Clone)]
+pub(in crate::openai) struct Workspace {
+    pub(in crate::openai) cwd: PathBuf,
+    /// How HTTP requests are made.
+    pub(in crate::openai) http: ureq::config::Config,
+}
 
 /// A server may have to be downloaded first.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);

@@ -2,7 +2,6 @@
 //!
 //! Dropping them ends them.
 
-use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,7 +17,7 @@ use tokio::time::timeout;
 use super::result::CallResult;
 use super::runtime::Runtime;
 use super::secrets::Secrets;
-use super::server::{Phase, Server, with_causes};
+use super::server::{Phase, Server, Workspace, with_causes};
 use super::tools::{McpTool, offered};
 use crate::lock::lock;
 use crate::openai::session::TurnEvent;
@@ -44,14 +43,6 @@ struct Told {
     failed: Vec<usize>,
     left_out_servers: bool,
     left_out_tools: usize,
-}
-
-/// Where the servers of a session work.
-#[derive(Clone)]
-pub(in crate::openai) struct Workspace {
-    pub(in crate::openai) cwd: PathBuf,
-    /// How HTTP requests are made.
-    pub(in crate::openai) http: ureq::config::Config,
 }
 
 /// A call that runs. Dropping it cancels it.

@@ -3,6 +3,8 @@
 //! The test reads the repository as text. Words that must not appear anywhere are put together from halves here, so
 //! that this file does not find itself.
 
+mod shape;
+
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
