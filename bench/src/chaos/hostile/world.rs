@@ -1,6 +1,6 @@
 //! What the clients of the hostile run share: the sessions that they know of, what they heard, and what went wrong.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
 use super::hearing::Hearings;
@@ -13,6 +13,8 @@ pub(super) struct World {
     /// Sessions that only their owner may use, and the connection that it has. Without an owner, whoever knows the id
     /// may take one up.
     pub(super) private: HashMap<String, u64>,
+    /// Those that are gone, and that somebody has tried to load in another pool.
+    pub(super) tried_elsewhere: HashSet<String>,
     /// Sessions that another has joined although their owner was here, unless the bus had closed that connection.
     pub(super) suspected: Vec<Suspicion>,
     pub(super) hearings: Hearings,
