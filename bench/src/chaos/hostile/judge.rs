@@ -164,8 +164,8 @@ impl Actor {
                     world.suspect(owner, session, what);
                     return Ok(());
                 }
-                // A load of a session that is gone is tried in the pool of whoever asks. Until its agent refuses it, others
-                // join it there; nothing in it is of the session that had this name.
+                // A load of a session that is gone is tried in the pool of whoever asks. Until its agent refuses it,
+                // others join it there; nothing in it is of the session that had this name.
                 let result = serde_json::from_str::<Value>(result).unwrap_or_default();
                 if result["pool"].as_str().is_some_and(|pool| pool != PRIVATE) {
                     world.tried_elsewhere.insert(session.clone());
